@@ -171,6 +171,16 @@ def split_coarsely(where: NamedSharding) -> NamedSharding:
     return NamedSharding(in_pairs, where.spec)
 
 
+def gather(tree: Any, shardings: Any) -> Any:
+    """Return the arrays with `shardings` whole over fsdp, gathered in pairs of chips first where those are used.
+
+    Of a gather over all chips of a cube (v5p:4x4x4), the compiler for TPUs makes a sum of whole arrays that are zero
+    outside a chip's own shard, which moves twice as much. In two steps a chip sends the same as in a single gather.
+    """
+    in_pairs = jax.lax.with_sharding_constraint(tree, jax.tree.map(split_coarsely, shardings))
+    return jax.lax.with_sharding_constraint(in_pairs, gathered(shardings))
+
+
 def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, P())
 

@@ -45,7 +45,7 @@ def batch_gradients(objective: Objective, mesh: Mesh, shardings: TrainState, mic
     def of_batch(params: Any, batch: Batch, key: jax.Array, whole_key: jax.Array) -> tuple[Any, ...]:
         batch = widened(batch)
         denominators = objective.denominators(batch)
-        whole = jax.lax.with_sharding_constraint(params, sharding.gathered(shardings.params))
+        whole = sharding.gather(params, shardings.params)
 
         def part(rows: Batch, dropout_key: jax.Array) -> tuple[Any, ...]:
             return _gradients(objective, mesh, whole, rows, denominators, dropout_key, shardings.params)

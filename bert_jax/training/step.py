@@ -154,7 +154,7 @@ def make_forward_step(
     """
 
     def forward_step(params: Any, batch: Batch, *arrays: Any):
-        return function(jax.lax.with_sharding_constraint(params, sharding.gathered(shardings)), batch, *arrays)
+        return function(sharding.gather(params, shardings), batch, *arrays)
 
     return jax.jit(
         sharding.under(mesh, forward_step),

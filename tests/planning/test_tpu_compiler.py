@@ -71,17 +71,16 @@ def test_gradients_are_summed_within_a_slice_before_they_cross_to_another():
         planned("tiny", "2xv5e:2x2", 64, mesh=MeshConfig(slice=4))
 
 
-def test_gradients_that_are_split_over_all_chips_of_a_square_slice_are_scattered():
-    """Without `sharding.split_coarsely` the compiler sums whole kernels and then cuts the sums."""
-    topology = find_topology("v5e:8x8")
+@pytest.mark.parametrize("name", ["v5e:8x8", "v5p:4x4x4"])
+def test_kernels_that_are_split_over_all_chips_are_gathered_and_their_gradients_scattered(name):
+    """Without `sharding.split_coarsely` the compiler sums whole kernels and cuts the sums, and gathers by sums."""
+    topology = find_topology(name)
     model = dataclasses.replace(model_config("large"), num_layers=1, vocab_size=1024)
     config = Config(model=model, phases=(PhaseConfig(batch_size=64),), mesh=MeshConfig(data=1, fsdp=64))
     plan = plan_phase(resolved(config, topology), topology, 0, print)
-    scattered = sum(each.bytes for each in plan.collectives if each.kind == "reduce-scatter")
-    size = (
-        model.hidden_size**2 * 12
-    )  # values of the kernels of a layer, four of attention and two of four times the size
-    assert scattered >= 2 * size
+    size = 2 * 12 * model.hidden_size**2  # bytes of a layer's kernels: four of attention, two of four times the size
+    for kind in ("reduce-scatter", "all-gather"):
+        assert sum(each.bytes for each in plan.collectives if each.kind == kind) >= size, kind
 
 
 def test_a_batch_that_does_not_fit_is_an_answer():
