@@ -15,11 +15,12 @@ from bert_jax.config import ComputeConfig
 from bert_jax.config.predicting import PredictConfig
 from bert_jax.config.task_options import TaskDataConfig, TaskOptions
 from bert_jax.errors import UserError
-from bert_jax.finetuning import benchmark_files, loop, training
+from bert_jax.finetuning import benchmark_files, loop
 from bert_jax.formats.opening import open_stored, place
 from bert_jax.tasks.squad import reading, windows
 from bert_jax.tasks.task_data import Split, _fingerprint, read_task
 from bert_jax.tokenization.tokenizer import load_tokenizer
+from bert_jax.training.task_reporter import TaskReporter
 
 
 def test_every_gold_answer_is_part_of_the_data_s_fingerprint(pretrained):
@@ -131,9 +132,8 @@ def test_the_parameters_begun_with_are_known_by_their_values(two_seeds, pretrain
 def test_a_run_that_has_saved_nothing_may_be_started_with_other_settings(pretrained, tmp_path, monkeypatch):
     config = run_config(pretrained, tmp_path / "work", epochs=1)
     with monkeypatch.context() as patch:
-        patch.setattr(
-            training.TaskReporter, "dispatched", lambda *_: (_ for _ in ()).throw(Killed)
-        )  # such as: out of memory
+        # Such as: out of memory.
+        patch.setattr(TaskReporter, "dispatched", lambda *_: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             finetune(config)
     assert list((tmp_path / "work" / "runs").iterdir())
