@@ -72,15 +72,17 @@ def test_gradients_are_summed_within_a_slice_before_they_cross_to_another():
 
 
 @pytest.mark.parametrize("name", ["v5e:8x8", "v5p:4x4x4"])
-def test_kernels_that_are_split_over_all_chips_are_gathered_and_their_gradients_scattered(name):
-    """Without `sharding.split_coarsely` the compiler sums whole kernels and cuts the sums, and gathers by sums."""
+def test_arrays_that_are_split_over_all_chips_are_gathered_and_their_gradients_scattered(name):
+    """Otherwise (devices/sharding.py, training/table_copies.py) the compiler sums whole arrays: twice as much."""
     topology = find_topology(name)
-    model = dataclasses.replace(model_config("large"), num_layers=1, vocab_size=1024)
+    model = dataclasses.replace(model_config("large"), num_layers=1, vocab_size=4090)
     config = Config(model=model, phases=(PhaseConfig(batch_size=64),), mesh=MeshConfig(data=1, fsdp=64))
     plan = plan_phase(resolved(config, topology), topology, 0, print)
     size = 2 * 12 * model.hidden_size**2  # bytes of a layer's kernels: four of attention, two of four times the size
     for kind in ("reduce-scatter", "all-gather"):
         assert sum(each.bytes for each in plan.collectives if each.kind == kind) >= size, kind
+    sums = sum(each.bytes for each in plan.collectives if each.kind == "all-reduce")
+    assert sums < 2 * model.vocab_size * model.hidden_size  # bytes of the word table's gradient
 
 
 def test_a_batch_that_does_not_fit_is_an_answer():
