@@ -139,7 +139,12 @@ def row(made: Plan, output: str, tasks: list[str]) -> dict:
         "gflop_per_step": round(made.flops / 1e9, 1),
         "held_out": {key: value for key, value in last.items() if key.endswith(("_loss", "_accuracy"))},
         "scores": scores,
-        "options": [option for option in made.options if not option.startswith(("--data", "--workdir"))],
+        # Without places of the machine that it was computed on.
+        "options": [
+            option.replace(f"={output}/", "=OUTPUT/")
+            for option in made.options
+            if not option.startswith(("--data", "--workdir"))
+        ],
         "processor": processor(),
         "commit": commit(),
         "date": datetime.date.today().isoformat(),

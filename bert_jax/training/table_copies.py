@@ -19,7 +19,7 @@ from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.electra import Electra
 from bert_jax.models.protocol import Model, Params
 
-LEAST_BY_ROWS = 8  # devices on the fsdp axis; with four, the compiler scatters columns and the exchange is a loss
+LEAST_BY_ROWS = 8  # devices on the fsdp axis; with four, large's columns are scattered, and the exchange is a loss
 TILE_ROWS = 16  # of bfloat16 on a TPU
 
 
@@ -41,7 +41,6 @@ def with_copies(params: Params, mesh: Mesh, where: NamedSharding, dtype: jnp.dty
     """
     parts = sharding.batch_parts(mesh)
     apart = NamedSharding(mesh, P(sharding.BATCH_AXES, where.spec[0] if where.spec else None, None))
-
     by_rows = "fsdp" in where.spec and mesh.shape["fsdp"] >= LEAST_BY_ROWS
 
     @jax.custom_vjp
