@@ -3,7 +3,8 @@
 Only the standard library is imported here, so that `--help` is instant.
 """
 
-from bert_jax.config.encoder import EmbeddingConfig, HeadConfig, ModelConfig
+from bert_jax.config.encoder import ModelConfig
+from bert_jax.config.encoder_heads import EmbeddingConfig, HeadConfig
 from bert_jax.config.faults import FaultsConfig, HostFaultsConfig
 from bert_jax.config.objectives import ObjectiveConfig
 from bert_jax.config.optimization import OptimizerConfig, ScheduleConfig

@@ -9,7 +9,7 @@ import difflib
 from typing import Any, Literal
 
 from bert_jax.config import ComputeConfig, MeshConfig, OptimizerConfig, ScheduleConfig
-from bert_jax.config.encoder import LayersRead
+from bert_jax.config.encoder_heads import LayersRead
 from bert_jax.config.faults import HostFaultsConfig
 from bert_jax.config.noise import NoiseConfig
 from bert_jax.config.task_options import TASKS, TaskDataConfig, TaskOptions

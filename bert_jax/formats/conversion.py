@@ -98,7 +98,7 @@ def _write(stored: StoredModel, directory: epath.Path, to: str, name: str) -> No
 
         write_huggingface(stored, directory, name)
     else:
-        from bert_jax.formats.tf_checkpoint import write_tf_checkpoint
+        from bert_jax.formats.tf_writing import write_tf_checkpoint
 
         write_tf_checkpoint(stored, directory)
 

@@ -11,7 +11,7 @@ import numpy as np
 import safetensors.numpy
 from etils import epath
 
-from bert_jax.config.encoder import Pooling
+from bert_jax.config.encoder_heads import Pooling
 from bert_jax.errors import UserError
 from bert_jax.files import parse_object, write_atomically
 from bert_jax.formats.safetensors_files import open_file

@@ -1,6 +1,5 @@
 """Vocabulary files of a Hugging Face directory: reads them, and writes them so that AutoTokenizer gives our ids."""
 
-import dataclasses
 import json
 from typing import Any
 
@@ -14,6 +13,7 @@ from bert_jax.formats import sentencepiece_files
 from bert_jax.formats.byte_level_files import fast_byte_level, read_byte_level
 from bert_jax.formats.safetensors_files import inside
 from bert_jax.formats.unigram_files import read_unigram
+from bert_jax.formats.wordpiece_files import as_object, check_additions, check_options, read_fast_wordpiece
 from bert_jax.tokenization import vocabulary_file
 from bert_jax.tokenization.byte_level import ByteLevelTokenizer
 from bert_jax.tokenization.piece_files import CONTROL, read_pieces
@@ -54,7 +54,7 @@ def read_tokenizer(directory: epath.Path) -> Tokenizer | None:
         if (unigram := read_unigram(there[TOKENIZER_FILE])) is not None:
             _check_slow_additions(there, config, unigram.tokens)
             return unigram
-    fast = _read_fast(there[TOKENIZER_FILE]) if TOKENIZER_FILE in there else None
+    fast = read_fast_wordpiece(there[TOKENIZER_FILE]) if TOKENIZER_FILE in there else None
     if vocabulary_file.WORDPIECE_FILE in there:
         file = there[vocabulary_file.WORDPIECE_FILE]
         tokens = vocabulary_file.parse(file.read_bytes(), file)
@@ -73,7 +73,7 @@ def read_tokenizer(directory: epath.Path) -> Tokenizer | None:
     lowercase = config.get("do_lower_case", None if fast is None else fast.lowercase)
     if lowercase is None:
         lowercase = vocabulary_file.casing(tokens, file, None)
-    _check_options(config, lowercase, directory / CONFIG_FILE)
+    check_options(config, lowercase, directory / CONFIG_FILE)
     return WordPieceTokenizer(tokens, vocabulary_file.casing(tokens, file, lowercase))
 
 
@@ -146,113 +146,15 @@ def _fast_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     return fast
 
 
-@dataclasses.dataclass(frozen=True)
-class _Fast:
-    """Vocabulary and casing of a tokenizer.json."""
-
-    tokens: list[str]
-    lowercase: bool
-
-
-def _read_fast(file: epath.Path) -> _Fast:
-    values = read_object(file)
-    model = _object(values.get("model"))
-    kind = model.get("type", "WordPiece" if "max_input_chars_per_word" in model else None)
-    if kind != "WordPiece":
-        raise UserError(f"{file} holds a model of type {kind!r:.40}; BERT's is WordPiece")
-    if model.get("continuing_subword_prefix", "##") != "##" or model.get("unk_token", "[UNK]") != "[UNK]":
-        raise UserError(
-            f"{file} marks continued pieces with {model.get('continuing_subword_prefix')!r:.20} and unknown words with "
-            f"{model.get('unk_token')!r:.20}; only '##' and '[UNK]' can be read"
-        )
-    tokens = _in_order(model.get("vocab"), file)
-    entries = map(_object, _list(values.get("added_tokens")))
-    _check_additions([(entry.get("content"), entry.get("id")) for entry in entries], tokens, file)
-    return _Fast(tokens, _normalization(values.get("normalizer"), file))
-
-
 def _check_slow_additions(there: dict[str, epath.Path], config: dict[str, Any], tokens: list[str]) -> None:
     """Check the additions to a vocabulary without tokenizer.json: added_tokens.json or added_tokens_decoder."""
     if ADDED_FILE in there:
-        _check_additions(list(read_object(there[ADDED_FILE]).items()), tokens, there[ADDED_FILE])
-    if decoder := _object(config.get("added_tokens_decoder")):
-        added = [(_object(entry).get("content"), key) for key, entry in decoder.items()]
-        _check_additions(added, tokens, there[CONFIG_FILE])
-
-
-def _check_additions(added: list[tuple[Any, ...]], tokens: list[str], file: epath.Path) -> None:
-    """Raise a UserError about (token, id) that are not in the vocabulary; an id may be digits, or None for any."""
-    ids = {token: i for i, token in enumerate(tokens)}
-    foreign = [
-        token
-        for token, i in added
-        if not isinstance(token, str) or token not in ids or (i is not None and str(i) != str(ids[token]))
-    ]
-    if foreign:
-        raise UserError(
-            f"{file} adds {len(foreign)} tokens to its vocabulary, first {foreign[0]!r:.60}, that are found in a "
-            "text before it is split; our tokenizer has no such step. Make them entries of a vocab.txt instead, "
-            "each on the line of its id"
-        )
-
-
-def _normalization(normalizer: Any, file: epath.Path) -> bool:
-    """Return whether it lowercases; raise a UserError if it is neither BERT's own normalizer nor the one we write."""
-    values = _object(normalizer)
-    for lowercase in (True, False):
-        if values == json.loads(basic_normalizer(lowercase).__getstate__()):
-            return lowercase
-    if values.get("type") != "BertNormalizer":
-        raise UserError(f"{file} normalizes text with {values.get('type')!r:.40}, not with BertNormalizer")
-    lowercase = values.get("lowercase", True)
-    options = {
-        "strip_accents": values.get("strip_accents"),
-        "tokenize_chinese_chars": values.get("handle_chinese_chars"),
-    }
-    _check_options(options, lowercase, file)
-    if values.get("clean_text") is False:
-        raise UserError(f"{file} keeps control characters (clean_text=false); our tokenizer, like Google's, drops them")
-    return lowercase
-
-
-def _check_options(config: dict[str, Any], lowercase: bool, file: epath.Path) -> None:
-    """Raise a UserError about settings with which our tokenizer would give different ids."""
-    if not isinstance(lowercase, bool):
-        raise UserError(f"{file} has {lowercase!r:.40} for lowercasing where true or false is expected")
-    if config.get("strip_accents") not in (None, lowercase):
-        raise UserError(
-            f"{file} has strip_accents={config['strip_accents']!r:.20} with do_lower_case={lowercase}; our "
-            "tokenizer, like Google's, strips accents exactly when it lowercases"
-        )
-    if config.get("tokenize_chinese_chars") not in (None, True):
-        raise UserError(
-            f"{file} has tokenize_chinese_chars={config['tokenize_chinese_chars']!r:.20}; our tokenizer, like "
-            "Google's, always sets ideographs apart"
-        )
-
-
-def _in_order(vocabulary: Any, file: epath.Path) -> list[str]:
-    """Return the entries by their ids, which must be 0 to N - 1."""
-    ids = _object(vocabulary)
-    if not ids or not all(isinstance(i, int) and not isinstance(i, bool) for i in ids.values()):
-        raise UserError(f"{file} has no vocabulary: model.vocab must be an object from entries to ids")
-    tokens = sorted(ids, key=ids.__getitem__)
-    for i, token in enumerate(tokens):
-        if ids[token] != i:
-            raise UserError(
-                f"{file}: the ids of the vocabulary must be 0 to {len(ids) - 1:,}; {i} is missing or a duplicate"
-            )
-    return tokens
+        check_additions(list(read_object(there[ADDED_FILE]).items()), tokens, there[ADDED_FILE])
+    if decoder := as_object(config.get("added_tokens_decoder")):
+        added = [(as_object(entry).get("content"), key) for key, entry in decoder.items()]
+        check_additions(added, tokens, there[CONFIG_FILE])
 
 
 def _first_difference(ours: list[str], theirs: list[str]) -> str:
     pairs = ((i, a, b) for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b)
     return next((f", first at id {i}: {a!r} and {b!r}" for i, a, b in pairs), "")
-
-
-def _object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.config import HeadConfig, ModelConfig
-from bert_jax.config.encoder import Combination
+from bert_jax.config.encoder_heads import Combination
 from bert_jax.models.layers import affine, dropout, truncated_normal
 from bert_jax.models.pooling import combine, layers_read
 

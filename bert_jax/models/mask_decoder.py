@@ -8,7 +8,8 @@ from bert_jax.models.embeddings import Embedding, position_vectors
 from bert_jax.models.kernels.contract import AttentionMask
 from bert_jax.models.layers import truncated_normal
 from bert_jax.models.packed_texts import PackedTexts
-from bert_jax.models.stack import Layer, Stack, with_remat
+from bert_jax.models.remat import with_remat
+from bert_jax.models.stack import Layer, Stack
 
 PASSES = 2
 
@@ -49,7 +50,7 @@ class MaskDecoder(nnx.Module):
         def look(queries: jax.Array, key: jax.Array | None, block: Layer, x: jax.Array) -> jax.Array:
             return block(x, mask, key, stack.attend, False, queries=queries, **arguments)[0]
 
-        look = with_remat(look, stack, scanned=False)
+        look = with_remat(look, stack.remat, scanned=False)
         table = self.position.table[...]
         if texts is None:
             positions = table[None, : x.shape[1]]

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from bert_jax.config.encoder import Combination, Pooling
+from bert_jax.config.encoder_heads import Combination, Pooling
 from bert_jax.errors import UserError
 from bert_jax.models.packed_texts import PackedTexts
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from bert_jax.config.encoder import Combination, Pooling
+from bert_jax.config.encoder_heads import Combination, Pooling
 from bert_jax.errors import UserError
 
 PostprocessKind = Literal["whitening", "component_removal"]

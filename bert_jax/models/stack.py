@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,21 +11,7 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.models.kernels.contract import AttentionKernel
-
-# What blocks name (checkpoint_name). Kept, they leave to the backward pass only what costs no product with a kernel:
-# attention between its projections, norms, activations and dropout.
-SELECTED = (
-    *("query", "key", "value", "attention_output", "attention_sum"),
-    *("gate", "intermediate", "feed_forward_sum", "mean", "variance"),
-)
-
-REMAT_POLICIES = {
-    "sel": jax.checkpoint_policies.save_only_these_names(*SELECTED),
-    # Products with a kernel are kept; those of attention, which grow with the square of the length, are computed again.
-    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-    "full": jax.checkpoint_policies.nothing_saveable,
-}
-
+from bert_jax.models.remat import Remat, with_remat
 
 Layer = Callable[..., tuple[jax.Array, jax.Array | None]]
 """One layer of a stack: an nnx.Module, called as (x, mask, dropout_key, attend, collect, **layer_inputs, **settings).
@@ -49,7 +35,7 @@ class Stack:
     """The attention kernel of every layer."""
     scan: bool
     """True: one scan over the layers, which compiles fast; False: unrolled, which runs faster. The values are equal."""
-    remat: Literal["none", "sel", "dots", "full"] = "none"
+    remat: Remat = "none"
     """What the backward pass computes again (ComputeConfig.remat)."""
     sharing: tuple[int, ...] | None = None
     """Index of the parameters of each layer, where several layers use the same ones. None: each has its own."""
@@ -166,7 +152,7 @@ def run_stack(
     collected, own = [], unstack(blocks, stack.num_blocks)
     per_layer = unstack((keys, inputs), stack.num_layers)
     for number, (index, rest) in enumerate(zip(stack.sharing or range(stack.num_layers), per_layer, strict=True)):
-        run = with_remat(functools.partial(step, number=number), stack, scanned=False)
+        run = with_remat(functools.partial(step, number=number), stack.remat, scanned=False)
         x, output = run(x, (own[index], *rest))
         collected.append(output)
     return x, collected if collect else None
@@ -176,11 +162,11 @@ def _scan(stack: Stack, run: Callable[..., Any], x: jax.Array, layers: Any) -> t
     """Run all layers, as one scan over those whose settings repeat, and return what they collect, one by one."""
     start, period, rounds = repeating(stack)
     if (start, period, rounds) == (0, 1, stack.num_layers):
-        x, collected = jax.lax.scan(with_remat(run, stack, scanned=True), x, layers, length=stack.num_layers)
+        x, collected = jax.lax.scan(with_remat(run, stack.remat, scanned=True), x, layers, length=stack.num_layers)
         return x, unstack(collected, stack.num_layers)
     collected, end = [], start + period * rounds
     steps = [
-        with_remat(functools.partial(run, number=number), stack, scanned=start <= number < end)
+        with_remat(functools.partial(run, number=number), stack.remat, scanned=start <= number < end)
         for number in range(stack.num_layers)
     ]
 
@@ -265,10 +251,3 @@ def _own_arrays(blocks: Layer, stack: Stack) -> tuple[Any, Callable[[Any], Layer
     if stack.sharing is not None:
         return jnp.asarray(stack.sharing), indexed
     return [leaf for leaf, one in zip(leaves, alike, strict=True) if not one], joined
-
-
-def with_remat(step: Callable[..., Any], stack: Stack, scanned: bool) -> Callable[..., Any]:
-    """Return `step`, of which the backward pass computes again what the stack's policy says."""
-    if stack.remat == "none":
-        return step
-    return jax.checkpoint(step, policy=REMAT_POLICIES[stack.remat], prevent_cse=not scanned)

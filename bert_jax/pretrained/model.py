@@ -6,7 +6,7 @@ from typing import Any, overload
 import numpy as np
 from jax.typing import ArrayLike
 
-from bert_jax.config.encoder import Combination, Pooling
+from bert_jax.config.encoder_heads import Combination, Pooling
 from bert_jax.models.pooling import check_pooling, layer_indices
 from bert_jax.models.postprocessing import Postprocess
 from bert_jax.models.protocol import EncoderOutput

@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.encoder import Combination, Pooling
+from bert_jax.config.encoder_heads import Combination, Pooling
 from bert_jax.data.sequences.batching import Batch
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jax.typing import ArrayLike
 
-from bert_jax.config.encoder import Combination, Pooling
+from bert_jax.config.encoder_heads import Combination, Pooling
 from bert_jax.data.sequences.batching import Batch
 from bert_jax.errors import UserError
 from bert_jax.models.pooling import check_pooling, layers_read

@@ -15,7 +15,8 @@ import pytest
 
 from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig
 from bert_jax.errors import UserError
-from bert_jax.formats.tf_checkpoint import open_tf_checkpoint, write_tf_checkpoint
+from bert_jax.formats.tf_checkpoint import open_tf_checkpoint
+from bert_jax.formats.tf_writing import write_tf_checkpoint
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.tokenization.tokenizer import load_tokenizer
 

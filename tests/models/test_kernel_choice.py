@@ -133,7 +133,7 @@ import jax.numpy as jnp
 from jax.experimental import topologies
 from bert_jax.models.kernels import pallas
 from bert_jax.models.kernels.contract import AttentionMask
-from bert_jax.models.stack import REMAT_POLICIES
+from bert_jax.models.remat import REMAT_POLICIES
 
 chip = topologies.get_topology_desc(platform="tpu", topology_name=sys.argv[1]).devices[0]
 place = jax.sharding.SingleDeviceSharding(chip)

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-LOADS_TENSORFLOW = ("formats/tf_checkpoint.py", "tasks/tfds_examples.py")  # beside data/
+LOADS_TENSORFLOW = ("formats/tf_writing.py", "tasks/tfds_examples.py")  # beside data/
 
 
 @functools.cache

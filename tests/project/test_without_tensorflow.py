@@ -7,7 +7,7 @@ import pytest
 
 from bert_jax.data.corpus import tfds_documents
 from bert_jax.errors import UserError
-from bert_jax.formats import tf_checkpoint
+from bert_jax.formats import tf_writing
 from bert_jax.tasks import tfds_examples
 
 
@@ -21,11 +21,11 @@ def no_tensorflow(monkeypatch):
     [
         lambda: tfds_documents.files("tfds:wiki40b/en:train"),
         lambda: tfds_examples.examples("squad", "train"),
-        lambda: tf_checkpoint.write_tf_checkpoint(types.SimpleNamespace(), "nowhere"),
+        lambda: tf_writing.write_tf_checkpoint(types.SimpleNamespace(), "nowhere"),
     ],
     ids=["corpus", "task", "TF1 format"],
 )
 def test_the_error_names_the_extra(call, monkeypatch):
-    monkeypatch.setattr(tf_checkpoint, "_check_expressible", lambda stored: None)
+    monkeypatch.setattr(tf_writing, "_check_expressible", lambda stored: None)
     with pytest.raises(UserError, match=r"needs tensorflow, .* pip install 'bert_jax\[tensorflow\]'"):
         call()

@@ -7,7 +7,7 @@ import numpy as np
 from bert_jax.analysis.layer_states.moments import Moments
 from bert_jax.analysis.text_sample import windows
 from bert_jax.analysis.text_vectors import CONSTANT, WINDOW, counted_texts
-from bert_jax.config.encoder import Combination, Pooling
+from bert_jax.config.encoder_heads import Combination, Pooling
 from bert_jax.errors import UserError
 from bert_jax.models.postprocessing import KINDS, Postprocess, PostprocessKind
 from bert_jax.pretrained.model import PretrainedModel

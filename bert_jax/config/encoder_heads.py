@@ -1,0 +1,70 @@
+"""What reads the states of an encoder: the head of a task, and one vector per text. The standard library only."""
+
+import dataclasses
+from typing import Literal
+
+LayersRead = Literal[
+    "",
+    "embeddings",
+    "last",
+    "second_to_last",
+    "sum_last_four",
+    "concat_last_four",
+    "weighted_last_four",
+    "weighted_all",
+]
+"""Layers of a frozen encoder that a BiLSTM reads; "" for an encoder that is trained with its head."""
+
+Pooling = Literal["cls", "mean", "max", "mean_sqrt_len", "pooler"]
+"""How the vectors of the tokens of a text become one; see `EmbeddingConfig`. pooler: that of BERT's pooler."""
+Combination = Literal[
+    "last", "second_to_last", "sum_last_four", "concat_last_four", "weighted_last_four", "weighted_all"
+]
+"""How several layers become one vector per token (models/pooling.py)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeadConfig:
+    """The head on the encoder of a fine-tuned model; its parameters are head/kernel [H, C] and head/bias [C]."""
+
+    kind: Literal["classification", "regression", "span", "choice", "tagging"] = "classification"
+    """classification, regression and choice read the pooled [CLS]; span and tagging read every position."""
+    labels: tuple[str, ...] = ()
+    """Names of the classes, in the order of the columns (classification, tagging); empty for the other kinds."""
+    dropout: float = 0.1
+    """Dropout rate on the input of the head."""
+    pooling: Literal["cls", "mean"] = "cls"
+    """What classification, regression and choice read of a model with task_transform: the first position, or the mean
+    of all."""
+    crf: bool = False
+    """tagging: whether a linear-chain CRF follows the scores (crf/transitions [C, C], crf/start [C], crf/end [C])."""
+    features: LayersRead = ""
+    """tagging: freeze the encoder and feed these of its layers to a two-layer BiLSTM, whose parameters are in head/ too
+    (models/bilstm.py; paper section 5.3). Empty: the encoder is trained."""
+    lstm_size: int = 768
+    """Width of the BiLSTM in each direction."""
+    train_encoder: bool = False
+    """Whether the encoder is trained with the BiLSTM after all, as that of the left-to-right model in the paper's
+    table 5."""
+
+    @property
+    def outputs(self) -> int:
+        """Number C of columns of head/kernel: one per label; 2 for span (start, end); 1 for regression and choice."""
+        return {"span": 2, "regression": 1, "choice": 1}.get(self.kind) or len(self.labels)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EmbeddingConfig:
+    """How `model.embed` makes one vector per text by default, which directories of sentence-transformers specify."""
+
+    pooling: Literal["cls", "mean", "max", "mean_sqrt_len"] = "mean"
+    """How the vectors of the tokens become one: that of [CLS], their mean, their maximum, or their sum divided by the
+    square root of their number."""
+    normalize: bool = False
+    """Divide each vector by its Euclidean norm."""
+    max_length: int | None = None
+    """Maximum number of tokens per text, [CLS] and [SEP] included. None: as many as the model has positions."""
+    lowercase: bool = False
+    """Lowercase the text before it is tokenized, even with a cased vocabulary."""
+    unsupported: str = ""
+    """Description of what the directory asks for that is not supported; `embed` then requires an explicit pooling."""
