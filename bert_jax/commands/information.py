@@ -11,7 +11,13 @@ from bert_jax.config import Config, PhaseConfig, max_predictions, resolve_stages
 from bert_jax.config.encoder import DEFAULT_VOCAB_SIZE
 from bert_jax.models import costs, memory_costs
 from bert_jax.models.parameters import total_size
-from bert_jax.models.run_costs import run_activation_bytes, run_flops, trained_encoders, trained_parameters
+from bert_jax.models.run_costs import (
+    computed_flops,
+    run_activation_bytes,
+    run_flops,
+    trained_encoders,
+    trained_parameters,
+)
 
 SHARED = {
     "none": "",
@@ -33,6 +39,10 @@ def run_info(config: Config) -> None:
     console.print(parameter_table(config))
     console.print(state_line(config))
     console.print(flops_table(config))
+    console.print(
+        "computed: the share that a step computes; the last of unrolled layers is computed only where it is read. "
+        "`plan` and MFU count that; the run below has whole layers."
+    )
     console.print(memory_table(config))
     longest = config.model.longest_sequence
     if longest < LENGTHS[-1]:
@@ -109,16 +119,18 @@ def flops_table(config: Config) -> Table:
         "GFLOP/sequence",
         "MFLOP/token",
         "attention's share",
+        "computed",
     )
     for length in LENGTHS:
         predicted = max_predictions(PhaseConfig(sequence_length=length), config)
-        flops = run_flops(config, length, predicted)
+        flops, computed = (count(config, length, predicted) for count in (run_flops, computed_flops))
         table.add_row(
             f"{length:,}",
             f"{predicted:,}",
             f"{flops.total / 1e9:,.2f}",
             f"{flops.total / length / 1e6:,.2f}",
             f"{flops.attention / flops.total:.1%}",
+            f"{computed.total / flops.total:.1%}",
         )
     return table
 

@@ -25,8 +25,8 @@ class ComputeConfig:
     """Data type of matrix products and activations. auto: bfloat16 on TPU and GPU, float32 on CPU. Parameters, softmax
     and loss are always float32."""
     layers: Literal["auto", "scan", "loop"] = "auto"
-    """Whether the stacked layers run as one scan, which compiles faster, or unrolled (loop), which runs faster. auto:
-    loop up to 12 layers."""
+    """Whether the stacked layers run as one scan, which compiles faster, or unrolled (loop), which runs faster and
+    computes the last layer only at the positions that are read. auto: loop up to 12 layers."""
     attention: Literal["auto", "xla", "pallas", "cudnn"] = "auto"
     """How attention is computed. xla: in plain JAX, on every device. pallas: in one kernel that keeps scores and
     probabilities on the chip, on TPU. cudnn: by cuDNN, on NVIDIA GPUs in bfloat16, where attention_dropout is 0. auto:

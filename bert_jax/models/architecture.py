@@ -26,6 +26,7 @@ from bert_jax.models.feed_forward import FeedForward, GatedFeedForward
 from bert_jax.models.kernels import xla
 from bert_jax.models.kernels.choice import attention_kernel
 from bert_jax.models.kernels.contract import AttentionKernel, AttentionMask
+from bert_jax.models.layer_loop import scans
 from bert_jax.models.layers import (
     AddBias,
     Norm,
@@ -49,8 +50,6 @@ from bert_jax.models.stack import Layer, Stack
 from bert_jax.models.word_losses import BLOCK
 from bert_jax.models.xlnet import TwoStreamBlock, WordEmbeddings
 from bert_jax.models.xlnet_attention import Relations
-
-LOOP_LIMIT = 12  # layers; beyond it, compiling an unrolled stack costs more than scan loses
 
 Activation = Callable[[jax.Array], jax.Array]
 ACTIVATIONS: dict[str, Activation] = {"gelu_tanh": gelu_tanh, "gelu_erf": gelu_erf, "relu": relu, "tanh": jnp.tanh}
@@ -187,11 +186,6 @@ def _layer_settings(config: ModelConfig) -> dict[str, Sequence[Hashable]]:
     if not config.first_attention_norm:
         settings["attention_norm"] = [layer > 0 for layer in range(config.num_layers)]
     return settings
-
-
-def scans(config: ModelConfig, compute: ComputeConfig) -> bool:
-    """Return whether the layers run as one scan."""
-    return compute.layers == "scan" or (compute.layers == "auto" and config.num_layers > LOOP_LIMIT)
 
 
 def _form_of_products(compute: ComputeConfig) -> str:

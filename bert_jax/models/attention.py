@@ -30,14 +30,16 @@ class SelfAttention(nnx.Module):
         attend: AttentionKernel,
         collect: bool,
         rotary: Rotary | None = None,
+        queries: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
         """Return the output [B, L, H] for x [B, L, H], and the probabilities [B, A, L, L] if `collect`, else None.
 
-        `rotary` turns queries and keys by their positions before the kernel sees them.
+        `rotary` turns queries and keys by their positions before the kernel sees them. `queries` [B, M, H] are the
+        states at mask.queries, for which alone the output is computed: [B, M, H].
         """
-        query = checkpoint_name(self.query(x), "query")
+        query = checkpoint_name(self.query(x if queries is None else queries), "query")
         key, value = checkpoint_name(self.key(x), "key"), checkpoint_name(self.value(x), "value")
         if rotary is not None:
-            query, key = rotary.turned(query), rotary.turned(key)
+            query, key = rotary.turned(query, mask.queries), rotary.turned(key)
         context, weights = attend(query, key, value, mask, dropout_key, self.rate, collect)
         return self.output(context), weights

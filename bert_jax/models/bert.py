@@ -15,11 +15,13 @@ from bert_jax.models.architecture import Architecture, bert_architecture
 from bert_jax.models.bert_module import Bert, WordPart
 from bert_jax.models.bert_parameters import MODEL_PARTS, PRETRAINING_PARTS, pretraining_parameters
 from bert_jax.models.costs import training_flops
+from bert_jax.models.input_masks import input_mask
 from bert_jax.models.kernels.contract import AttentionMask
+from bert_jax.models.layer_loop import read_positions, reads_alone
 from bert_jax.models.packed_texts import PackedTexts
 from bert_jax.models.parameters import Axis, ParameterTable, with_axis
 from bert_jax.models.permutation import Permutation
-from bert_jax.models.protocol import EncoderOutput, Params, arrays, structure
+from bert_jax.models.protocol import Encoded, EncoderOutput, Params, arrays, structure
 from bert_jax.models.word_losses import WordLosses
 
 
@@ -78,8 +80,10 @@ class BertForPreTraining:
         return {**encoder, **pretraining_parameters(self.config, self.parts)}
 
     def training_flops(self, sequence_length: int, predictions: int) -> int:
-        """Implement `Model.training_flops`, for `predictions` masked positions."""
-        return training_flops(self.config, self.parameters, sequence_length, predictions).total
+        """Implement `Model.training_flops`, for `predictions` masked positions and what `read` computes for them."""
+        parameters = self.parameters
+        read = read_positions(self.config, self.compute, parameters, predictions) if self.reads_alone else None
+        return training_flops(self.config, parameters, sequence_length, predictions, read).total
 
     def init(self, key: jax.Array) -> Params:
         """See `Model.init`."""
@@ -100,13 +104,11 @@ class BertForPreTraining:
           UserError: the model was built without one of the three parts.
         """
         self.require("mlm", "pooler", "next_sentence")
+        output = self.encode(params, *_inputs(batch), dropout_key, texts=PackedTexts.of(batch))
         bert = self._module(params)
-        output = self._encode(bert, *_inputs(batch), dropout_key, texts=PackedTexts.of(batch))
         return PretrainingOutput(bert.word_logits(output, batch, "mlm"), bert.next_sentence_logits(output))
 
-    def mlm_logits(
-        self, params: Params, batch: dict[str, jax.Array], encoded: EncoderOutput | None = None
-    ) -> jax.Array:
+    def mlm_logits(self, params: Params, batch: dict[str, jax.Array], encoded: Encoded | None = None) -> jax.Array:
         """Return [B, M, V] as in `apply`, without dropout, of a model that may lack the other parts.
 
         `encoded` is the output of `encode` for the batch, which then needs only masked_positions; None: it is computed.
@@ -114,7 +116,11 @@ class BertForPreTraining:
         return self.word_logits(params, batch, "mlm", encoded)
 
     def word_logits(
-        self, params: Params, batch: dict[str, jax.Array], part: WordPart, encoded: EncoderOutput | None = None
+        self,
+        params: Params,
+        batch: dict[str, jax.Array],
+        part: WordPart,
+        encoded: Encoded | None = None,
     ) -> jax.Array:
         """Return [B, M, V] float32: the logits of the head for masked words, or of that for spans from their boundary.
 
@@ -122,7 +128,7 @@ class BertForPreTraining:
         """
         self.require(part)
         bert = self._module(params)
-        return bert.word_logits(encoded or self._of(bert, batch), batch, part)
+        return bert.word_logits(encoded or self._of(params, batch), batch, part)
 
     def hidden_logits(self, params: Params, batch: dict[str, jax.Array]) -> jax.Array:
         """Return [B, M, V] of an XLNet, without dropout: the words at masked_positions, none of which is seen."""
@@ -136,7 +142,7 @@ class BertForPreTraining:
         return "mlm" in self.parts and self._pieces.word_block is not None
 
     def word_losses(
-        self, params: Params, batch: dict[str, jax.Array], encoded: EncoderOutput, part: WordPart = "mlm"
+        self, params: Params, batch: dict[str, jax.Array], encoded: Encoded, part: WordPart = "mlm"
     ) -> WordLosses:
         """Return the losses [B, M] of predicting the masked_ids of a batch at its masked_positions, and no logits.
 
@@ -147,7 +153,7 @@ class BertForPreTraining:
         return self._module(params).word_losses(encoded, batch, part, block)
 
     def next_sentence_logits(
-        self, params: Params, batch: dict[str, jax.Array], encoded: EncoderOutput | None = None
+        self, params: Params, batch: dict[str, jax.Array], encoded: Encoded | None = None
     ) -> jax.Array:
         """Return [B, 2] or [B, T, 2] as in `apply`, without dropout, of a model that may lack the other head.
 
@@ -155,7 +161,7 @@ class BertForPreTraining:
         """
         self.require("pooler", "next_sentence")
         bert = self._module(params)
-        return bert.next_sentence_logits(encoded or self._of(bert, batch))
+        return bert.next_sentence_logits(encoded or self._of(params, batch))
 
     def replaced_token_logits(
         self, params: Params, batch: dict[str, jax.Array], encoded: EncoderOutput | None = None
@@ -167,7 +173,7 @@ class BertForPreTraining:
         self.require("replaced_tokens")
         bert = self._module(params)
         assert bert.replaced_tokens is not None, "require(...) comes first"
-        return bert.replaced_tokens((encoded or self._of(bert, batch)).last_hidden_state)
+        return bert.replaced_tokens((encoded or self._of(params, batch)).last_hidden_state)
 
     def context_scores(self, params: Params, encoded: EncoderOutput, ids: jax.Array) -> jax.Array:
         """Return float32 [B, L, M]: how well the words `ids` [B, M] go beside that of each place of `encoded`."""
@@ -209,38 +215,38 @@ class BertForPreTraining:
                 f"model.positions={self.config.positions} has no second stream of states, which predicts the tokens of "
                 "a permutation; set model.positions=xlnet"
             )
+        mask = input_mask(self.config, self._pieces, input_ids.shape[1], attention_mask, texts)
         bert = self._module(params)
-        return self._encode(bert, input_ids, token_type_ids, attention_mask, dropout_key, collect, texts, permutation)
+        return bert.encode(self._pieces, input_ids, token_type_ids, mask, dropout_key, collect, texts, permutation)
 
-    def _of(self, bert: Bert, batch: dict[str, jax.Array]) -> EncoderOutput:
-        return self._encode(bert, *_inputs(batch), texts=PackedTexts.of(batch))
+    @property
+    def reads_alone(self) -> bool:
+        """Whether `read` computes the last layer only where it is read."""
+        return self.architecture is bert_architecture and reads_alone(self.config, self.compute)
 
-    def _encode(
+    def read(
         self,
-        bert: Bert,
+        params: Params,
         input_ids: jax.Array,
         token_type_ids: jax.Array,
         attention_mask: jax.Array | AttentionMask,
+        positions: jax.Array,
         dropout_key: jax.Array | None = None,
-        collect: bool = False,
         texts: PackedTexts | None = None,
-        permutation: Permutation | None = None,
-    ) -> EncoderOutput:
-        length, longest = input_ids.shape[1], self.config.longest_sequence
-        if length > longest:
-            raise UserError(
-                f"a sequence of {length} tokens is longer than model.max_position_embeddings="
-                f"{self.config.max_position_embeddings} allows; cut it to {longest} tokens, or use a model with more "
-                "positions"
-            )
-        mask = attention_mask if isinstance(attention_mask, AttentionMask) else AttentionMask(padding=attention_mask)
-        mask = mask if texts is None else dataclasses.replace(mask, segments=texts.ids)
-        if self._pieces.attention_bias is not None:
-            bias = self._pieces.attention_bias(length)
-            mask = dataclasses.replace(mask, bias=bias if mask.bias is None else mask.bias + bias)
-        if self.config.global_tokens:
-            mask = dataclasses.replace(mask, global_tokens=self.config.global_tokens)
-        return bert.encode(self._pieces, input_ids, token_type_ids, mask, dropout_key, collect, texts, permutation)
+    ) -> Encoded:
+        """Return what heads need that read pooled vectors and the last states at `positions` [B, M], which may be none.
+
+        Other arguments are those of `encode`, and so are the values, with dropout too. If `reads_alone`, the last layer
+        is computed at those positions alone.
+        """
+        if not self.reads_alone:
+            return self.encode(params, input_ids, token_type_ids, attention_mask, dropout_key, texts=texts)
+        mask = input_mask(self.config, self._pieces, input_ids.shape[1], attention_mask, texts)
+        bert = self._module(params)
+        return bert.read(self._pieces, input_ids, token_type_ids, mask, positions, dropout_key, texts)
+
+    def _of(self, params: Params, batch: dict[str, jax.Array]) -> EncoderOutput:
+        return self.encode(params, *_inputs(batch), texts=PackedTexts.of(batch))
 
     @functools.cached_property
     def _pieces(self) -> Architecture:

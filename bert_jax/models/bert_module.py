@@ -9,16 +9,17 @@ from flax import nnx
 
 from bert_jax.config import ModelConfig
 from bert_jax.models.architecture import Architecture
+from bert_jax.models.chosen_positions import gather_positions, last_positions
 from bert_jax.models.context_words import ContextBiases, ContextWords
 from bert_jax.models.embeddings import Embeddings
-from bert_jax.models.heads import MaskedLanguageModelHead, ReplacedTokenHead, gather_positions, last_positions
+from bert_jax.models.heads import MaskedLanguageModelHead, ReplacedTokenHead
 from bert_jax.models.kernels.contract import AttentionMask
 from bert_jax.models.layers import LayerNorm, Linear, Norm
 from bert_jax.models.mask_decoder import MaskDecoder
 from bert_jax.models.packed_texts import PackedTexts
 from bert_jax.models.permutation import Permutation
 from bert_jax.models.pooling import pool
-from bert_jax.models.protocol import EncoderOutput
+from bert_jax.models.protocol import Encoded, EncoderOutput, ReadStates
 from bert_jax.models.span_boundary import SpanBoundaries, SpanBoundaryHead
 from bert_jax.models.stack import Layer, Stack, run_stack, stacked_blocks, without_last
 from bert_jax.models.word_losses import WordLosses
@@ -90,6 +91,30 @@ class Bert(nnx.Module):
         outputs, attentions = zip(*collected, strict=True) if collected else ((), ())
         return EncoderOutput(x, pooled, (embedded, *outputs), attentions, decoded)
 
+    def read(
+        self,
+        architecture: Architecture,
+        input_ids: jax.Array,
+        token_type_ids: jax.Array,
+        mask: AttentionMask,
+        positions: jax.Array,
+        dropout_key: jax.Array | None,
+        texts: PackedTexts | None,
+    ) -> ReadStates:
+        """See `BertForPreTraining.read`."""
+        keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
+        restarts = () if texts is None else (texts.positions(),)
+        x = self.embeddings(input_ids, token_type_ids, architecture.dtype, keys[0], *restarts)
+        first = self._pooled_positions(mask, texts)
+        pooled, number = None, first.shape[1] if self.pooler is not None else 0
+        read = jnp.concatenate([first[:, :number], positions], axis=1)
+        assert self.encoder is not None, "a model without layers has nothing to leave out"
+        x, _ = run_stack(architecture.stack, self.encoder, x, mask, keys[1], read=read)
+        x = x if self.final_norm is None else self.final_norm(x)
+        if self.pooler is not None:
+            pooled = architecture.pooler(self.pooler(x[:, 0] if texts is None else x[:, :number]))
+        return ReadStates(x[:, number:], pooled)
+
     def _through_layers(
         self,
         stack: Stack,
@@ -124,24 +149,35 @@ class Bert(nnx.Module):
             states = [gather_positions(x, end[:, None])[:, 0] for end in ends]
             half = x.shape[-1] // 2
             return jnp.concatenate([states[0][:, :half], states[1][:, half:]], axis=-1)
-        if texts is not None:
-            return gather_positions(x, texts.ends() if self.reads_last else texts.starts)
-        return gather_positions(x, last_positions(mask.padding)[:, None])[:, 0] if self.reads_last else x[:, 0]
+        if texts is None and not self.reads_last:
+            return x[:, 0]
+        states = gather_positions(x, self._pooled_positions(mask, texts))
+        return states[:, 0] if texts is None else states
 
-    def word_logits(self, output: EncoderOutput, batch: dict[str, jax.Array], part: WordPart) -> jax.Array:
+    def _pooled_positions(self, mask: AttentionMask, texts: PackedTexts | None) -> jax.Array:
+        """Return int32 [B, T]: the positions of the token that `_read` returns; T is 1 where rows are single texts."""
+        if texts is not None:
+            return texts.ends() if self.reads_last else texts.starts
+        last = last_positions(mask.padding)[:, None]
+        return last if self.reads_last else jnp.zeros_like(last)
+
+    def word_logits(self, output: Encoded, batch: dict[str, jax.Array], part: WordPart) -> jax.Array:
         """Return [B, M, V] float32, the logits of the words at masked_positions [B, M]."""
         head, states = self._word_head(output, batch, part)
         return head(states, self.embeddings.word.table[...])
 
-    def word_losses(self, output: EncoderOutput, batch: dict[str, jax.Array], part: WordPart, block: int) -> WordLosses:
+    def word_losses(self, output: Encoded, batch: dict[str, jax.Array], part: WordPart, block: int) -> WordLosses:
         """Return the losses [B, M] of predicting masked_ids [B, M] at masked_positions [B, M]."""
         head, states = self._word_head(output, batch, part)
         return head.losses(states, self.embeddings.word.table[...], batch["masked_ids"], block)
 
     def _word_head(
-        self, output: EncoderOutput, batch: dict[str, jax.Array], part: WordPart
+        self, output: Encoded, batch: dict[str, jax.Array], part: WordPart
     ) -> tuple[MaskedLanguageModelHead, jax.Array]:
         """Return the head that predicts words, and what it reads for each prediction: [B, M, H]."""
+        if isinstance(output, ReadStates):
+            assert part == "mlm" and self.mlm is not None, "the only part that reads masked positions and no others"
+            return self.mlm, output.states
         if part == "span_boundary":
             assert self.span_boundary is not None, "require(part) comes first"
             return self.span_boundary.words, self.span_boundary(output.last_hidden_state, SpanBoundaries.of(batch))
@@ -149,7 +185,7 @@ class Bert(nnx.Module):
         states = output.last_hidden_state if output.decoded is None else output.decoded
         return self.mlm, gather_positions(states, batch["masked_positions"])
 
-    def next_sentence_logits(self, output: EncoderOutput) -> jax.Array:
+    def next_sentence_logits(self, output: Encoded) -> jax.Array:
         """Return [B, 2] or [B, T, 2] float32; class 0 = IsNext."""
         assert self.next_sentence is not None and output.pooled is not None, "require(...) comes first"
         return self.next_sentence(output.pooled.astype(jnp.float32))

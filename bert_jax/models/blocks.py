@@ -66,20 +66,21 @@ class Block(nnx.Module):
           window: tokens to either side that this layer sees; None: those of `mask`.
           rotary: how this layer turns queries and keys.
           attention_norm: with pre-norm, whether this layer has one before its attention.
-          queries: with disentangled attention and post-norm, the states that go through the layer in place of x, which
-            gives keys and values only.
+          queries: [B, M, H], the states that go through the layer in place of x, which gives keys and values only;
+            mask.queries are their positions. With disentangled attention and post-norm, [B, L, H] of all positions.
           head_gates: [A], factors of what each head adds; None: nothing is multiplied.
         """
         keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
         mask = mask if window is None else dataclasses.replace(mask, window=window)
-        y = self.attention_norm(x) if self.pre_norm and attention_norm else x
+        norm = self.attention_norm if self.pre_norm and attention_norm else lambda states: states
+        y, more = norm(x), {} if queries is None else {"queries": norm(queries)}
         positions = rotary if self.relative is None else self.relative
-        more = {} if queries is None else {"queries": queries}
         attend = gated(attend, head_gates)
         y, weights = self.attention(y, mask, keys[0], attend, collect, positions, **more)
+        rows = mask.queries, x.shape[1]
         x = x if queries is None else queries
-        x = checkpoint_name(x + dropout(y, self.rate, keys[1]), "attention_sum")
+        x = checkpoint_name(x + dropout(y, self.rate, keys[1], *rows), "attention_sum")
         x = x if self.pre_norm else self.attention_norm(x)
         y = self.feed_forward(self.feed_forward_norm(x) if self.pre_norm else x)
-        x = checkpoint_name(x + dropout(y, self.rate, keys[2]), "feed_forward_sum")
+        x = checkpoint_name(x + dropout(y, self.rate, keys[2], *rows), "feed_forward_sum")
         return x if self.pre_norm else self.feed_forward_norm(x), weights

@@ -88,7 +88,9 @@ class Flops:
         return self.kernels + self.attention + self.heads
 
 
-def training_flops(config: ModelConfig, parameters: ParameterTable, sequence_length: int, predictions: int) -> Flops:
+def training_flops(
+    config: ModelConfig, parameters: ParameterTable, sequence_length: int, predictions: int, read: int | None = None
+) -> Flops:
     """Count the operations per sequence, forward and backward (twice the forward).
 
     Recomputation under remat is not counted, so that utilization figures are comparable.
@@ -98,9 +100,10 @@ def training_flops(config: ModelConfig, parameters: ParameterTable, sequence_len
       parameters: table of the model. Where layers share parameters, every layer counts.
       sequence_length: tokens per sequence.
       predictions: positions per sequence at which the head predicts, such as the masked ones.
+      read: positions per sequence at which the last layer is computed (`BertForPreTraining.read`). None: all.
     """
     length = sequence_length
-    work, pairs = _layer_work(config, parameters, length, predictions)
+    work, pairs = _layer_work(config, parameters, length, predictions, read)
     kernels = 2 * (work + length * _kernel_size(parameters, "embeddings"))
     # Of a pair of positions: the terms of its score, and the value.
     products = 1 + config.disentangled.count + config.is_xlnet
@@ -117,7 +120,9 @@ def training_flops(config: ModelConfig, parameters: ParameterTable, sequence_len
     return Flops(kernels=3 * kernels, attention=3 * attention, heads=3 * (predicted + pair + judged))
 
 
-def _layer_work(config: ModelConfig, parameters: ParameterTable, length: int, predictions: int) -> tuple[int, int]:
+def _layer_work(
+    config: ModelConfig, parameters: ParameterTable, length: int, predictions: int, read: int | None
+) -> tuple[int, int]:
     """Return the multiply-adds with the kernels of all layers for a sequence, and the pairs of a query and a key."""
     layer = {
         each.path: each.size // _sets(each)
@@ -126,6 +131,9 @@ def _layer_work(config: ModelConfig, parameters: ParameterTable, length: int, pr
     }
     unseen = sum(size for path, size in layer.items() if path not in KEYS_AND_VALUES)  # of states that only see others
     work, pairs = length * sum(layer.values()) * config.num_layers, seen_positions(config, length)
+    if read is not None:
+        work -= (length - read) * unseen
+        pairs += read * length - _seen_in_layer(config, length, config.windows[-1])
     if has_mask_decoder(parameters):  # the last layer twice, with the same keys and values, not once
         work += length * unseen
         pairs += pairs // config.num_layers
@@ -139,15 +147,16 @@ def seen_positions(config: ModelConfig, length: int) -> int:
     """Return the number of pairs of positions that see each other in a sequence, over all layers."""
     if config.layer == "lstm":
         return 0
-    total, first = 0, min(config.global_tokens, length)
-    for window in config.windows:
-        if window is None or window >= length - 1:
-            total += length * length
-        else:
-            near = length * (2 * window + 1) - window * (window + 1)
-            farther = sum(max(0, length - 1 - window - position) for position in range(first))
-            total += near + 2 * farther
-    return total
+    return sum(_seen_in_layer(config, length, window) for window in config.windows)
+
+
+def _seen_in_layer(config: ModelConfig, length: int, window: int | None) -> int:
+    """Return the number of pairs of positions that see each other in a layer with this window."""
+    if window is None or window >= length - 1:
+        return length * length
+    near = length * (2 * window + 1) - window * (window + 1)
+    first = min(config.global_tokens, length)
+    return near + 2 * sum(max(0, length - 1 - window - position) for position in range(first))
 
 
 def has_mask_decoder(parameters: ParameterTable) -> bool:

@@ -49,26 +49,28 @@ def words(state: Stream, index: jax.Array) -> jax.Array:
     return (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
 
 
-def array_words(state: Stream, shape: tuple[int, ...]) -> jax.Array:
+def array_words(state: Stream, shape: tuple[int, ...], rows: jax.Array | None = None) -> jax.Array:
     """Return one word for each element of an array of `shape`: words [*shape], each from its own indices.
 
     The last axes, two at most, count through one stream as long as they have no more than 2³² elements; every axis
-    before them chooses a substream.
+    before them chooses a substream. With `rows`, int32 [B, M], only the words of M entries of the second last axis are
+    made, others for each of the B entries of the first: [B, …, M, N] for a shape [B, …, L, N].
     """
-    state, counted = leading_streams(state, shape)
+    state, counted = leading_streams(state, shape, rows)
     index = jnp.zeros((1,) * len(shape), jnp.uint32)
     for axis in range(len(shape) - counted, len(shape)):
-        index = index * jnp.uint32(shape[axis]) + _indices(shape, axis)
-    return jnp.broadcast_to(words(state, index), shape)
+        index = index * jnp.uint32(shape[axis]) + _indices(shape, axis, rows)
+    made = shape if rows is None else (*shape[:-2], rows.shape[1], shape[-1])
+    return jnp.broadcast_to(words(state, index), made)
 
 
-def leading_streams(state: Stream, shape: tuple[int, ...]) -> tuple[Stream, int]:
+def leading_streams(state: Stream, shape: tuple[int, ...], rows: jax.Array | None = None) -> tuple[Stream, int]:
     """Return the streams [*leading axes, 1 …] of `array_words`, and how many of the last axes count through them."""
     counted = min(len(shape), 2)
     if counted == 2 and shape[-2] * shape[-1] > WORDS:
         counted = 1
     for axis in range(len(shape) - counted):
-        state = substream(state, _indices(shape, axis))
+        state = substream(state, _indices(shape, axis, rows))
     return state, counted
 
 
@@ -88,8 +90,10 @@ def kept_scale(threshold: int) -> float:
     return WORDS / (WORDS - threshold)
 
 
-def _indices(shape: tuple[int, ...], axis: int) -> jax.Array:
-    """Return the index along `axis`, in the shape [1 …, size, 1 …]."""
+def _indices(shape: tuple[int, ...], axis: int, rows: jax.Array | None = None) -> jax.Array:
+    """Return the index along `axis`, in the shape [1 …, size, 1 …]; of the second last the `rows`, [B, 1 …, M, 1]."""
+    if rows is not None and axis == len(shape) - 2:
+        return rows.astype(jnp.uint32).reshape(rows.shape[0], *(1,) * (len(shape) - 3), rows.shape[1], 1)
     return jax.lax.broadcasted_iota(jnp.uint32, [n if i == axis else 1 for i, n in enumerate(shape)], axis)
 
 

@@ -102,7 +102,7 @@ class Electra:
     ) -> jax.Array:
         """Return float32 [B, M, V], the generator's logits of the words at the masked_positions of a batch."""
         params, texts = self.generator_params(params), PackedTexts.of(batch)
-        encoded = self.generator.encode(params, *_inputs(batch), dropout_key, texts=texts)
+        encoded = self.generator.read(params, *_inputs(batch), batch["masked_positions"], dropout_key, texts)
         return self.generator.mlm_logits(params, batch, encoded)
 
     def replaced_token_logits(

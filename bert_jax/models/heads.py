@@ -1,4 +1,4 @@
-"""The heads on the encoder: masked words, the choice of their positions, replaced tokens, and the head of a task."""
+"""The heads on the encoder: masked words, replaced tokens, and the head of a task."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -11,22 +11,11 @@ from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.models.bert_parameters import POOLED
 from bert_jax.models.layers import Linear, Norm, affine, dropout, like, make_norm, truncated_normal
 from bert_jax.models.pooling import pool
-from bert_jax.models.protocol import EncoderOutput
+from bert_jax.models.protocol import Encoded, EncoderOutput, ReadStates
 from bert_jax.models.word_losses import WordLosses, word_losses
 from bert_jax.models.word_table import word_logits
 
 PADDED_LOGIT = -1e9  # logit of table rows without a word: never predicted, and its exp is 0
-
-
-def gather_positions(hidden: jax.Array, positions: jax.Array) -> jax.Array:
-    """Return hidden [B, L, H] at positions [B, M]: [B, M, H]. A position outside the sequence gives NaN."""
-    return jnp.take_along_axis(hidden, positions[:, :, None], axis=1, mode="fill")
-
-
-def last_positions(mask: jax.Array) -> jax.Array:
-    """Return int32 [B]: the position of the last real token of rows whose mask [B, L] is 1 there, on any side; or 0."""
-    positions = jnp.arange(mask.shape[1], dtype=jnp.int32)
-    return jnp.max(jnp.where(mask > 0, positions, 0), axis=1)
 
 
 class MaskedLanguageModelHead(nnx.Module):
@@ -92,14 +81,18 @@ class TaskHead(nnx.Module):
         self.rate: float = head.dropout
         self.pooled: bool = head.kind in POOLED
 
-    def __call__(self, output: EncoderOutput, mask: jax.Array, dropout_key: jax.Array | None) -> jax.Array:
+    def __call__(self, output: Encoded, mask: jax.Array, dropout_key: jax.Array | None) -> jax.Array:
         """Return scores in float32: [B, C] from the pooled position, [B, L, C] from every position.
 
         `mask` [B, L] is 1 for real tokens; it is for heads that read their mean.
         """
         del mask
-        read = output.pooled if self.pooled else output.last_hidden_state
-        assert read is not None, "the model below this head has no pooler"
+        if self.pooled:
+            read = output.pooled
+            assert read is not None, "the model below this head has no pooler"
+        else:
+            assert isinstance(output, EncoderOutput), "this head reads every position"
+            read = output.last_hidden_state
         read = dropout(read.astype(jnp.float32), self.rate, dropout_key)
         return affine(read, self.kernel[...], self.bias[...])
 
@@ -130,10 +123,13 @@ class TransformedTaskHead(nnx.Module):
         self.pooled: bool = head.kind in POOLED
         self.pooling: Literal["cls", "mean"] = head.pooling
 
-    def __call__(self, output: EncoderOutput, mask: jax.Array, dropout_key: jax.Array | None) -> jax.Array:
+    def __call__(self, output: Encoded, mask: jax.Array, dropout_key: jax.Array | None) -> jax.Array:
         """Return the scores, as `TaskHead` does."""
-        read = output.last_hidden_state.astype(jnp.float32)
-        if self.pooled:
-            read = pool(read, jnp.asarray(mask).at[:, 0].set(1), self.pooling)  # a row of padding has a mean too
+        if isinstance(output, ReadStates):
+            read = output.states[:, 0].astype(jnp.float32)
+        else:
+            read = output.last_hidden_state.astype(jnp.float32)
+            if self.pooled:
+                read = pool(read, jnp.asarray(mask).at[:, 0].set(1), self.pooling)  # a row of padding has a mean too
         read = dropout(self.norm(self.activation(self.dense(read))), self.rate, dropout_key)
         return affine(read, self.kernel[...], self.bias[...])

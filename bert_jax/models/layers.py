@@ -205,31 +205,41 @@ def make_norm(config: ModelConfig, size: int) -> Norm:
     return LayerNorm(size, config.layer_norm_epsilon, config.norm_bias)
 
 
-def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
+def dropout(
+    x: jax.Array, rate: float, key: jax.Array | None, rows: jax.Array | None = None, length: int = 0
+) -> jax.Array:
     """Zero each element with probability `rate` (to the nearest 2⁻³²) and scale the others so that the mean stays.
 
     Without a key, return x itself. What is dropped depends on the key and on the place of an element in the whole array
-    (`counter_bits`), and is computed again in the backward pass.
+    (`counter_bits`), and is computed again in the backward pass. With `rows`, int32 [B, M], x [B, …, M, N] are those of
+    `length` rows of the whole array, and what is dropped is the same as there.
     """
     threshold = counter_bits.drop_threshold(rate)
     if key is None or threshold == 0:
         return x
-    return _dropped(x, counter_bits.stream(key), threshold)
+    shape = x.shape if rows is None else (*x.shape[:-2], length, x.shape[-1])
+    return _dropped(x, (counter_bits.stream(key), rows), shape, threshold)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _dropped(x: jax.Array, stream: counter_bits.Stream, threshold: int) -> jax.Array:
-    keep = counter_bits.keeps(counter_bits.array_words(stream, x.shape), threshold)
+Place = tuple[counter_bits.Stream, jax.Array | None]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _dropped(x: jax.Array, place: Place, shape: tuple[int, ...], threshold: int) -> jax.Array:
+    stream, rows = place
+    keep = counter_bits.keeps(counter_bits.array_words(stream, shape, rows), threshold)
     return jnp.where(keep, x * counter_bits.kept_scale(threshold), jnp.zeros_like(x))
 
 
-def _dropped_backward(threshold: int, stream: counter_bits.Stream, gradient: jax.Array) -> tuple[jax.Array, None]:
+def _dropped_backward(
+    shape: tuple[int, ...], threshold: int, place: Place, gradient: jax.Array
+) -> tuple[jax.Array, None]:
     # The map is linear in x, so it is its own transpose. Without the barrier, XLA would see that the words are those of
     # the forward pass and keep what it decided there.
-    return _dropped(gradient, jax.lax.optimization_barrier(stream), threshold), None
+    return _dropped(gradient, jax.lax.optimization_barrier(place), shape, threshold), None
 
 
-_dropped.defvjp(lambda x, stream, threshold: (_dropped(x, stream, threshold), stream), _dropped_backward)
+_dropped.defvjp(lambda x, place, *static: (_dropped(x, place, *static), place), _dropped_backward)
 
 
 def gelu_tanh(x: jax.Array) -> jax.Array:

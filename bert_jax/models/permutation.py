@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from bert_jax.models.heads import gather_positions
+from bert_jax.models.chosen_positions import gather_positions
 from bert_jax.models.kernels.contract import MASKED_SCORE
 
 

@@ -29,6 +29,18 @@ class EncoderOutput(NamedTuple):
     """[B, L, H]: what the head for masked words reads instead of the last states, of a model with a decoder for it."""
 
 
+class ReadStates(NamedTuple):
+    """What heads read of the last layer, where nothing else of it is computed; see `BertForPreTraining.read`."""
+
+    states: jax.Array
+    """[B, M, H]: the states at the M positions that were asked for."""
+    pooled: jax.Array | None
+    """As in `EncoderOutput`."""
+
+
+Encoded = EncoderOutput | ReadStates
+
+
 class Model(Protocol):
     """An encoder as pure functions of a nested dict of arrays, such as `BertForPreTraining` and `BertForTask`.
 

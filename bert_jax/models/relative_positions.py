@@ -24,19 +24,22 @@ class Rotary:
     theta: float
     scale: float = 1.0
 
-    def turned(self, x: jax.Array) -> jax.Array:
-        """Return queries or keys [B, L, A, D], turned by their positions; computed in float32, in the dtype of x."""
-        sine, cosine = self._waves(x.shape[1], x.shape[3])
+    def turned(self, x: jax.Array, positions: jax.Array | None = None) -> jax.Array:
+        """Return queries or keys [B, L, A, D], turned by their positions; computed in float32, in the dtype of x.
+
+        `positions` are int32 [B, L]; None: 0, 1, 2, ….
+        """
+        sine, cosine = self._waves(jnp.arange(x.shape[1])[None] if positions is None else positions, x.shape[3])
         first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
         turned = jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
         return turned.astype(x.dtype)
 
-    def _waves(self, length: int, size: int) -> tuple[jax.Array, jax.Array]:
-        """Return sines and cosines [1, L, 1, D/2]."""
+    def _waves(self, positions: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
+        """Return sines and cosines [B, L, 1, D/2] for positions [B, L]."""
         exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
         frequencies = np.float32(1) / (np.float32(self.theta) ** exponents) / np.float32(self.scale)
-        angles = jnp.arange(length, dtype=jnp.float32)[:, None] * jnp.asarray(frequencies)[None, :]
-        return jnp.sin(angles)[None, :, None, :], jnp.cos(angles)[None, :, None, :]
+        angles = positions.astype(jnp.float32)[:, :, None, None] * jnp.asarray(frequencies)[None, None, None, :]
+        return jnp.sin(angles), jnp.cos(angles)
 
 
 def alibi_bias(heads: int, length: int) -> jax.Array:

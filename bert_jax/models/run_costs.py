@@ -11,6 +11,7 @@ from bert_jax.config.generator import generator_model
 from bert_jax.models.bert_parameters import bert_parameters, pretraining_parts
 from bert_jax.models.costs import Flops, training_flops
 from bert_jax.models.generator_parameters import DISCRIMINATOR_PARTS, generator_parts, joined
+from bert_jax.models.layer_loop import read_positions
 from bert_jax.models.memory_costs import ActivationBytes, activation_bytes
 from bert_jax.models.parameters import ParameterTable
 
@@ -45,11 +46,20 @@ def trained_parameters(config: Config) -> ParameterTable:
 
 
 def run_flops(config: Config, sequence_length: int, predictions: int) -> Flops:
-    """Return `costs.training_flops` of all that a run trains."""
+    """Return `costs.training_flops` of all that a run trains, every layer at every position."""
     parts = [
         training_flops(encoder.config, encoder.parameters, sequence_length, predictions)
         for encoder in trained_encoders(config)
     ]
+    return Flops(*_sums(parts))
+
+
+def computed_flops(config: Config, sequence_length: int, predictions: int) -> Flops:
+    """Return what `run_flops` does, without the positions at which the last of unrolled layers is not computed."""
+    parts = []
+    for encoder in trained_encoders(config):
+        read = read_positions(encoder.config, config.compute, encoder.parameters, predictions)
+        parts.append(training_flops(encoder.config, encoder.parameters, sequence_length, predictions, read))
     return Flops(*_sums(parts))
 
 

@@ -12,8 +12,9 @@ from flax import nnx
 
 from bert_jax.config import ModelConfig
 from bert_jax.models.bert_parameters import SPAN_PLACE_SIZE, SPAN_PLACES
+from bert_jax.models.chosen_positions import gather_positions
 from bert_jax.models.embeddings import Embedding, position_vectors
-from bert_jax.models.heads import MaskedLanguageModelHead, gather_positions
+from bert_jax.models.heads import MaskedLanguageModelHead
 from bert_jax.models.layers import Linear, Norm, make_norm, truncated_normal
 
 

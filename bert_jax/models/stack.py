@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.errors import UserError
+from bert_jax.models.chosen_positions import gather_positions
+from bert_jax.models.kernels import xla
 from bert_jax.models.kernels.contract import AttentionKernel
 from bert_jax.models.remat import Remat, with_remat
 
@@ -117,6 +119,7 @@ def run_stack(
     mask: Any,
     dropout_key: jax.Array | None,
     collect: bool = False,
+    read: jax.Array | None = None,
 ) -> tuple[jax.Array, list[tuple[jax.Array, jax.Array]] | None]:
     """Run x through the layers; scan, loop and every remat policy give the same values.
 
@@ -128,6 +131,8 @@ def run_stack(
         of it.
       dropout_key: None for no dropout.
       collect: also return the output of each layer.
+      read: int32 [B, M], the positions at which the last of unrolled layers, a `blocks.Block`, computes its output
+        [B, M, H]. None: all.
 
     Returns:
       (x [B, L, H], None), or with `collect` (x, N pairs of output [B, L, H] and attention probabilities [B, A, L, L]).
@@ -137,7 +142,11 @@ def run_stack(
 
     def step(x: jax.Array, layer: tuple[Layer, jax.Array | None, dict[str, jax.Array]], number: int = 0):
         block, key, inputs = layer
-        x, weights = block(x, mask, key, stack.attend, collect, **inputs, **stack.settings(number))
+        arguments = {**inputs, **stack.settings(number)}
+        if read is not None and number == stack.num_layers - 1:
+            seen, queries = dataclasses.replace(mask, queries=read), gather_positions(x, read)
+            return block(x, seen, key, xla.attention, collect, queries=queries, **arguments)[0], None
+        x, weights = block(x, mask, key, stack.attend, collect, **arguments)
         return x, (x, weights) if collect else None
 
     if stack.scan:

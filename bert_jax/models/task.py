@@ -5,13 +5,14 @@ import functools
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import Architecture, bert_architecture
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.bert_parameters import reads_pooler, task_parameters
+from bert_jax.models.bert_parameters import POOLED, reads_pooler, task_parameters
 from bert_jax.models.bilstm import BiLstmTagger
 from bert_jax.models.costs import training_flops
 from bert_jax.models.crf import ConditionalRandomField
@@ -64,7 +65,8 @@ class BertForTask:
     def training_flops(self, sequence_length: int, predictions: int) -> int:
         """Implement `Model.training_flops`; a BiLSTM counts without its recurrence, and the encoder as if it were
         trained."""
-        return training_flops(self.config, self.parameters, sequence_length, predictions).total
+        read = 1 if self._reads_first and self.encoder.reads_alone else None
+        return training_flops(self.config, self.parameters, sequence_length, predictions, read).total
 
     def init(self, key: jax.Array) -> Params:
         """Return fresh parameters, as `Model.init`. A CRF has no preference for any transition yet."""
@@ -107,10 +109,20 @@ class BertForTask:
         if isinstance(head, BiLstmTagger):
             output = self.encode(params, ids, types, mask, keys[0] if self.head.train_encoder else None, collect=True)
             return head(output.hidden_states or (), mask, keys[1])
-        scores = head(self.encode(params, ids, types, mask, keys[0], texts=PackedTexts.of(batch)), mask, keys[1])
+        if self._reads_first:
+            first = jnp.zeros((ids.shape[0], 0 if reads_pooler(self.config, self.head) else 1), jnp.int32)
+            output = self.encoder.read(params, ids, types, mask, first, keys[0], PackedTexts.of(batch))
+        else:
+            output = self.encode(params, ids, types, mask, keys[0], texts=PackedTexts.of(batch))
+        scores = head(output, mask, keys[1])
         if self.head.kind == "choice":
             return scores.reshape(shape[:-1])
         return scores[..., 0] if self.head.kind == "regression" else scores
+
+    @property
+    def _reads_first(self) -> bool:
+        """Whether the head reads one state of each text, that of the pooler or the first."""
+        return self.head.kind in POOLED and self.head.pooling == "cls"
 
     def crf(self, params: Params) -> ConditionalRandomField:
         """Return the CRF with its parameters, of a model whose head has one."""

@@ -61,13 +61,16 @@ class PretrainingObjective:
 
     def sums(self, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
         model, inputs = self.model, (batch["input_ids"], batch["token_type_ids"], batch["attention_mask"])
-        encoded = model.encode(params, *inputs, dropout_key, texts=PackedTexts.of(batch))
+        texts, spans = PackedTexts.of(batch), "span_boundary" in model.parts and self.weights.span_boundary_weight > 0
+        if spans:
+            encoded = model.encode(params, *inputs, dropout_key, texts=texts)
+        else:
+            encoded = model.read(params, *inputs, batch["masked_positions"], dropout_key, texts)
         sums = {}
         if "mlm" in model.parts:
             sums[MASKED_WORDS.name] = masked_language_model.model_sums(model, params, batch, encoded)
-        if "span_boundary" in model.parts and self.weights.span_boundary_weight:
-            spans = masked_language_model.model_sums(model, params, batch, encoded, "span_boundary")
-            sums[SPAN_BOUNDARY.name] = spans
+        if spans:
+            sums[SPAN_BOUNDARY.name] = masked_language_model.model_sums(model, params, batch, encoded, "span_boundary")
         if "next_sentence_labels" in batch and {"pooler", "next_sentence"} <= set(model.parts):
             logits = model.next_sentence_logits(params, batch, encoded)
             sums[SENTENCE_PAIRS.name] = next_sentence.loss_sums(

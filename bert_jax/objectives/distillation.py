@@ -10,7 +10,7 @@ from bert_jax.config import ModelConfig, ObjectiveConfig
 from bert_jax.config.teachers import DistillationConfig
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.heads import gather_positions
+from bert_jax.models.chosen_positions import gather_positions
 from bert_jax.models.packed_texts import PackedTexts
 from bert_jax.models.protocol import EncoderOutput, Params
 from bert_jax.models.task import BertForTask

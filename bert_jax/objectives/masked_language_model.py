@@ -6,7 +6,7 @@ import numpy as np
 
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_module import WordPart
-from bert_jax.models.protocol import EncoderOutput, Params
+from bert_jax.models.protocol import Encoded, Params
 from bert_jax.models.span_boundary import SpanBoundaries
 from bert_jax.objectives.objective import Batch, Sums
 
@@ -35,7 +35,7 @@ def loss_sums(logits: jax.Array, masked_ids: jax.Array, masked_weights: jax.Arra
 
 
 def model_sums(
-    model: BertForPreTraining, params: Params, batch: Batch, encoded: EncoderOutput, part: WordPart = "mlm"
+    model: BertForPreTraining, params: Params, batch: Batch, encoded: Encoded, part: WordPart = "mlm"
 ) -> Sums:
     """Return `loss_sums` of what a head of a model predicts for the masked_ids of a batch, the way it is fastest."""
     weights = batch["masked_weights"] if part == "mlm" else SpanBoundaries.of(batch).weights

@@ -8,7 +8,7 @@ from typing import Any
 from bert_jax.config import Config, Phase, resolve_phases
 from bert_jax.devices.hardware import peak_flops
 from bert_jax.models.parameters import FLOAT32
-from bert_jax.models.run_costs import run_activation_bytes, run_flops
+from bert_jax.models.run_costs import computed_flops, run_activation_bytes
 from bert_jax.planning.collectives import Collective, Needed, collectives_of, needed
 from bert_jax.planning.compilation import compile_phase
 from bert_jax.planning.estimate import StepTime, Throughput, step_time, throughput
@@ -96,7 +96,7 @@ def plan_phase(config: Config, topology: Topology, number: int, stage: Callable[
 
 def closed_form_flops(config: Config, phase: Phase) -> int:
     """Return the operations of one sequence in a training step, on all chips together."""
-    return run_flops(config, phase.sequence_length, phase.max_predictions).total
+    return computed_flops(config, phase.sequence_length, phase.max_predictions).total
 
 
 def _of_program(plan: PhasePlan, topology: Topology, compiled: CompiledProgram, facts: dict[str, Any]) -> PhasePlan:

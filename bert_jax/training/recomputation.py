@@ -3,8 +3,8 @@
 import dataclasses
 
 from bert_jax.config import ComputeConfig
-from bert_jax.models.architecture import scans
 from bert_jax.models.electra import Electra
+from bert_jax.models.layer_loop import scans
 from bert_jax.models.memory_costs import step_bytes
 from bert_jax.models.parameters import FLOAT32
 from bert_jax.models.protocol import Model

@@ -13,7 +13,7 @@ from bert_jax.console.command_line import load_config
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.costs import parameter_counts
 from bert_jax.models.parameters import check_complete, entries, total_size
-from bert_jax.models.run_costs import run_activation_bytes, run_flops, trained_encoders, trained_parameters
+from bert_jax.models.run_costs import computed_flops, run_activation_bytes, trained_encoders, trained_parameters
 from bert_jax.objectives.objective_choice import default_objective
 from bert_jax.training.recomputation import Load, remat_policy
 
@@ -116,8 +116,8 @@ def test_flops_are_those_the_compiler_counts():
     batch["masked_weights"] = jax.ShapeDtypeStruct((4, 20), "float32")
     params = jax.eval_shape(objective.model.init, jax.random.key(0))
     counted = jax.jit(objective.sums).lower(params, batch).cost_analysis()["flops"] / 4
-    assert objective.model.training_flops(128, 20) == run_flops(config, 128, 20).total
-    assert run_flops(config, 128, 20).total / 3 == pytest.approx(counted, rel=0.05)
+    assert objective.model.training_flops(128, 20) == computed_flops(config, 128, 20).total
+    assert computed_flops(config, 128, 20).total / 3 == pytest.approx(counted, rel=0.05)
 
 
 def test_activations_are_those_that_differentiation_keeps():

@@ -104,6 +104,22 @@ def test_the_same_on_any_mesh(small_store, tmp_path, name):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["bert_mini", "modernbert_mini"])
+def test_a_last_layer_computed_where_it_is_read_is_the_same_on_any_mesh(small_store, tmp_path, name):
+    """Unrolled layers, with dropout, against a scan, which computes all of its layers at every position."""
+    config = small(name, small_store, tmp_path / "scan")
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, hidden_dropout=0.1, num_layers=3))
+    pretrain(config, devices=jax.devices()[:1])
+    scanned = [row["loss"] for row in rows(config.workdir)]
+    unrolled = dataclasses.replace(config, compute=dataclasses.replace(config.compute, layers="loop"))
+    for mesh in (MeshConfig(data=1), *MESHES):
+        workdir = str(tmp_path / f"{mesh.data}{mesh.fsdp}{mesh.tensor}")
+        devices = jax.devices()[: abs(mesh.data * mesh.fsdp * mesh.tensor)]
+        pretrain(dataclasses.replace(unrolled, workdir=workdir, mesh=mesh), devices=devices)
+        np.testing.assert_allclose([row["loss"] for row in rows(workdir)], scanned, rtol=5e-6, err_msg=str(mesh))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KILLED)
 def test_killed_and_resumed_exactly(small_store, tmp_path, name):
     whole, killed = (small(name, small_store, tmp_path / each) for each in ("whole", "killed"))

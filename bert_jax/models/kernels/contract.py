@@ -29,21 +29,33 @@ class AttentionMask:
     """[B or 1, A or 1, L (query), L (key)]: added to the scores after their scaling (relative positions)."""
     global_tokens: int = dataclasses.field(default=0, metadata={"static": True})
     """Number of positions at the start of the row that a window restricts neither as queries nor as keys."""
+    queries: jax.Array | None = None
+    """int32 [B, M]: the positions of M queries, for `kernels.xla.attention` alone. None: every position is a query."""
 
     def adder(self) -> jax.Array:
-        """Return the sum of everything that is added to the scores, float32 [B, A or 1, L (query) or 1, L (key)]."""
+        """Return the sum of everything that is added to the scores, float32 [B, A or 1, L, M or 1, L (key)]."""
         adder = jnp.where(self.padding > 0, 0.0, MASKED_SCORE)[:, None, None, :]
         if self.segments is not None:
-            same = self.segments[:, None, :, None] == self.segments[:, None, None, :]
-            adder = jnp.where(same, adder, MASKED_SCORE)
+            same = self._of_queries(self.segments)[:, :, None] == self.segments[:, None, :]
+            adder = jnp.where(same[:, None], adder, MASKED_SCORE)
         if self.window is not None:
-            position = jnp.arange(self.padding.shape[1])
-            near = jnp.abs(position[:, None] - position[None, :]) <= self.window
+            key = jnp.arange(self.padding.shape[1])[None, None, :]
+            query = self._of_queries(key[:, 0])[:, :, None]
+            near = jnp.abs(query - key) <= self.window
             if self.global_tokens:
-                first = position < self.global_tokens
-                near = near | first[:, None] | first[None, :]
-            adder = jnp.where(near[None, None], adder, MASKED_SCORE)
-        return adder if self.bias is None else adder + self.bias.astype(jnp.float32)
+                near = near | (query < self.global_tokens) | (key < self.global_tokens)
+            adder = jnp.where(near[:, None], adder, MASKED_SCORE)
+        if self.bias is None:
+            return adder
+        bias = self._of_queries(jnp.swapaxes(self.bias.astype(jnp.float32), 1, 2))
+        return adder + jnp.swapaxes(bias, 1, 2)
+
+    def _of_queries(self, values: jax.Array) -> jax.Array:
+        """Return values [B or 1, L, …] at the positions of the queries."""
+        if self.queries is None:
+            return values
+        values = jnp.broadcast_to(values, (self.queries.shape[0], *values.shape[1:]))
+        return jax.vmap(lambda row, positions: row[positions])(values, self.queries)
 
 
 class AttentionKernel(Protocol):
@@ -71,8 +83,9 @@ class AttentionKernel(Protocol):
         """Return the mean of the values for each position and, with `collect`, the probabilities that weigh them.
 
         Args:
-          query: [B, L, A, D], in the dtype of the matrix products. Scores are scaled by 1/√D. XLNet's second stream has
-            M queries for L keys, and always `kernels.xla.attention`.
+          query: [B, L, A, D], in the dtype of the matrix products. Scores are scaled by 1/√D. XLNet's second stream
+            and a last layer that is computed where it is read have M queries for L keys, and always
+            `kernels.xla.attention`.
           key: as `query`.
           value: as `query`.
           mask: the restrictions; a kernel may read its fields instead of `mask.adder()`.

@@ -20,6 +20,6 @@ def attention(
     """Return dropout(softmax(query · keyᵀ / √D + adder)) · value; see `AttentionKernel` for arguments and results."""
     scores = jnp.einsum("bqad,bkad->baqk", query, key, preferred_element_type=jnp.float32) * query.shape[-1] ** -0.5
     weights = jax.nn.softmax(scores + mask.adder(), axis=-1)
-    dropped = dropout(weights, rate, dropout_key)
+    dropped = dropout(weights, rate, dropout_key, mask.queries, key.shape[1])
     context = jnp.einsum("baqk,bkad->bqad", dropped.astype(value.dtype), value)
     return checkpoint_name(context, "attention_output"), weights if collect else None

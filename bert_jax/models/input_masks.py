@@ -1,0 +1,37 @@
+"""Which positions of a batch see each other in every layer of a model."""
+
+import dataclasses
+
+import jax
+
+from bert_jax.config import ModelConfig
+from bert_jax.errors import UserError
+from bert_jax.models.architecture import Architecture
+from bert_jax.models.kernels.contract import AttentionMask
+from bert_jax.models.packed_texts import PackedTexts
+
+
+def input_mask(
+    config: ModelConfig,
+    architecture: Architecture,
+    length: int,
+    attention_mask: jax.Array | AttentionMask,
+    texts: PackedTexts | None,
+) -> AttentionMask:
+    """Return the mask of rows of `length` tokens: what the caller asks for, and what the model adds to it.
+
+    Raises:
+      UserError: the sequences are longer than the model has positions.
+    """
+    if length > config.longest_sequence:
+        raise UserError(
+            f"a sequence of {length} tokens is longer than model.max_position_embeddings="
+            f"{config.max_position_embeddings} allows; cut it to {config.longest_sequence} tokens, or use a model with "
+            "more positions"
+        )
+    mask = attention_mask if isinstance(attention_mask, AttentionMask) else AttentionMask(padding=attention_mask)
+    mask = mask if texts is None else dataclasses.replace(mask, segments=texts.ids)
+    if architecture.attention_bias is not None:
+        bias = architecture.attention_bias(length)
+        mask = dataclasses.replace(mask, bias=bias if mask.bias is None else mask.bias + bias)
+    return dataclasses.replace(mask, global_tokens=config.global_tokens) if config.global_tokens else mask
