@@ -90,7 +90,9 @@ class Architecture:
 
 def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architecture:
     """Return BERT as `config` varies it, computed as `compute` says. Every choice between pieces is made here."""
-    form, activation = _form_of_products(compute), ACTIVATIONS[config.activation]
+    form, activation, dtype = _form_of_products(compute), ACTIVATIONS[config.activation], computation_dtype(compute)
+    # XLA sums rows of bfloat16 slowly on both.
+    sums_as_products = form == "tpu" or (form == "cpu" and dtype == jnp.bfloat16)
     stack = Stack(
         block=_block(config, activation),
         num_layers=config.num_layers,
@@ -113,10 +115,10 @@ def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architectu
         activation=activation,
         pooler=ACTIVATIONS[config.pooler],
         parameters=encoder_parameters(config),
-        dtype=computation_dtype(compute),
+        dtype=dtype,
         product={"cpu": cpu_product, "tpu": tpu_product, "plain": plain_product}[form],
-        add_bias=product_bias if form == "tpu" else plain_bias,
-        layer_norm=fused_layer_norm if form == "tpu" else plain_layer_norm,
+        add_bias=product_bias if sums_as_products else plain_bias,
+        layer_norm=fused_layer_norm if sums_as_products else plain_layer_norm,
         word_block=BLOCK if form == "cpu" else None,
         attention_bias=_attention_bias(config),
         relations=functools.partial(Relations.of, config.hidden_size) if config.is_xlnet else None,
