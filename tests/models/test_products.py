@@ -183,6 +183,7 @@ def test_auto_is_the_form_of_the_device_and_that_of_cpus_on_a_single_one_only(mo
     assert chosen(products="cpu").product is cpu_product and chosen(products="cpu").word_block == 4096
     monkeypatch.setattr(jax, "device_count", lambda: 1)
     assert chosen().product is cpu_product
+    assert chosen(dtype="float32").add_bias is plain_bias and chosen(dtype="bfloat16").add_bias is product_bias
     assert chosen(products="plain").product is plain_product
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert chosen().product is plain_product and chosen().add_bias is plain_bias
