@@ -107,6 +107,8 @@ def plan(name: str, store: str, output: str, flops: float) -> Plan:
     config = configured([name, *options, f"--steps={10**6}"], "")
     if config.model.padding_id is not None:
         options = (*options, f"--model.padding_id={opened.tokenizer().pad_id}")
+    if config.model.type_vocab_size == 1:  # with WordPiece, pairs of the tasks have two segments
+        options = (*options, "--model.type_vocab_size=2")
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=opened.vocab_size))
     step = flops_of(config)
     if name == "distilbert_mini":  # its teacher reads every batch too, forward only
