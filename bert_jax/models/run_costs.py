@@ -55,7 +55,12 @@ def run_flops(config: Config, sequence_length: int, predictions: int) -> Flops:
 
 
 def computed_flops(config: Config, sequence_length: int, predictions: int) -> Flops:
-    """Return what `run_flops` does, without the positions at which the last of unrolled layers is not computed."""
+    """Return what `run_flops` does, without the positions at which the last of unrolled layers is not computed.
+
+    The states of a student are all read.
+    """
+    if config.objective.distillation.teacher:
+        return run_flops(config, sequence_length, predictions)
     parts = []
     for encoder in trained_encoders(config):
         read = read_positions(encoder.config, config.compute, encoder.parameters, predictions)

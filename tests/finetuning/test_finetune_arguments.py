@@ -12,7 +12,7 @@ from one_device import finetune
 from small_finetuning import FAST, assert_same_weights, sentences
 
 import bert_jax
-from bert_jax.config import OptimizerConfig
+from bert_jax.config import ComputeConfig, OptimizerConfig
 from bert_jax.config.finetuning import FinetuneConfig, task_defaults
 from bert_jax.config.task_options import TaskDataConfig, TaskOptions
 from bert_jax.devices import hardware
@@ -63,7 +63,7 @@ def test_it_is_the_run_of_the_files(in_memory, home, tmp_path):
         init_from=str(home / "pretrained"),
         workdir=str(tmp_path / "work"),
         data=TaskDataConfig(train=str(home / "data/train.tsv"), dev=str(home / "data/dev.tsv")),
-        **FAST | {"epochs": 1, "log_every_steps": 5},
+        **FAST | {"epochs": 1, "log_every_steps": 5, "compute": ComputeConfig()},
     )
     other = finetune(files)
     assert_same_weights(result.path, other.path)

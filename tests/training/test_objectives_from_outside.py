@@ -106,7 +106,7 @@ def test_a_model_of_two_encoders_trains_and_counts_its_own_operations(small_stor
     models = []
 
     def objective(model, config):
-        models.append(TwoEncoders(model.config))
+        models.append(TwoEncoders(model.config, model.compute))  # scanned, so that every position is computed
         return ReplacedTokens(models[0])
 
     result = pretrain(config, objective=objective)
