@@ -116,11 +116,7 @@ class BertForPreTraining:
         return self.word_logits(params, batch, "mlm", encoded)
 
     def word_logits(
-        self,
-        params: Params,
-        batch: dict[str, jax.Array],
-        part: WordPart,
-        encoded: Encoded | None = None,
+        self, params: Params, batch: dict[str, jax.Array], part: WordPart, encoded: Encoded | None = None
     ) -> jax.Array:
         """Return [B, M, V] float32: the logits of the head for masked words, or of that for spans from their boundary.
 
