@@ -137,6 +137,7 @@ def run_stack(
     Returns:
       (x [B, L, H], None), or with `collect` (x, N pairs of output [B, L, H] and attention probabilities [B, A, L, L]).
     """
+    assert read is None or not (stack.scan or collect), "only unrolled layers compute a part, and collect nothing then"
     keys = None if dropout_key is None else jax.random.split(dropout_key, stack.num_layers)
     inputs, blocks = dict(stack.layer_inputs), _aligned(stack, blocks)
 
