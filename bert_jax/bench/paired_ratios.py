@@ -31,12 +31,21 @@ class Ratio:
     """How many times as fast one contestant is as another, by the clock and by processor time."""
 
     wall: Spread
+    """Of the pairs of neighbouring turns."""
     cpu: Spread
+    """The same, in processor time."""
+    total_cpu: float
+    """Processor time of all turns taken together; it tells more where turns differ in length on one side."""
 
 
 def seconds(turns: Sequence[Turn]) -> tuple[Spread, Spread]:
     """Return the wall and CPU seconds of one unit of work."""
     return Spread.of([turn.wall / turn.units for turn in turns]), Spread.of([turn.cpu / turn.units for turn in turns])
+
+
+def total_cpu_seconds(turns: Sequence[Turn]) -> float:
+    """Return the CPU seconds of one unit of work, over all turns taken together."""
+    return sum(turn.cpu for turn in turns) / sum(turn.units for turn in turns)
 
 
 def ratio(ours: Sequence[Turn], theirs: Sequence[Turn], our_unit: float = 1.0, their_unit: float = 1.0) -> Ratio:
@@ -54,4 +63,5 @@ def ratio(ours: Sequence[Turn], theirs: Sequence[Turn], our_unit: float = 1.0, t
         pairs = zip(ours, theirs, strict=True)
         return Spread.of([each(theirs, their_unit) / each(ours, our_unit) for ours, theirs in pairs])
 
-    return Ratio(of("wall"), of("cpu"))
+    total = (total_cpu_seconds(theirs) / their_unit) / (total_cpu_seconds(ours) / our_unit)
+    return Ratio(of("wall"), of("cpu"), total)

@@ -47,6 +47,8 @@ def test_training_and_encoding_take_turns(bench, tmp_path, capsys):
     rate = lambda entry, unit: unit / (sum(turn["wall"] / turn["units"] for turn in entry["turns"]) / 2)
     assert found["training_sequences_per_second"] == pytest.approx(rate(training, 16 * 16))  # 16 steps of 16
     assert found["encoding_sequences_per_second"] == pytest.approx(rate(encoding, 20))
+    both = sum(turn["units"] for turn in encoding["turns"]) * 20 / sum(turn["cpu"] for turn in encoding["turns"])
+    assert encoding["total_sequences_per_cpu_second"] == pytest.approx(both)
     assert found["processor"] in capsys.readouterr().out
 
 
@@ -128,6 +130,7 @@ def test_transformers_takes_turns(bench, tmp_path, peer):
     for ours, theirs, work in zip(found["contestants"], found["contestants"][2:], finetune_benchmark.WORKS):
         assert ours["work"] == theirs["work"] == work
         assert found[f"ratio_{work}"] == theirs["ratio"]["wall"]["median"]
+        assert found[f"total_cpu_ratio_{work}"] == theirs["ratio"]["total_cpu"]
         tried = theirs["facts"]["seconds_per_unit_of_each_form"]
         first = theirs["facts"]["seconds_of_first_share_of_each_form"]
         assert theirs["facts"]["form"] == min(tried, key=tried.get) and len(first) >= 3

@@ -29,6 +29,13 @@ def test_ratios_are_those_of_turns_beside_each_other():
     assert ratio(OURS, THEIRS[::-1]).wall == Spread.of([1.5, 2.0, 2.0])
 
 
+def test_all_turns_together_weigh_the_long_ones_more():
+    # 20 s for 6 units of ours, 20 s for 3 of theirs.
+    assert ratio(OURS, THEIRS).total_cpu == pytest.approx(2.0)
+    assert ratio([Turn(1, 1.0, 1.0), Turn(1, 9.0, 9.0)], [Turn(1, 3.0, 3.0), Turn(1, 9.0, 9.0)]).total_cpu == 1.2
+    assert ratio(OURS, THEIRS, 512, 256).total_cpu == pytest.approx(4.0)
+
+
 def test_a_unit_that_achieves_more_counts_more():
     # A step of ours has 512 tokens, one of theirs 256: twice the ratios above.
     assert ratio(OURS, THEIRS, 512, 256).wall == Spread.of([6.0, 4.0, 2.0])
