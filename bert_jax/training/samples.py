@@ -39,7 +39,7 @@ class Samples:
     def __init__(self, model: WordModel, evaluation: Evaluation, tokenizer: Tokenizer, shardings: Any, count: int):
         self._tokenizer, self._mesh = tokenizer, evaluation.mesh
         self._count = min(count, evaluation.examples.num_examples(0))
-        rows = evaluation.mesh.shape["data"] * evaluation.mesh.shape["fsdp"]
+        rows = sharding.batch_parts(evaluation.mesh)
         self._size = -(-self._count // rows) * rows  # the mesh divides it; the others are not shown
         positions = np.arange(self._size) % self._count
         self._batch = _all_masked(evaluation.examples.batch(positions), tokenizer.mask_id)
@@ -90,8 +90,7 @@ def make_samples(learner: Learner, config: Config, evaluation: Evaluation, store
 
 
 def _all_masked(batch: Batch, mask_id: int) -> Batch:
-    """Return the batch with [MASK] at every masked place, also where training shows a random word or the word "
-    "itself."""
+    """Return the batch with [MASK] at every masked position, where training may show a random or the original word."""
     rows, slots = np.nonzero(batch["masked_weights"])
     ids = batch["input_ids"].copy()
     ids[rows, batch["masked_positions"][rows, slots]] = mask_id

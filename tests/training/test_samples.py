@@ -10,7 +10,7 @@ from one_device import pretrain
 from small_pretraining import rows, run_config
 
 import bert_jax
-from bert_jax.config import EvaluationConfig
+from bert_jax.config import EvaluationConfig, MeshConfig
 from bert_jax.config.watching import ReportConfig
 from bert_jax.monitoring.comparison import is_samples, run_report
 from bert_jax.training.events import read_events
@@ -51,6 +51,16 @@ def test_a_run_notes_what_its_model_fills_in(finished, small_store, tmp_path):
     run_report([config.workdir], ReportConfig(output=str(tmp_path / "page.html")))
     page = pathlib.Path(tmp_path / "page.html").read_text()
     assert "<th>step 6</th><th>step 12</th>" in page and f"<td>{last[0]['masks'][0]['word']}</td>" in page
+
+
+@pytest.mark.slow
+def test_fewer_samples_than_devices_of_several_slices(small_store, tmp_path):
+    """One row for each device of both slices; the surplus is not noted."""
+    evaluation = EvaluationConfig(every_steps=6, sequences=64, batch_size=32, samples=2)
+    config = run_config(small_store, tmp_path / "run", evaluation=evaluation, mesh=MeshConfig(slice=2))
+    bert_jax.pretrain(config, devices=jax.devices()[:4])
+    noted = [row for row in read_events(tmp_path / "run" / "events.jsonl") if row["event"] == "sampled"]
+    assert [len(row["samples"]) for row in noted] == [2, 2] and all(is_samples(row["samples"]) for row in noted)
 
 
 def test_what_has_another_form_is_no_sample():
