@@ -125,7 +125,7 @@ class ModelConfig:
 
     @property
     def beyond_bert(self) -> tuple[str, ...]:
-        """Names of the options below whose values make an encoder different from BERT, RoBERTa and their like."""
+        """Names of the options in FORM whose values make an encoder different from BERT, RoBERTa and their like."""
         return tuple(name for name in FORM if getattr(self, name) != getattr(ModelConfig, name))
 
     @property
@@ -198,9 +198,9 @@ class ModelConfig:
         return 4 * self.hidden_size if self.intermediate_size is None else self.intermediate_size
 
     def need_vocab_size(self) -> int:
-        """Return `vocab_size` of a model that is trained or stored; ValueError where it is still open."""
+        """Return `vocab_size` of a model that is trained or stored; ValueError if it is None."""
         if self.vocab_size is None:
-            raise ValueError("model.vocab_size is still open: a run takes it from its token store")
+            raise ValueError("model.vocab_size is None; a run takes it from its token store")
         return self.vocab_size
 
     @property

@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 from bert_jax.config.generator_checks import check_generator
+from bert_jax.config.objectives import ObjectiveConfig
 from bert_jax.config.options import Config
 from bert_jax.config.permutation_checks import check_permutation
 from bert_jax.config.teachers import check_distillation
@@ -16,7 +17,8 @@ def check_objective(config: Config) -> None:
     weights = {name: value for name, value in values.items() if name.endswith("_weight")}
     for name, weight in weights.items():
         if not 0 <= weight < math.inf:
-            raise UserError(f"objective.{name}={weight} must be 0 or a positive number; the paper's is 1")
+            default = getattr(ObjectiveConfig, name)
+            raise UserError(f"objective.{name}={weight} must be 0 or a positive number; the default is {default:g}")
     check_generator(config)
     pairs = config.data.sentence_pairs
     others = weights["span_boundary_weight"] or (pairs != "none" and weights["next_sentence_weight"])
@@ -49,8 +51,7 @@ def _check_mask_decoder(config: Config) -> None:
         if not fitting:
             raise UserError(
                 f"objective.mask_decoder=True cannot be combined with {name}={value}: masked words are predicted by "
-                "further "
-                "passes of the last of several layers of a DeBERTa (terms=c2p+p2c, positions=none, "
+                "further passes of the last of several layers of a DeBERTa (terms=c2p+p2c, positions=none, "
                 "norm_position=post), whose input has no absolute positions; leave it out"
             )
 

@@ -24,8 +24,7 @@ class ObjectiveConfig:
     alone (word2vec); the model needs layer=none. glove: how often each two words are beside each other, from their
     vectors; the model needs layer=none, and the data static_vectors.counts."""
     mlm_weight: float = 1.0
-    """Weight of the loss of the masked words. 0: its head is not trained, and the best checkpoints are those with the
-    lowest loss of the second objective."""
+    """Weight of the loss of the masked words. 0: its head is not trained."""
     next_sentence_weight: float = 1.0
     """Weight of the loss of the second objective (data.sentence_pairs). 0: its head is not trained."""
     span_boundary_weight: float = 0.0

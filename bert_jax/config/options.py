@@ -179,8 +179,9 @@ class CheckpointConfig:
     keep_last: int = 3
     """Number of newest checkpoints to keep."""
     keep_best: int = 1
-    """Number of further checkpoints to keep: those with the lowest held-out MLM loss (if objective.mlm_weight=0, that
-    of the second objective) of the latest phase, since the losses of different phases are not comparable."""
+    """Number of further checkpoints to keep: those of the latest phase, since losses of different phases are not
+    comparable, with the lowest held-out loss of the objective's first term that has a weight. That is the loss of the
+    masked words, or of what is predicted instead of them."""
     local_path: str = ""
     """Directory on each host's own disk for frequent saves beside those in the work directory; a run resumes from the
     newest good step of either. The last two are kept until the run ends. By default there are no such saves."""

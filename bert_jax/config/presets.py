@@ -1,8 +1,9 @@
-"""Published sizes of BERT and RoBERTa, and the options of the original code; only the standard library is imported."""
+"""Published sizes of BERT and its family, and the options of the original code of 2018; standard library only."""
 
 import dataclasses
 import difflib
-from typing import Literal
+from collections.abc import Mapping
+from typing import Literal, TypeVar
 
 from bert_jax.config import (
     Config,
@@ -15,6 +16,7 @@ from bert_jax.config import (
 )
 from bert_jax.errors import UserError
 
+Size = TypeVar("Size")
 HEAD_SIZE = 64  # the same in every published BERT
 
 SIZES = {  # layers, hidden size
@@ -41,11 +43,7 @@ def model_config(name: str) -> ModelConfig:
     Raises:
       UserError: there is no such size; the message lists them.
     """
-    if name not in SIZES:
-        close = difflib.get_close_matches(name, SIZES, n=1)
-        hint = f"perhaps you meant {close[0]!r}; the sizes are" if close else "the sizes are"
-        raise UserError(f"there is no model size {name!r}; {hint} {', '.join(SIZES)}")
-    num_layers, hidden_size = SIZES[name]
+    num_layers, hidden_size = _size("BERT", name, SIZES)
     return ModelConfig(num_layers=num_layers, hidden_size=hidden_size, num_heads=hidden_size // HEAD_SIZE)
 
 
@@ -118,8 +116,11 @@ def xlnet_config(name: str) -> ModelConfig:
 
     GELU is exact, as `transformers` runs the published checkpoints. Rows have up to 512 tokens. Segments are those of
     two texts, the class token and padding.
+
+    Raises:
+      UserError: there is no such size; the message lists them.
     """
-    num_layers, hidden_size = XLNET_SIZES[name]
+    num_layers, hidden_size = _size("XLNet", name, XLNET_SIZES)
     return ModelConfig(
         num_layers=num_layers,
         hidden_size=hidden_size,
@@ -141,8 +142,12 @@ ALBERT_SIZES = {  # layers, hidden size, heads: Lan et al. 2020 (arXiv 1909.1194
 
 
 def albert_config(name: str) -> ModelConfig:
-    """Return the ModelConfig of an ALBERT in ALBERT_SIZES, without dropout as in version 2, with vocab_size None."""
-    num_layers, hidden_size, num_heads = ALBERT_SIZES[name]
+    """Return the ModelConfig of an ALBERT in ALBERT_SIZES, without dropout as in version 2, with vocab_size None.
+
+    Raises:
+      UserError: there is no such size; the message lists them.
+    """
+    num_layers, hidden_size, num_heads = _size("ALBERT", name, ALBERT_SIZES)
     return ModelConfig(
         num_layers=num_layers,
         hidden_size=hidden_size,
@@ -166,8 +171,11 @@ def electra_config(name: str) -> ModelConfig:
     """Return the ModelConfig of the discriminator of an ELECTRA in ELECTRA_SIZES, with vocab_size None.
 
     GELU is exact, and there is no pooler: classifiers read a fresh map of the first position with GELU.
+
+    Raises:
+      UserError: there is no such size; the message lists them.
     """
-    num_layers, hidden_size, num_heads, embedding_size = ELECTRA_SIZES[name]
+    num_layers, hidden_size, num_heads, embedding_size = _size("ELECTRA", name, ELECTRA_SIZES)
     return ModelConfig(
         num_layers=num_layers,
         hidden_size=hidden_size,
@@ -198,6 +206,15 @@ def deberta_config(version: Literal[1, 3], num_layers: int = 12, hidden_size: in
         positions="none",
         disentangled=first if version == 1 else third,
     )
+
+
+def _size(family: str, name: str, sizes: Mapping[str, Size]) -> Size:
+    """Return the size with this name, or raise a UserError that lists those of the family."""
+    if name in sizes:
+        return sizes[name]
+    close = difflib.get_close_matches(name, sizes, n=1)
+    hint = f"perhaps you meant {close[0]!r}; the sizes are" if close else "the sizes are"
+    raise UserError(f"there is no {family} of size {name!r}; {hint} {', '.join(sizes)}")
 
 
 _ARGUMENTS_2018 = (

@@ -1,13 +1,8 @@
 """The pieces an encoder is made of, and the one place where they are chosen from the configuration.
 
 An architecture of your own is a function like `bert_architecture`, passed to `BertForPreTraining` or `BertForTask`. It
-starts from the result of that function, or from the pieces themselves, and replaces what differs:
-
-    def local_bert(config: ModelConfig, compute: ComputeConfig) -> Architecture:
-        usual = bert_architecture(config, compute)
-        windows = {"window": np.resize([config.max_position_embeddings, 64, 64], config.num_layers)}
-        stack = dataclasses.replace(usual.stack, block=functools.partial(LocalBlock, config), layer_inputs=windows)
-        return dataclasses.replace(usual, stack=stack)
+starts from the result of that function, or from the pieces themselves, and replaces what differs; docs/extending.md has
+one with windows of its own.
 """
 
 import dataclasses

@@ -11,20 +11,21 @@ from bert_jax.objectives.distillation import DistillationObjective
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.replaced_tokens import ReplacedTokens
 
-NAMED_BY_OPTION = (PretrainingObjective, DistillationObjective, ReplacedTokens)
-"""Objectives that options choose, so that config.json has their names."""
+UNNAMED = (PretrainingObjective, DistillationObjective, ReplacedTokens)
+"""Objectives that run.json does not name, since objective.name of config.json does. It does name the others of ours,
+such as the left-to-right one: runs that exist have them there."""
 
 
 def own_names(objective: Objective) -> dict[str, str]:
-    """Return the names of an objective, with its terms, and of the architecture of its model; {} for those of ours.
+    """Return the names of an objective, with its terms, and of the architecture of its model, as run.json has them.
 
-    Each is only there if no option names it. Equal names can still be different formulas: one that was edited, or
-    that has other arguments.
+    Objectives in UNNAMED and the architecture of ours are left out. Equal names can still be different formulas: one
+    that was edited, or that has other arguments.
     """
     names, model = {}, objective.model
     if type(model) is Electra:
         model = model.discriminator  # whose architecture the generator has
-    if type(objective) not in NAMED_BY_OPTION:
+    if type(objective) not in UNNAMED:
         terms = ", ".join(term.name or term.loss for term in objective.terms)
         names["objective"] = f"{_qualified(type(objective))} ({terms})"
     architecture = model.architecture if type(model) is BertForPreTraining else type(model)
