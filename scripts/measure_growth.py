@@ -29,7 +29,7 @@ from bert_jax.objectives.objective_choice import default_objective
 from bert_jax.training.learner import Learner
 from bert_jax.training.state import create_state
 
-HEADER = "MiB temporary | closed form | ratio | GFLOP a step | CPU s | GFLOP/CPU s"
+HEADER = "MiB temporary | closed form | ratio | GFLOP per step | CPU s | GFLOP/CPU s"
 
 
 def main() -> None:

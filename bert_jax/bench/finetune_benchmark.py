@@ -111,7 +111,7 @@ def write_for_peer(stored: StoredModel, data: TaskData, place: pathlib.Path) -> 
 def report(
     options: FinetuneBenchConfig, texts: int, waiting: list[Waiting], turns: list[list[Turn]], values: dict[str, Any]
 ) -> Report:
-    """Return sequences a second of each contestant; each of ours is compared with the peer that does the same work."""
+    """Return each contestant's sequences per second; each of ours is compared with the peer that does the same work."""
     unit = {"training": STEPS_PER_UNIT * options.batch_size, "encoding": texts}
     found: list[dict[str, Any]] = []
     for number, (one, taken) in enumerate(zip(waiting, turns, strict=True)):

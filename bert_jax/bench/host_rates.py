@@ -11,7 +11,7 @@ REMEDY = "write it again with bert-jax plan CONFIG --topology=NAME --output=FILE
 
 
 def needed(options: DataBenchConfig) -> dict[str, float]:
-    """Return sequences a second by the name of what needs them.
+    """Return the sequences per second by the name of what needs them.
 
     Raises:
       UserError: a value of `need` is neither NAME=RATE nor the file of a plan that has the measured phase.
@@ -34,7 +34,7 @@ def _given(word: str) -> tuple[str, float]:
 
 
 def _of_plan(file: str, options: DataBenchConfig) -> tuple[str, float]:
-    """Return the machine of a plan, and the sequences a second of one host where its steps are fastest."""
+    """Return the machine of a plan, and the sequences per second of one host where its steps are fastest."""
     plan = read_object(file, REMEDY)
     try:
         name, phase = str(plan["topology"]["name"]), plan["phases"][options.phase]

@@ -1,10 +1,11 @@
 """Notices that another host of the job is dead, stuck or has crashed, and ends this process so that all start again.
 
-Every host leaves a sign of life in JAX's coordination service every few seconds, from a thread of its own; the first
-host sees whether they advance. JAX has heartbeats too, but answers a missing one by aborting with a page of C++ stack,
-and a host that crashes leaves the others in a collective operation until its heartbeat is missed. Here a host that
-crashes or gives up says so, and the others end within seconds, each with the stacks of its threads. When the first
-host, which has the service, is silent, each of the others ends by itself. JAX's heartbeats come later than all this.
+Every host writes a heartbeat to JAX's coordination service every few seconds, from a thread of its own, and the first
+host checks that they advance. JAX has heartbeats of its own, but answers a missing one by aborting with a page of C++
+stack, and a host that crashes leaves the others in a collective operation until its heartbeat is missed. Here a host
+that crashes or gives up says so, and the others end within seconds, each with the stacks of its threads. When the first
+host, which runs the service, is silent, each of the others ends by itself. JAX's own heartbeats time out later than all
+this.
 """
 
 import atexit
@@ -28,7 +29,7 @@ EXIT_CODE = 75
 LOOK_SECONDS = 2.0
 LINGER_SECONDS = 5.0
 """Longest time that the first host, which ends the service with itself, waits for the others to read why they end."""
-SIGN, END = "bert_jax/signs", "bert_jax/end"
+HEARTBEATS, END = "bert_jax/heartbeats", "bert_jax/end"
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -41,7 +42,7 @@ class Peers:
     Args:
       client: that of JAX's coordination service.
       me: number of this host.
-      timeout_seconds: without a sign of life, after which a host counts as dead.
+      timeout_seconds: seconds without a heartbeat after which a host counts as dead.
       clock: in seconds.
     """
 
@@ -49,9 +50,9 @@ class Peers:
         self._client, self._me, self._timeout, self._clock = client, me, timeout_seconds, clock
         self._facts: dict[str, Any] = {"name": socket.gethostname()}
         self._beats, self._due = 0, -float("inf")
-        self.signs: dict[int, dict[str, Any]] = {}
-        """What each host has said last; on the first host only."""
-        self._heard: dict[int, tuple[int, float]] = {}  # number of the last sign, and when it was new
+        self.heartbeats: dict[int, dict[str, Any]] = {}
+        """The last heartbeat of each host; on the first host only."""
+        self._heard: dict[int, tuple[int, float]] = {}  # number of the last heartbeat, and when it was new
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="peers", daemon=True)
         self._unanswered = 0.0  # seconds since the service last answered
@@ -69,19 +70,19 @@ class Peers:
         if self._thread.is_alive():
             return  # in a call to the service, which the network does not answer
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # the service has left before
-            self._sign(left=True)
+            self._beat(left=True)
 
     def publish(self, **facts: Any) -> None:
-        """Give values that JSON can represent to the first host, with the next sign of life."""
+        """Give values that JSON can represent to the first host, with the next heartbeat."""
         self._facts = {**self._facts, **facts}
 
     def look(self) -> str | None:
-        """Give a sign of life and look for those of others if it is time; return why this process should end."""
+        """Send a heartbeat and check those of the others if it is time; return why this process should end."""
         if (told := self._told()) is not None:
             return told
         if self._clock() >= self._due:
             self._due = self._clock() + self._timeout / 8
-            self._sign()
+            self._beat()
             return self._missing() if self._me == 0 else None
         return None
 
@@ -94,15 +95,15 @@ class Peers:
         """Say that this host ends; on the first host, wait until the others, but for dead ones, have said it too."""
         deadline = self._clock() + LINGER_SECONDS
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # the service is gone
-            self._sign(left=True)
+            self._beat(left=True)
             while self._me == 0 and self._clock() < deadline and self._alive():
                 time.sleep(0.1)
 
     def _alive(self) -> bool:
-        """Return whether a host that has given signs until recently has not said that it ends."""
+        """Return whether a host whose heartbeats came until recently has not said that it ends."""
         self._missing()
         silent = {host for host, (_, since) in self._heard.items() if self._clock() - since > 0.75 * self._timeout}
-        return any(not sign["left"] for host, sign in self.signs.items() if host not in silent)
+        return any(not beat["left"] for host, beat in self.heartbeats.items() if host not in silent)
 
     def _watch(self) -> None:
         failures = 0  # in a row
@@ -128,10 +129,10 @@ class Peers:
             if self._unanswered > self._timeout:
                 end_process(f"the first host has not answered for {self._unanswered:.0f} s")
 
-    def _sign(self, left: bool = False) -> None:
+    def _beat(self, left: bool = False) -> None:
         self._beats += 1
-        sign = {**self._facts, "beat": self._beats, "left": left, "place": where(threading.main_thread())}
-        self._client.key_value_set(f"{SIGN}/{self._me}", json.dumps(sign), allow_overwrite=True)
+        beat = {**self._facts, "beat": self._beats, "left": left, "place": where(threading.main_thread())}
+        self._client.key_value_set(f"{HEARTBEATS}/{self._me}", json.dumps(beat), allow_overwrite=True)
 
     def _told(self) -> str | None:
         try:
@@ -143,16 +144,16 @@ class Peers:
         return f"host {said['host']}: {said['reason']}"
 
     def _missing(self) -> str | None:
-        """Return which host has given no sign for too long, if any; one that has never given one is still starting."""
+        """Return which host has sent no heartbeat for too long, if any; one that never sent one is still starting."""
         now = self._clock()
-        for key, value in self._client.key_value_dir_get(SIGN):
-            host, sign = int(key.rpartition("/")[2]), json.loads(value)
-            self.signs[host] = sign
-            if host not in self._heard or self._heard[host][0] != sign["beat"]:
-                self._heard[host] = sign["beat"], now
+        for key, value in self._client.key_value_dir_get(HEARTBEATS):
+            host, beat = int(key.rpartition("/")[2]), json.loads(value)
+            self.heartbeats[host] = beat
+            if host not in self._heard or self._heard[host][0] != beat["beat"]:
+                self._heard[host] = beat["beat"], now
             silent = now - self._heard[host][1]
-            if silent > 0.75 * self._timeout and not sign["left"]:  # seen an eighth late, which makes it 0.875 to 1
-                reason = f"host {host} ({sign['name']}) has given no sign of life for {silent:.0f} s"
+            if silent > 0.75 * self._timeout and not beat["left"]:  # seen an eighth late, which makes it 0.875 to 1
+                reason = f"host {host} ({beat['name']}) has sent no heartbeat for {silent:.0f} s"
                 self.tell(reason)
                 return reason
         return None
@@ -172,9 +173,9 @@ def publish(**facts: Any) -> None:
         _watching.publish(**facts)
 
 
-def signs() -> dict[int, dict[str, Any]]:
-    """Return what each host has said last, on the first host; {} on others, and if there is only one."""
-    return {} if _watching is None else dict(_watching.signs)
+def heartbeats() -> dict[int, dict[str, Any]]:
+    """Return the last heartbeat of each host, on the first host; {} on others, and if there is only one."""
+    return {} if _watching is None else dict(_watching.heartbeats)
 
 
 def is_watching() -> bool:
@@ -210,8 +211,8 @@ def end_process(reason: str, stacks: bool = True) -> NoReturn:
     if stream is not None:
         print(f"error: {reason}. Start the job again; it resumes from its newest checkpoint", file=stream, flush=True)
         if stacks:
-            for host, sign in sorted(signs().items()):
-                print(f"host {host} ({sign['name']}) was in {sign['place']}", file=stream, flush=True)
+            for host, beat in sorted(heartbeats().items()):
+                print(f"host {host} ({beat['name']}) was in {beat['place']}", file=stream, flush=True)
             faulthandler.dump_traceback(stream, all_threads=True)
     if _watching is not None:
         _briefly(Peers.farewell, _watching)

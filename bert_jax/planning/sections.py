@@ -192,7 +192,7 @@ def _search(candidates: list[Candidate]) -> Section:
         )
         for each in candidates
     ]
-    columns = ("phase", "question", "options", "fits", "GiB a chip", "step, ms", "tokens/s", "")
+    columns = ("phase", "question", "options", "fits", "GiB per chip", "step, ms", "tokens/s", "")
     return Section("Search", columns, rows, ("Differences below 10 % rank nothing: each row is one compilation.",))
 
 

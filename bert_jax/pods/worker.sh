@@ -16,7 +16,7 @@ running() { [ -e lock ] && ! flock --shared --nonblock lock true; }
 
 install() {
   if running; then
-    echo "a run is going on, nothing is installed"
+    echo "a run is active, nothing is installed"
     return
   fi
   if [ -e installed ] && sha256sum --check --status installed && [ "$(wc -l < installed)" = "$(sums | wc -l)" ]; then

@@ -51,7 +51,7 @@ def _notes(study: Study, columns: list[Column]) -> list[str]:
     lines = []
     if any(count > 1 for count in counts):
         lines.append(
-            f"Mean ± standard deviation over {_seeds(counts)} seeds. {NOT_APART}: not told apart from "
+            f"Mean ± standard deviation over {_seeds(counts)} seeds. {NOT_APART}: not significantly different from "
             f"{study.arms[0].title}, because the 95 % confidence interval of the difference (Welch's t) contains 0."
         )
     if 1 in counts:

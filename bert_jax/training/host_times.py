@@ -40,18 +40,18 @@ class HostTimes:
     def row(self, step: int) -> dict[str, float]:
         """Return quantiles over the hosts of the mean seconds per step since the last call; {} if there is one host.
 
-        It is what every host has said with its last sign of life, a few seconds ago, and {} on all hosts but the first.
+        It is what every host said with its last heartbeat, a few seconds ago, and {} on all hosts but the first.
         """
         if not self._steps:
             return {}
         mean, whole = self._seconds / self._steps, (time.perf_counter() - self._begun) / self._steps
         self._seconds, self._steps, self._begun = 0.0, 0, time.perf_counter()
         peers.publish(input_seconds=mean)
-        said = {host: sign for host, sign in peers.signs().items() if "input_seconds" in sign}
+        said = {host: beat for host, beat in peers.heartbeats().items() if "input_seconds" in beat}
         if len(said) < 2:
             return {}
         self._name_slow(step, said, whole)
-        times = sorted(float(sign["input_seconds"]) for sign in said.values())
+        times = sorted(float(beat["input_seconds"]) for beat in said.values())
         return {
             "host_input_seconds_median": statistics.median(times),
             "host_input_seconds_p90": times[int(0.9 * (len(times) - 1) + 0.5)],
@@ -59,9 +59,9 @@ class HostTimes:
         }
 
     def _name_slow(self, step: int, said: dict[int, dict[str, Any]], whole: float) -> None:
-        median = statistics.median(sign["input_seconds"] for sign in said.values())
+        median = statistics.median(beat["input_seconds"] for beat in said.values())
         bound = max(SLOWER * median, SHARE_OF_STEP * whole)
-        slow = {host for host, sign in said.items() if sign["input_seconds"] > bound}
+        slow = {host for host, beat in said.items() if beat["input_seconds"] > bound}
         for host in sorted(slow - self._slow):
             seconds, name = said[host]["input_seconds"], said[host]["name"]
             self._events.write("slow_host", step, host=host, name=name, input_seconds=seconds, median_seconds=median)

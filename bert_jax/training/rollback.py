@@ -1,4 +1,4 @@
-"""Going back to the last good checkpoint when the numbers of a run have gone wrong, and on behind what it had read."""
+"""Rolls a run back to its last good checkpoint; the run then continues after the batches that it had read."""
 
 import dataclasses
 from collections.abc import Callable

@@ -55,11 +55,11 @@ def pass_time(clock: Clock, peers, seconds: int) -> list[str | None]:
     return reasons
 
 
-def test_hosts_that_give_signs_live(job):
+def test_hosts_that_send_heartbeats_live(job):
     clock, peers = job
     assert pass_time(clock, peers, 500) == [None] * 3
-    assert sorted(peers[0].signs) == [0, 1, 2] and peers[1].signs == {}
-    assert {sign["left"] for sign in peers[0].signs.values()} == {False}
+    assert sorted(peers[0].heartbeats) == [0, 1, 2] and peers[1].heartbeats == {}
+    assert {beat["left"] for beat in peers[0].heartbeats.values()} == {False}
 
 
 def test_a_host_leaves_though_the_service_does_not_answer(monkeypatch):
@@ -91,7 +91,7 @@ def test_a_silent_host_is_named_within_the_bound_and_everybody_told(job):
     while not any(reasons := pass_time(clock, peers[:2], 1)):
         assert clock.now < silent_since + 40, "too late"
     assert clock.now >= silent_since + 0.7 * 40, "too early"
-    assert reasons[0].startswith("host 2 (") and "has given no sign of life for 3" in reasons[0]
+    assert reasons[0].startswith("host 2 (") and "has sent no heartbeat for 3" in reasons[0]
     assert reasons[1] == peers[2].look() == f"host 0: {reasons[0]}"
 
 
@@ -109,7 +109,7 @@ def test_the_first_host_stays_until_those_that_live_have_left(job, monkeypatch):
     ends = iter([None, peers[1].farewell])  # the second reads why, and ends, a moment later
     monkeypatch.setattr("time.sleep", lambda seconds: (end := next(ends)) and end())
     peers[0].farewell()
-    assert peers[0].signs[1]["left"] and next(ends, "both") == "both"
+    assert peers[0].heartbeats[1]["left"] and next(ends, "both") == "both"
 
 
 def test_the_first_host_does_not_wait_for_ever(job, monkeypatch):
@@ -133,12 +133,12 @@ def test_the_first_reason_counts(job):
     assert [each.look() for each in peers] == ["host 1: no progress"] * 3
 
 
-def test_facts_come_with_the_next_sign(job):
+def test_facts_come_with_the_next_heartbeat(job):
     clock, peers = job
     peers[2].publish(input_seconds=0.25, step=7)
     pass_time(clock, peers, 20)
-    assert (peers[0].signs[2]["input_seconds"], peers[0].signs[2]["step"]) == (0.25, 7)
-    assert "input_seconds" not in peers[0].signs[1] and peers[0].signs[1]["place"]
+    assert (peers[0].heartbeats[2]["input_seconds"], peers[0].heartbeats[2]["step"]) == (0.25, 7)
+    assert "input_seconds" not in peers[0].heartbeats[1] and peers[0].heartbeats[1]["place"]
 
 
 def test_a_service_that_is_gone_is_an_error_of_its_own(job):

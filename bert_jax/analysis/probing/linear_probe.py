@@ -47,8 +47,8 @@ class LinearProbe:
 def fit(states: np.ndarray, target: np.ndarray, penalty: float, start: LinearProbe | None = None) -> LinearProbe:
     """Return the probe with the least penalized loss.
 
-    With one layer the loss is convex and the start is of no matter; with several it is not, and training starts from
-    equal shares.
+    With one layer the loss is convex, so the starting point does not matter; with several it is not, and training
+    starts from equal shares.
 
     Args:
       states: float32 [R, n, S, H], standardized.
