@@ -1,9 +1,11 @@
 """Runs before any test imports jax: eight virtual CPU devices replace a pod slice; compiled programs are shared."""
 
 import gc
+import importlib.util
 import os
 import pathlib
 import signal
+import sys
 
 from processes import UNOPTIMIZED
 
@@ -155,3 +157,13 @@ def two_seeds(pretrained, tmp_path_factory):
 
     config = run_config(pretrained, tmp_path_factory.mktemp("two") / "work", seeds=2, keep="all")
     return config, finetune(config).results
+
+
+@pytest.fixture(scope="session")
+def peer() -> str:
+    """A Python with torch and transformers."""
+    if "BERT_JAX_PEER" in os.environ:
+        return os.environ["BERT_JAX_PEER"]
+    if not all(importlib.util.find_spec(name) for name in ("torch", "transformers")):
+        pytest.skip("torch and transformers are not installed, and BERT_JAX_PEER names no Python that has them")
+    return sys.executable

@@ -1,9 +1,6 @@
-"""What the benchmarks' tests share: a tiny configuration as a file, and the peer's Python where there is one."""
+"""What the benchmarks' tests share: a tiny configuration as a file."""
 
-import importlib.util
 import json
-import os
-import sys
 
 import pytest
 
@@ -22,13 +19,3 @@ def tiny_config(tmp_path_factory) -> str:
     path = tmp_path_factory.mktemp("config") / "config.json"
     path.write_text(json.dumps(to_dict(TINY)))
     return str(path)
-
-
-@pytest.fixture(scope="session")
-def peer() -> str:
-    """A Python with torch and transformers."""
-    if "BERT_JAX_PEER" in os.environ:
-        return os.environ["BERT_JAX_PEER"]
-    if not all(importlib.util.find_spec(name) for name in ("torch", "transformers")):
-        pytest.skip("torch and transformers are not installed, and BERT_JAX_PEER names no Python that has them")
-    return sys.executable

@@ -8,12 +8,13 @@ import deberta_cases
 import jax
 import jax.numpy as jnp
 import numpy as np
+import oracle_directory
 import pytest
 import random_bert
 import safetensors.numpy
 from deberta_model import FIRST, THIRD
 from etils import epath
-from huggingface_directory import refusal, whole
+from huggingface_directory import exported, refusal, whole
 from small_model import FLOAT32, compiled, perturbed
 from tokenizers import pre_tokenizers
 
@@ -45,13 +46,6 @@ def oracle(request) -> dict[str, np.ndarray]:
     return dict(np.load(request.config.rootpath / "tests" / "oracles" / "deberta_oracle.npz"))
 
 
-def exported(stored, directory) -> dict[str, np.ndarray]:
-    """Every array as we write it, by its name there."""
-    directory.mkdir()
-    write_huggingface(stored, directory, "small")
-    return safetensors.numpy.load_file(directory / FILE)
-
-
 def legacy(name: str) -> str:
     """The name of an array where the masked-language-model head has its older names, which we write."""
     module, _, leaf = name.rpartition(".")
@@ -77,7 +71,7 @@ CASES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for
 
 @pytest.mark.parametrize("name", CASES)
 def test_states_attentions_logits_and_gradients_are_those_of_transformers(oracle, tmp_path, name):
-    stored = open_huggingface(deberta_cases.save(oracle, name, tmp_path / "theirs"))
+    stored = open_huggingface(oracle_directory.save(oracle, name, tmp_path / "theirs"))
     arrays = (array.astype(np.int32) for array in deberta_cases.inputs(name))
     batch = dict(zip(("input_ids", "token_type_ids", "attention_mask"), arrays, strict=True))
     real = batch["attention_mask"].astype(bool)
@@ -94,9 +88,7 @@ def test_states_attentions_logits_and_gradients_are_those_of_transformers(oracle
         rows, expected = (np.moveaxis(each, 1, 2)[real] for each in (weights, oracle[f"{name}/attentions/{index}"]))
         np.testing.assert_allclose(rows, expected, atol=2e-5)
     np.testing.assert_allclose(found, oracle[f"{name}/logits"], atol=2e-5)
-    slopes = leaf_paths(jax.device_get(gradient))
-    arrays = {path: StoredArray(leaf.shape, leaf.dtype, leaf.__getitem__) for path, leaf in slopes.items()}
-    written = exported(dataclasses.replace(stored, arrays=arrays), tmp_path / "gradients")
+    written = exported(stored, tmp_path / "gradients", gradient)
     names = json.loads(str(oracle[f"{name}/shapes"]))
     assert written.keys() == set(map(legacy, names))
     for key in names:
@@ -110,7 +102,7 @@ def test_states_attentions_logits_and_gradients_are_those_of_transformers(oracle
 
 def test_the_mask_decoder_is_two_passes_of_the_last_layer_of_transformers(oracle, tmp_path):
     name = deberta_cases.DECODED
-    stored = open_huggingface(deberta_cases.save(oracle, name, tmp_path / "theirs"))
+    stored = open_huggingface(oracle_directory.save(oracle, name, tmp_path / "theirs"))
     model = BertForPreTraining(stored.model, FLOAT32, ("mlm", "mask_decoder"))
     ids, types, mask = (array.astype(np.int32) for array in deberta_cases.inputs(name))
     table = {"position": {"table": deberta_cases.absolute_positions(stored.model.hidden_size)}}
@@ -133,7 +125,7 @@ def test_the_mask_decoder_is_two_passes_of_the_last_layer_of_transformers(oracle
 
 @pytest.mark.parametrize("name", ["third", pytest.param("first", marks=pytest.mark.slow)])
 def test_rows_of_ids_have_the_states_of_transformers(oracle, tmp_path, name):
-    model = bert_jax.load(deberta_cases.save(oracle, name, tmp_path / "theirs"))
+    model = bert_jax.load(oracle_directory.save(oracle, name, tmp_path / "theirs"))
     ids, _, mask = deberta_cases.inputs(name)
     found = model.encode_ids(ids, mask)
     for index, state in enumerate(found.hidden_states):
@@ -144,11 +136,11 @@ def test_rows_of_ids_have_the_states_of_transformers(oracle, tmp_path, name):
 
 @pytest.mark.parametrize("name", deberta_cases.CASES)
 def test_what_was_read_is_written_with_the_same_names_and_bits(oracle, tmp_path, name):
-    theirs = deberta_cases.save(oracle, name, tmp_path / "theirs")
+    theirs = oracle_directory.save(oracle, name, tmp_path / "theirs")
     bert_jax.convert(theirs, tmp_path / "ours", to="bert_jax")
     bert_jax.convert(tmp_path / "ours", tmp_path / "back", to="huggingface")
     there = safetensors.numpy.load_file(tmp_path / "back" / FILE)
-    original = {legacy(key): value for key, value in deberta_cases.state_of(oracle, name).items()}
+    original = {legacy(key): value for key, value in oracle_directory.state_of(oracle, name).items()}
     assert there.keys() == original.keys()
     for key, value in original.items():
         np.testing.assert_array_equal(there[key], value, err_msg=key)
@@ -163,7 +155,7 @@ def test_what_was_read_is_written_with_the_same_names_and_bits(oracle, tmp_path,
 def test_the_options_of_published_files_are_read(oracle, tmp_path):
     """pos_att_type as words with a bar between them; max_relative_positions=-1 is max_position_embeddings."""
     written = {"pos_att_type": "p2c|c2p", "max_relative_positions": -1, "norm_rel_ebd": "layer_norm"}
-    stored = open_huggingface(deberta_cases.save(oracle, "third", tmp_path / "theirs", **written))
+    stored = open_huggingface(oracle_directory.save(oracle, "third", tmp_path / "theirs", **written))
     assert (stored.model.disentangled.terms, stored.model.disentangled.max_distance) == ("c2p+p2c", 64)
     assert (stored.model.positions, stored.model.pooler, stored.model.pair_head) == ("none", "gelu_erf", False)
 
@@ -177,8 +169,8 @@ def test_the_options_of_published_files_are_read(oracle, tmp_path):
 )
 def test_the_other_heads_are_read_by_their_class(oracle, tmp_path, architecture, rows, kind):
     changes = dict(architectures=[architecture], id2label=None, label2id=None)
-    theirs = deberta_cases.save(oracle, "second", tmp_path / "theirs", **changes)
-    state = deberta_cases.state_of(oracle, "second")
+    theirs = oracle_directory.save(oracle, "second", tmp_path / "theirs", **changes)
+    state = oracle_directory.state_of(oracle, "second")
     state |= {name: state[name][:rows] for name in ("classifier.weight", "classifier.bias")}
     safetensors.numpy.save_file(state, theirs / FILE)
     stored = open_huggingface(theirs)
@@ -188,14 +180,14 @@ def test_the_other_heads_are_read_by_their_class(oracle, tmp_path, architecture,
 
 
 def test_version_1_has_no_class_for_multiple_choice(oracle, tmp_path):
-    stored = open_huggingface(deberta_cases.save(oracle, "segments", tmp_path / "theirs"))
+    stored = open_huggingface(oracle_directory.save(oracle, "segments", tmp_path / "theirs"))
     with pytest.raises(UserError, match="transformers has no class for a model of type deberta with"):
         write_huggingface(dataclasses.replace(stored, head=HeadConfig(kind="choice")), tmp_path, "small")
 
 
 def test_a_discriminator_is_written_without_its_head_or_not_at_all(oracle, tmp_path):
     """transformers has no DeBERTa with the head of replaced tokens."""
-    stored = open_huggingface(deberta_cases.save(oracle, "third", tmp_path / "theirs"))
+    stored = open_huggingface(oracle_directory.save(oracle, "third", tmp_path / "theirs"))
     model = BertForPreTraining(stored.model, FLOAT32, ("replaced_tokens",))
     leaves = leaf_paths(perturbed(model))
     arrays = {path: StoredArray(leaf.shape, leaf.dtype, leaf.__getitem__) for path, leaf in leaves.items()}
@@ -245,7 +237,7 @@ def test_the_byte_level_vocabulary_of_version_1_has_berts_special_tokens(tmp_pat
     ],
 )
 def test_what_our_encoder_does_not_have_is_refused_by_name(oracle, tmp_path, name, changes, message):
-    assert re.search(message, refusal(deberta_cases.save(oracle, name, tmp_path / "theirs", **changes)))
+    assert re.search(message, refusal(oracle_directory.save(oracle, name, tmp_path / "theirs", **changes)))
 
 
 def with_options(model: ModelConfig, **changes) -> ModelConfig:
@@ -253,7 +245,7 @@ def with_options(model: ModelConfig, **changes) -> ModelConfig:
 
 
 def test_a_run_with_other_distances_cannot_start_from_it(oracle, tmp_path):
-    stored = open_huggingface(deberta_cases.save(oracle, "first", tmp_path / "theirs"))
+    stored = open_huggingface(oracle_directory.save(oracle, "first", tmp_path / "theirs"))
     run = with_options(stored.model, max_distance=7)
     with pytest.raises(
         UserError, match=r"max_distance is 7 here and 5 there\)\. .*--model.disentangled.max_distance=5"

@@ -7,18 +7,17 @@ Elsewhere, name the Python of an environment that has them:
 """
 
 import gzip
-import importlib.util
 import json
 import os
 import pathlib
 import subprocess
-import sys
 
 import deberta_cases
 import difficult_text
 import huggingface_errors
 import modernbert_cases
 import numpy as np
+import oracle_directory
 import pytest
 import random_bert
 import small_corpus
@@ -58,16 +57,6 @@ TOKENIZERS = ("cased", "uncased", "unigram", "bpe")
 TEXTS = [*difficult_text.without_specials(difficult_text.texts()), *small_corpus.documents(5)]
 FLOAT32 = ComputeConfig(dtype="float32")
 LENGTH = 12
-
-
-@pytest.fixture(scope="module")
-def peer() -> str:
-    """A Python with torch and transformers."""
-    if "BERT_JAX_PEER" in os.environ:
-        return os.environ["BERT_JAX_PEER"]
-    if not all(importlib.util.find_spec(name) for name in ("torch", "transformers")):
-        pytest.skip("torch and transformers are not installed, and BERT_JAX_PEER names no Python that has them")
-    return sys.executable
 
 
 def run(peer: str, script: str, *words) -> None:
@@ -243,7 +232,7 @@ def test_the_numbers_of_this_transformers_for_models_of_drawn_parameters(peer, t
 def test_exported_xlnets_open_and_compute_the_same_in_both_streams(peer, tmp_path):
     oracle = np.load(ORACLES / "xlnet_oracle.npz")
     for name, case in xlnet_cases.CASES.items():
-        theirs = xlnet_cases.save(oracle, name, tmp_path / f"{name}_theirs")
+        theirs = oracle_directory.save(oracle, name, tmp_path / f"{name}_theirs")
         (tmp_path / name).mkdir()
         write_huggingface(open_huggingface(theirs), tmp_path / name, name)
         given = xlnet_cases.inputs(name)

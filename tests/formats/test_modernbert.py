@@ -8,19 +8,17 @@ import jax
 import jax.numpy as jnp
 import modernbert_cases
 import numpy as np
+import oracle_directory
 import pytest
 import random_bert
 import safetensors.numpy
-from huggingface_directory import refusal, whole
+from huggingface_directory import exported, refusal, whole
 from modern_model import MODERN
 from small_model import FLOAT32, compiled
 
 import bert_jax
-from bert_jax.checkpoints.fingerprint import leaf_paths
 from bert_jax.config import HeadConfig
-from bert_jax.devices.placement import StoredArray
 from bert_jax.formats.huggingface import open_huggingface
-from bert_jax.formats.huggingface_export import write_huggingface
 from bert_jax.formats.model_types import type_to_write
 from bert_jax.formats.opening import place
 from bert_jax.models.bert import BertForPreTraining
@@ -32,13 +30,6 @@ FILE = "model.safetensors"
 @pytest.fixture(scope="module")
 def oracle(request) -> dict[str, np.ndarray]:
     return dict(np.load(request.config.rootpath / "tests" / "oracles" / "modernbert_oracle.npz"))
-
-
-def exported(stored, directory) -> dict[str, np.ndarray]:
-    """Every array as we write it, by its name there."""
-    directory.mkdir()
-    write_huggingface(stored, directory, "small")
-    return safetensors.numpy.load_file(directory / FILE)
 
 
 def model_of(stored):
@@ -58,7 +49,7 @@ def model_of(stored):
 
 @pytest.mark.parametrize("name", modernbert_cases.CASES)
 def test_states_attentions_logits_and_gradients_are_those_of_transformers(oracle, tmp_path, name):
-    stored = open_huggingface(modernbert_cases.save(oracle, name, tmp_path / "theirs"))
+    stored = open_huggingface(oracle_directory.save(oracle, name, tmp_path / "theirs"))
     model, logits = model_of(stored)
     ids, mask = (array.astype(np.int32) for array in modernbert_cases.inputs(name))
     real, batch = mask.astype(bool), {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "attention_mask": mask}
@@ -75,16 +66,14 @@ def test_states_attentions_logits_and_gradients_are_those_of_transformers(oracle
         rows, expected = (np.moveaxis(each, 1, 2)[real] for each in (weights, oracle[f"{name}/attentions/{index}"]))
         np.testing.assert_allclose(rows, expected, atol=2e-5)
     np.testing.assert_allclose(found, oracle[f"{name}/logits"], atol=2e-5)
-    slopes = leaf_paths(jax.device_get(gradient))
-    arrays = {path: StoredArray(leaf.shape, leaf.dtype, leaf.__getitem__) for path, leaf in slopes.items()}
-    for key, values in exported(dataclasses.replace(stored, arrays=arrays), tmp_path / "gradients").items():
+    for key, values in exported(stored, tmp_path / "gradients", gradient).items():
         sample, expected = random_bert.sample(values, key), oracle[f"{name}/gradients/{key}"]
         assert abs(sample[0] - expected[0]) <= 1e-4 * expected[0], key
         np.testing.assert_allclose(sample[1:], expected[1:], atol=1e-4 * np.abs(values).max(), err_msg=key)
 
 
 def test_rows_of_ids_have_the_states_of_transformers(oracle, tmp_path):
-    model = bert_jax.load(modernbert_cases.save(oracle, "words", tmp_path / "theirs"))
+    model = bert_jax.load(oracle_directory.save(oracle, "words", tmp_path / "theirs"))
     ids, mask = modernbert_cases.inputs("words")
     found = model.encode_ids(ids, mask)
     for index, state in enumerate(found.hidden_states):
@@ -104,10 +93,10 @@ def test_rows_of_ids_have_the_states_of_transformers(oracle, tmp_path):
     ],
 )
 def test_the_other_heads_are_read_by_their_class(oracle, tmp_path, architecture, rows, kind):
-    theirs = modernbert_cases.save(
+    theirs = oracle_directory.save(
         oracle, "tags", tmp_path / "theirs", architectures=[architecture], id2label=None, label2id=None
     )
-    state = modernbert_cases.state_of(oracle, "tags")
+    state = oracle_directory.state_of(oracle, "tags")
     state |= {name: state[name][:rows] for name in ("classifier.weight", "classifier.bias")}
     safetensors.numpy.save_file(state, theirs / FILE)
     stored = open_huggingface(theirs)
@@ -119,10 +108,10 @@ def test_the_other_heads_are_read_by_their_class(oracle, tmp_path, architecture,
 
 @pytest.mark.parametrize("name", modernbert_cases.CASES)
 def test_what_was_read_is_written_with_the_same_names_and_bits(oracle, tmp_path, name):
-    stored = open_huggingface(modernbert_cases.save(oracle, name, tmp_path / "theirs"))
+    stored = open_huggingface(oracle_directory.save(oracle, name, tmp_path / "theirs"))
     assert stored.ignored == () and set(stored.arrays) == set(stored.parameters)
     there = exported(stored, tmp_path / "ours")
-    original = modernbert_cases.state_of(oracle, name)
+    original = oracle_directory.state_of(oracle, name)
     assert there.keys() == original.keys()
     for key, value in original.items():
         np.testing.assert_array_equal(there[key], value, err_msg=key)
@@ -134,17 +123,17 @@ def test_what_was_read_is_written_with_the_same_names_and_bits(oracle, tmp_path,
 
 
 def test_the_options_of_older_files_and_of_newer_ones_are_the_same_model(oracle, tmp_path):
-    new = open_huggingface(modernbert_cases.save(oracle, "words", tmp_path / "new"))
+    new = open_huggingface(oracle_directory.save(oracle, "words", tmp_path / "new"))
     older = {"layer_types": None, "rope_parameters": None, "global_attn_every_n_layers": 3}
     bases = {"global_rope_theta": 160_000.0, "local_rope_theta": 10_000.0}
-    old = open_huggingface(modernbert_cases.save(oracle, "words", tmp_path / "old", **older, **bases))
+    old = open_huggingface(oracle_directory.save(oracle, "words", tmp_path / "old", **older, **bases))
     assert old.model == new.model
     assert new.model.windows == (None, 3, 3, None, 3)
     assert (new.model.rope_theta, new.model.rope_local_theta) == (160_000.0, 10_000.0)
 
 
 def test_a_bare_encoder_has_names_without_prefix(oracle, tmp_path):
-    stored = open_huggingface(modernbert_cases.save(oracle, "words", tmp_path / "whole"))
+    stored = open_huggingface(oracle_directory.save(oracle, "words", tmp_path / "whole"))
     bare = dataclasses.replace(stored, arrays={p: a for p, a in stored.arrays.items() if not p.startswith("mlm/")})
     names = exported(bare, tmp_path / "bare")
     assert "embeddings.tok_embeddings.weight" in names and "layers.0.attn_norm.weight" not in names
@@ -170,7 +159,7 @@ def test_a_bare_encoder_has_names_without_prefix(oracle, tmp_path):
     ],
 )
 def test_what_our_encoder_does_not_have_is_refused_by_name(oracle, tmp_path, changes, message):
-    assert re.search(message, refusal(modernbert_cases.save(oracle, "words", tmp_path / "theirs", **changes)))
+    assert re.search(message, refusal(oracle_directory.save(oracle, "words", tmp_path / "theirs", **changes)))
 
 
 @pytest.mark.parametrize(
@@ -183,6 +172,6 @@ def test_a_model_of_other_parts_has_no_type_there(changes):
 
 
 def test_head_of_the_oracle(oracle, tmp_path):
-    stored = open_huggingface(modernbert_cases.save(oracle, "mean", tmp_path / "theirs"))
+    stored = open_huggingface(oracle_directory.save(oracle, "mean", tmp_path / "theirs"))
     assert stored.head == HeadConfig(labels=("no", "yes", "so"), dropout=0.0, pooling="mean")
     assert (stored.model.rope_scale, stored.model.use_bias, stored.model.activation) == (2.5, True, "gelu_tanh")

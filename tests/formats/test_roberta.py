@@ -1,10 +1,10 @@
 """RoBERTa directories: the numbers and the names of `transformers`, of which roberta_oracle.npz has the outputs."""
 
-import dataclasses
 import json
 import pathlib
 import shutil
 
+import huggingface_directory
 import jax
 import numpy as np
 import pytest
@@ -14,9 +14,7 @@ import small_roberta
 from roberta_directory import write
 
 import bert_jax
-from bert_jax.checkpoints.fingerprint import leaf_paths
 from bert_jax.config import ComputeConfig
-from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.formats.huggingface import open_huggingface
 from bert_jax.formats.huggingface_export import write_huggingface
@@ -79,7 +77,7 @@ def test_loss_and_gradients_are_those_of_torch(tmp_path, size):
     total = jax.jit(jax.value_and_grad(lambda params: objective.sums(params, batch)["mlm"].loss / 8))
     loss, gradients = total(params)
     np.testing.assert_allclose(loss, ORACLE[f"{size}/RobertaForMaskedLM/loss"], rtol=1e-5)
-    found = _theirs(stored, gradients, tmp_path)
+    found = huggingface_directory.exported(stored, tmp_path / "gradients", gradients)
     for key, values in found.items():
         expected = ORACLE[f"{size}/RobertaForMaskedLM/gradients/{key}"]
         if key.endswith("key.bias"):  # zero in exact arithmetic
@@ -87,17 +85,6 @@ def test_loss_and_gradients_are_those_of_torch(tmp_path, size):
         if key == "roberta.embeddings.position_embeddings.weight":  # torch keeps the row of the padding as it is
             assert not expected[random_roberta.SIZES[size]["pad_token_id"]].any()
         np.testing.assert_allclose(values, expected, atol=1e-4 * np.abs(expected).max(), err_msg=key)
-
-
-def _theirs(stored, tree, tmp_path) -> dict[str, np.ndarray]:
-    """A tree like the parameters under the names of transformers."""
-    arrays = {
-        path: StoredArray(leaf.shape, leaf.dtype, np.asarray(leaf).__getitem__)
-        for path, leaf in leaf_paths(tree).items()
-    }
-    (tmp_path / "tree").mkdir()
-    write_huggingface(dataclasses.replace(stored, arrays=arrays), tmp_path / "tree", "tree")
-    return safetensors.numpy.load_file(tmp_path / "tree" / "model.safetensors")
 
 
 @pytest.mark.parametrize("name", random_roberta.PARTS)

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import random_smaller_encoders as drawn
 import safetensors.numpy
+from drawn_values import value
+from huggingface_directory import exported
 
 import bert_jax
-from bert_jax.checkpoints.fingerprint import leaf_paths
 from bert_jax.config import ComputeConfig
-from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.formats.huggingface import open_huggingface
 from bert_jax.formats.huggingface_export import write_huggingface
@@ -33,7 +33,7 @@ def write(directory: pathlib.Path, size: str, task: str, **config) -> pathlib.Pa
     """The class as transformers would have saved it."""
     directory.mkdir(parents=True)
     shapes = json.loads(str(ORACLE[f"{size}/{task}/shapes"]))
-    state = {name: drawn.value(size, name, tuple(shape)) for name, shape in shapes.items()}
+    state = {name: value(size, name, tuple(shape)) for name, shape in shapes.items()}
     safetensors.numpy.save_file(state, directory / "model.safetensors", {"format": "pt"})
     (directory / "config.json").write_text(json.dumps(drawn.config_json(size, task) | config))
     return directory
@@ -77,17 +77,6 @@ def test_states_of_every_layer_are_those_of_transformers(tmp_path, size):
         np.testing.assert_allclose(state[real], expected[real], atol=2e-5)
 
 
-def theirs(stored, tree, directory: pathlib.Path) -> dict[str, np.ndarray]:
-    """A tree like the parameters under the names of transformers."""
-    arrays = {
-        path: StoredArray(leaf.shape, leaf.dtype, np.asarray(leaf).__getitem__)
-        for path, leaf in leaf_paths(tree).items()
-    }
-    directory.mkdir()
-    write_huggingface(dataclasses.replace(stored, arrays=arrays), directory, "tree")
-    return safetensors.numpy.load_file(directory / "model.safetensors")
-
-
 @pytest.mark.parametrize(
     "size, task", [("albert", "PreTraining"), ("distilbert", "SequenceClassification"), ("electra", "PreTraining")]
 )
@@ -100,7 +89,7 @@ def test_gradients_are_those_of_torch(tmp_path, size, task):
             jnp.sum(each * jnp.cos(jnp.arange(each.size, dtype=jnp.float32)).reshape(each.shape)) for each in found
         )
 
-    gradients = theirs(stored, jax.jit(jax.grad(total))(place(stored)), tmp_path / "gradients")
+    gradients = exported(stored, tmp_path / "gradients", jax.jit(jax.grad(total))(place(stored)))
     for name, values in gradients.items():
         expected = ORACLE[f"{size}/{task}/gradients/{name}"]
         if not name.endswith(("key.bias", "k_lin.bias")):  # zero in exact arithmetic

@@ -7,21 +7,18 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
+import oracle_directory
 import pytest
 import random_bert
-import safetensors.numpy
 import xlnet_cases
-from huggingface_directory import refusal, whole
+from huggingface_directory import exported, refusal, whole
 from small_model import FLOAT32, compiled
 
 import bert_jax
-from bert_jax.checkpoints.fingerprint import leaf_paths
 from bert_jax.config import HeadConfig
 from bert_jax.config.presets import xlnet_config
-from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.formats.huggingface import open_huggingface
-from bert_jax.formats.huggingface_export import write_huggingface
 from bert_jax.formats.model_types import type_to_write
 from bert_jax.formats.model_types.xlnet_type import XLNET
 from bert_jax.formats.opening import place
@@ -34,13 +31,6 @@ from bert_jax.models.task import BertForTask
 @pytest.fixture(scope="module")
 def oracle(request) -> dict[str, np.ndarray]:
     return dict(np.load(request.config.rootpath / "tests" / "oracles" / "xlnet_oracle.npz"))
-
-
-def exported(stored, directory) -> dict[str, np.ndarray]:
-    """Every array as we write it, by its name there."""
-    directory.mkdir()
-    write_huggingface(stored, directory, "small")
-    return safetensors.numpy.load_file(directory / "model.safetensors")
 
 
 def outputs(stored, name):
@@ -75,7 +65,7 @@ CORE = ("orders", "texts", "choices")  # both streams and both sides of padding;
     "name", [name if name in CORE else pytest.param(name, marks=pytest.mark.slow) for name in xlnet_cases.CASES]
 )
 def test_states_attentions_logits_and_gradients_are_those_of_transformers(oracle, tmp_path, name):
-    stored = open_huggingface(xlnet_cases.save(oracle, name, tmp_path / "theirs"))
+    stored = open_huggingface(oracle_directory.save(oracle, name, tmp_path / "theirs"))
     of, real = outputs(stored, name), xlnet_cases.inputs(name)["attention_mask"].astype(bool)
     length = real.shape[1]
 
@@ -96,9 +86,7 @@ def test_states_attentions_logits_and_gradients_are_those_of_transformers(oracle
         if weights.shape[2] > length:
             np.testing.assert_allclose(weights[:, :, length:], oracle[f"{name}/target_attentions/{index}"], atol=2e-5)
     np.testing.assert_allclose(found, oracle[f"{name}/logits"], atol=2e-5)
-    slopes = leaf_paths(jax.device_get(gradient))
-    arrays = {path: StoredArray(leaf.shape, leaf.dtype, leaf.__getitem__) for path, leaf in slopes.items()}
-    for key, values in exported(dataclasses.replace(stored, arrays=arrays), tmp_path / "gradients").items():
+    for key, values in exported(stored, tmp_path / "gradients", gradient).items():
         if f"{name}/gradients/{key}" not in oracle:
             assert key.endswith("mask_emb") and not values.any() and name != "orders"
             continue
@@ -109,9 +97,9 @@ def test_states_attentions_logits_and_gradients_are_those_of_transformers(oracle
 
 @pytest.mark.parametrize("name", xlnet_cases.CASES)
 def test_what_was_read_is_written_with_the_same_names_and_bits(oracle, tmp_path, name):
-    stored = open_huggingface(xlnet_cases.save(oracle, name, tmp_path / "theirs"))
+    stored = open_huggingface(oracle_directory.save(oracle, name, tmp_path / "theirs"))
     assert stored.ignored == () and set(stored.arrays) == set(stored.parameters)
-    there, original = exported(stored, tmp_path / "ours"), xlnet_cases.state_of(oracle, name)
+    there, original = exported(stored, tmp_path / "ours"), oracle_directory.state_of(oracle, name)
     assert there.keys() == original.keys()
     for key, value in original.items():
         np.testing.assert_array_equal(there[key], value, err_msg=key)
@@ -131,11 +119,11 @@ def test_heads_are_those_of_their_classes(oracle, tmp_path):
         "choices": HeadConfig(kind="choice"),
     }
     for name, head in expected.items():
-        assert open_huggingface(xlnet_cases.save(oracle, name, tmp_path / name)).head == head
+        assert open_huggingface(oracle_directory.save(oracle, name, tmp_path / name)).head == head
 
 
 def test_a_bare_encoder_has_names_without_prefix(oracle, tmp_path):
-    stored = open_huggingface(xlnet_cases.save(oracle, "words", tmp_path / "whole"))
+    stored = open_huggingface(oracle_directory.save(oracle, "words", tmp_path / "whole"))
     bare = dataclasses.replace(stored, arrays={p: a for p, a in stored.arrays.items() if not p.startswith("mlm/")})
     names = exported(bare, tmp_path / "bare")
     assert {"mask_emb", "word_embedding.weight", "layer.1.rel_attn.o"} <= names.keys()
@@ -146,7 +134,7 @@ def test_a_bare_encoder_has_names_without_prefix(oracle, tmp_path):
 
 
 def test_rows_of_ids_have_the_states_of_transformers(oracle, tmp_path):
-    model = bert_jax.load(xlnet_cases.save(oracle, "words", tmp_path / "theirs"))
+    model = bert_jax.load(oracle_directory.save(oracle, "words", tmp_path / "theirs"))
     given = xlnet_cases.inputs("words")
     found = model.encode_ids(given["input_ids"], given["attention_mask"], given["token_type_ids"])
     for index, state in enumerate(found.hidden_states):
@@ -156,7 +144,7 @@ def test_rows_of_ids_have_the_states_of_transformers(oracle, tmp_path):
 
 def test_segments_read_one_after_the_other_have_the_states_of_transformers(oracle, tmp_path):
     """With a memory that is longer than a segment, cut at both ends, and states of padding in it."""
-    model = bert_jax.load(xlnet_cases.save(oracle, "words", tmp_path / "theirs"))
+    model = bert_jax.load(oracle_directory.save(oracle, "words", tmp_path / "theirs"))
     options, memory = xlnet_cases.MEMORY["words"], None
     for number, given in enumerate(xlnet_cases.segments("words")):
         inputs = given["input_ids"], given["attention_mask"], given["token_type_ids"]
@@ -179,7 +167,7 @@ def test_segments_read_one_after_the_other_have_the_states_of_transformers(oracl
 
 
 def test_both_streams_see_a_memory_and_no_gradient_flows_through_it(oracle, tmp_path):
-    stored = open_huggingface(xlnet_cases.save(oracle, "orders", tmp_path / "theirs"))
+    stored = open_huggingface(oracle_directory.save(oracle, "orders", tmp_path / "theirs"))
     model = BertForPreTraining(stored.model, FLOAT32, stored.parts)
     before, given = xlnet_cases.segments("orders")
     first, last = (
@@ -198,9 +186,7 @@ def test_both_streams_see_a_memory_and_no_gradient_flows_through_it(oracle, tmp_
     for index, state in enumerate(states):
         expected = oracle[f"orders/memory/1/states/{index}"]
         np.testing.assert_allclose(np.asarray(state)[seen], expected[seen], atol=2e-5)
-    slopes = leaf_paths(jax.device_get(gradient))
-    arrays = {path: StoredArray(leaf.shape, leaf.dtype, leaf.__getitem__) for path, leaf in slopes.items()}
-    for key, values in exported(dataclasses.replace(stored, arrays=arrays), tmp_path / "gradients").items():
+    for key, values in exported(stored, tmp_path / "gradients", gradient).items():
         if f"orders/memory/gradients/{key}" not in oracle:
             assert not values.any(), key  # the head, and the vector that targets begin with
             continue
@@ -220,7 +206,7 @@ def test_both_streams_see_a_memory_and_no_gradient_flows_through_it(oracle, tmp_
     ],
 )
 def test_a_memory_of_another_shape_is_refused(oracle, tmp_path, memory, message):
-    model = bert_jax.load(xlnet_cases.save(oracle, "words", tmp_path / "theirs"))
+    model = bert_jax.load(oracle_directory.save(oracle, "words", tmp_path / "theirs"))
     with pytest.raises(UserError, match=message):
         model.encode_ids(xlnet_cases.inputs("words")["input_ids"], memory=memory)
 
@@ -231,7 +217,7 @@ def test_a_memory_of_no_length_is_refused():
 
 
 def test_words_are_predicted_without_seeing_what_is_there(oracle, tmp_path):
-    model = bert_jax.load(xlnet_cases.save(oracle, "words", tmp_path / "theirs"))
+    model = bert_jax.load(oracle_directory.save(oracle, "words", tmp_path / "theirs"))
     given = {key: value.astype(np.int32) for key, value in xlnet_cases.inputs("words").items()}
     batch = given | {"masked_positions": np.array([[1, 4], [0, 9]], np.int32)}
     found = model.mlm_logits(batch)
@@ -259,7 +245,7 @@ def test_words_are_predicted_without_seeing_what_is_there(oracle, tmp_path):
     ],
 )
 def test_what_our_encoder_does_not_have_is_refused_by_name(oracle, tmp_path, changes, message):
-    assert re.search(message, refusal(xlnet_cases.save(oracle, "orders", tmp_path / "theirs", **changes)))
+    assert re.search(message, refusal(oracle_directory.save(oracle, "orders", tmp_path / "theirs", **changes)))
 
 
 @pytest.mark.parametrize("changes", [{"hidden_dropout": 0.2}, {"norm": "rms_norm"}, {"feed_forward": "geglu"}])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import random_electra as drawn
 import safetensors.numpy
+from drawn_values import value
 from small_model import FLOAT32, compiled
 
 from bert_jax.config import Config, ObjectiveConfig
@@ -77,7 +78,7 @@ def parameters(embeddings: str):
             table = name.endswith("_embeddings.weight")
             return "difference" if embeddings == "disentangled" and table and part == "discriminator" else part
 
-        return {name: drawn.value(source(name), name, tuple(shape)) for name, shape in SHAPES[part].items()}
+        return {name: value(source(name), name, tuple(shape)) for name, shape in SHAPES[part].items()}
 
     return state
 

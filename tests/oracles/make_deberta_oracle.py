@@ -16,6 +16,7 @@ import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
 import deberta_cases
+import oracle_directory
 import random_bert
 
 PATH = pathlib.Path(__file__).with_name("deberta_oracle.npz")
@@ -57,7 +58,7 @@ def record(name: str) -> dict[str, np.ndarray]:
     config = getattr(transformers, f"{family}Config")(**case["config"], attn_implementation="eager")
     model = getattr(transformers, case["class"])(config).eval()
     shapes = saved_shapes(model)
-    drawn = {key: torch.from_numpy(value) for key, value in deberta_cases.draw(shapes).items()}
+    drawn = {key: torch.from_numpy(value) for key, value in oracle_directory.draw(shapes).items()}
     _, unexpected = model.load_state_dict(drawn, strict=False)
     assert not unexpected, unexpected
     model.tie_weights()
@@ -87,14 +88,5 @@ def record(name: str) -> dict[str, np.ndarray]:
     return {f"{name}/{key}": value for key, value in arrays.items()}
 
 
-def main() -> None:
-    path = pathlib.Path(sys.argv[1]) if sys.argv[1:] else PATH
-    arrays = {}
-    for name in deberta_cases.CASES:
-        arrays |= record(name)
-    np.savez_compressed(path, **arrays)
-    print(f"{path.name}: {path.stat().st_size:,} bytes")
-
-
 if __name__ == "__main__":
-    main()
+    oracle_directory.record_all(deberta_cases.CASES, record, PATH)

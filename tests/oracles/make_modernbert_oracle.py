@@ -15,6 +15,7 @@ import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
 import modernbert_cases
+import oracle_directory
 import random_bert
 
 PATH = pathlib.Path(__file__).with_name("modernbert_oracle.npz")
@@ -30,7 +31,7 @@ def record(name: str) -> dict[str, np.ndarray]:
     tied = {"decoder.weight"}
     shapes = {key: list(value.shape) for key, value in model.state_dict().items() if key not in tied}
     model.load_state_dict(
-        {key: torch.from_numpy(value) for key, value in modernbert_cases.draw(shapes).items()}, strict=False
+        {key: torch.from_numpy(value) for key, value in oracle_directory.draw(shapes).items()}, strict=False
     )
     ids, mask = modernbert_cases.inputs(name)
     tensors = {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
@@ -50,14 +51,5 @@ def record(name: str) -> dict[str, np.ndarray]:
     return {f"{name}/{key}": value for key, value in arrays.items()}
 
 
-def main() -> None:
-    path = pathlib.Path(sys.argv[1]) if sys.argv[1:] else PATH
-    arrays = {}
-    for name in modernbert_cases.CASES:
-        arrays |= record(name)
-    np.savez_compressed(path, **arrays)
-    print(f"{path.name}: {path.stat().st_size:,} bytes")
-
-
 if __name__ == "__main__":
-    main()
+    oracle_directory.record_all(modernbert_cases.CASES, record, PATH)

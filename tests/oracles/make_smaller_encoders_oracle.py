@@ -16,6 +16,7 @@ import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
 import random_smaller_encoders as drawn
+from drawn_values import value
 
 PATH = pathlib.Path(__file__).with_name("smaller_encoders_oracle.npz")
 
@@ -39,7 +40,7 @@ def build(size: str, task: str):
         names = sorted(safetensors.numpy.load_file(f"{directory}/model.safetensors"))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(torch.from_numpy(drawn.value(size, name, tuple(parameter.shape))))
+            parameter.copy_(torch.from_numpy(value(size, name, tuple(parameter.shape))))
     return model, names
 
 

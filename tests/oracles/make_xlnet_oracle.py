@@ -15,6 +15,7 @@ import sys
 import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
+import oracle_directory
 import random_bert
 import xlnet_cases
 
@@ -29,7 +30,7 @@ def record(name: str) -> dict[str, np.ndarray]:
     model = getattr(transformers, case["class"])(transformers.XLNetConfig(**case["config"])).eval()
     shapes = {key: list(value.shape) for key, value in model.state_dict().items() if key != "lm_loss.weight"}
     model.load_state_dict(
-        {key: torch.from_numpy(value) for key, value in xlnet_cases.draw(shapes).items()}, strict=False
+        {key: torch.from_numpy(value) for key, value in oracle_directory.draw(shapes).items()}, strict=False
     )
     given = xlnet_cases.inputs(name)
     real = torch.tensor(given["attention_mask"].astype(bool))
@@ -97,14 +98,5 @@ def record_memory(model, name: str) -> dict[str, np.ndarray]:
     return arrays
 
 
-def main() -> None:
-    path = pathlib.Path(sys.argv[1]) if sys.argv[1:] else PATH
-    arrays = {}
-    for name in xlnet_cases.CASES:
-        arrays |= record(name)
-    np.savez_compressed(path, **arrays)
-    print(f"{path.name}: {path.stat().st_size:,} bytes")
-
-
 if __name__ == "__main__":
-    main()
+    oracle_directory.record_all(xlnet_cases.CASES, record, PATH)

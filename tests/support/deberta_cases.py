@@ -1,11 +1,6 @@
-"""Small DeBERTas of both versions, their parameters and inputs, the same on both sides of a comparison."""
-
-import json
-import pathlib
-import zlib
+"""Small DeBERTas of both versions, their sizes and inputs, the same on both sides of a comparison."""
 
 import numpy as np
-import safetensors.numpy
 
 _LABELS = {"id2label": {"0": "no", "1": "yes", "2": "so"}, "label2id": {"no": 0, "yes": 1, "so": 2}}
 _RELATIVE = dict(relative_attention=True, pos_att_type=["c2p", "p2c"], pad_token_id=0)
@@ -129,17 +124,6 @@ def absolute_positions(hidden_size: int) -> np.ndarray:
     return np.random.RandomState(5).standard_normal((64, hidden_size)).astype(np.float32)
 
 
-def draw(shapes: dict[str, list[int]]) -> dict[str, np.ndarray]:
-    """Parameters by name: no bias of zero, no scale of one, so that each shows in the outputs."""
-    found = {}
-    for name, shape in shapes.items():
-        random = np.random.RandomState(zlib.crc32(name.encode()))
-        norm_scale = "LayerNorm" in name and name.endswith("weight")
-        spread = 0.3 if len(shape) == 1 else shape[-1] ** -0.5
-        found[name] = (random.standard_normal(shape) * spread + norm_scale).astype(np.float32)
-    return found
-
-
 def inputs(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """input_ids, token_type_ids and attention_mask, int64 [rows, length], with padding."""
     case, random = CASES[name], np.random.RandomState(2021)
@@ -147,18 +131,3 @@ def inputs(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     ids = np.where(mask, random.randint(3, case["config"]["vocab_size"], mask.shape), 0)
     types = random.randint(0, max(1, case["config"].get("type_vocab_size", 0)), mask.shape) * mask
     return ids.astype(np.int64), types.astype(np.int64), mask.astype(np.int64)
-
-
-def state_of(oracle, name: str) -> dict[str, np.ndarray]:
-    """Every array of a case, by its name there."""
-    return draw(json.loads(str(oracle[f"{name}/shapes"])))
-
-
-def save(oracle, name: str, directory: pathlib.Path, **changes) -> pathlib.Path:
-    """Write the directory that transformers would have saved; None removes a key of config.json."""
-    config = json.loads(str(oracle[f"{name}/config"])) | changes
-    directory.mkdir(exist_ok=True)
-    kept = {key: value for key, value in config.items() if value is not None}
-    (directory / "config.json").write_text(json.dumps(kept))
-    safetensors.numpy.save_file(state_of(oracle, name), directory / "model.safetensors")
-    return directory

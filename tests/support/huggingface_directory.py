@@ -1,14 +1,19 @@
 """Directories as transformers would have saved them, of a small model of random weights."""
 
+import dataclasses
 import json
 
+import jax
 import numpy as np
 import pytest
 import random_bert
 import safetensors.numpy
 
+from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.formats.huggingface import open_huggingface
+from bert_jax.formats.huggingface_export import write_huggingface
 
 SIZES = random_bert.sizes("tiny")
 DRAWN = random_bert.draw_parameters(SIZES)
@@ -46,6 +51,17 @@ def refusal(place) -> str:
         open_huggingface(place)
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def exported(stored, place, tree=None) -> dict[str, np.ndarray]:
+    """Every array as we write it, by its name there: of `stored`, or of `tree`, which is like its parameters."""
+    if tree is not None:
+        leaves = leaf_paths(jax.device_get(tree))
+        arrays = {path: StoredArray(leaf.shape, leaf.dtype, leaf.__getitem__) for path, leaf in leaves.items()}
+        stored = dataclasses.replace(stored, arrays=arrays)
+    place.mkdir()
+    write_huggingface(stored, place, "small")
+    return safetensors.numpy.load_file(place / "model.safetensors")
 
 
 def sharded(place, names=("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"), extra=None):

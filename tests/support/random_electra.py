@@ -1,7 +1,5 @@
 """A small ELECTRA whose parts and words are drawn: config.json of both, parameters, a masked batch and a sample."""
 
-import zlib
-
 import numpy as np
 
 LENGTH, VOCABULARY = 11, 53
@@ -26,13 +24,6 @@ PARTS = {
 }
 SHARED = "electra.embeddings."
 """Beginning of the names of tables and norm; embeddings_project is another module."""
-
-
-def value(part: str, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Values that depend on part and name alone, around 1 for the scales of norms."""
-    random = np.random.RandomState(zlib.crc32(f"{part}/{name}".encode()))
-    centre = 1 if name.lower().endswith("norm.weight") else 0
-    return (centre + 0.3 * random.standard_normal(shape)).astype(np.float32)
 
 
 def masked_batch() -> dict[str, np.ndarray]:

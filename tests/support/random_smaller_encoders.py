@@ -1,7 +1,5 @@
 """Randomly initialised ALBERT, DistilBERT and ELECTRA as config.json describes them, and their inputs."""
 
-import zlib
-
 import numpy as np
 
 SIZES = {
@@ -70,13 +68,6 @@ def class_name(size: str, task: str) -> str:
 def config_json(size: str, task: str) -> dict:
     labels = {"id2label": {str(i): f"LABEL_{i}" for i in range(LABELS)}} if "Classification" in task else {}
     return {"model_type": size.split()[0], "architectures": [class_name(size, task)], **SIZES[size], **labels}
-
-
-def value(size: str, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Values that depend on size and name alone, around 1 for the scales of norms."""
-    random = np.random.RandomState(zlib.crc32(f"{size}/{name}".encode()))
-    centre = 1 if name.lower().endswith("norm.weight") else 0
-    return (centre + 0.3 * random.standard_normal(shape)).astype(np.float32)
 
 
 def batch(size: str) -> dict[str, np.ndarray]:

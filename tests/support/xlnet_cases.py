@@ -1,11 +1,6 @@
-"""Small XLNets, their parameters and their inputs, the same on both sides of a comparison with transformers."""
-
-import json
-import pathlib
-import zlib
+"""Small XLNets, their sizes and their inputs, the same on both sides of a comparison with transformers."""
 
 import numpy as np
-import safetensors.numpy
 
 _LABELS = {"id2label": {"0": "no", "1": "yes", "2": "so"}, "label2id": {"no": 0, "yes": 1, "so": 2}}
 _ODD = dict(vocab_size=61, d_model=30, n_layer=3, n_head=3, d_inner=23)
@@ -42,17 +37,6 @@ MEMORY = {  # of some cases: lengths of the segments before that of `inputs`, me
     "orders": {"before": (6,), "mem_len": None, "reuse_len": None},
     "words": {"before": (7, 5), "mem_len": 9, "reuse_len": 4},
 }
-
-
-def draw(shapes: dict[str, list[int]]) -> dict[str, np.ndarray]:
-    """Parameters by name: no bias of zero, no scale of one, so that each shows in the outputs."""
-    found = {}
-    for name, shape in shapes.items():
-        random = np.random.RandomState(zlib.crc32(name.encode()))
-        norm_scale = "norm" in name and name.endswith("weight")
-        spread = 0.3 if len(shape) == 1 else (np.prod(shape[1:]) ** -0.5 if len(shape) == 3 else shape[-1] ** -0.5)
-        found[name] = (random.standard_normal(shape) * spread + norm_scale).astype(np.float32)
-    return found
 
 
 def inputs(name: str) -> dict[str, np.ndarray]:
@@ -94,18 +78,3 @@ def segments(name: str) -> list[dict[str, np.ndarray]]:
         types = np.tile(np.arange(length) % 2, (rows, 1))
         found.append({"input_ids": ids, "token_type_ids": types, "attention_mask": np.ones_like(ids)})
     return [*found, last]
-
-
-def state_of(oracle, name: str) -> dict[str, np.ndarray]:
-    """Every array of a case, by its name there."""
-    return draw(json.loads(str(oracle[f"{name}/shapes"])))
-
-
-def save(oracle, name: str, directory: pathlib.Path, **changes) -> pathlib.Path:
-    """Write the directory that transformers would have saved; None removes a key of config.json."""
-    config = json.loads(str(oracle[f"{name}/config"])) | changes
-    directory.mkdir(exist_ok=True)
-    kept = {key: value for key, value in config.items() if value is not None}
-    (directory / "config.json").write_text(json.dumps(kept))
-    safetensors.numpy.save_file(state_of(oracle, name), directory / "model.safetensors")
-    return directory
