@@ -1,10 +1,8 @@
 """Commands on a trained model: evaluate, look inside, fine-tune, predict, convert."""
 
-import itertools
-
 from bert_jax.config import Config
 from bert_jax.config.checks import check
-from bert_jax.console.command_line import parse, positional
+from bert_jax.console.command_line import parse, positional, positionals
 from bert_jax.console.help import choices, described, usage
 
 
@@ -25,8 +23,9 @@ def evaluate(arguments: list[str]) -> int:
 
         trained = default_config(workdir)
     config = check(parse(trained, options, *described(evaluate)))
-    from bert_jax.commands.evaluate import run_evaluate
+    from bert_jax.commands.evaluate import check_used, run_evaluate
 
+    check_used(workdir, config)
     run_evaluate(workdir, config)
     return 0
 
@@ -122,12 +121,11 @@ def results(arguments: list[str]) -> int:
     """
     from bert_jax.config.commands import ResultsConfig
 
-    first, words = positional(arguments, usage(results), "DIR")
-    further = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
-    options = parse(ResultsConfig(), words[len(further) :], *described(results))
+    directories, words = positionals(arguments, usage(results), "DIR")
+    options = parse(ResultsConfig(), words, *described(results))
     from bert_jax.finetuning.results_table import run_results
 
-    run_results([first, *further], options)
+    run_results(directories, options)
     return 0
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from bert_jax.checkpoints.run_files import read_settings
 from bert_jax.config import Config, PhaseConfig, resolve_phases
-from bert_jax.config.json_form import from_dict, options_recorded
+from bert_jax.config.json_form import differences, first_lines, from_dict, is_among, options_recorded, to_dict
 from bert_jax.data.examples.corpus import HeldOut
 from bert_jax.data.examples.examples import Examples
 from bert_jax.data.store.access import open_store
@@ -19,24 +19,14 @@ from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models.generator_parameters import GENERATOR
 from bert_jax.objectives.identity import own_names
+from bert_jax.objectives.objective import Term
 from bert_jax.objectives.objective_choice import MakeObjective, default_objective
 from bert_jax.pretrained.loading import load_with_generator
 from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.training.evaluation import Evaluation
 
-LABELS = {
-    "mlm_loss": "MLM loss (nats)",
-    "perplexity": "perplexity",
-    "mlm_accuracy": "MLM accuracy",
-    "span_boundary_loss": "span boundary loss (nats)",
-    "span_boundary_accuracy": "span boundary accuracy",
-    "skip_gram_loss": "skip-gram loss (nats per pair)",
-    "glove_loss": "GloVe loss (squared error of log counts)",
-    "next_sentence_loss": "sentence pair loss",
-    "next_sentence_accuracy": "sentence pair accuracy",
-    "replaced_tokens_loss": "replaced-token loss (nats)",
-    "replaced_tokens_accuracy": "replaced-token accuracy",
-}
+USED = ("data.path", "data.cache", "evaluation.", "compute.", "mesh.")
+"""Options that have an effect on the figures of a run, which is measured as it was trained."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +73,18 @@ def default_config(workdir: str) -> Config:
         phases=(PhaseConfig(sequence_length=length),),
         data=dataclasses.replace(config.data, sentence_pairs=pairs),
     )
+
+
+def check_used(workdir: str, config: Config) -> None:
+    """Raise a UserError if `config` differs from that of the run in `workdir` in an option that has no effect."""
+    if not _is_run(read_settings(workdir)):
+        return
+    changes = differences(to_dict(default_config(workdir)), to_dict(config))
+    if unused := [line for line in changes if not is_among(line.split(": ", 1)[0], USED)]:
+        raise UserError(
+            f"{workdir} is measured as it was trained, so these changes have no effect: {first_lines(unused)}; leave "
+            "them out, or train with them"
+        )
 
 
 def run_evaluate(
@@ -155,7 +157,7 @@ def run_evaluate(
             "; what it was trained on is unknown, it may have seen them. Sequences of "
             f"{resolve_phases(config)[0].sequence_length} tokens, data.sentence_pairs={config.data.sentence_pairs}"
         )
-    _print(evaluated, workdir, path, documents)
+    _print(evaluated, evaluation.terms, workdir, path, documents)
     return evaluated
 
 
@@ -198,7 +200,7 @@ def _is_run(values: dict[str, Any]) -> bool:
     return "phases" in values
 
 
-def _print(evaluated: Evaluated, workdir: str, path: str, documents: str) -> None:
+def _print(evaluated: Evaluated, terms: tuple[Term, ...], workdir: str, path: str, documents: str) -> None:
     console, table = Console(highlight=False), Table()
     console.print(
         f"{workdir}, step {evaluated.step:,}, on {evaluated.num_sequences:,} sequences of {path} ({documents})",
@@ -207,9 +209,20 @@ def _print(evaluated: Evaluated, workdir: str, path: str, documents: str) -> Non
     )
     for column in ("", "model", "word frequencies alone"):
         table.add_column(column, justify="left" if not column else "right")
+    titles = {name: title for term in terms for name, title in _titles(term).items()}
     for name in evaluated.metrics:
         form = "{:.2%}" if name.endswith("accuracy") else "{:.4f}" if name.endswith("loss") else "{:.2f}"
         cells = (form.format(part[name]) if name in part else "" for part in (evaluated.metrics, evaluated.unigram))
-        table.add_row(LABELS.get(name, name), *cells)
+        table.add_row(titles.get(name, name), *cells)
     console.print(table)
     print(json.dumps({"step": evaluated.step, **evaluated.metrics}))
+
+
+def _titles(term: Term) -> dict[str, str]:
+    """Return the titles of what an evaluation reports of a term, by their names."""
+    title = term.title or term.name or "objective"
+    return {
+        term.loss: f"{title}: loss",
+        term.accuracy: f"{title}: accuracy",
+        term.perplexity: f"{title}: perplexity",
+    }

@@ -12,6 +12,7 @@ from task_models import write_model
 from bert_jax import cli
 from bert_jax.commands.evaluate import default_config
 from bert_jax.config import Config, EmbeddingConfig, HeadConfig, MeshConfig, PhaseConfig, resolve_phases
+from bert_jax.config.json_form import to_dict
 from bert_jax.console.command_line import load_config
 from bert_jax.data.examples.corpus import HeldOut
 from bert_jax.data.store.access import open_store
@@ -109,6 +110,8 @@ def test_a_model_from_hugging_face_is_measured(source, small_store, tmp_path, ca
     assert figures.pop("step") == 0 and figures == pytest.approx(expected(tmp_path / "ours", small_store, 40), rel=1e-4)
     assert "all documents; what it was trained on is unknown" in said and "Sequences of 40 tokens" in said
     assert "word frequencies alone" in said
+    for title in ("Masked language model: loss", "Masked language model: perplexity", "Sentence pairs: accuracy"):
+        assert title in said
     shorter, said = evaluate(tmp_path / "ours", small_store, capsys, "--sequence_length=24")
     assert shorter["mlm_loss"] == pytest.approx(expected(tmp_path / "ours", small_store, 24)["mlm_loss"], rel=1e-4)
     assert "Sequences of 24 tokens" in said
@@ -196,3 +199,12 @@ def test_the_configuration_of_a_saved_model_can_be_opened(source, tmp_path):
     conversion.convert(tmp_path / "tuned", tmp_path / "copy", to="bert_jax")
     assert load_config(str(tmp_path / "saved" / "config.json")) == Config(model=saved.model)
     assert load_config(str(tmp_path / "copy" / "config.json")).model.num_layers == CONFIG.num_layers
+
+
+def test_an_option_without_effect_on_a_run_is_refused(small_store, tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(json.dumps(to_dict(Config(workdir=f"{tmp_path}/run"))))
+    words = ("evaluate", f"{tmp_path}/run", f"--data.path={small_store}")
+    said = error(capsys, *words, "--masking.rate=0.4", "--evaluation.sequences=32")
+    assert "these changes have no effect: masking.rate: 0.15 → 0.4; leave them out" in said
+    assert "no effect" not in error(capsys, *words, "--evaluation.sequences=32")  # there is no checkpoint
