@@ -18,7 +18,7 @@ from bert_jax.data.store.access import open_store
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
 from bert_jax.monitoring.check import Check
-from bert_jax.monitoring.run_checks import run_checks
+from bert_jax.monitoring.run_checks import run_checks, word_loss
 from bert_jax.monitoring.run_history import RunHistory, read_run
 from bert_jax.monitoring.store_checks import content_checks, example_checks, unreadable
 from bert_jax.monitoring.token_counts import count_tokens
@@ -26,7 +26,7 @@ from bert_jax.monitoring.token_counts import count_tokens
 SHOWN_TOKENS = 50_000_000  # a pass over more takes longer than a second, so a progress bar is shown
 
 
-def run_doctor(path: str, config: DoctorConfig, console: Console | None = None) -> int:
+def run_doctor(path: str, config: DoctorConfig) -> int:
     """Print the checks on the token store or work directory at `path`; return 1 if something is wrong, else 0.
 
     Raises:
@@ -34,7 +34,7 @@ def run_doctor(path: str, config: DoctorConfig, console: Console | None = None) 
     """
     is_store = (epath.Path(path).expanduser() / "manifest.json").exists()
     checks = check_store(path, config) if is_store else check_run(read_run(path))
-    _print(checks, console or Console(highlight=False))
+    _print(checks, Console(highlight=False))
     return int(any(each.is_wrong for each in checks))
 
 
@@ -89,7 +89,7 @@ def _of_store(config: Config, path: str) -> list[Check]:
 def _unigram(run: RunHistory) -> float | None:
     """Return the loss of word frequencies alone, which a run notes once per start and phase."""
     for row in reversed(run.happened("baseline")):
-        if isinstance(value := row.get("mlm_loss"), float) and math.isfinite(value):
+        if isinstance(value := row.get(word_loss(row) or ""), float) and math.isfinite(value):
             return value
     return None
 

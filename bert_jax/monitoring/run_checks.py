@@ -19,6 +19,8 @@ MOST_WORSE = 0.02
 EVALUATIONS_WITHOUT_GAIN = 5
 LEAST_THROUGHPUT = 0.5
 FEWEST_ROWS = 40  # for a median that a busy minute does not move
+WORD_LOSSES = ("mlm_loss", "next_word_loss", "permutation_loss")
+"""Losses over the whole vocabulary, of which a run has one at most: nats per word, with ln V before the first step."""
 
 
 def run_checks(run: RunHistory, config: Config, unigram: float | None) -> list[Check]:
@@ -56,6 +58,16 @@ def _values(rows: list[dict[str, Any]], name: str) -> np.ndarray:
     return values[np.isfinite(values)]
 
 
+def word_loss(row: dict[str, Any]) -> str | None:
+    """Return the name of the loss of predicted words among the metrics of a row, if the objective has one."""
+    return next((name for name in WORD_LOSSES if name in row), None)
+
+
+def _main_loss(row: dict[str, Any]) -> str | None:
+    """Return the name of the first loss of a term, in the order of the objective, among the metrics of a row."""
+    return next((name for name in row if name.endswith("_loss")), None)
+
+
 def _learning_rate(rows: list[dict[str, Any]], config: Config) -> Check | None:
     """The first update of a warm-up and the last of a decay are made with a rate of zero."""
     inner = [row for row in rows if row["step"] > 1 and row["step"] < config.total_steps]
@@ -68,8 +80,7 @@ def _learning_rate(rows: list[dict[str, Any]], config: Config) -> Check | None:
         limit="at most one row",
         is_wrong=int(np.count_nonzero(rates == 0)) > 1,
         remedy="nothing is learned at these steps: check learning_rate, warmup_steps and the schedule against the "
-        "number "
-        "of steps (bert-jax config show on config.json)",
+        "number of steps (bert-jax config show on config.json)",
     )
 
 
@@ -87,30 +98,35 @@ def _not_finite(run: RunHistory, train: list[dict[str, Any]]) -> Check:
 
 
 def _bias(rows: list[dict[str, Any]], config: Config, phase: Phase) -> Check | None:
-    losses, size = _values(rows[-20:], "mlm_loss"), config.model.vocab_size
-    if not len(losses) or size is None or rows[-1]["step"] < phase.begin + max(SETTLED_STEPS, phase.warmup_steps):
+    name, size = word_loss(rows[-1]) if rows else None, config.model.vocab_size
+    if name is None or size is None or rows[-1]["step"] < phase.begin + max(SETTLED_STEPS, phase.warmup_steps):
+        return None
+    losses = _values(rows[-20:], name)
+    if not len(losses):
         return None
     loss, bias = float(losses.mean()), math.log(size)
     return Check(
         name="loss at the bias",
-        seen=f"MLM loss {loss:.3f} over the last {len(losses)} rows; ln {size:,} is {bias:.3f}",
+        seen=f"{name} {loss:.3f} over the last {len(losses)} rows; ln {size:,} is {bias:.3f}",
         limit=f"more than {NEAR_BIAS} away from it",
         is_wrong=abs(loss - bias) < NEAR_BIAS,
         remedy="every entry is predicted with the same probability, as before the first step: nothing reaches the "
-        "output "
-        "layer. Check the learning rate, and objective.mlm_weight",
+        "output layer. Check the learning rate, and objective.mlm_weight",
     )
 
 
 def _plateau(rows: list[dict[str, Any]], phase: Phase, unigram: float | None) -> Check | None:
-    losses = _values(rows[-max(1, len(rows) // 4) :], "mlm_loss")
+    name = word_loss(rows[-1]) if rows else None
+    if name is None:
+        return None
+    losses = _values(rows[-max(1, len(rows) // 4) :], name)
     needed = phase.begin + phase.warmup_steps + min(PLATEAU_STEPS, PLATEAU_SHARE * phase.steps)
     if unigram is None or len(losses) < 5 or rows[-1]["step"] < needed:
         return None
     loss = float(losses.mean())
     return Check(
         name="plateau at the unigram entropy",
-        seen=f"MLM loss {loss:.3f} over the last quarter; word frequencies alone reach {unigram:.3f}",
+        seen=f"{name} {loss:.3f} over the last quarter; word frequencies alone reach {unigram:.3f}",
         limit=f"not within {NEAR_UNIGRAM} of it",
         is_wrong=abs(loss - unigram) < NEAR_UNIGRAM,
         remedy="the model knows how frequent words are, and ignores the context: train longer, use a larger peak "
@@ -119,12 +135,13 @@ def _plateau(rows: list[dict[str, Any]], phase: Phase, unigram: float | None) ->
 
 
 def _nothing_predicted(rows: list[dict[str, Any]]) -> Check | None:
-    losses = _values(rows, "mlm_loss")
+    name = word_loss(rows[-1]) if rows else None
+    losses = _values(rows, name) if name else np.array([])
     if not len(losses):
         return None
     return Check(
         name="masks that select nothing",
-        seen=f"MLM loss {losses.min():.3g} at its lowest",
+        seen=f"{name} {losses.min():.3g} at its lowest",
         limit="above 0",
         is_wrong=float(losses.min()) <= 0,
         remedy="a loss of exactly 0 means that a batch had nothing to predict: check masking.rate and max_predictions",
@@ -147,7 +164,8 @@ def _evaluated(config: Config, train: list[dict[str, Any]], held_out: list[dict[
 
 
 def _improves(held_out: list[dict[str, Any]]) -> Check | None:
-    losses = _values(held_out, "mlm_loss")
+    name = _main_loss(held_out[-1]) if held_out else None
+    losses = _values(held_out, name) if name else np.array([])
     if len(losses) <= EVALUATIONS_WITHOUT_GAIN:
         return None
     best = int(losses.argmin())
@@ -155,7 +173,7 @@ def _improves(held_out: list[dict[str, Any]]) -> Check | None:
     worse = float(losses[-1] / losses[best] - 1)
     return Check(
         name="not improving",
-        seen=f"held-out MLM loss {losses[-1]:.3f}; the best was {losses[best]:.3f}, {since} evaluations ago",
+        seen=f"held-out {name} {losses[-1]:.3f}; the best was {losses[best]:.3f}, {since} evaluations ago",
         limit=f"at most {MOST_WORSE:.0%} worse than the best, after {EVALUATIONS_WITHOUT_GAIN} evaluations without a "
         "gain",
         is_wrong=since >= EVALUATIONS_WITHOUT_GAIN and worse > MOST_WORSE,
@@ -175,6 +193,5 @@ def _throughput(rows: list[dict[str, Any]]) -> Check | None:
         limit=f"at least {LEAST_THROUGHPUT:.0%} of the median",
         is_wrong=now < LEAST_THROUGHPUT * usual,
         remedy="see the goodput of bert-jax status: slow input needs more data.prefetch or a faster disk; a slow host "
-        "is "
-        "named among the alarms",
+        "is named among the alarms",
     )

@@ -128,6 +128,25 @@ def test_not_improving():
     assert wrong(worse) == {"not improving"}
 
 
+@pytest.mark.parametrize("name", ["next_word_loss", "permutation_loss"])
+def test_other_objectives_of_words_are_examined_alike(name):
+    def renamed(rows: list[dict]) -> list[dict]:
+        return [{name if key == "mlm_loss" else key: value for key, value in row.items()} for row in rows]
+
+    baseline = [{"time": 0.0, "event": "baseline", "step": 0, name: UNIGRAM}]
+    examined = lambda rows: {
+        check.name
+        for check in check_run(RunHistory(epath.Path("run"), {}, to_dict(CONFIG), renamed(rows), baseline, []))
+        if check.is_wrong
+    }
+    assert examined(rows()) == set()
+    assert examined(changed(mlm_loss=lambda row: UNIGRAM)) == {"plateau at the unigram entropy"}
+    stuck = changed(mlm_loss=lambda row: math.log(VOCABULARY))
+    assert examined(until(9_000, stuck)) == {"loss at the bias"}
+    rising = [row | ({"mlm_loss": row["step"]} if row["kind"] == "evaluation" else {}) for row in rows()]
+    assert examined(rising) == {"not improving"}
+
+
 def test_masks_that_select_nothing():
     assert wrong(changed(mlm_loss=lambda row: 0.0 if row["step"] == 7_000 else row["mlm_loss"])) == {
         "masks that select nothing"
