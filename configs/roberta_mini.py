@@ -5,7 +5,7 @@
     bert-jax pretrain roberta_mini --data.path=STORE --workdir=WORKDIR
 
 Full sentences across documents fill every row of 128 tokens; new masks in every epoch; no pairs, no short sequences.
-Time and result of this configuration: not measured.
+docs/family.md has a run of this model with WordPiece and other batches; this configuration as it is: not measured.
 """
 
 from bert_jax.config import Config, DataConfig, OptimizerConfig, PhaseConfig

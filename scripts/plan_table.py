@@ -19,8 +19,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 MACHINES = ("v5e:1x1", "v5e:2x2", "v5e:16x16", "v5p:4x4x4", "v6e:4x4", "2xv5e:4x4")
 PER_CHIP = {"base": (64, 16), "large": (32, 8)}  # sequences of length 128 and of length 512
 HEADER = (
-    "| model, length | machine | sequences a chip | GiB a chip: parameters and moments, temporaries, total of | "
-    "TFLOP a chip, closed form and compiled | moved between chips, MB a chip: needed, compiled | "
+    "| model, length | machine | sequences per chip | GiB per chip: parameters and moments, temporaries, total of | "
+    "TFLOP per chip: closed form, compiled | sent, MB per chip: needed, compiled | "
     "step, ms | tokens/s | MFU | CPU s to compile |",
     "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
 )
