@@ -87,6 +87,10 @@ def listed(row: str) -> set[str]:
     return set(re.findall(r"`([\w/]+\.py|[\w/]+/)`", line.split("|")[2]))
 
 
+OF_AN_OPTION = {"config/options.py", "config/encoder.py", "models/kernels/choice.py", "config/benchmarking.py"}
+"""Files that the guide lists for a piece that is to be an option, which those below are not."""
+
+
 @pytest.mark.parametrize("row", EDITS)
 def test_an_addition_touches_the_files_that_the_guide_lists(row):
     folders = {name for name in listed(row) if name.endswith("/")}
@@ -95,7 +99,7 @@ def test_an_addition_touches_the_files_that_the_guide_lists(row):
     assert len(new) == len(folders)
     assert touched - new <= listed(row)
     # What is listed beside them is for an addition that is also an option.
-    assert listed(row) - folders - touched <= {"config/options.py", "config/encoder.py"}
+    assert listed(row) - folders - touched <= OF_AN_OPTION
 
 
 def edited_copy(place: pathlib.Path) -> pathlib.Path:
