@@ -1,9 +1,8 @@
 """Commands on text: vocabularies, the token store, and the examples that a model sees."""
 
 import dataclasses
-import itertools
 
-from bert_jax.console.command_line import parse, positional
+from bert_jax.console.command_line import parse, positional, positionals
 from bert_jax.console.help import described, usage
 
 
@@ -82,12 +81,11 @@ def describe(arguments: list[str]) -> int:
     """
     from bert_jax.config.watching import DescribeConfig
 
-    first, words = positional(arguments, usage(describe), "STORE")
-    further = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
-    config = parse(DescribeConfig, words[len(further) :], *described(describe))
+    stores, words = positionals(arguments, usage(describe), "STORE")
+    config = parse(DescribeConfig, words, *described(describe))
     from bert_jax.monitoring.description import run_describe
 
-    run_describe([first, *further], config)
+    run_describe(stores, config)
     return 0
 
 

@@ -1,11 +1,10 @@
 """Commands on runs of pre-training: start, launch, watch, compare."""
 
 import dataclasses
-import itertools
 
 from bert_jax.config import Config
 from bert_jax.config.checks import check
-from bert_jax.console.command_line import divided, load_config, parse, positional
+from bert_jax.console.command_line import divided, load_config, parse, positional, positionals
 from bert_jax.console.help import choices, described, usage
 from bert_jax.errors import UserError
 
@@ -126,12 +125,11 @@ def report(arguments: list[str]) -> int:
     """
     from bert_jax.config.watching import ReportConfig
 
-    first, words = positional(arguments, usage(report), "WORKDIR")
-    further = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
-    config = parse(ReportConfig, words[len(further) :], *described(report))
+    workdirs, words = positionals(arguments, usage(report), "WORKDIR")
+    config = parse(ReportConfig, words, *described(report))
     from bert_jax.monitoring.comparison import run_report
 
-    run_report([first, *further], config)
+    run_report(workdirs, config)
     return 0
 
 

@@ -9,6 +9,7 @@ import dataclasses
 import difflib
 import importlib.util
 import io
+import itertools
 import pathlib
 import re
 from collections.abc import Mapping
@@ -143,6 +144,13 @@ def positional(arguments: list[str], usage: str, name: str) -> tuple[str, list[s
     if asks_for_help(arguments):
         return "", arguments
     raise UserError(f"usage: {usage}; {name} comes first" + (f", not {arguments[0]}" if arguments else ""))
+
+
+def positionals(arguments: list[str], usage: str, name: str) -> tuple[list[str], list[str]]:
+    """Return the words before the first option, of which there must be one, and the others; see `positional`."""
+    first, words = positional(arguments, usage, name)
+    further = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
+    return [first, *further], words[len(further) :]
 
 
 def _option_names(default: Any, prefix: str = "") -> list[str]:
