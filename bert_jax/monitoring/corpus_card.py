@@ -17,6 +17,7 @@ SHARES = (1, 10, 25, 50, 75, 90, 99)
 SHOWN_TOKENS = 5_000_000  # from here on reading them takes seconds
 COMMON = (100, 1_000, 10_000)
 MOST_CHARACTERS = 600  # of a sample
+_BLOCK = 1 << 20  # sentences whose lengths are counted at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,11 +120,11 @@ def length_edges(longest: int) -> np.ndarray:
     return np.array(edges, np.int64)
 
 
-def _sentence_lengths(store: Store, block: int = 1 << 20) -> np.ndarray:
+def _sentence_lengths(store: Store) -> np.ndarray:
     """Return int64 [longest + 1]: how many sentences have each number of tokens."""
     found = np.zeros(1, np.int64)
-    for first in range(0, store.num_sentences, block):
-        last = min(first + block, store.num_sentences)
+    for first in range(0, store.num_sentences, _BLOCK):
+        last = min(first + _BLOCK, store.num_sentences)
         counts = np.bincount(np.diff(store.sentence_starts(np.arange(first, last + 1))))
         size = max(len(found), len(counts))
         found = np.pad(found, (0, size - len(found))) + np.pad(counts, (0, size - len(counts)))

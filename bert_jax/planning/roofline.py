@@ -155,7 +155,7 @@ def _traffic(program: Program, computation: str, each: Instruction) -> int:
     """Return the bytes to and from memory; those of collectives and of copies under way are counted elsewhere."""
     if each.op.endswith("-start") or each.op in BESIDE_COMPUTATION:
         return 0
-    scope, written = program.computations[computation], _written(program, computation, each)
+    scope, written = program.computations[computation], _written(program, each)
     if each.op in _SLICING:
         return 2 * written
     if each.op == "dynamic-update-slice":
@@ -192,7 +192,7 @@ def _read_of(program: Program, called: str, name: str, whole: int) -> int:
     return total
 
 
-def _written(program: Program, computation: str, each: Instruction) -> int:
+def _written(program: Program, each: Instruction) -> int:
     """Return the bytes that are written; of an update in place those of the update."""
     if each.op != "fusion":
         return sum(shape.bytes for shape in each.shapes if not shape.on_chip)

@@ -144,9 +144,9 @@ class QueuedResource:
         while self.state()[0] is not None:
             time.sleep(POLL_SECONDS)
 
-    def ssh(self, command: str, worker: str = "all") -> str:
+    def ssh(self, command: str) -> str:
         """Run a command on the workers; return what they printed to their standard output."""
-        return call(self.ssh_words(command, worker))
+        return call(self.ssh_words(command))
 
     def copy(self, files: Sequence[pathlib.Path], directory: str) -> None:
         """Copy files to a directory, below the home directory, of every worker."""

@@ -16,8 +16,8 @@ from bert_jax.tasks import table_rows
 FORM = '{"text": …, "targets": [{"span1": [0, 2], "label": …}, …]}'
 
 
-def span_task(file: str, part: Part = "train", name: str | None = None) -> ProbingTask:
-    """Return the task of a file; its name is that of the file unless given. The control goes by the words of the spans.
+def span_task(file: str, part: Part = "train") -> ProbingTask:
+    """Return the task of a file, by whose name it is called. The control goes by the words of the spans.
 
     Raises:
       UserError: the file is not of this form, or a span is not inside its text. Names file and line.
@@ -38,7 +38,7 @@ def span_task(file: str, part: Part = "train", name: str | None = None) -> Probi
             kind = " | ".join(" ".join(words[low:high]) for low, high in spans)
             examples.append((len(texts), characters, label, kind))
         texts.append(text)
-    return make_task(name or os.path.basename(file).partition(".")[0], texts, examples, part)
+    return make_task(os.path.basename(file).partition(".")[0], texts, examples, part)
 
 
 def _target(place: str, target: Any, words: int) -> tuple[str, list[tuple[int, int]]]:

@@ -16,6 +16,7 @@ from bert_jax.objectives.masked_language_model import loss_sums
 
 SHARE = 0.15  # of the positions, at which random words are to be predicted
 KINDS = ("post", "pre")
+BATCH_SIZE = 4  # sequences of a draw
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,9 +42,7 @@ class DepthGrowth:
     """Number of initializations, over which squares are averaged."""
 
 
-def depth_growth(
-    config: ModelConfig, *, draws: int = 4, length: int = 64, batch_size: int = 4, seed: int = 0
-) -> DepthGrowth:
+def depth_growth(config: ModelConfig, *, draws: int = 4, length: int = 64, seed: int = 0) -> DepthGrowth:
     """Measure freshly drawn models of the depth of `config`, and of shallower ones, on random words.
 
     Layers have parameters of their own, whatever config.sharing says, and there is no dropout.
@@ -54,9 +53,7 @@ def depth_growth(
     """
     depths = tuple(sorted({depth for depth in (1, 2, 4, 8, 16, 24) if depth < config.num_layers} | {config.num_layers}))
     found = {
-        (kind, depth): _measure(_fresh(config, kind, depth), draws, length, batch_size, seed)
-        for kind in KINDS
-        for depth in depths
+        (kind, depth): _measure(_fresh(config, kind, depth), draws, length, seed) for kind in KINDS for depth in depths
     }
     whole = [found[kind, config.num_layers] for kind in KINDS]
     after = {depth: found["pre", depth]["state"][-1] for depth in depths}
@@ -130,28 +127,28 @@ def _fresh(config: ModelConfig, kind: str, depth: int) -> BertForPreTraining:
     return BertForPreTraining(config, ComputeConfig(dtype="float32", layers="scan"), parts=("mlm",))
 
 
-def _measure(model: BertForPreTraining, draws: int, length: int, batch_size: int, seed: int) -> dict[str, np.ndarray]:
+def _measure(model: BertForPreTraining, draws: int, length: int, seed: int) -> dict[str, np.ndarray]:
     """Return roots of means of squares over the draws; "start" is the mean squares of both parts of the embeddings."""
-    one = jax.jit(functools.partial(_one_draw, model, length, batch_size))
+    one = jax.jit(functools.partial(_one_draw, model, length))
     found = [one(key) for key in jax.random.split(jax.random.key(seed), draws)]
     means = {name: np.mean([np.asarray(each[name], np.float64) for each in found], axis=0) for name in found[0]}
     return {name: values if name == "start" else np.sqrt(values) for name, values in means.items()}
 
 
-def _one_draw(model: BertForPreTraining, length: int, batch_size: int, key: jax.Array) -> dict[str, jax.Array]:
+def _one_draw(model: BertForPreTraining, length: int, key: jax.Array) -> dict[str, jax.Array]:
     """Return mean squares of states, and squared norms of gradients, of one initialization and one random batch."""
     init_key, word_key, place_key, target_key = jax.random.split(key, 4)
     count, words = max(1, round(SHARE * length)), model.config.need_vocab_size()
-    ids = jax.random.randint(word_key, (batch_size, length), 0, words)
-    orders = jax.random.uniform(place_key, (batch_size, length))
+    ids = jax.random.randint(word_key, (BATCH_SIZE, length), 0, words)
+    orders = jax.random.uniform(place_key, (BATCH_SIZE, length))
     batch = {
         "masked_positions": jnp.argsort(orders, axis=1)[:, :count].astype(jnp.int32),
-        "masked_ids": jax.random.randint(target_key, (batch_size, count), 0, words),
+        "masked_ids": jax.random.randint(target_key, (BATCH_SIZE, count), 0, words),
     }
 
     def loss(params: Any) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         encoded = model.encode(params, ids, jnp.zeros_like(ids), jnp.ones_like(ids), collect=True)
-        sums = loss_sums(model.mlm_logits(params, batch, encoded), batch["masked_ids"], jnp.ones((batch_size, count)))
+        sums = loss_sums(model.mlm_logits(params, batch, encoded), batch["masked_ids"], jnp.ones((BATCH_SIZE, count)))
         return jnp.asarray(sums.loss / sums.weight), encoded.hidden_states or ()
 
     gradients, states = jax.grad(loss, has_aux=True)(model.init(init_key))
