@@ -16,6 +16,16 @@ from bert_jax.errors import UserError
 LONGEST_JSON = 1 << 28  # bytes; the tokenizer.json of a quarter of a million entries takes a tenth of that
 
 
+def is_remote(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path has the form gs://…, so that the operating system cannot open it."""
+    return "://" in os.fspath(path)
+
+
+def near_path(path: str) -> str:
+    """Return a path as seen from the current directory if that is shorter."""
+    return path if is_remote(path) else min(path, os.path.relpath(path), key=len)
+
+
 def write_atomically(file: str | os.PathLike[str], contents: bytes) -> None:
     """Write `contents` to `file` (local or gs://) by way of a file beside it, so that no reader ever sees half of it.
 
@@ -27,7 +37,7 @@ def write_atomically(file: str | os.PathLike[str], contents: bytes) -> None:
     try:
         with partial.open("wb") as stream:
             stream.write(contents)
-            if "://" not in os.fspath(file):
+            if not is_remote(file):
                 stream.flush()
                 os.fsync(stream.fileno())  # a rename may reach the disk before the bytes do
         partial.replace(file)

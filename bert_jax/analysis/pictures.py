@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from etils import epath
 
-from bert_jax.files import write_atomically
+from bert_jax.files import near_path, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+LONGEST_PATH = 40  # characters
 
 
 def layer_names(count: int) -> list[str]:
@@ -63,7 +65,7 @@ def write_numbers(axes: "Axes", matrix: np.ndarray) -> None:
         axes.text(column, row, text, ha="center", va="center", fontsize=7, color="black" if text == "–" else colour)
 
 
-def short_path(path: str, longest: int = 40) -> str:
+def short_path(path: str) -> str:
     """Return a path as seen from the current directory if that is shorter, or the end of it, which tells it apart."""
-    path = path if "://" in path else min(path, os.path.relpath(path), key=len)
-    return path if len(path) <= longest else f"…{path[-longest:]}"
+    path = near_path(path)
+    return path if len(path) <= LONGEST_PATH else f"…{path[-LONGEST_PATH:]}"

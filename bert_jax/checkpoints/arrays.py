@@ -16,6 +16,7 @@ from etils import epath
 
 from bert_jax.checkpoints.record import Damaged
 from bert_jax.devices.placement import StoredArray, empty, placed
+from bert_jax.files import is_remote
 
 READERS = 4  # arrays at a time: enough to hide the latency of a remote store, few enough for the memory of a host
 
@@ -29,7 +30,7 @@ def open_array(state: epath.Path, path: str) -> StoredArray:
     import tensorstore
 
     place = os.fspath(state) + "/"
-    base = place if "://" in place else {"driver": "file", "path": place}
+    base = place if is_remote(place) else {"driver": "file", "path": place}
     store = {"driver": "ocdbt", "base": base, "path": path.replace("/", ".") + "/"}
 
     def finished(future: Any):

@@ -1,7 +1,6 @@
 """Orbax's checkpoint manager as `Checkpoints` uses it: which steps to keep, and what several hosts must not confuse."""
 
 import dataclasses
-import os
 import uuid
 from typing import Any
 
@@ -9,6 +8,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from bert_jax.config import CheckpointConfig
+from bert_jax.files import is_remote
 
 STEP_NAMES = ocp.path.step.standard_name_format(step_prefix="step", step_format_fixed_length=9)
 
@@ -31,7 +31,7 @@ class Manager(ocp.CheckpointManager):
         ranks: dict[int, tuple[int, float]],
         after_loss: bool = False,
     ):
-        is_local = "://" not in os.fspath(directory)  # elsewhere Orbax needs no renaming, and has no such names
+        is_local = not is_remote(directory)  # elsewhere Orbax needs no renaming, and has no such names
         options = ocp.CheckpointManagerOptions(
             step_name_format=STEP_NAMES,
             cleanup_tmp_directories=not after_loss,

@@ -18,7 +18,7 @@ from typing import Any
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.files import parse_object, write_atomically
+from bert_jax.files import is_remote, parse_object, write_atomically
 
 RENEW_SECONDS = 60
 STALE_SECONDS = 300
@@ -62,7 +62,7 @@ class Owner:
         self._file, self._thread = None, None
         self._released = threading.Event()
         self.renewing: threading.Lock = threading.Lock()
-        if "://" in os.fspath(directory):
+        if is_remote(directory):
             self._claim()
         else:
             self._lock()
@@ -158,12 +158,12 @@ def _flock(file: Any) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def live_owner(directory: epath.Path, name: str = "owner.json") -> dict[str, Any] | None:
+def live_owner(directory: epath.Path) -> dict[str, Any] | None:
     """Return the facts (pid, host, since) of the live process that owns `directory`; None if there is none."""
-    path, facts = directory / name, {}
+    path, facts = directory / "owner.json", {}
     try:
         facts = _parsed(path.read_bytes())
-        if "renewed" in facts or "://" in os.fspath(path):
+        if "renewed" in facts or is_remote(path):
             return None if _abandoned(facts) else facts
         with open(path, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -9,6 +9,7 @@ from bert_jax.checkpoints.arrays import read_arrays
 from bert_jax.checkpoints.manager import STEP_NAMES
 from bert_jax.checkpoints.record import check_fit, check_origin, check_unchanged, rank, read_record
 from bert_jax.checkpoints.walk_back import Restored, together
+from bert_jax.files import is_remote
 
 
 class StepDirectories:
@@ -20,7 +21,7 @@ class StepDirectories:
 
     def __init__(self, directory: str | os.PathLike[str], run_id: str | None = None):
         place = os.fspath(directory)
-        self.directory: epath.Path = epath.Path(place if "://" in place else os.path.abspath(place))
+        self.directory: epath.Path = epath.Path(place if is_remote(place) else os.path.abspath(place))
         self.run_id: str | None = run_id
 
     def committed(self) -> set[int]:

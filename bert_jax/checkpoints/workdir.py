@@ -16,6 +16,7 @@ from bert_jax.checkpoints.run_files import read_json, saved_run, this_start, wri
 from bert_jax.devices import sharding
 from bert_jax.devices.hosts import any_failure, from_first
 from bert_jax.errors import UserError
+from bert_jax.files import is_remote
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 SHARED_SECONDS = 90
@@ -137,7 +138,7 @@ def open_workdir(
     Raises:
       UserError: `path` is not writable, another process writes to it, it holds something else, or `check` raises it.
     """
-    path = epath.Path(path if "://" in os.fspath(path) else os.path.abspath(path))
+    path = epath.Path(path if is_remote(path) else os.path.abspath(path))
     if jax.process_index() != 0:
         workdir = WorkDirectory(path, resumed, None, {"run.json": from_first(None) or {}}, tokenizer)
         _check_shared(workdir)

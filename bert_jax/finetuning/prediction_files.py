@@ -13,6 +13,7 @@ from etils import epath
 from bert_jax.config.predicting import PredictConfig
 from bert_jax.data.sequences.features import Features
 from bert_jax.errors import UserError
+from bert_jax.files import is_remote
 from bert_jax.formats.stored import StoredModel
 from bert_jax.tasks import ner, plain_text, text
 from bert_jax.tasks.families import Family
@@ -40,7 +41,7 @@ def _check_replaceable(files: Sequence[epath.Path], config: PredictConfig) -> No
     for file in files:
         if not file.is_file():  # such as /dev/null
             continue
-        local = config.input and "://" not in config.input + config.output
+        local = config.input and not is_remote(config.input + config.output)
         if file == source or local and source.exists() and os.path.samefile(file, source):
             raise UserError(f"--output={config.output} would replace the input {config.input}; give another file")
         if not config.overwrite:

@@ -14,6 +14,7 @@ from bert_jax.config import MeshConfig
 from bert_jax.devices import sharding
 from bert_jax.devices.placement import StoredArray, placed
 from bert_jax.errors import UserError, need_cloud_storage
+from bert_jax.files import is_remote
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.parameters import entry
 
@@ -106,16 +107,16 @@ def _existing(name: str) -> epath.Path:
         raise UserError(f"{name[:60]!r}… is not a path: it has {len(name):,} characters; give the directory of a model")
     if not name.strip():
         raise UserError("the path of the model is empty; give the directory of a model")
-    if "://" in name and not name.startswith("gs://"):
+    if is_remote(name) and not name.startswith("gs://"):
         raise UserError(f"{name}: models are read from local directories and gs://; copy it to one of them")
     need_cloud_storage(name)
-    path = epath.Path(name if "://" in name else os.path.abspath(os.path.expanduser(name)))
+    path = epath.Path(name if is_remote(name) else os.path.abspath(os.path.expanduser(name)))
     try:
         if path.is_dir() or epath.Path(f"{os.fspath(path)}.index").exists():
             return path
         exists = path.exists()
     except Exception as error:  # OSError, ValueError; of a bucket, whatever its client library raises
-        if "://" not in name and not isinstance(error, (OSError, ValueError)):
+        if not is_remote(name) and not isinstance(error, (OSError, ValueError)):
             raise
         raise UserError(f"{name!r} cannot be opened: {' '.join(str(error).split())[:300]}") from None
     if not exists:

@@ -17,6 +17,7 @@ from bert_jax.config import EmbeddingConfig, HeadConfig, ModelConfig
 from bert_jax.config.json_form import first_lines, from_dict
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
+from bert_jax.files import is_remote
 from bert_jax.formats.generator_arrays import without_generator
 from bert_jax.formats.postprocess_files import read_postprocesses
 from bert_jax.formats.stored import StoredModel
@@ -45,7 +46,7 @@ def open_checkpoint(path: str | os.PathLike[str], weights: Literal["last", "ema"
       UserError: there is no checkpoint yet, or no average in it, all are damaged, a newer version has written one, the
         tokenizer is not the one that run.json names, or its architecture is not BERT.
     """
-    path = epath.Path(path if "://" in os.fspath(path) else os.path.abspath(path))
+    path = epath.Path(path if is_remote(path) else os.path.abspath(path))
     _check_architecture(path.parent.parent if is_step(path) else path)
     steps = [path] if is_step(path) else Checkpoints(path / "checkpoints", read_only=True).directories()
     refused = {}

@@ -23,7 +23,7 @@ from etils import epath
 
 from bert_jax.devices.placement import empty
 from bert_jax.errors import UserError
-from bert_jax.files import read_object
+from bert_jax.files import is_remote, read_object
 
 FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_HEADER_BYTES = 16 << 20  # that of BERT-large has 50 kB; a parsed header takes some twenty times its size
@@ -90,7 +90,7 @@ def inside(directory: epath.Path, name: str) -> epath.Path:
         raise UserError(
             f"{directory} refers to a file named {name!r:.80}: only files in the directory itself are opened"
         )
-    if "://" in os.fspath(directory):
+    if is_remote(directory):
         return file
     home, target = os.path.realpath(directory), os.path.realpath(file)
     blobs = os.path.join(os.path.dirname(os.path.dirname(home)), "blobs")
@@ -201,7 +201,7 @@ def _local(file: epath.Path) -> Iterator[str]:
 
     The copy is deleted at the end, but remains readable to those who have opened it.
     """
-    if "://" not in os.fspath(file):
+    if not is_remote(file):
         yield os.fspath(file)
         return
     with tempfile.NamedTemporaryFile(suffix=".safetensors") as copy:
@@ -240,6 +240,6 @@ def write_file(file: epath.Path, arrays: dict[str, tuple[tuple[int, ...], Callab
                 raise ValueError(f"{name} was announced as {shape} but is {values.shape}")
             stream.write(values.data)
             yield name
-        if "://" not in os.fspath(file):
+        if not is_remote(file):
             stream.flush()
             os.fsync(stream.fileno())  # the directory may be renamed before the bytes reach the disk

@@ -15,7 +15,7 @@ from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import EmbeddingConfig
 from bert_jax.config.json_form import to_dict
 from bert_jax.errors import UserError, need_cloud_storage
-from bert_jax.files import write_atomically
+from bert_jax.files import is_remote, write_atomically
 from bert_jax.formats.opening import place
 from bert_jax.formats.postprocess_files import write_postprocesses
 from bert_jax.formats.stored import StoredModel
@@ -43,7 +43,7 @@ def new_directory(destination: str | os.PathLike[str]) -> Iterator[epath.Path]:
       UserError: it cannot be made, or the disk is full.
     """
     check_destination(destination)
-    remote = "://" in os.fspath(destination)
+    remote = is_remote(destination)
     target = epath.Path(destination if remote else os.path.realpath(destination))  # keep a link, and make what it names
     partial = target if remote else target.parent / f".{target.name}.{uuid.uuid4().hex[:8]}.partial"
     try:

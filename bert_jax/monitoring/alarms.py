@@ -3,12 +3,12 @@
 import contextlib
 import itertools
 import math
-import os
 import pathlib
 import shutil
 import statistics
 from typing import Any
 
+from bert_jax.files import is_remote
 from bert_jax.monitoring.run_history import RunHistory, Saved
 from bert_jax.training.sinks import duration
 
@@ -111,7 +111,7 @@ def _overdue(run: RunHistory, saved: Saved | None, step: int) -> list[str]:
 
 
 def _disk(run: RunHistory, saved: Saved | None) -> list[str]:
-    if "://" in os.fspath(run.path):
+    if is_remote(run.path):
         return []
     free = shutil.disk_usage(run.path).free
     size = 0 if saved is None else _size(pathlib.Path(saved.directory))

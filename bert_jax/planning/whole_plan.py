@@ -20,7 +20,7 @@ from bert_jax.config import Config
 from bert_jax.config.checks import check
 from bert_jax.config.planning import PlanConfig, check_plan
 from bert_jax.errors import UserError
-from bert_jax.files import write_atomically
+from bert_jax.files import is_remote, write_atomically
 from bert_jax.planning.advice import phase_advice
 from bert_jax.planning.compilation import check_compiler
 from bert_jax.planning.phase_plan import PhasePlan, plan_phase
@@ -48,13 +48,12 @@ class Plan:
         return all(plan.fits for plan in self.phases)
 
 
-def run_plan(options: PlanConfig, words: list[str], console: Console | None = None) -> int:
+def run_plan(options: PlanConfig, words: list[str]) -> int:
     """Plan a run, print the plan and write it to `options.output`; return 0 if it fits and 1 if it does not.
 
     Args:
       options: of the run and of the plan.
       words: of the command line, to be shown on the page.
-      console: where the plan is printed; by default stdout.
 
     Raises:
       UserError: the options do not fit each other or the machine, there is no such machine, or a compiler is missing.
@@ -64,11 +63,12 @@ def run_plan(options: PlanConfig, words: list[str], console: Console | None = No
         _check_place(options.output)
     topology, config = find_topology(options.topology), check(options.run)
     check_compiler(topology)
-    console = console or Console(highlight=False)
     plan = make_plan(config, topology, options.search)
     tables = sections(topology, plan.phases, plan.candidates, options.price_per_chip_hour)
     verdict = _verdict(plan)
-    console = console if console.is_terminal else Console(highlight=False, width=200, file=console.file)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 200
     for table in tables:
         console.print(_table(table))
         for note in table.notes:
@@ -112,7 +112,7 @@ def make_plan(config: Config, topology: Topology, searches: bool = False) -> Pla
 def _check_place(file: str) -> None:
     """Raise a UserError if there is no directory for a local file, before minutes are spent on what should go there."""
     directory = pathlib.Path(file).parent
-    if "://" not in file and not (directory.is_dir() and os.access(directory, os.W_OK)):
+    if not is_remote(file) and not (directory.is_dir() and os.access(directory, os.W_OK)):
         raise UserError(
             f"cannot write output={file}: {directory} is not a writable directory; make it or choose another"
         )

@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import io
 import math
-import os
 from typing import Any, overload
 
 import jax
@@ -17,6 +16,7 @@ from rich.text import Text
 
 from bert_jax.checkpoints.fingerprint import leaf_paths
 from bert_jax.config import ComputeConfig, EmbeddingConfig, ModelConfig
+from bert_jax.files import near_path
 from bert_jax.formats.stored import describe_embedding
 from bert_jax.models.architecture import bert_architecture
 from bert_jax.models.kernels.contract import AttentionMask
@@ -84,7 +84,7 @@ def describe(model: Any) -> str:
     step = f", step {model.history['step']:,}" if model.history.get("step") is not None else ""
     words = "no tokenizer" if tokenizer is None else f"{tokenizer.kind}, {'un' if tokenizer.lowercase else ''}cased"
     lines = [
-        f"BERT from {_nearby(model.path)} ({model.kind}{step})",
+        f"BERT from {near_path(model.path)} ({model.kind}{step})",
         f"{config.num_layers} layers, hidden size {config.hidden_size:,}, {config.num_heads} heads, feed-forward "
         f"{config.feed_forward_size:,}, {config.max_position_embeddings:,} positions, {config.activation}, vocabulary "
         f"{config.vocab_size:,} ({words})",
@@ -111,11 +111,6 @@ def parameter_table(params: dict[str, Any]) -> Table:
     table.add_section()
     table.add_row("total", "float32", f"{total:,}")
     return table
-
-
-def _nearby(path: str) -> str:
-    """Return the path relative to the current directory if that is shorter."""
-    return path if "://" in path else min(path, os.path.relpath(path), key=len)
 
 
 def _of_layer(config: ModelConfig, stacked: dict[str, Any], index: int) -> dict[str, Any]:

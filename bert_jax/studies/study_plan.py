@@ -15,6 +15,7 @@ from bert_jax.config.json_form import flattened, from_dict, to_dict
 from bert_jax.config.studying import Arm, Study, StudyConfig
 from bert_jax.console.command_line import load_config, parse
 from bert_jax.errors import UserError
+from bert_jax.files import is_remote
 from bert_jax.studies.study_file import Given
 
 USAGE = "bert-jax study NAME"
@@ -189,7 +190,7 @@ def _put(values: Any, path: list[str], value: Any, option: str) -> None:
 def _below(task: FinetuneConfig, directory: str) -> FinetuneConfig:
     """Return `task` with the paths of its data below `directory`, unless they are absolute or on cloud storage."""
     paths = {
-        name: path if "://" in path else os.path.join(directory, path)
+        name: path if is_remote(path) else os.path.join(directory, path)
         for name in ("dir", "train", "dev", "test")
         if (path := getattr(task.data, name))
     }

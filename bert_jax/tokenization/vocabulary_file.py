@@ -13,7 +13,7 @@ from absl import logging
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.files import read_object, write_atomically
+from bert_jax.files import is_remote, read_object, write_atomically
 
 SPECIAL_NAMES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 STRAY_CAPITALS = 0.01  # share of entries; BERT's cased vocabulary has 0.29, an uncased one may have a stray symbol
@@ -133,7 +133,7 @@ def serialize(tokens: list[str]) -> bytes:
 
 def check_writable(file: epath.Path) -> None:
     """Raise a UserError if a local place cannot be written to, before hours are spent on what should go there."""
-    if "://" in str(file):
+    if is_remote(file):
         return
     nearest = next(parent for parent in file.absolute().parents if parent.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK):

@@ -35,7 +35,7 @@ from etils import epath
 
 from bert_jax.devices.signals import StopSignals
 from bert_jax.devices.software import versions
-from bert_jax.files import parse_object, write_atomically
+from bert_jax.files import is_remote, parse_object, write_atomically
 
 FILE = "events.jsonl"
 UPLOAD_SECONDS = 5  # an object store cannot append, so the whole file is written again, at most this often
@@ -59,7 +59,7 @@ class Events:
         self.step: int = 0
         self._signals = signals
         self._file, self._stream, self._uploaded = epath.Path(workdir) / FILE, None, -math.inf
-        self._writes, self._remote = jax.process_index() == 0, "://" in os.fspath(workdir)
+        self._writes, self._remote = jax.process_index() == 0, is_remote(workdir)
         self._text = self._read() if self._writes else b""
         if self._writes:
             self._open()

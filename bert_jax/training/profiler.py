@@ -10,6 +10,8 @@ import jax
 from absl import logging
 from etils import epath
 
+from bert_jax.files import is_remote
+
 FOLDER = "profile"
 
 
@@ -59,7 +61,7 @@ class Profiler:
     def _start(self, state: Any) -> None:
         jax.block_until_ready(state)
         # jaxlib writes to no bucket, so the files of a trace are copied there.
-        remote = "://" in os.fspath(self._folder)
+        remote = is_remote(self._folder)
         self._local = pathlib.Path(tempfile.mkdtemp(prefix="bert_jax-") if remote else self._folder)
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level = 0  # an evaluation that compiles would fill the trace with calls of Python

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column
 
-from bert_jax.files import parse_object, write_atomically
+from bert_jax.files import is_remote, parse_object, write_atomically
 from bert_jax.objectives.objective import Term
 
 BESIDE_BAR = ("tokens_per_second", "seconds_left")
@@ -27,7 +27,7 @@ class JsonLines:
     """
 
     def __init__(self, file: epath.Path, start_step: int, evaluated: bool = True):
-        self._file, self._remote, self._uploaded = file, "://" in os.fspath(file), time.monotonic()
+        self._file, self._remote, self._uploaded = file, is_remote(file), time.monotonic()
         old = file.read_bytes() if file.exists() else b""
         kept = b"".join(
             line + b"\n"

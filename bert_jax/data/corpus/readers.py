@@ -19,6 +19,7 @@ from bert_jax.data.corpus.parsing import parse_block
 from bert_jax.data.corpus.source_formats import guess_format, need_libraries
 from bert_jax.data.corpus.text_blocks import Source, read_blocks
 from bert_jax.errors import UserError
+from bert_jax.files import is_remote
 
 FILE_FORMATS = ("text", "jsonl", "wikiextractor", "wikipedia", "warc", "gutenberg", "parquet", "arrow")
 
@@ -159,7 +160,7 @@ def _walk(directory: epath.Path) -> Iterator[epath.Path]:
 
 
 def _size_and_revision(path: epath.Path) -> tuple[int, int | float]:
-    if _is_local(os.fspath(path)):
+    if not is_remote(path):
         status = os.stat(path)
         return status.st_size, status.st_mtime_ns
     remote = path.stat()
@@ -175,7 +176,3 @@ def _describe_file(path: epath.Path, format: str) -> Source:
     format = guess_format(name, size) if format == "auto" else format
     need_libraries(name, format)
     return Source(name, format, size, str(revision))
-
-
-def _is_local(name: str) -> bool:
-    return "://" not in name

@@ -21,6 +21,7 @@ from bert_jax.data.preparation.beam_work import Work, telling
 from bert_jax.data.preparation.duplicate_search import banding_of, make_recorder
 from bert_jax.data.preparation.encoded_block_files import block_file, read_arrays, read_if_whole, write_arrays
 from bert_jax.data.preparation.progress import DUPLICATES
+from bert_jax.files import is_remote
 
 
 class RecordBlocks(apache_beam.DoFn):
@@ -92,7 +93,7 @@ class FoundDuplicates:
         return self._removals.of(source, offset)
 
     def _read(self, directory: str) -> Removals:
-        if "://" not in directory:
+        if not is_remote(directory):
             return Removals(pathlib.Path(directory))
         with tempfile.TemporaryDirectory() as name:  # the files stay mapped when their names are gone
             for file in FILES:

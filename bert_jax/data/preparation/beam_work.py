@@ -8,7 +8,7 @@ from etils import epath
 
 from bert_jax.data.store.manifest import Options
 from bert_jax.errors import UserError
-from bert_jax.files import write_atomically
+from bert_jax.files import is_remote, write_atomically
 
 FAILURES = "failure-*"
 """Names of the files, in the directory of the pipeline, that hold messages of steps."""
@@ -36,7 +36,7 @@ class Work:
     @property
     def scratch(self) -> str | None:
         """Where a worker keeps large files for a while: on the disk of the output, or its own if that is remote."""
-        return None if "://" in self.directory else self.directory
+        return None if is_remote(self.directory) else self.directory
 
 
 @contextlib.contextmanager

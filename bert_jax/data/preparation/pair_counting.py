@@ -22,7 +22,7 @@ from bert_jax.data.store.access import open_store
 from bert_jax.data.store.pair_counts import COUNTS, MANIFEST, PAIRS, CountedPairs
 from bert_jax.data.store.store import Store
 from bert_jax.errors import UserError
-from bert_jax.files import sealed, write_atomically
+from bert_jax.files import is_remote, sealed, write_atomically
 
 WIDEST = 20
 """Maximum window: the units of more would exceed 64 bits for a pair that occurs 2³⁶ times."""
@@ -40,7 +40,7 @@ def run_count(path: str, config: CountConfig) -> None:
         raise UserError(f"--window={config.window} must be from 1 to {WIDEST}; the paper's is 10")
     if not 0 <= config.held_out < 1:
         raise UserError(f"--held_out={config.held_out} must be from 0 to below 1")
-    if "://" in config.output:
+    if is_remote(config.output):
         raise UserError(f"--output={config.output} must be a local directory; copy the counts from there")
     output = pathlib.Path(config.output).expanduser()
     if output.exists() and (not output.is_dir() or any(output.iterdir())):

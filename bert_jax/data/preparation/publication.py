@@ -18,7 +18,7 @@ from bert_jax.data.preparation.source_hashes import with_hashes, without_hashes
 from bert_jax.data.preparation.writer import WriterState
 from bert_jax.data.store.access import open_store
 from bert_jax.data.store.manifest import VERSION, FileRecord, Manifest, Removed, dtype_for, hash_file, read_manifest
-from bert_jax.files import cache_directory, sealed, write_atomically
+from bert_jax.files import cache_directory, is_remote, sealed, write_atomically
 
 
 def finished(output: epath.Path, made_from: MadeFrom) -> Manifest:
@@ -30,7 +30,7 @@ def finished(output: epath.Path, made_from: MadeFrom) -> Manifest:
     manifest = read_manifest(output)
     present = MadeFrom(tokenizer=manifest.tokenizer, options=manifest.options, sources=without_hashes(manifest.sources))
     refuse_difference(f"{output} already holds a token store", present, made_from)
-    if is_local(output):
+    if not is_remote(output):
         open_store(output)
         forget_progress(pathlib.Path(output))
     print(f"{output} is already complete: {description(manifest)}")
@@ -53,7 +53,7 @@ def _with_licences(output: epath.Path, manifest: Manifest, made_from: MadeFrom) 
 
 def working_directory(output: epath.Path) -> pathlib.Path:
     """Return where the store is built: in place, or in the cache for a remote output, which cannot be appended to."""
-    if is_local(output):
+    if not is_remote(output):
         return pathlib.Path(output)
     name = hashlib.sha256(os.fspath(output).encode()).hexdigest()[:16]
     return cache_directory() / f"prepare-{name}"
@@ -88,7 +88,7 @@ def make_manifest(
 
 def publish(directory: pathlib.Path, output: epath.Path, manifest: Manifest) -> None:
     """Make the finished files a store: the manifest comes last, for a remote output after all other files."""
-    if is_local(output):
+    if not is_remote(output):
         write_manifest(output, manifest)
         forget_progress(directory)
         return
@@ -105,8 +105,3 @@ def write_manifest(output: epath.Path, manifest: Manifest) -> None:
     """Make the files in `output` a store."""
     text = json.dumps(sealed(to_dict(manifest)), indent=1) + "\n"
     write_atomically(output / "manifest.json", text.encode())
-
-
-def is_local(path: epath.Path) -> bool:
-    """Return whether a path is in the file system of this machine."""
-    return "://" not in os.fspath(path)

@@ -9,6 +9,7 @@ from absl import logging
 
 from bert_jax.console.progress_bar import progress_bar
 from bert_jax.data.store.manifest import SourceRecord, hash_file
+from bert_jax.files import is_remote
 
 SHOWN_BYTES = 1 << 30
 """Hashing this much takes longer than a second, so a progress bar is shown."""
@@ -38,7 +39,7 @@ def without_hashes(sources: tuple[SourceRecord, ...]) -> tuple[SourceRecord, ...
 
 
 def _hash(source: SourceRecord) -> str:
-    if source.format in ("tfds", "docs") or "://" in source.name:
+    if source.format in ("tfds", "docs") or is_remote(source.name):
         return ""
     path, found = pathlib.Path(source.name), ""
     try:

@@ -9,7 +9,7 @@ from bert_jax.data.store.fetched_files import FetchedFiles
 from bert_jax.data.store.manifest import read_manifest
 from bert_jax.data.store.store import Store
 from bert_jax.data.store.verification import verify
-from bert_jax.files import cache_directory
+from bert_jax.files import cache_directory, is_remote
 
 
 def open_store(path: str | os.PathLike[str], cache: str = "") -> Store:
@@ -25,7 +25,7 @@ def open_store(path: str | os.PathLike[str], cache: str = "") -> Store:
     """
     directory = epath.Path(path).expanduser()
     manifest = read_manifest(directory)
-    if "://" in os.fspath(directory):
+    if is_remote(directory):
         place = pathlib.Path(cache).expanduser() if cache else cache_directory()
         copy = FetchedFiles(directory, place / manifest.fingerprint, manifest)
         copy.fetch_tokenizer()

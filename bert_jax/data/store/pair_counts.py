@@ -15,7 +15,7 @@ import numpy as np
 
 from bert_jax.config.json_form import from_dict
 from bert_jax.errors import UserError
-from bert_jax.files import read_object, unsealed
+from bert_jax.files import is_remote, read_object, unsealed
 
 MANIFEST, PAIRS, COUNTS = "counts.json", "pairs.bin", "counts.bin"
 AGAIN = "count the pairs again with `bert-jax count`"
@@ -70,7 +70,7 @@ def open_pair_counts(directory: str) -> PairCounts:
     Raises:
       UserError: there are none, or they are damaged.
     """
-    if "://" in directory:
+    if is_remote(directory):
         raise UserError(f"{directory} is not a local directory; copy the counts to this machine")
     place = pathlib.Path(directory).expanduser()
     if not (place / MANIFEST).is_file():
