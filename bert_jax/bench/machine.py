@@ -6,6 +6,8 @@ import platform
 import re
 from typing import Any
 
+from bert_jax.data.preparation.workers import cores
+
 # Instruction sets that decide how fast matrix products are.
 FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "avx_vnni", "amx_tile", "amx_bf16")
 
@@ -27,11 +29,6 @@ def processor() -> str:
     if not name:
         return platform.processor() or platform.machine()
     return f"{name} (family {family}, model {model})" if family and model else name
-
-
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def load_average() -> float:

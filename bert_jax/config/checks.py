@@ -12,7 +12,7 @@ from bert_jax.config.mixtures import resolve_mixtures
 from bert_jax.config.model_checks import check_model
 from bert_jax.config.noise import check_noise
 from bert_jax.config.objective_checks import check_objective
-from bert_jax.config.ranges import need_positive, need_share
+from bert_jax.config.ranges import need_divisible, need_positive, need_share
 from bert_jax.config.watching import traced_steps
 from bert_jax.errors import UserError
 
@@ -97,13 +97,7 @@ def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:
         raise UserError(
             f"{prefix}sequence_length={phase.sequence_length} is too short for [CLS] A [SEP] B [SEP]; the minimum is 8"
         )
-    if phase.batch_size % phase.micro_batches:
-        low = phase.batch_size // phase.micro_batches * phase.micro_batches
-        near = " or ".join(str(n) for n in (low, low + phase.micro_batches) if n)
-        raise UserError(
-            f"{prefix}batch_size={phase.batch_size} is not divisible by {prefix}micro_batches={phase.micro_batches}; "
-            f"nearest: {near}"
-        )
+    need_divisible(prefix, "batch_size", phase.batch_size, phase.micro_batches)
     _check_ramp(prefix, phase)
     if phase.max_predictions is not None and not 0 < phase.max_predictions <= phase.sequence_length:
         raise UserError(

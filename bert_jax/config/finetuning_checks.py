@@ -6,7 +6,7 @@ from bert_jax.config.checks import check_mesh, check_optimizer, check_schedule
 from bert_jax.config.faults import check_host_faults
 from bert_jax.config.finetuning import FinetuneConfig, task_defaults
 from bert_jax.config.noise import check_noise
-from bert_jax.config.ranges import need_positive
+from bert_jax.config.ranges import need_divisible, need_positive
 from bert_jax.config.task_options import PACKED, check_task_data, check_task_options
 from bert_jax.config.teachers import check_task_distillation
 from bert_jax.errors import UserError, need_cloud_storage
@@ -73,7 +73,7 @@ def _check_numbers(config: FinetuneConfig) -> None:
                 raise UserError(f"{name}={value} must be positive")
     sizes = [("grid_batch_sizes", size) for size in config.grid_batch_sizes]
     for name, size in sizes if config.grid else [("batch_size", config.batch_size)]:
-        _check_divisible(name, size, config.micro_batches)
+        need_divisible("", name, size, config.micro_batches)
     for name, low, high in (("warmup_share", 0, 1), ("head_dropout", 0, 0.999), ("dropout", 0, 0.999)):
         value = getattr(config, name)
         if value is not None and not low <= value <= high:
@@ -125,10 +125,3 @@ def _check_head(config: FinetuneConfig) -> None:
             "train_encoder=True is for an encoder below a BiLSTM: give features=last too, or leave it out, since "
             "without features the encoder is trained anyway"
         )
-
-
-def _check_divisible(name: str, batch_size: int, micro_batches: int) -> None:
-    if batch_size % micro_batches:
-        down = batch_size // micro_batches * micro_batches
-        near = " or ".join(str(size) for size in (down, down + micro_batches) if size)
-        raise UserError(f"{name}={batch_size} is not divisible by micro_batches={micro_batches}; nearest: {near}")

@@ -14,6 +14,7 @@ from bert_jax.config import EmbeddingConfig
 from bert_jax.config.json_form import from_dict
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
+from bert_jax.formats.model_types.definition import flag
 from bert_jax.formats.safetensors_files import inside
 
 FILE, SETTINGS_FILE, PROMPTS_FILE = "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"
@@ -59,7 +60,7 @@ def read_embedding(directory: epath.Path, hidden_size: int, positions: int) -> E
     mode = _mode(pooling)
     length, lowercase = (
         _max_length(settings, directory, positions),
-        _flag(settings, "do_lower_case", directory / SETTINGS_FILE),
+        flag(settings, "do_lower_case", False, directory / SETTINGS_FILE),
     )
     if problems := [
         *([] if mode in POOLINGS.values() else [f"the pooling {mode:.60}"]),
@@ -129,10 +130,3 @@ def _max_length(settings: dict[str, Any], directory: epath.Path, positions: int)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 5:
         raise UserError(f"{file} has {key}={value!r:.40} where a whole number from 5 is expected")
     return int(min(value, positions))
-
-
-def _flag(values: dict[str, Any], key: str, file: epath.Path) -> bool:
-    value = values.get(key, False)
-    if not isinstance(value, bool):
-        raise UserError(f"{file} has {key}={value!r:.40} where true or false is expected")
-    return value

@@ -11,7 +11,7 @@ from bert_jax.models.generator_parameters import GENERATOR, Sharing, is_shareabl
 from bert_jax.models.kernels.contract import AttentionMask
 from bert_jax.models.packed_texts import PackedTexts
 from bert_jax.models.parameters import ParameterTable
-from bert_jax.models.protocol import EncoderOutput, Params
+from bert_jax.models.protocol import EncoderOutput, Params, encoder_inputs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Electra:
     ) -> jax.Array:
         """Return float32 [B, M, V], the generator's logits of the words at the masked_positions of a batch."""
         params, texts = self.generator_params(params), PackedTexts.of(batch)
-        encoded = self.generator.read(params, *_inputs(batch), batch["masked_positions"], dropout_key, texts)
+        encoded = self.generator.read(params, *encoder_inputs(batch), batch["masked_positions"], dropout_key, texts)
         return self.generator.mlm_logits(params, batch, encoded)
 
     def replaced_token_logits(
@@ -110,7 +110,7 @@ class Electra:
     ) -> jax.Array:
         """Return float32 [B, L] of the discriminator: positive where a token of the batch seems to be replaced."""
         params, texts = self.discriminator_params(params), PackedTexts.of(batch)
-        encoded = self.discriminator.encode(params, *_inputs(batch), dropout_key, texts=texts)
+        encoded = self.discriminator.encode(params, *encoder_inputs(batch), dropout_key, texts=texts)
         return self.discriminator.replaced_token_logits(params, batch, encoded)
 
     def encode(
@@ -128,7 +128,3 @@ class Electra:
         return self.discriminator.encode(
             params, input_ids, token_type_ids, attention_mask, dropout_key, collect=collect, texts=texts
         )
-
-
-def _inputs(batch: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
-    return batch["input_ids"], batch["token_type_ids"], batch["attention_mask"]

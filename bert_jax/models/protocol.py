@@ -1,6 +1,6 @@
 """The interface through which the rest of the framework uses a model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -100,6 +100,11 @@ class Model(Protocol):
           collect: also return the output of every layer and its attention probabilities.
         """
         ...
+
+
+def encoder_inputs(batch: Mapping[str, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return what `Model.encode` reads of a batch, in its order: int32 [B, L] ids, token types and mask."""
+    return batch["input_ids"], batch["token_type_ids"], batch["attention_mask"]
 
 
 def arrays(module: nnx.Module) -> Params:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from bert_jax.config import ObjectiveConfig
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.packed_texts import PackedTexts
+from bert_jax.models.protocol import encoder_inputs
 from bert_jax.models.span_boundary import SpanBoundaries
 from bert_jax.objectives import masked_language_model, next_sentence
 from bert_jax.objectives.objective import Batch, Sums, Term
@@ -60,7 +61,7 @@ class PretrainingObjective:
         return found
 
     def sums(self, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
-        model, inputs = self.model, (batch["input_ids"], batch["token_type_ids"], batch["attention_mask"])
+        model, inputs = self.model, encoder_inputs(batch)
         texts, spans = PackedTexts.of(batch), "span_boundary" in model.parts and self.weights.span_boundary_weight > 0
         if spans:
             encoded = model.encode(params, *inputs, dropout_key, texts=texts)

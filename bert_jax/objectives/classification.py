@@ -12,7 +12,7 @@ def loss_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
     Args:
       logits: [B, C]; here and below B stands for [B, T] where T sequences share a row.
       labels: [B] int32.
-      weights: [B] float32, 0 for rows that only fill the batch.
+      weights: [B] float32, 0 for what does not count, such as rows that only fill the batch.
 
     Returns:
       Losses (cross-entropy) in nats.

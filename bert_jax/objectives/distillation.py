@@ -12,7 +12,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.chosen_positions import gather_positions
 from bert_jax.models.packed_texts import PackedTexts
-from bert_jax.models.protocol import EncoderOutput, Params
+from bert_jax.models.protocol import EncoderOutput, Params, encoder_inputs
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives import masked_language_model, soft_targets, state_matching
 from bert_jax.objectives.bert_pretraining import MASKED_WORDS
@@ -87,7 +87,7 @@ class DistillationObjective:
     def sums(self, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
         assert self.teacher_params is not None, "`reading` comes first"
         options, texts = self.options, PackedTexts.of(batch)
-        inputs, collect = _inputs(batch), bool(options.hidden_weight or options.attention_weight)
+        inputs, collect = encoder_inputs(batch), bool(options.hidden_weight or options.attention_weight)
         student = self.model.encode(params, *inputs, dropout_key, collect, texts)
         teacher = self.teacher.encode(self.teacher_params, *inputs, None, collect, texts)
         tokens = batch["attention_mask"].astype(jnp.float32)
@@ -152,7 +152,3 @@ def compared_layers(options: DistillationConfig, student: ModelConfig, teacher: 
         f"objective.distillation.layers={','.join(map(str, options.layers)) or '()'} must name a layer of the teacher, "
         f"0 to {theirs - 1}, for each of the {ours} layers of the student"
     )
-
-
-def _inputs(batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
-    return batch["input_ids"], batch["token_type_ids"], batch["attention_mask"]

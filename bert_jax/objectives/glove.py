@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from bert_jax.config.static_vectors import StaticVectorsConfig
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.protocol import encoder_inputs
 from bert_jax.objectives.objective import Batch, Sums, Term
 
 COUNTS = Term(name="glove", label="counts", title="GloVe", unit="squared error of log counts", panels=("loss",))
@@ -33,7 +34,7 @@ class GloveObjective:
 
     def sums(self, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
         ids, weights = batch["input_ids"], self._weights(batch)
-        encoded = self.model.encode(params, ids, batch["token_type_ids"], batch["attention_mask"], dropout_key)
+        encoded = self.model.encode(params, *encoder_inputs(batch), dropout_key)
         scores = self.model.context_scores(params, encoded, ids)
         of_words, of_neighbours = self.model.context_biases(params, ids)
         scores += of_words[:, :, None] + of_neighbours[:, None, :]

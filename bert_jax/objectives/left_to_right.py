@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.packed_texts import PackedTexts
+from bert_jax.models.protocol import encoder_inputs
 from bert_jax.objectives import masked_language_model
 from bert_jax.objectives.objective import Batch, Sums, Term
 
@@ -35,6 +36,5 @@ class LeftToRightObjective:
         return {NEXT_WORDS.name: jnp.sum(batch["masked_weights"])}
 
     def sums(self, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
-        inputs = batch["input_ids"], batch["token_type_ids"], batch["attention_mask"]
-        encoded = self.model.encode(params, *inputs, dropout_key, texts=PackedTexts.of(batch))
+        encoded = self.model.encode(params, *encoder_inputs(batch), dropout_key, texts=PackedTexts.of(batch))
         return {NEXT_WORDS.name: masked_language_model.model_sums(self.model, params, batch, encoded)}

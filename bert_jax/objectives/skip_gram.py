@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.protocol import encoder_inputs
 from bert_jax.objectives.objective import Batch, Sums, Term
 
 NEIGHBOURS = Term(name="skip_gram", label="neighbours", title="Skip-gram", unit="nats per pair", panels=("loss",))
@@ -30,7 +31,7 @@ class SkipGramObjective:
 
     def sums(self, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
         ids, pairs = batch["input_ids"], _pairs(batch)
-        encoded = self.model.encode(params, ids, batch["token_type_ids"], batch["attention_mask"], dropout_key)
+        encoded = self.model.encode(params, *encoder_inputs(batch), dropout_key)
         near = jax.nn.softplus(-self.model.context_scores(params, encoded, ids))
         drawn = jax.nn.softplus(self.model.context_scores(params, encoded, batch["negatives"]))
         of_a_pair = near + self.negatives * jnp.mean(drawn, axis=2, keepdims=True)

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from bert_jax.objectives import classification
 from bert_jax.objectives.objective import Sums
 
 
@@ -17,11 +18,7 @@ def loss_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
     Returns:
       Losses in nats; the weight is the number of words.
     """
-    counted = word_weights(labels, weights)
-    log_probabilities = jax.nn.log_softmax(logits.astype(jnp.float32))
-    losses = -jnp.take_along_axis(log_probabilities, jnp.maximum(labels, 0)[:, :, None], axis=-1)[:, :, 0]
-    correct = jnp.argmax(logits, axis=-1) == labels
-    return Sums(jnp.sum(counted * losses), jnp.sum(counted), jnp.sum(counted * correct))
+    return classification.loss_sums(logits, jnp.maximum(labels, 0), word_weights(labels, weights))
 
 
 def word_weights(labels: jax.Array, weights: jax.Array) -> jax.Array:

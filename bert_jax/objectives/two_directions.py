@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.protocol import EncoderOutput
+from bert_jax.models.protocol import EncoderOutput, encoder_inputs
 from bert_jax.objectives import masked_language_model
 from bert_jax.objectives.left_to_right import NEXT_WORDS
 from bert_jax.objectives.objective import Batch, Sums, Term
@@ -37,7 +37,7 @@ class TwoDirectionsObjective:
         return {term.name: pairs for term in self.terms}
 
     def sums(self, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
-        inputs = batch["input_ids"], batch["token_type_ids"], batch["attention_mask"]
+        inputs = encoder_inputs(batch)
         encoded = self.model.encode(params, *inputs, dropout_key)
         places = batch["masked_positions"]
         before = {"masked_positions": places + 1, "masked_ids": jnp.take_along_axis(inputs[0], places, axis=1)}

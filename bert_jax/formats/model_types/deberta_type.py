@@ -7,7 +7,7 @@ from etils import epath
 from bert_jax.config import DisentangledConfig, ModelConfig
 from bert_jax.config.disentangled_checks import check_disentangled
 from bert_jax.errors import UserError
-from bert_jax.formats.model_types.definition import HEADS, TASKS, HeadKind, ModelType, like_bert
+from bert_jax.formats.model_types.definition import HEADS, TASKS, HeadKind, ModelType, flag, like_bert
 
 _SIZES = {
     "vocab_size": ("vocab_size", 50_265),
@@ -74,7 +74,7 @@ def _read_second(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
     options = DisentangledConfig(
         **_distances(values, file),
         buckets=buckets if buckets > 0 else None,
-        shared_projections=_flag(values, "share_att_key", False, file),
+        shared_projections=flag(values, "share_att_key", False, file),
         table_norm=norm == "layer_norm",
     )
     return _checked(_options(values, _SECOND_SIZES, file), options, file)
@@ -106,13 +106,13 @@ def _options(values: dict[str, Any], sizes: dict[str, tuple[str, int]], file: ep
         "type_vocab_size": types,
         "pair_head": False,
         "pooler": _POOLERS[pooler],
-        "positions": "learned" if _flag(values, "position_biased_input", True, file) else "none",
+        "positions": "learned" if flag(values, "position_biased_input", True, file) else "none",
     }
 
 
 def _distances(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
     """Return which terms the scores have, and the distance from which on all are alike."""
-    if not _flag(values, "relative_attention", False, file):
+    if not flag(values, "relative_attention", False, file):
         raise UserError(
             f"{file} has relative_attention=false: a DeBERTa without relative positions, which no published model is"
         )
@@ -124,13 +124,6 @@ def _distances(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
     farthest = _number(values, "max_relative_positions", -1, file)
     longest = _number(values, "max_position_embeddings", 512, file)
     return {"terms": _TERMS[found], "max_distance": farthest if farthest > 0 else longest}
-
-
-def _flag(values: dict[str, Any], key: str, usual: bool, file: epath.Path) -> bool:
-    found = values.get(key, usual)
-    if not isinstance(found, bool):
-        raise UserError(f"{file} has {key}={found!r:.40} where true or false is expected")
-    return found
 
 
 def _number(values: dict[str, Any], key: str, usual: int, file: epath.Path) -> int:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from etils import epath
 
 from bert_jax.config import ModelConfig
+from bert_jax.errors import UserError
 
 HeadKind = Literal["classification", "regression", "choice", "span", "tagging"]
 
@@ -112,3 +113,15 @@ class ModelType:
 def like_bert(model: ModelConfig, *differing: str) -> bool:
     """Return whether a model differs from BERT in no options other than these."""
     return model.padding_id is None and set(model.beyond_bert) <= set(differing) and model.norm_position == "post"
+
+
+def flag(values: dict[str, Any], key: str, usual: bool, file: epath.Path) -> bool:
+    """Return a value of a JSON object that must be true or false, `usual` where it is missing.
+
+    Raises:
+      UserError: it is something else; names `file`, which the object was read from.
+    """
+    found = values.get(key, usual)
+    if not isinstance(found, bool):
+        raise UserError(f"{file} has {key}={found!r:.40} where true or false is expected")
+    return found

@@ -6,7 +6,7 @@ from etils import epath
 
 from bert_jax.config import ModelConfig
 from bert_jax.errors import UserError
-from bert_jax.formats.model_types.definition import TASKS, ModelType
+from bert_jax.formats.model_types.definition import TASKS, ModelType, flag
 
 _SIZES = {
     "vocab_size": ("vocab_size", 50_368),
@@ -66,22 +66,15 @@ def _read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
     return {
         **_FORM,
         "pair_head": False,
-        "norm_bias": _flag(values, "norm_bias", file),
+        "norm_bias": flag(values, "norm_bias", False, file),
         "use_bias": _biases(values, file),
         **_windows(values, file),
         **_rotary(values, file),
     }
 
 
-def _flag(values: dict[str, Any], key: str, file: epath.Path) -> bool:
-    found = values.get(key, False)
-    if not isinstance(found, bool):
-        raise UserError(f"{file} has {key}={found!r:.40} where true or false is expected")
-    return found
-
-
 def _biases(values: dict[str, Any], file: epath.Path) -> bool:
-    found = {key: _flag(values, key, file) for key in _BIASES}
+    found = {key: flag(values, key, False, file) for key in _BIASES}
     if len(set(found.values())) > 1:
         shown = ", ".join(f"{key}={value}" for key, value in found.items())
         raise UserError(f"{file} has {shown}; only all of them or none is supported")
