@@ -22,19 +22,8 @@ from bert_jax.models.kernels import xla
 from bert_jax.models.kernels.choice import attention_kernel
 from bert_jax.models.kernels.contract import AttentionKernel, AttentionMask
 from bert_jax.models.layer_loop import scans
-from bert_jax.models.layers import (
-    AddBias,
-    Norm,
-    NormForm,
-    fused_layer_norm,
-    gelu_erf,
-    gelu_tanh,
-    make_norm,
-    plain_bias,
-    plain_layer_norm,
-    product_bias,
-    relu,
-)
+from bert_jax.models.layers import AddBias, gelu_erf, gelu_tanh, plain_bias, product_bias, relu
+from bert_jax.models.norms import Norm, NormForm, fused_layer_norm, make_norm, plain_layer_norm
 from bert_jax.models.parameters import ParameterTable
 from bert_jax.models.permutation import Permutation
 from bert_jax.models.positions import random_positions, sinusoidal_positions

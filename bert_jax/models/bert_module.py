@@ -14,8 +14,9 @@ from bert_jax.models.context_words import ContextBiases, ContextWords
 from bert_jax.models.embeddings import Embeddings
 from bert_jax.models.heads import MaskedLanguageModelHead, ReplacedTokenHead
 from bert_jax.models.kernels.contract import AttentionMask
-from bert_jax.models.layers import LayerNorm, Linear, Norm
+from bert_jax.models.layers import Linear
 from bert_jax.models.mask_decoder import MaskDecoder
+from bert_jax.models.norms import LayerNorm, Norm
 from bert_jax.models.packed_texts import PackedTexts
 from bert_jax.models.permutation import Permutation
 from bert_jax.models.pooling import pool

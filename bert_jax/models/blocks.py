@@ -12,7 +12,8 @@ from bert_jax.models.attention import SelfAttention
 from bert_jax.models.disentangled import DisentangledAttention, RelativePositions
 from bert_jax.models.kernels.contract import AttentionKernel, AttentionMask
 from bert_jax.models.kernels.gated import gated
-from bert_jax.models.layers import Norm, dropout, make_norm
+from bert_jax.models.layers import dropout
+from bert_jax.models.norms import Norm, make_norm
 from bert_jax.models.relative_positions import Rotary
 
 

@@ -11,7 +11,8 @@ from jax.ad_checkpoint import checkpoint_name
 from bert_jax.config import ModelConfig
 from bert_jax.models.embeddings import position_vectors
 from bert_jax.models.kernels.contract import AttentionKernel, AttentionMask
-from bert_jax.models.layers import LayerNorm, Linear, dropout, truncated_normal
+from bert_jax.models.layers import Linear, dropout, truncated_normal
+from bert_jax.models.norms import LayerNorm
 
 
 def relative_rows(length: int, max_distance: int, buckets: int | None) -> np.ndarray:

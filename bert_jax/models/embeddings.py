@@ -9,7 +9,8 @@ import numpy as np
 from flax import nnx
 
 from bert_jax.config import ModelConfig
-from bert_jax.models.layers import Linear, Norm, dropout, make_norm, truncated_normal
+from bert_jax.models.layers import Linear, dropout, truncated_normal
+from bert_jax.models.norms import Norm, make_norm
 from bert_jax.models.word_table import look_up
 
 

@@ -9,7 +9,8 @@ from flax import nnx
 
 from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.models.bert_parameters import POOLED
-from bert_jax.models.layers import Linear, Norm, affine, dropout, like, make_norm, truncated_normal
+from bert_jax.models.layers import Linear, affine, dropout, like, truncated_normal
+from bert_jax.models.norms import Norm, make_norm
 from bert_jax.models.pooling import pool
 from bert_jax.models.protocol import Encoded, EncoderOutput, ReadStates
 from bert_jax.models.word_losses import WordLosses, word_losses

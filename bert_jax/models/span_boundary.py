@@ -15,7 +15,8 @@ from bert_jax.models.bert_parameters import SPAN_PLACE_SIZE, SPAN_PLACES
 from bert_jax.models.chosen_positions import gather_positions
 from bert_jax.models.embeddings import Embedding, position_vectors
 from bert_jax.models.heads import MaskedLanguageModelHead
-from bert_jax.models.layers import Linear, Norm, make_norm, truncated_normal
+from bert_jax.models.layers import Linear, truncated_normal
+from bert_jax.models.norms import Norm, make_norm
 
 
 @jax.tree_util.register_dataclass

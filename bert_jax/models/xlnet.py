@@ -11,7 +11,8 @@ from bert_jax.config import ModelConfig
 from bert_jax.models.embeddings import Embedding
 from bert_jax.models.kernels.contract import AttentionKernel
 from bert_jax.models.kernels.gated import gated
-from bert_jax.models.layers import Norm, dropout, make_norm, truncated_normal
+from bert_jax.models.layers import dropout, truncated_normal
+from bert_jax.models.norms import Norm, make_norm
 from bert_jax.models.word_table import look_up
 from bert_jax.models.xlnet_attention import Relations, RelativeAttention
 

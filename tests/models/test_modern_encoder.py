@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from modern_model import MODERN, PUBLISHED, PUBLISHED_LARGE, rows
-from small_model import FLOAT32, SMALL, compiled, perturbed
+from small_model import FLOAT32, SMALL, compiled, encoder_gradient, perturbed
 
 from bert_jax.config import ComputeConfig, Config, DataConfig, HeadConfig, ModelConfig, PhaseConfig
 from bert_jax.config.checks import check
@@ -21,7 +21,7 @@ from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import bert_parameters
 from bert_jax.models.feed_forward import GatedFeedForward
 from bert_jax.models.kernels.contract import AttentionMask
-from bert_jax.models.layers import LayerNorm, RmsNorm
+from bert_jax.models.norms import LayerNorm, RmsNorm
 from bert_jax.models.packed_texts import PackedTexts
 from bert_jax.models.parameters import total_size
 from bert_jax.models.relative_positions import Rotary, alibi_bias, alibi_slopes
@@ -108,13 +108,7 @@ def test_a_gated_network_multiplies_by_its_gate():
 
 def losses(config: ModelConfig, compute: ComputeConfig, params=None):
     """Parameters, loss and gradients, with dropout, of an encoder without heads."""
-    model, batch = BertForPreTraining(config, compute, ()), rows(13, (13, 9))
-    params = params or perturbed(model)
-
-    def loss(params):
-        return jnp.sum(jnp.sin(model.encode(params, *batch, dropout_key=jax.random.key(5)).last_hidden_state))
-
-    return params, *compiled(jax.value_and_grad(loss))(params)
+    return encoder_gradient(BertForPreTraining(config, compute, ()), rows(13, (13, 9)), params)
 
 
 PATTERNS = {

@@ -11,7 +11,8 @@ from small_model import FLOAT32, SMALL, compiled, make_batch, perturbed
 from bert_jax.config import ComputeConfig, Config, MeshConfig
 from bert_jax.devices import sharding
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.layers import fused_layer_norm, plain_bias, plain_layer_norm, product_bias
+from bert_jax.models.layers import plain_bias, product_bias
+from bert_jax.models.norms import fused_layer_norm, plain_layer_norm
 from bert_jax.models.products import cpu_product, plain_product, tpu_product
 from bert_jax.models.word_losses import word_losses
 from bert_jax.objectives.bert_pretraining import PretrainingObjective
