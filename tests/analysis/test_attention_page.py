@@ -32,11 +32,6 @@ document.querySelector('text[data-side="query"][data-place="2"]').dispatchEvent(
 
 
 @pytest.fixture(scope="module")
-def model():
-    return loaded(stored_model())
-
-
-@pytest.fixture(scope="module")
 def maps() -> AttentionMaps:
     """Two layers of two heads over three tokens; in head 1 of layer 2 token 3 gives 25, 0 and 75 %."""
     weights = np.full((2, 2, 3, 3), 1 / 3)

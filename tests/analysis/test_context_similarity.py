@@ -5,8 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from loaded_model import loaded
-from pretrained_model import CONFIG, TOKENIZER, stored_model, write_workdir
+from pretrained_model import CONFIG, TOKENIZER, write_workdir
 
 from bert_jax import cli
 from bert_jax.analysis import similarity, word_senses
@@ -21,11 +20,6 @@ TEXTS = [
     "old dogs and cats flew on a tree",
     "birds sat in the old tree",
 ] * 5
-
-
-@pytest.fixture(scope="module")
-def model():
-    return loaded(stored_model())
 
 
 def cosine(x: np.ndarray, y: np.ndarray) -> float:
@@ -80,7 +74,7 @@ def test_a_word_in_different_contexts_has_the_self_similarity_of_a_loop(model):
         np.testing.assert_allclose(result.explained_variance[0, layer], wanted, atol=1e-5)
 
 
-def test_known_answers():
+def test_equal_vectors_have_similarity_one_and_those_at_right_angles_none():
     random = np.random.default_rng(0)
     same = np.tile(random.standard_normal((1, 2, 8)), (5, 1, 1))
     for measure in (mean_cosine, explained_variance, intra_sentence_similarity):

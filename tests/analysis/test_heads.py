@@ -32,11 +32,6 @@ TREE = """# text = the cats sat .
 """
 
 
-@pytest.fixture(scope="module")
-def model():
-    return loaded(stored_model())
-
-
 def one_hot(keys: list[int]) -> np.ndarray:
     return np.eye(len(keys))[keys]
 

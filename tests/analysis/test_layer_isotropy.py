@@ -2,24 +2,13 @@
 
 import numpy as np
 import pytest
-from loaded_model import loaded
-from pretrained_model import CONFIG, WORDS, stored_model
+from pretrained_model import CONFIG, random_texts
 
 from bert_jax.analysis import isotropy
 from bert_jax.analysis.layer_states import layer_isotropy
 from bert_jax.analysis.layer_states.layer_isotropy import CosineSums, partition_score
 from bert_jax.analysis.layer_states.moments import Moments
 from bert_jax.errors import UserError
-
-
-def texts(count: int) -> list[str]:
-    random = np.random.default_rng(0)
-    return [" ".join(random.choice(WORDS[5:16], random.integers(3, 12))) for _ in range(count)]
-
-
-@pytest.fixture(scope="module")
-def model():
-    return loaded(stored_model())
 
 
 def test_moments_of_parts_are_those_of_the_whole_even_far_from_zero():
@@ -93,7 +82,7 @@ def test_the_partition_function_equals_a_direct_transcription():
 
 
 def test_the_layers_of_a_model_are_measured(model):
-    lines = texts(30)
+    lines = random_texts(30)
     result = isotropy(model, lines, progress=False)
     encoding = model.encode(lines, layers="all")
     mask = encoding.attention_mask[:, :, None]
@@ -115,14 +104,14 @@ def test_the_layers_of_a_model_are_measured(model):
 
 
 def test_vectors_that_are_all_the_same_have_no_dimensions(model):
-    result = isotropy(model, texts(12), vectors="cls", progress=False)
+    result = isotropy(model, random_texts(12), vectors="cls", progress=False)
     np.testing.assert_allclose(result.cosine[0], 1.0, rtol=1e-6)  # the embedding of [CLS]
     assert not result.spectrum[0].any() and np.isnan(result.effective_dimensions[0])
     assert (result.effective_dimensions[1:] >= 1).all() and (result.effective_dimensions[1:] <= 11).all()
 
 
 def test_a_stream_gives_what_a_list_gives_up_to_the_pairs_between_windows(model, monkeypatch):
-    lines = texts(24)
+    lines = random_texts(24)
     whole = isotropy(model, lines, progress=False)
     monkeypatch.setattr(layer_isotropy, "WINDOW", 8)
     streamed = isotropy(model, iter(lines), progress=False)

@@ -7,7 +7,7 @@ import numpy as np
 import numpy_bert
 import pytest
 from loaded_model import loaded
-from pretrained_model import CONFIG, PARTS, TOKENIZER, WORDS, stored_model
+from pretrained_model import CONFIG, PARTS, TOKENIZER, random_texts, stored_model
 
 from bert_jax.analysis import cka, draw_pruning, keep_layers, prune
 from bert_jax.analysis.masked_words import mask_words, word_scores
@@ -16,11 +16,6 @@ from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel
 
 SMALL = dataclasses.replace(CONFIG, num_layers=3)
-
-
-def texts(count: int, seed: int = 0) -> list[str]:
-    random = np.random.default_rng(seed)
-    return [" ".join(random.choice(WORDS[5:16], random.integers(3, 12))) for _ in range(count)]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +44,7 @@ def with_redundant_layer(norm_position: str, layer: int) -> PretrainedModel:
 @pytest.mark.parametrize("norm_position, layer", [("pre", 0), ("post", 2)])
 def test_a_layer_that_adds_nothing_goes_first(norm_position, layer):
     model = with_redundant_layer(norm_position, layer)
-    result = prune(model, texts(24), 1, draws=1, batch_size=16, progress=False)
+    result = prune(model, random_texts(24), 1, draws=1, batch_size=16, progress=False)
     guided = result.curves[0]
     assert guided.layers[1] == tuple(other for other in range(3) if other != layer)
     np.testing.assert_allclose(guided.similarity[:2], 1.0, atol=1e-5)
@@ -59,7 +54,7 @@ def test_a_layer_that_adds_nothing_goes_first(norm_position, layer):
 
 
 def test_orders_and_measures_of_a_removal(model):
-    given = texts(30)
+    given = random_texts(30)
     result = prune(model, iter(given), 1, draws=2, batch_size=8, progress=False)
     assert [curve.order for curve in result.curves] == ["cka", "top", "random", "random"]
     assert result.curves[1].layers == ((0, 1, 2), (0, 1), (0,)) and result.depths == [3, 2, 1]
@@ -76,7 +71,7 @@ def test_orders_and_measures_of_a_removal(model):
 
 
 def test_losses_are_those_of_numpy_with_the_layers_that_are_kept(model):
-    masked = mask_words(model, texts(9), seed=3)
+    masked = mask_words(model, random_texts(9), seed=3)
     assert masked is not None
     arrays = masked.arrays
     params = jax.tree.map(np.array, jax.device_get(keep_layers(model, [2, 0]).params))
@@ -91,7 +86,7 @@ def test_losses_are_those_of_numpy_with_the_layers_that_are_kept(model):
 
 
 def test_masks_hide_fifteen_percent_of_the_words_whatever_comes_with_them(model):
-    given = texts(12)
+    given = random_texts(12)
     masked = mask_words(model, given, seed=1)
     assert masked is not None
     for row, text in enumerate(given):
@@ -116,7 +111,7 @@ def test_a_score_is_measured_once_for_every_set_of_layers(model):
         seen.append(np.asarray(pruned.params["encoder"]["attention"]["query"]["bias"]).tobytes())
         return float(pruned.config.num_layers)
 
-    result = prune(model, texts(10), 1, draws=3, score=score, score_name="layers", progress=False)
+    result = prune(model, random_texts(10), 1, draws=3, score=score, score_name="layers", progress=False)
     assert len(seen) == len(set(seen)) == len({layers for curve in result.curves for layers in curve.layers})
     for curve in result.curves:
         np.testing.assert_array_equal(curve.score, [3, 2, 1])
@@ -125,7 +120,7 @@ def test_a_score_is_measured_once_for_every_set_of_layers(model):
 
 def test_a_model_without_a_head_for_words_is_pruned_by_cka_alone():
     bare = loaded(stored_model(dataclasses.replace(SMALL, num_layers=2), ("pooler",)))
-    result = prune(bare, texts(8), 1, draws=0, progress=False)
+    result = prune(bare, random_texts(8), 1, draws=0, progress=False)
     assert np.isnan(result.curves[0].mlm_accuracy).all() and np.isfinite(result.curves[0].similarity).all()
     assert result.predictions == 0 and len(draw_pruning(result).axes) == 2
 
@@ -146,7 +141,7 @@ def shaped(**changes) -> PretrainedModel:
 def test_layers_that_are_not_interchangeable_are_refused(config: dict, message: str):
     assert dataclasses.replace(ModelConfig(), **config) != ModelConfig()
     with pytest.raises(UserError, match=message):
-        prune(shaped(**config), texts(8), 1)
+        prune(shaped(**config), random_texts(8), 1)
     with pytest.raises(UserError, match=message):
         keep_layers(shaped(**config), [0])
 
@@ -154,15 +149,15 @@ def test_layers_that_are_not_interchangeable_are_refused(config: dict, message: 
 def test_bad_input_is_one_clear_error(model):
     for depth in (0, -1, 3, 7):
         with pytest.raises(UserError, match=f"depth={depth} must be at least 1 and below the 3 layers"):
-            prune(model, texts(8), depth)
+            prune(model, random_texts(8), depth)
     with pytest.raises(UserError, match="at least 8 texts.*not 7"):
-        prune(model, texts(7), 1)
+        prune(model, random_texts(7), 1)
     with pytest.raises(UserError, match="at least 8 texts.*not 1"):
         prune(model, "one text", 1)
     with pytest.raises(UserError, match="draws=-1"):
-        prune(model, texts(8), 1, draws=-1)
+        prune(model, random_texts(8), 1, draws=-1)
     with pytest.raises(UserError, match="vectors='max'"):
-        prune(model, texts(8), 1, vectors="max")  # pyright: ignore[reportArgumentType]
+        prune(model, random_texts(8), 1, vectors="max")  # pyright: ignore[reportArgumentType]
     with pytest.raises(UserError, match="has the layers 0 to 2, and no layer 3"):
         keep_layers(model, [0, 3])
     with pytest.raises(UserError, match="leaves no layer"):

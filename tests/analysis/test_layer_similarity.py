@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from loaded_model import loaded
-from pretrained_model import CONFIG, TOKENIZER, WORDS, stored_model
+from pretrained_model import CONFIG, TOKENIZER, WORDS, random_texts, stored_model
 
 from bert_jax.analysis import cka
 from bert_jax.analysis.layer_states import layer_similarity
@@ -14,16 +14,6 @@ from bert_jax.errors import UserError
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer
 
 WORD = WORDS[5:16]
-
-
-def texts(count: int, seed: int = 0) -> list[str]:
-    random = np.random.default_rng(seed)
-    return [" ".join(random.choice(WORD, random.integers(3, 12))) for _ in range(count)]
-
-
-@pytest.fixture(scope="module")
-def model():
-    return loaded(stored_model())
 
 
 def u_centred(states: np.ndarray) -> np.ndarray:
@@ -108,7 +98,7 @@ def test_a_constant_representation_has_no_similarity():
 
 @pytest.mark.parametrize("vectors", ["mean", "cls"])
 def test_the_layers_of_a_model_are_compared_by_their_vectors(model, vectors):
-    lines, size = texts(25), 12
+    lines, size = random_texts(25), 12
     result = cka(model, lines, vectors=vectors, minibatch=size, progress=False)
     encoding = model.encode(lines, layers="all")
     mask = encoding.attention_mask[:, :, None]
@@ -150,14 +140,14 @@ def test_models_of_different_depth_are_compared_layer_by_layer(model):
     import dataclasses
 
     small = loaded(stored_model(dataclasses.replace(CONFIG, num_layers=2)))
-    result = cka(model, texts(16), small, minibatch=8, progress=False)
+    result = cka(model, random_texts(16), small, minibatch=8, progress=False)
     assert result.matrix.shape == (CONFIG.num_layers + 1, 3) and np.isfinite(result.matrix).all()
     assert result.models == (model.path, small.path)
 
 
 def test_a_stream_is_read_window_by_window(model, monkeypatch):
     monkeypatch.setattr(layer_similarity, "WINDOW", 8)
-    lines, ahead, seen = texts(40), [], []
+    lines, ahead, seen = random_texts(40), [], []
 
     def stream():
         for line in lines:
@@ -179,7 +169,7 @@ def test_a_stream_is_read_window_by_window(model, monkeypatch):
 
 
 def test_few_texts_are_one_minibatch(model):
-    assert cka(model, texts(5), minibatch=256, progress=False).texts == 5
+    assert cka(model, random_texts(5), minibatch=256, progress=False).texts == 5
 
 
 @pytest.mark.parametrize(
@@ -202,5 +192,5 @@ def test_tokens_of_different_tokenizers_are_not_compared(model):
     other = loaded(stored_model(tokenizer=WordPieceTokenizer([*WORDS[:-1], "new"], lowercase=True)))
     assert TOKENIZER.fingerprint != other.tokenizer.fingerprint
     with pytest.raises(UserError, match="have different tokenizers; use vectors='mean' or 'cls'"):
-        cka(model, texts(8), other, vectors="token", progress=False)
-    assert np.isfinite(cka(model, texts(8), other, progress=False).matrix).all()
+        cka(model, random_texts(8), other, vectors="token", progress=False)
+    assert np.isfinite(cka(model, random_texts(8), other, progress=False).matrix).all()

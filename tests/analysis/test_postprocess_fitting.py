@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from loaded_model import loaded
-from pretrained_model import CONFIG, WORDS, stored_model
+from pretrained_model import CONFIG, random_texts, stored_model
 
 import bert_jax
 from bert_jax.analysis import fit_postprocess
@@ -20,27 +20,17 @@ RANK = SIZE - 1
 """Directions in which vectors of the last layer can vary: Σ (x - bias) / scale = 0 for what a LayerNorm returns."""
 
 
-def texts(count: int, seed: int = 0) -> list[str]:
-    random = np.random.default_rng(seed)
-    return [" ".join(random.choice(WORDS[5:22], random.integers(3, 12))) for _ in range(count)]
-
-
-@pytest.fixture(scope="module")
-def model():
-    return loaded(stored_model())
-
-
 @pytest.fixture(scope="module")
 def whitening(model):
-    return fit_postprocess(model, texts(60), progress=False)
+    return fit_postprocess(model, random_texts(60), progress=False)
 
 
 def test_whitened_vectors_have_mean_zero_and_the_identity_covariance(model, whitening):
-    vectors = model.embed(texts(60), postprocess=whitening)
+    vectors = model.embed(random_texts(60), postprocess=whitening)
     # In float32, on vectors of a condition number of some hundreds.
     np.testing.assert_allclose(vectors.mean(0), 0.0, atol=1e-3)
     np.testing.assert_allclose(np.cov(vectors.T), np.eye(RANK), atol=2e-3)
-    before = model.embed(texts(60))
+    before = model.embed(random_texts(60))
     norm = model.params["encoder"]["feed_forward_norm"]
     sums = np.sum((before - np.asarray(norm["bias"][-1])) / np.asarray(norm["scale"][-1]), axis=1)
     np.testing.assert_allclose(sums, 0.0, atol=1e-4)
@@ -49,9 +39,9 @@ def test_whitened_vectors_have_mean_zero_and_the_identity_covariance(model, whit
 
 
 def test_what_is_fitted_on_one_set_is_applied_to_another(model, whitening):
-    others = texts(9, seed=1)
+    others = random_texts(9, seed=1)
     plain = model.embed(others)
-    train = model.embed(texts(60)).astype(np.float64)
+    train = model.embed(random_texts(60)).astype(np.float64)
     found = model.embed(others, postprocess=whitening).astype(np.float64)
     # Distances of whitened vectors are Mahalanobis distances, whatever the rotation.
     inverse = np.linalg.pinv(np.cov(train.T), rcond=1e-9, hermitian=True)
@@ -61,7 +51,7 @@ def test_what_is_fitted_on_one_set_is_applied_to_another(model, whitening):
 
 
 def test_whitening_keeps_the_directions_with_the_most_variance(model, whitening):
-    few = fit_postprocess(model, texts(60), components=3, progress=False)
+    few = fit_postprocess(model, random_texts(60), components=3, progress=False)
     assert few.matrix.shape == (SIZE, 3)
     np.testing.assert_allclose(few.matrix, whitening.matrix[:, :3], atol=1e-5)
     lengths = np.linalg.norm(whitening.matrix, axis=0)  # 1 / √λ, so the largest variance comes first
@@ -69,7 +59,7 @@ def test_whitening_keeps_the_directions_with_the_most_variance(model, whitening)
 
 
 def test_removed_components_are_gone_and_the_others_untouched(model):
-    lines = texts(60)
+    lines = random_texts(60)
     removal = fit_postprocess(model, lines, "component_removal", components=2, progress=False)
     before, after = model.embed(lines).astype(np.float64), model.embed(lines, postprocess=removal).astype(np.float64)
     variances, directions = np.linalg.eigh(np.cov(before.T))
@@ -86,14 +76,14 @@ def test_a_hundredth_of_the_components_is_removed_unless_told_otherwise(size, re
 
 
 def test_vectors_are_normalized_after_the_map(model, whitening):
-    plain = model.embed(texts(5), postprocess=whitening)
-    unit = model.embed(texts(5), postprocess=whitening, normalize=True)
+    plain = model.embed(random_texts(5), postprocess=whitening)
+    unit = model.embed(random_texts(5), postprocess=whitening, normalize=True)
     np.testing.assert_allclose(unit, plain / np.linalg.norm(plain, axis=1, keepdims=True), atol=1e-6)
 
 
 def test_a_stream_of_texts_is_fitted_in_parts(model, whitening, monkeypatch):
     monkeypatch.setattr("bert_jax.analysis.layer_states.postprocess_fitting.WINDOW", 16)
-    streamed = fit_postprocess(model, iter(texts(60)), progress=False)
+    streamed = fit_postprocess(model, iter(random_texts(60)), progress=False)
     np.testing.assert_allclose(streamed.mean, whitening.mean, atol=1e-5)
     gram = [each.matrix @ each.matrix.T for each in (streamed, whitening)]  # the inverse covariance: no signs
     np.testing.assert_allclose(gram[0], gram[1], rtol=1e-2, atol=1e-3 * np.abs(gram[1]).max())
@@ -105,7 +95,7 @@ def saved(model, whitening, tmp_path_factory) -> pathlib.Path:
     directory = tmp_path_factory.mktemp("saved") / "model"
     model.postprocesses["white"] = whitening
     model.postprocesses["all-but-2"] = fit_postprocess(
-        model, texts(60), "component_removal", "second_to_last", "cls", components=2, progress=False
+        model, random_texts(60), "component_removal", "second_to_last", "cls", components=2, progress=False
     )
     model.save(directory)
     return directory
@@ -119,9 +109,11 @@ def test_it_is_saved_with_the_model_and_loaded_by_name(model, whitening, saved, 
     np.testing.assert_array_equal(again.postprocesses["white"].mean, whitening.mean)
     np.testing.assert_array_equal(again.postprocesses["white"].matrix, whitening.matrix)
     np.testing.assert_allclose(
-        again.embed(texts(4), postprocess="white"), model.embed(texts(4), postprocess=whitening), atol=1e-3
+        again.embed(random_texts(4), postprocess="white"),
+        model.embed(random_texts(4), postprocess=whitening),
+        atol=1e-3,
     )
-    assert again.embed(texts(4), "second_to_last", "cls", postprocess="all-but-2").shape == (4, SIZE)
+    assert again.embed(random_texts(4), "second_to_last", "cls", postprocess="all-but-2").shape == (4, SIZE)
     again.save(tmp_path / "copy")
     assert sorted(bert_jax.load(tmp_path / "copy").postprocesses) == ["all-but-2", "white"]
 
@@ -147,7 +139,7 @@ def test_conversion_keeps_it_or_says_that_it_is_left_out(saved, tmp_path, capsys
 )
 def test_bad_input_is_one_clear_error(model, count, options, message):
     with pytest.raises(UserError, match=message):
-        fit_postprocess(model, texts(count), progress=False, **options)
+        fit_postprocess(model, random_texts(count), progress=False, **options)
 
 
 def test_texts_that_vary_too_little_are_one_clear_error(model):

@@ -4,8 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from loaded_model import loaded
-from pretrained_model import CONFIG, TOKENIZER, stored_model
+from pretrained_model import CONFIG, TOKENIZER
 
 from bert_jax.analysis import read_probing_tasks, tagging_task
 from bert_jax.analysis.probing.probing_task import ProbingTask
@@ -23,11 +22,6 @@ TREE = """# text = The cats sat on a mat
 5\ta\ta\tDET\tDT\t_\t6\tdet\t_\t_
 6\tmat\tmat\tNOUN\tNN\t_\t3\tobl\t_\t_
 """
-
-
-@pytest.fixture(scope="module")
-def model():
-    return loaded(stored_model())
 
 
 def shown(task: ProbingTask) -> list[tuple]:

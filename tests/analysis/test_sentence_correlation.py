@@ -5,32 +5,20 @@ import json
 import numpy as np
 import pytest
 import scipy.stats
-from loaded_model import loaded
-from pretrained_model import CONFIG, WORDS, stored_model, write_workdir
+from pretrained_model import CONFIG, random_texts, write_workdir
 
 from bert_jax import cli
 from bert_jax.analysis import fit_postprocess, sentence_correlation
 from bert_jax.analysis.layer_states.sentence_correlation import pair_cosines
 from bert_jax.errors import UserError
 
-
-def texts(count: int, seed: int = 0) -> list[str]:
-    random = np.random.default_rng(seed)
-    return [" ".join(random.choice(WORDS[5:22], random.integers(3, 12))) for _ in range(count)]
-
-
-PAIRS = list(zip(texts(20, 1), texts(20, 2), strict=True))
+PAIRS = list(zip(random_texts(20, 1), random_texts(20, 2), strict=True))
 SIMILARITIES = np.random.default_rng(3).uniform(0, 5, 20).round(1).tolist()
 
 
 @pytest.fixture(scope="module")
-def model():
-    return loaded(stored_model())
-
-
-@pytest.fixture(scope="module")
 def result(model):
-    return sentence_correlation(model, texts(80), PAIRS, SIMILARITIES, progress=False)
+    return sentence_correlation(model, random_texts(80), PAIRS, SIMILARITIES, progress=False)
 
 
 def test_every_correlation_is_that_of_the_vectors_that_embed_returns(model, result):
@@ -40,12 +28,12 @@ def test_every_correlation_is_that_of_the_vectors_that_embed_returns(model, resu
         for column, kind in enumerate(result.treatments):
             maps = None
             if kind in ("component_removal", "whitening"):
-                maps = fit_postprocess(model, texts(80), kind, pooling=pooling, progress=False)
+                maps = fit_postprocess(model, random_texts(80), kind, pooling=pooling, progress=False)
             firsts, seconds = (
                 model.embed([pair[side] for pair in PAIRS], pooling=pooling, postprocess=maps) for side in (0, 1)
             )
             if kind == "centred":
-                mean = model.embed(texts(80), pooling=pooling).mean(0)
+                mean = model.embed(random_texts(80), pooling=pooling).mean(0)
                 firsts, seconds = firsts - mean, seconds - mean
             cosines = np.sum(firsts * seconds, 1) / np.linalg.norm(firsts, axis=1) / np.linalg.norm(seconds, axis=1)
             wanted = scipy.stats.spearmanr(cosines, SIMILARITIES).statistic
@@ -55,7 +43,9 @@ def test_every_correlation_is_that_of_the_vectors_that_embed_returns(model, resu
 
 def test_judgements_that_are_the_cosines_of_a_layer_correlate_fully_there(model):
     vectors = model.encode([text for pair in PAIRS for text in pair], layers=[2]).hidden_states[0][:, 0]
-    found = sentence_correlation(model, texts(80), PAIRS, pair_cosines(vectors.astype(float)).tolist(), progress=False)
+    found = sentence_correlation(
+        model, random_texts(80), PAIRS, pair_cosines(vectors.astype(float)).tolist(), progress=False
+    )
     row = found.poolings.index("cls")
     assert found.spearman[row, 2, 0] > 0.99  # up to rounding in float32
     assert np.nanmax(np.delete(found.spearman[row, :, 0], 2)) < 0.99
@@ -77,12 +67,12 @@ def test_vectors_that_are_all_the_same_have_no_correlation(result):
 )
 def test_bad_input_is_one_clear_error(model, count, pairs, similarities, message):
     with pytest.raises(UserError, match=message):
-        sentence_correlation(model, texts(count), pairs, similarities, progress=False)
+        sentence_correlation(model, random_texts(count), pairs, similarities, progress=False)
 
 
 def test_the_command_leaves_a_table_of_its_own_and_finds_it_again(tmp_path, capsys):
     write_workdir(tmp_path / "run", 1)
-    (tmp_path / "texts.txt").write_text("\n".join(texts(60)) + "\n")
+    (tmp_path / "texts.txt").write_text("\n".join(random_texts(60)) + "\n")
     columns = "index genre filename year old_index source1 source2 sentence1 sentence2 score".split()
     rows = [[str(n), *"abcdef", *pair, str(score)] for n, (pair, score) in enumerate(zip(PAIRS, SIMILARITIES))]
     (tmp_path / "dev.tsv").write_text("".join("\t".join(row) + "\n" for row in (columns, *rows)))

@@ -1,6 +1,7 @@
 """`bert-jax bench data` from end to end on a small store, what it refuses, and what the peer's collator gets."""
 
 import dataclasses
+import functools
 import json
 import pathlib
 import re
@@ -8,9 +9,9 @@ import subprocess
 
 import numpy as np
 import pytest
-from conftest import TINY
+from command_lines import status
+from two_phases import TINY
 
-from bert_jax import cli
 from bert_jax.bench import data_benchmark, host_rates
 from bert_jax.config import resolve_phases
 from bert_jax.config.benchmarking import DataBenchConfig
@@ -22,10 +23,7 @@ from bert_jax.planning.estimate import Throughput
 from bert_jax.planning.phase_plan import PhasePlan
 
 QUICK = ("--rounds=2", "--turn_seconds=0", "--phase=1", "--batch_size=8", "--model.vocab_size=None")
-
-
-def bench(*words) -> int:
-    return cli._run(["bert-jax", "bench", "data", *map(str, words)])
+bench = functools.partial(status, "bench", "data")
 
 
 def test_loaders_take_turns_and_the_record_has_the_rates(small_store, tiny_config, tmp_path, capsys):

@@ -1,5 +1,6 @@
 """`bert-jax bench prepare`, `load` and `attention` from end to end on small things, and what they refuse."""
 
+import functools
 import json
 import math
 import re
@@ -7,18 +8,15 @@ import sys
 
 import numpy as np
 import pytest
+from command_lines import status
 from huggingface_directory import directory
 from processes import UNOPTIMIZED
 
-from bert_jax import cli
 from bert_jax.bench import contestants
 from bert_jax.bench.contestants import Contestant, peer_program, started
 
 QUICK = ("--rounds=2", "--turn_seconds=0")
-
-
-def bench(*words) -> int:
-    return cli._run(["bert-jax", "bench", *map(str, words)])
+bench = functools.partial(status, "bench")
 
 
 def of_two(entry, clock: str) -> float:

@@ -1,5 +1,6 @@
 """`bert-jax bench step` from end to end on a tiny model, what it refuses, and its batches."""
 
+import functools
 import importlib.util
 import json
 import math
@@ -10,25 +11,22 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import TINY
+from command_lines import status
 from processes import UNOPTIMIZED
+from two_phases import TINY
 
-from bert_jax import cli
 from bert_jax.bench import step_batches
 from bert_jax.bench.variants import varied
 from bert_jax.config import resolve_phases
 
 QUICK = ("--rounds=2", "--turn_seconds=0")
+bench = functools.partial(status, "bench")
 
 
 @pytest.fixture(autouse=True)
 def compiled_quickly(monkeypatch):
     """Contestants have one device, and XLA does not optimize."""
     monkeypatch.setenv("XLA_FLAGS", UNOPTIMIZED)
-
-
-def bench(*words) -> int:
-    return cli._run(["bert-jax", "bench", *map(str, words)])
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import numpy_bert
 import pytest
+from command_lines import refusal
 from pretrained_model import CONFIG, PARTS, stored_model
 from task_models import write_model
 
@@ -53,15 +54,6 @@ def evaluate(directory, store, capsys, *options: str) -> tuple[dict, str]:
     assert cli._run(["bert-jax", *words, *options]) == 0
     *above, figures = capsys.readouterr().out.splitlines()
     return json.loads(figures), "\n".join(above)
-
-
-def error(capsys, *words: str) -> str:
-    """The one line with which a command is refused."""
-    capsys.readouterr()
-    assert cli._run(["bert-jax", *words]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: ") and said.count("\n") == 1
-    return said
 
 
 def expected(directory, store, length: int) -> dict[str, float]:
@@ -115,7 +107,7 @@ def test_a_model_from_hugging_face_is_measured(source, small_store, tmp_path, ca
     shorter, said = evaluate(tmp_path / "ours", small_store, capsys, "--sequence_length=24")
     assert shorter["mlm_loss"] == pytest.approx(expected(tmp_path / "ours", small_store, 24)["mlm_loss"], rel=1e-4)
     assert "Sequences of 24 tokens" in said
-    says = error(capsys, "evaluate", f"{tmp_path}/theirs", f"--data.path={small_store}")
+    says = refusal(capsys, "evaluate", f"{tmp_path}/theirs", f"--data.path={small_store}")
     assert f"convert the model first: bert-jax convert {tmp_path}/theirs NEW --to=bert_jax" in says
 
 
@@ -145,7 +137,7 @@ def test_a_model_without_one_of_the_heads_has_the_other_figures(source, small_st
         {name: value for name, value in everything.items() if name.startswith("next")}, rel=1e-4
     )
     assert "MLM" not in said
-    says = error(
+    says = refusal(
         capsys, "evaluate", f"{tmp_path}/only pairs", f"--data.path={small_store}", "--data.sentence_pairs=none"
     )
     assert "no head for masked words (beside the encoder: next_sentence, pooler)" in says
@@ -174,8 +166,8 @@ def test_what_cannot_be_measured_is_one_line(source, small_store, tmp_path, caps
         ("wordless", "has no vocabulary"),
         ("foreign", f"prepare the corpus again with --vocab={tmp_path}/foreign/tokenizer"),
     ):
-        assert says in error(capsys, "evaluate", f"{tmp_path}/{name}", f"--data.path={small_store}")
-    assert "sequence_length=128 is longer than model.max_position_embeddings=40" in error(
+        assert says in refusal(capsys, "evaluate", f"{tmp_path}/{name}", f"--data.path={small_store}")
+    assert "sequence_length=128 is longer than model.max_position_embeddings=40" in refusal(
         capsys, "evaluate", f"{tmp_path}/foreign", f"--data.path={small_store}", "--sequence_length=128"
     )
 
@@ -185,7 +177,7 @@ def test_the_encoder_of_a_fine_tuned_model_is_no_fine_tuned_model(tmp_path, smal
     write_model(tmp_path / "tuned", "text", pairs=False)
     conversion.convert(tmp_path / "tuned", tmp_path / "encoder", to="bert_jax", parts="encoder")
     assert default_config(str(tmp_path / "encoder")).model.num_layers == CONFIG.num_layers
-    said = error(capsys, "evaluate", f"{tmp_path}/encoder", f"--data.path={small_store}")
+    said = refusal(capsys, "evaluate", f"{tmp_path}/encoder", f"--data.path={small_store}")
     assert "has no head for masked words or pairs (beside the encoder: pooler)" in said
 
 
@@ -205,6 +197,6 @@ def test_an_option_without_effect_on_a_run_is_refused(small_store, tmp_path, cap
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text(json.dumps(to_dict(Config(workdir=f"{tmp_path}/run"))))
     words = ("evaluate", f"{tmp_path}/run", f"--data.path={small_store}")
-    said = error(capsys, *words, "--masking.rate=0.4", "--evaluation.sequences=32")
+    said = refusal(capsys, *words, "--masking.rate=0.4", "--evaluation.sequences=32")
     assert "these changes have no effect: masking.rate: 0.15 → 0.4; leave them out" in said
-    assert "no effect" not in error(capsys, *words, "--evaluation.sequences=32")  # there is no checkpoint
+    assert "no effect" not in refusal(capsys, *words, "--evaluation.sequences=32")  # there is no checkpoint

@@ -98,7 +98,7 @@ class Fuzz:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["pretraining", "finetuned", "store", "huggingface"])
-def test_a_sample(name, tmp_path):
+def test_a_sample_of_damages_is_refused_in_one_line_or_read_right(name, tmp_path):
     fuzz = Fuzz(name, tmp_path)
     wrong = [line for number in range(SAMPLE) for line in fuzz.run(number)]
     assert not wrong, "\n".join(wrong)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import sentencepiece
 import small_corpus
+from command_lines import succeed
 from one_device import pretrain_by_words
 
-from bert_jax import cli
 from bert_jax.config import Config
 from bert_jax.config.json_form import from_dict
 from bert_jax.data.examples.examples import Examples
@@ -21,10 +21,6 @@ pytestmark = pytest.mark.slow
 STEPS = 12
 
 
-def command(*words: str) -> None:
-    assert cli._run(["bert-jax", *words]) == 0
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> pathlib.Path:
     """corpus.txt, x.model, store/ and run/, each made from the one before."""
@@ -32,8 +28,8 @@ def place(tmp_path_factory) -> pathlib.Path:
     corpus = small_corpus.write(
         place / "corpus.txt", 40
     )  # fewer than 256 sequences: small corpora are run first of all
-    command("train-vocab", f"--input={corpus}", f"--output={place}/x.model", "--method=unigram", "--size=90")
-    command("prepare", f"--input={corpus}", f"--vocab={place}/x.model", f"--output={place}/store", "--sentences=lines")
+    succeed("train-vocab", f"--input={corpus}", f"--output={place}/x.model", "--method=unigram", "--size=90")
+    succeed("prepare", f"--input={corpus}", f"--vocab={place}/x.model", f"--output={place}/store", "--sentences=lines")
     (place / "config.json").write_text(
         json.dumps(
             {
@@ -93,6 +89,6 @@ def test_the_run_learns_and_fills_in_pieces(place, capsys):
     assert sorted(candidate.token for candidate in candidates) == sorted(model.tokenizer.tokens)
     assert sum(candidate.probability for candidate in candidates) == pytest.approx(1, abs=1e-5)
     capsys.readouterr()
-    command("fill-mask", str(place / "run"), "The gardener [MASK] in the morning.", "--top_k=3")
+    succeed("fill-mask", str(place / "run"), "The gardener [MASK] in the morning.", "--top_k=3")
     printed = capsys.readouterr().out
     assert not [candidate.token for candidate in candidates[:3] if candidate.token not in printed]

@@ -6,6 +6,7 @@ import threading
 
 import jax
 import pytest
+from clock import Clock
 from processes import SECONDS
 
 from bert_jax.devices import peers as watching
@@ -30,13 +31,6 @@ class Service:
 
     def key_value_dir_get(self, prefix: str) -> list[tuple[str, str]]:
         return [(key, value) for key, value in self.values.items() if key.startswith(prefix + "/")]
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ MODEL = BertForPreTraining(
         (MeshConfig(slice=2, fsdp=2), (2, 2, 2, 1)),
     ],
 )
-def test_mesh_shapes(config, shape):
+def test_a_mesh_has_the_shape_of_its_options_and_all_devices(config, shape):
     mesh = sharding.make_mesh(config)
     assert tuple(mesh.shape.items()) == tuple(zip(("slice", "data", "fsdp", "tensor"), shape))
     assert set(mesh.devices.flat) == set(jax.devices())

@@ -46,7 +46,7 @@ def test_a_cooldown_that_the_shortest_run_has_no_room_for():
     "name, after_warmup",
     [("linear", lambda step: 1 - step / 20), ("linear_after_warmup", lambda step: (20 - step) / 18)],
 )
-def test_learning_rates(name, after_warmup):
+def test_learning_rates_rise_and_fall_by_the_schedule(name, after_warmup):
     rates = learning_rates(Run(8, 2e-5, 1, 0), ScheduleConfig(name=name), 0.1, 20)
     np.testing.assert_allclose(rates, [0, 1e-5, *(2e-5 * after_warmup(s) for s in range(2, 20))], rtol=1e-6, atol=1e-12)
 

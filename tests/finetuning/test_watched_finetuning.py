@@ -13,7 +13,7 @@ import time
 import jax
 import processes
 import pytest
-from flipped_bits import with_a_flipped_bit
+from flipped_bits import wrong_at
 from one_device import finetune
 from small_finetuning import assert_same_weights, run_config
 
@@ -88,15 +88,9 @@ def test_a_traced_run_that_was_interrupted_learns_the_same_and_accounts_for_its_
 
 @pytest.mark.slow
 def test_a_device_that_computed_wrongly_ends_the_run(pretrained, tmp_path, monkeypatch):
-    faults, devices, call = HostFaultsConfig(check_replicas_every=2), jax.devices()[:2], Program.__call__
+    faults, devices = HostFaultsConfig(check_replicas_every=2), jax.devices()[:2]
 
-    def faulty(self, *arguments):
-        result = call(self, *arguments)
-        if isinstance(result, tuple) and int(result[0].step) == 3:  # predictions are arrays
-            return with_a_flipped_bit(result[0], "encoder/attention/query/kernel", devices[1].id), result[1]
-        return result
-
-    monkeypatch.setattr(Program, "__call__", faulty)
+    monkeypatch.setattr(Program, "__call__", wrong_at(3, devices[1].id))
     work = tmp_path / "work"
     with pytest.raises(UserError, match=r"not the same after step 4: .* delete the checkpoints after step 2"):
         loop.finetune(run_config(pretrained, work, faults=faults, save_every_steps=4), devices=devices)

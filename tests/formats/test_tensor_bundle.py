@@ -57,7 +57,7 @@ HOSTILE = {  # most of these end the process of TensorFlow's own reader
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_index(name, tmp_path):
+def test_a_hostile_index_is_refused(name, tmp_path):
     index, message = HOSTILE[name]
     (tmp_path / "m.index").write_bytes(index)
     (tmp_path / "m.data-00000-of-00001").write_bytes(bytes(480))

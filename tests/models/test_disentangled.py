@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from deberta_model import FIRST, PUBLISHED_FIRST, PUBLISHED_THIRD, THIRD
 from modern_model import rows
-from small_model import FLOAT32, compiled, perturbed
+from small_model import FLOAT32, compiled, encoder_gradient, perturbed
 
 from bert_jax.config import (
     ComputeConfig,
@@ -193,14 +193,7 @@ def test_a_decoded_text_in_a_packed_row_is_as_if_alone():
 
 def losses(config: ModelConfig, compute: ComputeConfig, params=None, batch=None, texts=None):
     """Parameters, loss and gradients, with dropout, of an encoder without heads."""
-    model, batch = BertForPreTraining(config, compute, ()), batch or rows(13, (13, 9))
-    params = params or perturbed(model)
-
-    def loss(params):
-        output = model.encode(params, *batch, dropout_key=jax.random.key(5), texts=texts)
-        return jnp.sum(jnp.sin(output.last_hidden_state))
-
-    return params, *compiled(jax.value_and_grad(loss))(params)
+    return encoder_gradient(BertForPreTraining(config, compute, ()), batch or rows(13, (13, 9)), params, texts=texts)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,18 @@ import numpy as np
 import numpy_bert
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from small_model import BATCH, FLOAT32, LENGTH, SMALL, compiled, encode, loss_function, make_batch, perturbed
+from small_model import (
+    BATCH,
+    FLOAT32,
+    LENGTH,
+    SMALL,
+    assert_trees_close,
+    compiled,
+    encode,
+    loss_function,
+    make_batch,
+    perturbed,
+)
 
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.errors import UserError
@@ -34,13 +45,6 @@ def all_outputs(model, params, batch):
 
 def flatten(tree):
     return {"/".join(entry.key for entry in path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
-
-
-def assert_trees_close(actual, expected, rtol, atol):
-    actual, expected = flatten(actual), flatten(expected)
-    assert actual.keys() == expected.keys()
-    for path in expected:
-        np.testing.assert_allclose(actual[path], expected[path], rtol=rtol, atol=atol, err_msg=path)
 
 
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
@@ -142,7 +146,7 @@ def test_initial_values_are_the_same_for_any_mesh_and_vocabulary_padding():
     np.testing.assert_array_equal(padded["word"]["table"][:64], plain["embeddings"]["word"]["table"])
 
 
-def test_sinusoidal_positions():
+def test_sinusoidal_positions_are_those_of_the_formula():
     config = dataclasses.replace(SMALL, position_init="sinusoidal")
     init = compiled(lambda key: BertForPreTraining(config).init(key)["embeddings"]["position"]["table"])
     table = np.asarray(init(jax.random.key(0)))

@@ -110,7 +110,7 @@ def test_loss_that_is_not_finite():
     assert wrong(rows(), events=one) == set()  # skipped on the device, and no harm done
 
 
-def test_no_evaluation():
+def test_a_run_without_an_evaluation_is_told():
     train = [row for row in rows() if row["kind"] == "train"]
     assert wrong(train) == {"no evaluation"}
     none = dataclasses.replace(CONFIG, data=dataclasses.replace(CONFIG.data, held_out=0.0))
@@ -118,7 +118,7 @@ def test_no_evaluation():
     assert wrong(until(1_500, train)) == set()  # none was due by then, but for one that may be under way
 
 
-def test_not_improving():
+def test_a_loss_that_rises_again_is_told():
     worse = [
         {**row, "mlm_loss": row["mlm_loss"] * (1 + max(0, row["step"] - 12_000) / 8_000)}
         if row["kind"] == "evaluation"
@@ -153,7 +153,7 @@ def test_masks_that_select_nothing():
     }
 
 
-def test_throughput_drops():
+def test_a_throughput_that_drops_is_told():
     slow = changed(tokens_per_second=lambda row: row["tokens_per_second"] / (4 if row["step"] > 18_000 else 1))
     assert wrong(slow) == {"throughput drops"}
 

@@ -44,13 +44,13 @@ def cased_vocabulary(small_store, place: pathlib.Path) -> pathlib.Path:
     return file
 
 
-def test_sound_stores(small_store, prepared, tmp_path):
+def test_nothing_is_wrong_with_sound_stores(small_store, prepared, tmp_path):
     assert wrong(small_store) == set()
     cased = cased_vocabulary(small_store, tmp_path)
     assert wrong(prepared(small_corpus.documents(200), cased, lowercase=False)) == set()
 
 
-def test_duplicated_documents(prepared):
+def test_duplicated_documents_are_told(prepared):
     texts = small_corpus.documents(200)
     assert wrong(prepared([*texts, *texts[:20]])) == {"duplicated documents"}
 

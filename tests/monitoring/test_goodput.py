@@ -1,18 +1,12 @@
 """Goodput of runs whose clock is in the test's hand: each second is known in advance."""
 
 import pytest
+from clock import Clock
 
 from bert_jax.monitoring.goodput import LOST, goodput
 from bert_jax.training.metrics import Metrics, Rates
 from bert_jax.training.sinks import read_rows
 from bert_jax.training.wall_time import WallTime
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def train(workdir, clock: Clock, begin: int, end: int, saves: int = 10) -> None:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_model import perturbed
 
 from bert_jax.config import Config, DataConfig, ModelConfig, ObjectiveConfig, PhaseConfig
 from bert_jax.config.checks import check
@@ -51,9 +52,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def params(model):
-    params = jax.jit(model.init)(jax.random.key(0))
-    keys = iter(jax.random.split(jax.random.key(1), 100))
-    return jax.tree.map(lambda x: x + 0.3 * jax.random.normal(next(keys), x.shape), params)
+    return perturbed(model)
 
 
 def row(*texts) -> dict[str, np.ndarray]:

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_model import FLOAT32, compiled, perturbed
+from small_model import FLOAT32, compiled, loss_and_gradient, perturbed
 from synthetic_examples import PAIRS, make_examples
 from synthetic_store import VOCAB_SIZE, SyntheticStore
 
@@ -12,7 +12,6 @@ from bert_jax.config import ModelConfig
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.packed_texts import PackedTexts
 from bert_jax.objectives.bert_pretraining import PretrainingObjective
-from bert_jax.objectives.means import mean_loss
 
 MODEL = ModelConfig(
     vocab_size=VOCAB_SIZE, hidden_size=24, num_layers=2, num_heads=3, intermediate_size=40, max_position_embeddings=64
@@ -69,15 +68,7 @@ def test_loss_and_gradients_are_those_of_the_texts_one_per_row(store, objective,
     alone, rows = unpacked(batch)
     assert len(rows) > 8 and alone["masked_weights"].sum() == batch["masked_weights"].sum() > 0
 
-    @compiled
-    def measured(params, batch):
-        def loss(params):
-            sums = objective.sums(params, batch)
-            return mean_loss(objective.terms, sums, objective.denominators(batch)), sums
-
-        return jax.value_and_grad(loss, has_aux=True)(params)
-
-    params = perturbed(objective.model)
+    params, measured = perturbed(objective.model), loss_and_gradient(objective)
     ((loss, sums), gradients), ((expected, expected_sums), expected_gradients) = (
         measured(params, batch),
         measured(params, alone),

@@ -12,7 +12,7 @@ import pytest
 import random_electra as drawn
 import safetensors.numpy
 from drawn_values import value
-from small_model import FLOAT32, compiled
+from small_model import FLOAT32, compiled, loss_and_gradient
 
 from bert_jax.config import Config, ObjectiveConfig
 from bert_jax.config.generator import GeneratorConfig
@@ -23,7 +23,6 @@ from bert_jax.models.generator_parameters import is_shareable
 from bert_jax.models.parameters import check_complete, entries
 from bert_jax.objectives import replaced_tokens
 from bert_jax.objectives.generated_words import sampled_words, with_words
-from bert_jax.objectives.means import mean_loss
 from bert_jax.objectives.objective import Sums
 from bert_jax.objectives.objective_choice import default_objective
 
@@ -94,15 +93,7 @@ def test_loss_and_gradients_of_a_fixed_sample_are_those_of_transformers(tmp_path
     entries(objective.model.parameters, params)
     monkeypatch.setattr(replaced_tokens, "sampled_words", lambda logits, batch: jnp.asarray(drawn.sample()))
 
-    @compiled
-    def measured(params):
-        def loss(params):
-            sums = objective.sums(params, batch)
-            return mean_loss(objective.terms, sums, objective.denominators(batch)), sums
-
-        return jax.value_and_grad(loss, has_aux=True)(params)
-
-    (loss, sums), found = measured(params)
+    (loss, sums), found = loss_and_gradient(objective)(params, batch)
     means = {name: float(ORACLE[f"{embeddings}/{name}_loss"]) for name in ("mlm", "replaced_tokens")}
     assert {name: float(each.loss / each.weight) for name, each in sums.items()} == pytest.approx(means, rel=1e-5)
     assert float(loss) == pytest.approx(means["mlm"] + 50 * means["replaced_tokens"], rel=1e-5)

@@ -6,10 +6,9 @@ import json
 import os
 import subprocess
 import sys
-import time
 
 import pytest
-from processes import SECONDS
+from processes import wait_until
 
 from bert_jax import cli
 from bert_jax.config import Config, MeshConfig, ModelConfig, PhaseConfig
@@ -186,10 +185,7 @@ def test_a_child_ends_when_its_parent_is_killed():
         child = int(parent.stdout.readline())
         parent.kill()
         parent.wait()
-    deadline = time.monotonic() + SECONDS
-    while _runs(child) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not _runs(child)
+    wait_until(lambda: not _runs(child))
 
 
 def _runs(pid: int) -> bool:

@@ -20,7 +20,7 @@ from bert_jax.planning.topology import GPUS, TPUS, find_topology
         ("gpu:h100:16", "gpu", 1, 16, 2),
     ],
 )
-def test_names(name, platform, slices, chips, hosts):
+def test_the_name_of_a_topology_gives_platform_slices_chips_and_hosts(name, platform, slices, chips, hosts):
     found = find_topology(name)
     assert (found.platform, found.slices, found.chips, found.hosts) == (platform, slices, chips, hosts)
 

@@ -1,10 +1,12 @@
 """The JobSet of a launch on GKE, and what kubectl is called with."""
 
+import functools
 import json
 import os
 import shlex
 
 import pytest
+from command_lines import refusal, status
 from recorder import Recorder
 
 from bert_jax import cli
@@ -12,6 +14,7 @@ from bert_jax.pods.jobset import parse_topology
 
 COMMAND = "launch gke bert_tiny --name=pod --image=us/bert:1 --topology=v5e:4x4"
 RUN = ["--data.path=gs://b/store", "--workdir=gs://b/run"]
+launch = functools.partial(status, *COMMAND.split(), *RUN)
 
 
 @pytest.fixture
@@ -19,10 +22,6 @@ def kubectl(tmp_path, monkeypatch):
     recorder = Recorder(tmp_path / "kubectl", "kubectl")
     monkeypatch.setenv("PATH", f"{recorder.bin}:{os.environ['PATH']}")
     return recorder
-
-
-def launch(*words: str) -> int:
-    return cli._run(["bert-jax", *COMMAND.split(), *RUN, *words])
 
 
 def objects(text: str) -> dict:
@@ -164,9 +163,7 @@ def test_what_kubectl_refuses_is_one_line(kubectl, capsys):
     ],
 )
 def test_bad_input_is_refused_before_kubectl_is_called(words, message, kubectl, capsys):
-    assert launch(*words.split()) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: ") and message in said and said.count("\n") == 1
+    assert message in refusal(capsys, *COMMAND.split(), *RUN, *words.split())
     assert kubectl.calls == []
 
 
@@ -176,6 +173,6 @@ def test_without_kubectl(capsys, monkeypatch, tmp_path):
     assert "kubectl is not installed, or not on PATH" in capsys.readouterr().err
 
 
-def test_topologies():
+def test_a_topology_gives_the_node_label_its_shape_and_chips():
     assert parse_topology("v5e:16x16") == ("tpu-v5-lite-podslice", "16x16", 256)
     assert parse_topology("v5p:4x4x4") == ("tpu-v5p-slice", "4x4x4", 64)

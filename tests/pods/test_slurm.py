@@ -1,18 +1,20 @@
 """What Slurm is called with, and the job itself under a shell, with stubs for srun and scontrol."""
 
+import functools
 import os
 import shlex
 import subprocess
 import sys
 
 import pytest
+from command_lines import refusal, status
 from recorder import Recorder
 
-from bert_jax import cli
 from bert_jax.pods.slurm import PACKAGE
 
 COMMAND = "launch slurm bert_tiny --name=run --nodes=2"
 RUN = ["--data.path=/disk/a store", "--workdir=/disk/run"]
+launch = functools.partial(status, *COMMAND.split(), *RUN)
 JOB = PACKAGE / "pods" / "slurm.sh"
 
 
@@ -21,10 +23,6 @@ def slurm(tmp_path, monkeypatch):
     recorder = Recorder(tmp_path / "slurm", "sbatch", "squeue", "scancel", "scontrol")
     monkeypatch.setenv("PATH", f"{recorder.bin}:{os.environ['PATH']}")
     return recorder
-
-
-def launch(*words: str) -> int:
-    return cli._run(["bert-jax", *COMMAND.split(), *RUN, *words])
 
 
 def test_the_job_has_a_task_per_gpu_and_a_notice_before_its_limit(slurm, capsys):
@@ -156,9 +154,7 @@ def test_waits_of_the_job_double_up_to_five_minutes(job):
     ],
 )
 def test_bad_input_is_refused_before_slurm_is_called(words, message, slurm, capsys):
-    assert launch(words) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: ") and message in said and said.count("\n") == 1
+    assert message in refusal(capsys, *COMMAND.split(), *RUN, words)
     assert slurm.calls == []
 
 

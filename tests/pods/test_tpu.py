@@ -253,7 +253,9 @@ def test_a_configuration_file_travels_to_the_workers(cloud, launch, tmp_path, mo
     words = COMMAND.replace("bert_tiny", str(tmp_path / "mine.py")).split()
     wheel = f"--wheel={tmp_path / 'bert_jax-0.1.0-py3-none-any.whl'}"
     assert cli._run(["bert-jax", *words, *RUN, wheel, "--keep"]) == 0
-    for home in cloud.place.glob("slice0/*/bert_jax-pod"):
+    homes = list(cloud.place.glob("slice0/*/bert_jax-pod"))
+    assert len(homes) == 2
+    for home in homes:
         assert (home / "mine.py").read_text() == (tmp_path / "mine.py").read_text()
         assert "pretrain\nmine.py\n" in (home / "words").read_text()
 

@@ -49,7 +49,7 @@ def test_classes_and_numbers(models):
         assert number == pytest.approx(scores(models["regression"], text)[0], abs=1e-4)
 
 
-def test_choices(models):
+def test_the_choice_is_that_of_the_highest_score(models):
     first, seconds = "the cat sat", ["on the mat", "in the tree house", "a"]
     (choice,) = models["choice"].predict((first, seconds))
     shares = numpy_bert.softmax(np.array([scores(models["choice"], (first, second))[0] for second in seconds]))

@@ -9,6 +9,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from command_lines import refusal, succeed
 from one_device import pretrain_by_words
 from pod import finish, launch, logs
 
@@ -38,8 +39,8 @@ def place(small_store, tmp_path_factory) -> pathlib.Path:
     (place / "config.json").write_text(json.dumps(CONFIG))
     (place / "words.txt").write_text("hedgehog\nworkshop\nsailors\nœuf\n")
     corpus, vocab = small_store.parent / "corpus.txt", small_store.parent / "vocab.txt"
-    run("extend-vocab", f"--vocab={vocab}", f"--words={place}/words.txt", f"--output={place}/extended.txt")
-    run(
+    succeed("extend-vocab", f"--vocab={vocab}", f"--words={place}/words.txt", f"--output={place}/extended.txt")
+    succeed(
         "prepare",
         f"--input={corpus}",
         f"--vocab={place}/extended.txt",
@@ -49,10 +50,6 @@ def place(small_store, tmp_path_factory) -> pathlib.Path:
     )
     pretrain_by_words(f"{place}/config.json", f"--data.path={small_store}", f"--workdir={place}/source")
     return place
-
-
-def run(*words: str) -> None:
-    assert cli._run(["bert-jax", *words]) == 0
 
 
 def continued(place: pathlib.Path, store: pathlib.Path, name: str, *options: str) -> tuple[str, ...]:
@@ -188,7 +185,6 @@ def test_what_cannot_be_continued_leaves_nothing_behind(place, small_store, capf
         f"--workdir={place}/refused",
         *(option.replace("@", str(place)) for option in options),
     ]
-    assert cli._run(["bert-jax", *words]) == 2
-    error = capfd.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1 and all(words in error for words in says), error
+    error = refusal(capfd, *words)
+    assert all(words in error for words in says), error
     assert not (place / "refused").exists()

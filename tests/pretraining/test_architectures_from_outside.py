@@ -6,22 +6,17 @@ import pathlib
 
 import numpy as np
 import pytest
+from local_block import LocalBlock
 from one_device import pretrain
 
 from bert_jax.checkpoints.record import read_record
 from bert_jax.config import CheckpointConfig, Config, DataConfig, EvaluationConfig, ModelConfig, PhaseConfig
 from bert_jax.models.architecture import Architecture, bert_architecture
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.blocks import Block
 from bert_jax.models.feed_forward import FeedForward
 from bert_jax.models.layers import gelu_tanh
 from bert_jax.objectives.objective_choice import default_objective
 from bert_jax.training.sinks import read_rows
-
-
-class LocalBlock(Block):
-    def __call__(self, x, mask, dropout_key, attend, collect, window):
-        return super().__call__(x, dataclasses.replace(mask, window=window), dropout_key, attend, collect)
 
 
 def architecture(config, compute) -> Architecture:

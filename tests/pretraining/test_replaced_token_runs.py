@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import one_device
 import pytest
+from command_lines import refusal
 from etils import epath
 from safetensors.numpy import load_file
 from small_pretraining import MODEL, rows, run_config
@@ -64,14 +65,6 @@ def figures(workdir, store) -> dict[str, float]:
     return one_device.run_evaluate(
         str(workdir), dataclasses.replace(config, data=dataclasses.replace(config.data, path=str(store)))
     ).metrics
-
-
-def error(capsys, *words: str) -> str:
-    capsys.readouterr()
-    assert cli._run(["bert-jax", *map(str, words)]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: ") and said.count("\n") == 1
-    return said
 
 
 def test_both_losses_are_logged_by_their_names_and_weighted(run):
@@ -164,7 +157,7 @@ def test_a_generator_on_its_own_is_a_masked_language_model(run, small_store, tmp
     found = figures(ours, small_store)
     assert found["mlm_loss"] == pytest.approx(rows(run.workdir, "evaluation")[-1]["mlm_loss"], rel=1e-5)
     assert "replaced_tokens_loss" not in found
-    assert "has no generator" in error(
+    assert "has no generator" in refusal(
         capsys, "convert", ours, tmp_path / "no", "--to=huggingface", "--parts=generator"
     )
 
@@ -172,8 +165,8 @@ def test_a_generator_on_its_own_is_a_masked_language_model(run, small_store, tmp
 def test_a_discriminator_on_its_own_cannot_be_measured_and_says_why(run, small_store, tmp_path, capsys):
     ours = tmp_path / "ours"
     assert cli._run(["bert-jax", "convert", run.workdir, str(ours), "--to=bert_jax"]) == 0
-    assert "without its generator" in error(capsys, "evaluate", ours, f"--data.path={small_store}")
-    assert "no mlm" in error(capsys, "fill-mask", ours, "a [MASK]")
+    assert "without its generator" in refusal(capsys, "evaluate", ours, f"--data.path={small_store}")
+    assert "no mlm" in refusal(capsys, "fill-mask", ours, "a [MASK]")
 
 
 def test_the_generator_fills_in_masks_and_notes_what_it_would_write(run, capsys):

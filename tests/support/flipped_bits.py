@@ -1,16 +1,31 @@
 """A state of which one device holds something else than the others, as a device that computes wrongly leaves it."""
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import numpy as np
 
+from bert_jax.training.program import Program
 from bert_jax.training.state import TrainState
 
 
 def with_a_flipped_bit(state: TrainState, path: str, device: int) -> TrainState:
     """The same state, but for the lowest bit of the last element of what `device` holds of the parameter at `path`."""
     return dataclasses.replace(state, params=_changed_at(state.params, path, lambda leaf: _flipped(leaf, device)))
+
+
+def wrong_at(step: int, device: int) -> Callable:
+    """What stands in for `Program.__call__` where `device` computes one step of training wrongly."""
+    call = Program.__call__
+
+    def faulty(self, *arguments):
+        result = call(self, *arguments)
+        if isinstance(result, tuple) and int(result[0].step) == step:  # what evaluates and predicts returns no state
+            return with_a_flipped_bit(result[0], "encoder/attention/query/kernel", device), result[1]
+        return result
+
+    return faulty
 
 
 def _changed_at(params: dict, path: str, change) -> dict:

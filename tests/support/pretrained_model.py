@@ -2,8 +2,8 @@
 
 import dataclasses
 
-import jax
 import numpy as np
+from small_model import perturbed
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.fingerprint import leaf_paths
@@ -27,12 +27,13 @@ PARTS = ("pooler", "mlm", "next_sentence")
 
 def random_params(model, seed: int = 0) -> dict:
     """Parameters in which no bias is zero and no scale one, so that each shows in the outputs."""
+    return perturbed(model, seed, spread=0.3)
+
+
+def random_texts(count: int, seed: int = 0) -> list[str]:
+    """Texts of 3 to 11 of the words that are whole."""
     random = np.random.default_rng(seed)
-    shapes = jax.eval_shape(model.init, jax.random.key(0))
-    return jax.tree.map_with_path(
-        lambda path, leaf: np.asarray(0.3 * random.standard_normal(leaf.shape) + (path[-1].key == "scale"), np.float32),
-        shapes,
-    )
+    return [" ".join(random.choice(WORDS[5:16], random.integers(3, 12))) for _ in range(count)]
 
 
 def stored_model(config=CONFIG, parts=PARTS, head=None, tokenizer=TOKENIZER, **changes) -> StoredModel:

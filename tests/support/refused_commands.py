@@ -4,7 +4,7 @@ import dataclasses
 import logging
 import pathlib
 
-from bert_jax import cli
+from command_lines import refusal
 
 UNCHECKED = {"owner.json"}  # the lock of a work directory names who held it last, refused or not
 
@@ -30,11 +30,7 @@ class Case:
 def refused(case: Case, place: pathlib.Path, capfd, caplog) -> None:
     """Run a command and check what it says and leaves."""
     before = snapshot(place)
-    capfd.readouterr()
-    status = cli._run(["bert-jax", *(word.replace("@", str(place)) for word in case.command.split())])
-    error = capfd.readouterr().err
-    assert status == 2, error
-    assert error.startswith("error: ") and error.endswith("\n") and error.count("\n") == 1, error
+    error = refusal(capfd, *(word.replace("@", str(place)) for word in case.command.split()))
     assert not [words for words in case.says if words not in error], error
     assert snapshot(place) == before
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []

@@ -1,10 +1,13 @@
 """A small model, a batch for it and its loss."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.checkpoints.fingerprint import leaf_paths
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.objectives import masked_language_model, next_sentence
+from bert_jax.objectives.means import mean_loss
 
 SMALL = ModelConfig(
     vocab_size=61, hidden_size=24, num_layers=2, num_heads=3, intermediate_size=40, max_position_embeddings=20
@@ -36,12 +39,14 @@ def compiled(function, **options):
     return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0}, **options)
 
 
-def perturbed(model):
+def perturbed(model, seed: int = 0, spread: float = 0.2):
     """Parameters with no bias of zero, no scale of one and no uniform attention, so that each shows in the outputs."""
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(seed)
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     return jax.tree.map_with_path(
-        lambda path, leaf: np.asarray(0.2 * random.standard_normal(leaf.shape) + (path[-1].key == "scale"), np.float32),
+        lambda path, leaf: np.asarray(
+            spread * random.standard_normal(leaf.shape) + (path[-1].key == "scale"), np.float32
+        ),
         shapes,
     )
 
@@ -54,6 +59,38 @@ def loss_function(model, batch):
         return words.loss / words.weight + pairs.loss / pairs.weight
 
     return loss
+
+
+def loss_and_gradient(objective):
+    """The compiled function of parameters and batch that returns (the loss, its sums) and the gradient."""
+
+    def loss(params, batch):
+        sums = objective.sums(params, batch)
+        return mean_loss(objective.terms, sums, objective.denominators(batch)), sums
+
+    return compiled(jax.value_and_grad(loss, has_aux=True))
+
+
+def encoder_gradient(model, inputs, params=None, **more):
+    """Parameters, or those given, and a loss of the last states with dropout and its gradient.
+
+    Of an encoder without heads, which compiles faster.
+    """
+    params = params or perturbed(model)
+
+    def loss(params):
+        output = model.encode(params, *inputs, dropout_key=jax.random.key(5), **more)
+        return jnp.sum(jnp.sin(output.last_hidden_state))
+
+    return params, *compiled(jax.value_and_grad(loss))(params)
+
+
+def assert_trees_close(actual, expected, rtol, atol):
+    """Compare two trees of arrays leaf by leaf."""
+    actual, expected = leaf_paths(actual), leaf_paths(expected)
+    assert actual.keys() == expected.keys()
+    for path in expected:
+        np.testing.assert_allclose(actual[path], expected[path], rtol=rtol, atol=atol, err_msg=path)
 
 
 def encode(model, params, batch, dropout_key=None, collect=False):

@@ -42,7 +42,7 @@ def load(path, name, *records, task="choice", split="train"):
     return choice.load(task, write(path, name, *records), split)
 
 
-def test_swag(tmp_path):
+def test_swag_is_read_with_and_without_answers(tmp_path):
     examples = load(tmp_path, "train.csv", SWAG, task="swag")
     first, second = examples.questions
     assert first[1:] == ("A man, here.", "He", ("runs.", 'says "hi".', "sits,\ndown.", "eats."), 2, "0")
@@ -73,7 +73,7 @@ def test_race(tmp_path):
 
 
 @pytest.mark.parametrize("answer, index", [(1, 1), ("1", 1), ("B", 1), ("a", 0), (0, 0)])
-def test_json_lines(tmp_path, answer, index):
+def test_questions_are_read_from_json_lines(tmp_path, answer, index):
     (question,) = load(tmp_path, "train.jsonl", LINE | {"answer": answer}).questions
     assert question[1:] == ("A man runs.", "Who runs?", ("A man", "A dog"), index, "0")
     without = {key: value for key, value in LINE.items() if key != "question"}
@@ -124,7 +124,7 @@ def test_bad_questions_are_named(tmp_path, name, records, where, message):
     assert str(caught.value).startswith(f"{tmp_path}/{name}{where}: ") and message in str(caught.value)
 
 
-def test_no_questions(tmp_path):
+def test_data_without_questions_are_refused(tmp_path):
     with pytest.raises(UserError, match="no dev data; looked for val.csv, dev.csv"):
         load(tmp_path, "train.jsonl", LINE, split="dev")
     with pytest.raises(UserError, match="train.jsonl holds no question"):

@@ -76,7 +76,7 @@ def test_what_is_read(tmp_path):
     assert len(examples.problems) == 1 and "question q1: answer 'bad' is not at character 0" in examples.problems[0]
 
 
-def test_impossible_questions(tmp_path):
+def test_impossible_questions_have_no_answer_and_label_the_first_token(tmp_path):
     examples = load(tmp_path, V2, "squad_v2")
     assert [(q.answers, q.span) for q in examples.questions] == [(("cab",), (5, 8)), ((), None), ((), None)]
     assert squad.features(examples, TOKENIZER, OPTIONS).labels.all(axis=1).tolist() == [True, False, False]
@@ -89,7 +89,7 @@ def test_a_question_without_a_good_answer_is_skipped_in_training_only(tmp_path):
     assert dev.questions[0].answers == ("bad",) and dev.questions[0].span is None  # the metric compares texts
 
 
-def test_unlabelled(tmp_path):
+def test_questions_without_answers_are_unlabelled(tmp_path):
     contents = of({"id": "q0", "question": "a?"}, question("q1"))
     for task in ("squad_v1", "squad_v2"):
         examples = load(tmp_path, contents, task, "test")

@@ -13,7 +13,7 @@ from bert_jax.tasks.ner import conll
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
 
-def test_four_columns(tmp_path):
+def test_sentences_tags_and_documents_of_four_columns(tmp_path):
     examples = load(tmp_path, FOUR_COLUMNS)
     assert [sentence.words for sentence in examples.sentences] == [("Ann", "Bob", "lives"), ("New", "Yorks"), ("in",)]
     assert [sentence.tags for sentence in examples.sentences] == [("B-PER", "B-PER", "O"), ("B-LOC", "I-LOC"), ("O",)]
@@ -80,7 +80,7 @@ def test_what_stands_before_the_first_mark_is_one_document(tmp_path):
     assert [sentence.document for sentence in conll.read(tmp_path / "two.conllu", TaskDataConfig())] == [0, 0, 1]
 
 
-def test_universal_dependencies(tmp_path):
+def test_universal_dependencies_give_words_and_parts_of_speech(tmp_path):
     rest = "\t_" * 6
     text = (
         f"# newdoc id = 1\n# text = x\n1-2\tdon't\t_\t_{rest}\n1\tdo\tdo\tAUX{rest}\n2\tn't\tnot\tPART{rest}\n"
@@ -130,7 +130,7 @@ def test_splits_and_types_that_are_not_there(tmp_path):
     }
 
 
-def test_other_errors(tmp_path):
+def test_missing_data_and_unknown_tags_are_refused(tmp_path):
     with pytest.raises(UserError, match="no dev data; looked for dev.txt, .* found nothing"):
         ner.load("ner", TaskDataConfig(dir=str(tmp_path)), "dev")
     with pytest.raises(UserError, match="holds no words"):

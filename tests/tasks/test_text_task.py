@@ -173,7 +173,7 @@ def test_csv_reads_what_python_writes(table):
         ("train.jsonl", '{"text": "a"}', "line 1: no column label among 'text'; name one with --data.label_column"),
     ],
 )
-def test_bad_files(name, content, message, tmp_path):
+def test_a_damaged_file_is_refused(name, content, message, tmp_path):
     write(tmp_path, name, content)
     fails(message, tmp_path)
 

@@ -121,7 +121,7 @@ def test_special_names_in_a_corpus_are_plain_text():
     assert set(tokenizer.encode(" ".join(SPECIALS))) & set(tokenizer.special_ids) == {tokenizer.unk_id}
 
 
-def test_encode_masked():
+def test_masks_in_a_text_become_the_mask_token():
     tokenizer = WordPieceTokenizer(WORDS, True)
     shown = [tokenizer.tokens[i] for i in tokenizer.encode_masked("The [MASK] sat [MASK]. [MASK][MASK]")]
     assert shown == ["the", "[MASK]", "sat", "[MASK]", ".", "[MASK]", "[MASK]"]

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from clock import Clock
 from etils import epath
 from rich.console import Console
 
@@ -22,13 +23,6 @@ from bert_jax.training.sinks import ConsoleLines, JsonLines, duration, read_rows
 from bert_jax.training.task_reporter import TaskReporter
 
 TERMS = (MASKED_WORDS, SENTENCE_PAIRS)
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_rates():
@@ -262,7 +256,7 @@ def test_console_lines():
         (math.inf, "unknown"),
     ],
 )
-def test_duration(seconds, text):
+def test_durations_are_written_in_their_largest_units(seconds, text):
     assert duration(seconds) == text
 
 

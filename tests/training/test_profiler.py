@@ -66,6 +66,6 @@ def test_a_range_that_cannot_be_traced_is_refused(steps):
         check(config)
 
 
-def test_ranges():
+def test_the_steps_that_are_traced_are_those_of_the_option():
     assert traced_steps(ProfileConfig(), 100) == range(0)
     assert traced_steps(ProfileConfig(steps="90:100"), 100) == range(90, 100)

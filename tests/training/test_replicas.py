@@ -4,7 +4,7 @@ import shutil
 
 import jax
 import pytest
-from flipped_bits import with_a_flipped_bit
+from flipped_bits import with_a_flipped_bit, wrong_at
 from small_pretraining import rows, run_config
 from tiny_run import Run, tiny
 
@@ -45,16 +45,10 @@ def test_a_run_stops_at_a_device_that_computed_wrongly_and_goes_on_from_before(
     finished, small_store, tmp_path, monkeypatch
 ):
     config = run_config(small_store, tmp_path / "run", faults=FaultsConfig(check_replicas_every=2))
-    devices, call = jax.devices()[:2], Program.__call__
-
-    def faulty(self, *arguments):
-        result = call(self, *arguments)
-        if isinstance(result, tuple) and int(result[0].step) == 7:  # evaluations return metrics alone
-            return with_a_flipped_bit(result[0], "encoder/attention/query/kernel", devices[1].id), result[1]
-        return result
+    devices = jax.devices()[:2]
 
     with monkeypatch.context() as patch:
-        patch.setattr(Program, "__call__", faulty)
+        patch.setattr(Program, "__call__", wrong_at(7, devices[1].id))
         with pytest.raises(UserError, match="not the same after step 8: .* delete the checkpoints after step 6"):
             pretraining.pretrain(config, devices)
     events = [row["event"] for row in read_events(f"{config.workdir}/events.jsonl")]

@@ -3,21 +3,15 @@
 import pathlib
 
 import pytest
+from clock import Clock
 
 from bert_jax.training.metrics import Metrics, Rates
 from bert_jax.training.sinks import read_rows
 from bert_jax.training.wall_time import CATEGORIES, WallTime
 
 
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def watch() -> tuple[Clock, WallTime]:
-    clock = Clock()
+    clock = Clock(1000.0)
     return clock, WallTime(clock, lambda: clock.now + 5e8)
 
 

@@ -132,7 +132,7 @@ def fails(match, input, **options):
     assert "\n" not in str(error.value)
 
 
-def test_nothing_matches(tmp_path):
+def test_an_input_that_matches_nothing_is_refused_with_what_is_there(tmp_path):
     write(tmp_path / "here.txt", "text")
     fails(rf"no such file; the directory {tmp_path} holds here.txt", tmp_path / "missing.txt")
     fails(r"no file matches the glob '\*\.gz' in the directory " + str(tmp_path), tmp_path / "*.gz")
@@ -189,7 +189,7 @@ def test_lone_surrogates_of_json_become_text(tmp_path):
 @pytest.mark.parametrize(
     "damage", [lambda data: data[:-20], lambda data: data[:40] + b"\0" * 40 + data[80:], lambda data: b"no gzip"]
 )
-def test_broken_gzip(tmp_path, damage):
+def test_a_damaged_gzip_file_is_refused(tmp_path, damage):
     rng = random.Random(0)
     path = tmp_path / "a.txt.gz"
     path.write_bytes(damage(gzip.compress("".join(chr(rng.randrange(97, 123)) for _ in range(2000)).encode())))

@@ -8,7 +8,8 @@ import zlib
 
 import pytest
 from letter_corpus import contents, run
-from test_warc import fails, record, write
+from refused_documents import refused
+from test_warc import record, write
 
 from bert_jax.data.corpus import text_blocks, web_pages
 from bert_jax.data.corpus.readers import read_documents
@@ -78,7 +79,7 @@ def test_the_text_of_a_page_however_it_was_sent(sent):
     assert text_of(sent) == (TEXT, 0, {})
 
 
-def test_brotli():
+def test_pages_packed_by_brotli_are_read_up_to_the_limit():
     brotli = pytest.importorskip("brotli")
     assert text_of(response(brotli.compress(DATA), "Content-Encoding: br")) == (TEXT, 0, {})
     bomb = response(brotli.compress(bytes(1 << 26)), "Content-Encoding: br")
@@ -160,4 +161,4 @@ def test_without_the_library_a_crawl_is_one_line_and_nothing_is_left(tmp_path, v
 def test_a_crawl_that_is_cut_short_is_one_line(tmp_path):
     path = write(tmp_path / "a.warc", RECORDS)
     path.write_bytes(path.read_bytes()[:-9])
-    fails(path, "ends within a record")
+    refused(path, "ends within a record")

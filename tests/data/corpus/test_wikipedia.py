@@ -7,6 +7,7 @@ import json
 import pytest
 import wikipedia_dump
 from letter_corpus import contents, run
+from refused_documents import refused
 
 from bert_jax.data.corpus import text_blocks
 from bert_jax.data.corpus.readers import find_sources, read_documents
@@ -75,21 +76,15 @@ def test_an_interrupted_preparation_counts_once(tmp_path, dump, vocab, monkeypat
     assert len(calls) > 20 and contents(tmp_path / "resumed") == contents(tmp_path / "whole")
 
 
-def fails(path, *words):
-    with pytest.raises(UserError) as error:
-        read(path)
-    assert "\n" not in str(error.value) and all(word in str(error.value) for word in (path.name, *words))
-
-
 @pytest.mark.parametrize("place", [0.2, 0.7, 0.99])
 def test_a_truncated_dump_is_refused(tmp_path, dump, place):
     data = dump.read_bytes()
     dump.write_bytes(data[: int(place * len(data))])
-    fails(dump, "is not a whole bzip2 file")
+    refused(dump, "is not a whole bzip2 file")
     plain = tmp_path / "dump.xml"
     whole = bz2.decompress(data)
     plain.write_bytes(whole[: int(place * len(whole))])
-    fails(plain, "ends before </mediawiki>")
+    refused(plain, "ends before </mediawiki>")
 
 
 @pytest.mark.parametrize("block_bytes", [100, 1 << 20])
@@ -98,7 +93,7 @@ def test_a_dump_that_lacks_whole_streams_is_refused(tmp_path, monkeypatch, block
     monkeypatch.setattr(text_blocks, "BLOCK_BYTES", block_bytes)
     path = tmp_path / "dump.xml.bz2"
     path.write_bytes(b"".join(bz2.compress(part.encode()) for part in (wikipedia_dump.HEAD, *wikipedia_dump.pages())))
-    fails(path, "ends before </mediawiki>")
+    refused(path, "ends before </mediawiki>")
 
 
 def test_nothing_is_left_of_a_dump_that_was_refused(tmp_path, dump, vocab):
@@ -115,7 +110,7 @@ def test_entities_are_never_expanded(tmp_path):
     evil = wikipedia_dump.page("Evil", 0, "").replace("></text>", ">&b; &c;</text>")
     path = tmp_path / "dump.xml"
     path.write_text(wikipedia_dump.HEAD + evil + "</mediawiki>\n")
-    fails(path, "the page 'Evil' is not well-formed XML", "undefined entity")
+    refused(path, "the page 'Evil' is not well-formed XML", "undefined entity")
     path.write_text(declarations + wikipedia_dump.HEAD + evil + "</mediawiki>\n")
     with pytest.raises(UserError, match="not a MediaWiki export"):
         list(read_documents(str(path), format="wikipedia"))
@@ -125,7 +120,7 @@ def test_a_page_that_is_too_long_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 1000)
     monkeypatch.setattr(text_blocks, "MAX_RECORD_BYTES", 4000)
     page = wikipedia_dump.page("Long", 0, "word " * 3000)
-    fails(wikipedia_dump.write(tmp_path / "dump.xml", [page]), "a page of more than", "pages-articles")
+    refused(wikipedia_dump.write(tmp_path / "dump.xml", [page]), "a page of more than", "pages-articles")
 
 
 def test_a_format_that_the_file_does_not_have(tmp_path):
@@ -140,7 +135,7 @@ def test_a_damaged_head(tmp_path):
     whole = path.read_text()
     for present, damaged in (('key="6"', 'key="six"'), ("</namespaces>", ""), ("</siteinfo>", "")):
         path.write_text(whole.replace(present, damaged))
-        fails(path, "siteinfo")
+        refused(path, "siteinfo")
 
 
 def test_without_the_extra(tmp_path, monkeypatch):

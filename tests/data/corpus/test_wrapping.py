@@ -19,7 +19,6 @@ from bert_jax.data.store.access import open_store
 from bert_jax.errors import UserError
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{letter}" for letter in LETTERS), "."]
 
 
 def sentence(draw: random.Random) -> str:
@@ -34,12 +33,6 @@ def paragraphs(count: int, seed: int = 0) -> list[str]:
 
 def lines_of(texts: list[str], width: int = 72) -> list[str]:
     return [line for text in texts for line in textwrap.wrap(text, width)]
-
-
-@pytest.fixture
-def vocab(tmp_path):
-    (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
-    return str(tmp_path / "vocab.txt")
 
 
 def run(tmp_path, name, text, output, **options):

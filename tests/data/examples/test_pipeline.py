@@ -104,7 +104,7 @@ def test_fewer_sequences_than_a_batch(examples):
     assert len(list(batches(examples, 0, count, np.arange(count), 1, loader="plain"))) == 1
 
 
-def test_without_tensorflow(examples, monkeypatch):
+def test_without_tensorflow_the_plain_loader_is_named(examples, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
         UserError, match=r"bert_jax\[tensorflow\]' installs it, and data.loader=plain makes the same batches"

@@ -158,7 +158,7 @@ def test_a_block_comes_back_from_its_file_as_it_was(tmp_path, vocab, small_block
     assert read_if_whole(block_file(tmp_path, 0, 0), read_block) is None
 
 
-def test_remote_outputs(tmp_path, vocab, small_blocks, corpus):
+def test_a_store_written_to_a_bucket_is_the_local_one(tmp_path, vocab, small_blocks, corpus):
     run(corpus, vocab, tmp_path / "local")
     with bucket(tmp_path / "cloud"):
         run(corpus, vocab, "gs://bucket/store", runner="beam")
