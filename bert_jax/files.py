@@ -96,6 +96,15 @@ def parse_object(text: bytes) -> dict[str, Any]:
     return values
 
 
+def finite_json(value: Any) -> Any:
+    """Return `value` as JSON can represent it: it has no NaN and no infinity, but their names read back by float()."""
+    if isinstance(value, dict):
+        return {str(key): finite_json(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite_json(each) for each in value]
+    return repr(float(value)) if isinstance(value, float) and not math.isfinite(value) else value
+
+
 _NO_MAXIMUM = str(int(1e30))
 """`model_max_length` of a tokenizer of `transformers` that has none."""
 

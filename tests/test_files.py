@@ -1,11 +1,13 @@
-"""JSON of unknown origin: read as it is, or refused in one line."""
+"""JSON of unknown origin: read as it is, or refused in one line; numbers that JSON has not; paths near and far."""
 
 import json
+import math
 
 import pytest
+from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.files import parse_object, read_object
+from bert_jax.files import finite_json, is_remote, near_path, parse_object, read_object
 
 ODD = {
     "": "is not JSON",
@@ -52,3 +54,20 @@ def test_what_is_no_text_is_refused(tmp_path, contents, says):
         read_object(tmp_path / "x")
     with pytest.raises(UserError, match="No such file"):
         read_object(tmp_path / "absent")
+
+
+def test_numbers_that_json_has_not_come_back_by_their_names():
+    written = json.dumps(
+        finite_json({"loss": math.nan, 7: [math.inf, (-math.inf, 0.5)], "text": "nan"}), allow_nan=False
+    )
+    read = json.loads(written)
+    assert math.isnan(float(read["loss"])) and read["text"] == "nan"
+    assert [float(read["7"][0]), *map(float, read["7"][1])] == [math.inf, -math.inf, 0.5]
+
+
+def test_a_path_is_shown_from_here_where_that_is_shorter(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert near_path(f"{tmp_path}/run") == "run"
+    assert near_path("/a") == "/a"
+    assert near_path("gs://bucket/run") == "gs://bucket/run"
+    assert is_remote(epath.Path("gs://bucket/run")) and not is_remote(tmp_path)

@@ -11,6 +11,7 @@ import numpy as np
 from etils import epath
 
 from bert_jax.checkpoints.fingerprint import fingerprint, leaf_paths
+from bert_jax.config.json_form import first_lines
 from bert_jax.errors import UserError
 from bert_jax.files import checksum, parse_object
 
@@ -108,9 +109,8 @@ def misfits(stored: dict[str, Any], abstract: Any) -> list[str]:
 def check_fit(content: dict[str, Any], abstract: Any, name: str) -> None:
     """Raise a UserError unless the arrays of a record are those of `abstract`; `name` begins the message."""
     if lines := misfits(content["arrays"], abstract):
-        more = f"; and {len(lines) - 5} more" if len(lines) > 5 else ""
         raise UserError(
-            f"{name} does not fit this model: {'; '.join(lines[:5])}{more}. Use its own model settings (config.json "
+            f"{name} does not fit this model: {first_lines(lines, 5)}. Use its own model settings (config.json "
             "beside it), or another --workdir"
         )
 

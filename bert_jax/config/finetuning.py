@@ -17,6 +17,9 @@ from bert_jax.config.teachers import TaskDistillationConfig
 from bert_jax.config.watching import ProfileConfig, SinksConfig
 from bert_jax.errors import UserError
 
+RESULTS = "results.json"
+"""What a fine-tuning, and each of its runs, leaves in its directory when it is done; a study does the same."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinetuneConfig:

@@ -105,9 +105,9 @@ def flattened(values: dict[str, Any]) -> dict[str, Any]:
     return leaves
 
 
-def first_lines(lines: list[str]) -> str:
+def first_lines(lines: list[str], most: int = 8) -> str:
     """Return the first few of many short texts and the number of the others, in one line."""
-    return "; ".join(lines[:8]) + (f"; and {len(lines) - 8} more" if len(lines) > 8 else "")
+    return "; ".join(lines[:most]) + (f"; and {len(lines) - most} more" if len(lines) > most else "")
 
 
 def is_among(key: str, names: tuple[str, ...]) -> bool:

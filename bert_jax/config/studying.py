@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.config.finetuning import FinetuneConfig
+from bert_jax.config.metric_scale import metric_scale
 from bert_jax.errors import UserError
 
 HELD_OUT, OWN = "held_out", "own"
@@ -57,8 +58,8 @@ class Measure:
 
     @property
     def scale(self) -> int:
-        """Factor for display: shares are shown in percent, losses and perplexities as they are."""
-        return 1 if self.metric.endswith(("loss", "perplexity")) else 100
+        """Factor for display, see `metric_scale`."""
+        return metric_scale(self.metric)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

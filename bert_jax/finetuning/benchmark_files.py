@@ -7,10 +7,11 @@ from typing import Any
 import jax
 from etils import epath
 
+from bert_jax.config.finetuning import RESULTS
 from bert_jax.devices.hosts import from_first
 from bert_jax.devices.signals import StopSignals
 from bert_jax.finetuning.programs import Programs
-from bert_jax.finetuning.results import RECORD, earlier_predictions
+from bert_jax.finetuning.results import earlier_predictions
 from bert_jax.finetuning.task_logits import predict_logits
 from bert_jax.tasks.squad import tuned
 from bert_jax.tasks.squad.windows import SpanFeatures
@@ -31,7 +32,7 @@ def predicted(
     Files of an earlier command stay as they are if they are complete and belong to the same run and test sets.
     """
     place, tests_now = path / "predictions", data.test_fingerprint()
-    before = from_first(earlier_predictions(path / RECORD))
+    before = from_first(earlier_predictions(path / RESULTS))
     if before is not None:
         made = before["predictions"]
         same = (before["run"], before["metrics"], made["test_fingerprint"]) == (

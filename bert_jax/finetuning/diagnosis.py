@@ -10,7 +10,7 @@ from rich.console import Console
 
 from bert_jax.checkpoints.fingerprint import stored_fingerprint
 from bert_jax.checkpoints.run_files import read_json, write_json
-from bert_jax.config.finetuning import FinetuneConfig
+from bert_jax.config.finetuning import RESULTS, FinetuneConfig
 from bert_jax.config.predicting import PredictConfig
 from bert_jax.config.task_options import TaskOptions
 from bert_jax.devices.hosts import check_alike
@@ -19,6 +19,7 @@ from bert_jax.errors import UserError
 from bert_jax.finetuning.members import check_member, family_for, options_of, say_what_is_cut
 from bert_jax.finetuning.prediction_files import write_predictions
 from bert_jax.finetuning.task_logits import member_logits
+from bert_jax.formats.opening import open_stored
 from bert_jax.formats.stored import StoredModel
 from bert_jax.tasks.families import Family
 
@@ -33,8 +34,6 @@ def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict[str, Any]:
       UserError: the work directory holds another task's results; init_from has no head for mnli's classes; there is no
         file of AX.
     """
-    from bert_jax.formats.opening import open_stored
-
     _check_vacant(epath.Path(config.workdir))
     stored = open_stored(config.init_from)
     check_member(stored, stored)
@@ -68,7 +67,7 @@ def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict[str, Any]:
     }
     if jax.process_index() == 0:
         directory.mkdir(parents=True, exist_ok=True)
-        write_json(directory / "results.json", content)
+        write_json(directory / RESULTS, content)
     return content
 
 
@@ -94,6 +93,6 @@ def _diagnose_split(
 
 def _check_vacant(workdir: epath.Path) -> None:
     """Raise UserError if the figures of AX would replace those of a run."""
-    results = workdir / "results.json"
+    results = workdir / RESULTS
     if (workdir / "run.json").exists() or results.exists() and read_json(results).get("task") != "ax":
         raise UserError(f"workdir={workdir} holds a different run or its results; give ax its own --workdir")

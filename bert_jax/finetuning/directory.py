@@ -21,7 +21,7 @@ from bert_jax.checkpoints.run_files import read_json, refused_changes
 from bert_jax.checkpoints.workdir import WorkDirectory, open_workdir
 from bert_jax.config import CheckpointConfig, HeadConfig, ModelConfig
 from bert_jax.config.changes import is_harmless_to_finetuning
-from bert_jax.config.finetuning import FinetuneConfig
+from bert_jax.config.finetuning import RESULTS, FinetuneConfig
 from bert_jax.config.json_form import first_lines, from_dict, to_dict
 from bert_jax.devices import sharding
 from bert_jax.devices.hosts import from_first
@@ -65,7 +65,7 @@ def open_finetuning(
         "teacher": teacher,
     }
     directory = epath.Path(path)
-    saved = ("checkpoints/*step_*", "runs/*/results.json", "runs/*/checkpoints/*step_*", "runs/*/training/*step_*")
+    saved = ("checkpoints/*step_*", f"runs/*/{RESULTS}", "runs/*/checkpoints/*step_*", "runs/*/training/*step_*")
     resumed = (directory / "run.json").exists() and any(True for name in saved for _ in directory.glob(name))
     return open_workdir(path, identity, settings, tokenizer, resumed=resumed, check=_check_continues, devices=devices)
 

@@ -13,7 +13,7 @@ from bert_jax.checkpoints.fingerprint import stored_fingerprint
 from bert_jax.checkpoints.run_files import write_json
 from bert_jax.checkpoints.workdir import WorkDirectory
 from bert_jax.config.changes import FINETUNING
-from bert_jax.config.finetuning import FinetuneConfig
+from bert_jax.config.finetuning import RESULTS, FinetuneConfig
 from bert_jax.config.finetuning_checks import check_finetune
 from bert_jax.config.json_form import first_lines, to_dict
 from bert_jax.devices import hardware, peers, sharding
@@ -29,7 +29,7 @@ from bert_jax.finetuning.diagnosis import diagnose
 from bert_jax.finetuning.directory import drop_losers, keep, open_finetuning, publish, remove
 from bert_jax.finetuning.plan import check_length, plan
 from bert_jax.finetuning.programs import Programs, fitting_head, make_programs
-from bert_jax.finetuning.results import RECORD, best, finished_runs, show, summary
+from bert_jax.finetuning.results import best, finished_runs, show, summary
 from bert_jax.finetuning.run_record import settings
 from bert_jax.finetuning.training import train
 from bert_jax.formats.fit import check_fit
@@ -187,10 +187,10 @@ def _train_runs(command: Command) -> None:
     config, workdir = command.config, command.workdir
     for run in plan(config):
         directory = workdir.path / "runs" / run.name
-        if not from_first((directory / RECORD).exists()):
+        if not from_first((directory / RESULTS).exists()):
             record = train(run, command)
             workdir.secure()
-            _write_once(directory / RECORD, record)
+            _write_once(directory / RESULTS, record)
             if config.keep == "best":
                 drop_losers(workdir, command.data.main_metric)
         remove(directory / "training")
@@ -215,7 +215,7 @@ def _conclude(command: Command) -> dict[str, Any]:
         raise UserError(
             f"{workdir.path} was deleted or renamed while predictions were written; start the same command again"
         )
-    _write_once(workdir.path / RECORD, results)
+    _write_once(workdir.path / RESULTS, results)
     for record in records:
         keep(workdir, config.keep, record, chosen, command.stored.need_tokenizer())
     return results

@@ -9,13 +9,11 @@ from rich.console import Console
 from rich.table import Table
 
 from bert_jax.checkpoints.run_files import read_json
-from bert_jax.config.finetuning import FinetuneConfig
+from bert_jax.config.finetuning import RESULTS, FinetuneConfig
 from bert_jax.config.json_form import to_dict
+from bert_jax.config.metric_scale import metric_scale
 from bert_jax.devices.software import commit, versions
 from bert_jax.errors import UserError
-
-RECORD = "results.json"
-
 
 FIELDS = {"run": str, "setting": str, "seed": int, "step": int, "metrics": dict, "hyperparameters": dict, "keep": str}
 
@@ -29,12 +27,12 @@ def finished_runs(runs: epath.Path, metric: str) -> list[dict[str, Any]]:
     if not runs.is_dir():
         return []
     names = sorted(place.name for place in runs.iterdir())
-    records = [_read_record(runs / name / RECORD) for name in names if (runs / name / RECORD).exists()]
+    records = [_read_record(runs / name / RESULTS) for name in names if (runs / name / RESULTS).exists()]
     measured = sorted(set().union(*(record["metrics"] for record in records)))
     for name in (metric, *measured):
         for record in records:
             if name not in record["metrics"]:
-                raise _damaged(runs / record["run"] / RECORD, f"has no {name!r:.60} among its metrics")
+                raise _damaged(runs / record["run"] / RESULTS, f"has no {name!r:.60} among its metrics")
     return records
 
 
@@ -162,14 +160,9 @@ def show(results: dict[str, Any]) -> None:
 
 def figure(setting: dict[str, Any], metric: str) -> str:
     """Return the mean in percent, ± standard deviation if there are several runs."""
-    spread, scale = setting["standard_deviation"][metric], _scale(metric)
+    spread, scale = setting["standard_deviation"][metric], metric_scale(metric)
     return f"{scale * setting['mean'][metric]:.2f}" + ("" if spread is None else f" ± {scale * spread:.2f}")
 
 
 def _line(metrics: dict[str, float]) -> str:
-    return ", ".join(f"{name} {_scale(name) * value:.2f}" for name, value in metrics.items())
-
-
-def _scale(metric: str) -> int:
-    """Return the factor for display: fractions are shown in percent, a threshold is a difference of scores."""
-    return 1 if metric.endswith("_thresh") else 100
+    return ", ".join(f"{name} {metric_scale(name) * value:.2f}" for name, value in metrics.items())

@@ -9,6 +9,7 @@ from etils import epath
 from rich.console import Console
 
 from bert_jax.config.commands import ResultsConfig
+from bert_jax.config.finetuning import RESULTS
 from bert_jax.errors import UserError
 from bert_jax.files import read_object, write_atomically
 
@@ -120,7 +121,7 @@ def measured(directory: str) -> dict[str, dict[str, Any]]:
     Nothing is averaged over directories.
     """
     place = epath.Path(directory)
-    files = [place / "results.json", *(sorted(place.glob("*/results.json"), key=str) if place.is_dir() else [])]
+    files = [place / RESULTS, *(sorted(place.glob(f"*/{RESULTS}"), key=str) if place.is_dir() else [])]
     found: dict[str, list[dict[str, Any]]] = {}
     for file in files:
         if not file.exists():

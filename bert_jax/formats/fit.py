@@ -1,5 +1,6 @@
 """Checks that the arrays of a stored model are those that its own configuration requires."""
 
+from bert_jax.config.json_form import first_lines
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel, check_vocabulary
 
@@ -13,10 +14,8 @@ def check_fit(stored: StoredModel) -> None:
         if there != wanted.get(path):
             lines.append(f"{path}: stored {_shape(there)}, by the configuration {_shape(wanted.get(path))}")
     if lines:
-        more = f"; and {len(lines) - 3} more" if len(lines) > 3 else ""
         raise UserError(
-            f"the parameters in {stored.path} do not fit its configuration: {'; '.join(lines[:3])}{more}. "
-            f"{_remedy(stored)}"
+            f"the parameters in {stored.path} do not fit its configuration: {first_lines(lines, 3)}. {_remedy(stored)}"
         )
     if stored.tokenizer is not None:
         check_vocabulary(stored.tokenizer.vocab_size, stored.model.need_vocab_size(), stored.path)

@@ -5,6 +5,7 @@ import os
 import numpy as np
 from etils import epath
 
+from bert_jax.config.json_form import first_lines
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.formats import huggingface_config, safetensors_files
@@ -138,10 +139,7 @@ def _check_fit(places: dict[str, Place], tensors: dict[str, FileTensor], directo
             elif tensor.dtype not in safetensors_files.FLOATS:
                 lines.append(f"{name} is of type {tensor.dtype}, not {', '.join(safetensors_files.FLOATS)}")
     if lines:
-        more = f"; and {len(lines) - 3} more" if len(lines) > 3 else ""
-        raise UserError(
-            f"the weights in {directory} do not fit its {huggingface_config.FILE}: {'; '.join(lines[:3])}{more}"
-        )
+        raise UserError(f"the weights in {directory} do not fit its {huggingface_config.FILE}: {first_lines(lines, 3)}")
 
 
 def _check_tied(

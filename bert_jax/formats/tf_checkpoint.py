@@ -10,6 +10,7 @@ import numpy as np
 from etils import epath
 
 from bert_jax.config import HeadConfig, ModelConfig
+from bert_jax.config.json_form import first_lines
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
@@ -166,8 +167,7 @@ def _check_fit(
             elif variable.dtype != FLOAT32:
                 lines.append(f"{name} is of TensorFlow's type {variable.dtype}, not {FLOAT32} (float32)")
     if lines:
-        more = f"; and {len(lines) - 3} more" if len(lines) > 3 else ""
-        raise UserError(f"the weights in {prefix} do not fit {CONFIG_FILE}: {'; '.join(lines[:3])}{more}")
+        raise UserError(f"the weights in {prefix} do not fit {CONFIG_FILE}: {first_lines(lines, 3)}")
 
 
 def _stored_array(place: Place, variables: dict[str, Variable]) -> StoredArray:

@@ -8,6 +8,7 @@ import shutil
 import statistics
 from typing import Any
 
+from bert_jax.config.finetuning import RESULTS
 from bert_jax.files import is_remote
 from bert_jax.monitoring.run_history import RunHistory, Saved
 from bert_jax.training.sinks import duration
@@ -43,7 +44,7 @@ def alarms(run: RunHistory, saved: Saved | None, owner: dict[str, Any] | None, s
 def is_finished(run: RunHistory, step: int) -> bool:
     """Return whether nothing is left to do."""
     if run.is_finetuning:
-        return (run.path / "results.json").exists()
+        return (run.path / RESULTS).exists()
     config = run.config
     return config is not None and step >= config.total_steps
 

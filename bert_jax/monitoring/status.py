@@ -1,7 +1,6 @@
 """`bert-jax status`: how a run is doing, from its files alone, while it runs or after."""
 
 import json
-import math
 import os
 import time
 from typing import Any
@@ -10,9 +9,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from bert_jax.config.finetuning import RESULTS
 from bert_jax.config.watching import StatusConfig
 from bert_jax.errors import UserError
-from bert_jax.files import write_atomically
+from bert_jax.files import finite_json, write_atomically
 from bert_jax.monitoring.alarms import alarms, is_finished
 from bert_jax.monitoring.goodput import goodput
 from bert_jax.monitoring.run_history import RunHistory, read_run
@@ -96,7 +96,7 @@ def _of_finetuning(run: RunHistory) -> dict[str, Any]:
     pace = next(map(_pace, run.of_kind("train")[-1:]), {})  # of a run that is looked at by itself
     for directory in sorted((run.path / "runs").glob("*")):
         rows = [row for row in read_rows(directory / "metrics.jsonl") if row["kind"] == "train"][-1:]
-        runs[directory.name] = {"finished": (directory / "results.json").exists()}
+        runs[directory.name] = {"finished": (directory / RESULTS).exists()}
         for row in rows:
             runs[directory.name] |= {"step": row["step"], **_figures(row)}
             pace = pace if runs[directory.name]["finished"] else _pace(row)
@@ -106,17 +106,12 @@ def _of_finetuning(run: RunHistory) -> dict[str, Any]:
 
 def _pace(row: dict[str, Any]) -> dict[str, Any]:
     """Return the rates in a row of training and the seconds left at them, as far as they are there."""
-    found: dict[str, Any] = {"rates": {name: _finite(row[name]) for name in RATES if name in row}}
-    return found | {name: _finite(row[name]) for name in ("seconds_left",) if name in row}
+    found: dict[str, Any] = {"rates": {name: finite_json(row[name]) for name in RATES if name in row}}
+    return found | {name: finite_json(row[name]) for name in ("seconds_left",) if name in row}
 
 
 def _figures(row: dict[str, Any]) -> dict[str, float | str]:
-    return {name: _finite(value) for name, value in row.items() if name not in NOT_FIGURES}
-
-
-def _finite(value: float) -> float | str:
-    """Return a value that JSON can represent."""
-    return value if math.isfinite(value) else repr(value)
+    return {name: finite_json(value) for name, value in row.items() if name not in NOT_FIGURES}
 
 
 def _print(facts: dict[str, Any], console: Console) -> None:

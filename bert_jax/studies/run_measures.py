@@ -10,7 +10,7 @@ from etils import epath
 
 from bert_jax.checkpoints.run_files import read_json, write_json
 from bert_jax.config import Config, resolve_phases
-from bert_jax.config.finetuning import FinetuneConfig
+from bert_jax.config.finetuning import RESULTS, FinetuneConfig
 from bert_jax.config.json_form import to_dict
 from bert_jax.config.studying import HELD_OUT, OWN
 from bert_jax.data.examples.corpus import open_corpus
@@ -48,7 +48,7 @@ def own_evaluation(config: Config) -> dict[str, float]:
 
 def task_metrics(task: FinetuneConfig) -> dict[str, float]:
     """Return the mean dev metrics over the planned runs of a fine-tuning; {} while one of them is missing."""
-    records = [epath.Path(task.workdir) / "runs" / run.name / "results.json" for run in planned_runs(task)]
+    records = [epath.Path(task.workdir) / "runs" / run.name / RESULTS for run in planned_runs(task)]
     if not all(record.exists() for record in records):
         return {}
     metrics = [read_json(record)["metrics"] for record in records]

@@ -7,6 +7,7 @@ import jax
 from etils import epath
 
 from bert_jax.checkpoints.run_files import write_json
+from bert_jax.config.finetuning import RESULTS
 from bert_jax.config.json_form import to_dict
 from bert_jax.config.studying import Study
 from bert_jax.devices.software import commit, versions
@@ -42,7 +43,7 @@ def write_report(plan: StudyPlan, failures: dict[str, str], machine: str) -> str
     directory.mkdir(parents=True, exist_ok=True)
     write_atomically(directory / "table.md", table.encode())
     write_picture(draw_study(plan.study, columns), directory)
-    write_json(directory / "results.json", _results(plan, measured, columns, failures, machine))
+    write_json(directory / RESULTS, _results(plan, measured, columns, failures, machine))
     return table
 
 

@@ -35,7 +35,7 @@ from etils import epath
 
 from bert_jax.devices.signals import StopSignals
 from bert_jax.devices.software import versions
-from bert_jax.files import is_remote, parse_object, write_atomically
+from bert_jax.files import finite_json, is_remote, parse_object, write_atomically
 
 FILE = "events.jsonl"
 UPLOAD_SECONDS = 5  # an object store cannot append, so the whole file is written again, at most this often
@@ -74,7 +74,7 @@ class Events:
         """
         if not self._writes:
             return
-        row = {"time": time.time(), "event": event, "step": int(step), **_plain(details)}
+        row = {"time": time.time(), "event": event, "step": int(step), **finite_json(details)}
         line = (json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n").encode()
         self._text += line
         if self._stream is not None:
@@ -169,14 +169,3 @@ def _row(line: bytes) -> dict[str, Any] | None:
     timed = type(row.get("time")) in (int, float) and math.isfinite(row["time"])
     known = timed and isinstance(row.get("event"), str) and type(row.get("step")) is int
     return {**row, "time": float(row["time"])} if known else None
-
-
-def _plain(value: Any) -> Any:
-    """Return `value` as JSON can represent it: it has no NaN and no infinity, but their names read back by float()."""
-    if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return repr(value)
-    return value

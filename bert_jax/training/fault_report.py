@@ -1,7 +1,6 @@
 """What a run leaves when it gives up: which steps, positions and texts, and norms layer by layer, as one JSON file."""
 
 import json
-import math
 from typing import Any
 
 import jax
@@ -15,7 +14,7 @@ from bert_jax.data.examples.batch_layout import Batch
 from bert_jax.data.examples.examples import Examples
 from bert_jax.data.examples.mixture import Mixture
 from bert_jax.devices import sharding
-from bert_jax.files import write_atomically
+from bert_jax.files import finite_json, write_atomically
 from bert_jax.models.parameters import entries
 from bert_jax.training.batch_gradients import make_gradients
 from bert_jax.training.guard import Trouble
@@ -88,7 +87,7 @@ def _norms(learner: Learner, tree: Any) -> dict[str, Any]:
 
     alike = sharding.replicated(learner.mesh)
     found = jax.jit(lambda tree: jax.tree.map(norm, described, tree), out_shardings=alike)(tree)
-    return {path: _plain(np.asarray(value).tolist()) for path, value in leaf_paths(jax.device_get(found)).items()}
+    return {path: finite_json(np.asarray(value).tolist()) for path, value in leaf_paths(jax.device_get(found)).items()}
 
 
 def _texts(examples: Examples | Mixture, positions: np.ndarray) -> list[dict[str, Any]]:
@@ -106,10 +105,3 @@ def _ids(batch: Batch, row: int) -> list[int]:
 def _masked(batch: Batch, row: int) -> int:
     """Return the number of predictions in a row."""
     return int((batch["masked_weights"][row] > 0).sum())
-
-
-def _plain(value: Any) -> Any:
-    """Return numbers as JSON can represent them, which has no NaN and no infinity."""
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    return value if math.isfinite(value) else repr(value)

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column
 
-from bert_jax.files import is_remote, parse_object, write_atomically
+from bert_jax.config.metric_scale import metric_scale
+from bert_jax.files import finite_json, is_remote, parse_object, write_atomically
 from bert_jax.objectives.objective import Term
 
 BESIDE_BAR = ("tokens_per_second", "seconds_left")
@@ -41,10 +42,8 @@ class JsonLines:
         self._stream = None if self._remote else open(file, "a", encoding="utf-8")
 
     def write(self, step: int, kind: str, metrics: dict[str, float]) -> None:
-        line = (
-            json.dumps({"kind": kind, "step": int(step), **{name: _number(value) for name, value in metrics.items()}})
-            + "\n"
-        )
+        figures = {name: finite_json(float(value)) for name, value in metrics.items()}
+        line = json.dumps({"kind": kind, "step": int(step), **figures}) + "\n"
         if self._stream is None:
             self._text += line
             if time.monotonic() - self._uploaded > UPLOAD_SECONDS:
@@ -161,7 +160,7 @@ def describe(metrics: dict[str, float], terms: tuple[Term, ...] = ()) -> list[st
         if name in metrics:
             parts.append(form.format(metrics[name]))
     parts += [
-        f"{name} {value:.2f}" if name.endswith("_thresh") else f"{name} {value:.2%}"
+        f"{name} {value:.2f}" if metric_scale(name) == 1 else f"{name} {value:.2%}"
         for name, value in metrics.items()
         if name.startswith("dev")
     ]
@@ -191,12 +190,6 @@ def tensorboard(directory: epath.Path, start_step: int) -> list[TensorBoard]:
     except ImportError as error:
         logging.warning("no TensorBoard events below %s: %s", directory, error)
         return []
-
-
-def _number(value: float) -> float | str:
-    """Return a JSON value: JSON has no NaN and no infinity, but their names read back through float()."""
-    value = float(value)
-    return value if math.isfinite(value) else repr(value)
 
 
 def _row(line: bytes) -> dict[str, Any] | None:

@@ -29,7 +29,7 @@ from bert_jax.checkpoints.run_directory import open_pretraining
 from bert_jax.checkpoints.run_files import id_below, write_json
 from bert_jax.commands.evaluate import default_config
 from bert_jax.config import Config, DataConfig, HeadConfig, MeshConfig, ModelConfig, PhaseConfig
-from bert_jax.config.finetuning import task_defaults
+from bert_jax.config.finetuning import RESULTS, task_defaults
 from bert_jax.config.json_form import to_dict
 from bert_jax.console.command_line import load_config
 from bert_jax.data.examples.examples import Examples
@@ -37,7 +37,7 @@ from bert_jax.data.store.access import open_store
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.finetuning import directory as finetune_workdir
-from bert_jax.finetuning.results import RECORD, best, earlier_predictions, finished_runs, show, summary
+from bert_jax.finetuning.results import best, earlier_predictions, finished_runs, show, summary
 from bert_jax.finetuning.results_table import ResultsConfig, run_results
 from bert_jax.formats.conversion import convert
 from bert_jax.models.bert import BertForPreTraining
@@ -202,7 +202,7 @@ def write_finetuned(directory: pathlib.Path) -> None:
                     metrics={"accuracy": 0.5 + seed / 4},
                 )
             write_json(
-                run / RECORD,
+                run / RESULTS,
                 {
                     "run": run.name,
                     "setting": "batch32",
@@ -222,7 +222,7 @@ def write_finetuned(directory: pathlib.Path) -> None:
         records = finished_runs(workdir.path / "runs", "accuracy")
         finetune_workdir.publish(workdir, records[1], one_device())
         write_json(
-            directory / RECORD,
+            directory / RESULTS,
             summary(
                 TASK,
                 records,
@@ -245,7 +245,7 @@ def finish(directory: pathlib.Path, damaged: str):
             show(summary(TASK, records, "accuracy", {"tests": {}, "predictions": {}}))
         for record in records:
             finetune_workdir.keep(workdir, "best", record, chosen, TOKENIZER)
-        earlier_predictions(workdir.path / RECORD)
+        earlier_predictions(workdir.path / RESULTS)
     return bits(params)
 
 
