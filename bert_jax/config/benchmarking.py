@@ -7,6 +7,7 @@ import dataclasses
 import os
 from typing import Literal, Self
 
+from bert_jax.config.field_values import field_values
 from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.options import Config
 from bert_jax.config.preparing import PrepareConfig, PreparedTextConfig
@@ -52,12 +53,12 @@ class PhaseTurnsConfig(Config, TurnsConfig):
         if not 0 <= phase < len(config.phases):
             raise UserError(f"phase={phase}: this configuration has phases 0 to {len(config.phases) - 1}")
         one = dataclasses.replace(config, phases=(config.phases[phase],))
-        return cls(**{field.name: getattr(one, field.name) for field in dataclasses.fields(Config)}, phase=phase)
+        return cls(**field_values(Config, one), phase=phase)
 
     @property
     def run(self) -> Config:
         """The options of the run alone."""
-        return Config(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Config)})
+        return Config(**field_values(Config, self))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -115,13 +116,12 @@ class FinetuneBenchConfig(FinetuneConfig, TurnsConfig):
     @classmethod
     def of(cls, config: FinetuneConfig) -> Self:
         """Return the options of a measurement of a task."""
-        return cls(**{field.name: getattr(config, field.name) for field in dataclasses.fields(FinetuneConfig)})
+        return cls(**field_values(FinetuneConfig, config))
 
     @property
     def run(self) -> FinetuneConfig:
         """The options of the run alone; nothing is written to its work directory."""
-        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(FinetuneConfig)}
-        return FinetuneConfig(**{**given, "workdir": self.workdir or "nowhere"})
+        return FinetuneConfig(**{**field_values(FinetuneConfig, self), "workdir": self.workdir or "nowhere"})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -141,8 +141,7 @@ class PrepareBenchConfig(PreparedTextConfig, TurnsConfig):
     @property
     def run(self) -> PrepareConfig:
         """The options of `prepare` alone; nothing is written to its output."""
-        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(PreparedTextConfig)}
-        return PrepareConfig(**{**given, "output": "nowhere"})
+        return PrepareConfig(**{**field_values(PreparedTextConfig, self), "output": "nowhere"})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

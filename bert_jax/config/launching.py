@@ -6,6 +6,7 @@ then what it does. No option has the name of one of `pretrain`, which the same c
 
 import dataclasses
 
+from bert_jax.config.field_values import field_values
 from bert_jax.config.options import Config
 
 
@@ -154,12 +155,12 @@ class PretrainConfig(Config):
     @classmethod
     def of(cls, config: Config) -> "PretrainConfig":
         """Return the options of a run that is not rehearsed."""
-        return cls(**{field.name: getattr(config, field.name) for field in dataclasses.fields(Config)})
+        return cls(**field_values(Config, config))
 
     @property
     def run(self) -> Config:
         """The options of the run alone."""
-        return Config(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Config)})
+        return Config(**field_values(Config, self))
 
 
 PLATFORMS = {"tpu": TpuConfig, "gke": GkeConfig, "slurm": SlurmConfig, "local": LocalConfig}

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from bert_jax.config.field_values import field_values
 from bert_jax.config.options import Config
 from bert_jax.errors import UserError
 
@@ -27,12 +28,12 @@ class PlanConfig(Config):
     @classmethod
     def of(cls, config: Config) -> "PlanConfig":
         """Return the options of a plan without a machine."""
-        return cls(**{field.name: getattr(config, field.name) for field in dataclasses.fields(Config)})
+        return cls(**field_values(Config, config))
 
     @property
     def run(self) -> Config:
         """The options of the run alone."""
-        return Config(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Config)})
+        return Config(**field_values(Config, self))
 
 
 def check_plan(options: PlanConfig) -> None:
