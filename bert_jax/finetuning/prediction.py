@@ -8,6 +8,7 @@ from bert_jax.devices.compilation_cache import use_compilation_cache
 from bert_jax.finetuning.members import check_member, family_for, options_of, say_what_is_cut, task_of
 from bert_jax.finetuning.prediction_files import check_files, check_outputs, read_examples, write_predictions
 from bert_jax.finetuning.task_logits import average, member_logits
+from bert_jax.formats.opening import open_stored
 from bert_jax.models.kernels.choice import check_attention
 from bert_jax.tasks.recorded import check_pairs
 
@@ -28,8 +29,6 @@ def run_predict(workdirs: str, config: PredictConfig, devices: sharding.Devices 
         vocabularies; the task needs a different head; pairs are given to a model of single texts, or the reverse; the
         input file is bad.
     """
-    from bert_jax.formats.opening import open_stored
-
     check_files(check_predict(config))
     use_compilation_cache()
     members = [open_stored(path) for path in workdirs.split(",")]

@@ -14,6 +14,8 @@ from bert_jax.data.sequences.batching import evaluation_batches, padded, round_u
 from bert_jax.data.sequences.features import Features
 from bert_jax.devices import sharding
 from bert_jax.devices.signals import StopSignals
+from bert_jax.formats.fit import check_fit
+from bert_jax.formats.opening import place
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives.task_head import predictions
@@ -89,9 +91,6 @@ def average(head: HeadConfig, predictions: Sequence[list[np.ndarray]]) -> list[n
 
 def member_logits(stored: StoredModel, features: Features, config: PredictConfig, mesh: Mesh) -> list[np.ndarray]:
     """Return what `predict_logits` does for a stored model."""
-    from bert_jax.formats.fit import check_fit
-    from bert_jax.formats.opening import place
-
     check_fit(stored)
     params = place(stored, mesh)
     model = BertForTask(stored.model, stored.need_head(), config.compute)

@@ -1,4 +1,7 @@
-"""The models that others learn from, in pre-training and in fine-tuning, checked before anything is compiled."""
+"""The models that others learn from, in pre-training and in fine-tuning, checked before anything is compiled.
+
+The readers of all formats are imported inside the functions, because most runs have no teacher.
+"""
 
 import dataclasses
 
@@ -64,7 +67,7 @@ def stored_teacher(config: Config) -> StoredModel | None:
     """Return the description of the teacher on disk; None if the options name none."""
     if not config.objective.distillation.teacher:
         return None
-    from bert_jax.formats.opening import open_stored  # the readers of all formats, which most runs do not need
+    from bert_jax.formats.opening import open_stored
 
     stored = open_stored(config.objective.distillation.teacher)
     check_fit(stored)
@@ -88,7 +91,7 @@ def open_task_teacher(
     path = config.distillation.teacher
     if not path:
         return None
-    from bert_jax.formats.opening import open_stored, place  # the readers of all formats, which most runs do not need
+    from bert_jax.formats.opening import open_stored, place
 
     stored = open_stored(path)
     check_fit(stored)
