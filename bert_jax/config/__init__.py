@@ -6,6 +6,8 @@ Only the standard library is imported here, so that `--help` is instant.
 from bert_jax.config.encoder import ModelConfig
 from bert_jax.config.encoder_heads import EmbeddingConfig, HeadConfig
 from bert_jax.config.faults import FaultsConfig, HostFaultsConfig
+from bert_jax.config.generator import GeneratorConfig
+from bert_jax.config.noise import PretrainingNoiseConfig
 from bert_jax.config.objectives import ObjectiveConfig
 from bert_jax.config.optimization import OptimizerConfig, ScheduleConfig
 from bert_jax.config.options import (
@@ -22,6 +24,7 @@ from bert_jax.config.phases import Phase, max_predictions, resolve_phases, resol
 from bert_jax.config.preparing import PrepareConfig, TrainVocabConfig
 from bert_jax.config.relative_attention import DisentangledConfig
 from bert_jax.config.static_vectors import StaticVectorsConfig
+from bert_jax.config.teachers import DistillationConfig
 from bert_jax.config.watching import ProfileConfig, SinksConfig
 
 __all__ = [
@@ -30,9 +33,11 @@ __all__ = [
     "Config",
     "DataConfig",
     "DisentangledConfig",
+    "DistillationConfig",
     "EmbeddingConfig",
     "EvaluationConfig",
     "FaultsConfig",
+    "GeneratorConfig",
     "HeadConfig",
     "HostFaultsConfig",
     "MaskingConfig",
@@ -43,6 +48,7 @@ __all__ = [
     "Phase",
     "PhaseConfig",
     "PrepareConfig",
+    "PretrainingNoiseConfig",
     "ProfileConfig",
     "ScheduleConfig",
     "SinksConfig",

@@ -1,13 +1,16 @@
 """The public names: the same in all their lists, each there, and seen by type checkers."""
 
 import ast
+import dataclasses
 import pathlib
 import subprocess
 import sys
+import typing
 
 import pytest
 
 import bert_jax
+import bert_jax.config
 
 SOURCE = pathlib.Path(bert_jax.__file__)
 
@@ -34,6 +37,25 @@ def test_the_lists_of_public_names_agree():
 def test_each_public_name_is_there_and_explained(name):
     value = getattr(bert_jax, name)
     assert value.__doc__ and value.__module__.startswith("bert_jax.")
+
+
+def held(kind) -> set[type]:
+    """The dataclasses that a dataclass holds, directly, in tuples or in one another."""
+    found = set()
+    for hint in typing.get_type_hints(kind).values():
+        for part in (hint, *typing.get_args(hint)):
+            if dataclasses.is_dataclass(part):
+                found |= {part, *held(part)}
+    return found
+
+
+def test_every_part_of_a_configuration_is_public_and_documented():
+    parts = held(bert_jax.Config)
+    assert {bert_jax.ModelConfig, bert_jax.PhaseConfig, bert_jax.DistillationConfig} <= parts
+    reference = (SOURCE.parents[1] / "docs" / "reference" / "configuration.md").read_text().splitlines()
+    for part in parts:
+        assert getattr(bert_jax, part.__name__) is part and getattr(bert_jax.config, part.__name__) is part
+        assert f"::: bert_jax.{part.__name__}" in reference
 
 
 def test_an_unknown_name_is_an_attribute_error():
