@@ -167,5 +167,6 @@ def check_mesh(mesh: MeshConfig) -> None:
             raise UserError(
                 f"mesh.{name}={size} must be a positive number, or -1 for all devices that the other axes leave"
             )
-    if list(sizes.values()).count(-1) > 1:
-        raise UserError(f"mesh {sizes}: only one axis may be -1")
+    open_axes = [f"mesh.{name}=-1" for name, size in sizes.items() if size == -1]
+    if len(open_axes) > 1:
+        raise UserError(f"{' and '.join(open_axes)}: only one axis may be -1; give all but one of them a number")

@@ -114,7 +114,8 @@ def _check_layers(config: FinetuneConfig) -> None:
 def _check_head(config: FinetuneConfig) -> None:
     """Check the CRF, and the BiLSTM on an encoder that is frozen or trained."""
     if (config.crf or config.features) and config.task != "ner":
-        raise UserError(f"{'crf' if config.crf else 'features'} belongs to tagging (task ner), not to {config.task}")
+        name = "crf" if config.crf else "features"
+        raise UserError(f"{name} belongs to tagging (task ner), not to {config.task}; leave --{name} out")
     if config.features and config.reinitialize_layers:
         raise UserError(
             f"reinitialize_layers={config.reinitialize_layers} makes random layers, which features={config.features} "

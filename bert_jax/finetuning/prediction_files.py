@@ -25,7 +25,7 @@ from bert_jax.tokenization.texts import check_utf8
 def check_files(config: PredictConfig) -> None:
     """Raise UserError if the input does not exist, or the output is a file that must stay as it is."""
     if config.input not in ("", plain_text.STANDARD_INPUT) and not epath.Path(config.input).expanduser().exists():
-        raise UserError(f"--input={config.input}: no such file")
+        raise UserError(f"--input={config.input}: no such file; give one that exists, or a text with --text=TEXT")
     if config.output and not _is_directory(config.output):
         _check_replaceable([epath.Path(config.output)], config)
 

@@ -82,5 +82,5 @@ def _pair(answers: Any, predictions: Any) -> tuple[np.ndarray, np.ndarray]:
             f"answers {answers.shape} and predictions {predictions.shape} must be two arrays [E] of one length"
         )
     if not len(answers):
-        raise UserError("there is nothing to score: 0 examples")
+        raise UserError("there is nothing to score: 0 examples; give at least one answer and its prediction")
     return answers, predictions

@@ -65,7 +65,10 @@ def questions(source: str, records: Iterable[tuple[str, Mapping[str, Any]]]) -> 
                 )
             result.append(question)
     if not result:
-        raise UserError(f"{source} holds no question")
+        raise UserError(
+            f"{source} holds no question; expected the rows of SWAG's CSV, RACE's .txt or .json files in a directory, "
+            'or lines such as {"context": …, "choices": […], "answer": 0} in a .jsonl file'
+        )
     missing = [question for question in result if question.answer is None]
     if missing and len(missing) < len(result):
         raise UserError(f"{missing[0].where}: the answer is missing, but other questions of the file have one")

@@ -14,6 +14,7 @@ from bert_jax.tasks.squad.records import read_json, read_tfds
 VERSIONS = {"squad_v1": "v1.1", "squad_v2": "v2.0"}
 _TOLERATED = 0.01  # share of the answers that may be in a different place than the file says
 _LISTED = 20
+_FORM = '{"data": [{"paragraphs": [{"context": …, "qas": [{"id": …, "question": …, "answers": […]}]}]}]}'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +79,7 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
         source = _find(task, data, split)
         contexts, records = read_json(source)
     if not records:
-        raise UserError(f"{source} holds no question")
+        raise UserError(f"{source} holds no question; expected {_FORM}")
     # Templates for prediction often have is_impossible: false everywhere; in training that is a mistake worth an error.
     labelled = any(
         record.get("answers") or (record.get("is_impossible") if split == "test" else "is_impossible" in record)
