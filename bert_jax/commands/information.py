@@ -56,30 +56,24 @@ def parameter_table(config: Config) -> Table:
     if generator:
         return _table_of_both(config, counts, costs.parameter_counts(generator[0].parameters))
     table = _table("Parameters", "part", "number")
-    rows = [
-        ("embeddings", counts.embeddings),
-        ("block", counts.block),
-        (f"{config.model.num_layers} blocks{SHARED[config.model.sharing]}", counts.layers),
-    ]
-    if counts.final_norm:
-        rows.append(("final norm", counts.final_norm))
-    rows += [
-        ("encoder without pooler", counts.encoder_without_pooler),
-        ("second table of words", counts.contexts)
-        if counts.contexts
-        else ("masked-language-model head (table shared)", counts.mlm_head),
-        ("pre-training model", counts.pretraining),
-    ]
-    if counts.pooler:
-        rows.insert(-2, ("pooler", counts.pooler))
-        rows.insert(-2, ("encoder with pooler", counts.encoder))
-        rows.insert(-1, ("next-sentence head", counts.next_sentence))
-    if counts.span_boundary:
-        rows.insert(-1, ("span boundary head (table shared)", counts.span_boundary))
-    if counts.mask_decoder:
-        rows.insert(-1, ("positions of the mask decoder", counts.mask_decoder))
-    for name, number in rows:
-        table.add_row(name, f"{number:,}")
+    rows = (  # title, number, whether it is shown
+        ("embeddings", counts.embeddings, True),
+        ("block", counts.block, True),
+        (f"{config.model.num_layers} blocks{SHARED[config.model.sharing]}", counts.layers, True),
+        ("final norm", counts.final_norm, counts.final_norm),
+        ("encoder without pooler", counts.encoder_without_pooler, True),
+        ("pooler", counts.pooler, counts.pooler),
+        ("encoder with pooler", counts.encoder, counts.pooler),
+        ("second table of words", counts.contexts, counts.contexts),
+        ("masked-language-model head (table shared)", counts.mlm_head, not counts.contexts),
+        ("next-sentence head", counts.next_sentence, counts.pooler),
+        ("span boundary head (table shared)", counts.span_boundary, counts.span_boundary),
+        ("positions of the mask decoder", counts.mask_decoder, counts.mask_decoder),
+        ("pre-training model", counts.pretraining, True),
+    )
+    for name, number, shown in rows:
+        if shown:
+            table.add_row(name, f"{number:,}")
     return table
 
 

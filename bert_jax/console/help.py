@@ -103,7 +103,9 @@ def print_help(default: Any, usage: str, description: str) -> None:
                 use_underscores=True,
                 config=(tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands),
             )
-    finally:  # tyro names a group after its field; the new title is as long as the old one, so the frame still fits
+    finally:
+        # tyro's title of a group is the name of its field and "options", which for FinetuneConfig.options says that
+        # word twice. The new title is as long as that one, so the frame around it still fits.
         sys.stdout.write(printed.getvalue().replace("options options", "options by task"))
 
 
