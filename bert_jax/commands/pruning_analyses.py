@@ -88,8 +88,7 @@ def _write_model(smaller: PretrainedModel, result: Pruning, directory: epath.Pat
         if model_fingerprint(load(directory)) != model_fingerprint(smaller):
             raise UserError(
                 f"{directory} holds a model that differs from this result; remove it, and the same command writes the "
-                "new one "
-                "without computing the result again"
+                "new one without computing the result again"
             )
     else:
         smaller.save(directory)

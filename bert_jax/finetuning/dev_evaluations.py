@@ -70,8 +70,8 @@ def evaluate(
 ) -> tuple[dict[str, float], str | None]:
     """Return the metrics on dev, and the result of `ignores_input`.
 
-    Metrics on MNLI's second dev set have names that begin with `mismatched_`. `rates` pause
-    while something is compiled.
+    Metrics on MNLI's second dev set have names that begin with `mismatched_`. `rates` pause while something is
+    compiled.
     """
     results, ignored = {}, None
     for name, split in data.evaluations.items():

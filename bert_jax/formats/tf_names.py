@@ -56,8 +56,7 @@ def places(parameters: ParameterTable, head: HeadConfig | None = None) -> dict[s
         if module not in modules:
             raise UserError(
                 f"Google's TF1 code has no name for the parameter {path}, so this model cannot be written in that "
-                "format; use "
-                "--to=bert_jax, or give it a name in bert_jax/formats/tf_names.py"
+                "format; use --to=bert_jax, or give it a name in bert_jax/formats/tf_names.py"
             )
         name = modules[module]
         output = name.split("/")[-1] == "output"

@@ -97,8 +97,7 @@ def _casing(tokenizer: Tokenizer, counts: TokenCounts) -> Check:
             limit=f"at least {FEWEST_CAPITALS:.1%} of the tokens",
             is_wrong=share < FEWEST_CAPITALS,
             remedy="the text was lowercased, but the vocabulary is cased: prepare the original text without "
-            "--lowercase, "
-            "or use an uncased vocabulary",
+            "--lowercase, or use an uncased vocabulary",
         )
     return Check(
         name="wrong casing for the vocabulary",
@@ -117,8 +116,7 @@ def _documents(store: Store) -> Check:
         limit=f"at least {FEWEST_DOCUMENTS}",
         is_wrong=store.num_documents < FEWEST_DOCUMENTS,
         remedy="held-out figures rest on whole documents, and random second segments come from others: put a blank "
-        "line "
-        "between documents, or prepare more text",
+        "line between documents, or prepare more text",
     )
 
 
@@ -145,13 +143,11 @@ def _pairs(examples: Examples, where: str) -> Check:
     return Check(
         name=f"{where}degenerate sentence pairs",
         seen=f"{share:.1%} of {report.examined:,} pairs are {name}; {report.duplicated:.1%} of the text is borrowed "
-        "from "
-        "other documents",
+        "from other documents",
         limit=f"{low:.0%} to {high:.0%}",
         is_wrong=not low <= share <= high,
         remedy="the label can be guessed without reading: most documents are a single sentence or fit one segment. "
-        "Put a "
-        "blank line only between documents, check --sentences of prepare, or set data.sentence_pairs=none",
+        "Put a blank line only between documents, check --sentences of prepare, or set data.sentence_pairs=none",
     )
 
 

@@ -38,9 +38,8 @@ def draw_curves(
     held_out = [row for row in rows if row["kind"] == "evaluation"]
     if len(train) < 2:
         return False
-    from matplotlib.backends.backend_agg import (
-        FigureCanvasAgg,
-    )  # takes a second to import; needs no global state and no display
+    # Takes a second to import; this canvas needs no global state and no display.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     panels = [(f"{term.title}: {kind}", *_metric(term, kind)) for term in terms for kind in term.panels]
