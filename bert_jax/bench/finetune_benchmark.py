@@ -10,11 +10,12 @@ import numpy as np
 
 from bert_jax.bench.bench_record import Report, recorded, show, shown
 from bert_jax.bench.contestants import Contestant, Turn, Waiting, our_program, peer_program, started, take_turns
-from bert_jax.bench.machine import cores, load_average
+from bert_jax.bench.machine import load_average
 from bert_jax.bench.paired_ratios import ratio, seconds, total_cpu_seconds
 from bert_jax.bench.peer_environment import peer_versions
 from bert_jax.config.benchmarking import FinetuneBenchConfig
 from bert_jax.config.json_form import to_dict
+from bert_jax.data.preparation.workers import cores
 from bert_jax.devices.host_process import computing_variables
 from bert_jax.errors import UserError
 from bert_jax.formats.fit import check_fit

@@ -8,7 +8,7 @@ from typing import Any
 
 from bert_jax.bench.bench_record import Report, recorded, show, shown
 from bert_jax.bench.contestants import Contestant, Turn, Waiting, our_program, peer_program, started, take_turns
-from bert_jax.bench.machine import cores, load_average
+from bert_jax.bench.machine import load_average
 from bert_jax.bench.paired_ratios import Spread, ratio, seconds
 from bert_jax.bench.peer_environment import peer_versions
 from bert_jax.bench.step_batches import BatchFile, unpacked, with_vocabulary, write_batches
@@ -16,6 +16,7 @@ from bert_jax.bench.variants import OURS, varied
 from bert_jax.config import Config, resolve_phases
 from bert_jax.config.benchmarking import StepBenchConfig
 from bert_jax.config.json_form import to_dict
+from bert_jax.data.preparation.workers import cores
 from bert_jax.devices.hardware import on_tpu
 from bert_jax.devices.host_process import computing_variables
 from bert_jax.errors import UserError
