@@ -12,6 +12,7 @@ from typing import Any
 from absl import logging
 from etils import epath
 
+from bert_jax.config.json_form import first_lines
 from bert_jax.errors import UserError
 from bert_jax.files import is_remote, read_object, write_atomically
 
@@ -89,7 +90,7 @@ def _duplicates(tokens: list[str]) -> str:
     for number, token in enumerate(tokens, 1):
         lines[token].append(number)
     repeated = [f"{token!r} on lines {', '.join(map(str, at))}" for token, at in lines.items() if len(at) > 1]
-    return "; ".join(repeated[:3]) + (f"; and {len(repeated) - 3} more" if len(repeated) > 3 else "")
+    return first_lines(repeated, 3)
 
 
 def casing(tokens: list[str], file: epath.Path, lowercase: bool | None) -> bool:
