@@ -9,9 +9,102 @@ import sys
 import pytest
 import small_corpus
 
+from bert_jax.training.sinks import read_rows
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 EDITS = {  # row of the table → file → what is replaced there, and by what; a new file replaces None
+    "an objective on batches that there are": {
+        "objectives/smoothed_words.py": [
+            (
+                None,
+                '"""Masked words with label smoothing."""\n\n'
+                "import dataclasses\n\nimport jax\nimport jax.numpy as jnp\n\n"
+                "from bert_jax.models.bert import BertForPreTraining\n"
+                "from bert_jax.models.protocol import encoder_inputs\n"
+                "from bert_jax.objectives.objective import Sums, Term\n\n\n"
+                "@dataclasses.dataclass(frozen=True)\n"
+                "class SmoothedWords:\n"
+                "    model: BertForPreTraining\n"
+                "    smoothing: float\n"
+                '    terms: tuple[Term, ...] = (Term(name="smooth", label="smooth", unit="nats"),)\n\n'
+                "    def denominators(self, batch):\n"
+                '        return {"smooth": jnp.sum(batch["masked_weights"])}\n\n'
+                "    def sums(self, params, batch, dropout_key=None):\n"
+                "        encoded = self.model.encode(params, *encoder_inputs(batch), dropout_key)\n"
+                "        logits = jax.nn.log_softmax(self.model.mlm_logits(params, batch, encoded))\n"
+                '        ids, weights = batch["masked_ids"], batch["masked_weights"]\n'
+                "        own = jnp.take_along_axis(logits, ids[:, :, None], axis=-1)[:, :, 0]\n"
+                "        losses = -(1 - self.smoothing) * own - self.smoothing * jnp.mean(logits, axis=-1)\n"
+                "        right = jnp.argmax(logits, axis=-1) == ids\n"
+                "        sums = (jnp.sum(weights * each) for each in (losses, jnp.ones_like(losses), right))\n"
+                '        return {"smooth": Sums(*sums)}\n',
+            )
+        ],
+        "objectives/objective_choice.py": [
+            (
+                "from bert_jax.objectives.skip_gram",
+                "from bert_jax.objectives.smoothed_words import SmoothedWords\nfrom bert_jax.objectives.skip_gram",
+            ),
+            (
+                '        case "skip_gram":',
+                '        case "smoothed_words":\n            return SmoothedWords(model, config.objective.smoothing)\n'
+                '        case "skip_gram":',
+            ),
+        ],
+        "config/objectives.py": [
+            ('"skip_gram", "glove"\n    ] =', '"skip_gram", "glove", "smoothed_words"\n    ] ='),
+            (
+                "    mlm_weight: float = 1.0\n",
+                "    smoothing: float = 0.0\n"
+                '    """Share of the probability that smoothed_words spreads over all words."""\n'
+                "    mlm_weight: float = 1.0\n",
+            ),
+        ],
+    },
+    "an architecture, a block": {
+        "models/scaled_feed_forward.py": [
+            (
+                None,
+                '"""A feed-forward network whose output is scaled (Touvron et al. 2021, LayerScale)."""\n\n'
+                "import jax.numpy as jnp\nfrom flax import nnx\n\n"
+                "from bert_jax.models.feed_forward import FeedForward\n"
+                "from bert_jax.models.layers import like\n\n\n"
+                "class ScaledFeedForward(FeedForward):\n"
+                "    def __init__(self, config, key, activation):\n"
+                "        super().__init__(config, key, activation)\n"
+                "        self.gain = nnx.Param(jnp.full(config.hidden_size, 0.5))\n\n"
+                "    def __call__(self, x):\n"
+                "        return super().__call__(x) * like(self.gain[...], x)\n",
+            )
+        ],
+        "models/architecture.py": [
+            (
+                "from bert_jax.models.stack import",
+                "from bert_jax.models.scaled_feed_forward import ScaledFeedForward\nfrom bert_jax.models.stack import",
+            ),
+            (
+                "functools.partial(FeedForward, config,",
+                "functools.partial(ScaledFeedForward if config.layer_scale else FeedForward, config,",
+            ),
+        ],
+        "config/encoder.py": [
+            (
+                '    norm: Literal["layer_norm", "rms_norm"]',
+                '    layer_scale: bool = False\n    """Whether a plain feed-forward network scales its output."""\n'
+                '    norm: Literal["layer_norm", "rms_norm"]',
+            ),
+            ('"direction", "layer", "disentangled"', '"direction", "layer", "disentangled", "layer_scale"'),
+        ],
+        "models/bert_parameters.py": [
+            (
+                '    yield from norm("encoder/feed_forward_norm"',
+                "    if config.layer_scale:\n"
+                '        yield Parameter("encoder/feed_forward/gain", (*feed_forward, hidden), decays=False)\n'
+                '    yield from norm("encoder/feed_forward_norm"',
+            )
+        ],
+    },
     "an activation": {
         "config/encoder.py": [('Literal["gelu_tanh", "gelu_erf"]', 'Literal["gelu_tanh", "gelu_erf", "squared_relu"]')],
         "models/layers.py": [
@@ -25,7 +118,7 @@ EDITS = {  # row of the table → file → what is replaced there, and by what; 
         ],
         "models/architecture.py": [
             ('"tanh": jnp.tanh}', '"tanh": jnp.tanh, "squared_relu": squared_relu}'),
-            ("    relu,\n", "    relu,\n    squared_relu,\n"),
+            ("plain_bias, product_bias, relu\n", "plain_bias, product_bias, relu, squared_relu\n"),
         ],
     },
     "an attention kernel": {
@@ -77,14 +170,49 @@ EDITS = {  # row of the table → file → what is replaced there, and by what; 
             ('METRICS = {\n    "mnli"', 'METRICS = {\n    "place": ("accuracy",),\n    "mnli"')
         ],
     },
+    "a task of another kind": {
+        "tasks/marked.py": [
+            (
+                None,
+                '"""Texts behind their class, `__label__CLASS TEXT`, as fastText reads them."""\n\n'
+                "from bert_jax.tasks import sentence_examples, table_rows, task_files\n"
+                "from bert_jax.tasks.sentence_examples import Record\n"
+                "from bert_jax.tasks.text import features, head, prediction_names, score, write_predictions\n\n"
+                'MAIN_METRIC = {"marked": "accuracy"}\n\n\n'
+                "def splits(task, data):\n"
+                '    names = {split: (f"{split}.txt",) for split in ("train", "dev", "test")}\n'
+                "    return task_files.splits(data, names)\n\n\n"
+                "def load(task, data, split, labels=None):\n"
+                '    file = task_files.find(data, split, (f"{split}.txt",))\n'
+                "    records = []\n"
+                "    for number, line in table_rows.lines(table_rows.read_text(file)):\n"
+                '        mark, _, text = line.partition(" ")\n'
+                '        label = mark.removeprefix("__label__")\n'
+                '        records.append(Record(f"{file}, line {number}", text, None, label, str(number - 1)))\n'
+                "    labels = labels or tuple(sorted({record.label for record in records}))\n"
+                "    numbers = {name: number for number, name in enumerate(labels)}\n"
+                '    return sentence_examples.collect(task, records, labels, numbers, unlabelled=split == "test")\n',
+            )
+        ],
+        "tasks/families.py": [('    "ner": "bert', '    "marked": "bert_jax.tasks.marked",\n    "ner": "bert')],
+        "config/task_options.py": [("TASKS = (*GLUE, ", 'TASKS = (*GLUE, "marked", ')],
+        "config/finetuning.py": [
+            ('    "ner": {"epochs"', '    "marked": {"epochs": 2, "batch_size": 16},\n    "ner": {"epochs"')
+        ],
+        "finetuning/results_table.py": [('    "ner": ("f1",),', '    "marked": ("accuracy",),\n    "ner": ("f1",),')],
+    },
 }
 
 
-def listed(row: str) -> set[str]:
-    """The files that the table of docs/extending.md names for an addition."""
+def table() -> dict[str, set[str]]:
+    """The files that the table of docs/extending.md names for each addition; a new one by its folder."""
     page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
-    line = next(line for line in page.splitlines() if line.startswith(f"| {row} |"))
-    return set(re.findall(r"`([\w/]+\.py|[\w/]+/)`", line.split("|")[2]))
+    rows = [line.split("|") for line in page.split("|---|---|---|\n")[1].split("\n\n")[0].splitlines()]
+    return {row[1].strip(): set(re.findall(r"`([\w/]+\.py|[\w/]+/)`", row[2])) for row in rows}
+
+
+def test_every_addition_of_the_guide_is_made_here():
+    assert set(table()) == set(EDITS)
 
 
 OF_AN_OPTION = {"config/options.py", "config/encoder.py", "models/kernels/choice.py", "config/benchmarking.py"}
@@ -93,13 +221,13 @@ OF_AN_OPTION = {"config/options.py", "config/encoder.py", "models/kernels/choice
 
 @pytest.mark.parametrize("row", EDITS)
 def test_an_addition_touches_the_files_that_the_guide_lists(row):
-    folders = {name for name in listed(row) if name.endswith("/")}
-    touched = set(EDITS[row])
-    new = {file for file in touched if any(file.startswith(folder) for folder in folders)}
-    assert len(new) == len(folders)
-    assert touched - new <= listed(row)
+    listed = table()[row]
+    folders = {name for name in listed if name.endswith("/")}
+    new = {file for file, replacements in EDITS[row].items() if replacements[0][0] is None}
+    assert {f"{file.rpartition('/')[0]}/" for file in new} == folders and len(new) == len(folders)
+    assert set(EDITS[row]) - new <= listed
     # What is listed beside them is for an addition that is also an option.
-    assert listed(row) - folders - touched <= OF_AN_OPTION
+    assert listed - folders - set(EDITS[row]) <= OF_AN_OPTION
 
 
 def edited_copy(place: pathlib.Path) -> pathlib.Path:
@@ -133,19 +261,25 @@ def test_the_additions_train_are_resumed_and_answer(small_store, tmp_path, monke
 
     sizes = ["--model.hidden_size=16", "--model.num_layers=2", "--model.num_heads=2", "--model.hidden_dropout=0"]
     chosen = ["--model.activation=squared_relu", "--optimizer.name=lion", "--model.attention_dropout=0"]
+    chosen += ["--objective.name=smoothed_words", "--objective.smoothing=0.1", "--model.layer_scale=true"]
     run = ["pretrain", ROOT / "configs" / "bert_tiny.py", f"--data.path={small_store}", f"--workdir={tmp_path / 'run'}"]
     run += [*sizes, *chosen, "--batch_size=16", "--sequence_length=32", "--log_every_steps=1", "--mesh.data=8"]
     printed = command(*run, "--steps=3")
     assert "a kernel of our own" in printed and "step 3/3" in printed
     assert "resuming from step 3" in command(*run, "--steps=5")
+    rows = read_rows(tmp_path / "run" / "metrics.jsonl")
+    assert [row["step"] for row in rows if "smooth_loss" in row and row["kind"] == "train"] == [1, 2, 3, 4, 5]
 
     for split, count in (("train", 80), ("dev", 16)):
-        rows = [
-            f"{text.splitlines()[0]}\t{('indoors', 'outdoors')['rose' in text or 'anchor' in text]}"
-            for text in small_corpus.documents(count, seed=len(split))
-        ]
-        (tmp_path / f"{split}.tsv").write_text("sentence\tlabel\n" + "\n".join(rows) + "\n", encoding="utf-8")
-    files = [f"--data.{split}={tmp_path / split}.tsv" for split in ("train", "dev")]
-    command("finetune", "place", f"--init_from={tmp_path / 'run'}", f"--workdir={tmp_path / 'place'}", *files)
-    assert "place" in command("results", tmp_path / "place").lower()
-    assert command("predict", tmp_path / "place", "--text=The rose blooms.").count("doors")
+        texts = small_corpus.documents(count, seed=len(split))
+        places = [("indoors", "outdoors")["rose" in text or "anchor" in text] for text in texts]
+        lines = [(text.splitlines()[0], place) for text, place in zip(texts, places)]
+        columns = "".join(f"{text}\t{place}\n" for text, place in lines)
+        (tmp_path / f"{split}.tsv").write_text("sentence\tlabel\n" + columns, encoding="utf-8")
+        marked = "".join(f"__label__{place} {text}\n" for text, place in lines)
+        (tmp_path / f"{split}.txt").write_text(marked, encoding="utf-8")
+    for task, ending in (("place", "tsv"), ("marked", "txt")):
+        files = [f"--data.{split}={tmp_path / split}.{ending}" for split in ("train", "dev")]
+        command("finetune", task, f"--init_from={tmp_path / 'run'}", f"--workdir={tmp_path / task}", *files)
+        assert f"{task} (accuracy)" in command("results", tmp_path / task)
+        assert command("predict", tmp_path / task, "--text=The rose blooms.").count("doors")
