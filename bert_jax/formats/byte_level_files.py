@@ -1,5 +1,6 @@
 """Byte-level BPE in the files of `transformers`: vocab.json with merges.txt, and tokenizer.json."""
 
+import json
 from typing import Any
 
 import tokenizers
@@ -11,6 +12,7 @@ from bert_jax.files import read_object
 from bert_jax.formats.safetensors_files import inside
 from bert_jax.tokenization import vocabulary_file
 from bert_jax.tokenization.byte_level import ByteLevelTokenizer, byte_level_tokenizer, fast_tokenizer
+from bert_jax.tokenization.json_tokenizer import NotExpressible, pair_form
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
 FAST_FILE = "tokenizer.json"
@@ -42,21 +44,25 @@ def _read_fast(file: epath.Path) -> ByteLevelTokenizer | None:
     if splitting.get("type") != "ByteLevel" or not isinstance(model.get("vocab"), dict):
         return None
     if values.get("normalizer") is not None or splitting.get("use_regex") is False:
-        raise UserError(
+        raise NotExpressible(
             f"{file} changes or splits text differently from GPT-2 (normalizer "
             f"{_part(values, 'normalizer')!r:.60}); only plain byte-level BPE can be read"
         )
     vocabulary, merges = dict(model["vocab"]), model.get("merges")
     for added in values.get("added_tokens") or ():
         if not added.get("special"):
-            raise UserError(
+            raise NotExpressible(
                 f"{file} adds {added.get('content')!r:.60} to its vocabulary, which is found in a text before it is "
                 "split; our tokenizer has no such step. Remove it from added_tokens if the model does without"
             )
         vocabulary.setdefault(added.get("content"), added.get("id"))
     if not isinstance(merges, list):
         raise UserError(f"{file} has no list of merges in its model")
-    return byte_level_tokenizer(vocabulary, merges, splitting.get("add_prefix_space") is True, file)
+    tokenizer = byte_level_tokenizer(vocabulary, merges, splitting.get("add_prefix_space") is True, file)
+    form = pair_form(tokenizers.Tokenizer.from_str(json.dumps(values)), tokenizer.special_ids, file)
+    if form not in (None, (tokenizer.separators, False)):
+        raise NotExpressible(f"{file} puts {form.separators} separators between two texts")
+    return tokenizer
 
 
 def _part(values: dict[str, Any], name: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from bert_jax.formats.unigram_files import read_unigram
 from bert_jax.formats.wordpiece_files import as_object, check_additions, check_options, read_fast_wordpiece
 from bert_jax.tokenization import vocabulary_file
 from bert_jax.tokenization.byte_level import ByteLevelTokenizer
+from bert_jax.tokenization.json_tokenizer import JsonTokenizer, NotExpressible, load_json_tokenizer
 from bert_jax.tokenization.piece_files import CONTROL, read_pieces
 from bert_jax.tokenization.segments import CLASS_SEGMENT
 from bert_jax.tokenization.sentence_pieces import WORD_START, SentencePieceTokenizer
@@ -35,9 +36,25 @@ ADDED_FILE = "added_tokens.json"
 def read_tokenizer(directory: epath.Path) -> Tokenizer | None:
     """Return the tokenizer of a directory with vocab.txt, vocab.json, tokenizer.json or a SentencePiece model, or None.
 
+    It is one of our own kinds where that gives the ids of the directory, else tokenizer.json as it is.
+
     Raises:
       UserError: a file is damaged, or its settings would give different ids than our tokenizer.
     """
+    try:
+        return _read_own(directory)
+    except NotExpressible:
+        return load_json_tokenizer(inside(directory, TOKENIZER_FILE), _special_names(directory))
+
+
+def _special_names(directory: epath.Path) -> dict[str, Any]:
+    """Return the names of the special tokens in tokenizer_config.json or, in older directories, the map beside it."""
+    files = (directory / SPECIALS_FILE, directory / CONFIG_FILE)
+    found = [read_object(inside(directory, file.name)) for file in files if file.exists()]
+    return {key: value for values in found for key, value in values.items() if value is not None}
+
+
+def _read_own(directory: epath.Path) -> Tokenizer | None:
     if (byte_level := read_byte_level(directory)) is not None:
         return byte_level
     files = {
@@ -86,7 +103,6 @@ def write_tokenizer(tokenizer: Tokenizer, directory: epath.Path, max_length: int
     """
     tokenizer.save(directory)
     byte_level = isinstance(tokenizer, ByteLevelTokenizer)
-    fast = fast_byte_level(tokenizer) if byte_level else _fast_tokenizer(tokenizer)
     names = dict(
         zip(
             ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"),
@@ -94,9 +110,12 @@ def write_tokenizer(tokenizer: Tokenizer, directory: epath.Path, max_length: int
             strict=True,
         )
     )
-    if not byte_level or tokenizer.separators == 1:
-        fast.add_special_tokens([*names.values(), *_unwritten(tokenizer)])
-        fast.post_processor = _template(tokenizer)
+    if not isinstance(tokenizer, JsonTokenizer):  # which has written its own
+        fast = fast_byte_level(tokenizer) if byte_level else _fast_tokenizer(tokenizer)
+        if not byte_level or tokenizer.separators == 1:
+            fast.add_special_tokens([*names.values(), *_unwritten(tokenizer)])
+            fast.post_processor = _template(tokenizer)
+        vocabulary_file.write(directory / TOKENIZER_FILE, fast.to_str(pretty=True).encode())
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "kind": tokenizer.kind,
@@ -108,7 +127,6 @@ def write_tokenizer(tokenizer: Tokenizer, directory: epath.Path, max_length: int
         **({"padding_side": "left"} if tokenizer.class_last else {}),
         **names,
     }
-    vocabulary_file.write(directory / TOKENIZER_FILE, fast.to_str(pretty=True).encode())
     for name, content in ((CONFIG_FILE, config), (SPECIALS_FILE, names)):
         vocabulary_file.write(directory / name, (json.dumps(content, indent=2) + "\n").encode())
 

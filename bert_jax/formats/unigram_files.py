@@ -10,6 +10,7 @@ from etils import epath
 
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
+from bert_jax.tokenization.json_tokenizer import NotExpressible
 from bert_jax.tokenization.piece_families import family_of, in_order_of_file
 from bert_jax.tokenization.piece_files import CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Piece, field, with_pieces
 from bert_jax.tokenization.sentence_pieces import WORD_START, SentencePieceTokenizer, tokenizer_of
@@ -53,7 +54,7 @@ def _pieces(values: dict[str, Any], model: dict[str, Any], file: epath.Path) -> 
         if i == len(entries) and added.get("special") and isinstance(added.get("content"), str):
             entries = [*entries, [added["content"], 0.0]]  # DeBERTa's mask
         if not isinstance(i, int) or not 0 <= i < len(entries) or entries[i][0] != added.get("content"):
-            raise UserError(
+            raise NotExpressible(
                 f"{file} adds {added!r:.80} to its vocabulary, which is found in a text before it is split; our "
                 "tokenizer has no such step. Remove it from added_tokens if the model does without"
             )
@@ -82,7 +83,7 @@ def _table(steps: list[dict[str, Any]], file: epath.Path) -> bytes:
     found = [step.get("precompiled_charsmap") for step in steps if step.get("type") == "Precompiled"]
     if foreign or len(found) != 1 or not isinstance(found[0], str):
         seen = ", ".join(str(step.get("type")) for step in steps) or "nothing"
-        raise UserError(
+        raise NotExpressible(
             f"{file} normalizes text with {seen:.80}, but SentencePiece's own table (Precompiled) is needed; put the "
             ".model that the tokenizer was made of into the directory"
         )
@@ -97,8 +98,10 @@ def _check_splitting(values: dict[str, Any], model: dict[str, Any], file: epath.
     for step in _steps(values.get("pre_tokenizer"), "pretokenizers"):
         usual = step.get("replacement") == WORD_START and step.get("prepend_scheme", "always") == "always"
         if step.get("type") != "WhitespaceSplit" and not (step.get("type") == "Metaspace" and usual):
-            raise UserError(f"{file} splits text with {step!r:.120}, which SentencePiece does not; it cannot be read")
+            raise NotExpressible(
+                f"{file} splits text with {step!r:.120}, which SentencePiece does not; it cannot be read"
+            )
     if model.get("byte_fallback"):
-        raise UserError(
+        raise NotExpressible(
             f"{file} has pieces for bytes (byte_fallback), which models of this family do not; give another"
         )

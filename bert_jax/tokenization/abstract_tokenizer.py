@@ -25,7 +25,7 @@ class Tokenizer(abc.ABC):
     """
 
     kind: str
-    """wordpiece, sentencepiece or byte_level."""
+    """wordpiece, sentencepiece, byte_level or tokenizer_json."""
     separators: int = 1
     """Number of separators between the texts of a pair: 1 as in BERT, or 2 as in RoBERTa, which has one segment."""
 

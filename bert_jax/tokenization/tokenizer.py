@@ -17,9 +17,11 @@ import tokenizers
 from etils import epath
 from tokenizers import models, normalizers, pre_tokenizers
 
+from bert_jax.errors import UserError
 from bert_jax.tokenization import vocabulary_file
 from bert_jax.tokenization.abstract_tokenizer import Tokenizer
 from bert_jax.tokenization.byte_level import load_byte_level
+from bert_jax.tokenization.json_tokenizer import load_json_tokenizer
 from bert_jax.tokenization.sentence_pieces import load_sentence_pieces
 from bert_jax.tokenization.vocabulary_file import SPECIAL_NAMES
 from bert_jax.tokenization.word_ids import SEPARATOR, WordIds
@@ -126,6 +128,13 @@ def load_tokenizer(path: str | os.PathLike[str], lowercase: bool | None = None) 
       UserError: the vocabulary cannot be used or does not fit `lowercase`.
     """
     file = vocabulary_file.find(epath.Path(path))
+    if file.name == vocabulary_file.JSON_FILE:
+        if vocabulary_file.is_json_vocabulary(file):
+            return load_json_tokenizer(file)
+        raise UserError(
+            f"{file} is a file of transformers; `bert-jax convert {file.parent} NEW --to=bert_jax` writes the "
+            "vocabulary of the model to NEW/tokenizer"
+        )
     if file.suffix == ".json":
         return load_byte_level(file, lowercase)
     contents = file.read_bytes()

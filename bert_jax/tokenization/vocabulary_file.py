@@ -19,7 +19,9 @@ from bert_jax.files import is_remote, read_object, write_atomically
 SPECIAL_NAMES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 STRAY_CAPITALS = 0.01  # share of entries; BERT's cased vocabulary has 0.29, an uncased one may have a stray symbol
 WORDPIECE_FILE, SENTENCEPIECE_FILE, CONFIG_FILE = "vocab.txt", "spm.model", "tokenizer_config.json"
-BYTE_LEVEL_FILE, MERGES_FILE = "vocab.json", "merges.txt"
+BYTE_LEVEL_FILE, MERGES_FILE, JSON_FILE = "vocab.json", "merges.txt", "tokenizer.json"
+JSON_KIND = "tokenizer_json"
+"""In tokenizer_config.json beside a tokenizer.json that is a vocabulary of its own."""
 
 
 def find(path: epath.Path) -> epath.Path:
@@ -47,7 +49,14 @@ def vocabularies(directory: epath.Path) -> list[epath.Path]:
     if not directory.is_dir():
         return []
     names = (WORDPIECE_FILE, BYTE_LEVEL_FILE)
-    return sorted(file for file in directory.iterdir() if file.name in names or file.suffix == ".model")
+    found = sorted(file for file in directory.iterdir() if file.name in names or file.suffix == ".model")
+    return found or [file for file in (directory / JSON_FILE,) if is_json_vocabulary(file)]
+
+
+def is_json_vocabulary(file: epath.Path) -> bool:
+    """Return whether a tokenizer.json, which need not exist, is a vocabulary of its own, as the file beside it says."""
+    config = file.parent / CONFIG_FILE
+    return file.exists() and config.exists() and read_object(config).get("kind") == JSON_KIND
 
 
 def parse(contents: bytes, file: epath.Path) -> list[str]:
