@@ -1,65 +1,18 @@
-"""The work directory: changes with which a run may resume, refusals that leave nothing behind, loss during a run."""
+"""The work directory as a run begins: what it holds, whose it is, and refusals that leave nothing behind."""
 
-import dataclasses
 import json
 import os
 import pathlib
 import re
-import shutil
-import subprocess
-import sys
 
 import jax
-import jax.numpy as jnp
 import pytest
 from etils import epath
-from held_workdir import HOLD, contents, no_locks
+from started_workdir import CONFIG, changed, start
 
-from bert_jax.checkpoints import owner
-from bert_jax.checkpoints.checkpoint import Checkpoints
-from bert_jax.checkpoints.owner import Owner
 from bert_jax.checkpoints.run_directory import open_pretraining, read_config
-from bert_jax.config import Config, ModelConfig, OptimizerConfig, PhaseConfig
-from bert_jax.config.json_form import from_dict, to_dict
 from bert_jax.errors import UserError
 from bert_jax.tokenization.tokenizer import load_tokenizer
-
-CONFIG = Config(
-    model=ModelConfig(num_layers=2), phases=(PhaseConfig(steps=90), PhaseConfig(steps=10, sequence_length=512))
-)
-
-
-@pytest.fixture
-def tokenizer(tmp_path_factory):
-    vocab = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
-    vocab.write_text("".join(f"{token}\n" for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "##b")))
-    return load_tokenizer(vocab)
-
-
-def start(path, tokenizer, config=CONFIG, store="store-1"):
-    open_pretraining(path, config, store_fingerprint=store, tokenizer=tokenizer).release()
-
-
-@pytest.fixture
-def run(tmp_path, tokenizer):
-    """A work directory whose run has saved a checkpoint."""
-    path = tmp_path / "deep" / "run"
-    with open_pretraining(path, CONFIG, store_fingerprint="store-1", tokenizer=tokenizer) as workdir:
-        with Checkpoints(workdir.checkpoints) as checkpoints:
-            checkpoints.save(5, {"x": jnp.zeros(2)}, position={}, config={})
-    return path
-
-
-def changed(**options) -> Config:
-    """CONFIG with dotted options replaced: changed(**{"phases.1.steps": 20})."""
-    values = to_dict(CONFIG)
-    for name, value in options.items():
-        *parents, last = name.split(".")
-        part = values
-        for parent in parents:
-            part = part[int(parent) if parent.isdigit() else parent]
-        part[int(last) if last.isdigit() else last] = value
-    return from_dict(Config, values)
 
 
 def test_a_new_run(tmp_path, tokenizer):
@@ -99,151 +52,6 @@ def test_a_run_from_before_there_were_ids_goes_on_without(run, tokenizer):
     assert run_id(run) is None
 
 
-def test_a_run_from_before_the_losses_had_weights_goes_on_with_weights_of_one(run, tokenizer):
-    values = json.loads((run / "config.json").read_text())
-    del values["objective"]
-    (run / "config.json").write_text(json.dumps(values))
-    start(run, tokenizer)
-    (run / "config.json").write_text(json.dumps(values))  # once more as it was: a start writes it anew
-    with pytest.raises(UserError, match=r"different settings \(objective.mlm_weight: 1.0 → 2.0\)"):
-        start(run, tokenizer, changed(**{"objective.mlm_weight": 2.0}))
-
-
-def test_another_objective_or_architecture_does_not_continue_a_run(tmp_path, tokenizer):
-    def begin(**names):
-        return open_pretraining(
-            tmp_path,
-            CONFIG,
-            store_fingerprint="store-1",
-            tokenizer=tokenizer,
-            own_names=names,
-            devices=jax.devices()[:3],
-        )
-
-    with begin(objective="mine.Smooth (smooth)") as workdir, Checkpoints(workdir.checkpoints) as checkpoints:
-        checkpoints.save(5, {"x": jnp.zeros(2)}, position={}, config={})
-    facts = json.loads((tmp_path / "run.json").read_text())
-    assert facts["objective"] == "mine.Smooth (smooth)" and "architecture" not in facts
-    assert facts["starts"][0]["devices"] == 3
-    for names, said in (
-        ({}, r"the objective mine.Smooth \(smooth\), but this start has the default objective"),
-        ({"objective": "mine.Sharp (sharp)"}, r"mine.Smooth \(smooth\), but .* the objective mine.Sharp \(sharp\)"),
-        ({"objective": "mine.Smooth (smooth)", "architecture": "mine.local"}, "but .* the architecture mine.local"),
-    ):
-        with pytest.raises(UserError, match=said):
-            begin(**names)
-    assert json.loads((tmp_path / "run.json").read_text()) == facts
-    begin(objective="mine.Smooth (smooth)").release()
-
-
-def test_a_run_with_the_default_objective_does_not_continue_with_another(run, tokenizer):
-    assert not {"objective", "architecture"} & json.loads((run / "run.json").read_text()).keys()
-    with pytest.raises(UserError, match="holds a run with the default objective, but .* the objective mine.Smooth"):
-        open_pretraining(
-            run, CONFIG, store_fingerprint="store-1", tokenizer=tokenizer, own_names={"objective": "mine.Smooth"}
-        )
-
-
-HARMLESS = {
-    "workdir": "/elsewhere",
-    "log_every_steps": 3,
-    "elastic_batch": True,
-    "checkpoint.keep_last": 9,
-    "evaluation.every_steps": 7,
-    "mesh.fsdp": 2,
-    "compute.dtype": "float32",
-    "data.path": "/moved",
-    "data.loader": "plain",
-    "data.prefetch": 1,
-    "data.cache": "/tmp",
-    "phases.0.micro_batches": 4,
-}
-TRAJECTORY = {
-    "seed": 1,
-    "model.num_layers": 3,
-    "model.vocab_size": 99,
-    "model.hidden_dropout": 0.0,
-    "optimizer.beta2": 0.98,
-    "schedule.name": "cosine",
-    "masking.rate": 0.2,
-    "data.held_out": 0.02,
-    "data.sentence_pairs": "sop",
-    "objective.mlm_weight": 0.5,
-    "objective.next_sentence_weight": 2.0,
-    "data.eval_path": "/other",
-    "phases.0.steps": 80,
-    "phases.0.batch_size": 512,
-    "phases.1.learning_rate": 1e-3,
-    "phases.1.sequence_length": 256,
-}
-
-
-@pytest.mark.parametrize("option", HARMLESS)
-def test_harmless_changes_go_on(run, tokenizer, option):
-    config = changed(**{option: HARMLESS[option]})
-    with open_pretraining(run, config, store_fingerprint="store-1", tokenizer=tokenizer) as workdir:
-        assert workdir.resumed
-    assert read_config(run) == config
-    assert len(json.loads((run / "run.json").read_text())["starts"]) == 2
-
-
-@pytest.mark.parametrize("option", TRAJECTORY)
-def test_changes_of_the_trajectory_are_refused_with_the_difference(run, tokenizer, option):
-    before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file() and file.name != "owner.json"}
-    value = TRAJECTORY[option]
-    with pytest.raises(UserError, match=rf"different settings \({option}: .* → {value}\).*another --workdir"):
-        start(run, tokenizer, changed(**{option: value}))
-    assert {
-        file: file.read_bytes() for file in run.rglob("*") if file.is_file() and file.name != "owner.json"
-    } == before
-    start(run, tokenizer)  # and the directory is not left owned
-
-
-def test_batch_size_and_learning_rate_may_change_if_that_is_said(run, tokenizer, caplog):
-    larger = changed(**{"phases.0.batch_size": 512, "phases.1.learning_rate": 1e-3})
-    with pytest.raises(UserError, match=r"phases.0.batch_size: .* → 512; .*, or say --elastic_batch if the new"):
-        start(run, tokenizer, larger)
-    start(run, tokenizer, dataclasses.replace(larger, elastic_batch=True))
-    assert "→ 512: from here on; no example is repeated or skipped" in caplog.text
-    assert read_config(run).phases[0].batch_size == 512
-    start(run, tokenizer, larger)  # which is now the run's own
-    with pytest.raises(UserError, match=r"\(seed: 0 → 3\)[^,]*, or start this one in another --workdir"):
-        start(run, tokenizer, dataclasses.replace(larger, elastic_batch=True, seed=3))
-
-
-def test_every_option_is_either_harmless_or_refused(run, tokenizer):
-    """An option added later is refused until someone decides that it is harmless."""
-    parts = {
-        "masking.": CONFIG.masking,
-        "optimizer.": CONFIG.optimizer,
-        "schedule.": CONFIG.schedule,
-        "phases.0.": CONFIG.phases[0],
-    }
-    for prefix, part in parts.items():
-        for field in dataclasses.fields(part):
-            value = getattr(part, field.name)
-            if isinstance(value, (int, float)) and f"{prefix}{field.name}" not in HARMLESS:
-                with pytest.raises(UserError, match=f"{prefix}{field.name}"):
-                    start(run, tokenizer, changed(**{f"{prefix}{field.name}": value + 1}))
-
-
-def test_several_differences_are_all_shown(run, tokenizer):
-    config = dataclasses.replace(CONFIG, seed=3, optimizer=OptimizerConfig(name="lamb"))
-    with pytest.raises(
-        UserError, match=r"\(store_fingerprint: store-1 → store-2; optimizer.name: adamw → lamb; seed: 0 → 3\)"
-    ):
-        start(run, tokenizer, config, store="store-2")
-
-
-def test_the_last_phase_may_become_longer_or_shorter(run, tokenizer, caplog):
-    for steps in (20, 4):
-        start(run, tokenizer, changed(**{"phases.1.steps": steps}))
-        assert f"→ {steps}: from here on the learning rate" in caplog.text
-    assert read_config(run).phases[1].steps == 4
-    with pytest.raises(UserError, match="phases.2"):
-        start(run, tokenizer, dataclasses.replace(read_config(run), phases=(*read_config(run).phases, PhaseConfig())))
-
-
 def test_a_run_that_saved_nothing_starts_anew(tmp_path, tokenizer):
     start(tmp_path, tokenizer)
     (tmp_path / "config.json").write_text("{")
@@ -268,7 +76,7 @@ def test_somebody_elses_directory_is_refused_untouched(tmp_path, tokenizer, name
         read_config(tmp_path)
 
 
-def test_unwritable_places(tmp_path, tokenizer):
+def test_a_place_that_cannot_be_written_is_refused(tmp_path, tokenizer):
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "below", pathlib.Path("/proc/run")):
         with pytest.raises(UserError, match=f"cannot write to the work directory {path}: .*--workdir"):
@@ -308,114 +116,8 @@ def test_hosts_that_do_not_share_the_directory_are_refused(tmp_path, tokenizer, 
 
 
 @pytest.mark.parametrize("starts", [3, "text", {"a": 1}, None])
-def test_earlier_starts_that_are_no_list(run, tokenizer, starts):
+def test_earlier_starts_that_are_no_list_are_refused(run, tokenizer, starts):
     facts = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps(facts | {"starts": starts}))
     with pytest.raises(UserError, match="run.json has starts=.* where a list is expected"):
         start(run, tokenizer)
-
-
-def test_a_message_about_other_settings_stays_one_line(run, tokenizer):
-    settings = json.loads((run / "config.json").read_text())
-    settings["data"]["text_note"] = 1
-    (run / "config.json").write_text(json.dumps(settings))
-    with pytest.raises(UserError, match="unknown option data.text_note"):
-        start(run, tokenizer)
-    del settings["data"]["text_note"]
-    settings["data"]["path"] = "x" * 100_000
-    settings["data"]["eval_path"] = "two\nlines"
-    settings["optimizer"] = {}
-    (run / "config.json").write_text(json.dumps(settings))
-    other = changed(
-        **{
-            "optimizer.name": "lamb",
-            "optimizer.beta1": 0.5,
-            "optimizer.beta2": 0.6,
-            "optimizer.epsilon": 0.1,
-            "seed": 4,
-            "masking.rate": 0.2,
-            "model.num_layers": 4,
-            "model.hidden_dropout": 0.3,
-            "phases.0.steps": 7,
-        }
-    )
-    with pytest.raises(UserError, match=r"holds a run with different settings .*; and \d+ more\)") as caught:
-        start(run, tokenizer, other)
-    assert "\n" not in str(caught.value) and len(str(caught.value)) < 1_000
-
-
-@pytest.fixture(params=["locks", "time stamps"])
-def taken(request, tmp_path, tokenizer, monkeypatch):
-    """A work directory that this process writes to, on a file system with locks or without."""
-    if request.param == "time stamps":
-        monkeypatch.setattr(owner.fcntl, "flock", no_locks)
-    with open_pretraining(tmp_path / "run", CONFIG, store_fingerprint="store-1", tokenizer=tokenizer) as workdir:
-        yield workdir
-
-
-LOSSES = {
-    "deleted": shutil.rmtree,
-    "renamed": lambda path: path.rename(path.with_name("elsewhere")),
-    "emptied": lambda path: [shutil.rmtree(file) if file.is_dir() else file.unlink() for file in path.iterdir()],
-    "no config.json": lambda path: (path / "config.json").unlink(),
-    "no tokenizer": lambda path: shutil.rmtree(path / "tokenizer"),
-    "no owner.json": lambda path: (path / "owner.json").unlink(),
-    "a copy of itself": lambda path: (path.rename(path.with_name("old")), shutil.copytree(path.with_name("old"), path)),
-}
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_a_directory_that_is_lost_during_a_run_is_written_again(taken, tokenizer, caplog, loss):
-    """And is this run's again: the next start finds it whole, and until then another process is refused."""
-    path = pathlib.Path(taken.path)
-    before = contents(path)
-    assert taken.is_ours() and not taken.secure()
-    LOSSES[loss](path)
-    if loss == "a copy of itself" and taken.owner.holds():  # without locks its content is all that tells who owns it
-        return
-    name = loss.removeprefix("no ")
-    only = name if name in ("config.json", "tokenizer") else None  # the directory with its checkpoints is still there
-    assert taken.secure() == (only is None) and taken.is_ours() and not taken.secure()
-    said = f"{path} lacked {only}" if only else f"{path} was deleted, renamed or replaced during this run"
-    assert said in caplog.text and contents(path) == before
-    with pytest.raises(UserError, match=f"is being written by process {os.getpid()} "):
-        Owner(epath.Path(path))
-    with Checkpoints(taken.checkpoints, run_id=taken.run_id) as checkpoints:
-        checkpoints.save(5, {"x": jnp.zeros(2)}, position={}, config={})
-    taken.release()
-    with open_pretraining(path, CONFIG, store_fingerprint="store-1", tokenizer=tokenizer) as again:
-        assert again.resumed and again.run_id == taken.run_id
-
-
-def test_a_directory_that_another_process_has_taken_during_a_run_is_left_alone(tmp_path, tokenizer):
-    path = tmp_path / "run"
-    with open_pretraining(path, CONFIG, store_fingerprint="store-1", tokenizer=tokenizer) as workdir:
-        path.rename(tmp_path / "elsewhere")
-        path.mkdir()
-        with subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE) as process:
-            try:
-                process.stdout.readline()
-                before = (path / "owner.json").read_bytes()
-                assert not workdir.is_ours()
-                with pytest.raises(UserError, match=f"{path} is being written by process {process.pid} "):
-                    workdir.secure()
-                assert [(file.name, file.read_bytes()) for file in path.iterdir()] == [("owner.json", before)]
-            finally:
-                process.kill()
-
-
-@pytest.mark.parametrize("there", ["another run", "another program"])
-def test_a_directory_that_holds_something_else_during_a_run_is_left_alone(taken, tmp_path, tokenizer, there):
-    path = pathlib.Path(taken.path)
-    path.rename(tmp_path / "elsewhere")
-    if there == "another run":
-        start(path, tokenizer, changed(seed=3))
-    else:
-        path.mkdir()
-        (path / "config.json").write_text('{"model_type": "bert"}')
-    before = contents(path)
-    with pytest.raises(
-        UserError, match=f"{path} was deleted or renamed during .* and holds something else.*another --workdir"
-    ):
-        taken.secure()
-    assert contents(path) == before

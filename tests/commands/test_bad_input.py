@@ -1,81 +1,13 @@
 """Each bad input gets one clear line before training starts, exit status 2, and leaves nothing half-written."""
 
 import fcntl
-import json
-import os
-import pathlib
-import shlex
 import shutil
-import subprocess
-import sys
 
 import pytest
-import small_corpus
-from one_device import pretrain_by_words
-from processes import SECONDS, one_device
+from command_lines import refusal
 from refused_commands import Case, refused, snapshot
 
 from bert_jax import cli
-from bert_jax.files import unsealed
-
-PARTS = ("shard-00000.tokens", "shard-00000.sentences", "shard-00000.documents")
-
-
-@pytest.fixture(scope="module")
-def place(small_store, tmp_path_factory) -> pathlib.Path:
-    """What the commands of the table are given: good inputs, bad ones, a finished run. No case may change any of it."""
-    place = tmp_path_factory.mktemp("bad")
-    (place / "corpus.txt").write_bytes((small_store.parent / "corpus.txt").read_bytes())
-    vocab = (small_store.parent / "vocab.txt").read_text()
-    (place / "vocab.txt").write_text(vocab)
-    shutil.copytree(small_store, place / "store")
-    (place / "nothing").mkdir()
-    (place / "empty.txt").write_bytes(b"")
-    (place / "blank.txt").write_bytes(b"\n \n\t\n")
-    (place / "latin1.txt").write_bytes("A plain line.\nThe café is shut.\n".encode("latin-1"))
-    (place / "broken.jsonl").write_text('{"text": "fine"}\n{"text": \n')
-    (place / "other_field.jsonl").write_text('{"body": "fine"}\n')
-    (place / "broken.txt.gz").write_bytes(b"\x1f\x8b no gzip at all")
-    (place / "no_mask.txt").write_text(vocab.replace("[MASK]\n", "[HIDE]\n"))
-    (place / "twice.txt").write_text(vocab + vocab.splitlines()[-1] + "\n")
-    (place / "other_vocab.txt").write_text(vocab + "gherkin\n")
-    (place / "noise.model").write_bytes(b"\0\1\2\3 no model")
-    (place / "few.txt").write_text("\n\n".join(small_corpus.documents(3)) + "\n")
-    run("prepare", f"--input={place}/corpus.txt", f"--vocab={place}/other_vocab.txt", f"--output={place}/other_store")
-    run("prepare", f"--input={place}/few.txt", f"--vocab={place}/vocab.txt", f"--output={place}/few_store")
-    for name in ("cut", "missing", "garbled", "newer", "retyped", "no_tokenizer"):
-        shutil.copytree(small_store, place / f"{name}_store")
-    os.truncate(place / "cut_store" / PARTS[0], 100)
-    (place / "missing_store" / PARTS[1]).unlink()
-    (place / "garbled_store" / "manifest.json").write_text('{"version": 1, "shards"')
-    shutil.rmtree(place / "no_tokenizer_store" / "tokenizer")
-    for name, changes in (("newer", {"version": 2}), ("retyped", {"shards": "many"})):
-        manifest = unsealed(json.loads((small_store / "manifest.json").read_text()))
-        (place / f"{name}_store" / "manifest.json").write_text(json.dumps(manifest | changes))
-    (place / "config.json").write_text(
-        json.dumps(
-            {
-                "model": {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "max_position_embeddings": 64},
-                "data": {"path": str(place / "store"), "held_out": 0.1, "loader": "plain"},
-                "evaluation": {"sequences": 16, "batch_size": 16},
-                "phases": [{"steps": 2, "sequence_length": 32, "batch_size": 8}],
-            }
-        )
-    )
-    (place / "broken.json").write_text('{"model": ')
-    (place / "phases.json").write_text('{"phases": "1000"}')
-    pretrain_by_words(f"{place}/config.json", f"--workdir={place}/run")
-    shutil.copytree(place / "run", place / "broken_run")
-    (place / "broken_run" / "config.json").write_text("{")
-    for name, file in (("foreign_model", "config.json"), ("foreign_run", "metrics.jsonl")):
-        (place / name).mkdir()
-        (place / name / file).write_text("{}\n")
-    return place
-
-
-def run(*words: str) -> None:
-    assert cli._run(["bert-jax", *words]) == 0
-
 
 PREPARE = "prepare --input=@/corpus.txt --vocab=@/vocab.txt --output=@/new"
 TRAIN_VOCAB = "train-vocab --input=@/corpus.txt --output=@/new.txt --size=200"
@@ -152,8 +84,14 @@ CASES = [
     # Stores.
     Case("no store", f"{PRETRAIN} --data.path=@/nothing", ("nothing is not a token store", "bert-jax prepare")),
     Case("no store there", f"{PRETRAIN} --data.path=@/nowhere", ("nowhere is not a token store", "bert-jax prepare")),
-    Case("a cut shard", f"{PRETRAIN} --data.path=@/cut_store", (PARTS[0], "has 100 bytes", "copy it again")),
-    Case("a missing shard", f"{PRETRAIN} --data.path=@/missing_store", (PARTS[1], "is missing", "copy it again")),
+    Case(
+        "a cut shard", f"{PRETRAIN} --data.path=@/cut_store", ("shard-00000.tokens", "has 100 bytes", "copy it again")
+    ),
+    Case(
+        "a missing shard",
+        f"{PRETRAIN} --data.path=@/missing_store",
+        ("shard-00000.sentences", "is missing", "copy it again"),
+    ),
     Case(
         "a garbled manifest",
         f"{PRETRAIN} --data.path=@/garbled_store",
@@ -320,118 +258,30 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "-"))
-def test_one_line_and_nothing_written(case, place, capfd, caplog):
-    refused(case, place, capfd, caplog)
+def test_one_line_and_nothing_written(case, bad_inputs, capfd, caplog):
+    refused(case, bad_inputs, capfd, caplog)
 
 
-def test_a_second_writer_is_refused_by_the_name_of_the_first(place, capfd):
-    before = snapshot(place)
+def test_a_second_writer_is_refused_by_the_name_of_the_first(bad_inputs, capfd):
+    before = snapshot(bad_inputs)
     facts = '{"pid": 12345, "host": "elsewhere", "since": "noon"}'
-    (place / "run" / "owner.json").write_text(facts)
-    with open(place / "run" / "owner.json") as file:
+    (bad_inputs / "run" / "owner.json").write_text(facts)
+    with open(bad_inputs / "run" / "owner.json") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        capfd.readouterr()
-        assert cli._run(["bert-jax", "pretrain", f"{place}/config.json", f"--workdir={place}/run"]) == 2
-    error = capfd.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1
+        error = refusal(capfd, "pretrain", f"{bad_inputs}/config.json", f"--workdir={bad_inputs}/run")
     assert "is being written by process 12345 on elsewhere" in error and "another --workdir" in error
-    assert snapshot(place) == before and (place / "run" / "owner.json").read_text() == facts
+    assert snapshot(bad_inputs) == before and (bad_inputs / "run" / "owner.json").read_text() == facts
 
 
-def test_a_store_that_is_being_written_is_left_alone(place, capfd):
-    (place / "busy").mkdir()
-    before = snapshot(place)
-    with open(place / "busy" / "prepare.lock", "w") as file:
+def test_a_store_that_is_being_written_is_left_alone(bad_inputs, capfd):
+    (bad_inputs / "busy").mkdir()
+    before = snapshot(bad_inputs)
+    with open(bad_inputs / "busy" / "prepare.lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         capfd.readouterr()
-        command = PREPARE.replace("@/new", "@/busy").replace("@", str(place))
+        command = PREPARE.replace("@/new", "@/busy").replace("@", str(bad_inputs))
         assert cli._run(["bert-jax", *command.split()]) == 2
         error = capfd.readouterr().err
         assert error.startswith("error: another `bert-jax prepare` is writing") and error.count("\n") == 1
-    shutil.rmtree(place / "busy")
-    assert {name for name in before if not name.startswith("busy")} == set(snapshot(place))
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "not UTF-8",
-        "a mesh for other devices",
-        pytest.param("evaluate on another vocabulary", marks=pytest.mark.slow),
-    ],
-)
-def test_the_libraries_add_no_line_of_their_own(name, place):
-    """In a process of its own, where absl, JAX and TensorFlow greet whom they can."""
-    case = next(case for case in CASES if case.name == name)
-    words = [word.replace("@", str(place)) for word in case.command.split()]
-    finished = subprocess.run(
-        [sys.executable, "-m", "bert_jax", *words], capture_output=True, text=True, timeout=SECONDS
-    )
-    assert finished.returncode == 2 and finished.stdout == ""
-    assert finished.stderr.startswith("error: ") and finished.stderr.count("\n") == 1, finished.stderr
-
-
-ARRAY = "params.pooler.kernel"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "command, says",
-    [
-        (
-            "pretrain @/config.json --workdir=RUN",
-            "error: none of the 1 checkpoints in RUN/checkpoints can be used (step 2: the array "
-            "params/pooler/kernel cannot be read (FAILED_PRECONDITION)). ",
-        ),
-        (
-            "fill-mask RUN [MASK]",
-            "error: no checkpoint of RUN can be used (step_000000002: the array params/pooler/kernel cannot be "
-            "read (FAILED_PRECONDITION)); ",
-        ),
-    ],
-)
-def test_a_damaged_array_is_named_in_one_line(command, says, place, tmp_path):
-    """In a process of its own: reads that were given up used to print tracebacks from TensorStore's threads."""
-    import tensorstore
-
-    shutil.copytree(place / "run", tmp_path / "run")
-    state = tmp_path / "run" / "checkpoints" / "step_000000002" / "state"
-    arrays = tensorstore.KvStore.open({"driver": "ocdbt", "base": {"driver": "file", "path": f"{state}/"}}).result()
-    for chunk in [
-        key for key in arrays.list().result() if key.startswith(f"{ARRAY}/".encode()) and b".zarray" not in key
-    ]:
-        arrays.write(chunk, b"not zstd").result()
-    words = [word.replace("@", str(place)).replace("RUN", f"{tmp_path}/run") for word in command.split()]
-    finished = subprocess.run(
-        [sys.executable, "-m", "bert_jax", *words], capture_output=True, text=True, timeout=SECONDS
-    )
-    assert finished.returncode == 2 and finished.stderr.count("\n") == 1, finished.stderr
-    assert finished.stderr.startswith(says.replace("RUN", f"{tmp_path}/run")), finished.stderr
-
-
-@pytest.mark.slow
-def test_a_save_that_fails_is_one_line(place, tmp_path):
-    """Orbax logs the failure four times, and prints a traceback for each write that was in flight."""
-    command = shlex.join(
-        [
-            sys.executable,
-            "-m",
-            "bert_jax",
-            "pretrain",
-            f"{place}/config.json",
-            f"--workdir={tmp_path}/run",
-            "--model.hidden_size=128",
-            "--checkpoint.every_steps=1",
-        ]
-    )
-    finished = subprocess.run(
-        ["bash", "-c", f"ulimit -f 64 && {command}"],  # KiB
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        env=one_device(killed=True),
-    )
-    assert finished.returncode == 2 and finished.stderr.count("\n") == 1, finished.stderr
-    assert finished.stderr.startswith(
-        f"error: saving the checkpoint of step 1 to {tmp_path}/run/checkpoints failed: File too large; "
-    )
+    shutil.rmtree(bad_inputs / "busy")
+    assert {name for name in before if not name.startswith("busy")} == set(snapshot(bad_inputs))

@@ -1,17 +1,15 @@
 """Google's TF1 checkpoints: written here by TensorFlow with the original's names, compared with its mathematics."""
 
 import dataclasses
-import json
 import math
-import shutil
 import subprocess
 import sys
-import types
 
 import jax
 import numpy as np
 import numpy_bert
 import pytest
+from tf1_checkpoint import DATA, HEADS, HIDDEN, INDEX, LAYERS, POSITIONS, WIDE, WORDS, read, save, variables
 
 from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig
 from bert_jax.errors import UserError
@@ -19,98 +17,6 @@ from bert_jax.formats.tf_checkpoint import open_tf_checkpoint
 from bert_jax.formats.tf_writing import write_tf_checkpoint
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.tokenization.tokenizer import load_tokenizer
-
-HIDDEN, HEADS, LAYERS, WIDE, WORDS, POSITIONS = 12, 3, 2, 20, 37, 16
-CONFIG = {
-    "attention_probs_dropout_prob": 0.1,
-    "directionality": "bidi",
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
-    "hidden_size": HIDDEN,
-    "initializer_range": 0.02,
-    "intermediate_size": WIDE,
-    "max_position_embeddings": POSITIONS,
-    "num_attention_heads": HEADS,
-    "num_hidden_layers": LAYERS,
-    "pooler_fc_size": 768,
-    "type_vocab_size": 2,
-    "vocab_size": WORDS,
-}
-INDEX, DATA = "bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001"
-
-
-def variables(words: int = WORDS, head: dict | None = None, pretraining: bool = True) -> dict[str, np.ndarray]:
-    """Of a pre-training model, by the names and in the shapes that modeling.py and run_pretraining.py give them."""
-    shapes = {
-        f"bert/embeddings/{name}_embeddings": (rows, HIDDEN)
-        for name, rows in (("word", words), ("position", POSITIONS), ("token_type", 2))
-    }
-    dense = {
-        f"bert/encoder/layer_{n}/{name}": (inputs, outputs)
-        for n in range(LAYERS)
-        for name, inputs, outputs in (
-            ("attention/self/query", HIDDEN, HIDDEN),
-            ("attention/self/key", HIDDEN, HIDDEN),
-            ("attention/self/value", HIDDEN, HIDDEN),
-            ("attention/output/dense", HIDDEN, HIDDEN),
-            ("intermediate/dense", HIDDEN, WIDE),
-            ("output/dense", WIDE, HIDDEN),
-        )
-    }
-    dense |= {"bert/pooler/dense": (HIDDEN, HIDDEN)}
-    norms = ["bert/embeddings"]
-    norms += [f"bert/encoder/layer_{n}/{name}" for n in range(LAYERS) for name in ("attention/output", "output")]
-    if pretraining:
-        dense |= {"cls/predictions/transform/dense": (HIDDEN, HIDDEN)}
-        norms += ["cls/predictions/transform"]
-        shapes |= {
-            "cls/predictions/output_bias": (words,),
-            "cls/seq_relationship/output_weights": (2, HIDDEN),
-            "cls/seq_relationship/output_bias": (2,),
-        }
-    for name, shape in dense.items():
-        shapes |= {f"{name}/kernel": shape, f"{name}/bias": shape[1:]}
-    for name in norms:
-        shapes |= {f"{name}/LayerNorm/gamma": (HIDDEN,), f"{name}/LayerNorm/beta": (HIDDEN,)}
-    random = np.random.default_rng(0)
-    return {
-        name: (random.normal(size=shape) + name.endswith("gamma")).astype(np.float32)
-        for name, shape in (shapes | (head or {})).items()
-    }
-
-
-def save(directory, values: dict, prefix: str = "bert_model.ckpt", step: int | None = None, **config) -> None:
-    """As the original's training leaves it: a graph, a Saver, and the two text files beside."""
-    import tensorflow as tf
-
-    directory.mkdir(exist_ok=True)
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        for name, value in values.items():
-            tf.compat.v1.get_variable(name, initializer=value)
-        session.run(tf.compat.v1.global_variables_initializer())
-        tf.compat.v1.train.Saver().save(session, str(directory / prefix), global_step=step, write_meta_graph=False)
-    (directory / "bert_config.json").write_text(json.dumps(CONFIG | config))
-    tokens = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(WORDS - 6))]
-    (directory / "vocab.txt").write_text("\n".join(tokens) + "\n")
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    """A pre-training checkpoint with the slots of the optimizer, and its variables."""
-    directory, values = tmp_path_factory.mktemp("tf1") / "uncased", variables()
-    slots = {f"{name}/adam_{slot}": np.ones_like(values[name]) for name in list(values)[:3] for slot in "mv"}
-    save(directory, values | slots | {"global_step": np.int64(1000)})
-    (directory / "checkpoint").unlink()  # the released archives have none
-    return directory, values
-
-
-@pytest.fixture
-def copy(saved, tmp_path):
-    return shutil.copytree(saved[0], tmp_path / "copy")
-
-
-def read(stored) -> dict[str, np.ndarray]:
-    return {path: array.read((slice(None),) * len(array.shape)) for path, array in stored.arrays.items()}
 
 
 def nested(arrays: dict[str, np.ndarray]) -> dict:
@@ -227,7 +133,7 @@ def test_round_trip_is_exact(head, tmp_path):
         np.testing.assert_array_equal(first, second, err_msg=path)
 
 
-def test_parts_of_arrays(saved):
+def test_a_part_of_an_array_is_that_part_of_the_whole(saved):
     for path, array in open_tf_checkpoint(saved[0]).arrays.items():
         index = tuple(slice(size // 3, max(size - 1, 1)) for size in array.shape)
         np.testing.assert_array_equal(
@@ -250,112 +156,6 @@ def test_which_checkpoint_of_a_directory(saved, tmp_path):
             open_tf_checkpoint(tmp_path)
     (tmp_path / "model.ckpt-500.index").unlink()
     assert bias(tmp_path) == 1000
-
-
-def edit(name: str, change):
-    """Damage of the file `name`: its bytes go through `change`."""
-    return lambda directory: (directory / name).write_bytes(change((directory / name).read_bytes()))
-
-
-def configured(**options):
-    return edit("bert_config.json", lambda _: json.dumps(CONFIG | options).encode())
-
-
-def flipped(place: int):
-    return lambda data: data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
-
-
-BAD = {
-    "nothing there": (lambda directory: (directory / INDEX).unlink(), "holds no TensorFlow checkpoint"),
-    "no shard": (lambda directory: (directory / DATA).unlink(), "data-00000-of-00001 is missing"),
-    "short shard": (edit(DATA, lambda data: data[:-1]), "is truncated: .* bytes, but its index needs"),
-    "short index": (edit(INDEX, lambda data: data[:-1]), "is damaged or not the index"),
-    "empty index": (edit(INDEX, lambda data: b""), "is damaged or not the index"),
-    "index of noise": (
-        edit(INDEX, lambda data: np.random.default_rng(0).bytes(len(data))),
-        "is damaged or not the index",
-    ),
-    "flipped index": (edit(INDEX, flipped(100)), "does not match its checksum"),
-    "flipped value": (edit(DATA, flipped(100)), "the values of .* do not match their checksum"),
-    "no configuration": (lambda directory: (directory / "bert_config.json").unlink(), "bert_config.json is missing"),
-    "not JSON": (edit("bert_config.json", lambda data: data[:-2]), "is not JSON"),
-    "deep JSON": (edit("bert_config.json", lambda data: b"[" * 100_000), "is not JSON"),
-    "deep JSON of the tokenizer": (
-        lambda directory: (directory / "tokenizer_config.json").write_text("[" * 100_000),
-        "is not JSON",
-    ),
-    "a list": (edit("bert_config.json", lambda data: b"[]"), "must hold a JSON object"),
-    "relu": (configured(hidden_act="relu"), "hidden_act='relu'; only 'gelu'"),
-    "size as text": (configured(hidden_size="12"), "hidden_size='12' where a positive whole number"),
-    "negative rate": (configured(hidden_dropout_prob=-1), "hidden_dropout_prob=-1 where a number from 0 to 1"),
-    "no vocabulary size": (configured(vocab_size=None), "vocab_size=None"),
-    "heads": (configured(num_attention_heads=5), "hidden_size=12, not divisible by num_attention_heads=5"),
-    "width": (
-        configured(intermediate_size=24),
-        r"layer_0/intermediate/dense/kernel is \[12, 20\] where \[12, 24\] is expected",
-    ),
-    "layers": (configured(num_hidden_layers=10**9), "num_hidden_layers=1000000000, but .* weights of 2 layers"),
-    "token types": (configured(type_vocab_size=16), r"token_type_embeddings is \[2, 12\] where \[16, 12\] is expected"),
-    "other vocabulary": (edit("vocab.txt", lambda data: data + b"more\n"), "38 entries for a word table of 37 rows"),
-    "vocabulary without specials": (edit("vocab.txt", lambda data: data[6:]), r"has no \[PAD\]"),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input(name, copy):
-    damage, message = BAD[name]
-    damage(copy)
-    with pytest.raises(UserError, match=message) as caught:
-        read(open_tf_checkpoint(copy))
-    assert "\n" not in str(caught.value)
-
-
-def test_missing_vocabulary_and_missing_parts(copy, tmp_path):
-    (copy / "vocab.txt").unlink()
-    assert open_tf_checkpoint(copy).tokenizer is None
-    values = variables(pretraining=False)
-    save(tmp_path / "encoder", values)
-    assert open_tf_checkpoint(tmp_path / "encoder").parts == ("pooler",)
-    del values["bert/pooler/dense/bias"], values["bert/encoder/layer_1/output/LayerNorm/beta"]
-    save(tmp_path / "holes", values)
-    message = r"layer_1/output/LayerNorm/beta \[12\] is missing; bert/pooler/dense/bias \[12\] is missing$"
-    with pytest.raises(UserError, match=message):
-        open_tf_checkpoint(tmp_path / "holes")
-    save(tmp_path / "other", {"model/layer/kernel": np.zeros((2, 2), np.float32)})
-    with pytest.raises(UserError, match="no variable whose name begins with bert/, only model/layer/kernel"):
-        open_tf_checkpoint(tmp_path / "other")
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        (dict(activation="gelu_erf"), "model.activation=gelu_erf: .* --to=huggingface"),
-        (dict(layer_norm_epsilon=1e-6), "model.layer_norm_epsilon=1e-06: .* --to=huggingface"),
-        (dict(norm_position="pre"), r"model.norm_position=pre: .*--to=bert_jax"),
-        (dict(vocab_size=WORDS + 1), "has 37 entries, but the model 38"),
-        (dict(head=HeadConfig(kind="choice")), "a head for choice"),
-        (dict(head=HeadConfig(kind="tagging", labels=("O", "B"), crf=True)), "a head for tagging"),
-        (dict(tokenizer=None), "has no vocabulary"),
-        (dict(tokenizer=types.SimpleNamespace(kind="sentencepiece")), "SentencePiece"),
-    ],
-)
-def test_what_cannot_be_written(options, message, saved, tmp_path):
-    stored = open_tf_checkpoint(saved[0])
-    of_model = {key: value for key, value in options.items() if hasattr(stored.model, key)}
-    stored = dataclasses.replace(
-        stored,
-        model=dataclasses.replace(stored.model, **of_model),
-        **{key: value for key, value in options.items() if key not in of_model},
-    )
-    with pytest.raises(UserError, match=message):
-        write_tf_checkpoint(stored, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_place_that_cannot_be_written(saved, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot make the directory"):
-        write_tf_checkpoint(open_tf_checkpoint(saved[0]), tmp_path / "file" / "out")
 
 
 def test_casing_comes_back(saved, tmp_path):

@@ -1,4 +1,4 @@
-"""`load`: kinds of directories recognised, our checkpoints read by slices and checked, arrays placed on any mesh."""
+"""`load`: our checkpoints read by slices and checked, other formats alike, arrays placed on any mesh."""
 
 import dataclasses
 import json
@@ -10,7 +10,7 @@ import sys
 import jax
 import numpy as np
 import pytest
-from pretrained_model import CONFIG, TOKENIZER, WORDS, stored_model, write_workdir
+from pretrained_model import CONFIG, WORDS, stored_model, write_workdir
 from processes import SECONDS
 
 import bert_jax
@@ -20,21 +20,11 @@ from bert_jax.config import ComputeConfig, HeadConfig, MeshConfig
 from bert_jax.devices.placement import StoredArray
 from bert_jax.devices.sharding import make_mesh, partition_spec
 from bert_jax.errors import UserError
-from bert_jax.formats import huggingface, huggingface_export, opening, own_checkpoint, tf_checkpoint
-from bert_jax.formats.conversion import convert
+from bert_jax.formats import huggingface_export, own_checkpoint
 from bert_jax.formats.fit import check_fit
 from bert_jax.formats.opening import open_stored, place
 from bert_jax.pretrained.loading import load
 from bert_jax.pretrained.model import PretrainedModel
-from bert_jax.tokenization.tokenizer import load_tokenizer
-
-PADDED = dataclasses.replace(CONFIG, vocab_pad_multiple=16)
-
-
-@pytest.fixture(scope="module")
-def workdir(tmp_path_factory):
-    place = tmp_path_factory.mktemp("run")
-    return place, write_workdir(place, 2, 5, config=PADDED)
 
 
 def flip_bits(step: pathlib.Path) -> None:
@@ -225,160 +215,6 @@ def test_a_file_that_shrinks_after_it_was_opened_is_an_error(tmp_path):
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(UserError, match="model.safetensors has become shorter"):
         place(stored)
-
-
-def make(directory: pathlib.Path, *names: str) -> pathlib.Path:
-    directory.mkdir(exist_ok=True)
-    for name in names:
-        (directory / name).parent.mkdir(exist_ok=True, parents=True)
-        (directory / name).write_text("{}")
-    return directory
-
-
-@pytest.mark.parametrize(
-    "names, path, opener",
-    [
-        (["config.json", "model.safetensors"], "", "huggingface"),
-        (["config.json", "model.safetensors.index.json", "pytorch_model.bin"], "", "huggingface"),
-        (["config.json", "model.safetensors", "checkpoints/notes.txt"], "", "huggingface"),
-        (["bert_config.json", "bert_model.ckpt.index", "vocab.txt"], "", "tf1"),
-        (["bert_config.json", "bert_model.ckpt.index", "vocab.txt"], "bert_model.ckpt", "tf1"),
-        (["model.ckpt-100.index", "events.out"], "", "tf1"),
-        (["config.json", "checkpoints/step_000000001/record/metadata"], "", "bert_jax"),
-        (["record/metadata", "state/manifest.ocdbt"], "", "bert_jax"),
-    ],
-)
-def test_kinds_are_recognised_by_what_lies_there(tmp_path, monkeypatch, names, path, opener):
-    for module, name, kind in (
-        (huggingface, "open_huggingface", "huggingface"),
-        (tf_checkpoint, "open_tf_checkpoint", "tf1"),
-        (own_checkpoint, "open_checkpoint", "bert_jax"),
-    ):
-        monkeypatch.setattr(module, name, lambda path, kind=kind: (kind, str(path)))
-    place = make(tmp_path / "m", *names) / path
-    assert open_stored(place) == (opener, str(place))
-
-
-@pytest.mark.parametrize(
-    "names, path, message",
-    [
-        (
-            [],
-            "",
-            "no model in .*looked for a work directory.*model.safetensors.*bert_model.ckpt.index.*; found nothing",
-        ),
-        (["a.txt", "b.txt"], "", "found a.txt, b.txt$"),
-        (
-            ["pytorch_model.bin", "config.json", "vocab.txt"],
-            "",
-            "model.bin is a pickle, which can run code.*save_pretrained",
-        ),
-        (["model.pt"], "", "model.pt is a pickle"),
-        (["model.pth"], "model.pth", "model.pth is a pickle"),
-        (["epoch=1.ckpt"], "epoch=1.ckpt", "ckpt is a pickle"),
-        (["m.pkl"], "m.pkl", "is a pickle"),
-        (["flax_model.msgpack"], "", "a format that is not read here"),
-        (["tf_model.h5"], "tf_model.h5", "that is not read here"),
-        (["bert.tar.gz"], "bert.tar.gz", "is an archive; unpack it"),
-        (["model.safetensors"], "model.safetensors", "is a file; give the directory"),
-        (
-            ["config.json"],
-            "absent",
-            "there is no .*absent.*Nothing is downloaded.*hf download NAME --local-dir DIRECTORY",
-        ),
-        (["step_000000001/record/metadata"], "", "holds steps of a run; give one of them, or the work directory above"),
-        (["checkpoints/notes.txt"], "", "there is no checkpoint below"),
-    ],
-)
-def test_what_cannot_be_loaded_gets_one_clear_line(tmp_path, names, path, message):
-    with pytest.raises(UserError, match=message) as caught:
-        load(make(tmp_path / "m", *names) / path)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_model_known_by_its_name_comes_with_the_command_that_fetches_it():
-    for name in ("bert-base-uncased", "google-bert/bert-base-uncased"):
-        with pytest.raises(UserError, match=f"hf download {name} --local-dir DIRECTORY .* give DIRECTORY$"):
-            load(name)
-
-
-@pytest.mark.parametrize(
-    "path", ["http://example.org/bert", "s3://bucket/bert", "bert-base-uncased", "a\0b", "a\nb", "", "x" * 5000]
-)
-def test_other_places_are_refused(path):
-    with pytest.raises(UserError) as caught:
-        load(path)
-    assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
-
-
-def test_a_bucket_out_of_reach_is_one_line(monkeypatch):
-    class Unreachable(Exception):
-        """As TensorFlow's FailedPreconditionError, which is no OSError."""
-
-    class Remote:
-        def is_dir(self):
-            raise Unreachable("cannot resolve host:\n\t when reading")
-
-    monkeypatch.setattr(opening.epath, "Path", lambda name: Remote())
-    with pytest.raises(UserError, match="'gs://bucket/bert' cannot be opened: cannot resolve host: when reading$"):
-        load("gs://bucket/bert")
-
-
-@pytest.fixture
-def recorded(workdir, tmp_path):
-    """A work directory whose run.json names its tokenizer, as runs leave it."""
-    shutil.copytree(workdir[0], tmp_path / "run")
-    (tmp_path / "run" / "run.json").write_text(json.dumps({"tokenizer_fingerprint": TOKENIZER.fingerprint}))
-    return tmp_path / "run"
-
-
-def exchange(directory: pathlib.Path) -> None:
-    """Two lines of the vocabulary in each other's place."""
-    words = [*WORDS[:6], WORDS[7], WORDS[6], *WORDS[8:]]
-    (directory / "tokenizer" / "vocab.txt").write_text("\n".join(words) + "\n")
-
-
-@pytest.mark.parametrize("below", ["", "checkpoints/step_000000002"])
-def test_another_tokenizer_beside_a_checkpoint_is_refused(recorded, below):
-    assert load(recorded / below).tokenizer.fingerprint == TOKENIZER.fingerprint
-    exchange(recorded)
-    ours = TOKENIZER.fingerprint[:12]
-    says = f"not the tokenizer of this model: .* {{}}.*24 entries, {{}}.*run.json has {ours}.*Restore"
-    exchanged = load_tokenizer(recorded / "tokenizer")
-    with pytest.raises(UserError, match=says.format(exchanged.fingerprint[:12], "lower case")) as caught:
-        open_stored(recorded / below)  # which --init_from, convert and predict call too
-    assert "\n" not in str(caught.value)
-    TOKENIZER.save(recorded / "tokenizer")
-    (recorded / "tokenizer" / "tokenizer_config.json").write_text('{"do_lower_case": false}')
-    with pytest.raises(UserError, match=says.format("", "cased")):
-        load(recorded / below)
-
-
-def test_another_tokenizer_beside_a_converted_model_or_a_single_run_is_refused(recorded, tmp_path):
-    convert(recorded, tmp_path / "converted", to="bert_jax")
-    exchange(tmp_path / "converted")
-    with pytest.raises(UserError, match="not the tokenizer of this model"):
-        load(tmp_path / "converted")
-    one = tmp_path / "grid" / "runs" / "seed0"  # of fine-tuning, with --keep=all
-    shutil.copytree(recorded, one)
-    (one / "run.json").rename(tmp_path / "grid" / "run.json")
-    assert load(one).tokenizer.tokens == WORDS
-    exchange(one)
-    with pytest.raises(UserError, match="runs/seed0/tokenizer is not the tokenizer of this model"):
-        load(one)
-
-
-def test_a_directory_without_a_recorded_fingerprint_opens(recorded):
-    for content in ({}, {"source": {"kind": "tf1"}}):
-        (recorded / "run.json").write_text(json.dumps(content))
-        assert load(recorded).tokenizer.tokens == WORDS
-    (recorded / "tokenizer" / "vocab.txt").write_text(
-        "\n".join(WORDS[:-1]) + "\n"
-    )  # one short, 24 rows: may be padding
-    assert load(recorded).tokenizer.tokens == WORDS[:-1]
-    (recorded / "tokenizer" / "vocab.txt").write_text("\n".join(WORDS[:12]) + "\n")
-    with pytest.raises(UserError, match="vocabulary of 12 entries for a word table of 24 rows.*not padding"):
-        load(recorded)
 
 
 def test_arrays_that_do_not_fit_are_named_with_both_shapes():

@@ -14,6 +14,12 @@ from bert_jax.models.bert import BertForPreTraining
 from bert_jax.pretrained.model import PretrainedModel
 
 SMALL = dataclasses.replace(CONFIG, num_layers=2)
+TEXTS = [
+    "the cat sat on the mat.",
+    ("a big dog", "ran in the house"),
+    "birds",
+    "old cats, old dogs flew on the old tree.",
+]
 
 
 def loaded(stored) -> PretrainedModel:

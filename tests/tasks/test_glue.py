@@ -1,15 +1,13 @@
 """GLUE's files, original forms and quirks written out by hand; the real ones where they are at hand."""
 
-import pathlib
-
 import numpy as np
 import pytest
+from glue_files import load, write
 
 from bert_jax.config import HeadConfig
 from bert_jax.config.task_options import GLUE, TaskDataConfig, TaskOptions
 from bert_jax.errors import UserError
 from bert_jax.tasks import families, glue, tfds_examples
-from bert_jax.tasks.glue import glue_files
 from bert_jax.tokenization.segments import join, truncate_pair
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer
 
@@ -20,17 +18,6 @@ MNLI = (
 STSB = "index  genre  filename  year  old_index  source1  source2  sentence1  sentence2"
 QQP, RTE = "id  qid1  qid2  question1  question2  is_duplicate", "index  sentence1  sentence2  label"
 MRPC = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
-
-
-def write(directory, name: str, *lines: str, end: str = "\n"):
-    file = directory / name
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes("".join(line.replace("  ", "\t") + end for line in lines).encode())
-    return file
-
-
-def load(task, directory, split="train", labels=None, **options):
-    return glue.load(task, TaskDataConfig(dir=str(directory), **options), split, labels)
 
 
 def fails(message, task, directory, split="train", labels=None, **options):
@@ -111,7 +98,7 @@ CASES = {  # (task, split): file, lines, sentences, answers (None: unlabelled)
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize(("task", "split"), CASES)
-def test_original_forms(task, split, end, tmp_path):
+def test_files_in_their_original_forms_are_read(task, split, end, tmp_path):
     file, lines, texts, answers = CASES[task, split]
     write(tmp_path, file, "\ufeff" + lines[0], *lines[1:], end=end)
     data = TaskDataConfig(dir=str(tmp_path))
@@ -173,12 +160,12 @@ def test_broken_rows_of_qqp(tmp_path):
         ("holds no example", [RTE]),
     ],
 )
-def test_bad_rows(message, lines, tmp_path):
+def test_a_broken_row_is_refused_by_its_line(message, lines, tmp_path):
     (tmp_path / "train.tsv").write_bytes("\n".join(lines).replace("  ", "\t").encode(errors="surrogateescape"))
     fails(message, "rte", tmp_path)
 
 
-def test_bad_requests(tmp_path):
+def test_data_or_labels_that_do_not_fit_the_task_are_refused(tmp_path):
     fails("looked for train.tsv, RTE/train.tsv", "rte", tmp_path)
     fails(
         "has no dev_mismatched data; looked for dev_mismatched.tsv, [^;]*nothing$", "mnli", tmp_path, "dev_mismatched"
@@ -214,7 +201,7 @@ def tokenizer():
     return WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"], lowercase=True)
 
 
-def test_features(tokenizer, tmp_path):
+def test_features_are_cut_and_joined_with_their_segments(tokenizer, tmp_path):
     write(tmp_path, "train.tsv", RTE, "0  a b c d e  f g  not_entailment", "1  a  b  entailment")
     examples = load("rte", tmp_path)
     found = glue.features(examples, tokenizer, TaskOptions(max_length=8))
@@ -225,74 +212,12 @@ def test_features(tokenizer, tmp_path):
     assert ids.tolist() == [2, 5, 5, 5, 5, 5, 5, 3] and not types.any()
 
 
-def test_scores(tmp_path):
-    for task, expected in (
-        ("cola", {"matthews": 1 / np.sqrt(3), "accuracy": 0.75}),
-        ("qqp", {"f1": 0.8, "accuracy": 0.75}),
-    ):
-        write(
-            tmp_path,
-            "train.tsv",
-            *{
-                "cola": ["x  1    a"] * 2 + ["x  0    a"] * 2,
-                "qqp": [QQP, *["0  1  2  a  b  1"] * 2, *["0  1  2  a  b  0"] * 2],
-            }[task],
-        )
-        for order in (1, -1):  # the figures do not hang on the order of a model's outputs
-            labels = glue.GLUE_TASKS[task].labels[::order]
-            logits = [np.float32([0, 1])[::order]] * 3 + [np.float32([1, 0])[::order]]
-            assert glue.score(load(task, tmp_path, labels=labels), None, logits) == pytest.approx(expected)
-        assert next(iter(expected)) == glue.MAIN_METRIC[task]
-        with pytest.raises(UserError, match="3 rows of logits for 4"):
-            glue.score(load(task, tmp_path), None, logits[:3])
-
-
-@pytest.mark.parametrize(
-    ("task", "split", "file", "expected"),
-    [
-        ("cola", "test", "CoLA.tsv", ["1", "0"]),
-        ("sst2", "test", "SST-2.tsv", ["1", "0"]),
-        ("mrpc", "test", "MRPC.tsv", ["1", "0"]),
-        ("qqp", "test", "QQP.tsv", ["1", "0"]),
-        ("wnli", "test", "WNLI.tsv", ["1", "0"]),
-        ("qnli", "test", "QNLI.tsv", ["not_entailment", "entailment"]),
-        ("rte", "test", "RTE.tsv", ["not_entailment", "entailment"]),
-        ("mnli", "test", "MNLI-m.tsv", ["neutral", "contradiction"]),
-        ("ax", "test", "AX.tsv", ["neutral", "contradiction"]),
-        ("mnli", "test_mismatched", "MNLI-mm.tsv", ["neutral", "contradiction"]),
-        ("mnli", "dev", "MNLI-m-dev.tsv", ["neutral", "contradiction"]),
-        ("stsb", "test", "STS-B.tsv", ["5.000", "0.000"]),
-    ],
-)
-@pytest.mark.parametrize("order", [1, -1])
-def test_submissions(task, split, file, expected, order, tmp_path):
-    """Columns, names and order of the benchmark, also from a model whose classes are in another order."""
-    spec = glue.GLUE_TASKS[task]
-    dev = split == "dev"
-    write(
-        tmp_path,
-        glue_files.names(task, split)[0],
-        "\t".join(["index", *spec.columns, spec.label][: None if dev else -1]),
-        *("\t".join([index, *["a"] * len(spec.columns), *["neutral"] * dev]) for index in "34"),
-    )
-    examples = load(task, tmp_path, split, spec.labels[::order])
-    rows = {
-        0: [np.float32(7.2), np.float32(-0.3)],
-        2: [np.float32([0, 1]), np.float32([1, 0])],
-        3: [np.float32([0, 1, 0]), np.float32([0, 1, 2])],
-    }[len(spec.labels)]
-    logits = [row[::order] if row.ndim else row for row in rows]
-    written = glue.write_predictions(examples, None, logits, str(tmp_path / "out"), split)
-    assert written == [str(tmp_path / "out" / file)]
-    assert pathlib.Path(written[0]).read_text() == f"index\tprediction\n3\t{expected[0]}\n4\t{expected[1]}\n"
-
-
-def test_heads():
+def test_stsb_has_a_regression_head_and_rte_an_output_per_class():
     assert glue.head("stsb", ()) == HeadConfig(kind="regression")
     assert glue.head("rte", ("entailment", "not_entailment")).outputs == 2
 
 
-def test_the_tfds_road(monkeypatch):
+def test_tfds_gives_the_examples_of_the_files(monkeypatch):
     asked = []
     rows = [{"premise": "a", "hypothesis": "b", "label": "neutral", "idx": 4}]
     monkeypatch.setattr(tfds_examples, "examples", lambda *arguments: asked.append(arguments) or rows)
@@ -308,20 +233,6 @@ def test_the_tfds_road(monkeypatch):
     assert not glue.load("stsb", data, "test").has_answers and glue.splits("ax", data) == ("test",)
     rows[:] = [{"sentence": "a", "label": "acceptable"}]
     assert glue.load("cola", data, "dev").answers.tolist() == [1]
-
-
-def test_a_submission_from_tfds_is_in_the_benchmarks_order(monkeypatch, tmp_path):
-    """TFDS stores its examples in a shuffled order and keeps their numbers; the file has the rows in order."""
-    order = np.random.default_rng(0).permutation(12).tolist()
-    monkeypatch.setattr(
-        tfds_examples, "examples", lambda *_: [{"sentence": f"{i}", "label": None, "idx": i} for i in order]
-    )
-    examples = glue.load("cola", TaskDataConfig(tfds="glue"), "test")
-    assert examples.first == examples.index == [str(i) for i in range(12)]
-    (file,) = glue.write_predictions(
-        examples, None, [np.float32([i % 2, 0.5]) for i in range(12)], str(tmp_path), "test"
-    )
-    assert pathlib.Path(file).read_text().split("\n")[1:-1] == [f"{i}\t{1 - i % 2}" for i in range(12)]
 
 
 def test_an_empty_text_from_tfds_is_treated_as_in_files(monkeypatch, caplog):
@@ -363,7 +274,7 @@ def test_an_empty_text_from_tfds_is_treated_as_in_files(monkeypatch, caplog):
         ("stsb", "test", 1379, None),
     ],
 )
-def test_real_files(shared_data, task, split, rows, share):
+def test_real_files_have_the_published_sizes(shared_data, task, split, rows, share):
     """Published sizes; the share of class 1 counted with awk in the label column."""
     examples = load(task, shared_data / "glue", split)
     assert len(examples) == rows == glue.GLUE_TASKS[task].rows[split]

@@ -1,0 +1,67 @@
+"""What refused commands are given."""
+
+import json
+import os
+import pathlib
+import shutil
+
+import pytest
+import small_corpus
+from command_lines import succeed
+from one_device import pretrain_by_words
+
+from bert_jax.files import unsealed
+
+
+@pytest.fixture(scope="session")
+def bad_inputs(small_store, tmp_path_factory) -> pathlib.Path:
+    """What the commands of the table are given: good inputs, bad ones, a finished run. No test may change any of it."""
+    place = tmp_path_factory.mktemp("bad")
+    (place / "corpus.txt").write_bytes((small_store.parent / "corpus.txt").read_bytes())
+    vocab = (small_store.parent / "vocab.txt").read_text()
+    (place / "vocab.txt").write_text(vocab)
+    shutil.copytree(small_store, place / "store")
+    (place / "nothing").mkdir()
+    (place / "empty.txt").write_bytes(b"")
+    (place / "blank.txt").write_bytes(b"\n \n\t\n")
+    (place / "latin1.txt").write_bytes("A plain line.\nThe café is shut.\n".encode("latin-1"))
+    (place / "broken.jsonl").write_text('{"text": "fine"}\n{"text": \n')
+    (place / "other_field.jsonl").write_text('{"body": "fine"}\n')
+    (place / "broken.txt.gz").write_bytes(b"\x1f\x8b no gzip at all")
+    (place / "no_mask.txt").write_text(vocab.replace("[MASK]\n", "[HIDE]\n"))
+    (place / "twice.txt").write_text(vocab + vocab.splitlines()[-1] + "\n")
+    (place / "other_vocab.txt").write_text(vocab + "gherkin\n")
+    (place / "noise.model").write_bytes(b"\0\1\2\3 no model")
+    (place / "few.txt").write_text("\n\n".join(small_corpus.documents(3)) + "\n")
+    succeed(
+        "prepare", f"--input={place}/corpus.txt", f"--vocab={place}/other_vocab.txt", f"--output={place}/other_store"
+    )
+    succeed("prepare", f"--input={place}/few.txt", f"--vocab={place}/vocab.txt", f"--output={place}/few_store")
+    for name in ("cut", "missing", "garbled", "newer", "retyped", "no_tokenizer"):
+        shutil.copytree(small_store, place / f"{name}_store")
+    os.truncate(place / "cut_store" / "shard-00000.tokens", 100)
+    (place / "missing_store" / "shard-00000.sentences").unlink()
+    (place / "garbled_store" / "manifest.json").write_text('{"version": 1, "shards"')
+    shutil.rmtree(place / "no_tokenizer_store" / "tokenizer")
+    for name, changes in (("newer", {"version": 2}), ("retyped", {"shards": "many"})):
+        manifest = unsealed(json.loads((small_store / "manifest.json").read_text()))
+        (place / f"{name}_store" / "manifest.json").write_text(json.dumps(manifest | changes))
+    (place / "config.json").write_text(
+        json.dumps(
+            {
+                "model": {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "max_position_embeddings": 64},
+                "data": {"path": str(place / "store"), "held_out": 0.1, "loader": "plain"},
+                "evaluation": {"sequences": 16, "batch_size": 16},
+                "phases": [{"steps": 2, "sequence_length": 32, "batch_size": 8}],
+            }
+        )
+    )
+    (place / "broken.json").write_text('{"model": ')
+    (place / "phases.json").write_text('{"phases": "1000"}')
+    pretrain_by_words(f"{place}/config.json", f"--workdir={place}/run")
+    shutil.copytree(place / "run", place / "broken_run")
+    (place / "broken_run" / "config.json").write_text("{")
+    for name, file in (("foreign_model", "config.json"), ("foreign_run", "metrics.jsonl")):
+        (place / name).mkdir()
+        (place / name / file).write_text("{}\n")
+    return place
