@@ -6,7 +6,7 @@
 
 Full sentences across documents fill every row of 512 tokens; new masks in every epoch; no pairs, no short sequences.
 The paper: batch 8,192, peak 6e-4, warm-up 24,000 of 500,000 steps, Adam with beta2 0.98, no clipping.
-124,697,433 parameters with 50,265 pieces (bert-jax info roberta_base --model.vocab_size=50265).
+124,697,433 parameters with 50,265 pieces (bert-jax info roberta_base).
 Time and result of this configuration: not measured.
 """
 

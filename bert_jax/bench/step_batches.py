@@ -6,7 +6,6 @@ import pathlib
 import numpy as np
 
 from bert_jax.config import Config, Phase, resolve_phases
-from bert_jax.config.encoder import DEFAULT_VOCAB_SIZE
 from bert_jax.data.examples.corpus import open_corpus
 from bert_jax.errors import UserError
 
@@ -40,7 +39,7 @@ def with_vocabulary(config: Config) -> Config:
     Raises:
       UserError: data.packing=on without a store.
     """
-    size = config.model.vocab_size or DEFAULT_VOCAB_SIZE
+    size = config.model.assumed_vocab_size
     if config.data.path:
         size = open_corpus(config).store.vocab_size
     elif config.data.packing == "on":

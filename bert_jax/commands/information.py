@@ -8,7 +8,6 @@ from rich.console import Console
 from rich.table import Table
 
 from bert_jax.config import Config, PhaseConfig, max_predictions, resolve_stages
-from bert_jax.config.encoder import DEFAULT_VOCAB_SIZE
 from bert_jax.models import costs, memory_costs
 from bert_jax.models.parameters import total_size
 from bert_jax.models.run_costs import (
@@ -32,10 +31,12 @@ def run_info(config: Config) -> None:
     """Print parameters by part, operations and memory by sequence length, and the totals of each phase."""
     console = Console(highlight=False)
     if config.model.vocab_size is None:
+        size = config.model.assumed_vocab_size
         console.print(
-            f"model.vocab_size is not set (a run takes it from the token store); {DEFAULT_VOCAB_SIZE:,} is assumed."
+            f"model.vocab_size is not set (a run takes it from the token store); {size:,} is assumed, as in the "
+            "published models of this form."
         )
-        config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=DEFAULT_VOCAB_SIZE))
+        config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=size))
     console.print(parameter_table(config))
     console.print(state_line(config))
     console.print(flops_table(config))

@@ -93,6 +93,12 @@ def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:
             f"model.max_position_embeddings={config.model.max_position_embeddings}{unused}; raise the latter or "
             "shorten the sequences"
         )
+    window = config.model.local_window
+    if window is not None and window > max(each.sequence_length for each in config.phases):
+        raise UserError(
+            f"model.local_window={window} tokens to either side is longer than the sequences ({prefix}sequence_length="
+            f"{phase.sequence_length}), so it restricts nothing; shorten it, or set model.local_window=None"
+        )
     if phase.sequence_length < 8:
         raise UserError(
             f"{prefix}sequence_length={phase.sequence_length} is too short for [CLS] A [SEP] B [SEP]; the minimum is 8"

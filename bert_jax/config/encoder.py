@@ -5,7 +5,7 @@ from typing import Literal
 
 from bert_jax.config.relative_attention import DisentangledConfig
 
-DEFAULT_VOCAB_SIZE = 30_522  # BERT uncased; used where there are no data to take it from (`bert-jax info`)
+DEFAULT_VOCAB_SIZE = 30_522  # BERT uncased
 
 FORM = (
     *("positions", "local_window", "feed_forward", "norm", "norm_bias", "use_bias"),
@@ -183,6 +183,11 @@ class ModelConfig:
         return self.max_position_embeddings - self.first_position
 
     @property
+    def position_limit(self) -> int | None:
+        """Number of tokens that a table of positions has rows for; None: they enter as distances, which have no end."""
+        return self.longest_sequence if self.positions == "learned" else None
+
+    @property
     def first_position(self) -> int:
         """Row of the position table that the first token of a text has."""
         return 0 if self.padding_id is None else self.padding_id + 1
@@ -204,7 +209,21 @@ class ModelConfig:
         return self.vocab_size
 
     @property
+    def assumed_vocab_size(self) -> int:
+        """`vocab_size` or, where there are no data to take it from, that of the published models of this form."""
+        if self.vocab_size is not None:
+            return self.vocab_size
+        forms = (
+            (self.padding_id is not None, 50_265),  # RoBERTa
+            (self.is_xlnet, 32_000),
+            (self.disentangled.terms != "none", 50_265 if self.disentangled.buckets is None else 128_100),  # DeBERTa
+            (self.sharing == "all", 30_000),  # ALBERT
+            (self.task_transform, 50_368),  # ModernBERT
+        )
+        return next((size for fits, size in forms if fits), DEFAULT_VOCAB_SIZE)
+
+    @property
     def padded_vocab_size(self) -> int:
         """Number of rows of the embedding table."""
-        size = DEFAULT_VOCAB_SIZE if self.vocab_size is None else self.vocab_size
+        size = self.assumed_vocab_size
         return -(-size // self.vocab_pad_multiple) * self.vocab_pad_multiple

@@ -59,6 +59,8 @@ def open_huggingface(path: str | os.PathLike[str]) -> StoredModel:
     tokenizer = read_tokenizer(directory)
     model = without_padding(config.model, tokenizer, directory)
     wanted = {name for place in places.values() for name in place.names} | set(kind.tied)
+    unread = sorted(name for name in tensors if name not in wanted)
+    _check_class(config, unread, directory)
     return StoredModel(
         kind="huggingface",
         path=os.fspath(path),
@@ -71,7 +73,7 @@ def open_huggingface(path: str | os.PathLike[str]) -> StoredModel:
             for path, place in names.table(model, head, kind).items()
             if path in places
         },
-        ignored=(*ignored, *sorted(name for name in tensors if name not in wanted)),
+        ignored=(*ignored, *unread),
         history={"source": {"kind": "huggingface", "path": os.fspath(path), "architecture": config.architecture}},
     )
 
@@ -124,6 +126,17 @@ def _head(config: huggingface_config.HuggingFaceConfig, tensors: dict[str, FileT
         pooled="pooler" in modules and f"{modules['pooler']}.weight" in tensors,
         file=directory / huggingface_config.FILE,
     )
+
+
+def _check_class(config: huggingface_config.HuggingFaceConfig, unread: list[str], directory: epath.Path) -> None:
+    """Raise a UserError if the class is one of a task that is not known here, and its head would be dropped."""
+    known = dict.fromkeys(config.kind.classes.values())
+    if unread and config.architecture not in (None, *known) and "For" in str(config.architecture):
+        raise UserError(
+            f"{directory / huggingface_config.FILE} says {config.architecture!r:.60}, whose head "
+            f"({first_lines(unread, 3)}) cannot be expressed here; the classes that can are {', '.join(known)}. To "
+            f"load only its encoder, save it as {config.kind.classes['encoder']} first"
+        )
 
 
 def _check_fit(places: dict[str, Place], tensors: dict[str, FileTensor], directory: epath.Path) -> None:

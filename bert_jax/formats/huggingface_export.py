@@ -19,6 +19,7 @@ from bert_jax.formats.model_types.definition import ModelType
 from bert_jax.formats.places import Place
 from bert_jax.formats.stored import StoredModel
 from bert_jax.formats.tokenizer_files import write_tokenizer
+from bert_jax.tokenization.sentence_pieces import SentencePieceTokenizer
 
 
 def write_huggingface(stored: StoredModel, destination: str | os.PathLike[str], name: str) -> None:
@@ -42,6 +43,8 @@ def write_huggingface(stored: StoredModel, destination: str | os.PathLike[str], 
     tokenizer = stored.tokenizer
     pad_id = tokenizer.pad_id if tokenizer else 0
     config = huggingface_config.to_json(stored.model, stored.head, kind.classes[key], pad_id, kind)
+    if tokenizer is not None and config.get("bos_token_id") is not None:
+        config |= {"bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id}
     prefix = kind.prefix if key == "encoder" else ""  # a bare encoder's names have no prefix
     arrays = {}
     places = names.places(stored.parameters, stored.head, kind)
@@ -95,7 +98,8 @@ def _their_values(place: Place, array: StoredArray, layer: int):
 
 def _kind(stored: StoredModel) -> ModelType:
     """Return the model type to write; raise a UserError if there is none that computes the same."""
-    kind = type_to_write(stored.model)
+    family = stored.tokenizer.family.name if isinstance(stored.tokenizer, SentencePieceTokenizer) else ""
+    kind = type_to_write(stored.model, family, stored.architecture)
     if why := names.absence(stored.parameters, kind):
         raise UserError(why)
     if kind is None:

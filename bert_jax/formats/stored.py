@@ -65,6 +65,16 @@ class StoredModel:
         return self.head
 
     @property
+    def architecture(self) -> str:
+        """Class of `transformers` that the model was saved as, before all conversions; "" if it is unknown."""
+        source = self.history.get("source") or (self.history.get("run") or {}).get("source")
+        while isinstance(source, dict):
+            if isinstance(found := source.get("architecture"), str):
+                return found
+            source = source.get("source")
+        return ""
+
+    @property
     def parts(self) -> tuple[str, ...]:
         """Those of PARTS that the model has."""
         return tuple(part for part in PARTS if any(path.startswith(part + "/") for path in self.arrays))

@@ -203,7 +203,7 @@ class BertForPreTraining:
         states are [B, L + M, H]: those of the tokens, then those that predict the targets.
 
         Raises:
-          UserError: the sequences are longer than the model has positions; or there is a permutation, and the model is
+          UserError: the sequences are longer than the table of positions; or there is a permutation, and the model is
             no XLNet.
         """
         if permutation is not None and self._pieces.relations is None:

@@ -21,9 +21,9 @@ def input_mask(
     """Return the mask of rows of `length` tokens: what the caller asks for, and what the model adds to it.
 
     Raises:
-      UserError: the sequences are longer than the model has positions.
+      UserError: the sequences are longer than the table of positions.
     """
-    if length > config.longest_sequence:
+    if config.position_limit is not None and length > config.position_limit:
         raise UserError(
             f"a sequence of {length} tokens is longer than model.max_position_embeddings="
             f"{config.max_position_embeddings} allows; cut it to {config.longest_sequence} tokens, or use a model with "

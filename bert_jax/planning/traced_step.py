@@ -8,7 +8,6 @@ import jax
 from jax.sharding import Mesh
 
 from bert_jax.config import Config, Phase
-from bert_jax.config.encoder import DEFAULT_VOCAB_SIZE
 from bert_jax.objectives.objective_choice import default_objective
 from bert_jax.planning.topology import Topology
 from bert_jax.pretrained.teacher import describe_teacher, stored_teacher
@@ -40,7 +39,7 @@ def resolved(config: Config, topology: Topology) -> Config:
 
     The data type and the form of products are those of the machine, not of this one; mesh.slice is the number of slices
     unless it is given; the vocabulary, which a run takes from its token store, is that of the teacher or, without one,
-    of BERT uncased unless it is given. (The attention kernel looks at the mesh in use.)
+    of the published models of its form unless it is given. (The attention kernel looks at the mesh in use.)
 
     Raises:
       UserError: there is no such teacher.
@@ -48,7 +47,7 @@ def resolved(config: Config, topology: Topology) -> Config:
     compute, mesh, model = config.compute, config.mesh, config.model
     if model.vocab_size is None:
         teacher = stored_teacher(config)
-        size = DEFAULT_VOCAB_SIZE if teacher is None else teacher.model.vocab_size
+        size = model.assumed_vocab_size if teacher is None else teacher.model.vocab_size
         model = dataclasses.replace(model, vocab_size=size)
     if compute.dtype == "auto":
         compute = dataclasses.replace(compute, dtype="float32" if topology.platform == "cpu" else "bfloat16")

@@ -26,15 +26,16 @@ def encode_ids(
     """Return the output of a PretrainedModel for ids [B, L], in NumPy; see its `encode_ids`."""
     chosen = layer_indices(layers, model.config.num_layers)
     ids = _integers("input_ids", input_ids, model.config.need_vocab_size(), None)
-    if ids.ndim != 2 or not ids.size or ids.shape[1] > model.config.longest_sequence:
-        raise UserError(
-            f"input_ids has shape {list(ids.shape)}; expected [texts, tokens], with 1 to "
-            f"{model.config.longest_sequence} tokens"
-        )
+    limit = model.config.position_limit
+    if ids.ndim != 2 or not ids.size or (limit is not None and ids.shape[1] > limit):
+        tokens = "at least 1 token" if limit is None else f"1 to {limit} tokens"
+        raise UserError(f"input_ids has shape {list(ids.shape)}; expected [texts, tokens], with {tokens}")
     mask = np.ones_like(ids) if attention_mask is None else _integers("attention_mask", attention_mask, 2, ids.shape)
-    types, bound = np.zeros_like(ids), max(1, model.config.type_vocab_size)
+    types = np.zeros_like(ids)
     if token_type_ids is not None:
-        types = _integers("token_type_ids", token_type_ids, bound, ids.shape)
+        # A model without segments ignores what its tokenizer says of them, as in transformers.
+        given = _integers("token_type_ids", token_type_ids, model.config.type_vocab_size or 2**31, ids.shape)
+        types = given if model.config.type_vocab_size else types
     batch = {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
     if memory is not None:
         batch["memory"] = _memory(model, memory, len(ids))
@@ -67,7 +68,14 @@ def _memory(model: Any, memory: Sequence[ArrayLike], rows: int) -> np.ndarray:
 
 def _integers(name: str, given: ArrayLike, bound: int, shape: tuple[int, ...] | None) -> np.ndarray:
     """Return an array as int32; raise a UserError unless it has this shape and all of it is from 0 to `bound` - 1."""
-    values = np.asarray(given)
+    try:
+        values = np.asarray(given)
+    except ValueError:
+        raise UserError(
+            f"{name} has rows of different lengths; pad them to one length, and say so in attention_mask"
+        ) from None
+    if values.dtype.kind == "f" and np.array_equal(values, np.round(values)):  # masks of torch are often floats
+        values = values.astype(np.int64)
     if values.dtype.kind not in "iub":
         raise UserError(f"{name} is an array of {values.dtype}; expected integers from 0 to {bound - 1:,}")
     if shape is not None and values.shape != shape:

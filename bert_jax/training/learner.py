@@ -7,7 +7,6 @@ import jax
 import optax
 
 from bert_jax.config import Config, Phase
-from bert_jax.config.encoder import DEFAULT_VOCAB_SIZE
 from bert_jax.data.examples.batch_layout import batch_layout
 from bert_jax.devices import sharding
 from bert_jax.devices.transfer import narrow_type
@@ -114,7 +113,7 @@ class Learner:
 
     def value_bound(self, phase: Phase) -> int:
         """Return a number that every integer in a batch of `phase` is below: all are ids, places in a row, or flags."""
-        return max(self.config.model.vocab_size or DEFAULT_VOCAB_SIZE, phase.sequence_length + 1)
+        return max(self.config.model.assumed_vocab_size, phase.sequence_length + 1)
 
     def abstract_batch(self, phase: Phase) -> dict[str, jax.ShapeDtypeStruct]:
         """Return the arrays of a global batch of `phase` as the step takes them, without contents."""

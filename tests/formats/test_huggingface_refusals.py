@@ -129,6 +129,11 @@ MISFITS = {  # arrays, config.json, what the message says
         {"architectures": ["BertForSequenceClassification"]},
         ("bert.pooler.dense.weight is missing",),
     ),
+    "a head that is not known": (
+        ENCODER | {"span_scores.weight": np.zeros((2, 32), np.float32)},
+        {"architectures": ["BertForSpans"]},
+        ("'BertForSpans', whose head (span_scores.weight) cannot be expressed here", "save it as BertModel first"),
+    ),
     "labels": (
         ENCODER | POOLER | HEAD,
         {"id2label": {"0": "a", "1": "b"}, "architectures": ["BertForSequenceClassification"]},

@@ -72,6 +72,18 @@ def test_states_attentions_logits_and_gradients_are_those_of_transformers(oracle
         np.testing.assert_allclose(sample[1:], expected[1:], atol=1e-4 * np.abs(values).max(), err_msg=key)
 
 
+def test_rows_may_be_longer_than_config_json_says(oracle, tmp_path):
+    """Rotary positions have no table, so the states do not depend on max_position_embeddings, as in transformers."""
+    directory = oracle_directory.save(oracle, "words", tmp_path / "theirs")
+    config = json.loads((directory / "config.json").read_text()) | {"max_position_embeddings": 8}
+    (directory / "config.json").write_text(json.dumps(config))
+    ids, mask = modernbert_cases.inputs("words")
+    types = np.ones_like(ids)  # a model without segments ignores them
+    found = bert_jax.load(directory).encode_ids(ids, mask, types)
+    for index, state in enumerate(found.hidden_states):
+        np.testing.assert_allclose(state[mask.astype(bool)], oracle[f"words/states/{index}"], atol=2e-5)
+
+
 def test_rows_of_ids_have_the_states_of_transformers(oracle, tmp_path):
     model = bert_jax.load(oracle_directory.save(oracle, "words", tmp_path / "theirs"))
     ids, mask = modernbert_cases.inputs("words")

@@ -109,6 +109,19 @@ def test_other_types_with_the_same_arrays(tmp_path, kind):
     assert stored.head.kind == "classification" and stored.parts == ("pooler", "head")
 
 
+@pytest.mark.parametrize("kind, of_class", [("xlm-roberta", "XLMRoberta"), ("camembert", "Camembert")])
+def test_conversions_keep_the_type_and_its_class(tmp_path, kind, of_class):
+    source = write(tmp_path / "model", "odd", "RobertaForMaskedLM", model_type=kind)
+    config = json.loads((source / "config.json").read_text()) | {"architectures": [f"{of_class}ForMaskedLM"]}
+    (source / "config.json").write_text(json.dumps(config))
+    for path, to in ((source, "bert_jax"), (tmp_path / "bert_jax", "huggingface"), (source, "huggingface")):
+        place = tmp_path / to if path != source or to == "bert_jax" else tmp_path / "at once"
+        bert_jax.convert(path, place, to=to)
+    for place in (tmp_path / "huggingface", tmp_path / "at once"):
+        written = json.loads((place / "config.json").read_text())
+        assert (written["model_type"], written["architectures"]) == (kind, [f"{of_class}ForMaskedLM"])
+
+
 def test_a_work_directory_keeps_the_positions(tmp_path):
     source, batch = write(tmp_path / "model", "odd", "RobertaForMaskedLM"), random_roberta.batch("odd")
     bert_jax.convert(source, tmp_path / "out", to="bert_jax")
@@ -135,6 +148,7 @@ def test_what_is_not_a_roberta_is_refused_by_name(tmp_path, name):
 
 BAD_IDS = {
     "a vector": (dict(input_ids=[1, 2, 3]), "shape"),
+    "rows of different lengths": (dict(input_ids=[[5, 6], [5]]), "input_ids has rows of different lengths; pad them"),
     "fractions": (dict(input_ids=[[1.5, 2]]), "integers"),
     "too long": (dict(input_ids=np.ones((1, 15), int)), "1 to 14 tokens"),
     "no such word": (dict(input_ids=[[5, 53]]), "53; this model knows 0 to 52"),
@@ -147,6 +161,12 @@ BAD_IDS = {
 @pytest.fixture(scope="module")
 def masked(tmp_path_factory):
     return bert_jax.load(write(tmp_path_factory.mktemp("roberta") / "model", "odd", "RobertaForMaskedLM"))
+
+
+def test_a_mask_may_be_of_floats(masked):
+    ids, mask = [[5, 6, 7], [8, 9, 1]], [[1, 1, 1], [1, 1, 0]]
+    found, expected = (masked.encode_ids(ids, np.array(mask, kind)).last_hidden_state for kind in (np.float32, int))
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("name", BAD_IDS)

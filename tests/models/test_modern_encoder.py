@@ -215,6 +215,7 @@ def run(**model) -> Config:
     [
         ({"num_heads": 8, "hidden_size": 24}, "makes heads of 3; .* even"),
         ({"local_window": 64}, r"local_window=64 must be between 1 and .* = 63; .*local_window=None"),
+        ({"local_window": 80, "max_position_embeddings": 128}, "local_window=80 .* longer than the sequences .*=64"),
         ({"local_window": 0}, "local_window=0 must be between 1"),
         ({"local_window": None, "global_tokens": 1}, "global_tokens=1 needs model.local_window"),
         ({"norm_position": "post"}, "first_attention_norm=False belongs to model.norm_position=pre, not to post"),

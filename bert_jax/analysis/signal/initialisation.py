@@ -10,7 +10,6 @@ from bert_jax.analysis.signal.depth_growth import DepthGrowth, depth_growth
 from bert_jax.analysis.signal.position_similarity import PositionSimilarity, position_similarity
 from bert_jax.analysis.signal.step_costs import StepCosts, step_costs
 from bert_jax.config import ModelConfig
-from bert_jax.config.encoder import DEFAULT_VOCAB_SIZE
 from bert_jax.console.progress_bar import progress_bar
 from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel
@@ -63,8 +62,7 @@ def init(
       UserError: the model is not a Transformer with attention by content, or a value cannot work.
     """
     config = model.config if isinstance(model, PretrainedModel) else model
-    if config.vocab_size is None:
-        config = dataclasses.replace(config, vocab_size=DEFAULT_VOCAB_SIZE)
+    config = dataclasses.replace(config, vocab_size=config.assumed_vocab_size)
     name = name or (model.path if isinstance(model, PretrainedModel) else "")
     _check_form(config, name)
     possible = _possible(config, heads, lengths, draws, length)

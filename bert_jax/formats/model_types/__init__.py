@@ -26,7 +26,7 @@ MODEL_TYPES = {
         *(DEBERTA, DEBERTA_V2, XLNET),
     )
 }
-"""All that are known, by name; a model is written as the first that holds it."""
+"""All that are known, by name."""
 
 
 def model_type(values: dict[str, Any], file: epath.Path) -> ModelType:
@@ -39,6 +39,13 @@ def model_type(values: dict[str, Any], file: epath.Path) -> ModelType:
     return MODEL_TYPES[name]
 
 
-def type_to_write(model: ModelConfig) -> ModelType | None:
-    """Return the model type of `transformers` that computes what `model` does; None if there is none."""
-    return next((each for each in MODEL_TYPES.values() if each.holds(model)), None)
+def type_to_write(model: ModelConfig, family: str = "", architecture: str = "") -> ModelType | None:
+    """Return the model type of `transformers` that computes what `model` does; None if there is none.
+
+    Of several, such as RoBERTa and CamemBERT, it is that of the `architecture` that the model came from, a class of
+    `transformers`, or of the `family` of its vocabulary, or the first.
+    """
+    fitting = [each for each in MODEL_TYPES.values() if each.holds(model)]
+    origins = [each for each in fitting if architecture in each.classes.values()]
+    related = [each for each in fitting if each.name == family]
+    return next(iter([*origins, *related, *fitting]), None)
