@@ -20,6 +20,7 @@ from bert_jax.errors import UserError
 from bert_jax.finetuning.programs import first_state, fitting_head, make_programs
 from bert_jax.finetuning.run_batches import placed_batch, training_batches
 from bert_jax.formats.opening import open_stored
+from bert_jax.models.kernels.choice import check_attention
 from bert_jax.pretrained.loading import load
 from bert_jax.tasks.task_data import read_task
 
@@ -29,6 +30,7 @@ def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any
     use_compilation_cache()
     config = from_dict(FinetuneConfig, job["config"])
     try:
+        check_attention(config.compute, jax.default_backend())
         work, facts = (training if job["work"] == "training" else encoding)(config, job)
     except UserError as error:
         raise Refusal(error) from None

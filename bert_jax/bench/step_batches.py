@@ -7,7 +7,6 @@ import numpy as np
 
 from bert_jax.config import Config, Phase, resolve_phases
 from bert_jax.data.examples.corpus import open_corpus
-from bert_jax.errors import UserError
 
 SYNTHETIC, STORED = 2, 8  # batches that a contestant goes through again and again
 FIRST_WORD = 5  # ids below are special tokens
@@ -34,16 +33,11 @@ class BatchFile:
 def with_vocabulary(config: Config) -> Config:
     """Return `config` with the size of its vocabulary: the store's if it names one, else its own or BERT's.
 
-    Synthetic batches are not packed.
-
-    Raises:
-      UserError: data.packing=on without a store.
+    Synthetic batches are not packed, whatever the configuration says.
     """
     size = config.model.assumed_vocab_size
     if config.data.path:
         size = open_corpus(config).store.vocab_size
-    elif config.data.packing == "on":
-        raise UserError("data.packing=on: there is nothing to pack in a synthetic batch; give --data.path=STORE")
     else:
         config = unpacked(config)
     return dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=size))

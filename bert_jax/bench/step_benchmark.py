@@ -13,7 +13,7 @@ from bert_jax.bench.paired_ratios import Spread, ratio, seconds
 from bert_jax.bench.peer_environment import peer_versions
 from bert_jax.bench.step_batches import BatchFile, unpacked, with_vocabulary, write_batches
 from bert_jax.bench.variants import OURS, varied
-from bert_jax.config import Config, resolve_phases
+from bert_jax.config import Config, ModelConfig, resolve_phases
 from bert_jax.config.benchmarking import StepBenchConfig
 from bert_jax.config.json_form import to_dict
 from bert_jax.data.preparation.workers import cores
@@ -23,6 +23,8 @@ from bert_jax.errors import UserError
 from bert_jax.formats.huggingface_config import to_json
 
 PEERS = {"stock": "torch, stock", "tuned": "torch, tuned"}
+PEER_HAS = ("norm_position", "position_init", "padding_id")
+"""Options of the model, beside those of later encoders, that its BERT has at their defaults alone."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +43,7 @@ def run_step(options: StepBenchConfig, words: list[str]) -> None:
     Raises:
       UserError: what is asked for cannot be measured here; this is found before the first round.
     """
-    check_possible(options)
+    check_possible(options, words)
     peer = peer_versions(options.peer_python) if options.peer == "torch" else None
     before = load_average()
     with tempfile.TemporaryDirectory() as directory:
@@ -57,7 +59,7 @@ def run_step(options: StepBenchConfig, words: list[str]) -> None:
     show(report(options, entries, waiting, turns, values), options.output)
 
 
-def check_possible(options: StepBenchConfig) -> None:
+def check_possible(options: StepBenchConfig, words: list[str]) -> None:
     """Raise a UserError if the contestants cannot take turns on this machine, or torch cannot do the same work."""
     if options.platform in ("auto", "tpu") and on_tpu():
         if options.variant:
@@ -68,13 +70,29 @@ def check_possible(options: StepBenchConfig) -> None:
             raise UserError(f"peer={options.peer} is measured on CPU and GPU; on a TPU leave it out, or --platform=cpu")
     if not 0 <= options.padding < 1:
         raise UserError(f"padding={options.padding} must be at least 0 and less than 1")
-    if options.peer == "none":
-        return
-    if options.model.norm_position != "post" or options.model.position_init != "random":
+    if not options.data.path and any("packing=on" in word for word in (*words, *options.variant)):
+        raise UserError("data.packing=on: there is nothing to pack in a synthetic batch; give --data.path=STORE")
+    if options.peer != "none" and (other := beyond_the_peer(options.run)):
         raise UserError(
-            f"peer={options.peer}: transformers' BERT has no model.norm_position={options.model.norm_position} with "
-            f"model.position_init={options.model.position_init}; measure without --peer, or the model of 2018"
+            f"peer={options.peer}: transformers' BERT has no {', '.join(other)}; measure without --peer, or the model "
+            "of 2018"
         )
+
+
+def beyond_the_peer(config: Config) -> list[str]:
+    """Return the options whose values make the step different from that of BERT's pre-training in transformers."""
+    model, objective = config.model, config.objective
+    names = [*model.beyond_bert, *(name for name in PEER_HAS if getattr(model, name) != getattr(ModelConfig, name))]
+    found = [f"model.{name}={getattr(model, name)}" for name in names if name != "disentangled"]
+    if model.disentangled.terms != "none":
+        found.append(f"model.disentangled.terms={model.disentangled.terms}")
+    if not model.type_vocab_size:
+        found.append("model.type_vocab_size=0")
+    if objective.name != "masked_words":
+        found.append(f"objective.name={objective.name}")
+    if objective.span_boundary_weight or objective.distillation.teacher:
+        found.append("objective.span_boundary_weight and objective.distillation")
+    return found
 
 
 class BatchFiles:
@@ -172,7 +190,8 @@ def report(
         if entry["role"] in PEERS
         for kind, clock in (("", "wall"), ("cpu_", "cpu"))
     }
-    shape = f"batch {phase.batch_size} × {phase.sequence_length}, {waiting[0].facts['dtype']}"
+    facts = waiting[0].facts
+    shape = f"batch {phase.batch_size} × {phase.sequence_length}, {facts['dtype']}"
     return Report(
         {**values, **ours, **ratios, "config": to_dict(options.run), "contestants": found},
         f"Training step: {options.model.num_layers} layers, hidden size {options.model.hidden_size}, {shape}",
@@ -187,7 +206,11 @@ def report(
             "CPU",
         ),
         [_row_of(entry) for entry in found],
-        [f"Medians of {options.rounds} rounds with quartiles; a ratio is the median of those of neighbouring turns."],
+        [
+            f"Medians of {options.rounds} rounds with quartiles; a ratio is the median of those of neighbouring turns.",
+            f"Ours: attention by {facts['attention']}; remat: {facts['remat']}; "
+            + ("several texts in a row." if facts["packed"] else "one text or pair in a row."),
+        ],
     )
 
 

@@ -8,16 +8,19 @@ import jax
 import numpy as np
 
 from bert_jax.bench.peer.serving import Refusal, peak_memory, serve
-from bert_jax.config import Config, resolve_phases
+from bert_jax.config import Config, Phase, resolve_phases
 from bert_jax.config.json_form import from_dict
 from bert_jax.devices import sharding
 from bert_jax.devices.compilation_cache import use_compilation_cache
 from bert_jax.devices.hardware import hardware, idle_accelerator
 from bert_jax.devices.software import commit, versions
 from bert_jax.errors import UserError
+from bert_jax.models.kernels.choice import check_attention
 from bert_jax.objectives.objective_choice import default_objective
+from bert_jax.planning.advice import memory_error, phase_advice
+from bert_jax.training.announcement import attention_of
 from bert_jax.training.learner import Learner
-from bert_jax.training.state import create_state
+from bert_jax.training.state import TrainState, create_state
 
 
 def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any]]:
@@ -30,19 +33,17 @@ def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any
         arrays = {name: stored[name] for name in stored.files}
     count = len(arrays["input_ids"])
     batches = [{name: array[number] for name, array in arrays.items()} for number in range(count)]
+    place = lambda number: sharding.to_global(mesh, batches[number % count], phase.batch_size)
+    wall, cpu = time.perf_counter(), time.process_time()
     try:
         mesh = sharding.make_mesh(config.mesh, None)
         sharding.check_batch(config, mesh)
+        check_attention(config.compute, mesh.devices.flat[0].platform)
         learner = Learner.of(config, mesh, default_objective, hardware().memory_bytes)
+        step, state, first_loss = first_step(learner, phase, place)
     except UserError as error:
         raise Refusal(error) from None
-    place = lambda number: sharding.to_global(mesh, batches[number % count], phase.batch_size)
-    state, done = create_state(learner.objective.model, learner.optimizer, mesh, config.seed), 0
-    wall, cpu = time.perf_counter(), time.process_time()
-    step = learner.train_step(phase).lower(state, place(0)).compile()
-    compiling = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
-    state, metrics = step(state, place(0))
-    first_loss = float(metrics["loss"])
+    compiling, done = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}, 0
 
     def work(units: int) -> None:
         nonlocal state, done
@@ -55,6 +56,9 @@ def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any
     facts = {
         "platform": platform,
         "dtype": "float32" if config.compute.dtype == "auto" and platform == "cpu" else config.compute.dtype,
+        "attention": attention_of(config.model, config.compute, mesh, phase.batch_size, phase.sequence_length),
+        "remat": learner.remat(phase),
+        "packed": phase.packed,
         "first_loss": first_loss,
         "compile_seconds": compiling,
         "peak_memory_bytes": peak_memory(),
@@ -64,6 +68,20 @@ def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any
         "commit": commit(),
     }
     return work, facts
+
+
+def first_step(
+    learner: Learner, phase: Phase, place: Callable[[int], dict[str, jax.Array]]
+) -> tuple[Callable[..., Any], TrainState, float]:
+    """Return the compiled step, the state after the first one, and its loss; UserError if it does not fit."""
+    try:
+        state = create_state(learner.objective.model, learner.optimizer, learner.mesh, learner.config.seed)
+        step = learner.train_step(phase).lower(state, place(0)).compile()
+        state, metrics = step(state, place(0))
+        return step, state, float(metrics["loss"])
+    except jax.errors.JaxRuntimeError as error:
+        remedies = phase_advice(phase, learner.mesh.shape, learner.remat(phase))
+        raise memory_error(error, "the step", remedies) from error
 
 
 def check_platform(platform: str) -> None:

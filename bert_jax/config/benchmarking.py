@@ -224,6 +224,8 @@ def check_turns(options: TurnsConfig) -> None:
         )
     if options.output and not options.output.endswith(".json"):
         raise UserError(f"output={options.output} must end in .json; the table goes beside it, to a file in .md")
+    if os.path.isdir(options.output):
+        raise UserError(f"output={options.output} is a directory; name a file in it")
     directory = os.path.dirname(options.output) or "."
     if options.output and not os.path.isdir(directory):
         raise UserError(f"output={options.output}: there is no directory {directory}; create it first")

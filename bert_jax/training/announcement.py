@@ -74,6 +74,8 @@ def announce(learner: Learner, corpus: Corpus, origins: Table | None, step: int)
         rows = phase.batch_size // phase.micro_batches
         if phase.packed:
             say(f"phase {phase.index}: packing up to {phase.max_texts} texts into a sequence")
+        else:
+            say(f"phase {phase.index}: no packing; a sequence is one text or pair")
         if config.model.layer == "transformer":
             path = attention_of(config.model, config.compute, mesh, rows, phase.sequence_length)
             say(f"phase {phase.index}: attention by {path}")

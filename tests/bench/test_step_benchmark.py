@@ -9,15 +9,20 @@ import re
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 from command_lines import status
 from processes import UNOPTIMIZED
 from two_phases import TINY
 
-from bert_jax.bench import step_batches
+from bert_jax.bench import step_batches, step_contestant
 from bert_jax.bench.variants import varied
 from bert_jax.config import resolve_phases
+from bert_jax.devices import sharding
+from bert_jax.errors import UserError
+from bert_jax.objectives.objective_choice import default_objective
+from bert_jax.training.learner import Learner
 
 QUICK = ("--rounds=2", "--turn_seconds=0")
 bench = functools.partial(status, "bench")
@@ -53,6 +58,20 @@ def test_a_variant_takes_turns_and_the_record_says_where(tiny_config, tmp_path, 
     printed = capsys.readouterr().out
     assert printed.startswith((tmp_path / "step.md").read_text())
     assert found["processor"] in printed and f"| {variant} |" in printed
+    assert (first["facts"]["attention"], first["facts"]["remat"], first["facts"]["packed"]) == ("xla", "none", False)
+    assert "attention by xla; remat: none; one text or pair in a row" in printed
+
+
+def test_a_batch_that_does_not_fit_gets_advice(monkeypatch):
+    """On a processor no allocation fails in time, so the allocator's answer is made here."""
+
+    def no_memory(*_):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 982302498688 bytes.")
+
+    monkeypatch.setattr(step_contestant, "create_state", no_memory)
+    learner = Learner.of(TINY, sharding.make_mesh(TINY.mesh, jax.devices()[:1]), default_objective, None)
+    with pytest.raises(UserError, match="the step does not fit into the memory .*; what helps: --compute.remat=sel"):
+        step_contestant.first_step(learner, resolve_phases(TINY)[0], lambda number: {})
 
 
 REFUSED = {
@@ -71,6 +90,10 @@ REFUSED = {
         f"--peer_python={sys.executable}",
     ),
     "peer_python=nowhere cannot be started": ("--peer=torch", "--peer_python=nowhere"),
+    "has no model.sharing=all": ("--model.sharing=all", "--peer=torch", f"--peer_python={sys.executable}"),
+    "has no model.padding_id=1": ("--model.padding_id=1", "--peer=torch", f"--peer_python={sys.executable}"),
+    "compute.attention=pallas needs a TPU, but this runs on cpu": ("--compute.attention=pallas",),
+    "compute.attention=cudnn needs an NVIDIA GPU": ("--compute.attention=cudnn",),
     "nothing to pack in a synthetic batch": ("--variant=data.packing=on",),
     "platform=gpu, but JAX computes on cpu": ("--platform=gpu",),
 }

@@ -53,7 +53,10 @@ def attention(
     *,
     interpret: bool = False,
 ) -> tuple[jax.Array, jax.Array | None]:
-    """See `AttentionKernel`; what has an `obstacle`, and `collect`, is computed by `kernels.xla.attention`.
+    """See `AttentionKernel`; what has an `obstacle`, `collect` and global tokens are left to `kernels.xla.attention`.
+
+    Of queries that see nothing but masked keys, which no loss reads, gradients are right to about 5e-4: their scores of
+    -10,000 leave that much of the logarithm of a sum in float32.
 
     Under a mesh (`devices.sharding.under`), every device computes its own rows and heads. `interpret` runs the kernels
     without a TPU, slowly; it is meant for tests.
@@ -64,7 +67,7 @@ def attention(
     split = P(rows or None, None, HEADS_AXIS if HEADS_AXIS in axes else None)
     parts = math.prod(axes[axis] for axis in rows), axes.get(HEADS_AXIS, 1)
     whole = not (batch % parts[0] or heads % parts[1])
-    if collect or not whole or obstacle(batch // parts[0], length, heads // parts[1], size):
+    if collect or mask.global_tokens or not whole or obstacle(batch // parts[0], length, heads // parts[1], size):
         return xla.attention(query, key, value, mask, dropout_key, rate, collect)
     threshold = 0 if dropout_key is None else counter_bits.drop_threshold(rate)
     arrays, specs = _arrays(query, key, value, mask, dropout_key if threshold else None, split)
