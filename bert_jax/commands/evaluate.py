@@ -15,6 +15,7 @@ from bert_jax.config.json_form import differences, first_lines, from_dict, is_am
 from bert_jax.data.examples.corpus import HeldOut
 from bert_jax.data.examples.examples import Examples
 from bert_jax.data.store.access import open_store
+from bert_jax.data.store.store import Store
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models.generator_parameters import GENERATOR
@@ -120,14 +121,7 @@ def run_evaluate(
         _check_measurable(model, trained.data.sentence_pairs)
     measured = (objective or default_objective)(model.network, trained)
     _check_objective(model, own_names(measured).get("objective"))
-    store = open_store(config.data.path, config.data.cache)
-    if store.manifest.tokenizer.fingerprint != model.need_tokenizer().fingerprint:
-        raise UserError(
-            f"{config.data.path} was prepared with a vocabulary different from that of {workdir}; prepare the "
-            f"corpus again with --vocab={workdir}/tokenizer"
-        )
-    run = model.history.get("run") or {}
-    same = is_run and store.fingerprint in (run.get("store_fingerprints") or [run.get("store_fingerprint")])
+    store, same = _open_store(config, model, is_run)
     split = "held_out" if same and trained.data.held_out and not trained.data.eval_path else "all"
     if same and split == "all":
         logging.warning(
@@ -142,15 +136,10 @@ def run_evaluate(
     held_out = HeldOut("", store, split)
     evaluation = Evaluation(measured, config, last, (held_out,), {"": 1.0}, mesh, shardings)
     metrics = evaluation.run(params)
-    training = Examples(store, config, last, split="train" if same else "all")
-    evaluated = Evaluated(
-        model.history.get("step") or 0,
-        evaluation.num_sequences,
-        metrics,
-        evaluation.unigram(training)
-        if any(term.of_words and term.loss in metrics for term in evaluation.terms)
-        else {},
-    )
+    unigram = {}
+    if any(term.of_words and term.loss in metrics for term in evaluation.terms):
+        unigram = evaluation.unigram(Examples(store, config, last, split="train" if same else "all"))
+    evaluated = Evaluated(model.history.get("step") or 0, evaluation.num_sequences, metrics, unigram)
     documents = "held-out documents" if split == "held_out" else "all documents"
     if not is_run:
         documents += (
@@ -159,6 +148,18 @@ def run_evaluate(
         )
     _print(evaluated, evaluation.terms, workdir, path, documents)
     return evaluated
+
+
+def _open_store(config: Config, model: PretrainedModel, is_run: bool) -> tuple[Store, bool]:
+    """Return the store at data.path, and whether the run was trained on it; UserError if its vocabulary is another."""
+    store = open_store(config.data.path, config.data.cache)
+    if store.manifest.tokenizer.fingerprint != model.need_tokenizer().fingerprint:
+        raise UserError(
+            f"{config.data.path} was prepared with a vocabulary different from that of {model.path}; prepare the "
+            f"corpus again with --vocab={model.path}/tokenizer"
+        )
+    run = model.history.get("run") or {}
+    return store, is_run and store.fingerprint in (run.get("store_fingerprints") or [run.get("store_fingerprint")])
 
 
 def _both(model: PretrainedModel, generator: PretrainedModel | None, config: Config) -> tuple[dict[str, Any], Config]:

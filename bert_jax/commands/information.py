@@ -41,8 +41,8 @@ def run_info(config: Config) -> None:
     console.print(state_line(config))
     console.print(flops_table(config))
     console.print(
-        "computed: the share that a step computes; the last of unrolled layers is computed only where it is read. "
-        "`plan` and MFU count that; the run below has whole layers."
+        "computed: the share of these operations that a step executes; the last of unrolled layers runs only at the "
+        "positions that are read. `plan` and MFU count that share; the phases below have whole layers."
     )
     console.print(memory_table(config))
     longest = config.model.longest_sequence

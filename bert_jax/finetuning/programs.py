@@ -54,37 +54,19 @@ def make_programs(
     mesh: Mesh,
     teacher: Teacher[BertForTask] | None = None,
 ) -> Programs:
-    """Return the model with the dropout of `config`, and the functions that are compiled for it."""
+    """Return the model with the dropout of `config`, and the functions that are compiled for it.
+
+    Raises:
+      UserError: an option does not fit this model.
+    """
     if config.dropout is not None:
         recurrent = config.dropout if model.layer == "lstm" else 0.0
         model = dataclasses.replace(
             model, hidden_dropout=config.dropout, attention_dropout=config.dropout, recurrent_dropout=recurrent
         )
-    if config.reinitialize_layers > model.num_layers:
-        raise UserError(
-            f"reinitialize_layers={config.reinitialize_layers}, but the model has {model.num_layers} layers"
-        )
-    if config.packing and not reads_pooler(model, head):
-        raise UserError(
-            "packing needs a head that reads BERT's pooler, which this model does not have; leave --packing out"
-        )
-    if config.packing and model.mixes_texts:
-        raise UserError(f"sequences cannot share rows: {model.mixes_texts}; leave --packing out")
-    if config.reinitialize_layers and model.sharing != "none":
-        raise UserError(
-            f"reinitialize_layers={config.reinitialize_layers} needs layers with parameters of their own, but in this "
-            f"model they share them (model.sharing={model.sharing}); use reinitialize_layers=0"
-        )
+    _check_model(config, model, head)
     task_model = BertForTask(model, head, _resolved(config, model, head, mesh))
-    parameters = task_model.parameters
-    parts = [make_optimizer(config.optimizer, parameters)]
-    if config.layer_decay < 1:
-        parts.append(scale_by_depth(config.layer_decay, model.num_layers, parameters))
-    if config.gradual_unfreezing:
-        parts.append(unfrozen_by_epoch(model.num_layers, parameters))
-    if head.features and not head.train_encoder:
-        parts.append(frozen_encoder(parameters))
-    optimizer = optax.chain(*parts)
+    optimizer = _optimizer(config, task_model)
     abstract = abstract_state(task_model, optimizer, mesh)
     shardings = state_shardings(abstract)
     objective, frozen = TaskObjective(task_model), ()
@@ -112,6 +94,38 @@ def make_programs(
         Program(make_forward_step(functools.partial(predictions, task_model), mesh, shardings.params)),
         None if teacher is None else teacher.fingerprint,
     )
+
+
+def _check_model(config: FinetuneConfig, model: ModelConfig, head: HeadConfig) -> None:
+    """Raise a UserError if an option does not fit the model or its head."""
+    if config.reinitialize_layers > model.num_layers:
+        raise UserError(
+            f"reinitialize_layers={config.reinitialize_layers}, but the model has {model.num_layers} layers"
+        )
+    if config.reinitialize_layers and model.sharing != "none":
+        raise UserError(
+            f"reinitialize_layers={config.reinitialize_layers} needs layers with parameters of their own, but in this "
+            f"model they share them (model.sharing={model.sharing}); use reinitialize_layers=0"
+        )
+    if config.packing and not reads_pooler(model, head):
+        raise UserError(
+            "packing needs a head that reads BERT's pooler, which this model does not have; leave --packing out"
+        )
+    if config.packing and model.mixes_texts:
+        raise UserError(f"sequences cannot share rows: {model.mixes_texts}; leave --packing out")
+
+
+def _optimizer(config: FinetuneConfig, model: BertForTask) -> optax.GradientTransformation:
+    """Return the direction of an update, with what the options do to some layers alone."""
+    layers, parameters = model.config.num_layers, model.parameters
+    parts = [make_optimizer(config.optimizer, parameters)]
+    if config.layer_decay < 1:
+        parts.append(scale_by_depth(config.layer_decay, layers, parameters))
+    if config.gradual_unfreezing:
+        parts.append(unfrozen_by_epoch(layers, parameters))
+    if model.head.features and not model.head.train_encoder:
+        parts.append(frozen_encoder(parameters))
+    return optax.chain(*parts)
 
 
 def _resolved(config: FinetuneConfig, model: ModelConfig, head: HeadConfig, mesh: Mesh) -> ComputeConfig:

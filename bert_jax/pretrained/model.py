@@ -95,9 +95,10 @@ class PretrainedModel(LoadedNetwork):
         """Return the states of ids that were made elsewhere, as one batch; no tokenizer is needed.
 
         Args:
-          input_ids: integers [B, L], with special tokens and padding as the model expects them.
+          input_ids: integers [B, L], with special tokens and padding as the model expects them. L is bounded by a table
+            of positions alone: RoPE, ALiBi, DeBERTa and XLNet read any length.
           attention_mask: [B, L], 1 for real tokens, 0 for padding; None: all are real.
-          token_type_ids: [B, L], the segment of each token; None: 0.
+          token_type_ids: [B, L], the segment of each token; None: 0. A model without segments ignores them.
           layers: as in `encode`.
           attentions: as in `encode`.
           memory: of an XLNet, the states of the segments before, as `extended_memory` of
