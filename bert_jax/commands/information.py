@@ -133,7 +133,7 @@ def flops_table(config: Config) -> Table:
 def memory_table(config: Config) -> Table:
     """Return what the backward pass needs of the forward pass, per sequence, by sequence length and remat policy."""
     table = _table(
-        "Activations kept for the backward pass, MiB/sequence (2 bytes a value)",
+        "Activations kept for the backward pass, MiB/sequence (2 bytes per value)",
         "length",
         "remat=none",
         "of it L×L arrays",
@@ -167,7 +167,8 @@ def phase_table(config: Config) -> Table:
 
 def _run_cells(row: Any, shape: str) -> tuple[str, ...]:
     steps, sequences, tokens, flops = row
-    return f"{steps:,}", shape, f"{sequences:,}", f"{tokens:,}", f"{flops:.3g}"
+    # 80 columns have no room for twelve digits.
+    return f"{steps:,}", shape, f"{sequences:,}", f"{tokens:,}" if tokens < 10**11 else f"{tokens:.4g}", f"{flops:.3g}"
 
 
 def _table(title: str, first: str, *numbers: str) -> Table:

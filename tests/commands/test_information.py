@@ -57,6 +57,7 @@ def test_published_configurations_have_the_published_counts(name, capsys):
     printed = capsys.readouterr().out
     for count in PUBLISHED[name]:
         assert f"{count:,}" in printed
+    assert "…" not in printed  # nothing cut off on a terminal of 80 columns
 
 
 def test_information_does_not_import_jax():
