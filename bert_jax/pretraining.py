@@ -10,12 +10,10 @@ from bert_jax.checkpoints.run_directory import has_checkpoint
 from bert_jax.config import Config, Phase, resolve_stages
 from bert_jax.config.changes import PRETRAINING
 from bert_jax.config.checks import check
-from bert_jax.config.json_form import to_dict
 from bert_jax.config.mixtures import training_paths
 from bert_jax.data.examples.corpus import Corpus, open_corpus
 from bert_jax.data.examples.pipeline import batches, check_loader
-from bert_jax.devices import hardware, peers, sharding
-from bert_jax.devices.compilation_cache import use_compilation_cache
+from bert_jax.devices import hardware, sharding
 from bert_jax.devices.hosts import check_alike, ending_together, from_first
 from bert_jax.devices.signals import Stopped, StopSignals
 from bert_jax.devices.transfer import narrowed
@@ -33,6 +31,7 @@ from bert_jax.tokenization.tokenizer import Tokenizer
 from bert_jax.training.announcement import announce
 from bert_jax.training.events import Events
 from bert_jax.training.guard import Trouble
+from bert_jax.training.joined_hosts import join_hosts
 from bert_jax.training.learner import Learner
 from bert_jax.training.phase_duties import PhaseDuties, lacks_evaluation
 from bert_jax.training.phase_steps import PhaseSteps
@@ -199,10 +198,7 @@ def _opened(
 
     Nothing is compiled or written. Every host has made sure that it runs the same thing as the others.
     """
-    hardware.initialize_distributed(config.faults.peer_timeout_seconds)
-    peers.watch(config.faults.peer_timeout_seconds)
-    check_alike(lambda: to_dict(config), PRETRAINING.where)
-    use_compilation_cache()
+    join_hosts(config, PRETRAINING.where)
     mesh = sharding.make_mesh(config.mesh, devices)
     sharding.check_batch(check(config), mesh)
     check_attention(config.compute, mesh.devices.flat[0].platform)

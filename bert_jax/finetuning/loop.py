@@ -15,9 +15,8 @@ from bert_jax.checkpoints.workdir import WorkDirectory
 from bert_jax.config.changes import FINETUNING
 from bert_jax.config.finetuning import RESULTS, FinetuneConfig
 from bert_jax.config.finetuning_checks import check_finetune
-from bert_jax.config.json_form import first_lines, to_dict
-from bert_jax.devices import hardware, peers, sharding
-from bert_jax.devices.compilation_cache import use_compilation_cache
+from bert_jax.config.json_form import first_lines
+from bert_jax.devices import hardware, sharding
 from bert_jax.devices.hosts import check_alike, ending_together, from_first
 from bert_jax.devices.signals import StopSignals
 from bert_jax.devices.watchdog import Watchdog
@@ -42,6 +41,7 @@ from bert_jax.pretrained.teacher import open_task_teacher
 from bert_jax.tasks.task_data import TaskData, read_task
 from bert_jax.training.announcement import attention_of, say, say_hardware
 from bert_jax.training.events import Events
+from bert_jax.training.joined_hosts import join_hosts
 from bert_jax.training.trackers import check_trackers
 from bert_jax.training.wall_time import WallTime
 
@@ -114,10 +114,7 @@ def finetune(
 @ending_together
 def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence[Any]], devices: sharding.Devices) -> Result:
     wall_time = WallTime()
-    hardware.initialize_distributed(config.faults.peer_timeout_seconds)
-    peers.watch(config.faults.peer_timeout_seconds)
-    check_alike(lambda: to_dict(config), FINETUNING.where)
-    use_compilation_cache()
+    join_hosts(config, FINETUNING.where)
     mesh = sharding.make_mesh(check_finetune(config).mesh, devices)
     check_attention(config.compute, mesh.devices.flat[0].platform)
     check_trackers(config.sinks)

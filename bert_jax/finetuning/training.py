@@ -52,6 +52,10 @@ def train(run: Run, command: Command) -> dict[str, Any]:
 def _train_steps(run: Run, command: Command, opened: TrainingRun, state: TrainState) -> None:
     """Take the steps after `state` to the end of the run, with an evaluation after each epoch.
 
+    Pre-training has a loop of its own (`pretraining._train_phase`): its batches come from a stream that runs ahead, its
+    evaluations follow the number of steps, and it can go back to an earlier one. What both do, programs, signals,
+    reporters, profilers and the comparison of copies do for them.
+
     Raises:
       Stopped: a signal ended the run, after its state was saved.
     """
