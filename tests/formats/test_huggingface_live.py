@@ -201,7 +201,7 @@ DRAWN = {"modernbert": modernbert_cases, "deberta": deberta_cases}
 def test_exports_open_without_a_word_and_compute_the_same(peer, tmp_path, family):
     oracle, cases = dict(np.load(ORACLES / f"{family}_oracle.npz")), DRAWN[family]
     for name, case in cases.CASES.items():
-        theirs = cases.save(oracle, name, tmp_path / f"{name}_theirs")
+        theirs = oracle_directory.save(oracle, name, tmp_path / f"{name}_theirs")
         (tmp_path / name).mkdir()
         write_huggingface(open_huggingface(theirs), tmp_path / name, name)
         ids, *types, mask = cases.inputs(name)
