@@ -11,9 +11,10 @@ from bert_jax.errors import UserError
 from bert_jax.files import read_object
 from bert_jax.formats.safetensors_files import inside
 from bert_jax.tokenization import vocabulary_file
-from bert_jax.tokenization.byte_level import ByteLevelTokenizer, byte_level_tokenizer, fast_tokenizer
+from bert_jax.tokenization.byte_level import ROBERTA_NAMES, ByteLevelTokenizer, byte_level_tokenizer, fast_tokenizer
 from bert_jax.tokenization.json_tokenizer import NotExpressible, pair_form
 from bert_jax.tokenization.tokenizer import load_tokenizer
+from bert_jax.tokenization.vocabulary_file import SPECIAL_NAMES
 
 FAST_FILE = "tokenizer.json"
 
@@ -55,6 +56,8 @@ def _read_fast(file: epath.Path) -> ByteLevelTokenizer | None:
                 f"{file} adds {added.get('content')!r:.60} to its vocabulary, which is found in a text before it is "
                 "split; our tokenizer has no such step. Remove it from added_tokens if the model does without"
             )
+        if added.get("content") in (ROBERTA_NAMES[4], SPECIAL_NAMES[4]) and not added.get("lstrip"):
+            raise NotExpressible(f"{file} leaves the space before {added['content']} to the text")
         vocabulary.setdefault(added.get("content"), added.get("id"))
     if not isinstance(merges, list):
         raise UserError(f"{file} has no list of merges in its model")

@@ -59,7 +59,7 @@ def write_huggingface(stored: StoredModel, destination: str | os.PathLike[str], 
         pass
     write_atomically(directory / huggingface_config.FILE, (json.dumps(config, indent=2) + "\n").encode())
     if tokenizer is not None:
-        write_tokenizer(tokenizer, directory, stored.model.longest_sequence)
+        write_tokenizer(tokenizer, directory, stored.model.longest_sequence, stored.model.type_vocab_size > 0)
     card = model_card(stored, kind, key, name)
     write_atomically(directory / "README.md", card.encode())
 

@@ -48,8 +48,8 @@ def fast_tokenizer(model: bytes, unknown: int, cleaning: Cleaning = OURS.cleanin
             "this SentencePiece model cannot be written as a tokenizer.json: only unigram and bpe models can be, with "
             "a space before the text, no repeated spaces, marks at the start of words, and no pieces for bytes"
         )
-    pieces = [(piece.text, _score(piece)) for piece in read_pieces(model)]
-    fast = tokenizers.Tokenizer(models.Unigram(pieces, unknown, False) if kind == UNIGRAM else _bpe(pieces, unknown))
+    pieces = read_pieces(model)
+    fast = tokenizers.Tokenizer(_unigram(pieces, unknown) if kind == UNIGRAM else _bpe(pieces, unknown))
     fast.normalizer = normalizers.Sequence(
         [
             *_cleaning(cleaning),
@@ -104,16 +104,23 @@ def _combining() -> str:
     return "[" + "".join(f"\\x{{{run[0]:X}}}-\\x{{{run[-1]:X}}}" for run in ranges) + "]"
 
 
-def _score(piece: Piece) -> float:
-    return piece.score - NEVER * (piece.kind == UNUSED)
+def _unigram(pieces: list[Piece], unknown: int) -> models.Unigram:
+    scores = [(piece.text, piece.score - NEVER * (piece.kind == UNUSED)) for piece in pieces]
+    return models.Unigram(scores, unknown, False)
 
 
-def _bpe(pieces: list[tuple[str, float]], unknown: int) -> models.BPE:
+def _bpe(pieces: list[Piece], unknown: int) -> models.BPE:
     """Return a BPE model that merges in every way that makes a piece of two others, earlier pieces first."""
-    ids = {piece: i for i, (piece, _) in enumerate(pieces)}
+    if unused := [piece.text for piece in pieces if piece.kind == UNUSED]:
+        raise UserError(
+            f"this SentencePiece model cannot be written as a tokenizer.json: {len(unused):,} pieces of its bpe are "
+            f"never used (first {unused[0]!r:.40}), which only a unigram model can express; learn one with "
+            "--method=unigram"
+        )
+    ids = {piece.text: i for i, piece in enumerate(pieces)}
     merges = []
     for piece in ids:
         halves = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece))]
         known = [(ids[left], ids[right]) for left, right in halves if left in ids and right in ids]
-        merges += [(pieces[left][0], pieces[right][0]) for left, right in sorted(known)]
-    return models.BPE(ids, merges, unk_token=pieces[unknown][0], fuse_unk=True)
+        merges += [(pieces[left].text, pieces[right].text) for left, right in sorted(known)]
+    return models.BPE(ids, merges, unk_token=pieces[unknown].text, fuse_unk=True)

@@ -94,8 +94,10 @@ def _read_own(directory: epath.Path) -> Tokenizer | None:
     return WordPieceTokenizer(tokens, vocabulary_file.casing(tokens, file, lowercase))
 
 
-def write_tokenizer(tokenizer: Tokenizer, directory: epath.Path, max_length: int) -> None:
+def write_tokenizer(tokenizer: Tokenizer, directory: epath.Path, max_length: int, has_segments: bool = True) -> None:
     """Write the vocabulary with the files that AutoTokenizer looks for.
+
+    A model without segments may refuse token_type_ids in transformers; its tokenizer does not return them.
 
     tokenizer.json has our own normalization, not BertNormalizer, which differs from Google's
     (bert_jax/tokenization/tokenizer.py); therefore the class named is the plain PreTrainedTokenizerFast, which takes
@@ -112,16 +114,18 @@ def write_tokenizer(tokenizer: Tokenizer, directory: epath.Path, max_length: int
     )
     if not isinstance(tokenizer, JsonTokenizer):  # which has written its own
         fast = fast_byte_level(tokenizer) if byte_level else _fast_tokenizer(tokenizer)
-        if not byte_level or tokenizer.separators == 1:
+        if not byte_level:
             fast.add_special_tokens([*names.values(), *_unwritten(tokenizer)])
+        if not byte_level or tokenizer.separators == 1:
             fast.post_processor = _template(tokenizer)
         vocabulary_file.write(directory / TOKENIZER_FILE, fast.to_str(pretty=True).encode())
+    segments = ["token_type_ids"] if has_segments and tokenizer.separators == 1 else []
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "kind": tokenizer.kind,
         "do_lower_case": tokenizer.lowercase,
         "model_max_length": max_length,
-        "model_input_names": ["input_ids", *(["token_type_ids"] * (tokenizer.separators == 1)), "attention_mask"],
+        "model_input_names": ["input_ids", *segments, "attention_mask"],
         "clean_up_tokenization_spaces": tokenizer.kind == "wordpiece",
         **tokenizer.options(),
         **({"padding_side": "left"} if tokenizer.class_last else {}),

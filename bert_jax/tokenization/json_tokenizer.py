@@ -19,6 +19,7 @@ from bert_jax.files import read_object
 from bert_jax.tokenization import vocabulary_file
 from bert_jax.tokenization.abstract_tokenizer import Tokenizer
 from bert_jax.tokenization.byte_level import ROBERTA_NAMES, SPACES
+from bert_jax.tokenization.offsets import widened
 from bert_jax.tokenization.sentence_pieces import WORD_START
 
 NAMES = tuple(f"{name}_token" for name in ("pad", "unk", "cls", "sep", "mask"))
@@ -96,7 +97,8 @@ class JsonTokenizer(Tokenizer):
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         encoding = self._fast.encode(text, add_special_tokens=False)
-        return self._plain(encoding.ids), [_without_space(text, start, end) for start, end in encoding.offsets]
+        offsets = [_without_space(text, start, end) for start, end in encoding.offsets]
+        return self._plain(encoding.ids), widened(text, offsets)
 
     def encode_masked(self, text: str) -> list[int]:
         mask = self.tokens[self.mask_id]

@@ -99,6 +99,11 @@ def check(config: TrainVocabConfig) -> None:
             f"{_BYTES + _SMALLEST} or more"
         )
     directory = epath.Path(config.output).suffix not in (".txt", ".model", ".json")
+    if config.method == "bpe" and FAMILIES[config.family].apart:
+        raise UserError(
+            f"family={config.family} with method=bpe: its tokenizers never use a piece of a digit and a comma, which a "
+            "bpe of transformers cannot express; set --method=unigram, as the published models have"
+        )
     if config.family != OURS.name and not (config.method in _SENTENCE_PIECE and directory):
         raise UserError(
             f"family={config.family} with method={config.method} and output={config.output}: only SentencePiece "

@@ -12,6 +12,7 @@ from etils import epath
 from bert_jax.errors import UserError
 from bert_jax.tokenization.abstract_tokenizer import Tokenizer
 from bert_jax.tokenization.cleaning import Cleaning
+from bert_jax.tokenization.offsets import widened
 from bert_jax.tokenization.piece_families import OURS, PieceFamily, family_of, in_order_of_ids
 from bert_jax.tokenization.piece_files import read_pieces
 
@@ -75,7 +76,9 @@ class SentencePieceTokenizer(Tokenizer):
             (start, start + 1) if start == end < len(cleaned) and self.tokens[i] != WORD_START else (start, end)
             for i, (start, end) in zip(ids, offsets, strict=True)
         ]
-        return ids, offsets if origins is None else [_origin(origins, start, end) for start, end in offsets]
+        if origins is not None:
+            offsets = [_origin(origins, start, end) for start, end in offsets]
+        return ids, widened(text, offsets)
 
     def decode(self, ids: Iterable[int]) -> str:
         parts = []

@@ -27,7 +27,7 @@ BERT, ROBERTA = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), ("<pad>", "<unk>
 WORDS = "low lower lowest new newest news resume wide an in a text address is word and too or"
 
 
-def byte_level(names=BERT, normalizer=None, separators=1, added=()):
+def byte_level(names=BERT, normalizer=None, separators=1, added=(), takes_space=True):
     """ModernBERT's parts, which are GPT-NeoX's: NFC, and added tokens that are found in a text before it is split."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges = [("l", "o"), ("lo", "w"), ("\u0120", "low"), ("n", "e"), ("ne", "w"), ("\u0120", "new"), ("e", "r")]
@@ -36,7 +36,7 @@ def byte_level(names=BERT, normalizer=None, separators=1, added=()):
     fast.normalizer, fast.pre_tokenizer = normalizer, pre_tokenizers.ByteLevel(add_prefix_space=False)
     fast.decoder = decoders.ByteLevel()
     fast.add_tokens([AddedToken(text, normalized=False) for text in added])
-    fast.add_special_tokens([*names[:-1], AddedToken(names[-1], lstrip=True)])
+    fast.add_special_tokens([*names[:-1], AddedToken(names[-1], lstrip=takes_space)])
     return finished(fast, names, separators)
 
 
@@ -77,6 +77,7 @@ CASES = {
     "modernbert": lambda: (byte_level(normalizer=normalizers.NFC(), added=["<|address|>"]), BERT),
     "deberta of transformers 5": lambda: (byte_level(separators=2), BERT),
     "roberta with one separator": lambda: (byte_level(ROBERTA), ROBERTA),
+    "roberta of transformers 5": lambda: (byte_level(ROBERTA, separators=2, takes_space=False), ROBERTA),
     "deberta-v3": lambda: (unigram(), BERT),
     "xlm-roberta": lambda: (unigram(ROBERTA, separators=2), ROBERTA),
     "xlnet": lambda: (unigram(class_last=True), BERT),
@@ -116,14 +117,27 @@ def test_special_tokens_in_a_corpus_are_text_and_added_ones_are_not(case):
     assert (address in tokenizer.encode(TEXTS[4])) == (address is not None)
 
 
-def test_offsets_are_those_of_the_library_without_spaces(case):
+def test_offsets_are_those_of_the_library_and_of_what_it_leaves_out(case):
     fast, tokenizer = case
     for text in TEXTS:
         ids, offsets = tokenizer.encode_with_offsets(text)
         expected = fast.encode(text, add_special_tokens=False)
         assert ids == without_specials(tokenizer, expected.ids)
+        covered = {place for start, end in expected.offsets for place in range(start, end)}
         for (start, end), (first, last) in zip(offsets, expected.offsets):
-            assert first <= start <= end <= last and text[start:end] == text[first:last].strip()
+            assert text[start:end].strip() == text[start:end] and text[first:last].strip() in text[start:end]
+            # What a piece has beside the library's characters belongs to no piece there.
+            assert not covered & (set(range(start, end)) - set(range(first, last)))
+
+
+@pytest.mark.parametrize("answer", ["``wide''", "re\u0301sume\u0301", "\u1112\u1161\u11ab", "\ufeffnews", "lowest"])
+def test_no_character_of_an_answer_is_lost(case, answer):
+    _, tokenizer = case
+    text = f"a new {answer} in a text"
+    begin, end = text.index(answer), text.index(answer) + len(answer)
+    _, offsets = tokenizer.encode_with_offsets(text)
+    within = [(first, last) for first, last in offsets if first < end and last > begin]
+    assert text[within[0][0] : within[-1][1]] == answer
 
 
 def test_a_mask_in_a_text(case):
@@ -164,6 +178,27 @@ def test_what_our_own_kind_expresses_stays_of_that_kind(tmp_path):
     assert isinstance(read_tokenizer(write(tmp_path / "bert", byte_level(), BERT)), ByteLevelTokenizer)
     roberta = byte_level(ROBERTA, separators=2)
     assert isinstance(read_tokenizer(write(tmp_path / "roberta", roberta, ROBERTA)), ByteLevelTokenizer)
+
+
+def test_the_mask_of_a_written_byte_level_vocabulary_takes_the_space_before_it(tmp_path):
+    for name, separators in (("bert", 1), ("roberta", 2)):
+        names = BERT if separators == 1 else ROBERTA
+        tokenizer = read_tokenizer(write(tmp_path / name, byte_level(names, separators=separators), names))
+        (tmp_path / f"{name} out").mkdir()
+        write_tokenizer(tokenizer, epath.Path(tmp_path / f"{name} out"), 64)
+        written = tokenizers.Tokenizer.from_file(str(tmp_path / f"{name} out" / "tokenizer.json"))
+        text = f"low {names[4]} new"
+        assert written.encode(text, add_special_tokens=False).ids == tokenizer.encode_masked(text)
+
+
+def test_a_tokenizer_returns_segments_if_the_model_has_them(tmp_path):
+    tokenizer = read_tokenizer(write(tmp_path / "there", byte_level(), BERT))
+    for has_segments in (True, False):
+        directory = epath.Path(tmp_path / str(has_segments))
+        directory.mkdir()
+        write_tokenizer(tokenizer, directory, 64, has_segments)
+        config = json.loads((directory / "tokenizer_config.json").read_text())
+        assert ("token_type_ids" in config["model_input_names"]) == has_segments
 
 
 def test_names_are_also_read_from_the_older_map(tmp_path):

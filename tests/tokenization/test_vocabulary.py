@@ -206,6 +206,7 @@ def test_the_only_document_is_learned_from(tmp_path):
         ({"size": 12}, "size=12 leaves no room"),
         ({"output": "{}/x.model"}, "x.model does not fit method=frequency"),
         ({"output": "{}/x.txt", "method": "bpe"}, "x.txt does not fit method=bpe"),
+        ({"family": "albert", "method": "bpe"}, "family=albert with method=bpe: .* set --method=unigram"),
         ({"held_out": 0.9}, "held_out=0.9 must be"),
         ({"max_bytes": 0}, "max_bytes=0"),
         ({"method": "likelihood", "min_pair_count": 0}, "min_pair_count=0"),
