@@ -1,6 +1,5 @@
 """Byte-level BPE in the files of `transformers`: vocab.json with merges.txt, and tokenizer.json."""
 
-import json
 from typing import Any
 
 import tokenizers
@@ -16,8 +15,6 @@ from bert_jax.tokenization.json_tokenizer import NotExpressible, pair_form
 from bert_jax.tokenization.tokenizer import load_tokenizer
 from bert_jax.tokenization.vocabulary_file import SPECIAL_NAMES
 
-FAST_FILE = "tokenizer.json"
-
 
 def read_byte_level(directory: epath.Path) -> ByteLevelTokenizer | None:
     """Return the tokenizer of a directory with vocab.json or a tokenizer.json of a byte-level BPE, else None.
@@ -25,14 +22,15 @@ def read_byte_level(directory: epath.Path) -> ByteLevelTokenizer | None:
     Raises:
       UserError: a file is damaged, the two hold different vocabularies, or text is split or changed in another way.
     """
-    fast = _read_fast(inside(directory, FAST_FILE)) if (directory / FAST_FILE).exists() else None
-    if not (directory / vocabulary_file.BYTE_LEVEL_FILE).exists():
+    slow_file, fast_file = directory / vocabulary_file.BYTE_LEVEL_FILE, directory / vocabulary_file.JSON_FILE
+    fast = _read_fast(inside(directory, fast_file.name)) if fast_file.exists() else None
+    if not slow_file.exists():
         return fast
-    slow = load_tokenizer(inside(directory, vocabulary_file.BYTE_LEVEL_FILE))
+    slow = load_tokenizer(inside(directory, slow_file.name))
     assert isinstance(slow, ByteLevelTokenizer)
     if fast is not None and (fast.tokens, fast.merges) != (slow.tokens, slow.merges):
         raise UserError(
-            f"{directory / vocabulary_file.BYTE_LEVEL_FILE} ({slow.vocab_size:,} entries) and {FAST_FILE} beside it "
+            f"{slow_file} ({slow.vocab_size:,} entries) and {fast_file.name} beside it "
             f"({fast.vocab_size:,}) hold different vocabularies or merges; delete the one the model was not "
             "trained with"
         )
@@ -62,7 +60,7 @@ def _read_fast(file: epath.Path) -> ByteLevelTokenizer | None:
     if not isinstance(merges, list):
         raise UserError(f"{file} has no list of merges in its model")
     tokenizer = byte_level_tokenizer(vocabulary, merges, splitting.get("add_prefix_space") is True, file)
-    form = pair_form(tokenizers.Tokenizer.from_str(json.dumps(values)), tokenizer.special_ids, file)
+    form = pair_form(values.get("post_processor"), tokenizer.special_ids, file)
     if form not in (None, (tokenizer.separators, False)):
         raise NotExpressible(f"{file} puts {form.separators} separators between two texts")
     return tokenizer

@@ -16,7 +16,7 @@ from bert_jax.formats.unigram_files import read_unigram
 from bert_jax.formats.wordpiece_files import as_object, check_additions, check_options, read_fast_wordpiece
 from bert_jax.tokenization import vocabulary_file
 from bert_jax.tokenization.byte_level import ByteLevelTokenizer
-from bert_jax.tokenization.json_tokenizer import JsonTokenizer, NotExpressible, load_json_tokenizer
+from bert_jax.tokenization.json_tokenizer import NAMES, JsonTokenizer, NotExpressible, load_json_tokenizer
 from bert_jax.tokenization.piece_files import CONTROL, read_pieces
 from bert_jax.tokenization.segments import CLASS_SEGMENT
 from bert_jax.tokenization.sentence_pieces import WORD_START, SentencePieceTokenizer
@@ -29,7 +29,8 @@ from bert_jax.tokenization.tokenizer import (
     load_tokenizer,
 )
 
-TOKENIZER_FILE, CONFIG_FILE, SPECIALS_FILE = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
+TOKENIZER_FILE, CONFIG_FILE = vocabulary_file.JSON_FILE, vocabulary_file.CONFIG_FILE
+SPECIALS_FILE = "special_tokens_map.json"
 ADDED_FILE = "added_tokens.json"
 
 
@@ -105,13 +106,7 @@ def write_tokenizer(tokenizer: Tokenizer, directory: epath.Path, max_length: int
     """
     tokenizer.save(directory)
     byte_level = isinstance(tokenizer, ByteLevelTokenizer)
-    names = dict(
-        zip(
-            ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"),
-            (tokenizer.tokens[i] for i in tokenizer.special_ids),
-            strict=True,
-        )
-    )
+    names = dict(zip(NAMES, (tokenizer.tokens[i] for i in tokenizer.special_ids), strict=True))
     if not isinstance(tokenizer, JsonTokenizer):  # which has written its own
         fast = fast_byte_level(tokenizer) if byte_level else _fast_tokenizer(tokenizer)
         if not byte_level:

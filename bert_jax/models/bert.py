@@ -21,7 +21,7 @@ from bert_jax.models.layer_loop import read_positions, reads_alone
 from bert_jax.models.packed_texts import PackedTexts
 from bert_jax.models.parameters import Axis, ParameterTable, with_axis
 from bert_jax.models.permutation import Permutation
-from bert_jax.models.protocol import Encoded, EncoderOutput, Params, arrays, structure
+from bert_jax.models.protocol import Encoded, EncoderOutput, Params, arrays, encoder_inputs, structure
 from bert_jax.models.word_losses import WordLosses
 
 
@@ -104,7 +104,7 @@ class BertForPreTraining:
           UserError: the model was built without one of the three parts.
         """
         self.require("mlm", "pooler", "next_sentence")
-        output = self.encode(params, *_inputs(batch), dropout_key, texts=PackedTexts.of(batch))
+        output = self.encode(params, *encoder_inputs(batch), dropout_key, texts=PackedTexts.of(batch))
         bert = self._module(params)
         return PretrainingOutput(bert.word_logits(output, batch, "mlm"), bert.next_sentence_logits(output))
 
@@ -129,7 +129,7 @@ class BertForPreTraining:
     def hidden_logits(self, params: Params, batch: dict[str, jax.Array]) -> jax.Array:
         """Return [B, M, V] of an XLNet, without dropout: the words at masked_positions, none of which is seen."""
         permutation = Permutation.hiding(batch["masked_positions"], batch["input_ids"].shape[1])
-        encoded = self.encode(params, *_inputs(batch), permutation=permutation)
+        encoded = self.encode(params, *encoder_inputs(batch), permutation=permutation)
         return self.mlm_logits(params, {"masked_positions": permutation.states}, encoded)
 
     @property
@@ -242,7 +242,7 @@ class BertForPreTraining:
         return bert.read(self._pieces, input_ids, token_type_ids, mask, positions, dropout_key, texts)
 
     def _of(self, params: Params, batch: dict[str, jax.Array]) -> EncoderOutput:
-        return self.encode(params, *_inputs(batch), texts=PackedTexts.of(batch))
+        return self.encode(params, *encoder_inputs(batch), texts=PackedTexts.of(batch))
 
     @functools.cached_property
     def _pieces(self) -> Architecture:
@@ -269,7 +269,3 @@ class BertForPreTraining:
 def _structure(model: BertForPreTraining) -> nnx.GraphDef[Bert]:
     """Return the structure of the module of every model that equals `model`; it takes a trace of the initialization."""
     return structure(lambda: model._fresh(jax.random.key(0)))
-
-
-def _inputs(batch: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
-    return batch["input_ids"], batch["token_type_ids"], batch["attention_mask"]

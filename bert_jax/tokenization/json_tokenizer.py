@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tokenizers
 from etils import epath
+from tokenizers import models
 
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
@@ -72,7 +73,7 @@ class JsonTokenizer(Tokenizer):
         fingerprint = hashlib.sha256(content.encode()).hexdigest()
         super().__init__(tokens, special_ids, _normalized(self._fast, "A") == "a", fingerprint)
         usual = PairForm(2 if special_names[2] == ROBERTA_NAMES[2] else 1, False)
-        self.separators, self.class_last = pair_form(self._fast, special_ids, file) or usual
+        self.separators, self.class_last = pair_form(values.get("post_processor"), special_ids, file) or usual
         self._fast.encode_special_tokens = True
         self._special = set(special_ids) - {self.unk_id}
         self._added = {added["content"]: added for added in values.get("added_tokens") or ()}
@@ -135,18 +136,23 @@ class JsonTokenizer(Tokenizer):
         ids = self.encode(text)
         if not ids or not self.tokens[ids[0]].startswith(WORD_START):
             return ids
-        inner = self._fast.token_to_id(self.tokens[ids[0]].removeprefix(WORD_START) or WORD_START)
-        return ids if inner is None else [*([inner] * (inner != ids[0])), *ids[1:]]
+        inner = self.tokens[ids[0]].removeprefix(WORD_START)
+        glued = self._fast.token_to_id(inner)
+        return ids[1:] if not inner else ids if glued is None else [glued, *ids[1:]]
 
 
-def pair_form(fast: tokenizers.Tokenizer, special_ids: Sequence[int], file: epath.Path) -> PairForm | None:
-    """Return how the post-processor joins two texts; None if it adds no special tokens.
+def pair_form(post_processor: Any, special_ids: Sequence[int], file: epath.Path) -> PairForm | None:
+    """Return how the post-processor of a tokenizer.json joins two texts; None if it adds no special tokens.
+
+    It is asked for two texts of one word, without the vocabulary, which takes long to load.
 
     Raises:
       UserError: no model here reads texts that are joined so; `file` is named.
     """
     _, _, cls, sep, _ = special_ids
-    encoding = fast.encode("a", "a")
+    fast = tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    bare = json.loads(fast.to_str()) | {"post_processor": post_processor}
+    encoding = tokenizers.Tokenizer.from_str(json.dumps(bare)).encode("a", "a")
     places = {text: [i for i, owner in enumerate(encoding.sequence_ids) if owner == text] for text in (None, 0, 1)}
     if not places[None]:
         return None

@@ -8,6 +8,7 @@ import pytest
 from bert_jax.commands.information import run_info
 from bert_jax.config import Config, ModelConfig, PhaseConfig
 from bert_jax.console.command_line import load_config
+from bert_jax.formats.model_types import type_to_write
 
 CASED = 28_996
 
@@ -63,3 +64,11 @@ def test_published_configurations_have_the_published_counts(name, capsys):
 def test_information_does_not_import_jax():
     code = "import sys, bert_jax.commands.information; sys.exit('jax' in sys.modules or 'flax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_vocabulary_that_is_assumed_is_that_of_the_model_type(name):
+    """As transformers takes it where config.json does not say."""
+    model = load_config(name).model
+    kind = type_to_write(model)
+    assert kind is not None and model.assumed_vocab_size == kind.sizes["vocab_size"][1]

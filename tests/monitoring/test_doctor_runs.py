@@ -14,7 +14,11 @@ from bert_jax import cli
 from bert_jax.config import Config, DataConfig, EvaluationConfig, ModelConfig, PhaseConfig
 from bert_jax.config.json_form import to_dict
 from bert_jax.monitoring.doctor import check_run
+from bert_jax.monitoring.run_checks import WORD_LOSSES
 from bert_jax.monitoring.run_history import RunHistory
+from bert_jax.objectives.bert_pretraining import MASKED_WORDS
+from bert_jax.objectives.left_to_right import NEXT_WORDS
+from bert_jax.objectives.permutation_language_model import PERMUTED_WORDS
 
 ARCHIVE = pathlib.Path(__file__).parents[1] / "oracles" / "old_workdirs.tar.gz"
 STEPS, EVERY, VOCABULARY, UNIGRAM = 20_000, 100, 30_522, 6.6
@@ -145,6 +149,10 @@ def test_other_objectives_of_words_are_examined_alike(name):
     assert examined(until(9_000, stuck)) == {"loss at the bias"}
     rising = [row | ({"mlm_loss": row["step"]} if row["kind"] == "evaluation" else {}) for row in rows()]
     assert examined(rising) == {"not improving"}
+
+
+def test_the_losses_of_words_are_those_of_the_objectives():
+    assert set(WORD_LOSSES) == {term.loss for term in (MASKED_WORDS, NEXT_WORDS, PERMUTED_WORDS)}
 
 
 def test_masks_that_select_nothing():
