@@ -17,6 +17,7 @@ from bert_jax.errors import UserError
 
 REST_SECONDS = 0.3  # between two turns; torch's threads spin for a while after their work
 WARM_UP = 2  # units of each contestant before the first round, the second of which is timed
+WARM_UP_TURNS = 3  # after them: as many steps as a turn has are in flight at once, and memory grows until all have some
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,8 +146,7 @@ def take_turns(
     units = []
     for one in waiting:
         tell(f"warming up {one.name}")
-        warm = [one.turn(1) for _ in range(WARM_UP)][-1]
-        units.append(max(1, round(turn_seconds / max(warm.wall, 1e-9))))
+        units.append(warm_up(one, turn_seconds))
     turns: list[list[Turn]] = [[] for _ in waiting]
     for number in range(rounds):
         tell(f"round {number + 1} of {rounds}")
@@ -154,6 +154,15 @@ def take_turns(
             time.sleep(rest)
             taken.append(one.turn(count))
     return turns
+
+
+def warm_up(one: Waiting, turn_seconds: float) -> int:
+    """Let a contestant work without counting it, and return the number of units of its turns."""
+    warm = [one.turn(1) for _ in range(WARM_UP)][-1]
+    units = max(1, round(turn_seconds / max(warm.wall, 1e-9)))
+    for _ in range(WARM_UP_TURNS if units > 1 else 0):
+        one.turn(units)
+    return units
 
 
 def tell(text: str) -> None:

@@ -58,6 +58,14 @@ def transposed(x: jax.Array) -> jax.Array:
     return with_layout_constraint(x.T, Layout(major_to_minor=(0, 1)))
 
 
+def summed_over_rows(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Return aᵀ · b of a [M, K] and b [M, N] in float32, as gradients of kernels are; the narrower is written out."""
+    if a.shape[1] <= b.shape[1]:
+        return wide_product(transposed(a), b)
+    # Without the barrier, the compiler would turn this into the product above.
+    return jax.lax.optimization_barrier(wide_product(transposed(b), a)).T
+
+
 @jax.custom_vjp
 def _rows_times_kernel(x: jax.Array, kernel: jax.Array) -> jax.Array:
     """Return x [M, K] · kernel [K, N] in the dtype of x; the gradient of the kernel has the kernel's dtype."""
@@ -71,11 +79,7 @@ def _forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax.Arra
 
 def _backward(kept: tuple[jax.Array, jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, kernel, like = kept
-    if x.shape[1] <= gradient.shape[1]:
-        of_kernel = wide_product(transposed(x), gradient)
-    else:  # The narrower is written out; without the barrier, the compiler would turn this into the product above.
-        of_kernel = jax.lax.optimization_barrier(wide_product(transposed(gradient), x)).T
-    return wide_product_with_rows(gradient, kernel).astype(x.dtype), of_kernel.astype(like.dtype)
+    return wide_product_with_rows(gradient, kernel).astype(x.dtype), summed_over_rows(x, gradient).astype(like.dtype)
 
 
 _rows_times_kernel.defvjp(_forward, _backward)

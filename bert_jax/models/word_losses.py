@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bert_jax.models.products import transposed, wide_product, wide_product_with_rows
+from bert_jax.models.products import summed_over_rows, wide_product, wide_product_with_rows
 
 BLOCK = 4096  # words; from 2,048 to 8,192 the time is the same
 
@@ -55,7 +55,7 @@ def word_losses(
             of_bias.append(jnp.sum(wrong, axis=0))
             wrong = wrong.astype(x.dtype)
             of_x += wide_product(wrong, narrow[words])
-            of_table.append(wide_product(transposed(wrong), x))
+            of_table.append(summed_over_rows(wrong, x))
         unused = table.shape[0] - blocks[-1].stop
         return (
             of_x.astype(x.dtype),
@@ -78,15 +78,20 @@ def _places(blocks: Sequence[slice], labels: jax.Array) -> list[jax.Array]:
 
 def _against_labels(logits: list[jax.Array], places: list[jax.Array]) -> tuple[WordLosses, jax.Array]:
     """Return the losses [N], and the logarithm of the sum of exp(logits), [N, 1]."""
-    own = sum(
-        jnp.sum(jnp.where(place == 0, part, 0.0), axis=1, keepdims=True)
-        for part, place in zip(logits, places, strict=True)
-    )
+    own = sum(_own(part, place) for part, place in zip(logits, places, strict=True))
     largest = jnp.max(jnp.stack([jnp.max(part, axis=1, keepdims=True) for part in logits]), axis=0)
     log_sum = largest + jnp.log(sum(jnp.sum(jnp.exp(part - largest), axis=1, keepdims=True) for part in logits))
-    # argmax(logits) == label, written without argmax, which is slow on CPU.
-    best = [
-        jnp.all(jnp.where(place < 0, part < own, part <= own), axis=1)
+    # argmax(logits) == label, written without argmax, which is slow on CPU, as are sums of truth values.
+    before = [
+        jnp.max(jnp.where(place < 0, part, -jnp.inf), axis=1, keepdims=True)
         for part, place in zip(logits, places, strict=True)
     ]
-    return WordLosses((log_sum - own)[:, 0], jnp.all(jnp.stack(best), axis=0)), log_sum
+    correct = (own == largest) & (jnp.max(jnp.stack(before), axis=0) < own)
+    return WordLosses((log_sum - own)[:, 0], correct[:, 0]), log_sum
+
+
+def _own(part: jax.Array, place: jax.Array) -> jax.Array:
+    """Return the label's logit [N, 1] from one block, 0 where the label is a word of another block."""
+    at = -place[:, :1]  # of the label, counted from the first word of the block
+    found = jnp.take_along_axis(part, jnp.clip(at, 0, part.shape[1] - 1), axis=1)
+    return jnp.where((at >= 0) & (at < part.shape[1]), found, 0.0)
