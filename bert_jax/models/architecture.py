@@ -22,7 +22,7 @@ from bert_jax.models.kernels import xla
 from bert_jax.models.kernels.choice import attention_kernel
 from bert_jax.models.kernels.contract import AttentionKernel, AttentionMask
 from bert_jax.models.layer_loop import scans
-from bert_jax.models.layers import AddBias, gelu_erf, gelu_tanh, plain_bias, product_bias, relu
+from bert_jax.models.layers import AddBias, gelu_erf, gelu_tanh, in_float32, plain_bias, product_bias, relu
 from bert_jax.models.norms import Norm, NormForm, fused_layer_norm, make_norm, plain_layer_norm
 from bert_jax.models.parameters import ParameterTable
 from bert_jax.models.permutation import Permutation
@@ -74,11 +74,13 @@ class Architecture:
 
 def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architecture:
     """Return BERT as `config` varies it, computed as `compute` says. Every choice between pieces is made here."""
-    form, activation, dtype = _form_of_products(compute), ACTIVATIONS[config.activation], computation_dtype(compute)
+    form, dtype = _form_of_products(compute), computation_dtype(compute)
+    in_form = in_float32 if form == "cpu" else lambda function: function
+    activation = in_form(ACTIVATIONS[config.activation])
     # XLA sums rows of bfloat16 slowly on both.
     sums_as_products = form == "tpu" or (form == "cpu" and dtype == jnp.bfloat16)
     stack = Stack(
-        block=_block(config, activation),
+        block=_block(config, in_form(jax.nn.silu) if config.feed_forward == "swiglu" else activation),
         num_layers=config.num_layers,
         attend=_attend(config, compute),
         scan=scans(config, compute),
@@ -110,14 +112,13 @@ def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architectu
 
 
 def _block(config: ModelConfig, activation: Activation) -> Callable[[jax.Array], Layer]:
-    """Return what makes a block from a key."""
+    """Return what makes a block from a key; the activation is that of its feed-forward network, or of its gate."""
     if config.layer != "transformer":
         return functools.partial(RecurrentBlock, config)
     if config.feed_forward == "plain":
         feed_forward = functools.partial(FeedForward, config, activation=activation)
     else:
-        gate = jax.nn.silu if config.feed_forward == "swiglu" else activation
-        feed_forward = functools.partial(GatedFeedForward, config, activation=gate)
+        feed_forward = functools.partial(GatedFeedForward, config, activation=activation)
     return functools.partial(TwoStreamBlock if config.is_xlnet else Block, config, feed_forward=feed_forward)
 
 

@@ -146,6 +146,24 @@ def relu(x: jax.Array) -> jax.Array:
     return jnp.maximum(x, 0)
 
 
+def in_float32(activation: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
+    """Return the same function of x, computed in float32 and rounded once, whose backward pass keeps x alone.
+
+    On a CPU, every operation on bfloat16 is one on float32 between two conversions.
+    """
+
+    @jax.custom_vjp
+    def computed(x: jax.Array) -> jax.Array:
+        return activation(x.astype(jnp.float32)).astype(x.dtype)
+
+    def backward(x: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
+        _, pull_back = jax.vjp(activation, x.astype(jnp.float32))
+        return (pull_back(gradient.astype(jnp.float32))[0].astype(x.dtype),)
+
+    computed.defvjp(lambda x: (computed(x), x), backward)
+    return computed
+
+
 def gelu_erf(x: jax.Array) -> jax.Array:
     """Return the exact GELU, which Hugging Face checkpoints use."""
     return jax.nn.gelu(x, approximate=False)

@@ -62,8 +62,9 @@ def summed_over_rows(a: jax.Array, b: jax.Array) -> jax.Array:
     """Return aᵀ · b of a [M, K] and b [M, N] in float32, as gradients of kernels are; the narrower is written out."""
     if a.shape[1] <= b.shape[1]:
         return wide_product(transposed(a), b)
-    # Without the barrier, the compiler would turn this into the product above.
-    return jax.lax.optimization_barrier(wide_product(transposed(b), a)).T
+    # Without the barrier, the compiler would turn this into the product above; and transposed while it is stacked with
+    # the gradients of other layers, it would be read column by column.
+    return transposed(jax.lax.optimization_barrier(wide_product(transposed(b), a)))
 
 
 @jax.custom_vjp

@@ -1,6 +1,7 @@
 """Products in the form for CPUs, and the word losses made of them, against float64 NumPy and against the plain road."""
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +11,12 @@ from small_model import FLOAT32, SMALL, compiled, make_batch, perturbed
 
 from bert_jax.config import ComputeConfig, Config, MeshConfig
 from bert_jax.devices import sharding
+from bert_jax.models.architecture import ACTIVATIONS
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.layers import plain_bias, product_bias
+from bert_jax.models.layers import in_float32, plain_bias, product_bias
 from bert_jax.models.norms import fused_layer_norm, plain_layer_norm
 from bert_jax.models.products import cpu_product, plain_product, tpu_product
-from bert_jax.models.word_losses import word_losses
+from bert_jax.models.word_losses import BLOCK, word_losses
 from bert_jax.objectives.bert_pretraining import PretrainingObjective
 from bert_jax.objectives.masked_language_model import loss_sums
 from bert_jax.planning.topology import find_topology
@@ -74,9 +76,10 @@ def test_over_split_states_kernels_are_matrices_with_equal_products(axes, fsdp):
     assert ("[32,24] = reshape" in matrices) == (fsdp > 1)
 
 
+@pytest.mark.parametrize("size", [16, pytest.param(4, id="narrower than there are predictions")])
 @pytest.mark.parametrize("block", [7, pytest.param(20, marks=pytest.mark.slow), 50, 53, 100])
-def test_word_losses_and_their_gradients_equal_numpy(block):
-    words, rows, size = 53, 60, 16
+def test_word_losses_and_their_gradients_equal_numpy(block, size):
+    words, rows = 53, 60
     x, table, bias, factor = random_arrays((9, size), (rows, size), (rows,), (9,))
     labels = np.array([0, 1, 6, 7, 19, 20, 49, 50, 52], np.int32)  # edges of blocks among them
 
@@ -153,6 +156,32 @@ def test_gradients_of_biases_as_products_are_float32_sums_of_what_was_given(shap
     np.testing.assert_array_equal(y, np.broadcast_to(jnp.asarray(bias, jnp.bfloat16), y.shape))
 
 
+def exact_activation(name, x):
+    """Values and derivatives in float64, by their closed forms."""
+    if name == "relu":
+        return np.maximum(x, 0), (x > 0).astype(float)
+    if name == "tanh":
+        return np.tanh(x), 1 - np.tanh(x) ** 2
+    if name == "gelu_erf":
+        below = (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2
+        return x * below, below + x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+    inner = np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
+    slope = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x * x)
+    return x * (1 + inner) / 2, (1 + inner) / 2 + x * (1 - inner**2) * slope / 2
+
+
+@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
+def test_activations_of_bfloat16_and_their_gradients_are_rounded_once(name):
+    x = jnp.linspace(-4.01, 4.03, 999, dtype=jnp.bfloat16)
+    (gradient,) = (jnp.asarray(array, jnp.bfloat16) for array in random_arrays(999))
+    y, pull_back = compiled(lambda x: jax.vjp(in_float32(ACTIVATIONS[name]), x))(x)
+    (of_x,) = pull_back(gradient)
+    value, derivative = exact_activation(name, in_float64(x))
+    assert y.dtype == of_x.dtype == jnp.bfloat16
+    np.testing.assert_allclose(in_float64(y), value, rtol=1.001 * ROUNDING, atol=1e-6)
+    np.testing.assert_allclose(in_float64(of_x), in_float64(gradient) * derivative, rtol=1.001 * ROUNDING, atol=1e-6)
+
+
 @pytest.mark.parametrize("padded", [pytest.param(1, marks=pytest.mark.slow), 16])
 def test_in_float32_the_model_and_its_gradient_are_those_of_the_plain_road(padded):
     config = dataclasses.replace(ONE_LAYER, vocab_pad_multiple=padded)
@@ -181,7 +210,7 @@ def test_auto_is_the_form_of_the_device_and_that_of_cpus_on_a_single_one_only(mo
     assert jax.device_count() > 1
     assert chosen().product is plain_product and chosen().word_block is None
     assert chosen().layer_norm is plain_layer_norm
-    assert chosen(products="cpu").product is cpu_product and chosen(products="cpu").word_block == 4096
+    assert chosen(products="cpu").product is cpu_product and chosen(products="cpu").word_block == BLOCK
     monkeypatch.setattr(jax, "device_count", lambda: 1)
     assert chosen().product is cpu_product
     assert chosen(dtype="float32").add_bias is plain_bias and chosen(dtype="bfloat16").add_bias is product_bias
