@@ -5,11 +5,12 @@
 PYTHON has torch installed; without --peer only ours is measured. Every product [tokens, 4·hidden] · [4·hidden, hidden]
 is shown in its three forms: that of the forward pass (nn), of the gradient of its input (nt) and of its kernel (tn);
 bfloat16 operands with a float32 result, as `--compute.products=cpu` asks for, and with a bfloat16 result, as plain
-code does. The other operations are forward and backward together, in float32. CPU milliseconds, the least of all
-rounds: on a machine that is shared, the least is the least disturbed.
+code does. The other operations are forward and backward together, in float32 unless named otherwise. CPU milliseconds,
+the least of all rounds: on a machine that is shared, the least is the least disturbed.
 """
 
 import argparse
+import functools
 import json
 import platform
 import subprocess
@@ -25,11 +26,11 @@ def ours(tokens: int, hidden: int) -> dict:
     import jax.numpy as jnp
     from jax import lax
 
-    from bert_jax.models.layers import dropout, gelu_erf
+    from bert_jax.models.layers import dropout, gelu_erf, gelu_tanh, in_float32
     from bert_jax.models.products import cpu_product
 
     wide, heads = 4 * hidden, hidden // 64
-    keys = iter(jax.random.split(jax.random.key(0), 20))
+    keys = iter(jax.random.split(jax.random.key(0), 40))
     normal = lambda *shape: jax.random.normal(next(keys), shape, jnp.float32)
 
     def compiled(function, *arrays):
@@ -37,16 +38,18 @@ def ours(tokens: int, hidden: int) -> dict:
         return lambda: jax.block_until_ready(program(*arrays))
 
     def with_gradient(function, *arrays):
-        cotangent = normal(*jax.eval_shape(function, *arrays).shape)
+        result = jax.eval_shape(function, *arrays)
+        cotangent = normal(*result.shape).astype(result.dtype)
         return compiled(lambda g, *given: jax.vjp(function, *given)[1](g), cotangent, *arrays)
 
-    def updates(size):
-        """The state is donated, as in a step: the update is made in place."""
-        program = jax.jit(adamw, donate_argnums=(0, 2, 3))
+    def updates(size, held_first):
+        """The state is donated, as in a step: the update is made in place, or not at all if `finite` is false."""
+        program = jax.jit(functools.partial(adamw, held_first=held_first), donate_argnums=(0, 2, 3))
         state, gradient = [normal(*size), jnp.abs(normal(*size)), jnp.abs(normal(*size))], normal(*size)
+        finite = jnp.ones((), bool)
 
         def update():
-            state[:] = jax.block_until_ready(program(state[0], gradient, *state[1:]))
+            state[:] = jax.block_until_ready(program(state[0], gradient, *state[1:], finite))
 
         return update
 
@@ -54,9 +57,14 @@ def ours(tokens: int, hidden: int) -> dict:
         centred = x - x.mean(-1, keepdims=True)
         return centred * lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + 1e-12) * scale + bias
 
-    def adamw(p, g, m, v):
-        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
-        return p - 1e-4 * (m / (jnp.sqrt(v) + 1e-6) + 0.01 * p), m, v
+    def adamw(p, g, m, v, finite, held_first):
+        """As in a step, the state stays as it was where a gradient is not finite: chosen last, or before it is read."""
+        held = lambda new, old: jnp.where(finite, new, old)
+        moments = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        first, second = (held(moments[0], m), held(moments[1], v)) if held_first else moments
+        direction = (first / 0.5) / (jnp.sqrt(second / 0.3) + 1e-6)
+        updated = held(p - 1e-4 * (direction + 0.01 * p), p)
+        return (updated, first, second) if held_first else (updated, held(first, m), held(second, v))
 
     found = {}
     for dtype, name in ((jnp.float32, "float32"), (jnp.bfloat16, "bfloat16")):
@@ -71,13 +79,16 @@ def ours(tokens: int, hidden: int) -> dict:
         found[f"product tn, {name} to float32, as products=cpu"] = compiled(
             lambda x, g, w=kernel: jax.vjp(lambda w: cpu_product(x, w, 1), w)[1](g)[0], x, g
         )
-    key = jax.random.key(1)
+    key, narrow = jax.random.key(1), normal(tokens, wide).astype(jnp.bfloat16)
     found |= {
         "softmax": with_gradient(lambda s: jax.nn.softmax(s, -1), normal(tokens * heads, 128)),
         "layer norm": with_gradient(norm, normal(tokens, hidden), normal(hidden), normal(hidden)),
         "GELU (erf)": with_gradient(gelu_erf, normal(tokens, wide)),
+        "GELU (tanh), bfloat16": with_gradient(gelu_tanh, narrow),
+        "GELU (tanh), bfloat16, as products=cpu": with_gradient(in_float32(gelu_tanh), narrow),
         "dropout": with_gradient(lambda x: dropout(x, 0.1, key), normal(tokens, wide)),
-        "AdamW": updates((wide, 8 * hidden)),
+        "AdamW": updates((wide, 8 * hidden), held_first=False),
+        "AdamW, moments chosen before they are read": updates((wide, 8 * hidden), held_first=True),
     }
     return found
 
@@ -93,8 +104,8 @@ def theirs(tokens: int, hidden: int) -> dict:
         for form, a, b in (("nn", x, w), ("nt", g, w.T), ("tn", x.T, g)):
             found[f"product {form}, {name} to {name}"] = lambda a=a, b=b: a @ b
 
-    def with_gradient(function, *shapes):
-        arrays = [torch.randn(shape, requires_grad=True) for shape in shapes]
+    def with_gradient(function, *shapes, dtype=torch.float32):
+        arrays = [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
         cotangent = torch.randn_like(function(*arrays))
         return lambda: torch.autograd.grad(function(*arrays), arrays, cotangent)
 
@@ -107,6 +118,9 @@ def theirs(tokens: int, hidden: int) -> dict:
             lambda x, s, b: functional.layer_norm(x, (hidden,), s, b), (tokens, hidden), (hidden,), (hidden,)
         ),
         "GELU (erf)": with_gradient(functional.gelu, (tokens, wide)),
+        "GELU (tanh), bfloat16": with_gradient(
+            lambda x: functional.gelu(x, approximate="tanh"), (tokens, wide), dtype=torch.bfloat16
+        ),
         "dropout": with_gradient(lambda x: functional.dropout(x, 0.1, True), (tokens, wide)),
         "AdamW": torch.optim.AdamW([parameter], lr=1e-4, fused=True).step,
     }
