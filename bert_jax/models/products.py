@@ -59,8 +59,12 @@ def transposed(x: jax.Array) -> jax.Array:
 
 
 def summed_over_rows(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Return aᵀ · b of a [M, K] and b [M, N] in float32, as gradients of kernels are; the narrower is written out."""
-    if a.shape[1] <= b.shape[1]:
+    """Return aᵀ · b of a [M, K] and b [M, N] in float32, as gradients of kernels are.
+
+    Whichever is less is transposed and written out: a, or both b and the result.
+    """
+    (rows, outputs), inputs = a.shape, b.shape[1]
+    if rows * outputs <= (rows + outputs) * inputs:
         return wide_product(transposed(a), b)
     # Without the barrier, the compiler would turn this into the product above; and transposed while it is stacked with
     # the gradients of other layers, it would be read column by column.

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bert_jax.models.products import summed_over_rows, transposed, wide_product, wide_product_with_rows
+from bert_jax.models.products import summed_over_rows, wide_product, wide_product_with_rows
 
 BLOCK = 4080  # words; a stride of 4,096 would put the entries of a column into few sets of the processor's cache
 
@@ -50,13 +50,12 @@ def word_losses(
     def backward(kept: Any, gradients: WordLosses):
         x, narrow, logits, log_sum = kept
         of_x, of_table, of_bias = jnp.zeros(x.shape, jnp.float32), [], []
-        few = len(x) < x.shape[1]  # then their gradients are smaller than those of the table, and are written out
         for words, part, place in zip(blocks, logits, _places(blocks, labels), strict=True):
             wrong = (jnp.exp(part - log_sum) - (place == 0)) * gradients.losses[:, None]
             of_bias.append(jnp.sum(wrong, axis=0))
             wrong = wrong.astype(x.dtype)
             of_x += wide_product(wrong, narrow[words])
-            of_table.append(wide_product(transposed(wrong), x) if few else summed_over_rows(wrong, x))
+            of_table.append(summed_over_rows(wrong, x))
         unused = table.shape[0] - blocks[-1].stop
         return (
             of_x.astype(x.dtype),
