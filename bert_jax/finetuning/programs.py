@@ -24,6 +24,7 @@ from bert_jax.models.task import BertForTask
 from bert_jax.objectives.distillation import Teacher
 from bert_jax.objectives.task_head import TaskObjective, predictions
 from bert_jax.objectives.taught_task import TaughtTaskObjective
+from bert_jax.optim.holding import Holding, chained
 from bert_jax.optim.layerwise import frozen_encoder, scale_by_depth, unfrozen_by_epoch
 from bert_jax.optim.optimizers import optimizer as make_optimizer
 from bert_jax.pretrained.initialization import Report, initialize
@@ -115,17 +116,17 @@ def _check_model(config: FinetuneConfig, model: ModelConfig, head: HeadConfig) -
         raise UserError(f"sequences cannot share rows: {model.mixes_texts}; leave --packing out")
 
 
-def _optimizer(config: FinetuneConfig, model: BertForTask) -> optax.GradientTransformation:
+def _optimizer(config: FinetuneConfig, model: BertForTask) -> Holding:
     """Return the direction of an update, with what the options do to some layers alone."""
     layers, parameters = model.config.num_layers, model.parameters
-    parts = [make_optimizer(config.optimizer, parameters)]
+    parts: list[optax.GradientTransformation] = [make_optimizer(config.optimizer, parameters)]
     if config.layer_decay < 1:
         parts.append(scale_by_depth(config.layer_decay, layers, parameters))
     if config.gradual_unfreezing:
         parts.append(unfrozen_by_epoch(layers, parameters))
     if model.head.features and not model.head.train_encoder:
         parts.append(frozen_encoder(parameters))
-    return optax.chain(*parts)
+    return chained(*parts)
 
 
 def _resolved(config: FinetuneConfig, model: ModelConfig, head: HeadConfig, mesh: Mesh) -> ComputeConfig:

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bert_jax.optim.holding import Holding, held, holding
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -26,25 +28,27 @@ def averaged(optimizer: optax.GradientTransformation, decay: float) -> optax.Gra
     def init(params: Any) -> Any:
         return AveragedState(optimizer.init(params), _copied(params), decay)
 
-    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        updates, inner = optimizer.update(updates, state.optimizer, params)
+    def update(updates: Any, state: Any, params: Any = None, **given: Any) -> tuple[Any, Any]:
+        updates, inner = holding(optimizer).update(updates, state.optimizer, params, **given)
         return updates, dataclasses.replace(state, optimizer=inner)
 
-    return optax.GradientTransformation(init, update)
+    return Holding(init, update)
 
 
-def moved(state: optax.OptState, params: dict[str, Any], step: jax.Array) -> optax.OptState:
+def moved(
+    state: optax.OptState, params: dict[str, Any], step: jax.Array, finite: jax.Array | bool = True
+) -> optax.OptState:
     """Return the state after the update from `step`, which gave `params`: average ← d · average + (1 − d) · params.
 
     d is min(decay, (1 + step) / (10 + step)), as in TensorFlow's ExponentialMovingAverage, so that the average forgets
-    the parameters of the start. A state without an average is returned as it is.
+    the parameters of the start. Unless `finite`, the average stays. A state without one is returned as it is.
     """
     if not isinstance(state, AveragedState):
         return state
     step = step.astype(jnp.float32)
     decay = jnp.minimum(jnp.float32(state.decay), (1 + step) / (10 + step))
     average = jax.tree.map(lambda mean, value: mean + (1 - decay) * (value - mean), state.average, params)
-    return dataclasses.replace(state, average=average)
+    return dataclasses.replace(state, average=held(finite, average, state.average))
 
 
 def restarted(state: optax.OptState, params: dict[str, Any]) -> optax.OptState:

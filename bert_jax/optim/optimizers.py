@@ -13,10 +13,11 @@ import optax
 
 from bert_jax.config import OptimizerConfig
 from bert_jax.models.parameters import Parameter, ParameterTable, entries
+from bert_jax.optim.holding import Holding, chained, held
 from bert_jax.optim.muon import scale_by_muon
 
 
-def optimizer(config: OptimizerConfig, parameters: ParameterTable) -> optax.GradientTransformation:
+def optimizer(config: OptimizerConfig, parameters: ParameterTable) -> Holding:
     """Return the direction of the update for gradients that have been clipped; `update` needs the parameters.
 
     adamw_bert: google-research/bert optimization.py: m / (sqrt(v) + epsilon) + weight_decay · p, no bias correction.
@@ -32,11 +33,11 @@ def optimizer(config: OptimizerConfig, parameters: ParameterTable) -> optax.Grad
     elif config.name == "adamw_bert":
         moments = scale_by_uncorrected_adam(config.beta1, config.beta2, config.epsilon)
     else:
-        moments = optax.scale_by_adam(config.beta1, config.beta2, config.epsilon)
+        moments = scale_by_adam(config.beta1, config.beta2, config.epsilon)
     parts = [moments, optax.add_decayed_weights(config.weight_decay, mask=lambda tree: included(parameters, tree))]
     if config.name == "lamb":
         parts.append(scale_by_layer_trust_ratio(parameters))
-    return optax.chain(*parts)
+    return chained(*parts)
 
 
 def included(parameters: ParameterTable, tree: Any) -> dict[str, Any]:
@@ -66,19 +67,42 @@ class UncorrectedAdamState(NamedTuple):
     nu: optax.Params
 
 
-def scale_by_uncorrected_adam(beta1: float, beta2: float, epsilon: float) -> optax.GradientTransformation:
+def scale_by_adam(beta1: float, beta2: float, epsilon: float) -> Holding:
+    """Return optax's Adam, with the same state, which holds it (`holding`)."""
+
+    def update(updates: Any, state: Any, params: Any = None, *, finite: jax.Array | bool = True, **given: Any):
+        del params, given
+        mu, nu = _moments(updates, state, beta1, beta2, finite)
+        count = optax.safe_increment(state.count)
+        directions = jax.tree.map(
+            lambda m, v: m / (jnp.sqrt(v) + epsilon),
+            optax.tree.bias_correction(mu, beta1, count),
+            optax.tree.bias_correction(nu, beta2, count),
+        )
+        return directions, optax.ScaleByAdamState(held(finite, count, state.count), mu, nu)
+
+    return Holding(optax.scale_by_adam(beta1, beta2, epsilon).init, update)
+
+
+def scale_by_uncorrected_adam(beta1: float, beta2: float, epsilon: float) -> Holding:
     """Return Adam without bias correction and with epsilon outside the root, with which BERT was trained."""
 
     def init(params: Any):
         return UncorrectedAdamState(mu=optax.tree.zeros_like(params), nu=optax.tree.zeros_like(params))
 
-    def update(updates: Any, state: Any, params: Any = None):
-        del params
-        mu = optax.tree.update_moment(updates, state.mu, beta1, 1)
-        nu = optax.tree.update_moment_per_elem_norm(updates, state.nu, beta2, 2)
+    def update(updates: Any, state: Any, params: Any = None, *, finite: jax.Array | bool = True, **given: Any):
+        del params, given
+        mu, nu = _moments(updates, state, beta1, beta2, finite)
         return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mu, nu), UncorrectedAdamState(mu, nu)
 
-    return optax.GradientTransformation(init, update)
+    return Holding(init, update)
+
+
+def _moments(gradients: Any, state: Any, beta1: float, beta2: float, finite: jax.Array | bool) -> tuple[Any, Any]:
+    """Return the next first and second moments, or those of `state`."""
+    mu = optax.tree.update_moment(gradients, state.mu, beta1, 1)
+    nu = optax.tree.update_moment_per_elem_norm(gradients, state.nu, beta2, 2)
+    return held(finite, mu, state.mu), held(finite, nu, state.nu)
 
 
 def scale_by_layer_trust_ratio(parameters: ParameterTable) -> optax.GradientTransformation:
@@ -100,12 +124,12 @@ def scale_by_layer_trust_ratio(parameters: ParameterTable) -> optax.GradientTran
     return optax.stateless(lambda updates, params: jax.tree.map(scaled, entries(parameters, updates), updates, params))
 
 
-def stable_adamw(config: OptimizerConfig, parameters: ParameterTable) -> optax.GradientTransformation:
+def stable_adamw(config: OptimizerConfig, parameters: ParameterTable) -> Holding:
     """Return AdamW with the update clipping of Adafactor; a stacked parameter holds one array per layer.
 
     After a sudden change the second moments are too small for the gradients, and an unclipped step would be too long.
     """
-    adam = optax.scale_by_adam(config.beta1, config.beta2, config.epsilon)
+    adam = scale_by_adam(config.beta1, config.beta2, config.epsilon)
     decay = optax.add_decayed_weights(config.weight_decay, mask=lambda tree: included(parameters, tree))
 
     def surprise(entry: Parameter, gradient: jax.Array, second: jax.Array) -> jax.Array:
@@ -113,12 +137,12 @@ def stable_adamw(config: OptimizerConfig, parameters: ParameterTable) -> optax.G
         square = jnp.square(gradient) / jnp.maximum(second, config.epsilon**2)
         return jnp.maximum(jnp.sqrt(jnp.mean(square, axes, keepdims=True)), 1.0)
 
-    def update(updates: Any, state: Any, params: Any = None):
-        directions, state = adam.update(updates, state)
+    def update(updates: Any, state: Any, params: Any = None, **given: Any):
+        directions, state = adam.update(updates, state, **given)
         directions, _ = decay.update(directions, decay.init(updates), params)
         moments = typing.cast(optax.ScaleByAdamState, state)
         seconds = optax.tree.bias_correction(moments.nu, config.beta2, moments.count)
         ratios = jax.tree.map(surprise, entries(parameters, updates), updates, seconds)
         return jax.tree.map(jnp.divide, directions, ratios), state
 
-    return optax.GradientTransformation(adam.init, update)
+    return Holding(adam.init, update)

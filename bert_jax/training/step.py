@@ -13,6 +13,7 @@ from bert_jax.devices import sharding
 from bert_jax.objectives.means import training_metrics
 from bert_jax.objectives.objective import Batch, Objective
 from bert_jax.optim.averaging import moved
+from bert_jax.optim.holding import Holding, held, holding
 from bert_jax.optim.optimizers import clip_by_global_norm
 from bert_jax.training import useful_work
 from bert_jax.training.batch_gradients import batch_gradients
@@ -91,11 +92,9 @@ def make_shared_train_step(
     return _compiled(train_step, mesh, shardings, frozen, arguments=3 if by_epoch else 2)
 
 
-def _in_epoch(optimizer: optax.GradientTransformation, epoch: jax.Array) -> optax.GradientTransformation:
+def _in_epoch(optimizer: optax.GradientTransformation, epoch: jax.Array) -> Holding:
     """Return the optimizer as it is in one epoch."""
-    return optax.GradientTransformation(
-        optimizer.init, functools.partial(optax.with_extra_args_support(optimizer).update, epoch=epoch)
-    )
+    return Holding(optimizer.init, functools.partial(holding(optimizer).update, epoch=epoch))
 
 
 def _compiled(
@@ -176,12 +175,9 @@ def updated(
     A loss or gradient that is not finite leaves parameters and optimizer state as they were (skipped = 1).
     """
     gradients, norm = clip_by_global_norm(gradients, clip_norm)
-    updates, optimizer_state = optimizer.update(gradients, state.optimizer_state, state.params)
-    params = jax.tree.map(lambda p, u: p - rate * u, state.params, updates)
-    optimizer_state = moved(optimizer_state, params, state.step)
     finite = jnp.isfinite(loss) & jnp.isfinite(norm)
-    params, optimizer_state = jax.tree.map(
-        lambda new, old: jnp.where(finite, new, old), (params, optimizer_state), (state.params, state.optimizer_state)
-    )
+    updates, optimizer_state = holding(optimizer).update(gradients, state.optimizer_state, state.params, finite=finite)
+    params = held(finite, jax.tree.map(lambda p, u: p - rate * u, state.params, updates), state.params)
+    optimizer_state = moved(optimizer_state, params, state.step, finite)
     metrics = {"learning_rate": rate, "grad_norm": norm, "skipped": 1.0 - finite.astype(jnp.float32)}
     return TrainState(step=state.step + 1, params=params, optimizer_state=optimizer_state), metrics

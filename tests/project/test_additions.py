@@ -148,10 +148,10 @@ EDITS = {  # row of the table → file → what is replaced there, and by what; 
         ],
         "optim/optimizers.py": [
             (
-                "    else:\n        moments = optax.scale_by_adam(",
+                "    else:\n        moments = scale_by_adam(",
                 '    elif config.name == "lion":\n'
                 "        moments = optax.scale_by_lion(config.beta1, config.beta2)\n"
-                "    else:\n        moments = optax.scale_by_adam(",
+                "    else:\n        moments = scale_by_adam(",
             )
         ],
     },
