@@ -14,6 +14,7 @@ from bert_jax.devices.compilation_cache import use_compilation_cache
 from bert_jax.devices.hardware import hardware
 from bert_jax.devices.software import commit, versions
 from bert_jax.errors import UserError
+from bert_jax.models.architecture import attention_in_jax
 from bert_jax.models.kernels.choice import Shape, attention_kernel, attention_path, check_attention
 from bert_jax.models.kernels.contract import AttentionMask
 
@@ -30,7 +31,7 @@ def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any
     batch, length, heads, size = job["shape"]
     window = job["window"]
     shape = Shape(batch=batch, length=length, heads=heads, size=size, rate=rate, dtype=dtype, window=window)
-    kernel, random = attention_kernel(compute), np.random.default_rng(0)
+    kernel, random = attention_kernel(compute, attention_in_jax(compute)), np.random.default_rng(0)
     query, key, value = (jnp.asarray(random.standard_normal(job["shape"]), dtype) for _ in range(3))
     text = length - round(length * job["padding"])
     padding = jnp.broadcast_to((jnp.arange(length) < text).astype(jnp.int32), (batch, length))

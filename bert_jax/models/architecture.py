@@ -18,7 +18,7 @@ from bert_jax.models.bert_parameters import encoder_parameters
 from bert_jax.models.blocks import Block
 from bert_jax.models.embeddings import Embeddings
 from bert_jax.models.feed_forward import FeedForward, GatedFeedForward
-from bert_jax.models.kernels import xla
+from bert_jax.models.kernels import head_products, xla
 from bert_jax.models.kernels.choice import attention_kernel
 from bert_jax.models.kernels.contract import AttentionKernel, AttentionMask
 from bert_jax.models.layer_loop import scans
@@ -83,6 +83,7 @@ def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architectu
         block=_block(config, in_form(jax.nn.silu) if config.feed_forward == "swiglu" else activation),
         num_layers=config.num_layers,
         attend=_attend(config, compute),
+        attend_some=attention_in_jax(compute),
         scan=scans(config, compute),
         remat="none" if compute.remat == "auto" else compute.remat,
         layer_settings=_layer_settings(config),
@@ -130,7 +131,7 @@ def _attend(config: ModelConfig, compute: ComputeConfig) -> AttentionKernel:
             "compute.attention=auto"
         )
     if config.disentangled.terms == "none" and not config.is_xlnet:
-        return attention_kernel(compute)
+        return attention_kernel(compute, attention_in_jax(compute))
     if compute.attention not in ("auto", "xla"):
         kind = f"positions={config.positions}" if config.is_xlnet else f"disentangled.terms={config.disentangled.terms}"
         raise UserError(
@@ -138,6 +139,13 @@ def _attend(config: ModelConfig, compute: ComputeConfig) -> AttentionKernel:
             "depends on "
             "queries and keys; set compute.attention=auto"
         )
+    return attention_in_jax(compute)
+
+
+def attention_in_jax(compute: ComputeConfig) -> AttentionKernel:
+    """Return `kernels.xla.attention`, with products in the form of all others where that is faster."""
+    if _form_of_products(compute) == "cpu" and computation_dtype(compute) == jnp.bfloat16:
+        return functools.partial(xla.attention, products=head_products.CPU)
     return xla.attention
 
 

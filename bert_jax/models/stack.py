@@ -37,6 +37,8 @@ class Stack:
     """The attention kernel of every layer."""
     scan: bool
     """True: one scan over the layers, which compiles fast; False: unrolled, which runs faster. The values are equal."""
+    attend_some: AttentionKernel = xla.attention
+    """That of a last layer that is computed where it is read: `kernels.xla.attention`, in the form of its products."""
     remat: Remat = "none"
     """What the backward pass computes again (ComputeConfig.remat)."""
     sharing: tuple[int, ...] | None = None
@@ -146,7 +148,7 @@ def run_stack(
         arguments = {**inputs, **stack.settings(number)}
         if read is not None and number == stack.num_layers - 1:
             seen, queries = dataclasses.replace(mask, queries=read), gather_positions(x, read)
-            return block(x, seen, key, xla.attention, collect, queries=queries, **arguments)[0], None
+            return block(x, seen, key, stack.attend_some, collect, queries=queries, **arguments)[0], None
         x, weights = block(x, mask, key, stack.attend, collect, **arguments)
         return x, (x, weights) if collect else None
 

@@ -26,7 +26,8 @@ def kernel(**compute):
 
 
 def test_the_architecture_takes_the_kernel_that_is_asked_for_and_here_the_plain_one():
-    assert kernel() is choice.automatic and kernel(attention="xla") is xla.attention
+    assert kernel().func is choice.automatic and kernel().keywords == {"in_jax": xla.attention}
+    assert kernel(attention="xla") is xla.attention
     assert kernel(attention="pallas") is pallas.attention and kernel(attention="cudnn") is cudnn.attention
 
 

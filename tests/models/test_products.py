@@ -13,6 +13,7 @@ from bert_jax.config import ComputeConfig, Config, MeshConfig
 from bert_jax.devices import sharding
 from bert_jax.models.architecture import ACTIVATIONS
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.kernels import head_products, xla
 from bert_jax.models.layers import in_float32, plain_bias, product_bias
 from bert_jax.models.norms import fused_layer_norm, plain_layer_norm
 from bert_jax.models.products import cpu_product, plain_product, tpu_product
@@ -207,6 +208,9 @@ def test_auto_is_the_form_of_the_device_and_that_of_cpus_on_a_single_one_only(mo
     assert chosen().product is cpu_product
     assert chosen(dtype="float32").add_bias is plain_bias and chosen(dtype="bfloat16").add_bias is product_bias
     assert chosen(products="plain").product is plain_product
+    assert chosen(dtype="float32").stack.attend_some is xla.attention
+    assert chosen(dtype="bfloat16").stack.attend_some.keywords == {"products": head_products.CPU}
+    assert chosen(dtype="bfloat16", products="plain").stack.attend_some is xla.attention
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert chosen().product is plain_product and chosen().add_bias is plain_bias
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")

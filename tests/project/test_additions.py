@@ -138,7 +138,7 @@ EDITS = {  # row of the table → file → what is replaced there, and by what; 
         ],
         "models/architecture.py": [
             ("kernels.choice import attention_kernel\n", "kernels import rows\n"),
-            ("return attention_kernel(compute)", "return rows.attention"),
+            ("return attention_kernel(compute, attention_in_jax(compute))", "return rows.attention"),
         ],
     },
     "an optimizer": {

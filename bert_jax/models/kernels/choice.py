@@ -1,6 +1,7 @@
 """Which attention kernel computes what: decided here alone, by platform, options and shape."""
 
 import dataclasses
+import functools
 from types import ModuleType
 
 import jax
@@ -37,11 +38,17 @@ class Shape:
     """Whether scores have a bias that depends on queries and keys, which `xla` alone is given."""
 
 
-def attention_kernel(compute: ComputeConfig) -> AttentionKernel:
-    """Return the kernel that the options choose; where it has an obstacle it calls `kernels.xla.attention` itself."""
+def attention_kernel(compute: ComputeConfig, in_jax: AttentionKernel = xla.attention) -> AttentionKernel:
+    """Return the kernel that the options choose; where it has an obstacle it calls `kernels.xla.attention` itself.
+
+    Args:
+      compute: the options.
+      in_jax: `kernels.xla.attention`, in the form of products that the platform computes fastest.
+    """
     if compute.attention == "pallas":
         return _pallas().attention
-    return {"auto": automatic, "xla": xla.attention, "cudnn": cudnn.attention}[compute.attention]
+    chosen = {"auto": functools.partial(automatic, in_jax=in_jax), "xla": in_jax, "cudnn": cudnn.attention}
+    return chosen[compute.attention]
 
 
 def automatic(
@@ -52,12 +59,14 @@ def automatic(
     dropout_key: jax.Array | None = None,
     rate: float = 0.0,
     collect: bool = False,
+    *,
+    in_jax: AttentionKernel = xla.attention,
 ) -> tuple[jax.Array, jax.Array | None]:
     """See `AttentionKernel`; computed block by block in a window far shorter than the row, else by what is `_best`."""
     if not collect and _by_blocks(_platform(), mask, query.shape[1]):
         return windowed.attention(query, key, value, mask, dropout_key, rate), None
     fused = _best(_platform(), query.shape[1]) == "pallas" and not mask.global_tokens
-    attend = _pallas().attention if fused else xla.attention
+    attend = _pallas().attention if fused else in_jax
     return attend(query, key, value, mask, dropout_key, rate, collect)
 
 
