@@ -5,8 +5,10 @@
 PYTHON has torch installed; without --peer only ours is measured. Every product [tokens, 4·hidden] · [4·hidden, hidden]
 is shown in its three forms: that of the forward pass (nn), of the gradient of its input (nt) and of its kernel (tn);
 bfloat16 operands with a float32 result, as `--compute.products=cpu` asks for, and with a bfloat16 result, as plain
-code does. The other operations are forward and backward together, in float32 unless named otherwise. CPU milliseconds,
-the least of all rounds: on a machine that is shared, the least is the least disturbed.
+code does; those with a float32 result also by the oneDNN that is built into jaxlib, where that computes them. The other
+operations are forward and backward together, in float32 unless named otherwise. "Attention" is what lies between the
+projections, in rows of 128 tokens with heads of 64. CPU milliseconds, the least of all rounds: on a machine that is
+shared, the least is the least disturbed.
 """
 
 import argparse
@@ -26,6 +28,8 @@ def ours(tokens: int, hidden: int) -> dict:
     import jax.numpy as jnp
     from jax import lax
 
+    from bert_jax.models.kernels import head_products, xla
+    from bert_jax.models.kernels.contract import AttentionMask
     from bert_jax.models.layers import dropout, gelu_erf, gelu_tanh, in_float32
     from bert_jax.models.products import cpu_product
 
@@ -41,6 +45,24 @@ def ours(tokens: int, hidden: int) -> dict:
         result = jax.eval_shape(function, *arrays)
         cotangent = normal(*result.shape).astype(result.dtype)
         return compiled(lambda g, *given: jax.vjp(function, *given)[1](g), cotangent, *arrays)
+
+    def by_onednn(a, b, form):
+        """jaxlib has no public name for this call. A program with it cannot be kept in the compilation cache."""
+        config = {"transpose_a": form == "tn", "transpose_b": form == "nt"}
+        result = jax.eval_shape(lambda a, b: (a.T if form == "tn" else a) @ (b.T if form == "nt" else b), a, b)
+        call = jax.ffi.ffi_call(
+            "__onednn$matmul",
+            jax.ShapeDtypeStruct(result.shape, jnp.float32),
+            custom_call_api_version=2,
+            legacy_backend_config=json.dumps({"onednn_matmul_config": config}),
+        )
+        return compiled(call, a, b)
+
+    def attention(products, dtype):
+        """As in a step: with padding, and dropout on the probabilities."""
+        shape, mask = (tokens // 128, 128, heads, 64), AttentionMask(padding=jnp.ones((tokens // 128, 128)))
+        kernel = lambda q, k, v: xla.attention(q, k, v, mask, jax.random.key(2), 0.1, products=products)[0]
+        return with_gradient(kernel, *(normal(*shape).astype(dtype) for _ in range(3)))
 
     def updates(size, held_first):
         """The state is donated, as in a step: the update is made in place, or not at all if `finite` is false."""
@@ -75,6 +97,11 @@ def ours(tokens: int, hidden: int) -> dict:
                     a, b, (((axes[0],), (axes[1],)), ((), ())), preferred_element_type=result
                 )
                 found[f"product {form}, {name} to {to}"] = compiled(dot, a, b)
+                if to == "float32":
+                    try:
+                        found[f"product {form}, {name} to {to}, by jaxlib's oneDNN"] = by_onednn(a, b, form)
+                    except jax.errors.JaxRuntimeError as error:
+                        print(f"jaxlib's oneDNN, {form}: {error}", file=sys.stderr)
         kernel = w.astype(jnp.float32)
         found[f"product tn, {name} to float32, as products=cpu"] = compiled(
             lambda x, g, w=kernel: jax.vjp(lambda w: cpu_product(x, w, 1), w)[1](g)[0], x, g
@@ -87,6 +114,11 @@ def ours(tokens: int, hidden: int) -> dict:
         "GELU (tanh), bfloat16": with_gradient(gelu_tanh, narrow),
         "GELU (tanh), bfloat16, as products=cpu": with_gradient(in_float32(gelu_tanh), narrow),
         "dropout": with_gradient(lambda x: dropout(x, 0.1, key), normal(tokens, wide)),
+        **{
+            f"attention, {jnp.dtype(dtype).name}{form}": attention(products, dtype)
+            for dtype in (jnp.float32, jnp.bfloat16)
+            for form, products in (("", head_products.PLAIN), (", matrix by matrix", head_products.CPU))
+        },
         "AdamW": updates((wide, 8 * hidden), held_first=False),
         "AdamW, moments chosen before they are read": updates((wide, 8 * hidden), held_first=True),
     }
@@ -109,6 +141,11 @@ def theirs(tokens: int, hidden: int) -> dict:
         cotangent = torch.randn_like(function(*arrays))
         return lambda: torch.autograd.grad(function(*arrays), arrays, cotangent)
 
+    def attention(dtype):
+        shape, padding = (tokens // 128, hidden // 64, 128, 64), torch.ones(tokens // 128, 1, 1, 128, dtype=torch.bool)
+        kernel = lambda *given: functional.scaled_dot_product_attention(*given, attn_mask=padding, dropout_p=0.1)
+        return with_gradient(kernel, shape, shape, shape, dtype=dtype)
+
     parameter = torch.nn.Parameter(torch.randn(wide, 8 * hidden))
     parameter.grad = torch.randn_like(parameter)
     functional = torch.nn.functional
@@ -122,6 +159,8 @@ def theirs(tokens: int, hidden: int) -> dict:
             lambda x: functional.gelu(x, approximate="tanh"), (tokens, wide), dtype=torch.bfloat16
         ),
         "dropout": with_gradient(lambda x: functional.dropout(x, 0.1, True), (tokens, wide)),
+        "attention, float32": attention(torch.float32),
+        "attention, bfloat16": attention(torch.bfloat16),
         "AdamW": torch.optim.AdamW([parameter], lr=1e-4, fused=True).step,
     }
 

@@ -34,8 +34,8 @@ class PackedBatches:
     """The numbers of the sequences in each batch, and the batch, in rows of several sequences, the longest rows first.
 
     A row has the length of a rung that the longest of its sequences needs, or that of the one of WIDTHS which needs the
-    fewest positions. The numbers are in the order of `text_places`. A batch has as many rows as hold `batch_size`
-    sequences on average, rounded up to a power of two but never to more than `batch_size`.
+    fewest positions. The numbers are in the order of `text_places`. A batch has `batch_size` rows or, of fewer rows of
+    a length, the next power of two.
     """
 
     def __init__(self, features: Features, batch_size: int):
@@ -61,9 +61,7 @@ class PackedBatches:
     def _cut(self, width: int, batch_size: int) -> list[tuple[int, int, tuple[int, int]]]:
         """Return the first row of each batch of rows of this width, the row after its last, and the batch's shape."""
         rows = np.flatnonzero(self._widths == width)
-        texts = int(np.count_nonzero(self._widths[self._row] == width))
-        wanted = min(-(-batch_size * len(rows) // texts), len(rows))
-        size = min(1 << (wanted - 1).bit_length(), batch_size)
+        size = min(1 << (len(rows) - 1).bit_length(), batch_size)
         begins = range(int(rows[0]), int(rows[-1]) + 1, size)
         return [(begin, min(begin + size, int(rows[-1]) + 1), (size, width)) for begin in begins]
 
