@@ -34,7 +34,7 @@ def ours(tokens: int, hidden: int) -> dict:
     from bert_jax.models.products import cpu_product
 
     wide, heads = 4 * hidden, hidden // 64
-    keys = iter(jax.random.split(jax.random.key(0), 40))
+    keys = iter(jax.random.split(jax.random.key(0), 60))
     normal = lambda *shape: jax.random.normal(next(keys), shape, jnp.float32)
 
     def compiled(function, *arrays):

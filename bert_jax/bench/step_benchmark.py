@@ -48,15 +48,21 @@ def run_step(options: StepBenchConfig, words: list[str]) -> None:
     before = load_average()
     with tempfile.TemporaryDirectory() as directory:
         files = BatchFiles(pathlib.Path(directory), options.padding)
-        ours = our_entries(options, files)
-        with started([entry.contestant for entry in ours]) as waiting:
-            peers = peer_entries(options, files, waiting[0].facts) if peer else []
-            with started([entry.contestant for entry in peers]) as further:
-                waiting += further
-                turns = take_turns(waiting, options.rounds, options.turn_seconds)
-        entries = [*ours, *peers]
+        starts = [_one_start(options, files) for _ in range(options.starts)]
+    entries, waiting, _ = starts[-1]
+    turns = [[turn for part in parts for turn in part] for parts in zip(*(taken for *_, taken in starts), strict=True)]
     values = recorded("step", words, (before, load_average()), peer=peer)
     show(report(options, entries, waiting, turns, values), options.output)
+
+
+def _one_start(options: StepBenchConfig, files: "BatchFiles") -> tuple[list[Entry], list[Waiting], list[list[Turn]]]:
+    """Start all contestants, and return them and their turns."""
+    ours = our_entries(options, files)
+    with started([entry.contestant for entry in ours]) as waiting:
+        peers = peer_entries(options, files, waiting[0].facts) if options.peer == "torch" else []
+        with started([entry.contestant for entry in peers]) as further:
+            waiting += further
+            return [*ours, *peers], waiting, take_turns(waiting, options.rounds, options.turn_seconds)
 
 
 def check_possible(options: StepBenchConfig, words: list[str]) -> None:
@@ -68,6 +74,8 @@ def check_possible(options: StepBenchConfig, words: list[str]) -> None:
             )
         if options.peer != "none":
             raise UserError(f"peer={options.peer} is measured on CPU and GPU; on a TPU leave it out, or --platform=cpu")
+    if options.starts < 1:
+        raise UserError(f"starts={options.starts} must be at least 1")
     if not 0 <= options.padding < 1:
         raise UserError(f"padding={options.padding} must be at least 0 and less than 1")
     if not options.data.path and any("packing=on" in word for word in (*words, *options.variant)):
@@ -207,7 +215,7 @@ def report(
         ),
         [_row_of(entry) for entry in found],
         [
-            f"Medians of {options.rounds} rounds with quartiles; a ratio is the median of those of neighbouring turns.",
+            f"Medians of {len(turns[0])} rounds with quartiles; a ratio is the median of those of neighbouring turns.",
             f"Ours: attention by {facts['attention']}; remat: {facts['remat']}; "
             + ("several texts in a row." if facts["packed"] else "one text or pair in a row."),
         ],

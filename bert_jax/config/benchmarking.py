@@ -71,6 +71,9 @@ class StepBenchConfig(PhaseTurnsConfig):
     --data.path=STORE it comes from a token store. Only one phase is measured, so its options need no prefix.
     """
 
+    starts: int = 1
+    """Number of times that every contestant is started, each time for `rounds` rounds. Processes of the same program
+    differ by a few percent, probably by the memory that they get, so compare small changes over several starts."""
     padding: float = 0.0625
     """Share of each sequence of a synthetic batch that is padding. With --data.path the padding is that of the
     store."""

@@ -38,6 +38,7 @@ def compiled_quickly(monkeypatch):
 def test_a_variant_takes_turns_and_the_record_says_where(tiny_config, tmp_path, capsys):
     output, variant = tmp_path / "step.json", "model.num_layers=2 NOTHING=1"
     options = ("--phase=1", "--batch_size=8", "--padding=0.25", f"--variant={variant}", f"--output={output}")
+    options = (*options, "--starts=2")
     words = ("step", tiny_config, *QUICK, *options)  # the options of the second phase need no prefix
     assert bench(*words) == 0
     found = json.loads(output.read_text())
@@ -46,11 +47,11 @@ def test_a_variant_takes_turns_and_the_record_says_where(tiny_config, tmp_path, 
     assert found["config"]["phases"][0]["sequence_length"] == 32
     assert [one["role"] for one in found["contestants"]] == ["ours", "variant"]
     first, second = found["contestants"]
-    assert second["name"] == variant and len(first["turns"]) == len(second["turns"]) == 2
+    assert second["name"] == variant and len(first["turns"]) == len(second["turns"]) == 4  # two starts
     # A quarter of the rows is padding, so useful tokens are three quarters of all.
     assert found["useful_tokens_per_second"] == pytest.approx(0.75 * found["tokens_per_second"])
     wall = sorted(turn["wall"] / turn["units"] for turn in first["turns"])
-    assert found["tokens_per_second"] == pytest.approx(8 * 32 / (sum(wall) / 2))
+    assert found["tokens_per_second"] == pytest.approx(8 * 32 / ((wall[1] + wall[2]) / 2))
     assert first["ratio"]["wall"]["median"] == first["ratio"]["cpu"]["median"] == 1
     assert first["predictions_per_step"] == 8 * 5  # 15 % of 32 positions, rounded up
     # Random weights find every word equally likely, and both orders of a pair.
@@ -78,6 +79,7 @@ REFUSED = {
     "phase=2": ("--phase=2",),
     "phase=last must be": ("--phase=last",),
     "rounds=0": ("--rounds=0",),
+    "starts=0": ("--starts=0",),
     "turn_seconds=-1": ("--turn_seconds=-1.0",),
     "padding=1.0": ("--padding=1",),
     "give both": ("--peer=torch",),
