@@ -81,11 +81,11 @@ def test_elsewhere_there_is_nothing_and_on_a_terminal_a_bar(capsys, monkeypatch,
 
 
 def test_a_long_call_of_a_model_shows_its_progress(notebook, capsys):
-    loaded(stored_model(config=dataclasses.replace(CONFIG, num_layers=1))).embed(["the cat"] * 110, batch_size=2)
+    loaded(stored_model(config=dataclasses.replace(CONFIG, num_layers=1))).embed(["the cat"] * 220, batch_size=2)
     written = lines(capsys)
     assert "batches of texts" in written[0] and "0/11" in written[0] and "11/11" in written[-1]
     loaded(stored_model(config=dataclasses.replace(CONFIG, num_layers=1))).embed(
-        ["the cat"] * 110, batch_size=2, progress=False
+        ["the cat"] * 220, batch_size=2, progress=False
     )
     assert capsys.readouterr().err == ""
 
