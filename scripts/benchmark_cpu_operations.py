@@ -12,7 +12,6 @@ shared, the least is the least disturbed.
 """
 
 import argparse
-import functools
 import json
 import platform
 import subprocess
@@ -24,73 +23,21 @@ ROUND_SECONDS = 0.2
 
 def ours(tokens: int, hidden: int) -> dict:
     """Return functions without arguments that each compute one operation to its end."""
+    return our_products(tokens, hidden) | our_other_operations(tokens, hidden) | our_updates((4 * hidden, 8 * hidden))
+
+
+def our_products(tokens: int, hidden: int) -> dict:
     import jax
     import jax.numpy as jnp
     from jax import lax
 
-    from bert_jax.models.kernels import head_products, xla
-    from bert_jax.models.kernels.contract import AttentionMask
-    from bert_jax.models.layers import dropout, gelu_erf, gelu_tanh, in_float32
     from bert_jax.models.products import cpu_product
-
-    wide, heads = 4 * hidden, hidden // 64
-    keys = iter(jax.random.split(jax.random.key(0), 60))
-    normal = lambda *shape: jax.random.normal(next(keys), shape, jnp.float32)
-
-    def compiled(function, *arrays):
-        program = jax.jit(function).lower(*arrays).compile()
-        return lambda: jax.block_until_ready(program(*arrays))
-
-    def with_gradient(function, *arrays):
-        result = jax.eval_shape(function, *arrays)
-        cotangent = normal(*result.shape).astype(result.dtype)
-        return compiled(lambda g, *given: jax.vjp(function, *given)[1](g), cotangent, *arrays)
-
-    def by_onednn(a, b, form):
-        """jaxlib has no public name for this call. A program with it cannot be kept in the compilation cache."""
-        config = {"transpose_a": form == "tn", "transpose_b": form == "nt"}
-        result = jax.eval_shape(lambda a, b: (a.T if form == "tn" else a) @ (b.T if form == "nt" else b), a, b)
-        call = jax.ffi.ffi_call(
-            "__onednn$matmul",
-            jax.ShapeDtypeStruct(result.shape, jnp.float32),
-            custom_call_api_version=2,
-            legacy_backend_config=json.dumps({"onednn_matmul_config": config}),
-        )
-        return compiled(call, a, b)
-
-    def attention(products, dtype):
-        """As in a step: with padding, and dropout on the probabilities."""
-        shape, mask = (tokens // 128, 128, heads, 64), AttentionMask(padding=jnp.ones((tokens // 128, 128)))
-        kernel = lambda q, k, v: xla.attention(q, k, v, mask, jax.random.key(2), 0.1, products=products)[0]
-        return with_gradient(kernel, *(normal(*shape).astype(dtype) for _ in range(3)))
-
-    def updates(size, held_first):
-        """The state is donated, as in a step: the update is made in place, or not at all if `finite` is false."""
-        program = jax.jit(functools.partial(adamw, held_first=held_first), donate_argnums=(0, 2, 3))
-        state, gradient = [normal(*size), jnp.abs(normal(*size)), jnp.abs(normal(*size))], normal(*size)
-        finite = jnp.ones((), bool)
-
-        def update():
-            state[:] = jax.block_until_ready(program(state[0], gradient, *state[1:], finite))
-
-        return update
-
-    def norm(x, scale, bias):
-        centred = x - x.mean(-1, keepdims=True)
-        return centred * lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + 1e-12) * scale + bias
-
-    def adamw(p, g, m, v, finite, held_first):
-        """As in a step, the state stays as it was where a gradient is not finite: chosen last, or before it is read."""
-        held = lambda new, old: jnp.where(finite, new, old)
-        moments = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
-        first, second = (held(moments[0], m), held(moments[1], v)) if held_first else moments
-        direction = (first / 0.5) / (jnp.sqrt(second / 0.3) + 1e-6)
-        updated = held(p - 1e-4 * (direction + 0.01 * p), p)
-        return (updated, first, second) if held_first else (updated, held(first, m), held(second, v))
 
     found = {}
     for dtype, name in ((jnp.float32, "float32"), (jnp.bfloat16, "bfloat16")):
-        x, w, g = (normal(*shape).astype(dtype) for shape in ((tokens, wide), (wide, hidden), (tokens, hidden)))
+        x, w, g = (
+            array.astype(dtype) for array in normal((tokens, 4 * hidden), (4 * hidden, hidden), (tokens, hidden))
+        )
         for result, to in ((jnp.float32, "float32"), (dtype, name)) if name == "bfloat16" else ((dtype, name),):
             for form, a, b, axes in (("nn", x, w, (1, 0)), ("nt", g, w, (1, 1)), ("tn", x, g, (0, 0))):
                 dot = lambda a, b, axes=axes, result=result: lax.dot_general(
@@ -99,30 +46,113 @@ def ours(tokens: int, hidden: int) -> dict:
                 found[f"product {form}, {name} to {to}"] = compiled(dot, a, b)
                 if to == "float32":
                     try:
-                        found[f"product {form}, {name} to {to}, by jaxlib's oneDNN"] = by_onednn(a, b, form)
+                        call = compiled(by_onednn(jax.eval_shape(dot, a, b), form), a, b)
+                        found[f"product {form}, {name} to {to}, by jaxlib's oneDNN"] = call
                     except jax.errors.JaxRuntimeError as error:
                         print(f"jaxlib's oneDNN, {form}: {error}", file=sys.stderr)
         kernel = w.astype(jnp.float32)
         found[f"product tn, {name} to float32, as products=cpu"] = compiled(
             lambda x, g, w=kernel: jax.vjp(lambda w: cpu_product(x, w, 1), w)[1](g)[0], x, g
         )
-    key, narrow = jax.random.key(1), normal(tokens, wide).astype(jnp.bfloat16)
-    found |= {
-        "softmax": with_gradient(lambda s: jax.nn.softmax(s, -1), normal(tokens * heads, 128)),
-        "layer norm": with_gradient(norm, normal(tokens, hidden), normal(hidden), normal(hidden)),
-        "GELU (erf)": with_gradient(gelu_erf, normal(tokens, wide)),
+    return found
+
+
+def by_onednn(result, form: str):
+    """Return a product by jaxlib's oneDNN, which has no public name; programs with it cannot be cached on disk."""
+    import jax
+
+    config = {"transpose_a": form == "tn", "transpose_b": form == "nt"}
+    return jax.ffi.ffi_call(
+        "__onednn$matmul",
+        result,
+        custom_call_api_version=2,
+        legacy_backend_config=json.dumps({"onednn_matmul_config": config}),
+    )
+
+
+def our_other_operations(tokens: int, hidden: int) -> dict:
+    import jax
+    import jax.numpy as jnp
+    from jax import lax
+
+    from bert_jax.models.kernels import head_products, xla
+    from bert_jax.models.kernels.contract import AttentionMask
+    from bert_jax.models.layers import dropout, gelu_erf, gelu_tanh, in_float32
+
+    def norm(x, scale, bias):
+        centred = x - x.mean(-1, keepdims=True)
+        return centred * lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + 1e-12) * scale + bias
+
+    heads, key = hidden // 64, jax.random.key(1)
+    wide, scores, rows, scale, bias, *heads_of = normal(
+        *((tokens, 4 * hidden), (tokens * heads, 128), (tokens, hidden), (hidden,), (hidden,)),
+        *[(tokens // 128, 128, heads, 64)] * 3,
+    )
+    narrow, mask = wide.astype(jnp.bfloat16), AttentionMask(padding=jnp.ones((tokens // 128, 128)))
+    attention = lambda products: lambda q, k, v: xla.attention(q, k, v, mask, key, 0.1, products=products)[0]
+    return {
+        "softmax": with_gradient(lambda s: jax.nn.softmax(s, -1), scores),
+        "layer norm": with_gradient(norm, rows, scale, bias),
+        "GELU (erf)": with_gradient(gelu_erf, wide),
         "GELU (tanh), bfloat16": with_gradient(gelu_tanh, narrow),
         "GELU (tanh), bfloat16, as products=cpu": with_gradient(in_float32(gelu_tanh), narrow),
-        "dropout": with_gradient(lambda x: dropout(x, 0.1, key), normal(tokens, wide)),
+        "dropout": with_gradient(lambda x: dropout(x, 0.1, key), wide),
         **{
-            f"attention, {jnp.dtype(dtype).name}{form}": attention(products, dtype)
-            for dtype in (jnp.float32, jnp.bfloat16)
+            f"attention, {dtype}{form}": with_gradient(attention(products), *(x.astype(dtype) for x in heads_of))
+            for dtype in ("float32", "bfloat16")
             for form, products in (("", head_products.PLAIN), (", matrix by matrix", head_products.CPU))
         },
-        "AdamW": updates((wide, 8 * hidden), held_first=False),
-        "AdamW, moments chosen before they are read": updates((wide, 8 * hidden), held_first=True),
     }
-    return found
+
+
+def our_updates(size: tuple[int, int]) -> dict:
+    """Return updates by AdamW of one array, whose state is donated and held where a gradient is not finite."""
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    from bert_jax.optim.holding import held, holding
+    from bert_jax.optim.optimizers import scale_by_adam
+
+    def update_by(adam):
+        def step(params, state, gradient, finite):
+            updates, state = adam.update(gradient, state, params, finite=finite)
+            return held(finite, params - 1e-4 * (updates + 0.01 * params), params), state
+
+        program, (params, gradient) = jax.jit(step, donate_argnums=(0, 1)), normal(size, size)
+        kept, finite = [params, adam.init(params)], jnp.ones((), bool)
+
+        def update():
+            kept[:] = jax.block_until_ready(program(*kept, gradient, finite))
+
+        return update
+
+    return {
+        "AdamW": update_by(holding(optax.scale_by_adam(0.9, 0.999, 1e-6))),
+        "AdamW, moments chosen before they are read": update_by(scale_by_adam(0.9, 0.999, 1e-6)),
+    }
+
+
+def normal(*shapes):
+    import jax
+
+    keys = jax.random.split(jax.random.key(0), len(shapes))
+    return [jax.random.normal(key, shape) for key, shape in zip(keys, shapes, strict=True)]
+
+
+def compiled(function, *arrays):
+    import jax
+
+    program = jax.jit(function).lower(*arrays).compile()
+    return lambda: jax.block_until_ready(program(*arrays))
+
+
+def with_gradient(function, *arrays):
+    import jax
+
+    result = jax.eval_shape(function, *arrays)
+    cotangent = normal(result.shape)[0].astype(result.dtype)
+    return compiled(lambda g, *given: jax.vjp(function, *given)[1](g), cotangent, *arrays)
 
 
 def theirs(tokens: int, hidden: int) -> dict:

@@ -39,10 +39,10 @@ class ComputeConfig:
     accelerators sel or, where that does not fit into the memory, full; on CPU none."""
     products: Literal["auto", "plain", "cpu", "tpu"] = "auto"
     """Form of matrix products, sums over rows, norms and the loss over the vocabulary. plain: as the mathematics is
-    written; cpu: what XLA computes fastest on a CPU, with the logits of 4,096 words at a time, and in bfloat16 also in
-    attention by xla and with the sums of tpu; tpu: with the gradients of biases as products, layer norms whose sums do
-    not wait for each other, and kernels as matrices where fsdp splits them. auto: cpu on a single CPU device, tpu on
-    TPUs, else plain. The results are equal up to rounding."""
+    written; cpu: what XLA computes fastest on a CPU, with the logits of a part of the words at a time, and in bfloat16
+    also in attention by xla and with the sums of tpu; tpu: with the gradients of biases as products, layer norms whose
+    sums do not wait for each other, and kernels as matrices where fsdp splits them. auto: cpu on a single CPU device,
+    tpu on TPUs, else plain. The results are equal up to rounding."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -55,7 +55,12 @@ def wide_product_with_rows(a: jax.Array, b: jax.Array) -> jax.Array:
 
 def transposed(x: jax.Array) -> jax.Array:
     """Return the transpose of a matrix, written out row by row instead of read column by column."""
-    return with_layout_constraint(x.T, Layout(major_to_minor=(0, 1)))
+    return written(x.T)
+
+
+def written(x: jax.Array) -> jax.Array:
+    """Return x, whose elements lie in memory in the order of its axes."""
+    return with_layout_constraint(x, Layout(major_to_minor=tuple(range(x.ndim))))
 
 
 def summed_over_rows(a: jax.Array, b: jax.Array) -> jax.Array:

@@ -38,7 +38,7 @@ class Shape:
     """Whether scores have a bias that depends on queries and keys, which `xla` alone is given."""
 
 
-def attention_kernel(compute: ComputeConfig, in_jax: AttentionKernel = xla.attention) -> AttentionKernel:
+def attention_kernel(compute: ComputeConfig, in_jax: AttentionKernel) -> AttentionKernel:
     """Return the kernel that the options choose; where it has an obstacle it calls `kernels.xla.attention` itself.
 
     Args:

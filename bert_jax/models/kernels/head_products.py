@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax.experimental.layout import Layout, with_layout_constraint
+
+from bert_jax.models.products import written
 
 Pair = Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -49,18 +50,13 @@ CPU = HeadProducts(_cpu_scores, _cpu_context)
 
 def _matrices(x: jax.Array) -> jax.Array:
     """Return x [B, L, A, D] as matrices [B · A, L, D], one after the other."""
-    by_head = _written(jnp.swapaxes(x, 1, 2))
+    by_head = written(jnp.swapaxes(x, 1, 2))
     return by_head.reshape(-1, *by_head.shape[2:])
 
 
 def _transposed(x: jax.Array) -> jax.Array:
     """Return the transposes of matrices [N, L, D], written out; without the barrier, the compiler would undo them."""
-    return jax.lax.optimization_barrier(_written(jnp.swapaxes(x, 1, 2)))
-
-
-def _written(x: jax.Array) -> jax.Array:
-    """Return x, whose elements lie in memory in the order of its axes."""
-    return with_layout_constraint(x, Layout(major_to_minor=tuple(range(x.ndim))))
+    return jax.lax.optimization_barrier(written(jnp.swapaxes(x, 1, 2)))
 
 
 def _dot(a: jax.Array, b: jax.Array, axis: int) -> jax.Array:
