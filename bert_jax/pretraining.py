@@ -15,6 +15,7 @@ from bert_jax.data.examples.corpus import Corpus, open_corpus
 from bert_jax.data.examples.pipeline import batches, check_loader
 from bert_jax.devices import hardware, sharding
 from bert_jax.devices.hosts import check_alike, ending_together, from_first
+from bert_jax.devices.memory_shortage import memory_error
 from bert_jax.devices.signals import Stopped, StopSignals
 from bert_jax.devices.transfer import narrowed
 from bert_jax.devices.watchdog import Watchdog
@@ -23,7 +24,7 @@ from bert_jax.formats.stored import StoredModel
 from bert_jax.models.kernels.choice import check_attention
 from bert_jax.objectives.objective_choice import MakeObjective, default_objective
 from bert_jax.optim.averaging import restarted
-from bert_jax.planning.advice import memory_error, phase_advice
+from bert_jax.planning.advice import phase_advice
 from bert_jax.pretrained.initialization import Report, initialize, table_rows
 from bert_jax.pretrained.source import open_source, source_fingerprint
 from bert_jax.pretrained.teacher import open_teacher

@@ -1,53 +1,72 @@
 """`bert-jax bench attention`: the attention kernels that run on this machine, by length, in turns."""
 
 import dataclasses
+import os
 from typing import Any
 
 from bert_jax.bench.bench_record import Report, recorded, show, shown
-from bert_jax.bench.contestants import Contestant, Turn, Waiting, our_program, started, take_turns
-from bert_jax.bench.machine import load_average
+from bert_jax.bench.contestants import Contestant, Turn, Waiting, our_program, peer_program, started, take_turns
+from bert_jax.bench.machine import cores, load_average
 from bert_jax.bench.paired_ratios import ratio, seconds
+from bert_jax.bench.peer_environment import peer_versions
 from bert_jax.config import ComputeConfig
 from bert_jax.config.benchmarking import AttentionBenchConfig
 from bert_jax.config.json_form import to_dict
 from bert_jax.devices.hardware import on_tpu
+from bert_jax.devices.host_process import computing_variables
 from bert_jax.errors import UserError
 
 HEAD_SIZE = 64
+PEER = "torch"
 PRODUCTS = 2 + 5  # of L × L × head size: forward, and backward with the scores computed again
 
 
 def run_attention(options: AttentionBenchConfig, words: list[str]) -> None:
-    """Measure, print and write the result; the kernels at one length are compared with the first.
+    """Measure, print and write the result; the kernels at one length, and the peer, are compared with the first.
 
     Raises:
-      UserError: a kernel does not run on this machine; this is found before its first round.
+      UserError: a kernel or the peer does not run on this machine; this is found before its first round.
     """
+    peer = peer_versions(options.peer_python) if options.peer == "torch" else None
     if len(options.kernels) > 1 and on_tpu():
         raise UserError("a TPU belongs to one process, so kernels cannot take turns; measure each in a run of its own")
     before, found = load_average(), []
     for length in options.lengths:
-        with started(contestants(options, length)) as waiting:
-            turns = take_turns(waiting, options.rounds, options.turn_seconds)
-            found += figures(options, length, waiting, turns)
-    values = recorded("attention", words, (before, load_average()), options=dataclasses.asdict(options))
+        with started(contestants(options, length)) as ours, started(peers(options, length, ours[0])) as theirs:
+            turns = take_turns([*ours, *theirs], options.rounds, options.turn_seconds)
+            found += figures(options, length, [*ours, *theirs], turns)
+    values = recorded("attention", words, (before, load_average()), peer=peer, options=dataclasses.asdict(options))
     show(report(options, found, values), options.output)
 
 
 def contestants(options: AttentionBenchConfig, length: int) -> list[Contestant]:
     """Return one contestant for each kernel at one length."""
-    job = {
+    program, job = our_program("attention_contestant"), work(options, length)
+    return [
+        Contestant(f"{kernel}, {length}", program, job | {"compute": to_dict(ComputeConfig()) | {"attention": kernel}})
+        for kernel in options.kernels
+    ]
+
+
+def peers(options: AttentionBenchConfig, length: int, ours: Waiting) -> list[Contestant]:
+    """Return torch, on the device of ours and with as many threads, if it was asked for."""
+    if options.peer != "torch":
+        return []
+    device = "cuda" if "(gpu)" in ours.facts["device"] else "cpu"
+    job = work(options, length) | {"device": device, "threads": cores()}
+    program = peer_program(options.peer_python, "torch_attention.py")
+    return [Contestant(f"{PEER}, {length}", program, job, computing_variables(os.environ), is_peer=True)]
+
+
+def work(options: AttentionBenchConfig, length: int) -> dict[str, Any]:
+    """Return what every contestant has to compute at one length."""
+    return {
         "shape": [rows(options, length), length, options.heads, HEAD_SIZE],
         "dtype": options.dtype,
         "dropout": options.dropout,
         "padding": options.padding,
         "window": options.window or None,
     }
-    program = our_program("attention_contestant")
-    return [
-        Contestant(f"{kernel}, {length}", program, job | {"compute": to_dict(ComputeConfig()) | {"attention": kernel}})
-        for kernel in options.kernels
-    ]
 
 
 def rows(options: AttentionBenchConfig, length: int) -> int:
@@ -58,14 +77,14 @@ def rows(options: AttentionBenchConfig, length: int) -> int:
 def figures(
     options: AttentionBenchConfig, length: int, waiting: list[Waiting], turns: list[list[Turn]]
 ) -> list[dict[str, Any]]:
-    """Return what was found about each kernel at one length."""
+    """Return what was found about each contestant at one length."""
     found = []
-    for kernel, one, taken in zip(options.kernels, waiting, turns, strict=True):
+    for one, taken in zip(waiting, turns, strict=True):
         wall, cpu = seconds(taken)
         operations = PRODUCTS * 2 * rows(options, length) * options.heads * length**2 * HEAD_SIZE
         found.append(
             {
-                "kernel": kernel,
+                "kernel": one.name.removesuffix(f", {length}"),
                 "path": one.facts["path"],
                 "length": length,
                 "seconds": wall,

@@ -30,4 +30,9 @@ def peer_versions(python: str) -> dict[str, str | bool]:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"])[-1]
         raise UserError(f"peer_python={python} has no torch with transformers ({last:.200}); {remedy}")
-    return json.loads(done.stdout.splitlines()[-1])
+    try:
+        return json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        raise UserError(
+            f"peer_python={python} is no Python: it printed “{done.stdout.strip():.40}”; {remedy}"
+        ) from None

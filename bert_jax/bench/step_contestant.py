@@ -13,11 +13,12 @@ from bert_jax.config.json_form import from_dict
 from bert_jax.devices import sharding
 from bert_jax.devices.compilation_cache import use_compilation_cache
 from bert_jax.devices.hardware import hardware, idle_accelerator
+from bert_jax.devices.memory_shortage import memory_error
 from bert_jax.devices.software import commit, versions
 from bert_jax.errors import UserError
 from bert_jax.models.kernels.choice import check_attention
 from bert_jax.objectives.objective_choice import default_objective
-from bert_jax.planning.advice import memory_error, phase_advice
+from bert_jax.planning.advice import phase_advice
 from bert_jax.training.announcement import attention_of
 from bert_jax.training.learner import Learner
 from bert_jax.training.state import TrainState, create_state

@@ -39,7 +39,7 @@ COMMANDS = {
     "convert": trained_models.convert,
 }
 
-COMPUTING = ("demo", "pretrain", "study", "evaluate", "fill-mask", "finetune", "predict")
+COMPUTING = ("demo", "pretrain", "study", "evaluate", "fill-mask", "analyze", "finetune", "predict")
 """The commands that run a model in their own process."""
 
 

@@ -163,9 +163,10 @@ class LoadBenchConfig(TurnsConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttentionBenchConfig(TurnsConfig):
-    """bench attention [--kernels=xla,cudnn] [--lengths=128,512] [--output=FILE.json]
+    """bench attention [--kernels=xla,cudnn] [--lengths=128,512] [--peer=torch --peer_python=PYTHON]
 
-    Measure attention kernels, forward and backward, by length, in turns. The others are compared with the first.
+    Measure attention kernels, forward and backward, by length, in turns. The others, and the scaled-dot-product
+    attention of torch with --peer=torch, are compared with the first.
     """
 
     kernels: tuple[str, ...] = ("xla",)
@@ -210,8 +211,6 @@ def check_attention_bench(options: AttentionBenchConfig) -> None:
     for name, share in (("dropout", options.dropout), ("padding", options.padding)):
         if not 0 <= share < 1:
             raise UserError(f"{name}={share} must be at least 0 and less than 1")
-    if options.peer != "none":
-        raise UserError(f"peer={options.peer}: kernels are compared with each other only; leave --peer out")
 
 
 def check_turns(options: TurnsConfig) -> None:

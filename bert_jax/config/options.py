@@ -35,8 +35,9 @@ class ComputeConfig:
     What a kernel cannot compute is left to xla, and a run says so."""
     remat: Literal["auto", "none", "sel", "dots", "full"] = "auto"
     """What the backward pass computes again instead of keeping it: nothing (none); attention, norms, activations and
-    dropout, but no product with a kernel (sel); whatever is not such a product (dots); whole layers (full). auto: on
-    accelerators sel or, where that does not fit into the memory, full; on CPU none."""
+    dropout, but no product with a kernel (sel); whatever is not such a product (dots); whole layers (full). auto: the
+    first that fits into the memory of a device, of none, sel and full where layers are unrolled, and of sel and full in
+    a scan; none where the memory is unknown, as on a CPU."""
     products: Literal["auto", "plain", "cpu", "tpu"] = "auto"
     """Form of matrix products, sums over rows, norms and the loss over the vocabulary. plain: as the mathematics is
     written; cpu: what XLA computes fastest on a CPU, with the logits of a part of the words at a time, and in bfloat16

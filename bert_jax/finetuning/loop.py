@@ -243,7 +243,8 @@ def _announce(command: Command, note: str) -> None:
     rows = config.batch_size // config.micro_batches
     path = attention_of(command.stored.model, config.compute, command.programs.mesh, rows, config.options.max_length)
     layout = "shared by several sequences" if config.packing else "of one sequence each"
-    say(f"attention by {path} (rows of up to {config.options.max_length} tokens, {layout})")
+    remat = command.programs.model.compute.remat
+    say(f"attention by {path} (rows of up to {config.options.max_length} tokens, {layout}); remat: {remat}")
     if note:
         say(note)
     layers, epochs = command.stored.model.num_layers, min(run.epochs for run in runs)

@@ -13,6 +13,7 @@ from bert_jax.config.predicting import PredictConfig
 from bert_jax.data.sequences.batching import evaluation_batches, padded, round_up
 from bert_jax.data.sequences.features import Features
 from bert_jax.devices import sharding
+from bert_jax.devices.memory_shortage import memory_advice
 from bert_jax.devices.signals import StopSignals
 from bert_jax.formats.fit import check_fit
 from bert_jax.formats.opening import place
@@ -22,6 +23,8 @@ from bert_jax.objectives.task_head import predictions
 from bert_jax.training.metrics import Rates
 from bert_jax.training.program import Program
 from bert_jax.training.step import make_forward_step
+
+SMALLER = ("a smaller --batch_size (in fine-tuning, --eval_batch_size)",)
 
 
 def predict_logits(
@@ -56,18 +59,19 @@ def predict_logits(
             results[index] = row[: len(features.input_ids[index])] if head.kind in ("span", "tagging") else row
 
     pending: tuple[np.ndarray, jax.Array] | None = None
-    for indices in evaluation_batches(features, batch_size):
-        batch = padded(features, indices, rows)
-        batch = sharding.to_global(mesh, {name: batch[name][mine] for name in inputs}, rows)
-        if signals is not None:
-            signals.check()
-            predict_step.prepare(params, batch, signals=signals, rates=rates)
-        scores = predict_step(params, batch)
-        if pending is not None:  # fetched one batch late, so that the device never waits for Python
+    with memory_advice(f"a batch of {rows} sequences to predict", SMALLER):
+        for indices in evaluation_batches(features, batch_size):
+            batch = padded(features, indices, rows)
+            batch = sharding.to_global(mesh, {name: batch[name][mine] for name in inputs}, rows)
+            if signals is not None:
+                signals.check()
+                predict_step.prepare(params, batch, signals=signals, rates=rates)
+            scores = predict_step(params, batch)
+            if pending is not None:  # fetched one batch late, so that the device never waits for Python
+                collect(*pending)
+            pending = indices, scores
+        if pending is not None:
             collect(*pending)
-        pending = indices, scores
-    if pending is not None:
-        collect(*pending)
     return results
 
 

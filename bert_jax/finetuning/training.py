@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from bert_jax.devices import sharding
+from bert_jax.devices.memory_shortage import memory_error
 from bert_jax.devices.signals import Stopped
 from bert_jax.errors import UserError
 from bert_jax.finetuning.command import Command
@@ -15,7 +16,7 @@ from bert_jax.finetuning.plan import Run, learning_rates
 from bert_jax.finetuning.run_batches import placed_batch
 from bert_jax.finetuning.run_record import run_record
 from bert_jax.finetuning.training_run import TrainingRun, open_run
-from bert_jax.planning.advice import advice, memory_error
+from bert_jax.planning.advice import advice
 from bert_jax.training.pretraining_reporter import due
 from bert_jax.training.replicas import Replicas
 from bert_jax.training.state import TrainState, state_shardings

@@ -3,13 +3,9 @@
 from collections.abc import Mapping
 
 from bert_jax.config import Phase
-from bert_jax.errors import UserError
-from bert_jax.planning.memory import shortage_of
 
 STRONGER = {"none": ("sel", "full"), "sel": ("full",), "dots": ("full",), "full": ()}
 """For each policy of compute.remat, those that keep less."""
-DOES_NOT_FIT = "RESOURCE_EXHAUSTED"
-"""How the messages of compilers and allocators begin when memory runs out."""
 
 
 def advice(*, remat: str, mesh: Mapping[str, int], batch_size: int, micro_batches: int, where: str = "") -> list[str]:
@@ -50,22 +46,3 @@ def phase_advice(phase: Phase, mesh: Mapping[str, int], remat: str) -> list[str]
         micro_batches=phase.micro_batches,
         where=f"phases.{phase.index}.",
     )
-
-
-def memory_error(error: Exception, what: str, remedies: list[str]) -> Exception:
-    """Return a UserError with `remedies` if `error` says that memory has run out, else `error` itself.
-
-    Args:
-      error: from a compilation or a computation.
-      what: does not fit, such as a phase.
-      remedies: what saves memory.
-    """
-    if DOES_NOT_FIT not in str(error):
-        return error
-    shortage = shortage_of(str(error))
-    missing = (
-        f"{shortage.what} needs {shortage.needed / 2**30:.2f} GiB, {shortage.available / 2**30:.2f} GiB are there"
-        if shortage.needed
-        else shortage.what
-    )
-    return UserError(f"{what} does not fit into the memory of a device ({missing}); what helps: {'; '.join(remedies)}")

@@ -17,10 +17,10 @@ import jaxlib
 from bert_jax.config import Config, Phase, resolve_phases
 from bert_jax.config.json_form import from_dict
 from bert_jax.devices import sharding
+from bert_jax.devices.memory_shortage import DOES_NOT_FIT
 from bert_jax.errors import UserError
 from bert_jax.models.kernels.choice import check_attention
 from bert_jax.models.protocol import Model
-from bert_jax.planning.advice import DOES_NOT_FIT
 from bert_jax.planning.program_store import CompiledProgram, load_program, program_key, store_program
 from bert_jax.planning.topology import Topology, find_topology
 from bert_jax.planning.traced_step import described_devices, learner, traced_step

@@ -7,7 +7,6 @@ from typing import Any
 from bert_jax.planning.hlo import shapes_of
 from bert_jax.planning.program_store import CompiledProgram
 
-UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _ALLOCATION = re.compile(r"^allocation \d+: size (\d+),(?: color (\d+),)?.*preallocated-temp")
 _VALUE = re.compile(r"^ value: <\d+ (\S+) @\d+> \(size=(\d+),offset=(\d+)\): (.*)$")
 _RANGE = re.compile(r"^    (\S+?):(\d+)-(\d+)$")
@@ -42,18 +41,6 @@ class Memory:
         return sum(dataclasses.astuple(self))
 
 
-@dataclasses.dataclass(frozen=True)
-class Shortage:
-    """A program that does not fit."""
-
-    needed: int
-    """Bytes that the program needs, as far as the compiler reports them."""
-    available: int
-    """Bytes that are available."""
-    what: str
-    """What the needed bytes are for: HLO temporaries, or the whole program."""
-
-
 def memory_of(program: CompiledProgram, facts: dict[str, Any]) -> Memory:
     """Return the memory by part of a program that fits.
 
@@ -78,23 +65,6 @@ def memory_of(program: CompiledProgram, facts: dict[str, Any]) -> Memory:
         other=said["output"] - said["alias"],
         code=said["generated_code"],
     )
-
-
-def shortage_of(failure: str) -> Shortage:
-    """Return what the compiler's message about a program that does not fit says."""
-    match = re.search(
-        r"memory required for (.*?) \(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)", failure
-    )
-    if match:
-        return Shortage(_bytes(match[2], match[3]), _bytes(match[4], match[5]), match[1])
-    match = re.search(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm", failure)
-    if match:
-        return Shortage(_bytes(match[1], match[2]), _bytes(match[3], match[4]), "the program")
-    return Shortage(0, 0, failure.splitlines()[0][:200])
-
-
-def _bytes(number: str, unit: str) -> int:
-    return int(float(number) * UNITS[unit])
 
 
 def _live_at_peak(program: CompiledProgram) -> list[tuple[int, str]]:

@@ -7,13 +7,14 @@ from typing import Any
 
 from bert_jax.config import Config, Phase, resolve_phases
 from bert_jax.devices.hardware import peak_flops
+from bert_jax.devices.memory_shortage import Shortage, shortage_of
 from bert_jax.models.parameters import FLOAT32
 from bert_jax.models.run_costs import computed_flops, run_activation_bytes
 from bert_jax.planning.collectives import Collective, Needed, collectives_of, needed
 from bert_jax.planning.compilation import compile_phase
 from bert_jax.planning.estimate import StepTime, Throughput, step_time, throughput
 from bert_jax.planning.hlo import parse_program
-from bert_jax.planning.memory import Memory, Shortage, memory_of, shortage_of
+from bert_jax.planning.memory import Memory, memory_of
 from bert_jax.planning.program_store import CompiledProgram
 from bert_jax.planning.roofline import Work, work_of
 from bert_jax.planning.topology import Topology

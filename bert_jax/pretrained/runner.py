@@ -4,6 +4,7 @@ The encoder is compiled separately from what follows: pooling, combinations of l
 milliseconds, so using the states of texts of the same shape in a different way does not compile the model again.
 """
 
+import contextlib
 from typing import Any, Literal
 
 import jax
@@ -15,6 +16,7 @@ from bert_jax.config import HeadConfig
 from bert_jax.config.encoder_heads import Combination, Pooling
 from bert_jax.data.sequences.batching import Batch
 from bert_jax.devices import sharding
+from bert_jax.devices.memory_shortage import memory_advice
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import reads_pooler
@@ -135,8 +137,9 @@ class Compiled:
 
     def __call__(self, batch: Batch, **options: Any) -> Any:
         """Return the result on the devices; rows that only fill the mesh come last (see `host`)."""
-        placed = {name: self.placed(values) for name, values in batch.items()}
-        return self._jitted(self._parameters.current(), placed, **options)
+        with _fitting():
+            placed = {name: self.placed(values) for name, values in batch.items()}
+            return self._jitted(self._parameters.current(), placed, **options)
 
     def placed(self, values: np.ndarray) -> jax.Array:
         """Return `values` on the devices, with copies of the last row, so that they share the rows evenly."""
@@ -151,10 +154,15 @@ def host(batch: Batch, output: Any, copy: bool = True) -> Any:
     Without `copy`, float32 arrays of a CPU are views of those of JAX, which cannot be written to.
     """
     rows = len(batch["input_ids"])
-    whole = jax.device_get(output)
+    with _fitting():  # where an error of a computation in the background arrives
+        whole = jax.device_get(output)
     return jax.tree.map(
         lambda x: x[:rows].astype(np.float32, copy=copy) if jnp.issubdtype(x.dtype, jnp.floating) else x[:rows], whole
     )
+
+
+def _fitting() -> contextlib.AbstractContextManager[None]:
+    return memory_advice("a batch of texts", ["a smaller batch_size", "a smaller max_length"])
 
 
 def of_texts(batch: Batch, output: jax.Array) -> np.ndarray:

@@ -14,6 +14,7 @@ from bert_jax.data.examples.mixture import Mixture
 from bert_jax.devices import hardware, sharding
 from bert_jax.models.architecture import computation_dtype
 from bert_jax.models.kernels.choice import Shape, attention_path
+from bert_jax.models.layer_loop import reads_alone
 from bert_jax.models.parameters import total_size
 from bert_jax.training.learner import Learner
 
@@ -108,18 +109,22 @@ def attention_of(model: ModelConfig, compute: ComputeConfig, mesh: Mesh, rows: i
     shape = Shape(
         batch=rows // sharding.batch_parts(mesh),
         length=length,
-        heads=model.num_heads // mesh.shape["tensor"],
+        heads=model.num_heads,
+        head_parts=mesh.shape["tensor"],
         size=model.head_size,
         rate=model.attention_dropout,
         dtype=computation_dtype(compute),
+        global_tokens=model.global_tokens,
         disentangled=model.disentangled.terms != "none",
     )
     platform = mesh.devices.flat[0].platform
     path = attention_path(compute, platform, shape)
-    if model.local_window is None:
+    if model.local_window is not None:
+        local = attention_path(compute, platform, dataclasses.replace(shape, window=model.local_window))
+        path += "" if local == path else f", in local layers by {local}"
+    if path.startswith("xla") or not reads_alone(model, compute):
         return path
-    local = attention_path(compute, platform, dataclasses.replace(shape, window=model.local_window))
-    return path if local == path else f"{path}, in local layers by {local}"
+    return f"{path}; where only some states of the last layer are read, that layer by xla"
 
 
 def _announce_resumption(config: Config, step: int) -> None:

@@ -15,6 +15,7 @@ from bert_jax.data.examples.examples import Examples
 from bert_jax.data.examples.mixture import Mixture
 from bert_jax.data.examples.pipeline import batches
 from bert_jax.devices import sharding
+from bert_jax.devices.memory_shortage import memory_advice
 from bert_jax.devices.signals import StopSignals
 from bert_jax.objectives import masked_language_model
 from bert_jax.objectives.means import evaluation_metrics
@@ -98,13 +99,16 @@ class Evaluation:
     def _sums(self, part: "Part", params: Any, signals: StopSignals | None, rates: Rates | None) -> dict[str, Sums]:
         """Return the sums of each term over all sequences of one store."""
         totals: dict[str, Sums] = {}
-        for batch in part.batches(self.mesh):
-            batch = sharding.to_global(self.mesh, batch, part.batch_size)
-            if signals is not None:
-                signals.check()
-                self._step.prepare(params, batch, signals=signals, rates=rates)
-            sums = jax.tree.map(float, jax.device_get(self._step(params, batch)))
-            totals = _added(totals, sums) if totals else sums
+        with memory_advice(
+            f"an evaluation batch of {part.batch_size} sequences", ["a smaller --evaluation.batch_size"]
+        ):
+            for batch in part.batches(self.mesh):
+                batch = sharding.to_global(self.mesh, batch, part.batch_size)
+                if signals is not None:
+                    signals.check()
+                    self._step.prepare(params, batch, signals=signals, rates=rates)
+                sums = jax.tree.map(float, jax.device_get(self._step(params, batch)))
+                totals = _added(totals, sums) if totals else sums
         return totals
 
     def _metrics(self, found: list[dict[str, Sums]]) -> dict[str, float]:

@@ -111,3 +111,15 @@ def test_transformers_tokenizes_too(small_store, tmp_path, peer):
     words = (f"--input={place}/corpus.txt", f"--vocab={place}/vocab.txt", "--max_bytes=2000", f"--output={output}")
     assert bench("prepare", *words, *QUICK, "--peer=torch", f"--peer_python={peer}") == 0
     assert len(json.loads(output.read_text())["contestants"]) == 3
+
+
+def test_torch_computes_attention_too(tmp_path, peer, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", UNOPTIMIZED)
+    output = tmp_path / "attention.json"
+    words = ("--lengths=8,32", "--tokens=64", "--heads=2", "--window=4", f"--output={output}")
+    assert bench("attention", *QUICK, *words, "--peer=torch", f"--peer_python={peer}") == 0
+    found = json.loads(output.read_text())["contestants"]
+    assert [(one["kernel"], one["length"]) for one in found] == [("xla", 8), ("torch", 8), ("xla", 32), ("torch", 32)]
+    first, peers = found[0]["turns"], found[1]["turns"]
+    ratios = [theirs["wall"] / theirs["units"] / (ours["wall"] / ours["units"]) for ours, theirs in zip(first, peers)]
+    assert found[1]["ratio"]["wall"]["median"] == pytest.approx(np.median(ratios))

@@ -92,6 +92,8 @@ REFUSED = {
         f"--peer_python={sys.executable}",
     ),
     "peer_python=nowhere cannot be started": ("--peer=torch", "--peer_python=nowhere"),
+    "peer_python=true is no Python: it printed “”;": ("--peer=torch", "--peer_python=true"),
+    "peer_python=echo is no Python: it printed “-c import json": ("--peer=torch", "--peer_python=echo"),
     "has no model.sharing=all": ("--model.sharing=all", "--peer=torch", f"--peer_python={sys.executable}"),
     "has no model.padding_id=1": ("--model.padding_id=1", "--peer=torch", f"--peer_python={sys.executable}"),
     "compute.attention=pallas needs a TPU, but this runs on cpu": ("--compute.attention=pallas",),

@@ -1,8 +1,6 @@
-"""The memory of a chip by part, from what the compiler writes; its messages about programs that do not fit."""
+"""The memory of a chip by part, from what the compiler writes."""
 
-import pytest
-
-from bert_jax.planning.memory import memory_of, shortage_of
+from bert_jax.planning.memory import memory_of
 from bert_jax.planning.program_store import CompiledProgram
 
 # As libtpu 0.0.51 writes them, shortened: color 1 is the memory on the chip.
@@ -63,29 +61,3 @@ def test_the_parts_without_what_the_compiler_says_of_buffers():
     memory = memory_of(program(buffers="", live_ranges=""), FACTS)
     assert (memory.gradients, memory.activations, memory.unattributed) == (0, 0, 9_000_000)
     assert memory.total == 30_005_000 + 100 + 9_000_000 + 500
-
-
-@pytest.mark.parametrize(
-    "message, needed, available",
-    [
-        (
-            "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO "
-            "temporaries (50.43G) exceeds available HBM (15.75G). HLO module: jit_train_step.",
-            50.43,
-            15.75,
-        ),
-        (
-            "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 18.90G of 15.75G hbm. Exceeded hbm "
-            "capacity by 3.15G.",
-            18.9,
-            15.75,
-        ),
-    ],
-)
-def test_what_is_missing(message, needed, available):
-    shortage = shortage_of(message)
-    assert shortage.needed == int(needed * 2**30) and shortage.available == int(available * 2**30)
-
-
-def test_an_unknown_message_is_shown():
-    assert shortage_of("RESOURCE_EXHAUSTED: something new\nand more").what == "RESOURCE_EXHAUSTED: something new"

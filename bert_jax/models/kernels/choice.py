@@ -24,16 +24,20 @@ all keys take longer than the transfers of the blocks' scores. Not measured."""
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What attention gets on one device: B rows of L positions, A heads of size D, the rate of dropout and the type."""
+    """What attention gets: B rows of L positions on a device, A heads of size D, the rate of dropout and the type."""
 
     batch: int
     length: int
     heads: int
+    """Heads on all devices; the mesh splits them into `head_parts`."""
     size: int
     rate: float
     dtype: jnp.dtype
+    head_parts: int = 1
     window: int | None = None
     """Positions that a layer sees to either side; None: all."""
+    global_tokens: int = 0
+    """Tokens at the start of a row that no window restricts."""
     disentangled: bool = False
     """Whether scores have a bias that depends on queries and keys, which `xla` alone is given."""
 
@@ -104,15 +108,25 @@ def check_attention(compute: ComputeConfig, platform: str) -> None:
 
 def attention_path(compute: ComputeConfig, platform: str, shape: Shape) -> str:
     """Return how the attention of a training step is computed, and if not as the options say, why; for people."""
-    mask = AttentionMask(padding=jnp.ones((1, shape.length)), window=shape.window)
+    mask = AttentionMask(padding=jnp.ones((1, shape.length)), window=shape.window, global_tokens=shape.global_tokens)
     if compute.attention == "auto" and _by_blocks(platform, mask, shape.length) and not shape.disentangled:
         return "windowed"
     name = _best(platform, shape.length) if compute.attention == "auto" else compute.attention
     reason = None
     if shape.disentangled and name != "xla":
         reason = "scores have a bias that depends on queries and keys (model.disentangled)"
+    elif compute.attention == "auto" and platform == "gpu" and not shape.disentangled:
+        name, reason = "cudnn", _of_cudnn(shape) or "it has not been measured; --compute.attention=cudnn takes it"
+    elif name == "pallas" and shape.global_tokens:
+        reason = f"it has no tokens that see the whole row (model.global_tokens={shape.global_tokens})"
+    elif name == "pallas" and shape.heads % shape.head_parts:
+        reason = f"{shape.heads} heads are not a multiple of mesh.tensor={shape.head_parts}"
     elif name == "pallas":
-        reason = _pallas().obstacle(shape.batch, shape.length, shape.heads, shape.size)
+        reason = _pallas().obstacle(shape.batch, shape.length, shape.heads // shape.head_parts, shape.size)
     elif name == "cudnn":
-        reason = cudnn.obstacle(shape.length, shape.size, shape.rate, shape.dtype)
+        reason = _of_cudnn(shape)
     return name if reason is None else f"xla, not {name}: {reason}"
+
+
+def _of_cudnn(shape: Shape) -> str | None:
+    return cudnn.obstacle(shape.length, shape.size, shape.rate, shape.dtype)

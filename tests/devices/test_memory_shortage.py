@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import pytest
 
 from bert_jax.config import Config, PhaseConfig, resolve_phases
+from bert_jax.devices.memory_shortage import memory_advice, memory_error, shortage_of
 from bert_jax.errors import UserError
-from bert_jax.planning.advice import memory_error, phase_advice
+from bert_jax.planning.advice import phase_advice
 
 MESH = {"slice": 1, "data": 4, "fsdp": 1, "tensor": 1}
 
@@ -37,3 +38,39 @@ def test_the_figures_of_the_tpu_compiler_are_in_the_answer():
 def test_other_errors_stay_what_they_are():
     error = RuntimeError("INTERNAL: something else")
     assert memory_error(error, "phase 0", []) is error
+
+
+def test_only_a_lack_of_memory_is_answered_within_a_block():
+    with (
+        pytest.raises(UserError, match=r"^a batch of 9 texts does not .* what helps: fewer$"),
+        memory_advice("a batch of 9 texts", ["fewer"]),
+    ):
+        jax.block_until_ready(jax.jit(lambda: jnp.ones((1 << 46,)) * 2.0)())
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"), memory_advice("a batch", []):
+        raise jax.errors.JaxRuntimeError("INTERNAL: something else")
+
+
+@pytest.mark.parametrize(
+    "message, needed, available",
+    [
+        (
+            "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO "
+            "temporaries (50.43G) exceeds available HBM (15.75G). HLO module: jit_train_step.",
+            50.43,
+            15.75,
+        ),
+        (
+            "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 18.90G of 15.75G hbm. Exceeded hbm "
+            "capacity by 3.15G.",
+            18.9,
+            15.75,
+        ),
+    ],
+)
+def test_what_is_missing(message, needed, available):
+    shortage = shortage_of(message)
+    assert shortage.needed == int(needed * 2**30) and shortage.available == int(available * 2**30)
+
+
+def test_an_unknown_message_is_shown():
+    assert shortage_of("RESOURCE_EXHAUSTED: something new\nand more").what == "RESOURCE_EXHAUSTED: something new"
