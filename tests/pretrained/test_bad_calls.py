@@ -2,11 +2,13 @@
 
 import dataclasses
 
+import jax
 import pytest
 from loaded_model import SMALL, loaded
 from pretrained_model import stored_model
 
 from bert_jax.errors import UserError
+from bert_jax.pretrained.runner import Compiled
 
 
 @pytest.mark.parametrize(
@@ -91,3 +93,12 @@ def test_few_layers_and_one_segment_are_told():
         narrow.embed("a", "concat_last_four")
     with pytest.raises(UserError, match="one segment"):
         narrow.encode(("a", "b"))
+
+
+def test_a_batch_that_does_not_fit_is_answered_with_advice(model, monkeypatch):
+    def too_large(self, *arguments):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8597736080 bytes.")
+
+    monkeypatch.setattr(Compiled, "placed", too_large)
+    with pytest.raises(UserError, match=r"^a batch of texts does not fit .*8597736080.*; what helps: a smaller "):
+        model.encode(["some words"])
