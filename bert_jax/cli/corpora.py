@@ -9,7 +9,7 @@ from bert_jax.console.help import described, usage
 def train_vocab(arguments: list[str]) -> int:
     """train-vocab --input=CORPUS --output=VOCAB [--size=N]
 
-    Learn a vocabulary from a corpus: WordPiece or SentencePiece.
+    Learn a vocabulary from a corpus: WordPiece, SentencePiece or byte-level BPE.
     """
     from bert_jax.config import TrainVocabConfig
 

@@ -70,7 +70,8 @@ def _check_data(config: Config) -> None:
     if config.data.noise.rate and config.objective.name not in ("masked_words", "replaced_tokens"):
         raise UserError(
             f"data.noise.rate={config.data.noise.rate} puts errors into words that are not predicted, but "
-            f"objective.name={config.objective.name} predicts all or leaves none whole; set data.noise.rate=0"
+            f"objective.name={config.objective.name} predicts every word, or keeps no word unchanged; set "
+            "data.noise.rate=0"
         )
     if config.data.copies < 0:
         raise UserError(f"data.copies={config.data.copies}: 0 for new examples every epoch, N for N epochs that repeat")

@@ -27,8 +27,8 @@ def check_disentangled(model: ModelConfig) -> None:
         )
     if model.layer != "transformer":
         raise UserError(
-            f"model.layer={model.layer} has no attention, which model.disentangled.terms={options.terms} is about; set "
-            "model.layer=transformer"
+            f"model.layer={model.layer} has no attention, so model.disentangled.terms={options.terms} cannot apply; "
+            "set model.layer=transformer"
         )
     if options.max_distance < 1:
         raise UserError(f"model.disentangled.max_distance={options.max_distance} must be positive; DeBERTa has 512")

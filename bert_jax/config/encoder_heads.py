@@ -37,10 +37,11 @@ class HeadConfig:
     """What classification, regression and choice read of a model with task_transform: the first position, or the mean
     of all."""
     crf: bool = False
-    """tagging: whether a linear-chain CRF follows the scores (crf/transitions [C, C], crf/start [C], crf/end [C])."""
+    """Whether a linear-chain CRF follows the scores (crf/transitions [C, C], crf/start [C], crf/end [C]); for tagging
+    only."""
     features: LayersRead = ""
-    """tagging: freeze the encoder and feed these of its layers to a two-layer BiLSTM, whose parameters are in head/ too
-    (models/bilstm.py; paper section 5.3). Empty: the encoder is trained."""
+    """Layers of the frozen encoder that a two-layer BiLSTM reads, whose parameters are in head/ too (models/bilstm.py;
+    paper section 5.3); for tagging only. Empty: the encoder is trained."""
     lstm_size: int = 768
     """Width of the BiLSTM in each direction."""
     train_encoder: bool = False

@@ -75,15 +75,15 @@ class FinetuneConfig:
     """Dropout rate of the encoder: of hidden states, of attention, and of the weights from state to state of recurrent
     layers. None: the rates of the checkpoint's configuration."""
     crf: bool = False
-    """ner: whether the head has a linear-chain CRF on its scores."""
+    """Whether the head has a linear-chain CRF on its scores; for ner only."""
     features: LayersRead = ""
-    """ner: layers of the frozen encoder on which a two-layer BiLSTM is trained (paper section 5.3), with a learning
-    rate such as 1e-3. By default the encoder itself is fine-tuned."""
+    """Layers of the frozen encoder on which a two-layer BiLSTM is trained (paper section 5.3), with a learning rate
+    such as 1e-3; for ner only. By default the encoder itself is fine-tuned."""
     lstm_size: int = 768
-    """ner: width of the BiLSTM in each direction if features is given; the default is that of the paper."""
+    """Width of the BiLSTM in each direction if features is given; for ner only. The default is that of the paper."""
     train_encoder: bool = False
-    """ner: whether the encoder below that BiLSTM is trained with it rather than frozen, as in the row of the paper's
-    table 5 that puts a BiLSTM on a left-to-right model."""
+    """Whether the encoder below that BiLSTM is trained with it rather than frozen, as in the row of the paper's table 5
+    that puts a BiLSTM on a left-to-right model; for ner only."""
 
     seed: int = 0
     """Seed of the first run, for the head, the order of the examples and dropout."""

@@ -39,11 +39,12 @@ class ComputeConfig:
     first that fits into the memory of a device, of none, sel and full where layers are unrolled, and of sel and full in
     a scan; none where the memory is unknown, as on a CPU."""
     products: Literal["auto", "plain", "cpu", "tpu"] = "auto"
-    """Form of matrix products, sums over rows, norms and the loss over the vocabulary. plain: as the mathematics is
-    written; cpu: what XLA computes fastest on a CPU, with the logits of a part of the words at a time, and in bfloat16
-    also in attention by xla and with the sums of tpu; tpu: with the gradients of biases as products, layer norms whose
-    sums do not wait for each other, and kernels as matrices where fsdp splits them. auto: cpu on a single CPU device,
-    tpu on TPUs, else plain. The results are equal up to rounding."""
+    """Form in which matrix products, sums over rows, norms and the loss over the vocabulary are computed. plain: they
+    are computed as the mathematics is written. cpu: they are computed in the form that is fastest with XLA on a CPU,
+    with the logits of a part of the words at a time; in bfloat16, so are the products in attention by xla, and sums
+    have the form of tpu. tpu: gradients of biases are computed as products, the sums of a layer norm do not wait for
+    each other, and kernels that fsdp splits are multiplied as matrices. auto: cpu on a single CPU device, tpu on TPUs,
+    else plain. The results are equal up to rounding."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

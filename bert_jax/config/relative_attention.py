@@ -22,8 +22,8 @@ class DisentangledConfig:
     logarithmically up to max_distance (version 2 and 3: 256). None: every distance below max_distance has its own
     (version 1)."""
     shared_projections: bool = False
-    """Whether relative positions become queries and keys by the maps of the content (version 3) rather than by maps of
-    their own."""
+    """Whether the content's query and key projections are also used for relative positions (version 3). Otherwise
+    relative positions have projections of their own."""
     table_norm: bool = False
     """Whether a LayerNorm follows the table of relative positions (version 2 and 3)."""
     key_bias: bool = True

@@ -60,20 +60,20 @@ class TaskOptions:
     """Tokens per sequence, [CLS] and [SEP] included. Longer ones are cut or, in the SQuAD tasks and ner, split into
     windows."""
     doc_stride: int = 128
-    """SQuAD: number of tokens between the starts of two windows, as in the original (not their overlap). ner: maximum
-    number of tokens that are predicted per window. They are in its middle and at most half of it; the rest of the
-    window is context."""
+    """Number of tokens between the starts of two windows of SQuAD, as in the original (not their overlap). In ner, it
+    is the maximum number of tokens that are predicted per window. They are in its middle and at most half of it; the
+    rest of the window is context."""
     max_query_length: int = 64
-    """SQuAD: maximum number of tokens of a question; longer ones are cut."""
+    """Maximum number of tokens of a question; for SQuAD only. Longer ones are cut."""
     max_answer_length: int = 30
-    """SQuAD: maximum number of tokens of a predicted answer."""
+    """Maximum number of tokens of a predicted answer; for SQuAD only."""
     n_best: int = 20
-    """SQuAD: number of answers that are kept for each question."""
+    """Number of answers that are kept for each question; for SQuAD only."""
     null_threshold: float | None = None
-    """SQuAD 2.0: a question is left unanswered if "no answer" scores higher than the best answer by more than this.
-    None: tuned on dev."""
+    """Number by which "no answer" must score higher than the best answer for a question to be left unanswered; for
+    SQuAD 2.0 only. None: tuned on dev."""
     context: bool = True
-    """ner: whether each window is filled up with the sentences around it, as in the paper."""
+    """Whether each window is filled up with the sentences around it, as in the paper; for ner only."""
 
 
 def check_task_data(task: str, data: TaskDataConfig) -> None:

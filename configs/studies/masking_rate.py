@@ -15,7 +15,7 @@ RATES = (0.15, 0.2, 0.3, 0.4)
 def get_study() -> Study:
     return Study(
         title="How many tokens to mask",
-        question="Does masking more than 15 % of the tokens help? Wettig et al. 2023 say of 40 %: in a large model.",
+        question="Does masking more than 15 % of the tokens help? Wettig et al. 2023 say that 40 % helps large models.",
         base="bert_study",
         arms=tuple(
             Arm(name=f"rate_{round(100 * rate)}", label=f"{rate:.0%}", x=rate, options={"masking.rate": rate})

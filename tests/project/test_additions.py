@@ -14,7 +14,7 @@ from bert_jax.training.sinks import read_rows
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 EDITS = {  # row of the table → file → what is replaced there, and by what; a new file replaces None
-    "an objective on batches that there are": {
+    "an objective on existing batches": {
         "objectives/smoothed_words.py": [
             (
                 None,

@@ -82,14 +82,16 @@ def init(
 
 
 def _check_form(config: ModelConfig, name: str) -> None:
-    """Raise a UserError if the laws are not about the attention of this model."""
+    """Raise a UserError if the theory does not describe the attention of this model."""
     kind = ""
     if config.layer != "transformer":
         kind = f"no attention (model.layer={config.layer})"
     elif config.is_xlnet or config.disentangled.terms != "none":
         kind = "attention whose scores depend on relative positions (XLNet, DeBERTa)"
     if kind:
-        raise UserError(f"{name or 'this model'} has {kind}, which the laws of init are not about; give a BERT")
+        raise UserError(
+            f"{name or 'this model'} has {kind}, whose initialization this theory does not describe; give a BERT"
+        )
 
 
 def _possible(
