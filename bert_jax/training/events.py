@@ -3,7 +3,8 @@
 One JSON object per line: {"time": …, "event": …, "step": …, details}. Unlike metrics, no row is dropped when a run
 resumes: this is the history of all its starts, and a step can occur in it several times.
 
-    start             hosts, devices, device_kind, versions, resumed, in fine-tuning run; training starts at `step`
+    start             hosts, devices, device_kind, versions, resumed, of pre-training the terms of the objective, of
+                      fine-tuning the run; training starts at `step`
     baseline          metrics of predicting words from their frequencies alone, on the held-out documents
     sampled           samples: the masked words of some held-out sequences, and what the model would fill in
     compiled          seconds
