@@ -8,13 +8,12 @@ import numpy as np
 
 from bert_jax.monitoring.run_history import RunHistory
 from bert_jax.training.curves import smoothed
+from bert_jax.training.events import EVENTS
 
 COLOURS = ("#3b6fb6", "#d1495b", "#3a9a6b", "#e0902b", "#7a5bb5", "#2b9aa8", "#a8572b", "#6b6b6b")
 MOST_POINTS = 2_000  # of a series; more make a page slow and show no more
 LEFT_OUT = ("kind", "step", "skipped", "seconds_left", "steps_per_second", "sequences_per_second")
 LAST = ("learning_rate", "grad_norm", "tokens_per_second", "token_share", "mfu")
-MARKED = {"rollback": "rollback", "stopped": "stopped", "failed": "failed", "start": "restart"}
-"""Events that the curves show as vertical lines, and what they are called."""
 
 
 def figures(runs: dict[str, RunHistory]) -> dict[str, dict[str, Any]]:
@@ -102,8 +101,9 @@ def _marks(run: RunHistory, colour: str) -> list[dict[str, Any]]:
     """Return a vertical line for each event that explains a kink."""
     marks = []
     for row in run.events:
-        if row["event"] in MARKED and (row["event"] != "start" or row.get("resumed") is True):
-            label = {"text": MARKED[row["event"]], "textangle": 90, "font": {"size": 9, "color": colour}}
+        mark = EVENTS[row["event"]].mark if row["event"] in EVENTS else ""  # which a newer version may have written
+        if mark and (row["event"] != "start" or row.get("resumed") is True):
+            label = {"text": mark, "textangle": 90, "font": {"size": 9, "color": colour}}
             place = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": row["step"], "x1": row["step"]}
             marks.append({**place, "line": {"color": colour, "width": 1, "dash": "dash"}, "label": label})
     return marks[-100:]

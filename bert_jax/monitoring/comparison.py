@@ -16,10 +16,10 @@ from bert_jax.monitoring.goodput import LOST, goodput
 from bert_jax.monitoring.page import Table, page
 from bert_jax.monitoring.run_history import RunHistory, read_run
 from bert_jax.monitoring.status import status
+from bert_jax.training.events import EVENTS
 from bert_jax.training.sinks import duration, read_rows
 from bert_jax.training.wall_time import CATEGORIES
 
-TOLD = ("start", "skipped", "rollback", "replica_mismatch", "slow_host", "stopped", "failed", "finished")
 UNTOLD = ("time", "event", "step", "versions", "norms", "terms")  # of an event: what has a column, or is too long
 MOST_EVENTS = 200  # per run, the newest
 MOST_RUNS = 32
@@ -188,9 +188,9 @@ def _texts(options: dict[str, Any]) -> dict[str, str]:
 
 
 def events(runs: dict[str, RunHistory]) -> Table:
-    rows = []
+    rows, shown = [], {name for name, kind in EVENTS.items() if kind.is_told}
     for name, run in runs.items():
-        for row in [row for row in run.events if row["event"] in TOLD][-MOST_EVENTS:]:
+        for row in [row for row in run.events if row["event"] in shown][-MOST_EVENTS:]:
             details = {key: value for key, value in row.items() if key not in UNTOLD}
             when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(max(0.0, min(row["time"], 2**40))))
             told = ", ".join(f"{key} {value}" for key, value in details.items())[:300]

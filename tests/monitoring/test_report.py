@@ -94,6 +94,8 @@ def made(finished, tmp_path_factory) -> tuple[pathlib.Path, list[str]]:
     with (evil / "events.jsonl").open("a") as stream:
         row = {"time": 1.7e9, "step": 8, "reason": EVIL}
         stream.write(json.dumps({**row, "event": "rollback"}) + "\n" + json.dumps({**row, "event": "failed"}) + "\n")
+        stream.write(json.dumps({**row, "event": "hung", "place": "loop.py:42"}) + "\n")
+        stream.write(json.dumps({**row, "event": "of a newer version"}) + "\n")
     with (evil / "metrics.jsonl").open("a") as stream:
         stream.write(json.dumps({"kind": "train", "step": 12, "loss": "nan", EVIL: 3.0}) + "\n")
     run_report([str(good), str(evil)], ReportConfig(output=str(place / "page.html")))
@@ -132,7 +134,8 @@ def test_the_page_shows_what_the_runs_have_logged(made, finished):
     assert traces["good, held out"]["x"] == [row["step"] for row in held_out]
     assert traces["good, held out"]["y"] == pytest.approx([row["mlm_loss"] for row in held_out], rel=1e-5)
     words = {shape["label"]["text"] for shape in drawn["mlm_loss"]["layout"]["shapes"]}
-    assert words == {"word frequencies alone", "rollback", "failed"}
+    assert words == {"word frequencies alone", "rollback", "failed", "hung"}
+    assert "hung" in cells and any("place loop.py:42" in cell for cell in cells) and "of a newer version" not in cells
     assert all("<" not in (trace.get("name") or "") for figure in drawn.values() for trace in figure["data"])
 
 
