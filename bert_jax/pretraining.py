@@ -23,6 +23,7 @@ from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.kernels.choice import check_attention
 from bert_jax.objectives.objective_choice import MakeObjective, default_objective
+from bert_jax.objectives.term_records import records
 from bert_jax.optim.averaging import restarted
 from bert_jax.planning.advice import phase_advice
 from bert_jax.pretrained.initialization import Report, initialize, table_rows
@@ -105,7 +106,8 @@ def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeOb
         else:
             state, position, report = _first_state(learner, config.seed, source, corpus.store.tokenizer(), signals)
         result = Result(int(state.step), {}, 0)
-        events.start(result.step, list(learner.mesh.devices.flat), resumed=restored is not None)
+        terms = records(learner.objective.terms)
+        events.start(result.step, list(learner.mesh.devices.flat), resumed=restored is not None, terms=terms)
         origins = None if report is None else report.table()
         announce(learner, corpus, origins, result.step)
         # A signal during an evaluation saves the step without that evaluation.

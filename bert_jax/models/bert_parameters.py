@@ -6,7 +6,7 @@ Nothing outside the standard library is imported at the top, so `bert-jax info` 
 import dataclasses
 
 from bert_jax.config import HeadConfig, ModelConfig, ObjectiveConfig
-from bert_jax.models.parameters import Axis, Parameter, ParameterTable, linear, norm, table
+from bert_jax.models.parameters import Axis, Parameter, ParameterTable, Use, linear, norm, table
 
 PRETRAINING_PARTS = ("pooler", "mlm", "next_sentence")
 MODEL_PARTS = (*PRETRAINING_PARTS, "replaced_tokens", "span_boundary", "mask_decoder", "contexts", "context_biases")
@@ -15,6 +15,8 @@ DeBERTa's decoder below the head for masked words, the second table of static wo
 SPAN_PLACES, SPAN_PLACE_SIZE = 15, 200
 """Places of a span that have a vector, and its size, as in the command that SpanBERT's authors published."""
 TASK_PARTS = ("head", "crf")
+MAPS: dict[str, Use] = {"query": "per_token", "key": "per_key", "value": "per_key", "distance": "uncounted"}
+"""Maps of attention. That of distances is multiplied once per step, with a table, and does not grow with the batch."""
 POOLED = ("classification", "regression", "choice")
 """Kinds of heads that read the pooled first position; the others read every position."""
 
@@ -71,26 +73,27 @@ def pretraining_parameters(config: ModelConfig, parts: tuple[str, ...]) -> Param
     hidden, vocab = Axis("hidden", config.hidden_size), Axis("vocab", config.padded_vocab_size)
     entries: list[Parameter] = []
     if "pooler" in parts:
-        entries += linear("pooler", (hidden,), (hidden,), bias=config.use_bias)
+        entries += linear("pooler", (hidden,), (hidden,), bias=config.use_bias, used="per_text")
     if "mlm" in parts:
         entries += _word_head("mlm", config, hidden, vocab)
     if "next_sentence" in parts:
-        entries += linear("next_sentence", (hidden,), (Axis("pair_class", 2),))
+        entries += linear("next_sentence", (hidden,), (Axis("pair_class", 2),), used="per_text")
     if "replaced_tokens" in parts:
         entries += linear("replaced_tokens/dense", (hidden,), (hidden,))
         entries += linear("replaced_tokens/output", (hidden,), (Axis("feature", 1),))
     if "mask_decoder" in parts:
         rows = Axis("position", config.max_position_embeddings)
-        entries += [Parameter("mask_decoder/position/table", (rows, hidden))]
+        entries += [Parameter("mask_decoder/position/table", (rows, hidden), used="looked_up")]
     if "contexts" in parts:
-        entries += [Parameter("contexts/table", (vocab, hidden))]
+        entries += [Parameter("contexts/table", (vocab, hidden), used="looked_up")]
     if "context_biases" in parts:
-        entries += [Parameter(f"context_biases/{name}", (vocab,), decays=False) for name in ("center", "neighbour")]
+        names = ("context_biases/center", "context_biases/neighbour")
+        entries += [Parameter(name, (vocab,), decays=False, used="looked_up") for name in names]
     if "span_boundary" in parts:
         places, place = Axis("feature", SPAN_PLACES), Axis("feature", SPAN_PLACE_SIZE)
         beside = Axis("feature", 2 * config.hidden_size + SPAN_PLACE_SIZE)
-        entries += [Parameter("span_boundary/place/table", (places, place))]
-        entries += linear("span_boundary/dense", (beside,), (hidden,), bias=config.use_bias)
+        entries += [Parameter("span_boundary/place/table", (places, place), used="looked_up")]
+        entries += linear("span_boundary/dense", (beside,), (hidden,), (), config.use_bias, "per_prediction")
         entries += norm("span_boundary/norm", hidden, bias=_norm_bias(config))
         entries += _word_head("span_boundary/words", config, hidden, vocab)
     return table(entries)
@@ -99,9 +102,9 @@ def pretraining_parameters(config: ModelConfig, parts: tuple[str, ...]) -> Param
 def _word_head(path: str, config: ModelConfig, hidden: Axis, vocab: Axis):
     """Return the entries of a head that predicts words with the word table."""
     if not config.is_xlnet:
-        yield from linear(f"{path}/dense", (hidden,), (word_axis(config),), bias=config.use_bias)
+        yield from linear(f"{path}/dense", (hidden,), (word_axis(config),), (), config.use_bias, "per_prediction")
         yield from norm(f"{path}/norm", word_axis(config), bias=_norm_bias(config))
-    yield Parameter(f"{path}/bias", (vocab,), decays=False)
+    yield Parameter(f"{path}/bias", (vocab,), decays=False, used="word_logits")
 
 
 def task_parameters(config: ModelConfig, head: HeadConfig) -> ParameterTable:
@@ -152,13 +155,13 @@ def _encoder(config: ModelConfig, hidden: Axis):
     normed = attention if config.first_attention_norm else (Axis("later_layer", config.num_layers - 1),)
     if config.disentangled.terms != "none":
         yield from _relative_positions(config, hidden, heads, attention)
-    maps, attention_bias = ("query", "key", "value"), bias
+    maps, attention_bias = ["query", "key", "value"], bias
     if config.is_xlnet:
-        maps, attention_bias = (*maps, "distance"), False
+        maps, attention_bias = [*maps, "distance"], False
         yield from _relative_attention(heads, attention)
     for name in maps:
         biased = attention_bias and (name != "key" or config.disentangled.key_bias)
-        yield from linear(f"encoder/attention/{name}", (hidden,), heads, attention, biased)
+        yield from linear(f"encoder/attention/{name}", (hidden,), heads, attention, biased, MAPS[name])
     yield from linear("encoder/attention/output", heads, (hidden,), attention, attention_bias)
     yield from norm("encoder/attention_norm", hidden, normed, bias=norm_bias)
     if config.feed_forward != "plain":
@@ -172,20 +175,21 @@ def _relative_positions(config: ModelConfig, hidden: Axis, heads: tuple[Axis, ..
     """Yield the entries of the table of relative positions, and of its maps to queries and keys."""
     options, once = config.disentangled, (Axis("every_layer", 1),)
     rows = Axis("distance", 2 * options.reach)
-    yield Parameter("encoder/relative/table", (*once, rows, hidden), embedding=True)
+    # The maps of the table are multiplied once per step, and it is read as a whole.
+    yield Parameter("encoder/relative/table", (*once, rows, hidden), embedding=True, used="uncounted")
     if options.table_norm:
         yield from norm("encoder/relative/norm", hidden, once, embedding=True)
     if options.c2p and not options.shared_projections:
-        yield from linear("encoder/attention/position_key", (hidden,), heads, layers, options.key_bias)
+        yield from linear("encoder/attention/position_key", (hidden,), heads, layers, options.key_bias, "uncounted")
     if options.p2c and not options.shared_projections:
-        yield from linear("encoder/attention/position_query", (hidden,), heads, layers)
+        yield from linear("encoder/attention/position_query", (hidden,), heads, layers, used="uncounted")
 
 
 def _relative_attention(heads: tuple[Axis, Axis], layers: tuple[Axis, ...]):
     """Yield the entries of what XLNet compares with distances and segments."""
     for name in ("content_bias", "distance_bias", "segment_bias"):
         yield Parameter(f"encoder/attention/{name}", (*layers, *heads), decays=False)
-    yield Parameter("encoder/attention/segments", (*layers, Axis("token_type", 2), *heads))
+    yield Parameter("encoder/attention/segments", (*layers, Axis("token_type", 2), *heads), used="uncounted")
 
 
 def _norm_bias(config: ModelConfig) -> bool:
@@ -199,13 +203,13 @@ def _head(config: ModelConfig, head: HeadConfig):
     else:
         hidden = Axis("feature", config.hidden_size)  # not "hidden": the head is small and stays whole on every device
         if config.task_transform:
-            yield from linear("head/dense", (hidden,), (hidden,), bias=config.use_bias)
+            yield from linear("head/dense", (hidden,), (hidden,), (), config.use_bias, "per_prediction")
             yield from norm("head/norm", hidden, bias=_norm_bias(config))
-        yield from linear("head", (hidden,), (label,))
+        yield from linear("head", (hidden,), (label,), used="per_prediction")
     if head.crf:
-        yield Parameter("crf/transitions", (label, label))
-        yield Parameter("crf/start", (label,))
-        yield Parameter("crf/end", (label,))
+        yield Parameter("crf/transitions", (label, label), used="uncounted")
+        yield Parameter("crf/start", (label,), used="uncounted")
+        yield Parameter("crf/end", (label,), used="uncounted")
 
 
 def _bilstm(config: ModelConfig, head: HeadConfig, label: Axis):
@@ -215,11 +219,11 @@ def _bilstm(config: ModelConfig, head: HeadConfig, label: Axis):
     for layer, inputs in enumerate((features, both)):
         for direction in ("forward", "backward"):
             path = f"head/layer_{layer}/{direction}"
-            yield Parameter(f"{path}/kernel", (inputs, gates))
-            yield Parameter(f"{path}/recurrent", (state, gates))
+            yield Parameter(f"{path}/kernel", (inputs, gates), used="per_prediction")
+            yield Parameter(f"{path}/recurrent", (state, gates), used="uncounted")
             yield Parameter(f"{path}/bias", (gates,), decays=False)
-    yield from linear("head", (both,), (label,))
+    yield from linear("head", (both,), (label,), used="per_prediction")
     if head.features.startswith("weighted"):
         count = 4 if head.features == "weighted_last_four" else config.num_layers
-        yield Parameter("head/mix/weights", (Axis("mixed_layer", count),))
-        yield Parameter("head/mix/scale", ())
+        yield Parameter("head/mix/weights", (Axis("mixed_layer", count),), used="uncounted")
+        yield Parameter("head/mix/scale", (), used="uncounted")

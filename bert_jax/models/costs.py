@@ -5,14 +5,11 @@ standard library is imported.
 """
 
 import dataclasses
+from collections import Counter
 
 from bert_jax.config import ModelConfig
 from bert_jax.config.static_vectors import SHARED_NEGATIVES
-from bert_jax.models.parameters import Parameter, ParameterTable
-
-ONCE_PER_STEP = tuple(f"encoder/attention/{name}/kernel" for name in ("position_key", "position_query", "distance"))
-"""Kernels that map a table instead of tokens: their products do not grow with the batch, and are not counted."""
-KEYS_AND_VALUES = tuple(f"encoder/attention/{name}/kernel" for name in ("key", "value"))
+from bert_jax.models.parameters import Parameter, ParameterTable, Use, total_size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +30,8 @@ class ParameterCounts:
     mask_decoder: int
     contexts: int
     """Parameters of the second table of static word vectors, and the biases of GloVe."""
+    pretraining: int
+    """Parameters of the whole model, with parts that have no field of their own."""
 
     @property
     def encoder_without_pooler(self) -> int:
@@ -42,30 +41,26 @@ class ParameterCounts:
     def encoder(self) -> int:
         return self.encoder_without_pooler + self.pooler
 
-    @property
-    def pretraining(self) -> int:
-        heads = self.mlm_head + self.next_sentence + self.span_boundary + self.replaced_tokens
-        return self.encoder + heads + self.mask_decoder + self.contexts
-
 
 def parameter_counts(parameters: ParameterTable) -> ParameterCounts:
     """Count the parameters of a pre-training model, padded vocabulary rows included."""
-    sizes = dict.fromkeys((parameter.part for parameter in parameters.values()), 0)
+    sizes: Counter[str] = Counter()
     for parameter in parameters.values():
         sizes[parameter.part] += parameter.size
     layers = [parameter for parameter in parameters.values() if parameter.part == "encoder"]
     return ParameterCounts(
         embeddings=sizes["embeddings"],
         block=sum(parameter.size // _sets(parameter) for parameter in layers if parameter.layer_axis is not None),
-        layers=sizes.get("encoder", 0),
-        final_norm=sizes.get("final_norm", 0),
-        pooler=sizes.get("pooler", 0),
-        mlm_head=sizes.get("mlm", 0),
-        next_sentence=sizes.get("next_sentence", 0),
-        span_boundary=sizes.get("span_boundary", 0),
-        replaced_tokens=sizes.get("replaced_tokens", 0),
-        mask_decoder=sizes.get("mask_decoder", 0),
-        contexts=sizes.get("contexts", 0) + sizes.get("context_biases", 0),
+        layers=sizes["encoder"],
+        final_norm=sizes["final_norm"],
+        pooler=sizes["pooler"],
+        mlm_head=sizes["mlm"],
+        next_sentence=sizes["next_sentence"],
+        span_boundary=sizes["span_boundary"],
+        replaced_tokens=sizes["replaced_tokens"],
+        mask_decoder=sizes["mask_decoder"],
+        contexts=sizes["contexts"] + sizes["context_biases"],
+        pretraining=total_size(parameters),
     )
 
 
@@ -74,14 +69,14 @@ class Flops:
     """Floating-point operations per sequence in a training step: matrix products only, a multiply-add counts as two."""
 
     kernels: int
-    """Products with the kernels of the layers, and of a map of the embeddings; linear in the length."""
+    """Products of every token with the kernels of the layers, a map of the embeddings and the head of a discriminator;
+    linear in the length."""
     attention: int
     """Scores and weighted values, and the scores of skip-gram's pairs; quadratic in the length. Of disentangled
     attention a score has a product per term; that all distances meet all positions first, twice as many products, is
     not counted."""
     heads: int
-    """Pooler, next-sentence head, the masked-language-model or task head at the predicted positions, and that of a
-    discriminator at every one."""
+    """Pooler, next-sentence head, and the masked-language-model or task head at the predicted positions."""
 
     @property
     def total(self) -> int:
@@ -102,35 +97,30 @@ def training_flops(
       predictions: positions per sequence at which the head predicts, such as the masked ones.
       read: positions per sequence at which the last layer is computed (`BertForPreTraining.read`). None: all.
     """
-    length = sequence_length
+    length, others = sequence_length, _multiplied(parameters, in_layers=False)
     work, pairs = _layer_work(config, parameters, length, predictions, read)
-    kernels = 2 * (work + length * _kernel_size(parameters, "embeddings"))
+    kernels = 2 * (work + length * (others["per_token"] + others["per_key"]))
     # Of a pair of positions: the terms of its score, and the value.
     products = 1 + config.disentangled.count + config.is_xlnet
     attention = 2 * products * pairs * config.num_heads * config.head_size
-    predicting = sum(_kernel_size(parameters, part) for part in ("mlm", "span_boundary", "head"))
+    predicting = others["per_prediction"]
     predicting += sum(parameters["embeddings/word/table"].size for _ in word_heads(parameters))  # which they share
     directions = 2 if config.two_directions else 1  # each predicts every word
     if "contexts/table" in parameters:
         attention += 2 * length * length * config.hidden_size  # every word of the row with every other one
         predicting += 0 if "context_biases/center" in parameters else SHARED_NEGATIVES * config.hidden_size
     predicted = 2 * predictions * predicting * directions
-    pair = 2 * (_kernel_size(parameters, "pooler") + _kernel_size(parameters, "next_sentence"))
-    judged = 2 * length * _kernel_size(parameters, "replaced_tokens")
-    return Flops(kernels=3 * kernels, attention=3 * attention, heads=3 * (predicted + pair + judged))
+    return Flops(kernels=3 * kernels, attention=3 * attention, heads=3 * (predicted + 2 * others["per_text"]))
 
 
 def _layer_work(
     config: ModelConfig, parameters: ParameterTable, length: int, predictions: int, read: int | None
 ) -> tuple[int, int]:
     """Return the multiply-adds with the kernels of all layers for a sequence, and the pairs of a query and a key."""
-    layer = {
-        each.path: each.size // _sets(each)
-        for each in parameters.values()
-        if each.part == "encoder" and each.path.endswith(("/kernel", "/recurrent")) and each.path not in ONCE_PER_STEP
-    }
-    unseen = sum(size for path, size in layer.items() if path not in KEYS_AND_VALUES)  # of states that only see others
-    work, pairs = length * sum(layer.values()) * config.num_layers, seen_positions(config, length)
+    layer = _multiplied(parameters, in_layers=True)
+    unseen = layer["per_token"]  # of states that only see others
+    a_layer = length * (unseen + layer["per_key"]) + predictions * layer["per_prediction"] + layer["per_text"]
+    work, pairs = a_layer * config.num_layers, seen_positions(config, length)
     if read is not None:
         work -= (length - read) * unseen
         pairs += read * length - _seen_in_layer(config, length, config.windows[-1])
@@ -165,8 +155,8 @@ def has_mask_decoder(parameters: ParameterTable) -> bool:
 
 
 def word_heads(parameters: ParameterTable) -> tuple[str, ...]:
-    """Return the paths of the heads that predict words with the word table."""
-    return tuple(path for path in ("mlm", "span_boundary/words") if f"{path}/bias" in parameters)
+    """Return the paths of the biases of the heads that predict words with the word table."""
+    return tuple(path for path, parameter in parameters.items() if parameter.use == "word_logits")
 
 
 def _sets(parameter: Parameter) -> int:
@@ -174,6 +164,13 @@ def _sets(parameter: Parameter) -> int:
     return 1 if parameter.layer_axis is None else parameter.shape[parameter.layer_axis]
 
 
-def _kernel_size(parameters: ParameterTable, part: str) -> int:
-    """Return the number of values in the kernels of `part`; each enters one multiply-add per position."""
-    return sum(each.size for each in parameters.values() if each.part == part and each.path.endswith("/kernel"))
+def _multiplied(parameters: ParameterTable, in_layers: bool) -> Counter[Use]:
+    """Return the values of all arrays of each use, those of one layer or outside the layers.
+
+    Each enters one multiply-add wherever its array is multiplied.
+    """
+    sizes: Counter[Use] = Counter()
+    for each in parameters.values():
+        if (each.part == "encoder") == in_layers:
+            sizes[each.use] += each.size // _sets(each) if in_layers else each.size
+    return sizes

@@ -11,7 +11,7 @@ partitioned, optimized and counted like BERT, if it names its axes by AXIS_NAMES
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from bert_jax.errors import UserError
 
@@ -26,6 +26,15 @@ AXIS_NAMES = (
 )
 """The only names of axes, because one that is misspelt would leave its array whole on every device. "feature" is
 for any axis that is to be whole and has no other name."""
+Use = Literal["per_token", "per_key", "per_prediction", "per_text", "word_logits", "looked_up", "uncounted"]
+"""What a step does with an array, from which its operations follow.
+
+per_token, per_prediction and per_text: a product with the state of every token, of every position at which something
+is predicted, or of every text; in the encoder, in every layer. per_key: like per_token, but not for states that see
+tokens and are seen by none. word_logits: added to logits that are a product of every prediction with the word table.
+looked_up: rows are chosen by ids of the batch. uncounted: added or scaled, or multiplied so seldom or so little that it
+is not counted.
+"""
 
 
 class Axis(NamedTuple):
@@ -38,7 +47,7 @@ class Axis(NamedTuple):
 class Parameter:
     """One array of a model.
 
-    Raises UserError if an axis has a name that is not in AXIS_NAMES.
+    Raises UserError if an axis has a name that is not in AXIS_NAMES, or `used` is none of `Use`.
     """
 
     path: str
@@ -49,6 +58,8 @@ class Parameter:
     """Whether weight decay and, in LAMB, a trust ratio apply: not to biases and LayerNorm."""
     embedding: bool = False
     """Whether it is below the first layer, where layer decay is strongest."""
+    used: Use | None = None
+    """What a step does with it; None: see `use`."""
 
     def __post_init__(self) -> None:
         for axis in self.axes:
@@ -57,6 +68,11 @@ class Parameter:
                     f"the array {self.path} has an axis {axis.name!r}; the names of axes are {', '.join(AXIS_NAMES)}. "
                     "Choose the one that it is to be split like, or 'feature' if it is to be whole on every device"
                 )
+        if self.used not in (None, *get_args(Use)):
+            raise UserError(
+                f"the array {self.path} has used={self.used!r}, so it is not known how often it is multiplied; set it "
+                f"to one of {', '.join(get_args(Use))}"
+            )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -72,6 +88,14 @@ class Parameter:
     def part(self) -> str:
         """First key of the path: embeddings, encoder, pooler, …"""
         return self.path.split("/")[0]
+
+    @property
+    def use(self) -> Use:
+        """What a step does with it: `used` or else looked_up below the first layer, uncounted without decay, otherwise
+        per_token."""
+        if self.used is None and self.decays:
+            return "looked_up" if self.embedding else "per_token"
+        return self.used or "uncounted"
 
     @property
     def matrix(self) -> tuple[int, int] | None:
@@ -112,10 +136,18 @@ def table(entries: Iterable[Parameter]) -> ParameterTable:
 
 
 def linear(
-    path: str, inputs: tuple[Axis, ...], outputs: tuple[Axis, ...], layers: tuple[Axis, ...] = (), bias: bool = True
+    path: str,
+    inputs: tuple[Axis, ...],
+    outputs: tuple[Axis, ...],
+    layers: tuple[Axis, ...] = (),
+    bias: bool = True,
+    used: Use = "per_token",
 ) -> Iterator[Parameter]:
-    """Return the entries of an affine map: kernel [*layers, *inputs, *outputs] and bias [*layers, *outputs]."""
-    yield Parameter(f"{path}/kernel", (*layers, *inputs, *outputs))
+    """Return the entries of an affine map: kernel [*layers, *inputs, *outputs] and bias [*layers, *outputs].
+
+    `used` says how often the kernel is multiplied.
+    """
+    yield Parameter(f"{path}/kernel", (*layers, *inputs, *outputs), used=used)
     if bias:
         yield Parameter(f"{path}/bias", (*layers, *outputs), decays=False)
 

@@ -1,5 +1,6 @@
 """What about a run deserves a look now, each with the figure seen; nothing here ends or changes the run."""
 
+import collections
 import contextlib
 import itertools
 import math
@@ -11,6 +12,7 @@ from typing import Any
 from bert_jax.config.finetuning import RESULTS
 from bert_jax.files import is_remote
 from bert_jax.monitoring.run_history import RunHistory, Saved
+from bert_jax.training.events import EVENTS
 from bert_jax.training.sinks import duration
 
 SILENT_SECONDS = 300.0  # evaluations, compilations and saves leave shorter silences
@@ -52,13 +54,18 @@ def is_finished(run: RunHistory, step: int) -> bool:
 def _ended(run: RunHistory, owner: dict[str, Any] | None, step: int) -> list[str]:
     if owner is not None or (run.config is None and not run.is_finetuning) or is_finished(run, step):
         return []
-    last = run.events[-1] if run.events else {}
-    how = {
-        "stopped": f"by {str(last.get('signal', 'a signal')):.20}",
-        "failed": f"with an error: {str(last.get('error', ''))[:200]}",
-    }.get(str(last.get("event")), "without a word, as kill -9 or a lost machine end it")
+    how = _ending(run.events[-1]) if run.events else ""
+    how = how or "without a word, as kill -9 or a lost machine end it"
     left = "it is not finished" if run.config is None else f"the run is at step {step:,} of {run.config.total_steps:,}"
     return [f"no process writes here and {left}; it ended {how}"]
+
+
+def _ending(last: dict[str, Any]) -> str:
+    """Return how the last event says that the run has ended; empty if it does not."""
+    details = collections.defaultdict(lambda: "?", {name: str(value)[:200] for name, value in last.items()})
+    if isinstance(seconds := last.get("seconds"), float):
+        details["seconds"] = duration(seconds)
+    return EVENTS[last["event"]].ending.format_map(details) if last["event"] in EVENTS else ""
 
 
 def _silent(run: RunHistory, owner: dict[str, Any] | None, now: float) -> list[str]:
@@ -87,17 +94,12 @@ def _recent(run: RunHistory, step: int) -> list[str]:
     if run.is_finetuning:
         since = max((row["time"] for row in run.happened("start")), default=0)
         step = max((row["step"] for row in run.events if row["time"] >= since), default=0)
-    for event, words in (
-        ("skipped", "updates were skipped because loss or gradient was not finite"),
-        ("rollback", "rollbacks to an earlier checkpoint"),
-        ("replica_mismatch", "checks found replicas that differ"),
-        ("slow_host", "reports of a slow host"),
-    ):
+    for event, kind in EVENTS.items():
         rows = [row for row in run.happened(event) if row["step"] > step - RECENT_STEPS and row["time"] >= since]
-        if rows:
+        if kind.alarm and rows:
             which = next((f", the last of host {row['host']}" for row in rows[-1:] if "host" in row), "")
             last = f"the last at {rows[-1]['step']:,}{which}"
-            found.append(f"{len(rows)} {words} in the last {RECENT_STEPS:,} steps, {last}")
+            found.append(f"{len(rows)} {kind.alarm} in the last {RECENT_STEPS:,} steps, {last}")
     return found
 
 

@@ -8,15 +8,12 @@ import numpy as np
 
 from bert_jax.monitoring.run_history import RunHistory
 from bert_jax.training.curves import smoothed
+from bert_jax.training.events import EVENTS
 
 COLOURS = ("#3b6fb6", "#d1495b", "#3a9a6b", "#e0902b", "#7a5bb5", "#2b9aa8", "#a8572b", "#6b6b6b")
 MOST_POINTS = 2_000  # of a series; more make a page slow and show no more
 LEFT_OUT = ("kind", "step", "skipped", "seconds_left", "steps_per_second", "sequences_per_second")
-FIRST = ("loss", "mlm_loss", "mlm_accuracy", "perplexity")
 LAST = ("learning_rate", "grad_norm", "tokens_per_second", "token_share", "mfu")
-LOGARITHMIC = ("perplexity", "grad_norm")
-MARKED = {"rollback": "rollback", "stopped": "stopped", "failed": "failed", "start": "restart"}
-"""Events that the curves show as vertical lines, and what they are called."""
 
 
 def figures(runs: dict[str, RunHistory]) -> dict[str, dict[str, Any]]:
@@ -26,18 +23,22 @@ def figures(runs: dict[str, RunHistory]) -> dict[str, dict[str, Any]]:
       runs: by the name that the page shows.
     """
     names = {name for run in runs.values() for row in run.rows if row["kind"] != "time" for name in row}
-    middle = sorted(names - {*LEFT_OUT, *FIRST, *LAST})
-    return {name: _figure(name, runs) for name in (*FIRST, *middle, *LAST) if name in names}
+    terms = [term for run in runs.values() for term in run.terms]
+    first = dict.fromkeys(("loss", *(name for each in terms for name in (each.loss, each.accuracy, each.perplexity))))
+    middle = sorted(names - {*LEFT_OUT, *first, *LAST})
+    logarithmic = {"grad_norm", *(term.perplexity for term in terms)}
+    shown = [name for name in (*first, *middle, *LAST) if name in names]
+    return {name: _figure(name, runs, name in logarithmic) for name in shown}
 
 
-def _figure(metric: str, runs: dict[str, RunHistory]) -> dict[str, Any]:
+def _figure(metric: str, runs: dict[str, RunHistory], logarithmic: bool) -> dict[str, Any]:
     traces, shapes = [], []
     for number, (name, run) in enumerate(runs.items()):
         colour = COLOURS[number % len(COLOURS)]
         traces += _traces(metric, name, run, colour)
         shapes += _marks(run, colour) + _baseline(metric, run, colour)
     axis = {"title": {"text": "step"}, "rangemode": "tozero", "gridcolor": "#e6e6e6"}
-    scale = {"type": "log"} if metric in LOGARITHMIC else {"tickformat": ".1%"} if _is_share(metric) else {}
+    scale = {"type": "log"} if logarithmic else {"tickformat": ".1%"} if _is_share(metric) else {}
     return {
         "data": traces,
         "layout": {
@@ -100,8 +101,9 @@ def _marks(run: RunHistory, colour: str) -> list[dict[str, Any]]:
     """Return a vertical line for each event that explains a kink."""
     marks = []
     for row in run.events:
-        if row["event"] in MARKED and (row["event"] != "start" or row.get("resumed") is True):
-            label = {"text": MARKED[row["event"]], "textangle": 90, "font": {"size": 9, "color": colour}}
+        mark = EVENTS[row["event"]].mark if row["event"] in EVENTS else ""  # which a newer version may have written
+        if mark and (row["event"] != "start" or row.get("resumed") is True):
+            label = {"text": mark, "textangle": 90, "font": {"size": 9, "color": colour}}
             place = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": row["step"], "x1": row["step"]}
             marks.append({**place, "line": {"color": colour, "width": 1, "dash": "dash"}, "label": label})
     return marks[-100:]

@@ -16,10 +16,11 @@ from bert_jax.monitoring.goodput import LOST, goodput
 from bert_jax.monitoring.page import Table, page
 from bert_jax.monitoring.run_history import RunHistory, read_run
 from bert_jax.monitoring.status import status
+from bert_jax.training.events import EVENTS
 from bert_jax.training.sinks import duration, read_rows
 from bert_jax.training.wall_time import CATEGORIES
 
-TOLD = ("start", "skipped", "rollback", "replica_mismatch", "slow_host", "stopped", "failed", "finished")
+UNTOLD = ("time", "event", "step", "versions", "norms", "terms")  # of an event: what has a column, or is too long
 MOST_EVENTS = 200  # per run, the newest
 MOST_RUNS = 32
 MOST_STEPS = 8  # columns of a table of sample predictions
@@ -110,16 +111,15 @@ def time_spent(runs: dict[str, RunHistory]) -> Table:
 
 
 def held_out(runs: dict[str, RunHistory]) -> Table:
-    """Return the last figures of each run and those of its step with the lowest first loss."""
+    """Return the last figures of each run and those of its step with the lowest main loss."""
     evaluations = {name: run.of_kind("evaluation") for name, run in runs.items()}
     metrics = list(dict.fromkeys(key for rows in evaluations.values() for row in rows for key in row))
     metrics = [metric for metric in metrics if metric not in ("kind", "step")]
     table = []
     for name, rows in evaluations.items():
-        losses = [metric for metric in metrics if metric.endswith("loss") and any(metric in row for row in rows)]
-        chosen = {"last": rows[-1]} if rows else {}
-        if losses and len(rows) > 1:
-            chosen["best"] = min(rows, key=lambda row: row.get(losses[0], float("inf")))
+        main, chosen = runs[name].main_loss, {"last": rows[-1]} if rows else {}
+        if len(rows) > 1 and any(main in row for row in rows):
+            chosen["best"] = min(rows, key=lambda row: row.get(main, float("inf")))
         for which, row in chosen.items():
             values = [f"{row[metric]:.4g}" if metric in row else "" for metric in metrics]
             table.append([name, which, f"{row['step']:,}", *values])
@@ -188,12 +188,10 @@ def _texts(options: dict[str, Any]) -> dict[str, str]:
 
 
 def events(runs: dict[str, RunHistory]) -> Table:
-    rows = []
+    rows, shown = [], {name for name, kind in EVENTS.items() if kind.is_told}
     for name, run in runs.items():
-        for row in [row for row in run.events if row["event"] in TOLD][-MOST_EVENTS:]:
-            details = {
-                key: value for key, value in row.items() if key not in ("time", "event", "step", "versions", "norms")
-            }
+        for row in [row for row in run.events if row["event"] in shown][-MOST_EVENTS:]:
+            details = {key: value for key, value in row.items() if key not in UNTOLD}
             when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(max(0.0, min(row["time"], 2**40))))
             told = ", ".join(f"{key} {value}" for key, value in details.items())[:300]
             rows.append([name, when, row["event"], f"{row['step']:,}", told])

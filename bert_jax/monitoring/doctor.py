@@ -18,7 +18,7 @@ from bert_jax.data.store.access import open_store
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
 from bert_jax.monitoring.check import Check
-from bert_jax.monitoring.run_checks import run_checks, word_loss
+from bert_jax.monitoring.run_checks import run_checks
 from bert_jax.monitoring.run_history import RunHistory, read_run
 from bert_jax.monitoring.store_checks import content_checks, example_checks, unreadable
 from bert_jax.monitoring.token_counts import count_tokens
@@ -89,7 +89,7 @@ def _of_store(config: Config, path: str) -> list[Check]:
 def _unigram(run: RunHistory) -> float | None:
     """Return the loss of word frequencies alone, which a run notes once per start and phase."""
     for row in reversed(run.happened("baseline")):
-        if isinstance(value := row.get(word_loss(row) or ""), float) and math.isfinite(value):
+        if isinstance(value := row.get(run.word_loss or ""), float) and math.isfinite(value):
             return value
     return None
 

@@ -19,8 +19,6 @@ MOST_WORSE = 0.02
 EVALUATIONS_WITHOUT_GAIN = 5
 LEAST_THROUGHPUT = 0.5
 FEWEST_ROWS = 40  # for a median that a busy minute does not move
-WORD_LOSSES = ("mlm_loss", "next_word_loss", "permutation_loss")
-"""Losses over the whole vocabulary, of which a run has one at most: nats per word, with ln V before the first step."""
 
 
 def run_checks(run: RunHistory, config: Config, unigram: float | None) -> list[Check]:
@@ -33,15 +31,13 @@ def run_checks(run: RunHistory, config: Config, unigram: float | None) -> list[C
     if not train:
         return []
     phase = _phase(config, train[-1]["step"])
-    rows = [row for row in train if row["step"] > phase.begin]
+    rows, words = [row for row in train if row["step"] > phase.begin], run.word_loss
     found = [
         _learning_rate(rows, config),
         _not_finite(run, train),
-        _bias(rows, config, phase),
-        _plateau(rows, phase, unigram),
-        _nothing_predicted(rows),
+        *([] if words is None else _of_words(rows, words, config, phase, unigram)),
         _evaluated(config, train, held_out),
-        _improves(held_out),
+        _improves(held_out, run.main_loss),
         _throughput(rows),
     ]
     return [check for check in found if check is not None]
@@ -56,16 +52,6 @@ def _values(rows: list[dict[str, Any]], name: str) -> np.ndarray:
     """Return the finite values of one metric."""
     values = np.array([row[name] for row in rows if name in row], float)
     return values[np.isfinite(values)]
-
-
-def word_loss(row: dict[str, Any]) -> str | None:
-    """Return the name of the loss of predicted words among the metrics of a row, if the objective has one."""
-    return next((name for name in WORD_LOSSES if name in row), None)
-
-
-def _main_loss(row: dict[str, Any]) -> str | None:
-    """Return the name of the first loss of a term, in the order of the objective, among the metrics of a row."""
-    return next((name for name in row if name.endswith("_loss")), None)
 
 
 def _learning_rate(rows: list[dict[str, Any]], config: Config) -> Check | None:
@@ -97,12 +83,18 @@ def _not_finite(run: RunHistory, train: list[dict[str, Any]]) -> Check:
     )
 
 
-def _bias(rows: list[dict[str, Any]], config: Config, phase: Phase) -> Check | None:
-    name, size = word_loss(rows[-1]) if rows else None, config.model.vocab_size
-    if name is None or size is None or rows[-1]["step"] < phase.begin + max(SETTLED_STEPS, phase.warmup_steps):
-        return None
-    losses = _values(rows[-20:], name)
-    if not len(losses):
+def _of_words(
+    rows: list[dict[str, Any]], name: str, config: Config, phase: Phase, unigram: float | None
+) -> list[Check | None]:
+    """Return the checks on the loss of predicted words, whose name is given."""
+    if not rows or name not in rows[-1]:
+        return []
+    return [_bias(rows, name, config, phase), _plateau(rows, name, phase, unigram), _nothing_predicted(rows, name)]
+
+
+def _bias(rows: list[dict[str, Any]], name: str, config: Config, phase: Phase) -> Check | None:
+    losses, size = _values(rows[-20:], name), config.model.vocab_size
+    if not len(losses) or size is None or rows[-1]["step"] < phase.begin + max(SETTLED_STEPS, phase.warmup_steps):
         return None
     loss, bias = float(losses.mean()), math.log(size)
     return Check(
@@ -115,10 +107,7 @@ def _bias(rows: list[dict[str, Any]], config: Config, phase: Phase) -> Check | N
     )
 
 
-def _plateau(rows: list[dict[str, Any]], phase: Phase, unigram: float | None) -> Check | None:
-    name = word_loss(rows[-1]) if rows else None
-    if name is None:
-        return None
+def _plateau(rows: list[dict[str, Any]], name: str, phase: Phase, unigram: float | None) -> Check | None:
     losses = _values(rows[-max(1, len(rows) // 4) :], name)
     needed = phase.begin + phase.warmup_steps + min(PLATEAU_STEPS, PLATEAU_SHARE * phase.steps)
     if unigram is None or len(losses) < 5 or rows[-1]["step"] < needed:
@@ -134,9 +123,8 @@ def _plateau(rows: list[dict[str, Any]], phase: Phase, unigram: float | None) ->
     )
 
 
-def _nothing_predicted(rows: list[dict[str, Any]]) -> Check | None:
-    name = word_loss(rows[-1]) if rows else None
-    losses = _values(rows, name) if name else np.array([])
+def _nothing_predicted(rows: list[dict[str, Any]], name: str) -> Check | None:
+    losses = _values(rows, name)
     if not len(losses):
         return None
     return Check(
@@ -163,9 +151,8 @@ def _evaluated(config: Config, train: list[dict[str, Any]], held_out: list[dict[
     )
 
 
-def _improves(held_out: list[dict[str, Any]]) -> Check | None:
-    name = _main_loss(held_out[-1]) if held_out else None
-    losses = _values(held_out, name) if name else np.array([])
+def _improves(held_out: list[dict[str, Any]], name: str) -> Check | None:
+    losses = _values(held_out, name)
     if len(losses) <= EVALUATIONS_WITHOUT_GAIN:
         return None
     best = int(losses.argmin())

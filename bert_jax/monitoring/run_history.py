@@ -1,6 +1,7 @@
 """A work directory as somebody sees it who only reads: also while the run writes, and whatever version wrote it."""
 
 import dataclasses
+import functools
 import math
 import os
 from typing import Any
@@ -14,9 +15,14 @@ from bert_jax.config import Config
 from bert_jax.config.json_form import from_dict
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
+from bert_jax.objectives.objective import Term
+from bert_jax.objectives.term_records import recorded_terms
 from bert_jax.training.events import FILE as EVENTS
 from bert_jax.training.events import read_events
 from bert_jax.training.sinks import read_rows
+
+UNRECORDED_WORDS = ("mlm_loss", "next_word_loss", "permutation_loss")
+"""Losses of predicted words in runs whose starts did not record the terms of the objective."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +76,24 @@ class RunHistory:
         """Starts that run.json lists, oldest first."""
         starts = self.run.get("starts")
         return [start for start in starts if isinstance(start, dict)] if isinstance(starts, list) else []
+
+    @functools.cached_property
+    def terms(self) -> tuple[Term, ...]:
+        """Terms of the objective, in its order, as the newest start has recorded them; else as the rows name them."""
+        recorded = (recorded_terms(start.get("terms")) for start in reversed(self.happened("start")))
+        newest = [*self.of_kind("train")[-1:], *self.of_kind("evaluation")[-1:]]
+        return next(filter(None, recorded), None) or _unrecorded_terms(newest)
+
+    @property
+    def main_loss(self) -> str:
+        """Name of the loss by which the best step is kept: of the first term that is trained for."""
+        return next((term.loss for term in self.terms if term.weight > 0), "loss")
+
+    @property
+    def word_loss(self) -> str | None:
+        """Name of the loss of predicted words, in nats per word, with ln V before the first step; None: there is
+        none that is trained for."""
+        return next((term.loss for term in self.terms if term.of_words and term.weight > 0), None)
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
         """Return the rows of one kind: train, evaluation or time."""
@@ -135,6 +159,16 @@ def read_run(path: str | os.PathLike[str]) -> RunHistory:
     events, is_finetuning = read_events(directory / EVENTS), "finetune" in contents["config.json"]
     rows = _time_rows_below(directory) if is_finetuning else read_rows(directory / "metrics.jsonl")
     return RunHistory(directory, contents["run.json"], contents["config.json"], rows, events, problems)
+
+
+def _unrecorded_terms(rows: list[dict[str, Any]]) -> tuple[Term, ...]:
+    """Return the terms of a run from before starts recorded them, in the order of their losses in its rows."""
+    losses = dict.fromkeys(name for row in rows for name in row if name.endswith("_loss") and "/" not in name)
+    words = {name: name in UNRECORDED_WORDS for name in losses}
+    return tuple(
+        Term(name=name.removesuffix("_loss"), perplexity="perplexity" if of_words else "", of_words=of_words)
+        for name, of_words in words.items()
+    )
 
 
 def _time_rows_below(directory: epath.Path) -> list[dict[str, Any]]:

@@ -12,17 +12,11 @@ from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.electra import Electra
 from bert_jax.models.generator_parameters import DISCRIMINATOR_PARTS, generator_parts
 from bert_jax.objectives import masked_language_model
+from bert_jax.objectives.bert_pretraining import MASKED_WORDS
 from bert_jax.objectives.generated_words import sampled_words, with_words
 from bert_jax.objectives.objective import Batch, Sums, Term
 
-GENERATED_WORDS = Term(
-    name="mlm",
-    label="generator",
-    title="Generator: masked language model",
-    unit="nats per token",
-    perplexity="perplexity",
-    of_words=True,
-)
+GENERATED_WORDS = dataclasses.replace(MASKED_WORDS, label="generator", title="Generator: masked language model")
 REPLACED_TOKENS = Term(
     name="replaced_tokens", label="discriminator", title="Discriminator: replaced tokens", unit="nats per token"
 )

@@ -1,26 +1,11 @@
 """What happened to a run and when, in `workdir`/events.jsonl: starts, compilations, saves, faults, ends.
 
 One JSON object per line: {"time": …, "event": …, "step": …, details}. Unlike metrics, no row is dropped when a run
-resumes: this is the history of all its starts, and a step can occur in it several times.
-
-    start             hosts, devices, device_kind, versions, resumed, in fine-tuning run; training starts at `step`
-    baseline          metrics of predicting words from their frequencies alone, on the held-out documents
-    sampled           samples: the masked words of some held-out sequences, and what the model would fill in
-    compiled          seconds
-    evaluated         seconds, and the held-out metrics
-    saved             seconds from the call until the checkpoint was committed
-    saved_locally     seconds from the call until the first host's copy on its own disk was complete
-    skipped           loss, grad_norm, in_a_row: an update that was not finite
-    slow_host         host, name, input_seconds, median_seconds: mean seconds per step for its own batches, and of most
-    replica_mismatch  devices: by name, the paths of up to five arrays that differ from the other copies
-    rollback          from_step, to_step, span (phase, first position and the one behind the last), reason
-    hung              seconds, place: the start ends because its first host makes no progress
-    stopped           signal, exit_code: a signal ended the start
-    failed            error: an exception ended the start
-    finished          nothing is left to do
+resumes: this is the history of all its starts, and a step can occur in it several times. EVENTS has those there are.
 """
 
 import contextlib
+import dataclasses
 import json
 import math
 import os
@@ -39,6 +24,57 @@ from bert_jax.files import finite_json, is_remote, parse_object, write_atomicall
 
 FILE = "events.jsonl"
 UPLOAD_SECONDS = 5  # an object store cannot append, so the whole file is written again, at most this often
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Kind:
+    """What readers of a run make of an event."""
+
+    is_told: bool = False
+    """Whether the table of events in `bert-jax report` has it."""
+    mark: str = ""
+    """What its line on a curve is called; empty: it has none."""
+    alarm: str = ""
+    """What `bert-jax status` says of it behind how often it was, if it was lately; empty: nothing."""
+    ending: str = ""
+    """How `bert-jax status` says that a run has ended whose last row it is, with its details in braces; empty: it ends
+    none."""
+
+
+EVENTS = {
+    # hosts, devices, device_kind, versions, resumed, of pre-training the terms of the objective, of fine-tuning the
+    # run; training starts at `step`
+    "start": Kind(is_told=True, mark="restart"),
+    # metrics of predicting words from their frequencies alone, on the held-out documents
+    "baseline": Kind(),
+    # samples: the masked words of some held-out sequences, and what the model would fill in
+    "sampled": Kind(),
+    # seconds
+    "compiled": Kind(),
+    # seconds, and the held-out metrics
+    "evaluated": Kind(),
+    # seconds from the call until the checkpoint was committed
+    "saved": Kind(),
+    # seconds from the call until the first host's copy on its own disk was complete
+    "saved_locally": Kind(),
+    # loss, grad_norm, in_a_row: an update that was not finite
+    "skipped": Kind(is_told=True, alarm="updates were skipped because loss or gradient was not finite"),
+    # from_step, to_step, span (phase, first position and the one behind the last), reason
+    "rollback": Kind(is_told=True, mark="rollback", alarm="rollbacks to an earlier checkpoint"),
+    # devices: by name, the paths of up to five arrays that differ from the other copies
+    "replica_mismatch": Kind(is_told=True, alarm="checks found replicas that differ"),
+    # host, name, input_seconds, median_seconds: mean seconds per step for its own batches, and of most
+    "slow_host": Kind(is_told=True, alarm="reports of a slow host"),
+    # seconds, place: the start ends because its first host makes no progress
+    "hung": Kind(is_told=True, mark="hung", ending="because it made no progress for {seconds}, at {place}"),
+    # signal, exit_code: a signal ended the start
+    "stopped": Kind(is_told=True, mark="stopped", ending="by {signal:.20}"),
+    # error: an exception ended the start
+    "failed": Kind(is_told=True, mark="failed", ending="with an error: {error}"),
+    # nothing is left to do
+    "finished": Kind(is_told=True),
+}
+"""Every event, with its details in the comment above it."""
 
 
 class Events:
@@ -68,10 +104,11 @@ class Events:
         """Add one row.
 
         Args:
-          event: what happened.
+          event: what happened; one of EVENTS.
           step: the step that it happened at, or after.
           **details: values that JSON can represent; floats that are not finite are written as their names.
         """
+        assert event in EVENTS, f"{event!r} is not in EVENTS, so that no reader of a run would know it"
         if not self._writes:
             return
         row = {"time": time.time(), "event": event, "step": int(step), **finite_json(details)}

@@ -273,6 +273,11 @@ def test_a_misspelt_axis_is_an_error_and_names_those_there_are():
         Parameter("encoder/gate/kernel", (Axis("layer", 4), Axis("hiden", 24)))
 
 
+def test_a_misspelt_use_is_an_error_and_names_those_there_are():
+    with pytest.raises(UserError, match=r"order/kernel has used='per_sentence', .* per_prediction, per_text,"):
+        Parameter("order/kernel", (Axis("hidden", 24),), used="per_sentence")
+
+
 def test_a_large_array_without_an_axis_that_is_split_gets_a_remark():
     mesh, one = sharding.make_mesh(MeshConfig(data=4, fsdp=2)), sharding.make_mesh(MeshConfig())
     large, small = (Parameter("x/kernel", (Axis("layer", 2), Axis("feature", size))) for size in (2**15 + 1, 2**15))

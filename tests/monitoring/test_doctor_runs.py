@@ -14,11 +14,12 @@ from bert_jax import cli
 from bert_jax.config import Config, DataConfig, EvaluationConfig, ModelConfig, PhaseConfig
 from bert_jax.config.json_form import to_dict
 from bert_jax.monitoring.doctor import check_run
-from bert_jax.monitoring.run_checks import WORD_LOSSES
-from bert_jax.monitoring.run_history import RunHistory
-from bert_jax.objectives.bert_pretraining import MASKED_WORDS
+from bert_jax.monitoring.run_history import UNRECORDED_WORDS, RunHistory
+from bert_jax.objectives.bert_pretraining import MASKED_WORDS, SENTENCE_PAIRS
 from bert_jax.objectives.left_to_right import NEXT_WORDS
+from bert_jax.objectives.objective import Term
 from bert_jax.objectives.permutation_language_model import PERMUTED_WORDS
+from bert_jax.objectives.term_records import records
 
 ARCHIVE = pathlib.Path(__file__).parents[1] / "oracles" / "old_workdirs.tar.gz"
 STEPS, EVERY, VOCABULARY, UNIGRAM = 20_000, 100, 30_522, 6.6
@@ -151,8 +152,55 @@ def test_other_objectives_of_words_are_examined_alike(name):
     assert examined(rising) == {"not improving"}
 
 
+def recorded(rows: list[dict], *terms: Term) -> RunHistory:
+    """A run that has recorded its terms, with the baseline of word frequencies by all names."""
+    start = json.loads(json.dumps({"time": 0.0, "event": "start", "step": 0, "terms": records(terms)}))
+    baseline = {"time": 0.0, "event": "baseline", "step": 0, **{term.loss: UNIGRAM for term in terms}}
+    return RunHistory(epath.Path("run"), {}, to_dict(CONFIG), rows, [start, baseline], [])
+
+
+def found(run: RunHistory) -> set[str]:
+    return {check.name for check in check_run(run) if check.is_wrong}
+
+
+def test_words_of_an_objective_from_outside_are_examined_by_the_terms_that_its_start_recorded():
+    def renamed(rows: list[dict]) -> list[dict]:
+        return [{"smooth_loss" if key == "mlm_loss" else key: value for key, value in row.items()} for row in rows]
+
+    words = Term(name="smooth", of_words=True)
+    assert found(recorded(renamed(rows()), words)) == set()
+    flat = renamed(changed(mlm_loss=lambda row: UNIGRAM))
+    assert found(recorded(flat, words)) == {"plateau at the unigram entropy"}
+    stuck = until(9_000, renamed(changed(mlm_loss=lambda row: math.log(VOCABULARY))))
+    assert found(recorded(stuck, words)) == {"loss at the bias"}
+    assert found(recorded(stuck, Term(name="smooth"))) == set()  # which predicts no words, as far as it says
+
+
+def test_a_head_that_is_not_trained_is_not_judged():
+    """With mlm_weight=0 the masked words stay where they are, and only the pairs may grow worse."""
+    untrained = changed(mlm_loss=lambda row: math.log(VOCABULARY), next_sentence_loss=lambda row: 0.5)
+    rising = [
+        {**row, "mlm_loss": row["step"], "next_sentence_loss": 0.5} if row["kind"] == "evaluation" else row
+        for row in untrained
+    ]
+    terms = dataclasses.replace(MASKED_WORDS, weight=0.0), SENTENCE_PAIRS
+    assert found(recorded(rising, *terms)) == set()
+    assert found(recorded(rising, MASKED_WORDS, SENTENCE_PAIRS)) == {"loss at the bias", "not improving"}
+    worse = [{**row, "next_sentence_loss": row["step"]} if row["kind"] == "evaluation" else row for row in rising]
+    assert found(recorded(worse, *terms)) == {"not improving"}
+
+
+@pytest.mark.parametrize("written", [None, 3, [{"name": "mlm"}], [[]], [{**records([MASKED_WORDS])[0], "weight": "1"}]])
+def test_terms_that_are_missing_or_damaged_are_those_of_the_rows(written):
+    events = [{"time": 0.0, "event": "start", "step": 0, "terms": written}]
+    run = RunHistory(epath.Path("run"), {}, to_dict(CONFIG), rows(), events, [])
+    assert (run.main_loss, run.word_loss) == ("mlm_loss", "mlm_loss")
+    task = dataclasses.replace(run, rows=[{"kind": "train", "step": 1, "loss": 0.3}])
+    assert (task.main_loss, task.word_loss) == ("loss", None)
+
+
 def test_the_losses_of_words_are_those_of_the_objectives():
-    assert set(WORD_LOSSES) == {term.loss for term in (MASKED_WORDS, NEXT_WORDS, PERMUTED_WORDS)}
+    assert set(UNRECORDED_WORDS) == {term.loss for term in (MASKED_WORDS, NEXT_WORDS, PERMUTED_WORDS)}
 
 
 def test_masks_that_select_nothing():

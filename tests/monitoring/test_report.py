@@ -23,6 +23,10 @@ from bert_jax.monitoring import comparison
 from bert_jax.monitoring.charts import MOST_POINTS, figures
 from bert_jax.monitoring.comparison import named, run_report, runs_below
 from bert_jax.monitoring.run_history import read_run
+from bert_jax.objectives.bert_pretraining import MASKED_WORDS, SENTENCE_PAIRS
+from bert_jax.objectives.left_to_right import NEXT_WORDS
+from bert_jax.objectives.term_records import records
+from bert_jax.objectives.two_directions import PREVIOUS_WORDS
 
 pytest.importorskip("plotly", reason="the page needs the extra `report`")
 ARCHIVE = pathlib.Path(__file__).parents[1] / "oracles" / "old_workdirs.tar.gz"
@@ -90,6 +94,8 @@ def made(finished, tmp_path_factory) -> tuple[pathlib.Path, list[str]]:
     with (evil / "events.jsonl").open("a") as stream:
         row = {"time": 1.7e9, "step": 8, "reason": EVIL}
         stream.write(json.dumps({**row, "event": "rollback"}) + "\n" + json.dumps({**row, "event": "failed"}) + "\n")
+        stream.write(json.dumps({**row, "event": "hung", "place": "loop.py:42"}) + "\n")
+        stream.write(json.dumps({**row, "event": "of a newer version"}) + "\n")
     with (evil / "metrics.jsonl").open("a") as stream:
         stream.write(json.dumps({"kind": "train", "step": 12, "loss": "nan", EVIL: 3.0}) + "\n")
     run_report([str(good), str(evil)], ReportConfig(output=str(place / "page.html")))
@@ -128,7 +134,8 @@ def test_the_page_shows_what_the_runs_have_logged(made, finished):
     assert traces["good, held out"]["x"] == [row["step"] for row in held_out]
     assert traces["good, held out"]["y"] == pytest.approx([row["mlm_loss"] for row in held_out], rel=1e-5)
     words = {shape["label"]["text"] for shape in drawn["mlm_loss"]["layout"]["shapes"]}
-    assert words == {"word frequencies alone", "rollback", "failed"}
+    assert words == {"word frequencies alone", "rollback", "failed", "hung"}
+    assert "hung" in cells and any("place loop.py:42" in cell for cell in cells) and "of a newer version" not in cells
     assert all("<" not in (trace.get("name") or "") for figure in drawn.values() for trace in figure["data"])
 
 
@@ -143,6 +150,29 @@ def test_long_series_keep_their_mean_and_holes_stay_holes(finished):
     expected = values[10:].reshape(-1, 10)
     np.testing.assert_allclose(pale["y"][1:], expected.mean(1), rtol=1e-5)
     assert pale["x"][1] == 15.5  # the middle of steps 11 to 20
+
+
+def test_the_figures_are_in_the_order_of_the_terms_and_perplexities_are_logarithmic(finished):
+    names = {"next_word_loss", "previous_word_loss", "previous_word_perplexity", "perplexity", "mfu", "a"}
+    row = {"kind": "train", "step": 1, "loss": 1.0, **dict.fromkeys(sorted(names), 1.0)}
+    start = {"time": 0.0, "event": "start", "step": 0, "terms": records([NEXT_WORDS, PREVIOUS_WORDS])}
+    run = dataclasses.replace(read_run(finished[0].workdir), rows=[row], events=[start])
+    drawn = figures({"two directions": run})
+    previous = ["previous_word_loss", "previous_word_perplexity"]
+    assert list(drawn) == ["loss", "next_word_loss", "perplexity", *previous, "a", "mfu"]
+    scales = {name: figure["layout"]["yaxis"].get("type") for name, figure in drawn.items()}
+    assert {name for name, scale in scales.items() if scale == "log"} == {"perplexity", "previous_word_perplexity"}
+
+
+def test_the_best_step_is_that_of_the_main_loss(finished):
+    evaluations = [(1, 5.0, 0.2), (2, 4.0, 0.1), (3, 3.0, 0.3)]
+    rows = [{"kind": "evaluation", "step": s, "mlm_loss": m, "next_sentence_loss": n} for s, m, n in evaluations]
+    terms = dataclasses.replace(MASKED_WORDS, weight=0.0), SENTENCE_PAIRS
+    start = {"time": 0.0, "event": "start", "step": 0, "terms": records(terms)}
+    run = dataclasses.replace(read_run(finished[0].workdir), rows=rows, events=[start])
+    assert [row[1:3] for row in comparison.held_out({"run": run}).rows] == [["last", "3"], ["best", "2"]]
+    before = dataclasses.replace(run, events=[])
+    assert [row[1:3] for row in comparison.held_out({"run": before}).rows] == [["last", "3"], ["best", "3"]]
 
 
 def test_fine_tuning_runs_and_older_versions(tmp_path, capsys):

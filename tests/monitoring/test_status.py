@@ -91,7 +91,10 @@ def test_a_live_process_is_seen_and_a_dead_one_is_an_alarm(workdir):
     [
         ({"event": "stopped", "signal": "SIGTERM"}, "it ended by SIGTERM"),
         ({"event": "failed", "error": "disk full"}, "it ended with an error: disk full"),
+        ({"event": "hung", "seconds": 312.5, "place": "loop.py:42"}, "made no progress for 5 min 12 s, at loop.py:42"),
+        ({"event": "hung"}, "it ended because it made no progress for ?, at ?"),
         ({"event": "saved"}, "it ended without a word"),
+        ({"event": "of a newer version"}, "it ended without a word"),
     ],
 )
 def test_how_a_run_ended(workdir, last, words):

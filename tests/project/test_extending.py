@@ -1,4 +1,4 @@
-"""The architecture of docs/extending.md, run as it is printed there: from outside the package, through the public API.
+"""The architecture and the head of docs/extending.md, run as they are printed there: from outside the package.
 
 Those of an objective and of a table of parameters are run by the tests of these subjects.
 """
@@ -6,16 +6,79 @@ Those of an objective and of a table of parameters are run by the tests of these
 import dataclasses
 import pathlib
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import one_device
 import pytest
 
 import bert_jax
-from bert_jax.config import CheckpointConfig, Config, DataConfig, EvaluationConfig, ModelConfig, PhaseConfig
+from bert_jax.config import (
+    CheckpointConfig,
+    ComputeConfig,
+    Config,
+    DataConfig,
+    EvaluationConfig,
+    ModelConfig,
+    PhaseConfig,
+)
 from bert_jax.errors import UserError
+from bert_jax.models.costs import parameter_counts
+from bert_jax.models.parameters import Axis, Parameter, linear, table
 from bert_jax.training.sinks import read_rows
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "extending.md"
+
+
+SMALL = ModelConfig(vocab_size=61, hidden_size=16, num_layers=2, num_heads=2)
+SCAN = ComputeConfig(layers="scan")  # every layer at every position, whatever the heads read
+
+
+def test_a_head_from_outside_is_in_the_number_of_parameters_and_in_the_flops():
+    code = PAGE.read_text(encoding="utf-8").split("A head with arrays of its own")[1].split("```python\n")[1]
+    names = {"__name__": "guide"}
+    exec(compile(code.split("```")[0], PAGE, "exec"), names)
+    model, plain = names["WithOrder"](SMALL, SCAN, outputs=500), bert_jax.BertForPreTraining(SMALL, SCAN)
+    made = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0))))
+    without = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(plain.init, jax.random.key(0))))
+    assert parameter_counts(model.parameters).pretraining == made == without + 16 * 500 + 500
+    product = jax.jit(jnp.dot).lower(jnp.zeros((1, 16)), jnp.zeros((16, 500))).cost_analysis()["flops"]
+    assert model.training_flops(40, 5) - plain.training_flops(40, 5) == 3 * product  # forward, and twice that backward
+
+
+@dataclasses.dataclass(frozen=True)
+class With(bert_jax.BertForPreTraining):
+    """A model whose table has arrays of somebody's own."""
+
+    more: tuple[Parameter, ...] = ()
+
+    @property
+    def parameters(self):
+        return {**super().parameters, **table(self.more)}
+
+
+HIDDEN, OUTPUTS, LAYER = Axis("hidden", 16), Axis("feature", 500), Axis("layer", 2)
+
+
+@pytest.mark.parametrize(
+    "added, products",
+    [
+        (linear("order/dense", (HIDDEN,), (OUTPUTS,)), 40),
+        (linear("order/dense", (HIDDEN,), (OUTPUTS,), used="per_prediction"), 5),
+        (linear("order/dense", (HIDDEN,), (OUTPUTS,), used="per_text"), 1),
+        (linear("encoder/dense", (HIDDEN,), (OUTPUTS,), (LAYER,)), 40 * 2),
+        (linear("encoder/dense", (HIDDEN,), (OUTPUTS,), (LAYER,), used="per_text"), 2),
+        ([Parameter("order/weights", (HIDDEN, OUTPUTS))], 40),
+        ([Parameter("order/lines", (OUTPUTS, HIDDEN), used="looked_up")], 0),
+        ([Parameter("embeddings/line/table", (OUTPUTS, HIDDEN), embedding=True)], 0),
+        ([Parameter("order/gain", (OUTPUTS, HIDDEN), decays=False)], 0),
+        ([Parameter("order/bias", (Axis("vocab", 61),), decays=False, used="word_logits")], 5 * 61 / 500),
+    ],
+)
+def test_an_array_from_outside_is_counted_as_often_as_it_says(added, products):
+    """By hand, for a text of 40 tokens with 5 predictions: a product is 2 × 16 × 500 operations, three times."""
+    one, plain = With(SMALL, SCAN, more=tuple(added)), bert_jax.BertForPreTraining(SMALL, SCAN)
+    assert one.training_flops(40, 5) - plain.training_flops(40, 5) == 3 * 2 * 16 * 500 * products
 
 
 def test_the_architecture_of_the_guide_trains(small_store, tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ import small_pretraining
 import tiny_run
 from one_device import pretrain, run_evaluate
 from outside_model import ReplacedTokens, TwoEncoders
-from outside_objective import SMOOTHING, OutsideObjective
+from outside_objective import REPLACED, SMOOTH, SMOOTHING, OutsideObjective
 
 import bert_jax
 from bert_jax.checkpoints.record import rank, read_record
@@ -32,6 +32,8 @@ from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import bert_architecture
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.monitoring.doctor import check_run
+from bert_jax.monitoring.run_history import read_run
 from bert_jax.objectives import masked_language_model
 from bert_jax.objectives.identity import own_names
 from bert_jax.objectives.objective import Term
@@ -121,6 +123,10 @@ def test_a_model_of_two_encoders_trains_and_counts_its_own_operations(small_stor
     assert train[-1]["token_share"] == pytest.approx(lengths.sum() / (16 * 32), rel=1e-6)
 
 
+def of_words(model, config) -> OutsideObjective:
+    return OutsideObjective(model, (dataclasses.replace(SMOOTH, of_words=True), REPLACED))
+
+
 def test_pretrain_logs_evaluates_draws_and_ranks_it_by_its_own_names(small_store, tmp_path, capsys):
     config = Config(
         model=ModelConfig(hidden_size=16, num_layers=1, num_heads=2, max_position_embeddings=32),
@@ -131,7 +137,7 @@ def test_pretrain_logs_evaluates_draws_and_ranks_it_by_its_own_names(small_store
         evaluation=EvaluationConfig(every_steps=6, sequences=32, batch_size=16),
         checkpoint=CheckpointConfig(every_steps=6),
     )
-    result = pretrain(config, objective=lambda model, config: OutsideObjective(model))
+    result = pretrain(config, objective=of_words)
     rows = read_rows(tmp_path / "run" / "metrics.jsonl")
     train, evaluations = ([row for row in rows if row["kind"] == kind] for kind in ("train", "evaluation"))
     assert [row["step"] for row in train] == list(range(1, 13)) and len(evaluations) == 2
@@ -145,6 +151,14 @@ def test_pretrain_logs_evaluates_draws_and_ranks_it_by_its_own_names(small_store
     (newest,) = pathlib.Path(config.workdir, "checkpoints").glob("step_*12")
     assert rank(read_record(newest / "record"), "smooth_loss") == (0, result.evaluation["smooth_loss"])
 
+    recorded = read_run(config.workdir)
+    assert (recorded.main_loss, recorded.word_loss) == ("smooth_loss", "smooth_loss")
+    assert [(term.label, term.weight, term.perplexity) for term in recorded.terms] == [
+        ("smooth", 1.0, "smooth_perplexity"),
+        ("replaced", 2.0, ""),
+    ]
+    assert any(check.seen.startswith("smooth_loss") for check in check_run(recorded))
+
     (start,) = json.loads((tmp_path / "run" / "run.json").read_text())["starts"]
     assert start["devices"] == 1 and said.startswith("1 × cpu\n")
     _is_measured_and_resumed_by_its_own_objective_alone(config, result)
@@ -156,12 +170,16 @@ def _is_measured_and_resumed_by_its_own_objective_alone(config: Config, result) 
         pretrain(config)
     with pytest.raises(UserError, match=f"was trained for the objective {name}, but evaluate was given none"):
         run_evaluate(config.workdir, config)
-    own = run_evaluate(config.workdir, config, objective=lambda model, config: OutsideObjective(model))
-    assert own.metrics == pytest.approx(result.evaluation, rel=1e-6) and own.unigram == {}
+    own = run_evaluate(config.workdir, config, objective=of_words)
+    assert own.metrics == pytest.approx(result.evaluation, rel=1e-6) and list(own.unigram) == [
+        "smooth_loss",
+        "smooth_perplexity",
+        "smooth_accuracy",
+    ]
     bert_jax.convert(config.workdir, f"{config.workdir}-converted", to="bert_jax")
     with pytest.raises(UserError, match=f"was trained for the objective {name}, but evaluate was given none"):
         run_evaluate(f"{config.workdir}-converted", config)
-    assert pretrain(config, objective=lambda model, config: OutsideObjective(model)).step == result.step
+    assert pretrain(config, objective=of_words).step == result.step
 
 
 def test_the_frequencies_of_words_are_not_counted_for_terms_without_words(small_store, tmp_path):
