@@ -5,9 +5,9 @@ import dataclasses
 import jax
 
 from bert_jax.config import Config, DisentangledConfig, HeadConfig, ModelConfig, ObjectiveConfig
+from bert_jax.config.generator import EmbeddingSharing
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import pretraining_parts
-from bert_jax.models.generator_parameters import Sharing
 from bert_jax.objectives.objective_choice import default_objective
 
 SMALL = ModelConfig(vocab_size=61, hidden_size=24, num_layers=4, num_heads=3, max_position_embeddings=20)
@@ -56,7 +56,7 @@ MODELS = {
 }
 
 
-def detection(embeddings: Sharing) -> Config:
+def detection(embeddings: EmbeddingSharing) -> Config:
     """A run of replaced-token detection whose generator shares its embeddings like this."""
     objective = ObjectiveConfig(name="replaced_tokens", mask_decoder=True)
     generator = dataclasses.replace(objective.generator, embeddings=embeddings)
