@@ -3,18 +3,15 @@
 import contextlib
 import typing
 from collections.abc import Callable, Iterable, Iterator
-from typing import Literal
 
 import numpy as np
 
+from bert_jax.config.analyses.analysis_options import VectorKind
 from bert_jax.console.progress_bar import progress_bar
 from bert_jax.data.randomness import Stream, bits, integers
 from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel
 
-VectorKind = Literal["mean", "cls", "token"]
-"""mean: the mean over all tokens, [CLS] and [SEP] included, as `embed` does; cls: the first token; token: one token
-that is neither, drawn at random."""
 WINDOW = 2_048  # texts that are tokenized, sorted by length and held at once
 CONSTANT = 1e-10  # a variance below this share of the mean square is rounding in float32: the vectors are all the same
 

@@ -6,7 +6,15 @@ Only the standard library is imported here, as in `config.options`.
 import dataclasses
 from typing import Literal
 
+from bert_jax.config.example_choices import MaskUnit, PackingChoice, SentencePairs
 from bert_jax.config.preparing import CorpusFormat
+
+ModelFormat = Literal["bert_jax", "huggingface", "tf1"]
+"""Formats that a model is written in; see `ConvertConfig.to`."""
+PartsWritten = Literal["all", "mlm", "encoder", "generator"]
+"""Parts of a model that are written; see `ConvertConfig.parts`."""
+Weights = Literal["last", "ema"]
+"""Weights of a run of ours; see `ConvertConfig.weights`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,12 +80,12 @@ class InspectConfig:
     """Epoch to take the examples from, counted from 0."""
     sequence_length: int = 128
     """Tokens per sequence, [CLS] and [SEP] included."""
-    sentence_pairs: Literal["nsp", "sop", "none"] = "nsp"
+    sentence_pairs: SentencePairs = "nsp"
     """Task on pairs of segments: next-sentence prediction (nsp), sentence order (sop, as in ALBERT), or none."""
-    packing: Literal["auto", "on", "off"] = "auto"
+    packing: PackingChoice = "auto"
     """Whether a row holds several texts. auto: from 256 tokens on, as in a training run."""
-    unit: Literal["token", "whole_word", "span"] = "token"
-    """What is masked together: single tokens, whole words, or spans of words."""
+    unit: MaskUnit = "token"
+    """What is masked together: single tokens, whole words, spans of words (SpanBERT), or n-grams of words (ALBERT)."""
     short_sequence_probability: float = 0.1
     """Share of the documents that an epoch cuts to a random shorter length."""
     seed: int = 0
@@ -112,14 +120,14 @@ class ResultsConfig:
 class ConvertConfig:
     """Options of `bert-jax convert`."""
 
-    to: Literal["bert_jax", "huggingface", "tf1"]
+    to: ModelFormat
     """Format to write. bert_jax: a work directory for load, --init_from and the other commands. huggingface: a
     directory that transformers opens. tf1: files that Google's code opens."""
-    parts: Literal["all", "mlm", "encoder", "generator"] = "all"
+    parts: PartsWritten = "all"
     """Parts to write. all: everything that the source has; for a run of replaced-token detection, the discriminator.
     generator: the generator of such a run, a masked language model. mlm: encoder and masked-language-model head, the
     exact contents of AutoModelForMaskedLM. encoder: the encoder with its pooler, if it has one, the exact contents of
     AutoModel."""
-    weights: Literal["last", "ema"] = "last"
+    weights: Weights = "last"
     """Weights to write if the source is a run of ours: those after the last step, or their moving average
     (optimizer.ema_decay)."""

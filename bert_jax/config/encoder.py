@@ -7,12 +7,21 @@ from bert_jax.config.relative_attention import DisentangledConfig
 
 DEFAULT_VOCAB_SIZE = 30_522  # BERT uncased
 
-FORM = (
-    *("positions", "local_window", "feed_forward", "norm", "norm_bias", "use_bias"),
-    *("first_attention_norm", "task_transform", "embedding_size", "sharing", "pooler"),
-    *("direction", "layer", "disentangled"),
+OUTSIDE_THE_FUNCTION = (
+    *("vocab_size", "vocab_pad_multiple", "max_position_embeddings"),  # numbers of rows: what a row means stays
+    *("hidden_dropout", "attention_dropout", "recurrent_dropout"),  # only while it is trained
+    *("initializer_range", "position_init"),  # only before it is trained
+    "pair_head",  # a head beside the encoder, which a model has or lacks
 )
-"""Options of ModelConfig that later encoders brought; at their defaults the mathematics is BERT's."""
+"""Options of ModelConfig with which the same parameters compute the same function; with another value of any other, a
+new one included, they compute another."""
+OF_BERT = (
+    *("hidden_size", "num_layers", "num_heads", "intermediate_size", "type_vocab_size"),
+    *("activation", "layer_norm_epsilon", "norm_position", "padding_id"),
+    *("rope_theta", "rope_local_theta", "rope_scale"),  # read only with positions=rope
+    *("global_every", "global_tokens"),  # read only with local_window
+)
+"""Options in which BERT, RoBERTa and their like differ, or that have no effect on them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -125,8 +134,12 @@ class ModelConfig:
 
     @property
     def beyond_bert(self) -> tuple[str, ...]:
-        """Names of the options in FORM whose values make an encoder different from BERT, RoBERTa and their like."""
-        return tuple(name for name in FORM if getattr(self, name) != getattr(ModelConfig, name))
+        """Names of the options whose values make an encoder different from BERT, RoBERTa and their like."""
+        return tuple(
+            field.name
+            for field in dataclasses.fields(self)
+            if field.name not in (*OUTSIDE_THE_FUNCTION, *OF_BERT) and getattr(self, field.name) != field.default
+        )
 
     @property
     def windows(self) -> tuple[int | None, ...]:

@@ -3,24 +3,18 @@
 import dataclasses
 from typing import Literal
 
-LayersRead = Literal[
-    "",
-    "embeddings",
-    "last",
-    "second_to_last",
-    "sum_last_four",
-    "concat_last_four",
-    "weighted_last_four",
-    "weighted_all",
-]
-"""Layers of a frozen encoder that a BiLSTM reads; "" for an encoder that is trained with its head."""
-
-Pooling = Literal["cls", "mean", "max", "mean_sqrt_len", "pooler"]
-"""How the vectors of the tokens of a text become one; see `EmbeddingConfig`. pooler: that of BERT's pooler."""
 Combination = Literal[
     "last", "second_to_last", "sum_last_four", "concat_last_four", "weighted_last_four", "weighted_all"
 ]
 """How several layers become one vector per token (models/pooling.py)."""
+LayersRead = Literal["", "embeddings", Combination]
+"""Layers of a frozen encoder that a BiLSTM reads; "" for an encoder that is trained with its head."""
+HeadPooling = Literal["cls", "mean"]
+"""What the head of a task reads of a text; see `HeadConfig.pooling`."""
+TokenPooling = Literal["cls", "mean", "max", "mean_sqrt_len"]
+"""How the vectors of the tokens of a text become one; see `EmbeddingConfig.pooling`."""
+Pooling = Literal[TokenPooling, "pooler"]
+"""The same, or pooler: the vector of BERT's pooler."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,7 +27,7 @@ class HeadConfig:
     """Names of the classes, in the order of the columns (classification, tagging); empty for the other kinds."""
     dropout: float = 0.1
     """Dropout rate on the input of the head."""
-    pooling: Literal["cls", "mean"] = "cls"
+    pooling: HeadPooling = "cls"
     """What classification, regression and choice read of a model with task_transform: the first position, or the mean
     of all."""
     crf: bool = False
@@ -58,7 +52,7 @@ class HeadConfig:
 class EmbeddingConfig:
     """How `model.embed` makes one vector per text by default, which directories of sentence-transformers specify."""
 
-    pooling: Literal["cls", "mean", "max", "mean_sqrt_len"] = "mean"
+    pooling: TokenPooling = "mean"
     """How the vectors of the tokens become one: that of [CLS], their mean, their maximum, or their sum divided by the
     square root of their number."""
     normalize: bool = False

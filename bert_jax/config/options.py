@@ -10,6 +10,7 @@ import dataclasses
 from typing import Literal
 
 from bert_jax.config.encoder import ModelConfig
+from bert_jax.config.example_choices import MaskUnit, PackingChoice, SentencePairs
 from bert_jax.config.faults import FaultsConfig
 from bert_jax.config.noise import PretrainingNoiseConfig
 from bert_jax.config.objectives import ObjectiveConfig
@@ -64,12 +65,12 @@ class DataConfig:
     held_out: float = 0.01
     """Share of the documents of `path` that training never sees. It is ignored with eval_path: nothing is held out
     then."""
-    sentence_pairs: Literal["nsp", "sop", "none"] = "nsp"
+    sentence_pairs: SentencePairs = "nsp"
     """Second objective: next-sentence prediction (nsp; label 0 is IsNext), sentence-order prediction (sop, as in
     ALBERT), or none, with single packed texts."""
     short_sequence_probability: float = 0.1
     """Share of the documents that an epoch cuts to a random shorter length."""
-    packing: Literal["auto", "on", "off"] = "auto"
+    packing: PackingChoice = "auto"
     """Whether a row holds several texts, each of which attends to itself alone, so that nearly every position is a
     token. auto: on in phases of at least 256 tokens, unless the objective is one of your own. Evaluation is not
     packed."""
@@ -92,7 +93,7 @@ class DataConfig:
 class MaskingConfig:
     """Masked language modelling, paper section 3.1 and its table 8."""
 
-    unit: Literal["token", "whole_word", "span", "ngram"] = "token"
+    unit: MaskUnit = "token"
     """What is masked together: single tokens, whole words, spans of words (SpanBERT), or n-grams of words (ALBERT)."""
     rate: float = 0.15
     """Share of the tokens of a sequence that are predicted."""

@@ -8,6 +8,7 @@ from typing import Literal
 
 from bert_jax.config import ComputeConfig, MeshConfig
 from bert_jax.config.checks import check_mesh
+from bert_jax.config.task_options import TagScheme
 from bert_jax.errors import UserError
 
 
@@ -26,7 +27,7 @@ class InputFormConfig:
     """Number of the column of the words in the task ner, from 1. None: same as in training."""
     tag_column: int | None = None
     """Number of the column of the tags in the task ner, from 1. None: same as in training."""
-    scheme: Literal["auto", "iob1", "iob2", "iobes", "plain"] | None = None
+    scheme: TagScheme | None = None
     """How the tags of the task ner mark entities. None: same as in training."""
 
 

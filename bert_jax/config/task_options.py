@@ -10,6 +10,8 @@ GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "a
 PACKED = (*(task for task in GLUE if task != "ax"), "text")
 """Tasks whose sequences may share rows: one class or number for each sequence."""
 TASKS = (*GLUE, "squad_v1", "squad_v2", "swag", "race", "choice", "ner", "text")
+TagScheme = Literal["auto", "iob1", "iob2", "iobes", "plain"]
+"""How tags mark entities; see `TaskDataConfig.scheme`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,7 +48,7 @@ class TaskDataConfig:
     tag_column: int = 0
     """Number of the column of the tags in the task ner, from 1. 0: the last (CoNLL-U: the fourth, universal parts of
     speech)."""
-    scheme: Literal["auto", "iob1", "iob2", "iobes", "plain"] = "auto"
+    scheme: TagScheme = "auto"
     """How the tags of the task ner mark entities. auto: recognized from the tags. plain: tags without B- and I-, such
     as parts of speech."""
 

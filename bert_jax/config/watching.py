@@ -2,8 +2,8 @@
 
 import dataclasses
 import re
-from typing import Literal
 
+from bert_jax.config.example_choices import SentencePairs
 from bert_jax.errors import UserError
 
 
@@ -67,7 +67,7 @@ class DoctorConfig:
 
     sequence_length: int = 128
     """Tokens per sequence of the examples that are examined, [CLS] and [SEP] included."""
-    sentence_pairs: Literal["nsp", "sop", "none"] = "nsp"
+    sentence_pairs: SentencePairs = "nsp"
     """Task on pairs of segments whose labels are examined: next-sentence prediction (nsp), sentence order (sop, as in
     ALBERT), or none."""
     cache: str = ""

@@ -4,13 +4,13 @@ import dataclasses
 import math
 import os
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from etils import epath
 from rich.console import Console
 
 from bert_jax.config import EmbeddingConfig
-from bert_jax.config.commands import ConvertConfig
+from bert_jax.config.commands import ConvertConfig, ModelFormat, PartsWritten, Weights
 from bert_jax.config.json_form import from_dict
 from bert_jax.errors import UserError
 from bert_jax.formats.fit import check_fit
@@ -25,9 +25,9 @@ def convert(
     source: str | os.PathLike[str],
     destination: str | os.PathLike[str],
     *,
-    to: Literal["bert_jax", "huggingface", "tf1"],
-    parts: Literal["all", "mlm", "encoder", "generator"] = "all",
-    weights: Literal["last", "ema"] = "last",
+    to: ModelFormat,
+    parts: PartsWritten = "all",
+    weights: Weights = "last",
 ) -> None:
     """Convert the model in `source`, of any known kind, to the new directory `destination`, and print a summary.
 
@@ -49,7 +49,7 @@ def convert(
     _print_summary(source, stored, chosen, destination, to)
 
 
-def _opened(source: str | os.PathLike[str], weights: Literal["last", "ema"]) -> StoredModel:
+def _opened(source: str | os.PathLike[str], weights: Weights) -> StoredModel:
     stored = open_stored(source)
     if weights == "last":
         return stored
@@ -58,7 +58,7 @@ def _opened(source: str | os.PathLike[str], weights: Literal["last", "ema"]) -> 
     return open_checkpoint(stored.path, weights)
 
 
-def select(stored: StoredModel, parts: str, to: str = "bert_jax") -> StoredModel:
+def select(stored: StoredModel, parts: PartsWritten, to: ModelFormat = "bert_jax") -> StoredModel:
     """Return `stored` with only some of its parts; see ConvertConfig.parts.
 
     Only bert_jax knows a span boundary head and the enhanced mask decoder. Google's run_squad.py leaves a pooler that
@@ -90,7 +90,7 @@ def _without(stored: StoredModel, part: str) -> StoredModel:
     return dataclasses.replace(stored, arrays=arrays)
 
 
-def _write(stored: StoredModel, directory: epath.Path, to: str, name: str) -> None:
+def _write(stored: StoredModel, directory: epath.Path, to: ModelFormat, name: str) -> None:
     if to == "bert_jax":
         write_bert_jax(stored, directory)
     elif to == "huggingface":
@@ -103,7 +103,7 @@ def _write(stored: StoredModel, directory: epath.Path, to: str, name: str) -> No
         write_tf_checkpoint(stored, directory)
 
 
-def _print_summary(source: Any, stored: StoredModel, chosen: StoredModel, destination: Any, to: str) -> None:
+def _print_summary(source: Any, stored: StoredModel, chosen: StoredModel, destination: Any, to: ModelFormat) -> None:
     numbers = sum(math.prod(array.shape) for array in chosen.arrays.values())
     vocabulary = f"vocabulary of {chosen.tokenizer.vocab_size:,} entries" if chosen.tokenizer else "no vocabulary"
     left = [part for part in stored.parts if part not in chosen.parts]

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from etils import epath
 
 from bert_jax.config import HeadConfig, ModelConfig
+from bert_jax.config.encoder_heads import HeadPooling
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
 from bert_jax.formats.model_types import model_type
@@ -36,7 +37,7 @@ class HuggingFaceConfig:
     """Labels in the order of the columns; () if the file names none."""
     classifier_dropout: float
     tied: bool
-    pooling: Literal["cls", "mean"] = "cls"
+    pooling: HeadPooling = "cls"
     """What a task head reads, if the model type leaves it open."""
 
 

@@ -2,7 +2,7 @@
 
 import os
 import re
-from typing import Any, Literal
+from typing import Any
 
 from absl import logging
 from etils import epath
@@ -14,6 +14,7 @@ from bert_jax.checkpoints.record import Damaged, check_origin, read_record
 from bert_jax.checkpoints.run_files import id_below, read_json
 from bert_jax.checkpoints.walk_back import attempt
 from bert_jax.config import EmbeddingConfig, HeadConfig, ModelConfig
+from bert_jax.config.commands import Weights
 from bert_jax.config.json_form import first_lines, from_dict
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
@@ -31,7 +32,7 @@ PREFIXES = {"last": "params/", "ema": "optimizer_state/average/"}
 """Where the arrays of a training state are."""
 
 
-def open_checkpoint(path: str | os.PathLike[str], weights: Literal["last", "ema"] = "last") -> StoredModel:
+def open_checkpoint(path: str | os.PathLike[str], weights: Weights = "last") -> StoredModel:
     """Return the newest good checkpoint of work directory `path`, or the step whose directory is `path`.
 
     Every parameter is read once and compared with its fingerprint, one array at a time; a damaged step gives way to the
@@ -70,7 +71,7 @@ def is_step(path: epath.Path) -> bool:
     return (path / "record").is_dir() and (path / "state").is_dir()
 
 
-def _open_step(step: epath.Path, path: epath.Path, weights: Literal["last", "ema"]) -> StoredModel:
+def _open_step(step: epath.Path, path: epath.Path, weights: Weights) -> StoredModel:
     home = path.parent.parent if step == path else path
     content, arrays = _read_step(step, home, PREFIXES[weights])
     if not arrays and weights == "ema":

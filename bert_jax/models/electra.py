@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.config import ComputeConfig, ModelConfig
+from bert_jax.config.generator import EmbeddingSharing
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.generator_parameters import GENERATOR, Sharing, is_shareable, joined
+from bert_jax.models.generator_parameters import GENERATOR, is_shareable, joined
 from bert_jax.models.kernels.contract import AttentionMask
 from bert_jax.models.packed_texts import PackedTexts
 from bert_jax.models.parameters import ParameterTable
@@ -27,7 +28,7 @@ class Electra:
     generator: BertForPreTraining
     """The generator, with the part mlm, the vocabulary of the discriminator, and tables as wide as the
     discriminator's."""
-    embeddings: Sharing = "shared"
+    embeddings: EmbeddingSharing = "shared"
     """See GeneratorConfig.embeddings."""
 
     @property

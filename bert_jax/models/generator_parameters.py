@@ -4,12 +4,11 @@ Nothing outside the standard library is imported, as in `models.parameters`.
 """
 
 import dataclasses
-from typing import Literal
 
 from bert_jax.config import ObjectiveConfig
+from bert_jax.config.generator import EmbeddingSharing
 from bert_jax.models.parameters import ParameterTable, table
 
-Sharing = Literal["shared", "own", "disentangled"]
 GENERATOR = "generator"
 """First key of the paths of what is the generator's alone; the discriminator has the paths of any BERT."""
 
@@ -37,7 +36,7 @@ def difference_path(path: str) -> str:
     return path.removesuffix("table") + "delta"
 
 
-def joined(discriminator: ParameterTable, generator: ParameterTable, embeddings: Sharing) -> ParameterTable:
+def joined(discriminator: ParameterTable, generator: ParameterTable, embeddings: EmbeddingSharing) -> ParameterTable:
     """Return the table of both parts; arguments are the tables of each on its own."""
     disentangled = embeddings == "disentangled"
     entries = [

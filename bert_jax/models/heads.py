@@ -1,13 +1,13 @@
 """The heads on the encoder: masked words, replaced tokens, and the head of a task."""
 
 from collections.abc import Callable
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.config import HeadConfig, ModelConfig
+from bert_jax.config.encoder_heads import HeadPooling
 from bert_jax.models.bert_parameters import POOLED
 from bert_jax.models.layers import Linear, affine, dropout, like, truncated_normal
 from bert_jax.models.norms import Norm, make_norm
@@ -122,7 +122,7 @@ class TransformedTaskHead(nnx.Module):
         self.bias: nnx.Param[jax.Array] = nnx.Param(jnp.zeros(head.outputs, jnp.float32))
         self.rate: float = head.dropout
         self.pooled: bool = head.kind in POOLED
-        self.pooling: Literal["cls", "mean"] = head.pooling
+        self.pooling: HeadPooling = head.pooling
 
     def __call__(self, output: Encoded, mask: jax.Array, dropout_key: jax.Array | None) -> jax.Array:
         """Return the scores, as `TaskHead` does."""

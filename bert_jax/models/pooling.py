@@ -3,14 +3,14 @@
 import math
 import typing
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from bert_jax.config.encoder_heads import Combination, Pooling
+from bert_jax.config.encoder_heads import Combination, Pooling, TokenPooling
 from bert_jax.errors import UserError
 from bert_jax.models.packed_texts import PackedTexts
 
@@ -79,9 +79,7 @@ def layers_read(combination: str, num_layers: int, weights: Any = None) -> int:
     return count
 
 
-def pool(
-    states: jax.Array, attention_mask: jax.Array, pooling: Literal["cls", "mean", "max", "mean_sqrt_len"]
-) -> jax.Array:
+def pool(states: jax.Array, attention_mask: jax.Array, pooling: TokenPooling) -> jax.Array:
     """Return one vector per text, [B, H], from states [B, L, H] and mask [B, L].
 
     It is the state of the first position, or the mean or maximum over all real tokens; mean_sqrt_len is their sum
@@ -97,9 +95,7 @@ def pool(
     return total / (jnp.sqrt(count) if pooling == "mean_sqrt_len" else count)
 
 
-def pool_texts(
-    states: jax.Array, texts: PackedTexts, pooling: Literal["cls", "mean", "max", "mean_sqrt_len"]
-) -> jax.Array:
+def pool_texts(states: jax.Array, texts: PackedTexts, pooling: TokenPooling) -> jax.Array:
     """Return what `pool` does for each of T texts in rows of several, [B, T, H]; undefined where there is no text."""
     if pooling == "cls":
         return jnp.take_along_axis(states, texts.starts[:, :, None], axis=1)

@@ -1,14 +1,15 @@
 """Initialization of a new run from a stored model: what fits is loaded, tables are resized, the rest stays fresh."""
 
 import dataclasses
-import operator
 from typing import Any
 
 import jax
 import numpy as np
 from rich.table import Table
 
-from bert_jax.config import DisentangledConfig, ModelConfig
+from bert_jax.config import ModelConfig
+from bert_jax.config.encoder import OUTSIDE_THE_FUNCTION
+from bert_jax.config.json_form import flattened
 from bert_jax.devices.placement import StoredArray, placed
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel
@@ -16,32 +17,8 @@ from bert_jax.models.parameters import Parameter, ParameterTable, entries, row_t
 from bert_jax.pretrained.row_sources import RowSources, position_sources, vocabulary_sources
 from bert_jax.tokenization.tokenizer import Tokenizer
 
-ARCHITECTURE = {
-    "hidden_size": "hidden_size",
-    "embedding_size": "embedding_size",
-    "sharing": "sharing",
-    "num_layers": "num_layers",
-    "num_heads": "num_heads",
-    "intermediate_size": "feed_forward_size",
-    "type_vocab_size": "type_vocab_size",
-    "activation": "activation",
-    "layer_norm_epsilon": "layer_norm_epsilon",
-    "norm_position": "norm_position",
-    "padding_id": "padding_id",
-    **{
-        name: name
-        for name in (
-            *("norm", "norm_bias", "use_bias", "feed_forward", "first_attention_norm", "task_transform", "positions"),
-            *("rope_theta", "rope_local_theta", "rope_scale", "local_window", "global_every", "global_tokens"),
-            "pooler",
-        )
-    },
-    **{f"disentangled.{field.name}": f"disentangled.{field.name}" for field in dataclasses.fields(DisentangledConfig)},
-}
-"""Option → attribute of ModelConfig that must equal the stored model's: with a different value the same parameters
-compute a different function. Dropout and initialization may differ, and vocabulary and positions are resized."""
 REACH = ("rope_theta", "rope_local_theta", "rope_scale", "local_window", "global_every", "global_tokens")
-"""Those that may differ in a run with more positions than the stored model, because they are how it reaches farther."""
+"""Options that may differ in a run with more positions than the stored model, as they are how it reaches farther."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,11 +59,11 @@ class Report:
 def check_architecture(stored: StoredModel, config: ModelConfig) -> None:
     """Raise one UserError that lists every option in which a run differs from the stored model, ready to paste."""
     longer = config.max_position_embeddings > stored.model.max_position_embeddings
+    theirs = _function_options(stored.model)
     differing = {
-        option: (ours, theirs)
-        for option, name in ARCHITECTURE.items()
-        if (ours := operator.attrgetter(name)(config)) != (theirs := operator.attrgetter(name)(stored.model))
-        and not (longer and option in REACH)
+        option: (ours, theirs[option])
+        for option, ours in _function_options(config).items()
+        if ours != theirs[option] and not (longer and option in REACH)
     }
     if differing:
         shown = "; ".join(
@@ -97,6 +74,12 @@ def check_architecture(stored: StoredModel, config: ModelConfig) -> None:
             f"init_from={stored.path} is a different model from this configuration ({shown}). "
             f"To continue from it, add: {options}"
         )
+
+
+def _function_options(config: ModelConfig) -> dict[str, Any]:
+    """Return the values of the options that determine what given parameters compute, by their names below model."""
+    values = {**dataclasses.asdict(config), "intermediate_size": config.feed_forward_size}
+    return flattened({name: value for name, value in values.items() if name not in OUTSIDE_THE_FUNCTION})
 
 
 def table_rows(stored: StoredModel, parameters: ParameterTable, tokenizer: Tokenizer) -> dict[str, RowSources]:

@@ -1,10 +1,13 @@
 import io
+import typing
 
 import pytest
 from rich.console import Console
 from synthetic_store import SyntheticStore, random_documents, write_store
 
 from bert_jax.commands.inspection import InspectConfig, run_inspect
+from bert_jax.config import DataConfig, MaskingConfig
+from bert_jax.console.command_line import parse
 from bert_jax.errors import UserError
 
 
@@ -23,7 +26,7 @@ def printed(path, colour=False, **options):
 
 
 @pytest.mark.parametrize("sentence_pairs", ["nsp", "sop", "none"])
-@pytest.mark.parametrize("unit", ["token", "span"])
+@pytest.mark.parametrize("unit", ["token", "whole_word", "span", "ngram"])
 def test_shows_store_document_examples_and_epoch(store_path, sentence_pairs, unit):
     text = printed(store_path, document=3, sentence_pairs=sentence_pairs, unit=unit, sequence_length=64, sentences=2)
     for expected in ("37", "Document 3", "more sentences", "[CLS]", "[MASK]", "padding", "sentences seen"):
@@ -31,6 +34,14 @@ def test_shows_store_document_examples_and_epoch(store_path, sentence_pairs, uni
     assert "100.000%" in text  # of the sentences
     assert text.count("Example ") == 3
     assert ("IsNext" in text) == (sentence_pairs == "nsp")
+
+
+def test_the_command_line_has_every_kind_of_examples_that_a_run_has(store_path):
+    masks, data, shown = map(typing.get_type_hints, (MaskingConfig, DataConfig, InspectConfig))
+    assert all(shown[name] == {**masks, **data}[name] for name in ("unit", "sentence_pairs", "packing"))
+    options = parse(InspectConfig(), ["--unit=ngram", "--document=3"], "inspect")
+    text = printed(store_path, **vars(options))
+    assert "[MASK]" in text and text != printed(store_path, document=3)
 
 
 def test_predicted_places_stand_out_in_colour(store_path):

@@ -1,24 +1,24 @@
-"""The table of parameters: compared with the arrays that models make, and with the rules written by hand before it."""
+"""The table of parameters: compared with the arrays that models make, and what it is checked against."""
 
 import dataclasses
 import importlib
 import itertools
 import pathlib
-import re
 import subprocess
 import sys
 
 import jax
 import optax
 import pytest
+from described_models import HEADS, LABELS, MODELS, SMALL, detection, shapes, trained
 from jax.sharding import PartitionSpec as P
 
 from bert_jax.checkpoints.fingerprint import leaf_paths
-from bert_jax.config import HeadConfig, MeshConfig, ModelConfig, OptimizerConfig
+from bert_jax.config import HeadConfig, MeshConfig, OptimizerConfig
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.bert_parameters import PRETRAINING_PARTS, bert_parameters
+from bert_jax.models.bert_parameters import MODEL_PARTS, PRETRAINING_PARTS, bert_parameters
 from bert_jax.models.parameters import (
     Axis,
     Parameter,
@@ -30,68 +30,13 @@ from bert_jax.models.parameters import (
     table,
     total_size,
 )
+from bert_jax.models.run_costs import trained_parameters
 from bert_jax.models.task import BertForTask
-from bert_jax.optim.optimizers import included, optimizer
+from bert_jax.optim.optimizers import optimizer
 from bert_jax.training.state import abstract_state
 
 ROOT = pathlib.Path(__file__).parents[2]
-SMALL = ModelConfig(vocab_size=61, hidden_size=24, num_layers=4, num_heads=3, max_position_embeddings=20)
-MODELS = {
-    "default": SMALL,
-    "pre": dataclasses.replace(SMALL, norm_position="pre"),
-    "padded": dataclasses.replace(SMALL, vocab_pad_multiple=16),
-    "wide": dataclasses.replace(SMALL, intermediate_size=40, type_vocab_size=3),
-    "one layer, one head": dataclasses.replace(SMALL, num_layers=1, num_heads=1),
-    "narrow": dataclasses.replace(SMALL, embedding_size=8, sharing="all", pooler="gelu_erf"),
-    "narrow as wide": dataclasses.replace(SMALL, embedding_size=24, sharing="attention"),
-    "no segments": dataclasses.replace(
-        SMALL, type_vocab_size=0, sharing="feed_forward", pair_head=False, pooler="relu"
-    ),
-    "sinusoidal": dataclasses.replace(SMALL, position_init="sinusoidal", activation="gelu_erf"),
-    "modern": dataclasses.replace(
-        SMALL,
-        norm_position="pre",
-        positions="rope",
-        local_window=3,
-        feed_forward="geglu",
-        norm_bias=False,
-        use_bias=False,
-        first_attention_norm=False,
-        task_transform=True,
-        type_vocab_size=0,
-    ),
-    "root mean square": dataclasses.replace(
-        SMALL, norm="rms_norm", feed_forward="swiglu", positions="alibi", task_transform=True
-    ),
-}
-LABELS = ("O", "B-X", "I-X")
-FEATURES = (
-    "embeddings",
-    "last",
-    "second_to_last",
-    "sum_last_four",
-    "concat_last_four",
-    "weighted_last_four",
-    "weighted_all",
-)
-HEADS = {
-    "classification": HeadConfig(labels=LABELS),
-    "regression": HeadConfig(kind="regression"),
-    "span": HeadConfig(kind="span"),
-    "choice": HeadConfig(kind="choice"),
-    "tagging": HeadConfig(kind="tagging", labels=LABELS),
-    "tagging, CRF": HeadConfig(kind="tagging", labels=LABELS, crf=True),
-    **{
-        f"{features}, CRF={crf}": HeadConfig(kind="tagging", labels=LABELS, crf=crf, features=features, lstm_size=5)
-        for features in FEATURES
-        for crf in (False, True)
-    },
-}
 CONFIGS = sorted(path.stem for path in (ROOT / "configs").glob("*.py"))
-
-
-def shapes(model) -> dict:
-    return jax.eval_shape(model.init, jax.random.key(0))
 
 
 def assert_equal(model) -> None:
@@ -104,10 +49,14 @@ def assert_equal(model) -> None:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_every_shipped_configuration_is_described(name, monkeypatch):
+def test_what_every_shipped_configuration_trains_is_described(name, monkeypatch):
+    """By the model, and by what `info` counts without one."""
     monkeypatch.syspath_prepend(str(ROOT))
-    config = importlib.import_module(f"configs.{name}").get_config().model
-    assert_equal(BertForPreTraining(dataclasses.replace(config, vocab_size=config.vocab_size or 30_522)))
+    config = importlib.import_module(f"configs.{name}").get_config()
+    model = dataclasses.replace(config.model, vocab_size=config.model.vocab_size or 30_522)
+    config = dataclasses.replace(config, model=model)
+    assert_equal(trained(config))
+    assert trained_parameters(config) == trained(config).parameters
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -115,59 +64,20 @@ def test_every_variant_of_the_encoder_is_described(name):
     for size in range(len(PRETRAINING_PARTS) + 1):
         for parts in itertools.combinations(PRETRAINING_PARTS, size):
             assert_equal(BertForPreTraining(MODELS[name], parts=parts))
+    assert_equal(BertForPreTraining(MODELS[name], parts=MODEL_PARTS))
+
+
+@pytest.mark.parametrize("embeddings", ["shared", "own", "disentangled"])
+def test_a_discriminator_and_its_generator_are_described(embeddings):
+    config = detection(embeddings)
+    assert_equal(trained(config))
+    assert trained_parameters(config) == trained(config).parameters
 
 
 @pytest.mark.parametrize("model", ["default", "pre", "modern"])
 @pytest.mark.parametrize("head", HEADS)
 def test_every_variant_of_the_head_is_described(model, head):
     assert_equal(BertForTask(MODELS[model], HEADS[head]))
-
-
-# What the rules were before the axes had names: first match wins.
-RULES = (
-    (r"embeddings/word/table$", P("tensor", "fsdp")),
-    (r"embeddings/(position|token_type)/table$", P(None, "fsdp")),
-    (r"attention/(query|key|value)/kernel$", P(None, "fsdp", "tensor", None)),
-    (r"attention/(query|key|value)/bias$", P(None, "tensor", None)),
-    (r"attention/output/kernel$", P(None, "tensor", None, "fsdp")),
-    (r"feed_forward/(intermediate|gate)/kernel$", P(None, "fsdp", "tensor")),
-    (r"feed_forward/(intermediate|gate)/bias$", P(None, "tensor")),
-    (r"feed_forward/output/kernel$", P(None, "tensor", "fsdp")),
-    (r"(embeddings/projection|pooler|mlm/dense|next_sentence)/kernel$", P("fsdp", None)),
-    (r"mlm/bias$", P("tensor")),
-    (r"", P()),
-)
-EXCLUDED = re.compile(r"(^|/)bias$|norm/scale$")
-
-
-def spec_by_rules(mesh, path: str, shape: tuple[int, ...]) -> P:
-    rule = next(spec for pattern, spec in RULES if re.search(pattern, path))
-    return P(*(None if axis and size % mesh.shape[axis] else axis for axis, size in zip(rule, shape)))
-
-
-def every_model():
-    yield from (BertForPreTraining(config) for config in MODELS.values())
-    yield from (BertForTask(config, head) for config in (SMALL, MODELS["pre"]) for head in HEADS.values())
-
-
-@pytest.mark.parametrize(
-    "mesh", [MeshConfig(), MeshConfig(fsdp=2, tensor=2), MeshConfig(data=1, fsdp=8), MeshConfig(data=2, tensor=4)]
-)
-def test_partition_equals_the_rules_by_path(mesh):
-    mesh = sharding.make_mesh(mesh)
-    for model in every_model():
-        for path, parameter in model.parameters.items():
-            assert sharding.partition_spec(mesh, parameter)[0] == spec_by_rules(mesh, path, parameter.shape), path
-
-
-def test_decay_and_layers_equal_the_rules_by_path():
-    for model in every_model():
-        for path, parameter in model.parameters.items():
-            assert parameter.decays == (EXCLUDED.search(path) is None), path
-            assert parameter.layer_axis == (0 if path.startswith("encoder/") else None), path
-            assert parameter.embedding == path.startswith("embeddings/"), path
-        tree = included(model.parameters, shapes(model))
-        assert leaf_paths(tree) == {path: EXCLUDED.search(path) is None for path in leaf_paths(tree)}
 
 
 def test_tables_with_a_row_per_word_or_position():

@@ -11,15 +11,14 @@ from foreign_sentencepiece import foreign_model
 from google_tokenization import google_wordpiece
 
 from bert_jax.checkpoints.fingerprint import leaf_paths
-from bert_jax.config import Config, MeshConfig, ModelConfig
-from bert_jax.console.command_line import parse
+from bert_jax.config import MeshConfig, ModelConfig
 from bert_jax.devices import sharding
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.parameters import entries
-from bert_jax.pretrained.initialization import check_architecture, initialize
+from bert_jax.pretrained.initialization import initialize
 from bert_jax.tokenization.extension import extend
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
 
@@ -236,31 +235,6 @@ def test_every_mesh_gets_the_same_values(mesh, tokenizer):
         read = {path: sum(math.prod(shape) for other, shape in reads if other == path) for path in values}
         expected = {path: value.size for path, value in values.items()}
         assert read == expected
-
-
-DIFFERENT = {
-    "hidden_size": 32,
-    "num_layers": 3,
-    "num_heads": 4,
-    "intermediate_size": 40,
-    "type_vocab_size": 3,
-    "activation": "gelu_erf",
-    "layer_norm_epsilon": 1e-6,
-    "norm_position": "pre",
-}
-
-
-def test_another_architecture_is_one_error_with_the_options_to_paste():
-    stored = stored_model({}, dataclasses.replace(MODEL, **DIFFERENT))
-    with pytest.raises(UserError) as caught:
-        check_architecture(stored, MODEL)
-    message = str(caught.value)
-    assert "\n" not in message and "model.activation is gelu_tanh here and gelu_erf there" in message
-    options = message.partition("add: ")[2].split()
-    assert len(options) == len(DIFFERENT)
-    check_architecture(stored, parse(Config(model=MODEL), options, "x").model)
-    harmless = dataclasses.replace(MODEL, hidden_dropout=0.3, vocab_size=99, max_position_embeddings=99)
-    check_architecture(stored_model({}, harmless), MODEL)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ import numpy as np
 
 from bert_jax.analysis.layer_states.moments import Moments
 from bert_jax.analysis.text_sample import windows
-from bert_jax.analysis.text_vectors import CONSTANT, WINDOW, VectorKind, check_vectors, counted_texts, layer_vectors
+from bert_jax.analysis.text_vectors import CONSTANT, WINDOW, check_vectors, counted_texts, layer_vectors
+from bert_jax.config.analyses.analysis_options import VectorKind
 from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel
 

@@ -9,7 +9,8 @@ from bert_jax.analysis.layer_states.layer_isotropy import covariance_spectrum
 from bert_jax.analysis.layer_states.moments import Moments
 from bert_jax.analysis.layer_states.postprocess_fitting import postprocess_matrix
 from bert_jax.analysis.text_sample import windows
-from bert_jax.analysis.text_vectors import WINDOW, VectorKind, counted_texts, layer_vectors
+from bert_jax.analysis.text_vectors import WINDOW, counted_texts, layer_vectors
+from bert_jax.config.analyses.analysis_options import VectorKind
 from bert_jax.config.task_options import TaskDataConfig
 from bert_jax.errors import UserError
 from bert_jax.models.postprocessing import KINDS

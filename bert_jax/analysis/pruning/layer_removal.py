@@ -9,7 +9,8 @@ import numpy as np
 from bert_jax.analysis.layer_states.layer_similarity import SMALLEST, HsicSums
 from bert_jax.analysis.masked_words import in_batches, mask_words, text_arrays, word_scores
 from bert_jax.analysis.pruning.kept_layers import KeptLayers, check_removable
-from bert_jax.analysis.text_vectors import VectorKind, check_vectors, token_weights
+from bert_jax.analysis.text_vectors import check_vectors, token_weights
+from bert_jax.config.analyses.analysis_options import VectorKind
 from bert_jax.console.progress_bar import progress_bar
 from bert_jax.data.randomness import Stream, bits
 from bert_jax.errors import UserError

@@ -4,6 +4,7 @@ The hidden words and their pieces are the same at every rate, so that only what 
 Errors are drawn from the same numbers at every rate: those of a lower rate are among those of a higher one.
 """
 
+import typing
 from collections.abc import Iterable
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from bert_jax.analysis.spelling.noise_sums import NoiseSums, SpellingNoise
 from bert_jax.analysis.text_sample import windows
 from bert_jax.analysis.text_vectors import counted_texts
-from bert_jax.config.noise import EDITS, NoiseConfig, check_noise
+from bert_jax.config.noise import EDITS, ErrorUnit, NoiseConfig, check_noise
 from bert_jax.data.randomness import Stream, bits
 from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel
@@ -25,7 +26,7 @@ def noise(
     texts: Iterable[str],
     *,
     rates: Iterable[float] = RATES,
-    per: str = "character",
+    per: ErrorUnit = "character",
     kinds: Iterable[str] = EDITS,
     seed: int = 0,
     batch_size: int = 32,
@@ -68,18 +69,16 @@ def noise(
     return sums.result(count)
 
 
-def spelling_noises(rates: Iterable[float], per: str, kinds: Iterable[str]) -> list[NoiseConfig]:
+def spelling_noises(rates: Iterable[float], per: ErrorUnit, kinds: Iterable[str]) -> list[NoiseConfig]:
     """Return the noise of each rate; raise a UserError if one cannot work or the rates do not ascend."""
     rates = [float(rate) for rate in rates]
     if not rates or any(low >= high for low, high in zip(rates, rates[1:], strict=False)):
         raise UserError(
             f"rates={','.join(map(str, rates))} must be ascending numbers, at least one, such as 0,0.05,0.1"
         )
-    if per not in ("character", "word"):
-        raise UserError(f"per={per!r} must be character or word")
-    noises = [
-        NoiseConfig(rate=rate, per="word" if per == "word" else "character", kinds=tuple(kinds)) for rate in rates
-    ]
+    if per not in typing.get_args(ErrorUnit):
+        raise UserError(f"per={per!r} must be {' or '.join(typing.get_args(ErrorUnit))}")
+    noises = [NoiseConfig(rate=rate, per=per, kinds=tuple(kinds)) for rate in rates]
     for each in noises:
         check_noise(each, "")
     return noises

@@ -7,7 +7,7 @@ import numpy as np
 
 from bert_jax.analysis.spelling.spelling_noise import RATES, spelling_noises
 from bert_jax.analysis.task_scores import TaskScore
-from bert_jax.config.noise import EDITS
+from bert_jax.config.noise import EDITS, ErrorUnit
 from bert_jax.config.task_options import TaskDataConfig
 from bert_jax.console.progress_bar import progress_bar
 from bert_jax.pretrained.model import PretrainedModel
@@ -38,7 +38,7 @@ def task_noise(
     data: TaskDataConfig,
     *,
     rates: Iterable[float] = RATES,
-    per: str = "character",
+    per: ErrorUnit = "character",
     kinds: Iterable[str] = EDITS,
     task: str = "",
     seed: int = 0,

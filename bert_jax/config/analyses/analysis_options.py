@@ -5,6 +5,10 @@ from typing import Literal
 
 from bert_jax.errors import UserError
 
+VectorKind = Literal["mean", "cls", "token"]
+"""What represents a text. mean: the mean over all tokens, [CLS] and [SEP] included, as `embed` does; cls: the first
+token; token: one token that is neither, drawn at random."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AnalysisConfig:

@@ -1,9 +1,8 @@
 """Options of the analyses of layers: cka, isotropy."""
 
 import dataclasses
-from typing import Literal
 
-from bert_jax.config.analyses.analysis_options import AnalysisConfig
+from bert_jax.config.analyses.analysis_options import AnalysisConfig, VectorKind
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,7 +18,7 @@ class CkaConfig(AnalysisConfig):
 
     other: str = ""
     """Model to compare with. By default the layers of MODEL are compared with one another."""
-    vectors: Literal["mean", "cls", "token"] = "mean"
+    vectors: VectorKind = "mean"
     """What represents a text in each layer. mean: the mean of its tokens. cls: the first token, [CLS]. token: one of
     its tokens, drawn at random, the same one in all layers; the two models then need the same tokenizer."""
     minibatch: int = 256
@@ -38,7 +37,7 @@ class IsotropyConfig(AnalysisConfig):
     (RUN/checkpoints/step_000001000).
     """
 
-    vectors: Literal["mean", "cls", "token"] = "mean"
+    vectors: VectorKind = "mean"
     """What represents a text in each layer. mean: the mean of its tokens. cls: the first token, [CLS]. token: one of
     its tokens, drawn at random."""
     sts: str = ""

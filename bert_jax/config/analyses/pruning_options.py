@@ -1,9 +1,8 @@
 """Options of the removal of layers: prune."""
 
 import dataclasses
-from typing import Literal
 
-from bert_jax.config.analyses.analysis_options import AnalysisConfig
+from bert_jax.config.analyses.analysis_options import AnalysisConfig, VectorKind
 from bert_jax.errors import UserError
 
 
@@ -26,7 +25,7 @@ class PruneConfig(AnalysisConfig):
     are predicted."""
     max_length: int | None = 128
     """Tokens per text, [CLS] and [SEP] included; longer texts are cut. None: as many as the model has positions."""
-    vectors: Literal["mean", "cls", "token"] = "mean"
+    vectors: VectorKind = "mean"
     """What represents a text. mean: the mean of its tokens. cls: the first token, [CLS]. token: one of its tokens,
     drawn at random."""
     draws: int = 3

@@ -1,10 +1,9 @@
 """Options of the analysis of spelling errors: noise."""
 
 import dataclasses
-from typing import Literal
 
 from bert_jax.config.analyses.analysis_options import AnalysisConfig
-from bert_jax.config.noise import EDITS, NoiseConfig, check_noise
+from bert_jax.config.noise import EDITS, ErrorUnit, NoiseConfig, check_noise
 from bert_jax.errors import UserError
 
 
@@ -27,7 +26,7 @@ class SpellingConfig(AnalysisConfig):
     None: as many as the model has positions."""
     rates: tuple[float, ...] = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
     """Probabilities of an error, ascending, separated by commas."""
-    per: Literal["character", "word"] = "character"
+    per: ErrorUnit = "character"
     """What the rates count. character: each letter or digit is edited with this probability. word: each word gets one
     edit with this probability."""
     kinds: tuple[str, ...] = EDITS

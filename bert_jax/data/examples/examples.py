@@ -1,11 +1,12 @@
 """Training examples as a pure function of (seed, position): the position alone determines text, pair and masks."""
 
 import threading
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from bert_jax.config import Config, Phase, resolve_phases
+from bert_jax.config.example_choices import SentencePairs
 from bert_jax.data.examples.batch_layout import Batch, batch_layout
 from bert_jax.data.examples.chunks import DocumentChunks
 from bert_jax.data.examples.documents import Documents
@@ -67,7 +68,7 @@ class Examples:
             0 if noise is None else int(noise.reserve * phase.sequence_length)
         )
         self.layout: dict[str, tuple[tuple[int, ...], type[np.generic]]] = batch_layout(phase, config)
-        self.sentence_pairs: Literal["nsp", "sop", "none"] = data.sentence_pairs
+        self.sentence_pairs: SentencePairs = data.sentence_pairs
         self.static_masks: int = config.masking.static_masks
         self.text_epochs: int = 1 if self.static_masks else data.copies  # epochs with different text; 0: all of them
         self.seed: int = config.seed if seed is None else seed

@@ -1,0 +1,10 @@
+"""What the examples of pre-training can be like: the values of options that several commands have."""
+
+from typing import Literal
+
+SentencePairs = Literal["nsp", "sop", "none"]
+"""Task on pairs of segments; see `DataConfig.sentence_pairs`."""
+PackingChoice = Literal["auto", "on", "off"]
+"""Whether a row holds several texts; see `DataConfig.packing`."""
+MaskUnit = Literal["token", "whole_word", "span", "ngram"]
+"""What is masked together; see `MaskingConfig.unit`."""

@@ -1,0 +1,98 @@
+"""Models of every form, with every part and head: what the table of parameters must describe."""
+
+import dataclasses
+
+import jax
+
+from bert_jax.config import Config, DisentangledConfig, HeadConfig, ModelConfig, ObjectiveConfig
+from bert_jax.config.generator import EmbeddingSharing
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.bert_parameters import pretraining_parts
+from bert_jax.objectives.objective_choice import default_objective
+
+SMALL = ModelConfig(vocab_size=61, hidden_size=24, num_layers=4, num_heads=3, max_position_embeddings=20)
+MODELS = {
+    "default": SMALL,
+    "pre": dataclasses.replace(SMALL, norm_position="pre"),
+    "padded": dataclasses.replace(SMALL, vocab_pad_multiple=16),
+    "wide": dataclasses.replace(SMALL, intermediate_size=40, type_vocab_size=3),
+    "one layer, one head": dataclasses.replace(SMALL, num_layers=1, num_heads=1),
+    "narrow": dataclasses.replace(SMALL, embedding_size=8, sharing="all", pooler="gelu_erf"),
+    "narrow as wide": dataclasses.replace(SMALL, embedding_size=24, sharing="attention"),
+    "no segments": dataclasses.replace(
+        SMALL, type_vocab_size=0, sharing="feed_forward", pair_head=False, pooler="relu"
+    ),
+    "sinusoidal": dataclasses.replace(SMALL, position_init="sinusoidal", activation="gelu_erf"),
+    "modern": dataclasses.replace(
+        SMALL,
+        norm_position="pre",
+        positions="rope",
+        local_window=3,
+        feed_forward="geglu",
+        norm_bias=False,
+        use_bias=False,
+        first_attention_norm=False,
+        task_transform=True,
+        type_vocab_size=0,
+    ),
+    "root mean square": dataclasses.replace(
+        SMALL, norm="rms_norm", feed_forward="swiglu", positions="alibi", task_transform=True
+    ),
+    "left to right": dataclasses.replace(SMALL, direction="left_to_right", padding_id=1),
+    "recurrent": dataclasses.replace(SMALL, layer="lstm", positions="none", type_vocab_size=0, embedding_size=8),
+    "recurrent, one direction": dataclasses.replace(SMALL, layer="lstm", direction="left_to_right", sharing="all"),
+    "no layers": dataclasses.replace(SMALL, layer="none", num_layers=0, positions="none", type_vocab_size=0),
+    "xlnet": dataclasses.replace(SMALL, positions="xlnet", type_vocab_size=0, activation="gelu_erf"),
+    "disentangled": dataclasses.replace(
+        SMALL, positions="none", disentangled=DisentangledConfig(terms="c2p+p2c", max_distance=7, key_bias=False)
+    ),
+    "disentangled, one map": dataclasses.replace(
+        SMALL,
+        sharing="attention",
+        disentangled=DisentangledConfig(
+            terms="c2p", max_distance=9, buckets=4, shared_projections=True, table_norm=True
+        ),
+    ),
+}
+
+
+def detection(embeddings: EmbeddingSharing) -> Config:
+    """A run of replaced-token detection whose generator shares its embeddings like this."""
+    objective = ObjectiveConfig(name="replaced_tokens", mask_decoder=True)
+    generator = dataclasses.replace(objective.generator, embeddings=embeddings)
+    return Config(model=MODELS["disentangled"], objective=dataclasses.replace(objective, generator=generator))
+
+
+LABELS = ("O", "B-X", "I-X")
+FEATURES = (
+    "embeddings",
+    "last",
+    "second_to_last",
+    "sum_last_four",
+    "concat_last_four",
+    "weighted_last_four",
+    "weighted_all",
+)
+HEADS = {
+    "classification": HeadConfig(labels=LABELS),
+    "regression": HeadConfig(kind="regression"),
+    "span": HeadConfig(kind="span"),
+    "choice": HeadConfig(kind="choice"),
+    "tagging": HeadConfig(kind="tagging", labels=LABELS),
+    "tagging, CRF": HeadConfig(kind="tagging", labels=LABELS, crf=True),
+    **{
+        f"{features}, CRF={crf}": HeadConfig(kind="tagging", labels=LABELS, crf=crf, features=features, lstm_size=5)
+        for features in FEATURES
+        for crf in (False, True)
+    },
+}
+
+
+def trained(config: Config):
+    """The model that `pretrain` trains."""
+    parts = pretraining_parts(config.model, config.objective)
+    return default_objective(BertForPreTraining(config.model, parts=parts), config).model
+
+
+def shapes(model) -> dict:
+    return jax.eval_shape(model.init, jax.random.key(0))
