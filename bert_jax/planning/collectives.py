@@ -12,6 +12,8 @@ KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective
 BETWEEN_SLICES = "between slices"
 BESIDE_COMPUTATION = (*KINDS, "send", "recv", "copy-start", "slice-start")
 """Their bytes do not pass between a chip and its own memory, or are counted here."""
+BESIDE_PRODUCTS = "async_collective_fusion"
+"""How fusions of products with a part of a collective are called; its start and its end are fusions of their own."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,11 +32,18 @@ class Collective:
     """How many chips, or slices, take part."""
     origin: str
     """Where the largest comes from in the traced function."""
+    bytes_beside: int = 0
+    """Those of `bytes` that are moved while the chip computes: the compiler has put products into the same fusion."""
 
     @property
     def moved(self) -> float:
         """Bytes that each chip sends if the participants form a ring."""
         return _in_a_ring(self.kind, self.bytes, self.group)
+
+    @property
+    def moved_beside(self) -> float:
+        """Those of `moved` that it sends while it computes."""
+        return _in_a_ring(self.kind, self.bytes_beside, self.group)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,9 +89,9 @@ def collectives_of(program: Program, chips: int, slices: int = 1) -> list[Collec
       slices: number of slices.
     """
     found, seen = [], set()
-    for kind, each, times in _every(program):
-        # A collective that runs beside several fusions stands in each of them, under the same number and chain.
-        part = each.attribute(r'chain_id="(\w+)"') and (kind, each.attribute(r"channel_id=(\d+)"))
+    beside = {_part(kind, each) for kind, each, _, within in _every(program) if within.startswith(BESIDE_PRODUCTS)}
+    for kind, each, times, _ in _every(program):
+        part = _part(kind, each)
         if part in seen and part is not None:
             continue
         seen.add(part)
@@ -91,11 +100,23 @@ def collectives_of(program: Program, chips: int, slices: int = 1) -> list[Collec
         else:
             group, shapes = _group(each, chips), _moved_shapes(each)
         whole = sum(shape.bytes for shape in shapes) * (group if each.op.startswith("reduce-scatter") else 1)
-        types = "+".join(sorted({shape.dtype for shape in shapes}))
         found.append(
-            Collective(kind=kind, dtype=types, times=times, bytes=times * whole, group=group, origin=each.op_name)
+            Collective(
+                kind=kind,
+                dtype="+".join(sorted({shape.dtype for shape in shapes})),
+                times=times,
+                bytes=times * whole,
+                group=group,
+                origin=each.op_name,
+                bytes_beside=times * whole if part in beside and part is not None else 0,
+            )
         )
     return _together(found)
+
+
+def _part(kind: str, each: Instruction) -> tuple[str, str | None] | None:
+    """Return what names a collective that stands in several fusions, or None: its number, if it is in a chain."""
+    return (kind, each.attribute(r"channel_id=(\d+)")) if each.attribute(r'chain_id="(\w+)"') else None
 
 
 def is_collective(program: Program, each: Instruction) -> bool:
@@ -103,23 +124,24 @@ def is_collective(program: Program, each: Instruction) -> bool:
     return next(iter(_inside(program, each, 1)), None) is not None
 
 
-def _every(program: Program) -> Iterator[tuple[str, Instruction, int]]:
+def _every(program: Program) -> Iterator[tuple[str, Instruction, int, str]]:
     for _, each, times in program.scheduled():
         yield from _inside(program, each, times)
 
 
 def _inside(
     program: Program, each: Instruction, times: int, within: str = ""
-) -> Iterator[tuple[str, Instruction, int]]:
-    """Yield kind, instruction and times of the collective that `each` is, or of those in the fusion or call that it is.
+) -> Iterator[tuple[str, Instruction, int, str]]:
+    """Yield kind, instruction, times and surrounding fusion of the collective that `each` is, or of those within it.
 
     TPUs write a reduce-scatter as a fusion named so of an all-reduce and the slice of it that a chip keeps.
     """
     kind = each.op.removesuffix("-start")
     if kind in KINDS:
-        yield "reduce-scatter" if "all-reduce-scatter" in within and kind == "all-reduce" else kind, each, times
+        is_scattered = "all-reduce-scatter" in within and kind == "all-reduce"
+        yield "reduce-scatter" if is_scattered else kind, each, times, within
     elif kind == "send" and "megascale" in each.attributes:
-        yield kind, each, times
+        yield kind, each, times, within
     elif each.op in ("fusion", "async-start"):
         for called in each.calls:
             for inner in program.computations.get(called, {}).values():
@@ -135,6 +157,7 @@ def _together(found: list[Collective]) -> list[Collective]:
             max(alike, key=lambda each: each.bytes),
             times=sum(each.times for each in alike),
             bytes=sum(each.bytes for each in alike),
+            bytes_beside=sum(each.bytes_beside for each in alike),
         )
         for alike in groups.values()
     ]

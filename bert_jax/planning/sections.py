@@ -138,24 +138,31 @@ def _said(topology: Topology, plans: list[PhasePlan], price: float) -> tuple[str
 
 def _collectives(plan: PhasePlan) -> Section:
     rows = [
-        (each.kind, each.dtype, f"{each.times:,}", str(each.group), _mb(each.bytes), _mb(each.moved), each.origin[-60:])
+        (
+            *(each.kind, each.dtype, f"{each.times:,}", str(each.group)),
+            *(_mb(each.bytes), _mb(each.moved), _mb(each.moved_beside), each.origin[-60:]),
+        )
         for each in plan.collectives
     ]
     if plan.compiled:
-        rows.append(("together", "", "", "", "", _mb(sum(each.moved for each in plan.collectives)), ""))
+        sent = (sum(each.moved for each in plan.collectives), sum(each.moved_beside for each in plan.collectives))
+        rows.append(("together", "", "", "", "", *map(_mb, sent), ""))
     wanted = plan.needed
     needs = (
         ("gradients", wanted.gradients),
         ("parameters", wanted.parameters),
         ("between slices", wanted.between_slices),
     )
-    rows += [(f"needed: {name}", "", "", "", "", _mb(moved), "") for name, moved in needs if moved]
+    rows += [(f"needed: {name}", "", "", "", "", _mb(moved), "", "") for name, moved in needs if moved]
     mesh = " × ".join(f"{axis}={size}" for axis, size in plan.mesh.items())
     return Section(
         f"Collectives of phase {plan.phase.index} (mesh {mesh}), MB on one chip",
-        ("kind", "type", "times", "of", "arrays", "sent", "the largest is from"),
+        ("kind", "type", "times", "of", "arrays", "sent", "beside products", "the largest is from"),
         rows,
-        ("Sent: bytes that a chip sends if the participants form a ring. Needed: in the type of the products.",),
+        (
+            "Sent: bytes that a chip sends if the participants form a ring, and those of them that it sends while it "
+            "multiplies. Needed: in the type of the products.",
+        ),
     )
 
 

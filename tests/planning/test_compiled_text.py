@@ -213,7 +213,7 @@ TPU_TEXT = """HloModule jit_step, is_scheduled=true
   ROOT %all-gather.1 = bf16[2,128,512]{2,1,0} all-gather(%p), channel_id=8, replica_groups=[1,4]<=[4], frontend_attributes={chain_id="0"}
 }
 
-%beside.2 (p: bf16[2,128,128]) -> bf16[2,128,512] {
+%async_collective_fusion.1283 (p: bf16[2,128,128]) -> bf16[2,128,512] {
   %p = bf16[2,128,128]{2,1,0} parameter(0)
   ROOT %all-gather.2 = bf16[2,128,512]{2,1,0} all-gather(%p), channel_id=8, replica_groups=[1,4]<=[4], frontend_attributes={chain_id="0"}
 }
@@ -222,7 +222,7 @@ ENTRY %main (x: bf16[1024,4096], y: bf16[2,128,128]) -> bf16[256,4096] {
   %x = bf16[1024,4096]{1,0} parameter(0)
   %y = bf16[2,128,128]{2,1,0} parameter(1)
   %fusion.1 = bf16[2,128,512]{2,1,0} fusion(%y), kind=kCustom, calls=%beside.1, backend_config={"estimated_cycles":"100"}
-  %fusion.2 = bf16[2,128,512]{2,1,0} fusion(%y), kind=kCustom, calls=%beside.2, backend_config={"estimated_cycles":"9223372036854775807"}
+  %fusion.2 = bf16[2,128,512]{2,1,0} fusion(%y), kind=kCustom, calls=%async_collective_fusion.1283, backend_config={"estimated_cycles":"9223372036854775807"}
   %send.4 = (f32[32,8,128]{2,1,0}, u32[]{:S(2)}, token[]) send(%y, %t), channel_id=9, is_host_transfer=true, frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime"}
   ROOT %fusion.827 = bf16[256,4096]{1,0:T(8,128)(2,1)S(1)} fusion(%x), kind=kCustom, calls=%all-reduce-scatter.4, backend_config={"window_config":{"estimated_cycles":"23"}}
 }
@@ -234,7 +234,9 @@ def test_forms_that_only_tpus_write():
     found = {each.kind: each for each in collectives_of(program, 4, slices=2)}
     scattered, gathered, across = found["reduce-scatter"], found["all-gather"], found["between slices"]
     assert (scattered.bytes, scattered.moved) == (1024 * 4096 * 2, 3 / 4 * 1024 * 4096 * 2)
-    assert (gathered.times, gathered.group, gathered.bytes) == (1, 4, 2 * 128 * 512 * 2)  # once, beside two fusions
+    assert (gathered.times, gathered.group, gathered.bytes) == (1, 4, 2 * 128 * 512 * 2)  # once, in two fusions
+    assert (gathered.bytes_beside, gathered.moved_beside) == (gathered.bytes, gathered.moved)  # one of which multiplies
+    assert scattered.bytes_beside == across.bytes_beside == 0
     assert (across.group, across.bytes, across.moved) == (2, 32 * 8 * 128 * 4, 32 * 8 * 128 * 4)
     assert work_of(program, 1e12, 1e12).cycles == 123  # INT64_MAX stands for no estimate
     assert shapes_of("(bf16[2,3]{1,0:T(8,128)S(1)}, s32[], token[])")[0].on_chip

@@ -12,6 +12,7 @@ from processes import wait_until
 
 from bert_jax import cli
 from bert_jax.config import Config, MeshConfig, ModelConfig, PhaseConfig
+from bert_jax.devices.memory_shortage import Shortage
 from bert_jax.errors import UserError
 from bert_jax.models.bert_parameters import bert_parameters
 from bert_jax.models.memory_costs import state_bytes
@@ -19,7 +20,6 @@ from bert_jax.planning import compilation, search
 from bert_jax.planning.advice import phase_advice
 from bert_jax.planning.collectives import Needed
 from bert_jax.planning.estimate import cost, step_time, throughput
-from bert_jax.planning.memory import Shortage
 from bert_jax.planning.phase_plan import PhasePlan, plan_phase
 from bert_jax.planning.plan_page import page
 from bert_jax.planning.roofline import Operation, Work
