@@ -29,9 +29,12 @@ for any axis that is to be whole and has no other name."""
 
 
 class Axis(NamedTuple):
+    """An axis of an array, by whose name it is split over devices."""
+
     name: str
     """One of AXIS_NAMES."""
     size: int
+    """Number of entries."""
 
 
 @dataclasses.dataclass(frozen=True)
