@@ -101,6 +101,8 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "task_defaults": "config.finetuning",
     "train_vocab": "tokenization.learning:run_train_vocab",
 }
+_PACKAGES = ("analysis",)
+"""Packages that have public names of their own."""
 
 __all__ = [
     "BertForPreTraining",
@@ -154,8 +156,8 @@ __all__ = [
 if not TYPE_CHECKING:  # or type checkers would take any name for one of ours
 
     def __getattr__(name: str):
-        if name == "analysis":
-            return importlib.import_module("bert_jax.analysis")
+        if name in _PACKAGES:
+            return importlib.import_module(f"bert_jax.{name}")
         if name not in _HOMES:
             raise AttributeError(f"module 'bert_jax' has no attribute {name!r}")
         module, _, attribute = _HOMES[name].partition(":")
@@ -163,4 +165,4 @@ if not TYPE_CHECKING:  # or type checkers would take any name for one of ours
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+    return [*globals(), *__all__, *_PACKAGES]

@@ -202,6 +202,7 @@ class Checkpoints:
             self.local.clear()
 
     def close(self) -> None:
+        """Wait for the save in progress and close the writers; raise a UserError if it failed."""
         try:
             self.wait()
             if self._manager is not None:

@@ -142,6 +142,11 @@ class ModelConfig:
         )
 
     @property
+    def parameter_sets(self) -> int:
+        """Number of sets of the parameters of a layer: one for each layer, or one that all layers share."""
+        return 1 if self.sharing == "all" else self.num_layers
+
+    @property
     def windows(self) -> tuple[int | None, ...]:
         """Number of tokens that each layer sees to either side; None: the whole sequence."""
         return tuple(

@@ -94,7 +94,8 @@ class MaskingConfig:
     """Masked language modelling, paper section 3.1 and its table 8."""
 
     unit: MaskUnit = "token"
-    """What is masked together: single tokens, whole words, spans of words (SpanBERT), or n-grams of words (ALBERT)."""
+    """What is masked together. token: single tokens. whole_word: whole words. span: spans of words (SpanBERT). ngram:
+    n-grams of words (ALBERT)."""
     rate: float = 0.15
     """Share of the tokens of a sequence that are predicted."""
     mask_share: float = 0.8

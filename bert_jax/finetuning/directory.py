@@ -37,8 +37,8 @@ LATEST = CheckpointConfig(keep_last=1, keep_best=0)
 def open_finetuning(
     path: str,
     settings: dict[str, Any],
-    features: str,
-    parameters: str | None,
+    features_fingerprint: str,
+    init_from_fingerprint: str | None,
     tokenizer: Tokenizer,
     devices: sharding.Devices = None,
     teacher: str | None = None,
@@ -48,8 +48,8 @@ def open_finetuning(
     Args:
       path: the work directory.
       settings: content of config.json.
-      features: fingerprint of the data.
-      parameters: fingerprint of the parameters that are fine-tuned; None for fresh ones.
+      features_fingerprint: that of the data; see `TaskData.fingerprint`.
+      init_from_fingerprint: that of the parameters that are fine-tuned; None for fresh ones.
       tokenizer: the vocabulary of the model.
       devices: the devices of the runs; None for those of all processes.
       teacher: fingerprint of the teacher; None if there is none.
@@ -59,8 +59,8 @@ def open_finetuning(
         other settings.
     """
     identity = {
-        "features_fingerprint": features,
-        "init_from_fingerprint": parameters,
+        "features_fingerprint": features_fingerprint,
+        "init_from_fingerprint": init_from_fingerprint,
         "tokenizer_fingerprint": tokenizer.fingerprint,
         "teacher": teacher,
     }

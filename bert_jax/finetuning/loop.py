@@ -160,13 +160,13 @@ def _open_model(path: str) -> StoredModel:
 
 def _open_directory(config: FinetuneConfig, stored: StoredModel, data: TaskData, programs: Programs) -> WorkDirectory:
     """Take the work directory, once all hosts have the same model, data and settings."""
-    parameters = None if config.random_weights else stored_fingerprint(stored.arrays)
-    features, wanted = data.fingerprint(), settings(config, programs, data)
+    init_from_fingerprint = None if config.random_weights else stored_fingerprint(stored.arrays)
+    features_fingerprint, wanted = data.fingerprint(), settings(config, programs, data)
     check_alike(
         lambda: {
-            "features_fingerprint": features,
+            "features_fingerprint": features_fingerprint,
             "test_fingerprint": data.test_fingerprint(),
-            "init_from_fingerprint": parameters,
+            "init_from_fingerprint": init_from_fingerprint,
             "tokenizer_fingerprint": stored.need_tokenizer().fingerprint,
             "teacher": programs.teacher,
             "settings": wanted,
@@ -175,7 +175,13 @@ def _open_directory(config: FinetuneConfig, stored: StoredModel, data: TaskData,
     )
     devices = list(programs.mesh.devices.flat)
     return open_finetuning(
-        config.workdir, wanted, features, parameters, stored.need_tokenizer(), devices, programs.teacher
+        config.workdir,
+        wanted,
+        features_fingerprint,
+        init_from_fingerprint,
+        stored.need_tokenizer(),
+        devices,
+        programs.teacher,
     )
 
 

@@ -18,7 +18,7 @@ from bert_jax.devices.hardware import hardware
 from bert_jax.devices.hosts import from_first
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel
-from bert_jax.models.bert_parameters import reads_pooler
+from bert_jax.models.bert_parameters import TASK_PARTS, reads_pooler
 from bert_jax.models.parameters import Parameter, ParameterTable, entries
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives.distillation import Teacher
@@ -189,8 +189,7 @@ def fitting_head(stored: StoredModel, head: HeadConfig) -> tuple[StoredModel, st
     have, want = ((h.kind, h.labels, h.crf, h.features, h.lstm_size if h.features else 0) for h in (stored.head, head))
     if have == want:
         return stored, f"the {head.kind} head of {stored.path} fits this task and is kept"
-    arrays = {path: array for path, array in stored.arrays.items() if not path.startswith(("head/", "crf/"))}
-    return dataclasses.replace(stored, head=None, arrays=arrays), (
+    return dataclasses.replace(stored.without(*TASK_PARTS), head=None), (
         f"{stored.path} has a head for {_described(stored.head)}, this task needs {_described(head)}: the encoder is "
         "taken, the head starts fresh"
     )

@@ -19,6 +19,7 @@ from bert_jax.formats.opening import open_stored
 from bert_jax.formats.own_checkpoint import open_checkpoint
 from bert_jax.formats.stored import StoredModel, describe_embedding
 from bert_jax.formats.writing import check_destination, new_directory, write_bert_jax
+from bert_jax.models.bert_parameters import ENCODER_PARTS
 
 
 def convert(
@@ -70,9 +71,9 @@ def select(stored: StoredModel, parts: PartsWritten, to: ModelFormat = "bert_jax
         check_fit(generator)
         return select(generator, "all", to)
     if to != "bert_jax":
-        stored = _without(_without(stored, "span_boundary"), "mask_decoder")
+        stored = stored.without("span_boundary", "mask_decoder")
     if parts == "all" and to == "huggingface" and stored.head is not None and stored.head.kind in ("span", "tagging"):
-        return _without(stored, "pooler")
+        return stored.without("pooler")
     if parts == "all":
         return stored
     if parts == "mlm" and "mlm" not in stored.parts:
@@ -80,14 +81,9 @@ def select(stored: StoredModel, parts: PartsWritten, to: ModelFormat = "bert_jax
             f"parts=mlm, but {stored.path} has no masked-language-model head; it has "
             f"{', '.join(stored.parts) or 'an encoder only'}"
         )
-    kept = {"embeddings", "encoder", "final_norm", *{"mlm": ("mlm", "mask_decoder"), "encoder": ("pooler",)}[parts]}
+    kept = (*ENCODER_PARTS, *{"mlm": ("mlm", "mask_decoder"), "encoder": ("pooler",)}[parts])
     arrays = {path: array for path, array in stored.arrays.items() if path.split("/")[0] in kept}
     return dataclasses.replace(stored, arrays=arrays, head=None)
-
-
-def _without(stored: StoredModel, part: str) -> StoredModel:
-    arrays = {path: array for path, array in stored.arrays.items() if not path.startswith(f"{part}/")}
-    return dataclasses.replace(stored, arrays=arrays)
 
 
 def _write(stored: StoredModel, directory: epath.Path, to: ModelFormat, name: str) -> None:

@@ -8,7 +8,7 @@ from bert_jax.config.json_form import from_dict
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel
-from bert_jax.models.generator_parameters import GENERATOR, difference_path, is_difference, is_shareable
+from bert_jax.models.generator_parameters import DIFFERENCE, GENERATOR, difference_path, is_difference, is_shareable
 
 _BELOW = f"{GENERATOR}/"
 _SIZES = {
@@ -25,7 +25,9 @@ def without_generator(arrays: dict[str, StoredArray]) -> tuple[dict[str, StoredA
 
     The latter, empty for other runs, are below "generator", or differences from the generator's tables.
     """
-    beside = {path: array for path, array in arrays.items() if path.startswith(_BELOW) or path.endswith("/delta")}
+    beside = {
+        path: array for path, array in arrays.items() if path.startswith(_BELOW) or path.endswith(f"/{DIFFERENCE}")
+    }
     own = {path: array for path, array in arrays.items() if path not in beside}
     for path in [path.removeprefix(_BELOW) for path in beside]:
         if is_difference(path) and (difference := beside.get(difference_path(path))) is not None:

@@ -41,11 +41,8 @@ def open_huggingface(path: str | os.PathLike[str]) -> StoredModel:
     kind = config.kind
     tensors, ignored = _known(stored, config, directory)
     head = _head(config, tensors, directory)
-    layers, sets = (
-        names.number_of_layers(tensors, kind),
-        1 if config.model.sharing == "all" else config.model.num_layers,
-    )
-    if layers != sets:
+    layers = names.number_of_layers(tensors, kind)
+    if layers != config.model.parameter_sets:
         raise UserError(
             f"{directory / huggingface_config.FILE} has num_hidden_layers={config.model.num_layers}, but the "
             f"weights have {layers} layers"

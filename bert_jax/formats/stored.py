@@ -52,6 +52,11 @@ class StoredModel:
     history: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Information for a model card: metrics, data manifest, step, source; whatever was found, as JSON types."""
 
+    def without(self, *parts: str) -> "StoredModel":
+        """Return the model without the arrays of these parts, such as those of a head."""
+        arrays = {path: array for path, array in self.arrays.items() if path.split("/")[0] not in parts}
+        return dataclasses.replace(self, arrays=arrays)
+
     def need_tokenizer(self) -> Tokenizer:
         """Return the tokenizer of a model that was checked to have one; ValueError if it has none."""
         if self.tokenizer is None:

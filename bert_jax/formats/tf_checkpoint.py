@@ -18,6 +18,7 @@ from bert_jax.formats import tf_names as names
 from bert_jax.formats.places import Place
 from bert_jax.formats.stored import StoredModel, without_padding
 from bert_jax.formats.tensor_bundle import FLOAT32, Variable, read_index
+from bert_jax.models.bert_parameters import ENCODER_PARTS
 from bert_jax.tokenization import vocabulary_file
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
@@ -57,7 +58,7 @@ def open_tf_checkpoint(path: str | os.PathLike[str]) -> StoredModel:
     tokenizer = load_tokenizer(vocabulary) if vocabulary.exists() else None
     head = _head(variables)
     places = names.table(config, head)
-    parts = {"embeddings", "encoder"} | {place.part for place in places.values() if place.name in variables}
+    parts = {*ENCODER_PARTS} | {place.part for place in places.values() if place.name in variables}
     present = {path: place for path, place in places.items() if place.part in parts}
     _check_fit(present, variables, config, prefix)
     model = without_padding(config, tokenizer, prefix)

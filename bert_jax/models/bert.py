@@ -13,7 +13,7 @@ from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import Architecture, bert_architecture
 from bert_jax.models.bert_module import Bert, WordPart
-from bert_jax.models.bert_parameters import MODEL_PARTS, PRETRAINING_PARTS, pretraining_parameters
+from bert_jax.models.bert_parameters import ENCODER_PARTS, MODEL_PARTS, PRETRAINING_PARTS, pretraining_parameters
 from bert_jax.models.costs import training_flops
 from bert_jax.models.input_masks import input_mask
 from bert_jax.models.kernels.contract import AttentionMask
@@ -252,7 +252,7 @@ class BertForPreTraining:
         return Bert(self.config, self._pieces, self.parts, key)
 
     def _module(self, params: Params) -> Bert:
-        own = ("embeddings", "encoder", "final_norm", *self.parts)  # a fine-tuned model has its head beside them
+        own = (*ENCODER_PARTS, *self.parts)  # a fine-tuned model has its head beside them
         return nnx.merge(_structure(self), {name: tree for name, tree in params.items() if name in own})
 
     def require(self, *parts: str) -> None:

@@ -8,6 +8,8 @@ import dataclasses
 from bert_jax.config import HeadConfig, ModelConfig, ObjectiveConfig
 from bert_jax.models.parameters import Axis, Parameter, ParameterTable, Use, linear, norm, table
 
+ENCODER_PARTS = ("embeddings", "encoder", "final_norm")
+"""Parts of an encoder; one has a final norm if its norms precede the branches, and no layers if it is a table alone."""
 PRETRAINING_PARTS = ("pooler", "mlm", "next_sentence")
 MODEL_PARTS = (*PRETRAINING_PARTS, "replaced_tokens", "span_boundary", "mask_decoder", "contexts", "context_biases")
 """Parts that a model can have on its encoder; the last five are the heads of ELECTRA's discriminator and of SpanBERT,
@@ -15,6 +17,7 @@ DeBERTa's decoder below the head for masked words, the second table of static wo
 SPAN_PLACES, SPAN_PLACE_SIZE = 15, 200
 """Places of a span that have a vector, and its size, as in the command that SpanBERT's authors published."""
 TASK_PARTS = ("head", "crf")
+"""Parts of the head of a task."""
 MAPS: dict[str, Use] = {"query": "per_token", "key": "per_key", "value": "per_key", "distance": "uncounted"}
 """Maps of attention. That of distances is multiplied once per step, with a table, and does not grow with the batch."""
 POOLED = ("classification", "regression", "choice")
@@ -134,7 +137,7 @@ def _embeddings(config: ModelConfig, hidden: Axis):
 def _recurrent_encoder(config: ModelConfig):
     """Return the entries of the LSTMs of every layer, which models/recurrent.py has."""
     size = config.direction_size
-    layers, gates = Axis("layer", 1 if config.sharing == "all" else config.num_layers), Axis("gate", 4 * size)
+    layers, gates = Axis("layer", config.parameter_sets), Axis("gate", 4 * size)
     for direction in ("forward", "backward") if config.two_directions else ("forward",):
         path = f"encoder/{direction}"
         yield Parameter(f"{path}/kernel", (layers, Axis("hidden", size), gates))

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.config.generator import EmbeddingSharing
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.generator_parameters import GENERATOR, is_shareable, joined
+from bert_jax.models.generator_parameters import DIFFERENCE, GENERATOR, is_shareable, joined
 from bert_jax.models.kernels.contract import AttentionMask
 from bert_jax.models.packed_texts import PackedTexts
 from bert_jax.models.parameters import ParameterTable
@@ -65,7 +65,7 @@ class Electra:
         discriminator, generator = self.discriminator.init(key), self.generator.init(jax.random.fold_in(key, 1))
         if self.embeddings == "disentangled":
             discriminator["embeddings"] = {
-                name: {"delta": jnp.zeros_like(module["table"])} if "table" in module else module
+                name: {DIFFERENCE: jnp.zeros_like(module["table"])} if "table" in module else module
                 for name, module in discriminator["embeddings"].items()
             }
         if self.embeddings == "shared":
@@ -93,7 +93,7 @@ class Electra:
             return params
         generators = jax.lax.stop_gradient(params[GENERATOR]["embeddings"])
         tables = {
-            name: {"table": generators[name]["table"] + module["delta"]} if "delta" in module else module
+            name: {"table": generators[name]["table"] + module[DIFFERENCE]} if DIFFERENCE in module else module
             for name, module in params["embeddings"].items()
         }
         return params | {"embeddings": tables}

@@ -11,7 +11,8 @@ from bert_jax.models.parameters import ParameterTable, table
 
 GENERATOR = "generator"
 """First key of the paths of what is the generator's alone; the discriminator has the paths of any BERT."""
-
+DIFFERENCE = "delta"
+"""Last key of the paths of differences from the generator's tables, in place of table."""
 
 DISCRIMINATOR_PARTS = ("replaced_tokens",)
 
@@ -27,13 +28,13 @@ def is_shareable(path: str) -> bool:
 
 
 def is_difference(path: str) -> bool:
-    """Return whether a discriminator with disentangled embeddings stores this array as a difference, at `delta`."""
+    """Return whether a discriminator with disentangled embeddings stores a difference in place of this array."""
     return is_shareable(path) and path.endswith("/table")
 
 
 def difference_path(path: str) -> str:
     """Return the path of the difference of the table at `path`."""
-    return path.removesuffix("table") + "delta"
+    return path.removesuffix("table") + DIFFERENCE
 
 
 def joined(discriminator: ParameterTable, generator: ParameterTable, embeddings: EmbeddingSharing) -> ParameterTable:

@@ -4,10 +4,11 @@ Nothing outside the standard library is imported, as in `models.costs`.
 """
 
 from bert_jax.config import ComputeConfig, ModelConfig
+from bert_jax.models.bert_parameters import ENCODER_PARTS
 from bert_jax.models.parameters import ParameterTable
 
 LOOP_LIMIT = 12  # layers; beyond it, compiling an unrolled stack costs more than scan loses
-READ_IN_PART = {"embeddings", "encoder", "final_norm", "pooler", "mlm", "next_sentence"}
+READ_IN_PART = {*ENCODER_PARTS, "pooler", "mlm", "next_sentence"}
 
 
 def scans(config: ModelConfig, compute: ComputeConfig) -> bool:

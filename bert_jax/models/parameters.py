@@ -38,9 +38,12 @@ is not counted.
 
 
 class Axis(NamedTuple):
+    """An axis of an array, by whose name it is split over devices."""
+
     name: str
     """One of AXIS_NAMES."""
     size: int
+    """Number of entries."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from bert_jax.errors import UserError
-from bert_jax.models.bert_parameters import TASK_PARTS
+from bert_jax.models.bert_parameters import ENCODER_PARTS, TASK_PARTS
 from bert_jax.models.parameters import Parameter, ParameterTable, entries
 
 
@@ -47,7 +47,7 @@ def unfrozen_by_epoch(num_layers: int, parameters: ParameterTable) -> optax.Grad
     def first_epochs(parameter: Parameter, update: jax.Array) -> jax.Array:
         if parameter.part == "final_norm":
             return jnp.asarray(1)
-        if parameter.part not in ("embeddings", "encoder"):
+        if parameter.part not in ENCODER_PARTS:
             return jnp.asarray(0)
         axis = parameter.layer_axis
         if parameter.embedding or axis is None:

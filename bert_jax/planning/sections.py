@@ -145,8 +145,8 @@ def _collectives(plan: PhasePlan) -> Section:
         for each in plan.collectives
     ]
     if plan.compiled:
-        sent = (sum(each.moved for each in plan.collectives), sum(each.moved_beside for each in plan.collectives))
-        rows.append(("together", "", "", "", "", *map(_mb, sent), ""))
+        sent, beside = sum(each.moved for each in plan.collectives), sum(each.moved_beside for each in plan.collectives)
+        rows.append(("together", "", "", "", "", _mb(sent), _mb(beside), ""))
     wanted = plan.needed
     needs = (
         ("gradients", wanted.gradients),

@@ -9,7 +9,7 @@ import pytest
 from one_device import finetune
 from pretrained_model import random_params
 from small_finetuning import Killed, assert_same_weights, run_config
-from test_programs import HEADS, MODEL, ROWS, make_batch
+from task_batches import HEADS, MODEL, ROWS, make_batch
 
 from bert_jax.checkpoints.fingerprint import leaf_paths
 from bert_jax.config import ComputeConfig, MeshConfig
@@ -30,7 +30,7 @@ def taught(config, teacher):
 
 
 def losses(mesh, micro_batches):
-    """Two steps on a batch of test_programs; without dropout, so that micro-batches change nothing."""
+    """Two steps on a batch of task_batches; without dropout, so that micro-batches change nothing."""
     config = FinetuneConfig(
         micro_batches=micro_batches,
         dropout=0.0,

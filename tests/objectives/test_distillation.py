@@ -11,8 +11,8 @@ from pretrained_model import random_params
 from small_model import FLOAT32, SMALL, compiled, encode, make_batch, perturbed
 from synthetic_examples import make_examples
 from synthetic_store import SyntheticStore
-from test_packed_texts import MODEL as PACKED
-from test_packed_texts import unpacked
+from unpacked_texts import MODEL as PACKED
+from unpacked_texts import unpacked
 
 from bert_jax.config import ObjectiveConfig
 from bert_jax.config.teachers import DistillationConfig

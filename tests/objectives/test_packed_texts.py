@@ -6,16 +6,12 @@ import numpy as np
 import pytest
 from small_model import FLOAT32, compiled, loss_and_gradient, perturbed
 from synthetic_examples import PAIRS, make_examples
-from synthetic_store import VOCAB_SIZE, SyntheticStore
+from synthetic_store import SyntheticStore
+from unpacked_texts import MODEL, unpacked
 
-from bert_jax.config import ModelConfig
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.packed_texts import PackedTexts
 from bert_jax.objectives.bert_pretraining import PretrainingObjective
-
-MODEL = ModelConfig(
-    vocab_size=VOCAB_SIZE, hidden_size=24, num_layers=2, num_heads=3, intermediate_size=40, max_position_embeddings=64
-)
 
 
 @pytest.fixture(scope="module")
@@ -27,29 +23,6 @@ def store():
 @pytest.fixture(scope="module")
 def objective():
     return PretrainingObjective(BertForPreTraining(MODEL, FLOAT32))
-
-
-def unpacked(batch):
-    """The texts of packed rows, one per row from position 0, and the row and number of each."""
-    length, slots = batch["input_ids"].shape[1], batch["masked_ids"].shape[1]
-    rows = [(row, text) for row in range(len(batch["text_ids"])) for text in range(batch["text_ids"][row].max())]
-    alone = {
-        name: np.zeros((len(rows), length), np.int32) for name in ("input_ids", "token_type_ids", "attention_mask")
-    }
-    alone |= {name: np.zeros((len(rows), slots), np.int32) for name in ("masked_positions", "masked_ids")}
-    alone["masked_weights"] = np.zeros((len(rows), slots), np.float32)
-    for number, (row, text) in enumerate(rows):
-        here = np.flatnonzero(batch["text_ids"][row] == text + 1)
-        for name in ("input_ids", "token_type_ids", "attention_mask"):
-            alone[name][number, : len(here)] = batch[name][row, here]
-        mine = np.isin(batch["masked_positions"][row], here) & (batch["masked_weights"][row] > 0)
-        count = mine.sum()
-        alone["masked_positions"][number, :count] = batch["masked_positions"][row, mine] - here[0]
-        for name in ("masked_ids", "masked_weights"):
-            alone[name][number, :count] = batch[name][row, mine]
-    if "next_sentence_labels" in batch:
-        alone["next_sentence_labels"] = np.array([batch["next_sentence_labels"][row, text] for row, text in rows])
-    return alone, rows
 
 
 CORE = {("nsp", "token"), ("sop", "span"), ("none", "whole_word")}  # each kind of pairs and each unit of masks once

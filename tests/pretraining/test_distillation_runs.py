@@ -8,9 +8,9 @@ import jax
 import numpy as np
 import pytest
 import written_teacher
+from family_runs import MESHES, assert_killed_and_resumed_exactly, small
 from pretrained_model import contents
 from small_pretraining import rows
-from test_family_runs import MESHES, assert_killed_and_resumed_exactly, small
 
 from bert_jax.commands.evaluate import run_evaluate
 from bert_jax.errors import UserError

@@ -94,7 +94,6 @@ EDITS = {  # row of the table → file → what is replaced there, and by what; 
                 '    layer_scale: bool = False\n    """Whether a plain feed-forward network scales its output."""\n'
                 '    norm: Literal["layer_norm", "rms_norm"]',
             ),
-            ('"direction", "layer", "disentangled"', '"direction", "layer", "disentangled", "layer_scale"'),
         ],
         "models/bert_parameters.py": [
             (

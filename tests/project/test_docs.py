@@ -99,9 +99,18 @@ def reference() -> list[str]:
     return re.findall(r"^::: ([\w.]+)$", "\n".join(page.read_text() for page in pages), re.MULTILINE)
 
 
-def test_every_public_name_is_in_the_reference_once():
-    shown = [path.removeprefix("bert_jax.") for path in reference() if path.count(".") == 1]
-    assert sorted(shown) == sorted(bert_jax.__all__)
+@pytest.mark.parametrize("package", [bert_jax, bert_jax.analysis], ids=lambda package: package.__name__)
+def test_every_public_name_is_in_the_reference_once(package):
+    shown = [path.rpartition(".")[::2] for path in reference()]
+    assert sorted(name for home, name in shown if home == package.__name__) == sorted(package.__all__)
+
+
+def test_what_the_guide_to_extending_imports_is_in_the_reference():
+    text = (ROOT / "docs" / "extending.md").read_text()
+    imports = re.findall(r"^from (bert_jax[\w.]+) import (.+)$", text, re.MULTILINE)
+    named = [f"{module}.{name}" for module, names in imports for name in names.split(", ")]
+    named += re.findall(r"`(bert_jax(?:\.[a-z_]+)+\.[A-Z]\w+)`", text)  # the others are of `import bert_jax`
+    assert len(named) > 8 and {*named} <= {*reference()}
 
 
 @pytest.mark.parametrize("path", reference())

@@ -64,7 +64,10 @@ def test_an_unknown_name_is_an_attribute_error():
 
 
 def test_importing_the_package_loads_no_library():
-    seen = "import sys, bert_jax; print(sorted({'jax', 'numpy', 'flax', 'tensorflow', 'tyro'} & sys.modules.keys()))"
+    seen = (
+        "import sys, bert_jax; assert 'analysis' in dir(bert_jax); "
+        "print(sorted({'jax', 'numpy', 'flax', 'tensorflow', 'tyro'} & sys.modules.keys()))"
+    )
     done = subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

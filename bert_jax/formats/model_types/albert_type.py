@@ -56,7 +56,7 @@ def _read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
 
 def _written(model: ModelConfig) -> dict[str, Any]:
     """Return the further contents of config.json."""
-    return {"num_hidden_groups": 1 if model.sharing == "all" else model.num_layers, "inner_group_num": 1}
+    return {"num_hidden_groups": model.parameter_sets, "inner_group_num": 1}
 
 
 _LAYER = "albert.encoder.albert_layer_groups.{}.albert_layers.0"

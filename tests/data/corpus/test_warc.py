@@ -1,9 +1,9 @@
 """WET files written here as ISO 28500 says: their texts, what is counted, and files that are damaged or no text."""
 
-import gzip
 import json
 
 import pytest
+from crawl_records import record, write
 from letter_corpus import contents, run
 from refused_documents import refused
 
@@ -20,12 +20,6 @@ TEXTS = [
 LINES = ["\n".join(line for line in text.replace("\r", "").split("\n") if line) for text in TEXTS]
 
 
-def record(kind, body, content_type="text/plain"):
-    body = body.encode() if isinstance(body, str) else body
-    head = f"WARC/1.0\r\nWARC-Type: {kind}\r\nWARC-Target-URI: http://example.org/\r\nContent-Type: {content_type}\r\n"
-    return head.encode() + f"Content-Length: {len(body)}\r\n\r\n".encode() + body + b"\r\n\r\n"
-
-
 RECORDS = [
     record("warcinfo", "Software-Info: a crawler\r\n", "application/warc-fields"),
     *(record("conversion", text) for text in TEXTS),
@@ -34,22 +28,16 @@ RECORDS = [
 ]
 
 
-def write(path, records=RECORDS):
-    """As Common Crawl does, each record is a stream of its own."""
-    path.write_bytes(b"".join(gzip.compress(each) if path.suffix == ".gz" else each for each in records))
-    return path
-
-
 @pytest.mark.parametrize("block_bytes", [300, 1 << 20])
 @pytest.mark.parametrize("name", ["crawl.warc.wet", "crawl.warc.wet.gz", "records.dat"])
 def test_conversions_are_documents(tmp_path, monkeypatch, name, block_bytes):
     monkeypatch.setattr(text_blocks, "BLOCK_BYTES", block_bytes)
-    assert list(read_documents(str(write(tmp_path / name)))) == [*LINES, "A text file."]
+    assert list(read_documents(str(write(tmp_path / name, RECORDS)))) == [*LINES, "A text file."]
 
 
 def test_blocks_resume_at_every_position(tmp_path, monkeypatch):
     monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 300)
-    [source] = find_sources(str(write(tmp_path / "a.wet.gz")))
+    [source] = find_sources(str(write(tmp_path / "a.wet.gz", RECORDS)))
     whole = list(read_blocks(source))
     assert len(whole) > 10
     for index, block in enumerate(whole):
@@ -60,7 +48,7 @@ def test_blocks_resume_at_every_position(tmp_path, monkeypatch):
 
 def test_the_manifest_counts_records_without_text(tmp_path, vocab, monkeypatch):
     monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 300)
-    path = write(tmp_path / "a.wet.gz")
+    path = write(tmp_path / "a.wet.gz", RECORDS)
     for workers in (1, 2):
         run(path, vocab, tmp_path / f"by_{workers}", workers=workers)
     assert contents(tmp_path / "by_1") == contents(tmp_path / "by_2")
@@ -69,7 +57,7 @@ def test_the_manifest_counts_records_without_text(tmp_path, vocab, monkeypatch):
 
 
 def test_damaged_files(tmp_path):
-    path = write(tmp_path / "a.wet")
+    path = write(tmp_path / "a.wet", RECORDS)
     whole = path.read_bytes()
     path.write_bytes(whole[:-30])
     refused(path, "ends within a record")
@@ -77,7 +65,7 @@ def test_damaged_files(tmp_path):
     refused(path, "no WARC record where one should begin")
     path.write_bytes(RECORDS[0] + RECORDS[1].replace(b"Content-Length", b"Content-Size"))
     refused(path, "does not say its Content-Length")
-    packed = write(tmp_path / "b.wet.gz")
+    packed = write(tmp_path / "b.wet.gz", RECORDS)
     packed.write_bytes(packed.read_bytes()[:-9])
     refused(packed, "not a whole gzip file")
 

@@ -7,9 +7,9 @@ import sys
 import zlib
 
 import pytest
+from crawl_records import record, write
 from letter_corpus import contents, run
 from refused_documents import refused
-from test_warc import record, write
 
 from bert_jax.data.corpus import text_blocks, web_pages
 from bert_jax.data.corpus.readers import read_documents

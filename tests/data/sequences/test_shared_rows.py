@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from test_batching import make_features
+from numbered_features import make_features
 
 from bert_jax.data.sequences.batching import TrainingBatches, ladder
 from bert_jax.data.sequences.features import Features

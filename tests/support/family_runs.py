@@ -1,0 +1,65 @@
+"""Runs of the family's configurations, in small, and how one that was killed is compared with a whole one."""
+
+import dataclasses
+import signal
+
+from run_process import finish, start
+from small_pretraining import rows, run_config
+
+from bert_jax.config import CheckpointConfig, Config, MeshConfig, ObjectiveConfig, PhaseConfig
+from bert_jax.config.commands import CountConfig
+from bert_jax.console.command_line import load_config
+from bert_jax.data.preparation.pair_counting import run_count
+
+MESHES = (MeshConfig(data=2, fsdp=2, tensor=2), MeshConfig(data=8), MeshConfig(fsdp=8))
+"""Each of the three takes programs of its own, and the first divides along every axis."""
+SMALLER = {"hidden_size": 32, "num_heads": 2, "intermediate_size": 48}
+
+
+def small(name: str, store, workdir) -> Config:
+    """Return a shipped configuration with its recipe, its number of layers and the sizes of a test."""
+    config = load_config(name)
+    sizes = SMALLER | ({} if config.model.embedding_size is None else {"embedding_size": 16})
+    model = dataclasses.replace(config.model, **sizes)
+    if model.local_window is not None:
+        model = dataclasses.replace(model, local_window=8)
+    if model.padding_id is not None:
+        model = dataclasses.replace(model, padding_id=0)  # that of the vocabulary of tests
+    objective = config.objective
+    if objective.generator.hidden_size is not None:
+        generator = dataclasses.replace(objective.generator, hidden_size=SMALLER["hidden_size"])
+        objective = dataclasses.replace(objective, generator=generator)
+    if objective.name == "glove":
+        objective = with_counts(objective, store, workdir)
+    return run_config(
+        store,
+        workdir,
+        model=model,
+        masking=config.masking,
+        objective=objective,
+        optimizer=config.optimizer,
+        data=dataclasses.replace(config.data, path=str(store), held_out=0.1),
+        phases=(PhaseConfig(steps=6, sequence_length=48, batch_size=8, learning_rate=1e-3, warmup_steps=2),),
+        checkpoint=CheckpointConfig(every_steps=3, keep_last=5, keep_best=0),
+    )
+
+
+def with_counts(objective: ObjectiveConfig, store, workdir) -> ObjectiveConfig:
+    """Return the objective with counts of the pairs of the store."""
+    counts = workdir.with_name(f"{workdir.name}_counts")
+    run_count(str(store), CountConfig(output=str(counts), held_out=0.1))
+    vectors = dataclasses.replace(objective.static_vectors, counts=str(counts))
+    return dataclasses.replace(objective, static_vectors=vectors)
+
+
+def assert_killed_and_resumed_exactly(whole: Config, killed: Config) -> None:
+    """kill -9 at an arbitrary moment between the checkpoints of steps 6 and 18; all runs are processes alike."""
+    phases = (dataclasses.replace(whole.phases[0], steps=20),)
+    whole, killed = (dataclasses.replace(config, phases=phases) for config in (whole, killed))
+    assert finish(start(whole), whole)[0] == 0
+    assert finish(start(killed, dies_after=7), killed)[0] == -signal.SIGKILL
+    assert 7 <= rows(killed.workdir)[-1]["step"] < 20
+    code, output = finish(start(killed), killed)
+    assert code == 0 and "resuming from step" in output, output
+    assert rows(killed.workdir) == rows(whole.workdir) and len(rows(whole.workdir)) == 20
+    assert rows(killed.workdir, "evaluation") == rows(whole.workdir, "evaluation")
