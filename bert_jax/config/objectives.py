@@ -26,7 +26,8 @@ class ObjectiveConfig:
     mlm_weight: float = 1.0
     """Weight of the loss of the masked words. 0: its head is not trained."""
     next_sentence_weight: float = 1.0
-    """Weight of the loss of the second objective (data.sentence_pairs). 0: its head is not trained."""
+    """Weight of the loss of the second objective, next sentences or sentence order, whichever data.sentence_pairs
+    chooses. 0: its head is not trained."""
     span_boundary_weight: float = 0.0
     """Weight of the loss of the span boundary objective (SpanBERT): the words of each run of masked tokens, from the
     two tokens beside it. 0: there is no such head. Use it with masking.unit=span."""
