@@ -35,7 +35,7 @@ def default_objective(
         case "left_to_right":
             return LeftToRightObjective(model)
         case "two_directions":
-            return TwoDirectionsObjective(model)
+            return TwoDirectionsObjective(model, config.objective)
         case "replaced_tokens":
             return replaced_token_detection(model, config)
         case "permutation":
