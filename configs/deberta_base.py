@@ -4,7 +4,10 @@
 
 Version 1: relative positions up to 512 tokens, mapped by kernels of their own; n-grams of up to three words; the
 enhanced mask decoder. Batch, steps, warm-up and rate are those of the paper's appendix for the base model. The paper's
-vocabulary is a byte-level one of 50,265 entries (`bert-jax train-vocab --method=byte_bpe`); here it is the store's.
+vocabulary is a byte-level one of 50,265 entries; here it is the store's, and one of that kind is made by
+
+    bert-jax train-vocab --input=CORPUS --output=VOCAB --method=byte_bpe --lowercase=False --family=deberta --size=50265
+
 Not trained here: neither cost nor result is measured.
 """
 

@@ -23,7 +23,7 @@ from bert_jax.errors import UserError
 from bert_jax.formats.huggingface_config import to_json
 
 PEERS = {"stock": "torch, stock", "tuned": "torch, tuned"}
-PEER_HAS = ("norm_position", "position_init", "padding_id")
+PEER_HAS = ("norm_position", "scaled_outputs", "position_init", "padding_id")
 """Options of the model, beside those of later encoders, that its BERT has at their defaults alone."""
 
 

@@ -200,7 +200,7 @@ KERNELS = ("xla", "auto", "pallas", "cudnn")
 
 def check_attention_bench(options: AttentionBenchConfig) -> None:
     """Raise a UserError if a kernel, a size or a share does not exist."""
-    for kernel in options.kernels:
+    for kernel in options.kernels or ("",):
         if kernel not in KERNELS:
             raise UserError(f"kernels={kernel}: there is no such kernel; choose from {', '.join(KERNELS)}")
     for name, values in (("lengths", options.lengths), ("tokens", (options.tokens,)), ("heads", (options.heads,))):

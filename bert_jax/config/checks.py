@@ -94,11 +94,11 @@ def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:
             f"model.max_position_embeddings={config.model.max_position_embeddings}{unused}; raise the latter or "
             "shorten the sequences"
         )
-    window = config.model.local_window
-    if window is not None and window > max(each.sequence_length for each in config.phases):
+    window, longest = config.model.local_window, max(each.sequence_length for each in config.phases)
+    if window is not None and window >= longest - 1:
         raise UserError(
-            f"model.local_window={window} tokens to either side is longer than the sequences ({prefix}sequence_length="
-            f"{phase.sequence_length}), so it restricts nothing; shorten it, or set model.local_window=None"
+            f"model.local_window={window} tokens to either side reach from one end of the longest sequences to the "
+            f"other (sequence_length={longest}), so it restricts nothing; set it to {longest - 2} at most, or to None"
         )
     if phase.sequence_length < 8:
         raise UserError(

@@ -1,6 +1,7 @@
 """Sizes and form of the encoder as a frozen dataclass; the standard library only, as in `config.options`."""
 
 import dataclasses
+import math
 from typing import Literal
 
 from bert_jax.config.relative_attention import DisentangledConfig
@@ -10,7 +11,7 @@ DEFAULT_VOCAB_SIZE = 30_522  # BERT uncased
 OUTSIDE_THE_FUNCTION = (
     *("vocab_size", "vocab_pad_multiple", "max_position_embeddings"),  # numbers of rows: what a row means stays
     *("hidden_dropout", "attention_dropout", "recurrent_dropout"),  # only while it is trained
-    *("initializer_range", "position_init"),  # only before it is trained
+    *("initializer_range", "scaled_outputs", "position_init"),  # only before it is trained
     "pair_head",  # a head beside the encoder, which a model has or lacks
 )
 """Options of ModelConfig with which the same parameters compute the same function; with another value of any other, a
@@ -65,6 +66,10 @@ class ModelConfig:
     initializer_range: float = 0.02
     """Standard deviation of the normal distribution of initial weights before truncation at two standard deviations,
     which leaves 0.88 times this value."""
+    scaled_outputs: bool = False
+    """Whether the initial weights of the maps that end a residual branch (the output of attention, and that of the
+    feed-forward network) are divided by √(2 · num_layers), so that a deep model's states grow no more than a shallow
+    one's, as in Megatron and ModernBERT."""
     norm_position: Literal["post", "pre"] = "post"
     """Whether LayerNorm follows each residual branch (post, as in BERT) or precedes it (pre)."""
     position_init: Literal["random", "sinusoidal"] = "random"
@@ -153,6 +158,11 @@ class ModelConfig:
             None if self.local_window is None or layer % self.global_every == 0 else self.local_window
             for layer in range(self.num_layers)
         )
+
+    @property
+    def output_range(self) -> float:
+        """What initializer_range is for the maps that end a residual branch."""
+        return self.initializer_range / (math.sqrt(2 * self.num_layers) if self.scaled_outputs else 1)
 
     @property
     def reads_last_token(self) -> bool:

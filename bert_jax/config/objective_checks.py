@@ -33,6 +33,7 @@ def check_objective(config: Config) -> None:
         _check_neighbours(config)
     if config.objective.predicts_neighbours:
         _check_alone(config, f"objective.name={config.objective.name} predicts the neighbours of each word")
+    _check_directions(config.objective)
     check_permutation(config)
     if config.objective.mask_decoder:
         _check_mask_decoder(config)
@@ -87,6 +88,22 @@ def _check_neighbours(config: Config) -> None:
             "set model.layer=lstm and model.direction=both, whose two directions are kept apart"
         )
     _check_alone(config, why)
+
+
+def _check_directions(objective: ObjectiveConfig) -> None:
+    """Raise a UserError if the weights of the two directions leave nothing to learn, or there is only one loss."""
+    weights = {name: getattr(objective, name) for name in ("next_word_weight", "previous_word_weight")}
+    if objective.name == "two_directions" and not any(weights.values()):
+        raise UserError(
+            "objective.next_word_weight=0 and objective.previous_word_weight=0 leave nothing to learn; the paper's "
+            "weights are 1"
+        )
+    for name, weight in weights.items():
+        if objective.name != "two_directions" and weight != 1:
+            raise UserError(
+                f"objective.{name}={weight:g} belongs to objective.name=two_directions, not to {objective.name}; set "
+                "that name or leave the option out"
+            )
 
 
 def _check_alone(config: Config, why: str) -> None:

@@ -26,10 +26,15 @@ class ObjectiveConfig:
     mlm_weight: float = 1.0
     """Weight of the loss of the masked words. 0: its head is not trained."""
     next_sentence_weight: float = 1.0
-    """Weight of the loss of the second objective (data.sentence_pairs). 0: its head is not trained."""
+    """Weight of the loss of the second objective, next sentences or sentence order, whichever data.sentence_pairs
+    chooses. 0: its head is not trained."""
     span_boundary_weight: float = 0.0
     """Weight of the loss of the span boundary objective (SpanBERT): the words of each run of masked tokens, from the
     two tokens beside it. 0: there is no such head. Use it with masking.unit=span."""
+    next_word_weight: float = 1.0
+    """Weight of the loss of the next words with name=two_directions."""
+    previous_word_weight: float = 1.0
+    """Weight of the loss of the previous words with name=two_directions."""
     longest_span: int = 5
     """Maximum number of adjacent tokens that are predicted together with name=permutation; the probability of n is
     proportional to 1/n. masking.rate is the share of all tokens."""

@@ -249,8 +249,9 @@ class Config:
     init_from_layers: tuple[int, ...] = ()
     """Layers of that model, counted from 0, from which the layers of this one start, in order: for half as many layers
     0,2,4 and so on. Without init_from they are layers of objective.distillation.teacher, if there is one. What a
-    student like DistilBERT lacks (token types and a pooler) is left out. By default all layers are taken, and both
-    models must have the same number."""
+    student like DistilBERT lacks (token types and a pooler) is left out. By default, or where an empty value
+    (--init_from_layers=) takes back that of the configuration, all layers of init_from are taken, and both models must
+    have the same number; those of a teacher are not, and the student starts from random parameters."""
     seed: int = 0
     """Seed of the initial parameters, the order of the examples, the pairs, the masks and dropout."""
     log_every_steps: int = 10

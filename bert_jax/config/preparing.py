@@ -33,9 +33,11 @@ class TrainVocabConfig:
     (lowercase=False)."""
     lowercase: bool = True
     """Whether text is lowercased and, for WordPiece, its accents are stripped."""
-    family: Literal["bert", "albert", "xlm-roberta", "camembert", "deberta-v2", "xlnet"] = "bert"
+    family: Literal["bert", "deberta", "albert", "xlm-roberta", "camembert", "deberta-v2", "xlnet"] = "bert"
     """Model family whose special tokens, ids and cleaning of texts a SentencePiece vocabulary has; used only with
-    method=unigram or bpe and a directory as output. bert: [PAD], [UNK], [CLS], [SEP] and [MASK], as for WordPiece."""
+    method=unigram or bpe and a directory as output. bert: [PAD], [UNK], [CLS], [SEP] and [MASK], as for WordPiece.
+    With method=byte_bpe: bert for RoBERTa's special tokens and pairs, deberta for those of DeBERTa v1, which are
+    BERT's."""
     min_pair_count: int = 100
     """Pairs that are rarer than this are never merged; used with method=likelihood only. The score favours pairs whose
     parts occur nowhere else, so a low value fills the vocabulary with pieces of rare words. A high value keeps it for

@@ -64,6 +64,7 @@ def modernbert(num_layers: int, hidden_size: int, intermediate_size: int) -> Mod
         hidden_dropout=0.0,
         attention_dropout=0.0,
         layer_norm_epsilon=1e-5,
+        scaled_outputs=True,
         norm_position="pre",
         norm_bias=False,
         use_bias=False,

@@ -8,6 +8,7 @@ _WITHOUT_EFFECT = {
     "feed_forward": ("plain",),
     "local_window": (None,),
     "first_attention_norm": (True,),
+    "scaled_outputs": (False,),
     "sharing": ("none", "all"),
 }
 """Options about attention and feed-forward networks, with the values that a recurrent layer allows."""

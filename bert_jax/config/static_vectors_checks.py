@@ -14,6 +14,7 @@ _WITHOUT_LAYERS = {
     "pair_head": False,
     "embedding_size": None,
     "norm_position": "post",
+    "scaled_outputs": False,
     "sharing": "none",
     "local_window": None,
     "direction": "both",

@@ -201,8 +201,8 @@ def _spelled_out(arguments: list[str], names: list[str], config: Any) -> list[st
         if value.lower() in ("true", "false") and not isinstance(_value(config, name), str):
             value = value.capitalize()
         takes_value = not equals
-        if isinstance(_value(config, name), tuple) and equals:  # --grid_epochs=3,4
-            out += [f"--{name}", *value.split(",")]
+        if isinstance(_value(config, name), tuple) and equals:  # --grid_epochs=3,4; --init_from_layers= for none
+            out += [f"--{name}", *(value.split(",") if value else ())]
         else:
             out.append(f"--{name}{equals}{value}")
     return out

@@ -96,7 +96,7 @@ def _usage(opener: str, options: str) -> str:
 
 def _configuration(stored: StoredModel) -> dict[str, Any]:
     values = to_dict(stored.model) | {"intermediate_size": stored.model.feed_forward_size}
-    for name in ("vocab_pad_multiple", "position_init"):  # they leave no trace in the exported model
+    for name in ("vocab_pad_multiple", "scaled_outputs", "position_init"):  # they leave no trace in the exported model
         values.pop(name)
     if stored.tokenizer is not None:
         values["vocabulary"] = f"{stored.tokenizer.kind}, {'uncased' if stored.tokenizer.lowercase else 'cased'}"

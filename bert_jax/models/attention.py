@@ -20,7 +20,7 @@ class SelfAttention(nnx.Module):
         self.query: Linear = Linear(hidden, heads, config.initializer_range, query_key, config.use_bias)
         self.key: Linear = Linear(hidden, heads, config.initializer_range, key_key, config.use_bias)
         self.value: Linear = Linear(hidden, heads, config.initializer_range, value_key, config.use_bias)
-        self.output: Linear = Linear(heads, hidden, config.initializer_range, output_key, config.use_bias)
+        self.output: Linear = Linear(heads, hidden, config.output_range, output_key, config.use_bias)
 
     def __call__(
         self,

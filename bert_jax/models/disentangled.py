@@ -84,7 +84,7 @@ class DisentangledAttention(nnx.Module):
         self.query: Linear = Linear(hidden, heads, std, keys[0])
         self.key: Linear = Linear(hidden, heads, std, keys[1], options.key_bias)
         self.value: Linear = Linear(hidden, heads, std, keys[2])
-        self.output: Linear = Linear(heads, hidden, std, keys[3])
+        self.output: Linear = Linear(heads, hidden, config.output_range, keys[3])
         own = not options.shared_projections
         self.position_key: Linear | None = (
             Linear(hidden, heads, std, keys[4], options.key_bias) if own and self.c2p else None

@@ -18,7 +18,7 @@ class FeedForward(nnx.Module):
         intermediate_key, output_key = jax.random.split(key)
         self.activation = activation
         self.intermediate: Linear = Linear(hidden, wide, config.initializer_range, intermediate_key, config.use_bias)
-        self.output: Linear = Linear(wide, hidden, config.initializer_range, output_key, config.use_bias)
+        self.output: Linear = Linear(wide, hidden, config.output_range, output_key, config.use_bias)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map x [..., H] to [..., H]."""
@@ -37,7 +37,7 @@ class GatedFeedForward(nnx.Module):
         self.activation = activation
         self.gate: Linear = Linear(hidden, wide, config.initializer_range, gate_key, config.use_bias)
         self.intermediate: Linear = Linear(hidden, wide, config.initializer_range, intermediate_key, config.use_bias)
-        self.output: Linear = Linear(wide, hidden, config.initializer_range, output_key, config.use_bias)
+        self.output: Linear = Linear(wide, hidden, config.output_range, output_key, config.use_bias)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map x [..., H] to [..., H]."""

@@ -96,7 +96,7 @@ class RelativeAttention(nnx.Module):
         self.key: Linear = Linear(hidden, heads, std, keys[1], False)
         self.value: Linear = Linear(hidden, heads, std, keys[2], False)
         self.distance: Linear = Linear(hidden, heads, std, keys[3], False)
-        self.output: Linear = Linear(heads, hidden, std, keys[4], False)
+        self.output: Linear = Linear(heads, hidden, config.output_range, keys[4], False)
         self.content_bias: nnx.Param[jax.Array] = nnx.Param(truncated_normal(keys[5], heads, std))
         self.distance_bias: nnx.Param[jax.Array] = nnx.Param(truncated_normal(keys[6], heads, std))
         self.segment_bias: nnx.Param[jax.Array] = nnx.Param(truncated_normal(keys[7], heads, std))

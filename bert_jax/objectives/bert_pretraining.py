@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.config import ObjectiveConfig
+from bert_jax.config.example_choices import SentencePairs
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.packed_texts import PackedTexts
 from bert_jax.models.protocol import encoder_inputs
@@ -26,7 +27,8 @@ MASKED_WORDS = Term(
     of_words=True,
 )
 SPAN_BOUNDARY = Term(name="span_boundary", label="SBO", title="Span boundary objective", unit="nats per token")
-SENTENCE_PAIRS = Term(name="next_sentence", label="pairs", title="Sentence pairs", panels=("accuracy",))
+NEXT_SENTENCE = Term(name="next_sentence", label="NSP", title="Next sentence", panels=("accuracy",))
+SENTENCE_ORDER = Term(name="sentence_order", label="SOP", title="Sentence order", panels=("accuracy",))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +42,14 @@ class PretrainingObjective:
     weights: ObjectiveConfig = ObjectiveConfig()
     epsilon: float = 0.0
     """Added to the number of masked words, by which their loss is divided; see masking.loss_epsilon."""
+    sentence_pairs: SentencePairs = "nsp"
+    """What the labels of pairs mean; see data.sentence_pairs."""
+
+    @property
+    def of_pairs(self) -> Term:
+        """The term of the pairs, which has a name of its own for each meaning of their labels."""
+        term = SENTENCE_ORDER if self.sentence_pairs == "sop" else NEXT_SENTENCE
+        return dataclasses.replace(term, weight=self.weights.next_sentence_weight)
 
     @property
     def terms(self) -> tuple[Term, ...]:
@@ -47,7 +57,7 @@ class PretrainingObjective:
         return (
             dataclasses.replace(MASKED_WORDS, weight=self.weights.mlm_weight),
             *((spans,) if spans.weight else ()),
-            dataclasses.replace(SENTENCE_PAIRS, weight=self.weights.next_sentence_weight),
+            self.of_pairs,
         )
 
     def denominators(self, batch: Batch) -> dict[str, jax.Array]:
@@ -55,9 +65,9 @@ class PretrainingObjective:
         if self.weights.span_boundary_weight:
             found[SPAN_BOUNDARY.name] = jnp.sum(SpanBoundaries.of(batch).weights)
         if "next_sentence_weights" in batch:  # of packed rows
-            found[SENTENCE_PAIRS.name] = jnp.sum(batch["next_sentence_weights"])
+            found[self.of_pairs.name] = jnp.sum(batch["next_sentence_weights"])
         elif "next_sentence_labels" in batch:
-            found[SENTENCE_PAIRS.name] = jnp.asarray(batch["next_sentence_labels"].size, jnp.float32)
+            found[self.of_pairs.name] = jnp.asarray(batch["next_sentence_labels"].size, jnp.float32)
         return found
 
     def sums(self, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
@@ -74,7 +84,7 @@ class PretrainingObjective:
             sums[SPAN_BOUNDARY.name] = masked_language_model.model_sums(model, params, batch, encoded, "span_boundary")
         if "next_sentence_labels" in batch and {"pooler", "next_sentence"} <= set(model.parts):
             logits = model.next_sentence_logits(params, batch, encoded)
-            sums[SENTENCE_PAIRS.name] = next_sentence.loss_sums(
+            sums[self.of_pairs.name] = next_sentence.loss_sums(
                 logits, batch["next_sentence_labels"], batch.get("next_sentence_weights")
             )
         return sums

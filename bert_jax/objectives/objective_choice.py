@@ -30,11 +30,12 @@ def default_objective(
         case "masked_words" if teacher is not None:
             return DistillationObjective(model, teacher, config.objective, config.masking.loss_epsilon)
         case "masked_words":
-            return PretrainingObjective(model, config.objective, config.masking.loss_epsilon)
+            pairs = config.data.sentence_pairs
+            return PretrainingObjective(model, config.objective, config.masking.loss_epsilon, pairs)
         case "left_to_right":
             return LeftToRightObjective(model)
         case "two_directions":
-            return TwoDirectionsObjective(model)
+            return TwoDirectionsObjective(model, config.objective)
         case "replaced_tokens":
             return replaced_token_detection(model, config)
         case "permutation":

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from bert_jax.config import ObjectiveConfig
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.protocol import EncoderOutput, encoder_inputs
 from bert_jax.objectives import masked_language_model
@@ -30,7 +31,14 @@ class TwoDirectionsObjective:
     """The neighbours of every place (see `Objective`); batches are those of `data.examples.next_words`."""
 
     model: BertForPreTraining
-    terms: tuple[Term, ...] = (NEXT_WORDS, PREVIOUS_WORDS)
+    weights: ObjectiveConfig
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        return (
+            dataclasses.replace(NEXT_WORDS, weight=self.weights.next_word_weight),
+            dataclasses.replace(PREVIOUS_WORDS, weight=self.weights.previous_word_weight),
+        )
 
     def denominators(self, batch: Batch) -> dict[str, jax.Array]:
         pairs = jnp.sum(batch["masked_weights"])

@@ -56,8 +56,13 @@ class Report:
         return result
 
 
-def check_architecture(stored: StoredModel, config: ModelConfig) -> None:
-    """Raise one UserError that lists every option in which a run differs from the stored model, ready to paste."""
+def check_architecture(stored: StoredModel, config: ModelConfig, option: str = "init_from") -> None:
+    """Raise one UserError that lists every option in which a run differs from the stored model, ready to paste.
+
+    Args:
+      option: the one that named the stored model: init_from, or that of a teacher, whose student may also start from
+        random parameters.
+    """
     longer = config.max_position_embeddings > stored.model.max_position_embeddings
     theirs = _function_options(stored.model)
     differing = {
@@ -70,9 +75,10 @@ def check_architecture(stored: StoredModel, config: ModelConfig) -> None:
             f"model.{option} is {ours} here and {theirs} there" for option, (ours, theirs) in differing.items()
         )
         options = " ".join(f"--model.{option}={theirs}" for option, (_, theirs) in differing.items())
+        random = "" if option == "init_from" else "; or, to start from random parameters, --init_from_layers="
         raise UserError(
-            f"init_from={stored.path} is a different model from this configuration ({shown}). "
-            f"To continue from it, add: {options}"
+            f"{option}={stored.path} is a different model from this configuration ({shown}). "
+            f"To {'start' if random else 'continue'} from it, add: {options}{random}"
         )
 
 

@@ -22,7 +22,8 @@ def with_layers(stored: StoredModel, layers: tuple[int, ...], student: ModelConf
     if model.sharing != "none" or not model.first_attention_norm:
         raise UserError(
             f"{option} needs layers with parameters of their own, all of one form, but {stored.path} has model.sharing="
-            f"{model.sharing}, model.first_attention_norm={model.first_attention_norm}; leave it out"
+            f"{model.sharing}, model.first_attention_norm={model.first_attention_norm}; take none, with "
+            "--init_from_layers="
         )
     stored = of_layers(stored, layers, option)
     left_out = tuple(

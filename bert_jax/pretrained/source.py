@@ -17,9 +17,9 @@ def open_source(config: Config, resumed: bool) -> StoredModel | None:
     Raises:
       UserError: there is no such model, or it has another architecture.
     """
-    path, layers = config.init_from, config.init_from_layers
+    path, option, layers = config.init_from, "init_from", config.init_from_layers
     if layers and not path:
-        path = config.objective.distillation.teacher
+        path, option = config.objective.distillation.teacher, "objective.distillation.teacher"
     if not path or resumed:
         return None
     from bert_jax.formats.opening import open_stored  # the readers of all formats, which most runs do not need
@@ -27,7 +27,7 @@ def open_source(config: Config, resumed: bool) -> StoredModel | None:
     source = open_stored(path)
     check_fit(source)
     source = with_layers(source, layers, config.model) if layers else source
-    check_architecture(source, config.model)
+    check_architecture(source, config.model, option)
     return with_generator(source, config) if config.objective.name == "replaced_tokens" else source
 
 

@@ -21,6 +21,10 @@ from bert_jax.tokenization.abstract_tokenizer import Tokenizer
 
 ROBERTA_NAMES = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 """Names of the special tokens in the order of vocabulary_file.SPECIAL_NAMES, which are the other possibility."""
+ROBERTA_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+"""RoBERTa's special tokens in the order of the ids that a new vocabulary gives them."""
+DEBERTA_SPECIALS = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")
+"""The same of DeBERTa v1."""
 SPACES = tuple("ĠĊĉčċČ")
 """What the bytes of white space are written as."""
 
@@ -176,13 +180,12 @@ def _pair(merge: object, vocabulary: Mapping[str, object], file: epath.Path) -> 
     raise UserError(f"{file}: the merge {merge!r:.60} is not two entries of the vocabulary whose union is one too")
 
 
-def learn_byte_level(words: Iterable[str], size: int) -> ByteLevelTokenizer:
-    """Learn `size` pieces from an iterator over words, each written as after a space."""
+def learn_byte_level(words: Iterable[str], size: int, specials: Sequence[str] = ROBERTA_SPECIALS) -> ByteLevelTokenizer:
+    """Learn `size` pieces from an iterator over words, each written as after a space; the special tokens come first."""
     learner = fast_tokenizer({}, [], True)
-    pad, unk, start, end, mask = ROBERTA_NAMES
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=size,
-        special_tokens=[start, pad, end, unk, mask],
+        special_tokens=list(specials),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )

@@ -18,7 +18,7 @@ from bert_jax.console.progress_bar import progress_bar, track
 from bert_jax.data.held_out import held_out_documents
 from bert_jax.errors import UserError
 from bert_jax.tokenization import vocabulary_file
-from bert_jax.tokenization.byte_level import learn_byte_level
+from bert_jax.tokenization.byte_level import DEBERTA_SPECIALS, ROBERTA_SPECIALS, learn_byte_level
 from bert_jax.tokenization.likelihood import learn_pieces
 from bert_jax.tokenization.piece_families import FAMILIES, OURS
 from bert_jax.tokenization.piece_learning import learn_family, learn_sentence_pieces
@@ -28,6 +28,7 @@ from bert_jax.tokenization.vocabulary_file import SPECIAL_NAMES
 from bert_jax.tokenization.words import Sample, alphabet_of, basic_words, spelled_with
 
 _BYTES = 256
+_BYTE_LEVEL_SPECIALS = {"bert": ROBERTA_SPECIALS, "deberta": DEBERTA_SPECIALS}
 _SENTENCE_PIECE = ("unigram", "bpe")
 _SMALLEST = 2 * len(SPECIAL_NAMES) + 10  # room for a few letters; anything real has thousands
 
@@ -78,7 +79,7 @@ def train_vocab(documents: Iterable[str], config: TrainVocabConfig) -> tuple[Tok
     if not words:
         raise UserError(f"{config.input} has no text to learn a vocabulary from")
     if config.method == "byte_bpe":
-        learn_byte_level(_repeated(words), config.size).save(config.output)
+        learn_byte_level(_repeated(words), config.size, _BYTE_LEVEL_SPECIALS[config.family]).save(config.output)
         return load_tokenizer(config.output), learned, held_out
     if config.family != OURS.name:
         learn_family(words, config, _output_file(config)).save(config.output)
@@ -98,13 +99,18 @@ def check(config: TrainVocabConfig) -> None:
             f"of text and has an entry for each of {_BYTES} bytes; set --lowercase=False and a size of "
             f"{_BYTES + _SMALLEST} or more"
         )
+    if config.method != "byte_bpe" and config.family == "deberta":
+        raise UserError(
+            f"family=deberta with method={config.method}: the vocabulary of DeBERTa v1 is a byte-level one; set "
+            "--method=byte_bpe, or --family=deberta-v2 for that of versions 2 and 3"
+        )
     directory = epath.Path(config.output).suffix not in (".txt", ".model", ".json")
     if config.method == "bpe" and FAMILIES[config.family].apart:
         raise UserError(
             f"family={config.family} with method=bpe: its tokenizers never use a piece of a digit and a comma, which a "
             "bpe of transformers cannot express; set --method=unigram, as the published models have"
         )
-    if config.family != OURS.name and not (config.method in _SENTENCE_PIECE and directory):
+    if config.family not in _BYTE_LEVEL_SPECIALS and not (config.method in _SENTENCE_PIECE and directory):
         raise UserError(
             f"family={config.family} with method={config.method} and output={config.output}: only SentencePiece "
             "vocabularies belong to a family, in a directory with a file that names it; set --method=unigram and give "

@@ -25,7 +25,8 @@ def get_study() -> Study:
         tasks={"pos": PARTS_OF_SPEECH},
         measures=(
             Measure(metric="mlm_accuracy", title="masked words", beside="masked words"),
-            Measure(metric="next_sentence_accuracy", of="own", title="its own pairs"),
+            Measure(metric="next_sentence_accuracy", of="own", title="next sentence"),
+            Measure(metric="sentence_order_accuracy", of="own", title="sentence order"),
             Measure(metric="accuracy", of="pos", title="parts of speech"),
         ),
         published=(

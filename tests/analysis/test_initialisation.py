@@ -52,9 +52,12 @@ def test_the_law_is_that_of_independent_kernels():
     np.testing.assert_allclose(float(law(jnp.ones((5, 64)), 0.1)), (0.1 * spread) ** 4 * 64**3, rtol=1e-6)
 
 
+DEEPER = dataclasses.replace(SMALL, num_layers=4, initializer_range=0.1)
+
+
 @pytest.fixture(scope="module")
 def growth() -> DepthGrowth:
-    return depth_growth(dataclasses.replace(SMALL, num_layers=4, initializer_range=0.1), draws=8, length=16)
+    return depth_growth(DEEPER, draws=8, length=16)
 
 
 @pytest.mark.slow
@@ -73,6 +76,14 @@ def test_the_last_gradient_falls_with_depth_only_with_pre_norm(growth):
     np.testing.assert_allclose(post / pre, growth.predicted_ratio, rtol=0.1)
     assert growth.gradient.shape == growth.output_gradient.shape == (2, 4)
     assert (growth.output_gradient < growth.gradient).all()
+
+
+@pytest.mark.slow
+def test_states_grow_less_where_outputs_begin_smaller_as_theory_says_too(growth):
+    scaled = depth_growth(dataclasses.replace(DEEPER, scaled_outputs=True), draws=8, length=16)
+    assert scaled.state[1, -1] - 1 < (growth.state[1, -1] - 1) / 4
+    np.testing.assert_allclose(scaled.state[1], scaled.predicted_state, rtol=0.02)
+    np.testing.assert_allclose(scaled.last_gradient[0] / scaled.last_gradient[1], scaled.predicted_ratio, rtol=0.02)
 
 
 def test_positions_of_both_starts_are_as_similar_as_their_closed_forms_say():

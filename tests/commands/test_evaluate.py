@@ -102,7 +102,7 @@ def test_a_model_from_hugging_face_is_measured(source, small_store, tmp_path, ca
     assert figures.pop("step") == 0 and figures == pytest.approx(expected(tmp_path / "ours", small_store, 40), rel=1e-4)
     assert "all documents; what it was trained on is unknown" in said and "Sequences of 40 tokens" in said
     assert "word frequencies alone" in said
-    for title in ("Masked language model: loss", "Masked language model: perplexity", "Sentence pairs: accuracy"):
+    for title in ("Masked language model: loss", "Masked language model: perplexity", "Next sentence: accuracy"):
         assert title in said
     shorter, said = evaluate(tmp_path / "ours", small_store, capsys, "--sequence_length=24")
     assert shorter["mlm_loss"] == pytest.approx(expected(tmp_path / "ours", small_store, 24)["mlm_loss"], rel=1e-4)

@@ -39,6 +39,13 @@ def test_overrides_are_typed_and_take_either_spelling():
     assert parse(PrepareConfig, ["--input=a", "--vocab=v", "--output=b"], "x").lowercase is None
 
 
+def test_several_values_are_separated_by_commas_and_none_are_written_as_nothing():
+    config = Config(init_from_layers=(0, 2))
+    for word, layers in (("=1,3", (1, 3)), ("=5", (5,)), ("=", ())):
+        assert parse(config, [f"--init_from_layers{word}", "--seed=4"], "x") == Config(init_from_layers=layers, seed=4)
+    assert parse(config, ["--init_from_layers", "5", "--seed=4"], "x").init_from_layers == (5,)
+
+
 def test_short_forms_reach_the_only_phase():
     config = parse(
         Config(), ["--steps=5", "--batch_size", "8", "--learning_rate=1e-3", "--checkpoint.every_steps=2"], "x"

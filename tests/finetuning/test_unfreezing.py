@@ -10,10 +10,13 @@ import pytest
 from one_device import finetune
 from small_finetuning import MODEL, Killed, assert_same_weights, run_config, weights
 
-from bert_jax.config import HeadConfig, ModelConfig, ScheduleConfig
+from bert_jax.config import HeadConfig, MeshConfig, ModelConfig, ScheduleConfig
+from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.finetuning_checks import check_finetune
+from bert_jax.devices.sharding import make_mesh
 from bert_jax.errors import UserError
 from bert_jax.finetuning.plan import Run, learning_rates
+from bert_jax.finetuning.programs import make_programs
 from bert_jax.models.bert_parameters import bert_parameters
 from bert_jax.models.task import BertForTask
 from bert_jax.optim.layerwise import scale_by_depth, unfrozen_by_epoch
@@ -56,6 +59,30 @@ def test_layers_that_share_parameters_are_refused(sizes):
     shared = dataclasses.replace(sizes, sharing="all")
     with pytest.raises(UserError, match="gradual_unfreezing=True needs separate parameters for each of 3 layers"):
         unfrozen_by_epoch(LAYERS, bert_parameters(shared, (), HEAD))
+
+
+@pytest.mark.parametrize("sharing", ["all", "attention", "feed_forward"])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"layer_decay": 0.5},
+            r"layer_decay=0.5 needs separate parameters for each of 3 layers, but encoder/{shared}\S* is \[1, .*"
+            "which layers share; use layer_decay=1",
+        ),
+        (
+            {"reinitialize_layers": 1},
+            "reinitialize_layers=1 needs layers with parameters of their own, .*{option}.*; use reinitialize_layers=0",
+        ),
+    ],
+)
+def test_what_shared_layers_cannot_have_is_refused_before_anything_is_compiled(sharing, options, message):
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    model = dataclasses.replace(MODEL, num_layers=LAYERS, vocab_size=20)
+    make_programs(FinetuneConfig(**options), model, HEAD, mesh)
+    shared = "feed_forward" if sharing == "feed_forward" else "attention"
+    with pytest.raises(UserError, match=message.format(shared=shared, option=f"model.sharing={sharing}")):
+        make_programs(FinetuneConfig(**options), dataclasses.replace(model, sharing=sharing), HEAD, mesh)
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ from small_model import (
     perturbed,
 )
 
-from bert_jax.config import ComputeConfig, ModelConfig
+from bert_jax.config import ComputeConfig, DisentangledConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.models.attention import SelfAttention
 from bert_jax.models.bert import BertForPreTraining
@@ -124,6 +124,28 @@ def test_initial_values():
         if not path.startswith("encoder") and path.endswith(("kernel", "table"))
     ]
     assert np.abs(np.triu(np.corrcoef(np.stack(draws)), 1)).max() < 0.6  # no two parameters are drawn from one key
+
+
+@pytest.mark.parametrize("form", ["post", "geglu", "deberta", "xlnet"])
+def test_outputs_of_branches_may_begin_smaller_by_the_number_of_branches(form):
+    """By the closed form 0.8796 · 0.02 / √(2 · layers), and value by value; every other array begins as it did."""
+    forms = {
+        "post": SMALL,
+        "geglu": dataclasses.replace(SMALL, norm_position="pre", feed_forward="geglu", sharing="all"),
+        "deberta": dataclasses.replace(SMALL, positions="none", disentangled=DisentangledConfig(terms="c2p+p2c")),
+        "xlnet": dataclasses.replace(SMALL, positions="xlnet", type_vocab_size=0, pair_head=False),
+    }
+    config = dataclasses.replace(forms[form], num_layers=8)
+    equal, scaled = (
+        flatten(jax.device_get(compiled(BertForPreTraining(each, parts=("mlm",)).init)(jax.random.key(7))))
+        for each in (config, dataclasses.replace(config, scaled_outputs=True))
+    )
+    outputs = [f"encoder/{branch}/output/kernel" for branch in ("attention", "feed_forward")]
+    for path, value in scaled.items():
+        np.testing.assert_allclose(value, equal[path] / 4 if path in outputs else equal[path], rtol=1e-6, err_msg=path)
+    for path in outputs:
+        slack = 4 / math.sqrt(2 * scaled[path].size)
+        assert float(np.std(scaled[path])) == pytest.approx(0.8796 * 0.02 / 4, rel=slack), path
 
 
 def test_initial_values_are_the_same_for_any_mesh_and_vocabulary_padding():

@@ -215,7 +215,8 @@ def run(**model) -> Config:
     [
         ({"num_heads": 8, "hidden_size": 24}, "makes heads of 3; .* even"),
         ({"local_window": 64}, r"local_window=64 must be between 1 and .* = 63; .*local_window=None"),
-        ({"local_window": 80, "max_position_embeddings": 128}, "local_window=80 .* longer than the sequences .*=64"),
+        ({"local_window": 80, "max_position_embeddings": 128}, "=80 .* reach from one end .*_length=64.*62 at most"),
+        ({"local_window": 63, "max_position_embeddings": 128}, "local_window=63 .* so it restricts nothing"),
         ({"local_window": 0}, "local_window=0 must be between 1"),
         ({"local_window": None, "global_tokens": 1}, "global_tokens=1 needs model.local_window"),
         ({"norm_position": "post"}, "first_attention_norm=False belongs to model.norm_position=pre, not to post"),
@@ -228,6 +229,13 @@ def test_bad_options_are_one_line(model, message):
     with pytest.raises(UserError, match=message) as error:
         check(run(**model))
     assert "\n" not in str(error.value)
+
+
+def test_the_widest_window_that_is_taken_is_the_first_that_restricts_something():
+    for window, hidden in ((62, 2), (63, 0)):  # of 64 tokens the first and the last do not see each other
+        adder = AttentionMask(padding=jnp.ones((1, 64)), window=window).adder()
+        assert np.count_nonzero(adder) == hidden
+    check(run(local_window=62, max_position_embeddings=128))
 
 
 def test_global_tokens_and_packed_rows_exclude_each_other():

@@ -15,6 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bilstm import Lstm
 from bert_jax.models.layers import dropout
+from bert_jax.objectives.means import mean_loss
 from bert_jax.objectives.objective_choice import default_objective
 
 CLS, SEP, LENGTH, VOCABULARY = 2, 3, 10, 40
@@ -84,6 +85,41 @@ def test_the_losses_are_those_of_each_word_given_one_side_alone(model, params, e
     np.testing.assert_allclose(float(found["next_word"].loss), left, rtol=1e-5)
     np.testing.assert_allclose(float(found["previous_word"].loss), right, rtol=1e-5)
     assert float(found["next_word"].weight) == float(found["previous_word"].weight) == 5
+
+
+def test_each_direction_has_a_weight_in_the_sum_that_is_minimized(model, params):
+    ids = np.pad(TEXT, (0, LENGTH - len(TEXT)))[None]
+    batch = NextWords(LENGTH - 1, CLS)(ids, ids > 4, np.array([len(TEXT)]), np.zeros(1, np.uint64))
+    batch |= {"attention_mask": (ids > 0).astype(np.int32), "token_type_ids": 0 * ids}
+
+    def loss(**weights):
+        options = check(dataclasses.replace(CONFIG, objective=dataclasses.replace(CONFIG.objective, **weights)))
+        objective = default_objective(model, options)
+        return float(mean_loss(objective.terms, objective.sums(params, batch), objective.denominators(batch)))
+
+    alone = loss(previous_word_weight=0.0), loss(next_word_weight=0.0)
+    assert alone[0] != alone[1]
+    assert loss(next_word_weight=0.5, previous_word_weight=3.0) == pytest.approx(
+        0.5 * alone[0] + 3 * alone[1], rel=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("objective", "message"),
+    [
+        ({"next_word_weight": 0.0, "previous_word_weight": 0.0}, "leave nothing to learn; the paper's weights are 1"),
+        ({"previous_word_weight": -1.0}, "objective.previous_word_weight=-1.0 must be 0 or a positive number"),
+        ({"mlm_weight": 2.0}, "objective.mlm_weight=2 has no effect"),
+        (
+            {"name": "left_to_right", "next_word_weight": 2.0},
+            "objective.next_word_weight=2 belongs to objective.name=two_directions, not to left_to_right",
+        ),
+    ],
+)
+def test_weights_without_a_loss_of_theirs_are_refused(objective, message):
+    model = dataclasses.replace(SIZES, direction="left_to_right" if "name" in objective else "both")
+    with pytest.raises(UserError, match=message):
+        check(dataclasses.replace(CONFIG, model=model, objective=dataclasses.replace(CONFIG.objective, **objective)))
 
 
 def test_the_pooler_reads_the_end_of_each_direction(params, encode):

@@ -15,7 +15,7 @@ from bert_jax.config import Config, DataConfig, EvaluationConfig, ModelConfig, P
 from bert_jax.config.json_form import to_dict
 from bert_jax.monitoring.doctor import check_run
 from bert_jax.monitoring.run_history import UNRECORDED_WORDS, RunHistory
-from bert_jax.objectives.bert_pretraining import MASKED_WORDS, SENTENCE_PAIRS
+from bert_jax.objectives.bert_pretraining import MASKED_WORDS, NEXT_SENTENCE
 from bert_jax.objectives.left_to_right import NEXT_WORDS
 from bert_jax.objectives.objective import Term
 from bert_jax.objectives.permutation_language_model import PERMUTED_WORDS
@@ -183,9 +183,9 @@ def test_a_head_that_is_not_trained_is_not_judged():
         {**row, "mlm_loss": row["step"], "next_sentence_loss": 0.5} if row["kind"] == "evaluation" else row
         for row in untrained
     ]
-    terms = dataclasses.replace(MASKED_WORDS, weight=0.0), SENTENCE_PAIRS
+    terms = dataclasses.replace(MASKED_WORDS, weight=0.0), NEXT_SENTENCE
     assert found(recorded(rising, *terms)) == set()
-    assert found(recorded(rising, MASKED_WORDS, SENTENCE_PAIRS)) == {"loss at the bias", "not improving"}
+    assert found(recorded(rising, MASKED_WORDS, NEXT_SENTENCE)) == {"loss at the bias", "not improving"}
     worse = [{**row, "next_sentence_loss": row["step"]} if row["kind"] == "evaluation" else row for row in rising]
     assert found(recorded(worse, *terms)) == {"not improving"}
 

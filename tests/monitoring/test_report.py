@@ -23,7 +23,7 @@ from bert_jax.monitoring import comparison
 from bert_jax.monitoring.charts import MOST_POINTS, figures
 from bert_jax.monitoring.comparison import named, run_report, runs_below
 from bert_jax.monitoring.run_history import read_run
-from bert_jax.objectives.bert_pretraining import MASKED_WORDS, SENTENCE_PAIRS
+from bert_jax.objectives.bert_pretraining import MASKED_WORDS, NEXT_SENTENCE
 from bert_jax.objectives.left_to_right import NEXT_WORDS
 from bert_jax.objectives.term_records import records
 from bert_jax.objectives.two_directions import PREVIOUS_WORDS
@@ -167,7 +167,7 @@ def test_the_figures_are_in_the_order_of_the_terms_and_perplexities_are_logarith
 def test_the_best_step_is_that_of_the_main_loss(finished):
     evaluations = [(1, 5.0, 0.2), (2, 4.0, 0.1), (3, 3.0, 0.3)]
     rows = [{"kind": "evaluation", "step": s, "mlm_loss": m, "next_sentence_loss": n} for s, m, n in evaluations]
-    terms = dataclasses.replace(MASKED_WORDS, weight=0.0), SENTENCE_PAIRS
+    terms = dataclasses.replace(MASKED_WORDS, weight=0.0), NEXT_SENTENCE
     start = {"time": 0.0, "event": "start", "step": 0, "terms": records(terms)}
     run = dataclasses.replace(read_run(finished[0].workdir), rows=rows, events=[start])
     assert [row[1:3] for row in comparison.held_out({"run": run}).rows] == [["last", "3"], ["best", "2"]]

@@ -11,6 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.objectives.bert_pretraining import PretrainingObjective
 from bert_jax.objectives.means import evaluation_metrics, mean_loss, training_metrics
 from bert_jax.objectives.objective import Sums, Term, main_term
+from bert_jax.objectives.objective_choice import default_objective
 
 FIRST, SECOND = Term(name="first", weight=0.5, perplexity="surprise"), Term(name="second", weight=3.0)
 SUMS = {
@@ -84,6 +85,16 @@ def test_nothing_weighed_is_zero_and_not_nan():
 def test_the_options_are_the_weights_of_the_terms():
     words, pairs = PretrainingObjective(None, ObjectiveConfig(mlm_weight=0.25, next_sentence_weight=4)).terms
     assert (words.name, words.weight, pairs.name, pairs.weight) == ("mlm", 0.25, "next_sentence", 4)
+
+
+@pytest.mark.parametrize(
+    "pairs, names",
+    [("nsp", ("next_sentence", "NSP", "Next sentence")), ("sop", ("sentence_order", "SOP", "Sentence order"))],
+)
+def test_each_task_on_pairs_has_names_of_its_own_and_the_weight_of_the_option(pairs, names):
+    config = Config(objective=ObjectiveConfig(next_sentence_weight=4), data=DataConfig(sentence_pairs=pairs))
+    _, term = default_objective(None, config).terms
+    assert (term.name, term.label, term.title) == names and term.weight == 4
 
 
 @pytest.mark.parametrize(

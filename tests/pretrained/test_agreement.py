@@ -52,6 +52,7 @@ HARMLESS = {
     "attention_dropout": 0.3,
     "recurrent_dropout": 0.3,
     "initializer_range": 0.1,
+    "scaled_outputs": True,
     "position_init": "sinusoidal",
     "pair_head": False,
 }

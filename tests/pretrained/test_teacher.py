@@ -15,7 +15,7 @@ from bert_jax.config.checks import check
 from bert_jax.config.finetuning import task_defaults
 from bert_jax.config.task_options import TaskOptions
 from bert_jax.config.teachers import DistillationConfig, TaskDistillationConfig, check_task_distillation
-from bert_jax.console.command_line import load_config
+from bert_jax.console.command_line import load_config, parse
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.formats.conversion import convert
@@ -165,6 +165,23 @@ def test_a_student_starts_from_the_chosen_layers(directory, tokenizer):
 def test_layers_that_are_not_there_are_refused(directory, layers, problem):
     with pytest.raises(UserError, match=problem):
         open_source(taught(directory, layers=layers), resumed=False)
+
+
+def test_a_teacher_whose_layers_do_not_fit_is_named_and_teaches_a_student_of_random_parameters(directory, tokenizer):
+    """The first message is followed to the end."""
+    config = taught(directory, {"hidden_size": 16, "activation": "gelu_erf"}, layers=(1, 3))
+    with pytest.raises(UserError) as found:
+        open_source(config, resumed=False)
+    message, way_out = str(found.value), "--init_from_layers="
+    assert message.startswith(f"objective.distillation.teacher={directory} is a different model")
+    assert message.endswith(f"or, to start from random parameters, {way_out}") and "init_from=" not in message
+    config = parse(config, [way_out, "--objective.distillation.cosine_weight=0"], "x")
+    assert open_source(config, resumed=False) is None
+    mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
+    assert open_teacher(check(config), tokenizer, mesh).model.config.hidden_size == 32
+    asked = dataclasses.replace(taught("", {"hidden_size": 16}, (1, 3)), init_from=str(directory))
+    with pytest.raises(UserError, match=f"^init_from={directory} is a different model.* To continue from it, add: "):
+        open_source(asked, resumed=False)
 
 
 def test_the_configurations_have_the_published_weights():

@@ -36,11 +36,10 @@ ON_ALL_MESHES = NAMES if os.environ.get("BERT_JAX_MESHES") == "all" else ("elect
 
 KILLED = (
     *("gpt_mini", "elmo_mini", "ulmfit_mini", "spanbert_mini", "electra_mini", "deberta_mini", "xlnet_mini"),
-    "skipgram_mini",
-    "glove_mini",
+    *("skipgram_mini", "glove_mini", "albert_mini", "deberta_v3_mini"),
 )
-"""One configuration of each objective, and one with DropConnect; BERT's is killed in test_resumption.py. The others are
-resumed below, inside one process."""
+"""One configuration of each objective, one with DropConnect, and one whose generator has a mask decoder and the tables
+of its discriminator; BERT's is killed in test_resumption.py. The others are resumed below, inside one process."""
 
 
 @pytest.mark.slow

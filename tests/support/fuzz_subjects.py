@@ -42,7 +42,7 @@ from bert_jax.finetuning.results_table import ResultsConfig, run_results
 from bert_jax.formats.conversion import convert
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.task import BertForTask
-from bert_jax.objectives.bert_pretraining import MASKED_WORDS, SENTENCE_PAIRS
+from bert_jax.objectives.bert_pretraining import MASKED_WORDS, NEXT_SENTENCE
 from bert_jax.optim.optimizers import optimizer
 from bert_jax.pretrained.loading import load
 from bert_jax.tasks.recorded import recorded_data, recorded_options, recorded_task
@@ -151,7 +151,7 @@ def log(directory: pathlib.Path, damaged: str):
     assert [text for row in rows if (text := json.dumps(row)) in whole] == whole
     assert all(type(row["kind"]) is str and type(row["step"]) is int for row in rows)
     assert all(type(value) is float for row in rows for name, value in row.items() if name not in ("kind", "step"))
-    draw_curves(file, directory / "curves.png", (MASKED_WORDS, SENTENCE_PAIRS))
+    draw_curves(file, directory / "curves.png", (MASKED_WORDS, NEXT_SENTENCE))
     JsonLines(epath.Path(file), 3).close()
     assert [row["step"] for row in read_rows(file) if json.dumps(row) in whole] == [
         json.loads(row)["step"] for row in whole if json.loads(row)["step"] <= 3

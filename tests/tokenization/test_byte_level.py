@@ -99,6 +99,21 @@ def test_a_vocabulary_is_learned_twice_alike_saved_and_read(tmp_path):
     assert load_tokenizer(tmp_path / "two" / "vocab.json").fingerprint == tokenizer.fingerprint
 
 
+def test_a_vocabulary_of_deberta_has_the_special_tokens_and_pairs_of_bert(tmp_path):
+    """In the order of the published ids, with the pieces that RoBERTa's vocabulary of the same text has."""
+    corpus = small_corpus.write(tmp_path / "corpus.txt", 100)
+    given = dict(input=str(corpus), size=350, method="byte_bpe", lowercase=False)
+    ours, roberta = (
+        run_train_vocab(TrainVocabConfig(**given, family=family, output=str(tmp_path / family)))
+        for family in ("deberta", "bert")
+    )
+    assert ours.tokens[:5] == ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"] and ours.tokens[5:] == roberta.tokens[5:]
+    a, b = ours.encode("The rose"), ours.encode("a spade")
+    rows = load_tokenizer(tmp_path / "deberta")([("The rose", "a spade")])
+    assert rows["input_ids"][0].tolist() == [1, *a, 2, *b, 2]
+    assert rows["token_type_ids"][0].tolist() == [0] * (len(a) + 2) + [1] * (len(b) + 1)
+
+
 def test_an_entry_of_another_vocabulary_is_spelled():
     tokenizer = byte_level()
     other = learn_byte_level(["lighthouses", "東京"] * 9, 300)
@@ -143,6 +158,9 @@ OPTIONS = {
     "lowercase": (dict(lowercase=True), "--lowercase=False"),
     "small": (dict(size=200), "size of 276"),
     "a file": (dict(output="vocab.txt"), "give a directory"),
+    "a family of SentencePiece": (dict(family="albert"), "family=albert with method=byte_bpe .* --method=unigram"),
+    "SentencePiece of version 1": (dict(family="deberta", method="unigram"), "set --method=byte_bpe, or --family=deb"),
+    "WordPiece of version 1": (dict(family="deberta", method="frequency"), "byte-level one; set --method=byte_bpe"),
 }
 
 

@@ -14,7 +14,7 @@ from etils import epath
 from rich.console import Console
 
 from bert_jax.devices.signals import StopSignals
-from bert_jax.objectives.bert_pretraining import MASKED_WORDS, SENTENCE_PAIRS
+from bert_jax.objectives.bert_pretraining import MASKED_WORDS, NEXT_SENTENCE, SENTENCE_ORDER
 from bert_jax.training.curves import draw_curves, smoothed
 from bert_jax.training.events import Events
 from bert_jax.training.host_times import HostTimes
@@ -22,7 +22,7 @@ from bert_jax.training.metrics import Metrics, Rates
 from bert_jax.training.sinks import ConsoleLines, JsonLines, duration, read_rows
 from bert_jax.training.task_reporter import TaskReporter
 
-TERMS = (MASKED_WORDS, SENTENCE_PAIRS)
+TERMS = (MASKED_WORDS, NEXT_SENTENCE)
 
 
 def test_rates():
@@ -230,7 +230,7 @@ def test_console_lines():
     console.write(20, "evaluation", {"mlm_loss": 6.25, "mlm_accuracy": 0.25, "perplexity": 518.01})
     console.close()
     assert plain.getvalue() == (
-        "step 20/1,000 · loss 7.2500 · MLM 6.5000 (12.5%) · pairs 0.7500 (50.0%) · lr 1.00e-04 · grad 1.50 · "
+        "step 20/1,000 · loss 7.2500 · MLM 6.5000 (12.5%) · NSP 0.7500 (50.0%) · lr 1.00e-04 · grad 1.50 · "
         "12,346 tokens/s · MFU 41.0% · ETA 1 h 05 min\n"
         "evaluation at step 20 · perplexity 518.01 · MLM 6.2500 (25.0%)\n"
     )
@@ -292,3 +292,16 @@ def test_picture(tmp_path):
         for name, part in quarters.items()
     }
     assert drawn == {"loss": (1, 1), "accuracy": (1, 1), "pairs": (0, 0), "rate": (1, 0)}  # pairs were not measured
+
+
+def test_the_picture_of_a_resumed_run_has_what_an_earlier_version_wrote_under_another_name(tmp_path):
+    pictures = []
+    for name in ("next_sentence_accuracy", "sentence_order_accuracy"):
+        lines = JsonLines(epath.Path(tmp_path / name), 0)
+        for step in range(1, 20):
+            written = name if step < 10 else "sentence_order_accuracy"
+            lines.write(step, "train", {written: 0.5 + step / 100, "learning_rate": 1e-4})
+        lines.close()
+        assert draw_curves(tmp_path / name, tmp_path / "curves.png", (SENTENCE_ORDER,))
+        pictures.append((tmp_path / "curves.png").read_bytes())
+    assert pictures[0] == pictures[1]

@@ -55,13 +55,15 @@ def attention_norm(
     """Return the norms of freshly drawn attention over freshly drawn embeddings of different words.
 
     Args:
-      config: sizes and initializer_range; its own number of heads does not matter.
+      config: sizes and initializer_range; its own number of heads and scaled_outputs do not matter.
       heads: numbers of heads, which divide the hidden size.
       draws: number of initializations for each of them.
       length: number of tokens.
       seed: of all draws.
     """
-    small = dataclasses.replace(config, vocab_size=length, vocab_pad_multiple=1, hidden_dropout=0.0)
+    small = dataclasses.replace(
+        config, vocab_size=length, vocab_pad_multiple=1, hidden_dropout=0.0, scaled_outputs=False
+    )
     embeddings = bert_architecture(small, ComputeConfig(dtype="float32")).embeddings
     ids, mask = jnp.arange(length)[None], AttentionMask(padding=jnp.ones((1, length), jnp.int32))
 

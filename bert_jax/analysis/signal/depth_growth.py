@@ -58,7 +58,7 @@ def depth_growth(config: ModelConfig, *, draws: int = 4, length: int = 64, seed:
     whole = [found[kind, config.num_layers] for kind in KINDS]
     after = {depth: found["pre", depth]["state"][-1] for depth in depths}
     start = found["pre", config.num_layers]["start"]
-    branch = _feed_forward(config, 1.0)
+    branches = [_feed_forward(dataclasses.replace(config, num_layers=depth), 1.0) for depth in depths]
     return DepthGrowth(
         state=np.array([each["state"] for each in whole]),
         predicted_state=predicted_growth(config, length, *start),
@@ -66,7 +66,9 @@ def depth_growth(config: ModelConfig, *, draws: int = 4, length: int = 64, seed:
         output_gradient=np.array([each["output"] for each in whole]),
         depths=depths,
         last_gradient=np.array([[found[kind, depth]["output"][-1] for depth in depths] for kind in KINDS]),
-        predicted_ratio=np.array([after[depth] / np.sqrt(1 + branch) for depth in depths]),
+        predicted_ratio=np.array(
+            [after[depth] / np.sqrt(1 + branch) for depth, branch in zip(depths, branches, strict=True)]
+        ),
         draws=draws,
     )
 
@@ -80,12 +82,13 @@ def predicted_growth(config: ModelConfig, length: int, common: float, own: float
     wide layers of Poole et al. 2016, section 2).
 
     Args:
-      config: sizes, initializer_range, activation and form of the feed-forward network.
+      config: sizes, initializer_range, scaled_outputs, activation and form of the feed-forward network.
       length: tokens of a sequence.
       common: mean square of the embeddings' common part.
       own: that of the rest.
     """
-    growth, attention = [common + own], (_variance(config) * config.hidden_size) ** 2
+    growth, products = [common + own], _variance(config.initializer_range) * _variance(config.output_range)
+    attention = products * config.hidden_size**2
     for _ in range(config.num_layers):
         total = common + own
         common += attention * (common + own / length) / total
@@ -96,22 +99,22 @@ def predicted_growth(config: ModelConfig, length: int, common: float, own: float
     return np.sqrt(growth)
 
 
-def _variance(config: ModelConfig) -> float:
-    return (TRUNCATED_STD * config.initializer_range) ** 2
+def _variance(initializer_range: float) -> float:
+    return (TRUNCATED_STD * initializer_range) ** 2
 
 
 def _feed_forward(config: ModelConfig, correlation: float) -> float:
     """Return the expected product of the outputs of two normalized states, of one value; the mean square at 1."""
     points, weights = np.polynomial.hermite_e.hermegauss(64)
     weights = weights / weights.sum()
-    scale = np.sqrt(_variance(config) * config.hidden_size)
+    scale = np.sqrt(_variance(config.initializer_range) * config.hidden_size)
     function = jax.nn.silu if config.feed_forward == "swiglu" else ACTIVATIONS[config.activation]
     first, second = np.meshgrid(points, points, indexing="ij")
     other = correlation * first + np.sqrt(max(0.0, 1 - correlation**2)) * second
     values = [np.asarray(function(jnp.asarray(scale * each)), np.float64) for each in (first, other)]
     product = float(np.einsum("i,j,ij,ij->", weights, weights, *values))
     gate = 1.0 if config.feed_forward == "plain" else scale**2 * correlation
-    return _variance(config) * config.feed_forward_size * product * gate
+    return _variance(config.output_range) * config.feed_forward_size * product * gate
 
 
 def _fresh(config: ModelConfig, kind: str, depth: int) -> BertForPreTraining:

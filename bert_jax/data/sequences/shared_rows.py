@@ -10,6 +10,7 @@ import numpy as np
 
 from bert_jax.data.sequences.batching import Batch, TrainingBatches, ladder, round_up
 from bert_jax.data.sequences.features import Features
+from bert_jax.errors import UserError
 
 SHORTEST = 4  # tokens; a row has a place for each sequence of so many, and shorter ones may leave room
 TRIED = 64  # batches by which lengths of rows are compared
@@ -73,9 +74,17 @@ def shared_rows(lengths: np.ndarray, row_lengths: int | np.ndarray, slots: int) 
       lengths: int64 [n], at most `row_lengths` each.
       row_lengths: positions of a row; or, int64 [n], of the row that a sequence begins if it fits into no other.
       slots: most sequences of a row.
+
+    Raises:
+      UserError: a sequence is longer than its row.
     """
     row, start = np.zeros_like(lengths), np.zeros_like(lengths)
     opened = np.broadcast_to(row_lengths, lengths.shape)
+    if len(over := np.flatnonzero(lengths > opened)):
+        raise UserError(
+            f"a text of {lengths[over[0]]} tokens does not fit into a row of {opened[over[0]]}, and texts that share "
+            "rows are whole; cut it to the length of the row, or make the rows longer"
+        )
     used: list[int] = []
     counts: list[int] = []
     rows_with: list[list[int]] = [[] for _ in range(int(opened.max()) + 1)]  # by the room that is left

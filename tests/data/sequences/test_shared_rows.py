@@ -8,6 +8,7 @@ from bert_jax.data.sequences.batching import TrainingBatches, ladder
 from bert_jax.data.sequences.features import Features
 from bert_jax.data.sequences.shared_rows import SharedRowBatches, shared_rows
 from bert_jax.data.sequences.text_batches import PackedBatches, batches, text_places
+from bert_jax.errors import UserError
 
 
 @pytest.mark.parametrize("kind", ["classification", "regression"])
@@ -66,6 +67,14 @@ def test_rows_without_a_longer_one_are_of_different_lengths():
     row, start = shared_rows(np.array([3, 9, 6, 5, 2, 4]), np.array([8, 12, 8, 8, 8, 8]), 9)
     np.testing.assert_array_equal(row, [0, 0, 1, 2, 1, 3])
     np.testing.assert_array_equal(start, [9, 0, 0, 0, 6, 0])
+
+
+@pytest.mark.parametrize("rows", [10, np.array([10, 10, 12])])
+def test_a_text_longer_than_its_row_is_refused_in_one_line(rows):
+    with pytest.raises(
+        UserError, match=r"^a text of 11 tokens does not fit into a row of 10, .*or make the rows longer$"
+    ):
+        shared_rows(np.array([10, 11, 12]), rows, 4)
 
 
 @pytest.mark.parametrize(("size", "batch_size"), [(1000, 32), (37, 8), (2, 32)])
