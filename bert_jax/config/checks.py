@@ -67,7 +67,7 @@ def _check_data(config: Config) -> None:
     if masking.static_masks < 0:
         raise UserError(f"masking.static_masks={masking.static_masks}: 0 for new masks every epoch, N for N fixed ones")
     check_noise(config.data.noise, "data.noise.")
-    if config.data.noise.rate and config.objective.name not in ("masked_words", "replaced_tokens"):
+    if config.data.noise.rate and not config.objective.masks_words:
         raise UserError(
             f"data.noise.rate={config.data.noise.rate} puts errors into words that are not predicted, but "
             f"objective.name={config.objective.name} predicts every word, or keeps no word unchanged; set "

@@ -47,7 +47,7 @@ def _check_mask_decoder(config: Config) -> None:
         ("model.positions", model.positions, model.positions == "none"),
         ("model.norm_position", model.norm_position, model.norm_position == "post"),
         ("model.num_layers", model.num_layers, model.num_layers > 1),
-        ("objective.name", config.objective.name, config.objective.name in ("masked_words", "replaced_tokens")),
+        ("objective.name", config.objective.name, config.objective.masks_words),
     ):
         if not fitting:
             raise UserError(

@@ -57,6 +57,11 @@ class ObjectiveConfig:
         return self.name in ("skip_gram", "glove")
 
     @property
+    def masks_words(self) -> bool:
+        """Whether batches have masked words, which the model or its generator fills in."""
+        return self.name in ("masked_words", "replaced_tokens")
+
+    @property
     def predicts_all(self) -> bool:
         """Whether every token is predicted from those beside it, and none is masked."""
         return self.name in ("left_to_right", "two_directions")

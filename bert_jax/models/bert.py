@@ -68,8 +68,13 @@ class BertForPreTraining:
 
     @property
     def shares_word_table(self) -> bool:
-        """Whether lookup and logits use one table, by the functions of models/word_table.py."""
+        """Implement `SharesWordTable`; embeddings of another architecture may use the table in ways of their own."""
         return "mlm" in self.parts and self.architecture is bert_architecture and not self.has_word_losses
+
+    @property
+    def fills_masks(self) -> bool:
+        """Implement `FillsMasks`."""
+        return "mlm" in self.parts
 
     @property
     def parameters(self) -> ParameterTable:
@@ -217,7 +222,7 @@ class BertForPreTraining:
 
     @property
     def reads_alone(self) -> bool:
-        """Whether `read` computes the last layer only where it is read."""
+        """Whether `read` computes the last layer only where it is read, which other blocks need not be able to."""
         return self.architecture is bert_architecture and reads_alone(self.config, self.compute)
 
     def read(

@@ -1,12 +1,14 @@
 """ELECTRA (Clark et al. 2020): a discriminator, and the generator that is trained beside it, as one model."""
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.config.generator import EmbeddingSharing
+from bert_jax.models.architecture import Architecture
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.generator_parameters import DIFFERENCE, GENERATOR, is_shareable, joined
 from bert_jax.models.kernels.contract import AttentionMask
@@ -53,8 +55,18 @@ class Electra:
 
     @property
     def shares_word_table(self) -> bool:
-        """Implement `BertForPreTraining.shares_word_table`; both parts look words up in that table."""
+        """Implement `SharesWordTable`; both parts look words up in that table."""
         return self.embeddings == "shared" and self.generator.shares_word_table
+
+    @property
+    def fills_masks(self) -> bool:
+        """Implement `FillsMasks`, with the generator."""
+        return self.generator.fills_masks
+
+    @property
+    def architecture(self) -> Callable[[ModelConfig, ComputeConfig], Architecture]:
+        """Chooses the pieces of both encoders."""
+        return self.discriminator.architecture
 
     def training_flops(self, sequence_length: int, predictions: int) -> int:
         """Implement `Model.training_flops`, for both parts."""

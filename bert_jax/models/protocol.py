@@ -1,9 +1,10 @@
 """The interface through which the rest of the framework uses a model."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.config import ComputeConfig, ModelConfig
@@ -99,6 +100,45 @@ class Model(Protocol):
           dropout_key: None for no dropout.
           collect: also return the output of every layer and its attention probabilities.
         """
+        ...
+
+
+@runtime_checkable
+class FillsMasks(Protocol):
+    """What a model has beside `Model` if it can fill masked words in: evaluation.samples notes what it does."""
+
+    @property
+    def fills_masks(self) -> bool:
+        """Whether it has the head for that."""
+        ...
+
+    def mlm_logits(self, params: Params, batch: dict[str, jax.Array]) -> jax.Array:
+        """Return float32 [B, M, V]: logits of the words at the masked_positions of a batch, without dropout."""
+        ...
+
+
+@runtime_checkable
+class HasGenerator(Protocol):
+    """What a model has beside `Model` if another one predicts the words in its place, in the same step."""
+
+    @property
+    def generator(self) -> Model:
+        """The other one, whose memory counts too."""
+        ...
+
+
+@runtime_checkable
+class SharesWordTable(Protocol):
+    """What a model has beside `Model` if it may read its word table from copies; see `training.table_copies`."""
+
+    @property
+    def shares_word_table(self) -> bool:
+        """Whether lookup and logits use embeddings/word/table, by the functions of models/word_table.py alone."""
+        ...
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """Type of activations and matrix products."""
         ...
 
 

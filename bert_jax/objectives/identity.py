@@ -23,12 +23,13 @@ def own_names(objective: Objective) -> dict[str, str]:
     that was edited, or that has other arguments.
     """
     names, model = {}, objective.model
-    if type(model) is Electra:
-        model = model.discriminator  # whose architecture the generator has
     if type(objective) not in UNNAMED:
         terms = ", ".join(term.name or term.loss for term in objective.terms)
         names["objective"] = f"{_qualified(type(objective))} ({terms})"
-    architecture = model.architecture if type(model) is BertForPreTraining else type(model)
+    if type(model) is BertForPreTraining or type(model) is Electra:
+        architecture = model.architecture
+    else:  # also a class that somebody has derived from ours
+        architecture = type(model)
     if architecture is not bert_architecture:
         names["architecture"] = _qualified(architecture)
     return names

@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 from bert_jax.devices import sharding
 from bert_jax.devices.transfer import widened
+from bert_jax.models.parameters import Parameter, ParameterTable, entries
 from bert_jax.objectives.means import mean_loss
 from bert_jax.objectives.objective import Batch, Objective
 from bert_jax.training.frozen import Frozen, frozen_shardings, reader
@@ -83,12 +84,12 @@ def _gradients(
         return mean_loss(objective.terms, sums, denominators), sums
 
     gradients, sums = jax.grad(loss, has_aux=True)(params)
-    gradients = _tables_whole(gradients, shardings, copied is not None)
+    gradients = _tables_whole(objective.model.parameters, gradients, shardings, copied is not None)
     gradients = jax.lax.with_sharding_constraint(gradients, jax.tree.map(sharding.split_coarsely, shardings))
     return jax.lax.with_sharding_constraint(gradients, shardings), sums
 
 
-def _tables_whole(gradients: Any, shardings: Any, copies: bool):
+def _tables_whole(parameters: ParameterTable, gradients: Any, shardings: Any, copies: bool):
     """Return the gradients with those of tables that are looked up whole over fsdp, before all are split.
 
     The word table is no exception where it was read from copies, whose gradients are summed like those of kernels.
@@ -97,13 +98,12 @@ def _tables_whole(gradients: Any, shardings: Any, copies: bool):
     are summed (reduce-scatter), which moves half of what summing whole gradients does and never keeps them whole.
     """
 
-    def one(path: Any, gradient: jax.Array, whole: NamedSharding) -> jax.Array:
-        names = [getattr(entry, "key", None) for entry in path]
-        looked_up = bool({"embeddings", "contexts", "context_biases"} & set(names[:2]))
-        of_copies = copies and names[1] == "word"
-        return jax.lax.with_sharding_constraint(gradient, whole) if looked_up and not of_copies else gradient
+    def one(parameter: Parameter, gradient: jax.Array, whole: NamedSharding) -> jax.Array:
+        of_copies = copies and parameter.path == "embeddings/word/table"
+        scattered = parameter.use == "looked_up" and not of_copies
+        return jax.lax.with_sharding_constraint(gradient, whole) if scattered else gradient
 
-    return jax.tree.map_with_path(one, gradients, sharding.gathered(shardings))
+    return jax.tree.map(one, entries(parameters, gradients), gradients, sharding.gathered(shardings))
 
 
 def _sum_of_parts(part: Callable[..., Any], rows: Batch, micro_batches: int):

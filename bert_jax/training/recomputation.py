@@ -3,11 +3,10 @@
 import dataclasses
 
 from bert_jax.config import ComputeConfig
-from bert_jax.models.electra import Electra
 from bert_jax.models.layer_loop import scans
 from bert_jax.models.memory_costs import step_bytes
 from bert_jax.models.parameters import FLOAT32
-from bert_jax.models.protocol import Model
+from bert_jax.models.protocol import HasGenerator, Model
 
 USABLE = 0.9
 """Share of the memory for which `step_bytes` may plan; the rest is for the program and the gaps between arrays."""
@@ -38,7 +37,7 @@ def remat_policy(model: Model, compute: ComputeConfig, load: Load) -> str:
         return "none"
     # A loop over layers, unlike a scan, lets the compiler decide what to keep; compiled for v5e, it is faster than sel.
     policies = ("sel", "full") if scans(model.config, compute) else ("none", "sel", "full")
-    sizes, generator = dataclasses.asdict(load), model.generator.config if isinstance(model, Electra) else None
+    sizes, generator = dataclasses.asdict(load), model.generator.config if isinstance(model, HasGenerator) else None
     memory = USABLE * sizes.pop("memory_bytes")
     value_bytes = FLOAT32 if compute.dtype == "float32" else FLOAT32 // 2
     fitting = (

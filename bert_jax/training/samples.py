@@ -5,14 +5,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import logging
 
 from bert_jax.config import Config
 from bert_jax.data.examples.batch_layout import Batch
 from bert_jax.data.store.store import Store
 from bert_jax.devices import sharding
 from bert_jax.devices.signals import StopSignals
-from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.electra import Electra
+from bert_jax.models.protocol import FillsMasks
 from bert_jax.tokenization.tokenizer import Tokenizer
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.learner import Learner
@@ -20,7 +20,6 @@ from bert_jax.training.metrics import Rates
 from bert_jax.training.program import Program
 from bert_jax.training.step import make_forward_step
 
-WordModel = BertForPreTraining | Electra
 CANDIDATES = 3  # per mask
 MOST_MASKS = 8  # per sequence; more say no more
 
@@ -29,14 +28,14 @@ class Samples:
     """The first sequences of an evaluation, whose masked words a model predicts.
 
     Args:
-      model: with the head for masked words, or with a generator that has it.
+      model: has the head for masked words, or a generator that has it.
       evaluation: has the sequences, their masks and the mesh.
       tokenizer: makes text of ids.
       shardings: tree of the shardings of the parameters.
       count: number of sequences.
     """
 
-    def __init__(self, model: WordModel, evaluation: Evaluation, tokenizer: Tokenizer, shardings: Any, count: int):
+    def __init__(self, model: FillsMasks, evaluation: Evaluation, tokenizer: Tokenizer, shardings: Any, count: int):
         self._tokenizer, self._mesh = tokenizer, evaluation.mesh
         self._count = min(count, evaluation.examples.num_examples(0))
         rows = sharding.batch_parts(evaluation.mesh)
@@ -79,12 +78,18 @@ class Samples:
 
 
 def make_samples(learner: Learner, config: Config, evaluation: Evaluation, store: Store) -> Samples | None:
-    """Return what notes predictions at evaluations; None if nobody asked, or no part of the model predicts words."""
+    """Return what notes predictions at evaluations; None if nobody asked, or no part of the model fills masks in."""
     model = learner.objective.model
-    if not config.evaluation.samples or not isinstance(model, WordModel):
+    if not config.evaluation.samples:
         return None
-    masked = config.objective.name == "masked_words"
-    if isinstance(model, BertForPreTraining) and not (masked and "mlm" in model.parts):
+    if not (config.objective.masks_words and isinstance(model, FillsMasks) and model.fills_masks):
+        logging.warning(
+            "evaluation.samples=%d notes nothing: the model %s with objective.name=%s fills no masked words in (see "
+            "FillsMasks in bert_jax/models/protocol.py)",
+            config.evaluation.samples,
+            type(model).__name__,
+            config.objective.name,
+        )
         return None
     return Samples(model, evaluation, store.tokenizer(), learner.shardings.params, config.evaluation.samples)
 
@@ -97,7 +102,7 @@ def _all_masked(batch: Batch, mask_id: int) -> Batch:
     return {**batch, "input_ids": ids}
 
 
-def _candidates(model: WordModel, params: Any, batch: Any) -> tuple[jax.Array, jax.Array]:
+def _candidates(model: FillsMasks, params: Any, batch: Any) -> tuple[jax.Array, jax.Array]:
     """Return probabilities and ids [B, M, CANDIDATES] of the most likely entries."""
     probabilities = jax.nn.softmax(model.mlm_logits(params, batch).astype(jnp.float32))
     return jax.lax.top_k(probabilities, CANDIDATES)

@@ -15,9 +15,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bert_jax.devices import sharding
-from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.electra import Electra
-from bert_jax.models.protocol import Model, Params
+from bert_jax.models.protocol import Model, Params, SharesWordTable
 
 LEAST_BY_ROWS = 8  # devices on the fsdp axis; with four, large's columns are scattered, and the exchange is a loss
 TILE_ROWS = 16  # of bfloat16 on a TPU
@@ -25,7 +23,7 @@ TILE_ROWS = 16  # of bfloat16 on a TPU
 
 def copies_type(model: Model, mesh: Mesh) -> jnp.dtype | None:
     """Return the type in which gradients of copies are summed; None if `model` cannot read copies, or one is enough."""
-    if isinstance(model, BertForPreTraining | Electra) and model.shares_word_table and sharding.batch_parts(mesh) > 1:
+    if isinstance(model, SharesWordTable) and model.shares_word_table and sharding.batch_parts(mesh) > 1:
         return model.dtype
     return None
 

@@ -56,6 +56,13 @@ class TwoEncoders:
             "found": {"kernel": jnp.zeros((self.config.hidden_size, 1)), "bias": jnp.zeros(1)},
         }
 
+    @property
+    def fills_masks(self) -> bool:
+        return True
+
+    def mlm_logits(self, params: Params, batch: Batch) -> jax.Array:
+        return self.generator.mlm_logits(params["generator"], batch)
+
     def encode(
         self, params, input_ids, token_type_ids, attention_mask, dropout_key=None, collect=False
     ) -> EncoderOutput:

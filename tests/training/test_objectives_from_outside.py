@@ -32,6 +32,7 @@ from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import bert_architecture
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.monitoring.comparison import is_samples
 from bert_jax.monitoring.doctor import check_run
 from bert_jax.monitoring.run_history import read_run
 from bert_jax.objectives import masked_language_model
@@ -40,6 +41,7 @@ from bert_jax.objectives.objective import Term
 from bert_jax.objectives.objective_choice import default_objective
 from bert_jax.optim.optimizers import optimizer
 from bert_jax.training.evaluation import Evaluation
+from bert_jax.training.events import read_events
 from bert_jax.training.sinks import read_rows
 from bert_jax.training.state import abstract_state, state_shardings
 from bert_jax.training.step import make_train_step
@@ -104,6 +106,7 @@ def test_a_model_of_two_encoders_trains_and_counts_its_own_operations(small_stor
         small_store,
         tmp_path / "run",
         phases=(PhaseConfig(steps=12, sequence_length=32, batch_size=16, learning_rate=1e-2, warmup_steps=0),),
+        evaluation=EvaluationConfig(every_steps=12, sequences=16, batch_size=16, samples=2),
     )
     models = []
 
@@ -116,6 +119,8 @@ def test_a_model_of_two_encoders_trains_and_counts_its_own_operations(small_stor
     assert train[-1]["mlm_loss"] < train[0]["mlm_loss"] and train[-1]["found_loss"] < train[0]["found_loss"]
     assert train[-1]["loss"] == pytest.approx(train[-1]["mlm_loss"] + 50 * train[-1]["found_loss"], rel=1e-6)
     assert list(result.evaluation) == ["mlm_loss", "mlm_accuracy", "found_loss", "found_accuracy"]
+    (sampled,) = [row["samples"] for row in read_events(tmp_path / "run" / "events.jsonl") if row["event"] == "sampled"]
+    assert len(sampled) == 2 and is_samples(sampled)
     last = open_corpus(config).training[0].batch(11 * 16 + np.arange(16))  # texts alone, without their padding
     lengths, predictions = last["attention_mask"].sum(1), (last["masked_weights"] > 0).sum(1)
     flops = sum(models[0].training_flops(int(n), int(m)) for n, m in zip(lengths, predictions))

@@ -4,14 +4,16 @@ import dataclasses
 
 import jax
 import pytest
+from outside_model import TwoEncoders
 
 from bert_jax.config import ComputeConfig, Config, MeshConfig, PhaseConfig, resolve_phases
 from bert_jax.config.presets import model_config
 from bert_jax.devices import sharding
 from bert_jax.models.bert_parameters import bert_parameters
-from bert_jax.models.memory_costs import state_bytes
+from bert_jax.models.memory_costs import state_bytes, step_bytes
 from bert_jax.objectives.objective_choice import default_objective
 from bert_jax.training.learner import Learner
+from bert_jax.training.recomputation import USABLE, Load, remat_policy
 
 MODEL = dataclasses.replace(model_config("mini"), vocab_size=1_000)
 STATE = state_bytes(bert_parameters(MODEL), moments=2).total
@@ -25,6 +27,21 @@ def chosen(memory_bytes: int | None, rows: int = 64, micro_batches: int = 1, **c
     remat = learner.remat(resolve_phases(config)[0])
     assert learner.objective_of(resolve_phases(config)[0]).model.compute.remat in (remat, "auto")
     return remat
+
+
+def test_the_generator_of_a_model_from_outside_counts():
+    """Just enough memory for both, and a little less."""
+    model = TwoEncoders(MODEL)
+    sizes = dict(moments=2, sequence_length=128, predictions=20, rows=64, split=1)
+    small = dataclasses.replace(MODEL, hidden_size=MODEL.hidden_size // 2)
+    alone, both = (
+        step_bytes(MODEL, model.parameters, remat="none", value_bytes=4, generator=each, **sizes)
+        for each in (None, small)
+    )
+    compute = ComputeConfig(layers="loop", dtype="float32")
+    loads = [Load(memory_bytes=round(both / USABLE * share), **sizes) for share in (1.001, 0.999)]
+    assert remat_policy(model, compute, loads[0]) == "none" != remat_policy(model, compute, loads[1])
+    assert alone < both * 0.99
 
 
 def test_where_memory_is_unknown_nothing_is_computed_again():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import types
 
 import jax
 import numpy as np
@@ -10,10 +11,11 @@ from one_device import pretrain
 from small_pretraining import rows, run_config
 
 import bert_jax
-from bert_jax.config import EvaluationConfig, MeshConfig
+from bert_jax.config import Config, EvaluationConfig, MeshConfig, ObjectiveConfig
 from bert_jax.config.watching import ReportConfig
 from bert_jax.monitoring.comparison import is_samples, run_report
 from bert_jax.training.events import read_events
+from bert_jax.training.samples import make_samples
 
 
 @pytest.mark.slow
@@ -68,6 +70,15 @@ def test_what_has_another_form_is_no_sample():
     assert is_samples(good) and is_samples([])
     wrong = [[{"text": text, "masks": masks}] for text, masks in ((3, []), ("", [3]), ("", 3))]
     assert not any(is_samples(bad) for bad in (None, {}, "x", [3], *wrong))
+
+
+@pytest.mark.parametrize("name, parts", [("left_to_right", ("mlm",)), ("masked_words", ("pooler",))])
+def test_of_what_fills_no_masks_in_nothing_is_noted_and_that_is_said(name, parts, caplog):
+    model = bert_jax.BertForPreTraining(bert_jax.ModelConfig(vocab_size=61), parts=parts)
+    config = Config(objective=ObjectiveConfig(name=name), evaluation=EvaluationConfig(samples=3))
+    learner = types.SimpleNamespace(objective=types.SimpleNamespace(model=model))
+    assert make_samples(learner, config, evaluation=None, store=None) is None
+    assert f"evaluation.samples=3 notes nothing: the model BertForPreTraining with objective.name={name}" in caplog.text
 
 
 def test_without_the_option_nothing_is_noted(finished):
