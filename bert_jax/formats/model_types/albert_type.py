@@ -7,7 +7,7 @@ from etils import epath
 from bert_jax.config import ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.model_types.bert_type import ENCODER
-from bert_jax.formats.model_types.definition import HEADS, TASKS, ModelType, like_bert
+from bert_jax.formats.model_types.definition import HEADS, PART_NAMES, TASKS, ModelType, like_bert
 
 _SIZES = {
     "vocab_size": ("vocab_size", 30_000),
@@ -62,6 +62,7 @@ def _written(model: ModelConfig) -> dict[str, Any]:
 _LAYER = "albert.encoder.albert_layer_groups.{}.albert_layers.0"
 ALBERT = ModelType(
     name="albert",
+    family="ALBERT",
     prefix="albert.",
     modules={
         **{ours: f"albert.{theirs}" for ours, theirs in ENCODER.items() if ours.startswith("embeddings/")},
@@ -94,4 +95,5 @@ ALBERT = ModelType(
     written_options=_written,
     usual_activation="gelu_new",
     classifier_dropout="classifier_dropout_prob",
+    part_names=PART_NAMES | {"next_sentence": "sentence-order head"},
 )

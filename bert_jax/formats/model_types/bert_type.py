@@ -21,6 +21,7 @@ ENCODER = {
 
 BERT = ModelType(
     name="bert",
+    family="BERT",
     prefix="bert.",
     modules={
         **{ours: f"bert.{theirs}" for ours, theirs in ENCODER.items()},

@@ -187,6 +187,7 @@ _HEADS: dict[HeadKind, dict[str, str]] = {
 }
 DEBERTA = ModelType(
     name="deberta",
+    family="DeBERTa",
     prefix="deberta.",
     modules={
         **_MODULES,
@@ -218,6 +219,7 @@ DEBERTA = ModelType(
 _SECOND_SIZES = {key: (ours, _LARGER.get(key, usual)) for key, (ours, usual) in _SIZES.items()}
 DEBERTA_V2 = ModelType(
     name="deberta-v2",
+    family="DeBERTa-v2",
     prefix="deberta.",
     modules={
         **_MODULES,

@@ -21,6 +21,24 @@ TASKS: dict[HeadKind, str] = {
 }
 _CLASSIFIER, _SPAN = {"head": "classifier"}, {"head": "qa_outputs"}
 HEADS: dict[HeadKind, dict[str, str]] = {**dict.fromkeys(TASKS, _CLASSIFIER), "span": _SPAN}
+OPENERS: dict[str, tuple[str, str | None]] = {
+    "pretraining": ("AutoModelForPreTraining", "fill-mask"),
+    "mlm": ("AutoModelForMaskedLM", "fill-mask"),
+    "pairs": ("AutoModelForNextSentencePrediction", None),
+    "replaced_tokens": ("AutoModelForPreTraining", None),
+    "encoder": ("AutoModel", "feature-extraction"),
+    "classification": ("AutoModelForSequenceClassification", "text-classification"),
+    "regression": ("AutoModelForSequenceClassification", "text-classification"),
+    "tagging": ("AutoModelForTokenClassification", "token-classification"),
+    "span": ("AutoModelForQuestionAnswering", "question-answering"),
+    "choice": ("AutoModelForMultipleChoice", "multiple-choice"),
+}
+PART_NAMES = {
+    "pooler": "pooler",
+    "mlm": "masked-language-model head",
+    "next_sentence": "next-sentence head",
+    "replaced_tokens": "replaced-token head",
+}
 
 SIZES = {
     "vocab_size": ("vocab_size", 30_522),
@@ -52,6 +70,8 @@ class ModelType:
     """One value of `model_type` in config.json."""
 
     name: str
+    family: str
+    """The same in text, such as RoBERTa."""
     prefix: str
     """Beginning of the names of the encoder's arrays, with a dot; those of a bare encoder lack it."""
     modules: Mapping[str, str]
@@ -94,6 +114,10 @@ class ModelType:
     """Key of the dropout rate on the input of a task head."""
     classifier_pooling: bool = False
     """Whether config.json says what a task head reads: the first position or the mean."""
+    openers: Mapping[str, tuple[str, str | None]] = dataclasses.field(default_factory=lambda: OPENERS)
+    """Key of `classes` → the Auto class that opens it, and its task on the hub, if the hub has one for it."""
+    part_names: Mapping[str, str] = dataclasses.field(default_factory=lambda: PART_NAMES)
+    """What a part of the parameter tree other than a task head is, in text."""
 
     @property
     def tied(self) -> dict[str, str]:

@@ -54,6 +54,7 @@ _HEADS: dict[HeadKind, dict[str, str]] = {
 }
 DISTILBERT = ModelType(
     name="distilbert",
+    family="DistilBERT",
     prefix="distilbert.",
     modules={
         "embeddings/word": "distilbert.embeddings.word_embeddings",

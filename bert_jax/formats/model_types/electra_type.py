@@ -62,6 +62,7 @@ _HEADS: dict[HeadKind, dict[str, str]] = {
 }
 ELECTRA = ModelType(
     name="electra",
+    family="ELECTRA",
     prefix="electra.",
     modules={
         **{ours: f"electra.{theirs}" for ours, theirs in ENCODER.items() if ours != "pooler"},

@@ -150,6 +150,7 @@ def _written(model: ModelConfig) -> dict[str, Any]:
 _HEAD = {"head/dense": "head.dense", "head/norm": "head.norm", "head": "classifier"}
 MODERNBERT = ModelType(
     name="modernbert",
+    family="ModernBERT",
     prefix="model.",
     modules={
         "embeddings/word": "model.embeddings.tok_embeddings",

@@ -18,10 +18,11 @@ def _padding_id(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
     return {"padding_id": found, "pair_head": False}
 
 
-def _like_roberta(name: str, of_class: str) -> ModelType:
+def _like_roberta(name: str, family: str, of_class: str) -> ModelType:
     """Return the type of RoBERTa's encoder and heads under another name, with classes of another prefix."""
     return ModelType(
         name=name,
+        family=family,
         prefix="roberta.",
         modules={
             **{ours: f"roberta.{theirs}" for ours, theirs in ENCODER.items()},
@@ -51,6 +52,6 @@ def _like_roberta(name: str, of_class: str) -> ModelType:
     )
 
 
-ROBERTA = _like_roberta("roberta", "Roberta")
-XLM_ROBERTA = _like_roberta("xlm-roberta", "XLMRoberta")
-CAMEMBERT = _like_roberta("camembert", "Camembert")
+ROBERTA = _like_roberta("roberta", "RoBERTa", "Roberta")
+XLM_ROBERTA = _like_roberta("xlm-roberta", "XLM-RoBERTa", "XLMRoberta")
+CAMEMBERT = _like_roberta("camembert", "CamemBERT", "Camembert")

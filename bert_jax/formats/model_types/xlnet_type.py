@@ -6,7 +6,7 @@ from etils import epath
 
 from bert_jax.config import ModelConfig
 from bert_jax.errors import UserError
-from bert_jax.formats.model_types.definition import TASKS, HeadKind, ModelType, like_bert
+from bert_jax.formats.model_types.definition import OPENERS, PART_NAMES, TASKS, HeadKind, ModelType, like_bert
 
 LONGEST = 512
 """Tokens of a row of the published models; distances have no end, and config.json does not say one."""
@@ -100,6 +100,7 @@ _HEADS: dict[HeadKind, dict[str, str]] = {
 }
 XLNET = ModelType(
     name="xlnet",
+    family="XLNet",
     prefix="transformer.",
     modules={
         "embeddings/word": "transformer.word_embedding",
@@ -129,4 +130,6 @@ XLNET = ModelType(
     written_options=_written,
     activation="ff_activation",
     classifier_dropout="summary_last_dropout",
+    openers=OPENERS | {"mlm": ("AutoModelForPreTraining", None)},  # it fills no mask in a text, as the hub's task does
+    part_names=PART_NAMES | {"mlm": "permutation-language-model head"},
 )
