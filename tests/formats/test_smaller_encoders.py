@@ -1,6 +1,5 @@
 """ALBERT, DistilBERT and ELECTRA directories: smaller_encoders_oracle.npz has the outputs and names of transformers."""
 
-import dataclasses
 import json
 import pathlib
 
@@ -17,7 +16,6 @@ import bert_jax
 from bert_jax.config import ComputeConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.huggingface import open_huggingface
-from bert_jax.formats.huggingface_export import write_huggingface
 from bert_jax.formats.opening import place
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.task import BertForTask
@@ -126,10 +124,3 @@ def test_what_cannot_be_expressed_is_refused_by_name(tmp_path, name):
     size, config, message = REFUSED[name]
     with pytest.raises(UserError, match=message):
         open_huggingface(write(tmp_path / "model", size, "MaskedLM", **config))
-
-
-def test_layers_that_share_a_part_cannot_be_written_for_transformers(tmp_path):
-    stored = open_huggingface(write(tmp_path / "model", "albert", "MaskedLM"))
-    stored = dataclasses.replace(stored, model=dataclasses.replace(stored.model, sharing="attention"))
-    with pytest.raises(UserError, match="no model type of transformers"):
-        write_huggingface(stored, tmp_path, "model")

@@ -7,7 +7,7 @@ from etils import epath
 from bert_jax.config import ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.model_types.bert_type import ENCODER
-from bert_jax.formats.model_types.definition import HEADS, PART_NAMES, TASKS, ModelType, like_bert
+from bert_jax.formats.model_types.definition import HEADS, PART_NAMES, TASKS, ModelType, beyond_bert, named
 
 _SIZES = {
     "vocab_size": ("vocab_size", 30_000),
@@ -33,13 +33,12 @@ _UNSUPPORTED = {
 }
 
 
-def _holds(model: ModelConfig) -> bool:
-    """Return whether ALBERT computes what a model of this configuration does."""
-    return (
-        like_bert(model, "embedding_size", "sharing")
-        and model.embedding_size is not None
-        and model.sharing in ("all", "none")
-        and model.type_vocab_size > 0
+def _obstacles(model: ModelConfig) -> tuple[str, ...]:
+    """Return the options whose values ALBERT does not have."""
+    return beyond_bert(model, "embedding_size", "sharing") + named(
+        embedding_size=model.embedding_size is None,
+        sharing=model.sharing not in ("all", "none"),
+        type_vocab_size=model.type_vocab_size == 0,
     )
 
 
@@ -87,7 +86,7 @@ ALBERT = ModelType(
         "encoder": "AlbertModel",
     },
     decoder="predictions.decoder",
-    holds=_holds,
+    obstacles=_obstacles,
     sizes=_SIZES,
     rates=_RATES,
     unsupported=_UNSUPPORTED,

@@ -83,8 +83,8 @@ class ModelType:
     their class."""
     decoder: str
     """Name of the output layer of the masked-language-model head: a second name of the word table and of a bias."""
-    holds: Callable[[ModelConfig], bool]
-    """Whether it computes what a model of this configuration does."""
+    obstacles: Callable[[ModelConfig], tuple[str, ...]]
+    """Returns the options of a model, such as "positions", whose values it does not have; (): it computes the same."""
     sizes: Mapping[str, tuple[str, int]] = dataclasses.field(default_factory=lambda: SIZES)
     """Key of config.json → field of ModelConfig, and what `transformers` takes where the key is absent."""
     rates: Mapping[str, tuple[str, float]] = dataclasses.field(default_factory=lambda: RATES)
@@ -134,9 +134,16 @@ class ModelType:
         return re.compile(rf"{re.escape(before)}(\d+)\.")
 
 
-def like_bert(model: ModelConfig, *differing: str) -> bool:
-    """Return whether a model differs from BERT in no options other than these."""
-    return model.padding_id is None and set(model.beyond_bert) <= set(differing) and model.norm_position == "post"
+def beyond_bert(model: ModelConfig, *differing: str) -> tuple[str, ...]:
+    """Return the options other than these in which a model differs from BERT."""
+    others = named(padding_id=model.padding_id is not None, norm_position=model.norm_position != "post")
+    names = [name for name in (*model.beyond_bert, *others) if name not in differing]
+    return tuple("disentangled.terms" if name == "disentangled" else name for name in names)
+
+
+def named(**present: bool) -> tuple[str, ...]:
+    """Return the names of those that are true."""
+    return tuple(name for name, value in present.items() if value)
 
 
 def flag(values: dict[str, Any], key: str, usual: bool, file: epath.Path) -> bool:
