@@ -14,7 +14,7 @@ from bert_jax.files import write_atomically
 from bert_jax.formats import huggingface_config, safetensors_files
 from bert_jax.formats import huggingface_names as names
 from bert_jax.formats.model_card import model_card
-from bert_jax.formats.model_types import MODEL_TYPES, type_to_write
+from bert_jax.formats.model_types import MODEL_TYPES, obstacles, type_to_write
 from bert_jax.formats.model_types.definition import ModelType
 from bert_jax.formats.places import Place
 from bert_jax.formats.stored import StoredModel
@@ -29,7 +29,7 @@ def write_huggingface(stored: StoredModel, destination: str | os.PathLike[str], 
     the parameters of `stored`, if there is one. `name` is the title of the model card (README.md).
 
     Raises:
-      UserError: transformers has no such model (pre-LN, a CRF), or tokenizer.json cannot express the vocabulary's
+      UserError: transformers has no such model (ALiBi, a CRF), or tokenizer.json cannot express the vocabulary's
         options.
     """
     directory = epath.Path(destination)
@@ -100,13 +100,13 @@ def _kind(stored: StoredModel) -> ModelType:
     """Return the model type to write; raise a UserError if there is none that computes the same."""
     family = stored.tokenizer.family.name if isinstance(stored.tokenizer, SentencePieceTokenizer) else ""
     kind = type_to_write(stored.model, family, stored.architecture)
-    if why := names.absence(stored.parameters, kind):
-        raise UserError(why)
     if kind is None:
         raise UserError(
             f"no model type of transformers that is known here ({', '.join(MODEL_TYPES)}) computes what {stored.path} "
-            "does, so it cannot be written for transformers; use --to=bert_jax"
+            f"does: {obstacles(stored.model)}. It cannot be written for transformers; use --to=bert_jax"
         )
+    if why := names.absence(stored.parameters, kind):
+        raise UserError(why)
     return kind
 
 

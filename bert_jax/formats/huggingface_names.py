@@ -20,8 +20,6 @@ BUFFERS = re.compile(r"(^|\.)(position_ids|token_type_ids)$")
 _OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias"}  # LayerNorm's, in files converted in 2018 and 2019
 
 ABSENT = {
-    "final_norm": "model.norm_position=pre: transformers' BERT only normalizes after each branch (post), so this model "
-    "cannot be written for it",
     "crf": "the head of this model has a CRF, and transformers has no class for that; use --to=bert_jax",
     "head/layer_": "the head of this model has a BiLSTM, and transformers has no class for that; use --to=bert_jax",
     "head/mix": "the head of this model mixes layers, and transformers has no class for that; use --to=bert_jax",
@@ -62,10 +60,9 @@ def table(model: ModelConfig, head: HeadConfig | None = None, kind: ModelType = 
     return places(bert_parameters(model, parts, head), head, kind)
 
 
-def absence(parameters: ParameterTable, kind: ModelType | None) -> str | None:
+def absence(parameters: ParameterTable, kind: ModelType) -> str | None:
     """Return why transformers cannot hold a model of this type with these parameters; None if it can."""
-    named = () if kind is None else tuple(kind.modules)
-    paths = [path for path in parameters if path.rpartition("/")[0] not in named]
+    paths = [path for path in parameters if path.rpartition("/")[0] not in kind.modules]
     return next((why for start, why in ABSENT.items() if any(path.startswith(start) for path in paths)), None)
 
 

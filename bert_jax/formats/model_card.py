@@ -13,24 +13,12 @@ from bert_jax.errors import UserError
 from bert_jax.formats.model_types.definition import ModelType
 from bert_jax.formats.stored import StoredModel
 
-CLASSES = {  # key of ModelType.classes: class that opens it, task on the hub
-    "pretraining": ("AutoModelForPreTraining", "fill-mask"),
-    "mlm": ("AutoModelForMaskedLM", "fill-mask"),
-    "pairs": ("AutoModelForNextSentencePrediction", None),
-    "replaced_tokens": ("AutoModelForPreTraining", None),
-    "encoder": ("AutoModel", "feature-extraction"),
-    "classification": ("AutoModelForSequenceClassification", "text-classification"),
-    "regression": ("AutoModelForSequenceClassification", "text-classification"),
-    "tagging": ("AutoModelForTokenClassification", "token-classification"),
-    "span": ("AutoModelForQuestionAnswering", "question-answering"),
-    "choice": ("AutoModelForMultipleChoice", "multiple-choice"),
-}
 PRIVATE = ("workdir", "cache")  # options that say where something was, not what
 
 
 def model_card(stored: StoredModel, kind: ModelType, key: str, name: str) -> str:
     """Return Markdown with the front matter that the hub reads, without paths of the machine that trained the model."""
-    opener, task = CLASSES[key]
+    opener, task = kind.openers[key]
     front = [
         "---",
         "library_name: transformers",
@@ -38,11 +26,10 @@ def model_card(stored: StoredModel, kind: ModelType, key: str, name: str) -> str
         *([f"pipeline_tag: {task}"] if task else []),
         "---",
     ]
-    options = ", add_pooling_layer=False" if key == "encoder" and "pooler" not in stored.parts else ""
     sections = [
         f"# {name}",
-        _summary(stored),
-        _usage(opener, options),
+        _summary(stored, kind),
+        _usage(stored, kind, opener),
         "## Configuration",
         _table(_configuration(stored)),
         *_training(stored.history.get("config")),
@@ -54,24 +41,21 @@ def model_card(stored: StoredModel, kind: ModelType, key: str, name: str) -> str
     return "\n".join(front) + "\n\n" + "\n\n".join(sections) + "\n"
 
 
-def _summary(stored: StoredModel) -> str:
-    parts = {
-        "pooler": "pooler",
-        "mlm": "masked-language-model head",
-        "next_sentence": "next-sentence head",
-        "replaced_tokens": "replaced-token head",
-        "head": f"head for {stored.head.kind}" if stored.head else "head",
-    }
-    having = ", ".join(parts[part] for part in stored.parts if part in parts)
-    kind, changed = _first_kind(stored)
+def _summary(stored: StoredModel, kind: ModelType) -> str:
+    parts = [kind.part_names[part] for part in stored.parts if part in kind.part_names]
+    having = ", ".join([*parts, *([f"head for {stored.head.kind}"] if stored.head else [])])
+    source, changed = _first_kind(stored)
     origin = {
         "huggingface": "brought from Hugging Face by bert_jax",
         "tf1": "brought from a TensorFlow 1 checkpoint by bert_jax",
         "bert_jax": f"trained with bert_jax to step {stored.history.get('step') or 0:,}",
-    }.get(kind, "of unknown origin")
+    }.get(source, "of unknown origin")
     parameters = sum(math.prod(array.shape) for array in stored.arrays.values())
     since = " and saved by model.save, before which its parameters may have been changed" if changed else ""
-    return f"A BERT encoder with {having or 'no head'}, {origin}{since}; {parameters:,} parameters in float32."
+    return (
+        f"An encoder of type {kind.family} with {having or 'no head'}, {origin}{since}; {parameters:,} parameters in "
+        "float32."
+    )
 
 
 def _first_kind(stored: StoredModel) -> tuple[str, bool]:
@@ -83,15 +67,18 @@ def _first_kind(stored: StoredModel) -> tuple[str, bool]:
     return kind, changed
 
 
-def _usage(opener: str, options: str) -> str:
-    return (
-        "```python\n"
-        f"from transformers import AutoTokenizer, {opener}\n\n"
-        f'model = {opener}.from_pretrained("PATH"{options})\n'
-        'tokenizer = AutoTokenizer.from_pretrained("PATH")\n'
-        "```\n\n"
-        'or, in JAX, `bert_jax.load("PATH")`.'
-    )
+def _usage(stored: StoredModel, kind: ModelType, opener: str) -> str:
+    """Return Python that opens the model and, if it has one, its tokenizer."""
+    # A bare class with a pooler of its own would draw one that is not in the file.
+    bare = opener == "AutoModel" and "pooler" in kind.modules and "pooler" not in stored.parts
+    names = [*(["AutoTokenizer"] if stored.tokenizer else []), opener]
+    lines = [
+        f"from transformers import {', '.join(sorted(names, key=str.lower))}\n",
+        f'model = {opener}.from_pretrained("PATH"{", add_pooling_layer=False" if bare else ""})',
+        *(['tokenizer = AutoTokenizer.from_pretrained("PATH")'] if stored.tokenizer else []),
+    ]
+    python = "\n".join(lines)
+    return f'```python\n{python}\n```\n\nor, in JAX, `bert_jax.load("PATH")`.'
 
 
 def _configuration(stored: StoredModel) -> dict[str, Any]:

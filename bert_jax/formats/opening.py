@@ -14,7 +14,7 @@ from bert_jax.config import MeshConfig
 from bert_jax.devices import sharding
 from bert_jax.devices.placement import StoredArray, placed
 from bert_jax.errors import UserError, need_cloud_storage
-from bert_jax.files import is_remote
+from bert_jax.files import is_remote, read_object
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.parameters import entry
 
@@ -134,6 +134,12 @@ def _existing(name: str) -> epath.Path:
 
 
 def _refused(directory: epath.Path, name: str) -> UserError:
+    """Return the error about a file of weights; raise one about the model's type, which converting would not change."""
+    from bert_jax.formats.huggingface_config import FILE
+    from bert_jax.formats.model_types import model_type
+
+    if (config := directory / FILE).exists():
+        model_type(read_object(config), config)
     why = "a pickle, which can run code when it is read" if name.endswith(PICKLES) else "a format that is not read here"
     return UserError(
         f"{directory / name} is {why}; there is no safetensors file beside it. If you trust it, convert it where "

@@ -52,11 +52,11 @@ def legacy(name: str) -> str:
     return f"{OTHER_HEAD.get(module, module)}.{leaf}"
 
 
-def outputs(stored, params, batch):
+def outputs(stored, case, params, batch):
     """Logits at every position, and what the encoder gives."""
     if stored.head is not None:
         model = BertForTask(stored.model, stored.head, FLOAT32)
-        found = model.apply(params, batch)
+        found = model.apply(params, oracle_directory.asked(case, batch))
     else:
         model = BertForPreTraining(stored.model, FLOAT32, stored.parts)
         rows, length = batch["input_ids"].shape
@@ -77,7 +77,7 @@ def test_states_attentions_logits_and_gradients_are_those_of_transformers(oracle
     real = batch["attention_mask"].astype(bool)
 
     def loss(params):
-        found, output = outputs(stored, params, batch)
+        found, output = outputs(stored, deberta_cases.CASES[name], params, batch)
         found = found[real] if found.shape[:2] == real.shape else found
         return jnp.sum(jnp.sin(found)), (found, output)
 

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from huggingface_directory import DRAWN, STATE, TOKENS, directory, refusal, whole
+from huggingface_directory import DRAWN, TOKENS, directory, of_rows, refusal, whole
 
 from bert_jax.formats.huggingface import open_huggingface
 
@@ -38,17 +38,6 @@ def test_the_vocabulary_of_a_tokenizer_json(tmp_path):
     tokenizer = open_huggingface(fast_tokenizer(tmp_path)).tokenizer
     assert tokenizer.tokens == TOKENS and not tokenizer.lowercase
     assert tokenizer.encode("ab B word7") == [91, 95, 1, 12]
-
-
-def of_rows(place, rows: int, tokens=TOKENS):
-    """A directory whose word table has been cut or padded to `rows`."""
-    tables = {
-        name: np.resize(value, (rows, *value.shape[1:]))
-        for name, value in STATE.items()
-        if name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias")
-    }
-    assert len(tables) == 2
-    return directory(place, STATE | tables, tokens, vocab_size=rows)
 
 
 @pytest.mark.parametrize("entries, rows", [(90, 96), (97, 128), (65, 128), (97, 104)])

@@ -136,6 +136,7 @@ REFUSED = {
     "gpt2": (dict(model_type="gpt2"), "'gpt2'; the types that can be loaded are bert, roberta"),
     "padding": (dict(pad_token_id=None), "pad_token_id=None"),
     "relative": (dict(position_embedding_type="relative_key"), "position_embedding_type"),
+    "another activation": (dict(hidden_act="gelu_new"), "hidden_act='gelu_new'.*only 'gelu' is supported"),
 }
 
 

@@ -42,8 +42,7 @@ def outputs(stored, name):
     rows, length = batch["input_ids"].shape
     if stored.head is not None:
         model = BertForTask(stored.model, stored.head, FLOAT32)
-        choices = xlnet_cases.CASES[name].get("choices")
-        asked = {key: value.reshape(-1, choices, length) for key, value in batch.items()} if choices else batch
+        asked = oracle_directory.asked(xlnet_cases.CASES[name], batch)
         return lambda params: (model.apply(params, asked), model.encode(params, *batch.values(), collect=True))
     model, permutation = BertForPreTraining(stored.model, FLOAT32, stored.parts), None
     positions = np.tile(np.arange(length), (rows, 1))

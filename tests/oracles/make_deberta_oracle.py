@@ -1,6 +1,6 @@
 """Writes deberta_oracle.npz: small DeBERTas of transformers on parameters drawn by NumPy from their names.
 
-    python -m venv oracle && oracle/bin/pip install torch==2.13.0 transformers==5.23.0
+    python -m venv oracle && oracle/bin/pip install torch==2.13.0 transformers==5.24.0
     oracle/bin/python tests/oracles/make_deberta_oracle.py [OTHER.npz]
 
 Of each case: config.json and the names and shapes of the arrays as transformers saves them, outputs at the positions of
@@ -63,14 +63,10 @@ def record(name: str) -> dict[str, np.ndarray]:
     assert not unexpected, unexpected
     model.tie_weights()
     ids, types, mask = (torch.tensor(array) for array in deberta_cases.inputs(name))
-    output = model(
-        input_ids=ids, token_type_ids=types, attention_mask=mask, output_hidden_states=True, output_attentions=True
-    )
+    tensors = {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
+    output = model(**oracle_directory.asked(case, tensors), output_hidden_states=True, output_attentions=True)
     real = mask.bool()
-    if case["class"].endswith("QuestionAnswering"):
-        logits = torch.stack([output.start_logits, output.end_logits], -1)
-    else:
-        logits = output.logits
+    logits = output.logits if "logits" in output else torch.stack([output.start_logits, output.end_logits], -1)
     rows = logits[real] if logits.shape[:2] == real.shape else logits
     torch.sum(torch.sin(rows)).backward()
     arrays = {f"states/{index}": state[real] for index, state in enumerate(output.hidden_states)}

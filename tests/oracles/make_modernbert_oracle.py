@@ -1,6 +1,6 @@
 """Writes modernbert_oracle.npz: small ModernBERTs of transformers on parameters drawn by NumPy from their names.
 
-    python -m venv oracle && oracle/bin/pip install torch==2.13.0 transformers==5.23.0
+    python -m venv oracle && oracle/bin/pip install torch==2.13.0 transformers==5.24.0
     oracle/bin/python tests/oracles/make_modernbert_oracle.py [OTHER.npz]
 
 Of each case: config.json and the names and shapes of the arrays as transformers saves them, outputs at the positions of
@@ -35,9 +35,10 @@ def record(name: str) -> dict[str, np.ndarray]:
     )
     ids, mask = modernbert_cases.inputs(name)
     tensors = {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
-    output = model(**tensors, output_hidden_states=True, output_attentions=True)
+    output = model(**oracle_directory.asked(case, tensors), output_hidden_states=True, output_attentions=True)
     real = torch.tensor(mask.astype(bool))
-    rows = output.logits[real] if output.logits.shape[:2] == real.shape else output.logits
+    logits = output.logits if "logits" in output else torch.stack([output.start_logits, output.end_logits], -1)
+    rows = logits[real] if logits.shape[:2] == real.shape else logits
     torch.sum(torch.sin(rows)).backward()
     arrays = {f"states/{index}": state[real] for index, state in enumerate(output.hidden_states)}
     arrays |= {f"attentions/{index}": maps for index, maps in enumerate(output.attentions)}

@@ -1,10 +1,11 @@
 """Writes smaller_encoders_oracle.npz: transformers' ALBERT, DistilBERT and ELECTRA with drawn parameters.
 
-    python -m venv oracle && oracle/bin/pip install torch==2.13.0 transformers==5.23.0
+    python -m venv oracle && oracle/bin/pip install torch==2.13.0 transformers==5.24.0
     oracle/bin/python tests/oracles/make_smaller_encoders_oracle.py
 
-Stored of each case: the names and shapes of what save_pretrained writes, the states of every layer, the logits, and the
-gradients of a sum over the logits. The parameters are drawn again by tests/support/random_smaller_encoders.py.
+Stored of each case: the names and shapes of what save_pretrained writes, the states and attentions of every layer, the
+logits, and the gradients of a sum over the logits. The parameters are drawn again by
+tests/support/random_smaller_encoders.py.
 """
 
 import json
@@ -56,7 +57,9 @@ def run(size: str, task: str) -> dict[str, np.ndarray]:
     inputs = {name: torch.tensor(values.astype(np.int64)) for name, values in drawn.batch(size).items()}
     if size.startswith("distilbert"):
         del inputs["token_type_ids"]
-    output = model(**inputs, output_hidden_states=True)
+    if task == "MultipleChoice":
+        inputs = {name: values[None] for name, values in inputs.items()}
+    output = model(**inputs, output_hidden_states=True, output_attentions=True)
     if task == "QuestionAnswering":
         found = {"logits": torch.stack([output.start_logits, output.end_logits], -1)}
     elif task == "PreTraining" and size.startswith("albert"):
@@ -69,6 +72,7 @@ def run(size: str, task: str) -> dict[str, np.ndarray]:
     arrays = {name: value.detach().numpy() for name, value in found.items()}
     if task == "MaskedLM":
         arrays |= {f"hidden_states/{i}": state.detach().numpy() for i, state in enumerate(output.hidden_states)}
+        arrays |= {f"attentions/{i}": maps.detach().numpy() for i, maps in enumerate(output.attentions)}
     parameters = dict(model.named_parameters())
     if total.grad_fn is not None and task in ("PreTraining", "SequenceClassification"):
         arrays |= {f"gradients/{name}": parameters[name].grad.numpy() for name in names}

@@ -34,9 +34,7 @@ def record(name: str) -> dict[str, np.ndarray]:
     )
     given = xlnet_cases.inputs(name)
     real = torch.tensor(given["attention_mask"].astype(bool))
-    passed = as_tensors(given)
-    if count := case.get("choices"):
-        passed = {key: value.reshape(-1, count, value.shape[-1]) for key, value in passed.items()}
+    passed = oracle_directory.asked(case, as_tensors(given))
     output = model(**passed, use_mems=False, output_hidden_states=True, output_attentions=True)
     logits = output.logits if "logits" in output else torch.stack([output.start_logits, output.end_logits], -1)
     rows = logits[real] if logits.shape[:2] == real.shape else logits

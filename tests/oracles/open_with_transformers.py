@@ -2,7 +2,8 @@
 
     python open_with_transformers.py REQUEST.json RESULT.npz      # in an environment with torch and transformers
 
-REQUEST: {"models": [{"path", "class", "options"}], "tokenizers": [{"path", "texts"}], "inputs": {input_ids, …}}.
+REQUEST: {"models": [{"path", "class", "options", "inputs"}], "tokenizers": [{"path", "texts"}], "inputs"}. A model
+without "class" is opened by the Python in its README.md, and one without "inputs" gets those of the request.
 RESULT: by number of the model its outputs, and in `report` as JSON the keys it missed or did not expect, all that was
 logged, and ids.
 """
@@ -10,6 +11,8 @@ logged, and ids.
 import json
 import logging
 import os
+import pathlib
+import re
 import sys
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -33,10 +36,13 @@ class Lines(logging.Handler):
 def open_model(request: dict, inputs: dict, number: int, arrays: dict) -> dict:
     log = Lines()
     transformers.utils.logging.get_logger("transformers").addHandler(log)
-    opener = getattr(transformers, request["class"])
-    model, info = opener.from_pretrained(request["path"], output_loading_info=True, **request.get("options", {}))
+    if "class" in request:
+        opener = getattr(transformers, request["class"])
+        model, info = opener.from_pretrained(request["path"], output_loading_info=True, **request.get("options", {}))
+    else:
+        model, info = by_card(request["path"])
     transformers.utils.logging.get_logger("transformers").removeHandler(log)
-    tensors = {name: torch.tensor(values) for name, values in inputs.items()}
+    tensors = {name: torch.tensor(values) for name, values in request.get("inputs", inputs).items()}
     if "MultipleChoice" in type(model).__name__:
         tensors = {name: values[None] for name, values in tensors.items()}
     with torch.no_grad():
@@ -51,12 +57,22 @@ def open_model(request: dict, inputs: dict, number: int, arrays: dict) -> dict:
     }
 
 
+def by_card(path: str) -> tuple:
+    """Run the Python of the model card; return its model, and what from_pretrained says of the model's class."""
+    card, found = pathlib.Path(path, "README.md").read_text(encoding="utf-8"), {}
+    (python,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    exec(python.replace('"PATH"', repr(path)), found)
+    options = {"add_pooling_layer": False} if "add_pooling_layer=False" in python else {}
+    _, info = type(found["model"]).from_pretrained(path, output_loading_info=True, **options)
+    return found["model"], info
+
+
 def open_tokenizer(request: dict) -> dict:
     tokenizer = transformers.AutoTokenizer.from_pretrained(request["path"])
     pair = tokenizer("one text", "another")
     return {
         "ids": [tokenizer(text, add_special_tokens=False)["input_ids"] for text in request["texts"]],
-        "pair": [pair["input_ids"], pair["token_type_ids"], pair["attention_mask"]],
+        "pair": [pair["input_ids"], pair.get("token_type_ids"), pair["attention_mask"]],
         "specials": [
             tokenizer.pad_token_id,
             tokenizer.unk_token_id,

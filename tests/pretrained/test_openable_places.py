@@ -85,6 +85,15 @@ def test_a_model_known_by_its_name_comes_with_the_command_that_fetches_it():
             load(name)
 
 
+@pytest.mark.parametrize("file", ["pytorch_model.bin", "tf_model.h5"])
+@pytest.mark.parametrize("path", ["", "file"])
+def test_a_family_that_is_unknown_need_not_be_converted(tmp_path, file, path):
+    place = make(tmp_path / "m", file, "config.json")
+    (place / "config.json").write_text('{"model_type": "gpt2"}')
+    with pytest.raises(UserError, match="config.json describes a model of type 'gpt2'; the types .* bert, roberta"):
+        load(place / file if path else place)
+
+
 @pytest.mark.parametrize(
     "path", ["http://example.org/bert", "s3://bucket/bert", "bert-base-uncased", "a\0b", "a\nb", "", "x" * 5000]
 )

@@ -4,6 +4,15 @@ import numpy as np
 
 _LABELS = {"id2label": {"0": "no", "1": "yes", "2": "so"}, "label2id": {"no": 0, "yes": 1, "so": 2}}
 _RELATIVE = dict(relative_attention=True, pos_att_type=["c2p", "p2c"], pad_token_id=0)
+_SMALL = _RELATIVE | dict(
+    vocab_size=37,
+    hidden_size=12,
+    num_hidden_layers=2,
+    num_attention_heads=3,
+    intermediate_size=11,
+    max_position_embeddings=12,
+    position_biased_input=False,
+)
 
 CASES = {
     "first": {  # as version 1 was published, in small: rows beyond its distances, three heads of 10
@@ -113,6 +122,25 @@ CASES = {
         ),
         "length": 9,
         "real": (9, 5),
+    },
+    "answers of the first": {
+        "class": "DebertaForQuestionAnswering",
+        "config": _SMALL | {"max_relative_positions": 4},
+        "length": 8,
+        "real": (8, 5),
+    },
+    "tags of the second": {
+        "class": "DebertaV2ForTokenClassification",
+        "config": _SMALL | _LABELS,
+        "length": 8,
+        "real": (6, 8),
+    },
+    "choices": {
+        "class": "DebertaV2ForMultipleChoice",
+        "config": _SMALL,
+        "length": 7,
+        "real": (7, 4, 5, 6),
+        "choices": 2,
     },
 }
 DECODED = "third"

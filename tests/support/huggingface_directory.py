@@ -41,6 +41,17 @@ def directory(place, state=STATE, tokens=TOKENS, **config):
     return place
 
 
+def of_rows(place, rows: int, tokens=TOKENS):
+    """A directory whose word table has been cut or padded to `rows`."""
+    tables = {
+        name: np.resize(value, (rows, *value.shape[1:]))
+        for name, value in STATE.items()
+        if name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias")
+    }
+    assert len(tables) == 2
+    return directory(place, STATE | tables, tokens, vocab_size=rows)
+
+
 def whole(array):
     return array.read((slice(None),) * len(array.shape))
 

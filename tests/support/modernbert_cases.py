@@ -4,6 +4,15 @@ import numpy as np
 
 _IDS = dict(pad_token_id=0, cls_token_id=1, sep_token_id=2, bos_token_id=1, eos_token_id=2)
 _LABELS = {"id2label": {"0": "no", "1": "yes", "2": "so"}, "label2id": {"no": 0, "yes": 1, "so": 2}}
+_SMALL = _IDS | dict(
+    vocab_size=41,
+    hidden_size=12,
+    num_hidden_layers=2,
+    num_attention_heads=3,
+    intermediate_size=9,
+    local_attention=4,
+    max_position_embeddings=16,
+)
 
 CASES = {
     "words": {  # as published, in small: rows beyond the window, both kinds of layers, heads of 10
@@ -68,19 +77,23 @@ CASES = {
     },
     "tags": {
         "class": "ModernBertForTokenClassification",
-        "config": _IDS
-        | _LABELS
-        | dict(
-            vocab_size=41,
-            hidden_size=12,
-            num_hidden_layers=2,
-            num_attention_heads=3,
-            intermediate_size=9,
-            local_attention=4,
-            max_position_embeddings=16,
-        ),
+        "config": _SMALL | _LABELS,
         "length": 9,
         "real": (9, 5),
+    },
+    "answers": {"class": "ModernBertForQuestionAnswering", "config": _SMALL, "length": 8, "real": (6, 8)},
+    "choices": {
+        "class": "ModernBertForMultipleChoice",
+        "config": _SMALL,
+        "length": 7,
+        "real": (7, 4, 5, 6),
+        "choices": 2,
+    },
+    "score": {
+        "class": "ModernBertForSequenceClassification",
+        "config": _SMALL | {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}},
+        "length": 7,
+        "real": (7, 4),
     },
 }
 

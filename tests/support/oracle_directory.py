@@ -39,6 +39,12 @@ def save(oracle, name: str, directory: pathlib.Path, **changes) -> pathlib.Path:
     return directory
 
 
+def asked(case: dict, batch: dict) -> dict:
+    """Rows of arrays or tensors as the class of a case reads them: [questions, choices, length] where it chooses."""
+    count = case.get("choices")
+    return {key: value.reshape(-1, count, value.shape[-1]) for key, value in batch.items()} if count else batch
+
+
 def record_all(cases, record, default: pathlib.Path) -> None:
     """Write what `record` returns for each case to the path that the command line names, or else to `default`."""
     path = pathlib.Path(sys.argv[1]) if sys.argv[1:] else default

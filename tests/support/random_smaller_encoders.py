@@ -51,10 +51,11 @@ SIZES = {
         type_vocab_size=3,
     ),
 }
+TASKS = ("SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice", "Regression")
 CLASSES = {
-    "albert": ("PreTraining", "MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering"),
-    "distilbert": ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering"),
-    "electra": ("PreTraining", "MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering"),
+    "albert": ("PreTraining", "MaskedLM", *TASKS),
+    "distilbert": ("MaskedLM", *TASKS),
+    "electra": ("PreTraining", "MaskedLM", *TASKS),
 }
 PREFIXES = {"albert": "AlbertFor", "distilbert": "DistilBertFor", "electra": "ElectraFor"}
 CASES = [(size, task) for size in SIZES for task in CLASSES[size.split()[0]]]
@@ -62,11 +63,13 @@ LABELS = 3
 
 
 def class_name(size: str, task: str) -> str:
-    return PREFIXES[size.split()[0]] + task
+    return PREFIXES[size.split()[0]] + ("SequenceClassification" if task == "Regression" else task)
 
 
 def config_json(size: str, task: str) -> dict:
     labels = {"id2label": {str(i): f"LABEL_{i}" for i in range(LABELS)}} if "Classification" in task else {}
+    if task == "Regression":
+        labels = {"id2label": {"0": "LABEL_0"}, "problem_type": "regression"}
     return {"model_type": size.split()[0], "architectures": [class_name(size, task)], **SIZES[size], **labels}
 
 

@@ -3,6 +3,7 @@
 A further one is a `ModelType` in a file here and an entry of MODEL_TYPES; reading, writing, checks and messages follow.
 """
 
+import operator
 from typing import Any
 
 from etils import epath
@@ -45,7 +46,26 @@ def type_to_write(model: ModelConfig, family: str = "", architecture: str = "") 
     Of several, such as RoBERTa and CamemBERT, it is that of the `architecture` that the model came from, a class of
     `transformers`, or of the `family` of its vocabulary, or the first.
     """
-    fitting = [each for each in MODEL_TYPES.values() if each.holds(model)]
+    fitting = [each for each in MODEL_TYPES.values() if not each.obstacles(model)]
     origins = [each for each in fitting if architecture in each.classes.values()]
     related = [each for each in fitting if each.name == family]
     return next(iter([*origins, *related, *fitting]), None)
+
+
+def obstacles(model: ModelConfig) -> str:
+    """Return the options of `model` whose values no type of `transformers` has, and those that the nearest lack."""
+    missing = {name: kind.obstacles(model) for name, kind in MODEL_TYPES.items()}
+    fewest = min(map(len, missing.values()))
+    everywhere = [option for option in min(missing.values(), key=len) if all(option in m for m in missing.values())]
+    nearest: dict[str, list[str]] = {}
+    for name, options in missing.items():
+        others = _values(model, [option for option in options if option not in everywhere])
+        if others and len(options) == fewest:
+            nearest.setdefault(others, []).append(name)
+    none = [f"none has {_values(model, everywhere)}"] if everywhere else []
+    lacking = [f"{', '.join(names)} without {options}" for options, names in nearest.items()]
+    return "; ".join([*none, *([f"nearest are {', and '.join(lacking)}"] if lacking else [])])
+
+
+def _values(model: ModelConfig, options: list[str]) -> str:
+    return " and ".join(f"model.{option}={operator.attrgetter(option)(model)}" for option in options)

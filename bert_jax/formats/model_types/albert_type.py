@@ -7,7 +7,7 @@ from etils import epath
 from bert_jax.config import ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.model_types.bert_type import ENCODER
-from bert_jax.formats.model_types.definition import HEADS, TASKS, ModelType, like_bert
+from bert_jax.formats.model_types.definition import HEADS, PART_NAMES, TASKS, ModelType, beyond_bert, named
 
 _SIZES = {
     "vocab_size": ("vocab_size", 30_000),
@@ -33,13 +33,12 @@ _UNSUPPORTED = {
 }
 
 
-def _holds(model: ModelConfig) -> bool:
-    """Return whether ALBERT computes what a model of this configuration does."""
-    return (
-        like_bert(model, "embedding_size", "sharing")
-        and model.embedding_size is not None
-        and model.sharing in ("all", "none")
-        and model.type_vocab_size > 0
+def _obstacles(model: ModelConfig) -> tuple[str, ...]:
+    """Return the options whose values ALBERT does not have."""
+    return beyond_bert(model, "embedding_size", "sharing") + named(
+        embedding_size=model.embedding_size is None,
+        sharing=model.sharing not in ("all", "none"),
+        type_vocab_size=model.type_vocab_size == 0,
     )
 
 
@@ -62,6 +61,7 @@ def _written(model: ModelConfig) -> dict[str, Any]:
 _LAYER = "albert.encoder.albert_layer_groups.{}.albert_layers.0"
 ALBERT = ModelType(
     name="albert",
+    family="ALBERT",
     prefix="albert.",
     modules={
         **{ours: f"albert.{theirs}" for ours, theirs in ENCODER.items() if ours.startswith("embeddings/")},
@@ -86,7 +86,7 @@ ALBERT = ModelType(
         "encoder": "AlbertModel",
     },
     decoder="predictions.decoder",
-    holds=_holds,
+    obstacles=_obstacles,
     sizes=_SIZES,
     rates=_RATES,
     unsupported=_UNSUPPORTED,
@@ -94,4 +94,5 @@ ALBERT = ModelType(
     written_options=_written,
     usual_activation="gelu_new",
     classifier_dropout="classifier_dropout_prob",
+    part_names=PART_NAMES | {"next_sentence": "sentence-order head"},
 )

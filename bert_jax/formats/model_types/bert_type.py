@@ -1,6 +1,6 @@
 """BERT, whose names of the encoder's arrays other model types kept."""
 
-from bert_jax.formats.model_types.definition import HEADS, TASKS, ModelType
+from bert_jax.formats.model_types.definition import HEADS, TASKS, ModelType, beyond_bert, named
 
 ENCODER = {
     "encoder/attention/query": "encoder.layer.{}.attention.self.query",
@@ -21,6 +21,7 @@ ENCODER = {
 
 BERT = ModelType(
     name="bert",
+    family="BERT",
     prefix="bert.",
     modules={
         **{ours: f"bert.{theirs}" for ours, theirs in ENCODER.items()},
@@ -38,6 +39,6 @@ BERT = ModelType(
         "encoder": "BertModel",
     },
     decoder="cls.predictions.decoder",
-    holds=lambda model: model.padding_id is None and model.type_vocab_size > 0 and not model.beyond_bert,
+    obstacles=lambda model: beyond_bert(model) + named(type_vocab_size=model.type_vocab_size == 0),
     written_options=lambda model: {"position_embedding_type": "absolute"},
 )

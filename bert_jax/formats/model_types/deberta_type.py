@@ -7,7 +7,7 @@ from etils import epath
 from bert_jax.config import DisentangledConfig, ModelConfig
 from bert_jax.config.disentangled_checks import check_disentangled
 from bert_jax.errors import UserError
-from bert_jax.formats.model_types.definition import HEADS, TASKS, HeadKind, ModelType, flag, like_bert
+from bert_jax.formats.model_types.definition import HEADS, TASKS, HeadKind, ModelType, beyond_bert, flag, named
 
 _SIZES = {
     "vocab_size": ("vocab_size", 50_265),
@@ -36,23 +36,28 @@ _POOLERS = {"gelu": "gelu_erf", "tanh": "tanh", "relu": "relu"}
 _TERMS = {("c2p",): "c2p", ("p2c",): "p2c", ("c2p", "p2c"): "c2p+p2c"}
 
 
-def _holds(model: ModelConfig) -> bool:
-    """Return whether a DeBERTa of some version computes what a model of this configuration does."""
+def _obstacles(model: ModelConfig, **options: bool) -> tuple[str, ...]:
+    """Return the options whose values no DeBERTa has, and those of `disentangled` that are true in `options`."""
     return (
-        like_bert(model, "positions", "pooler", "disentangled")
-        and model.positions in ("none", "learned")
-        and model.disentangled.terms != "none"
+        *beyond_bert(model, "positions", "pooler", "disentangled"),
+        *named(positions=model.positions not in ("none", "learned")),
+        *(f"disentangled.{name}" for name in named(terms=model.disentangled.terms == "none", **options)),
     )
 
 
-def _holds_first(model: ModelConfig) -> bool:
+def _obstacles_first(model: ModelConfig) -> tuple[str, ...]:
     options = model.disentangled
-    later = options.key_bias or options.shared_projections or options.table_norm or options.buckets is not None
-    return _holds(model) and not later
+    return _obstacles(
+        model,
+        key_bias=options.key_bias,
+        shared_projections=options.shared_projections,
+        table_norm=options.table_norm,
+        buckets=options.buckets is not None,
+    )
 
 
-def _holds_second(model: ModelConfig) -> bool:
-    return _holds(model) and model.disentangled.key_bias
+def _obstacles_second(model: ModelConfig) -> tuple[str, ...]:
+    return _obstacles(model, key_bias=not model.disentangled.key_bias)
 
 
 def _read_first(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
@@ -187,6 +192,7 @@ _HEADS: dict[HeadKind, dict[str, str]] = {
 }
 DEBERTA = ModelType(
     name="deberta",
+    family="DeBERTa",
     prefix="deberta.",
     modules={
         **_MODULES,
@@ -203,7 +209,7 @@ DEBERTA = ModelType(
         "encoder": "DebertaModel",
     },
     decoder="cls.predictions.decoder",
-    holds=_holds_first,
+    obstacles=_obstacles_first,
     sizes=_SIZES,
     rates=_RATES,
     unsupported=_UNSUPPORTED,
@@ -218,6 +224,7 @@ DEBERTA = ModelType(
 _SECOND_SIZES = {key: (ours, _LARGER.get(key, usual)) for key, (ours, usual) in _SIZES.items()}
 DEBERTA_V2 = ModelType(
     name="deberta-v2",
+    family="DeBERTa-v2",
     prefix="deberta.",
     modules={
         **_MODULES,
@@ -235,7 +242,7 @@ DEBERTA_V2 = ModelType(
         "encoder": "DebertaV2Model",
     },
     decoder="cls.predictions.decoder",
-    holds=_holds_second,
+    obstacles=_obstacles_second,
     sizes=_SECOND_SIZES,
     rates=_RATES,
     unsupported=_UNSUPPORTED,

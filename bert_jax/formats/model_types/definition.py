@@ -21,6 +21,24 @@ TASKS: dict[HeadKind, str] = {
 }
 _CLASSIFIER, _SPAN = {"head": "classifier"}, {"head": "qa_outputs"}
 HEADS: dict[HeadKind, dict[str, str]] = {**dict.fromkeys(TASKS, _CLASSIFIER), "span": _SPAN}
+OPENERS: dict[str, tuple[str, str | None]] = {
+    "pretraining": ("AutoModelForPreTraining", "fill-mask"),
+    "mlm": ("AutoModelForMaskedLM", "fill-mask"),
+    "pairs": ("AutoModelForNextSentencePrediction", None),
+    "replaced_tokens": ("AutoModelForPreTraining", None),
+    "encoder": ("AutoModel", "feature-extraction"),
+    "classification": ("AutoModelForSequenceClassification", "text-classification"),
+    "regression": ("AutoModelForSequenceClassification", "text-classification"),
+    "tagging": ("AutoModelForTokenClassification", "token-classification"),
+    "span": ("AutoModelForQuestionAnswering", "question-answering"),
+    "choice": ("AutoModelForMultipleChoice", "multiple-choice"),
+}
+PART_NAMES = {
+    "pooler": "pooler",
+    "mlm": "masked-language-model head",
+    "next_sentence": "next-sentence head",
+    "replaced_tokens": "replaced-token head",
+}
 
 SIZES = {
     "vocab_size": ("vocab_size", 30_522),
@@ -52,6 +70,8 @@ class ModelType:
     """One value of `model_type` in config.json."""
 
     name: str
+    family: str
+    """The same in text, such as RoBERTa."""
     prefix: str
     """Beginning of the names of the encoder's arrays, with a dot; those of a bare encoder lack it."""
     modules: Mapping[str, str]
@@ -63,8 +83,8 @@ class ModelType:
     their class."""
     decoder: str
     """Name of the output layer of the masked-language-model head: a second name of the word table and of a bias."""
-    holds: Callable[[ModelConfig], bool]
-    """Whether it computes what a model of this configuration does."""
+    obstacles: Callable[[ModelConfig], tuple[str, ...]]
+    """Returns the options of a model, such as "positions", whose values it does not have; (): it computes the same."""
     sizes: Mapping[str, tuple[str, int]] = dataclasses.field(default_factory=lambda: SIZES)
     """Key of config.json → field of ModelConfig, and what `transformers` takes where the key is absent."""
     rates: Mapping[str, tuple[str, float]] = dataclasses.field(default_factory=lambda: RATES)
@@ -94,6 +114,10 @@ class ModelType:
     """Key of the dropout rate on the input of a task head."""
     classifier_pooling: bool = False
     """Whether config.json says what a task head reads: the first position or the mean."""
+    openers: Mapping[str, tuple[str, str | None]] = dataclasses.field(default_factory=lambda: OPENERS)
+    """Key of `classes` → the Auto class that opens it, and its task on the hub, if the hub has one for it."""
+    part_names: Mapping[str, str] = dataclasses.field(default_factory=lambda: PART_NAMES)
+    """What a part of the parameter tree other than a task head is, in text."""
 
     @property
     def tied(self) -> dict[str, str]:
@@ -110,9 +134,16 @@ class ModelType:
         return re.compile(rf"{re.escape(before)}(\d+)\.")
 
 
-def like_bert(model: ModelConfig, *differing: str) -> bool:
-    """Return whether a model differs from BERT in no options other than these."""
-    return model.padding_id is None and set(model.beyond_bert) <= set(differing) and model.norm_position == "post"
+def beyond_bert(model: ModelConfig, *differing: str) -> tuple[str, ...]:
+    """Return the options other than these in which a model differs from BERT."""
+    others = named(padding_id=model.padding_id is not None, norm_position=model.norm_position != "post")
+    names = [name for name in (*model.beyond_bert, *others) if name not in differing]
+    return tuple("disentangled.terms" if name == "disentangled" else name for name in names)
+
+
+def named(**present: bool) -> tuple[str, ...]:
+    """Return the names of those that are true."""
+    return tuple(name for name, value in present.items() if value)
 
 
 def flag(values: dict[str, Any], key: str, usual: bool, file: epath.Path) -> bool:

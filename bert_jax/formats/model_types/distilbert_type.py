@@ -5,7 +5,7 @@ from typing import Any
 from etils import epath
 
 from bert_jax.config import ModelConfig
-from bert_jax.formats.model_types.definition import HEADS, TASKS, HeadKind, ModelType, like_bert
+from bert_jax.formats.model_types.definition import HEADS, TASKS, HeadKind, ModelType, beyond_bert, named
 
 _SIZES = {
     "vocab_size": ("vocab_size", 30_522),
@@ -24,13 +24,12 @@ _EPSILON = 1e-12  # of its norms; config.json does not say it
 _UNSUPPORTED = {"quantization_config": (None,)}
 
 
-def _holds(model: ModelConfig) -> bool:
-    """Return whether DistilBERT computes what a model of this configuration does."""
-    return (
-        like_bert(model, "pooler")
-        and model.type_vocab_size == 0
-        and model.pooler == "relu"
-        and model.layer_norm_epsilon == _EPSILON
+def _obstacles(model: ModelConfig) -> tuple[str, ...]:
+    """Return the options whose values DistilBERT does not have."""
+    return beyond_bert(model, "pooler") + named(
+        type_vocab_size=model.type_vocab_size > 0,
+        pooler=model.pooler != "relu",
+        layer_norm_epsilon=model.layer_norm_epsilon != _EPSILON,
     )
 
 
@@ -54,6 +53,7 @@ _HEADS: dict[HeadKind, dict[str, str]] = {
 }
 DISTILBERT = ModelType(
     name="distilbert",
+    family="DistilBERT",
     prefix="distilbert.",
     modules={
         "embeddings/word": "distilbert.embeddings.word_embeddings",
@@ -78,7 +78,7 @@ DISTILBERT = ModelType(
         "encoder": "DistilBertModel",
     },
     decoder="vocab_projector",
-    holds=_holds,
+    obstacles=_obstacles,
     sizes=_SIZES,
     rates=_RATES,
     unsupported=_UNSUPPORTED,

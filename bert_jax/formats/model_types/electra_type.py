@@ -7,7 +7,7 @@ from etils import epath
 from bert_jax.config import ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.model_types.bert_type import ENCODER
-from bert_jax.formats.model_types.definition import HEADS, TASKS, HeadKind, ModelType, like_bert
+from bert_jax.formats.model_types.definition import HEADS, TASKS, HeadKind, ModelType, beyond_bert, named
 
 _SIZES = {
     "vocab_size": ("vocab_size", 30_522),
@@ -29,14 +29,13 @@ _UNSUPPORTED = {
 }
 
 
-def _holds(model: ModelConfig) -> bool:
-    """Return whether ELECTRA computes what a model of this configuration does."""
-    return (
-        like_bert(model, "embedding_size", "pooler")
-        and model.embedding_size != model.hidden_size
-        and model.pooler == "gelu_erf"
-        and model.activation == "gelu_erf"
-        and model.type_vocab_size > 0
+def _obstacles(model: ModelConfig) -> tuple[str, ...]:
+    """Return the options whose values ELECTRA does not have."""
+    return beyond_bert(model, "embedding_size", "pooler") + named(
+        embedding_size=model.embedding_size == model.hidden_size,
+        pooler=model.pooler != "gelu_erf",
+        activation=model.activation != "gelu_erf",
+        type_vocab_size=model.type_vocab_size == 0,
     )
 
 
@@ -62,6 +61,7 @@ _HEADS: dict[HeadKind, dict[str, str]] = {
 }
 ELECTRA = ModelType(
     name="electra",
+    family="ELECTRA",
     prefix="electra.",
     modules={
         **{ours: f"electra.{theirs}" for ours, theirs in ENCODER.items() if ours != "pooler"},
@@ -80,7 +80,7 @@ ELECTRA = ModelType(
         "encoder": "ElectraModel",
     },
     decoder="generator_lm_head",
-    holds=_holds,
+    obstacles=_obstacles,
     sizes=_SIZES,
     unsupported=_UNSUPPORTED,
     read_options=_read,

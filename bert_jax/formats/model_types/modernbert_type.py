@@ -6,7 +6,7 @@ from etils import epath
 
 from bert_jax.config import ModelConfig
 from bert_jax.errors import UserError
-from bert_jax.formats.model_types.definition import TASKS, ModelType, flag
+from bert_jax.formats.model_types.definition import TASKS, ModelType, beyond_bert, flag
 
 _SIZES = {
     "vocab_size": ("vocab_size", 50_368),
@@ -43,9 +43,10 @@ _FORM: dict[str, Any] = {
 """Options of ModelConfig that every ModernBERT has."""
 
 
-def _holds(model: ModelConfig) -> bool:
-    """Return whether ModernBERT computes what a model of this configuration does."""
-    return all(getattr(model, name) == value for name, value in _FORM.items())
+def _obstacles(model: ModelConfig) -> tuple[str, ...]:
+    """Return the options whose values ModernBERT does not have."""
+    others = tuple(name for name, value in _FORM.items() if getattr(model, name) != value)
+    return others + beyond_bert(model, *_FORM, "local_window", "norm_bias", "use_bias")
 
 
 def _read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
@@ -150,6 +151,7 @@ def _written(model: ModelConfig) -> dict[str, Any]:
 _HEAD = {"head/dense": "head.dense", "head/norm": "head.norm", "head": "classifier"}
 MODERNBERT = ModelType(
     name="modernbert",
+    family="ModernBERT",
     prefix="model.",
     modules={
         "embeddings/word": "model.embeddings.tok_embeddings",
@@ -175,7 +177,7 @@ MODERNBERT = ModelType(
         "encoder": "ModernBertModel",
     },
     decoder="decoder",
-    holds=_holds,
+    obstacles=_obstacles,
     sizes=_SIZES,
     rates=_RATES,
     unsupported=_UNSUPPORTED,

@@ -4,9 +4,21 @@ from typing import Any
 
 from etils import epath
 
+from bert_jax.config import ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.model_types.bert_type import ENCODER
-from bert_jax.formats.model_types.definition import HEADS, SIZES, TASKS, ModelType
+from bert_jax.formats.model_types.definition import HEADS, SIZES, TASKS, UNSUPPORTED, ModelType, beyond_bert, named
+
+_UNSUPPORTED = UNSUPPORTED | {"hidden_act": (None, "gelu")}  # that of the word head, whatever config.json says
+
+
+def _obstacles(model: ModelConfig) -> tuple[str, ...]:
+    """Return the options whose values RoBERTa does not have."""
+    return beyond_bert(model, "padding_id") + named(
+        padding_id=model.padding_id is None,
+        type_vocab_size=model.type_vocab_size == 0,
+        activation=model.activation != "gelu_erf",
+    )
 
 
 def _padding_id(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
@@ -18,10 +30,11 @@ def _padding_id(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
     return {"padding_id": found, "pair_head": False}
 
 
-def _like_roberta(name: str, of_class: str) -> ModelType:
+def _like_roberta(name: str, family: str, of_class: str) -> ModelType:
     """Return the type of RoBERTa's encoder and heads under another name, with classes of another prefix."""
     return ModelType(
         name=name,
+        family=family,
         prefix="roberta.",
         modules={
             **{ours: f"roberta.{theirs}" for ours, theirs in ENCODER.items()},
@@ -39,8 +52,9 @@ def _like_roberta(name: str, of_class: str) -> ModelType:
             "encoder": f"{of_class}Model",
         },
         decoder="lm_head.decoder",
-        holds=lambda model: model.padding_id is not None and model.type_vocab_size > 0 and not model.beyond_bert,
+        obstacles=_obstacles,
         sizes=SIZES | {"vocab_size": ("vocab_size", 50_265)},
+        unsupported=_UNSUPPORTED,
         read_options=_padding_id,
         written_options=lambda model: {
             "pad_token_id": model.padding_id,
@@ -51,6 +65,6 @@ def _like_roberta(name: str, of_class: str) -> ModelType:
     )
 
 
-ROBERTA = _like_roberta("roberta", "Roberta")
-XLM_ROBERTA = _like_roberta("xlm-roberta", "XLMRoberta")
-CAMEMBERT = _like_roberta("camembert", "Camembert")
+ROBERTA = _like_roberta("roberta", "RoBERTa", "Roberta")
+XLM_ROBERTA = _like_roberta("xlm-roberta", "XLM-RoBERTa", "XLMRoberta")
+CAMEMBERT = _like_roberta("camembert", "CamemBERT", "Camembert")

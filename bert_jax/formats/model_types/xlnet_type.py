@@ -6,7 +6,7 @@ from etils import epath
 
 from bert_jax.config import ModelConfig
 from bert_jax.errors import UserError
-from bert_jax.formats.model_types.definition import TASKS, HeadKind, ModelType, like_bert
+from bert_jax.formats.model_types.definition import OPENERS, PART_NAMES, TASKS, HeadKind, ModelType, beyond_bert, named
 
 LONGEST = 512
 """Tokens of a row of the published models; distances have no end, and config.json does not say one."""
@@ -37,13 +37,10 @@ _UNSUPPORTED = {
 }
 
 
-def _holds(model: ModelConfig) -> bool:
-    """Return whether XLNet computes what a model of this configuration does."""
-    return (
-        like_bert(model, "positions")
-        and model.is_xlnet
-        and model.direction == "both"
-        and model.hidden_dropout == model.attention_dropout
+def _obstacles(model: ModelConfig) -> tuple[str, ...]:
+    """Return the options whose values XLNet, which has one rate of dropout, does not have."""
+    return beyond_bert(model, "positions") + named(
+        positions=not model.is_xlnet, attention_dropout=model.attention_dropout != model.hidden_dropout
     )
 
 
@@ -100,6 +97,7 @@ _HEADS: dict[HeadKind, dict[str, str]] = {
 }
 XLNET = ModelType(
     name="xlnet",
+    family="XLNet",
     prefix="transformer.",
     modules={
         "embeddings/word": "transformer.word_embedding",
@@ -121,7 +119,7 @@ XLNET = ModelType(
         "encoder": "XLNetModel",
     },
     decoder="lm_loss",
-    holds=_holds,
+    obstacles=_obstacles,
     sizes=_SIZES,
     rates=_RATES,
     unsupported=_UNSUPPORTED,
@@ -129,4 +127,6 @@ XLNET = ModelType(
     written_options=_written,
     activation="ff_activation",
     classifier_dropout="summary_last_dropout",
+    openers=OPENERS | {"mlm": ("AutoModelForPreTraining", None)},  # it fills no mask in a text, as the hub's task does
+    part_names=PART_NAMES | {"mlm": "permutation-language-model head"},
 )

@@ -1,0 +1,87 @@
+"""A small model of every model type of `transformers`, with every head that an export of it can have."""
+
+import dataclasses
+import functools
+import pathlib
+import tempfile
+
+import family_pieces
+import numpy as np
+from byte_level_vocabulary import byte_level
+from modern_model import MODERN
+from pretrained_model import TOKENIZER, stored_model
+
+from bert_jax.config import DisentangledConfig, HeadConfig, ModelConfig
+from bert_jax.formats.model_types import MODEL_TYPES
+from bert_jax.formats.stored import StoredModel
+from bert_jax.tokenization.tokenizer import load_tokenizer
+
+SIZES = dict(hidden_size=30, num_layers=2, num_heads=3, intermediate_size=23, max_position_embeddings=24)
+ROBERTA = dict(padding_id=1, type_vocab_size=1, pair_head=False, activation="gelu_erf")
+DEBERTA = dict(type_vocab_size=0, pair_head=False, positions="none", pooler="gelu_erf")
+DISTANCES = DisentangledConfig(terms="c2p+p2c", max_distance=5, key_bias=False)
+BUCKETS = DisentangledConfig(terms="c2p+p2c", max_distance=12, buckets=6, shared_projections=True, table_norm=True)
+FORMS = {  # options in which each type is not BERT
+    "bert": {},
+    "roberta": ROBERTA,
+    "xlm-roberta": ROBERTA,
+    "camembert": ROBERTA,
+    "modernbert": {
+        field.name: getattr(MODERN, field.name) for field in dataclasses.fields(MODERN) if field.name not in SIZES
+    },
+    "albert": dict(embedding_size=7, sharing="all"),
+    "distilbert": dict(type_vocab_size=0, pooler="relu", pair_head=False),
+    "electra": dict(embedding_size=7, pooler="gelu_erf", activation="gelu_erf", pair_head=False),
+    "deberta": DEBERTA | {"disentangled": DISTANCES},
+    "deberta-v2": DEBERTA | {"disentangled": BUCKETS},
+    "xlnet": dict(positions="xlnet", type_vocab_size=4, pair_head=False),
+}
+PARTS = {  # key of ModelType.classes without a task → our parts; "pooled" is an "encoder" with its pooler
+    "pretraining": ("pooler", "mlm", "next_sentence"),
+    "mlm": ("mlm",),
+    "pairs": ("pooler", "next_sentence"),
+    "replaced_tokens": ("replaced_tokens",),
+    "encoder": (),
+    "pooled": ("pooler",),
+}
+LABELS = ("no", "so", "yes")
+
+
+def cases() -> list[tuple[str, str]]:
+    """Model type, and what an export of it can have: a key of its classes, or "pooled"."""
+    found = []
+    for name, kind in MODEL_TYPES.items():
+        found += [(name, key) for key in [*kind.classes, *(["pooled"] if "pooler" in kind.modules else [])]]
+    return found
+
+
+@functools.cache
+def tokenizer_of(name: str):
+    """A vocabulary of the kind that the published models of this type have."""
+    if name in family_pieces.OPTIONS:
+        with tempfile.TemporaryDirectory() as place:
+            (pathlib.Path(place) / family_pieces.FILES[name]).write_bytes(family_pieces.train(name))
+            (pathlib.Path(place) / "config.json").write_text(f'{{"model_type": "{name}"}}')
+            return load_tokenizer(place)
+    return byte_level(spaced=False) if name in ("roberta", "deberta", "modernbert") else TOKENIZER
+
+
+def make(name: str, key: str) -> StoredModel:
+    """A model of this type with what `key` says, of seeded random parameters."""
+    tokenizer = tokenizer_of(name)
+    config = ModelConfig(**{**SIZES, **FORMS[name], "vocab_size": tokenizer.vocab_size})
+    if key in PARTS:
+        return stored_model(config, PARTS[key], tokenizer=tokenizer)
+    head = HeadConfig(kind=key, labels=LABELS if key in ("classification", "tagging") else ())
+    return stored_model(config, None, head, tokenizer)
+
+
+def inputs(stored: StoredModel) -> dict[str, np.ndarray]:
+    """Three rows, int32 [3, 12], two of them padded: on the left where the last token is read."""
+    random, column = np.random.RandomState(3), np.arange(12)
+    real = column < np.array([12, 9, 5])[:, None]
+    real = real[:, ::-1] if stored.model.reads_last_token else real
+    ids = np.where(real, random.randint(10, 23, real.shape), stored.tokenizer.pad_id)
+    types = (column >= 4) & real & (stored.model.type_vocab_size > 1)
+    values = {"input_ids": ids, "token_type_ids": types, "attention_mask": real}
+    return {name: value.astype(np.int32) for name, value in values.items()}
