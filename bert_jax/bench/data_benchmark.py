@@ -120,23 +120,7 @@ def report(
 ) -> Report:
     """Return the rates of each contestant, ratios, and how many cores the hosts that were named keep busy."""
     (phase,) = resolve_phases(options.run)
-    found = []
-    for one, taken in zip(waiting, turns, strict=True):
-        wall, cpu = seconds(taken)
-        found.append(
-            {
-                "name": one.name,
-                "sequences_per_cpu_second": one.facts["sequences"] / cpu.median,
-                "sequences_per_second": one.facts["sequences"] / wall.median,
-                "tokens_per_cpu_second": one.facts["tokens"] / cpu.median,
-                "token_share": one.facts["token_share"],
-                "cpu_seconds_per_batch": cpu,
-                "peak_memory_bytes": max(turn.peak_memory_bytes for turn in taken),
-                "ratio": ratio(turns[0], taken),
-                "facts": one.facts,
-                "turns": taken,
-            }
-        )
+    found = [figures(one, taken, turns[0]) for one, taken in zip(waiting, turns, strict=True)]
     first = {key: found[0][key] for key in ("sequences_per_cpu_second", "sequences_per_second", "token_share")}
     peers = [entry for entry in found if entry["name"] in FORMS.values()]
     best = max(peers, key=lambda entry: entry["sequences_per_cpu_second"], default=None)
@@ -168,6 +152,23 @@ def report(
             ),
         ],
     )
+
+
+def figures(one: Waiting, taken: list[Turn], first: list[Turn]) -> dict[str, Any]:
+    """Return what was found about one contestant, in comparison with the first."""
+    wall, cpu = seconds(taken)
+    return {
+        "name": one.name,
+        "sequences_per_cpu_second": one.facts["sequences"] / cpu.median,
+        "sequences_per_second": one.facts["sequences"] / wall.median,
+        "tokens_per_cpu_second": one.facts["tokens"] / cpu.median,
+        "token_share": one.facts["token_share"],
+        "cpu_seconds_per_batch": cpu,
+        "peak_memory_bytes": max(turn.peak_memory_bytes for turn in taken),
+        "ratio": ratio(first, taken),
+        "facts": one.facts,
+        "turns": taken,
+    }
 
 
 def _row_of(entry: dict[str, Any], is_first: bool) -> tuple[str, ...]:

@@ -170,25 +170,13 @@ def report(
 ) -> Report:
     """Return the figures of each contestant, and how many times as fast ours is as each other."""
     (phase,) = resolve_phases(options.run)
-    found, first = [], entries[0]
-    for entry, one, taken in zip(entries, waiting, turns, strict=True):
-        wall, cpu = seconds(taken)
-        found.append(
-            {
-                "name": one.name,
-                "role": entry.role,
-                "seconds_per_step": wall,
-                "cpu_seconds_per_step": cpu,
-                "tokens_per_second": entry.batches.positions / wall.median,
-                "useful_tokens_per_second": entry.batches.useful / wall.median,
-                "useful_tokens_per_cpu_second": entry.batches.useful / cpu.median,
-                "padding": entry.batches.padding,
-                "predictions_per_step": entry.batches.predictions,
-                "ratio": ratio(turns[0], taken, first.batches.useful, entry.batches.useful),
-                "facts": one.facts,
-                "turns": taken,
-            }
-        )
+    found: list[dict[str, Any]] = [
+        {
+            **figures(entry, one, taken),
+            "ratio": ratio(turns[0], taken, entries[0].batches.useful, entry.batches.useful),
+        }
+        for entry, one, taken in zip(entries, waiting, turns, strict=True)
+    ]
     ours = {
         key: found[0][key] for key in ("tokens_per_second", "useful_tokens_per_second", "useful_tokens_per_cpu_second")
     }
@@ -220,6 +208,24 @@ def report(
             + ("several texts in a row." if facts["packed"] else "one text or pair in a row."),
         ],
     )
+
+
+def figures(entry: Entry, one: Waiting, taken: list[Turn]) -> dict[str, Any]:
+    """Return what was found about one contestant."""
+    wall, cpu = seconds(taken)
+    return {
+        "name": one.name,
+        "role": entry.role,
+        "seconds_per_step": wall,
+        "cpu_seconds_per_step": cpu,
+        "tokens_per_second": entry.batches.positions / wall.median,
+        "useful_tokens_per_second": entry.batches.useful / wall.median,
+        "useful_tokens_per_cpu_second": entry.batches.useful / cpu.median,
+        "padding": entry.batches.padding,
+        "predictions_per_step": entry.batches.predictions,
+        "facts": one.facts,
+        "turns": taken,
+    }
 
 
 def _row_of(entry: dict[str, Any]) -> tuple[str, ...]:
