@@ -79,12 +79,12 @@ def figures(
 ) -> list[dict[str, Any]]:
     """Return what was found about each contestant at one length."""
     found = []
-    for one, taken in zip(waiting, turns, strict=True):
+    for name, one, taken in zip((*options.kernels, PEER), waiting, turns, strict=False):
         wall, cpu = seconds(taken)
         operations = PRODUCTS * 2 * rows(options, length) * options.heads * length**2 * HEAD_SIZE
         found.append(
             {
-                "kernel": one.name.removesuffix(f", {length}"),
+                "kernel": name,
                 "path": one.facts["path"],
                 "length": length,
                 "seconds": wall,
