@@ -12,7 +12,7 @@ from etils import epath
 
 from bert_jax.checkpoints.fingerprint import fingerprint, leaf_paths
 from bert_jax.config.json_form import first_lines
-from bert_jax.config.metric_names import named
+from bert_jax.config.metric_names import metric_value
 from bert_jax.errors import UserError
 from bert_jax.files import checksum, parse_object
 
@@ -90,7 +90,7 @@ def rank(content: dict[str, Any], metric: str) -> tuple[int, float] | None:
     Losses are comparable only within a phase, because a different sequence length is a different test. So the steps of
     a later phase come first.
     """
-    loss = named(content["metrics"] or {}, metric, math.nan)
+    loss = metric_value(content["metrics"] or {}, metric, math.nan)
     return (-content["position"].get("phase", 0), loss) if math.isfinite(loss) else None
 
 

@@ -7,7 +7,7 @@ from etils import epath
 from bert_jax.config import ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.model_types.bert_type import ENCODER
-from bert_jax.formats.model_types.definition import HEADS, PART_NAMES, TASKS, ModelType, beyond_bert, named
+from bert_jax.formats.model_types.definition import HEADS, PART_NAMES, TASKS, ModelType, beyond_bert, true_options
 
 _SIZES = {
     "vocab_size": ("vocab_size", 30_000),
@@ -35,7 +35,7 @@ _UNSUPPORTED = {
 
 def _obstacles(model: ModelConfig) -> tuple[str, ...]:
     """Return the options whose values ALBERT does not have."""
-    return beyond_bert(model, "embedding_size", "sharing") + named(
+    return beyond_bert(model, "embedding_size", "sharing") + true_options(
         embedding_size=model.embedding_size is None,
         sharing=model.sharing not in ("all", "none"),
         type_vocab_size=model.type_vocab_size == 0,

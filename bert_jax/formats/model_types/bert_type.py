@@ -1,6 +1,6 @@
 """BERT, whose names of the encoder's arrays other model types kept."""
 
-from bert_jax.formats.model_types.definition import HEADS, TASKS, ModelType, beyond_bert, named
+from bert_jax.formats.model_types.definition import HEADS, TASKS, ModelType, beyond_bert, true_options
 
 ENCODER = {
     "encoder/attention/query": "encoder.layer.{}.attention.self.query",
@@ -39,6 +39,6 @@ BERT = ModelType(
         "encoder": "BertModel",
     },
     decoder="cls.predictions.decoder",
-    obstacles=lambda model: beyond_bert(model) + named(type_vocab_size=model.type_vocab_size == 0),
+    obstacles=lambda model: beyond_bert(model) + true_options(type_vocab_size=model.type_vocab_size == 0),
     written_options=lambda model: {"position_embedding_type": "absolute"},
 )

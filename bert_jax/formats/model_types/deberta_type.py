@@ -7,7 +7,7 @@ from etils import epath
 from bert_jax.config import DisentangledConfig, ModelConfig
 from bert_jax.config.disentangled_checks import check_disentangled
 from bert_jax.errors import UserError
-from bert_jax.formats.model_types.definition import HEADS, TASKS, HeadKind, ModelType, beyond_bert, flag, named
+from bert_jax.formats.model_types.definition import HEADS, TASKS, HeadKind, ModelType, beyond_bert, flag, true_options
 
 _SIZES = {
     "vocab_size": ("vocab_size", 50_265),
@@ -40,8 +40,8 @@ def _obstacles(model: ModelConfig, **options: bool) -> tuple[str, ...]:
     """Return the options whose values no DeBERTa has, and those of `disentangled` that are true in `options`."""
     return (
         *beyond_bert(model, "positions", "pooler", "disentangled"),
-        *named(positions=model.positions not in ("none", "learned")),
-        *(f"disentangled.{name}" for name in named(terms=model.disentangled.terms == "none", **options)),
+        *true_options(positions=model.positions not in ("none", "learned")),
+        *(f"disentangled.{name}" for name in true_options(terms=model.disentangled.terms == "none", **options)),
     )
 
 

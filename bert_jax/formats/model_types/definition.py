@@ -136,12 +136,12 @@ class ModelType:
 
 def beyond_bert(model: ModelConfig, *differing: str) -> tuple[str, ...]:
     """Return the options other than these in which a model differs from BERT."""
-    others = named(padding_id=model.padding_id is not None, norm_position=model.norm_position != "post")
+    others = true_options(padding_id=model.padding_id is not None, norm_position=model.norm_position != "post")
     names = [name for name in (*model.beyond_bert, *others) if name not in differing]
     return tuple("disentangled.terms" if name == "disentangled" else name for name in names)
 
 
-def named(**present: bool) -> tuple[str, ...]:
+def true_options(**present: bool) -> tuple[str, ...]:
     """Return the names of those that are true."""
     return tuple(name for name, value in present.items() if value)
 

@@ -5,7 +5,7 @@ from typing import Any
 from etils import epath
 
 from bert_jax.config import ModelConfig
-from bert_jax.formats.model_types.definition import HEADS, TASKS, HeadKind, ModelType, beyond_bert, named
+from bert_jax.formats.model_types.definition import HEADS, TASKS, HeadKind, ModelType, beyond_bert, true_options
 
 _SIZES = {
     "vocab_size": ("vocab_size", 30_522),
@@ -26,7 +26,7 @@ _UNSUPPORTED = {"quantization_config": (None,)}
 
 def _obstacles(model: ModelConfig) -> tuple[str, ...]:
     """Return the options whose values DistilBERT does not have."""
-    return beyond_bert(model, "pooler") + named(
+    return beyond_bert(model, "pooler") + true_options(
         type_vocab_size=model.type_vocab_size > 0,
         pooler=model.pooler != "relu",
         layer_norm_epsilon=model.layer_norm_epsilon != _EPSILON,

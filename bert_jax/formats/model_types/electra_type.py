@@ -7,7 +7,7 @@ from etils import epath
 from bert_jax.config import ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.model_types.bert_type import ENCODER
-from bert_jax.formats.model_types.definition import HEADS, TASKS, HeadKind, ModelType, beyond_bert, named
+from bert_jax.formats.model_types.definition import HEADS, TASKS, HeadKind, ModelType, beyond_bert, true_options
 
 _SIZES = {
     "vocab_size": ("vocab_size", 30_522),
@@ -31,7 +31,7 @@ _UNSUPPORTED = {
 
 def _obstacles(model: ModelConfig) -> tuple[str, ...]:
     """Return the options whose values ELECTRA does not have."""
-    return beyond_bert(model, "embedding_size", "pooler") + named(
+    return beyond_bert(model, "embedding_size", "pooler") + true_options(
         embedding_size=model.embedding_size == model.hidden_size,
         pooler=model.pooler != "gelu_erf",
         activation=model.activation != "gelu_erf",

@@ -7,14 +7,22 @@ from etils import epath
 from bert_jax.config import ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.model_types.bert_type import ENCODER
-from bert_jax.formats.model_types.definition import HEADS, SIZES, TASKS, UNSUPPORTED, ModelType, beyond_bert, named
+from bert_jax.formats.model_types.definition import (
+    HEADS,
+    SIZES,
+    TASKS,
+    UNSUPPORTED,
+    ModelType,
+    beyond_bert,
+    true_options,
+)
 
 _UNSUPPORTED = UNSUPPORTED | {"hidden_act": (None, "gelu")}  # that of the word head, whatever config.json says
 
 
 def _obstacles(model: ModelConfig) -> tuple[str, ...]:
     """Return the options whose values RoBERTa does not have."""
-    return beyond_bert(model, "padding_id") + named(
+    return beyond_bert(model, "padding_id") + true_options(
         padding_id=model.padding_id is None,
         type_vocab_size=model.type_vocab_size == 0,
         activation=model.activation != "gelu_erf",

@@ -6,7 +6,15 @@ from etils import epath
 
 from bert_jax.config import ModelConfig
 from bert_jax.errors import UserError
-from bert_jax.formats.model_types.definition import OPENERS, PART_NAMES, TASKS, HeadKind, ModelType, beyond_bert, named
+from bert_jax.formats.model_types.definition import (
+    OPENERS,
+    PART_NAMES,
+    TASKS,
+    HeadKind,
+    ModelType,
+    beyond_bert,
+    true_options,
+)
 
 LONGEST = 512
 """Tokens of a row of the published models; distances have no end, and config.json does not say one."""
@@ -39,7 +47,7 @@ _UNSUPPORTED = {
 
 def _obstacles(model: ModelConfig) -> tuple[str, ...]:
     """Return the options whose values XLNet, which has one rate of dropout, does not have."""
-    return beyond_bert(model, "positions") + named(
+    return beyond_bert(model, "positions") + true_options(
         positions=not model.is_xlnet, attention_dropout=model.attention_dropout != model.hidden_dropout
     )
 
