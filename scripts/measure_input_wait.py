@@ -2,12 +2,15 @@
 
     python scripts/measure_input_wait.py CONFIG --data.path=STORE --rates=5000,10000,20000 [--steps=100] [OPTIONS]
 
-The devices are pretended: a step takes the time that the rate says, in which this process only sleeps. Batches are made
-by the pipeline of `bert-jax pretrain`, with its options, and placed on this machine's device. The pipeline has been
-filled before the first step that counts. Only the options of the first phase count.
+The devices are pretended: a step takes the time that the rate says. As in `bert-jax pretrain`, a step is dispatched
+while the one before is computed, and this process sleeps until that one ends; what counts is the time in which the
+devices have nothing to do. Batches are made by the pipeline of `bert-jax pretrain`, with its options and its allocator,
+and placed on this machine's device. The pipeline has been filled before the first step that counts. Only the options of
+the first phase count.
 """
 
 import contextlib
+import os
 import resource
 import sys
 import time
@@ -19,10 +22,14 @@ from bert_jax.console.command_line import configured
 from bert_jax.data.examples.corpus import open_corpus
 from bert_jax.data.examples.pipeline import batches
 from bert_jax.devices import sharding
+from bert_jax.devices.host_process import start_anew
 from bert_jax.devices.transfer import narrowed
+
+WARM_UP = 20  # steps before those that count
 
 
 def main() -> None:
+    start_anew(os.environ)  # as `bert-jax pretrain` does
     own, words = {"rates": "10000", "steps": "100"}, []
     for word in sys.argv[1:]:
         name, _, value = word.removeprefix("--").partition("=")
@@ -42,7 +49,7 @@ def main() -> None:
             0,
             phase.batch_size,
             np.arange(phase.batch_size),
-            steps + 5 + config.data.prefetch,
+            steps + WARM_UP + 100,
             loader=config.data.loader,
             prefetch=config.data.prefetch,
             place=lambda rows: sharding.to_global(mesh, narrowed(rows, bound), phase.batch_size),
@@ -53,18 +60,20 @@ def main() -> None:
 
 
 def _waits(stream, step_seconds: float, steps: int) -> tuple[float, float]:
-    """Return the mean seconds per step of waiting for a batch, and of the processor's work."""
+    """Return the mean seconds per step in which the devices have nothing to do, and of the processor's work."""
     with contextlib.closing(stream):
-        for _ in range(5):
+        for _ in range(WARM_UP):
             next(stream)
             time.sleep(step_seconds)
-        waited, begun = 0.0, _cpu_seconds()
+        idle, begun, before = 0.0, _cpu_seconds(), 0.0
+        end = time.perf_counter()
         for _ in range(steps):
-            start = time.perf_counter()
             next(stream)
-            waited += time.perf_counter() - start
-            time.sleep(step_seconds)
-        return waited / steps, (_cpu_seconds() - begun) / steps
+            dispatched = time.perf_counter()
+            idle += max(0.0, dispatched - end)
+            before, end = end, max(dispatched, end) + step_seconds
+            time.sleep(max(0.0, before - time.perf_counter()))
+        return idle / steps, (_cpu_seconds() - begun) / steps
 
 
 def _cpu_seconds() -> float:

@@ -5,13 +5,16 @@ permuted again until it falls inside (cycle walking, Black and Rogaway 2002), wh
 Networks of a few bits favour some orders, so a small range is simply sorted by random numbers.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bert_jax.data.randomness import Stream, bits
+from bert_jax.data.randomness import Stream, bits, step
 
 _ROUNDS = 6
 _SMALL = 64
+_FEW = 10  # values that are walked one by one, which is then faster
 
 
 def permute(
@@ -35,17 +38,28 @@ def _walk(
     if size <= _SMALL:
         table = np.argsort(bits(key, stream, np.arange(size)))
         return (np.argsort(table) if inverse else table)[indices]
-    half = np.uint64((int(size - 1).bit_length() + 1) // 2)
-    mask = (np.uint64(1) << half) - np.uint64(1)
+    half = (int(size - 1).bit_length() + 1) // 2
+    keys = [int(bits(key, stream, number)) for number in rounds]
     values = indices.astype(np.uint64).ravel()
     outside = np.arange(values.size)
-    while outside.size:
-        left, right = values[outside] >> half, values[outside] & mask
-        for number in rounds:
-            if inverse:
-                left, right = right ^ (bits(key, stream, number, left) & mask), left
-            else:
-                left, right = right, left ^ (bits(key, stream, number, right) & mask)
-        values[outside] = left << half | right
+    while outside.size > _FEW:
+        values[outside] = _image(values[outside], half, keys, inverse)
         outside = outside[values[outside] >= size]
+    for place in outside.tolist():
+        value = _image(int(values[place]), half, keys, inverse)
+        while value >= size:
+            value = _image(value, half, keys, inverse)
+        values[place] = value
     return values.astype(np.int64).reshape(indices.shape)
+
+
+def _image(value: Any, half: int, keys: list[int], inverse: bool) -> Any:
+    """Return the image of a number below 4^half, or of an array of them, under the rounds with these keys."""
+    mask = (1 << half) - 1
+    left, right = value >> half, value & mask
+    for key in keys:
+        if inverse:
+            left, right = right ^ (step(key, left) & mask), left
+        else:
+            left, right = right, left ^ (step(key, right) & mask)
+    return left << half | right

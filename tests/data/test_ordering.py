@@ -25,6 +25,14 @@ def test_far_indices_of_a_huge_range():
     np.testing.assert_array_equal(invert(images, size, 8), indices)
 
 
+@pytest.mark.parametrize("size", [65, 1000, 65_537])
+def test_one_index_has_the_image_that_it_has_among_all(size):
+    """Few indices are walked as Python's integers, and all as an array."""
+    for function in (permute, invert):
+        images = function(np.arange(size), size, 3)
+        assert [int(function(index, size, 3)) for index in range(0, size, 7)] == images[::7].tolist()
+
+
 def test_all_orders_of_four_are_equally_likely():
     """Chi-square over the 24 permutations; rejects at p < 1e-6."""
     orders = {order: number for number, order in enumerate(itertools.permutations(range(4)))}

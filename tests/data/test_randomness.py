@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bert_jax.data.randomness import Stream, bits, heads, integers, uniform
+from bert_jax.data.randomness import Stream, bits, heads, integers, step, uniform
 
 
 def assert_fits(observed, expected):
@@ -31,6 +31,19 @@ def test_draws_do_not_depend_on_what_is_asked_along():
     keys = bits(7, Stream.SWAP, np.arange(9))
     assert bits(keys, Stream.SPLIT, 3)[5] == bits(bits(7, Stream.SWAP, 5), Stream.SPLIT, 3)
     assert bits(7, Stream.MASKS, 10**12) != bits(7, Stream.MASKS, 10**12 + 2**32)
+
+
+def test_a_step_of_numbers_is_that_of_arrays_of_any_size_and_order():
+    """Against Python's integers: the array is longer than a block, and once not in the order of its memory."""
+    states = bits(5, Stream.SWAP, np.arange(9_000))
+    one_by_one = [step(int(state), 3) for state in states]
+    assert all(isinstance(each, int) for each in one_by_one)
+    assert step(states, 3).tolist() == one_by_one
+    assert step(states, np.full(9_000, 3)).tolist() == one_by_one
+    grid = states.reshape(90, 100)
+    assert step(grid.T, np.full((100, 90), 3)).tolist() == np.array(one_by_one, np.uint64).reshape(90, 100).T.tolist()
+    assert bits(5, Stream.SWAP, 4).tolist() == step(step(5, Stream.SWAP.value), 4)
+    assert bits(-1, Stream.SWAP).tolist() == step(2**64 - 1, Stream.SWAP.value)
 
 
 @pytest.mark.parametrize("axis", ["positions", "columns", "seeds"])

@@ -79,18 +79,23 @@ def num_predictions(lengths: np.ndarray, rate: float, max_predictions: int) -> n
 def random_places(is_text: np.ndarray, keys: np.ndarray, budget: np.ndarray, max_predictions: int) -> np.ndarray:
     """Return ascending places [B, M] of `budget` [B] tokens, uniform without replacement; L in unused slots."""
     length = is_text.shape[1]
-    order = _random_order(is_text, keys)[:, :max_predictions]
+    order = _random_order(is_text, keys, max_predictions)
     slots = np.arange(order.shape[1])
     places = np.sort(np.where(slots < budget[:, None], order, length), axis=1)
     return np.pad(places, ((0, 0), (0, max_predictions - order.shape[1])), constant_values=length)
 
 
-def _random_order(eligible: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Return the columns [B, N] of every row in random order, the eligible ones first."""
+def _random_order(eligible: np.ndarray, keys: np.ndarray, most: int | None = None) -> np.ndarray:
+    """Return the columns [B, N] of every row in random order, the eligible ones first; at most the first `most`."""
     columns = np.arange(eligible.shape[1], dtype=np.uint64)
     draws = bits(keys[:, None], Stream.CANDIDATES, columns) >> np.uint64(1)
-    draws = np.where(eligible, draws, ~np.uint64(0)) & ~_COLUMN_BITS | columns
-    return (np.sort(draws, axis=1) & _COLUMN_BITS).astype(np.int64)
+    draws &= ~_COLUMN_BITS
+    draws[~eligible] = ~_COLUMN_BITS
+    draws |= columns
+    if most is not None and most < draws.shape[1]:
+        draws = np.partition(draws, most, axis=1)[:, :most]
+    draws.sort(axis=1)
+    return (draws & _COLUMN_BITS).astype(np.int64)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -190,10 +190,13 @@ def pack(
 
     Best fit decreasing. The rooms that are left are the bits of one integer, so that the best one is found at once.
     """
-    rooms, rows_with, num_texts = 0, [[] for _ in range(capacity + 1)], []
+    order, full = np.argsort(-lengths, kind="stable"), int((lengths >= capacity).sum())
     row_of, cut = np.full(len(lengths), -1), np.zeros(len(lengths), np.int64)
+    num_texts = [1] * min(full, max_rows)
+    row_of[order[: len(num_texts)]] = np.arange(len(num_texts))
+    rooms, rows_with = 0, [[] for _ in range(capacity + 1)]
     sizes, most = lengths.tolist(), np.minimum(spare, tolerance).tolist()
-    for text in np.argsort(-lengths, kind="stable").tolist():
+    for text in order[full:].tolist():
         length = sizes[text]
         if large := rooms >> length:
             room = length + (large & -large).bit_length() - 1

@@ -3,8 +3,9 @@
 import collections
 import concurrent.futures
 import contextlib
+import math
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from bert_jax.data.examples.mixture import Mixture, check_epoch
 from bert_jax.errors import need_extra
 
 _THREADS = 2  # the work is NumPy, partly under Python's lock, so more threads would only wait for each other
+_NUMBERS_AT_ONCE = 1 << 20  # entries of the batches that are made together: about 15 ms of work
 
 
 def batches(
@@ -29,14 +31,15 @@ def batches(
 ) -> Generator[Any, None, None]:
     """Yield `num_batches` batches of the examples from `first_position` on.
 
-    They are made and placed in threads, so that the next ones are on their way to the devices during a step.
+    They are made and placed in threads, so that the next ones are on their way to the devices during a step. Small
+    batches are made several at once, because most of the time of a single one passes between calls of NumPy.
 
     Args:
       first_position: number of examples seen before, which is all that a checkpoint has to keep.
       batch_size: number of examples of the global batch.
       rows: int64 [B], the rows of the global batch that this host makes.
       loader: "tf.data", "plain", or "auto" for plain.
-      prefetch: number of batches to prepare ahead.
+      prefetch: number of batches to prepare ahead, at least.
       place: brings a batch to the devices; by default it stays as it is.
 
     Raises:
@@ -51,7 +54,19 @@ def batches(
         return examples.batch(first_position + number * batch_size + rows)
 
     if loader != "tf.data":
-        return _ahead(lambda number: place(make(number)), num_batches, prefetch, threads=_THREADS)
+        size = len(rows) * sum(math.prod(shape) for shape, _ in examples.layout.values())
+        at_once = max(1, min(_NUMBERS_AT_ONCE // size, num_batches))
+
+        def make_some(number: int) -> Iterable[Any]:
+            numbers = np.arange(number * at_once, min((number + 1) * at_once, num_batches))
+            try:
+                some = examples.batch((first_position + numbers[:, None] * batch_size + rows).ravel())
+            except Exception:  # one of them fails, which has to wait until the others have been used
+                return (place(make(each)) for each in numbers.tolist())
+            return [place(batch) for batch in _divided(some, len(numbers))]
+
+        groups = _ahead(make_some, -(-num_batches // at_once), max(_THREADS, prefetch // at_once), _THREADS)
+        return _each(groups)
     shapes = {name: ((len(rows), *shape), dtype) for name, (shape, dtype) in examples.layout.items()}
     return _ahead_of(_tf_batches(make, shapes, num_batches, prefetch), place, num_batches)
 
@@ -60,6 +75,19 @@ def check_loader(loader: str) -> None:
     """Raise a UserError if `loader` (data.loader) needs a library that is not installed."""
     if loader == "tf.data":
         need_extra("tensorflow", "tensorflow", "data.loader=tf.data", "data.loader=plain makes the same batches")
+
+
+def _divided(batch: Batch, number: int) -> list[Batch]:
+    """Return a batch as `number` batches of consecutive rows."""
+    parts = {name: np.split(values, number) for name, values in batch.items()}
+    return [{name: values[each] for name, values in parts.items()} for each in range(number)]
+
+
+def _each(groups: Generator[Iterable[Any], None, None]) -> Generator[Any, None, None]:
+    """Yield what is in the groups, which are closed when this is."""
+    with contextlib.closing(groups):
+        for group in groups:
+            yield from group
 
 
 def _ahead(make: Callable[[int], Any], num_batches: int, prefetch: int, threads: int = 1) -> Generator[Any, None, None]:

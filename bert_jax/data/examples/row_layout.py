@@ -150,7 +150,8 @@ def _filled(texts: Texts, flat: np.ndarray, num_rows: int, sequence_length: int)
     place = flat + 1
     for segment in range(texts.segments.begin.shape[1]):
         length = texts.segments.length[:, segment]
-        token_index[runs(place, length)] = runs(texts.segments.begin[:, segment], length)
+        text = runs(place, length)
+        token_index[text] = text + np.repeat(texts.segments.begin[:, segment] - place, length)
         token_index[place + length] = SPECIAL
         if segment:
             token_type_ids[runs(place, length + 1)] = segment

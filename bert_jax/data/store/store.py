@@ -99,7 +99,7 @@ class Store:
                 f"{path} {found}, but the manifest says {expected:,}; the store is damaged: prepare or copy it again"
             )
         try:
-            return np.memmap(path, dtype.newbyteorder("<"), "r") if size else np.zeros(0, dtype)
+            return np.asarray(np.memmap(path, dtype.newbyteorder("<"), "r")) if size else np.zeros(0, dtype)
         except OSError as error:
             raise UserError(f"cannot read {path}: {error.strerror or error}") from error
 
@@ -154,9 +154,10 @@ class Store:
         """Return the first token (int64, shape of `indices`) of sentences 0 <= indices <= num_sentences."""
         indices = np.asarray(indices, np.int64)
         at_end = indices == self.num_sentences
-        within = self._gather("sentences", np.where(at_end, 0, indices), self._sentence_starts).astype(np.int64)
-        shards = np.searchsorted(self._sentence_starts, indices, side="right") - 1
-        return np.where(at_end, self.num_tokens, within + self._token_starts[shards])
+        starts = self._gather("sentences", np.where(at_end, 0, indices), self._sentence_starts).astype(np.int64)
+        if len(self.manifest.shards) > 1:
+            starts += self._token_starts[np.searchsorted(self._sentence_starts, indices, side="right") - 1]
+        return np.where(at_end, self.num_tokens, starts)
 
     def _gather(self, part: str, indices: np.ndarray, starts: np.ndarray) -> np.ndarray:
         indices = np.asarray(indices, np.int64)

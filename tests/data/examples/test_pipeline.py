@@ -1,5 +1,6 @@
 import importlib.util
 import itertools
+import math
 import queue
 import threading
 
@@ -60,6 +61,16 @@ def test_restart_and_any_number_of_hosts(examples, loader):
     hosts = [batches(examples, 3 * 16, 16, np.arange(16).reshape(4, 4)[host], 3, loader=loader) for host in range(4)]
     for whole, *parts in zip(unbroken[3:], *hosts, strict=True):
         assert_same(whole, {name: np.concatenate([part[name] for part in parts]) for name in whole})
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 8, 1000])
+def test_batches_do_not_depend_on_how_many_are_made_at_once(examples, monkeypatch, at_once):
+    size = 4 * sum(math.prod(shape) for shape, _ in examples.layout.values())
+    monkeypatch.setattr(pipeline, "_NUMBERS_AT_ONCE", at_once * size)
+    made = list(batches(examples, 32, 16, np.arange(4, 8), 8))
+    assert len(made) == 8
+    for number, batch in enumerate(made):
+        assert_same(batch, examples.batch(32 + 16 * number + np.arange(4, 8)))
 
 
 @pytest.mark.parametrize("loader", LOADERS)
