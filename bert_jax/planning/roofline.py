@@ -69,7 +69,7 @@ def work_of(program: Program, peak_flops: float, memory_bandwidth: float) -> Wor
     for computation, each, times in program.scheduled():
         if each.op in FREE or each.op.endswith(("-done", "-update")):
             continue
-        own_flops, own_bytes = _flops(program, computation, each), _traffic(program, computation, each)
+        own_flops, own_bytes = flops_of(program, computation, each), traffic_of(program, computation, each)
         own_cycles = each.cycles or _kernel_cycles(each)
         fastest = max(own_flops / peak_flops, own_bytes / memory_bandwidth)
         found = (times, times * (own_cycles or 0), times * fastest, times * own_flops, times * own_bytes)
@@ -99,11 +99,11 @@ def _operation(origin: str, result: str, times: int, cycles: int, seconds: float
     )
 
 
-def _flops(program: Program, computation: str, each: Instruction) -> int:
+def flops_of(program: Program, computation: str, each: Instruction) -> int:
     """Return the operations of a product, or of all products in a fusion."""
     if each.op == "fusion":
         called = each.calls[0]
-        return sum(_flops(program, called, inner) for inner in program.computations[called].values())
+        return sum(flops_of(program, called, inner) for inner in program.computations[called].values())
     if each.op == "custom-call":
         return _stated(each, "flops")
     if each.op not in ("dot", "convolution"):
@@ -151,7 +151,7 @@ def _convolution_flops(
     return flops
 
 
-def _traffic(program: Program, computation: str, each: Instruction) -> int:
+def traffic_of(program: Program, computation: str, each: Instruction) -> int:
     """Return the bytes to and from memory; those of collectives and of copies under way are counted elsewhere."""
     if each.op.endswith("-start") or each.op in BESIDE_COMPUTATION:
         return 0
