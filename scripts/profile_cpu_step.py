@@ -2,11 +2,11 @@
 
     taskset -c 0 python scripts/profile_cpu_step.py CONFIG [OPTIONS] [--phase=0] [--peer=PYTHON] [--steps=3] [--most=10]
 
-The steps and their synthetic batches are those of `bert-jax bench step`; OPTIONS are those of `bert-jax pretrain`, such as
---phases.0.batch_size=8. PYTHON has torch and transformers installed. Operations with the same work are added up: ours by kind and shapes, since a fusion has no
-other name that says anything, torch's by their own names and shapes. The share is that of all operations. GFLOP/s are of
-the products in an operation, GB/s of what the program says that it reads and writes. On one core the time of an
-operation is the processor's.
+The steps and their synthetic batches are those of `bert-jax bench step`; OPTIONS are those of `bert-jax pretrain`, such
+as --phases.0.batch_size=8. PYTHON has torch and transformers installed. Operations with the same work are added up:
+ours by products and shapes, since a fusion has no other name that says anything, torch's by their own names and shapes.
+The share is that of all operations. GFLOP/s are of the products in an operation, GB/s of what the program says that it
+reads and writes. On one core the time of an operation is the processor's.
 """
 
 import collections
@@ -46,7 +46,6 @@ def main() -> None:
             words.append(word)
     from bert_jax.bench.step_batches import with_vocabulary, write_batches
     from bert_jax.bench.step_benchmark import peer_job
-    from bert_jax.console.command_line import configured
     from bert_jax.console.command_line import configured
 
     config = configured(words, "profile_cpu_step.py CONFIG", __doc__ or "")
@@ -183,10 +182,9 @@ def show(name: str, seconds: float, operations: dict[str, Operation], most: int)
     print(f"\n{name}: {seconds:.3f} CPU s per step, {total:.3f} s of them in operations that the profile names\n")
     print("| operation | times | ms | share | GFLOP/s | GB/s |\n|---|---|---|---|---|---|")
     for what, each in sorted(operations.items(), key=lambda item: -item[1].seconds)[:most]:
-        rates = [f"{rate / each.seconds / 1e9:,.0f}" if rate else "" for rate in (each.flops, each.bytes)]
-        print(
-            f"| {what} | {each.times:.0f} | {1e3 * each.seconds:.1f} | {each.seconds / total:.1%} | {' | '.join(rates)} |"
-        )
+        rates = " | ".join(f"{rate / each.seconds / 1e9:,.0f}" if rate else "" for rate in (each.flops, each.bytes))
+        milliseconds, share = 1e3 * each.seconds, each.seconds / total
+        print(f"| {what} | {each.times:.0f} | {milliseconds:.1f} | {share:.1%} | {rates} |")
 
 
 if __name__ == "__main__":
