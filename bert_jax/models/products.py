@@ -1,9 +1,8 @@
 """Products of matrices in the forms that XLA computes fastest on one CPU, and sums with least traffic over TPUs.
 
-On a CPU, the fast routines take the rows of the first operand as they lie in memory, and those for bfloat16 operands
-return float32. What automatic differentiation of an ordinary product asks for is otherwise: weight gradients that
-contract the first axis of both operands, results in bfloat16, cotangents in float32. That halves the rate or worse
-(docs/speed.md).
+On a CPU, the fast routines for bfloat16 operands take the rows of the first one as they lie in memory and return
+float32. What automatic differentiation of an ordinary product asks for is otherwise: weight gradients that contract the
+first axis of both operands, results in bfloat16, cotangents in float32. That halves the rate or worse (docs/speed.md).
 """
 
 import math
@@ -66,16 +65,25 @@ def written(x: jax.Array) -> jax.Array:
 def summed_over_rows(a: jax.Array, b: jax.Array) -> jax.Array:
     """Return aᵀ · b of a [M, K] and b [M, N] in float32, as gradients of kernels are.
 
-    Whichever takes less time is transposed and written out: a, or both b and the result.
+    Float32 is read down the columns of the narrower operand, the first one. Of other operands, whatever is less is
+    transposed and written out: a, or both b and the result.
     """
     (rows, outputs), inputs = a.shape, b.shape[1]
-    # The compiler computes an activation function in float32 anew while it transposes its result, column by column.
-    slowdown = 4 if a.dtype == jnp.float32 and outputs > inputs else 1
-    if slowdown * rows * outputs <= (rows + outputs) * inputs:
-        return wide_product(transposed(a), b)
-    # Without the barrier, the compiler would turn this into the product above; and transposed while it is stacked with
-    # the gradients of other layers, it would be read column by column.
-    return transposed(jax.lax.optimization_barrier(wide_product(transposed(b), a)))
+    if a.dtype == jnp.float32:
+        product, swaps = _product_down_columns, outputs > inputs and rows > inputs
+    else:
+        product, swaps = _product_of_transpose, rows * outputs > (rows + outputs) * inputs
+    # Without the barrier, the compiler would turn the second form into the first; and transposed while it is stacked
+    # with the gradients of other layers, it would be read column by column.
+    return transposed(jax.lax.optimization_barrier(product(b, a))) if swaps else product(a, b)
+
+
+def _product_down_columns(a: jax.Array, b: jax.Array) -> jax.Array:
+    return jax.lax.dot_general(a, b, (((0,), (0,)), ((), ())))
+
+
+def _product_of_transpose(a: jax.Array, b: jax.Array) -> jax.Array:
+    return wide_product(transposed(a), b)
 
 
 @jax.custom_vjp
