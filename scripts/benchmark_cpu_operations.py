@@ -5,10 +5,10 @@
 PYTHON has torch installed; without --peer only ours is measured. Every product [tokens, 4·hidden] · [4·hidden, hidden]
 is shown in its three forms: that of the forward pass (nn), of the gradient of its input (nt) and of its kernel (tn);
 bfloat16 operands with a float32 result, as `--compute.products=cpu` asks for, and with a bfloat16 result, as plain
-code does; those with a float32 result also by the oneDNN that is built into jaxlib, where that computes them. The other
-operations are forward and backward together, in float32 unless named otherwise. "Attention" is what lies between the
-projections, in rows of 128 tokens with heads of 64. CPU milliseconds, the least of all rounds: on a machine that is
-shared, the least is the least disturbed.
+code does; those with a float32 result also by the oneDNN that is built into jaxlib, where that computes them, and those
+of float32 also by the OpenBLAS that NumPy brings. The other operations are forward and backward together, in float32
+unless named otherwise. "Attention" is what lies between the projections, in rows of 128 tokens with heads of 64. CPU
+milliseconds, the least of all rounds: on a machine that is shared, the least is the least disturbed.
 """
 
 import argparse
@@ -23,7 +23,8 @@ ROUND_SECONDS = 0.2
 
 def ours(tokens: int, hidden: int) -> dict:
     """Return functions without arguments that each compute one operation to its end."""
-    return our_products(tokens, hidden) | our_other_operations(tokens, hidden) | our_updates((4 * hidden, 8 * hidden))
+    products = our_products(tokens, hidden) | numpys_products(tokens, hidden)
+    return products | our_other_operations(tokens, hidden) | our_updates((4 * hidden, 8 * hidden))
 
 
 def our_products(tokens: int, hidden: int) -> dict:
@@ -55,6 +56,18 @@ def our_products(tokens: int, hidden: int) -> dict:
             lambda x, g, w=kernel: jax.vjp(lambda w: cpu_product(x, w, 1), w)[1](g)[0], x, g
         )
     return found
+
+
+def numpys_products(tokens: int, hidden: int) -> dict:
+    """Return the products by the OpenBLAS that NumPy brings, which a custom call could use."""
+    import numpy as np
+
+    x, w, g = (np.asarray(array) for array in normal((tokens, 4 * hidden), (4 * hidden, hidden), (tokens, hidden)))
+    forms = {"nn": (x, w), "nt": (g, w.T), "tn": (x.T, g)}
+    return {
+        f"product {form}, float32 to float32, by NumPy's OpenBLAS": lambda a=a, b=b: a @ b
+        for form, (a, b) in forms.items()
+    }
 
 
 def by_onednn(result, form: str):
