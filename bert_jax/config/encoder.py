@@ -182,8 +182,6 @@ class ModelConfig:
     @property
     def mixes_texts(self) -> str | None:
         """Why a text in a row of several is not computed as if it stood alone, for an error; None: it is."""
-        if self.layer == "lstm":
-            return "the state of a recurrent layer (model.layer=lstm) would pass from one text of a row to the next"
         if self.layer == "none":
             return "a model without layers (model.layer=none) takes the mean of a whole row"
         if self.global_tokens:

@@ -146,10 +146,13 @@ class Bert(nnx.Module):
         if self.encoder is None:
             return pool(x, jnp.asarray(mask.padding).at[:, 0].set(1), "mean")  # a row of padding has one too
         if self.two_directions:
-            ends = last_positions(mask.padding), jnp.argmax(mask.padding > 0, axis=1)
-            states = [gather_positions(x, end[:, None])[:, 0] for end in ends]
-            half = x.shape[-1] // 2
-            return jnp.concatenate([states[0][:, :half], states[1][:, half:]], axis=-1)
+            if texts is None:
+                ends = last_positions(mask.padding)[:, None], jnp.argmax(mask.padding > 0, axis=1)[:, None]
+            else:
+                ends = texts.ends(), texts.starts
+            half, (last, first) = x.shape[-1] // 2, (gather_positions(x, end) for end in ends)
+            states = jnp.concatenate([last[..., :half], first[..., half:]], axis=-1)
+            return states[:, 0] if texts is None else states
         if texts is None and not self.reads_last:
             return x[:, 0]
         states = gather_positions(x, self._pooled_positions(mask, texts))

@@ -59,20 +59,22 @@ class Lstm(nnx.Module):
         x: jax.Array,
         mask: jax.Array,
         reverse: bool = False,
+        segments: jax.Array | None = None,
         recurrent_rate: float = 0.0,
         recurrent_key: jax.Array | None = None,
     ) -> jax.Array:
         """Map x [B, L, I] to [B, L, S]; mask [B, L] is 1 for real tokens. Padding leaves the state as it was.
 
-        With `reverse` it runs from the last real token to the first. With `recurrent_key`, elements of the recurrent
-        kernel are dropped, the same for all rows and tokens (DropConnect, Merity et al. 2018, section 2).
+        With `reverse` it runs from the last real token to the first. With `segments`, integers [B, L], the state begins
+        anew wherever the number changes. With `recurrent_key`, elements of the recurrent kernel are dropped, the same
+        for all rows and tokens (DropConnect, Merity et al. 2018, section 2).
         """
         recurrent = dropout(self.recurrent[...], recurrent_rate, recurrent_key)
         given = affine(x, self.kernel[...], self.bias[...])
 
         def step(state: Any, token: Any):
-            hidden, cell = state
-            gates, real = token
+            gates, real, *begins = token
+            hidden, cell = (jnp.where(begins[0], 0.0, each) for each in state) if begins else state
             into, forget, new, out = jnp.split(gates + hidden @ recurrent, 4, axis=-1)
             cell_now = jax.nn.sigmoid(forget) * cell + jax.nn.sigmoid(into) * jnp.tanh(new)
             hidden_now = jax.nn.sigmoid(out) * jnp.tanh(cell_now)
@@ -81,6 +83,9 @@ class Lstm(nnx.Module):
 
         zeros = jnp.zeros((x.shape[0], recurrent.shape[0]), given.dtype)
         tokens = (jnp.moveaxis(given, 1, 0), jnp.moveaxis(mask > 0, 1, 0)[:, :, None])
+        if segments is not None:
+            begins = segments != jnp.roll(segments, -1 if reverse else 1, axis=1)
+            tokens += (jnp.moveaxis(begins, 1, 0)[:, :, None],)
         _, outputs = jax.lax.scan(step, (zeros, zeros), tokens, reverse=reverse)
         return jnp.moveaxis(outputs, 0, 1)
 

@@ -14,7 +14,8 @@ class RecurrentBlock(nnx.Module):
     """x + dropout(LSTM(x)), from left to right; or one LSTM per direction, each on its half of the features.
 
     So the first half of every state depends on the tokens up to its own, and the second half on those from its own on
-    (Peters et al. 2018, section 3.1, with a residual connection around every layer).
+    (Peters et al. 2018, section 3.1, with a residual connection around every layer). Of several texts in a row, each
+    begins with a state of zeros, from either side.
     """
 
     def __init__(self, config: ModelConfig, key: jax.Array):
@@ -37,7 +38,9 @@ class RecurrentBlock(nnx.Module):
         del attend, collect
         given = x.astype(jnp.float32)
         keys = [None if dropout_key is None else jax.random.fold_in(dropout_key, each) for each in (1, 2)]
-        forward, backward = ({"recurrent_rate": self.recurrent_rate, "recurrent_key": key} for key in keys)
+        forward, backward = (
+            {"segments": mask.segments, "recurrent_rate": self.recurrent_rate, "recurrent_key": key} for key in keys
+        )
         if self.backward is None:
             y = self.forward(given, mask.padding, **forward)
         else:

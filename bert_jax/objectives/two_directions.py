@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from bert_jax.config import ObjectiveConfig
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.packed_texts import PackedTexts
 from bert_jax.models.protocol import EncoderOutput, encoder_inputs
 from bert_jax.objectives import masked_language_model
 from bert_jax.objectives.left_to_right import NEXT_WORDS
@@ -46,7 +47,7 @@ class TwoDirectionsObjective:
 
     def sums(self, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
         inputs = encoder_inputs(batch)
-        encoded = self.model.encode(params, *inputs, dropout_key)
+        encoded = self.model.encode(params, *inputs, dropout_key, texts=PackedTexts.of(batch))
         places = batch["masked_positions"]
         before = {"masked_positions": places + 1, "masked_ids": jnp.take_along_axis(inputs[0], places, axis=1)}
         left, right = _halves(encoded)

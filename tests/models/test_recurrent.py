@@ -15,6 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bilstm import Lstm
 from bert_jax.models.layers import dropout
+from bert_jax.models.packed_texts import PackedTexts
 from bert_jax.objectives.means import mean_loss
 from bert_jax.objectives.objective_choice import default_objective
 
@@ -216,7 +217,52 @@ def test_the_operations_of_a_step_are_those_of_its_products(model):
     assert model.training_flops(LENGTH, places) == 3 * 2 * (layers + head + 16 * 16)  # and the pooler
 
 
-def test_packed_rows_are_refused():
-    packed = dataclasses.replace(CONFIG, data=DataConfig(sentence_pairs="none", packing="on"))
-    with pytest.raises(UserError, match="would pass from one text of a row to the next; set data.packing=off"):
-        check(packed)
+LEFT_TO_RIGHT = dataclasses.replace(
+    CONFIG,
+    model=dataclasses.replace(SIZES, direction="left_to_right", num_layers=3),
+    objective=ObjectiveConfig(name="left_to_right"),
+)
+
+
+def rows_of(*rows):
+    """Rows of texts as a batch of left-to-right rows, with the numbers and places of the texts."""
+    ids, numbers, starts = (np.zeros(shape, np.int32) for shape in ((len(rows), 14), (len(rows), 14), (len(rows), 3)))
+    for row, texts in enumerate(rows):
+        ids[row, : sum(map(len, texts))] = np.concatenate(texts)
+        numbers[row, : sum(map(len, texts))] = np.repeat(np.arange(len(texts)) + 1, list(map(len, texts)))
+        starts[row, : len(texts)] = np.cumsum([0, *map(len, texts)])[:-1]
+    batch = NextWords(13, CLS)(ids, ids > 4, (ids > 0).sum(1), np.zeros(len(rows), np.uint64))
+    batch |= {"attention_mask": (ids > 0).astype(np.int32), "token_type_ids": 0 * ids}
+    return batch, {"text_ids": numbers, "text_starts": starts}
+
+
+@pytest.mark.parametrize("config", [CONFIG, LEFT_TO_RIGHT], ids=["both directions", "left to right"])
+def test_texts_that_share_a_row_are_computed_as_if_they_stood_alone(config):
+    """Both rows end in padding, which one direction begins with, and one row has fewer texts than the other."""
+    model = BertForPreTraining(dataclasses.replace(config.model, max_position_embeddings=14), parts=("mlm", "pooler"))
+    params, objective = perturbed(model), default_objective(model, config)
+    texts = [np.array([CLS, *words, SEP], np.int32) for words in ([10, 11], [12], [13, 14, 15], [16, 17, 18, 19], [9])]
+    shared, places = rows_of(texts[:3], texts[3:])
+    alone = rows_of(*([text] for text in texts))[0]
+
+    @jax.jit
+    def measured(batch):
+        loss = lambda params: mean_loss(objective.terms, objective.sums(params, batch), objective.denominators(batch))
+        names = ("input_ids", "token_type_ids", "attention_mask")
+        encoded = model.encode(params, *map(batch.get, names), texts=PackedTexts.of(batch))
+        return encoded.last_hidden_state, encoded.pooled, *jax.value_and_grad(loss)(params)
+
+    states, pooled, loss, gradients = measured(shared | places)
+    own_states, own_pooled, own_loss, own_gradients = measured(alone)
+    for number, (row, text) in enumerate([(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]):
+        here = np.flatnonzero(places["text_ids"][row] == text + 1)
+        np.testing.assert_allclose(states[row, here], own_states[number, : len(here)], atol=1e-6)
+        np.testing.assert_allclose(pooled[row, text], own_pooled[number], atol=1e-6)
+    np.testing.assert_allclose(loss, own_loss, rtol=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), gradients, own_gradients)
+    unaware = measured(shared)[0]  # the state of a text passes to the next one
+    assert np.abs(np.asarray(unaware)[0, len(texts[0])] - own_states[1, 0]).max() > 1e-3
+
+
+def test_packed_rows_are_accepted():
+    check(dataclasses.replace(CONFIG, data=DataConfig(sentence_pairs="none", packing="on")))
