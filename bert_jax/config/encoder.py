@@ -116,7 +116,7 @@ class ModelConfig:
     global_every: int = 3
     """With local_window, every n-th layer sees the whole sequence, beginning with the first."""
     global_tokens: int = 0
-    """Number of tokens at the start of a sequence that see every token and that every token sees, also in local
+    """Number of tokens at the start of each text that see all of its tokens and that all of them see, also in local
     layers."""
     feed_forward: Literal["plain", "geglu", "swiglu"] = "plain"
     """Form of the feed-forward network. plain: an activation between two affine maps. geglu, swiglu: the product with a
@@ -173,20 +173,6 @@ class ModelConfig:
     def is_xlnet(self) -> bool:
         """Whether it is an XLNet, whose tokens are predicted in a second stream of states."""
         return self.positions == "xlnet"
-
-    @property
-    def keeps_texts_apart(self) -> bool:
-        """Whether a text in a row of several is computed as if it stood alone."""
-        return self.mixes_texts is None
-
-    @property
-    def mixes_texts(self) -> str | None:
-        """Why a text in a row of several is not computed as if it stood alone, for an error; None: it is."""
-        if self.layer == "none":
-            return "a model without layers (model.layer=none) takes the mean of a whole row"
-        if self.global_tokens:
-            return f"model.global_tokens={self.global_tokens} are at the start of a row, and see all of its texts"
-        return None
 
     @property
     def two_directions(self) -> bool:

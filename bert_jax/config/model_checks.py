@@ -2,7 +2,7 @@
 
 import math
 
-from bert_jax.config import Config, resolve_phases
+from bert_jax.config import Config
 from bert_jax.config.disentangled_checks import check_disentangled
 from bert_jax.config.ranges import need_positive, need_share
 from bert_jax.config.recurrent_checks import check_recurrent
@@ -66,8 +66,6 @@ def check_model(config: Config) -> None:
             f"{model.layer} has none; leave it out, or set model.layer=lstm"
         )
     check_static_vectors(config)
-    if model.mixes_texts and any(phase.packed for phase in resolve_phases(config)):
-        raise UserError(f"texts cannot share rows: {model.mixes_texts}; set data.packing=off")
 
 
 def _check_positions(config: Config) -> None:

@@ -112,8 +112,6 @@ def _check_model(config: FinetuneConfig, model: ModelConfig, head: HeadConfig) -
         raise UserError(
             "packing needs a head that reads BERT's pooler, which this model does not have; leave --packing out"
         )
-    if config.packing and model.mixes_texts:
-        raise UserError(f"sequences cannot share rows: {model.mixes_texts}; leave --packing out")
 
 
 def _optimizer(config: FinetuneConfig, model: BertForTask) -> Holding:

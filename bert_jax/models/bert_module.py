@@ -143,6 +143,9 @@ class Bert(nnx.Module):
         Of recurrent layers in both directions it is the last state of each, which has seen the whole text; without
         layers, the mean of the text.
         """
+        if self.encoder is None and texts is not None:
+            sums = jnp.einsum("blt,blh->bth", texts.belongs().astype(x.dtype), x)
+            return sums / jnp.maximum(texts.lengths(), 1)[..., None]
         if self.encoder is None:
             return pool(x, jnp.asarray(mask.padding).at[:, 0].set(1), "mean")  # a row of padding has one too
         if self.two_directions:

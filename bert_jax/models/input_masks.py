@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 
 from bert_jax.config import ModelConfig
 from bert_jax.errors import UserError
@@ -34,4 +35,15 @@ def input_mask(
     if architecture.attention_bias is not None:
         bias = architecture.attention_bias(length)
         mask = dataclasses.replace(mask, bias=bias if mask.bias is None else mask.bias + bias)
-    return dataclasses.replace(mask, global_tokens=config.global_tokens) if config.global_tokens else mask
+    if config.global_tokens:
+        mask = dataclasses.replace(mask, global_positions=_global_positions(config.global_tokens, length, texts))
+    return mask
+
+
+def _global_positions(number: int, length: int, texts: PackedTexts | None) -> jax.Array:
+    """Return int32 [B or 1, G]: the first positions of each text, and `length` in place of those that it lacks."""
+    place = jnp.arange(number, dtype=jnp.int32)[None]
+    if texts is None:
+        return place
+    positions = jnp.where(place[None] < texts.lengths()[:, :, None], texts.starts[:, :, None] + place[None], length)
+    return positions.reshape(len(positions), -1)

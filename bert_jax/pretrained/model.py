@@ -77,8 +77,7 @@ class PretrainedModel(LoadedNetwork):
         chosen = layer_indices(layers, self.config.num_layers)
         features = read_texts(self, texts, max_length, truncate)
         collector = Collector(features, self.config, chosen, attentions)
-        packed = self.config.keeps_texts_apart and not attentions
-        for numbers, batch in in_batches(features, batch_size, progress, packed):
+        for numbers, batch in in_batches(features, batch_size, progress, packed=not attentions):
             output = self._runner.encode(batch, layers=chosen, attentions=attentions, pooling=pooling)
             collector.add(numbers, batch, output)
         return collector.encoding(self.need_tokenizer().tokens, attentions)
@@ -181,7 +180,7 @@ class PretrainedModel(LoadedNetwork):
         form = vector_form(self, layers, pooling, weights, postprocess, normalize)
         texts = lowered(texts) if self.embedding.lowercase else texts
         features = read_texts(self, texts, self.embedding.max_length if max_length is None else max_length, truncate)
-        found = in_batches(features, batch_size, progress, packed=self.config.keeps_texts_apart)
+        found = in_batches(features, batch_size, progress, packed=True)
         return form.vectors(self._runner, found, len(features))
 
     @overload

@@ -46,12 +46,7 @@ class Runner:
         self.hidden_words: Compiled = Compiled(BertForPreTraining.hidden_logits, network, parameters, mesh)
         self.gated_losses: Compiled = Compiled(_gated_losses, network, parameters, mesh)
         self.next_sentence_head: Compiled = Compiled(BertForPreTraining.next_sentence_logits, network, parameters, mesh)
-        self.packs_scores: bool = (
-            head is not None
-            and head.kind != "choice"
-            and reads_pooler(network.config, head)
-            and network.config.keeps_texts_apart
-        )
+        self.packs_scores: bool = head is not None and head.kind != "choice" and reads_pooler(network.config, head)
         """Whether `task_scores` takes rows of several texts."""
         if head is not None:
             task = BertForTask(network.config, head, network.compute)

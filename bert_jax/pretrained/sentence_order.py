@@ -14,8 +14,7 @@ def next_sentence(model: Any, first: Any, second: Any, batch_size: int) -> float
     single = isinstance(first, str) and isinstance(second, str)
     pairs = _text_pairs([first], [second]) if single else _text_pairs(first, second)
     found = [0.0] * len(pairs)
-    packed = model.config.keeps_texts_apart
-    for numbers, batch in in_batches(read_texts(model, pairs), batch_size, None, packed):
+    for numbers, batch in in_batches(read_texts(model, pairs), batch_size, None, packed=True):
         shares = softmax(model.next_sentence_logits(batch))[:, 0]
         for number, share in zip(numbers, shares, strict=False):
             found[number] = float(share)

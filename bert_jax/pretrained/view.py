@@ -19,7 +19,7 @@ from bert_jax.config import ComputeConfig, EmbeddingConfig, ModelConfig
 from bert_jax.files import near_path
 from bert_jax.formats.stored import describe_embedding
 from bert_jax.models.architecture import bert_architecture
-from bert_jax.models.kernels.contract import AttentionMask
+from bert_jax.models.input_masks import input_mask
 from bert_jax.models.protocol import structure
 from bert_jax.models.stack import one_block
 
@@ -39,13 +39,9 @@ class Layer:
     def __call__(self, x: jax.Array, attention_mask: jax.Array) -> jax.Array:
         """Return the layer's output for states [B, L, H]; attention_mask [B, L] is 1 for real tokens. No dropout."""
         x, architecture = jnp.asarray(x), bert_architecture(self.config, ComputeConfig())
-        stack, bias = architecture.stack, architecture.attention_bias
+        stack = architecture.stack
+        mask = input_mask(self.config, architecture, x.shape[1], jnp.asarray(attention_mask), None)
         block = nnx.merge(_block_structure(self.config, self.index == 0), self.params)
-        mask = AttentionMask(
-            padding=jnp.asarray(attention_mask),
-            bias=None if bias is None else bias(x.shape[1]),
-            global_tokens=self.config.global_tokens,
-        )
         settings = stack.settings(self.index)
         return block(x, mask, None, stack.attend, collect=False, **settings)[0]
 

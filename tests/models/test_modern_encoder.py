@@ -174,7 +174,7 @@ def test_a_text_in_a_packed_row_is_as_if_alone(positions):
 
 
 def test_global_tokens_see_and_are_seen_through_a_window():
-    mask = AttentionMask(padding=jnp.ones((1, 6)), window=1, global_tokens=2)
+    mask = AttentionMask(padding=jnp.ones((1, 6)), window=1, global_positions=jnp.array([[0, 1, 6]]))  # 6: none
     seen = np.asarray(mask.adder()[0, 0]) == 0
     expected = np.abs(np.arange(6)[:, None] - np.arange(6)[None]) <= 1
     expected[:2], expected[:, :2] = True, True
@@ -238,8 +238,18 @@ def test_the_widest_window_that_is_taken_is_the_first_that_restricts_something()
     check(run(local_window=62, max_position_embeddings=128))
 
 
-def test_global_tokens_and_packed_rows_exclude_each_other():
-    config = run(global_tokens=1)
-    check(config)
-    with pytest.raises(UserError, match="global_tokens=1 are at the start of a row.* data.packing=off"):
-        check(dataclasses.replace(config, data=dataclasses.replace(config.data, packing="on")))
+@pytest.mark.parametrize("tokens", [1, 6], ids=["one", "more than the first text has"])
+@pytest.mark.parametrize("kernel", ["auto", "xla"])
+def test_every_text_of_a_row_has_global_tokens(tokens, kernel):
+    """Of four texts in a row, the last as long as the window asks for blocks."""
+    config = dataclasses.replace(MODERN, max_position_embeddings=128, local_window=2, global_tokens=tokens)
+    model = BertForPreTraining(config, ComputeConfig(dtype="float32", attention=kernel), ())
+    params, (ids, types, mask) = perturbed(model), rows(128, (128, 128))
+    sizes = np.array([4, 9, 14, 101])
+    starts = np.cumsum(sizes) - sizes
+    texts = PackedTexts(np.repeat([[1, 2, 3, 4]], sizes, axis=1).repeat(2, 0), starts[None].repeat(2, 0))
+    encode = compiled(model.encode)
+    packed = encode(params, ids, types, mask, texts=texts).last_hidden_state
+    for start, end in zip(starts, starts + sizes, strict=True):
+        alone = encode(params, ids[:, start:end], types[:, start:end], mask[:, start:end]).last_hidden_state
+        np.testing.assert_allclose(packed[:, start:end], alone, atol=2e-5)

@@ -74,8 +74,6 @@ CASES = [(name, packed, True) for name in MODELS for packed in (False, True)] + 
 def test_states_and_gradients_are_those_of_the_whole_layer(name, packed, dropout):
     """Dropout included: what is dropped depends on the place of an element in the whole array."""
     model, batch = model_of(MODELS[name]), batch_of(packed)
-    if packed and not model.config.keeps_texts_apart:
-        pytest.skip("this model mixes the texts of a row")
     params = model.init(jax.random.key(0))
     key, positions, texts = jax.random.key(5) if dropout else None, batch["masked_positions"], PackedTexts.of(batch)
     weights = np.random.default_rng(4).normal(size=(BATCH, 4, HIDDEN)).astype(np.float32)

@@ -25,7 +25,8 @@ CASES = [  # length, window, global tokens, real positions of each row, whether 
     pytest.param(64, 16, 0, (64, 40), True, id="whole blocks, segments"),
     pytest.param(77, 17, 0, (77, 50), False, id="odd"),
     pytest.param(70, 5, 3, (70, 44), False, id="global tokens"),
-    pytest.param(70, 9, 1, (70, 52), True, id="a global token, segments"),
+    pytest.param(70, 9, 1, (70, 52), True, id="a global token of each text"),
+    pytest.param(90, 3, 2, (90, 61), True, id="two of each text"),
     pytest.param(20, 19, 2, (20, 20), False, id="a window over all"),
 ]
 
@@ -35,7 +36,11 @@ def setting(length, window, first, real, segmented) -> tuple[list[np.ndarray], A
     inputs = [random.standard_normal((len(real), length, HEADS, SIZE)).astype(np.float32) for _ in range(3)]
     padding = (np.arange(length)[None, :] < np.array(real)[:, None]).astype(np.int32)
     segments = np.tile(np.arange(length) // 21, (len(real), 1)).astype(np.int32) if segmented else None
-    mask = AttentionMask(padding=padding, segments=segments, window=window, global_tokens=first)
+    positions = None if not first else np.arange(first, dtype=np.int32)[None]
+    if first and segmented:  # each text has some, and a row one that is not there
+        starts = np.arange(0, length, 21)[:, None] + np.arange(first)
+        positions = np.append(starts, length).astype(np.int32)[None]
+    mask = AttentionMask(padding=padding, segments=segments, window=window, global_positions=positions)
     return inputs, mask, padding.astype(bool)
 
 

@@ -83,16 +83,19 @@ def test_layers_pick_and_keep_their_order(model, in_shared_rows):
 
 
 @pytest.mark.parametrize(
-    ("form", "shared"),
+    "form",
     [
-        ({"positions": "alibi", "direction": "left_to_right"}, True),
-        ({"positions": "rope", "norm_position": "pre", "local_window": 3, "global_every": 2}, True),
-        ({"positions": "xlnet"}, True),
-        ({"local_window": 3, "global_tokens": 1}, False),
-        ({"layer": "lstm"}, False),
+        {"positions": "alibi", "direction": "left_to_right"},
+        {"positions": "rope", "norm_position": "pre", "local_window": 3, "global_every": 2},
+        {"positions": "xlnet"},
+        {"local_window": 3, "global_tokens": 1},
+        {"local_window": 1, "global_tokens": 3, "global_every": 5},
+        {"layer": "lstm"},
+        {"layer": "lstm", "direction": "left_to_right"},
+        {"layer": "none", "num_layers": 0},
     ],
 )
-def test_texts_share_rows_where_each_is_computed_as_if_alone(form, shared):
+def test_texts_share_rows_and_each_is_computed_as_if_alone(form):
     model = loaded(stored_model(config=dataclasses.replace(SMALL, **form)))
     together, rows = model.encode(TEXTS, layers="all"), []
     encode = model._runner.encode
@@ -106,7 +109,7 @@ def test_texts_share_rows_where_each_is_computed_as_if_alone(form, shared):
             np.testing.assert_allclose(found[number, :size], wanted[0], atol=5e-6)
         np.testing.assert_allclose(together.pooled[number], alone.pooled[0], atol=5e-6)
     model.encode(TEXTS)
-    assert rows == [False] * len(TEXTS) + [shared]
+    assert rows == [False] * len(TEXTS) + [True]
 
 
 def test_a_text_has_one_encoding_whatever_stands_beside_it(model):

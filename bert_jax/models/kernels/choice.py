@@ -69,7 +69,7 @@ def automatic(
     """See `AttentionKernel`; computed block by block in a window far shorter than the row, else by what is `_best`."""
     if not collect and _by_blocks(_platform(), mask, query.shape[1]):
         return windowed.attention(query, key, value, mask, dropout_key, rate), None
-    fused = _best(_platform(), query.shape[1]) == "pallas" and not mask.global_tokens
+    fused = _best(_platform(), query.shape[1]) == "pallas" and mask.global_positions is None
     attend = _pallas().attention if fused else in_jax
     return attend(query, key, value, mask, dropout_key, rate, collect)
 
@@ -108,7 +108,7 @@ def check_attention(compute: ComputeConfig, platform: str) -> None:
 
 def attention_path(compute: ComputeConfig, platform: str, shape: Shape) -> str:
     """Return how the attention of a training step is computed, and if not as the options say, why; for people."""
-    mask = AttentionMask(padding=jnp.ones((1, shape.length)), window=shape.window, global_tokens=shape.global_tokens)
+    mask = AttentionMask(padding=jnp.ones((1, shape.length)), window=shape.window)
     if compute.attention == "auto" and _by_blocks(platform, mask, shape.length) and not shape.disentangled:
         return "windowed"
     name = _best(platform, shape.length) if compute.attention == "auto" else compute.attention

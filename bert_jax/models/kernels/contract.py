@@ -27,8 +27,8 @@ class AttentionMask:
     """
     bias: jax.Array | None = None
     """[B or 1, A or 1, L (query), L (key)]: added to the scores after their scaling (relative positions)."""
-    global_tokens: int = dataclasses.field(default=0, metadata={"static": True})
-    """Number of positions at the start of the row that a window restricts neither as queries nor as keys."""
+    global_positions: jax.Array | None = None
+    """int32 [B or 1, G]: the positions that a window restricts neither as queries nor as keys; beyond the row: none."""
     queries: jax.Array | None = None
     """int32 [B, M]: the positions of M queries, for `kernels.xla.attention` alone. None: every position is a query."""
 
@@ -42,13 +42,20 @@ class AttentionMask:
             key = jnp.arange(self.padding.shape[1])[None, None, :]
             query = self._of_queries(key[:, 0])[:, :, None]
             near = jnp.abs(query - key) <= self.window
-            if self.global_tokens:
-                near = near | (query < self.global_tokens) | (key < self.global_tokens)
+            if self.global_positions is not None:
+                free = self.is_global()
+                near = near | self._of_queries(free)[:, :, None] | free[:, None, :]
             adder = jnp.where(near[:, None], adder, MASKED_SCORE)
         if self.bias is None:
             return adder
         bias = self._of_queries(jnp.swapaxes(self.bias.astype(jnp.float32), 1, 2))
         return adder + jnp.swapaxes(bias, 1, 2)
+
+    def is_global(self) -> jax.Array:
+        """Return bool [B or 1, L]: whether a window does not restrict the position."""
+        assert self.global_positions is not None, "asked for where there are some"
+        every = jnp.arange(self.padding.shape[1])[None, None, :]
+        return jnp.any(self.global_positions[:, :, None] == every, axis=1)
 
     def _of_queries(self, values: jax.Array) -> jax.Array:
         """Return values [B or 1, L, …] at the positions of the queries."""

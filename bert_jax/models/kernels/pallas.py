@@ -67,7 +67,12 @@ def attention(
     split = P(rows or None, None, HEADS_AXIS if HEADS_AXIS in axes else None)
     parts = math.prod(axes[axis] for axis in rows), axes.get(HEADS_AXIS, 1)
     whole = not (batch % parts[0] or heads % parts[1])
-    if collect or mask.global_tokens or not whole or obstacle(batch // parts[0], length, heads // parts[1], size):
+    if (
+        collect
+        or mask.global_positions is not None
+        or not whole
+        or obstacle(batch // parts[0], length, heads // parts[1], size)
+    ):
         return xla.attention(query, key, value, mask, dropout_key, rate, collect)
     threshold = 0 if dropout_key is None else counter_bits.drop_threshold(rate)
     arrays, specs = _arrays(query, key, value, mask, dropout_key if threshold else None, split)

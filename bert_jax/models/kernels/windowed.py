@@ -47,11 +47,13 @@ def attention(
     It equals that of `kernels.xla` where a position sees at least itself. Padding that sees nothing but padding has an
     output of no meaning, here as there, but another one.
     """
-    length, first = query.shape[1], mask.global_tokens
+    batch, length = query.shape[:2]
     keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
     context = _of_blocks(query, key, value, mask, keys[0], rate)[:, :length]
-    if first:
-        context = jnp.concatenate([_of_global_tokens(query, key, value, mask, keys[1], rate), context[:, first:]], 1)
+    if mask.global_positions is not None:
+        context = context.at[jnp.arange(batch)[:, None], mask.global_positions].set(
+            _of_global_tokens(query, key, value, mask, keys[1], rate), mode="drop"
+        )
     return checkpoint_name(context, "attention_output")
 
 
@@ -61,17 +63,18 @@ def _of_blocks(
     """Return the output of every position within its window, and of the global tokens as keys; padded to blocks."""
     batch, length, heads, size = query.shape
     assert isinstance(mask.window, int), "obstacle() comes first"
-    block, first = block_size(mask.window), mask.global_tokens
+    block, number = block_size(mask.window), 0
     queries, keys, values = _blocks(query, block), _neighbours(key, block), _neighbours(value, block)
     scores = jnp.einsum("bnqad,bnkad->bnaqk", queries, keys, preferred_element_type=jnp.float32) * size**-0.5
     scores = scores + _adder(mask, length, block)[:, :, None]
-    if first:
-        to_first = jnp.einsum("bnqad,bkad->bnaqk", queries, key[:, :first], preferred_element_type=jnp.float32)
-        scores = jnp.concatenate([to_first * size**-0.5 + _adder_to_first(mask, block)[:, :, None], scores], axis=-1)
+    if mask.global_positions is not None:
+        number, chosen = mask.global_positions.shape[1], _global(key, mask)
+        to_global = jnp.einsum("bnqad,bkad->bnaqk", queries, chosen, preferred_element_type=jnp.float32)
+        scores = jnp.concatenate([to_global * size**-0.5 + _adder_to_global(mask, block)[:, :, None], scores], axis=-1)
     weights = dropout(jax.nn.softmax(scores, axis=-1), rate, dropout_key).astype(value.dtype)
-    context = jnp.einsum("bnaqk,bnkad->bnqad", weights[..., first:], values)
-    if first:
-        context = context + jnp.einsum("bnaqk,bkad->bnqad", weights[..., :first], value[:, :first])
+    context = jnp.einsum("bnaqk,bnkad->bnqad", weights[..., number:], values)
+    if mask.global_positions is not None:
+        context = context + jnp.einsum("bnaqk,bkad->bnqad", weights[..., :number], _global(value, mask))
     return context.reshape(batch, -1, heads, size)
 
 
@@ -79,11 +82,10 @@ def _of_global_tokens(
     query: jax.Array, key: jax.Array, value: jax.Array, mask: AttentionMask, dropout_key: jax.Array | None, rate: float
 ) -> jax.Array:
     """Return the output of the global tokens, which see the whole row: [B, G, A, D]."""
-    first = mask.global_tokens
-    scores = jnp.einsum("bqad,bkad->baqk", query[:, :first], key, preferred_element_type=jnp.float32)
+    scores = jnp.einsum("bqad,bkad->baqk", _global(query, mask), key, preferred_element_type=jnp.float32)
     seen = (mask.padding > 0)[:, None, :]
     if mask.segments is not None:
-        seen = seen & (mask.segments[:, :first, None] == mask.segments[:, None, :])
+        seen = seen & (_global(mask.segments, mask)[:, :, None] == mask.segments[:, None, :])
     adder = jnp.where(seen, 0.0, MASKED_SCORE)[:, None]
     weights = dropout(jax.nn.softmax(scores * query.shape[-1] ** -0.5 + adder, axis=-1), rate, dropout_key)
     return jnp.einsum("baqk,bkad->bqad", weights.astype(value.dtype), value)
@@ -99,17 +101,27 @@ def _adder(mask: AttentionMask, length: int, block: int) -> jax.Array:
         own, near = _blocks(mask.segments, block), _neighbours(mask.segments, block)
         seen = seen & (own[:, :, :, None] == near[:, :, None, :])
     position = block * (jnp.arange(count)[:, None] - 1) + jnp.arange(3 * block)[None, :]
-    there = (position >= mask.global_tokens) & (position < length)
-    return jnp.where(there[None, :, None], jnp.where(seen, 0.0, MASKED_SCORE), NEVER)
+    there = ((position >= 0) & (position < length))[None]
+    if mask.global_positions is not None:
+        there = there & ~_neighbours(mask.is_global(), block)
+    return jnp.where(there[:, :, None], jnp.where(seen, 0.0, MASKED_SCORE), NEVER)
 
 
-def _adder_to_first(mask: AttentionMask, block: int) -> jax.Array:
+def _adder_to_global(mask: AttentionMask, block: int) -> jax.Array:
     """Return what is added to the scores of the global tokens as keys: [B, n or 1, block or 1, G]."""
-    first = mask.global_tokens
-    seen = (mask.padding[:, :first] > 0)[:, None, None]
+    assert mask.global_positions is not None, "asked for where there are some"
+    there = (mask.global_positions < mask.padding.shape[1])[:, None, None]
+    seen = (_global(mask.padding, mask) > 0)[:, None, None]
     if mask.segments is not None:
-        seen = seen & (_blocks(mask.segments, block)[..., None] == mask.segments[:, None, None, :first])
-    return jnp.where(seen, 0.0, MASKED_SCORE)
+        seen = seen & (_blocks(mask.segments, block)[..., None] == _global(mask.segments, mask)[:, None, None])
+    return jnp.where(there, jnp.where(seen, 0.0, MASKED_SCORE), NEVER)
+
+
+def _global(x: jax.Array, mask: AttentionMask) -> jax.Array:
+    """Return x [B, L, …] at the global tokens, [B, G, …]; in place of one that is not there, the last of the row."""
+    assert mask.global_positions is not None, "asked for where there are some"
+    positions = jnp.minimum(mask.global_positions, x.shape[1] - 1)
+    return jnp.asarray(x)[jnp.arange(len(x))[:, None], positions]
 
 
 def _blocks(x: jax.Array, block: int) -> jax.Array:
