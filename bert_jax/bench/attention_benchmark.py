@@ -66,6 +66,7 @@ def work(options: AttentionBenchConfig, length: int) -> dict[str, Any]:
         "dropout": options.dropout,
         "padding": options.padding,
         "window": options.window or None,
+        "global_tokens": options.global_tokens,
     }
 
 
@@ -91,6 +92,7 @@ def figures(
                 "cpu_seconds": cpu,
                 "tokens_per_second": rows(options, length) * length / wall.median,
                 "flops_per_second": operations / wall.median,
+                "temporary_bytes": one.facts.get("temporary_bytes"),
                 "ratio": ratio(turns[0], taken),
                 "facts": one.facts,
                 "turns": taken,
@@ -101,7 +103,7 @@ def figures(
 
 def report(options: AttentionBenchConfig, found: list[dict[str, Any]], values: dict[str, Any]) -> Report:
     """Return a row for each kernel and length."""
-    header = ("length", "kernel", "path", "ms", "CPU ms", "GFLOP/s", f"{options.kernels[0]} is faster by")
+    header = ("length", "kernel", "path", "ms", "CPU ms", "GFLOP/s", "MiB", f"{options.kernels[0]} is faster by")
     table = []
     for entry in found:
         scaled = [
@@ -111,12 +113,18 @@ def report(options: AttentionBenchConfig, found: list[dict[str, Any]], values: d
         compared = "" if entry["kernel"] == options.kernels[0] else shown(entry["ratio"].wall, ".2f")
         rate = f"{entry['flops_per_second'] / 1e9:,.1f}"
         times = (shown(spread, ",.2f") for spread in scaled)
-        table.append((str(entry["length"]), entry["kernel"], entry["path"], *times, rate, compared))
+        memory = "" if entry["temporary_bytes"] is None else f"{entry['temporary_bytes'] / 2**20:,.0f}"
+        table.append((str(entry["length"]), entry["kernel"], entry["path"], *times, rate, memory, compared))
     return Report(
         {**values, "contestants": found},
         f"Attention, forward and backward: {options.heads} heads of {HEAD_SIZE}, about {options.tokens:,} tokens, "
-        f"{options.dtype}, dropout {options.dropout}" + (f", window {options.window}" if options.window else ""),
+        f"{options.dtype}, dropout {options.dropout}"
+        + (f", window {options.window}" if options.window else "")
+        + (f", {options.global_tokens} global tokens" if options.global_tokens else ""),
         header,
         table,
-        [f"Medians of {options.rounds} rounds with quartiles. Operations: {PRODUCTS} products, of whole rows."],
+        [
+            f"Medians of {options.rounds} rounds with quartiles. Operations: {PRODUCTS} products, of whole rows. MiB: "
+            "what the compiled program of ours needs beside its inputs and gradients.",
+        ],
     )

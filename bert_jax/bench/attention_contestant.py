@@ -29,26 +29,38 @@ def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any
         raise Refusal(error) from None
     dtype, rate = jnp.dtype(job["dtype"]), job["dropout"]
     batch, length, heads, size = job["shape"]
-    window = job["window"]
-    shape = Shape(batch=batch, length=length, heads=heads, size=size, rate=rate, dtype=dtype, window=window)
+    window, first = job["window"], job["global_tokens"]
+    shape = Shape(
+        batch=batch,
+        length=length,
+        heads=heads,
+        size=size,
+        rate=rate,
+        dtype=dtype,
+        window=window,
+        global_tokens=first,
+    )
     kernel, random = attention_kernel(compute, attention_in_jax(compute)), np.random.default_rng(0)
     query, key, value = (jnp.asarray(random.standard_normal(job["shape"]), dtype) for _ in range(3))
     text = length - round(length * job["padding"])
     padding = jnp.broadcast_to((jnp.arange(length) < text).astype(jnp.int32), (batch, length))
-    mask = AttentionMask(padding=padding, window=window)
+    mask = AttentionMask(
+        padding=padding, window=window, global_positions=jnp.arange(first, dtype=jnp.int32)[None] if first else None
+    )
 
     def loss(inputs: Any, seed: int):
         query, key, value = inputs
         found, _ = kernel(query, key, value, mask, jax.random.key(seed) if rate else None, rate)
         return jnp.sum(found.astype(jnp.float32) ** 2)
 
-    step, done = jax.jit(jax.grad(loss)), 0
+    inputs, done = (query, key, value), 0
+    step = jax.jit(jax.grad(loss)).lower(inputs, np.uint32(0)).compile()
 
     def work(units: int) -> None:
         nonlocal done
         gradients = None
         for _ in range(units):
-            gradients = step((query, key, value), np.uint32(done))
+            gradients = step(inputs, np.uint32(done))
             done += 1
         jax.block_until_ready(gradients)
 
@@ -57,6 +69,7 @@ def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any
         "path": attention_path(compute, platform, shape),
         "device": str(hardware()),
         "peak_memory_bytes": peak_memory(),
+        "temporary_bytes": None if (needed := step.memory_analysis()) is None else needed.temp_size_in_bytes,
         "versions": versions(),
         "commit": commit(),
     }

@@ -185,6 +185,8 @@ class AttentionBenchConfig(TurnsConfig):
     """Share of each sequence that is padding."""
     window: int = 0
     """Number of tokens that each token sees to either side, as in a local layer. 0: all of them."""
+    global_tokens: int = 0
+    """With window, number of tokens at the start of each sequence that see all others and that all others see."""
 
 
 BENCHMARKS = {
@@ -208,6 +210,11 @@ def check_attention_bench(options: AttentionBenchConfig) -> None:
             raise UserError(f"{name}={','.join(map(str, values))} must be at least 1")
     if options.window < 0:
         raise UserError(f"window={options.window} must be a number of tokens, or 0 for all of them")
+    if options.global_tokens < 0 or (options.global_tokens and not options.window):
+        raise UserError(
+            f"global_tokens={options.global_tokens} must be a number of tokens that a window does not restrict; "
+            "give --window too, or leave global_tokens out"
+        )
     for name, share in (("dropout", options.dropout), ("padding", options.padding)):
         if not 0 <= share < 1:
             raise UserError(f"{name}={share} must be at least 0 and less than 1")

@@ -62,6 +62,7 @@ def test_attention_by_length(tmp_path, monkeypatch):
             "kernels=flash: there is no such kernel; choose from xla, auto, pallas, cudnn",
         ),
         (("attention", "--lengths=0"), "lengths=0 must be at least 1"),
+        (("attention", "--global_tokens=2"), "global_tokens=2 must be a number of tokens .*; give --window too"),
         (("attention", "--dropout=1"), "dropout=1.0 must be at least 0 and less than 1"),
         (("attention", "--kernels=cudnn"), "needs an NVIDIA GPU, but this runs on cpu"),
         (("load", "nowhere"), "nowhere"),
@@ -116,10 +117,11 @@ def test_transformers_tokenizes_too(small_store, tmp_path, peer):
 def test_torch_computes_attention_too(tmp_path, peer, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", UNOPTIMIZED)
     output = tmp_path / "attention.json"
-    words = ("--lengths=8,32", "--tokens=64", "--heads=2", "--window=4", f"--output={output}")
+    words = ("--lengths=8,32", "--tokens=64", "--heads=2", "--window=4", "--global_tokens=1", f"--output={output}")
     assert bench("attention", *QUICK, *words, "--peer=torch", f"--peer_python={peer}") == 0
     found = json.loads(output.read_text())["contestants"]
     assert [(one["kernel"], one["length"]) for one in found] == [("xla", 8), ("torch", 8), ("xla", 32), ("torch", 32)]
+    assert found[2]["temporary_bytes"] > 2 * 2 * 32 * 32 * 4 and found[3]["temporary_bytes"] is None  # two rows' scores
     first, peers = found[0]["turns"], found[1]["turns"]
     ratios = [theirs["wall"] / theirs["units"] / (ours["wall"] / ours["units"]) for ours, theirs in zip(first, peers)]
     assert found[1]["ratio"]["wall"]["median"] == pytest.approx(np.median(ratios))

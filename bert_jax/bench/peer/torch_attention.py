@@ -45,7 +45,9 @@ def mask(job: dict[str, Any]) -> Any:
     places = torch.arange(length)
     visible = (places < length - round(length * job["padding"]))[None]
     if job["window"] is not None:
-        visible = visible & ((places[:, None] - places[None]).abs() <= job["window"])
+        near = (places[:, None] - places[None]).abs() <= job["window"]
+        first = places < job["global_tokens"]
+        visible = visible & (near | first[:, None] | first[None])
     return visible[None, None]
 
 
