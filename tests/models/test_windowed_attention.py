@@ -17,6 +17,7 @@ from bert_jax.devices import sharding
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.kernels import choice, windowed, xla
 from bert_jax.models.kernels.contract import AttentionMask
+from bert_jax.models.packed_texts import PackedTexts
 from bert_jax.models.parameters import entries
 
 HEADS, SIZE = 2, 4
@@ -123,14 +124,18 @@ def test_a_model_with_local_layers_is_the_same_by_blocks(layers, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_model_with_local_layers_is_the_same_on_any_mesh():
-    config = dataclasses.replace(MODERN, hidden_size=32, num_heads=4, max_position_embeddings=128, num_layers=4)
+@pytest.mark.parametrize("tokens", [0, 2], ids=["single texts", "global tokens of two texts"])
+def test_a_model_with_local_layers_is_the_same_on_any_mesh(tokens):
+    sizes = {"hidden_size": 32, "num_heads": 4, "max_position_embeddings": 128, "num_layers": 4}
+    config = dataclasses.replace(MODERN, **sizes, global_tokens=tokens)
     model = BertForPreTraining(config, ComputeConfig(dtype="float32", layers="scan"), ())
     params, batch = perturbed(model), rows(101, (101, 60, 101, 33))
     real = jnp.asarray(batch[2])[:, :, None]
+    numbers = (batch[2] * (1 + (np.arange(101) >= 30)[None])).astype(np.int32)
+    texts = PackedTexts(numbers, np.array([[0, 30]] * 4, np.int32)) if tokens else None
 
     def loss(params, batch):
-        return jnp.sum(jnp.sin(model.encode(params, *batch).last_hidden_state) * real)
+        return jnp.sum(jnp.sin(model.encode(params, *batch, texts=texts).last_hidden_state) * real)
 
     expected, slopes = compiled(jax.value_and_grad(loss))(params, batch)
     for sizes in (MeshConfig(data=8), MeshConfig(data=2, fsdp=2, tensor=2), MeshConfig(data=1, fsdp=8)):

@@ -47,13 +47,13 @@ def attention(
     It equals that of `kernels.xla` where a position sees at least itself. Padding that sees nothing but padding has an
     output of no meaning, here as there, but another one.
     """
-    batch, length = query.shape[:2]
+    length = query.shape[1]
     keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
     context = _of_blocks(query, key, value, mask, keys[0], rate)[:, :length]
     if mask.global_positions is not None:
-        context = context.at[jnp.arange(batch)[:, None], mask.global_positions].set(
-            _of_global_tokens(query, key, value, mask, keys[1], rate), mode="drop"
-        )
+        of_global = _of_global_tokens(query, key, value, mask, keys[1], rate)
+        put = lambda row, places, found: row.at[places].set(found, mode="drop")
+        context = jax.vmap(put)(context, _positions(mask, len(context)), of_global)
     return checkpoint_name(context, "attention_output")
 
 
@@ -119,9 +119,14 @@ def _adder_to_global(mask: AttentionMask, block: int) -> jax.Array:
 
 def _global(x: jax.Array, mask: AttentionMask) -> jax.Array:
     """Return x [B, L, …] at the global tokens, [B, G, …]; in place of one that is not there, the last of the row."""
+    positions = jnp.minimum(_positions(mask, len(x)), x.shape[1] - 1)
+    return jax.vmap(lambda row, places: row[places])(jnp.asarray(x), positions)
+
+
+def _positions(mask: AttentionMask, batch: int) -> jax.Array:
+    """Return the positions of the global tokens, [B, G], of each row its own, so that a mesh can split them."""
     assert mask.global_positions is not None, "asked for where there are some"
-    positions = jnp.minimum(mask.global_positions, x.shape[1] - 1)
-    return jnp.asarray(x)[jnp.arange(len(x))[:, None], positions]
+    return jnp.broadcast_to(mask.global_positions, (batch, mask.global_positions.shape[1]))
 
 
 def _blocks(x: jax.Array, block: int) -> jax.Array:
