@@ -7,6 +7,7 @@ an empty compilation cache, `--cache=warm` one that an earlier start has filled,
 of the start with the fewest CPU seconds. A part that runs beside others counts where the main thread is.
 """
 
+import argparse
 import json
 import os
 import pathlib
@@ -53,22 +54,18 @@ pretrain(sys.argv[1:])
 
 
 def main() -> None:
-    own = {"cache": "warm", "repeats": "3"}
-    words = []
-    for word in sys.argv[1:]:
-        name, _, value = word.removeprefix("--").partition("=")
-        if name in own and word.startswith("--"):
-            own[name] = value
-        else:
-            words.append(word)
-    if not words or own["cache"] not in ("off", "cold", "warm"):
-        sys.exit(__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--cache", default="warm", choices=["off", "cold", "warm"])
+    parser.add_argument("--repeats", type=int, default=3)
+    own, words = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as folder:
-        if own["cache"] == "warm":
-            _start(words, pathlib.Path(folder), "shared", own["cache"])
+        if own.cache == "warm":
+            _start(words, pathlib.Path(folder), "shared", own.cache)
         starts = [
-            _start(words, pathlib.Path(folder), "shared" if own["cache"] == "warm" else str(number), own["cache"])
-            for number in range(int(own["repeats"]))
+            _start(words, pathlib.Path(folder), "shared" if own.cache == "warm" else str(number), own.cache)
+            for number in range(own.repeats)
         ]
     _show(min(starts, key=lambda marks: marks[-1][1]), [marks[-1][1] for marks in starts])
 

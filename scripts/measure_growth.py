@@ -8,6 +8,7 @@ that of gradients and activations. Operations are the closed form of products, w
 options of the first phase count.
 """
 
+import argparse
 import json
 import os
 import subprocess
@@ -33,22 +34,27 @@ HEADER = "MiB temporary | closed form | ratio | GFLOP per step | CPU s | GFLOP/C
 
 
 def main() -> None:
-    own, words = {"over": "", "steps": "3", "value": ""}, []
-    for word in sys.argv[1:]:
-        name, _, value = word.removeprefix("--").partition("=")
-        if name in own and word.startswith("--"):
-            own[name] = value
-        else:
-            words.append(word)
-    if own["value"]:
-        print(json.dumps(measured([*words, f"--{own['value']}"], int(own["steps"]))))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--over", required=True)
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--value", help=argparse.SUPPRESS)
+    own, words = parser.parse_known_args()
+    if own.value:
+        print(json.dumps(measured([*words, f"--{own.value}"], own.steps)))
         return
-    option, _, values = own["over"].partition("=")
-    if not values:
-        sys.exit(__doc__)
+    option, _, values = own.over.partition("=")
     print(f"| {option} | {HEADER} |\n|{'---|' * 7}")
     for value in values.split(","):
-        command = [sys.executable, __file__, *words, f"--steps={own['steps']}", f"--value={option}={value}"]
+        command = [
+            sys.executable,
+            __file__,
+            *words,
+            f"--over={own.over}",
+            f"--steps={own.steps}",
+            f"--value={option}={value}",
+        ]
         environment = os.environ | computing_variables(os.environ)
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         if done.returncode:

@@ -9,10 +9,10 @@ and placed on this machine's device. The pipeline has been filled before the fir
 the first phase count.
 """
 
+import argparse
 import contextlib
 import os
 import resource
-import sys
 import time
 
 import numpy as np
@@ -30,20 +30,19 @@ WARM_UP = 20  # steps before those that count
 
 def main() -> None:
     start_anew(os.environ)  # as `bert-jax pretrain` does
-    own, words = {"rates": "10000", "steps": "100"}, []
-    for word in sys.argv[1:]:
-        name, _, value = word.removeprefix("--").partition("=")
-        if name in own and word.startswith("--"):
-            own[name] = value
-        else:
-            words.append(word)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--rates", default="10000")
+    parser.add_argument("--steps", type=int, default=100)
+    own, words = parser.parse_known_args()
     config = configured(words, "measure_input_wait.py CONFIG", __doc__ or "")
     corpus, mesh = open_corpus(config), sharding.make_mesh(config.mesh)
-    phase, steps = resolve_phases(config)[0], int(own["steps"])
+    phase, steps = resolve_phases(config)[0], own.steps
     bound = max(corpus.store.vocab_size, phase.sequence_length + 1)
     print(f"length {phase.sequence_length}, batches of {phase.batch_size}, loader {config.data.loader}")
     print("| sequences per second | ms of a step | ms of waiting | share | CPU ms |\n|---|---|---|---|---|")
-    for rate in map(float, own["rates"].split(",")):
+    for rate in map(float, own.rates.split(",")):
         stream = batches(
             corpus.training[0],
             0,

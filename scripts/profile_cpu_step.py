@@ -9,6 +9,7 @@ The share is that of all operations. GFLOP/s are of the products in an operation
 reads and writes. On one core the time of an operation is the processor's.
 """
 
+import argparse
 import collections
 import dataclasses
 import json
@@ -37,33 +38,33 @@ def main() -> None:
     from bert_jax.devices.host_process import start_anew
 
     start_anew(os.environ)
-    own, words = {"peer": "", "phase": "0", "steps": "3", "most": "10"}, []
-    for word in sys.argv[1:]:
-        name, _, value = word.removeprefix("--").partition("=")
-        if name in own and word.startswith("--"):
-            own[name] = value
-        else:
-            words.append(word)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--phase", type=int, default=0)
+    parser.add_argument("--peer")
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--most", type=int, default=10)
+    own, words = parser.parse_known_args()
     from bert_jax.bench.step_batches import with_vocabulary, write_batches
     from bert_jax.bench.step_benchmark import peer_job
     from bert_jax.console.command_line import configured
 
     config = configured(words, "profile_cpu_step.py CONFIG", __doc__ or "")
-    config = with_vocabulary(dataclasses.replace(config, phases=(config.phases[int(own["phase"])],)))
-    steps, most = int(own["steps"]), int(own["most"])
+    config = with_vocabulary(dataclasses.replace(config, phases=(config.phases[own.phase],)))
     with tempfile.TemporaryDirectory() as directory:
         file = write_batches(config, 0.06, pathlib.Path(directory) / "batches.npz")
-        show("bert_jax", *ours(config, file.path, steps, directory), most)
-        if own["peer"]:
+        show("bert_jax", *ours(config, file.path, own.steps, directory), own.most)
+        if own.peer:
             dtype = "bfloat16" if config.compute.dtype == "bfloat16" else "float32"
             job = peer_job(config, {"platform": "cpu", "dtype": dtype})
-            job |= {"batches": file.path, "role": "tuned", "compile": True, "steps": steps}
-            command = [own["peer"], __file__, "--job", json.dumps(job)]
+            job |= {"batches": file.path, "role": "tuned", "compile": True, "steps": own.steps}
+            command = [own.peer, __file__, "--job", json.dumps(job)]
             environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
             answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment).stdout
             found = json.loads(answer.splitlines()[-1])
             operations = {name: Operation(*values) for name, values in found["operations"].items()}
-            show(f"torch, tuned ({found['form']})", found["seconds"], operations, most)
+            show(f"torch, tuned ({found['form']})", found["seconds"], operations, own.most)
 
 
 def ours(config, batches: str, steps: int, directory: str) -> tuple[float, dict[str, Operation]]:
@@ -190,7 +191,5 @@ def show(name: str, seconds: float, operations: dict[str, Operation], most: int)
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--job"]:
         print(json.dumps(torchs(json.loads(sys.argv[2]))))
-    elif len(sys.argv) < 2:
-        sys.exit(__doc__)
     else:
         main()
