@@ -17,6 +17,7 @@ from bert_jax.errors import need_extra
 
 _THREADS = 2  # the work is NumPy, partly under Python's lock, so more threads would only wait for each other
 _NUMBERS_AT_ONCE = 1 << 20  # entries of the batches that are made together: about 15 ms of work
+_MOST_AT_ONCE = 8  # batches, so that a first step of few rows does not wait until hundreds have been placed
 
 
 def batches(
@@ -55,7 +56,7 @@ def batches(
 
     if loader != "tf.data":
         size = len(rows) * sum(math.prod(shape) for shape, _ in examples.layout.values())
-        at_once = max(1, min(_NUMBERS_AT_ONCE // size, num_batches))
+        at_once = max(1, min(_NUMBERS_AT_ONCE // size, _MOST_AT_ONCE, num_batches))
 
         def make_some(number: int) -> Iterable[Any]:
             numbers = np.arange(number * at_once, min((number + 1) * at_once, num_batches))
