@@ -21,7 +21,6 @@ import tempfile
 import time
 
 PEER = pathlib.Path(__file__).resolve().parents[1] / "bert_jax" / "bench" / "peer"
-CONTAINERS = ("ThunkExecutor", "PjRt")  # events that contain operations
 
 
 @dataclasses.dataclass

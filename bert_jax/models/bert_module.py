@@ -144,6 +144,7 @@ class Bert(nnx.Module):
         layers, the mean of the text.
         """
         if self.encoder is None and texts is not None:
+            # A slot without a text has zeros; `pool_texts` would divide by zero there.
             sums = jnp.einsum("blt,blh->bth", texts.belongs().astype(x.dtype), x)
             return sums / jnp.maximum(texts.lengths(), 1)[..., None]
         if self.encoder is None:
