@@ -57,7 +57,9 @@ def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any
     facts = {
         "platform": platform,
         "dtype": "float32" if config.compute.dtype == "auto" and platform == "cpu" else config.compute.dtype,
-        "attention": attention_of(config.model, config.compute, mesh, phase.batch_size, phase.sequence_length),
+        "attention": attention_of(
+            config.model, config.compute, mesh, phase.batch_size, phase.sequence_length, phase.max_texts
+        ),
         "remat": learner.remat(phase),
         "packed": phase.packed,
         "first_loss": first_loss,

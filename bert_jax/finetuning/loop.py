@@ -16,6 +16,7 @@ from bert_jax.config.changes import FINETUNING
 from bert_jax.config.finetuning import RESULTS, FinetuneConfig
 from bert_jax.config.finetuning_checks import check_finetune
 from bert_jax.config.json_form import first_lines
+from bert_jax.data.sequences.shared_rows import most_sequences
 from bert_jax.devices import hardware, sharding
 from bert_jax.devices.hosts import check_alike, ending_together, from_first
 from bert_jax.devices.signals import StopSignals
@@ -247,10 +248,12 @@ def _announce(command: Command, note: str) -> None:
         if (uncut := split.features.uncut) and uncut.share:
             say(uncut.advise(name, command.stored.model.longest_sequence))
     rows = config.batch_size // config.micro_batches
-    path = attention_of(command.stored.model, config.compute, command.programs.mesh, rows, config.options.max_length)
+    length = config.options.max_length
+    texts = min(config.batch_size, most_sequences(length)) if config.packing else 1
+    path = attention_of(command.stored.model, config.compute, command.programs.mesh, rows, length, texts)
     layout = "shared by several sequences" if config.packing else "of one sequence each"
     remat = command.programs.model.compute.remat
-    say(f"attention by {path} (rows of up to {config.options.max_length} tokens, {layout}); remat: {remat}")
+    say(f"attention by {path} (rows of up to {length} tokens, {layout}); remat: {remat}")
     if note:
         say(note)
     layers, epochs = command.stored.model.num_layers, min(run.epochs for run in runs)

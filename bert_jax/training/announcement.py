@@ -78,7 +78,7 @@ def announce(learner: Learner, corpus: Corpus, origins: Table | None, step: int)
         else:
             say(f"phase {phase.index}: no packing; a sequence is one text or pair")
         if config.model.layer == "transformer":
-            path = attention_of(config.model, config.compute, mesh, rows, phase.sequence_length)
+            path = attention_of(config.model, config.compute, mesh, rows, phase.sequence_length, phase.max_texts)
             say(f"phase {phase.index}: attention by {path}")
     if mesh.size > 1:
         show(sharding.table(mesh, parameters))
@@ -104,8 +104,19 @@ def _epochs(training: Examples | Mixture, sequences: int) -> str:
     return ", ".join(f"{training.shares[name]:.2%} {name} ({epochs[name]:.3g} epochs)" for name in epochs)
 
 
-def attention_of(model: ModelConfig, compute: ComputeConfig, mesh: Mesh, rows: int, length: int) -> str:
-    """Return how attention is computed in training, for people: of `rows` of `length` tokens over all devices."""
+def attention_of(
+    model: ModelConfig, compute: ComputeConfig, mesh: Mesh, rows: int, length: int, max_texts: int = 1
+) -> str:
+    """Return how attention is computed in training, for people.
+
+    Args:
+      model: what is trained.
+      compute: how.
+      mesh: the devices.
+      rows: of a batch, over all devices.
+      length: tokens of a row.
+      max_texts: texts that a row has room for, each with global tokens of its own.
+    """
     shape = Shape(
         batch=rows // sharding.batch_parts(mesh),
         length=length,
@@ -114,7 +125,7 @@ def attention_of(model: ModelConfig, compute: ComputeConfig, mesh: Mesh, rows: i
         size=model.head_size,
         rate=model.attention_dropout,
         dtype=computation_dtype(compute),
-        global_tokens=model.global_tokens,
+        global_tokens=model.global_tokens * max_texts,
         disentangled=model.disentangled.terms != "none",
     )
     platform = mesh.devices.flat[0].platform

@@ -104,6 +104,11 @@ def test_it_is_chosen_for_windows_far_shorter_than_the_row():
     }
     assert paths.pop((8192, 64)) == "windowed" and set(paths.values()) == {"xla"}
     assert choice.attention_path(ComputeConfig(attention="xla"), "cpu", shape) == "xla"
+    # With G global tokens a position has 3 · 64 + 2 · G scores, which is half of a row of 512 where G = 32.
+    sizes = ((512, 32), (512, 33), (896, 128), (888, 128))
+    shapes = [dataclasses.replace(shape, length=length, global_tokens=number) for length, number in sizes]
+    found = [choice.attention_path(ComputeConfig(), "cpu", each) for each in shapes]
+    assert found == ["windowed", "xla", "windowed", "xla"]
     on_tpu = [dataclasses.replace(shape, length=length, dtype=jnp.dtype("bfloat16")) for length in (1024, 2048)]
     assert [choice.attention_path(ComputeConfig(), "tpu", each) for each in on_tpu] == ["pallas", "windowed"]
 
@@ -129,9 +134,9 @@ def test_a_model_with_local_layers_is_the_same_on_any_mesh(tokens):
     sizes = {"hidden_size": 32, "num_heads": 4, "max_position_embeddings": 128, "num_layers": 4}
     config = dataclasses.replace(MODERN, **sizes, global_tokens=tokens)
     model = BertForPreTraining(config, ComputeConfig(dtype="float32", layers="scan"), ())
-    params, batch = perturbed(model), rows(101, (101, 60, 101, 33))
+    params, batch = perturbed(model), rows(128, (128, 60, 128, 33))
     real = jnp.asarray(batch[2])[:, :, None]
-    numbers = (batch[2] * (1 + (np.arange(101) >= 30)[None])).astype(np.int32)
+    numbers = (batch[2] * (1 + (np.arange(128) >= 30)[None])).astype(np.int32)
     texts = PackedTexts(numbers, np.array([[0, 30]] * 4, np.int32)) if tokens else None
 
     def loss(params, batch):

@@ -37,7 +37,7 @@ class Shape:
     window: int | None = None
     """Positions that a layer sees to either side; None: all."""
     global_tokens: int = 0
-    """Tokens at the start of a row that no window restricts."""
+    """Tokens of a row that no window restricts: those at the start of each of its texts."""
     disentangled: bool = False
     """Whether scores have a bias that depends on queries and keys, which `xla` alone is given."""
 
@@ -108,7 +108,11 @@ def check_attention(compute: ComputeConfig, platform: str) -> None:
 
 def attention_path(compute: ComputeConfig, platform: str, shape: Shape) -> str:
     """Return how the attention of a training step is computed, and if not as the options say, why; for people."""
-    mask = AttentionMask(padding=jnp.ones((1, shape.length)), window=shape.window)
+    mask = AttentionMask(
+        padding=jnp.ones((1, shape.length)),
+        window=shape.window,
+        global_positions=jnp.zeros((1, shape.global_tokens), jnp.int32) if shape.global_tokens else None,
+    )
     if compute.attention == "auto" and _by_blocks(platform, mask, shape.length) and not shape.disentangled:
         return "windowed"
     name = _best(platform, shape.length) if compute.attention == "auto" else compute.attention
@@ -118,7 +122,7 @@ def attention_path(compute: ComputeConfig, platform: str, shape: Shape) -> str:
     elif compute.attention == "auto" and platform == "gpu" and not shape.disentangled:
         name, reason = "cudnn", _of_cudnn(shape) or "it has not been measured; --compute.attention=cudnn takes it"
     elif name == "pallas" and shape.global_tokens:
-        reason = f"it has no tokens that see the whole row (model.global_tokens={shape.global_tokens})"
+        reason = "it has no tokens that see the whole row (model.global_tokens)"
     elif name == "pallas" and shape.heads % shape.head_parts:
         reason = f"{shape.heads} heads are not a multiple of mesh.tensor={shape.head_parts}"
     elif name == "pallas":

@@ -12,9 +12,7 @@ from bert_jax.models.kernels.contract import MASKED_SCORE, AttentionMask
 from bert_jax.models.layers import dropout
 
 NARROWEST = 16  # positions of a block
-WORTH = (
-    2  # how many times the keys of a block a row must be, for the full matrix to be slower (docs/modern_encoders.md)
-)
+WORTH = 2  # how many times the scores of the blocks the full matrix must have, to be slower (docs/modern_encoders.md)
 NEVER = -1e30  # score of keys that are not there, and of those that are counted elsewhere
 
 
@@ -24,8 +22,11 @@ def obstacle(mask: AttentionMask, length: int) -> str | None:
         return "no window that is known when the program is compiled"
     if mask.bias is not None:
         return "scores have a bias, which is a full matrix"
-    if length < WORTH * 3 * block_size(mask.window):
-        return f"a row of {length} is short for a window of {mask.window} to either side"
+    global_tokens = 0 if mask.global_positions is None else mask.global_positions.shape[1]
+    # Each position has scores with three blocks and with the global tokens, which have scores with each position.
+    if length < WORTH * (3 * block_size(mask.window) + 2 * global_tokens):
+        others = f" and {global_tokens} global tokens" if global_tokens else ""
+        return f"a row of {length} is short for a window of {mask.window} to either side{others}"
     return None
 
 
