@@ -7,7 +7,7 @@ Combination = Literal[
     "last", "second_to_last", "sum_last_four", "concat_last_four", "weighted_last_four", "weighted_all"
 ]
 """How several layers become one vector per token (models/pooling.py)."""
-LayersRead = Literal["", "embeddings", Combination]
+LayersRead = Literal["", "embeddings", "weighted_with_embeddings", Combination]
 """Layers of a frozen encoder that a BiLSTM reads; "" for an encoder that is trained with its head."""
 HeadPooling = Literal["cls", "mean"]
 """What the head of a task reads of a text; see `HeadConfig.pooling`."""
@@ -35,7 +35,8 @@ class HeadConfig:
     only."""
     features: LayersRead = ""
     """Layers of the frozen encoder that a two-layer BiLSTM reads, whose parameters are in head/ too (models/bilstm.py;
-    paper section 5.3); for tagging only. Empty: the encoder is trained."""
+    paper section 5.3). Kinds with one answer per text read the maximum of its outputs over the tokens. Empty: the
+    encoder is trained."""
     lstm_size: int = 768
     """Width of the BiLSTM in each direction."""
     train_encoder: bool = False

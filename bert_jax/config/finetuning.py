@@ -78,12 +78,13 @@ class FinetuneConfig:
     """Whether the head has a linear-chain CRF on its scores; for ner only."""
     features: LayersRead = ""
     """Layers of the frozen encoder on which a two-layer BiLSTM is trained (paper section 5.3), with a learning rate
-    such as 1e-3; for ner only. By default the encoder itself is fine-tuned."""
+    such as 1e-3. weighted_with_embeddings: all layers and the embeddings, with learned weights (ELMo). By default the
+    encoder itself is fine-tuned."""
     lstm_size: int = 768
-    """Width of the BiLSTM in each direction if features is given; for ner only. The default is that of the paper."""
+    """Width of the BiLSTM in each direction if features is given. The default is that of the paper."""
     train_encoder: bool = False
     """Whether the encoder below that BiLSTM is trained with it rather than frozen, as in the row of the paper's table 5
-    that puts a BiLSTM on a left-to-right model; for ner only."""
+    that puts a BiLSTM on a left-to-right model."""
 
     seed: int = 0
     """Seed of the first run, for the head, the order of the examples and dropout."""

@@ -55,7 +55,7 @@ def bert_parameters(
 
 def reads_pooler(config: ModelConfig, head: HeadConfig) -> bool:
     """Return whether the head of a task reads BERT's pooler."""
-    return head.kind in POOLED and not config.task_transform
+    return head.kind in POOLED and not config.task_transform and not head.features
 
 
 def encoder_parameters(config: ModelConfig) -> ParameterTable:
@@ -215,6 +215,12 @@ def _head(config: ModelConfig, head: HeadConfig):
         yield Parameter("crf/end", (label,), used="uncounted")
 
 
+def mixed_layers(config: ModelConfig, head: HeadConfig) -> int:
+    """Return how many states of a token head.features adds up with weights that are learned; 0 if it has none."""
+    every = {"weighted_all": config.num_layers, "weighted_with_embeddings": config.num_layers + 1}
+    return {"weighted_last_four": 4, **every}.get(head.features, 0)
+
+
 def _bilstm(config: ModelConfig, head: HeadConfig, label: Axis):
     features = Axis("feature", config.hidden_size * (4 if head.features == "concat_last_four" else 1))
     state, both = Axis("lstm_state", head.lstm_size), Axis("feature", 2 * head.lstm_size)
@@ -222,11 +228,11 @@ def _bilstm(config: ModelConfig, head: HeadConfig, label: Axis):
     for layer, inputs in enumerate((features, both)):
         for direction in ("forward", "backward"):
             path = f"head/layer_{layer}/{direction}"
-            yield Parameter(f"{path}/kernel", (inputs, gates), used="per_prediction")
+            yield Parameter(f"{path}/kernel", (inputs, gates))
             yield Parameter(f"{path}/recurrent", (state, gates), used="uncounted")
             yield Parameter(f"{path}/bias", (gates,), decays=False)
     yield from linear("head", (both,), (label,), used="per_prediction")
-    if head.features.startswith("weighted"):
-        count = 4 if head.features == "weighted_last_four" else config.num_layers
-        yield Parameter("head/mix/weights", (Axis("mixed_layer", count),), used="uncounted")
+    if mixed_layers(config, head):
+        mixed = Axis("mixed_layer", mixed_layers(config, head))
+        yield Parameter("head/mix/weights", (mixed,), used="uncounted")
         yield Parameter("head/mix/scale", (), used="uncounted")

@@ -1,4 +1,4 @@
-"""BERT's hidden states as fixed features of a two-layer BiLSTM tagger (Devlin et al. 2018, section 5.3 and table 7).
+"""Hidden states as fixed features of a two-layer BiLSTM (Devlin et al. 2018, section 5.3 and table 7; ELMo).
 
 The encoder is not trained: no gradient passes into the hidden states, and they are computed without dropout. With
 head.train_encoder it is, which is the BiLSTM on a left-to-right model of the paper's table 5.
@@ -6,16 +6,17 @@ head.train_encoder it is, which is the BiLSTM on a left-to-right model of the pa
 
 import functools
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.config import HeadConfig, ModelConfig
-from bert_jax.config.encoder_heads import Combination
+from bert_jax.config.encoder_heads import LayersRead
+from bert_jax.models.bert_parameters import POOLED, mixed_layers
 from bert_jax.models.layers import affine, dropout, truncated_normal
-from bert_jax.models.pooling import combine, layers_read
+from bert_jax.models.pooling import combine, layers_read, pool
 
 
 def orthogonal(key: jax.Array, size: int) -> jax.Array:
@@ -114,10 +115,11 @@ class LayerMix(nnx.Module):
         return self.scale[...] * jax.nn.softmax(self.weights[...])
 
 
-class BiLstmTagger(nnx.Module):
-    """Two BiLSTMs of width S = head.lstm_size on hidden states, and an affine map to C labels.
+class BiLstmHead(nnx.Module):
+    """Two BiLSTMs of width S = head.lstm_size on hidden states, and an affine map to C outputs.
 
-    kernel [2·S, C], bias [C].
+    kernel [2·S, C], bias [C]. Where a text has one answer, the map reads the maximum over its tokens, as the sentence
+    encoders of GLUE's baselines do (Wang et al. 2018, section 4).
 
     Raises:
       UserError: the features need more layers than the encoder has.
@@ -130,21 +132,21 @@ class BiLstmTagger(nnx.Module):
             truncated_normal(keys[0], (2 * size, head.outputs), config.initializer_range)
         )
         self.bias: nnx.Param[jax.Array] = nnx.Param(jnp.zeros(head.outputs))
-        self.features: Combination | Literal["", "embeddings"] = head.features
+        self.features: LayersRead = head.features
+        self.pooled: bool = head.kind in POOLED
         self.rate: float = head.dropout
         self.train_encoder: bool = head.train_encoder
         self.layer_0: BiLstm = BiLstm(inputs, size, keys[1], keys[2])
         self.layer_1: BiLstm = BiLstm(2 * size, size, keys[3], keys[4])
-        weighted = head.features.startswith("weighted")
-        count = 4 if head.features == "weighted_last_four" else config.num_layers
-        if head.features != "embeddings":
-            layers_read(head.features, config.num_layers, range(count) if weighted else None)
-        self.mix: LayerMix | None = LayerMix(count) if weighted else None
+        count = mixed_layers(config, head)
+        if head.features not in ("embeddings", "weighted_with_embeddings"):
+            layers_read(head.features, config.num_layers, range(count) if count else None)
+        self.mix: LayerMix | None = LayerMix(count) if count else None
 
     def __call__(
         self, hidden_states: Sequence[jax.Array], mask: jax.Array, dropout_key: jax.Array | None = None
     ) -> jax.Array:
-        """Return scores [B, L, C] float32.
+        """Return scores float32: [B, L, C] of every token, or [B, C] of texts with one answer.
 
         Args:
           hidden_states: (N + 1) × [B, L, H], embeddings first.
@@ -154,7 +156,10 @@ class BiLstmTagger(nnx.Module):
         keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
         x = dropout(self.inputs(hidden_states), self.rate, keys[0])
         x = dropout(self.layer_0(x, mask), self.rate, keys[1])
-        x = dropout(self.layer_1(x, mask), self.rate, keys[2])
+        x = self.layer_1(x, mask)
+        if self.pooled:
+            x = pool(x, jnp.asarray(mask).at[:, 0].set(1), "max")  # a row of padding has a maximum too
+        x = dropout(x, self.rate, keys[2])
         return affine(x, self.kernel[...], self.bias[...])
 
     def inputs(self, hidden_states: Sequence[jax.Array]) -> jax.Array:
@@ -163,4 +168,7 @@ class BiLstmTagger(nnx.Module):
         states = [read(state).astype(jnp.float32) for state in hidden_states]
         if self.features in ("", "embeddings"):
             return states[0]
+        if self.features == "weighted_with_embeddings":
+            assert self.mix is not None, "it has weights"
+            return jnp.tensordot(self.mix(), jnp.stack(states), 1)
         return combine(states, self.features, None if self.mix is None else self.mix())

@@ -13,7 +13,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.architecture import Architecture, bert_architecture
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import POOLED, reads_pooler, task_parameters
-from bert_jax.models.bilstm import BiLstmTagger
+from bert_jax.models.bilstm import BiLstmHead
 from bert_jax.models.costs import training_flops
 from bert_jax.models.crf import ConditionalRandomField
 from bert_jax.models.heads import TaskHead, TransformedTaskHead
@@ -22,7 +22,7 @@ from bert_jax.models.packed_texts import PackedTexts
 from bert_jax.models.parameters import ParameterTable
 from bert_jax.models.protocol import EncoderOutput, Params, arrays, structure
 
-Head = TaskHead | TransformedTaskHead | BiLstmTagger
+Head = TaskHead | TransformedTaskHead | BiLstmHead
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,8 +46,6 @@ class BertForTask:
             raise UserError(f"a {self.head.kind} head needs the names of its labels, and head.labels is empty")
         if self.head.crf and self.head.kind != "tagging":
             raise UserError(f"head.crf=True belongs to tagging, not to {self.head.kind}")
-        if self.head.features and self.head.kind != "tagging":
-            raise UserError(f"head.features={self.head.features!r} belongs to tagging, not to {self.head.kind}")
         if self.head.pooling == "mean" and not self.config.task_transform:
             raise UserError("head.pooling=mean belongs to models with task_transform; BERT's head reads its pooler")
 
@@ -106,15 +104,19 @@ class BertForTask:
             batch[name].reshape(-1, shape[-1]) for name in ("input_ids", "token_type_ids", "attention_mask")
         )
         head = nnx.merge(self._head_structure, params["head"])
-        if isinstance(head, BiLstmTagger):
+        if isinstance(head, BiLstmHead):
             output = self.encode(params, ids, types, mask, keys[0] if self.head.train_encoder else None, collect=True)
-            return head(output.hidden_states or (), mask, keys[1])
+            scores = head(output.hidden_states or (), mask, keys[1])
+            return self._of_sequences(scores, shape)
         if self._reads_first:
             first = jnp.zeros((ids.shape[0], 0 if reads_pooler(self.config, self.head) else 1), jnp.int32)
             output = self.encoder.read(params, ids, types, mask, first, keys[0], PackedTexts.of(batch))
         else:
             output = self.encode(params, ids, types, mask, keys[0], texts=PackedTexts.of(batch))
-        scores = head(output, mask, keys[1])
+        return self._of_sequences(head(output, mask, keys[1]), shape)
+
+    def _of_sequences(self, scores: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        """Return the scores in the form of input_ids of this shape: without a column where there is only one."""
         if self.head.kind == "choice":
             return scores.reshape(shape[:-1])
         return scores[..., 0] if self.head.kind == "regression" else scores
@@ -122,7 +124,7 @@ class BertForTask:
     @property
     def _reads_first(self) -> bool:
         """Whether the head reads one state of each text, that of the pooler or the first."""
-        return self.head.kind in POOLED and self.head.pooling == "cls"
+        return self.head.kind in POOLED and self.head.pooling == "cls" and not self.head.features
 
     def crf(self, params: Params) -> ConditionalRandomField:
         """Return the CRF with its parameters, of a model whose head has one."""
@@ -132,7 +134,7 @@ class BertForTask:
         if self.config.task_transform and not self.head.features:
             activation = self.architecture(self.config, self.compute).activation
             return TransformedTaskHead(self.config, self.head, key, activation)
-        return (BiLstmTagger if self.head.features else TaskHead)(self.config, self.head, key)
+        return (BiLstmHead if self.head.features else TaskHead)(self.config, self.head, key)
 
     def _fresh_crf(self) -> ConditionalRandomField:
         return ConditionalRandomField(self.head.outputs)

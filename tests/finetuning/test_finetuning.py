@@ -240,6 +240,7 @@ def test_stabilisers(pretrained):
         ({"layer_decay": 0.0}, "layer_decay=0.0"),
         ({"crf": True}, "belongs to tagging"),
         ({"task": "ner", "features": "last", "reinitialize_layers": 2}, "features=last leaves untrained"),
+        ({"features": "last", "packing": True}, "the BiLSTM of features=last would read as one text"),
         ({"task": "ner", "train_encoder": True}, "give features=last too"),
         ({"task": "squad_v1", "packing": True}, "packing is for tasks on sentences and pairs"),
         ({"warmup_share": 1.5}, "warmup_share=1.5"),

@@ -259,3 +259,14 @@ def test_the_weighted_layers_of_elmo_are_features(small_store, tmp_path):
     assert np.ptp(after["head/mix/weights"]) > 0 and after["head/mix/weights"].shape == (2,)
     words = "The rose waters the garden".split()
     assert [word for word, _ in bert_jax.load(tmp_path / "task").predict([tuple(words)])[0]] == words
+
+    asked = [natural_inference(np.random.default_rng(seed), count) for seed, count in ((0, 240), (1, 30))]
+    train, dev = ([((premise, hypothesis), label) for premise, hypothesis, label in rows] for rows in asked)
+    options = {"features": "weighted_with_embeddings", "lstm_size": 8, "learning_rate": 2e-2, "epochs": 4}
+    classified = finetune("text", train=train, dev=dev, init_from=str(tmp_path / "elmo"), **FAST | options)
+    assert classified.results["metrics"]["accuracy"] > 0.8
+    for path, array in weights(classified.path).items():
+        if path.startswith(("embeddings", "encoder")):
+            np.testing.assert_array_equal(array, before[path], err_msg=path)
+    (answer,) = bert_jax.load(classified.path).predict([dev[0][0]])
+    assert answer.name in {"entailment", "neutral", "contradiction"}

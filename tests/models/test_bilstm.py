@@ -11,7 +11,7 @@ import pytest
 from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.finetuning.programs import fitting_head
-from bert_jax.models.bilstm import BiLstmTagger, orthogonal
+from bert_jax.models.bilstm import BiLstmHead, orthogonal
 from bert_jax.models.protocol import arrays
 from bert_jax.models.task import BertForTask
 
@@ -20,8 +20,8 @@ MASK = (np.arange(LENGTH)[None] < np.array([[6], [3], [1]])).astype(np.int32)
 CONFIG = ModelConfig(vocab_size=20, hidden_size=HIDDEN, num_layers=LAYERS, num_heads=2, max_position_embeddings=8)
 
 
-def head(features="last", **options):
-    return HeadConfig(kind="tagging", labels=("O", "B-X", "I-X"), features=features, lstm_size=SIZE, **options)
+def head(features="last", kind="tagging", **options):
+    return HeadConfig(kind=kind, labels=("O", "B-X", "I-X"), features=features, lstm_size=SIZE, **options)
 
 
 def states(seed=0):
@@ -58,11 +58,12 @@ def numpy_lstm(params, tokens):
     return np.array(outputs)
 
 
-def test_scores_equal_numpy():
-    tagger, hidden_states = head(), states()
+@pytest.mark.parametrize("kind", ["tagging", "classification"])
+def test_scores_equal_numpy(kind):
+    tagger, hidden_states = head(kind=kind), states()
     module = jax.tree.map(
         lambda x: x + 0.3 * np.random.default_rng(x.size).standard_normal(x.shape).astype(np.float32),
-        BiLstmTagger(CONFIG, tagger, jax.random.key(0)),
+        BiLstmHead(CONFIG, tagger, jax.random.key(0)),
     )
     params, scores = arrays(module), jax.jit(module)(hidden_states, MASK)
     for row in range(BATCH):
@@ -73,15 +74,18 @@ def test_scores_equal_numpy():
                 numpy_lstm(params[layer]["backward"], x[::-1])[::-1],
             )
             x = np.concatenate([ahead, behind], axis=-1)
-        expected = x @ np.asarray(params["kernel"]) + np.asarray(params["bias"])
-        np.testing.assert_allclose(scores[row, : len(x)], expected, rtol=1e-5, atol=1e-5)
+        read = x if kind == "tagging" else x.max(axis=0)
+        expected = read @ np.asarray(params["kernel"]) + np.asarray(params["bias"])
+        found = scores[row, : len(x)] if kind == "tagging" else scores[row]
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_features_are_those_of_table_7():
     s = states(1)
-    weights, scale = np.random.default_rng(2).standard_normal(LAYERS).astype(np.float32), np.float32(1.7)
-    share = np.exp(weights) / np.exp(weights).sum()
-    share_of_four = np.exp(weights[1:]) / np.exp(weights[1:]).sum()
+    weights, scale = np.random.default_rng(2).standard_normal(LAYERS + 1).astype(np.float32), np.float32(1.7)
+    share_of_all, share, share_of_four = (
+        np.exp(some) / np.exp(some).sum() for some in (weights, weights[1:], weights[2:])
+    )
     expected = {
         "embeddings": s[0],
         "last": s[-1],
@@ -90,10 +94,11 @@ def test_features_are_those_of_table_7():
         "concat_last_four": np.concatenate(s[-4:], axis=-1),
         "weighted_last_four": scale * sum(w * x for w, x in zip(share_of_four, s[-4:])),
         "weighted_all": scale * sum(w * x for w, x in zip(share, s[1:])),
+        "weighted_with_embeddings": scale * sum(w * x for w, x in zip(share_of_all, s)),
     }
     for name, value in expected.items():
         tagger = head(name)
-        module = BiLstmTagger(CONFIG, tagger, jax.random.key(0))
+        module = BiLstmHead(CONFIG, tagger, jax.random.key(0))
         assert module.layer_0.forward.kernel.shape == (value.shape[-1], 4 * SIZE)
         assert ("mix" in arrays(module)) == name.startswith("weighted")
         if module.mix is not None:
@@ -102,7 +107,7 @@ def test_features_are_those_of_table_7():
 
 
 def test_fresh_weights_are_the_mean_of_the_layers():
-    mixed = BiLstmTagger(CONFIG, head("weighted_all"), jax.random.key(0)).inputs(states())
+    mixed = BiLstmHead(CONFIG, head("weighted_all"), jax.random.key(0)).inputs(states())
     np.testing.assert_allclose(mixed, np.mean(states()[1:], axis=0), rtol=1e-5, atol=1e-6)
 
 
@@ -136,9 +141,38 @@ def test_features_that_cannot_be():
     shallow = ModelConfig(vocab_size=20, hidden_size=HIDDEN, num_layers=2, num_heads=2)
     for features in ("concat_last_four", "weighted_last_four"):
         with pytest.raises(UserError, match="needs 4 layers and the model has 2"):
-            BiLstmTagger(shallow, head(features), jax.random.key(0))
-    with pytest.raises(UserError, match="belongs to tagging, not to span"):
-        BertForTask(CONFIG, HeadConfig(kind="span", features="last"))
+            BiLstmHead(shallow, head(features), jax.random.key(0))
+
+
+@pytest.mark.parametrize(
+    "kind, shape, scores",
+    [
+        ("classification", (BATCH, LENGTH), (BATCH, 3)),
+        ("regression", (BATCH, LENGTH), (BATCH,)),
+        ("choice", (1, BATCH, LENGTH), (1, BATCH)),
+        ("span", (BATCH, LENGTH), (BATCH, LENGTH, 2)),
+    ],
+)
+@pytest.mark.parametrize("config", [CONFIG, dataclasses.replace(CONFIG, task_transform=True)], ids=["bert", "modern"])
+def test_every_head_reads_frozen_layers(config, kind, shape, scores):
+    """It has no pooler, and changes neither with the words behind the padding nor with the order of the rows."""
+    model = BertForTask(config, head("weighted_with_embeddings", kind=kind, dropout=0.0))
+    params, random = jax.jit(model.init)(jax.random.key(0)), np.random.default_rng(7)
+    assert "pooler" not in params and params["head"]["mix"]["weights"].shape == (LAYERS + 1,)
+    ids = random.integers(5, 20, (BATCH, LENGTH)).astype(np.int32)
+
+    def found(ids, mask=MASK):
+        batch = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+        return np.asarray(apply(params, {name: values.reshape(shape) for name, values in batch.items()}))
+
+    apply = jax.jit(model.apply)
+    first = found(ids)
+    assert first.shape == scores and first.dtype == np.float32
+    real = MASK > 0 if kind == "span" else np.ones(BATCH, bool)
+    by_row = lambda scores: scores.reshape(BATCH, *scores.shape[len(shape) - 1 :])
+    again, turned = found(np.where(MASK > 0, ids, 1)), by_row(found(ids[::-1], MASK[::-1]))[::-1]
+    for other in by_row(again), turned:
+        np.testing.assert_allclose(other[real], by_row(first)[real], atol=1e-6)
 
 
 def test_a_stored_head_is_kept_only_where_its_parameters_are_the_ones_wanted():

@@ -85,6 +85,12 @@ HEADS = {
         for features in FEATURES
         for crf in (False, True)
     },
+    **{
+        f"{kind} on frozen layers": HeadConfig(
+            kind=kind, labels=LABELS * (kind == "classification"), features="weighted_with_embeddings", lstm_size=5
+        )
+        for kind in ("classification", "regression", "span", "choice")
+    },
 }
 
 
