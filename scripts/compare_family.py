@@ -46,7 +46,9 @@ RECIPE = (
 )
 """With these, but 32 rows, a BERT of this size left its first plateau after 6 million tokens (docs/experiments.md)."""
 WARMUP, COOLDOWN = 0.05, 0.2  # shares of the steps in which the learning rate rises, and falls where it is constant
-TUNING = ("--batch_size=32", "--learning_rate=3e-4")
+TUNING = ("--learning_rate=3e-4",)
+OWN_TUNING = {"elmo_mini": ("--features=weighted_with_embeddings", "--lstm_size=128", "--learning_rate=1e-3")}
+"""Of those that are not fine-tuned: ELMo's layers are features of another network."""
 METRICS = {"sst2": "accuracy", "stsb": "spearman", "mrpc": "accuracy", "cola": "matthews"}
 EPOCHS = {"sst2": 1}  # 67,349 sentences; the others have 3,668 to 8,551, which are read three times
 
@@ -80,7 +82,8 @@ def main() -> None:
         for task in options.tasks:
             words = [str(ROOT / "scripts/run_glue.sh"), f"{output}/{each.name}", glue, f"{output}/tasks/{each.name}"]
             epochs = f"--epochs={EPOCHS.get(task, 3)}"
-            run([*words, f"--seeds={options.seeds}", epochs, *TUNING], {"TASKS": task})
+            tuning = OWN_TUNING.get(each.name, TUNING)
+            run([*words, f"--seeds={options.seeds}", epochs, "--batch_size=32", *tuning], {"TASKS": task})
         (rows / f"{each.name}.json").write_text(json.dumps(row(each, output, options.tasks), indent=2) + "\n")
     print(table([json.loads(file.read_text()) for file in sorted(rows.glob("*.json"))]))
 
