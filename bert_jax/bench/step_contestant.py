@@ -19,7 +19,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.kernels.choice import check_attention
 from bert_jax.objectives.objective_choice import default_objective
 from bert_jax.planning.advice import phase_advice
-from bert_jax.training.announcement import attention_of
+from bert_jax.training.attention_used import attention_of
 from bert_jax.training.learner import Learner
 from bert_jax.training.state import TrainState, create_state
 

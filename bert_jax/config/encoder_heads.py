@@ -7,7 +7,7 @@ Combination = Literal[
     "last", "second_to_last", "sum_last_four", "concat_last_four", "weighted_last_four", "weighted_all"
 ]
 """How several layers become one vector per token (models/pooling.py)."""
-LayersRead = Literal["", "embeddings", "weighted_with_embeddings", Combination]
+LayersRead = Literal["", "embeddings", Combination, "weighted_with_embeddings"]
 """Layers of a frozen encoder that a BiLSTM reads; "" for an encoder that is trained with its head."""
 HeadPooling = Literal["cls", "mean"]
 """What the head of a task reads of a text; see `HeadConfig.pooling`."""

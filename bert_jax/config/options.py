@@ -27,7 +27,8 @@ class ComputeConfig:
     and loss are always float32."""
     layers: Literal["auto", "scan", "loop"] = "auto"
     """Whether the stacked layers run as one scan, which compiles faster, or unrolled (loop), which runs faster and
-    computes the last layer only at the positions that are read. auto: loop up to 12 layers."""
+    computes the last layer only at the positions that are read. auto: loop up to 12 layers. Deeper models take
+    minutes to compile in a loop, which a run of days on TPUs earns back (docs/speed.md)."""
     attention: Literal["auto", "xla", "pallas", "cudnn"] = "auto"
     """How attention is computed. xla: in plain JAX, on every device. pallas: in one kernel that keeps scores and
     probabilities on the chip, on TPU. cudnn: by cuDNN, on NVIDIA GPUs in bfloat16, where attention_dropout is 0. auto:

@@ -40,7 +40,8 @@ from bert_jax.pretrained.loading import load
 from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.pretrained.teacher import open_task_teacher
 from bert_jax.tasks.task_data import TaskData, read_task
-from bert_jax.training.announcement import attention_of, say, say_hardware
+from bert_jax.training.announcement import say, say_hardware
+from bert_jax.training.attention_used import attention_of
 from bert_jax.training.events import Events
 from bert_jax.training.joined_hosts import join_hosts
 from bert_jax.training.trackers import check_trackers

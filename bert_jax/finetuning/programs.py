@@ -28,6 +28,7 @@ from bert_jax.optim.holding import Holding, chained
 from bert_jax.optim.layerwise import frozen_encoder, scale_by_depth, unfrozen_by_epoch
 from bert_jax.optim.optimizers import optimizer as make_optimizer
 from bert_jax.pretrained.initialization import Report, initialize
+from bert_jax.training.attention_used import keeps_no_probabilities
 from bert_jax.training.program import Program
 from bert_jax.training.recomputation import Load, remat_policy
 from bert_jax.training.state import TrainState, abstract_state, initializer, state_shardings
@@ -130,13 +131,16 @@ def _optimizer(config: FinetuneConfig, model: BertForTask) -> Holding:
 def _resolved(config: FinetuneConfig, model: ModelConfig, head: HeadConfig, mesh: Mesh) -> ComputeConfig:
     """Return the options of the computation with the policy that compute.remat=auto leaves to the memory."""
     batch_size = max(config.grid_batch_sizes) if config.grid else config.batch_size
+    length, parts = config.options.max_length, sharding.batch_parts(mesh)
+    rows = max(1, batch_size // (parts * config.micro_batches))
     load = Load(
         memory_bytes=from_first(hardware(list(mesh.devices.flat)).memory_bytes),
         moments=config.optimizer.moments,
-        sequence_length=config.options.max_length,
+        sequence_length=length,
         predictions=0,
-        rows=max(1, batch_size // (sharding.batch_parts(mesh) * config.micro_batches)),
+        rows=rows,
         split=mesh.shape["fsdp"] * mesh.shape["tensor"],
+        probabilities=not keeps_no_probabilities(model, config.compute, mesh, rows * parts, length),
     )
     return dataclasses.replace(
         config.compute, remat=remat_policy(BertForTask(model, head, config.compute), config.compute, load)

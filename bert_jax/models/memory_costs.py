@@ -62,7 +62,12 @@ LESS = ("sel", "dots", "full")
 
 
 def activation_bytes(
-    config: ModelConfig, sequence_length: int, predictions: int, remat: str = "none", value_bytes: int = 2
+    config: ModelConfig,
+    sequence_length: int,
+    predictions: int,
+    remat: str = "none",
+    value_bytes: int = 2,
+    probabilities: bool = True,
 ) -> ActivationBytes:
     """Return what is kept of one sequence with dropout.
 
@@ -72,6 +77,7 @@ def activation_bytes(
       predictions: positions at which words are predicted.
       remat: the policy; "auto" counts as "none".
       value_bytes: of an activation.
+      probabilities: whether those of attention are kept if everything is, as fused kernels do not.
     """
     hidden, wide, length = config.hidden_size, config.feed_forward_size, sequence_length
     inner = wide if config.feed_forward == "plain" else 2 * wide  # what is kept between the kernels: with the gate
@@ -85,7 +91,9 @@ def activation_bytes(
     }.get(remat, everything)
     if config.layer == "lstm":  # the input, and in float32 the four gates before and after, both states and the sum
         linear = value_bytes * hidden + (0 if remat in LESS else hidden * 12 * FLOAT32)
-    quadratic = 0 if remat in LESS or config.layer == "lstm" else config.num_heads * (FLOAT32 + value_bytes)
+    quadratic = config.num_heads * (FLOAT32 + value_bytes)
+    if remat in LESS or config.layer == "lstm" or not probabilities:
+        quadratic = 0
     head = predictions * (
         config.padded_vocab_size * (3 * FLOAT32 + 2) + hidden * value_bytes + word * (6 * value_bytes + 3 * FLOAT32)
     )
@@ -114,6 +122,7 @@ def step_bytes(
     remat: str,
     value_bytes: int = 2,
     generator: ModelConfig | None = None,
+    probabilities: bool = True,
 ) -> int:
     """Return the memory of one device during a training step; compilers have taken up to 9 % more (docs/planning.md).
 
@@ -128,12 +137,13 @@ def step_bytes(
       remat: the policy.
       value_bytes: of an activation.
       generator: sizes of the model that predicts the words in place of this one, in the same step.
+      probabilities: whether those of attention are kept if everything is; see `activation_bytes`. A generator's count.
     """
     state = state_bytes(parameters, moments)
     gathered = value_bytes * total_size(parameters)  # the parameters in the type of the products, whole
     predicted = predictions * max(1, len(word_heads(parameters)))
     sizes = (config, sequence_length, 0 if generator else predicted)
-    kept = activation_bytes(*sizes, remat, value_bytes).total
+    kept = activation_bytes(*sizes, remat, value_bytes, probabilities).total
     if generator:
         kept += activation_bytes(generator, sequence_length, predicted, remat, value_bytes).total
     everything = activation_bytes(*sizes, "none", value_bytes)

@@ -1,21 +1,17 @@
 """What a command prints on the console before it trains, on the first host only."""
 
-import dataclasses
-
 import jax
 from jax.sharding import Mesh
 from rich.console import Console
 from rich.table import Table
 
-from bert_jax.config import ComputeConfig, Config, ModelConfig, resolve_stages
+from bert_jax.config import Config, resolve_stages
 from bert_jax.data.examples.corpus import Corpus
 from bert_jax.data.examples.examples import Examples
 from bert_jax.data.examples.mixture import Mixture
 from bert_jax.devices import hardware, sharding
-from bert_jax.models.architecture import computation_dtype
-from bert_jax.models.kernels.choice import Shape, attention_path
-from bert_jax.models.layer_loop import reads_alone
 from bert_jax.models.parameters import total_size
+from bert_jax.training.attention_used import attention_of
 from bert_jax.training.learner import Learner
 
 
@@ -102,40 +98,6 @@ def _epochs(training: Examples | Mixture, sequences: int) -> str:
         for name, examples in training.sources.items()
     }
     return ", ".join(f"{training.shares[name]:.2%} {name} ({epochs[name]:.3g} epochs)" for name in epochs)
-
-
-def attention_of(
-    model: ModelConfig, compute: ComputeConfig, mesh: Mesh, rows: int, length: int, max_texts: int = 1
-) -> str:
-    """Return how attention is computed in training, for people.
-
-    Args:
-      model: what is trained.
-      compute: how.
-      mesh: the devices.
-      rows: of a batch, over all devices.
-      length: tokens of a row.
-      max_texts: texts that a row has room for, each with global tokens of its own.
-    """
-    shape = Shape(
-        batch=rows // sharding.batch_parts(mesh),
-        length=length,
-        heads=model.num_heads,
-        head_parts=mesh.shape["tensor"],
-        size=model.head_size,
-        rate=model.attention_dropout,
-        dtype=computation_dtype(compute),
-        global_tokens=model.global_tokens * max_texts,
-        disentangled=model.disentangled.terms != "none",
-    )
-    platform = mesh.devices.flat[0].platform
-    path = attention_path(compute, platform, shape)
-    if model.local_window is not None:
-        local = attention_path(compute, platform, dataclasses.replace(shape, window=model.local_window))
-        path += "" if local == path else f", in local layers by {local}"
-    if path.startswith("xla") or not reads_alone(model, compute):
-        return path
-    return f"{path}; where only some states of the last layer are read, that layer by xla"
 
 
 def _announce_resumption(config: Config, step: int) -> None:

@@ -20,6 +20,7 @@ from bert_jax.objectives.objective_choice import MakeObjective, default_objectiv
 from bert_jax.optim.averaging import averaged
 from bert_jax.optim.optimizers import optimizer as make_optimizer
 from bert_jax.optim.schedules import learning_rate
+from bert_jax.training.attention_used import keeps_no_probabilities
 from bert_jax.training.frozen import Frozen
 from bert_jax.training.recomputation import Load, remat_policy
 from bert_jax.training.state import TrainState, abstract_state, state_shardings
@@ -92,15 +93,17 @@ class Learner:
         if memory is not None and self.teacher is not None:  # it is there, and whole in the type of the products
             size = total_size(self.teacher.model.parameters)
             memory -= FLOAT32 * size // split + FLOAT32 // 2 * size
+        config, rows, length = self.config, phase.batch_size // phase.micro_batches, phase.sequence_length
         load = Load(
             memory_bytes=memory,
-            moments=self.config.optimizer.moments,
-            sequence_length=phase.sequence_length,
+            moments=config.optimizer.moments,
+            sequence_length=length,
             predictions=phase.max_predictions,
-            rows=phase.batch_size // (sharding.batch_parts(mesh) * phase.micro_batches),
+            rows=rows // sharding.batch_parts(mesh),
             split=split,
+            probabilities=not keeps_no_probabilities(config.model, config.compute, mesh, rows, length),
         )
-        return remat_policy(self.objective.model, self.config.compute, load)
+        return remat_policy(self.objective.model, config.compute, load)
 
     def objective_of(self, phase: Phase) -> Objective:
         """Return `objective` as the steps of a phase compute it, with `remat`."""

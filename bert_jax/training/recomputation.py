@@ -27,6 +27,8 @@ class Load:
     """Sequences that are computed at a time."""
     split: int
     """Number of devices over which parameters, moments and gradients are split."""
+    probabilities: bool = True
+    """Whether the backward pass of attention reads its probabilities, rather than computing them again in a kernel."""
 
 
 def remat_policy(model: Model, compute: ComputeConfig, load: Load) -> str:

@@ -230,11 +230,14 @@ def test_memory():
 
 
 @pytest.mark.parametrize("dtype, value_bytes", [("bfloat16", 2), ("float32", 4)])
-@pytest.mark.parametrize("remat", ["none", "sel", "dots", "full"])
-def test_activations_are_those_that_differentiation_keeps(remat, dtype, value_bytes):
+@pytest.mark.parametrize(
+    "remat, attention, length",
+    [("none", "xla", 40), ("sel", "xla", 40), ("dots", "xla", 40), ("full", "xla", 40), ("none", "pallas", 128)],
+)
+def test_activations_are_those_that_differentiation_keeps(remat, attention, length, dtype, value_bytes):
     """What a closure over the backward pass holds, beside the parameters and their copies."""
-    config, rows, length, predictions = sized("mini", vocab_size=3_000), 3, 40, 7
-    model = BertForPreTraining(config, ComputeConfig(dtype=dtype, layers="scan", remat=remat))
+    config, rows, predictions = sized("mini", vocab_size=3_000), 3, 7
+    model = BertForPreTraining(config, ComputeConfig(dtype=dtype, layers="scan", remat=remat, attention=attention))
     objective = default_objective(model, Config(model=config))
     params = jax.eval_shape(model.init, jax.random.key(0))
     shapes = {"input_ids": length, "token_type_ids": length, "attention_mask": length}
@@ -251,7 +254,8 @@ def test_activations_are_those_that_differentiation_keeps(remat, dtype, value_by
         for leaf in jax.tree.leaves(jax.eval_shape(kept, params))
         if leaf.shape not in own and leaf.shape[1:] not in own
     )
-    expected = rows * memory_costs.activation_bytes(config, length, predictions, remat, value_bytes).total
+    sizes, fused = (config, length, predictions), attention == "pallas"
+    expected = rows * memory_costs.activation_bytes(*sizes, remat, value_bytes, probabilities=not fused).total
     assert expected == pytest.approx(found, rel=0.03)
 
 

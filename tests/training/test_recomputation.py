@@ -9,6 +9,7 @@ from outside_model import TwoEncoders
 from bert_jax.config import ComputeConfig, Config, MeshConfig, PhaseConfig, resolve_phases
 from bert_jax.config.presets import model_config
 from bert_jax.devices import sharding
+from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import bert_parameters
 from bert_jax.models.memory_costs import state_bytes, step_bytes
 from bert_jax.objectives.objective_choice import default_objective
@@ -42,6 +43,18 @@ def test_the_generator_of_a_model_from_outside_counts():
     loads = [Load(memory_bytes=round(both / USABLE * share), **sizes) for share in (1.001, 0.999)]
     assert remat_policy(model, compute, loads[0]) == "none" != remat_policy(model, compute, loads[1])
     assert alone < both * 0.99
+
+
+def test_a_fused_kernel_leaves_memory_for_the_rest():
+    """By the bytes of two arrays of probabilities per layer, in float32 and in bfloat16."""
+    model, sizes = BertForPreTraining(MODEL), dict(moments=2, sequence_length=512, predictions=77, rows=16, split=1)
+    kept, fused = (
+        step_bytes(MODEL, model.parameters, remat="none", probabilities=each, **sizes) for each in (True, False)
+    )
+    assert kept - fused == 16 * MODEL.num_layers * MODEL.num_heads * 512**2 * (4 + 2)
+    loads = [Load(memory_bytes=round(fused / USABLE * 1.01), probabilities=each, **sizes) for each in (True, False)]
+    compute = ComputeConfig(layers="loop", dtype="bfloat16")
+    assert [remat_policy(model, compute, load) for load in loads] == ["sel", "none"]
 
 
 def test_where_memory_is_unknown_nothing_is_computed_again():

@@ -1,4 +1,4 @@
-"""How attention is computed, as a run announces it."""
+"""How attention is computed, as a run announces it and as its memory is estimated."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_jax.config import ComputeConfig, ModelConfig
-from bert_jax.training.announcement import attention_of
+from bert_jax.training.attention_used import attention_of, keeps_no_probabilities
 
 MODEL = ModelConfig(vocab_size=60, hidden_size=256, num_layers=2, num_heads=4)
 
@@ -36,3 +36,19 @@ def test_what_is_announced_is_what_is_computed(platform, changes, layers, told):
     model = dataclasses.replace(MODEL, **changes)
     found = attention_of(model, ComputeConfig(layers=layers), mesh(platform), 8, 128)
     assert found == told or (told.startswith("xla, ") and found.startswith(told))
+
+
+@pytest.mark.parametrize(
+    "platform, changes, length, fused",
+    [
+        ("tpu", {}, 128, True),
+        ("tpu", {}, 100, False),
+        ("cpu", {}, 128, False),
+        ("tpu", {"local_window": 64}, 512, True),
+        ("tpu", {"local_window": 64}, 4096, False),  # blocks of a window keep theirs
+        ("tpu", {"layer": "lstm", "positions": "none"}, 128, False),
+    ],
+)
+def test_probabilities_are_not_kept_where_every_layer_has_a_fused_kernel(platform, changes, length, fused):
+    model = dataclasses.replace(MODEL, **changes)
+    assert keeps_no_probabilities(model, ComputeConfig(), mesh(platform), 8, length) == fused
