@@ -1,11 +1,12 @@
 """ELMo's language models (Peters et al. 2018) at BERT-mini's width: two layers of LSTMs, 128 features per direction.
 
     bert-jax pretrain elmo_mini --data.path=STORE --workdir=WORKDIR
+    bert-jax finetune sst2 --init_from=WORKDIR --workdir=TASK --features=weighted_with_embeddings --learning_rate=1e-3
 
-Each token is predicted from those before it and, by LSTMs of their own, from those after it. `bert-jax finetune ner
---features=weighted_all` uses the weighted sum of the layers as the paper does; other tasks train the whole model. Not
-ELMo's: pieces in place of characters, states that are not projected down from wider cells, and a vocabulary small
-enough for the whole softmax. The whole run is not measured.
+Each token is predicted from those before it and, by LSTMs of their own, from those after it. The second command uses
+the weighted sum of embeddings and layers as the paper does, as features of another network; without --features the
+whole model is trained. Not ELMo's: pieces in place of characters, states that are not projected down from wider cells,
+and a vocabulary small enough for the whole softmax. The whole run is not measured.
 """
 
 from bert_jax.config import Config, DataConfig, ModelConfig, ObjectiveConfig, OptimizerConfig, PhaseConfig

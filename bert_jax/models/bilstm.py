@@ -119,7 +119,7 @@ class BiLstmHead(nnx.Module):
     """Two BiLSTMs of width S = head.lstm_size on hidden states, and an affine map to C outputs.
 
     kernel [2·S, C], bias [C]. Where a text has one answer, the map reads the maximum over its tokens, as the sentence
-    encoders of GLUE's baselines do (Wang et al. 2018, section 4).
+    encoders of GLUE's baselines do (Wang et al. 2018).
 
     Raises:
       UserError: the features need more layers than the encoder has.
