@@ -32,8 +32,8 @@ class ComputeConfig:
     attention: Literal["auto", "xla", "pallas", "cudnn"] = "auto"
     """How attention is computed. xla: in plain JAX, on every device. pallas: in one kernel that keeps scores and
     probabilities on the chip, on TPU. cudnn: by cuDNN, on NVIDIA GPUs in bfloat16, where attention_dropout is 0. auto:
-    pallas on TPU for rows of 128 tokens and more, else xla; and, in layers whose window is far shorter than the row,
-    block by block, so that time and memory grow linearly with the length (on TPU from 2,048 tokens).
+    pallas on TPU for rows of 128 tokens and more, else xla; in layers whose window is far shorter than the row, both
+    work block by block, so that time and memory grow linearly with the length.
     What a kernel cannot compute is left to xla, and a run says so."""
     remat: Literal["auto", "none", "sel", "dots", "full"] = "auto"
     """What the backward pass computes again instead of keeping it: nothing (none); attention, norms, activations and

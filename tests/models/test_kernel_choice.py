@@ -134,7 +134,7 @@ def test_cudnn_gets_the_mask_as_a_bias(monkeypatch):
 
 
 COMPILE = r"""
-import re, sys
+import dataclasses, re, sys
 import jax
 import jax.numpy as jnp
 from jax.experimental import topologies
@@ -144,13 +144,16 @@ from bert_jax.models.remat import REMAT_POLICIES
 
 chip = topologies.get_topology_desc(platform="tpu", topology_name=sys.argv[1]).devices[0]
 place = jax.sharding.SingleDeviceSharding(chip)
-for batch, length, heads, size, restricted in eval_shapes:
+for batch, length, heads, size, restricted in eval_shapes:  # by arrays, or by a window of so many tokens
     hidden = heads * size
     def layer(x, kernel, padding, segments, window, bias, key):
         def loss(x, kernel, bias):
             q, k, v = (jnp.einsum("blh,had->blad", x, part.reshape(hidden, heads, size)) for part in kernel)
-            given = {"segments": segments, "window": window, "bias": bias} if restricted else {"segments": segments}
-            y = pallas.attention(q, k, v, AttentionMask(padding=padding, **given), key, 0.1)[0]
+            mask = AttentionMask(padding=padding, segments=segments)
+            if restricted:
+                given = {"window": window, "bias": bias} if restricted == "arrays" else {"window": restricted}
+                mask = dataclasses.replace(mask, **given)
+            y = pallas.attention(q, k, v, mask, key, 0.1)[0]
             return jnp.sum(jnp.einsum("blad,adh->blh", y, kernel[0].reshape(heads, size, hidden)).astype(jnp.float32))
         saved = jax.checkpoint(loss, policy=REMAT_POLICIES["sel"])
         return jax.grad(saved, (0, 1, 2))(x, kernel, bias)
@@ -167,7 +170,10 @@ for batch, length, heads, size, restricted in eval_shapes:
     moved = [name for name in activations if made[name] in ("copy", "transpose")]
     print(batch, length, heads, size, "kernels", len(calls), "activations", len(activations) >= 6, "moved", moved)
 """
-SHAPES = ((8, 512, 16, 64, False), (64, 128, 12, 64, False), (1, 2048, 2, 64, True), (1, 8192, 2, 64, False))
+SHAPES = (
+    *((8, 512, 16, 64, None), (64, 128, 12, 64, None), (1, 2048, 2, 64, "arrays"), (1, 8192, 2, 64, None)),
+    *((2, 1024, 12, 64, 64), (1, 8192, 2, 64, 64)),
+)
 
 
 @pytest.mark.slow
@@ -184,6 +190,6 @@ def test_kernels_compile_for_tpus_and_take_activations_as_the_projections_make_t
     lines = done.stdout.split("\n")[: len(SHAPES)]
     # Forward, once though all is recomputed that is not named, and backward; for the gradient of a bias one more.
     assert lines == [
-        f"{batch} {length} {heads} {size} kernels {3 if restricted else 2} activations True moved []"
+        f"{batch} {length} {heads} {size} kernels {2 + (restricted == 'arrays')} activations True moved []"
         for batch, length, heads, size, restricted in SHAPES
     ]

@@ -6,6 +6,7 @@ divide by the sum of exponentials after the product with the values.
 
 import dataclasses
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -44,11 +45,15 @@ def restrictions(names: str, batch: int, length: int, heads: int) -> dict:
     return {name: given[name] for name in names.split("+") if name}
 
 
-def results(attention, rate, query, key, value, gradient, padding, given) -> dict[str, jax.Array]:
+def results(
+    attention, rate, query, key, value, gradient, padding, given, window: int | None = None
+) -> dict[str, jax.Array]:
     """The output, and the gradients of queries, keys, values and the bias."""
 
     def output(query, key, value, bias):
-        mask = AttentionMask(padding=padding, **(given if bias is None else given | {"bias": bias}))
+        # A window is a number that is known here, or one of the arrays that are given.
+        restricting = {"window": window} | given | ({} if bias is None else {"bias": bias})
+        mask = AttentionMask(padding=padding, **restricting)
         return attention(query, key, value, mask, KEY if rate else None, rate)[0]
 
     found, backward = jax.vjp(output, query, key, value, given.get("bias"))
@@ -56,13 +61,13 @@ def results(attention, rate, query, key, value, gradient, padding, given) -> dic
     return {"output": found} | {name: x for name, x in gradients.items() if x is not None}
 
 
-def assert_equal(shape: tuple, rate: float, names: str = "", dtype=np.float32, **given) -> None:
+def assert_equal(shape: tuple, rate: float, names: str = "", dtype=np.float32, window=None, **given) -> None:
     """Compare both; the tolerance is some roundings of the largest number that is rounded."""
     *arrays, padding = inputs(*shape, dtype)
     given = given or restrictions(names, *shape[:3])
     assert pallas.obstacle(*shape) is None
     both = [
-        jax.jit(functools.partial(results, attention, rate))(*arrays, padding, given)
+        jax.jit(functools.partial(results, attention, rate, window=window))(*arrays, padding, given)
         for attention in (interpreted, xla.attention)
     ]
     for name, expected in both[1].items():
@@ -110,6 +115,38 @@ def test_every_width_of_heads_and_any_number_of_them(shape):
 def test_long_rows_are_computed_in_blocks_of_queries():
     """Of 256 queries here; the gradients of keys, values and the bias are summed over them."""
     assert_equal((1, 1024, 2, 64), 0.1, "segments+bias")
+
+
+@pytest.mark.parametrize(
+    "length, window, names, rate",
+    [
+        (1024, 17, "segments+bias", 0.1),  # blocks of 256 queries meet 512 keys
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                (640, 128, "segments", 0.1),  # 128 queries, 384 keys
+                (640, 129, "", 0.0),  # 640 keys, which are all
+                (1024, 300, "", 0.1),  # 128 queries, 896 keys
+                (768, 12, "bias", 0.0),  # 384 queries, 640 keys
+            )
+        ),
+    ],
+)
+def test_within_a_window_only_the_keys_in_reach_are_computed(length, window, names, rate):
+    """Values, gradients and dropped elements are those of the masked full matrix."""
+    assert_equal((1, length, 2, 64), rate, names, window=window)
+
+
+def test_the_work_within_a_window_grows_with_the_length_alone():
+    def operations(length: int, window: int | None) -> int:
+        """What the kernels, forward and backward, tell the compiler that they compute."""
+        query, key, value, gradient, padding = inputs(1, length, 2, 64)
+        traced = functools.partial(results, interpreted, 0.0, padding=padding, given={}, window=window)
+        jaxpr = str(jax.make_jaxpr(traced)(query, key, value, gradient))
+        return sum(map(int, re.findall(r"flops=(\d+)", jaxpr)))
+
+    assert operations(1024, None) == 2 * 7 * 2 * 1024**2 * 64 == 4 * operations(512, None)
+    assert operations(4096, 64) == 4 * operations(1024, 64) == 2 * 7 * 2 * 4096 * 512 * 64
 
 
 @pytest.mark.parametrize("rows, heads", [(2, 4), (2, 1), (1, 1)])

@@ -17,10 +17,6 @@ PLATFORMS = {"pallas": ("tpu", "a TPU"), "cudnn": ("gpu", "an NVIDIA GPU")}
 SHORTEST = 128
 """Tokens of a row from which on `pallas` is predicted to be faster on a TPU than `xla` (docs/speed.md)."""
 
-LINEAR_FROM = 2_048
-"""Tokens of a row from which on blocks within a window are estimated to beat `pallas` on a TPU: there its products with
-all keys take longer than the transfers of the blocks' scores. Not measured."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shape:
@@ -66,12 +62,13 @@ def automatic(
     *,
     in_jax: AttentionKernel = xla.attention,
 ) -> tuple[jax.Array, jax.Array | None]:
-    """See `AttentionKernel`; computed block by block in a window far shorter than the row, else by what is `_best`."""
-    if not collect and _by_blocks(_platform(), mask, query.shape[1]):
+    """See `AttentionKernel`; in a window far shorter than the row computed block by block, by `pallas` or in JAX."""
+    _, length, heads, size = query.shape
+    if _best(_platform(), length) == "pallas" and _pallas_can(mask, length, heads, size):
+        return _pallas().attention(query, key, value, mask, dropout_key, rate, collect)
+    if not collect and windowed.obstacle(mask, length) is None:
         return windowed.attention(query, key, value, mask, dropout_key, rate), None
-    fused = _best(_platform(), query.shape[1]) == "pallas" and mask.global_positions is None
-    attend = _pallas().attention if fused else in_jax
-    return attend(query, key, value, mask, dropout_key, rate, collect)
+    return in_jax(query, key, value, mask, dropout_key, rate, collect)
 
 
 def _best(platform: str, length: int) -> str:
@@ -79,9 +76,9 @@ def _best(platform: str, length: int) -> str:
     return "pallas" if platform == "tpu" and length >= SHORTEST else "xla"
 
 
-def _by_blocks(platform: str, mask: AttentionMask, length: int) -> bool:
-    """Return whether attention within a window is computed block by block."""
-    return windowed.obstacle(mask, length) is None and (platform != "tpu" or length >= LINEAR_FROM)
+def _pallas_can(mask: AttentionMask, length: int, heads: int, size: int) -> bool:
+    """Return whether `pallas` computes rows of this form; on a mesh it may still have too few heads per device."""
+    return mask.global_positions is None and _pallas().obstacle(1, length, heads, size) is None
 
 
 def _platform() -> str:
@@ -113,13 +110,15 @@ def attention_path(compute: ComputeConfig, platform: str, shape: Shape) -> str:
         window=shape.window,
         global_positions=jnp.zeros((1, shape.global_tokens), jnp.int32) if shape.global_tokens else None,
     )
-    if compute.attention == "auto" and _by_blocks(platform, mask, shape.length) and not shape.disentangled:
-        return "windowed"
-    name = _best(platform, shape.length) if compute.attention == "auto" else compute.attention
-    reason = None
+    name, reason, chosen = compute.attention, None, compute.attention == "auto"
+    if chosen:
+        name = _best(platform, shape.length)
+        fused = name == "pallas" and _pallas_can(mask, shape.length, shape.heads, shape.size)
+        if not fused and windowed.obstacle(mask, shape.length) is None and not shape.disentangled:
+            return "windowed"
     if shape.disentangled and name != "xla":
         reason = "scores have a bias that depends on queries and keys (model.disentangled)"
-    elif compute.attention == "auto" and platform == "gpu" and not shape.disentangled:
+    elif chosen and platform == "gpu" and not shape.disentangled:
         name, reason = "cudnn", _of_cudnn(shape) or "it has not been measured; --compute.attention=cudnn takes it"
     elif name == "pallas" and shape.global_tokens:
         reason = "it has no tokens that see the whole row (model.global_tokens)"

@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 from bert_jax.models import counter_bits
 from bert_jax.models.kernels import pallas_blocks, xla
 from bert_jax.models.kernels.contract import AttentionMask
-from bert_jax.models.kernels.pallas_blocks import LANES, Blocks
+from bert_jax.models.kernels.pallas_blocks import LANES, Blocks, keys_met
 from bert_jax.models.kernels.pallas_grid import run
 
 LONGEST = 8192
@@ -55,8 +55,11 @@ def attention(
 ) -> tuple[jax.Array, jax.Array | None]:
     """See `AttentionKernel`; what has an `obstacle`, `collect` and global tokens are left to `kernels.xla.attention`.
 
+    Within a window that is an int, each block of queries meets only the keys in its reach, so time grows linearly with
+    the length; the memory of the core still holds whole rows of keys and values.
+
     Of queries that see nothing but masked keys, which no loss reads, gradients are right to about 5e-4: their scores of
-    -10,000 leave that much of the logarithm of a sum in float32.
+    -10,000 leave that much of the logarithm of a sum in float32. Within such a window their output is another one.
 
     Under a mesh (`devices.sharding.under`), every device computes its own rows and heads. `interpret` runs the kernels
     without a TPU, slowly; it is meant for tests.
@@ -76,17 +79,19 @@ def attention(
         return xla.attention(query, key, value, mask, dropout_key, rate, collect)
     threshold = 0 if dropout_key is None else counter_bits.drop_threshold(rate)
     arrays, specs = _arrays(query, key, value, mask, dropout_key if threshold else None, split)
+    reach = mask.window if isinstance(mask.window, int) else None
     blocks = Blocks(
         batch=batch // parts[0],
         length=length,
         heads=heads // parts[1],
         size=size,
         together=_heads_together(length, heads // parts[1], size),
-        queries=_queries_together(length),
+        queries=_queries_together(length, reach),
         threshold=threshold,
         segments=mask.segments is not None,
-        window=mask.window is not None,
+        window="reach" in arrays,
         bias=mask.bias is not None,
+        reach=reach,
     )
     local = functools.partial(_attention, blocks, interpret)
     if math.prod(parts) > 1:
@@ -110,10 +115,10 @@ def _heads_together(length: int, heads: int, size: int) -> int:
     return max((count for count in fits if count * length <= 2048), default=fits[0])
 
 
-def _queries_together(length: int) -> int:
+def _queries_together(length: int, reach: int | None) -> int:
     """Return how many queries a step of the grid takes: a multiple of 128 that divides the length."""
     fits = [count for count in range(LANES, length + 1, LANES) if length % count == 0]
-    return max((count for count in fits if count * length <= SCORES), default=LANES)
+    return max((count for count in fits if count * keys_met(length, count, reach) <= SCORES), default=LANES)
 
 
 def _arrays(
@@ -134,7 +139,7 @@ def _arrays(
     specs["key_numbers"] = P(rows)
     if mask.segments is not None:
         arrays["query_numbers"], specs["query_numbers"] = numbers[:, None, :], P(rows)
-    if mask.window is not None:
+    if mask.window is not None and not isinstance(mask.window, int):
         arrays["reach"], specs["reach"] = jnp.asarray(mask.window, jnp.int32).reshape(1), P()
     if mask.bias is not None:
         arrays["bias"] = jnp.swapaxes(mask.bias, 2, 3)

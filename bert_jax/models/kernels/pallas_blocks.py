@@ -36,13 +36,28 @@ class Blocks:
     together: int
     """Heads of one step of the grid; their widths sum to a multiple of 128."""
     queries: int
-    """Queries of one step of the grid, which all keys of their row meet."""
+    """Queries of one step of the grid, which `keys` of their row meet."""
     threshold: int
     """Of `counter_bits.keeps`; 0 for no dropout."""
     segments: bool
     window: bool
     bias: bool
-    """Whether these restrictions are given."""
+    """Whether these restrictions are given, the window as a number that is known when the kernels run."""
+    reach: int | None = None
+    """Positions that a query sees to either side, where the window is known when the kernels are built."""
+
+    @property
+    def keys(self) -> int:
+        """Keys that a block of queries meets."""
+        return keys_met(self.length, self.queries, self.reach)
+
+    def first_key(self, first_query: Any) -> Any:
+        """Return the place of the first of them."""
+        if self.keys == self.length:
+            return 0
+        assert self.reach is not None, "without a window all keys are met"
+        first = jnp.clip(first_query - _up_to_lanes(self.reach), 0, self.length - self.keys)
+        return pl.multiple_of(first, LANES)
 
     @property
     def group(self) -> int:
@@ -71,12 +86,17 @@ class Blocks:
         return counter_bits.kept_scale(self.threshold)
 
 
+def keys_met(length: int, queries: int, reach: int | None) -> int:
+    """Return how many keys a block of queries meets: all of its row, or those within reach in multiples of 128."""
+    return length if reach is None else min(length, queries + 2 * _up_to_lanes(reach))
+
+
 def forward(blocks: Blocks, *refs: Any) -> None:
     """Write the output [1, queries, lanes] and the logarithms of the sums of exponentials [1, heads, 1, queries]."""
     inputs, (output, logarithms) = _Inputs(blocks, refs, *map(pl.program_id, range(3))), refs[-2:]
     for group in range(blocks.together // blocks.group_heads):
         lanes = inputs.lanes(group)
-        values, rows = inputs.value[0, :, lanes].T, []
+        values, rows = inputs.value[0, inputs.keys, lanes].T, []
         for number in range(blocks.group_heads):
             head = group * blocks.group_heads + number
             scores = inputs.scores(group, number)
@@ -106,13 +126,13 @@ def backward(blocks: Blocks, *refs: Any) -> None:
 
     for group in range(blocks.together // blocks.group_heads):
         lanes, rows = inputs.lanes(group), []
-        keys = inputs.key[0, :, lanes].T
+        keys = inputs.key[0, inputs.keys, lanes].T
         for number in range(blocks.group_heads):
             gradient = inputs.of_head(inputs.gradient, group, number)
             kept, of_scores = inputs.gradient_of_scores(gradient, group, number)
-            value_sum[:, lanes] += _dot(kept.astype(keys.dtype), gradient, (1, 0))
+            value_sum[inputs.keys, lanes] += _dot(kept.astype(keys.dtype), gradient, (1, 0))
             of_scores = of_scores.astype(keys.dtype)
-            key_sum[:, lanes] += _dot(of_scores, inputs.of_head(inputs.query, group, number), (1, 0))
+            key_sum[inputs.keys, lanes] += _dot(of_scores, inputs.of_head(inputs.query, group, number), (1, 0))
             rows.append(_dot(keys[number * blocks.size : (number + 1) * blocks.size], of_scores, (1, 0)))
         query[0, :, lanes] = (jnp.concatenate(rows, axis=0) * scale).T.astype(query.dtype)
 
@@ -138,7 +158,7 @@ def backward_of_bias(blocks: Blocks, *refs: Any) -> None:
         total[...] = jnp.zeros_like(total)
 
     of_scores = inputs.gradient_of_scores(inputs.of_head(inputs.gradient, 0, number), 0, number)[1]
-    total[0, 0] += of_scores * blocks.kept_scale
+    total[0, 0, inputs.keys] += of_scores * blocks.kept_scale
 
 
 class _Inputs:
@@ -154,6 +174,8 @@ class _Inputs:
             step * blocks.together,
             part * blocks.queries,
         )
+        self.first_key = blocks.first_key(self.first_query)
+        self.keys = slice(None) if blocks.keys == blocks.length else pl.ds(self.first_key, blocks.keys)
         rest = iter(refs)
         self.words: Any = next(rest) if blocks.threshold else None
         self.reach: Any = next(rest) if blocks.window else None
@@ -175,36 +197,37 @@ class _Inputs:
         return jnp.where(own, block, jnp.zeros_like(block))
 
     def scores(self, group: int, number: Any) -> jax.Array:
-        """Return the scores [L (key), queries] of one head with everything that is added to them, float32."""
+        """Return the scores [keys, queries] of one head with everything that is added to them, float32."""
         query = self.of_head(self.query, group, number)
         if self.blocks.exact_scale:
             query = query * self.blocks.scale
-        scores = _dot(self.key[0, :, self.lanes(group)], query, (1, 1))
+        scores = _dot(self.key[0, self.keys, self.lanes(group)], query, (1, 1))
         if not self.blocks.exact_scale:
             scores = scores * self.blocks.scale
         if self.bias is not None:
             head = group * self.blocks.group_heads + number
-            scores = scores + self.bias[0, head if self.bias.shape[1] > 1 else 0].astype(jnp.float32)
+            scores = scores + self.bias[0, head if self.bias.shape[1] > 1 else 0, self.keys].astype(jnp.float32)
         return self._masked(scores)
 
     def _masked(self, scores: jax.Array) -> jax.Array:
-        numbers = self.key_numbers[0]
-        if self.query_numbers is None and self.reach is None:
+        numbers = self.key_numbers[0, self.keys]
+        reach = self.blocks.reach if self.reach is None else self.reach[0]
+        if self.query_numbers is None and reach is None:
             return scores + jnp.where(numbers == 0, 0.0, MASKED_SCORE)
         seen = numbers == (0 if self.query_numbers is None else self.query_numbers[0])
-        if self.reach is not None:
+        if reach is not None:
             query, key = self._places()
-            seen = seen & (jnp.abs(query - key) <= self.reach[0])
+            seen = seen & (jnp.abs(query - key) <= reach)
         return jnp.where(seen, scores, scores + MASKED_SCORE)
 
     def gradient_of_scores(self, gradient: jax.Array, group: int, number: Any) -> tuple[jax.Array, jax.Array]:
-        """Return the dropped probabilities and the gradient of the scores, both [L (key), queries] float32.
+        """Return the dropped probabilities and the gradient of the scores, both [keys, queries] float32.
 
         Both lack the factor `kept_scale`. `gradient` is that of the output, of this head alone.
         """
         head = group * self.blocks.group_heads + number
         weights = jnp.exp(self.scores(group, number) - self.logarithms[0, head])
-        of_weights = _dot(self.value[0, :, self.lanes(group)], gradient, (1, 1))
+        of_weights = _dot(self.value[0, self.keys, self.lanes(group)], gradient, (1, 1))
         kept = weights
         if self.words is not None:
             keep = self._keep(head)
@@ -215,7 +238,7 @@ class _Inputs:
         return kept, weights * (of_weights - common * (1 / self.blocks.kept_scale))
 
     def dropped(self, weights: jax.Array, head: int) -> jax.Array:
-        """Return the weights [L (key), queries] with zeros where dropout falls."""
+        """Return the weights [keys, queries] with zeros where dropout falls."""
         return weights if self.words is None else jnp.where(self._keep(head), weights, 0.0)
 
     def _keep(self, head: Any) -> jax.Array:
@@ -226,10 +249,14 @@ class _Inputs:
         return counter_bits.keeps(counter_bits.words(state, index), self.blocks.threshold)
 
     def _places(self) -> tuple[jax.Array, jax.Array]:
-        """Return the place of the query and of the key in the row, each int32 [L (key), queries]."""
-        shape = (self.blocks.length, self.blocks.queries)
+        """Return the place of the query and of the key in the row, each int32 [keys, queries]."""
+        shape = (self.blocks.keys, self.blocks.queries)
         key, query = (jax.lax.broadcasted_iota(jnp.int32, shape, axis) for axis in range(2))
-        return query + self.first_query, key
+        return query + self.first_query, key + self.first_key
+
+
+def _up_to_lanes(count: int) -> int:
+    return -(-count // LANES) * LANES
 
 
 def _next(rest: Iterator[Any]) -> Any:

@@ -16,13 +16,13 @@ BUNDLES = {
     "backward": {128: 236, 256: 175, 512: 174, 1024: 183, 2048: 179},
     "backward_of_bias": {128: 236, 256: 175, 512: 174, 1024: 183, 2048: 179},
 }
-"""{kernel: {length: bundles for 128 queries and 128 keys of one head}}; longer rows cost as much as 2048, and the last
-kernel, which was not counted, at most as much as the one before."""
+"""{kernel: {keys that a query meets: bundles for 128 queries and 128 keys of one head}}; more keys cost as much as
+2048, and the last kernel, which was not counted, at most as much as the one before."""
 
 
-def kernel_name(kernel: str, length: int) -> str:
-    """Return the name by which a compiled program shows a kernel."""
-    return f"attention_{kernel}_{length}"
+def kernel_name(kernel: str, keys: int) -> str:
+    """Return the name by which a compiled program shows a kernel whose queries meet so many keys."""
+    return f"attention_{kernel}_{keys}"
 
 
 def kernel_cycles(name: str, scores: int) -> int | None:

@@ -31,7 +31,7 @@ def run(
         steps = (rows, heads, steps[2], blocks.batch // rows, blocks.heads // heads)
         place = functools.partial(_place_of_one_head, blocks)
     arrays = {name: arrays[name] for name in (*ORDER, "output") if name in arrays}
-    scores = blocks.batch * blocks.heads * blocks.length**2
+    scores = blocks.batch * blocks.heads * blocks.length * blocks.keys
     call = pl.pallas_call(
         functools.partial(kernel, blocks),
         grid=steps,
@@ -49,7 +49,7 @@ def run(
             vmem_limit_bytes=VMEM_BYTES,
         ),
         interpret=interpret,
-        name=kernel_name(kernel.__name__, blocks.length),
+        name=kernel_name(kernel.__name__, blocks.keys),
     )
     return call(*(array.reshape(-1) if name == "words" else array for name, array in arrays.items()))
 
