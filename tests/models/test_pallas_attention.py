@@ -134,7 +134,7 @@ def test_long_rows_are_computed_in_blocks_of_queries():
 )
 def test_within_a_window_only_the_keys_in_reach_are_computed(length, window, names, rate):
     """Values, gradients and dropped elements are those of the masked full matrix."""
-    assert_equal((1, length, 2, 64), rate, names, window=window)
+    assert_equal((1, length, 4, 64), rate, names, window=window)
 
 
 def test_the_work_within_a_window_grows_with_the_length_alone():

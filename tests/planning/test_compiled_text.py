@@ -66,6 +66,8 @@ def test_our_kernels_count_though_the_compiler_does_not_estimate_them():
     assert work.flops == 8 * 16 * 2 * 2 * 512 * 512 * 64
     assert work.cycles == 8 * 16 * 16 * 117 and work.without_estimate == {}
     assert kernel_cycles("jvp(attention_backward_8192)", 128**2) == kernel_cycles("attention_backward_2048", 128**2)
+    within_reach = [kernel_cycles(f"attention_forward_{name}", 3 * 128**2) for name in ("512", "512_within_reach")]
+    assert within_reach == [3 * 117, 3 * 161]
     strange = work_of(parse_program(KERNEL.replace("attention_forward_512", "attention")), 1e12, 1e12)
     assert strange.cycles == 0 and strange.without_estimate == {"custom-call": 1}
 

@@ -25,6 +25,8 @@ from bert_jax.models.kernels.pallas_grid import run
 LONGEST = 8192
 SCORES = 512 * 512  # of one head that are held at once, unless 128 queries have more
 WORDS = 2**17  # of the state of dropout, which lies in scalar memory
+TOGETHER, TOGETHER_IN_REACH = 2048, 16384
+"""Positions of all heads of a step of the grid, which outweigh the start of a step; within reach each has less work."""
 HEADS_AXIS = "tensor"  # of the mesh; all other axes split the batch
 PADDING = -(2**31)  # number of a key that no query has
 
@@ -85,7 +87,7 @@ def attention(
         length=length,
         heads=heads // parts[1],
         size=size,
-        together=_heads_together(length, heads // parts[1], size),
+        together=_heads_together(length, heads // parts[1], size, TOGETHER if reach is None else TOGETHER_IN_REACH),
         queries=_queries_together(length, reach),
         threshold=threshold,
         segments=mask.segments is not None,
@@ -108,11 +110,11 @@ def _free_axes() -> dict[str, int]:
     return {name: size for name, size, kind in kinds if kind == AxisType.Auto}
 
 
-def _heads_together(length: int, heads: int, size: int) -> int:
-    """Return how many heads a step of the grid takes: enough positions to outweigh the start of a step."""
+def _heads_together(length: int, heads: int, size: int, positions: int) -> int:
+    """Return how many heads a step of the grid takes: as many as have so many `positions`, and at least one group."""
     group = max(1, LANES // size)
     fits = [count for count in range(group, heads + 1, group) if heads % count == 0]
-    return max((count for count in fits if count * length <= 2048), default=fits[0])
+    return max((count for count in fits if count * length <= positions), default=fits[0])
 
 
 def _queries_together(length: int, reach: int | None) -> int:

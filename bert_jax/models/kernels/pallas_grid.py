@@ -49,7 +49,7 @@ def run(
             vmem_limit_bytes=VMEM_BYTES,
         ),
         interpret=interpret,
-        name=kernel_name(kernel.__name__, blocks.keys),
+        name=kernel_name(kernel.__name__, blocks.keys, within_reach=blocks.reach is not None),
     )
     return call(*(array.reshape(-1) if name == "words" else array for name, array in arrays.items()))
 
