@@ -63,10 +63,10 @@ def automatic(
     in_jax: AttentionKernel = xla.attention,
 ) -> tuple[jax.Array, jax.Array | None]:
     """See `AttentionKernel`; in a window far shorter than the row computed block by block, by `pallas` or in JAX."""
-    _, length, heads, size = query.shape
-    if _best(_platform(), length) == "pallas" and _pallas_can(mask, length, heads, size):
+    kernel = _automatic_kernel(_platform(), mask, *query.shape[1:])
+    if kernel == "pallas":
         return _pallas().attention(query, key, value, mask, dropout_key, rate, collect)
-    if not collect and windowed.obstacle(mask, length) is None:
+    if kernel == "windowed" and not collect:
         return windowed.attention(query, key, value, mask, dropout_key, rate), None
     return in_jax(query, key, value, mask, dropout_key, rate, collect)
 
@@ -76,9 +76,12 @@ def _best(platform: str, length: int) -> str:
     return "pallas" if platform == "tpu" and length >= SHORTEST else "xla"
 
 
-def _pallas_can(mask: AttentionMask, length: int, heads: int, size: int) -> bool:
-    """Return whether `pallas` computes rows of this form; on a mesh it may still have too few heads per device."""
-    return mask.global_positions is None and _pallas().obstacle(1, length, heads, size) is None
+def _automatic_kernel(platform: str, mask: AttentionMask, length: int, heads: int, size: int) -> str:
+    """Return pallas, windowed or xla; on a mesh `pallas` may still have too few heads per device, and call `xla`."""
+    whole = mask.global_positions is None
+    if whole and _best(platform, length) == "pallas" and _pallas().obstacle(1, length, heads, size) is None:
+        return "pallas"
+    return "windowed" if windowed.obstacle(mask, length) is None else "xla"
 
 
 def _platform() -> str:
@@ -113,9 +116,9 @@ def attention_path(compute: ComputeConfig, platform: str, shape: Shape) -> str:
     name, reason, chosen = compute.attention, None, compute.attention == "auto"
     if chosen:
         name = _best(platform, shape.length)
-        fused = name == "pallas" and _pallas_can(mask, shape.length, shape.heads, shape.size)
-        if not fused and windowed.obstacle(mask, shape.length) is None and not shape.disentangled:
-            return "windowed"
+        kernel = _automatic_kernel(platform, mask, shape.length, shape.heads, shape.size)
+        if kernel == "windowed" and not shape.disentangled:
+            return kernel
     if shape.disentangled and name != "xla":
         reason = "scores have a bias that depends on queries and keys (model.disentangled)"
     elif chosen and platform == "gpu" and not shape.disentangled:

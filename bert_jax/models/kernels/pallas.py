@@ -26,7 +26,7 @@ LONGEST = 8192
 SCORES = 512 * 512  # of one head that are held at once, unless 128 queries have more
 WORDS = 2**17  # of the state of dropout, which lies in scalar memory
 TOGETHER, TOGETHER_IN_REACH = 2048, 16384
-"""Positions of all heads of a step of the grid, which outweigh the start of a step; within reach each has less work."""
+"""Most positions of all heads of a step of the grid, unless one group of heads has more."""
 HEADS_AXIS = "tensor"  # of the mesh; all other axes split the batch
 PADDING = -(2**31)  # number of a key that no query has
 
@@ -82,13 +82,14 @@ def attention(
     threshold = 0 if dropout_key is None else counter_bits.drop_threshold(rate)
     arrays, specs = _arrays(query, key, value, mask, dropout_key if threshold else None, split)
     reach = mask.window if isinstance(mask.window, int) else None
+    queries = _queries_together(length, reach)
     blocks = Blocks(
         batch=batch // parts[0],
         length=length,
         heads=heads // parts[1],
         size=size,
-        together=_heads_together(length, heads // parts[1], size, TOGETHER if reach is None else TOGETHER_IN_REACH),
-        queries=_queries_together(length, reach),
+        together=_heads_together(length, heads // parts[1], size, queries, reach),
+        queries=queries,
         threshold=threshold,
         segments=mask.segments is not None,
         window="reach" in arrays,
@@ -110,11 +111,17 @@ def _free_axes() -> dict[str, int]:
     return {name: size for name, size, kind in kinds if kind == AxisType.Auto}
 
 
-def _heads_together(length: int, heads: int, size: int, positions: int) -> int:
-    """Return how many heads a step of the grid takes: as many as have so many `positions`, and at least one group."""
-    group = max(1, LANES // size)
+def _heads_together(length: int, heads: int, size: int, queries: int, reach: int | None) -> int:
+    """Return how many heads a step of the grid takes: enough to outweigh the start of a step.
+
+    Within reach each head has less work, so a step takes more of them, up to a program as long as that of the others.
+    """
+    group, most = max(1, LANES // size), TOGETHER // length
+    if reach is not None:
+        of_a_head = queries * keys_met(length, queries, reach)
+        most = max(most, min(TOGETHER_IN_REACH // length, 4 * SCORES // of_a_head))
     fits = [count for count in range(group, heads + 1, group) if heads % count == 0]
-    return max((count for count in fits if count * length <= positions), default=fits[0])
+    return max((count for count in fits if count <= most), default=fits[0])
 
 
 def _queries_together(length: int, reach: int | None) -> int:
