@@ -170,7 +170,7 @@ class AttentionBenchConfig(TurnsConfig):
     """
 
     kernels: tuple[str, ...] = ("xla",)
-    """Kernels to compare: xla and auto everywhere, pallas on a TPU, cudnn on an NVIDIA GPU."""
+    """Kernels to compare: xla and auto everywhere, pallas on a TPU, triton and cudnn on an NVIDIA GPU."""
     lengths: tuple[int, ...] = (128, 512, 2048)
     """Lengths of the sequences, in tokens."""
     tokens: int = 4096
@@ -197,7 +197,7 @@ BENCHMARKS = {
     "finetune": FinetuneBenchConfig,
     "attention": AttentionBenchConfig,
 }
-KERNELS = ("xla", "auto", "pallas", "cudnn")
+KERNELS = ("xla", "auto", "pallas", "triton", "cudnn")
 
 
 def check_attention_bench(options: AttentionBenchConfig) -> None:

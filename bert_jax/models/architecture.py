@@ -125,9 +125,9 @@ def _block(config: ModelConfig, activation: Activation) -> Callable[[jax.Array],
 
 def _attend(config: ModelConfig, compute: ComputeConfig) -> AttentionKernel:
     """Return the attention kernel of every layer; raise a UserError if the options name one that cannot compute it."""
-    if config.global_tokens and compute.attention == "pallas":
+    if config.global_tokens and compute.attention in ("pallas", "triton"):
         raise UserError(
-            f"compute.attention=pallas does not support model.global_tokens={config.global_tokens}; set "
+            f"compute.attention={compute.attention} does not support model.global_tokens={config.global_tokens}; set "
             "compute.attention=auto"
         )
     if config.disentangled.terms == "none" and not config.is_xlnet:

@@ -7,7 +7,7 @@ from jax.sharding import Mesh
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.devices import sharding
 from bert_jax.models.architecture import computation_dtype
-from bert_jax.models.kernels.choice import Shape, attention_path
+from bert_jax.models.kernels.choice import PLATFORMS, Shape, attention_path
 from bert_jax.models.layer_loop import reads_alone
 
 
@@ -33,7 +33,7 @@ def attention_of(
 
 def keeps_no_probabilities(model: ModelConfig, compute: ComputeConfig, mesh: Mesh, rows: int, length: int) -> bool:
     """Return whether all layers compute attention in a kernel whose backward pass computes probabilities again."""
-    return model.layer == "transformer" and set(_paths(model, compute, mesh, rows, length)) == {"pallas"}
+    return model.layer == "transformer" and set(_paths(model, compute, mesh, rows, length)) <= set(PLATFORMS)
 
 
 def _paths(

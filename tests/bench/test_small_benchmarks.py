@@ -59,7 +59,7 @@ def test_attention_by_length(tmp_path, monkeypatch):
     [
         (
             ("attention", "--kernels=xla,flash"),
-            "kernels=flash: there is no such kernel; choose from xla, auto, pallas, cudnn",
+            "kernels=flash: there is no such kernel; choose from xla, auto, pallas, triton, cudnn",
         ),
         (("attention", "--lengths=0"), "lengths=0 must be at least 1"),
         (("attention", "--global_tokens=2"), "global_tokens=2 must be a number of tokens .*; give --window too"),

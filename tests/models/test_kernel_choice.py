@@ -15,7 +15,7 @@ from jax._src.mesh import AbstractDevice
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import bert_architecture
-from bert_jax.models.kernels import choice, cudnn, pallas, xla
+from bert_jax.models.kernels import choice, cudnn, pallas, triton, xla
 from bert_jax.models.kernels.contract import AttentionMask
 
 MODEL = ModelConfig(vocab_size=60, hidden_size=128, num_layers=2, num_heads=2, intermediate_size=64)
@@ -28,7 +28,8 @@ def kernel(**compute):
 def test_the_architecture_takes_the_kernel_that_is_asked_for_and_here_the_plain_one():
     assert kernel().func is choice.automatic and kernel().keywords == {"in_jax": xla.attention}
     assert kernel(attention="xla") is xla.attention
-    assert kernel(attention="pallas") is pallas.attention and kernel(attention="cudnn") is cudnn.attention
+    modules = {"pallas": pallas, "triton": triton, "cudnn": cudnn}
+    assert all(kernel(attention=name) is module.attention for name, module in modules.items())
 
 
 @pytest.mark.parametrize(
@@ -49,6 +50,7 @@ def test_the_mesh_in_use_decides_what_is_automatic(platform, length, fused):
     "name, platform, allowed",
     [
         *(("pallas", "tpu", True), ("pallas", "cpu", False), ("pallas", "gpu", False)),
+        *(("triton", "gpu", True), ("triton", "tpu", False)),
         *(("cudnn", "gpu", True), ("cudnn", "cpu", False), ("auto", "cpu", True), ("xla", "tpu", True)),
     ],
 )
@@ -77,9 +79,13 @@ SHAPE = choice.Shape(batch=8, length=512, heads=16, size=64, rate=0.1, dtype=jnp
         ("auto", "tpu", {"head_parts": 5}, "xla, not pallas: 16 heads are not a multiple of mesh.tensor=5"),
         ("auto", "tpu", {"head_parts": 2}, "pallas"),
         ("auto", "tpu", {"length": 4096, "window": 64, "global_tokens": 1}, "windowed"),
-        ("auto", "gpu", {"rate": 0.0}, "xla, not cudnn: it has not been measured; --compute.attention=cudnn takes it"),
-        ("auto", "gpu", {}, "xla, not cudnn: it has no dropout that is the same on any mesh, and the rate is 0.1"),
+        ("auto", "gpu", {}, "xla, not triton: it has not been measured; --compute.attention=triton takes it"),
+        ("auto", "gpu", {"length": 300}, "xla, not triton: length 300 is not a multiple of 16"),
         ("auto", "gpu", {"disentangled": True}, "xla"),
+        ("triton", "gpu", {}, "triton"),
+        ("triton", "gpu", {"size": 36}, "xla, not triton: heads of size 36"),
+        ("triton", "gpu", {"head_parts": 5}, "xla, not triton: 16 heads are not a multiple of mesh.tensor=5"),
+        ("triton", "gpu", {"global_tokens": 1}, "xla, not triton: it has no tokens that see the whole row"),
         ("cudnn", "gpu", {"rate": 0.0}, "cudnn"),
         ("cudnn", "gpu", {}, "xla, not cudnn: it has no dropout that is the same on any mesh, and the rate is 0.1"),
         ("cudnn", "gpu", {"rate": 0.0, "dtype": jnp.dtype("float32")}, "xla, not cudnn: it computes in bfloat16"),

@@ -12,8 +12,8 @@ from bert_jax.errors import UserError
 from bert_jax.models.kernels import cudnn, windowed, xla
 from bert_jax.models.kernels.contract import AttentionKernel, AttentionMask
 
-PLATFORMS = {"pallas": ("tpu", "a TPU"), "cudnn": ("gpu", "an NVIDIA GPU")}
-"""Where a kernel runs; those that are not named here run everywhere."""
+PLATFORMS = {"pallas": ("tpu", "a TPU"), "triton": ("gpu", "an NVIDIA GPU"), "cudnn": ("gpu", "an NVIDIA GPU")}
+"""Where a kernel runs; those that are not named here run everywhere. Those that are named keep no probabilities."""
 SHORTEST = 128
 """Tokens of a row from which on `pallas` is predicted to be faster on a TPU than `xla` (docs/speed.md)."""
 
@@ -45,8 +45,8 @@ def attention_kernel(compute: ComputeConfig, in_jax: AttentionKernel) -> Attenti
       compute: the options.
       in_jax: `kernels.xla.attention`, in the form of products that the platform computes fastest.
     """
-    if compute.attention == "pallas":
-        return _pallas().attention
+    if compute.attention in ("pallas", "triton"):
+        return _ours(compute.attention).attention
     chosen = {"auto": functools.partial(automatic, in_jax=in_jax), "xla": in_jax, "cudnn": cudnn.attention}
     return chosen[compute.attention]
 
@@ -65,21 +65,21 @@ def automatic(
     """See `AttentionKernel`; in a window far shorter than the row computed block by block, by `pallas` or in JAX."""
     kernel = _automatic_kernel(_platform(), mask, *query.shape[1:])
     if kernel == "pallas":
-        return _pallas().attention(query, key, value, mask, dropout_key, rate, collect)
+        return _ours("pallas").attention(query, key, value, mask, dropout_key, rate, collect)
     if kernel == "windowed" and not collect:
         return windowed.attention(query, key, value, mask, dropout_key, rate), None
     return in_jax(query, key, value, mask, dropout_key, rate, collect)
 
 
 def _best(platform: str, length: int) -> str:
-    # cudnn has not been measured, so nobody gets it without asking.
+    # triton and cudnn have not been measured, so nobody gets them without asking.
     return "pallas" if platform == "tpu" and length >= SHORTEST else "xla"
 
 
 def _automatic_kernel(platform: str, mask: AttentionMask, length: int, heads: int, size: int) -> str:
     """Return pallas, windowed or xla; on a mesh `pallas` may still have too few heads per device, and call `xla`."""
     whole = mask.global_positions is None
-    if whole and _best(platform, length) == "pallas" and _pallas().obstacle(1, length, heads, size) is None:
+    if whole and _best(platform, length) == "pallas" and _ours("pallas").obstacle(1, length, heads, size) is None:
         return "pallas"
     return "windowed" if windowed.obstacle(mask, length) is None else "xla"
 
@@ -90,10 +90,16 @@ def _platform() -> str:
     return jax.default_backend() if device is None else device.platform
 
 
-def _pallas() -> ModuleType:
-    from bert_jax.models.kernels import pallas  # most processes have no TPU, and the import takes a while
+def _ours(name: str) -> ModuleType:
+    """Return the module `pallas` or `triton`."""
+    # Most processes compute attention in JAX, and the imports take a while.
+    if name == "pallas":
+        from bert_jax.models.kernels import pallas
 
-    return pallas
+        return pallas
+    from bert_jax.models.kernels import triton
+
+    return triton
 
 
 def check_attention(compute: ComputeConfig, platform: str) -> None:
@@ -122,17 +128,18 @@ def attention_path(compute: ComputeConfig, platform: str, shape: Shape) -> str:
     if shape.disentangled and name != "xla":
         reason = "scores have a bias that depends on queries and keys (model.disentangled)"
     elif chosen and platform == "gpu" and not shape.disentangled:
-        name, reason = "cudnn", _of_cudnn(shape) or "it has not been measured; --compute.attention=cudnn takes it"
-    elif name == "pallas" and shape.global_tokens:
-        reason = "it has no tokens that see the whole row (model.global_tokens)"
-    elif name == "pallas" and shape.heads % shape.head_parts:
-        reason = f"{shape.heads} heads are not a multiple of mesh.tensor={shape.head_parts}"
-    elif name == "pallas":
-        reason = _pallas().obstacle(shape.batch, shape.length, shape.heads // shape.head_parts, shape.size)
-    elif name == "cudnn":
-        reason = _of_cudnn(shape)
+        name = "triton"
+        reason = _obstacle(name, shape) or "it has not been measured; --compute.attention=triton takes it"
+    elif name != "xla":
+        reason = _obstacle(name, shape)
     return name if reason is None else f"xla, not {name}: {reason}"
 
 
-def _of_cudnn(shape: Shape) -> str | None:
-    return cudnn.obstacle(shape.length, shape.size, shape.rate, shape.dtype)
+def _obstacle(name: str, shape: Shape) -> str | None:
+    if name == "cudnn":
+        return cudnn.obstacle(shape.length, shape.size, shape.rate, shape.dtype)
+    if shape.global_tokens:
+        return "it has no tokens that see the whole row (model.global_tokens)"
+    if shape.heads % shape.head_parts:
+        return f"{shape.heads} heads are not a multiple of mesh.tensor={shape.head_parts}"
+    return _ours(name).obstacle(shape.batch, shape.length, shape.heads // shape.head_parts, shape.size)

@@ -6,19 +6,16 @@ change between the two, and is the same on any mesh.
 
 import dataclasses
 import functools
-import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.experimental.pallas import tpu as pltpu
-from jax.sharding import AxisType
-from jax.sharding import PartitionSpec as P
 
-from bert_jax.models import counter_bits
-from bert_jax.models.kernels import pallas_blocks, xla
+from bert_jax.models.kernels import on_devices, pallas_blocks
 from bert_jax.models.kernels.contract import AttentionMask
+from bert_jax.models.kernels.on_devices import Arrays
 from bert_jax.models.kernels.pallas_blocks import LANES, Blocks, keys_met
 from bert_jax.models.kernels.pallas_grid import run
 
@@ -27,8 +24,6 @@ SCORES = 512 * 512  # of one head that are held at once, unless 128 queries have
 WORDS = 2**17  # of the state of dropout, which lies in scalar memory
 TOGETHER, TOGETHER_IN_REACH = 2048, 16384
 """Most positions of all heads of a step of the grid, unless one group of heads has more."""
-HEADS_AXIS = "tensor"  # of the mesh; all other axes split the batch
-PADDING = -(2**31)  # number of a key that no query has
 
 
 def obstacle(batch: int, length: int, heads: int, size: int) -> str | None:
@@ -66,49 +61,28 @@ def attention(
     Under a mesh (`devices.sharding.under`), every device computes its own rows and heads. `interpret` runs the kernels
     without a TPU, slowly; it is meant for tests.
     """
-    batch, length, heads, size = query.shape
-    axes = _free_axes()
-    rows = tuple(axis for axis in axes if axis != HEADS_AXIS)
-    split = P(rows or None, None, HEADS_AXIS if HEADS_AXIS in axes else None)
-    parts = math.prod(axes[axis] for axis in rows), axes.get(HEADS_AXIS, 1)
-    whole = not (batch % parts[0] or heads % parts[1])
-    if (
-        collect
-        or mask.global_positions is not None
-        or not whole
-        or obstacle(batch // parts[0], length, heads // parts[1], size)
-    ):
-        return xla.attention(query, key, value, mask, dropout_key, rate, collect)
-    threshold = 0 if dropout_key is None else counter_bits.drop_threshold(rate)
-    arrays, specs = _arrays(query, key, value, mask, dropout_key if threshold else None, split)
-    reach = mask.window if isinstance(mask.window, int) else None
+    kernel = functools.partial(_on_a_device, interpret)
+    return on_devices.attend(kernel, obstacle, query, key, value, mask, dropout_key, rate, collect)
+
+
+def _on_a_device(interpret: bool, arrays: Arrays, threshold: int, reach: int | None) -> jax.Array:
+    batch, length, heads, size = arrays["query"].shape
     queries = _queries_together(length, reach)
     blocks = Blocks(
-        batch=batch // parts[0],
+        batch=batch,
         length=length,
-        heads=heads // parts[1],
+        heads=heads,
         size=size,
-        together=_heads_together(length, heads // parts[1], size, queries, reach),
+        together=_heads_together(length, heads, size, queries, reach),
         queries=queries,
         threshold=threshold,
-        segments=mask.segments is not None,
+        segments="query_numbers" in arrays,
         window="reach" in arrays,
-        bias=mask.bias is not None,
+        bias="bias" in arrays,
         reach=reach,
     )
-    local = functools.partial(_attention, blocks, interpret)
-    if math.prod(parts) > 1:
-        local = jax.shard_map(local, in_specs=(specs,), out_specs=split, axis_names=set(axes), check_vma=False)
-    return local(arrays).reshape(query.shape), None
-
-
-def _free_axes() -> dict[str, int]:
-    """Return the axes of the mesh in use that no surrounding shard_map has split, and their sizes."""
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty:
-        return {}
-    kinds = zip(mesh.axis_names, mesh.axis_sizes, mesh.axis_types, strict=True)
-    return {name: size for name, size, kind in kinds if kind == AxisType.Auto}
+    output: Any = _attention(blocks, interpret, _as_tiles(arrays))
+    return output.reshape(arrays["query"].shape)
 
 
 def _heads_together(length: int, heads: int, size: int, queries: int, reach: int | None) -> int:
@@ -130,33 +104,15 @@ def _queries_together(length: int, reach: int | None) -> int:
     return max((count for count in fits if count * keys_met(length, count, reach) <= SCORES), default=LANES)
 
 
-def _arrays(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    mask: AttentionMask,
-    dropout_key: jax.Array | None,
-    split: P,
-) -> tuple[dict[str, jax.Array], dict[str, P]]:
-    """Return what the kernels read, by the names in `pallas_grid.ORDER`, and how the mesh splits it."""
-    batch, length, heads, _ = query.shape
-    rows, tensor = split[0], split[2]
-    arrays = {name: x.reshape(batch, length, -1) for name, x in (("query", query), ("key", key), ("value", value))}
-    specs = dict.fromkeys(arrays, split)
-    numbers = jnp.zeros_like(mask.padding, jnp.int32) if mask.segments is None else mask.segments.astype(jnp.int32)
-    arrays["key_numbers"] = jnp.where(mask.padding > 0, numbers, PADDING)[:, :, None]
-    specs["key_numbers"] = P(rows)
-    if mask.segments is not None:
-        arrays["query_numbers"], specs["query_numbers"] = numbers[:, None, :], P(rows)
-    if mask.window is not None and not isinstance(mask.window, int):
-        arrays["reach"], specs["reach"] = jnp.asarray(mask.window, jnp.int32).reshape(1), P()
-    if mask.bias is not None:
-        arrays["bias"] = jnp.swapaxes(mask.bias, 2, 3)
-        specs["bias"] = P(*(axis if n > 1 else None for axis, n in zip((rows, tensor), mask.bias.shape, strict=False)))
-    if dropout_key is not None:
-        state, _ = counter_bits.leading_streams(counter_bits.stream(dropout_key), (batch, heads, length, length))
-        arrays["words"], specs["words"] = jnp.stack([part[:, :, 0, 0] for part in state]), P(None, rows, tensor)
-    return arrays, specs
+def _as_tiles(arrays: Arrays) -> Arrays:
+    """Return the arrays as the kernels read them: heads side by side, and what belongs to keys along sublanes."""
+    tiles = arrays | {name: arrays[name].reshape(*arrays[name].shape[:2], -1) for name in ("query", "key", "value")}
+    tiles["key_numbers"] = arrays["key_numbers"][:, :, None]
+    if "query_numbers" in arrays:
+        tiles["query_numbers"] = arrays["query_numbers"][:, None, :]
+    if "bias" in arrays:
+        tiles["bias"] = jnp.swapaxes(arrays["bias"], 2, 3)
+    return tiles
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))

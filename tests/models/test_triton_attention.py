@@ -1,0 +1,65 @@
+"""What the kernels for GPUs alone have, interpreted; test_fused_attention.py has what all kernels of ours share."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from fused_attention import assert_equal
+
+from bert_jax.models.kernels import triton
+from bert_jax.models.kernels.contract import AttentionMask
+
+
+@pytest.mark.parametrize(
+    "shape, names, window",
+    [
+        ((1, 48, 2, 16), "segments", None),  # blocks of 16
+        ((3, 96, 1, 128), "bias", None),  # of 32
+        ((1, 512, 2, 64), "segments", 17),  # a block of 64 meets three
+        pytest.param((1, 320, 2, 32), "bias", 64, marks=pytest.mark.slow),
+        pytest.param((1, 320, 2, 32), "", 65, marks=pytest.mark.slow),
+        pytest.param((1, 320, 2, 32), "", 318, marks=pytest.mark.slow),
+    ],
+)
+def test_every_length_and_width_and_a_window_that_is_known(shape, names, window):
+    """Values, gradients and dropped elements are those of the masked full matrix."""
+    assert_equal(triton, shape, 0.1, names, window=window)
+
+
+@pytest.mark.parametrize("reach, met", [(None, 16 * 16), (63, 16 * 3 - 2), (64, 16 * 3 - 2), (65, 16 * 5 - 6)])
+def test_only_blocks_in_reach_of_a_window_are_met(reach, met):
+    """Of 16 blocks of 64 places each; by 65 places a block of 64 sees two blocks to either side."""
+    blocks = triton.Blocks(length=1024, size=64, queries=64, keys=64, threshold=0, reach=reach)
+    spans = [blocks.met((first, 64), 64) for first in range(0, 1024, 64)]
+    assert sum(int(last) - int(first) for first, last in spans) == met
+
+
+@pytest.mark.parametrize(
+    "shape, words",
+    [
+        ((2, 100, 4, 64), "length 100 is not a multiple of 16"),
+        ((2, 128, 4, 48), "heads of size 48 are not 16, 32, 64 or 128 wide"),
+        ((2**16, 128, 4, 64), "65536 rows and 4 heads on a device"),
+    ],
+)
+def test_what_has_an_obstacle_is_explained(shape, words):
+    assert words in (triton.obstacle(*shape) or "")
+
+
+def test_it_is_lowered_for_cuda_without_transposes():
+    """One kernel forward and one backward; without a bias that is learned, none for its gradient."""
+
+    def gradients(query, key, value, gradient, padding, segments, random):
+        def output(*qkv):
+            mask = AttentionMask(padding=padding, segments=segments, window=64)
+            return triton.attention(*qkv, mask, random, 0.1)[0]
+
+        return jax.vjp(output, query, key, value)[1](gradient)
+
+    x, rows = jax.ShapeDtypeStruct((2, 128, 4, 64), jnp.bfloat16), jax.ShapeDtypeStruct((2, 128), np.int32)
+    random = jax.eval_shape(functools.partial(jax.random.key, 0))
+    text = jax.jit(gradients).trace(x, x, x, x, rows, rows, random).lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("stablehlo.custom_call @__gpu$xla.gpu.triton") == 2
+    assert "stablehlo.transpose" not in text and "128x128" not in text
