@@ -44,7 +44,7 @@ docs: install
 test: install
 	$(BIN)/python -m pytest $(PARALLEL)
 
-test-all: install build/libtpu/.installed
+test-all: install build/libtpu/.installed build/cuda/.installed
 	PYTHONPATH=$(CURDIR)/build/libtpu $(BIN)/python -m pytest $(PARALLEL) -m 'slow and not optimized'
 	BERT_JAX_OPTIMIZED=1 $(BIN)/python -m pytest $(PARALLEL) -m 'slow and optimized'
 
@@ -57,6 +57,17 @@ build/libtpu/.installed: bert_jax/pods/requirements.txt | install
 	  $(BIN)/python -m pip install --quiet --no-deps --require-hashes --upgrade --target build/libtpu -r build/libtpu/requirements.txt; \
 	else \
 	  echo "there is no TPU compiler for this machine; its tests will be skipped"; \
+	fi
+	touch $@
+
+# The compiler for NVIDIA GPUs, which is in JAX's plugin (400 MB), likewise: it needs no GPU.
+build/cuda/.installed: requirements.txt | install
+	mkdir -p build/cuda
+	@if [ "$$(uname -sm)" = "Linux x86_64" ]; then \
+	  version=$$(sed -n 's/^jaxlib==\([0-9.]*\).*/\1/p' requirements.txt); \
+	  $(BIN)/python -m pip install --quiet --no-deps --upgrade --target build/cuda jax-cuda13-plugin==$$version jax-cuda13-pjrt==$$version; \
+	else \
+	  echo "there is no compiler for GPUs for this machine; its tests will be skipped"; \
 	fi
 	touch $@
 

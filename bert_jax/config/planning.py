@@ -15,7 +15,7 @@ class PlanConfig(Config):
 
     topology: str = ""
     """Machine to plan for. v5e:16x16: a slice of 16 × 16 TPU v5e chips; 2xv5e:4x4: two slices of 4 × 4; also v4, v5p
-    and v6e. cpu:8: eight devices of a processor. gpu:h100:8: eight cards, by closed forms only. An unknown name lists
+    and v6e. cpu:8: eight devices of a processor. gpu:h100:8: eight cards. An unknown name lists
     the known ones."""
     search: bool = False
     """Also find, for each phase, the weakest remat that makes it fit, the largest batch that fits, and the fastest of a

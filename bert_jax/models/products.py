@@ -5,6 +5,7 @@ float32. What automatic differentiation of an ordinary product asks for is other
 first axis of both operands, results in bfloat16, cotangents in float32. That halves the rate or worse (docs/speed.md).
 """
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -19,6 +20,30 @@ Product = Callable[[jax.Array, jax.Array, int], jax.Array]
 def plain_product(x: jax.Array, kernel: jax.Array, axes: int) -> jax.Array:
     """Return the product as one operation, whose form the compiler chooses, also in the backward pass."""
     return jnp.tensordot(x, kernel.astype(x.dtype), axes=axes)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def wide_einsum(equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    """Return the einsum of two arrays of one dtype in float32; both products of its gradient have that dtype.
+
+    Differentiation alone would multiply by a gradient in float32. TPUs round it to bfloat16, but GPUs multiply it as it
+    is, at half the rate or less: a length that is not a multiple of 4, such as 30,522 words, keeps it from their matrix
+    units.
+    """
+    return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
+
+
+def _wide_forward(equation: str, a: jax.Array, b: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return wide_einsum(equation, a, b), (a, b)
+
+
+def _wide_backward(
+    equation: str, kept: tuple[jax.Array, jax.Array], gradient: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    return jax.vjp(functools.partial(jnp.einsum, equation), *kept)[1](gradient.astype(kept[0].dtype))
+
+
+wide_einsum.defvjp(_wide_forward, _wide_backward)
 
 
 def tpu_product(x: jax.Array, kernel: jax.Array, axes: int) -> jax.Array:

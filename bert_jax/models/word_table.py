@@ -8,6 +8,8 @@ so that they are summed over the devices once, together.
 import jax
 import jax.numpy as jnp
 
+from bert_jax.models.products import wide_einsum
+
 
 def look_up(table: jax.Array, ids: jax.Array) -> jax.Array:
     """Return the rows at ids [B, L]: [B, L, H]. An id beyond the table gives NaN, not a different word."""
@@ -22,7 +24,7 @@ def word_logits(x: jax.Array, table: jax.Array) -> jax.Array:
     """Return the products of x [B, M, H] with all rows, computed in the dtype of x: [B, M, V] float32."""
     table = table.astype(x.dtype)
     if table.ndim == 2:
-        return jnp.einsum("bmh,vh->bmv", x, table, preferred_element_type=jnp.float32)
+        return wide_einsum("bmh,vh->bmv", x, table)
     parts = x.reshape(len(table), -1, *x.shape[1:])
-    logits = jnp.einsum("nbmh,nvh->nbmv", parts, table, preferred_element_type=jnp.float32)
+    logits: jax.Array = wide_einsum("nbmh,nvh->nbmv", parts, table)
     return logits.reshape(*x.shape[:2], table.shape[1])

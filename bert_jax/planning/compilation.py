@@ -57,7 +57,7 @@ def compile_phase(
       stage: is told what the child is doing, in a few words.
 
     Returns:
-      The program (None for GPUs, which have no compiler here), and what is known without it: bytes on each device.
+      The program (None for GPUs whose compiler is not installed), and what is known without it: bytes on each device.
 
     Raises:
       UserError: the options do not fit the machine, or the program cannot be stored.
@@ -73,9 +73,9 @@ def compile_phase(
                 facts |= line
     if "error" in facts:
         raise UserError(facts["error"])
-    if topology.platform == "gpu":
+    if "key" not in facts:
         return None, facts
-    program = load_program(facts.get("key", ""))
+    program = load_program(facts["key"])
     if program is None:
         raise UserError(
             f"the compiled program could not be written to {cache_directory()}; make room there, or set XDG_CACHE_HOME"

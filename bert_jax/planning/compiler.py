@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ from bert_jax.devices.memory_shortage import DOES_NOT_FIT
 from bert_jax.errors import UserError
 from bert_jax.models.kernels.choice import check_attention
 from bert_jax.models.protocol import Model
+from bert_jax.planning import gpu_compiler
 from bert_jax.planning.program_store import CompiledProgram, load_program, program_key, store_program
 from bert_jax.planning.topology import Topology, find_topology
 from bert_jax.planning.traced_step import described_devices, learner, traced_step
@@ -59,20 +61,22 @@ def _answer(request: dict[str, Any]) -> None:
         whole_teacher=_values_over_fsdp(what.frozen),
         parameter_shapes=[list(leaf.shape) for leaf in jax.tree.leaves((state.params, what.frozen))],
     )
-    if topology.platform == "gpu":
-        return  # there is no compiler for one here
+    if topology.platform == "gpu" and not gpu_compiler.plugin():
+        return
     lowered = traced_step(what, phase)
     versions = (jax.__version__, jaxlib.version.__version__, compiler_version(topology), os.environ["XLA_FLAGS"])
     options = filter(None, [os.environ.get("LIBTPU_INIT_ARGS")])
     key = program_key(lowered.as_text(), FORM, topology.name, *versions, *options)
     if load_program(key) is None:
         _say(stage="compiling")
-        store_program(key, compiled(lowered))
+        store_program(key, compiled(lowered, gpu_compiler.FLAGS if topology.platform == "gpu" else {}))
     _say(key=key)
 
 
 def compiler_version(topology: Topology) -> str:
     """Return the name and version of the compiler for `topology`."""
+    if topology.platform == "gpu":
+        return gpu_compiler.version()
     if topology.platform != "tpu":
         return f"XLA of jaxlib {jaxlib.version.__version__}"
     import importlib.metadata
@@ -80,8 +84,13 @@ def compiler_version(topology: Topology) -> str:
     return f"libtpu {importlib.metadata.version('libtpu')}"
 
 
-def compiled(lowered: jax.stages.Lowered) -> CompiledProgram:
-    """Compile a traced step; a program that does not fit into memory is an answer, every other failure is raised."""
+def compiled(lowered: jax.stages.Lowered, flags: Mapping[str, Any]) -> CompiledProgram:
+    """Compile a traced step; a program that does not fit into memory is an answer, every other failure is raised.
+
+    Args:
+      lowered: the step.
+      flags: options of the compiler.
+    """
     with tempfile.TemporaryDirectory() as dump, tempfile.TemporaryFile() as printed:
         began, spent = time.monotonic(), time.process_time()
         kept = os.dup(2)
@@ -89,7 +98,7 @@ def compiled(lowered: jax.stages.Lowered) -> CompiledProgram:
         executable, failure = None, ""
         try:
             # The text comes from the dump, because that of an executable cannot be read back for v5p and v6e.
-            executable = lowered.compile(compiler_options={"xla_dump_to": dump, "xla_dump_hlo_as_text": True})
+            executable = lowered.compile(compiler_options={"xla_dump_to": dump, "xla_dump_hlo_as_text": True, **flags})
         except jax.errors.JaxRuntimeError as error:
             if DOES_NOT_FIT not in str(error):
                 raise

@@ -20,6 +20,12 @@ BLIND_SPOTS = (
     "Estimates of element-wise bfloat16 operations are too long by up to 3 times, found by single operations.",
     "Input, checkpoints, evaluation, compilation and restarts are not included.",
 )
+OF_A_GPU = (
+    "Anything that takes longer than the peaks of products and memory: the compiler for GPUs estimates no times.",
+    "The choice of kernels for products, which needs a card: all are taken to be cuBLAS's, at the peak.",
+    "Transfers between chips are bytes over the links' rates: no latency, no other traffic.",
+    "Input, checkpoints, evaluation, compilation and restarts are not included.",
+)
 WITHOUT_A_COMPILER = (
     "Anything but products at their peak and one sum of the gradients: a step takes longer than this.",
     "Input, checkpoints, evaluation, compilation and restarts are not included.",

@@ -17,9 +17,10 @@ from bert_jax.planning.hlo import parse_program
 from bert_jax.planning.memory import Memory, memory_of
 from bert_jax.planning.program_store import CompiledProgram
 from bert_jax.planning.roofline import Work, work_of
-from bert_jax.planning.topology import Topology
+from bert_jax.planning.topology import Chip, Topology
 
 BY_CLOSED_FORM = "parameters, moments, gradients and activations by closed form"
+BY_THE_COMPILER = "arguments and temporaries by the compiler, which takes any size"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,7 +108,9 @@ def _of_program(plan: PhasePlan, topology: Topology, compiled: CompiledProgram, 
     collectives = collectives_of(program, topology.chips_per_slice, topology.slices)
     work = work_of(program, peak or math.inf, chip.memory_bandwidth if chip else math.inf)
     plan = dataclasses.replace(plan, memory=memory_of(compiled, facts), work=work, collectives=collectives)
-    return plan if chip is None else _timed(plan, topology, step_time(topology, work, collectives))
+    if chip is None:
+        return plan
+    return _timed(_within(plan, chip, BY_THE_COMPILER), topology, step_time(topology, work, collectives))
 
 
 def _by_closed_form(plan: PhasePlan, config: Config, topology: Topology, facts: dict[str, Any]) -> PhasePlan:
@@ -128,16 +131,20 @@ def _by_closed_form(plan: PhasePlan, config: Config, topology: Topology, facts: 
         other=0,
         code=0,
     )
-    fits = memory.total <= chip.memory_bytes
-    plan = dataclasses.replace(
-        plan, memory=memory, shortage=None if fits else Shortage(memory.total, chip.memory_bytes, BY_CLOSED_FORM)
-    )
+    plan = _within(dataclasses.replace(plan, memory=memory), chip, BY_CLOSED_FORM)
     links = plan.needed.within_slice / chip.link_bandwidth
     computed = plan.flops + facts["teacher_flops"] * plan.sequences_per_chip
     fastest = max(computed / (peak_flops(chip.kind) or math.inf), links)
     return _timed(
         plan, topology, StepTime(optimistic=fastest, pessimistic=None, computing=None, links=links, network=0.0)
     )
+
+
+def _within(plan: PhasePlan, chip: Chip, source: str) -> PhasePlan:
+    """Return `plan` with what is missing of the memory of a chip, if it is more than that."""
+    needed = plan.memory.total if plan.memory else 0
+    fits = needed <= chip.memory_bytes
+    return plan if fits else dataclasses.replace(plan, shortage=Shortage(needed, chip.memory_bytes, source))
 
 
 def _timed(plan: PhasePlan, topology: Topology, time: StepTime) -> PhasePlan:

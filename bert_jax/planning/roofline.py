@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from bert_jax.models.kernels.pallas_costs import kernel_cycles
+from bert_jax.models.kernels.triton_costs import attention_flops
 from bert_jax.planning.collectives import BESIDE_COMPUTATION, is_collective
 from bert_jax.planning.hlo import Instruction, Program
 
@@ -54,7 +55,7 @@ class Work:
     without_estimate: dict[str, int]
     """How often an instruction that moves more than a megabyte has no estimate, by its kind."""
     costliest: list[Operation] = dataclasses.field(default_factory=list)
-    """Those that take most cycles, the first most; empty where the compiler states none."""
+    """Those that take most cycles, the first most; where the compiler states none, those with the longest roofline."""
 
 
 def work_of(program: Program, peak_flops: float, memory_bandwidth: float) -> Work:
@@ -83,8 +84,16 @@ def work_of(program: Program, peak_flops: float, memory_bandwidth: float) -> Wor
         cycles=sum(each.cycles for each in alike),
         roofline_seconds=sum(each.roofline_seconds for each in alike),
         without_estimate=dict(missing),
-        costliest=sorted((each for each in alike if each.cycles), key=lambda each: -each.cycles)[:MOST_OPERATIONS],
+        costliest=_costliest(alike),
     )
+
+
+def _costliest(operations: list[Operation]) -> list[Operation]:
+    estimated = [each for each in operations if each.cycles]
+    if estimated:
+        return sorted(estimated, key=lambda each: -each.cycles)[:MOST_OPERATIONS]
+    known = [each for each in operations if each.roofline_seconds]  # of a processor no peaks are
+    return sorted(known, key=lambda each: -each.roofline_seconds)[:MOST_OPERATIONS]
 
 
 def _operation(origin: str, result: str, times: int, cycles: int, seconds: float, flops: int, moved: int) -> Operation:
@@ -104,16 +113,18 @@ def flops_of(program: Program, computation: str, each: Instruction) -> int:
     if each.op == "fusion":
         called = each.calls[0]
         return sum(flops_of(program, called, inner) for inner in program.computations[called].values())
-    if each.op == "custom-call":
-        return _stated(each, "flops")
-    if each.op not in ("dot", "convolution"):
+    if each.op == "custom-call" and "__cublas" not in each.attributes:
+        return _stated(each, "flops") or attention_flops(each.op_name, each.shapes[0].dims)
+    if each.op not in ("dot", "convolution", "custom-call"):
         return 0
     scope, result = program.computations[computation], each.shapes[0].dims
     left, right = (scope[name].shapes[0].dims for name in each.operands[:2])
-    if each.op == "dot":
-        contracted = [
-            int(axis) for axis in (each.attribute(r"lhs_contracting_dims=\{([\d,]*)\}") or "").split(",") if axis
-        ]
+    if each.op != "convolution":
+        # Of a product that XLA computes, and of one that is cuBLAS's.
+        axes = each.attribute(r"lhs_contracting_dims=\{([\d,]*)\}") or each.attribute(
+            r'"lhs_contracting_dimensions":\[([\d,"]*)\]'
+        )
+        contracted = [int(axis) for axis in re.findall(r"\d+", axes or "")]
         return 2 * math.prod(result) * math.prod(left[axis] for axis in contracted)
     return _convolution_flops(each, left, right, result)
 

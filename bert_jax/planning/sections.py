@@ -3,8 +3,9 @@
 import dataclasses
 from typing import Any
 
-from bert_jax.planning.estimate import BLIND_SPOTS, WITHOUT_A_COMPILER, StepTime, Throughput, cost
+from bert_jax.planning.estimate import BLIND_SPOTS, OF_A_GPU, WITHOUT_A_COMPILER, StepTime, Throughput, cost
 from bert_jax.planning.phase_plan import PhasePlan
+from bert_jax.planning.roofline import Operation
 from bert_jax.planning.search import Candidate
 from bert_jax.planning.topology import Chip, Topology
 
@@ -69,7 +70,10 @@ def _memory(topology: Topology, plans: list[PhasePlan]) -> Section:
         if plan.shortage
     ]
     if not all(plan.compiled for plan in plans):
-        notes.append("By closed forms: there is no compiler for GPUs here. The activations are a rough estimate.")
+        notes.append(
+            "By closed forms, as the compiler for GPUs is not installed (docs/planning.md). The activations are a "
+            "rough estimate."
+        )
     return Section("Memory of one chip in GiB", ("part", *_names(plans)), rows, tuple(notes))
 
 
@@ -132,8 +136,11 @@ def _said(topology: Topology, plans: list[PhasePlan], price: float) -> tuple[str
         notes.append(f"Instructions over 1 MB without an estimate: {listed}.")
     if not any(plan.time for plan in plans):
         return tuple(notes)
-    seen = all(plan.compiled for plan in plans)
-    return (*notes, *(f"Not seen: {spot}" for spot in (BLIND_SPOTS if seen else WITHOUT_A_COMPILER)))
+    if topology.platform == "gpu":
+        spots = OF_A_GPU if all(plan.compiled for plan in plans) else WITHOUT_A_COMPILER
+    else:
+        spots = BLIND_SPOTS
+    return (*notes, *(f"Not seen: {spot}" for spot in spots))
 
 
 def _collectives(plan: PhasePlan) -> Section:
@@ -167,21 +174,22 @@ def _collectives(plan: PhasePlan) -> Section:
 
 
 def _costliest(chip: Chip, plan: PhasePlan) -> Section:
-    assert plan.work is not None and chip.clock is not None
+    assert plan.work is not None
+
+    def estimated(each: Operation) -> tuple[str, ...]:
+        if not chip.clock or not plan.work:
+            return ()
+        return f"{each.cycles / chip.clock * 1e3:,.2f}", f"{each.cycles / plan.work.cycles:.1%}"
+
     rows = [
         (
-            each.origin[-60:],
-            each.result,
-            f"{each.times:,}",
-            f"{each.cycles / chip.clock * 1e3:,.2f}",
-            f"{each.cycles / plan.work.cycles:.1%}",
-            f"{each.roofline_seconds * 1e3:,.2f}",
-            f"{each.flops / 1e9:,.1f}",
-            _mb(each.bytes),
+            *(each.origin[-60:], each.result, f"{each.times:,}", *estimated(each)),
+            *(f"{each.roofline_seconds * 1e3:,.2f}", f"{each.flops / 1e9:,.1f}", _mb(each.bytes)),
         )
         for each in plan.work.costliest
     ]
-    columns = ("from", "result", "times", "estimate, ms", "share", "roofline, ms", "GFLOP", "MB")
+    estimates = ("estimate, ms", "share") if chip.clock else ()
+    columns = ("from", "result", "times", *estimates, "roofline, ms", "GFLOP", "MB")
     return Section(f"What takes longest in phase {plan.phase.index}", columns, rows)
 
 

@@ -7,6 +7,7 @@ eight graphics cards. Peaks of bfloat16 products are in devices/hardware.py.
 import dataclasses
 import difflib
 import math
+import os
 import re
 from typing import Literal
 
@@ -27,7 +28,8 @@ class Chip:
     kind: str
     """Name that JAX gives the device; devices/hardware.py has its peak under this name."""
     memory_bytes: int
-    """Memory that a program can use: for TPUs what the compiler allows, which is less than the data sheet says."""
+    """Memory that a program can use, which is less than the data sheet says: for TPUs what the compiler allows, for
+    GPUs what JAX takes of it."""
     memory_bandwidth: float
     """Bytes/s between the chip and its memory."""
     link_bandwidth: float
@@ -81,12 +83,13 @@ TPUS = {
         clock=1.75e9,
     ),
 }
+OF_A_CARD = 0.75  # what JAX takes of a card's memory unless XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise
 # Memory, its bandwidth and NVLink in each direction: data sheets of NVIDIA, for the SXM form where there are several.
 GPUS = {
     "a100": Chip(
         name="a100",
         kind="NVIDIA A100-SXM4-80GB",
-        memory_bytes=80 * 10**9,
+        memory_bytes=int(OF_A_CARD * 80e9),
         memory_bandwidth=2039e9,
         link_bandwidth=300e9,
         links=1,
@@ -95,7 +98,7 @@ GPUS = {
     "h100": Chip(
         name="h100",
         kind="NVIDIA H100 80GB HBM3",
-        memory_bytes=80 * 10**9,
+        memory_bytes=int(OF_A_CARD * 80e9),
         memory_bandwidth=3350e9,
         link_bandwidth=450e9,
         links=1,
@@ -104,7 +107,7 @@ GPUS = {
     "h200": Chip(
         name="h200",
         kind="NVIDIA H200",
-        memory_bytes=141 * 10**9,
+        memory_bytes=int(OF_A_CARD * 141e9),
         memory_bandwidth=4800e9,
         link_bandwidth=450e9,
         links=1,
@@ -152,9 +155,21 @@ def find_topology(name: str) -> Topology:
         return Topology(name=name, platform="tpu", chip=TPUS[match[2]], slices=slices, shape=match[3])
     match = re.fullmatch(r"(cpu|gpu:(\w+)):(\d{1,4})", name)
     if match and 0 < int(match[3]) <= MOST_DEVICES and (match[1] == "cpu" or match[2] in GPUS):
-        platform, chip = ("cpu", None) if match[1] == "cpu" else ("gpu", GPUS[match[2]])
+        platform, chip = ("cpu", None) if match[1] == "cpu" else ("gpu", _as_set_up(GPUS[match[2]]))
         return Topology(name=name, platform=platform, chip=chip, slices=1, shape=str(int(match[3])))
     raise UserError(_unknown(name))
+
+
+def _as_set_up(card: Chip) -> Chip:
+    """Return the card with the share of its memory that the environment lets JAX take."""
+    given = os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", str(OF_A_CARD))
+    try:
+        share = float(given)
+    except ValueError:
+        share = math.nan
+    if not 0 < share <= 1:
+        raise UserError(f"XLA_PYTHON_CLIENT_MEM_FRACTION={given} must be a share of the memory, above 0 and at most 1")
+    return dataclasses.replace(card, memory_bytes=round(card.memory_bytes / OF_A_CARD * share))
 
 
 def _shapes(chip: str) -> tuple[str, ...]:

@@ -9,17 +9,21 @@ from jax.sharding import Mesh
 
 from bert_jax.config import Config, Phase
 from bert_jax.objectives.objective_choice import default_objective
+from bert_jax.planning import gpu_compiler
 from bert_jax.planning.topology import Topology
 from bert_jax.pretrained.teacher import describe_teacher, stored_teacher
 from bert_jax.training.learner import Learner
 
 
 def described_devices(topology: Topology) -> Sequence[Any]:
-    """Return the devices of `topology`: of TPUs descriptions that no program can run on, else virtual ones of the CPU.
+    """Return the devices of `topology`: of accelerators descriptions that no program can run on, else virtual ones.
 
-    The environment must have been prepared (planning/compilation.py): libtpu looks for a real TPU otherwise, and the
-    CPU has one device.
+    Those are of the CPU, also for GPUs whose compiler is not installed. The environment must have been prepared
+    (planning/compilation.py): libtpu looks for a real TPU otherwise, and the CPU has one device.
     """
+    if topology.platform == "gpu" and gpu_compiler.plugin():
+        assert topology.chip is not None
+        return gpu_compiler.described_cards(topology.chip, topology.chips)
     if topology.platform != "tpu":
         return jax.devices("cpu")[: topology.chips]
     from jax.experimental import topologies
@@ -71,4 +75,7 @@ def learner(config: Config, mesh: Mesh, memory_bytes: int | None = None) -> Lear
 
 def traced_step(what: Learner, phase: Phase) -> jax.stages.Lowered:
     """Return the very step that `pretrain` compiles for `phase`."""
-    return what.train_step(phase).lower(what.abstract, what.abstract_batch(phase), *what.frozen)
+    traced = what.train_step(phase).trace(what.abstract, what.abstract_batch(phase), *what.frozen)
+    # JAX takes the platform of GPUs from this process, which has none.
+    platforms = ("cuda",) if what.mesh.devices.flat[0].platform == "gpu" else None
+    return traced.lower(lowering_platforms=platforms)

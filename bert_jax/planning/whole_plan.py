@@ -23,6 +23,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import is_remote, write_atomically
 from bert_jax.planning.advice import phase_advice
 from bert_jax.planning.compilation import check_compiler
+from bert_jax.planning.gpu_compiler import PLUGINS
 from bert_jax.planning.phase_plan import PhasePlan, plan_phase
 from bert_jax.planning.plan_page import page
 from bert_jax.planning.search import Candidate, search
@@ -170,7 +171,7 @@ def _facts(plan: Plan, options: PlanConfig, command: str) -> dict[str, Any]:
 
 def _circumstances() -> str:
     """Return date and versions."""
-    names = ("bert_jax", "jax", "libtpu")
+    names = ("bert_jax", "jax", "libtpu", *(f"jax-{name}-plugin" for name in PLUGINS))
     found = [f"{name} {version}" for name in names if (version := _version(name))]
     return f"{datetime.date.today()}, {', '.join(found)}. Nothing was executed: every time is a prediction."
 

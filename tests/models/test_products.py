@@ -16,7 +16,7 @@ from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.kernels import head_products, xla
 from bert_jax.models.layers import in_float32, plain_bias, product_bias
 from bert_jax.models.norms import fused_layer_norm, plain_layer_norm
-from bert_jax.models.products import cpu_product, plain_product, tpu_product
+from bert_jax.models.products import cpu_product, plain_product, tpu_product, wide_einsum
 from bert_jax.models.word_losses import BLOCK, word_losses
 from bert_jax.objectives.bert_pretraining import PretrainingObjective
 from bert_jax.objectives.masked_language_model import loss_sums
@@ -35,6 +35,26 @@ def random_arrays(*shapes, seed=0):
 def in_float64(x):
     """The values of x as bfloat16, in float64."""
     return np.asarray(jnp.asarray(x, jnp.bfloat16)).astype(float)
+
+
+def test_the_gradient_of_a_wide_product_has_operands_of_its_type():
+    """In bfloat16 the given gradient is rounded before both products, and they after; float32 is as without it."""
+    x, table, gradient = random_arrays((2, 3, 8), (5, 8), (2, 3, 5))
+    equation, narrow = "bmh,vh->bmv", [jnp.asarray(each, jnp.bfloat16) for each in (x, table)]
+    logits, backward = jax.vjp(lambda *ab: wide_einsum(equation, *ab), *narrow)
+    assert logits.dtype == jnp.float32
+    np.testing.assert_allclose(logits, np.einsum(equation, in_float64(x), in_float64(table)), rtol=1e-5, atol=1e-5)
+    of_x, of_table = backward(gradient)
+    for found, back, other in ((of_x, "bmv,vh->bmh", table), (of_table, "bmv,bmh->vh", x)):
+        of_rounded, of_given = (
+            in_float64(np.einsum(back, each, in_float64(other))) for each in (in_float64(gradient), gradient)
+        )
+        np.testing.assert_array_equal(np.float64(found), of_rounded)
+        assert np.any(of_given != of_rounded)
+    plain = jax.vjp(lambda *ab: jnp.einsum(equation, *ab), x, table)[1](gradient)
+    wide = jax.vjp(lambda *ab: wide_einsum(equation, *ab), x, table)[1](gradient)
+    for found, expected in zip(wide, plain, strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(("dtype", "rounded"), [(jnp.float32, 0.0), (jnp.bfloat16, ROUNDING)])

@@ -33,7 +33,7 @@ def test_only_blocks_in_reach_of_a_window_are_met(reach, met):
     """Of 16 blocks of 64 places each; by 65 places a block of 64 sees two blocks to either side."""
     blocks = triton.Blocks(length=1024, size=64, queries=64, keys=64, threshold=0, reach=reach)
     spans = [blocks.met((first, 64), 64) for first in range(0, 1024, 64)]
-    assert sum(int(last) - int(first) for first, last in spans) == met
+    assert sum(int(last) - int(first) for first, last in spans) == met and blocks.pairs == met * 64 * 64
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,26 @@ def test_convolutions_do_not_count_padding():
     assert work_of(parse_program(text), 1e12, 1e12).flops == 2 * (4 * 3 + 2 * 2) * 2 * 5
 
 
+ON_A_GPU = """
+ENTRY %main (x: bf16[64,96], w: bf16[96,32], q: bf16[2,128,4,64], n: s32[2,128]) -> bf16[64,32] {
+  %x = bf16[64,96]{1,0} parameter(0)
+  %w = bf16[96,32]{1,0} parameter(1)
+  %q = bf16[2,128,4,64]{3,2,1,0} parameter(2)
+  %n = s32[2,128]{1,0} parameter(3)
+  %call = (bf16[2,128,4,64]{3,2,1,0}, f32[2,4,128]{2,1,0}) custom-call(%q, %n, %q, %q), custom_call_target="__gpu$xla.gpu.triton", metadata={op_name="jit(step)/jvp(attention_forward_16384)/pallas_call"}, backend_config={grid_x = 2 : i32, ir = "MLIR"}
+  ROOT %product = (bf16[64,32]{1,0}, s8[4194304]{0}) custom-call(%x, %w), custom_call_target="__cublas$lt$matmul", metadata={op_name="jit(step)/dot_general"}, backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["0"],"lhs_batch_dimensions":[],"rhs_batch_dimensions":[]}}}
+}
+"""  # noqa: E501
+
+
+def test_on_a_gpu_products_are_calls_of_a_library_and_kernels_say_how_many_keys_they_meet():
+    """Both products of attention for 2 × 4 heads in which 128 queries meet 128 keys each."""
+    work = work_of(parse_program(ON_A_GPU), 1e12, 1e15)
+    attention = 2 * 2 * (128 * 128) * 64 * 2 * 4
+    assert work.flops == 2 * 64 * 96 * 32 + attention and work.cycles == 0
+    assert [each.flops for each in work.costliest] == [attention, 2 * 64 * 96 * 32]  # by the roofline
+
+
 KERNEL = """
 ENTRY %main (q: bf16[8,512,1024]) -> (bf16[8,512,1024], f32[8,16,1,512]) {
   %q = bf16[8,512,1024]{2,1,0:T(8,128)(2,1)} parameter(0)

@@ -33,6 +33,8 @@ def test_the_default_step_multiplies_by_kernels_in_bfloat16_and_calls_nothing_th
     by_kernels = [(left, right) for left, right in products if kernel.fullmatch(right)]
     assert len(by_kernels) == 3 * 6 * 2, "six kernels of three layers, forward and for the gradients of their inputs"
     assert all(left.endswith("xbf16>") and right.endswith("xbf16>") for left, right in by_kernels)
+    wide = [pair for pair in products if any(operand.endswith("xf32>") for operand in pair)]
+    assert len(wide) == 5 and all(re.search(r"[<x]2x", left + right) for left, right in wide), "two types, two classes"
     assert "custom_call" not in text
 
 

@@ -16,7 +16,7 @@ from bert_jax.devices.memory_shortage import Shortage
 from bert_jax.errors import UserError
 from bert_jax.models.bert_parameters import bert_parameters
 from bert_jax.models.memory_costs import state_bytes
-from bert_jax.planning import compilation, search
+from bert_jax.planning import compilation, gpu_compiler, search
 from bert_jax.planning.advice import phase_advice
 from bert_jax.planning.collectives import Needed
 from bert_jax.planning.estimate import cost, step_time, throughput
@@ -197,7 +197,8 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def test_a_graphics_card_is_planned_by_closed_forms():
+@pytest.mark.skipif(gpu_compiler.plugin() is not None, reason="the compiler for GPUs is installed")
+def test_a_graphics_card_is_planned_by_closed_forms_where_its_compiler_is_missing():
     config = dataclasses.replace(CONFIG, phases=(PhaseConfig(batch_size=64), PhaseConfig(batch_size=64, steps=5)))
     plan = make_plan(config, find_topology("gpu:h100:8"))
     first = plan.phases[0]

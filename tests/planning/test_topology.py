@@ -4,6 +4,7 @@ import pytest
 
 from bert_jax.devices.hardware import peak_flops
 from bert_jax.errors import UserError
+from bert_jax.planning import gpu_compiler
 from bert_jax.planning.topology import GPUS, TPUS, find_topology
 
 
@@ -54,5 +55,17 @@ def test_the_clock_is_the_peak_over_the_matrix_units():
         assert peak_flops(chip.kind) == pytest.approx(chip.clock * units * 2 * side**2, rel=0.01)
 
 
-def test_every_chip_has_a_peak():
+def test_every_chip_has_a_peak_and_the_compiler_knows_every_card():
     assert all(peak_flops(chip.kind) for chip in (*TPUS.values(), *GPUS.values()))
+    assert gpu_compiler.CARDS.keys() == GPUS.keys()
+
+
+def test_a_program_can_use_what_jax_takes_of_a_card(monkeypatch):
+    """Three quarters, unless the environment says otherwise."""
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
+    assert find_topology("gpu:h100:1").chip.memory_bytes == 60 * 10**9
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.9")
+    assert find_topology("gpu:h100:1").chip.memory_bytes == 72 * 10**9
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "90%")
+    with pytest.raises(UserError, match="MEM_FRACTION=90% must be a share of the memory, above 0 and at most 1"):
+        find_topology("gpu:h100:1")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from bert_jax.models.products import written
+from bert_jax.models.products import wide_einsum, written
 
 Pair = Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -27,7 +27,7 @@ class HeadProducts:
 
 
 def _plain_scores(query: jax.Array, key: jax.Array) -> jax.Array:
-    return jnp.einsum("bqad,bkad->baqk", query, key, preferred_element_type=jnp.float32)
+    return wide_einsum("bqad,bkad->baqk", query, key)
 
 
 def _plain_context(weights: jax.Array, value: jax.Array) -> jax.Array:

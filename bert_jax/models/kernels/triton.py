@@ -17,6 +17,7 @@ from bert_jax.models.kernels import on_devices, triton_blocks
 from bert_jax.models.kernels.contract import AttentionMask
 from bert_jax.models.kernels.on_devices import Arrays
 from bert_jax.models.kernels.triton_blocks import Blocks
+from bert_jax.models.kernels.triton_costs import kernel_name
 
 SHORTEST, LARGEST = 16, 64  # places of a block; a matrix unit takes 16 at least
 SIZES = (16, 32, 64, 128)  # of a head, as powers of two that leave room for blocks in shared memory
@@ -110,5 +111,5 @@ def _run(
         out_shape=[jax.ShapeDtypeStruct(array.shape, array.dtype) for array in outputs],
         compiler_params=triton_params.CompilerParams(num_warps=4, num_stages=2),
         interpret=interpret,
-        name=f"attention_{kernel.__name__}",
+        name=kernel_name(kernel.__name__, blocks.pairs),
     )(*arrays.values())

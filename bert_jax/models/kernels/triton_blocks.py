@@ -45,6 +45,14 @@ class Blocks:
     def kept_scale(self) -> float:
         return counter_bits.kept_scale(self.threshold)
 
+    @property
+    def pairs(self) -> int:
+        """Queries of a row times the keys that each of them meets."""
+        spans = [(first, self.queries) for first in range(0, self.length, self.queries)]
+        with jax.ensure_compile_time_eval():  # not as a part of the step that is being traced
+            met = [self.met(span, self.keys) for span in spans]
+            return sum(int(last) - int(first) for first, last in met) * self.queries * self.keys
+
     def met(self, span: Span, many: int) -> tuple[Any, Any]:
         """Return the first and the last block, not included, of `many` places each that `span` can see."""
         if self.reach is None:
@@ -126,11 +134,12 @@ def backward_of_bias(blocks: Blocks, names: tuple[str, ...], *refs: Any) -> None
     arrays, of_bias = dict(zip(names, refs[:-1], strict=True)), refs[-1]
     batch, _, heads, _ = arrays["query"].shape
     rows_sharing, heads_sharing = batch // of_bias.shape[0], heads // of_bias.shape[1]
-    row, first = pl.program_id(2) // of_bias.shape[1], pl.program_id(2) % of_bias.shape[1]
+    row, first = _divided(pl.program_id(2), of_bias.shape[1])
     queries, keys = (pl.program_id(0) * blocks.queries, blocks.queries), (pl.program_id(1) * blocks.keys, blocks.keys)
 
     def add(number: Any, total: jax.Array) -> jax.Array:
-        head = _Head(blocks, arrays, row=row + number // heads_sharing, head=first + number % heads_sharing)
+        further, next_head = _divided(number, heads_sharing)
+        head = _Head(blocks, arrays, row=row + further, head=first + next_head)
         query, gradient = head.block("query", queries), head.block("gradient", queries)
         key, value = head.block("key", keys), head.block("value", keys)
         return total + head.gradient_of_scores(query, key, value, gradient, queries, keys)[1]
@@ -201,6 +210,11 @@ class _Head:
         query, key = _places(queries, keys)
         index = (query * self.blocks.length + key).astype(jnp.uint32)
         return jnp.where(counter_bits.keeps(counter_bits.words(state, index), self.blocks.threshold), values, 0.0)
+
+
+def _divided(number: Any, by: int) -> tuple[Any, Any]:
+    """Return quotient and remainder of a scalar; Triton would take a Python number for an integer of fewer bits."""
+    return jax.lax.div(number, jnp.int32(by)), jax.lax.rem(number, jnp.int32(by))
 
 
 def _places(queries: Span, keys: Span) -> tuple[jax.Array, jax.Array]:
