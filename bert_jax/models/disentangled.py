@@ -13,6 +13,7 @@ from bert_jax.models.embeddings import position_vectors
 from bert_jax.models.kernels.contract import AttentionKernel, AttentionMask
 from bert_jax.models.layers import Linear, dropout, truncated_normal
 from bert_jax.models.norms import LayerNorm
+from bert_jax.models.products import wide_einsum
 
 
 def relative_rows(length: int, max_distance: int, buckets: int | None) -> np.ndarray:
@@ -137,4 +138,4 @@ def _by_distance(rows: jax.Array, places: jax.Array) -> jax.Array:
 
 def _products(content: jax.Array, positions: jax.Array) -> jax.Array:
     """Return the products of content [B, L, A, D] with positions [2L - 1, A, D]: float32 [B, A, L, 2L - 1]."""
-    return jnp.einsum("blad,pad->balp", content, positions, preferred_element_type=jnp.float32)
+    return wide_einsum("blad,pad->balp", content, positions)

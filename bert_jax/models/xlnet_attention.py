@@ -17,6 +17,7 @@ from bert_jax.config import ModelConfig
 from bert_jax.models.kernels.contract import AttentionKernel, AttentionMask
 from bert_jax.models.layers import Linear, like, truncated_normal
 from bert_jax.models.permutation import Permutation, hidden_unless
+from bert_jax.models.products import wide_einsum
 
 
 @jax.tree_util.register_dataclass
@@ -158,14 +159,14 @@ class RelativeAttention(nnx.Module):
     def _distance_scores(self, query: jax.Array, distance: jax.Array) -> jax.Array:
         """Return (q + v)·r / √D for query [B, Q, A, D] and distance [L + K, A, D]: float32 [B, A, Q, L + K]."""
         query = query + like(self.distance_bias[...], query)
-        scores = jnp.einsum("bqad,pad->baqp", query, distance, preferred_element_type=jnp.float32)
+        scores = wide_einsum("bqad,pad->baqp", query, distance)
         return scores * query.shape[-1] ** -0.5
 
     def _segment_scores(self, query: jax.Array, own: jax.Array, others: jax.Array) -> jax.Array:
         """Return (q + s)·e / √D for query [B, Q, A, D] of segments [B, Q]: float32 [B, A, Q, K] for others [B, K]."""
         query = query + like(self.segment_bias[...], query)
         segments = self.segments[...].astype(query.dtype)
-        scores = jnp.einsum("bqad,sad->baqs", query, segments, preferred_element_type=jnp.float32)
+        scores = wide_einsum("bqad,sad->baqs", query, segments)
         scores = scores * query.shape[-1] ** -0.5
         same = (own[:, :, None] == others[:, None, :])[:, None]
         return jnp.where(same, scores[..., :1], scores[..., 1:])
