@@ -28,18 +28,26 @@ def test_every_length_and_width_and_a_window_that_is_known(shape, names, window)
     assert_equal(triton, shape, 0.1, names, window=window)
 
 
-@pytest.mark.parametrize("reach, met", [(None, 16 * 16), (63, 16 * 3 - 2), (64, 16 * 3 - 2), (65, 16 * 5 - 6)])
+@pytest.mark.parametrize(
+    "reach, met", [(None, 16 * 16), (1, 16 * 3 - 2), (64, 16 * 3 - 2), (65, 16 * 5 - 6), (1022, 16 * 16)]
+)
 def test_only_blocks_in_reach_of_a_window_are_met(reach, met):
     """Of 16 blocks of 64 places each; by 65 places a block of 64 sees two blocks to either side."""
-    blocks = triton.Blocks(length=1024, size=64, queries=64, keys=64, threshold=0, reach=reach)
-    spans = [blocks.met((first, 64), 64) for first in range(0, 1024, 64)]
-    assert sum(int(last) - int(first) for first, last in spans) == met and blocks.pairs == met * 64 * 64
+    blocks = triton.Blocks(length=1024, size=64, together=64, threshold=0, reach=reach)
+    assert blocks.pairs == met * 64 * 64
+    places = np.arange(1024)
+    seen = np.abs(places[:, None] - places) <= (1024 if reach is None else reach)
+    of_blocks = seen.reshape(16, 64, 16, 64).any(axis=(1, 3))
+    for number in range(16):
+        first, last = map(int, blocks.met(number))
+        assert np.flatnonzero(of_blocks[number]).tolist() == list(range(first, last))
 
 
 @pytest.mark.parametrize(
     "shape, words",
     [
-        ((2, 100, 4, 64), "length 100 is not a multiple of 16"),
+        ((2, 100, 4, 64), "length 100 is not a multiple of 16 up to 32768"),
+        ((2, 2**16, 4, 64), "length 65536"),
         ((2, 128, 4, 48), "heads of size 48 are not 16, 32, 64 or 128 wide"),
         ((2**16, 128, 4, 64), "65536 rows and 4 heads on a device"),
     ],

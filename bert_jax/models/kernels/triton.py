@@ -19,14 +19,15 @@ from bert_jax.models.kernels.on_devices import Arrays
 from bert_jax.models.kernels.triton_blocks import Blocks
 from bert_jax.models.kernels.triton_costs import kernel_name
 
-SHORTEST, LARGEST = 16, 64  # places of a block; a matrix unit takes 16 at least
+SMALLEST, LARGEST = 16, 64  # places of a block; a matrix unit takes 16 at least
+LONGEST = 2**15  # a stream of dropout has words for the pairs of 2¹⁶ positions
 SIZES = (16, 32, 64, 128)  # of a head, as powers of two that leave room for blocks in shared memory
 
 
 def obstacle(batch: int, length: int, heads: int, size: int) -> str | None:
     """Return why the kernels cannot compute this, or None if they can; all sizes are those of one device."""
-    if length % SHORTEST:
-        return f"length {length} is not a multiple of {SHORTEST}"
+    if length % SMALLEST or length > LONGEST:
+        return f"length {length} is not a multiple of {SMALLEST} up to {LONGEST}"
     if size not in SIZES:
         return f"heads of size {size} are not {', '.join(map(str, SIZES[:-1]))} or {SIZES[-1]} wide"
     if max(batch, heads) >= 2**16:
@@ -58,8 +59,8 @@ def attention(
 
 def _on_a_device(interpret: bool, arrays: Arrays, threshold: int, reach: int | None) -> jax.Array:
     _, length, _, size = arrays["query"].shape
-    together = max(many for many in (SHORTEST, 32, LARGEST) if length % many == 0)
-    blocks = Blocks(length=length, size=size, queries=together, keys=together, threshold=threshold, reach=reach)
+    together = max(many for many in (SMALLEST, 32, LARGEST) if length % many == 0)
+    blocks = Blocks(length=length, size=size, together=together, threshold=threshold, reach=reach)
     return _attention(blocks, interpret, arrays)
 
 
@@ -71,7 +72,7 @@ def _attention(blocks: Blocks, interpret: bool, arrays: Arrays) -> jax.Array:
 def _forward(blocks: Blocks, interpret: bool, arrays: Arrays) -> tuple[jax.Array, tuple[Any, ...]]:
     batch, length, heads, _ = arrays["query"].shape
     outputs = [arrays["query"], jax.ShapeDtypeStruct((batch, heads, length), jnp.float32)]
-    grid = length // blocks.queries, heads, batch
+    grid = blocks.count, heads, batch
     output, logarithms = _run(triton_blocks.forward, blocks, interpret, arrays, outputs, grid)
     # Both are named, so that no remat policy that saves the output runs this kernel again.
     output, logarithms = (checkpoint_name(x, "attention_output") for x in (output, logarithms))
@@ -80,19 +81,19 @@ def _forward(blocks: Blocks, interpret: bool, arrays: Arrays) -> tuple[jax.Array
 
 def _backward(blocks: Blocks, interpret: bool, kept: tuple[Any, ...], gradient: jax.Array) -> tuple[Arrays]:
     arrays, output, logarithms = kept
-    batch, length, heads, _ = output.shape
+    batch, _, heads, _ = output.shape
     # Σ over keys of weight × its gradient, which is the same as Σ over the head of output × gradient.
     common = jnp.einsum("blad,blad->bal", output, gradient, preferred_element_type=jnp.float32)
     more = arrays | {"gradient": gradient, "logarithms": logarithms, "common": common}
     names = ("query", "key", "value")
-    grid = length // blocks.keys, heads, batch
+    grid = blocks.count, heads, batch
     found = _run(triton_blocks.backward, blocks, interpret, more, [arrays[name] for name in names], grid)
     gradients: Arrays = dict.fromkeys(arrays)  # of integers there are none
     gradients |= dict(zip(names, found, strict=True))
     if "bias" in arrays:
         # A call of its own, which XLA drops where nothing wants this gradient.
         bias = arrays["bias"]
-        grid = length // blocks.queries, length // blocks.keys, bias.shape[0] * bias.shape[1]
+        grid = blocks.count, blocks.count, bias.shape[0] * bias.shape[1]
         of_bias = [jax.ShapeDtypeStruct(bias.shape, jnp.float32)]
         (total,) = _run(triton_blocks.backward_of_bias, blocks, interpret, more, of_bias, grid)
         gradients["bias"] = total.astype(bias.dtype)
