@@ -63,13 +63,13 @@ build/libtpu/.installed: bert_jax/pods/requirements.txt | install
 # The compiler for NVIDIA GPUs, which is in JAX's plugin (400 MB), likewise: it needs no GPU.
 build/cuda/.installed: requirements.txt | install
 	mkdir -p build/cuda
-	@if [ "$$(uname -sm)" = "Linux x86_64" ]; then \
-	  version=$$(sed -n 's/^jaxlib==\([0-9.]*\).*/\1/p' requirements.txt); \
-	  $(BIN)/python -m pip install --quiet --no-deps --upgrade --target build/cuda jax-cuda13-plugin==$$version jax-cuda13-pjrt==$$version; \
+	@version=$$(sed -n 's/^jaxlib==\([0-9.]*\).*/\1/p' requirements.txt); \
+	if [ "$$(uname -sm)" = "Linux x86_64" ] && $(BIN)/python -m pip install --quiet --no-deps --upgrade --target build/cuda \
+	  jax-cuda13-plugin==$$version jax-cuda13-pjrt==$$version; then \
+	  touch $@; \
 	else \
 	  echo "there is no compiler for GPUs for this machine; its tests will be skipped"; \
 	fi
-	touch $@
 
 # Pins that are in the files stay unless pyproject.toml excludes them; delete the first to take the newest of everything.
 # The second is what `bert-jax launch tpu` installs on the workers.

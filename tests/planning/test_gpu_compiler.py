@@ -71,6 +71,7 @@ import jax
 import jax.numpy as jnp
 from bert_jax.models.kernels import triton
 from bert_jax.models.kernels.contract import AttentionMask
+from bert_jax.models.remat import REMAT_POLICIES
 from bert_jax.planning import gpu_compiler
 from bert_jax.planning.topology import GPUS
 
@@ -84,7 +85,8 @@ for batch, length, heads, size, dtype, restricted in eval_shapes:
                 given = {"window": window, "bias": bias} if restricted == "arrays" else {"window": restricted}
                 mask = dataclasses.replace(mask, **given)
             return jnp.sum(triton.attention(query, key, value, mask, random, 0.1)[0].astype(jnp.float32))
-        return jax.grad(loss, (0, 1, 2, 3))(query, key, value, bias)
+        saved = jax.checkpoint(loss, policy=REMAT_POLICIES["sel"])
+        return jax.grad(saved, (0, 1, 2, 3))(query, key, value, bias)
     of = lambda shape, dtype: jax.ShapeDtypeStruct(shape, dtype)
     x, rows = of((batch, length, heads, size), jnp.dtype(dtype)), of((batch, length), jnp.int32)
     arguments = (x, x, x, rows, rows, of((), jnp.int32), of((1, heads, length, length), jnp.float32),
@@ -102,7 +104,10 @@ SHAPES = (
 
 @pytest.mark.parametrize("card", ["a100", "h100"])
 def test_kernels_compile_for_both_architectures(card):
-    """By Triton and by the assembler for GPUs, in a process of its own; the last one is that of a learned bias."""
+    """By Triton and by the assembler for GPUs, in a process of its own.
+
+    Forward, once though all is recomputed that is not named, and backward; for the gradient of a bias one more.
+    """
     script = COMPILE.replace("eval_shapes", repr(SHAPES))
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", script, card], env=environment, text=True, capture_output=True)
