@@ -61,8 +61,10 @@ def _answer(request: dict[str, Any]) -> None:
         whole_teacher=_values_over_fsdp(what.frozen),
         parameter_shapes=[list(leaf.shape) for leaf in jax.tree.leaves((state.params, what.frozen))],
     )
-    if topology.platform == "gpu" and not gpu_compiler.plugin():
-        return
+    if topology.platform == "gpu":
+        if not gpu_compiler.plugin():
+            return
+        gpu_compiler.check(config.compute)
     lowered = traced_step(what, phase)
     versions = (jax.__version__, jaxlib.version.__version__, compiler_version(topology), os.environ["XLA_FLAGS"])
     options = filter(None, [os.environ.get("LIBTPU_INIT_ARGS")])

@@ -5,6 +5,8 @@ import importlib.metadata
 import importlib.util
 from typing import Any
 
+from bert_jax.config import ComputeConfig
+from bert_jax.errors import UserError
 from bert_jax.planning.topology import Chip
 
 PLUGINS = ("cuda13", "cuda12")
@@ -60,12 +62,32 @@ def version() -> str:
     return f"{package} {importlib.metadata.version(package)}"
 
 
+def check(compute: ComputeConfig) -> None:
+    """Raise a UserError if a step with these options cannot be compiled without a card."""
+    if compute.attention == "cudnn":
+        raise UserError(
+            "compute.attention=cudnn cannot be planned with the compiler for GPUs, because JAX asks the card for its "
+            "cuDNN; plan with compute.attention=triton, or with xla, which takes more memory"
+        )
+
+
 def described_cards(chip: Chip, count: int) -> Any:
-    """Return descriptions of `count` cards in one host, for which programs can be compiled and not run."""
+    """Return descriptions of `count` cards in one host, for which programs can be compiled and not run.
+
+    Raises:
+      UserError: the plugin does not fit JAX.
+    """
+    from jax import __version__
     from jax.experimental import topologies
 
     options: dict[str, Any] = {"target_config": target_config(chip), "topology": f"1x1x{count}"}
-    return topologies.get_topology_desc(platform="cuda", **options).devices
+    try:
+        return topologies.get_topology_desc(platform="cuda", **options).devices
+    except NotImplementedError:  # JAX has told why on stderr, and goes on without the plugin
+        raise UserError(
+            f"jax {__version__} cannot use the plugin with the compiler for GPUs; install the same version of "
+            "jax-cuda13-plugin and jax-cuda13-pjrt (docs/planning.md)"
+        ) from None
 
 
 def target_config(chip: Chip) -> str:

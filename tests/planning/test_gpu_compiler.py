@@ -13,6 +13,7 @@ import pytest
 
 from bert_jax.config import ComputeConfig, Config, PhaseConfig
 from bert_jax.config.presets import model_config
+from bert_jax.errors import UserError
 from bert_jax.models.bert_parameters import bert_parameters
 from bert_jax.models.memory_costs import state_bytes
 from bert_jax.planning import gpu_compiler
@@ -63,6 +64,11 @@ def test_a_step_that_does_not_fit_says_so(monkeypatch):
     monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.001")
     plan = planned("xla")[1]
     assert not plan.fits and plan.shortage is not None and plan.shortage.available == 80 * 10**6 < plan.shortage.needed
+
+
+def test_what_needs_a_card_is_refused_in_one_line():
+    with pytest.raises(UserError, match="compute.attention=cudnn cannot be planned .*; plan with .*=triton"):
+        planned("cudnn")
 
 
 COMPILE = r"""

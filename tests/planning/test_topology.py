@@ -60,6 +60,12 @@ def test_every_chip_has_a_peak_and_the_compiler_knows_every_card():
     assert gpu_compiler.CARDS.keys() == GPUS.keys()
 
 
+@pytest.mark.skipif(gpu_compiler.plugin() is not None, reason="the compiler for GPUs is installed")
+def test_a_plugin_that_jax_cannot_use_is_explained():
+    with pytest.raises(UserError, match="cannot use the plugin .* install the same version of jax-cuda13-plugin"):
+        gpu_compiler.described_cards(GPUS["h100"], 1)
+
+
 def test_a_program_can_use_what_jax_takes_of_a_card(monkeypatch):
     """Three quarters, unless the environment says otherwise."""
     monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
