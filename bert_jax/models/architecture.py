@@ -19,7 +19,7 @@ from bert_jax.models.blocks import Block
 from bert_jax.models.embeddings import Embeddings
 from bert_jax.models.feed_forward import FeedForward, GatedFeedForward
 from bert_jax.models.kernels import head_products, xla
-from bert_jax.models.kernels.choice import attention_kernel
+from bert_jax.models.kernels.choice import OURS, attention_kernel
 from bert_jax.models.kernels.contract import AttentionKernel, AttentionMask
 from bert_jax.models.layer_loop import scans
 from bert_jax.models.layers import AddBias, gelu_erf, gelu_tanh, in_float32, plain_bias, product_bias, relu
@@ -125,7 +125,7 @@ def _block(config: ModelConfig, activation: Activation) -> Callable[[jax.Array],
 
 def _attend(config: ModelConfig, compute: ComputeConfig) -> AttentionKernel:
     """Return the attention kernel of every layer; raise a UserError if the options name one that cannot compute it."""
-    if config.global_tokens and compute.attention in ("pallas", "triton"):
+    if config.global_tokens and compute.attention in OURS:
         raise UserError(
             f"compute.attention={compute.attention} does not support model.global_tokens={config.global_tokens}; set "
             "compute.attention=auto"

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.config import ModelConfig
+from bert_jax.models.products import wide_einsum
 from bert_jax.models.word_table import look_up
 
 
@@ -19,7 +20,7 @@ class ContextWords(nnx.Module):
     def __call__(self, x: jax.Array, ids: jax.Array) -> jax.Array:
         """Return the products of x [B, L, H] with the vectors of ids [B, M], in the dtype of x: [B, L, M] float32."""
         vectors = look_up(self.table[...], ids).astype(x.dtype)
-        return jnp.einsum("blh,bmh->blm", x, vectors, preferred_element_type=jnp.float32)
+        return wide_einsum("blh,bmh->blm", x, vectors)
 
 
 class ContextBiases(nnx.Module):

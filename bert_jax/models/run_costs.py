@@ -69,12 +69,22 @@ def computed_flops(config: Config, sequence_length: int, predictions: int) -> Fl
 
 
 def run_activation_bytes(
-    config: Config, sequence_length: int, predictions: int, remat: str, value_bytes: int = 2
+    config: Config,
+    sequence_length: int,
+    predictions: int,
+    remat: str,
+    value_bytes: int = 2,
+    probabilities: bool = True,
 ) -> ActivationBytes:
     """Return `memory_costs.activation_bytes` of all that a run trains."""
     parts = [
         activation_bytes(
-            encoder.config, sequence_length, predictions if encoder.predicts_words else 0, remat, value_bytes
+            encoder.config,
+            sequence_length,
+            predictions if encoder.predicts_words else 0,
+            remat,
+            value_bytes,
+            probabilities,
         )
         for encoder in trained_encoders(config)
     ]

@@ -52,6 +52,7 @@ def _answer(request: dict[str, Any]) -> None:
     _say(
         mesh=dict(mesh.shape),
         remat=what.remat(phase),
+        probabilities=what.keeps_probabilities(phase),
         parameters=_bytes_on_a_device(state.params),
         moments=_bytes_on_a_device(state.optimizer_state),
         batch=_bytes_on_a_device(batch),
@@ -67,11 +68,15 @@ def _answer(request: dict[str, Any]) -> None:
         gpu_compiler.check(config.compute)
     lowered = traced_step(what, phase)
     versions = (jax.__version__, jaxlib.version.__version__, compiler_version(topology), os.environ["XLA_FLAGS"])
-    options = filter(None, [os.environ.get("LIBTPU_INIT_ARGS")])
-    key = program_key(lowered.as_text(), FORM, topology.name, *versions, *options)
+    options = [os.environ.get("LIBTPU_INIT_ARGS")]
+    flags: Mapping[str, Any] = {}
+    if topology.platform == "gpu" and topology.chip:
+        flags = gpu_compiler.FLAGS
+        options += [str(flags), gpu_compiler.target_config(topology.chip)]
+    key = program_key(lowered.as_text(), FORM, topology.name, *versions, *filter(None, options))
     if load_program(key) is None:
         _say(stage="compiling")
-        store_program(key, compiled(lowered, gpu_compiler.FLAGS if topology.platform == "gpu" else {}))
+        store_program(key, compiled(lowered, flags))
     _say(key=key)
 
 

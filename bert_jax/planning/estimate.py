@@ -13,22 +13,24 @@ from bert_jax.planning.collectives import BETWEEN_SLICES, Collective
 from bert_jax.planning.roofline import Work
 from bert_jax.planning.topology import HOST_NETWORK, Topology
 
+NOT_INCLUDED = "Input, checkpoints, evaluation, compilation and restarts are not included."
+LINKS = "Transfers between chips are bytes over the links' rates: no latency, no other traffic."
 BLIND_SPOTS = (
     "The compiler gives no estimate for hardware random numbers (rbg), Pallas kernels, gathers and scatters.",
     "Copies between the chip's own memories that run beside computation count as free.",
-    "Transfers between chips are bytes over the links' rates: no latency, no other traffic.",
+    LINKS,
     "Estimates of element-wise bfloat16 operations are too long by up to 3 times, found by single operations.",
-    "Input, checkpoints, evaluation, compilation and restarts are not included.",
+    NOT_INCLUDED,
 )
 OF_A_GPU = (
     "Anything that takes longer than the peaks of products and memory: the compiler for GPUs estimates no times.",
     "The choice of kernels for products, which needs a card: all are taken to be cuBLAS's, at the peak.",
-    "Transfers between chips are bytes over the links' rates: no latency, no other traffic.",
-    "Input, checkpoints, evaluation, compilation and restarts are not included.",
+    LINKS,
+    NOT_INCLUDED,
 )
 WITHOUT_A_COMPILER = (
     "Anything but products at their peak and one sum of the gradients: a step takes longer than this.",
-    "Input, checkpoints, evaluation, compilation and restarts are not included.",
+    NOT_INCLUDED,
 )
 
 

@@ -20,7 +20,7 @@ from bert_jax.planning.roofline import Work, work_of
 from bert_jax.planning.topology import Chip, Topology
 
 BY_CLOSED_FORM = "parameters, moments, gradients and activations by closed form"
-BY_THE_COMPILER = "arguments and temporaries by the compiler, which takes any size"
+BY_THE_COMPILER = "arguments and temporaries by the compiler, which does not check the memory of a card"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class PhasePlan:
     flops: float
     """Operations of a step on one chip by closed form, without what is computed twice and what a teacher computes."""
     memory: Memory | None
-    """None if the program does not fit."""
+    """None if the compiler found that the program does not fit."""
     shortage: Shortage | None
     """What is missing if it does not fit."""
     needed: Needed
@@ -110,7 +110,9 @@ def _of_program(plan: PhasePlan, topology: Topology, compiled: CompiledProgram, 
     plan = dataclasses.replace(plan, memory=memory_of(compiled, facts), work=work, collectives=collectives)
     if chip is None:
         return plan
-    return _timed(_within(plan, chip, BY_THE_COMPILER), topology, step_time(topology, work, collectives))
+    if topology.platform == "gpu":
+        plan = _within(plan, chip, BY_THE_COMPILER)
+    return _timed(plan, topology, step_time(topology, work, collectives))
 
 
 def _by_closed_form(plan: PhasePlan, config: Config, topology: Topology, facts: dict[str, Any]) -> PhasePlan:
@@ -118,7 +120,13 @@ def _by_closed_form(plan: PhasePlan, config: Config, topology: Topology, facts: 
     chip = topology.chip
     assert chip is not None
     phase = plan.phase
-    kept = run_activation_bytes(config, phase.sequence_length, phase.max_predictions, plan.remat)
+    kept = run_activation_bytes(
+        config,
+        phase.sequence_length,
+        phase.max_predictions,
+        plan.remat,
+        probabilities=facts["probabilities"],
+    )
     memory = Memory(
         parameters=facts["parameters"],
         moments=facts["moments"],

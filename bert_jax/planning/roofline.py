@@ -113,8 +113,8 @@ def flops_of(program: Program, computation: str, each: Instruction) -> int:
     if each.op == "fusion":
         called = each.calls[0]
         return sum(flops_of(program, called, inner) for inner in program.computations[called].values())
-    if each.op == "custom-call" and "__cublas" not in each.attributes:
-        return _stated(each, "flops") or attention_flops(each.op_name, each.shapes[0].dims)
+    if each.op == "custom-call" and not _of_cublas(each):
+        return _stated(each, "flops") or attention_flops(each.op_name, each.shapes)
     if each.op not in ("dot", "convolution", "custom-call"):
         return 0
     scope, result = program.computations[computation], each.shapes[0].dims
@@ -127,6 +127,11 @@ def flops_of(program: Program, computation: str, each: Instruction) -> int:
         contracted = [int(axis) for axis in re.findall(r"\d+", axes or "")]
         return 2 * math.prod(result) * math.prod(left[axis] for axis in contracted)
     return _convolution_flops(each, left, right, result)
+
+
+def _of_cublas(each: Instruction) -> bool:
+    """Return whether a call is a product by cuBLAS; its second result is room to work, which is not traffic."""
+    return each.op == "custom-call" and 'custom_call_target="__cublas' in each.attributes
 
 
 def _kernel_cycles(each: Instruction) -> int | None:
@@ -206,7 +211,8 @@ def _read_of(program: Program, called: str, name: str, whole: int) -> int:
 def _written(program: Program, each: Instruction) -> int:
     """Return the bytes that are written; of an update in place those of the update."""
     if each.op != "fusion":
-        return sum(shape.bytes for shape in each.shapes if not shape.on_chip)
+        written = each.shapes[:1] if _of_cublas(each) else each.shapes
+        return sum(shape.bytes for shape in written if not shape.on_chip)
     called, root = each.calls[0], program.root(each.calls[0])
     names = root.operands if root.op == "tuple" else (root.name,)
     total = 0

@@ -83,7 +83,8 @@ TPUS = {
         clock=1.75e9,
     ),
 }
-OF_A_CARD = 0.75  # what JAX takes of a card's memory unless XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise
+OF_A_CARD = 0.75  # what JAX takes of a card's memory unless one of these variables, the new and the old one, is set
+MEMORY_SHARES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 # Memory, its bandwidth and NVLink in each direction: data sheets of NVIDIA, for the SXM form where there are several.
 GPUS = {
     "a100": Chip(
@@ -162,13 +163,14 @@ def find_topology(name: str) -> Topology:
 
 def _as_set_up(card: Chip) -> Chip:
     """Return the card with the share of its memory that the environment lets JAX take."""
-    given = os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", str(OF_A_CARD))
+    name = next((name for name in MEMORY_SHARES if os.environ.get(name)), "")
+    given = os.environ.get(name, str(OF_A_CARD))
     try:
         share = float(given)
     except ValueError:
         share = math.nan
     if not 0 < share <= 1:
-        raise UserError(f"XLA_PYTHON_CLIENT_MEM_FRACTION={given} must be a share of the memory, above 0 and at most 1")
+        raise UserError(f"{name}={given} must be a share of the memory, above 0 and at most 1")
     return dataclasses.replace(card, memory_bytes=round(card.memory_bytes / OF_A_CARD * share))
 
 

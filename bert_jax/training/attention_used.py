@@ -49,7 +49,7 @@ def _paths(
         rate=model.attention_dropout,
         dtype=computation_dtype(compute),
         global_tokens=model.global_tokens * max_texts,
-        disentangled=model.disentangled.terms != "none",
+        disentangled=model.disentangled.terms != "none" or model.is_xlnet,
     )
     shapes = shape, dataclasses.replace(shape, window=model.local_window)
     path, local = (attention_path(compute, mesh.devices.flat[0].platform, each) for each in shapes)

@@ -93,17 +93,22 @@ class Learner:
         if memory is not None and self.teacher is not None:  # it is there, and whole in the type of the products
             size = total_size(self.teacher.model.parameters)
             memory -= FLOAT32 * size // split + FLOAT32 // 2 * size
-        config, rows, length = self.config, phase.batch_size // phase.micro_batches, phase.sequence_length
+        config, rows = self.config, phase.batch_size // phase.micro_batches
         load = Load(
             memory_bytes=memory,
             moments=config.optimizer.moments,
-            sequence_length=length,
+            sequence_length=phase.sequence_length,
             predictions=phase.max_predictions,
             rows=rows // sharding.batch_parts(mesh),
             split=split,
-            probabilities=not keeps_no_probabilities(config.model, config.compute, mesh, rows, length),
+            probabilities=self.keeps_probabilities(phase),
         )
         return remat_policy(self.objective.model, config.compute, load)
+
+    def keeps_probabilities(self, phase: Phase) -> bool:
+        """Return whether attention keeps its probabilities for the backward pass, where nothing is computed again."""
+        config, rows = self.config, phase.batch_size // phase.micro_batches
+        return not keeps_no_probabilities(config.model, config.compute, self.mesh, rows, phase.sequence_length)
 
     def objective_of(self, phase: Phase) -> Objective:
         """Return `objective` as the steps of a phase compute it, with `remat`."""

@@ -49,7 +49,6 @@ def test_only_blocks_in_reach_of_a_window_are_met(reach, met):
         ((2, 100, 4, 64), "length 100 is not a multiple of 16 up to 32768"),
         ((2, 2**16, 4, 64), "length 65536"),
         ((2, 128, 4, 48), "heads of size 48 are not 16, 32, 64 or 128 wide"),
-        ((2**16, 128, 4, 64), "65536 rows and 4 heads on a device"),
     ],
 )
 def test_what_has_an_obstacle_is_explained(shape, words):

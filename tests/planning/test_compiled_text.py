@@ -58,7 +58,7 @@ ENTRY %main (x: bf16[64,96], w: bf16[96,32], q: bf16[2,128,4,64], n: s32[2,128])
   %w = bf16[96,32]{1,0} parameter(1)
   %q = bf16[2,128,4,64]{3,2,1,0} parameter(2)
   %n = s32[2,128]{1,0} parameter(3)
-  %call = (bf16[2,128,4,64]{3,2,1,0}, f32[2,4,128]{2,1,0}) custom-call(%q, %n, %q, %q), custom_call_target="__gpu$xla.gpu.triton", metadata={op_name="jit(step)/jvp(attention_forward_16384)/pallas_call"}, backend_config={grid_x = 2 : i32, ir = "MLIR"}
+  %call = (bf16[2,128,4,64]{3,2,1,0}, f32[2,4,128]{2,1,0}) custom-call(%q, %n, %q, %q), custom_call_target="__gpu$xla.gpu.triton", metadata={op_name="jit(step)/jvp(triton_forward_16384)/pallas_call"}, backend_config={grid_x = 2 : i32, ir = "MLIR"}
   ROOT %product = (bf16[64,32]{1,0}, s8[4194304]{0}) custom-call(%x, %w), custom_call_target="__cublas$lt$matmul", metadata={op_name="jit(step)/dot_general"}, backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["0"],"lhs_batch_dimensions":[],"rhs_batch_dimensions":[]}}}
 }
 """  # noqa: E501
@@ -70,6 +70,18 @@ def test_on_a_gpu_products_are_calls_of_a_library_and_kernels_say_how_many_keys_
     attention = 2 * 2 * (128 * 128) * 64 * 2 * 4
     assert work.flops == 2 * 64 * 96 * 32 + attention and work.cycles == 0
     assert [each.flops for each in work.costliest] == [attention, 2 * 64 * 96 * 32]  # by the roofline
+    read, result = (
+        3 * 2 * 128 * 4 * 64 * 2 + 2 * 128 * 4 + (64 * 96 + 96 * 32) * 2,
+        2 * 128 * 4 * 64 * 2 + 2 * 4 * 128 * 4,
+    )
+    assert work.bytes == read + result + 64 * 32 * 2, "without the room that cuBLAS works in"
+
+
+def test_a_call_without_a_result_is_no_product():
+    text = ON_A_GPU.replace(
+        "ROOT %product", '%nothing = () custom-call(%x), custom_call_target="callback"\n  ROOT %product'
+    )
+    assert work_of(parse_program(text), 1e12, 1e15).flops == work_of(parse_program(ON_A_GPU), 1e12, 1e15).flops
 
 
 KERNEL = """

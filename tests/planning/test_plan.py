@@ -15,7 +15,7 @@ from bert_jax.config import Config, MeshConfig, ModelConfig, PhaseConfig
 from bert_jax.devices.memory_shortage import Shortage
 from bert_jax.errors import UserError
 from bert_jax.models.bert_parameters import bert_parameters
-from bert_jax.models.memory_costs import state_bytes
+from bert_jax.models.memory_costs import activation_bytes, state_bytes
 from bert_jax.planning import compilation, gpu_compiler, search
 from bert_jax.planning.advice import phase_advice
 from bert_jax.planning.collectives import Needed
@@ -207,6 +207,10 @@ def test_a_graphics_card_is_planned_by_closed_forms_where_its_compiler_is_missin
     assert first.memory.parameters == first.memory.gradients == state.parameters and not first.compiled
     assert first.optimistic.utilization <= 1.0 and plan.fits
     assert plan.config.compute.dtype == "bfloat16" and len(plan.phases) == 2
+    fused = dataclasses.replace(config, compute=dataclasses.replace(config.compute, attention="triton"))
+    in_kernel = make_plan(fused, find_topology("gpu:h100:8")).phases[0].memory
+    kept = activation_bytes(config.model, 128, 20, "none").quadratic * 8
+    assert in_kernel is not None and first.memory.activations - in_kernel.activations == kept > 0
 
 
 def test_slices_of_the_machine_are_those_of_the_mesh():

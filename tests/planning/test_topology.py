@@ -5,7 +5,7 @@ import pytest
 from bert_jax.devices.hardware import peak_flops
 from bert_jax.errors import UserError
 from bert_jax.planning import gpu_compiler
-from bert_jax.planning.topology import GPUS, TPUS, find_topology
+from bert_jax.planning.topology import GPUS, MEMORY_SHARES, TPUS, find_topology
 
 
 @pytest.mark.parametrize(
@@ -68,10 +68,13 @@ def test_a_plugin_that_jax_cannot_use_is_explained():
 
 def test_a_program_can_use_what_jax_takes_of_a_card(monkeypatch):
     """Three quarters, unless the environment says otherwise."""
-    monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
+    for name in MEMORY_SHARES:
+        monkeypatch.delenv(name, raising=False)
     assert find_topology("gpu:h100:1").chip.memory_bytes == 60 * 10**9
     monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.9")
     assert find_topology("gpu:h100:1").chip.memory_bytes == 72 * 10**9
-    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "90%")
-    with pytest.raises(UserError, match="MEM_FRACTION=90% must be a share of the memory, above 0 and at most 1"):
+    monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", "90%")
+    with pytest.raises(
+        UserError, match="XLA_CLIENT_MEM_FRACTION=90% must be a share of the memory, above 0 and at"
+    ):
         find_topology("gpu:h100:1")

@@ -30,6 +30,8 @@ def mesh(platform: str):
             "scan",
             "xla, not pallas: it has no tokens that",
         ),
+        ("tpu", {"positions": "xlnet"}, "scan", "xla, not pallas: scores have a bias that depends on queries and keys"),
+        ("gpu", {"positions": "xlnet"}, "scan", "xla"),
     ],
 )
 def test_what_is_announced_is_what_is_computed(platform, changes, layers, told):
@@ -47,6 +49,7 @@ def test_what_is_announced_is_what_is_computed(platform, changes, layers, told):
         ("tpu", {"local_window": 64}, 512, True),
         ("tpu", {"local_window": 64, "global_tokens": 1}, 4096, False),  # blocks in JAX keep theirs
         ("tpu", {"layer": "lstm", "positions": "none"}, 128, False),
+        ("tpu", {"positions": "xlnet"}, 128, False),
     ],
 )
 def test_probabilities_are_not_kept_where_every_layer_has_a_fused_kernel(platform, changes, length, fused):

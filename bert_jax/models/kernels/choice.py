@@ -14,6 +14,8 @@ from bert_jax.models.kernels.contract import AttentionKernel, AttentionMask
 
 PLATFORMS = {"pallas": ("tpu", "a TPU"), "triton": ("gpu", "an NVIDIA GPU"), "cudnn": ("gpu", "an NVIDIA GPU")}
 """Where a kernel runs; those that are not named here run everywhere. Those that are named keep no probabilities."""
+OURS = ("pallas", "triton")
+"""Modules beside this one with kernels of ours, which take the same masks."""
 SHORTEST = 128
 """Tokens of a row from which on `pallas` is predicted to be faster on a TPU than `xla` (docs/speed.md)."""
 
@@ -45,7 +47,7 @@ def attention_kernel(compute: ComputeConfig, in_jax: AttentionKernel) -> Attenti
       compute: the options.
       in_jax: `kernels.xla.attention`, in the form of products that the platform computes fastest.
     """
-    if compute.attention in ("pallas", "triton"):
+    if compute.attention in OURS:
         return _ours(compute.attention).attention
     chosen = {"auto": functools.partial(automatic, in_jax=in_jax), "xla": in_jax, "cudnn": cudnn.attention}
     return chosen[compute.attention]
@@ -126,7 +128,7 @@ def attention_path(compute: ComputeConfig, platform: str, shape: Shape) -> str:
         if kernel == "windowed" and not shape.disentangled:
             return kernel
     if shape.disentangled and name != "xla":
-        reason = "scores have a bias that depends on queries and keys (model.disentangled)"
+        reason = "scores have a bias that depends on queries and keys (model.disentangled, XLNet)"
     elif chosen and platform == "gpu" and not shape.disentangled:
         name = "triton"
         reason = _obstacle(name, shape) or "it has not been measured; --compute.attention=triton takes it"

@@ -53,6 +53,10 @@ def attend(
 ) -> tuple[jax.Array, jax.Array | None]:
     """Compute attention on every device of the mesh in use (`devices.sharding.under`), each its own rows and heads.
 
+    Of queries that see nothing but masked keys, which no loss reads, gradients are right to about 5e-4: their scores of
+    -10,000 leave that much of the logarithm of a sum in float32. Within a window that is an int, whose keys out of
+    reach are not computed, their output is another one.
+
     Args:
       kernel: what a device computes.
       obstacle: says why the kernel cannot compute some rows, positions, heads and size of heads on a device. What it

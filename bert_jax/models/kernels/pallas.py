@@ -50,16 +50,11 @@ def attention(
     *,
     interpret: bool = False,
 ) -> tuple[jax.Array, jax.Array | None]:
-    """See `AttentionKernel`; what has an `obstacle`, `collect` and global tokens are left to `kernels.xla.attention`.
+    """See `AttentionKernel` and `on_devices.attend`; within a window that is an int, only keys in reach are computed.
 
-    Within a window that is an int, each block of queries meets only the keys in its reach, so time grows linearly with
-    the length; the memory of the core still holds whole rows of keys and values.
+    Time then grows linearly with the length; the memory of the core still holds whole rows of keys and values.
 
-    Of queries that see nothing but masked keys, which no loss reads, gradients are right to about 5e-4: their scores of
-    -10,000 leave that much of the logarithm of a sum in float32. Within such a window their output is another one.
-
-    Under a mesh (`devices.sharding.under`), every device computes its own rows and heads. `interpret` runs the kernels
-    without a TPU, slowly; it is meant for tests.
+    `interpret` runs the kernels without a TPU, slowly; it is meant for tests.
     """
     kernel = functools.partial(_on_a_device, interpret)
     return on_devices.attend(kernel, obstacle, query, key, value, mask, dropout_key, rate, collect)

@@ -20,7 +20,7 @@ from bert_jax.models.kernels.triton_blocks import Blocks
 from bert_jax.models.kernels.triton_costs import kernel_name
 
 SMALLEST, LARGEST = 16, 64  # places of a block; a matrix unit takes 16 at least
-LONGEST = 2**15  # a stream of dropout has words for the pairs of 2¹⁶ positions
+LONGEST = 2**15  # a place times the length, the number of a word of dropout, stays below 2³¹
 SIZES = (16, 32, 64, 128)  # of a head, as powers of two that leave room for blocks in shared memory
 
 
@@ -30,8 +30,6 @@ def obstacle(batch: int, length: int, heads: int, size: int) -> str | None:
         return f"length {length} is not a multiple of {SMALLEST} up to {LONGEST}"
     if size not in SIZES:
         return f"heads of size {size} are not {', '.join(map(str, SIZES[:-1]))} or {SIZES[-1]} wide"
-    if max(batch, heads) >= 2**16:
-        return f"{batch} rows and {heads} heads on a device: a grid has less than {2**16} of each"
     return None
 
 
@@ -46,10 +44,7 @@ def attention(
     *,
     interpret: bool = False,
 ) -> tuple[jax.Array, jax.Array | None]:
-    """See `AttentionKernel` and `on_devices.attend`; within a window that is an int, keys out of reach are not read.
-
-    Of queries that see nothing but masked keys, which no loss reads, gradients are right to about 5e-4: their scores of
-    -10,000 leave that much of the logarithm of a sum in float32. Within such a window their output is another one.
+    """See `AttentionKernel` and `on_devices.attend`; within a window that is an int, only keys in reach are computed.
 
     `interpret` runs the kernels without a GPU, slowly; it is meant for tests.
     """

@@ -10,6 +10,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from bert_jax.models.kernels.contract import MASKED_SCORE, AttentionMask
 from bert_jax.models.layers import dropout
+from bert_jax.models.products import wide_einsum
 
 NARROWEST = 16  # positions of a block
 WORTH = 2  # how many times the scores of the blocks the full matrix must have, to be slower (docs/modern_encoders.md)
@@ -66,11 +67,11 @@ def _of_blocks(
     assert isinstance(mask.window, int), "obstacle() comes first"
     block, number = block_size(mask.window), 0
     queries, keys, values = _blocks(query, block), _neighbours(key, block), _neighbours(value, block)
-    scores = jnp.einsum("bnqad,bnkad->bnaqk", queries, keys, preferred_element_type=jnp.float32) * size**-0.5
+    scores = wide_einsum("bnqad,bnkad->bnaqk", queries, keys) * size**-0.5
     scores = scores + _adder(mask, length, block)[:, :, None]
     if mask.global_positions is not None:
         number, chosen = mask.global_positions.shape[1], _global(key, mask)
-        to_global = jnp.einsum("bnqad,bkad->bnaqk", queries, chosen, preferred_element_type=jnp.float32)
+        to_global = wide_einsum("bnqad,bkad->bnaqk", queries, chosen)
         scores = jnp.concatenate([to_global * size**-0.5 + _adder_to_global(mask, block)[:, :, None], scores], axis=-1)
     weights = dropout(jax.nn.softmax(scores, axis=-1), rate, dropout_key).astype(value.dtype)
     context = jnp.einsum("bnaqk,bnkad->bnqad", weights[..., number:], values)
@@ -83,7 +84,7 @@ def _of_global_tokens(
     query: jax.Array, key: jax.Array, value: jax.Array, mask: AttentionMask, dropout_key: jax.Array | None, rate: float
 ) -> jax.Array:
     """Return the output of the global tokens, which see the whole row: [B, G, A, D]."""
-    scores = jnp.einsum("bqad,bkad->baqk", _global(query, mask), key, preferred_element_type=jnp.float32)
+    scores = wide_einsum("bqad,bkad->baqk", _global(query, mask), key)
     seen = (mask.padding > 0)[:, None, :]
     if mask.segments is not None:
         seen = seen & (_global(mask.segments, mask)[:, :, None] == mask.segments[:, None, :])
