@@ -136,7 +136,10 @@ EDITS = {  # row of the table → file → what is replaced there, and by what; 
             )
         ],
         "models/architecture.py": [
-            ("kernels.choice import attention_kernel\n", "kernels import rows\n"),
+            (
+                "kernels.choice import OURS, attention_kernel\n",
+                "kernels import rows\nfrom bert_jax.models.kernels.choice import OURS\n",
+            ),
             ("return attention_kernel(compute, attention_in_jax(compute))", "return rows.attention"),
         ],
     },
