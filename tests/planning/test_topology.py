@@ -74,7 +74,5 @@ def test_a_program_can_use_what_jax_takes_of_a_card(monkeypatch):
     monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.9")
     assert find_topology("gpu:h100:1").chip.memory_bytes == 72 * 10**9
     monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", "90%")
-    with pytest.raises(
-        UserError, match="XLA_CLIENT_MEM_FRACTION=90% must be a share of the memory, above 0 and at"
-    ):
+    with pytest.raises(UserError, match="XLA_CLIENT_MEM_FRACTION=90% must be a share of the memory, above 0 and at"):
         find_topology("gpu:h100:1")

@@ -24,8 +24,8 @@ LONGEST = 2**15  # a place times the length, the number of a word of dropout, st
 SIZES = (16, 32, 64, 128)  # of a head, as powers of two that leave room for blocks in shared memory
 
 
-def obstacle(batch: int, length: int, heads: int, size: int) -> str | None:
-    """Return why the kernels cannot compute this, or None if they can; all sizes are those of one device."""
+def obstacle(_batch: int, length: int, _heads: int, size: int) -> str | None:
+    """Return why the kernels cannot compute this, or None if they can; any number of rows and heads will do."""
     if length % SMALLEST or length > LONGEST:
         return f"length {length} is not a multiple of {SMALLEST} up to {LONGEST}"
     if size not in SIZES:
