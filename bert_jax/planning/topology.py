@@ -29,7 +29,7 @@ class Chip:
     """Name that JAX gives the device; devices/hardware.py has its peak under this name."""
     memory_bytes: int
     """Memory that a program can use, which is less than the data sheet says: for TPUs what the compiler allows, for
-    GPUs what JAX takes of it."""
+    GPUs, as `find_topology` returns them, what JAX takes of it."""
     memory_bandwidth: float
     """Bytes/s between the chip and its memory."""
     link_bandwidth: float
@@ -90,7 +90,7 @@ GPUS = {
     "a100": Chip(
         name="a100",
         kind="NVIDIA A100-SXM4-80GB",
-        memory_bytes=int(OF_A_CARD * 80e9),
+        memory_bytes=80 * 10**9,
         memory_bandwidth=2039e9,
         link_bandwidth=300e9,
         links=1,
@@ -99,7 +99,7 @@ GPUS = {
     "h100": Chip(
         name="h100",
         kind="NVIDIA H100 80GB HBM3",
-        memory_bytes=int(OF_A_CARD * 80e9),
+        memory_bytes=80 * 10**9,
         memory_bandwidth=3350e9,
         link_bandwidth=450e9,
         links=1,
@@ -108,7 +108,7 @@ GPUS = {
     "h200": Chip(
         name="h200",
         kind="NVIDIA H200",
-        memory_bytes=int(OF_A_CARD * 141e9),
+        memory_bytes=141 * 10**9,
         memory_bandwidth=4800e9,
         link_bandwidth=450e9,
         links=1,
@@ -171,7 +171,7 @@ def _as_set_up(card: Chip) -> Chip:
         share = math.nan
     if not 0 < share <= 1:
         raise UserError(f"{name}={given} must be a share of the memory, above 0 and at most 1")
-    return dataclasses.replace(card, memory_bytes=round(card.memory_bytes / OF_A_CARD * share))
+    return dataclasses.replace(card, memory_bytes=round(card.memory_bytes * share))
 
 
 def _shapes(chip: str) -> tuple[str, ...]:

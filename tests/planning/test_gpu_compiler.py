@@ -18,7 +18,7 @@ from bert_jax.models.bert_parameters import bert_parameters
 from bert_jax.models.memory_costs import state_bytes
 from bert_jax.planning import gpu_compiler
 from bert_jax.planning.phase_plan import plan_phase
-from bert_jax.planning.topology import find_topology
+from bert_jax.planning.topology import MEMORY_SHARES, find_topology
 from bert_jax.planning.traced_step import resolved
 
 BESIDE = pathlib.Path(__file__).resolve().parents[2] / "build/cuda"
@@ -51,9 +51,10 @@ def test_a_step_compiles_for_four_cards_and_agrees_with_the_closed_forms(attenti
     state = state_bytes(bert_parameters(config.model), moments=2)
     assert plan.compiled and plan.fits and plan.memory is not None and plan.work is not None
     assert plan.memory.parameters == state.parameters and plan.memory.moments - state.moments == 4
-    # Triton's backward kernel computes two of five products twice, in the one layer that is computed as a whole.
-    again = 2 * 2 * (8 * 128 * 128 * 128) if attention == "triton" else 0
-    assert plan.work.flops - again == pytest.approx(plan.flops, rel=0.02)
+    # Of the one layer that is computed as a whole, Triton's backward kernel has seven products in place of four: scores
+    # are computed again twice, and the gradients of weights once. They are 1.8 % of the step.
+    again = 3 * 2 * (8 * 128 * 128 * 128) if attention == "triton" else 0
+    assert plan.work.flops - again == pytest.approx(plan.flops, rel=0.003)
     # Every gradient is summed once, in the type of the products.
     assert sum(each.moved for each in plan.collectives) == pytest.approx(plan.needed.within_slice, rel=0.03)
     assert plan.optimistic is not None and plan.pessimistic is None and plan.optimistic.utilization < 1
@@ -61,7 +62,7 @@ def test_a_step_compiles_for_four_cards_and_agrees_with_the_closed_forms(attenti
 
 def test_a_step_that_does_not_fit_says_so(monkeypatch):
     """The compiler itself takes any size."""
-    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.001")
+    monkeypatch.setenv(MEMORY_SHARES[0], "0.001")
     plan = planned("xla")[1]
     assert not plan.fits and plan.shortage is not None and plan.shortage.available == 80 * 10**6 < plan.shortage.needed
 

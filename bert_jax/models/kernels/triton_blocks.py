@@ -47,20 +47,25 @@ class Blocks:
         """Number of blocks in a row."""
         return self.length // self.together
 
+    @property
+    def apart(self) -> int:
+        """How many blocks further, to either side, the furthest lies that a block can see."""
+        if self.reach is None:
+            return self.count - 1
+        # Between two blocks that are n apart, the nearest places are (n - 1) · together + 1 apart.
+        return min((self.reach - 1) // self.together + 1, self.count - 1)
+
     def met(self, number: Any) -> tuple[Any, Any]:
         """Return the first and the last block, not included, that block number `number` can see."""
-        if self.reach is None:
+        if self.apart == self.count - 1:
             return 0, self.count
-        # Between two blocks that are n apart, the nearest places are (n - 1) · together + 1 apart.
-        apart = (self.reach - 1) // self.together + 1
-        return jnp.maximum(number - apart, 0), jnp.minimum(number + apart + 1, self.count)
+        return jnp.maximum(number - self.apart, 0), jnp.minimum(number + self.apart + 1, self.count)
 
     @property
     def pairs(self) -> int:
         """Queries of a row times the keys that each of them meets."""
-        with jax.ensure_compile_time_eval():  # not as a part of the step that is being traced
-            met = [self.met(number) for number in range(self.count)]
-            return sum(int(last) - int(first) for first, last in met) * self.together**2
+        # Every block meets those up to `apart` to either side, but for the ones beyond both ends of the row.
+        return (self.count * (2 * self.apart + 1) - self.apart * (self.apart + 1)) * self.together**2
 
 
 def forward(blocks: Blocks, names: tuple[str, ...], *refs: Any) -> None:
