@@ -8,7 +8,9 @@ STORE is a token store of `bert-jax prepare`, GLUE the benchmark's directory. Ev
 objective, masks, optimizer and form of schedule. Vocabulary, batch, length, learning rate and initial range are the
 same for all, and there is no dropout. The numbers of steps are such that all take the same number of floating-point
 operations (products, forward and backward, by the closed form of each). `distilbert_mini` learns from the `bert_mini`
-of the same comparison. --dry_run prints the plan alone. Started again, the script resumes where it stopped.
+of the same comparison. Static vectors (`skipgram_mini`, `glove_mini`) have few products, so they get time instead: a
+number of steps that takes about half an hour of a core, with larger batches and a higher rate. --dry_run prints the
+plan alone. Started again, the script resumes where it stopped.
 
 The whole comparison takes many hours on two cores. The figures of each configuration are a file in --rows, and the
 table is printed from all files there, so that it can be made on several days and machines.
@@ -39,6 +41,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 CONFIGS = (
     *("bert_mini", "roberta_mini", "albert_mini", "spanbert_mini", "electra_mini", "distilbert_mini", "deberta_mini"),
     *("deberta_v3_mini", "xlnet_mini", "modernbert_mini", "gpt_mini", "elmo_mini", "ulmfit_mini"),
+    *("skipgram_mini", "glove_mini"),
 )
 RECIPE = (
     *("--sequence_length=64", "--batch_size=16", "--learning_rate=5e-4", "--model.initializer_range=0.05"),
@@ -46,9 +49,16 @@ RECIPE = (
 )
 """With these, but 32 rows, a BERT of this size left its first plateau after 6 million tokens (docs/experiments.md)."""
 WARMUP, COOLDOWN = 0.05, 0.2  # shares of the steps in which the learning rate rises, and falls where it is constant
+STATIC = ("skipgram_mini", "glove_mini")
+STATIC_RECIPE = ("--sequence_length=64", "--batch_size=128", "--learning_rate=5e-3")
+STATIC_STEPS = 30_000
 TUNING = ("--learning_rate=3e-4",)
-OWN_TUNING = {"elmo_mini": ("--features=weighted_with_embeddings", "--lstm_size=128", "--learning_rate=1e-3")}
-"""Of those that are not fine-tuned: ELMo's layers are features of another network."""
+OWN_TUNING = {
+    # Not fine-tuned: ELMo's layers are features of another network.
+    "elmo_mini": ("--features=weighted_with_embeddings", "--lstm_size=128", "--learning_rate=1e-3"),
+    # Vectors this short need long steps (docs/family.md).
+    **dict.fromkeys(STATIC, ("--learning_rate=5e-3",)),
+}
 METRICS = {"sst2": "accuracy", "stsb": "spearman", "mrpc": "accuracy", "cola": "matthews"}
 EPOCHS = {"sst2": 1}  # 67,349 sentences; the others have 3,668 to 8,551, which are read three times
 
@@ -78,6 +88,8 @@ def main() -> None:
     rows = options.rows or pathlib.Path(output, "rows")
     rows.mkdir(parents=True, exist_ok=True)
     for each in plans:
+        if each.name == "glove_mini" and not pathlib.Path(counts(output)).exists():
+            run([sys.executable, "-m", "bert_jax", "count", store, f"--output={counts(output)}"], {})
         run([sys.executable, "-m", "bert_jax", "pretrain", each.name, *each.options], {})
         for task in options.tasks:
             words = [str(ROOT / "scripts/run_glue.sh"), f"{output}/{each.name}", glue, f"{output}/tasks/{each.name}"]
@@ -103,8 +115,11 @@ def arguments() -> argparse.Namespace:
 
 def plan(name: str, store: str, output: str, flops: float) -> Plan:
     """Return the options of a configuration, with the number of steps that take `flops` operations."""
-    options = (f"--data.path={store}", f"--workdir={output}/{name}", *RECIPE, "--evaluation.every_steps=0")
+    recipe = STATIC_RECIPE if name in STATIC else RECIPE
+    options = (f"--data.path={store}", f"--workdir={output}/{name}", *recipe, "--evaluation.every_steps=0")
     opened = open_store(store)
+    if name == "glove_mini":
+        options = (*options, f"--objective.static_vectors.counts={counts(output)}")
     if name == "distilbert_mini":
         options = (*options, f"--objective.distillation.teacher={output}/bert_mini", "--model.activation=gelu_tanh")
     config = configured([name, *options, f"--steps={10**6}"], "")
@@ -116,11 +131,16 @@ def plan(name: str, store: str, output: str, flops: float) -> Plan:
     step = flops_of(config)
     if name == "distilbert_mini":  # its teacher reads every batch too, forward only
         step += plan("bert_mini", store, output, flops).flops / 3
-    steps = round(flops / step)
+    steps = STATIC_STEPS if name in STATIC else round(flops / step)
     options = (*options, f"--steps={steps}", f"--warmup_steps={round(steps * WARMUP)}")
     if config.schedule.cooldown_steps:
         options = (*options, f"--schedule.cooldown_steps={round(steps * COOLDOWN)}")
     return Plan(name, options, steps, step)
+
+
+def counts(output: str) -> str:
+    """Return the directory of the counts of pairs that GloVe fits."""
+    return f"{output}/counts"
 
 
 def flops_of(config: Config) -> float:
