@@ -56,6 +56,11 @@ TUNING = ("--learning_rate=3e-4",)
 OWN_TUNING = {
     # Not fine-tuned: ELMo's layers are features of another network.
     "elmo_mini": ("--features=weighted_with_embeddings", "--lstm_size=128", "--learning_rate=1e-3"),
+    # Rates fall from layer to layer, and by slanted triangles; gradual unfreezing would take an epoch per layer.
+    "ulmfit_mini": (
+        *("--learning_rate=1e-3", "--layer_decay=0.385"),
+        *("--schedule.name=linear_after_warmup", "--schedule.final_fraction=0.03125"),
+    ),
     # Vectors this short need long steps (docs/family.md).
     **dict.fromkeys(STATIC, ("--learning_rate=5e-3",)),
 }
