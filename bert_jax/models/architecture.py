@@ -65,8 +65,8 @@ class Architecture:
     """How every layer normalization is computed."""
     word_block: int | None = None
     """Number of words whose logits are one array when only their losses are asked for; None: all."""
-    attention_bias: Callable[[int], jax.Array] | None = None
-    """Makes, from the length, what is added to the scores of every layer: [1, A, L, L]; None: nothing."""
+    distance_bias: Callable[[jax.Array], jax.Array] | None = None
+    """What is added to the scores of every layer, see `AttentionMask.distance_bias`; None: nothing."""
     relations: Callable[[AttentionMask, jax.Array, Permutation | None], Relations] | None = None
     """Makes, from the mask, the segments [B, L] and the order of pre-training, what blocks get in place of the mask;
     None: blocks get the mask, and there is no such order."""
@@ -107,7 +107,7 @@ def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architectu
         add_bias=product_bias if sums_as_products else plain_bias,
         layer_norm=fused_layer_norm if sums_as_products else plain_layer_norm,
         word_block=BLOCK if form == "cpu" else None,
-        attention_bias=_attention_bias(config),
+        distance_bias=_distance_bias(config),
         relations=functools.partial(Relations.of, config.hidden_size) if config.is_xlnet else None,
     )
 
@@ -149,14 +149,14 @@ def attention_in_jax(compute: ComputeConfig) -> AttentionKernel:
     return xla.attention
 
 
-def _attention_bias(config: ModelConfig) -> Callable[[int], jax.Array] | None:
-    """Return what makes the bias of every layer, see `Architecture.attention_bias`."""
+def _distance_bias(config: ModelConfig) -> Callable[[jax.Array], jax.Array] | None:
+    """Return what distances add to the scores of every layer, see `Architecture.distance_bias`."""
     if config.layer == "lstm":
         return None
     alibi = functools.partial(alibi_bias, config.num_heads) if config.positions == "alibi" else None
     if config.direction == "both":
         return alibi
-    return causal_bias if alibi is None else lambda length: alibi(length) + causal_bias(length)
+    return causal_bias if alibi is None else lambda distance: alibi(distance) + causal_bias(distance)
 
 
 def _shared(config: ModelConfig) -> tuple[str, ...]:

@@ -32,9 +32,7 @@ def input_mask(
         )
     mask = attention_mask if isinstance(attention_mask, AttentionMask) else AttentionMask(padding=attention_mask)
     mask = mask if texts is None else dataclasses.replace(mask, segments=texts.ids)
-    if architecture.attention_bias is not None:
-        bias = architecture.attention_bias(length)
-        mask = dataclasses.replace(mask, bias=bias if mask.bias is None else mask.bias + bias)
+    mask = dataclasses.replace(mask, distance_bias=architecture.distance_bias)
     if config.global_tokens:
         mask = dataclasses.replace(mask, global_positions=_global_positions(config.global_tokens, length, texts))
     return mask

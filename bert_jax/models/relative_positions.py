@@ -42,17 +42,15 @@ class Rotary:
         return jnp.sin(angles), jnp.cos(angles)
 
 
-def alibi_bias(heads: int, length: int) -> jax.Array:
-    """Return what ALiBi adds to the scores, float32 [1, A, L, L]: -slope of the head · distance."""
-    positions = jnp.arange(length, dtype=jnp.float32)
-    distance = jnp.abs(positions[:, None] - positions[None, :])
-    return -jnp.asarray(alibi_slopes(heads))[None, :, None, None] * distance[None, None]
+def alibi_bias(heads: int, distance: jax.Array) -> jax.Array:
+    """Return what ALiBi adds to the scores, float32 [A, …] for distances […]: -slope of the head · distance."""
+    slopes = alibi_slopes(heads).reshape(heads, *(1,) * distance.ndim)
+    return -jnp.asarray(slopes) * jnp.abs(distance).astype(jnp.float32)[None]
 
 
-def causal_bias(length: int) -> jax.Array:
-    """Return what hides the tokens after a token from it: float32 [1, 1, L, L], 0 or MASKED_SCORE."""
-    position = jnp.arange(length)
-    return jnp.where(position[:, None] >= position[None, :], 0.0, MASKED_SCORE)[None, None]
+def causal_bias(distance: jax.Array) -> jax.Array:
+    """Return what hides the tokens after a token from it: float32 [1, …] for distances […], 0 or MASKED_SCORE."""
+    return jnp.where(distance > 0, MASKED_SCORE, 0.0)[None]
 
 
 def alibi_slopes(heads: int) -> np.ndarray:

@@ -53,6 +53,18 @@ def test_a_bias_may_be_shared_by_rows_and_heads(module, rows, heads):
     assert_equal(module, (2, 128, 4, 64), 0.1, bias=bias)
 
 
+def test_a_bias_of_distances_is_the_full_matrix_of_it(interpreted):
+    query, key, value, gradient, padding = inputs(2, 128, 4, 64)
+    rising = lambda distance: 0.05 * distance[None].astype(np.float32)  # unlike ALiBi's, not the same on both sides
+    full = np.broadcast_to(rising(np.arange(128)[None, :] - np.arange(128)[:, None])[None], (1, 4, 128, 128))
+    found, expected = (
+        each(query, key, value, AttentionMask(padding=padding, **given))[0]
+        for each, given in ((interpreted, {"distance_bias": rising}), (xla.attention, {"bias": full}))
+    )
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert not np.allclose(expected, xla.attention(query, key, value, AttentionMask(padding=padding))[0], atol=0.1)
+
+
 def test_a_row_without_a_key_to_attend_to_attends_as_if_unmasked(interpreted):
     query, key, value, gradient, padding = inputs(2, 128, 2, 64)
     padding[1] = 0

@@ -19,6 +19,7 @@ from bert_jax.models.kernels import choice, windowed, xla
 from bert_jax.models.kernels.contract import AttentionMask
 from bert_jax.models.packed_texts import PackedTexts
 from bert_jax.models.parameters import entries
+from bert_jax.models.relative_positions import alibi_bias, causal_bias
 
 HEADS, SIZE = 2, 4
 CASES = [  # length, window, global tokens, real positions of each row, whether there are segments
@@ -46,11 +47,20 @@ def setting(length, window, first, real, segmented) -> tuple[list[np.ndarray], A
 
 
 @pytest.mark.parametrize("length, window, first, real, segmented", CASES)
-def test_outputs_and_gradients_are_those_of_the_masked_full_matrix(length, window, first, real, segmented):
+@pytest.mark.parametrize(
+    "bias", [None, functools.partial(alibi_bias, HEADS), causal_bias], ids=["no bias", "ALiBi", "left to right"]
+)
+def test_outputs_and_gradients_are_those_of_the_masked_full_matrix(length, window, first, real, segmented, bias):
     inputs, mask, seen = setting(length, window, first, real, segmented)
+    # To xla as a full matrix, computed here, and to the blocks as a function of distances.
+    full = None if bias is None else np.asarray(bias(np.arange(length)[None, :] - np.arange(length)[:, None]))[None]
+    masks = {
+        windowed.attention: dataclasses.replace(mask, distance_bias=bias),
+        xla.attention: dataclasses.replace(mask, bias=full),
+    }
 
     def loss(inputs, attend):
-        found = attend(*inputs, mask)
+        found = attend(*inputs, masks[attend])
         found = found if attend is windowed.attention else found[0]
         return jnp.sum(jnp.where(seen[:, :, None, None], jnp.sin(found), 0)), found
 
@@ -116,9 +126,13 @@ def test_it_is_chosen_for_windows_far_shorter_than_the_row():
     assert paths == ["pallas", "windowed", "windowed"]
 
 
-@pytest.mark.parametrize("layers", ["loop", "scan"])
-def test_a_model_with_local_layers_is_the_same_by_blocks(layers, monkeypatch):
-    config = dataclasses.replace(MODERN, max_position_embeddings=128, num_layers=4, global_tokens=1)
+@pytest.mark.parametrize(
+    "layers, changes",
+    [("loop", {}), ("scan", {}), ("scan", {"positions": "alibi"}), ("scan", {"direction": "left_to_right"})],
+    ids=["loop", "scan", "ALiBi", "left to right"],
+)
+def test_a_model_with_local_layers_is_the_same_by_blocks(layers, changes, monkeypatch):
+    config = dataclasses.replace(MODERN, max_position_embeddings=128, num_layers=4, global_tokens=1, **changes)
     params, batch = perturbed(BertForPreTraining(config, parts=())), rows(101, (101, 60))
     calls, attention = [], windowed.attention
     monkeypatch.setattr(windowed, "attention", lambda *given: calls.append(1) or attention(*given))

@@ -1,6 +1,7 @@
 """What an attention kernel gets and what it must return."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Protocol
 
 import jax
@@ -27,6 +28,11 @@ class AttentionMask:
     """
     bias: jax.Array | None = None
     """[B or 1, A or 1, L (query), L (key)]: added to the scores after their scaling (relative positions)."""
+    distance_bias: Callable[[jax.Array], jax.Array] | None = dataclasses.field(default=None, metadata={"static": True})
+    """Maps the distances from queries to keys, int32 […], to what is added to their scores, float32 [A or 1, …].
+
+    Known by distance alone, it can be computed for those pairs that a kernel meets (ALiBi, left to right).
+    """
     global_positions: jax.Array | None = None
     """int32 [B or 1, G]: the positions that a window restricts neither as queries nor as keys; beyond the row: none."""
     queries: jax.Array | None = None
@@ -38,18 +44,31 @@ class AttentionMask:
         if self.segments is not None:
             same = self._of_queries(self.segments)[:, :, None] == self.segments[:, None, :]
             adder = jnp.where(same[:, None], adder, MASKED_SCORE)
+        distance = self._distances()
         if self.window is not None:
-            key = jnp.arange(self.padding.shape[1])[None, None, :]
-            query = self._of_queries(key[:, 0])[:, :, None]
-            near = jnp.abs(query - key) <= self.window
+            near = jnp.abs(distance) <= self.window
             if self.global_positions is not None:
                 free = self.is_global()
                 near = near | self._of_queries(free)[:, :, None] | free[:, None, :]
             adder = jnp.where(near[:, None], adder, MASKED_SCORE)
-        if self.bias is None:
-            return adder
-        bias = self._of_queries(jnp.swapaxes(self.bias.astype(jnp.float32), 1, 2))
-        return adder + jnp.swapaxes(bias, 1, 2)
+        if self.bias is not None:
+            bias = self._of_queries(jnp.swapaxes(self.bias.astype(jnp.float32), 1, 2))
+            adder = adder + jnp.swapaxes(bias, 1, 2)
+        if self.distance_bias is not None:
+            adder = adder + jnp.swapaxes(self.distance_bias(distance), 0, 1)
+        return adder
+
+    def whole_bias(self) -> jax.Array | None:
+        """Return everything that `bias` has or could have, with that of distances: as `bias`, or None."""
+        if self.distance_bias is None:
+            return self.bias
+        bias = jnp.swapaxes(self.distance_bias(self._distances()), 0, 1)
+        return bias if self.bias is None else self.bias + bias
+
+    def _distances(self) -> jax.Array:
+        """Return how far each key is behind each query, negative before it: int32 [B or 1, L, M or 1, L (key)]."""
+        key = jnp.arange(self.padding.shape[1], dtype=jnp.int32)[None, None, :]
+        return key - self._of_queries(key[:, 0])[:, :, None]
 
     def is_global(self) -> jax.Array:
         """Return bool [B or 1, L]: whether a window does not restrict the position."""

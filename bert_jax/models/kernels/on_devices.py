@@ -113,9 +113,9 @@ def _arrays(
         arrays["query_numbers"], specs["query_numbers"] = numbers, P(rows)
     if mask.window is not None and not isinstance(mask.window, int):
         arrays["reach"], specs["reach"] = jnp.asarray(mask.window, jnp.int32).reshape(1), P()
-    if mask.bias is not None:
-        arrays["bias"] = mask.bias
-        specs["bias"] = P(*(axis if n > 1 else None for axis, n in zip((rows, tensor), mask.bias.shape, strict=False)))
+    if (bias := mask.whole_bias()) is not None:
+        arrays["bias"] = bias
+        specs["bias"] = P(*(axis if n > 1 else None for axis, n in zip((rows, tensor), bias.shape, strict=False)))
     if dropout_key is not None:
         state, _ = counter_bits.leading_streams(counter_bits.stream(dropout_key), (batch, heads, length, length))
         arrays["words"], specs["words"] = jnp.stack([part[:, :, 0, 0] for part in state]), P(None, rows, tensor)

@@ -69,10 +69,17 @@ def _of_blocks(
     queries, keys, values = _blocks(query, block), _neighbours(key, block), _neighbours(value, block)
     scores = wide_einsum("bnqad,bnkad->bnaqk", queries, keys) * size**-0.5
     scores = scores + _adder(mask, length, block)[:, :, None]
+    if mask.distance_bias is not None:
+        scores = scores + mask.distance_bias(_distances(block))[None, None]
     if mask.global_positions is not None:
         number, chosen = mask.global_positions.shape[1], _global(key, mask)
-        to_global = wide_einsum("bnqad,bkad->bnaqk", queries, chosen)
-        scores = jnp.concatenate([to_global * size**-0.5 + _adder_to_global(mask, block)[:, :, None], scores], axis=-1)
+        to_global = wide_einsum("bnqad,bkad->bnaqk", queries, chosen) * size**-0.5
+        to_global = to_global + _adder_to_global(mask, block)[:, :, None]
+        if mask.distance_bias is not None:
+            places = jnp.arange(scores.shape[1] * block, dtype=jnp.int32).reshape(1, -1, block, 1)
+            bias = mask.distance_bias(mask.global_positions[:, None, None] - places)  # [A or 1, B or 1, n, block, G]
+            to_global = to_global + jnp.moveaxis(bias, 0, 2)
+        scores = jnp.concatenate([to_global, scores], axis=-1)
     weights = dropout(jax.nn.softmax(scores, axis=-1), rate, dropout_key).astype(value.dtype)
     context = jnp.einsum("bnaqk,bnkad->bnqad", weights[..., number:], values)
     if mask.global_positions is not None:
@@ -84,11 +91,15 @@ def _of_global_tokens(
     query: jax.Array, key: jax.Array, value: jax.Array, mask: AttentionMask, dropout_key: jax.Array | None, rate: float
 ) -> jax.Array:
     """Return the output of the global tokens, which see the whole row: [B, G, A, D]."""
+    assert mask.global_positions is not None, "asked for where there are some"
     scores = wide_einsum("bqad,bkad->baqk", _global(query, mask), key)
     seen = (mask.padding > 0)[:, None, :]
     if mask.segments is not None:
         seen = seen & (_global(mask.segments, mask)[:, :, None] == mask.segments[:, None, :])
     adder = jnp.where(seen, 0.0, MASKED_SCORE)[:, None]
+    if mask.distance_bias is not None:
+        distance = jnp.arange(key.shape[1], dtype=jnp.int32)[None, None] - mask.global_positions[:, :, None]
+        adder = adder + jnp.swapaxes(mask.distance_bias(distance), 0, 1)
     weights = dropout(jax.nn.softmax(scores * query.shape[-1] ** -0.5 + adder, axis=-1), rate, dropout_key)
     return jnp.einsum("baqk,bkad->bqad", weights.astype(value.dtype), value)
 
@@ -97,8 +108,7 @@ def _adder(mask: AttentionMask, length: int, block: int) -> jax.Array:
     """Return what is added to the scores of each block of queries and its three of keys: [B, n, block, 3·block]."""
     assert mask.window is not None, "obstacle() comes first"
     count = -(-length // block)
-    distance = block + jnp.arange(block)[:, None] - jnp.arange(3 * block)[None, :]
-    seen = (jnp.abs(distance) <= mask.window)[None, None] & (_neighbours(mask.padding, block) > 0)[:, :, None]
+    seen = (jnp.abs(_distances(block)) <= mask.window)[None, None] & (_neighbours(mask.padding, block) > 0)[:, :, None]
     if mask.segments is not None:
         own, near = _blocks(mask.segments, block), _neighbours(mask.segments, block)
         seen = seen & (own[:, :, :, None] == near[:, :, None, :])
@@ -107,6 +117,11 @@ def _adder(mask: AttentionMask, length: int, block: int) -> jax.Array:
     if mask.global_positions is not None:
         there = there & ~_neighbours(mask.is_global(), block)
     return jnp.where(there[:, :, None], jnp.where(seen, 0.0, MASKED_SCORE), NEVER)
+
+
+def _distances(block: int) -> jax.Array:
+    """Return how far each key of three blocks is behind each query of the middle one: int32 [block, 3·block]."""
+    return jnp.arange(3 * block, dtype=jnp.int32)[None, :] - jnp.arange(block, 2 * block, dtype=jnp.int32)[:, None]
 
 
 def _adder_to_global(mask: AttentionMask, block: int) -> jax.Array:
