@@ -5,9 +5,9 @@
 Version 3: 256 buckets for the distances to either side, mapped by the kernels of queries and keys; a norm after the
 table of relative positions. Replaced tokens are detected, with a generator of the same width and half of the layers,
 and a word table whose gradients are kept apart (objective.generator.embeddings=disentangled); the generator has the
-enhanced mask decoder, the discriminator ELECTRA's head. Batch, steps, warm-up, rate and beta2 are those of the paper;
-as in the ELECTRA configurations, 85 % of the predicted tokens become [MASK]. The paper's vocabulary is a SentencePiece
-one of 128,100 entries; here it is the store's. Not trained here: neither cost nor result is measured.
+enhanced mask decoder, the discriminator ELECTRA's head. Batch, steps, warm-up, rate and beta2 are those of the paper,
+and as in its code (rtd_task.py) every predicted token becomes [MASK]. The paper's vocabulary is a SentencePiece one of
+128,100 entries; here it is the store's. Not trained here: neither cost nor result is measured.
 """
 
 from bert_jax.config import Config, DataConfig, MaskingConfig, ObjectiveConfig, OptimizerConfig, PhaseConfig
@@ -19,7 +19,7 @@ def get_config() -> Config:
     return Config(
         model=deberta_config(version=3),
         data=DataConfig(sentence_pairs="none", short_sequence_probability=0.0),
-        masking=MaskingConfig(mask_share=0.85, random_share=0.0),
+        masking=MaskingConfig(mask_share=1.0, random_share=0.0),
         objective=ObjectiveConfig(
             name="replaced_tokens",
             mask_decoder=True,

@@ -3,7 +3,7 @@
     bert-jax pretrain deberta_v3_mini --data.path=STORE --workdir=WORKDIR
 
 The encoder of deberta_mini, trained as deberta_v3_base is: it detects the words that a generator of two layers
-replaces, with a word table that is the generator's plus a difference. The rate for AdamW is our choice. Not measured.
+replaces, with a word table that is the generator's plus a difference. The rate for AdamW is our choice.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ def get_config() -> Config:
             model, disentangled=dataclasses.replace(model.disentangled, buckets=32, max_distance=128)
         ),
         data=DataConfig(sentence_pairs="none"),
-        masking=MaskingConfig(mask_share=0.85, random_share=0.0),
+        masking=MaskingConfig(mask_share=1.0, random_share=0.0),
         objective=ObjectiveConfig(
             name="replaced_tokens",
             mask_decoder=True,

@@ -16,6 +16,7 @@ from bert_jax.devices.hardware import hardware, idle_accelerator
 from bert_jax.devices.memory_shortage import memory_error
 from bert_jax.devices.software import commit, versions
 from bert_jax.errors import UserError
+from bert_jax.models.architecture import computation_dtype
 from bert_jax.models.kernels.choice import check_attention
 from bert_jax.objectives.objective_choice import default_objective
 from bert_jax.planning.advice import phase_advice
@@ -53,10 +54,9 @@ def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any
             done += 1
         jax.block_until_ready(state)
 
-    platform = jax.default_backend()
     facts = {
-        "platform": platform,
-        "dtype": "float32" if config.compute.dtype == "auto" and platform == "cpu" else config.compute.dtype,
+        "platform": jax.default_backend(),
+        "dtype": computation_dtype(config.compute).name,
         "attention": attention_of(
             config.model, config.compute, mesh, phase.batch_size, phase.sequence_length, phase.max_texts
         ),

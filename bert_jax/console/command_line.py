@@ -93,9 +93,14 @@ def executed(file: pathlib.Path) -> ModuleType:
 
 
 def named_file(path: str, shipped: Mapping[str, pathlib.Path], kind: str) -> pathlib.Path:
-    """Return the file at `path`, or the shipped one of this name; raise a UserError if there is neither."""
+    """Return the file at `path`, or the shipped one of this name; raise a UserError if there is neither.
+
+    A shipped file may also be named as it lies in the repository, `configs/NAME.py`, from any directory.
+    """
     file = pathlib.Path(path)
-    file = file if file.is_file() else shipped.get(path, file)
+    if not file.is_file():
+        from_repository = {f"configs/{each.name}": each for each in shipped.values() if each.parent.name == "configs"}
+        file = {**from_repository, **shipped}.get(path, file)
     if file.is_file():
         return file
     close = difflib.get_close_matches(file.stem, shipped, n=1)

@@ -17,8 +17,10 @@ def scale_by_depth(decay: float, num_layers: int, parameters: ParameterTable) ->
     d is 0 for head, pooler and top layer, 1 for the layer below it, …, num_layers for the embeddings.
 
     Raises:
-      UserError: layers share parameters, which then have no depth.
+      UserError: there are no layers, or they share parameters, which then have no depth.
     """
+    if not num_layers:
+        raise UserError(f"layer_decay={decay} needs layers, and this model has none; use layer_decay=1")
     _check_separate(num_layers, parameters, f"layer_decay={decay}", "use layer_decay=1")
 
     def scaled(parameter: Parameter, update: jax.Array) -> jax.Array:

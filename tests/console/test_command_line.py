@@ -107,6 +107,18 @@ def test_shipped_configurations_are_found_by_name_from_any_directory(tmp_path, m
     assert load_config("bert_base").model.num_layers == 12
 
 
+def test_a_shipped_file_may_be_named_as_in_the_repository_from_anywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_config("configs/electra_mini.py") == load_config("electra_mini")
+    with pytest.raises(UserError, match="'configs/electra_mni.py'; perhaps you meant electra_mini"):
+        load_config("configs/electra_mni.py")
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/electra_mini.py").write_text(
+        "from bert_jax import Config\n\n\ndef get_config():\n    return Config(seed=7)\n"
+    )
+    assert load_config("configs/electra_mini.py").seed == 7  # a file that is there comes first
+
+
 def test_the_command_prints_one_error_line_and_exits_with_2():
     for words, message in (
         (["pretran"], "perhaps you meant pretrain"),

@@ -13,6 +13,7 @@ from small_finetuning import MODEL, Killed, assert_same_weights, run_config, wei
 from bert_jax.config import HeadConfig, MeshConfig, ModelConfig, ScheduleConfig
 from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.finetuning_checks import check_finetune
+from bert_jax.console.command_line import load_config
 from bert_jax.devices.sharding import make_mesh
 from bert_jax.errors import UserError
 from bert_jax.finetuning.plan import Run, learning_rates
@@ -153,6 +154,12 @@ def test_layer_decay_scales_what_has_thawed(sizes):
     updates, _ = thaw.update(updates, thaw.init(ones), epoch=np.int32(2))
     bias = np.asarray(updates["encoder"]["attention"]["output"]["bias"])
     np.testing.assert_array_equal(bias[:, 0], [0.0, 0.5, 1.0])
+
+
+def test_layer_decay_is_refused_where_there_are_no_layers():
+    static = dataclasses.replace(load_config("skipgram_mini").model, vocab_size=60)
+    with pytest.raises(UserError, match="layer_decay=0.8 needs layers, and this model has none; use layer_decay=1"):
+        scale_by_depth(0.8, static.num_layers, bert_parameters(static, (), HEAD))
 
 
 def test_slanted_triangular_rates_are_a_schedule_with_a_final_fraction():
