@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import time
 from typing import Any
 
@@ -9,6 +10,8 @@ from bert_jax.bench.machine import machine
 from bert_jax.bench.paired_ratios import Spread
 from bert_jax.devices.software import commit, versions
 from bert_jax.files import write_atomically
+
+PEER_PACKAGES = ("torch", "transformers")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,9 +26,22 @@ class Report:
     notes: list[str]
     """Sentences below the table."""
 
+    @property
+    def device(self) -> str | None:
+        """What the first contestant that uses a device computed on."""
+        facts = (contestant.get("facts", {}) for contestant in self.values["contestants"])
+        return next((each["device"] for each in facts if "device" in each), None)
+
     def markdown(self) -> str:
         """Return the table with its title, where it was measured, and its notes."""
-        lines = [f"### {self.title}", "", _where(self.values), "", _row(self.header), _row(["---"] * len(self.header))]
+        lines = [
+            f"### {self.title}",
+            "",
+            _where(self.values, self.device),
+            "",
+            _row(self.header),
+            _row(["---"] * len(self.header)),
+        ]
         return "\n".join([*lines, *map(_row, self.rows), "", *self.notes]) + "\n"
 
 
@@ -53,7 +69,8 @@ def show(report: Report, output: str) -> None:
     """Print the table; write FILE.json and FILE.md if `output` names the first."""
     print(report.markdown(), end="")
     if output:
-        write_atomically(output, (json.dumps(_plain(report.values), indent=1) + "\n").encode())
+        values = {"device": report.device, **report.values}
+        write_atomically(output, (json.dumps(_plain(values), indent=1) + "\n").encode())
         write_atomically(output.removesuffix(".json") + ".md", report.markdown().encode())
         print(f"\nwritten: {output} and {output.removesuffix('.json')}.md")
 
@@ -63,13 +80,15 @@ def shown(spread: Spread, form: str = ",.0f") -> str:
     return f"{spread.median:{form}} ({spread.lower_quartile:{form}} to {spread.upper_quartile:{form}})"
 
 
-def _where(values: dict[str, Any]) -> str:
-    load, version = values["load_average"], values["versions"]
+def _where(values: dict[str, Any], device: str | None) -> str:
+    load, version, peer = values["load_average"], values["versions"], values["peer"]
+    accelerator = f"{device}; " if device and not re.match(r"\d+ × cpu\b", device) else ""
+    theirs = "".join(f", {name} {peer[name]}" for name in PEER_PACKAGES) if peer else ""
     return (
-        f"{values['processor']}, {values['cores']} cores, {values['memory_gib']} GiB, "
+        f"{accelerator}{values['processor']}, {values['cores']} cores, {values['memory_gib']} GiB, "
         f"{' '.join(values['instruction_sets']) or 'instruction sets unknown'}; load average {load['before']} before, "
         f"{load['after']} after; {values['date']}, bert_jax {values['commit'] or version['bert_jax']}, "
-        f"jax {version['jax']}."
+        f"jax {version['jax']}{theirs}."
     )
 
 

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import oracle_directory
 import pytest
-import random_bert
 import safetensors.numpy
 from deberta_model import FIRST, THIRD
 from etils import epath
@@ -53,16 +52,18 @@ def legacy(name: str) -> str:
 
 
 def outputs(stored, case, params, batch):
-    """Logits at every position, and what the encoder gives."""
+    """Logits at every position, of a bare encoder its states, and what the encoder gives."""
     if stored.head is not None:
         model = BertForTask(stored.model, stored.head, FLOAT32)
         found = model.apply(params, oracle_directory.asked(case, batch))
-    else:
-        model = BertForPreTraining(stored.model, FLOAT32, stored.parts)
-        rows, length = batch["input_ids"].shape
-        places = jnp.tile(jnp.arange(length, dtype=jnp.int32), (rows, 1))
-        found = model.mlm_logits(params, batch | {"masked_positions": places})
-    return found, model.encode(params, *batch.values(), collect=True)
+        return found, model.encode(params, *batch.values(), collect=True)
+    model = BertForPreTraining(stored.model, FLOAT32, stored.parts)
+    encoded = model.encode(params, *batch.values(), collect=True)
+    if not stored.parts:
+        return encoded.last_hidden_state, encoded
+    rows, length = batch["input_ids"].shape
+    places = jnp.tile(jnp.arange(length, dtype=jnp.int32), (rows, 1))
+    return model.mlm_logits(params, {"masked_positions": places}, encoded), encoded
 
 
 QUICK = ("first", "third", "second")
@@ -87,17 +88,12 @@ def test_states_attentions_logits_and_gradients_are_those_of_transformers(oracle
     for index, weights in enumerate(output.attentions):
         rows, expected = (np.moveaxis(each, 1, 2)[real] for each in (weights, oracle[f"{name}/attentions/{index}"]))
         np.testing.assert_allclose(rows, expected, atol=2e-5)
-    np.testing.assert_allclose(found, oracle[f"{name}/logits"], atol=2e-5)
+    np.testing.assert_allclose(found, oracle[f"{name}/logits"].reshape(found.shape), atol=2e-5)
     written = exported(stored, tmp_path / "gradients", gradient)
     names = json.loads(str(oracle[f"{name}/shapes"]))
     assert written.keys() == set(map(legacy, names))
-    for key in names:
-        values = written[legacy(key)]
-        sample, expected = random_bert.sample(values, key), oracle[f"{name}/gradients/{key}"]
-        if key.endswith("pos_key_proj.bias"):
-            continue  # zero in exact arithmetic
-        assert abs(sample[0] - expected[0]) <= 1e-4 * expected[0], key
-        np.testing.assert_allclose(sample[1:], expected[1:], atol=1e-4 * np.abs(values).max(), err_msg=key)
+    named = {key: written[legacy(key)] for key in names}
+    oracle_directory.check_gradients(named, oracle[f"{name}/gradients"], zero="pos_key_proj.bias")
 
 
 def test_the_mask_decoder_is_two_passes_of_the_last_layer_of_transformers(oracle, tmp_path):
@@ -134,7 +130,12 @@ def test_rows_of_ids_have_the_states_of_transformers(oracle, tmp_path, name):
     np.testing.assert_allclose(last[mask.astype(bool)], oracle[f"{name}/states/3"], atol=2e-5)
 
 
-@pytest.mark.parametrize("name", deberta_cases.CASES)
+ROUND_TRIPS = [
+    pytest.param(name, marks=pytest.mark.slow if name.startswith("other") else ()) for name in deberta_cases.CASES
+]
+
+
+@pytest.mark.parametrize("name", ROUND_TRIPS)
 def test_what_was_read_is_written_with_the_same_names_and_bits(oracle, tmp_path, name):
     theirs = oracle_directory.save(oracle, name, tmp_path / "theirs")
     bert_jax.convert(theirs, tmp_path / "ours", to="bert_jax")

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import oracle_directory
 import pytest
-import random_bert
 import xlnet_cases
 from huggingface_directory import exported, refusal, whole
 from small_model import FLOAT32, compiled
@@ -34,7 +33,10 @@ def oracle(request) -> dict[str, np.ndarray]:
 
 
 def outputs(stored, name):
-    """The function of the parameters that returns logits, at every position or of every target, and all states."""
+    """The function of the parameters that returns logits, at every position or of every target, and all states.
+
+    A bare encoder has its states in place of logits.
+    """
     given = {
         key: value if value.ndim == 3 else value.astype(np.int32) for key, value in xlnet_cases.inputs(name).items()
     }
@@ -52,6 +54,8 @@ def outputs(stored, name):
 
     def of(params):
         output = model.encode(params, *batch.values(), collect=True, permutation=permutation)
+        if not stored.parts:
+            return output.last_hidden_state, output
         return model.mlm_logits(params, {"masked_positions": jnp.asarray(positions)}, output), output
 
     return of
@@ -84,17 +88,17 @@ def test_states_attentions_logits_and_gradients_are_those_of_transformers(oracle
         np.testing.assert_allclose(rows, expected, atol=2e-5)
         if weights.shape[2] > length:
             np.testing.assert_allclose(weights[:, :, length:], oracle[f"{name}/target_attentions/{index}"], atol=2e-5)
-    np.testing.assert_allclose(found, oracle[f"{name}/logits"], atol=2e-5)
-    for key, values in exported(stored, tmp_path / "gradients", gradient).items():
-        if f"{name}/gradients/{key}" not in oracle:
-            assert key.endswith("mask_emb") and not values.any() and name != "orders"
-            continue
-        sample, expected = random_bert.sample(values, key), oracle[f"{name}/gradients/{key}"]
-        assert abs(sample[0] - expected[0]) <= 1e-4 * expected[0], key
-        np.testing.assert_allclose(sample[1:], expected[1:], atol=1e-4 * np.abs(values).max(), err_msg=key)
+    np.testing.assert_allclose(found, oracle[f"{name}/logits"].reshape(found.shape), atol=2e-5)
+    written = exported(stored, tmp_path / "gradients", gradient)
+    oracle_directory.check_gradients(written, oracle[f"{name}/gradients"])
 
 
-@pytest.mark.parametrize("name", xlnet_cases.CASES)
+ROUND_TRIPS = [
+    pytest.param(name, marks=pytest.mark.slow if name.startswith("other") else ()) for name in xlnet_cases.CASES
+]
+
+
+@pytest.mark.parametrize("name", ROUND_TRIPS)
 def test_what_was_read_is_written_with_the_same_names_and_bits(oracle, tmp_path, name):
     stored = open_huggingface(oracle_directory.save(oracle, name, tmp_path / "theirs"))
     assert stored.ignored == () and set(stored.arrays) == set(stored.parameters)
@@ -185,13 +189,8 @@ def test_both_streams_see_a_memory_and_no_gradient_flows_through_it(oracle, tmp_
     for index, state in enumerate(states):
         expected = oracle[f"orders/memory/1/states/{index}"]
         np.testing.assert_allclose(np.asarray(state)[seen], expected[seen], atol=2e-5)
-    for key, values in exported(stored, tmp_path / "gradients", gradient).items():
-        if f"orders/memory/gradients/{key}" not in oracle:
-            assert not values.any(), key  # the head, and the vector that targets begin with
-            continue
-        sample, expected = random_bert.sample(values, key), oracle[f"orders/memory/gradients/{key}"]
-        assert abs(sample[0] - expected[0]) <= 1e-4 * max(expected[0], 1e-3), key
-        np.testing.assert_allclose(sample[1:], expected[1:], atol=1e-4 * np.abs(values).max(), err_msg=key)
+    written = exported(stored, tmp_path / "gradients", gradient)
+    oracle_directory.check_gradients(written, oracle["orders/memory/gradients"])
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import safetensors.numpy
 from drawn_values import value
 from small_model import FLOAT32, compiled, loss_and_gradient
 
+from bert_jax.checkpoints.fingerprint import leaf_paths
 from bert_jax.config import Config, ObjectiveConfig
 from bert_jax.config.generator import GeneratorConfig
 from bert_jax.formats.huggingface import open_huggingface
@@ -97,7 +98,12 @@ def test_loss_and_gradients_of_a_fixed_sample_are_those_of_transformers(tmp_path
     means = {name: float(ORACLE[f"{embeddings}/{name}_loss"]) for name in ("mlm", "replaced_tokens")}
     assert {name: float(each.loss / each.weight) for name, each in sums.items()} == pytest.approx(means, rel=1e-5)
     assert float(loss) == pytest.approx(means["mlm"] + 50 * means["replaced_tokens"], rel=1e-5)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=2e-5), found, expected)
+    found, expected = leaf_paths(found), leaf_paths(expected)
+    assert found.keys() == expected.keys()
+    for path, values in expected.items():
+        # A key's bias adds the same to all scores of a query, which softmax ignores: what both sides have is rounding.
+        scale = 0.1 if path.endswith("attention/key/bias") else np.abs(values).max()
+        np.testing.assert_allclose(found[path], values, atol=1e-4 * scale, rtol=0, err_msg=path)
 
 
 def test_the_generator_learns_of_the_discriminators_loss_by_shared_tables_alone(tmp_path):

@@ -17,7 +17,6 @@ import numpy as np
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
 import deberta_cases
 import oracle_directory
-import random_bert
 
 PATH = pathlib.Path(__file__).with_name("deberta_oracle.npz")
 
@@ -66,7 +65,7 @@ def record(name: str) -> dict[str, np.ndarray]:
     tensors = {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
     output = model(**oracle_directory.asked(case, tensors), output_hidden_states=True, output_attentions=True)
     real = mask.bool()
-    logits = output.logits if "logits" in output else torch.stack([output.start_logits, output.end_logits], -1)
+    logits = oracle_directory.logits_of(output)
     rows = logits[real] if logits.shape[:2] == real.shape else logits
     torch.sum(torch.sin(rows)).backward()
     arrays = {f"states/{index}": state[real] for index, state in enumerate(output.hidden_states)}
@@ -75,9 +74,7 @@ def record(name: str) -> dict[str, np.ndarray]:
     if name == deberta_cases.DECODED:
         arrays["decoded"] = decoded(model.deberta, output.hidden_states[-2], mask)[real]
     arrays = {key: value.detach().numpy() for key, value in arrays.items()}
-    parameters = dict(model.named_parameters())
-    for key in shapes:
-        arrays[f"gradients/{key}"] = random_bert.sample(parameters[key].grad.numpy(), key)
+    arrays["gradients"] = oracle_directory.gradients_of(model, shapes)
     config.architectures = [case["class"]]
     arrays["config"] = np.array(json.dumps(config.to_dict()))
     arrays["shapes"] = np.array(json.dumps(shapes))

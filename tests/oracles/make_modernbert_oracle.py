@@ -16,7 +16,6 @@ import numpy as np
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
 import modernbert_cases
 import oracle_directory
-import random_bert
 
 PATH = pathlib.Path(__file__).with_name("modernbert_oracle.npz")
 
@@ -37,15 +36,14 @@ def record(name: str) -> dict[str, np.ndarray]:
     tensors = {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
     output = model(**oracle_directory.asked(case, tensors), output_hidden_states=True, output_attentions=True)
     real = torch.tensor(mask.astype(bool))
-    logits = output.logits if "logits" in output else torch.stack([output.start_logits, output.end_logits], -1)
+    logits = oracle_directory.logits_of(output)
     rows = logits[real] if logits.shape[:2] == real.shape else logits
     torch.sum(torch.sin(rows)).backward()
     arrays = {f"states/{index}": state[real] for index, state in enumerate(output.hidden_states)}
     arrays |= {f"attentions/{index}": maps for index, maps in enumerate(output.attentions)}
     arrays["logits"] = rows
     arrays = {key: value.detach().numpy() for key, value in arrays.items()}
-    for key, parameter in model.named_parameters():
-        arrays[f"gradients/{key}"] = random_bert.sample(parameter.grad.numpy(), key)
+    arrays["gradients"] = oracle_directory.gradients_of(model, shapes)
     config.architectures = [case["class"]]
     arrays["config"] = np.array(json.dumps(config.to_dict() | case.get("written", {})))
     arrays["shapes"] = np.array(json.dumps(shapes))

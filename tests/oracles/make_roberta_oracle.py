@@ -1,6 +1,6 @@
 """Writes roberta_oracle.npz: what transformers computes from the parameters of tests/support/random_roberta.py.
 
-python -m venv oracle && oracle/bin/pip install torch==2.13.0 transformers==5.23.0
+python -m venv oracle && oracle/bin/pip install torch==2.13.0 transformers==5.24.0
 oracle/bin/python tests/oracles/make_roberta_oracle.py
 """
 
@@ -10,6 +10,7 @@ import sys
 import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
+import oracle_directory
 import random_roberta
 
 PATH = pathlib.Path(__file__).with_name("roberta_oracle.npz")
@@ -26,7 +27,7 @@ def build(size: str, name: str):
         attention_probs_dropout_prob=0.0,
         attn_implementation="eager",
     )
-    model = getattr(transformers, name)(config).eval()
+    model = getattr(transformers, random_roberta.class_name(name))(config).eval()
     state = random_roberta.state(size, name)
     if name == "RobertaModel":
         state = {key.removeprefix("roberta."): value for key, value in state.items()}
@@ -52,10 +53,11 @@ def run(size: str, name: str) -> dict[str, np.ndarray]:
     if name == "RobertaForMultipleChoice":
         inputs = {key: values[None] for key, values in inputs.items()}
     output = model(**inputs)
-    if name == "RobertaForQuestionAnswering":
-        return {"logits": np.stack([output.start_logits.detach(), output.end_logits.detach()], -1)}
     if name != "RobertaForMaskedLM":
-        return {"logits": output.logits.detach().numpy()}
+        logits = oracle_directory.logits_of(output)
+        torch.sum(torch.sin(logits[random_roberta.defined(size, name)])).backward()
+        gradients = oracle_directory.gradients_of(model, random_roberta.shapes(size, name))
+        return {"logits": logits.detach().numpy(), "gradients": gradients}
     places = torch.tensor(random_roberta.PLACES.astype(np.int64))
     chosen = output.logits[torch.arange(4)[:, None], places]
     words = torch.tensor(random_roberta.labels(size).astype(np.int64))

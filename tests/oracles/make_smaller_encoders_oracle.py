@@ -1,11 +1,11 @@
-"""Writes smaller_encoders_oracle.npz: transformers' ALBERT, DistilBERT and ELECTRA with drawn parameters.
+"""Writes smaller_encoders_oracle.npz: transformers' BERT, ALBERT, DistilBERT and ELECTRA with drawn parameters.
 
     python -m venv oracle && oracle/bin/pip install torch==2.13.0 transformers==5.24.0
     oracle/bin/python tests/oracles/make_smaller_encoders_oracle.py
 
 Stored of each case: the names and shapes of what save_pretrained writes, the states and attentions of every layer, the
-logits, and the gradients of a sum over the logits. The parameters are drawn again by
-tests/support/random_smaller_encoders.py.
+logits, and norms and samples of the gradients of a sum over the logits, of one class of each family whole. The
+parameters are drawn again by tests/support/random_smaller_encoders.py.
 """
 
 import json
@@ -16,6 +16,7 @@ import tempfile
 import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
+import oracle_directory
 import random_smaller_encoders as drawn
 from drawn_values import value
 
@@ -30,6 +31,7 @@ def build(size: str, task: str):
 
     given = drawn.config_json(size, task)
     no_dropout = {
+        "bert": dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
         "albert": dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, classifier_dropout_prob=0.0),
         "distilbert": dict(dropout=0.0, attention_dropout=0.0, seq_classif_dropout=0.0, qa_dropout=0.0),
         "electra": dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
@@ -45,11 +47,6 @@ def build(size: str, task: str):
     return model, names
 
 
-def weights(shape: tuple[int, ...]) -> np.ndarray:
-    """Factors of the logits in the sum whose gradients are stored."""
-    return np.cos(np.arange(np.prod(shape), dtype=np.float32)).reshape(shape)
-
-
 def run(size: str, task: str) -> dict[str, np.ndarray]:
     import torch
 
@@ -60,22 +57,20 @@ def run(size: str, task: str) -> dict[str, np.ndarray]:
     if task == "MultipleChoice":
         inputs = {name: values[None] for name, values in inputs.items()}
     output = model(**inputs, output_hidden_states=True, output_attentions=True)
-    if task == "QuestionAnswering":
-        found = {"logits": torch.stack([output.start_logits, output.end_logits], -1)}
-    elif task == "PreTraining" and size.startswith("albert"):
+    if task == "PreTraining" and size.startswith("albert"):
         found = {"logits": output.prediction_logits, "pair_logits": output.sop_logits}
     else:
-        found = {"logits": output.logits}
-    total = sum((value * torch.from_numpy(weights(tuple(value.shape)))).sum() for value in found.values())
-    if task in ("PreTraining", "SequenceClassification"):
-        total.backward()
+        found = {"logits": oracle_directory.logits_of(output)}
+    sum((each * torch.from_numpy(drawn.weights(size, each.shape))).sum() for each in found.values()).backward()
     arrays = {name: value.detach().numpy() for name, value in found.items()}
     if task == "MaskedLM":
         arrays |= {f"hidden_states/{i}": state.detach().numpy() for i, state in enumerate(output.hidden_states)}
         arrays |= {f"attentions/{i}": maps.detach().numpy() for i, maps in enumerate(output.attentions)}
     parameters = dict(model.named_parameters())
-    if total.grad_fn is not None and task in ("PreTraining", "SequenceClassification"):
+    if drawn.is_whole(size, task):
         arrays |= {f"gradients/{name}": parameters[name].grad.numpy() for name in names}
+    else:
+        arrays["gradients"] = oracle_directory.gradients_of(model, names)
     shapes = {name: list(parameters[name].shape) for name in names}
     return arrays | {"shapes": np.array(json.dumps(shapes))}
 

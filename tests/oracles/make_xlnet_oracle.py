@@ -1,6 +1,6 @@
 """Writes xlnet_oracle.npz: small XLNets of transformers on parameters drawn by NumPy from their names.
 
-    python -m venv oracle && oracle/bin/pip install torch==2.13.0 transformers==5.23.0
+    python -m venv oracle && oracle/bin/pip install torch==2.13.0 transformers==5.24.0
     oracle/bin/python tests/oracles/make_xlnet_oracle.py [OTHER.npz]
 
 Of each case: config.json and the names and shapes of the arrays as transformers saves them, outputs at the positions of
@@ -16,7 +16,6 @@ import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
 import oracle_directory
-import random_bert
 import xlnet_cases
 
 PATH = pathlib.Path(__file__).with_name("xlnet_oracle.npz")
@@ -36,7 +35,7 @@ def record(name: str) -> dict[str, np.ndarray]:
     real = torch.tensor(given["attention_mask"].astype(bool))
     passed = oracle_directory.asked(case, as_tensors(given))
     output = model(**passed, use_mems=False, output_hidden_states=True, output_attentions=True)
-    logits = output.logits if "logits" in output else torch.stack([output.start_logits, output.end_logits], -1)
+    logits = oracle_directory.logits_of(output)
     rows = logits[real] if logits.shape[:2] == real.shape else logits
     torch.sum(torch.sin(rows)).backward()
     arrays = {"logits": rows}
@@ -52,11 +51,10 @@ def record(name: str) -> dict[str, np.ndarray]:
         arrays |= {f"states/{index}": state[real] for index, state in enumerate(output.hidden_states)}
         arrays |= {f"attentions/{index}": maps for index, maps in enumerate(output.attentions)}
     arrays = {key: value.detach().numpy() for key, value in arrays.items()}
-    for key, parameter in model.named_parameters():
-        if parameter.grad is not None:
-            arrays[f"gradients/{key}"] = random_bert.sample(parameter.grad.numpy(), key)
+    arrays["gradients"] = oracle_directory.gradients_of(model, shapes)
     if name in xlnet_cases.MEMORY:
         arrays |= record_memory(model, name)
+        arrays["memory/gradients"] = oracle_directory.gradients_of(model, shapes)
     model.config.architectures = [case["class"]]
     arrays["config"] = np.array(json.dumps(model.config.to_dict()))
     arrays["shapes"] = np.array(json.dumps(shapes))
@@ -89,11 +87,7 @@ def record_memory(model, name: str) -> dict[str, np.ndarray]:
     maps = [each[0] if "targets" in given else each for each in output.attentions]
     arrays |= {f"memory/attentions/{index}": each for index, each in enumerate(maps)}
     arrays |= {f"memory/kept/{index}": state.transpose(0, 1) for index, state in enumerate(mems)}
-    arrays = {key: value.detach().numpy() for key, value in arrays.items()}
-    for key, parameter in model.named_parameters():
-        if parameter.grad is not None:
-            arrays[f"memory/gradients/{key}"] = random_bert.sample(parameter.grad.numpy(), key)
-    return arrays
+    return {key: value.detach().numpy() for key, value in arrays.items()}
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Small DeBERTas of both versions, their sizes and inputs, the same on both sides of a comparison."""
 
 import numpy as np
+from oracle_directory import LABELS, SCORE, of_class
 
-_LABELS = {"id2label": {"0": "no", "1": "yes", "2": "so"}, "label2id": {"no": 0, "yes": 1, "so": 2}}
 _RELATIVE = dict(relative_attention=True, pos_att_type=["c2p", "p2c"], pad_token_id=0)
 _SMALL = _RELATIVE | dict(
     vocab_size=37,
@@ -13,6 +13,16 @@ _SMALL = _RELATIVE | dict(
     max_position_embeddings=12,
     position_biased_input=False,
 )
+_OTHER = _RELATIVE | dict(  # with absolute positions and segments
+    vocab_size=31,
+    hidden_size=10,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=7,
+    max_position_embeddings=14,
+    type_vocab_size=2,
+)
+_FIRST, _THIRD = {"max_relative_positions": 4}, {"position_buckets": 4, "share_att_key": True}
 
 CASES = {
     "first": {  # as version 1 was published, in small: rows beyond its distances, three heads of 10
@@ -34,7 +44,7 @@ CASES = {
     "segments": {  # one term, absolute positions too, segments, another activation
         "class": "DebertaForSequenceClassification",
         "config": _RELATIVE
-        | _LABELS
+        | LABELS
         | dict(
             vocab_size=41,
             hidden_size=14,
@@ -53,7 +63,7 @@ CASES = {
     "tags": {
         "class": "DebertaForTokenClassification",
         "config": _RELATIVE
-        | _LABELS
+        | LABELS
         | dict(
             vocab_size=37,
             hidden_size=9,
@@ -90,7 +100,7 @@ CASES = {
     "second": {  # every option otherwise, and an odd number of buckets
         "class": "DebertaV2ForSequenceClassification",
         "config": _RELATIVE
-        | _LABELS
+        | LABELS
         | dict(
             vocab_size=41,
             hidden_size=14,
@@ -123,25 +133,27 @@ CASES = {
         "length": 9,
         "real": (9, 5),
     },
-    "answers of the first": {
-        "class": "DebertaForQuestionAnswering",
-        "config": _SMALL | {"max_relative_positions": 4},
-        "length": 8,
-        "real": (8, 5),
-    },
-    "tags of the second": {
-        "class": "DebertaV2ForTokenClassification",
-        "config": _SMALL | _LABELS,
-        "length": 8,
-        "real": (6, 8),
-    },
-    "choices": {
-        "class": "DebertaV2ForMultipleChoice",
-        "config": _SMALL,
-        "length": 7,
-        "real": (7, 4, 5, 6),
-        "choices": 2,
-    },
+    # with these every class has two shapes
+    "states of the first": of_class("DebertaModel", _SMALL | _FIRST, 7, 4),
+    "other states of the first": of_class("DebertaModel", _OTHER | _FIRST, 5, 9),
+    "other words of the first": of_class("DebertaForMaskedLM", _OTHER | _FIRST, 9, 5),
+    "other texts of the first": of_class("DebertaForSequenceClassification", _SMALL | _FIRST | LABELS, 7, 5),
+    "score of the first": of_class("DebertaForSequenceClassification", _SMALL | _FIRST | SCORE, 7, 4),
+    "other score of the first": of_class("DebertaForSequenceClassification", _OTHER | _FIRST | SCORE, 6, 9),
+    "other tags of the first": of_class("DebertaForTokenClassification", _OTHER | _FIRST | LABELS, 9, 7),
+    "answers of the first": of_class("DebertaForQuestionAnswering", _SMALL | _FIRST, 8, 5),
+    "other answers of the first": of_class("DebertaForQuestionAnswering", _OTHER | _FIRST, 5, 7),
+    "states": of_class("DebertaV2Model", _SMALL, 7, 4),
+    "other states": of_class("DebertaV2Model", _OTHER | _THIRD, 6, 9),
+    "other words": of_class("DebertaV2ForMaskedLM", _OTHER | _THIRD, 9, 5),
+    "other texts": of_class("DebertaV2ForSequenceClassification", _SMALL | LABELS, 7, 5),
+    "score": of_class("DebertaV2ForSequenceClassification", _SMALL | SCORE, 7, 4),
+    "other score": of_class("DebertaV2ForSequenceClassification", _OTHER | _THIRD | SCORE, 5, 9),
+    "tags of the second": of_class("DebertaV2ForTokenClassification", _SMALL | LABELS, 6, 8),
+    "other tags": of_class("DebertaV2ForTokenClassification", _OTHER | _THIRD | LABELS, 9, 7),
+    "other answers": of_class("DebertaV2ForQuestionAnswering", _OTHER | _THIRD, 7, 9),
+    "choices": of_class("DebertaV2ForMultipleChoice", _SMALL, 7, 4, 5, 6, choices=2),
+    "other choices": of_class("DebertaV2ForMultipleChoice", _OTHER | _THIRD, 5, 9, 4, 7, 8, 6, choices=3),
 }
 DECODED = "third"
 """The case of which there are also the states of the enhanced mask decoder."""

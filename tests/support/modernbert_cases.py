@@ -1,9 +1,9 @@
 """Small ModernBERTs, their sizes and their inputs, the same on both sides of a comparison with transformers."""
 
 import numpy as np
+from oracle_directory import LABELS, SCORE, of_class
 
 _IDS = dict(pad_token_id=0, cls_token_id=1, sep_token_id=2, bos_token_id=1, eos_token_id=2)
-_LABELS = {"id2label": {"0": "no", "1": "yes", "2": "so"}, "label2id": {"no": 0, "yes": 1, "so": 2}}
 _SMALL = _IDS | dict(
     vocab_size=41,
     hidden_size=12,
@@ -12,6 +12,17 @@ _SMALL = _IDS | dict(
     intermediate_size=9,
     local_attention=4,
     max_position_embeddings=16,
+)
+_OTHER = _IDS | dict(
+    vocab_size=31,
+    hidden_size=10,
+    num_hidden_layers=3,
+    num_attention_heads=1,
+    intermediate_size=7,
+    local_attention=2,
+    max_position_embeddings=16,
+    global_attn_every_n_layers=2,
+    norm_bias=True,
 )
 
 CASES = {
@@ -33,7 +44,7 @@ CASES = {
     "mean": {  # every option otherwise
         "class": "ModernBertForSequenceClassification",
         "config": _IDS
-        | _LABELS
+        | LABELS
         | dict(
             vocab_size=53,
             hidden_size=24,
@@ -62,7 +73,7 @@ CASES = {
     "first": {
         "class": "ModernBertForSequenceClassification",
         "config": _IDS
-        | _LABELS
+        | LABELS
         | dict(
             vocab_size=41,
             hidden_size=12,
@@ -75,26 +86,18 @@ CASES = {
         "length": 7,
         "real": (7, 4),
     },
-    "tags": {
-        "class": "ModernBertForTokenClassification",
-        "config": _SMALL | _LABELS,
-        "length": 9,
-        "real": (9, 5),
-    },
-    "answers": {"class": "ModernBertForQuestionAnswering", "config": _SMALL, "length": 8, "real": (6, 8)},
-    "choices": {
-        "class": "ModernBertForMultipleChoice",
-        "config": _SMALL,
-        "length": 7,
-        "real": (7, 4, 5, 6),
-        "choices": 2,
-    },
-    "score": {
-        "class": "ModernBertForSequenceClassification",
-        "config": _SMALL | {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}},
-        "length": 7,
-        "real": (7, 4),
-    },
+    # with these every class has two shapes
+    "states": of_class("ModernBertModel", _SMALL, 7, 4),
+    "other states": of_class("ModernBertModel", _OTHER, 5, 9),
+    "other words": of_class("ModernBertForMaskedLM", _OTHER, 9, 6),
+    "tags": of_class("ModernBertForTokenClassification", _SMALL | LABELS, 9, 5),
+    "other tags": of_class("ModernBertForTokenClassification", _OTHER | LABELS, 7, 9),
+    "answers": of_class("ModernBertForQuestionAnswering", _SMALL, 6, 8),
+    "other answers": of_class("ModernBertForQuestionAnswering", _OTHER, 9, 4),
+    "choices": of_class("ModernBertForMultipleChoice", _SMALL, 7, 4, 5, 6, choices=2),
+    "other choices": of_class("ModernBertForMultipleChoice", _OTHER, 5, 9, 4, 7, 8, 6, choices=3),
+    "score": of_class("ModernBertForSequenceClassification", _SMALL | SCORE, 7, 4),
+    "other score": of_class("ModernBertForSequenceClassification", _OTHER | SCORE, 5, 9),
 }
 
 

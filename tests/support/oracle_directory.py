@@ -10,7 +10,16 @@ import sys
 import zlib
 
 import numpy as np
+import random_bert
 import safetensors.numpy
+
+LABELS = {"id2label": {"0": "no", "1": "yes", "2": "so"}, "label2id": {"no": 0, "yes": 1, "so": 2}}
+SCORE = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}, "problem_type": "regression"}
+
+
+def of_class(name: str, config: dict, *real: int, **more) -> dict:
+    """A class with its config.json and the number of real tokens of each row."""
+    return {"class": name, "config": config, "length": max(real), "real": real, **more}
 
 
 def draw(shapes: dict[str, list[int]]) -> dict[str, np.ndarray]:
@@ -43,6 +52,34 @@ def asked(case: dict, batch: dict) -> dict:
     """Rows of arrays or tensors as the class of a case reads them: [questions, choices, length] where it chooses."""
     count = case.get("choices")
     return {key: value.reshape(-1, count, value.shape[-1]) for key, value in batch.items()} if count else batch
+
+
+def logits_of(output):
+    """What a class of transformers says: starts and ends of answers side by side, of a bare encoder its states."""
+    import torch
+
+    if "start_logits" in output:
+        return torch.stack([output.start_logits, output.end_logits], -1)
+    return output.logits if "logits" in output else output.last_hidden_state
+
+
+def gradients_of(model, names) -> np.ndarray:
+    """float32 [names, 1 + SAMPLES]: norm and samples of each parameter's gradient, by name; 0 of unused ones."""
+    parameters = dict(model.named_parameters())
+    gradients = {name: parameters[name].grad for name in sorted(names)}
+    arrays = {name: 0 if gradient is None else gradient.numpy() for name, gradient in gradients.items()}
+    return np.float32([random_bert.sample(array, name) for name, array in arrays.items()])
+
+
+def check_gradients(found: dict[str, np.ndarray], expected: np.ndarray, zero: str | tuple[str, ...] = ()) -> None:
+    """Compare arrays with what `gradients_of` gave; those whose names end in `zero` are that in exact arithmetic."""
+    for (name, values), (norm, *samples) in zip(sorted(found.items()), expected, strict=True):
+        if name.endswith(zero):
+            assert np.abs(values).max() < 2e-5, name
+            continue
+        own_norm, *own = random_bert.sample(values, name)
+        assert abs(own_norm - norm) <= 1e-4 * norm, name
+        np.testing.assert_allclose(own, samples, atol=1e-4 * np.abs(values).max(), err_msg=name)
 
 
 def record_all(cases, record, default: pathlib.Path) -> None:

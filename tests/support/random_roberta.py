@@ -32,19 +32,26 @@ SIZES = {  # as config.json has them
     ),
 }
 LABELS = 3
-PARTS = {  # class: its parts beside the encoder
+PARTS = {  # class, or Regression: its parts beside the encoder
     "RobertaModel": ("pooler",),
     "RobertaForMaskedLM": ("lm_head",),
     "RobertaForSequenceClassification": ("classifier.dense", "classifier.out_proj"),
     "RobertaForTokenClassification": ("classifier",),
     "RobertaForQuestionAnswering": ("qa_outputs",),
     "RobertaForMultipleChoice": ("pooler", "classifier"),
+    "Regression": ("classifier.dense", "classifier.out_proj"),
 }
+
+
+def class_name(name: str) -> str:
+    return "RobertaForSequenceClassification" if name == "Regression" else name
 
 
 def config_json(size: str, name: str = "RobertaForMaskedLM") -> dict:
     labels = {} if "Classification" not in name else {"id2label": {str(i): f"LABEL_{i}" for i in range(LABELS)}}
-    return {"model_type": "roberta", "architectures": [name], "hidden_act": "gelu", **SIZES[size], **labels}
+    if name == "Regression":
+        labels = {"id2label": {"0": "LABEL_0"}, "problem_type": "regression"}
+    return {"model_type": "roberta", "architectures": [class_name(name)], "hidden_act": "gelu", **SIZES[size], **labels}
 
 
 def shapes(size: str, name: str) -> dict[str, tuple[int, ...]]:
@@ -63,7 +70,7 @@ def shapes(size: str, name: str) -> dict[str, tuple[int, ...]]:
             found |= _both(f"{below}.{part}", (hidden, hidden))
         found |= _both(f"{below}.intermediate.dense", (wide, hidden)) | _both(f"{below}.output.dense", (hidden, wide))
         found |= _both(f"{below}.attention.output.LayerNorm", (hidden,)) | _both(f"{below}.output.LayerNorm", (hidden,))
-    outputs = {"RobertaForQuestionAnswering": 2, "RobertaForMultipleChoice": 1}.get(name, LABELS)
+    outputs = {"RobertaForQuestionAnswering": 2, "RobertaForMultipleChoice": 1, "Regression": 1}.get(name, LABELS)
     of_parts = {
         "pooler": _both("roberta.pooler.dense", (hidden, hidden)),
         "lm_head": {
@@ -111,6 +118,13 @@ def batch(size: str) -> dict[str, np.ndarray]:
         "token_type_ids": types.astype(np.int32),
         "attention_mask": (ids != pad).astype(np.int32),
     }
+
+
+def defined(size: str, name: str) -> np.ndarray | tuple:
+    """Index of the logits that are defined: the last row begins with padding, and some heads read that position."""
+    if name in ("RobertaForTokenClassification", "RobertaForQuestionAnswering"):
+        return batch(size)["attention_mask"].astype(bool)
+    return np.s_[:, :3] if name == "RobertaForMultipleChoice" else np.s_[:3]
 
 
 def labels(size: str) -> np.ndarray:

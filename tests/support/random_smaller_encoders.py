@@ -1,8 +1,26 @@
-"""Randomly initialised ALBERT, DistilBERT and ELECTRA as config.json describes them, and their inputs."""
+"""Randomly initialised BERT, ALBERT, DistilBERT and ELECTRA as config.json describes them, and their inputs."""
 
 import numpy as np
 
 SIZES = {
+    "bert": dict(
+        vocab_size=53,
+        hidden_size=15,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=23,
+        max_position_embeddings=13,
+        hidden_act="gelu_new",
+    ),
+    "bert wider": dict(
+        vocab_size=41,
+        hidden_size=18,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=21,
+        max_position_embeddings=17,
+        type_vocab_size=3,
+    ),
     "albert": dict(
         vocab_size=53,
         embedding_size=7,
@@ -53,12 +71,15 @@ SIZES = {
 }
 TASKS = ("SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice", "Regression")
 CLASSES = {
+    "bert": ("MaskedLM", *TASKS),  # huggingface_oracle.npz has BertForPreTraining
     "albert": ("PreTraining", "MaskedLM", *TASKS),
     "distilbert": ("MaskedLM", *TASKS),
     "electra": ("PreTraining", "MaskedLM", *TASKS),
 }
-PREFIXES = {"albert": "AlbertFor", "distilbert": "DistilBertFor", "electra": "ElectraFor"}
+PREFIXES = {"bert": "BertFor", "albert": "AlbertFor", "distilbert": "DistilBertFor", "electra": "ElectraFor"}
 CASES = [(size, task) for size in SIZES for task in CLASSES[size.split()[0]]]
+WHOLE = ("albert/PreTraining", "distilbert/SequenceClassification", "electra/PreTraining")
+"""Whose gradients are stored whole, at both sizes; of the other classes there are norms and samples."""
 LABELS = 3
 
 
@@ -66,11 +87,24 @@ def class_name(size: str, task: str) -> str:
     return PREFIXES[size.split()[0]] + ("SequenceClassification" if task == "Regression" else task)
 
 
+def is_whole(size: str, task: str) -> bool:
+    return f"{size.split()[0]}/{task}" in WHOLE
+
+
 def config_json(size: str, task: str) -> dict:
     labels = {"id2label": {str(i): f"LABEL_{i}" for i in range(LABELS)}} if "Classification" in task else {}
     if task == "Regression":
         labels = {"id2label": {"0": "LABEL_0"}, "problem_type": "regression"}
     return {"model_type": size.split()[0], "architectures": [class_name(size, task)], **SIZES[size], **labels}
+
+
+def weights(size: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Factors of logits of this shape in the sum whose gradients are compared; 0 at padding."""
+    found = np.cos(np.arange(np.prod(shape), dtype=np.float32)).reshape(shape)
+    real = batch(size)["attention_mask"]
+    if shape[:2] == real.shape:
+        found[real == 0] = 0
+    return found
 
 
 def batch(size: str) -> dict[str, np.ndarray]:

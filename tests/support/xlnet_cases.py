@@ -1,10 +1,11 @@
 """Small XLNets, their sizes and their inputs, the same on both sides of a comparison with transformers."""
 
 import numpy as np
+from oracle_directory import LABELS, SCORE, of_class
 
-_LABELS = {"id2label": {"0": "no", "1": "yes", "2": "so"}, "label2id": {"no": 0, "yes": 1, "so": 2}}
 _ODD = dict(vocab_size=61, d_model=30, n_layer=3, n_head=3, d_inner=23)
 _EVEN = dict(vocab_size=41, d_model=12, n_layer=2, n_head=2, d_inner=9, ff_activation="gelu_new", layer_norm_eps=1e-3)
+_SMALL = dict(vocab_size=31, d_model=14, n_layer=1, n_head=2, d_inner=11)
 
 CASES = {
     "orders": {  # both streams, an odd length
@@ -14,24 +15,19 @@ CASES = {
         "real": (13, 8, 11),
         "targets": ((2, 3, 9), (4, 1, 6), (0, 10, 5)),
     },
-    "words": {"class": "XLNetLMHeadModel", "config": _EVEN, "length": 10, "real": (7, 10)},
-    "texts": {
-        "class": "XLNetForSequenceClassification",
-        "config": _ODD | _LABELS,
-        "length": 11,
-        "real": (11, 5, 8),
-        "side": "left",
-    },
-    "tags": {"class": "XLNetForTokenClassification", "config": _EVEN | _LABELS, "length": 9, "real": (9, 5)},
-    "answers": {"class": "XLNetForQuestionAnsweringSimple", "config": _EVEN, "length": 8, "real": (6, 8)},
-    "choices": {
-        "class": "XLNetForMultipleChoice",
-        "config": _EVEN,
-        "length": 7,
-        "real": (7, 4, 5, 6),
-        "side": "left",
-        "choices": 2,
-    },
+    "words": of_class("XLNetLMHeadModel", _EVEN, 7, 10),
+    "states": of_class("XLNetModel", _EVEN, 7, 4),
+    "other states": of_class("XLNetModel", _SMALL, 5, 9, side="left"),
+    "texts": of_class("XLNetForSequenceClassification", _ODD | LABELS, 11, 5, 8, side="left"),
+    "other texts": of_class("XLNetForSequenceClassification", _SMALL | LABELS, 6, 9, side="left"),
+    "score": of_class("XLNetForSequenceClassification", _EVEN | SCORE, 7, 4, side="left"),
+    "other score": of_class("XLNetForSequenceClassification", _SMALL | SCORE, 5, 9, side="left"),
+    "tags": of_class("XLNetForTokenClassification", _EVEN | LABELS, 9, 5),
+    "other tags": of_class("XLNetForTokenClassification", _SMALL | LABELS, 7, 9, side="left"),
+    "answers": of_class("XLNetForQuestionAnsweringSimple", _EVEN, 6, 8),
+    "other answers": of_class("XLNetForQuestionAnsweringSimple", _SMALL, 9, 4),
+    "choices": of_class("XLNetForMultipleChoice", _EVEN, 7, 4, 5, 6, side="left", choices=2),
+    "other choices": of_class("XLNetForMultipleChoice", _SMALL, 5, 9, 4, 7, 8, 6, side="left", choices=3),
 }
 MEMORY = {  # of some cases: lengths of the segments before that of `inputs`, mem_len and reuse_len
     "orders": {"before": (6,), "mem_len": None, "reuse_len": None},
