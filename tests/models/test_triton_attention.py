@@ -1,11 +1,15 @@
 """What the kernels for GPUs alone have, interpreted; test_fused_attention.py has what all kernels of ours share."""
 
 import functools
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from command_lines import ROOT
 from fused_attention import assert_equal
 
 from bert_jax.models.kernels import triton
@@ -70,3 +74,24 @@ def test_it_is_lowered_for_cuda_without_transposes():
     text = jax.jit(gradients).trace(x, x, x, x, rows, rows, random).lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("stablehlo.custom_call @__gpu$xla.gpu.triton") == 2
     assert "stablehlo.transpose" not in text and "128x128" not in text
+
+
+ON_A_GPU = """
+import jax, jax.numpy as jnp
+from fused_attention import assert_equal
+from bert_jax.models.kernels import triton
+for names, rate in (("", 0.0), ("segments+window+bias", 0.1)):
+    assert_equal(triton, (2, 256, 4, 64), rate, names, jnp.bfloat16, interpret=False)
+"""
+
+
+@pytest.mark.slow
+def test_a_gpu_computes_what_plain_attention_does():
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests/support")])
+    environment = os.environ | {"JAX_PLATFORMS": "cuda", "PYTHONPATH": paths}
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    python = functools.partial(subprocess.run, env=environment, **output)
+    if python([sys.executable, "-c", "import jax; jax.devices()"]).returncode:
+        pytest.skip("JAX finds no NVIDIA GPU here")
+    found = python([sys.executable, "-c", ON_A_GPU])
+    assert found.returncode == 0, found.stdout

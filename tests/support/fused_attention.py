@@ -51,14 +51,16 @@ def results(
     return {"output": found} | {name: x for name, x in gradients.items() if x is not None}
 
 
-def assert_equal(module, shape: tuple, rate: float, names: str = "", dtype=np.float32, window=None, **given) -> None:
+def assert_equal(
+    module, shape: tuple, rate: float, names: str = "", dtype=np.float32, window=None, interpret=True, **given
+) -> None:
     """Compare the kernel of a module with plain attention, to some roundings of the largest number that is rounded."""
     *arrays, padding = inputs(*shape, dtype)
     given = given or restrictions(names, *shape[:3])
     assert module.obstacle(*shape) is None
     both = [
         jax.jit(functools.partial(results, attention, rate, window=window))(*arrays, padding, given)
-        for attention in (functools.partial(module.attention, interpret=True), xla.attention)
+        for attention in (functools.partial(module.attention, interpret=interpret), xla.attention)
     ]
     for name, expected in both[1].items():
         found, expected = (np.asarray(each[name], np.float32) for each in both)
