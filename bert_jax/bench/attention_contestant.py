@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.bench.peer.serving import Refusal, peak_memory, serve
+from bert_jax.bench.peer.serving import peak_memory, serve
 from bert_jax.config import ComputeConfig
 from bert_jax.config.json_form import from_dict
 from bert_jax.devices.compilation_cache import use_compilation_cache
@@ -22,11 +22,8 @@ from bert_jax.models.kernels.contract import AttentionMask
 def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any]]:
     """Return a function that computes attention and its gradients so many times, and facts about this process."""
     use_compilation_cache()
-    compute, platform = from_dict(ComputeConfig, job["compute"]), jax.default_backend()
-    try:
-        check_attention(compute, platform)
-    except UserError as error:
-        raise Refusal(error) from None
+    compute, device = from_dict(ComputeConfig, job["compute"]), hardware()
+    check_attention(compute, device.platform)
     dtype, rate = jnp.dtype(job["dtype"]), job["dropout"]
     batch, length, heads, size = job["shape"]
     window, first = job["window"], job["global_tokens"]
@@ -66,8 +63,8 @@ def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any
 
     work(1)
     facts = {
-        "path": attention_path(compute, platform, shape),
-        "device": str(hardware()),
+        "path": attention_path(compute, device.platform, shape),
+        "device": str(device),
         "peak_memory_bytes": peak_memory(),
         "temporary_bytes": None if (needed := step.memory_analysis()) is None else needed.temp_size_in_bytes,
         "versions": versions(),
@@ -77,4 +74,4 @@ def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any
 
 
 if __name__ == "__main__":
-    serve(prepare)
+    serve(prepare, UserError)

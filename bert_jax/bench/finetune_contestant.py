@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax.bench.peer.serving import Refusal, peak_memory, serve
+from bert_jax.bench.peer.serving import peak_memory, serve
 from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.json_form import from_dict
 from bert_jax.devices import sharding
@@ -29,12 +29,10 @@ def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any
     """Return a function that does so many units of the work that the job names, and facts about this process."""
     use_compilation_cache()
     config = from_dict(FinetuneConfig, job["config"])
-    try:
-        check_attention(config.compute, jax.default_backend())
-        work, facts = (training if job["work"] == "training" else encoding)(config, job)
-    except UserError as error:
-        raise Refusal(error) from None
-    common = {"device": str(hardware()), "versions": versions(), "commit": commit()}
+    device = hardware()
+    check_attention(config.compute, device.platform)
+    work, facts = (training if job["work"] == "training" else encoding)(config, job)
+    common = {"device": str(device), "versions": versions(), "commit": commit()}
     return work, common | facts | {"peak_memory_bytes": peak_memory()}
 
 
@@ -84,4 +82,4 @@ def encoding(config: FinetuneConfig, job: dict[str, Any]) -> tuple[Callable[[int
 
 
 if __name__ == "__main__":
-    serve(prepare)
+    serve(prepare, UserError)

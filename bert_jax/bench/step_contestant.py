@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax.bench.peer.serving import Refusal, peak_memory, serve
+from bert_jax.bench.peer.serving import peak_memory, serve
 from bert_jax.config import Config, Phase, resolve_phases
 from bert_jax.config.json_form import from_dict
 from bert_jax.devices import sharding
@@ -26,8 +26,9 @@ from bert_jax.training.state import TrainState, create_state
 
 def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any]]:
     """Return a function that takes so many training steps, and facts about this process."""
-    check_platform(job["platform"])
     use_compilation_cache()
+    device = hardware()
+    check_platform(job["platform"], device.platform)
     config = from_dict(Config, job["config"])
     (phase,) = resolve_phases(config)
     with np.load(job["batches"], allow_pickle=False) as stored:
@@ -36,14 +37,11 @@ def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any
     batches = [{name: array[number] for name, array in arrays.items()} for number in range(count)]
     place = lambda number: sharding.to_global(mesh, batches[number % count], phase.batch_size)
     wall, cpu = time.perf_counter(), time.process_time()
-    try:
-        mesh = sharding.make_mesh(config.mesh, None)
-        sharding.check_batch(config, mesh)
-        check_attention(config.compute, mesh.devices.flat[0].platform)
-        learner = Learner.of(config, mesh, default_objective, hardware().memory_bytes)
-        step, state, first_loss = first_step(learner, phase, place)
-    except UserError as error:
-        raise Refusal(error) from None
+    mesh = sharding.make_mesh(config.mesh, None)
+    sharding.check_batch(config, mesh)
+    check_attention(config.compute, device.platform)
+    learner = Learner.of(config, mesh, default_objective, device.memory_bytes)
+    step, state, first_loss = first_step(learner, phase, place)
     compiling, done = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}, 0
 
     def work(units: int) -> None:
@@ -53,7 +51,7 @@ def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any
             done += 1
         jax.block_until_ready(state)
 
-    platform = jax.default_backend()
+    platform = device.platform
     facts = {
         "platform": platform,
         "dtype": "float32" if config.compute.dtype == "auto" and platform == "cpu" else config.compute.dtype,
@@ -65,7 +63,7 @@ def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any
         "first_loss": first_loss,
         "compile_seconds": compiling,
         "peak_memory_bytes": peak_memory(),
-        "device": str(hardware()),
+        "device": str(device),
         "idle_accelerator": idle_accelerator(),
         "versions": versions(),
         "commit": commit(),
@@ -87,18 +85,14 @@ def first_step(
         raise memory_error(error, "the step", remedies) from error
 
 
-def check_platform(platform: str) -> None:
-    """Raise a Refusal unless JAX computes on `platform`; auto is any."""
-    try:
-        found = jax.default_backend()
-    except RuntimeError as error:
-        raise Refusal(f"platform={platform}: {error}") from None
+def check_platform(platform: str, found: str) -> None:
+    """Raise a UserError unless JAX, which computes on `found`, does so on `platform`; auto is any."""
     if platform not in ("auto", found):
-        raise Refusal(
+        raise UserError(
             f"platform={platform}, but JAX computes on {found} here; install jax with support for {platform} on a "
             "machine that has one, or leave --platform out"
         )
 
 
 if __name__ == "__main__":
-    serve(prepare)
+    serve(prepare, UserError)

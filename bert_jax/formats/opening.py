@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from bert_jax.config import MeshConfig
 from bert_jax.devices import sharding
+from bert_jax.devices.hardware import all_devices
 from bert_jax.devices.placement import StoredArray, placed
 from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.files import is_remote, read_object
@@ -98,7 +99,8 @@ def _tree(stored: StoredModel, mesh: Mesh, make: Callable[[StoredArray, NamedSha
 
 
 def one_device() -> Mesh:
-    return sharding.make_mesh(MeshConfig(), jax.local_devices()[:1])
+    own = [device for device in all_devices() if device.process_index == jax.process_index()]
+    return sharding.make_mesh(MeshConfig(), own[:1])
 
 
 def _existing(name: str) -> epath.Path:

@@ -14,6 +14,7 @@ from processes import UNOPTIMIZED
 
 from bert_jax.bench import contestants
 from bert_jax.bench.contestants import Contestant, peer_program, started
+from bert_jax.devices import hardware
 
 QUICK = ("--rounds=2", "--turn_seconds=0")
 bench = functools.partial(status, "bench")
@@ -75,6 +76,19 @@ def test_what_cannot_be_measured_is_refused(words, message, capsys):
     assert bench(*words) == 2
     captured = capsys.readouterr()
     assert re.search(message, captured.err.splitlines()[-1]) and not captured.out
+
+
+@pytest.mark.skipif(hardware._has_nvidia_gpu(), reason="this machine has an NVIDIA GPU")
+@pytest.mark.parametrize("benchmark", ["attention", "load"])
+def test_an_accelerator_that_is_not_there_is_one_line(benchmark, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")  # for the contestants; this process has its devices
+    words = ("attention",) if benchmark == "attention" else ("load", directory(tmp_path / "model"))
+    assert bench(*words) == 2
+    told, error = capsys.readouterr().err.splitlines()
+    assert told.startswith("bench: starting ")
+    assert re.match(
+        "error: .*: JAX_PLATFORMS=cuda, but JAX finds no such device here; .*, or unset JAX_PLATFORMS$", error
+    )
 
 
 @pytest.mark.slow
