@@ -47,7 +47,7 @@ def memory_error(error: Exception, what: str, remedies: Sequence[str]) -> Except
       what: does not fit, such as a phase.
       remedies: what saves memory.
     """
-    if DOES_NOT_FIT not in str(error):
+    if not re.search(f"{DOES_NOT_FIT}|Out of memory", str(error)):  # the latter alone where a CPU had begun
         return error
     shortage = shortage_of(str(error))
     missing = (
