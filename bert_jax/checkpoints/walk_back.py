@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, Protocol, TypeVar
 
+import jax
+
 from bert_jax.checkpoints.record import Damaged
 from bert_jax.devices.hosts import any_failure, from_first
 from bert_jax.errors import UserError
@@ -73,7 +75,7 @@ def attempt(read: Callable[..., Any], *args: Any, **options: Any) -> tuple[Any, 
     value, problem = None, None
     try:
         value = read(*args, **options)
-    except UserError:
+    except (UserError, jax.errors.JaxRuntimeError):  # the latter tell of devices, such as full ones, and not of files
         raise
     except Exception as error:  # damaged files provoke anything, from KeyError to TensorStore's ValueError
         problem = reason(error)
