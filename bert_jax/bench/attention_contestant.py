@@ -12,13 +12,19 @@ from bert_jax.config import ComputeConfig
 from bert_jax.config.json_form import from_dict
 from bert_jax.devices.compilation_cache import use_compilation_cache
 from bert_jax.devices.hardware import hardware
+from bert_jax.devices.memory_shortage import memory_advice
 from bert_jax.devices.software import commit, versions
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import attention_in_jax
 from bert_jax.models.kernels.choice import Shape, attention_kernel, attention_path, check_attention
 from bert_jax.models.kernels.contract import AttentionMask
 
+FITS = memory_advice(
+    "attention", ("shorter --lengths", "fewer --tokens or --heads", "--dtype=bfloat16", "another one of --kernels")
+)
 
+
+@FITS
 def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any]]:
     """Return a function that computes attention and its gradients so many times, and facts about this process."""
     use_compilation_cache()
@@ -53,6 +59,7 @@ def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any
     inputs, done = (query, key, value), 0
     step = jax.jit(jax.grad(loss)).lower(inputs, np.uint32(0)).compile()
 
+    @FITS
     def work(units: int) -> None:
         nonlocal done
         gradients = None

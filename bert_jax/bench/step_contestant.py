@@ -13,12 +13,12 @@ from bert_jax.config.json_form import from_dict
 from bert_jax.devices import sharding
 from bert_jax.devices.compilation_cache import use_compilation_cache
 from bert_jax.devices.hardware import hardware, idle_accelerator
-from bert_jax.devices.memory_shortage import memory_error
+from bert_jax.devices.memory_shortage import memory_advice
 from bert_jax.devices.software import commit, versions
 from bert_jax.errors import UserError
 from bert_jax.models.kernels.choice import check_attention
 from bert_jax.objectives.objective_choice import default_objective
-from bert_jax.planning.advice import phase_advice
+from bert_jax.planning.advice import phase_advice, state_advice
 from bert_jax.training.attention_used import attention_of
 from bert_jax.training.learner import Learner
 from bert_jax.training.state import TrainState, create_state
@@ -41,9 +41,11 @@ def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any
     sharding.check_batch(config, mesh)
     check_attention(config.compute, device.platform)
     learner = Learner.of(config, mesh, default_objective, device.memory_bytes)
-    step, state, first_loss = first_step(learner, phase, place)
+    fits = memory_advice("the step", phase_advice(phase, mesh.shape, learner.remat(phase)))
+    step, state, first_loss = fits(first_step)(learner, phase, place)
     compiling, done = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}, 0
 
+    @fits
     def work(units: int) -> None:
         nonlocal state, done
         for _ in range(units):
@@ -74,15 +76,12 @@ def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any
 def first_step(
     learner: Learner, phase: Phase, place: Callable[[int], dict[str, jax.Array]]
 ) -> tuple[Callable[..., Any], TrainState, float]:
-    """Return the compiled step, the state after the first one, and its loss; UserError if it does not fit."""
-    try:
+    """Return the compiled step, the state after the first one, and its loss."""
+    with memory_advice("the state", state_advice(learner.mesh.shape)):
         state = create_state(learner.objective.model, learner.optimizer, learner.mesh, learner.config.seed)
-        step = learner.train_step(phase).lower(state, place(0)).compile()
-        state, metrics = step(state, place(0))
-        return step, state, float(metrics["loss"])
-    except jax.errors.JaxRuntimeError as error:
-        remedies = phase_advice(phase, learner.mesh.shape, learner.remat(phase))
-        raise memory_error(error, "the step", remedies) from error
+    step = learner.train_step(phase).lower(state, place(0)).compile()
+    state, metrics = step(state, place(0))
+    return step, state, float(metrics["loss"])
 
 
 def check_platform(platform: str, found: str) -> None:
