@@ -15,7 +15,7 @@ from bert_jax.data.examples.corpus import Corpus, open_corpus
 from bert_jax.data.examples.pipeline import batches, check_loader
 from bert_jax.devices import hardware, sharding
 from bert_jax.devices.hosts import check_alike, ending_together, from_first
-from bert_jax.devices.memory_shortage import memory_error
+from bert_jax.devices.memory_shortage import memory_advice, memory_error
 from bert_jax.devices.signals import Stopped, StopSignals
 from bert_jax.devices.transfer import narrowed
 from bert_jax.devices.watchdog import Watchdog
@@ -25,7 +25,7 @@ from bert_jax.models.kernels.choice import check_attention
 from bert_jax.objectives.objective_choice import MakeObjective, default_objective
 from bert_jax.objectives.term_records import records
 from bert_jax.optim.averaging import restarted
-from bert_jax.planning.advice import phase_advice
+from bert_jax.planning.advice import phase_advice, state_advice
 from bert_jax.pretrained.initialization import Report, initialize, table_rows
 from bert_jax.pretrained.source import open_source, source_fingerprint
 from bert_jax.pretrained.teacher import open_teacher
@@ -101,11 +101,12 @@ def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeOb
         steps.begin(result.step)
         # The run starts from: 1. the newest good checkpoint of this work directory or of the hosts' local disks; 2. the
         # parameters of init_from, at step 0; 3. fresh parameters, at step 0.
-        if restored := checkpoints.restore(learner.abstract):
-            state, position, report = restored.state, Position.from_dict(restored.position), None
-        else:
-            state, position, report = _first_state(learner, config.seed, source, corpus.store.tokenizer(), signals)
-        result = Result(int(state.step), {}, 0)
+        with memory_advice("the state of the run", state_advice(learner.mesh.shape)):
+            if restored := checkpoints.restore(learner.abstract):
+                state, position, report = restored.state, Position.from_dict(restored.position), None
+            else:
+                state, position, report = _first_state(learner, config.seed, source, corpus.store.tokenizer(), signals)
+            result = Result(int(state.step), {}, 0)
         terms = records(learner.objective.terms)
         events.start(result.step, list(learner.mesh.devices.flat), resumed=restored is not None, terms=terms)
         origins = None if report is None else report.table()
@@ -144,12 +145,12 @@ def _train_phase(
     signals, learner = run.signals, run.learner
     signals.saving, begin = None, int(state.step)  # the previous phase has saved its last step
     run.wall_time.switch("setup")
-    if begin == phase.begin and phase.resets_moments:
-        state = reset_moments(state, learner.optimizer)
     duties = PhaseDuties(run, phase, begin, position)
     train_step = run.steps.of(phase)
     step, evaluated, trouble = begin, {}, None
     try:
+        if begin == phase.begin and phase.resets_moments:
+            state = reset_moments(state, learner.optimizer)
         with contextlib.closing(_stream(run, phase, duties.seen, phase.end - begin)) as stream:
             for step in range(begin, phase.end + 1):  # `state` is the state after `step` steps
                 signals.saving, evaluated = step if step > begin else None, {}

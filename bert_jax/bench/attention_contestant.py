@@ -7,26 +7,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.bench.peer.serving import Refusal, peak_memory, serve
+from bert_jax.bench.peer.serving import peak_memory, serve
 from bert_jax.config import ComputeConfig
 from bert_jax.config.json_form import from_dict
 from bert_jax.devices.compilation_cache import use_compilation_cache
 from bert_jax.devices.hardware import hardware
+from bert_jax.devices.memory_shortage import memory_advice
 from bert_jax.devices.software import commit, versions
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import attention_in_jax
 from bert_jax.models.kernels.choice import Shape, attention_kernel, attention_path, check_attention
 from bert_jax.models.kernels.contract import AttentionMask
 
+FITS = memory_advice(
+    "attention", ("shorter --lengths", "fewer --tokens or --heads", "--dtype=bfloat16", "another one of --kernels")
+)
 
+
+@FITS
 def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any]]:
     """Return a function that computes attention and its gradients so many times, and facts about this process."""
     use_compilation_cache()
-    compute, platform = from_dict(ComputeConfig, job["compute"]), jax.default_backend()
-    try:
-        check_attention(compute, platform)
-    except UserError as error:
-        raise Refusal(error) from None
+    compute, device = from_dict(ComputeConfig, job["compute"]), hardware()
+    check_attention(compute, device.platform)
     dtype, rate = jnp.dtype(job["dtype"]), job["dropout"]
     batch, length, heads, size = job["shape"]
     window, first = job["window"], job["global_tokens"]
@@ -56,6 +59,7 @@ def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any
     inputs, done = (query, key, value), 0
     step = jax.jit(jax.grad(loss)).lower(inputs, np.uint32(0)).compile()
 
+    @FITS
     def work(units: int) -> None:
         nonlocal done
         gradients = None
@@ -66,8 +70,8 @@ def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any
 
     work(1)
     facts = {
-        "path": attention_path(compute, platform, shape),
-        "device": str(hardware()),
+        "path": attention_path(compute, device.platform, shape),
+        "device": str(device),
         "peak_memory_bytes": peak_memory(),
         "temporary_bytes": None if (needed := step.memory_analysis()) is None else needed.temp_size_in_bytes,
         "versions": versions(),
@@ -77,4 +81,4 @@ def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any
 
 
 if __name__ == "__main__":
-    serve(prepare)
+    serve(prepare, UserError)

@@ -82,13 +82,10 @@ class Waiting:
 
     def get_ready(self) -> None:
         """Wait until it is ready; raise a UserError if it refuses or dies."""
-        answer = self._answer()
-        if "refused" in answer:
-            raise UserError(f"{self.name}: {answer['refused']}")
-        self.facts = answer["ready"]
+        self.facts = self._answer()["ready"]
 
     def turn(self, units: int) -> Turn:
-        """Let it work, alone; raise a UserError if it dies."""
+        """Let it work, alone; raise a UserError if it refuses or dies."""
         self._say({"units": units})
         answer = self._answer()
         return Turn(units, answer["wall"], answer["cpu"], answer["found"], answer["peak_memory_bytes"])
@@ -109,7 +106,10 @@ class Waiting:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if line:
-            return json.loads(line)
+            answer = json.loads(line)
+            if "refused" in answer:
+                raise UserError(f"{self.name}: {answer['refused']}")
+            return answer
         status = self._process.wait()
         self._printed.seek(0)
         last = ([line.strip() for line in self._printed.read().splitlines() if line.strip()] or ["it printed nothing"])[

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.bench.peer.serving import Refusal, serve
+from bert_jax.bench.peer.serving import serve
 from bert_jax.config import Config, resolve_phases
 from bert_jax.config.json_form import from_dict
 from bert_jax.data.examples.corpus import open_corpus
@@ -19,11 +19,8 @@ def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any
     """Return a function that takes so many batches from the loader, and facts about them."""
     config = from_dict(Config, job["config"])
     (phase,) = resolve_phases(config)
-    try:
-        check_loader(config.data.loader)
-        (examples,) = open_corpus(config).training
-    except UserError as error:
-        raise Refusal(error) from None
+    check_loader(config.data.loader)
+    (examples,) = open_corpus(config).training
     rows, position = np.arange(phase.batch_size), 0
     first = [examples.batch(number * phase.batch_size + rows) for number in range(EXAMINED)]
     tokens = float(np.mean([np.count_nonzero(batch["attention_mask"]) for batch in first]))
@@ -44,4 +41,4 @@ def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any
 
 
 if __name__ == "__main__":
-    serve(prepare)
+    serve(prepare, UserError)

@@ -11,12 +11,14 @@ import jax  # noqa: E402
 import numpy as np  # noqa: E402
 
 from bert_jax.bench.peer.serving import peak_memory  # noqa: E402
+from bert_jax.devices.hardware import all_devices  # noqa: E402
+from bert_jax.errors import UserError  # noqa: E402
 from bert_jax.pretrained.loading import load  # noqa: E402
 
 
 def main(path: str) -> None:
     """Load the model in `path`; print seconds and bytes as one object."""
-    jax.devices()
+    all_devices()
     imported = time.perf_counter()
     params = jax.block_until_ready(load(path).params)
     loaded = time.perf_counter()
@@ -27,4 +29,7 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    try:
+        main(sys.argv[1])
+    except UserError as error:
+        sys.exit(str(error))

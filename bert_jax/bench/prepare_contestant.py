@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-from bert_jax.bench.peer.serving import Refusal, peak_memory, serve
+from bert_jax.bench.peer.serving import peak_memory, serve
 from bert_jax.config import PrepareConfig
 from bert_jax.config.json_form import from_dict
 from bert_jax.data.preparation.prepare import run_prepare
@@ -17,10 +17,7 @@ from bert_jax.tokenization.tokenizer import load_tokenizer
 def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any]]:
     """Return a function that prepares, or tokenizes, the text so many times, and facts."""
     config = from_dict(PrepareConfig, job["config"])
-    try:
-        tokenizer = load_tokenizer(config.vocab, config.lowercase)
-    except UserError as error:
-        raise Refusal(error) from None
+    tokenizer = load_tokenizer(config.vocab, config.lowercase)
     lines = pathlib.Path(config.input).read_text(encoding="utf-8").splitlines()
 
     def tokenize(units: int) -> None:
@@ -38,4 +35,4 @@ def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any
 
 
 if __name__ == "__main__":
-    serve(prepare)
+    serve(prepare, UserError)

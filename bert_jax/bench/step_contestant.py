@@ -7,19 +7,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax.bench.peer.serving import Refusal, peak_memory, serve
+from bert_jax.bench.peer.serving import peak_memory, serve
 from bert_jax.config import Config, Phase, resolve_phases
 from bert_jax.config.json_form import from_dict
 from bert_jax.devices import sharding
 from bert_jax.devices.compilation_cache import use_compilation_cache
 from bert_jax.devices.hardware import hardware, idle_accelerator
-from bert_jax.devices.memory_shortage import memory_error
+from bert_jax.devices.memory_shortage import memory_advice
 from bert_jax.devices.software import commit, versions
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import computation_dtype
 from bert_jax.models.kernels.choice import check_attention
 from bert_jax.objectives.objective_choice import default_objective
-from bert_jax.planning.advice import phase_advice
+from bert_jax.planning.advice import phase_advice, state_advice
 from bert_jax.training.attention_used import attention_of
 from bert_jax.training.learner import Learner
 from bert_jax.training.state import TrainState, create_state
@@ -27,8 +27,9 @@ from bert_jax.training.state import TrainState, create_state
 
 def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any]]:
     """Return a function that takes so many training steps, and facts about this process."""
-    check_platform(job["platform"])
     use_compilation_cache()
+    device = hardware()
+    check_platform(job["platform"], device.platform)
     config = from_dict(Config, job["config"])
     (phase,) = resolve_phases(config)
     with np.load(job["batches"], allow_pickle=False) as stored:
@@ -37,16 +38,15 @@ def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any
     batches = [{name: array[number] for name, array in arrays.items()} for number in range(count)]
     place = lambda number: sharding.to_global(mesh, batches[number % count], phase.batch_size)
     wall, cpu = time.perf_counter(), time.process_time()
-    try:
-        mesh = sharding.make_mesh(config.mesh, None)
-        sharding.check_batch(config, mesh)
-        check_attention(config.compute, mesh.devices.flat[0].platform)
-        learner = Learner.of(config, mesh, default_objective, hardware().memory_bytes)
-        step, state, first_loss = first_step(learner, phase, place)
-    except UserError as error:
-        raise Refusal(error) from None
+    mesh = sharding.make_mesh(config.mesh, None)
+    sharding.check_batch(config, mesh)
+    check_attention(config.compute, device.platform)
+    learner = Learner.of(config, mesh, default_objective, device.memory_bytes)
+    fits = memory_advice("the step", phase_advice(phase, mesh.shape, learner.remat(phase)))
+    step, state, first_loss = fits(first_step)(learner, phase, place)
     compiling, done = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}, 0
 
+    @fits
     def work(units: int) -> None:
         nonlocal state, done
         for _ in range(units):
@@ -55,7 +55,7 @@ def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any
         jax.block_until_ready(state)
 
     facts = {
-        "platform": jax.default_backend(),
+        "platform": device.platform,
         "dtype": computation_dtype(config.compute).name,
         "attention": attention_of(
             config.model, config.compute, mesh, phase.batch_size, phase.sequence_length, phase.max_texts
@@ -65,7 +65,7 @@ def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any
         "first_loss": first_loss,
         "compile_seconds": compiling,
         "peak_memory_bytes": peak_memory(),
-        "device": str(hardware()),
+        "device": str(device),
         "idle_accelerator": idle_accelerator(),
         "versions": versions(),
         "commit": commit(),
@@ -76,29 +76,22 @@ def prepare(job: dict[str, Any]) -> tuple[Callable[[int], object], dict[str, Any
 def first_step(
     learner: Learner, phase: Phase, place: Callable[[int], dict[str, jax.Array]]
 ) -> tuple[Callable[..., Any], TrainState, float]:
-    """Return the compiled step, the state after the first one, and its loss; UserError if it does not fit."""
-    try:
+    """Return the compiled step, the state after the first one, and its loss."""
+    with memory_advice("the state", state_advice(learner.mesh.shape)):
         state = create_state(learner.objective.model, learner.optimizer, learner.mesh, learner.config.seed)
-        step = learner.train_step(phase).lower(state, place(0)).compile()
-        state, metrics = step(state, place(0))
-        return step, state, float(metrics["loss"])
-    except jax.errors.JaxRuntimeError as error:
-        remedies = phase_advice(phase, learner.mesh.shape, learner.remat(phase))
-        raise memory_error(error, "the step", remedies) from error
+    step = learner.train_step(phase).lower(state, place(0)).compile()
+    state, metrics = step(state, place(0))
+    return step, state, float(metrics["loss"])
 
 
-def check_platform(platform: str) -> None:
-    """Raise a Refusal unless JAX computes on `platform`; auto is any."""
-    try:
-        found = jax.default_backend()
-    except RuntimeError as error:
-        raise Refusal(f"platform={platform}: {error}") from None
+def check_platform(platform: str, found: str) -> None:
+    """Raise a UserError unless JAX, which computes on `found`, does so on `platform`; auto is any."""
     if platform not in ("auto", found):
-        raise Refusal(
+        raise UserError(
             f"platform={platform}, but JAX computes on {found} here; install jax with support for {platform} on a "
             "machine that has one, or leave --platform out"
         )
 
 
 if __name__ == "__main__":
-    serve(prepare)
+    serve(prepare, UserError)

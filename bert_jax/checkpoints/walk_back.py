@@ -4,8 +4,11 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, Protocol, TypeVar
 
+import jax
+
 from bert_jax.checkpoints.record import Damaged
 from bert_jax.devices.hosts import any_failure, from_first
+from bert_jax.devices.memory_shortage import tells_of_memory
 from bert_jax.errors import UserError
 
 P = ParamSpec("P")
@@ -76,6 +79,8 @@ def attempt(read: Callable[..., Any], *args: Any, **options: Any) -> tuple[Any, 
     except UserError:
         raise
     except Exception as error:  # damaged files provoke anything, from KeyError to TensorStore's ValueError
+        if isinstance(error, jax.errors.JaxRuntimeError) and tells_of_memory(error):  # of a device, not of the files
+            raise
         problem = reason(error)
     return value, any_failure(problem)
 

@@ -15,12 +15,14 @@ from bert_jax.config.analyses.signal_options import InitConfig
 from bert_jax.config.json_form import to_dict
 from bert_jax.config.shipped import shipped_configs
 from bert_jax.console.command_line import load_config
+from bert_jax.devices.hardware import all_devices
 from bert_jax.pretrained.loading import load
 from bert_jax.pretrained.model import PretrainedModel
 
 
 def run_init(path: str, options: InitConfig) -> None:
     """Print and draw how a model begins, or what was computed before."""
+    all_devices()  # as `load` does, but for a configuration alone
     model = _model(path)
     directory = output_directory(options.output)
     config = to_dict(model) if isinstance(model, ModelConfig) else model_fingerprint(model)

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 from absl import logging
 
+from bert_jax.devices import peers
 from bert_jax.errors import UserError
 
 # Dense bfloat16 FLOP/s of one JAX device (not with sparsity), by the start of its device_kind; first match wins. TPU:
@@ -78,9 +79,29 @@ class Hardware:
         return f"{self.num_devices} × {self.kind} ({self.platform}){where}: {peak}{memory}"
 
 
+def all_devices() -> list[Any]:
+    """Return the devices of all processes; this starts JAX's backend if nothing has yet.
+
+    Raises:
+      UserError: JAX finds no device, or none of the kind that JAX_PLATFORMS names.
+    """
+    try:
+        return jax.devices()
+    except (AssertionError, RuntimeError) as error:  # the former, without a word, where it sees no NVIDIA GPU
+        if isinstance(error, RuntimeError) and peers.is_watching():
+            raise  # another host may have died as all of them started
+        platforms = os.environ.get("JAX_PLATFORMS")
+        found = f"JAX_PLATFORMS={platforms}, but JAX finds no such device here" if platforms else "JAX finds no device"
+        reason = " ".join(str(error).partition(" (set JAX_PLATFORMS")[0].split())[:300]
+        raise UserError(
+            f"{found}{f' ({reason})' if reason else ''}; install jax with support for it on a machine that has one, or "
+            + ("unset JAX_PLATFORMS" if platforms else "set JAX_PLATFORMS=cpu")
+        ) from error
+
+
 def hardware(devices: Sequence[Any] | None = None) -> Hardware:
-    """Describe these devices, by default those of all processes; this starts JAX's backend if nothing has yet."""
-    devices = jax.devices() if devices is None else devices
+    """Describe these devices, by default those of all processes (`all_devices`)."""
+    devices = all_devices() if devices is None else devices
     own = [device for device in devices if device.process_index == jax.process_index()]
     device = (own or jax.local_devices())[0]
     stats = device.memory_stats() or {}

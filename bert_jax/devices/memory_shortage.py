@@ -39,6 +39,11 @@ def shortage_of(failure: str) -> Shortage:
     return Shortage(0, 0, failure.splitlines()[0][:200])
 
 
+def tells_of_memory(error: Exception) -> bool:
+    """Return whether an error says that the memory of a device has run out."""
+    return re.search(f"{DOES_NOT_FIT}|Out of memory", str(error)) is not None  # the latter alone where a CPU had begun
+
+
 def memory_error(error: Exception, what: str, remedies: Sequence[str]) -> Exception:
     """Return a UserError with `remedies` if `error` says that memory has run out, else `error` itself.
 
@@ -47,7 +52,7 @@ def memory_error(error: Exception, what: str, remedies: Sequence[str]) -> Except
       what: does not fit, such as a phase.
       remedies: what saves memory.
     """
-    if DOES_NOT_FIT not in str(error):
+    if not tells_of_memory(error):
         return error
     shortage = shortage_of(str(error))
     missing = (

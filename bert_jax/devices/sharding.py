@@ -22,6 +22,7 @@ from jax.sharding import PartitionSpec as P
 from rich.table import Table
 
 from bert_jax.config import Config, MeshConfig, resolve_stages
+from bert_jax.devices.hardware import all_devices
 from bert_jax.errors import UserError
 from bert_jax.models.parameters import FLOAT32, Parameter, ParameterTable
 
@@ -41,9 +42,10 @@ def make_mesh(config: MeshConfig, devices: Devices = None) -> Mesh:
     """Return the mesh of all `devices` (default: every device of every process) with axes slice, data, fsdp, tensor.
 
     Raises:
-      UserError: the sizes do not multiply to the number of devices, or mesh.slice is not the number of TPU slices.
+      UserError: the sizes do not multiply to the number of devices, mesh.slice is not the number of TPU slices, or JAX
+        finds no device.
     """
-    devices = jax.devices() if devices is None else devices
+    devices = all_devices() if devices is None else devices
     sizes = {axis: getattr(config, axis) for axis in AXES}
     fixed = math.prod(size for size in sizes.values() if size != -1)
     product = len(devices) // fixed * fixed if -1 in sizes.values() else fixed

@@ -107,7 +107,7 @@ def finetune(
     if isinstance(task, str) and not options.get("workdir"):
         # This must come before JAX is asked for the number of hosts.
         hardware.initialize_distributed(config.faults.peer_timeout_seconds)
-        if jax.process_count() > 1:
+        if hardware.hardware().num_processes > 1:
             raise UserError("several hosts need one workdir that all of them see: give workdir=…")
         say(f"no workdir was given: results and weights go to {config.workdir}")
     return _finetune(config, given, devices)

@@ -35,6 +35,8 @@ def run_predict(workdirs: str, config: PredictConfig, devices: sharding.Devices 
     first = members[0]
     for member in members:
         check_member(member, first)
+    mesh = sharding.make_mesh(config.mesh, devices)
+    check_attention(config.compute, mesh.devices.flat[0].platform)
     task = task_of(first, config.task)
     family, examples = read_examples(first, task, family_for(first, task), config)
     check_outputs(family.prediction_names(examples, config.split), config)
@@ -49,8 +51,6 @@ def run_predict(workdirs: str, config: PredictConfig, devices: sharding.Devices 
         )
     console = Console(highlight=False, stderr=not config.output)  # standard output may be for predictions alone
     say_what_is_cut(features, "", console)
-    mesh = sharding.make_mesh(config.mesh, devices)
-    check_attention(config.compute, mesh.devices.flat[0].platform)
     logits = average(first.need_head(), [member_logits(member, features, config, mesh) for member in members])
     write_predictions(family, examples, features, logits, config.output, config.split)
     scores = family.score(examples, features, logits) if examples.has_answers else {}

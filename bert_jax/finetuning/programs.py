@@ -31,7 +31,7 @@ from bert_jax.pretrained.initialization import Report, initialize
 from bert_jax.training.attention_used import keeps_no_probabilities
 from bert_jax.training.program import Program
 from bert_jax.training.recomputation import Load, remat_policy
-from bert_jax.training.state import TrainState, abstract_state, initializer, state_shardings
+from bert_jax.training.state import TrainState, abstract_state, created, initializer, state_shardings
 from bert_jax.training.step import make_forward_step, make_shared_train_step
 
 
@@ -154,7 +154,7 @@ def first_state(
 
     With random_weights, all are fresh and the report is None.
     """
-    state = programs.fresh_state(seed)
+    state = created(programs.fresh_state, seed)
     if config.random_weights:
         return state, None
     params, report = initialize(stored, programs.model.parameters, stored.need_tokenizer(), state.params)

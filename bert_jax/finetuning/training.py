@@ -7,12 +7,14 @@ from typing import Any
 import jax
 import numpy as np
 
+from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.devices import sharding
 from bert_jax.devices.memory_shortage import memory_error
 from bert_jax.devices.signals import Stopped
 from bert_jax.errors import UserError
 from bert_jax.finetuning.command import Command
 from bert_jax.finetuning.plan import Run, learning_rates
+from bert_jax.finetuning.programs import Programs
 from bert_jax.finetuning.run_batches import placed_batch
 from bert_jax.finetuning.run_record import run_record
 from bert_jax.finetuning.training_run import TrainingRun, open_run
@@ -95,15 +97,20 @@ def _train_steps(run: Run, command: Command, opened: TrainingRun, state: TrainSt
             if (step + 1) % config.save_every_steps == 0:
                 saver.save(step + 1, state)
     except jax.errors.JaxRuntimeError as error:
-        remedies = advice(
-            remat=programs.model.compute.remat,
-            mesh=mesh.shape,
-            batch_size=batches.rows,
-            micro_batches=config.micro_batches,
-        )
+        remedies = batch_advice(config, programs, batches.rows)
         raise memory_error(error, f"a batch of {batches.rows} sequences", remedies) from error
     except Stopped:
         if step > begin:
             saver.save_for_good(step, state)
             signals.saved(step)
         raise
+
+
+def batch_advice(config: FinetuneConfig, programs: Programs, rows: int) -> list[str]:
+    """Return what saves memory where a step on `rows` sequences does not fit."""
+    return advice(
+        remat=programs.model.compute.remat,
+        mesh=programs.mesh.shape,
+        batch_size=rows,
+        micro_batches=config.micro_batches,
+    )

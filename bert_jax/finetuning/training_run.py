@@ -12,6 +12,7 @@ from bert_jax.config import CheckpointConfig
 from bert_jax.config.json_form import to_dict
 from bert_jax.config.watching import traced_steps
 from bert_jax.data.sequences.batching import TrainingBatches
+from bert_jax.devices.memory_shortage import memory_advice
 from bert_jax.finetuning.command import Command
 from bert_jax.finetuning.dev_evaluations import DevEvaluations
 from bert_jax.finetuning.directory import LATEST
@@ -19,6 +20,7 @@ from bert_jax.finetuning.plan import Run
 from bert_jax.finetuning.programs import Programs, first_state
 from bert_jax.finetuning.run_batches import training_batches
 from bert_jax.finetuning.run_record import settings
+from bert_jax.planning.advice import state_advice
 from bert_jax.training import useful_work
 from bert_jax.training.announcement import say
 from bert_jax.training.host_times import HostTimes
@@ -60,9 +62,10 @@ def open_run(run: Run, command: Command, closing: contextlib.ExitStack) -> tuple
     )
     command.signals.newest = states.latest_step
     # The run starts from: 1. its newest good state; 2. the parameters of init_from with a fresh head, at step 0.
-    restored = states.restore(programs.abstract)
-    state = _first_state(command, np.uint32(run.seed)) if restored is None else restored.state
-    begin, position = int(state.step), {} if restored is None else restored.position
+    with memory_advice("the state of a run", state_advice(programs.mesh.shape)):
+        restored = states.restore(programs.abstract)
+        state = _first_state(command, np.uint32(run.seed)) if restored is None else restored.state
+        begin, position = int(state.step), {} if restored is None else restored.position
     dev = {int(step): entry for step, entry in position.get("dev", {}).items()}
     command.events.start(begin, list(programs.mesh.devices.flat), resumed=restored is not None, run=run.name)
     batches = training_batches(config, command.data.train.features, programs, batch_size=run.batch_size, seed=run.seed)

@@ -12,6 +12,8 @@ from jax.sharding import Mesh, NamedSharding
 
 from bert_jax.config import MeshConfig
 from bert_jax.devices import sharding
+from bert_jax.devices.hardware import all_devices
+from bert_jax.devices.memory_shortage import memory_advice
 from bert_jax.devices.placement import StoredArray, placed
 from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.files import is_remote, read_object
@@ -23,6 +25,7 @@ PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 OTHER_WEIGHTS = (".msgpack", ".h5", ".onnx", ".npz")
 LONGEST_NAME = 4_096  # characters, the limit of Linux
 ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z")
+SMALLER = ("a smaller model", "devices with more memory, or more of them with a larger mesh.fsdp")
 LOOKED_FOR = (
     "a work directory of bert_jax (checkpoints/) or one of its steps, a Hugging Face directory (config.json, "
     "model.safetensors), a TensorFlow 1 checkpoint (bert_config.json, bert_model.ckpt.index)"
@@ -75,13 +78,15 @@ def place(stored: StoredModel, mesh: Mesh | None = None) -> dict[str, Any]:
     """Return a nested dict of float32 arrays, of which each device of `mesh` (None: the first) reads its own part.
 
     Raises:
-      UserError: an array that a model of this configuration does not have, or has in another shape.
+      UserError: an array that a model of this configuration does not have, or has in another shape; or there is no
+        memory for one.
     """
 
     def read(array: StoredArray, where: NamedSharding) -> jax.Array:
         return placed(array.shape, where, array.read)
 
-    return _tree(stored, one_device() if mesh is None else mesh, read)
+    with memory_advice(f"the model in {stored.path}", SMALLER):
+        return _tree(stored, one_device() if mesh is None else mesh, read)
 
 
 def _tree(stored: StoredModel, mesh: Mesh, make: Callable[[StoredArray, NamedSharding], Any]) -> dict[str, Any]:
@@ -98,7 +103,8 @@ def _tree(stored: StoredModel, mesh: Mesh, make: Callable[[StoredArray, NamedSha
 
 
 def one_device() -> Mesh:
-    return sharding.make_mesh(MeshConfig(), jax.local_devices()[:1])
+    own = [device for device in all_devices() if device.process_index == jax.process_index()]
+    return sharding.make_mesh(MeshConfig(), own[:1])
 
 
 def _existing(name: str) -> epath.Path:

@@ -16,6 +16,7 @@ from bert_jax.checkpoints.walk_back import attempt
 from bert_jax.config import EmbeddingConfig, HeadConfig, ModelConfig
 from bert_jax.config.commands import Weights
 from bert_jax.config.json_form import first_lines, from_dict
+from bert_jax.devices.hardware import all_devices
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.files import is_remote
@@ -45,12 +46,13 @@ def open_checkpoint(path: str | os.PathLike[str], weights: Weights = "last") -> 
 
     Raises:
       UserError: there is no checkpoint yet, or no average in it, all are damaged, a newer version has written one, the
-        tokenizer is not the one that run.json names, or its architecture is not BERT.
+        tokenizer is not the one that run.json names, its architecture is not BERT, or JAX finds no device.
     """
     path = epath.Path(path if is_remote(path) else os.path.abspath(path))
     _check_architecture(path.parent.parent if is_step(path) else path)
     steps = [path] if is_step(path) else Checkpoints(path / "checkpoints", read_only=True).directories()
     refused = {}
+    all_devices()  # that hash the arrays; a step is not to blame where there is none
     for step in reversed(steps):
         found, problem = attempt(_open_step, step, path, weights)
         if problem is None:

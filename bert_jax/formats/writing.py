@@ -70,7 +70,7 @@ def write_bert_jax(stored: StoredModel, destination: str | os.PathLike[str], by:
       by: writer that run.json names: "convert" or "model.save", before which parameters may have been changed.
     """
 
-    directory = epath.Path(destination)
+    directory, params = epath.Path(destination), place(stored)
     # The arrays have no padding: that serves the mesh of one run.
     model = dataclasses.replace(stored.model, vocab_pad_multiple=1)
     config = _settings(stored) | {"model": to_dict(model)} | ({"head": to_dict(stored.head)} if stored.head else {})
@@ -85,7 +85,7 @@ def write_bert_jax(stored: StoredModel, destination: str | os.PathLike[str], by:
     with Checkpoints(directory / "checkpoints", run_id=run_id) as checkpoints:
         checkpoints.save(
             stored.history.get("step") or 0,
-            {"params": place(stored)},
+            {"params": params},
             position={},
             config=config,
             metrics=stored.history.get("metrics"),

@@ -1,4 +1,4 @@
-"""What to change where a phase does not fit into the memory of a chip."""
+"""What to change where a phase, or the state alone, does not fit into the memory of a chip."""
 
 from collections.abc import Mapping
 
@@ -23,9 +23,7 @@ def advice(*, remat: str, mesh: Mapping[str, int], batch_size: int, micro_batche
         found.append(
             f"--compute.remat={' or '.join(remedies)}: the backward pass computes again what it would have to keep"
         )
-    if mesh["fsdp"] < mesh["data"] * mesh["fsdp"]:
-        split = mesh["data"] * mesh["fsdp"]
-        found.append(f"--mesh.data=1 --mesh.fsdp={split}: parameters and moments are split over {split} chips")
+    found += _split(mesh)
     per_device = batch_size // (mesh["slice"] * mesh["data"] * mesh["fsdp"])
     micro = next((n for n in range(micro_batches + 1, per_device + 1) if per_device % n == 0), None)
     if micro is not None:
@@ -35,6 +33,19 @@ def advice(*, remat: str, mesh: Mapping[str, int], batch_size: int, micro_batche
         )
         found.append(f"--{where}batch_size={batch_size // micro}: a smaller batch, which trains differently")
     return [*found, "chips with more memory, or more chips with the same batch"]
+
+
+def state_advice(mesh: Mapping[str, int]) -> list[str]:
+    """Return changes by which parameters and moments fit, whatever the batch is."""
+    return [*_split(mesh), "a smaller model", "chips with more memory, or more of them with a larger --mesh.fsdp"]
+
+
+def _split(mesh: Mapping[str, int]) -> list[str]:
+    """Return the options that split the state over the chips that hold copies of it; none if there are no copies."""
+    chips = mesh["data"] * mesh["fsdp"]
+    if mesh["fsdp"] == chips:
+        return []
+    return [f"--mesh.data=1 --mesh.fsdp={chips}: parameters and moments are split over {chips} chips"]
 
 
 def phase_advice(phase: Phase, mesh: Mapping[str, int], remat: str) -> list[str]:

@@ -3,7 +3,6 @@
 import dataclasses
 import gc
 
-import jax
 from absl import logging
 
 from bert_jax.config.studying import Study, StudyConfig
@@ -45,7 +44,7 @@ def run_study(study: Study, options: StudyConfig, given: Given | None = None, de
     """
     hardware.initialize_distributed()  # must come before JAX is asked for devices
     plan = study_plan(study, options, given or Given())
-    machine = str(hardware.hardware(list(jax.devices() if devices is None else devices)))
+    machine = str(hardware.hardware(devices))
     if options.render:
         print(write_report(plan, {}, machine))
         return 0

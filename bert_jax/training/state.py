@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -52,8 +53,8 @@ def state_shardings(abstract: TrainState) -> TrainState:
 
 
 def create_state(model: Model, optimizer: optax.GradientTransformation, mesh: Mesh, seed: int) -> TrainState:
-    """Create the state at step 0 in place: no device ever holds more than its own part."""
-    return initializer(model, optimizer, mesh)(sharding.on_every_device(mesh, np.uint32(seed & 0xFFFF_FFFF)))
+    """Create the state at step 0 in place, and wait for it: no device ever holds more than its own part."""
+    return created(initializer(model, optimizer, mesh), sharding.on_every_device(mesh, np.uint32(seed & 0xFFFF_FFFF)))
 
 
 def initializer(model: Model, optimizer: optax.GradientTransformation, mesh: Mesh) -> jax.stages.Wrapped:
@@ -63,6 +64,15 @@ def initializer(model: Model, optimizer: optax.GradientTransformation, mesh: Mes
     if mesh.devices.flat[0].platform == "cpu" and level not in os.environ.get("XLA_FLAGS", ""):
         options[level] = 1  # compiles twice as fast, and the program runs only once; its values are the same
     return jax.jit(lambda seed: _initial(model, optimizer, seed), out_shardings=where, compiler_options=options)
+
+
+def created(initialize: Callable[..., TrainState], seed: Any) -> TrainState:
+    """Return the state that `initializer`'s function makes, once it is there.
+
+    Where the memory of a CPU does not hold all of it, reading one of its values never returns, and waiting raises the
+    error (jax 0.10.2).
+    """
+    return jax.block_until_ready(initialize(seed))
 
 
 def reset_moments(state: TrainState, optimizer: optax.GradientTransformation) -> TrainState:

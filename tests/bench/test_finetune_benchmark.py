@@ -8,14 +8,16 @@ import subprocess
 import sys
 
 import pytest
+from full_device import DOES_NOT_FIT, full_device
 from processes import UNOPTIMIZED
 
 from bert_jax import cli
-from bert_jax.bench import finetune_benchmark
+from bert_jax.bench import finetune_benchmark, finetune_contestant
 from bert_jax.bench.contestants import started, take_turns
 from bert_jax.config.benchmarking import FinetuneBenchConfig
 from bert_jax.config.finetuning import task_defaults
 from bert_jax.config.task_options import TaskDataConfig, TaskOptions
+from bert_jax.errors import UserError
 from bert_jax.formats.opening import open_stored
 from bert_jax.tasks.task_data import read_task
 
@@ -63,6 +65,26 @@ def test_training_and_encoding_take_turns(bench, tmp_path, capsys):
 def test_what_cannot_be_measured_is_refused(bench, words, message, capsys):
     assert bench(*words) == 2
     assert re.search(message, capsys.readouterr().err.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    "function, said",
+    [
+        ("first_state", f"the state {DOES_NOT_FIT}; what helps: --mesh.data=1 --mesh.fsdp=8"),
+        ("placed_batch", f"the step {DOES_NOT_FIT}; what helps: --compute.remat=sel"),
+    ],
+)
+def test_training_that_does_not_fit_gets_advice(function, said, pretrained, monkeypatch):
+    monkeypatch.setattr(f"bert_jax.bench.finetune_contestant.{function}", full_device)
+    config = dataclasses.replace(
+        task_defaults("text"),
+        init_from=f"{pretrained}/pretrained",
+        data=TaskDataConfig(dir=f"{pretrained}/data"),
+        options=TaskOptions(max_length=16),
+        batch_size=16,
+    )
+    with pytest.raises(UserError, match=f"^{said}"):
+        finetune_contestant.training(config, {"steps_per_unit": 1})
 
 
 PEER = """#!{python}

@@ -6,14 +6,19 @@ import math
 import re
 import sys
 
+import jax
 import numpy as np
 import pytest
 from command_lines import status
+from full_device import DOES_NOT_FIT, full_device
 from huggingface_directory import directory
 from processes import UNOPTIMIZED
 
-from bert_jax.bench import contestants
+from bert_jax.bench import attention_benchmark, attention_contestant, contestants
 from bert_jax.bench.contestants import Contestant, peer_program, started
+from bert_jax.config.benchmarking import AttentionBenchConfig
+from bert_jax.devices import hardware
+from bert_jax.errors import UserError
 
 QUICK = ("--rounds=2", "--turn_seconds=0")
 bench = functools.partial(status, "bench")
@@ -75,6 +80,31 @@ def test_what_cannot_be_measured_is_refused(words, message, capsys):
     assert bench(*words) == 2
     captured = capsys.readouterr()
     assert re.search(message, captured.err.splitlines()[-1]) and not captured.out
+
+
+@pytest.mark.skipif(hardware._has_nvidia_gpu(), reason="this machine has an NVIDIA GPU")
+@pytest.mark.parametrize("benchmark", ["attention", "load"])
+def test_an_accelerator_that_is_not_there_is_one_line(benchmark, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")  # for the contestants; this process has its devices
+    words = ("attention",) if benchmark == "attention" else ("load", directory(tmp_path / "model"))
+    assert bench(*words) == 2
+    told, error = capsys.readouterr().err.splitlines()
+    assert told.startswith("bench: starting ")
+    assert re.match(
+        "error: .*: JAX_PLATFORMS=cuda, but JAX finds no such device here; .*, or unset JAX_PLATFORMS$", error
+    )
+
+
+def test_attention_that_does_not_fit_gets_advice(monkeypatch):
+    (contestant,) = attention_benchmark.contestants(AttentionBenchConfig(tokens=8, heads=1), 8)
+    work, _ = attention_contestant.prepare(contestant.job)
+    for patched, call in (
+        ("block_until_ready", lambda: work(1)),
+        ("jit", lambda: attention_contestant.prepare(contestant.job)),
+    ):
+        monkeypatch.setattr(jax, patched, full_device)
+        with pytest.raises(UserError, match=f"^attention {DOES_NOT_FIT}; what helps: shorter --lengths; "):
+            call()
 
 
 @pytest.mark.slow

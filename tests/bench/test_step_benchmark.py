@@ -1,5 +1,6 @@
 """`bert-jax bench step` from end to end on a tiny model, what it refuses, and its batches."""
 
+import dataclasses
 import functools
 import importlib.util
 import json
@@ -13,16 +14,15 @@ import jax
 import numpy as np
 import pytest
 from command_lines import status
+from full_device import DOES_NOT_FIT, full_device
 from processes import UNOPTIMIZED
 from two_phases import TINY
 
 from bert_jax.bench import step_batches, step_contestant
 from bert_jax.bench.variants import varied
 from bert_jax.config import resolve_phases
-from bert_jax.devices import sharding
+from bert_jax.config.json_form import to_dict
 from bert_jax.errors import UserError
-from bert_jax.objectives.objective_choice import default_objective
-from bert_jax.training.learner import Learner
 
 QUICK = ("--rounds=2", "--turn_seconds=0")
 bench = functools.partial(status, "bench")
@@ -32,6 +32,14 @@ bench = functools.partial(status, "bench")
 def compiled_quickly(monkeypatch):
     """Contestants have one device, and XLA does not optimize."""
     monkeypatch.setenv("XLA_FLAGS", UNOPTIMIZED)
+
+
+@pytest.fixture
+def job(tmp_path) -> dict:
+    """The job of a contestant for the first phase of `TINY`."""
+    config = dataclasses.replace(TINY, phases=TINY.phases[:1])
+    batches = step_batches.write_batches(config, 0.0, tmp_path / "batches.npz")
+    return {"config": to_dict(config), "batches": batches.path, "platform": "auto"}
 
 
 @pytest.mark.slow
@@ -63,16 +71,25 @@ def test_a_variant_takes_turns_and_the_record_says_where(tiny_config, tmp_path, 
     assert "attention by xla; remat: none; one text or pair in a row" in printed
 
 
-def test_a_batch_that_does_not_fit_gets_advice(monkeypatch):
-    """On a processor no allocation fails in time, so the allocator's answer is made here."""
+@pytest.mark.parametrize(
+    "function, said",
+    [
+        ("create_state", f"the state {DOES_NOT_FIT}; what helps: --mesh.data=1 --mesh.fsdp=8"),
+        ("sharding.to_global", f"the step {DOES_NOT_FIT}; what helps: --compute.remat=sel"),
+    ],
+)
+def test_what_does_not_fit_gets_advice(function, said, job, monkeypatch):
+    monkeypatch.setattr(f"bert_jax.bench.step_contestant.{function}", full_device)
+    with pytest.raises(UserError, match=f"^{said}"):
+        step_contestant.prepare(job)
 
-    def no_memory(*_):
-        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 982302498688 bytes.")
 
-    monkeypatch.setattr(step_contestant, "create_state", no_memory)
-    learner = Learner.of(TINY, sharding.make_mesh(TINY.mesh, jax.devices()[:1]), default_objective, None)
-    with pytest.raises(UserError, match="the step does not fit into the memory .*; what helps: --compute.remat=sel"):
-        step_contestant.first_step(learner, resolve_phases(TINY)[0], lambda number: {})
+def test_a_turn_that_does_not_fit_gets_advice(job, monkeypatch):
+    work, _ = step_contestant.prepare(job)
+    work(1)
+    monkeypatch.setattr(jax, "block_until_ready", full_device)
+    with pytest.raises(UserError, match=f"^the step {DOES_NOT_FIT}; what helps: --compute.remat=sel"):
+        work(1)
 
 
 REFUSED = {

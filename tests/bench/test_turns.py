@@ -24,6 +24,8 @@ def prepare(job):
     def work(units):
         if units >= job.get("dies_at", 99):
             sys.exit("out of luck")
+        if units >= job.get("refuses_at", 99):
+            raise Refusal("it does not fit")
         note(f"begins {units}")
         print("noise")
         time.sleep(units * job["seconds"])
@@ -78,6 +80,13 @@ def test_one_that_refuses_says_why_in_one_line_and_the_others_end(fake):
                 pytest.fail("b is not ready")
     with pytest.raises(ProcessLookupError):
         os.kill(others[0].facts["pid"], 0)
+
+
+def test_one_that_refuses_a_turn_says_why(fake):
+    with started([fake("a", refuses_at=2)]) as waiting:
+        waiting[0].turn(1)
+        with pytest.raises(UserError, match="^a: it does not fit$"):
+            waiting[0].turn(2)
 
 
 def test_one_that_dies_leaves_its_last_words(fake):

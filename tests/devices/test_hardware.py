@@ -10,7 +10,7 @@ import jax
 import pytest
 from processes import SECONDS
 
-from bert_jax.devices import hardware
+from bert_jax.devices import hardware, peers
 from bert_jax.errors import UserError
 
 LAUNCHERS = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", *hardware.PROCESS_COUNTS)
@@ -56,6 +56,41 @@ def test_report_of_this_machine():
 def test_report_of_some_of_the_devices():
     found = hardware.hardware(jax.devices()[2:5])
     assert (found.num_devices, found.num_local_devices, str(found)) == (3, 3, "3 × cpu")
+
+
+NO_LIBRARY = "Unable to initialize backend 'tpu': INTERNAL: no libtpu.so (set JAX_PLATFORMS='' to choose another)"
+
+
+@pytest.mark.parametrize(
+    "platforms, error, said",
+    [
+        ("cuda", AssertionError(), "JAX_PLATFORMS=cuda, but JAX finds no such device here; .*, or unset JAX_PLATFORMS"),
+        (
+            "tpu",
+            RuntimeError(NO_LIBRARY),
+            r"JAX_PLATFORMS=tpu, .* here \(Unable to initialize backend 'tpu': INTERNAL: no libtpu.so\); install",
+        ),
+        (
+            "",
+            RuntimeError("Unable to initialize backend 'cuda': broken"),
+            r"JAX finds no device \(Unable to .*\); install .*, or set JAX_PLATFORMS=cpu",
+        ),
+    ],
+)
+def test_devices_that_are_not_there_are_one_line(platforms, error, said, monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", platforms)
+    monkeypatch.setattr(jax, "devices", lambda: (_ for _ in ()).throw(error))
+    with pytest.raises(UserError, match=f"^{said}") as raised:
+        hardware.hardware()
+    assert "\n" not in str(raised.value)
+
+
+def test_a_start_that_fails_among_several_hosts_is_not_blamed_on_the_options(monkeypatch):
+    """Another one may have died: all of them start again, as after any failure that is nobody's mistake."""
+    monkeypatch.setattr(peers, "is_watching", lambda: True)
+    monkeypatch.setattr(jax, "devices", lambda: (_ for _ in ()).throw(RuntimeError("DEADLINE_EXCEEDED: topology")))
+    with pytest.raises(RuntimeError, match="topology"):
+        hardware.all_devices()
 
 
 @pytest.mark.parametrize(

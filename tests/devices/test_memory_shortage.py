@@ -2,12 +2,14 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from bert_jax.config import Config, PhaseConfig, resolve_phases
 from bert_jax.devices.memory_shortage import memory_advice, memory_error, shortage_of
 from bert_jax.errors import UserError
-from bert_jax.planning.advice import phase_advice
+from bert_jax.planning.advice import phase_advice, state_advice
+from bert_jax.training.state import created
 
 MESH = {"slice": 1, "data": 4, "fsdp": 1, "tensor": 1}
 
@@ -27,6 +29,25 @@ def test_an_allocation_that_fails_is_answered_with_what_helps():
         "--phases.0.batch_size",
     ):
         assert option in str(answer)
+
+
+def test_a_computation_that_a_cpu_had_begun_is_answered_too():
+    said = "INTERNAL: Error dispatching computation: Out of memory allocating 70368744178432 bytes."
+    answer = memory_error(RuntimeError(said), "the step", ["less"])
+    assert isinstance(answer, UserError) and f"({said}); what helps: less" in str(answer)
+
+
+def test_a_state_that_does_not_fit_is_an_error_and_not_waited_for():
+    """Reading `small`, which has its memory, would not return."""
+    initialize = jax.jit(lambda seed: {"small": jnp.zeros(()), "large": jnp.ones((1 << 42,)) * seed})
+    with pytest.raises(jax.errors.JaxRuntimeError, match="Out of memory"):
+        created(initialize, np.float32(1))
+
+
+def test_what_helps_a_state_is_that_it_is_split_or_smaller():
+    assert state_advice(MESH)[0].startswith("--mesh.data=1 --mesh.fsdp=4: ") and "a smaller model" in state_advice(MESH)
+    assert state_advice({**MESH, "data": 1, "fsdp": 4})[0] == "a smaller model"
+    assert not any("batch" in remedy for remedy in state_advice(MESH))
 
 
 def test_the_figures_of_the_tpu_compiler_are_in_the_answer():

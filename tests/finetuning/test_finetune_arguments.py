@@ -5,7 +5,6 @@ import json
 import re
 import tempfile
 
-import jax
 import numpy as np
 import pytest
 from one_device import finetune
@@ -105,7 +104,8 @@ def test_without_a_workdir_there_is_a_temporary_one(home, tmp_path, monkeypatch,
 def test_several_hosts_are_given_a_workdir(monkeypatch):
     """Each would draw a temporary one of its own."""
     monkeypatch.setattr(hardware, "initialize_distributed", lambda peer_timeout_seconds: None)
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    here = dataclasses.replace(hardware.hardware(), num_processes=2)
+    monkeypatch.setattr(hardware, "hardware", lambda: here)
     with pytest.raises(UserError, match="several hosts need one workdir that all of them see: give workdir="):
         finetune("mrpc", dir="nowhere", init_from="nowhere")
 

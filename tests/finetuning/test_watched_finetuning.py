@@ -14,6 +14,7 @@ import jax
 import processes
 import pytest
 from flipped_bits import wrong_at
+from full_device import DOES_NOT_FIT, full_device
 from one_device import finetune
 from small_finetuning import assert_same_weights, run_config
 
@@ -28,6 +29,23 @@ from bert_jax.monitoring.status import status
 from bert_jax.training.events import read_events
 from bert_jax.training.program import Program
 from bert_jax.training.sinks import read_rows
+
+
+@pytest.mark.parametrize(
+    "function, said",
+    [
+        (
+            "training_run.first_state",
+            f"the state of a run {DOES_NOT_FIT}; what helps: a smaller model; chips with more",
+        ),
+        ("training.placed_batch", f"a batch of 16 sequences {DOES_NOT_FIT}; what helps: --compute.remat=sel or full"),
+    ],
+)
+def test_what_does_not_fit_ends_with_advice(function, said, pretrained, tmp_path, monkeypatch):
+    monkeypatch.setattr(f"bert_jax.finetuning.{function}", full_device)
+    with pytest.raises(UserError, match=f"^{said}"):
+        finetune(run_config(pretrained, tmp_path / "work"))
+
 
 HANGING = """
 import time

@@ -10,6 +10,7 @@ import sys
 import jax
 import numpy as np
 import pytest
+from full_device import DOES_NOT_FIT, full_device
 from pretrained_model import CONFIG, WORDS, stored_model, write_workdir
 from processes import SECONDS
 
@@ -55,6 +56,12 @@ def test_a_work_directory_gives_its_newest_step(workdir, monkeypatch):
     assert model.history["config"]["seed"] == 3 and model.head is None and model.tokenizer.tokens == WORDS
     assert model.config == CONFIG  # the padding of the vocabulary is gone
     assert {path.split("/")[0] for path in opened} == {"params"}, "optimizer state was read"
+
+
+def test_a_model_that_does_not_fit_is_answered_with_advice(workdir, monkeypatch):
+    monkeypatch.setattr("bert_jax.formats.opening.placed", full_device)
+    with pytest.raises(UserError, match=f"^the model in {workdir[0]} {DOES_NOT_FIT}; what helps: a smaller model; "):
+        load(workdir[0])
 
 
 def test_one_step_of_it_and_a_step_taken_elsewhere(workdir, tmp_path):

@@ -1,7 +1,10 @@
-"""A phase that does not fit into the memory ends with advice, and is announced with its remat policy."""
+"""A state or a phase that does not fit into the memory ends with advice; the phase names its remat policy."""
+
+import dataclasses
 
 import jax
 import pytest
+from full_device import DOES_NOT_FIT, full_device
 from one_device import pretrain
 
 from bert_jax.config import Config, DataConfig, ModelConfig, PhaseConfig
@@ -30,6 +33,29 @@ def test_a_phase_that_does_not_fit_ends_with_advice(small_store, tmp_path, monke
     assert "--compute.remat=sel or full" in said and "--phases.0.micro_batches=2" in said and "\n" not in said
     told = capsys.readouterr().out
     assert "remat: none" in told and "phase 0: attention by xla\n" in told
+
+
+def test_a_first_state_that_does_not_fit_ends_with_advice(small_store, tmp_path, monkeypatch):
+    monkeypatch.setattr("bert_jax.pretraining.create_state", full_device)
+    with pytest.raises(
+        UserError, match=f"^the state of the run {DOES_NOT_FIT}; what helps: a smaller model; chips with"
+    ):
+        pretrain(small(small_store, tmp_path))
+
+
+def test_a_checkpoint_that_does_not_fit_is_not_taken_for_a_damaged_one(small_store, tmp_path, monkeypatch):
+    config = small(small_store, tmp_path)
+    pretrain(config)
+    monkeypatch.setattr("bert_jax.checkpoints.arrays.placed", full_device)
+    (phase,) = config.phases
+    longer = dataclasses.replace(config, phases=(dataclasses.replace(phase, steps=3),))
+    with pytest.raises(
+        UserError, match=f"^the state of the run {DOES_NOT_FIT}; what helps: a smaller model; chips with"
+    ):
+        pretrain(longer)
+    monkeypatch.undo()
+    assert pretrain(longer).step == 3
+    assert {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()} == {"step_000000002", "step_000000003"}
 
 
 class TooLarge:

@@ -17,16 +17,20 @@ class Refusal(Exception):
     """The job cannot be done here; the message says why, in one line."""
 
 
-def serve(prepare: Callable[[dict[str, Any]], tuple[Callable[[int], object], dict[str, Any]]]) -> None:
-    """Answer the lines of standard input until it closes.
+def serve(
+    prepare: Callable[[dict[str, Any]], tuple[Callable[[int], object], dict[str, Any]]],
+    refusal: type[Exception] = Refusal,
+) -> None:
+    """Answer the lines of standard input until it closes, or until one is refused: {"refused": reason}.
 
-    The first line is the job. The answer is {"ready": facts} or {"refused": reason}. Each line {"units": n} after it is
-    answered with the seconds that the work took, {"wall": s, "cpu": s}, those of processes that have ended in between
-    included, with the most memory so far, {"peak_memory_bytes": n}, and with what the work has found, {"found": …}.
+    The first line is the job. The answer is {"ready": facts}. Each line {"units": n} after it is answered with the
+    seconds that the work took, {"wall": s, "cpu": s}, those of processes that have ended in between included, with the
+    most memory so far, {"peak_memory_bytes": n}, and with what the work has found, {"found": …}.
 
     Args:
       prepare: takes the job, a dict; returns a function that does `units` units of work and waits for the result, and
-        a dict of facts. It may raise Refusal.
+        a dict of facts. Both may raise `refusal`.
+      refusal: what they raise where the job cannot be done here; its message is the reason.
     """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints must not get between the answers
@@ -36,16 +40,15 @@ def serve(prepare: Callable[[dict[str, Any]], tuple[Callable[[int], object], dic
 
     try:
         work, facts = prepare(json.loads(sys.stdin.readline()))
-    except Refusal as refusal:
-        say(refused=" ".join(str(refusal).split()))
-        return
-    say(ready=facts)
-    for line in sys.stdin:
-        units = json.loads(line)["units"]
-        wall, cpu = time.perf_counter(), cpu_seconds()
-        found = work(units)
-        wall, cpu = time.perf_counter() - wall, cpu_seconds() - cpu
-        say(wall=wall, cpu=cpu, peak_memory_bytes=peak_memory(), found=found)
+        say(ready=facts)
+        for line in sys.stdin:
+            units = json.loads(line)["units"]
+            wall, cpu = time.perf_counter(), cpu_seconds()
+            found = work(units)
+            wall, cpu = time.perf_counter() - wall, cpu_seconds() - cpu
+            say(wall=wall, cpu=cpu, peak_memory_bytes=peak_memory(), found=found)
+    except refusal as error:
+        say(refused=" ".join(str(error).split()))
 
 
 def cpu_seconds() -> float:
