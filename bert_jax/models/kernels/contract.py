@@ -66,7 +66,7 @@ class AttentionMask:
         return bias if self.bias is None else self.bias + bias
 
     def _distances(self) -> jax.Array:
-        """Return how far each key is behind each query, negative before it: int32 [B or 1, L, M or 1, L (key)]."""
+        """Return the place of each key less that of each query: int32 [B or 1, L, M or 1, L (key)]."""
         key = jnp.arange(self.padding.shape[1], dtype=jnp.int32)[None, None, :]
         return key - self._of_queries(key[:, 0])[:, :, None]
 
