@@ -8,9 +8,9 @@ STORE is a token store of `bert-jax prepare`, GLUE the benchmark's directory. Ev
 objective, masks, optimizer and form of schedule. Vocabulary, batch, length, learning rate and initial range are the
 same for all, and there is no dropout. The numbers of steps are such that all take the same number of floating-point
 operations (products, forward and backward, by the closed form of each). `distilbert_mini` learns from the `bert_mini`
-of the same comparison. Static vectors (`skipgram_mini`, `glove_mini`) have few products, so that equal operations would
-take them longest of all: they get 30,000 steps, with larger batches and a higher rate. --dry_run prints the plan alone.
-Started again, the script resumes where it stopped.
+of the same comparison. Static vectors (`skipgram_mini`, `glove_mini`) have few products, and get 30,000 steps instead,
+with larger batches and a higher rate. --dry_run prints the plan alone. Started again, the script resumes where it
+stopped.
 
 The whole comparison takes many hours on two cores. The figures of each configuration are a file in --rows, and the
 table is printed from all files there, so that it can be made on several days and machines.

@@ -120,7 +120,7 @@ def _adder(mask: AttentionMask, length: int, block: int) -> jax.Array:
 
 
 def _distances(block: int) -> jax.Array:
-    """Return the place of each key of three blocks less that of each query of the middle one: int32 [block, 3·block]."""
+    """Return the places of the keys of three blocks less those of the middle one's queries: int32 [block, 3·block]."""
     return jnp.arange(3 * block, dtype=jnp.int32)[None, :] - jnp.arange(block, 2 * block, dtype=jnp.int32)[:, None]
 
 
