@@ -6,8 +6,8 @@
 
 Not the original's: pieces in place of words; pairs in the order of the text, each with its share of the weight of its
 cell, in place of cells in random order; Adam in place of AdaGrad; the vectors are those of words alone, to which the
-original adds those of neighbours. Rows are cut like those of RoBERTa, and windows end with them. The whole run is not
-measured.
+original adds those of neighbours. Rows are cut like those of RoBERTa; windows end with them and with documents. The
+whole run is not measured.
 """
 
 from bert_jax.config import (

@@ -4,7 +4,8 @@
     bert-jax finetune sst2 --init_from=WORKDIR --workdir=TASK --learning_rate=5e-3
 
 Not word2vec's: pieces in place of words, means over batches with Adam in place of a gradient step per pair, and random
-words that a row shares. Rows are cut like those of RoBERTa, and windows end with them. The whole run is not measured.
+words that a row shares. Rows are cut like those of RoBERTa; windows end with them and with documents. The whole run is
+not measured.
 """
 
 from bert_jax.config import (

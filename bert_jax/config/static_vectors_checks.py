@@ -65,11 +65,6 @@ def check_static_vectors(config: Config) -> None:
             f"{options.count_power:g} from 0 to 1; the paper's are 100 and 0.75"
         )
     for phase in resolve_phases(config):
-        if phase.packed:
-            raise UserError(
-                f"objective.name={objective.name} needs rows of one text each, because windows end with the row; "
-                "set data.packing=off"
-            )
         if phase.sequence_length <= options.window:
             raise UserError(
                 f"objective.static_vectors.window={options.window} is not shorter than the rows of "

@@ -41,6 +41,6 @@ class SkipGramObjective:
 def _pairs(batch: Batch) -> jax.Array:
     """Return float32 [B, L, L]: 1 where the second place is a neighbour of the first."""
     place = jnp.arange(batch["input_ids"].shape[1])
-    distance = jnp.abs(place[:, None] - place[None])[None]
-    near = (distance > 0) & (distance <= batch["windows"][:, :, None]) & (batch["attention_mask"][:, None, :] > 0)
+    distance, windows = (place[None] - place[:, None])[None], batch["windows"]
+    near = (distance != 0) & (distance >= -windows[:, :, :1]) & (distance <= windows[:, :, 1:])
     return near.astype(jnp.float32)

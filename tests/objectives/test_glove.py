@@ -105,6 +105,14 @@ def test_over_a_corpus_it_is_the_sum_over_cells_of_the_paper(model, params, text
         np.testing.assert_allclose(ours, theirs, atol=1e-5 * np.abs(theirs).max())
 
 
+def test_texts_that_share_a_row_are_not_neighbours(model, params, texts):
+    matrix, objective = Matrix(texts), default_objective(model, CONFIG)
+    row = np.array([[id for text in texts for id in (2, *text, 3)] + [0, 0]], np.int32)
+    made = NeighbourCounts(matrix, 0)(row, row > 3, (row > 0).sum(1), np.zeros(1, np.uint64))
+    found = jax.jit(objective.sums)(params, made | {"token_type_ids": np.zeros_like(row)})["glove"]
+    np.testing.assert_allclose(found[:2], by_cells(params, matrix.cells)[:2], rtol=1e-5)
+
+
 def test_pairs_that_were_never_counted_and_padding_have_no_weight(model, params, texts):
     nothing = batch_of(texts, Matrix([]))
     sums = jax.jit(default_objective(model, CONFIG).sums)(params, nothing)["glove"]

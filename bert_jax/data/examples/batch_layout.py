@@ -13,8 +13,8 @@ Packed rows also have text_ids int32 [B, L] (the number of the text, from 1; 0 f
 (place of its [CLS]; 0 if there is no such text); and next_sentence_labels are [B, T], with next_sentence_weights
 float32 [B, T] (0 if there is no such text). Orders of tokens (objective.name=permutation) are order int32 [B, L].
 
-Rows for static word vectors also have windows int32 [B, L] and negatives int32 [B, N] (see `NeighbourWindows`), or
-pair_counts float32 [B, L, W] (see `NeighbourCounts`)."""
+Rows for static word vectors are words alone. They have windows int32 [B, L, 2] and negatives int32 [B, N] (see
+`NeighbourWindows`), or pair_counts float32 [B, L, W] (see `NeighbourCounts`), which end with a text; no text_ids."""
 
 
 def batch_layout(phase: Phase, config: Config) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
@@ -26,12 +26,12 @@ def batch_layout(phase: Phase, config: Config) -> dict[str, tuple[tuple[int, ...
         **dict.fromkeys(("masked_positions", "masked_ids"), (masked, np.int32)),
         "masked_weights": (masked, np.float32),
     }
-    if phase.packed:
+    if phase.packed and not config.objective.predicts_neighbours:
         layout |= {"text_ids": (tokens, np.int32), "text_starts": (texts, np.int32)}
     if config.objective.name == "permutation":
         layout |= {"order": (tokens, np.int32)}
     if config.objective.name == "skip_gram":
-        layout |= {"windows": (tokens, np.int32), "negatives": ((SHARED_NEGATIVES,), np.int32)}
+        layout |= {"windows": ((*tokens, 2), np.int32), "negatives": ((SHARED_NEGATIVES,), np.int32)}
     if config.objective.name == "glove":
         layout |= {"pair_counts": ((*tokens, config.objective.static_vectors.window), np.float32)}
     if config.data.sentence_pairs != "none":

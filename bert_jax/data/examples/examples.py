@@ -124,7 +124,7 @@ class Examples:
         optional = {"text_ids": rows.text_ids, "text_starts": rows.text_starts, "next_sentence_labels": rows.labels}
         if rows.labels is not None:
             optional["next_sentence_weights"] = rows.text_weights
-        batch |= {name: values for name, values in optional.items() if values is not None}
+        batch |= {name: values for name, values in optional.items() if values is not None and name in self.layout}
         return batch if self._errors is None else self._errors(batch, input_ids, is_text, keys)
 
     def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -3,6 +3,7 @@
 import numpy as np
 
 from bert_jax.config.static_vectors import StaticVectorsConfig
+from bert_jax.data.examples.neighbour_windows import only_words
 from bert_jax.data.store.pair_counts import AGAIN, PairCounts, open_pair_counts
 from bert_jax.data.store.store import Store
 from bert_jax.errors import UserError
@@ -26,16 +27,14 @@ class NeighbourCounts:
 
         Special tokens are taken out of the row, so input_ids and attention_mask are of its words, each of which is a
         "prediction" at its own place. pair_counts[b, i, d - 1] is the count of the words i and i + d, 0 if there is
-        no such word, or the pair was never counted.
+        no such word in the same text, or the pair was never counted.
         """
         del lengths, keys
         length, window = input_ids.shape[1], self._counts.counted.window
-        words = np.arange(length) < is_text.sum(axis=1)[:, None]
-        first = np.argsort(~is_text, axis=1, kind="stable")
-        ids = np.where(words, np.take_along_axis(input_ids, first, axis=1), self._padding).astype(np.int32)
+        words, ids, texts = only_words(input_ids, is_text, is_text, self._padding)
         later = np.arange(length)[:, None] + np.arange(1, window + 1)  # [L, W]
         inside, later = later < length, np.minimum(later, length - 1)
-        pairs = words[:, :, None] & words[:, later] & inside
+        pairs = words[:, :, None] & (texts[:, :, None] == texts[:, later]) & inside
         counts = np.zeros(pairs.shape, np.float32)
         counts[pairs] = self._counts.of(np.broadcast_to(ids[:, :, None], pairs.shape)[pairs], ids[:, later][pairs])
         return {

@@ -31,16 +31,15 @@ class NeighbourWindows:
 
         Special tokens and the words that subsampling leaves out are taken out of the row before windows are laid, so
         input_ids and attention_mask are of the words that stay. Each of these is a "prediction" at its own place.
-        windows [B, L] has how many words to either side are neighbours, 0 in padding; negatives [B, SHARED_NEGATIVES]
-        are words drawn by their counts to the power of 3/4, which all words of the row share.
+        windows [B, L, 2] has how many words before and after are neighbours, 0 in padding; negatives
+        [B, SHARED_NEGATIVES] are words drawn by their counts to the power of 3/4, which all words of the row share.
         """
         del lengths
         keys, place = keys[:, None], np.arange(input_ids.shape[1], dtype=np.int32)
         stays = is_text & (uniform(bits(keys, Stream.SUBSAMPLING, place)) < self._kept[input_ids])
-        words = place < stays.sum(axis=1)[:, None]
-        first = np.argsort(~stays, axis=1, kind="stable")
-        ids = np.where(words, np.take_along_axis(input_ids, first, axis=1), self._padding).astype(np.int32)
-        windows = 1 + integers(bits(keys, Stream.WINDOW, place), self._window)
+        words, ids, texts = only_words(input_ids, is_text, stays, self._padding)
+        reach = 1 + integers(bits(keys, Stream.WINDOW, place), self._window)
+        windows = np.stack([np.minimum(reach, room) for room in _places_beside(texts)], axis=-1)
         drawn = uniform(bits(keys, Stream.NEGATIVE, np.arange(SHARED_NEGATIVES)))
         return {
             "input_ids": ids,
@@ -48,6 +47,30 @@ class NeighbourWindows:
             "masked_positions": np.where(words, place, 0).astype(np.int32),
             "masked_ids": np.where(words, ids, 0).astype(np.int32),
             "masked_weights": words.astype(np.float32),
-            "windows": np.where(words, windows, 0).astype(np.int32),
+            "windows": np.where(words[:, :, None], windows, 0).astype(np.int32),
             "negatives": np.searchsorted(self._ends, drawn, side="right").astype(np.int32),
         }
+
+
+def only_words(
+    input_ids: np.ndarray, is_text: np.ndarray, stays: np.ndarray, padding: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Move the tokens that stay to the front of their rows, [B, L] each.
+
+    Returns which places hold one, their ids (elsewhere `padding`), and a number for each place that is the same in one
+    text and larger in the next: a special token between two tokens ends a text, or a document.
+    """
+    words = np.arange(input_ids.shape[1]) < stays.sum(axis=1)[:, None]
+    first = np.argsort(~stays, axis=1, kind="stable")
+    ids = np.where(words, np.take_along_axis(input_ids, first, axis=1), padding).astype(np.int32)
+    texts = np.take_along_axis(np.cumsum(~is_text, axis=1), first, axis=1)
+    return words, ids, np.where(words, texts, input_ids.shape[1] + 1)
+
+
+def _places_beside(texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return how many places of the same text are before and after each, [B, L] each, from the numbers of texts."""
+    place, begins = np.arange(texts.shape[1]), np.diff(texts, axis=1, prepend=-1) != 0
+    ends = np.diff(texts, axis=1, append=-1) != 0
+    start = np.maximum.accumulate(np.where(begins, place, 0), axis=1)
+    last = np.minimum.accumulate(np.where(ends, place, len(place))[:, ::-1], axis=1)[:, ::-1]
+    return place - start, last - place

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from bert_jax.config import Config, DataConfig, ObjectiveConfig, PhaseConfig
 from bert_jax.config.static_vectors import SHARED_NEGATIVES, StaticVectorsConfig
+from bert_jax.data.examples.examples import Examples
 from bert_jax.data.examples.neighbour_windows import NeighbourWindows
 from bert_jax.data.randomness import Stream, bits
 from bert_jax.data.store.access import open_store
@@ -31,12 +33,41 @@ def test_a_row_keeps_its_words_alone_and_in_order(given):
     found = rows(given)
     np.testing.assert_array_equal(found["input_ids"][:, :11], given[0][:, [*range(1, 9), 10, 11, 12]])
     np.testing.assert_array_equal(found["attention_mask"].sum(axis=1), 11)
-    np.testing.assert_array_equal(found["windows"] > 0, found["attention_mask"] > 0)
+    np.testing.assert_array_equal(found["windows"].max(axis=2) > 0, found["attention_mask"] > 0)
+
+
+def test_in_packed_rows_no_text_has_neighbours_in_another(small_store):
+    objective = ObjectiveConfig(name="skip_gram")
+    phase = PhaseConfig(sequence_length=256, batch_size=16)
+    config = Config(phases=(phase,), data=DataConfig(sentence_pairs="none", packing="on"), objective=objective)
+    examples = Examples(open_store(small_store), config)
+    where = examples.locate(np.arange(16))
+    batch, texts = examples.examples_at(*where), examples.rows(*where)
+    assert {name: (array.shape[1:], array.dtype) for name, array in batch.items()} == examples.layout
+    several = 0
+    for row in range(16):
+        sizes = np.bincount(texts.text_ids[row][texts.token_index[row] >= 0])[1:]
+        several += len(sizes) > 1
+        assert batch["attention_mask"][row].sum() == sizes.sum()
+        number, place = np.repeat(np.arange(len(sizes)), sizes), np.arange(sizes.sum())
+        before, after = batch["windows"][row, : sizes.sum()].T
+        assert (number[place - before] == number).all() and (number[place + after] == number).all()
+        assert (np.maximum(before, after) > 0)[sizes[number] > 1].all()
+    assert several > 8
 
 
 def test_windows_are_as_often_of_every_width(given):
-    windows = rows(given, window=4)["windows"]
-    assert stats.chisquare(np.bincount(windows[windows > 0], minlength=5)[1:]).pvalue > 0.001
+    before, after = np.moveaxis(rows(given, window=4)["windows"][:, :11], 2, 0)
+    inside = before[:, 4]  # the fifth of eight words
+    assert stats.chisquare(np.bincount(inside, minlength=5)[1:]).pvalue > 0.001
+    np.testing.assert_array_equal(np.minimum(inside, 3), after[:, 4])
+
+
+def test_windows_end_with_the_text(given):
+    before, after = np.moveaxis(rows(given, window=4)["windows"][:, :11], 2, 0)
+    room = np.array([*range(8), *range(3)])
+    np.testing.assert_array_equal(before.max(axis=0), np.minimum(room, 4))
+    np.testing.assert_array_equal(after.max(axis=0), np.minimum([*range(7, -1, -1), 2, 1, 0], 4))
 
 
 def test_random_words_are_drawn_by_their_counts_to_the_three_quarters(given):
