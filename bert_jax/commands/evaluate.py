@@ -1,11 +1,14 @@
 """`bert-jax evaluate`: measures a pre-trained model on the held-out documents of its store, or on another store."""
 
 import dataclasses
+import functools
 import json
 from typing import Any
 
 import jax
 from absl import logging
+from etils import epath
+from jax.sharding import Mesh
 from rich.console import Console
 from rich.table import Table
 
@@ -18,15 +21,19 @@ from bert_jax.data.store.access import open_store
 from bert_jax.data.store.store import Store
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
+from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.generator_parameters import GENERATOR
+from bert_jax.objectives.distillation import Teacher
 from bert_jax.objectives.identity import own_names
 from bert_jax.objectives.objective import Term
 from bert_jax.objectives.objective_choice import MakeObjective, default_objective
 from bert_jax.pretrained.loading import load_with_generator
 from bert_jax.pretrained.model import PretrainedModel
+from bert_jax.pretrained.teacher import open_teacher
 from bert_jax.training.evaluation import Evaluation
 
-USED = ("data.path", "data.cache", "evaluation.", "compute.", "mesh.")
+TEACHER = "objective.distillation.teacher"
+USED = ("data.path", "data.cache", "evaluation.", "compute.", "mesh.", TEACHER)
 """Options that have an effect on the figures of a run, which is measured as it was trained."""
 
 
@@ -98,7 +105,7 @@ def run_evaluate(
 
     On the store that it was trained on it is measured on the held-out documents; on any other store, on all documents.
     The training data of a converted model are unknown: it is measured on all documents, with the objectives and the
-    length of `config`.
+    length of `config`. The losses of a student include those of the teacher that `config` names, if it is there.
 
     Args:
       workdir: of a pre-training run or of a converted model.
@@ -108,18 +115,21 @@ def run_evaluate(
 
     Raises:
       UserError: there is no checkpoint or store, the store was made with a different vocabulary, the model has no
-        head to measure, or the run was trained for another objective.
+        head to measure, the run was trained for another objective, or the teacher is not the one that it had.
     """
     mesh = sharding.make_mesh(config.mesh, devices)
     model, generator = load_with_generator(workdir, mesh=mesh, compute=config.compute)
     is_run = _is_run(model.history.get("config") or {})
     trained = from_dict(Config, model.history["config"]) if is_run else config
-    params = model.params
+    params, make_objective, teacher = model.params, objective or default_objective, None
     if objective is None and trained.objective.name == "replaced_tokens":
         params, trained = _both(model, generator, trained)
     elif objective is None:
         _check_measurable(model, trained.data.sentence_pairs)
-    measured = (objective or default_objective)(model.network, trained)
+        teacher = _teacher(model, _taught(trained, config), mesh)
+    if teacher is not None:
+        make_objective = functools.partial(default_objective, teacher=teacher.model)
+    measured = make_objective(model.network, trained)
     _check_objective(model, own_names(measured).get("objective"))
     store, same = _open_store(config, model, is_run)
     split = "held_out" if same and trained.data.held_out and not trained.data.eval_path else "all"
@@ -133,8 +143,8 @@ def run_evaluate(
     path, config = config.data.path, dataclasses.replace(trained, evaluation=config.evaluation)
     last = resolve_phases(config)[-1]
     shardings = jax.tree.map(lambda leaf: leaf.sharding, params)
-    held_out = HeldOut("", store, split)
-    evaluation = Evaluation(measured, config, last, (held_out,), {"": 1.0}, mesh, shardings)
+    held_out, frozen = HeldOut("", store, split), () if teacher is None else (teacher.params,)
+    evaluation = Evaluation(measured, config, last, (held_out,), {"": 1.0}, mesh, shardings, frozen)
     metrics = evaluation.run(params)
     unigram = {}
     if any(term.of_words and term.loss in metrics for term in evaluation.terms):
@@ -148,6 +158,34 @@ def run_evaluate(
         )
     _print(evaluated, evaluation.terms, workdir, path, documents)
     return evaluated
+
+
+def _taught(trained: Config, given: Config) -> Config:
+    """Return the options of a run with the computation and the teacher of those that were given."""
+    distillation = dataclasses.replace(trained.objective.distillation, teacher=given.objective.distillation.teacher)
+    objective = dataclasses.replace(trained.objective, distillation=distillation)
+    return dataclasses.replace(trained, compute=given.compute, objective=objective)
+
+
+def _teacher(model: PretrainedModel, config: Config, mesh: Mesh) -> Teacher[BertForPreTraining] | None:
+    """Return the teacher that the options name; None, and a warning, if it is not where the run had it."""
+    path, had = config.objective.distillation.teacher, (model.history.get("run") or {}).get("teacher")
+    recorded = (model.history.get("config") or {}).get("objective", {}).get("distillation", {}).get("teacher")
+    if path == recorded and path and not epath.Path(path).exists():
+        logging.warning(
+            "the teacher of %s is not in %s any more, so the masked words alone are measured; --%s=DIR says where it "
+            "is, and --%s= that it is not wanted",
+            *(model.path, path, TEACHER, TEACHER),
+        )
+        return None
+    teacher = open_teacher(config, model.need_tokenizer(), mesh)
+    if teacher is not None and had is not None and teacher.fingerprint != had:
+        raise UserError(
+            f"--{TEACHER}={path} is not the teacher of {model.path}: the fingerprint of its arrays is "
+            f"{teacher.fingerprint:.12}…, not {had:.12}…; give the one that it had, or --{TEACHER}= to measure the "
+            "masked words alone"
+        )
+    return teacher
 
 
 def _open_store(config: Config, model: PretrainedModel, is_run: bool) -> tuple[Store, bool]:

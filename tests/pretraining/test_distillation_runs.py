@@ -48,9 +48,23 @@ def test_resumed_exactly_with_the_same_teacher_and_the_same_on_any_mesh(small_st
         for loss in ("loss", "soft_targets_loss", "cosine_loss", "hidden_loss"):
             losses = [[row[loss] for row in found] for found in (whole, rows(split.workdir))]
             np.testing.assert_allclose(losses[1], losses[0], rtol=3e-6, err_msg=f"{loss} on {mesh}")
+    evaluate_with_and_without(config, tmp_path, evaluated[-1])
+
+
+def evaluate_with_and_without(config, tmp_path, wanted):
+    """Measure a student with its teacher, moved and back, with a different one, and without."""
+    one = jax.devices()[:1]
+    measured = run_evaluate(config.workdir, with_teacher(config, tmp_path / "moved"), one).metrics
+    losses = [name for name in wanted if name.endswith("_loss")]
+    assert "soft_targets_loss" in losses
+    assert {name: measured[name] for name in losses} == pytest.approx({name: wanted[name] for name in losses}, rel=1e-6)
+    with pytest.raises(UserError, match=r"other is not the teacher of .*; give the one that it had"):
+        run_evaluate(config.workdir, with_teacher(config, tmp_path / "other"), one)
     shutil.rmtree(tmp_path / "moved")  # a trained student needs its teacher no more
-    measured = run_evaluate(config.workdir, config, devices=jax.devices()[:1]).metrics
-    assert measured["mlm_loss"] == pytest.approx(evaluated[-1]["mlm_loss"], rel=1e-6)
+    for path in (tmp_path / "moved", ""):
+        alone = run_evaluate(config.workdir, with_teacher(config, path), one).metrics
+        assert "soft_targets_loss" not in alone
+        assert alone["mlm_loss"] == pytest.approx(wanted["mlm_loss"], rel=1e-6)
 
 
 @pytest.mark.slow
