@@ -24,7 +24,6 @@ from bert_jax.models.task import BertForTask
 ORACLE = np.load(pathlib.Path(__file__).parents[1] / "oracles" / "smaller_encoders_oracle.npz")
 FLOAT32 = ComputeConfig(dtype="float32")
 FIRST = ("bert", "albert", "distilbert", "electra")
-SIZES = [pytest.param(size, marks=() if size in FIRST else pytest.mark.slow) for size in drawn.SIZES]
 CASES = [
     pytest.param(*case, marks=() if case[0] in FIRST and case[1] != "Regression" else pytest.mark.slow)
     for case in drawn.CASES
@@ -48,7 +47,7 @@ def write(directory: pathlib.Path, size: str, task: str, **config) -> pathlib.Pa
 
 
 def logits(stored, params, batch) -> dict[str, jax.Array]:
-    """What transformers calls so, at every position."""
+    """What transformers calls so, at every position; of a bare encoder its states, and what it pools."""
     if stored.head is not None and stored.head.kind == "choice":
         batch = {name: values[None] for name, values in batch.items()}
     if stored.head is not None:
@@ -57,11 +56,16 @@ def logits(stored, params, batch) -> dict[str, jax.Array]:
     if "replaced_tokens" in stored.parts:
         return {"logits": jax.jit(model.replaced_token_logits)(params, batch)}
     rows, length = batch["input_ids"].shape
-    places = jnp.broadcast_to(jnp.arange(length), (rows, length))
-    found = {"logits": jax.jit(model.mlm_logits)(params, batch | {"masked_positions": places})}
-    return found | (
-        {"pair_logits": jax.jit(model.next_sentence_logits)(params, batch)} if "next_sentence" in stored.parts else {}
-    )
+    everywhere = batch | {"masked_positions": jnp.broadcast_to(jnp.arange(length), (rows, length))}
+    words = {"logits": jax.jit(model.mlm_logits)(params, everywhere)} if "mlm" in stored.parts else {}
+    if "next_sentence" in stored.parts:
+        return words | {"pair_logits" if words else "logits": jax.jit(model.next_sentence_logits)(params, batch)}
+    if words:
+        return words
+    inputs = [batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")]
+    encoded = jax.jit(model.encode)(params, *inputs)
+    found = {"logits": encoded.last_hidden_state, "pooled": encoded.pooled}
+    return {name: values for name, values in found.items() if values is not None}
 
 
 @pytest.mark.parametrize("size, task", CASES)
@@ -75,18 +79,18 @@ def test_logits_of_every_class_are_those_of_transformers(tmp_path, size, task):
         np.testing.assert_allclose(np.asarray(found)[rows], expected.reshape(found.shape)[rows], atol=2e-5)
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_states_and_attentions_of_every_layer_are_those_of_transformers(tmp_path, size):
-    model, batch = bert_jax.load(write(tmp_path / "model", size, "MaskedLM")), drawn.batch(size)
+@pytest.mark.parametrize("size, task", [case for case in CASES if case.values in drawn.WITH_STATES])
+def test_states_and_attentions_of_every_layer_are_those_of_transformers(tmp_path, size, task):
+    model, batch = bert_jax.load(write(tmp_path / "model", size, task)), drawn.batch(size)
     types = None if size.startswith("distilbert") else batch["token_type_ids"]
     found = model.encode_ids(batch["input_ids"], batch["attention_mask"], types, attentions=True)
     real = batch["attention_mask"].astype(bool)
     assert len(found.hidden_states) == len(model.layers) + 1
     for index, state in enumerate(found.hidden_states):
-        expected = ORACLE[f"{size}/MaskedLM/hidden_states/{index}"]
+        expected = ORACLE[f"{size}/{task}/hidden_states/{index}"]
         np.testing.assert_allclose(state[real], expected[real], atol=2e-5)
     for index, maps in enumerate(found.attentions):
-        expected = ORACLE[f"{size}/MaskedLM/attentions/{index}"]
+        expected = ORACLE[f"{size}/{task}/attentions/{index}"]
         np.testing.assert_allclose(np.moveaxis(maps, 1, 2)[real], np.moveaxis(expected, 1, 2)[real], atol=2e-5)
 
 

@@ -3,9 +3,10 @@
     python -m venv oracle && oracle/bin/pip install torch==2.13.0 transformers==5.24.0
     oracle/bin/python tests/oracles/make_smaller_encoders_oracle.py
 
-Stored of each case: the names and shapes of what save_pretrained writes, the states and attentions of every layer, the
-logits, and norms and samples of the gradients of a sum over the logits, of one class of each family whole. The
-parameters are drawn again by tests/support/random_smaller_encoders.py.
+Stored of each case: the names and shapes of what save_pretrained writes, the logits (of a bare encoder its states and
+what it pools), and norms and samples of the gradients of a sum over them, of one class of each family whole; of bare
+encoders and masked words, the states and attentions of every layer. The parameters are drawn again by
+tests/support/random_smaller_encoders.py.
 """
 
 import json
@@ -61,9 +62,11 @@ def run(size: str, task: str) -> dict[str, np.ndarray]:
         found = {"logits": output.prediction_logits, "pair_logits": output.sop_logits}
     else:
         found = {"logits": oracle_directory.logits_of(output)}
+    if "pooler_output" in output:
+        found["pooled"] = output.pooler_output
     sum((each * torch.from_numpy(drawn.weights(size, each.shape))).sum() for each in found.values()).backward()
     arrays = {name: value.detach().numpy() for name, value in found.items()}
-    if task == "MaskedLM":
+    if (size, task) in drawn.WITH_STATES:
         arrays |= {f"hidden_states/{i}": state.detach().numpy() for i, state in enumerate(output.hidden_states)}
         arrays |= {f"attentions/{i}": maps.detach().numpy() for i, maps in enumerate(output.attentions)}
     parameters = dict(model.named_parameters())

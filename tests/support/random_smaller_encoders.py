@@ -71,20 +71,25 @@ SIZES = {
 }
 TASKS = ("SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice", "Regression")
 CLASSES = {
-    "bert": ("MaskedLM", *TASKS),  # huggingface_oracle.npz has BertForPreTraining
-    "albert": ("PreTraining", "MaskedLM", *TASKS),
-    "distilbert": ("MaskedLM", *TASKS),
-    "electra": ("PreTraining", "MaskedLM", *TASKS),
+    "bert": ("MaskedLM", "NextSentencePrediction", *TASKS),  # huggingface_oracle.npz has BertForPreTraining, BertModel
+    "albert": ("Model", "PreTraining", "MaskedLM", *TASKS),
+    "distilbert": ("Model", "MaskedLM", *TASKS),
+    "electra": ("Model", "PreTraining", "MaskedLM", *TASKS),
 }
-PREFIXES = {"bert": "BertFor", "albert": "AlbertFor", "distilbert": "DistilBertFor", "electra": "ElectraFor"}
+PREFIXES = {"bert": "Bert", "albert": "Albert", "distilbert": "DistilBert", "electra": "Electra"}
 CASES = [(size, task) for size in SIZES for task in CLASSES[size.split()[0]]]
+WITH_STATES = [case for case in CASES if case[1] in ("Model", "MaskedLM")]
+"""Whose states and attentions of every layer are stored."""
 WHOLE = ("albert/PreTraining", "distilbert/SequenceClassification", "electra/PreTraining")
 """Whose gradients are stored whole, at both sizes; of the other classes there are norms and samples."""
 LABELS = 3
 
 
 def class_name(size: str, task: str) -> str:
-    return PREFIXES[size.split()[0]] + ("SequenceClassification" if task == "Regression" else task)
+    prefix = PREFIXES[size.split()[0]]
+    if task == "Model":
+        return f"{prefix}Model"
+    return f"{prefix}For{'SequenceClassification' if task == 'Regression' else task}"
 
 
 def is_whole(size: str, task: str) -> bool:
