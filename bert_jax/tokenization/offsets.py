@@ -8,8 +8,8 @@ def widened(text: str, offsets: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the (start, end) of each piece with the characters beside it that belong to none and are no white space.
 
     Of characters that become one, as two backquotes do, a tokenizer names one alone; of those that it drops, none. An
-    answer that is cut from the text by its pieces would lack them. Between two pieces they go to the first, up to white
-    space, and after that to the second.
+    answer that is cut from the text by its pieces would lack them. Between two pieces they go to the first, and to all
+    that end where it does, up to white space, and after that to the second.
     """
     found: list[tuple[int, int]] = []
     covered = 0
@@ -23,11 +23,16 @@ def widened(text: str, offsets: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _give(text: str, start: int, end: int, found: list[tuple[int, int]]) -> int:
-    """Widen the last piece, unless it is empty, by what follows it, and return how many characters precede `end`."""
-    if found and found[-1][0] < found[-1][1] == start:
-        first, start = found[-1][0], start + _until_space(text[start:end])
-        found[-1] = first, start
-    return _until_space(reversed(text[start:end]))
+    """Widen the pieces that end at `start` by what follows them, and return how many characters precede `end`.
+
+    An empty piece is not widened.
+    """
+    until = start + _until_space(text[start:end])
+    place = len(found)
+    while place and found[place - 1][0] < found[place - 1][1] == start:
+        place -= 1
+        found[place] = found[place][0], until
+    return _until_space(reversed(text[until if place < len(found) else start : end]))
 
 
 def _until_space(characters: Iterable[str]) -> int:

@@ -1,5 +1,6 @@
 """SentencePiece vocabularies, with the ids, the special tokens and the cleaning of the models that use them."""
 
+import bisect
 import hashlib
 import itertools
 import json
@@ -47,13 +48,15 @@ class SentencePieceTokenizer(Tokenizer):
         self.separators, self.class_last = family.separators, family.class_last
         self._file = model if file is None else file
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        letter = self._processor.normalize("A")
+        self._adds_space = letter.startswith(WORD_START)
         fingerprint = hashlib.sha256(self._file)
         if family is not OURS:
             fingerprint.update(json.dumps(self.options() | {"lowercase": cleaning.lowercase}).encode())
         super().__init__(
             [self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size())],
             special_ids,
-            cleaning.lowercase or self._processor.normalize("A").strip(WORD_START) == "a",
+            cleaning.lowercase or letter.strip(WORD_START) == "a",
             fingerprint.hexdigest(),
         )
         # A model made with user_defined_symbols finds its special tokens in plain text; control symbols are never
@@ -64,21 +67,38 @@ class SentencePieceTokenizer(Tokenizer):
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         cleaned = [self.cleaning(text) for text in texts] if self.cleaning else texts
         rows = self._processor.encode(cleaned, num_threads=1)  # the corpus is prepared by many processes already
-        if self._finds_specials:
-            rows = [[self.unk_id if i in self.special_ids else i for i in row] for row in rows]
-        return rows
+        return [self._plain(row) for row in rows]
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         cleaned, origins = self.cleaning.with_origins(text) if self.cleaning else (text, None)
-        ids, offsets = self.encode(text), self._processor.encode(cleaned, return_type="offset_mapping")["offsets"]
-        # Of a character that becomes several, as an ellipsis does, SentencePiece names the last piece only.
-        offsets = [
-            (start, start + 1) if start == end < len(cleaned) and self.tokens[i] != WORD_START else (start, end)
-            for i, (start, end) in zip(ids, offsets, strict=True)
-        ]
+        found = self._processor.encode(cleaned, return_type="offset_mapping")
+        ids, pieces = found["ids"], found["pieces"]
+        # Of a character that becomes several, as an ellipsis does, found["offsets"] name the last piece only.
+        sizes = [1 if self._processor.is_byte(i) else len(piece.encode()) for i, piece in zip(ids, pieces, strict=True)]
+        offsets = self._places(cleaned, sizes)
         if origins is not None:
             offsets = [_origin(origins, start, end) for start, end in offsets]
-        return ids, widened(text, offsets)
+        return self._plain(ids), widened(text, offsets)
+
+    def _plain(self, ids: list[int]) -> list[int]:
+        """Return the ids without special tokens, which a model may find in a text."""
+        return [self.unk_id if i in self.special_ids else i for i in ids] if self._finds_specials else ids
+
+    def _places(self, text: str, sizes: list[int]) -> list[tuple[int, int]]:
+        """Return the (start, end) in `text` of the characters that the pieces with these numbers of bytes are made of.
+
+        The space that is added before a text is made of none.
+        """
+        normalized, starts = self._processor.normalize(text, with_offsets=True)  # the last is the end of the text
+        of_bytes = [start for start, character in zip(starts, normalized, strict=False) for _ in character.encode()]
+        added = len(WORD_START.encode()) if self._adds_space else 0
+        places, end = [], 0
+        for size in sizes:
+            first, end = of_bytes[end], end + size
+            last = of_bytes[end - 1]
+            following = bisect.bisect(starts, last) if end > added else 0
+            places.append((first, starts[min(following, len(normalized))]))
+        return places
 
     def decode(self, ids: Iterable[int]) -> str:
         parts = []

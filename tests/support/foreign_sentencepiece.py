@@ -7,9 +7,8 @@ def foreign_model(path, **options):
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(["the cat sat on the mat"] * 50),
         model_prefix=str(path),
-        vocab_size=24,
         minloglevel=2,
         hard_vocab_limit=False,
-        **options,
+        **{"vocab_size": 24, **options},
     )
     return path.with_name(path.name + ".model")
