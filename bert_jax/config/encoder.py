@@ -114,7 +114,8 @@ class ModelConfig:
     local_window: int | None = None
     """Number of tokens that local layers see to either side. None: every layer sees the whole sequence."""
     global_every: int = 3
-    """With local_window, every n-th layer sees the whole sequence, beginning with the first."""
+    """With local_window, every n-th layer sees the whole sequence, beginning with the first; with 0 none does, so that
+    time and memory of the whole model grow linearly with the length."""
     global_tokens: int = 0
     """Number of tokens at the start of each text that see all of its tokens and that all of them see, also in local
     layers."""
@@ -154,8 +155,9 @@ class ModelConfig:
     @property
     def windows(self) -> tuple[int | None, ...]:
         """Number of tokens that each layer sees to either side; None: the whole sequence."""
+        every = self.global_every
         return tuple(
-            None if self.local_window is None or layer % self.global_every == 0 else self.local_window
+            None if self.local_window is None or every and layer % every == 0 else self.local_window
             for layer in range(self.num_layers)
         )
 

@@ -21,7 +21,6 @@ def check_model(config: Config) -> None:
         "max_position_embeddings",
         "rope_theta",
         "rope_scale",
-        "global_every",
         "vocab_pad_multiple",
         "layer_norm_epsilon",
         "initializer_range",
@@ -71,7 +70,7 @@ def check_model(config: Config) -> None:
 def _check_positions(config: Config) -> None:
     """Check how tokens see each other: positions inside attention, windows, global tokens."""
     model = config.model
-    for name in ("type_vocab_size", "global_tokens"):
+    for name in ("type_vocab_size", "global_every", "global_tokens"):
         if getattr(model, name) < 0:
             raise UserError(f"model.{name}={getattr(model, name)} must not be negative")
     if model.positions == "rope" and model.head_size % 2:

@@ -10,6 +10,7 @@ from bert_jax.config import ModelConfig
 from bert_jax.config.static_vectors import SHARED_NEGATIVES
 from bert_jax.models.costs import has_mask_decoder, word_heads
 from bert_jax.models.parameters import FLOAT32, ParameterTable, total_size
+from bert_jax.models.window_blocks import is_short, scores_by_blocks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +48,8 @@ class ActivationBytes:
     linear: int
     """The part of the layers that is linear in the length."""
     quadratic: int
-    """The part of the layers that is quadratic in the length: attention probabilities, and their copy after dropout."""
+    """The part of the layers that is quadratic in the length, but not in local layers that are computed by blocks:
+    attention probabilities, and their copy after dropout."""
     embeddings: int
     heads: int
     """Mostly logits of the predicted words, in float32."""
@@ -91,9 +93,9 @@ def activation_bytes(
     }.get(remat, everything)
     if config.layer == "lstm":  # the input, and in float32 the four gates before and after, both states and the sum
         linear = value_bytes * hidden + (0 if remat in LESS else hidden * 12 * FLOAT32)
-    quadratic = config.num_heads * (FLOAT32 + value_bytes)
+    scores = config.num_heads * (FLOAT32 + value_bytes)
     if remat in LESS or config.layer == "lstm" or not probabilities:
-        quadratic = 0
+        scores = 0
     head = predictions * (
         config.padded_vocab_size * (3 * FLOAT32 + 2) + hidden * value_bytes + word * (6 * value_bytes + 3 * FLOAT32)
     )
@@ -103,11 +105,28 @@ def activation_bytes(
             predictions + SHARED_NEGATIVES
         )
     return ActivationBytes(
-        linear=config.num_layers * states * linear,
-        quadratic=config.num_layers * states * length * quadratic,
+        linear=states * (config.num_layers * linear + (0 if remat in LESS else _copied(config, length) * value_bytes)),
+        quadratic=states * sum(_keys(config, length, window) for window in config.windows) * scores,
         embeddings=length * word * ((0 if remat in LESS else 2) * value_bytes + 3 * FLOAT32),
         heads=head,
     )
+
+
+def _keys(config: ModelConfig, length: int, window: int | None) -> int:
+    """Return the number of scores that each position of a layer has, as compute.attention=auto computes them."""
+    if window is None or config.disentangled.terms != "none" or config.is_xlnet:
+        return length
+    blocks = scores_by_blocks(window, config.global_tokens)
+    return length if is_short(length, window, config.global_tokens) else blocks
+
+
+def _copied(config: ModelConfig, length: int) -> int:
+    """Return how many numbers per position the blocks of local layers keep beside those of the full matrix.
+
+    Keys and values lie there three times; global tokens read them as they are, too.
+    """
+    by_blocks = sum(_keys(config, length, window) < length for window in config.windows)
+    return by_blocks * (4 + 2 * bool(config.global_tokens)) * config.hidden_size
 
 
 def step_bytes(

@@ -152,6 +152,16 @@ def test_the_options_of_older_files_and_of_newer_ones_are_the_same_model(oracle,
     assert (new.model.rope_theta, new.model.rope_local_theta) == (160_000.0, 10_000.0)
 
 
+def test_layers_may_all_be_local(oracle, tmp_path):
+    kinds = {"layer_types": ["sliding_attention"] * 5}
+    stored = open_huggingface(oracle_directory.save(oracle, "words", tmp_path / "theirs", **kinds))
+    assert stored.model.windows == (3,) * 5
+    exported(stored, tmp_path / "ours")
+    written = json.loads((tmp_path / "ours/config.json").read_text())
+    assert written["layer_types"] == kinds["layer_types"]
+    assert open_huggingface(tmp_path / "ours").model == stored.model
+
+
 def test_a_bare_encoder_has_names_without_prefix(oracle, tmp_path):
     stored = open_huggingface(oracle_directory.save(oracle, "words", tmp_path / "whole"))
     bare = dataclasses.replace(stored, arrays={p: a for p, a in stored.arrays.items() if not p.startswith("mlm/")})
@@ -168,7 +178,7 @@ def test_a_bare_encoder_has_names_without_prefix(oracle, tmp_path):
     [
         ({"attention_bias": True}, "attention_bias=True, mlp_bias=False, classifier_bias=False; only all of them or"),
         ({"decoder_bias": False}, "decoder_bias=False"),
-        ({"layer_types": ["sliding_attention"] * 5}, "layer_types=.*only every n-th layer"),
+        ({"layer_types": ["sliding_attention"] * 4 + ["full_attention"]}, "layer_types=.*only every n-th layer"),
         ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_parameters=.*yarn.*'linear'"),
         ({"num_attention_heads": 6}, "heads of 5 features, which rotary positions cannot turn"),
         ({"local_attention": 0}, "local_attention=0"),

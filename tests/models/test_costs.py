@@ -231,12 +231,17 @@ def test_memory():
 
 @pytest.mark.parametrize("dtype, value_bytes", [("bfloat16", 2), ("float32", 4)])
 @pytest.mark.parametrize(
-    "remat, attention, length",
-    [("none", "xla", 40), ("sel", "xla", 40), ("dots", "xla", 40), ("full", "xla", 40), ("none", "pallas", 128)],
+    "remat, attention, length, local",
+    [
+        *((remat, "xla", 40, {}) for remat in ("none", "sel", "dots", "full")),
+        ("none", "pallas", 128, {}),
+        ("none", "auto", 384, {"local_window": 32, "global_every": 0}),
+        ("none", "auto", 384, {"local_window": 32, "global_every": 0, "global_tokens": 2}),
+    ],
 )
-def test_activations_are_those_that_differentiation_keeps(remat, attention, length, dtype, value_bytes):
+def test_activations_are_those_that_differentiation_keeps(remat, attention, length, local, dtype, value_bytes):
     """What a closure over the backward pass holds, beside the parameters and their copies."""
-    config, rows, predictions = sized("mini", vocab_size=3_000), 3, 7
+    config, rows, predictions = sized("mini", vocab_size=3_000, **local), 3, 7
     model = BertForPreTraining(config, ComputeConfig(dtype=dtype, layers="scan", remat=remat, attention=attention))
     objective = default_objective(model, Config(model=config))
     params = jax.eval_shape(model.init, jax.random.key(0))

@@ -205,6 +205,19 @@ def test_layer_decay_knows_the_layers_of_the_norms():
     np.testing.assert_allclose(found[:, 0], [0.125, 0.25, 0.5, 1.0])
 
 
+def test_where_every_layer_is_local_a_token_sees_one_window_further_per_layer():
+    config = dataclasses.replace(MODERN, local_window=2, global_every=0, num_layers=3)
+    model = BertForPreTraining(config, FLOAT32)
+    params, length = perturbed(model), 20
+    ids = jnp.asarray(np.random.default_rng(0).integers(5, config.vocab_size, (1, length)), jnp.int32)
+    other = ids.at[0, 10].set(5 + (ids[0, 10] - 4) % (config.vocab_size - 5))
+    states = [
+        jax.jit(model.encode)(params, each, 0 * each, jnp.ones_like(each)).last_hidden_state for each in (ids, other)
+    ]
+    changed = np.flatnonzero(np.abs(states[0] - states[1]).max(axis=2)[0] > 1e-6)
+    np.testing.assert_array_equal(changed, np.arange(10 - 3 * 2, 10 + 3 * 2 + 1))
+
+
 def run(**model) -> Config:
     data = DataConfig(sentence_pairs="none")
     return Config(model=dataclasses.replace(MODERN, **model), data=data, phases=(PhaseConfig(sequence_length=64),))
@@ -220,7 +233,7 @@ def run(**model) -> Config:
         ({"local_window": 0}, "local_window=0 must be between 1"),
         ({"local_window": None, "global_tokens": 1}, "global_tokens=1 needs model.local_window"),
         ({"norm_position": "post"}, "first_attention_norm=False belongs to model.norm_position=pre, not to post"),
-        ({"global_every": 0}, "global_every=0 must be positive"),
+        ({"global_every": -1}, "global_every=-1 must not be negative"),
         ({"rope_local_theta": -1.0}, r"rope_local_theta=-1.0 must be positive, or None"),
         ({"type_vocab_size": -1}, "type_vocab_size=-1 must not be negative"),
     ],

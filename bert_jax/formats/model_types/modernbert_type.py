@@ -93,17 +93,17 @@ def _windows(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
     kinds = values.get("layer_types") or _layer_types(layers, every)
     if kinds == _layer_types(layers, 1):
         return {"local_window": None}
-    fitting = [count for count in range(2, layers + 1) if kinds == _layer_types(layers, count)]
+    fitting = [count for count in (0, *range(2, layers + 1)) if kinds == _layer_types(layers, count)]
     if not fitting:
         raise UserError(
             f"{file} has layer_types={str(kinds)[:80]}…; only every n-th layer as {_GLOBAL}, beginning with the "
-            f"first, and the others as {_LOCAL} is supported"
+            f"first, or none, and the others as {_LOCAL} is supported"
         )
     return {"local_window": width // 2, "global_every": fitting[0]}
 
 
 def _layer_types(layers: int, every: int) -> list[str]:
-    return [_LOCAL if layer % every else _GLOBAL for layer in range(layers)]
+    return [_GLOBAL if every and layer % every == 0 else _LOCAL for layer in range(layers)]
 
 
 def _rotary(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:

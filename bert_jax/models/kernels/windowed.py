@@ -11,9 +11,8 @@ from jax.ad_checkpoint import checkpoint_name
 from bert_jax.models.kernels.contract import MASKED_SCORE, AttentionMask
 from bert_jax.models.layers import dropout
 from bert_jax.models.products import wide_einsum
+from bert_jax.models.window_blocks import block_size, is_short
 
-NARROWEST = 16  # positions of a block
-WORTH = 2  # how many times the scores of the blocks the full matrix must have, to be slower (docs/modern_encoders.md)
 NEVER = -1e30  # score of keys that are not there, and of those that are counted elsewhere
 
 
@@ -24,16 +23,10 @@ def obstacle(mask: AttentionMask, length: int) -> str | None:
     if mask.bias is not None:
         return "scores have a bias, which is a full matrix"
     global_tokens = 0 if mask.global_positions is None else mask.global_positions.shape[1]
-    # Each position has scores with three blocks and with the global tokens, which have scores with each position.
-    if length < WORTH * (3 * block_size(mask.window) + 2 * global_tokens):
+    if is_short(length, mask.window, global_tokens):
         others = f" and {global_tokens} global tokens" if global_tokens else ""
         return f"a row of {length} is short for a window of {mask.window} to either side{others}"
     return None
-
-
-def block_size(window: int) -> int:
-    """Return the number of queries of a block: at least the window, and a multiple of 8."""
-    return max(NARROWEST, -(-window // 8) * 8)
 
 
 def attention(
