@@ -49,7 +49,8 @@ PRETRAINING = Changes(
 
 _COPIES = tuple(f"data.{name}" for name in ("dir", "train", "dev", "test", "tfds", "tfds_dir"))
 _RUN = ("seed", "seeds", "grid", "grid_batch_sizes.", "grid_learning_rates.", "grid_epochs.")
-_COMPUTED = tuple(f"compute.{name}" for name in ("attention", "layers", "products", "remat"))  # but not the data type
+# But not the data type.
+_COMPUTED = tuple(f"compute.{name}" for name in ("attention", "layers", "overlap", "products", "remat"))
 FINETUNING = Changes(
     where=("init_from", "distillation.teacher", *_COPIES),
     how=(

@@ -47,6 +47,10 @@ class ComputeConfig:
     have the form of tpu. tpu: gradients of biases are computed as products, the sums of a layer norm do not wait for
     each other, and kernels that fsdp splits are multiplied as matrices. auto: cpu on a single CPU device, tpu on TPUs,
     else plain. The results are equal up to rounding."""
+    overlap: bool = True
+    """Whether several TPU chips sum the gradients of each kernel while the backward pass goes on, instead of all
+    gradients after it, as the compiler does by default; without effect elsewhere. Not measured on a TPU
+    (docs/planning.md)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

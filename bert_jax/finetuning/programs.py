@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig
 from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.devices import sharding
+from bert_jax.devices.compiler_options import step_options
 from bert_jax.devices.hardware import hardware
 from bert_jax.devices.hosts import from_first
 from bert_jax.errors import UserError
@@ -92,6 +93,7 @@ def make_programs(
                 frozen=frozen,
             ),
             frozen,
+            step_options(config.compute, mesh),
         ),
         Program(make_forward_step(functools.partial(predictions, task_model), mesh, shardings.params)),
         None if teacher is None else teacher.fingerprint,

@@ -18,6 +18,7 @@ import jaxlib
 from bert_jax.config import Config, Phase, resolve_phases
 from bert_jax.config.json_form import from_dict
 from bert_jax.devices import sharding
+from bert_jax.devices.compiler_options import step_options
 from bert_jax.devices.memory_shortage import DOES_NOT_FIT
 from bert_jax.errors import UserError
 from bert_jax.models.kernels.choice import check_attention
@@ -69,10 +70,11 @@ def _answer(request: dict[str, Any]) -> None:
     lowered = traced_step(what, phase)
     versions = (jax.__version__, jaxlib.version.__version__, compiler_version(topology), os.environ["XLA_FLAGS"])
     options = [os.environ.get("LIBTPU_INIT_ARGS")]
-    flags: Mapping[str, Any] = {}
+    flags: Mapping[str, Any] = step_options(config.compute, mesh)
     if topology.platform == "gpu" and topology.chip:
         flags = gpu_compiler.FLAGS
-        options += [str(flags), gpu_compiler.target_config(topology.chip)]
+        options += [gpu_compiler.target_config(topology.chip)]
+    options += [str(dict(flags)) if flags else None]
     key = program_key(lowered.as_text(), FORM, topology.name, *versions, *filter(None, options))
     if load_program(key) is None:
         _say(stage="compiling")

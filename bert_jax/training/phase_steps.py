@@ -1,6 +1,7 @@
 """The compiled step of each phase of a run."""
 
 from bert_jax.config import Phase, resolve_stages
+from bert_jax.devices.compiler_options import step_options
 from bert_jax.training.learner import Learner
 from bert_jax.training.program import Program
 
@@ -22,7 +23,9 @@ class PhaseSteps:
         """Return the step of `phase`."""
         key = phase.index, phase.batch_size
         if key not in self._programs:
-            self._programs[key] = Program(self._learner.train_step(phase), self._learner.frozen)
+            what = self._learner
+            options = step_options(what.config.compute, what.mesh)
+            self._programs[key] = Program(what.train_step(phase), what.frozen, options)
         return self._programs[key]
 
     def begin(self, step: int) -> None:

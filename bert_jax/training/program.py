@@ -2,11 +2,13 @@
 
 import concurrent.futures
 import contextlib
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 
+from bert_jax.devices.compiler_options import compile_with
 from bert_jax.devices.signals import COMPILING, StopSignals
 from bert_jax.training.events import Events
 from bert_jax.training.frozen import Frozen
@@ -19,10 +21,11 @@ class Program:
     Args:
       function: from `jax.jit`; only the shapes and types of the batch may differ between two calls.
       frozen: arrays that it takes after the arguments of every call (training/frozen.py).
+      options: of the compiler (devices/compiler_options.py).
     """
 
-    def __init__(self, function: Any, frozen: Frozen = ()):
-        self._function, self._frozen = function, frozen
+    def __init__(self, function: Any, frozen: Frozen = (), options: Mapping[str, bool | str] | None = None):
+        self._function, self._frozen, self._options = function, frozen, options or {}
         self.compiled: dict[tuple[Any, ...], Callable[..., Any]] = {}
         """Compiled functions by the shapes and types of the batch's arrays."""
         self._begun: dict[tuple[Any, ...], concurrent.futures.Future[Any]] = {}
@@ -41,7 +44,7 @@ class Program:
         if shapes in self.compiled or shapes in self._begun:
             return
         executor = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix=COMPILING)
-        self._begun[shapes] = executor.submit(lambda: self._function.lower(*arguments, *self._frozen).compile())
+        self._begun[shapes] = executor.submit(lambda: self._compilation(*arguments)())
         executor.shutdown(wait=False)
 
     def prepare(
@@ -71,8 +74,12 @@ class Program:
             if events is not None:
                 measured.enter_context(events.timed("compiled", events.step))
             begun = self._begun.pop(shapes, None)
-            compile_ = self._function.lower(*arguments, *self._frozen).compile if begun is None else begun.result
+            compile_ = self._compilation(*arguments) if begun is None else begun.result
             self.compiled[shapes] = compile_() if signals is None else signals.wait(compile_)
+
+    def _compilation(self, *arguments: Any) -> Callable[[], Callable[..., Any]]:
+        """Trace the function, and return what compiles it."""
+        return functools.partial(compile_with, self._function.lower(*arguments, *self._frozen), self._options)
 
 
 def _shapes(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
