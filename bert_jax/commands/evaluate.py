@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bert_jax.checkpoints.run_files import read_settings
-from bert_jax.config import Config, PhaseConfig, resolve_phases
+from bert_jax.config import Config, ModelConfig, PhaseConfig, resolve_phases
 from bert_jax.config.json_form import differences, first_lines, from_dict, is_among, options_recorded, to_dict
 from bert_jax.data.examples.corpus import HeldOut
 from bert_jax.data.examples.examples import Examples
@@ -54,8 +54,8 @@ class Evaluated:
 def default_config(workdir: str) -> Config:
     """Return the configuration to evaluate the model in `workdir` with, before options of the command line.
 
-    That of a run is recorded. A converted model has none: it gets the defaults, at a sequence length and with pairs
-    that fit its sizes.
+    That of a run is recorded. A converted model has none: it gets the defaults, at a sequence length, with pairs and
+    with an objective that fit its form.
 
     Raises:
       UserError: `workdir` is not a work directory, or that of a fine-tuned model.
@@ -74,13 +74,24 @@ def default_config(workdir: str) -> Config:
     config = from_dict(Config, options_recorded(values))
     if _is_run(values):
         return config
-    length = min(PhaseConfig().sequence_length, config.model.longest_sequence)
-    pairs = "nsp" if config.model.type_vocab_size > 1 else "none"
+    model, objective = config.model, _fitting_objective(config.model)
+    length = min(PhaseConfig().sequence_length, model.longest_sequence)
+    pairs = "nsp" if objective == "masked_words" and model.type_vocab_size > 1 and model.pair_head else "none"
     return dataclasses.replace(
         config,
         phases=(PhaseConfig(sequence_length=length),),
         data=dataclasses.replace(config.data, sentence_pairs=pairs),
+        objective=dataclasses.replace(config.objective, name=objective),
     )
+
+
+def _fitting_objective(model: ModelConfig) -> str:
+    """Return the name of the objective that a model of this form is trained for."""
+    if model.two_directions:
+        return "two_directions"
+    if model.is_xlnet:
+        return "permutation"
+    return "left_to_right" if model.direction == "left_to_right" else "masked_words"
 
 
 def check_used(workdir: str, config: Config) -> None:

@@ -4,6 +4,7 @@ Errors name key, value and remedy.
 """
 
 import dataclasses
+import itertools
 import math
 
 from bert_jax.config import Config, MeshConfig, OptimizerConfig, PhaseConfig, ScheduleConfig, resolve_phases
@@ -39,6 +40,7 @@ def check(config: Config) -> Config:
     ):
         if value < 0:
             raise UserError(f"{name}={value} must not be negative")
+    _check_source(config)
     need_positive(config.data, "data.", "prefetch")
     need_positive(config, "", "log_every_steps")
     check_mesh(config.mesh)
@@ -50,6 +52,17 @@ def check(config: Config) -> Config:
     for index, phase in enumerate(config.phases):
         _check_phase(config, index, phase)
     return config
+
+
+def _check_source(config: Config) -> None:
+    """Raise a UserError if the model to start from has to give another number of layers than there are."""
+    layers, source = config.init_from_layers, config.init_from or config.objective.distillation.teacher
+    if layers and source and len(layers) != config.model.num_layers:
+        raise UserError(
+            f"init_from_layers={','.join(map(str, layers))} names {len(layers)} layers of {source}, but "
+            f"model.num_layers={config.model.num_layers}; name one for each layer"
+            + ("" if config.init_from else ", or, to start from random parameters, none: --init_from_layers=")
+        )
 
 
 def _check_data(config: Config) -> None:
@@ -118,26 +131,40 @@ def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:
     if index == 0 or phase.schedule == "restart":
         resolved = resolve_phases(config)[index]
         length, warmup = resolved.schedule_length, resolved.warmup_steps
-        if warmup + config.schedule.cooldown_steps > length:
-            raise UserError(
-                f"{prefix}warmup_steps={warmup} (and schedule.cooldown_steps="
-                f"{config.schedule.cooldown_steps}) do not fit into the {length} steps of its schedule; lower it, "
-                f"for example to {max(1, length // 100)}"
-            )
+        _check_warmup(prefix, warmup, config.schedule.cooldown_steps, length)
+
+
+def _check_warmup(prefix: str, warmup: int, cooldown: int, length: int) -> None:
+    """Raise a UserError if a schedule of `length` steps is over before its warm-up and its cooldown are."""
+    if warmup + cooldown <= length:
+        return
+    if not cooldown:
+        raise UserError(
+            f"{prefix}warmup_steps={warmup} does not fit into the {length} steps of its schedule; lower it, for "
+            f"example to {max(1, length // 100)}"
+        )
+    raise UserError(
+        f"{prefix}warmup_steps={warmup} and schedule.cooldown_steps={cooldown} do not fit into the {length} steps of "
+        f"the schedule; lower them, for example to {length // 100} and {max(1, length // 10)}"
+    )
 
 
 def _check_ramp(prefix: str, phase: PhaseConfig) -> None:
     sizes, steps = phase.ramp_batch_sizes, phase.ramp_steps
+    given = f"{prefix}ramp_batch_sizes={','.join(map(str, sizes))}"
     if bool(sizes) != bool(steps) or not len(sizes) <= steps <= phase.steps:
         raise UserError(
-            f"{prefix}ramp_batch_sizes={sizes} with {prefix}ramp_steps={steps}: give batch sizes and a number of steps "
-            f"for them all, from {len(sizes)} to the {phase.steps} of the phase, or neither"
+            f"{given} with {prefix}ramp_steps={steps}: give batch sizes and a number of steps for them all, from "
+            f"{max(1, len(sizes))} to the {phase.steps} of the phase, or neither"
         )
     if wrong := [size for size in sizes if size < 1 or size % phase.micro_batches]:
-        raise UserError(
-            f"{prefix}ramp_batch_sizes={sizes}: {wrong[0]} is no positive multiple of {prefix}micro_batches="
-            f"{phase.micro_batches}"
-        )
+        raise UserError(f"{given}: {wrong[0]} is no positive multiple of {prefix}micro_batches={phase.micro_batches}")
+    for smaller, larger in itertools.pairwise((*sizes, phase.batch_size)):
+        if smaller >= larger:
+            raise UserError(
+                f"{given} must grow up to {prefix}batch_size={phase.batch_size}, but {smaller} comes before {larger}; "
+                f"give ascending sizes, or none with --{prefix}ramp_batch_sizes= --{prefix}ramp_steps=0"
+            )
 
 
 def check_optimizer(optimizer: OptimizerConfig) -> None:
@@ -147,12 +174,21 @@ def check_optimizer(optimizer: OptimizerConfig) -> None:
     for name in ("weight_decay", "clip_norm"):
         if not 0 <= getattr(optimizer, name) < math.inf:
             raise UserError(f"optimizer.{name}={getattr(optimizer, name)} must be 0 or a positive number")
+    if optimizer.momentum != OptimizerConfig.momentum and optimizer.name != "muon":
+        raise UserError(
+            f"optimizer.momentum={optimizer.momentum} belongs to optimizer.name=muon, not to {optimizer.name}, whose "
+            "decay rates are beta1 and beta2; leave it out"
+        )
 
 
 def check_schedule(schedule: ScheduleConfig) -> None:
     """Raise a UserError if a value is out of range or belongs to a different shape of the decay."""
     need_share(schedule, "schedule.", "final_fraction")
     need_positive(schedule, "schedule.", "power")
+    if schedule.power != 1 and schedule.name != "polynomial":
+        raise UserError(
+            f"schedule.power={schedule.power} belongs to schedule.name=polynomial, not to {schedule.name}; leave it out"
+        )
     if schedule.cooldown_steps < 0:
         raise UserError(f"schedule.cooldown_steps={schedule.cooldown_steps} must not be negative")
     if schedule.cooldown != "linear" and not schedule.cooldown_steps:

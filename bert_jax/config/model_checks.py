@@ -1,4 +1,4 @@
-"""Checks that sizes, form and positions of a model fit together, and fit the examples that it is trained on."""
+"""Checks that sizes, form and positions of a model fit together, before anything heavy is loaded."""
 
 import math
 
@@ -11,8 +11,9 @@ from bert_jax.errors import UserError
 
 
 def check_model(config: Config) -> None:
-    """Raise a UserError if the model cannot be built, or does not fit the examples of the run."""
+    """Raise a UserError if the model cannot be built, or is not one for the objective."""
     model = config.model
+    check_static_vectors(config)
     need_positive(
         model,
         "model.",
@@ -39,16 +40,6 @@ def check_model(config: Config) -> None:
     for name in ("intermediate_size", "embedding_size"):
         if (value := getattr(model, name)) is not None and value < 1:
             raise UserError(f"model.{name}={value} must be positive")
-    if config.data.sentence_pairs != "none" and model.type_vocab_size < 2:
-        raise UserError(
-            f"model.type_vocab_size={model.type_vocab_size} but data.sentence_pairs={config.data.sentence_pairs!r} "
-            "needs two segments: set model.type_vocab_size=2 or data.sentence_pairs=none"
-        )
-    if config.data.sentence_pairs != "none" and not model.pair_head:
-        raise UserError(
-            f"model.pair_head=False but data.sentence_pairs={config.data.sentence_pairs!r} needs that head: set "
-            "model.pair_head=True or data.sentence_pairs=none"
-        )
     if model.padding_id is not None and not 0 <= model.padding_id < model.max_position_embeddings - 1:
         raise UserError(
             f"model.padding_id={model.padding_id} must be an id, 0 or more, and leave positions of the "
@@ -64,7 +55,6 @@ def check_model(config: Config) -> None:
             f"model.recurrent_dropout={model.recurrent_dropout} drops weights of recurrent layers, but model.layer="
             f"{model.layer} has none; leave it out, or set model.layer=lstm"
         )
-    check_static_vectors(config)
 
 
 def _check_positions(config: Config) -> None:

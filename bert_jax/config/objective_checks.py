@@ -3,9 +3,10 @@
 import dataclasses
 import math
 
+from bert_jax.config.encoder import ModelConfig
 from bert_jax.config.generator_checks import check_generator
 from bert_jax.config.objectives import ObjectiveConfig
-from bert_jax.config.options import Config
+from bert_jax.config.options import Config, MaskingConfig
 from bert_jax.config.permutation_checks import check_permutation
 from bert_jax.config.teachers import check_distillation
 from bert_jax.errors import UserError
@@ -37,6 +38,19 @@ def check_objective(config: Config) -> None:
     check_permutation(config)
     if config.objective.mask_decoder:
         _check_mask_decoder(config)
+    if pairs != "none":
+        _check_pairs(config.model, pairs)
+
+
+def _check_pairs(model: ModelConfig, pairs: str) -> None:
+    """Raise a UserError if the model cannot learn from pairs, which its objective allows."""
+    needed = {"type_vocab_size": max(2, model.type_vocab_size), "pair_head": True}
+    if wrong := [name for name, value in needed.items() if getattr(model, name) != value]:
+        raise UserError(
+            f"data.sentence_pairs={pairs} needs two segments and a head for pairs, but "
+            f"{' and '.join(f'model.{name}={getattr(model, name)}' for name in wrong)}; set "
+            f"{' and '.join(f'model.{name}={needed[name]}' for name in wrong)}, or data.sentence_pairs=none"
+        )
 
 
 def _check_mask_decoder(config: Config) -> None:
@@ -119,6 +133,9 @@ def _check_alone(config: Config, why: str) -> None:
                 f"{why} and masks none, so objective.{weight}={getattr(config.objective, weight):g} has no effect; "
                 "leave it out"
             )
+    for name, value in vars(config.masking).items():
+        if value != getattr(MaskingConfig, name):
+            raise UserError(f"{why} and masks none, so masking.{name}={value} does not apply; leave it out")
     for index, phase in enumerate(config.phases):
         if phase.max_predictions is not None:
             raise UserError(

@@ -139,8 +139,8 @@ class PhaseConfig:
     batch_size: int = 256
     """Sequences per step, over all devices and micro-batches."""
     ramp_batch_sizes: tuple[int, ...] = ()
-    """Batch sizes of the first steps of the phase, each for an equal share of ramp_steps, before batch_size. The
-    examples are those of a run without a ramp, in the same order."""
+    """Batch sizes of the first steps of the phase, ascending, each for an equal share of ramp_steps, before batch_size.
+    The examples are those of a run without a ramp, in the same order."""
     ramp_steps: int = 0
     """Number of steps until batch_size is reached; used with ramp_batch_sizes only."""
     micro_batches: int = 1

@@ -1,6 +1,7 @@
 """What XLNet and its objective must satisfy, before anything heavy is loaded."""
 
-from bert_jax.config.options import Config
+from bert_jax.config.objectives import ObjectiveConfig
+from bert_jax.config.options import Config, MaskingConfig
 from bert_jax.errors import UserError
 
 _FORM = {
@@ -29,13 +30,19 @@ def check_permutation(config: Config) -> None:
     if objective.longest_span < 1:
         raise UserError(f"objective.longest_span={objective.longest_span} must be positive; the paper's is 5")
     if objective.name != "permutation":
+        if objective.longest_span != ObjectiveConfig.longest_span:
+            raise UserError(
+                f"objective.longest_span={objective.longest_span} belongs to objective.name=permutation, not to "
+                f"{objective.name}; set that name or leave the option out"
+            )
         return
     why = "objective.name=permutation predicts tokens that it leaves as they are"
-    if config.masking.unit != "token":
-        raise UserError(
-            f"{why}, in spans of up to objective.longest_span, so masking.unit={config.masking.unit} has no effect; "
-            "leave it out"
-        )
+    for name, value in vars(config.masking).items():
+        if name not in ("rate", "static_masks") and value != getattr(MaskingConfig, name):
+            raise UserError(
+                f"{why}, in spans of up to objective.longest_span, so masking.{name}={value} has no effect; leave it "
+                "out"
+            )
     if config.data.sentence_pairs != "none":
         raise UserError(
             f"{why} and has no second objective, but data.sentence_pairs={config.data.sentence_pairs}; set "

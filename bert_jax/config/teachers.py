@@ -50,6 +50,11 @@ def check_distillation(options: DistillationConfig) -> None:
             f"objective.distillation.teacher={options.teacher}, but all weights below objective.distillation are 0, so "
             "nothing is learned from it; give one a positive weight, such as soft_weight=5"
         )
+    if options.layers and not (options.hidden_weight or options.attention_weight):
+        raise UserError(
+            f"objective.distillation.layers={','.join(map(str, options.layers))} says which layers hidden_weight and "
+            "attention_weight compare, and both are 0; give one of them a positive weight, or leave it out"
+        )
 
 
 def check_temperature(group: str, temperature: float) -> None:
@@ -75,6 +80,12 @@ class TaskDistillationConfig:
 def check_task_distillation(options: TaskDistillationConfig, crf: bool) -> None:
     """Raise a UserError if a value is out of range, or the head has no scores to compare."""
     if not options.teacher:
+        for name in ("temperature", "share"):
+            if getattr(options, name) != getattr(TaskDistillationConfig, name):
+                raise UserError(
+                    f"distillation.{name}={getattr(options, name)} has no effect without distillation.teacher; give a "
+                    "fine-tuned model to learn from, or leave it out"
+                )
         return
     need_cloud_storage(options.teacher)
     check_temperature("distillation", options.temperature)

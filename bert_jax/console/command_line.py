@@ -233,6 +233,8 @@ def _value(config: Any, name: str):
 def _one_line(text: str, program: str) -> str:
     """Return tyro's boxed message as one line."""
     words = " ".join(re.sub(r"[│╭╮╰╯─┬┴├┤]+|-{20,}", " ", text).split())  # it draws with - if stdout is not UTF-8
+    several = r"Could not find valid parse for arguments: (\[.*?\]) Argument helptext: \S+ \[(\w+) .*"  # of a tuple
+    words = re.sub(several, r"\1 is not \2,\2,…", words)
     words = re.sub(r" *(Argument helptext:|For full helptext,) .*", "", words)
     words = re.sub(r"^(Parsing|Value) error (Error )?|^Invalid choice ", "", words).rstrip(". ")
     return f"{words}; see {program} --help"

@@ -97,8 +97,12 @@ def check_batch(config: Config, mesh: Mesh) -> None:
                 f"{axis}={mesh.shape[axis]}" for axis in BATCH_AXES if mesh.shape[axis] > 1 or axis == "data"
             )
             down, up = phase.batch_size // unit * unit, -(-phase.batch_size // unit) * unit
+            options = config.phases[phase.index]
+            given = f"batch_size={phase.batch_size}"
+            if phase.batch_size != options.batch_size:
+                given = f"ramp_batch_sizes={','.join(map(str, options.ramp_batch_sizes))}: {phase.batch_size}"
             raise UserError(
-                f"phases.{phase.index}.batch_size={phase.batch_size} is not divisible by {unit} "
+                f"phases.{phase.index}.{given} is not divisible by {unit} "
                 f"(mesh {axes} × phases.{phase.index}.micro_batches={phase.micro_batches}); "
                 f"nearest: {f'{down} or ' if down else ''}{up}"
             )

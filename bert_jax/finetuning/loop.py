@@ -28,7 +28,7 @@ from bert_jax.finetuning.command import Command
 from bert_jax.finetuning.diagnosis import diagnose
 from bert_jax.finetuning.directory import drop_losers, keep, open_finetuning, publish, remove
 from bert_jax.finetuning.plan import check_length, plan
-from bert_jax.finetuning.programs import Programs, fitting_head, make_programs
+from bert_jax.finetuning.programs import Programs, check_layers, fitting_head, make_programs
 from bert_jax.finetuning.results import best, finished_runs, show, summary
 from bert_jax.finetuning.run_record import settings
 from bert_jax.finetuning.training import train
@@ -38,7 +38,7 @@ from bert_jax.formats.stored import StoredModel
 from bert_jax.models.kernels.choice import check_attention
 from bert_jax.pretrained.loading import load
 from bert_jax.pretrained.model import PretrainedModel
-from bert_jax.pretrained.teacher import open_task_teacher
+from bert_jax.pretrained.teacher import open_task_teacher, stored_task_teacher
 from bert_jax.tasks.task_data import TaskData, read_task
 from bert_jax.training.announcement import say, say_hardware
 from bert_jax.training.attention_used import attention_of
@@ -122,11 +122,12 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence[Any]], device
     check_trackers(config.sinks)
     if config.task == "ax":  # a test set for models of mnli: there is nothing to train
         return Result(diagnose(config, mesh), 0, config.workdir)
-    stored = _open_model(config.init_from)
+    stored = _open_model(config)
+    taught_by = stored_task_teacher(config, stored.need_tokenizer())
     data = read_task(config, stored.model, stored.need_tokenizer(), given)
     check_length(config, len(data.train.features))
     stored, note = fitting_head(stored, data.head)
-    teacher = open_task_teacher(config, data.head, stored.need_tokenizer(), mesh)
+    teacher = open_task_teacher(taught_by, config, data.head, mesh)
     programs = make_programs(config, stored.model, data.head, mesh, teacher)
 
     results: dict[str, Any] = {}
@@ -149,9 +150,11 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence[Any]], device
     return Result(results, 0, config.workdir)
 
 
-def _open_model(path: str) -> StoredModel:
-    stored = open_stored(path)
+def _open_model(config: FinetuneConfig) -> StoredModel:
+    """Return the model to start from; raise a UserError if it cannot be opened, or the options do not fit it."""
+    stored = open_stored(config.init_from)
     check_fit(stored)
+    check_layers(config, stored.model)
     if stored.tokenizer is None:
         raise UserError(
             f"init_from={stored.path} has no vocabulary; put the vocab.txt (or SentencePiece .model) there that it "

@@ -19,7 +19,8 @@ from bert_jax.devices.hardware import hardware
 from bert_jax.devices.hosts import from_first
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel
-from bert_jax.models.bert_parameters import TASK_PARTS, reads_pooler
+from bert_jax.models.bert_parameters import TASK_PARTS, bert_parameters, reads_pooler
+from bert_jax.models.bilstm import check_features
 from bert_jax.models.parameters import Parameter, ParameterTable, entries
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives.distillation import Teacher
@@ -67,7 +68,11 @@ def make_programs(
         model = dataclasses.replace(
             model, hidden_dropout=config.dropout, attention_dropout=config.dropout, recurrent_dropout=recurrent
         )
-    _check_model(config, model, head)
+    check_layers(config, model)
+    if config.packing and not reads_pooler(model, head):
+        raise UserError(
+            "packing needs a head that reads BERT's pooler, which this model does not have; leave --packing out"
+        )
     task_model = BertForTask(model, head, _resolved(config, model, head, mesh))
     optimizer = _optimizer(config, task_model)
     abstract = abstract_state(task_model, optimizer, mesh)
@@ -100,34 +105,41 @@ def make_programs(
     )
 
 
-def _check_model(config: FinetuneConfig, model: ModelConfig, head: HeadConfig) -> None:
-    """Raise a UserError if an option does not fit the model or its head."""
+def check_layers(config: FinetuneConfig, model: ModelConfig) -> None:
+    """Raise a UserError if an option that treats layers differently does not fit the model, whatever its head."""
     if config.reinitialize_layers > model.num_layers:
         raise UserError(
-            f"reinitialize_layers={config.reinitialize_layers}, but the model has {model.num_layers} layers"
+            f"reinitialize_layers={config.reinitialize_layers}, but the model has {model.num_layers} layers; give "
+            f"{model.num_layers} at most"
         )
     if config.reinitialize_layers and model.sharing != "none":
         raise UserError(
             f"reinitialize_layers={config.reinitialize_layers} needs layers with parameters of their own, but in this "
             f"model they share them (model.sharing={model.sharing}); use reinitialize_layers=0"
         )
-    if config.packing and not reads_pooler(model, head):
-        raise UserError(
-            "packing needs a head that reads BERT's pooler, which this model does not have; leave --packing out"
-        )
+    check_features(model, HeadConfig(features=config.features))
+    _by_depth(config, model.num_layers, bert_parameters(model, ()))  # which raises
 
 
 def _optimizer(config: FinetuneConfig, model: BertForTask) -> Holding:
     """Return the direction of an update, with what the options do to some layers alone."""
-    layers, parameters = model.config.num_layers, model.parameters
-    parts: list[optax.GradientTransformation] = [make_optimizer(config.optimizer, parameters)]
-    if config.layer_decay < 1:
-        parts.append(scale_by_depth(config.layer_decay, layers, parameters))
-    if config.gradual_unfreezing:
-        parts.append(unfrozen_by_epoch(layers, parameters))
+    parameters = model.parameters
+    parts = [make_optimizer(config.optimizer, parameters), *_by_depth(config, model.config.num_layers, parameters)]
     if model.head.features and not model.head.train_encoder:
         parts.append(frozen_encoder(parameters))
     return chained(*parts)
+
+
+def _by_depth(
+    config: FinetuneConfig, num_layers: int, parameters: ParameterTable
+) -> list[optax.GradientTransformation]:
+    """Return what the options do to an update by the depth of its layer; UserError if the layers have none."""
+    parts: list[optax.GradientTransformation] = []
+    if config.layer_decay < 1:
+        parts.append(scale_by_depth(config.layer_decay, num_layers, parameters))
+    if config.gradual_unfreezing:
+        parts.append(unfrozen_by_epoch(num_layers, parameters))
+    return parts
 
 
 def _resolved(config: FinetuneConfig, model: ModelConfig, head: HeadConfig, mesh: Mesh) -> ComputeConfig:

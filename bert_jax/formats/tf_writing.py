@@ -35,16 +35,6 @@ def write_tf_checkpoint(stored: StoredModel, destination: str | os.PathLike[str]
 def _check_expressible(stored: StoredModel) -> None:
     """Raise a UserError about what bert_config.json cannot express and the original would silently ignore."""
     model, head, away = stored.model, stored.head, "convert it with --to=huggingface, whose config.json can say so"
-    if model.activation != "gelu_tanh":
-        raise UserError(
-            f"model.activation={model.activation}: Google's TF1 code has only the tanh approximation of GELU, "
-            f"gelu_tanh; {away}"
-        )
-    if model.layer_norm_epsilon != LAYER_NORM_EPSILON:
-        raise UserError(
-            f"model.layer_norm_epsilon={model.layer_norm_epsilon}: Google's TF1 code has {LAYER_NORM_EPSILON} and "
-            f"no option; {away}"
-        )
     if model.norm_position != "post":
         raise UserError(
             f"model.norm_position={model.norm_position}: {names.ABSENT['final_norm']}; keep the model in "
@@ -56,6 +46,16 @@ def _check_expressible(stored: StoredModel) -> None:
         raise UserError(
             f"model.{others[0]}={getattr(model, others[0])}: Google's TF1 code has BERT only; keep the model in "
             "bert_jax's own format (--to=bert_jax)"
+        )
+    if model.activation != "gelu_tanh":
+        raise UserError(
+            f"model.activation={model.activation}: Google's TF1 code has only the tanh approximation of GELU, "
+            f"gelu_tanh; {away}"
+        )
+    if model.layer_norm_epsilon != LAYER_NORM_EPSILON:
+        raise UserError(
+            f"model.layer_norm_epsilon={model.layer_norm_epsilon}: Google's TF1 code has {LAYER_NORM_EPSILON} and "
+            f"no option; {away}"
         )
     if head is not None and head.kind not in names.HEADS:
         raise UserError(

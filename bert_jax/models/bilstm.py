@@ -115,6 +115,13 @@ class LayerMix(nnx.Module):
         return self.scale[...] * jax.nn.softmax(self.weights[...])
 
 
+def check_features(config: ModelConfig, head: HeadConfig) -> None:
+    """Raise a UserError if the features of a head need more layers than the encoder has."""
+    if head.features not in ("", "embeddings", "weighted_with_embeddings"):
+        count = mixed_layers(config, head)
+        layers_read(head.features, config.num_layers, range(count) if count else None)
+
+
 class BiLstmHead(nnx.Module):
     """Two BiLSTMs of width S = head.lstm_size on hidden states, and an affine map to C outputs.
 
@@ -138,9 +145,8 @@ class BiLstmHead(nnx.Module):
         self.train_encoder: bool = head.train_encoder
         self.layer_0: BiLstm = BiLstm(inputs, size, keys[1], keys[2])
         self.layer_1: BiLstm = BiLstm(2 * size, size, keys[3], keys[4])
+        check_features(config, head)
         count = mixed_layers(config, head)
-        if head.features not in ("embeddings", "weighted_with_embeddings"):
-            layers_read(head.features, config.num_layers, range(count) if count else None)
         self.mix: LayerMix | None = LayerMix(count) if count else None
 
     def __call__(

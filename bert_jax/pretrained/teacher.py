@@ -74,28 +74,46 @@ def stored_teacher(config: Config) -> StoredModel | None:
     return stored
 
 
-def open_task_teacher(
-    config: FinetuneConfig, head: HeadConfig, tokenizer: Tokenizer, mesh: Mesh
-) -> Teacher[BertForTask] | None:
-    """Return the teacher of fine-tuning with its arrays on the devices of `mesh`; None if the options name none.
+def stored_task_teacher(config: FinetuneConfig, tokenizer: Tokenizer) -> StoredModel | None:
+    """Return the description on disk of the teacher of fine-tuning; None if the options name none.
 
     Args:
       config: options of the command.
-      head: of the student.
       tokenizer: of the student.
-      mesh: the devices.
 
     Raises:
-      UserError: there is no such model, or it was not fine-tuned for the same labels and vocabulary.
+      UserError: there is no such model, or it was not fine-tuned with the same vocabulary, for rows as long.
     """
     path = config.distillation.teacher
     if not path:
         return None
-    from bert_jax.formats.opening import open_stored, place
+    from bert_jax.formats.opening import open_stored
 
     stored = open_stored(path)
     check_fit(stored)
     check_vocabularies(stored, tokenizer, "distillation.teacher")
+    _check_task_model(stored, config)
+    return stored
+
+
+def open_task_teacher(
+    stored: StoredModel | None, config: FinetuneConfig, head: HeadConfig, mesh: Mesh
+) -> Teacher[BertForTask] | None:
+    """Return the teacher from `stored_task_teacher` with its arrays on the devices of `mesh`.
+
+    Args:
+      stored: the teacher, or None.
+      config: options of the command.
+      head: of the student.
+      mesh: the devices.
+
+    Raises:
+      UserError: it was not fine-tuned for the same labels.
+    """
+    if stored is None:
+        return None
+    from bert_jax.formats.opening import place
+
     _check_head(stored, config, head)
     network = BertForTask(stored.model, stored.need_head(), config.compute)
     arrays = {path: array for path, array in stored.arrays.items() if path in network.parameters}
@@ -103,8 +121,8 @@ def open_task_teacher(
     return Teacher(network, place(stored, mesh), stored_fingerprint(arrays))
 
 
-def _check_head(stored: StoredModel, config: FinetuneConfig, head: HeadConfig) -> None:
-    """Raise a UserError unless the scores of a teacher mean what those of the student mean, for the same rows."""
+def _check_task_model(stored: StoredModel, config: FinetuneConfig) -> None:
+    """Raise a UserError unless a teacher has scores for every example, and reads rows as long as the student's."""
     name, theirs = f"distillation.teacher={stored.path}", stored.head
     if theirs is None:
         raise UserError(
@@ -112,15 +130,20 @@ def _check_head(stored: StoredModel, config: FinetuneConfig, head: HeadConfig) -
         )
     if theirs.crf:
         raise UserError(f"{name} has a CRF, whose scores are those of whole sentences; fine-tune it without --crf")
-    if (theirs.kind, theirs.labels) != (head.kind, head.labels):
-        raise UserError(
-            f"{name} has a head for {_described(theirs)}, the student one for {_described(head)}; choose a teacher "
-            "that was fine-tuned on the same task, with the same labels in the same order"
-        )
     if config.options.max_length > stored.model.longest_sequence:
         raise UserError(
             f"{name} reads at most {stored.model.longest_sequence} tokens, but options.max_length="
             f"{config.options.max_length}; lower it, or choose a teacher with more positions"
+        )
+
+
+def _check_head(stored: StoredModel, config: FinetuneConfig, head: HeadConfig) -> None:
+    """Raise a UserError unless the scores of a teacher mean what those of the student mean, for the same rows."""
+    name, theirs = f"distillation.teacher={stored.path}", stored.need_head()
+    if (theirs.kind, theirs.labels) != (head.kind, head.labels):
+        raise UserError(
+            f"{name} has a head for {_described(theirs)}, the student one for {_described(head)}; choose a teacher "
+            "that was fine-tuned on the same task, with the same labels in the same order"
         )
     if config.packing and not reads_pooler(stored.model, theirs):
         raise UserError(f"{name} has no pooler, which packing needs; leave --packing out")

@@ -5,12 +5,19 @@ import os
 import pathlib
 import shutil
 
+import huggingface_directory
 import pytest
 import small_corpus
+import small_finetuning
+import written_student
+import written_teacher
 from command_lines import succeed
+from family_commands import TAUGHT
 from one_device import pretrain_by_words
 
+from bert_jax.console.command_line import configured
 from bert_jax.files import unsealed
+from bert_jax.tokenization.tokenizer import load_tokenizer
 
 
 @pytest.fixture(scope="session")
@@ -64,4 +71,44 @@ def bad_inputs(small_store, tmp_path_factory) -> pathlib.Path:
     for name, file in (("foreign_model", "config.json"), ("foreign_run", "metrics.jsonl")):
         (place / name).mkdir()
         (place / name / file).write_text("{}\n")
+    return place
+
+
+MODELS = {  # options in which each is not written_teacher.TEACHER
+    "teacher": {},
+    "other_teacher": {"num_layers": 2},
+    "albert": {"sharing": "all"},
+    "gpt": {"direction": "left_to_right", "type_vocab_size": 0, "pair_head": False},
+    "mosaic": {"positions": "alibi", "feed_forward": "geglu", "pair_head": False},
+    "modern": {"task_transform": True, "pair_head": False, "parts": ("mlm",)},
+    "discriminator": {"pair_head": False, "parts": ("replaced_tokens",)},
+    "static": {
+        **{"layer": "none", "num_layers": 0, "positions": "none", "type_vocab_size": 0, "pair_head": False},
+        "parts": ("contexts",),
+    },
+}
+
+
+@pytest.fixture(scope="session")
+def family_inputs(small_store, tmp_path_factory) -> pathlib.Path:
+    """What the commands on the family are given: models of its members, good and bad. No test may change any of it."""
+    place = tmp_path_factory.mktemp("family")
+    shutil.copytree(small_store, place / "store")
+    (place / "nothing").mkdir()
+    vocab = (small_store.parent / "vocab.txt").read_text()
+    for name, text in (("vocab.txt", vocab), ("longer_vocab.txt", vocab + "gherkin\n")):
+        (place / name).write_text(text)
+    load_tokenizer(place / "longer_vocab.txt").save(place / "longer" / "tokenizer")
+    written_teacher.write(place / "foreign_teacher", place / "longer")
+    for name, changes in MODELS.items():
+        written_teacher.write(place / name, small_store, **changes)
+    command, *words = f"{TAUGHT} --workdir=@/student".replace("@", str(place)).split()
+    written_student.write(configured(words, command), small_store, teacher="another one")
+    (place / "few.txt").write_text("\n\n".join(small_corpus.documents(3)) + "\n")
+    succeed("prepare", f"--input={place}/few.txt", f"--vocab={place}/vocab.txt", f"--output={place}/few_store")
+    succeed("count", place / "few_store", f"--output={place}/few_counts")
+    huggingface_directory.directory(place / "gpt2", model_type="gpt2")
+    huggingface_directory.directory(place / "relative", position_embedding_type="relative_key")
+    for seed, split in enumerate(("train", "dev")):
+        (place / f"{split}.tsv").write_text(small_finetuning.sentences(20, seed))
     return place

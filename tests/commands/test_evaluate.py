@@ -13,6 +13,7 @@ from task_models import write_model
 from bert_jax import cli
 from bert_jax.commands.evaluate import default_config
 from bert_jax.config import Config, EmbeddingConfig, HeadConfig, MeshConfig, PhaseConfig, resolve_phases
+from bert_jax.config.checks import check
 from bert_jax.config.json_form import to_dict
 from bert_jax.console.command_line import load_config
 from bert_jax.data.examples.corpus import HeldOut
@@ -147,6 +148,23 @@ def test_one_segment_is_measured_without_pairs(source, small_store, tmp_path, ca
     write_bert_jax(source(("mlm",), type_vocab_size=1), tmp_path)
     figures, said = evaluate(tmp_path, small_store, capsys)
     assert set(figures) == {"step", "mlm_loss", "perplexity", "mlm_accuracy"} and "data.sentence_pairs=none" in said
+
+
+@pytest.mark.parametrize(
+    "form, objective",
+    [
+        ({"pair_head": False}, "masked_words"),
+        ({"direction": "left_to_right"}, "left_to_right"),
+        ({"layer": "lstm", "direction": "left_to_right"}, "left_to_right"),
+        ({"layer": "lstm"}, "two_directions"),
+        ({"positions": "xlnet", "type_vocab_size": 4, "pair_head": False}, "permutation"),
+    ],
+    ids=str,
+)
+def test_a_converted_model_is_measured_by_the_objective_of_its_form(source, tmp_path, form, objective):
+    write_bert_jax(source(("mlm",), **form), tmp_path)
+    config = check(default_config(str(tmp_path)))
+    assert (config.objective.name, config.data.sentence_pairs) == (objective, "none")
 
 
 def test_what_cannot_be_measured_is_one_line(source, small_store, tmp_path, capsys):

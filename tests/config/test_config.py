@@ -76,6 +76,12 @@ def test_every_file_under_configs_is_valid_and_survives_json(path):
         (Config(optimizer=OptimizerConfig(clip_norm=-1.0)), ["optimizer.clip_norm=-1.0"]),
         (Config(optimizer=OptimizerConfig(ema_decay=1.0)), ["optimizer.ema_decay=1.0"]),
         (Config(optimizer=OptimizerConfig(momentum=-0.1)), ["optimizer.momentum=-0.1"]),
+        (Config(optimizer=OptimizerConfig(momentum=0.9)), ["optimizer.momentum=0.9", "optimizer.name=muon", "adamw"]),
+        (Config(schedule=ScheduleConfig(power=2.0)), ["schedule.power=2.0", "schedule.name=polynomial", "linear"]),
+        (
+            Config(phases=(PhaseConfig(steps=50),), schedule=ScheduleConfig(name="constant", cooldown_steps=60)),
+            ["schedule.cooldown_steps=60 do not fit into the 50 steps", "to 0 and 5"],
+        ),
         (Config(log_every_steps=0), ["log_every_steps=0"]),
     ],
 )

@@ -23,7 +23,7 @@ WRONG = {
     ("--objective.replaced_tokens_weight=-1",): "must be 0 or a positive number",
     ("--objective.next_sentence_weight=2",): "next_sentence_weight=2 has no effect",
     ("--objective.span_boundary_weight=1",): "span_boundary_weight=1 has no effect",
-    ("--data.sentence_pairs=sop",): "model.pair_head=False but data.sentence_pairs='sop' needs that head",
+    ("--data.sentence_pairs=sop",): "no second objective, but data.sentence_pairs=sop",
     ("--model.pair_head=true",): "has no second objective",
     ("--data.sentence_pairs=nsp", "--model.pair_head=true"): "set data.sentence_pairs=none and model.pair_head=False",
     ("--masking.mask_share=0.85", "--masking.random_share=0.2"): "add up to more than 1",

@@ -34,6 +34,7 @@ def test_the_shipped_configurations_are_good(name):
         (changed("model", layer="lstm"), "layer=lstm"),
         (changed("model", hidden_size=15, num_heads=3), "hidden_size=15 is odd"),
         (changed("masking", unit="span"), "masking.unit=span has no effect"),
+        (changed("masking", random_share=0.0), "masking.random_share=0.0 has no effect"),
         (changed("objective", longest_span=0), "longest_span=0 must be positive; the paper's is 5"),
         (changed("objective", mlm_weight=0.5), "objective.mlm_weight=0.5 has no effect"),
         (

@@ -113,6 +113,8 @@ def test_a_phase_whose_batch_grows_is_divided_where_its_size_changes():
         ((8,), 11, "from 1 to the 10 of the phase"),
         ((8, 3), 4, "3 is no positive multiple of phases.0.micro_batches=2"),
         ((0,), 4, "0 is no positive multiple"),
+        ((16, 8), 4, "ramp_batch_sizes=16,8 must grow up to phases.0.batch_size=32, but 16 comes before 8"),
+        ((8, 32), 4, "but 32 comes before 32"),
     ],
 )
 def test_a_ramp_that_cannot_be(sizes, steps, says):

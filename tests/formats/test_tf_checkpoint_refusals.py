@@ -94,6 +94,7 @@ def test_missing_vocabulary_and_missing_parts(copy, tmp_path):
         (dict(activation="gelu_erf"), "model.activation=gelu_erf: .* --to=huggingface"),
         (dict(layer_norm_epsilon=1e-6), "model.layer_norm_epsilon=1e-06: .* --to=huggingface"),
         (dict(norm_position="pre"), r"model.norm_position=pre: .*--to=bert_jax"),
+        (dict(direction="left_to_right", activation="gelu_erf"), "model.direction=left_to_right: .*--to=bert_jax"),
         (dict(vocab_size=WORDS + 1), "has 37 entries, but the model 38"),
         (dict(head=HeadConfig(kind="choice")), "a head for choice"),
         (dict(head=HeadConfig(kind="tagging", labels=("O", "B"), crf=True)), "a head for tagging"),

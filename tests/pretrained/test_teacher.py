@@ -24,7 +24,7 @@ from bert_jax.formats.writing import new_directory, write_bert_jax
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.pretrained.initialization import initialize
 from bert_jax.pretrained.source import open_source
-from bert_jax.pretrained.teacher import open_task_teacher, open_teacher
+from bert_jax.pretrained.teacher import open_task_teacher, open_teacher, stored_task_teacher
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
 
 
@@ -203,26 +203,27 @@ def test_the_teacher_of_a_task_keeps_its_head_and_its_bits(tmp_path):
         distillation=TaskDistillationConfig(teacher=str(tmp_path / "there")),
         options=TaskOptions(max_length=32),
     )
-    teacher = open_task_teacher(config, HEAD, TOKENIZER, mesh)
+    stored = stored_task_teacher(config, TOKENIZER)
+    teacher = open_task_teacher(stored, config, HEAD, mesh)
     found = {path: np.asarray(values).tobytes() for path, values in leaf_paths(teacher.params).items()}
     assert found == contents(open_stored(tmp_path / "there")) and teacher.model.head.labels == ("a", "b")
-    longer = dataclasses.replace(config, options=TaskOptions(max_length=64))
-    for head, options, problem in (
-        (HeadConfig(labels=("b", "a")), config, "classification of a, b, the student one for classification of b, a"),
-        (HeadConfig(kind="regression"), config, "the student one for regression; choose a teacher"),
-        (HEAD, longer, "reads at most 40 tokens, but options.max_length=64"),
+    for head, problem in (
+        (HeadConfig(labels=("b", "a")), "classification of a, b, the student one for classification of b, a"),
+        (HeadConfig(kind="regression"), "the student one for regression; choose a teacher"),
     ):
         with pytest.raises(UserError, match=problem):
-            open_task_teacher(options, head, TOKENIZER, mesh)
+            open_task_teacher(stored, config, head, mesh)
+    with pytest.raises(UserError, match="reads at most 40 tokens, but options.max_length=64"):
+        stored_task_teacher(dataclasses.replace(config, options=TaskOptions(max_length=64)), TOKENIZER)
     with pytest.raises(UserError, match="has a vocabulary .* different from"):
-        open_task_teacher(config, HEAD, WordPieceTokenizer([*TOKENIZER.tokens, "more"], lowercase=True), mesh)
+        stored_task_teacher(config, WordPieceTokenizer([*TOKENIZER.tokens, "more"], lowercase=True))
     with new_directory(tmp_path / "bare") as partial:
         write_bert_jax(stored_model(), partial)
     bare = dataclasses.replace(config, distillation=TaskDistillationConfig(teacher=str(tmp_path / "bare")))
     with pytest.raises(
         UserError, match="has no head of a task, so it has nothing to teach; fine-tune it on text first"
     ):
-        open_task_teacher(bare, HEAD, TOKENIZER, mesh)
+        stored_task_teacher(bare, TOKENIZER)
 
 
 @pytest.mark.parametrize(

@@ -65,5 +65,5 @@ def test_the_examples_are_those_without_a_ramp_and_a_resumed_run_is_the_same(sma
 
 def test_every_batch_of_a_ramp_must_fit_the_devices(small_store, tmp_path):
     config = config_of(small_store, tmp_path / "run", RAMPED)
-    with pytest.raises(UserError, match="batch_size=4 is not divisible by 8"):
+    with pytest.raises(UserError, match="ramp_batch_sizes=4,8: 4 is not divisible by 8"):
         pretraining.pretrain(dataclasses.replace(config, mesh=MeshConfig(data=8)), devices=jax.devices()[:8])
