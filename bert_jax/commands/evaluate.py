@@ -1,18 +1,16 @@
 """`bert-jax evaluate`: measures a pre-trained model on the held-out documents of its store, or on another store."""
 
 import dataclasses
-import functools
 import json
 from typing import Any
 
 import jax
 from absl import logging
-from etils import epath
-from jax.sharding import Mesh
 from rich.console import Console
 from rich.table import Table
 
 from bert_jax.checkpoints.run_files import read_settings
+from bert_jax.commands.measured_model import TEACHER, measured_model
 from bert_jax.config import Config, ModelConfig, PhaseConfig, resolve_phases
 from bert_jax.config.json_form import differences, first_lines, from_dict, is_among, options_recorded, to_dict
 from bert_jax.data.examples.corpus import HeldOut
@@ -21,18 +19,12 @@ from bert_jax.data.store.access import open_store
 from bert_jax.data.store.store import Store
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
-from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.generator_parameters import GENERATOR
-from bert_jax.objectives.distillation import Teacher
-from bert_jax.objectives.identity import own_names
 from bert_jax.objectives.objective import Term
-from bert_jax.objectives.objective_choice import MakeObjective, default_objective
+from bert_jax.objectives.objective_choice import MakeObjective
 from bert_jax.pretrained.loading import load_with_generator
 from bert_jax.pretrained.model import PretrainedModel
-from bert_jax.pretrained.teacher import open_teacher
 from bert_jax.training.evaluation import Evaluation
 
-TEACHER = "objective.distillation.teacher"
 USED = ("data.path", "data.cache", "evaluation.", "compute.", "mesh.", TEACHER)
 """Options that have an effect on the figures of a run, which is measured as it was trained."""
 
@@ -132,16 +124,8 @@ def run_evaluate(
     model, generator = load_with_generator(workdir, mesh=mesh, compute=config.compute)
     is_run = _is_run(model.history.get("config") or {})
     trained = from_dict(Config, model.history["config"]) if is_run else config
-    params, make_objective, teacher = model.params, objective or default_objective, None
-    if objective is None and trained.objective.name == "replaced_tokens":
-        params, trained = _both(model, generator, trained)
-    elif objective is None:
-        _check_measurable(model, trained.data.sentence_pairs)
-        teacher = _teacher(model, _taught(trained, config), mesh)
-    if teacher is not None:
-        make_objective = functools.partial(default_objective, teacher=teacher.model)
-    measured = make_objective(model.network, trained)
-    _check_objective(model, own_names(measured).get("objective"))
+    measured = measured_model(model, generator, trained, config, mesh, objective)
+    trained = measured.config
     store, same = _open_store(config, model, is_run)
     split = "held_out" if same and trained.data.held_out and not trained.data.eval_path else "all"
     if same and split == "all":
@@ -153,10 +137,9 @@ def run_evaluate(
     # The split and the objectives are the run's own; the given options choose the store and how much of it.
     path, config = config.data.path, dataclasses.replace(trained, evaluation=config.evaluation)
     last = resolve_phases(config)[-1]
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, params)
-    held_out, frozen = HeldOut("", store, split), () if teacher is None else (teacher.params,)
-    evaluation = Evaluation(measured, config, last, (held_out,), {"": 1.0}, mesh, shardings, frozen)
-    metrics = evaluation.run(params)
+    shardings, held_out = jax.tree.map(lambda leaf: leaf.sharding, measured.params), HeldOut("", store, split)
+    evaluation = Evaluation(measured.objective, config, last, (held_out,), {"": 1.0}, mesh, shardings, measured.frozen)
+    metrics = evaluation.run(measured.params)
     unigram = {}
     if any(term.of_words and term.loss in metrics for term in evaluation.terms):
         unigram = evaluation.unigram(Examples(store, config, last, split="train" if same else "all"))
@@ -171,34 +154,6 @@ def run_evaluate(
     return evaluated
 
 
-def _taught(trained: Config, given: Config) -> Config:
-    """Return the options of a run with the computation and the teacher of those that were given."""
-    distillation = dataclasses.replace(trained.objective.distillation, teacher=given.objective.distillation.teacher)
-    objective = dataclasses.replace(trained.objective, distillation=distillation)
-    return dataclasses.replace(trained, compute=given.compute, objective=objective)
-
-
-def _teacher(model: PretrainedModel, config: Config, mesh: Mesh) -> Teacher[BertForPreTraining] | None:
-    """Return the teacher that the options name; None, and a warning, if it is not where the run had it."""
-    path, had = config.objective.distillation.teacher, (model.history.get("run") or {}).get("teacher")
-    recorded = (model.history.get("config") or {}).get("objective", {}).get("distillation", {}).get("teacher")
-    if path == recorded and path and not epath.Path(path).exists():
-        logging.warning(
-            "the teacher of %s is not in %s any more, so the masked words alone are measured; --%s=DIR says where it "
-            "is, and --%s= that it is not wanted",
-            *(model.path, path, TEACHER, TEACHER),
-        )
-        return None
-    teacher = open_teacher(config, model.need_tokenizer(), mesh)
-    if teacher is not None and had is not None and teacher.fingerprint != had:
-        raise UserError(
-            f"--{TEACHER}={path} is not the teacher of {model.path}: the fingerprint of its arrays is "
-            f"{teacher.fingerprint:.12}…, not {had:.12}…; give the one that it had, or --{TEACHER}= to measure the "
-            "masked words alone"
-        )
-    return teacher
-
-
 def _open_store(config: Config, model: PretrainedModel, is_run: bool) -> tuple[Store, bool]:
     """Return the store at data.path, and whether the run was trained on it; UserError if its vocabulary is another."""
     store = open_store(config.data.path, config.data.cache)
@@ -209,40 +164,6 @@ def _open_store(config: Config, model: PretrainedModel, is_run: bool) -> tuple[S
         )
     run = model.history.get("run") or {}
     return store, is_run and store.fingerprint in (run.get("store_fingerprints") or [run.get("store_fingerprint")])
-
-
-def _both(model: PretrainedModel, generator: PretrainedModel | None, config: Config) -> tuple[dict[str, Any], Config]:
-    """Return the parameters of a discriminator and its generator, and options by which each has all of its own."""
-    if generator is None:
-        raise UserError(
-            f"{model.path} is a discriminator without its generator, so nothing replaces tokens for it to find; "
-            "evaluate the work directory of its run"
-        )
-    own = dataclasses.replace(config.objective.generator, embeddings="own")
-    config = dataclasses.replace(config, objective=dataclasses.replace(config.objective, generator=own))
-    return {**model.params, GENERATOR: generator.params}, config
-
-
-def _check_measurable(model: PretrainedModel, sentence_pairs: str) -> None:
-    parts = set(model.network.parts)
-    if not {"mlm", "contexts"} & parts and (sentence_pairs == "none" or not {"pooler", "next_sentence"} <= parts):
-        wanted = "masked words" if sentence_pairs == "none" else "masked words or pairs"
-        raise UserError(
-            f"{model.path} has no head for {wanted} "
-            f"(beside the encoder: {', '.join(sorted(parts)) or 'nothing'}), so there is nothing to evaluate; "
-            "convert the pre-trained model with --parts=all, or fine-tune this one"
-        )
-
-
-def _check_objective(model: PretrainedModel, given: str | None) -> None:
-    """Raise a UserError if the run was trained for an objective from outside, and another one would be measured."""
-    trained = (model.history.get("run") or {}).get("objective")
-    if trained not in (None, given):
-        raise UserError(
-            f"{model.path} was trained for the objective {trained}, but evaluate was given "
-            f"{f'the objective {given}' if given else 'none and would measure masked words and sentence pairs'}; call "
-            "bert_jax.evaluate(workdir, config, objective=…) in Python with the one that pretrain was given"
-        )
 
 
 def _is_run(values: dict[str, Any]) -> bool:
