@@ -52,6 +52,9 @@ def test_base_compiles_for_four_chips_and_agrees_with_the_closed_forms():
     assert {each.kind for each in plan.collectives} == {"all-reduce"}
     assert sum(each.moved for each in plan.collectives) == pytest.approx(plan.needed.within_slice, rel=0.03)
     assert sum(each.bytes for each in plan.collectives if each.dtype == "f32") < 0.02 * state.parameters
+    # Those of half of the kernels at least run beside products (devices/compiler_options.py); by default none do.
+    kernels = 2 * 12 * config.model.num_layers * config.model.hidden_size**2  # bytes
+    assert sum(each.bytes_beside for each in plan.collectives) > kernels / 2
     assert plan.time.pessimistic is not None and plan.time.optimistic < plan.time.pessimistic
     assert plan.pessimistic is not None and 0.05 < plan.pessimistic.utilization < 1
 
