@@ -9,7 +9,7 @@ import jax
 from bert_jax.checkpoints.run_directory import has_checkpoint
 from bert_jax.config import Config, Phase, resolve_stages
 from bert_jax.config.changes import PRETRAINING
-from bert_jax.config.checks import check
+from bert_jax.config.checks import check, check_ramps
 from bert_jax.config.mixtures import training_paths
 from bert_jax.data.examples.corpus import Corpus, open_corpus
 from bert_jax.data.examples.pipeline import batches, check_loader
@@ -207,7 +207,9 @@ def _opened(
     sharding.check_batch(check(config), mesh)
     check_attention(config.compute, mesh.devices.flat[0].platform)
     _check_given(config)
-    source = open_source(config, resumed=from_first(has_checkpoint(config.workdir)))
+    if not (resumed := from_first(has_checkpoint(config.workdir))):
+        check_ramps(config)
+    source = open_source(config, resumed=resumed)
     corpus = open_corpus(config)
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=corpus.store.vocab_size))
     # All hosts plan with the memory of the first one's devices, so that they compute alike.

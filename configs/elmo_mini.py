@@ -1,7 +1,8 @@
 """ELMo's language models (Peters et al. 2018) at BERT-mini's width: two layers of LSTMs, 128 features per direction.
 
     bert-jax pretrain elmo_mini --data.path=STORE --workdir=WORKDIR
-    bert-jax finetune sst2 --init_from=WORKDIR --workdir=TASK --features=weighted_with_embeddings --learning_rate=1e-3
+    bert-jax finetune sst2 --init_from=WORKDIR --data.dir=SST-2 --workdir=TASK --features=weighted_with_embeddings \
+      --learning_rate=1e-3
 
 Each token is predicted from those before it and, by LSTMs of their own, from those after it. The second command uses
 the weighted sum of embeddings and layers as the paper does, as features of another network; without --features the

@@ -2,7 +2,7 @@
 
     bert-jax count STORE --output=COUNTS
     bert-jax pretrain glove_mini --data.path=STORE --objective.static_vectors.counts=COUNTS --workdir=WORKDIR
-    bert-jax finetune sst2 --init_from=WORKDIR --workdir=TASK --learning_rate=5e-3
+    bert-jax finetune sst2 --init_from=WORKDIR --data.dir=SST-2 --workdir=TASK --learning_rate=5e-3
 
 Not the original's: pieces in place of words; pairs in the order of the text, each with its share of the weight of its
 cell, in place of cells in random order; Adam in place of AdaGrad; the vectors are those of words alone, to which the

@@ -7,8 +7,8 @@ the warm-up. The later phases, 8,192 tokens, continue from it with a larger base
 
     bert-jax pretrain modernbert_base --init_from=WORKDIR --workdir=LONG --data.path=STORE --sequence_length=8192 \
       --batch_size=576 --learning_rate=3e-4 --warmup_steps=0 --steps=… --model.max_position_embeddings=8192 \
-      --model.rope_theta=160000 --model.rope_local_theta=10000 --schedule.cooldown_steps=… \
-      --schedule.cooldown=one_minus_sqrt
+      --model.rope_theta=160000 --model.rope_local_theta=10000 --ramp_batch_sizes= --ramp_steps=0 \
+      --schedule.cooldown_steps=… --schedule.cooldown=one_minus_sqrt
 
 Figures are those of the published modernbert-base-pretrain.yaml: 1,719 billion tokens, a warm-up of 3 billion, and a
 batch that grows from 768 to 4,608 over 50 billion, here in five steps. Initial weights are Megatron's, as there

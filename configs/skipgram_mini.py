@@ -1,7 +1,7 @@
 """Skip-gram with negative sampling (Mikolov et al. 2013) at BERT-mini's width: one vector per piece, no layers.
 
     bert-jax pretrain skipgram_mini --data.path=STORE --workdir=WORKDIR
-    bert-jax finetune sst2 --init_from=WORKDIR --workdir=TASK --learning_rate=5e-3
+    bert-jax finetune sst2 --init_from=WORKDIR --data.dir=SST-2 --workdir=TASK --learning_rate=5e-3
 
 Not word2vec's: pieces in place of words, means over batches with Adam in place of a gradient step per pair, and random
 words that a row shares. Rows are cut like those of RoBERTa; windows end with them and with documents. The whole run is

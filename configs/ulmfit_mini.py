@@ -1,8 +1,8 @@
 """ULMFiT's language model (Howard & Ruder 2018) at BERT-mini's width: three layers of LSTMs, from left to right.
 
     bert-jax pretrain ulmfit_mini --data.path=STORE --workdir=WORKDIR
-    bert-jax finetune sst2 --init_from=WORKDIR --workdir=TASK --gradual_unfreezing --layer_decay=0.385 --epochs=5 \
-      --schedule.name=linear_after_warmup --schedule.final_fraction=0.03125
+    bert-jax finetune sst2 --init_from=WORKDIR --data.dir=SST-2 --workdir=TASK --gradual_unfreezing --epochs=5 \
+      --layer_decay=0.385 --schedule.name=linear_after_warmup --schedule.final_fraction=0.03125
 
 The second command is the paper's fine-tuning: the head first and a layer more in each epoch, each layer 2.6 times
 slower than the one above it, and slanted triangular rates. Half of the weights from state to state are dropped in

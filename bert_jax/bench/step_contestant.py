@@ -12,6 +12,7 @@ from bert_jax.config import Config, Phase, resolve_phases
 from bert_jax.config.json_form import from_dict
 from bert_jax.devices import sharding
 from bert_jax.devices.compilation_cache import use_compilation_cache
+from bert_jax.devices.compiler_options import compile_with, step_options
 from bert_jax.devices.hardware import hardware, idle_accelerator
 from bert_jax.devices.memory_shortage import memory_advice
 from bert_jax.devices.software import commit, versions
@@ -79,7 +80,8 @@ def first_step(
     """Return the compiled step, the state after the first one, and its loss."""
     with memory_advice("the state", state_advice(learner.mesh.shape)):
         state = create_state(learner.objective.model, learner.optimizer, learner.mesh, learner.config.seed)
-    step = learner.train_step(phase).lower(state, place(0)).compile()
+    lowered = learner.train_step(phase).lower(state, place(0))
+    step = compile_with(lowered, step_options(learner.config.compute, learner.mesh))
     state, metrics = step(state, place(0))
     return step, state, float(metrics["loss"])
 

@@ -12,9 +12,10 @@ def evaluate(arguments: list[str]) -> int:
     Print held-out loss, perplexity and accuracies of a pre-trained model, next to those of word frequencies alone.
 
     WORKDIR is the work directory of a pre-training run, whose newest checkpoint is evaluated, or a directory that
-    `bert-jax convert --to=bert_jax` wrote. Only the options data.path, data.cache, evaluation, compute and mesh are
-    used; everything else is as in training. For a converted model that bert_jax has not trained, --sequence_length,
-    masking and data.sentence_pairs are used too.
+    `bert-jax convert --to=bert_jax` wrote. Only the options data.path, data.cache, evaluation, compute, mesh and
+    objective.distillation.teacher, the place of a student's teacher, are used; everything else is as in training. For a
+    converted model that bert_jax has not trained, --sequence_length, masking, data.sentence_pairs and objective.name
+    are used too.
     """
     workdir, options = positional(arguments, usage(evaluate), "WORKDIR")
     trained = Config()

@@ -12,6 +12,7 @@ from rich.table import Table
 from bert_jax.checkpoints.run_files import read_settings
 from bert_jax.commands.measured_model import TEACHER, measured_model
 from bert_jax.config import Config, ModelConfig, PhaseConfig, resolve_phases
+from bert_jax.config.ignored_options import without_ignored
 from bert_jax.config.json_form import differences, first_lines, from_dict, is_among, options_recorded, to_dict
 from bert_jax.data.examples.corpus import HeldOut
 from bert_jax.data.examples.examples import Examples
@@ -63,7 +64,7 @@ def default_config(workdir: str) -> Config:
             f"{workdir}/config.json has no model, so {workdir} is not a work directory of bert_jax; convert the "
             f"model first: bert-jax convert {workdir} NEW --to=bert_jax"
         )
-    config = from_dict(Config, options_recorded(values))
+    config = without_ignored(from_dict(Config, options_recorded(values)))
     if _is_run(values):
         return config
     model, objective = config.model, _fitting_objective(config.model)
@@ -123,7 +124,7 @@ def run_evaluate(
     mesh = sharding.make_mesh(config.mesh, devices)
     model, generator = load_with_generator(workdir, mesh=mesh, compute=config.compute)
     is_run = _is_run(model.history.get("config") or {})
-    trained = from_dict(Config, model.history["config"]) if is_run else config
+    trained = without_ignored(from_dict(Config, model.history["config"])) if is_run else config
     measured = measured_model(model, generator, trained, config, mesh, objective)
     trained = measured.config
     store, same = _open_store(config, model, is_run)

@@ -5,10 +5,10 @@ import functools
 from typing import Any
 
 from absl import logging
-from etils import epath
 from jax.sharding import Mesh
 
 from bert_jax.config import Config
+from bert_jax.devices.hosts import decide
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.generator_parameters import GENERATOR
@@ -17,7 +17,7 @@ from bert_jax.objectives.identity import own_names
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.objective_choice import MakeObjective, default_objective
 from bert_jax.pretrained.model import PretrainedModel
-from bert_jax.pretrained.teacher import open_teacher
+from bert_jax.pretrained.teacher import open_teacher, teacher_is_there
 from bert_jax.training.frozen import Frozen
 
 TEACHER = "objective.distillation.teacher"
@@ -79,21 +79,22 @@ def _taught(trained: Config, given: Config) -> Config:
 
 def _teacher(model: PretrainedModel, config: Config, mesh: Mesh) -> Teacher[BertForPreTraining] | None:
     """Return the teacher that the options name; None, and a warning, if it is not where the run had it."""
-    path, had = config.objective.distillation.teacher, (model.history.get("run") or {}).get("teacher")
+    path, run = config.objective.distillation.teacher, model.history.get("run")
     recorded = (model.history.get("config") or {}).get("objective", {}).get("distillation", {}).get("teacher")
-    if path == recorded and path and not epath.Path(path).exists():
+    if path and path == recorded and not decide(teacher_is_there(path), all):
         logging.warning(
-            "the teacher of %s is not in %s any more, so the masked words alone are measured; --%s=DIR says where it "
-            "is, and --%s= that it is not wanted",
+            "the teacher of %s is no longer at %s, so only the masked words are measured; give --%s=DIR, or --%s= to "
+            "measure without it",
             *(model.path, path, TEACHER, TEACHER),
         )
         return None
     teacher = open_teacher(config, model.need_tokenizer(), mesh)
-    if teacher is not None and had is not None and teacher.fingerprint != had:
+    recorded_fingerprint = "none" if run is None else run.get("teacher") or "none"
+    if teacher is not None and run is not None and teacher.fingerprint != recorded_fingerprint:
         raise UserError(
-            f"--{TEACHER}={path} is not the teacher of {model.path}: the fingerprint of its arrays is "
-            f"{teacher.fingerprint:.12}…, not {had:.12}…; give the one that it had, or --{TEACHER}= to measure the "
-            "masked words alone"
+            f"--{TEACHER}={path} is not the teacher of {model.path} (the fingerprint of its arrays is "
+            f"{teacher.fingerprint:.12}…, that of the run's {recorded_fingerprint:.12}…); give the teacher of the run, "
+            f"or --{TEACHER}= to measure only the masked words"
         )
     return teacher
 
@@ -127,6 +128,6 @@ def _check_objective(model: PretrainedModel, given: str | None) -> None:
     if trained not in (None, given):
         raise UserError(
             f"{model.path} was trained for the objective {trained}, but evaluate was given "
-            f"{f'the objective {given}' if given else 'none and would measure masked words and sentence pairs'}; call "
+            f"{f'the objective {given}' if given else 'none and would measure that of the options'}; call "
             "bert_jax.evaluate(workdir, config, objective=…) in Python with the one that pretrain was given"
         )

@@ -155,16 +155,24 @@ def _check_ramp(prefix: str, phase: PhaseConfig) -> None:
     if bool(sizes) != bool(steps) or not len(sizes) <= steps <= phase.steps:
         raise UserError(
             f"{given} with {prefix}ramp_steps={steps}: give batch sizes and a number of steps for them all, from "
-            f"{max(1, len(sizes))} to the {phase.steps} of the phase, or neither"
+            f"{max(1, len(sizes))} to the {phase.steps} of the phase, or neither with --{prefix}ramp_batch_sizes= "
+            f"--{prefix}ramp_steps=0"
         )
     if wrong := [size for size in sizes if size < 1 or size % phase.micro_batches]:
         raise UserError(f"{given}: {wrong[0]} is no positive multiple of {prefix}micro_batches={phase.micro_batches}")
-    for smaller, larger in itertools.pairwise((*sizes, phase.batch_size)):
-        if smaller >= larger:
-            raise UserError(
-                f"{given} must grow up to {prefix}batch_size={phase.batch_size}, but {smaller} comes before {larger}; "
-                f"give ascending sizes, or none with --{prefix}ramp_batch_sizes= --{prefix}ramp_steps=0"
-            )
+
+
+def check_ramps(config: Config) -> None:
+    """Raise a UserError if the batch of a new run does not grow; a run that began with such a ramp goes on with it."""
+    for index, phase in enumerate(config.phases):
+        prefix = f"phases.{index}."
+        for smaller, larger in itertools.pairwise((*phase.ramp_batch_sizes, phase.batch_size)):
+            if smaller >= larger:
+                raise UserError(
+                    f"{prefix}ramp_batch_sizes={','.join(map(str, phase.ramp_batch_sizes))} must grow up to {prefix}"
+                    f"batch_size={phase.batch_size}, but {smaller} comes before {larger}; give ascending sizes, or "
+                    f"none with --{prefix}ramp_batch_sizes= --{prefix}ramp_steps=0"
+                )
 
 
 def check_optimizer(optimizer: OptimizerConfig) -> None:

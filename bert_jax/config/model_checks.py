@@ -86,6 +86,11 @@ def _check_positions(config: Config) -> None:
             f"model.global_tokens={model.global_tokens} needs model.local_window: without it every token sees "
             "everything"
         )
+    if model.local_window is None and not model.global_every:
+        raise UserError(
+            "model.global_every=0 makes all layers local, but without model.local_window none is; set "
+            "model.local_window too, or leave it out"
+        )
     if model.local_window is None:
         return
     if not 0 < model.local_window < model.max_position_embeddings:

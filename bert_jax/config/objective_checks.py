@@ -134,7 +134,7 @@ def _check_alone(config: Config, why: str) -> None:
                 "leave it out"
             )
     for name, value in vars(config.masking).items():
-        if value != getattr(MaskingConfig, name):
+        if name != "static_masks" and value != getattr(MaskingConfig, name):
             raise UserError(f"{why} and masks none, so masking.{name}={value} does not apply; leave it out")
     for index, phase in enumerate(config.phases):
         if phase.max_predictions is not None:

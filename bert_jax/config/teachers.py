@@ -80,12 +80,6 @@ class TaskDistillationConfig:
 def check_task_distillation(options: TaskDistillationConfig, crf: bool) -> None:
     """Raise a UserError if a value is out of range, or the head has no scores to compare."""
     if not options.teacher:
-        for name in ("temperature", "share"):
-            if getattr(options, name) != getattr(TaskDistillationConfig, name):
-                raise UserError(
-                    f"distillation.{name}={getattr(options, name)} has no effect without distillation.teacher; give a "
-                    "fine-tuned model to learn from, or leave it out"
-                )
         return
     need_cloud_storage(options.teacher)
     check_temperature("distillation", options.temperature)

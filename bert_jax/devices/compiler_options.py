@@ -29,18 +29,18 @@ def step_options(compute: ComputeConfig, mesh: Mesh) -> Mapping[str, bool | str]
     return OVERLAP if overlapping else {}
 
 
-def compile_with(lowered: jax.stages.Lowered, options: Mapping[str, bool | str]) -> Any:
-    """Compile a traced function with `options`, or without them and with a warning if this compiler has not all."""
-    if not options:
-        return lowered.compile()
+def compile_with(
+    lowered: jax.stages.Lowered, options: Mapping[str, Any], fallback: Mapping[str, Any] | None = None
+) -> Any:
+    """Compile a traced function with `options`, or with `fallback` and a warning if this compiler lacks one of them."""
     try:
-        return lowered.compile(compiler_options=dict(options))
+        return lowered.compile(compiler_options=dict(options) or None)
     except jax.errors.JaxRuntimeError as error:
         if UNKNOWN not in str(error):
             raise
         logging.warning(
             "gradients are summed over chips after the backward pass, not beside it, because this compiler does not "
-            "know an option (%s); --compute.overlap=False asks for that without this line",
+            "know an option (%s); --compute.overlap=False silences this warning",
             " ".join(str(error).split())[:200],
         )
-        return lowered.compile()
+        return lowered.compile(compiler_options=dict(fallback or {}) or None)

@@ -107,6 +107,15 @@ def one_device() -> Mesh:
     return sharding.make_mesh(MeshConfig(), own[:1])
 
 
+def is_there(name: str) -> bool:
+    """Return whether there is anything that could be a model in a place, by the rules of `open_stored`."""
+    try:
+        _existing(name)
+    except UserError:
+        return False
+    return True
+
+
 def _existing(name: str) -> epath.Path:
     """Return `name` as a path if it is a directory or the prefix of a TensorFlow 1 checkpoint, else raise UserError."""
     if len(name) > LONGEST_NAME:

@@ -70,6 +70,7 @@ def activation_bytes(
     remat: str = "none",
     value_bytes: int = 2,
     probabilities: bool = True,
+    local_keys: int | None = None,
 ) -> ActivationBytes:
     """Return what is kept of one sequence with dropout.
 
@@ -80,6 +81,8 @@ def activation_bytes(
       remat: the policy; "auto" counts as "none".
       value_bytes: of an activation.
       probabilities: whether those of attention are kept if everything is, as fused kernels do not.
+      local_keys: scores that each position of a local layer has; None for those of compute.attention=auto in a row of
+        one text.
     """
     hidden, wide, length = config.hidden_size, config.feed_forward_size, sequence_length
     inner = wide if config.feed_forward == "plain" else 2 * wide  # what is kept between the kernels: with the gate
@@ -96,6 +99,8 @@ def activation_bytes(
     scores = config.num_heads * (FLOAT32 + value_bytes)
     if remat in LESS or config.layer == "lstm" or not probabilities:
         scores = 0
+    keys = _keys(config, length, local_keys)
+    copied = _copied(config, sum(each < length for each in keys)) if scores else 0
     head = predictions * (
         config.padded_vocab_size * (3 * FLOAT32 + 2) + hidden * value_bytes + word * (6 * value_bytes + 3 * FLOAT32)
     )
@@ -105,28 +110,27 @@ def activation_bytes(
             predictions + SHARED_NEGATIVES
         )
     return ActivationBytes(
-        linear=states * (config.num_layers * linear + (0 if remat in LESS else _copied(config, length) * value_bytes)),
-        quadratic=states * sum(_keys(config, length, window) for window in config.windows) * scores,
+        linear=states * (config.num_layers * linear + copied * value_bytes),
+        quadratic=states * sum(keys) * scores,
         embeddings=length * word * ((0 if remat in LESS else 2) * value_bytes + 3 * FLOAT32),
         heads=head,
     )
 
 
-def _keys(config: ModelConfig, length: int, window: int | None) -> int:
-    """Return the number of scores that each position of a layer has, as compute.attention=auto computes them."""
-    if window is None or config.disentangled.terms != "none" or config.is_xlnet:
-        return length
-    blocks = scores_by_blocks(window, config.global_tokens)
-    return length if is_short(length, window, config.global_tokens) else blocks
+def _keys(config: ModelConfig, length: int, local: int | None) -> tuple[int, ...]:
+    """Return the number of scores that each position has, by layer; `local` is that of local layers."""
+    if local is None and config.local_window is not None:
+        whole = config.disentangled.terms != "none" or is_short(length, config.local_window, config.global_tokens)
+        local = length if whole else scores_by_blocks(config.local_window, config.global_tokens)
+    return tuple(length if window is None or local is None else local for window in config.windows)
 
 
-def _copied(config: ModelConfig, length: int) -> int:
-    """Return how many numbers per position the blocks of local layers keep beside those of the full matrix.
+def _copied(config: ModelConfig, layers: int) -> int:
+    """Return how many numbers per position this many layers keep by blocks, beside those of the full matrix.
 
-    Keys and values lie there three times; global tokens read them as they are, too.
+    Keys and values are stored three times; global tokens also read them as they are.
     """
-    by_blocks = sum(_keys(config, length, window) < length for window in config.windows)
-    return by_blocks * (4 + 2 * bool(config.global_tokens)) * config.hidden_size
+    return layers * (4 + 2 * bool(config.global_tokens)) * config.hidden_size
 
 
 def step_bytes(
@@ -142,6 +146,7 @@ def step_bytes(
     value_bytes: int = 2,
     generator: ModelConfig | None = None,
     probabilities: bool = True,
+    local_keys: int | None = None,
 ) -> int:
     """Return the memory of one device during a training step; compilers have taken up to 9 % more (docs/planning.md).
 
@@ -157,16 +162,19 @@ def step_bytes(
       value_bytes: of an activation.
       generator: sizes of the model that predicts the words in place of this one, in the same step.
       probabilities: whether those of attention are kept if everything is; see `activation_bytes`. A generator's count.
+      local_keys: see `activation_bytes`; a generator's are None.
     """
     state = state_bytes(parameters, moments)
     gathered = value_bytes * total_size(parameters)  # the parameters in the type of the products, whole
     predicted = predictions * max(1, len(word_heads(parameters)))
     sizes = (config, sequence_length, 0 if generator else predicted)
-    kept = activation_bytes(*sizes, remat, value_bytes, probabilities).total
+    kept = activation_bytes(*sizes, remat, value_bytes, probabilities, local_keys).total
     if generator:
         kept += activation_bytes(generator, sequence_length, predicted, remat, value_bytes).total
-    everything = activation_bytes(*sizes, "none", value_bytes)
-    of_a_layer = 0 if remat == "none" else (everything.linear + everything.quadratic) // max(1, config.num_layers)
+    everything = activation_bytes(*sizes, "none", value_bytes, local_keys=local_keys)
+    keys = _keys(config, sequence_length, local_keys)  # the layer that has most is computed again, too
+    scores = everything.quadratic * max(keys, default=0) // max(1, sum(keys))
+    of_a_layer = 0 if remat == "none" else everything.linear // max(1, config.num_layers) + scores
     if has_mask_decoder(parameters):  # a pass more of the last layer
         own = activation_bytes(*sizes, remat, value_bytes)
         kept += (own.linear + own.quadratic) // config.num_layers

@@ -21,7 +21,8 @@ class GloveObjective:
     The paper's sum over the cells of the matrix of counts X, of f(X_ij) (w_i·c_j + a_i + b_j - log X_ij)² with
     f(x) = min(1, (x / maximum_count)^count_power), is taken over the pairs of the text instead: a pair at distance d
     has the weight f(X_ij) / (d X_ij), and the pairs of a cell make up X_ij together. So over an epoch every cell weighs
-    what it weighs in the paper, but for pairs that the ends of rows divide. The loss is the mean by these weights.
+    what it weighs in the paper, but for pairs that the ends of rows or of packed texts divide. The loss is the mean by
+    these weights.
     """
 
     model: BertForPreTraining

@@ -18,7 +18,7 @@ import jaxlib
 from bert_jax.config import Config, Phase, resolve_phases
 from bert_jax.config.json_form import from_dict
 from bert_jax.devices import sharding
-from bert_jax.devices.compiler_options import step_options
+from bert_jax.devices.compiler_options import compile_with, step_options
 from bert_jax.devices.memory_shortage import DOES_NOT_FIT
 from bert_jax.errors import UserError
 from bert_jax.models.kernels.choice import check_attention
@@ -107,7 +107,8 @@ def compiled(lowered: jax.stages.Lowered, flags: Mapping[str, Any]) -> CompiledP
         executable, failure = None, ""
         try:
             # The text comes from the dump, because that of an executable cannot be read back for v5p and v6e.
-            executable = lowered.compile(compiler_options={"xla_dump_to": dump, "xla_dump_hlo_as_text": True, **flags})
+            dumping = {"xla_dump_to": dump, "xla_dump_hlo_as_text": True}
+            executable = compile_with(lowered, {**dumping, **flags}, fallback=dumping)
         except jax.errors.JaxRuntimeError as error:
             if DOES_NOT_FIT not in str(error):
                 raise

@@ -43,6 +43,13 @@ def open_teacher(config: Config, tokenizer: Tokenizer, mesh: Mesh) -> Teacher[Be
     return Teacher(_network(stored, config.compute), place(stored, mesh), stored_fingerprint(stored.arrays))
 
 
+def teacher_is_there(path: str) -> bool:
+    """Return whether there is anything in a place that could be a teacher."""
+    from bert_jax.formats.opening import is_there
+
+    return is_there(path)
+
+
 def describe_teacher(config: Config, mesh: Mesh) -> Teacher[BertForPreTraining] | None:
     """Return the teacher for devices that need not exist: its arrays are described, and there is no fingerprint.
 

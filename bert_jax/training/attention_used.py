@@ -9,6 +9,7 @@ from bert_jax.devices import sharding
 from bert_jax.models.architecture import computation_dtype
 from bert_jax.models.kernels.choice import PLATFORMS, Shape, attention_path
 from bert_jax.models.layer_loop import reads_alone
+from bert_jax.models.window_blocks import scores_by_blocks
 
 
 def attention_of(
@@ -34,6 +35,16 @@ def attention_of(
 def keeps_no_probabilities(model: ModelConfig, compute: ComputeConfig, mesh: Mesh, rows: int, length: int) -> bool:
     """Return whether all layers compute attention in a kernel whose backward pass computes probabilities again."""
     return model.layer == "transformer" and set(_paths(model, compute, mesh, rows, length)) <= set(PLATFORMS)
+
+
+def local_keys(
+    model: ModelConfig, compute: ComputeConfig, mesh: Mesh, rows: int, length: int, max_texts: int = 1
+) -> int | None:
+    """Return how many scores each position of a local layer has; None if there is no such layer."""
+    if model.local_window is None or model.layer != "transformer":
+        return None
+    by_blocks = _paths(model, compute, mesh, rows, length, max_texts)[1] == "windowed"
+    return scores_by_blocks(model.local_window, model.global_tokens * max_texts) if by_blocks else length
 
 
 def _paths(

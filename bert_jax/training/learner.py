@@ -20,7 +20,7 @@ from bert_jax.objectives.objective_choice import MakeObjective, default_objectiv
 from bert_jax.optim.averaging import averaged
 from bert_jax.optim.optimizers import optimizer as make_optimizer
 from bert_jax.optim.schedules import learning_rate
-from bert_jax.training.attention_used import keeps_no_probabilities
+from bert_jax.training.attention_used import keeps_no_probabilities, local_keys
 from bert_jax.training.frozen import Frozen
 from bert_jax.training.recomputation import Load, remat_policy
 from bert_jax.training.state import TrainState, abstract_state, state_shardings
@@ -102,6 +102,7 @@ class Learner:
             rows=rows // sharding.batch_parts(mesh),
             split=split,
             probabilities=self.keeps_probabilities(phase),
+            local_keys=local_keys(config.model, config.compute, mesh, rows, phase.sequence_length, phase.max_texts),
         )
         return remat_policy(self.objective.model, config.compute, load)
 

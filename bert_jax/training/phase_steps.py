@@ -23,9 +23,9 @@ class PhaseSteps:
         """Return the step of `phase`."""
         key = phase.index, phase.batch_size
         if key not in self._programs:
-            what = self._learner
-            options = step_options(what.config.compute, what.mesh)
-            self._programs[key] = Program(what.train_step(phase), what.frozen, options)
+            learner = self._learner
+            options = step_options(learner.config.compute, learner.mesh)
+            self._programs[key] = Program(learner.train_step(phase), learner.frozen, options)
         return self._programs[key]
 
     def begin(self, step: int) -> None:

@@ -29,6 +29,8 @@ class Load:
     """Number of devices over which parameters, moments and gradients are split."""
     probabilities: bool = True
     """Whether the backward pass of attention reads its probabilities, rather than computing them again in a kernel."""
+    local_keys: int | None = None
+    """Scores that each position of a local layer has; None: see `activation_bytes`."""
 
 
 def remat_policy(model: Model, compute: ComputeConfig, load: Load) -> str:

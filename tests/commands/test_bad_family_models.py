@@ -64,7 +64,7 @@ CASES = [
     Case(
         "evaluate with a wrong teacher",
         f"{EVALUATE} {TEACHER}=@/other_teacher",
-        ("other_teacher is not the teacher of", "fingerprint", "give the one that it had"),
+        ("other_teacher is not the teacher of", "fingerprint", "give the teacher of the run"),
     ),
     Case("evaluate with no such teacher", f"{EVALUATE} {TEACHER}=@/nowhere", ("there is no", "nowhere")),
     Case(
@@ -117,11 +117,6 @@ CASES = [
         "a teacher that was not fine-tuned",
         f"{UNREAD} --init_from=@/teacher --distillation.teacher=@/teacher",
         ("no head of a task, so it has nothing to teach", "fine-tune it on text first"),
-    ),
-    Case(
-        "a share of no teacher",
-        f"{UNREAD} --init_from=@/teacher --distillation.share=0.9",
-        ("distillation.share=0.9 has no effect without distillation.teacher", "leave it out"),
     ),
     Case(
         "fine-tuning a model of an unknown family",

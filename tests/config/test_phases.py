@@ -6,7 +6,7 @@ import pytest
 
 from bert_jax.config import Config, MaskingConfig, PhaseConfig, resolve_phases, resolve_stages
 from bert_jax.config.changes import FINETUNING, PRETRAINING, is_harmless, is_harmless_to_finetuning, lengthens
-from bert_jax.config.checks import check
+from bert_jax.config.checks import check, check_ramps
 from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.json_form import to_dict
 from bert_jax.errors import UserError
@@ -113,11 +113,19 @@ def test_a_phase_whose_batch_grows_is_divided_where_its_size_changes():
         ((8,), 11, "from 1 to the 10 of the phase"),
         ((8, 3), 4, "3 is no positive multiple of phases.0.micro_batches=2"),
         ((0,), 4, "0 is no positive multiple"),
-        ((16, 8), 4, "ramp_batch_sizes=16,8 must grow up to phases.0.batch_size=32, but 16 comes before 8"),
-        ((8, 32), 4, "but 32 comes before 32"),
     ],
 )
 def test_a_ramp_that_cannot_be(sizes, steps, says):
     phase = PhaseConfig(steps=10, batch_size=32, micro_batches=2, ramp_batch_sizes=sizes, ramp_steps=steps)
     with pytest.raises(UserError, match=says):
         check(Config(phases=(phase,)))
+
+
+@pytest.mark.parametrize(
+    "sizes, says", [((16, 8), "16,8 must grow .*=32, but 16 comes before 8"), ((8, 32), "but 32 .* 32")]
+)
+def test_the_batch_of_a_new_run_grows(sizes, says):
+    config = Config(phases=(PhaseConfig(steps=10, batch_size=32, ramp_batch_sizes=sizes, ramp_steps=4),))
+    check(config)  # a run that began so is resumed
+    with pytest.raises(UserError, match=says):
+        check_ramps(config)

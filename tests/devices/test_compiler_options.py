@@ -10,6 +10,8 @@ import pytest
 
 from bert_jax.config import ComputeConfig
 from bert_jax.devices.compiler_options import OVERLAP, compile_with, step_options
+from bert_jax.training import phase_steps
+from bert_jax.training.phase_steps import PhaseSteps
 
 
 def mesh_of(platform: str, count: int) -> types.SimpleNamespace:
@@ -38,6 +40,17 @@ def test_a_compiler_without_them_compiles_without_them_and_says_so(caplog):
         made = compile_with(lowered, {"xla_tpu_no_such_option": True})
     np.testing.assert_array_equal(made(jnp.ones(3)), 2)
     assert "'xla_tpu_no_such_option'" in caplog.text and "--compute.overlap=False" in caplog.text
+
+
+def test_the_steps_of_a_run_are_compiled_with_them(monkeypatch, tmp_path):
+    monkeypatch.setattr(phase_steps, "step_options", lambda compute, mesh: {"xla_dump_to": str(tmp_path)})
+    lowered = jax.jit(lambda state, batch: state + batch["x"])
+    learner = types.SimpleNamespace(
+        config=types.SimpleNamespace(compute=ComputeConfig()), mesh=None, frozen=(), train_step=lambda phase: lowered
+    )
+    step = PhaseSteps(learner).of(types.SimpleNamespace(index=0, batch_size=1))
+    np.testing.assert_array_equal(step(jnp.ones(3), {"x": jnp.ones(3)}), 2)
+    assert list(tmp_path.iterdir())
 
 
 def test_every_other_failure_is_raised():

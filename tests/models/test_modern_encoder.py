@@ -208,7 +208,7 @@ def test_layer_decay_knows_the_layers_of_the_norms():
 def test_where_every_layer_is_local_a_token_sees_one_window_further_per_layer():
     config = dataclasses.replace(MODERN, local_window=2, global_every=0, num_layers=3)
     model = BertForPreTraining(config, FLOAT32)
-    params, length = perturbed(model), 20
+    params, length = perturbed(model), 96  # from here on computed by blocks
     ids = jnp.asarray(np.random.default_rng(0).integers(5, config.vocab_size, (1, length)), jnp.int32)
     other = ids.at[0, 10].set(5 + (ids[0, 10] - 4) % (config.vocab_size - 5))
     states = [
@@ -232,6 +232,10 @@ def run(**model) -> Config:
         ({"local_window": 63, "max_position_embeddings": 128}, "local_window=63 .* so it restricts nothing"),
         ({"local_window": 0}, "local_window=0 must be between 1"),
         ({"local_window": None, "global_tokens": 1}, "global_tokens=1 needs model.local_window"),
+        (
+            {"local_window": None, "global_every": 0},
+            "global_every=0 makes all layers local, but .* set model.local_window",
+        ),
         ({"norm_position": "post"}, "first_attention_norm=False belongs to model.norm_position=pre, not to post"),
         ({"global_every": -1}, "global_every=-1 must not be negative"),
         ({"rope_local_theta": -1.0}, r"rope_local_theta=-1.0 must be positive, or None"),

@@ -32,9 +32,9 @@ MODELS = {
     "gpt": {"direction": "left_to_right"},
     "modern": {
         **{"positions": "rope", "norm_position": "pre", "norm": "rms_norm", "feed_forward": "geglu", "use_bias": False},
-        **{"local_window": 3, "global_every": 2, "num_layers": 4, "global_tokens": 0, "first_attention_norm": False},
+        **{"local_window": 3, "global_every": 2, "num_layers": 3, "global_tokens": 0, "first_attention_norm": False},
     },
-    "window with global tokens": {"local_window": 2, "global_every": 2, "num_layers": 2, "global_tokens": 2},
+    "window with global tokens": {"local_window": 2, "global_every": 2, "num_layers": 3, "global_tokens": 2},
 }
 
 

@@ -39,7 +39,7 @@ class NeighbourWindows:
         stays = is_text & (uniform(bits(keys, Stream.SUBSAMPLING, place)) < self._kept[input_ids])
         words, ids, texts = only_words(input_ids, is_text, stays, self._padding)
         reach = 1 + integers(bits(keys, Stream.WINDOW, place), self._window)
-        windows = np.stack([np.minimum(reach, room) for room in _places_beside(texts)], axis=-1)
+        windows = np.stack([np.minimum(reach, room) for room in _room_on_each_side(texts)], axis=-1)
         drawn = uniform(bits(keys, Stream.NEGATIVE, np.arange(SHARED_NEGATIVES)))
         return {
             "input_ids": ids,
@@ -67,7 +67,7 @@ def only_words(
     return words, ids, np.where(words, texts, input_ids.shape[1] + 1)
 
 
-def _places_beside(texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _room_on_each_side(texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return how many places of the same text are before and after each, [B, L] each, from the numbers of texts."""
     place, begins = np.arange(texts.shape[1]), np.diff(texts, axis=1, prepend=-1) != 0
     ends = np.diff(texts, axis=1, append=-1) != 0
