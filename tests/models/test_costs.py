@@ -276,6 +276,17 @@ def test_a_step_needs_more_memory_for_each_weaker_policy_and_less_where_the_stat
     assert sizes[2] - split == memory_costs.state_bytes(bert_parameters(config), 2).total * 3 // 4
 
 
+def test_the_layer_that_is_computed_again_is_one_that_sees_everything():
+    """What mixed layers need with sel is at least what global ones do; local layers alone need far less."""
+    config, given = sized("mini", num_layers=6), {"moments": 2, "sequence_length": 4096, "predictions": 600}
+    mixed, whole, local = (
+        memory_costs.step_bytes(each, bert_parameters(each), **given, rows=1, split=1, remat="sel")
+        for each in (dataclasses.replace(config, local_window=64, global_every=every) for every in (3, 1, 0))
+    )
+    scores = 4096**2 * config.num_heads * (4 + 2)
+    assert mixed >= whole > local + 0.8 * scores
+
+
 @pytest.mark.parametrize("name", typing.get_args(typing.get_type_hints(OptimizerConfig)["name"]))
 def test_moments_take_the_memory_of_the_state_that_the_optimizer_makes(name):
     model, config = BertForPreTraining(sized("tiny")), OptimizerConfig(name=name)
