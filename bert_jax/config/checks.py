@@ -113,6 +113,11 @@ def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:
             f"model.local_window={window} tokens to either side reach from one end of the longest sequences to the "
             f"other (sequence_length={longest}), so it restricts nothing; set it to {longest - 2} at most, or to None"
         )
+    if config.model.global_tokens >= longest:
+        raise UserError(
+            f"model.global_tokens={config.model.global_tokens} are all tokens of the longest sequences "
+            f"(sequence_length={longest}), so a window restricts nothing; give fewer, such as 1"
+        )
     if phase.sequence_length < 8:
         raise UserError(
             f"{prefix}sequence_length={phase.sequence_length} is too short for [CLS] A [SEP] B [SEP]; the minimum is 8"

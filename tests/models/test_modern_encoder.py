@@ -231,6 +231,7 @@ def run(**model) -> Config:
         ({"local_window": 80, "max_position_embeddings": 128}, "=80 .* reach from one end .*_length=64.*62 at most"),
         ({"local_window": 63, "max_position_embeddings": 128}, "local_window=63 .* so it restricts nothing"),
         ({"local_window": 0}, "local_window=0 must be between 1"),
+        ({"global_tokens": 64}, r"global_tokens=64 are all tokens .*\(sequence_length=64\).* fewer"),
         ({"local_window": None, "global_tokens": 1}, "global_tokens=1 needs model.local_window"),
         (
             {"local_window": None, "global_every": 0},
