@@ -33,8 +33,10 @@ def compile_with(
     lowered: jax.stages.Lowered, options: Mapping[str, Any], fallback: Mapping[str, Any] | None = None
 ) -> Any:
     """Compile a traced function with `options`, or with `fallback` and a warning if this compiler lacks one of them."""
+    if not options:
+        return lowered.compile()
     try:
-        return lowered.compile(compiler_options=dict(options) or None)
+        return lowered.compile(compiler_options=dict(options))
     except jax.errors.JaxRuntimeError as error:
         if UNKNOWN not in str(error):
             raise

@@ -72,5 +72,5 @@ def test_the_longest_sequence_leaves_out_the_rows_of_padding():
         check(run(max_position_embeddings=17))
     with pytest.raises(UserError, match="padding_id=17.*RoBERTa has 1"):
         check(run(padding_id=17))
-    with pytest.raises(UserError, match="pair_head=False but data.sentence_pairs='nsp'"):
+    with pytest.raises(UserError, match="data.sentence_pairs=nsp needs .* model.pair_head=False"):
         check(dataclasses.replace(run(), data=DataConfig(path="store")))
