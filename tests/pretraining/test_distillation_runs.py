@@ -58,7 +58,7 @@ def evaluate_with_and_without(config, tmp_path, wanted):
     losses = [name for name in wanted if name.endswith("_loss")]
     assert "soft_targets_loss" in losses
     assert {name: measured[name] for name in losses} == pytest.approx({name: wanted[name] for name in losses}, rel=1e-6)
-    with pytest.raises(UserError, match=r"other is not the teacher of .*; give the one that it had"):
+    with pytest.raises(UserError, match=r"other is not the teacher of .*; give the teacher of the run"):
         run_evaluate(config.workdir, with_teacher(config, tmp_path / "other"), one)
     shutil.rmtree(tmp_path / "moved")  # a trained student needs its teacher no more
     for path in (tmp_path / "moved", ""):
