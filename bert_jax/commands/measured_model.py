@@ -17,10 +17,10 @@ from bert_jax.objectives.identity import own_names
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.objective_choice import MakeObjective, default_objective
 from bert_jax.pretrained.model import PretrainedModel
-from bert_jax.pretrained.teacher import open_teacher, teacher_is_there
+from bert_jax.pretrained.teacher import OPTION, open_teacher, teacher_is_there
 from bert_jax.training.frozen import Frozen
 
-TEACHER = "objective.distillation.teacher"
+TEACHER = f"{OPTION}.teacher"
 
 
 @dataclasses.dataclass(frozen=True)

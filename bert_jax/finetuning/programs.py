@@ -30,7 +30,7 @@ from bert_jax.optim.holding import Holding, chained
 from bert_jax.optim.layerwise import frozen_encoder, scale_by_depth, unfrozen_by_epoch
 from bert_jax.optim.optimizers import optimizer as make_optimizer
 from bert_jax.pretrained.initialization import Report, initialize
-from bert_jax.training.attention_used import keeps_no_probabilities
+from bert_jax.training.attention_used import keeps_no_probabilities, local_keys
 from bert_jax.training.program import Program
 from bert_jax.training.recomputation import Load, remat_policy
 from bert_jax.training.state import TrainState, abstract_state, created, initializer, state_shardings
@@ -155,6 +155,7 @@ def _resolved(config: FinetuneConfig, model: ModelConfig, head: HeadConfig, mesh
         rows=rows,
         split=mesh.shape["fsdp"] * mesh.shape["tensor"],
         probabilities=not keeps_no_probabilities(model, config.compute, mesh, rows * parts, length),
+        local_keys=local_keys(model, config.compute, mesh, rows * parts, length),
     )
     return dataclasses.replace(
         config.compute, remat=remat_policy(BertForTask(model, head, config.compute), config.compute, load)
