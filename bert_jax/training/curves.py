@@ -45,7 +45,10 @@ def draw_curves(
 
     panels = [(f"{term.title}: {kind}", *_metric(term, kind)) for term in terms for kind in term.panels]
     rows_of_panels = -(-(len(panels) + 1) // 2)
-    figure = Figure(figsize=(10, 3.2 * rows_of_panels), layout="constrained", facecolor="white")
+    height = 3.2 * rows_of_panels
+    figure = Figure(figsize=(10, height), facecolor="white")
+    # Margins in inches: a layout that Matplotlib computes takes as long as all the rest.
+    figure.subplots_adjust(0.075, 0.5 / height, 0.98, 1 - 0.7 / height, wspace=0.2, hspace=0.45)
     FigureCanvasAgg(figure)
     places = list(figure.subplots(rows_of_panels, 2, squeeze=False).flat)
     for axes, (heading, name, unit) in zip(places, panels, strict=False):
@@ -94,6 +97,7 @@ def _panel(axes: Any, title: str, unit: str, name: str, train: Any, held_out: An
     axes.grid(color="#e6e6e6", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+    axes.ticklabel_format(axis="y", useOffset=False)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 5, 10]))
     if not len(steps):

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import math
+import time
 from collections.abc import Iterator
 
 from etils import epath
@@ -25,6 +26,9 @@ from bert_jax.training.samples import make_samples
 from bert_jax.training.saver import Saver
 from bert_jax.training.sinks import read_rows
 from bert_jax.training.state import TrainState
+
+PICTURE_SECONDS = 60
+"""Time between two pictures of a phase, at least: training waits for half a second while one is drawn."""
 
 
 class PhaseDuties:
@@ -63,7 +67,7 @@ class PhaseDuties:
             config=to_dict(config),
             position=lambda step: dataclasses.replace(self.position(step), guard=guard.memory()).to_dict(),
         )
-        self._owes_save = False
+        self._owes_save, self._drawn = False, time.monotonic()
 
     def position(self, step: int) -> Position:
         """Return where the run is in its data after `step`, without what the guard remembers."""
@@ -101,7 +105,8 @@ class PhaseDuties:
                 sampled = self._samples.run(state.params, run.signals, self.rates)
                 run.events.write("sampled", step, samples=sampled)
             run.metrics.write(step, evaluated, kind="evaluation")
-            self.draw()
+            if time.monotonic() - self._drawn > PICTURE_SECONDS:
+                self.draw()
         return evaluated
 
     def save(self, step: int, state: TrainState, evaluated: dict[str, float]) -> None:
@@ -136,6 +141,7 @@ class PhaseDuties:
 
     def draw(self) -> None:
         self._run.draw(self._unigram)
+        self._drawn = time.monotonic()
 
     def _baseline(self) -> dict[str, float] | None:
         """Return the metrics of word frequencies alone, and note them; None if nothing is held out."""
