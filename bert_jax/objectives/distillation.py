@@ -43,6 +43,7 @@ class DistillationObjective:
     """Masked words and the terms of DistillationConfig that have a weight (see `Objective`)."""
 
     model: BertForPreTraining
+    """The student; where its states are compared with wider or narrower ones, it has the map to them."""
     teacher: BertForPreTraining
     weights: ObjectiveConfig
     epsilon: float = 0.0
@@ -93,10 +94,12 @@ class DistillationObjective:
         tokens = batch["attention_mask"].astype(jnp.float32)
         found = self._predictions(params, batch, student, teacher)
         if options.cosine_weight:
-            states = student.last_hidden_state, teacher.last_hidden_state
-            found[COSINE.name] = state_matching.cosine_sums(*states, tokens)
-        if collect:
-            found |= self._layers(student, teacher, tokens, state_matching.token_pairs(batch))
+            (ours,) = self.model.projected(params, [student.last_hidden_state])
+            found[COSINE.name] = state_matching.cosine_sums(ours, teacher.last_hidden_state, tokens)
+        if options.hidden_weight:
+            found[HIDDEN.name] = self._hidden_sums(params, student, teacher, tokens)
+        if options.attention_weight:
+            found[ATTENTION.name] = self._attention_sums(student, teacher, state_matching.token_pairs(batch))
         return found
 
     def _predictions(
@@ -122,19 +125,18 @@ class DistillationObjective:
         everywhere = jnp.broadcast_to(jnp.arange(tokens.shape[1], dtype=jnp.int32)[None], tokens.shape)
         return batch | {"masked_positions": everywhere}, tokens.astype(jnp.float32)
 
-    def _layers(
-        self, student: EncoderOutput, teacher: EncoderOutput, tokens: jax.Array, pairs: jax.Array
-    ) -> dict[str, Sums]:
-        layers = compared_layers(self.options, self.model.config, self.teacher.config)
-        found = {}
-        if self.options.hidden_weight:
-            states = list(teacher.hidden_states or ())
-            chosen = [states[0], *(states[1 + layer] for layer in layers)]
-            found[HIDDEN.name] = state_matching.hidden_sums(student.hidden_states or (), chosen, tokens)
-        if self.options.attention_weight:
-            maps, theirs = student.attentions or (), teacher.attentions or ()
-            found[ATTENTION.name] = state_matching.attention_sums(maps, [theirs[layer] for layer in layers], pairs)
-        return found
+    def _hidden_sums(self, params: Any, student: EncoderOutput, teacher: EncoderOutput, tokens: jax.Array) -> Sums:
+        theirs = list(teacher.hidden_states or ())
+        chosen = [theirs[0], *(theirs[1 + layer] for layer in self._layers)]
+        return state_matching.hidden_sums(self.model.projected(params, student.hidden_states or ()), chosen, tokens)
+
+    def _attention_sums(self, student: EncoderOutput, teacher: EncoderOutput, pairs: jax.Array) -> Sums:
+        maps, theirs = student.attentions or (), teacher.attentions or ()
+        return state_matching.attention_sums(maps, [theirs[layer] for layer in self._layers], pairs)
+
+    @property
+    def _layers(self) -> tuple[int, ...]:
+        return compared_layers(self.options, self.model.config, self.teacher.config)
 
 
 def compared_layers(options: DistillationConfig, student: ModelConfig, teacher: ModelConfig) -> tuple[int, ...]:
