@@ -193,6 +193,11 @@ def _check_states(stored: StoredModel, config: Config) -> None:
             f"{name} is {kind}, which was not trained to predict words at their masks, as {OPTION}.soft_weight="
             f"{options.soft_weight:g} needs; set it to 0, or choose another teacher"
         )
+    if config.data.sentence_pairs != "none" and theirs.type_vocab_size == 1:
+        raise UserError(
+            f"{name} has model.type_vocab_size=1, so it does not know the second segment of data.sentence_pairs="
+            f"{config.data.sentence_pairs}; set data.sentence_pairs=none, or choose a teacher of two segments"
+        )
     if options.attention_weight and ours.num_heads != theirs.num_heads:
         raise UserError(
             f"{name} has num_heads={theirs.num_heads}, the student {ours.num_heads}, but {OPTION}.attention_weight="

@@ -15,7 +15,6 @@ from bert_jax.config import (
     DataConfig,
     HeadConfig,
     MeshConfig,
-    ModelConfig,
     ObjectiveConfig,
     OptimizerConfig,
     PhaseConfig,
@@ -173,14 +172,25 @@ def test_options_out_of_range_are_refused(problem, changes):
         check(taught("somewhere", **changes))
 
 
-def test_a_teacher_goes_with_masked_words_alone():
+def test_a_teacher_goes_with_masked_words():
     config = taught("somewhere")
-    pairs = dataclasses.replace(config, data=DataConfig(), model=ModelConfig())
-    with pytest.raises(UserError, match="but data.sentence_pairs=nsp; set data.sentence_pairs=none"):
-        check(pairs)
-    spans = dataclasses.replace(config.objective, span_boundary_weight=1.0)
-    with pytest.raises(UserError, match="but objective.span_boundary_weight=1; set"):
-        check(dataclasses.replace(config, objective=spans))
+    words = dataclasses.replace(config.objective, name="left_to_right")
+    with pytest.raises(UserError, match="but objective.name=left_to_right; set objective.name=masked_words"):
+        check(dataclasses.replace(config, objective=words))
+
+
+def test_pairs_need_a_teacher_that_knows_two_segments_or_none(small_store, tokenizer, tmp_path):
+    mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
+    for types in (0, 1, 2):
+        place = tmp_path / str(types)
+        written_teacher.write(place, small_store, type_vocab_size=types)
+        config = taught(place, {"type_vocab_size": 2, "pair_head": True})
+        config = check(dataclasses.replace(config, data=DataConfig()))
+        if types == 1:
+            with pytest.raises(UserError, match="does not know the second segment of data.sentence_pairs=nsp; set"):
+                open_teacher(config, tokenizer, mesh)
+        else:
+            assert open_teacher(config, tokenizer, mesh) is not None
 
 
 def test_a_student_starts_from_the_chosen_layers(directory, tokenizer):

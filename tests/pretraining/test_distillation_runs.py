@@ -53,6 +53,18 @@ def test_resumed_exactly_with_the_same_teacher_and_the_same_on_any_mesh(small_st
     evaluate_with_and_without(config, tmp_path, evaluated[-1])
 
 
+@pytest.mark.slow
+def test_pairs_are_learned_beside_a_teacher(small_store, tmp_path):
+    written_teacher.write(tmp_path / "teacher", small_store)
+    config = with_teacher(small("bert_mini", small_store, tmp_path / "run"), tmp_path / "teacher")
+    pretrain(config, devices=jax.devices()[:1])
+    evaluated = rows(config.workdir, "evaluation")[-1]
+    wanted = {"mlm_loss", "next_sentence_loss", "soft_targets_loss", "cosine_loss", "hidden_loss"}
+    assert wanted <= rows(config.workdir)[0].keys() & evaluated.keys()
+    measured = run_evaluate(config.workdir, config, jax.devices()[:1]).metrics
+    assert {name: measured[name] for name in wanted} == pytest.approx({n: evaluated[n] for n in wanted}, rel=1e-6)
+
+
 def narrower(store, tmp_path, name):
     """A student of 24 features, which starts from random parameters, and its teacher of 32."""
     config = small("distilbert_mini", store, tmp_path / name)
