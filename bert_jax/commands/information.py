@@ -37,8 +37,9 @@ def run_info(config: Config) -> None:
             "published models of this form."
         )
         config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=size))
-    console.print(parameter_table(config))
-    console.print(state_line(config))
+    teacher_size = _teacher_size(config)
+    console.print(parameter_table(config, teacher_size))
+    console.print(state_line(config, teacher_size))
     console.print(flops_table(config))
     console.print(
         "computed: the share of these operations that a step executes; the last of unrolled layers runs only at the "
@@ -51,8 +52,19 @@ def run_info(config: Config) -> None:
     console.print(phase_table(config))
 
 
-def parameter_table(config: Config) -> Table:
-    encoder, *generator = trained_encoders(config)
+def _teacher_size(config: Config) -> int | None:
+    """Return the width of the teacher's states that those of the student are mapped to; None if they are not."""
+    if not config.objective.distillation.teacher:
+        return None
+    from bert_jax.pretrained.teacher import stored_teacher  # loads jax, which nothing else here needs
+
+    teacher = stored_teacher(config)
+    assert teacher is not None, "the options name one"
+    return config.objective.distillation.teacher_size(config.model.hidden_size, teacher.model.hidden_size)
+
+
+def parameter_table(config: Config, teacher_size: int | None = None) -> Table:
+    encoder, *generator = trained_encoders(config, teacher_size)
     counts = costs.parameter_counts(encoder.parameters)
     if generator:
         return _table_of_both(config, counts, costs.parameter_counts(generator[0].parameters))
@@ -70,6 +82,7 @@ def parameter_table(config: Config) -> Table:
         ("next-sentence head", counts.next_sentence, counts.pooler),
         ("span boundary head (table shared)", counts.span_boundary, counts.span_boundary),
         ("positions of the mask decoder", counts.mask_decoder, counts.mask_decoder),
+        ("map to the teacher's states", counts.state_projection, counts.state_projection),
         ("pre-training model", counts.pretraining, True),
     )
     for name, number, shown in rows:
@@ -97,8 +110,8 @@ def _table_of_both(config: Config, discriminator: costs.ParameterCounts, generat
     return table
 
 
-def state_line(config: Config) -> str:
-    state = memory_costs.state_bytes(trained_parameters(config), config.optimizer.moments)
+def state_line(config: Config, teacher_size: int | None = None) -> str:
+    state = memory_costs.state_bytes(trained_parameters(config, teacher_size), config.optimizer.moments)
     return (
         f"Training state, float32: parameters {_bytes(state.parameters)}, moments {_bytes(state.moments)}, "
         f"gradients {_bytes(state.gradients)}; together {_bytes(state.total)}, divided over mesh.fsdp × mesh.tensor."

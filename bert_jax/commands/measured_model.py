@@ -83,8 +83,8 @@ def _teacher(model: PretrainedModel, config: Config, mesh: Mesh) -> Teacher[Bert
     recorded = (model.history.get("config") or {}).get("objective", {}).get("distillation", {}).get("teacher")
     if path and path == recorded and not decide(teacher_is_there(path), all):
         logging.warning(
-            "the teacher of %s is no longer at %s, so only the masked words are measured; give --%s=DIR, or --%s= to "
-            "measure without it",
+            "the teacher of %s is no longer at %s, so nothing is compared with it; give --%s=DIR, or --%s= to measure "
+            "without it",
             *(model.path, path, TEACHER, TEACHER),
         )
         return None
@@ -94,7 +94,7 @@ def _teacher(model: PretrainedModel, config: Config, mesh: Mesh) -> Teacher[Bert
         raise UserError(
             f"--{TEACHER}={path} is not the teacher of {model.path} (the fingerprint of its arrays is "
             f"{teacher.fingerprint:.12}…, that of the run's {recorded_fingerprint:.12}…); give the teacher of the run, "
-            f"or --{TEACHER}= to measure only the masked words"
+            f"or --{TEACHER}= to measure without it"
         )
     return teacher
 

@@ -22,10 +22,10 @@ class DistillationConfig:
     """Positions at which predictions are compared: the masked ones, or all tokens, as in the published code, which
     computes the logits of all of them."""
     cosine_weight: float = 1.0
-    """Weight of 1 - cosine of the last states of student and teacher, which must have the same width."""
+    """Weight of 1 - cosine of the last states of student and teacher. Where their widths differ, these and all other
+    states of the student are compared through one linear map, which is learned."""
     hidden_weight: float = 0.0
-    """Weight of the squared difference of the embeddings and of the states after each layer (TinyBERT), for equal
-    widths."""
+    """Weight of the squared difference of the embeddings and of the states after each layer (TinyBERT)."""
     attention_weight: float = 0.0
     """Weight of the squared difference of the attention probabilities of each layer, for equal numbers of heads
     (TinyBERT compares the scores before the softmax)."""
@@ -37,6 +37,13 @@ class DistillationConfig:
     def weights(self) -> dict[str, float]:
         """The weight of each loss, by the name of its option."""
         return {name: value for name, value in dataclasses.asdict(self).items() if name.endswith("_weight")}
+
+    def teacher_size(self, ours: int, theirs: int) -> int | None:
+        """Return the width of the teacher's states if those of the student are mapped to it, else None.
+
+        They are if states are compared, and their widths, `ours` and `theirs`, differ.
+        """
+        return theirs if (self.cosine_weight or self.hidden_weight) and ours != theirs else None
 
 
 def check_distillation(options: DistillationConfig) -> None:

@@ -19,7 +19,7 @@ from bert_jax.formats.opening import open_stored
 from bert_jax.formats.own_checkpoint import open_checkpoint
 from bert_jax.formats.stored import StoredModel, describe_embedding
 from bert_jax.formats.writing import check_destination, new_directory, write_bert_jax
-from bert_jax.models.bert_parameters import ENCODER_PARTS
+from bert_jax.models.bert_parameters import ENCODER_PARTS, STATE_PROJECTION
 
 
 def convert(
@@ -62,14 +62,15 @@ def _opened(source: str | os.PathLike[str], weights: Weights) -> StoredModel:
 def select(stored: StoredModel, parts: PartsWritten, to: ModelFormat = "bert_jax") -> StoredModel:
     """Return `stored` with only some of its parts; see ConvertConfig.parts.
 
-    Only bert_jax knows a span boundary head and the enhanced mask decoder. Google's run_squad.py leaves a pooler that
-    nothing reads. The classes of transformers do not have one together with such a head, and would report it as
-    unexpected.
+    A student's map to the states of its teacher is never written, and only bert_jax knows a span boundary head and the
+    enhanced mask decoder. Google's run_squad.py leaves a pooler that nothing reads. The classes of transformers do not
+    have one together with such a head, and would report it as unexpected.
     """
     if parts == "generator":
         generator = generator_of(stored)
         check_fit(generator)
         return select(generator, "all", to)
+    stored = stored.without(STATE_PROJECTION)
     if to != "bert_jax":
         stored = stored.without("span_boundary", "mask_decoder")
     if parts == "all" and to == "huggingface" and stored.head is not None and stored.head.kind in ("span", "tagging"):

@@ -13,7 +13,7 @@ from absl import logging
 from bert_jax.config import EmbeddingConfig, HeadConfig, ModelConfig
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
-from bert_jax.models.bert_parameters import MODEL_PARTS, TASK_PARTS, bert_parameters
+from bert_jax.models.bert_parameters import MODEL_PARTS, STATE_PROJECTION, TASK_PARTS, bert_parameters
 from bert_jax.models.parameters import ParameterTable
 from bert_jax.models.postprocessing import Postprocess
 from bert_jax.tokenization.tokenizer import Tokenizer
@@ -21,7 +21,7 @@ from bert_jax.tokenization.tokenizer import Tokenizer
 PADDED_TO = (8, 16, 32, 64, 100, 128)
 """Multiples to which the rows of a word table are rounded up: for accelerators' matrix units, where 128 is Megatron's,
 and 100 in DeBERTa v3."""
-PARTS = (*MODEL_PARTS, *TASK_PARTS)
+PARTS = (*MODEL_PARTS, STATE_PROJECTION, *TASK_PARTS)
 """Top-level names of the parameter tree that a model may lack; `embeddings` and `encoder` are always there."""
 
 
@@ -87,7 +87,13 @@ class StoredModel:
     @property
     def parameters(self) -> ParameterTable:
         """Path, named axes and shape of every array that a model of this configuration with these parts has."""
-        return bert_parameters(self.model, self.parts, self.head)
+        return bert_parameters(self.model, self.parts, self.head, self.teacher_size)
+
+    @property
+    def teacher_size(self) -> int | None:
+        """Width of the states that a student maps its own to; None if it has no such map."""
+        kernel = self.arrays.get(f"{STATE_PROJECTION}/kernel")
+        return None if kernel is None else kernel.shape[-1]
 
 
 def describe_embedding(embedding: EmbeddingConfig) -> str:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -13,7 +13,13 @@ from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import Architecture, bert_architecture
 from bert_jax.models.bert_module import Bert, WordPart
-from bert_jax.models.bert_parameters import ENCODER_PARTS, MODEL_PARTS, PRETRAINING_PARTS, pretraining_parameters
+from bert_jax.models.bert_parameters import (
+    ENCODER_PARTS,
+    MODEL_PARTS,
+    PRETRAINING_PARTS,
+    STATE_PROJECTION,
+    pretraining_parameters,
+)
 from bert_jax.models.costs import training_flops
 from bert_jax.models.input_masks import input_mask
 from bert_jax.models.kernels.contract import AttentionMask
@@ -49,6 +55,8 @@ class BertForPreTraining:
     """Parts on top of the encoder, in any order; checkpoints from elsewhere may lack some."""
     architecture: Callable[[ModelConfig, ComputeConfig], Architecture] = bert_architecture
     """Chooses the pieces of the encoder."""
+    teacher_size: int | None = None
+    """Width of the teacher's states that `projected` maps to; None: there is no such map."""
 
     def __post_init__(self) -> None:
         if unknown := set(self.parts) - set(MODEL_PARTS):
@@ -82,7 +90,7 @@ class BertForPreTraining:
         encoder, stack = self._pieces.parameters, self._pieces.stack
         if not stack.shared:
             encoder = with_axis(encoder, Axis("layer", stack.num_blocks))
-        return {**encoder, **pretraining_parameters(self.config, self.parts)}
+        return {**encoder, **pretraining_parameters(self.config, self.parts, self.teacher_size)}
 
     def training_flops(self, sequence_length: int, predictions: int) -> int:
         """Implement `Model.training_flops`, for `predictions` masked positions and what `read` computes for them."""
@@ -176,6 +184,14 @@ class BertForPreTraining:
         assert bert.replaced_tokens is not None, "require(...) comes first"
         return bert.replaced_tokens((encoded or self._of(params, batch)).last_hidden_state)
 
+    def projected(self, params: Params, states: Sequence[jax.Array]) -> list[jax.Array]:
+        """Return states [B, L, H] by one linear map as wide as a teacher's; without a `teacher_size`, as they are."""
+        if self.teacher_size is None:
+            return list(states)
+        bert = self._module(params)
+        assert bert.state_projection is not None, "a model with a teacher_size has it"
+        return [bert.state_projection(each) for each in states]
+
     def context_scores(self, params: Params, encoded: EncoderOutput, ids: jax.Array) -> jax.Array:
         """Return float32 [B, L, M]: how well the words `ids` [B, M] go beside that of each place of `encoded`."""
         self.require("contexts")
@@ -254,10 +270,11 @@ class BertForPreTraining:
         return self.architecture(self.config, self.compute)
 
     def _fresh(self, key: jax.Array) -> Bert:
-        return Bert(self.config, self._pieces, self.parts, key)
+        return Bert(self.config, self._pieces, self.parts, key, self.teacher_size)
 
     def _module(self, params: Params) -> Bert:
         own = (*ENCODER_PARTS, *self.parts)  # a fine-tuned model has its head beside them
+        own = own if self.teacher_size is None else (*own, STATE_PROJECTION)
         return nnx.merge(_structure(self), {name: tree for name, tree in params.items() if name in own})
 
     def require(self, *parts: str) -> None:

@@ -33,7 +33,14 @@ WordPart = Literal["mlm", "span_boundary"]
 class Bert(nnx.Module):
     """The encoder and the requested MODEL_PARTS; its attribute names are the parameter paths."""
 
-    def __init__(self, config: ModelConfig, architecture: Architecture, parts: tuple[str, ...], key: jax.Array):
+    def __init__(
+        self,
+        config: ModelConfig,
+        architecture: Architecture,
+        parts: tuple[str, ...],
+        key: jax.Array,
+        teacher_size: int | None,
+    ):
         embeddings_key, encoder_key, pooler_key, mlm_key, next_sentence_key = jax.random.split(key, 5)
         hidden, std, bias = (config.hidden_size,), config.initializer_range, config.use_bias
         self.reads_last: bool = config.reads_last_token
@@ -56,6 +63,8 @@ class Bert(nnx.Module):
         self.mask_decoder: MaskDecoder | None = decoder() if "mask_decoder" in parts else None
         self.contexts: ContextWords | None = ContextWords(config) if "contexts" in parts else None
         self.context_biases: ContextBiases | None = ContextBiases(config) if "context_biases" in parts else None
+        to_teacher = functools.partial(Linear, hidden, stddev=std, key=jax.random.fold_in(key, 3), bias=False)
+        self.state_projection: Linear | None = None if teacher_size is None else to_teacher((teacher_size,))
         for _, module in nnx.iter_modules(self):
             if isinstance(module, Linear):
                 module.product, module.add_bias = architecture.product, architecture.add_bias

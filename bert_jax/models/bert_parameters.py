@@ -14,6 +14,9 @@ PRETRAINING_PARTS = ("pooler", "mlm", "next_sentence")
 MODEL_PARTS = (*PRETRAINING_PARTS, "replaced_tokens", "span_boundary", "mask_decoder", "contexts", "context_biases")
 """Parts that a model can have on its encoder; the last five are the heads of ELECTRA's discriminator and of SpanBERT,
 DeBERTa's decoder below the head for masked words, the second table of static word vectors, and the biases of GloVe."""
+STATE_PROJECTION = "state_projection"
+"""The part of a student whose states are compared with those of a teacher of another width: the map to that width. A
+run trains it for its own teacher, so models that are made from the student do without."""
 SPAN_PLACES, SPAN_PLACE_SIZE = 15, 200
 """Places of a span that have a vector, and its size, as in the command that SpanBERT's authors published."""
 TASK_PARTS = ("head", "crf")
@@ -37,7 +40,10 @@ def pretraining_parts(config: ModelConfig, objective: ObjectiveConfig | None = N
 
 
 def bert_parameters(
-    config: ModelConfig, parts: tuple[str, ...] | None = None, head: HeadConfig | None = None
+    config: ModelConfig,
+    parts: tuple[str, ...] | None = None,
+    head: HeadConfig | None = None,
+    teacher_size: int | None = None,
 ) -> ParameterTable:
     """Return the table of a BERT.
 
@@ -45,12 +51,13 @@ def bert_parameters(
       config: sizes of the model; vocab_size=None counts as the vocabulary of BERT uncased.
       parts: those of MODEL_PARTS that the model has; a head that reads the pooler adds it. None: `pretraining_parts`.
       head: the head of a fine-tuned model.
+      teacher_size: width of the states that a student maps its own to; None: it has no such map.
     """
     parts = pretraining_parts(config) if parts is None else parts
     if head is not None and reads_pooler(config, head):
         parts = (*parts, "pooler")
     task = {} if head is None else task_parameters(config, head)
-    return {**encoder_parameters(config), **pretraining_parameters(config, parts), **task}
+    return {**encoder_parameters(config), **pretraining_parameters(config, parts, teacher_size), **task}
 
 
 def reads_pooler(config: ModelConfig, head: HeadConfig) -> bool:
@@ -71,8 +78,10 @@ def word_axis(config: ModelConfig) -> Axis:
     return Axis("hidden" if config.embedding_size is None else "embedding", config.word_size)
 
 
-def pretraining_parameters(config: ModelConfig, parts: tuple[str, ...]) -> ParameterTable:
-    """Return the entries of those of MODEL_PARTS that are in `parts`."""
+def pretraining_parameters(
+    config: ModelConfig, parts: tuple[str, ...], teacher_size: int | None = None
+) -> ParameterTable:
+    """Return the entries of those of MODEL_PARTS that are in `parts`, and of the map to states of `teacher_size`."""
     hidden, vocab = Axis("hidden", config.hidden_size), Axis("vocab", config.padded_vocab_size)
     entries: list[Parameter] = []
     if "pooler" in parts:
@@ -99,6 +108,10 @@ def pretraining_parameters(config: ModelConfig, parts: tuple[str, ...]) -> Param
         entries += linear("span_boundary/dense", (beside,), (hidden,), (), config.use_bias, "per_prediction")
         entries += norm("span_boundary/norm", hidden, bias=_norm_bias(config))
         entries += _word_head("span_boundary/words", config, hidden, vocab)
+    if teacher_size is not None:
+        # Like all that a teacher adds to a step, its operations are not counted.
+        wide = Axis("feature", teacher_size)
+        entries += linear(STATE_PROJECTION, (hidden,), (wide,), bias=False, used="uncounted")
     return table(entries)
 
 

@@ -30,6 +30,8 @@ class ParameterCounts:
     mask_decoder: int
     contexts: int
     """Parameters of the second table of static word vectors, and the biases of GloVe."""
+    state_projection: int
+    """Parameters of the map to the states of a teacher of another width."""
     pretraining: int
     """Parameters of the whole model, with parts that have no field of their own."""
 
@@ -60,6 +62,7 @@ def parameter_counts(parameters: ParameterTable) -> ParameterCounts:
         replaced_tokens=sizes["replaced_tokens"],
         mask_decoder=sizes["mask_decoder"],
         contexts=sizes["contexts"] + sizes["context_biases"],
+        state_projection=sizes["state_projection"],
         pretraining=total_size(parameters),
     )
 

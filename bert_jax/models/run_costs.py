@@ -27,11 +27,15 @@ class TrainedEncoder:
     """Whether it computes the logits of words at the masked positions."""
 
 
-def trained_encoders(config: Config) -> tuple[TrainedEncoder, ...]:
-    """Return what a run trains: one encoder, or the discriminator and the generator of replaced-token detection."""
+def trained_encoders(config: Config, teacher_size: int | None = None) -> tuple[TrainedEncoder, ...]:
+    """Return what a run trains: one encoder, or the discriminator and the generator of replaced-token detection.
+
+    `teacher_size` is the width of the teacher's states that an encoder maps its own to; None: it has no such map.
+    """
     model, objective = config.model, config.objective
     if objective.name != "replaced_tokens":
-        return (TrainedEncoder(model, bert_parameters(model, pretraining_parts(model, objective)), True),)
+        parts = pretraining_parts(model, objective)
+        return (TrainedEncoder(model, bert_parameters(model, parts, teacher_size=teacher_size), True),)
     generator = generator_model(model, objective.generator)
     return (
         TrainedEncoder(model, bert_parameters(model, DISCRIMINATOR_PARTS), False),
@@ -39,9 +43,9 @@ def trained_encoders(config: Config) -> tuple[TrainedEncoder, ...]:
     )
 
 
-def trained_parameters(config: Config) -> ParameterTable:
-    """Return the table of parameters of a run."""
-    first, *others = (encoder.parameters for encoder in trained_encoders(config))
+def trained_parameters(config: Config, teacher_size: int | None = None) -> ParameterTable:
+    """Return the table of parameters of a run, whose arguments are those of `trained_encoders`."""
+    first, *others = (encoder.parameters for encoder in trained_encoders(config, teacher_size))
     return joined(first, others[0], config.objective.generator.embeddings) if others else first
 
 

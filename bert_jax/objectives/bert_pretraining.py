@@ -13,7 +13,7 @@ from bert_jax.config import ObjectiveConfig
 from bert_jax.config.example_choices import SentencePairs
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.packed_texts import PackedTexts
-from bert_jax.models.protocol import encoder_inputs
+from bert_jax.models.protocol import Encoded, encoder_inputs
 from bert_jax.models.span_boundary import SpanBoundaries
 from bert_jax.objectives import masked_language_model, next_sentence
 from bert_jax.objectives.objective import Batch, Sums, Term
@@ -71,16 +71,24 @@ class PretrainingObjective:
         return found
 
     def sums(self, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
-        model, inputs = self.model, encoder_inputs(batch)
-        texts, spans = PackedTexts.of(batch), "span_boundary" in model.parts and self.weights.span_boundary_weight > 0
-        if spans:
+        model, inputs, texts = self.model, encoder_inputs(batch), PackedTexts.of(batch)
+        if self._spans:
             encoded = model.encode(params, *inputs, dropout_key, texts=texts)
         else:
             encoded = model.read(params, *inputs, batch["masked_positions"], dropout_key, texts)
         sums = {}
         if "mlm" in model.parts:
             sums[MASKED_WORDS.name] = masked_language_model.model_sums(model, params, batch, encoded)
-        if spans:
+        return sums | self.sums_beside_words(params, batch, encoded)
+
+    @property
+    def _spans(self) -> bool:
+        return "span_boundary" in self.model.parts and self.weights.span_boundary_weight > 0
+
+    def sums_beside_words(self, params: Any, batch: Batch, encoded: Encoded) -> dict[str, Sums]:
+        """Return the sums of the terms other than that of masked words, from the output of the encoder."""
+        model, sums = self.model, {}
+        if self._spans:
             sums[SPAN_BOUNDARY.name] = masked_language_model.model_sums(model, params, batch, encoded, "span_boundary")
         if "next_sentence_labels" in batch and {"pooler", "next_sentence"} <= set(model.parts):
             logits = model.next_sentence_logits(params, batch, encoded)

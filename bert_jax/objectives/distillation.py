@@ -1,4 +1,4 @@
-"""Distillation in pre-training (Sanh et al. 2019): masked words, and what a teacher predicts and computes for them."""
+"""Distillation in pre-training (Sanh et al. 2019): BERT's objective, and what a teacher predicts and computes."""
 
 import dataclasses
 from typing import Any, Generic, TypeVar
@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.config import ModelConfig, ObjectiveConfig
+from bert_jax.config.example_choices import SentencePairs
 from bert_jax.config.teachers import DistillationConfig
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
@@ -15,7 +16,7 @@ from bert_jax.models.packed_texts import PackedTexts
 from bert_jax.models.protocol import EncoderOutput, Params, encoder_inputs
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives import masked_language_model, soft_targets, state_matching
-from bert_jax.objectives.bert_pretraining import MASKED_WORDS
+from bert_jax.objectives.bert_pretraining import MASKED_WORDS, PretrainingObjective
 from bert_jax.objectives.objective import Batch, Sums, Term
 
 SOFT_TARGETS = Term(name="soft_targets", label="KL", title="Teacher's predictions", unit="nats", panels=("loss",))
@@ -40,13 +41,15 @@ class Teacher(Generic[Network]):
 
 @dataclasses.dataclass(frozen=True)
 class DistillationObjective:
-    """Masked words and the terms of DistillationConfig that have a weight (see `Objective`)."""
+    """The terms of `PretrainingObjective`, and those of DistillationConfig that have a weight (see `Objective`)."""
 
     model: BertForPreTraining
+    """The student; where its states are compared with wider or narrower ones, it has the map to them."""
     teacher: BertForPreTraining
     weights: ObjectiveConfig
     epsilon: float = 0.0
-    """The same as in `PretrainingObjective`."""
+    sentence_pairs: SentencePairs = "none"
+    """Both are the same as in `PretrainingObjective`."""
     teacher_params: Params | None = None
     """Parameters of the teacher, which are never trained; see `reading`."""
 
@@ -70,19 +73,22 @@ class DistillationObjective:
                 ("attention_weight", ATTENTION),
             )
         )
-        words = dataclasses.replace(MASKED_WORDS, weight=self.weights.mlm_weight)
-        return (words, *(term for term in of_teacher if term.weight))
+        return (*self._labelled.terms, *(term for term in of_teacher if term.weight))
+
+    @property
+    def _labelled(self) -> PretrainingObjective:
+        """What is learned without the teacher."""
+        return PretrainingObjective(self.model, self.weights, self.epsilon, self.sentence_pairs)
 
     def denominators(self, batch: Batch) -> dict[str, jax.Array]:
         tokens = jnp.sum(batch["attention_mask"]).astype(jnp.float32)
-        possible = {
-            MASKED_WORDS.name: jnp.sum(batch["masked_weights"]) + self.epsilon,
+        possible = self._labelled.denominators(batch) | {
             SOFT_TARGETS.name: jnp.sum(self._compared(batch)[1]),
             COSINE.name: tokens,
             HIDDEN.name: tokens,
             ATTENTION.name: jnp.sum(state_matching.token_pairs(batch)),
         }
-        return {term.name: possible[term.name] for term in self.terms}
+        return {term.name: possible[term.name] for term in self.terms if term.name in possible}
 
     def sums(self, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
         assert self.teacher_params is not None, "`reading` comes first"
@@ -92,11 +98,14 @@ class DistillationObjective:
         teacher = self.teacher.encode(self.teacher_params, *inputs, None, collect, texts)
         tokens = batch["attention_mask"].astype(jnp.float32)
         found = self._predictions(params, batch, student, teacher)
+        found |= self._labelled.sums_beside_words(params, batch, student)
         if options.cosine_weight:
-            states = student.last_hidden_state, teacher.last_hidden_state
-            found[COSINE.name] = state_matching.cosine_sums(*states, tokens)
-        if collect:
-            found |= self._layers(student, teacher, tokens, state_matching.token_pairs(batch))
+            (ours,) = self.model.projected(params, [student.last_hidden_state])
+            found[COSINE.name] = state_matching.cosine_sums(ours, teacher.last_hidden_state, tokens)
+        if options.hidden_weight:
+            found[HIDDEN.name] = self._hidden_sums(params, student, teacher, tokens)
+        if options.attention_weight:
+            found[ATTENTION.name] = self._attention_sums(student, teacher, state_matching.token_pairs(batch))
         return found
 
     def _predictions(
@@ -122,19 +131,18 @@ class DistillationObjective:
         everywhere = jnp.broadcast_to(jnp.arange(tokens.shape[1], dtype=jnp.int32)[None], tokens.shape)
         return batch | {"masked_positions": everywhere}, tokens.astype(jnp.float32)
 
-    def _layers(
-        self, student: EncoderOutput, teacher: EncoderOutput, tokens: jax.Array, pairs: jax.Array
-    ) -> dict[str, Sums]:
-        layers = compared_layers(self.options, self.model.config, self.teacher.config)
-        found = {}
-        if self.options.hidden_weight:
-            states = list(teacher.hidden_states or ())
-            chosen = [states[0], *(states[1 + layer] for layer in layers)]
-            found[HIDDEN.name] = state_matching.hidden_sums(student.hidden_states or (), chosen, tokens)
-        if self.options.attention_weight:
-            maps, theirs = student.attentions or (), teacher.attentions or ()
-            found[ATTENTION.name] = state_matching.attention_sums(maps, [theirs[layer] for layer in layers], pairs)
-        return found
+    def _hidden_sums(self, params: Any, student: EncoderOutput, teacher: EncoderOutput, tokens: jax.Array) -> Sums:
+        theirs = list(teacher.hidden_states or ())
+        chosen = [theirs[0], *(theirs[1 + layer] for layer in self._layers)]
+        return state_matching.hidden_sums(self.model.projected(params, student.hidden_states or ()), chosen, tokens)
+
+    def _attention_sums(self, student: EncoderOutput, teacher: EncoderOutput, pairs: jax.Array) -> Sums:
+        maps, theirs = student.attentions or (), teacher.attentions or ()
+        return state_matching.attention_sums(maps, [theirs[layer] for layer in self._layers], pairs)
+
+    @property
+    def _layers(self) -> tuple[int, ...]:
+        return compared_layers(self.options, self.model.config, self.teacher.config)
 
 
 def compared_layers(options: DistillationConfig, student: ModelConfig, teacher: ModelConfig) -> tuple[int, ...]:

@@ -24,14 +24,14 @@ def default_objective(
     """Return the objective of `pretrain`, unless it is given a different one.
 
     `model` has the parts of BERT's pre-training; an objective that needs others replaces them. Without the `teacher` of
-    objective.distillation, what is measured of a model that had one is the loss of the masked words.
+    objective.distillation, what is measured of a model that had one is the loss of its labels alone.
     """
     match config.objective.name:
-        case "masked_words" if teacher is not None:
-            return DistillationObjective(model, teacher, config.objective, config.masking.loss_epsilon)
         case "masked_words":
-            pairs = config.data.sentence_pairs
-            return PretrainingObjective(model, config.objective, config.masking.loss_epsilon, pairs)
+            options = config.objective, config.masking.loss_epsilon, config.data.sentence_pairs
+            if teacher is None:
+                return PretrainingObjective(model, *options)
+            return DistillationObjective(model, teacher, *options)
         case "left_to_right":
             return LeftToRightObjective(model)
         case "two_directions":

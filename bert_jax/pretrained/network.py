@@ -40,7 +40,9 @@ class LoadedNetwork:
         self.history: dict[str, Any] = stored.history
         self.mesh: Mesh = mesh
         parts = tuple(part for part in MODEL_PARTS if part in stored.parts)
-        self.network: BertForPreTraining = BertForPreTraining(stored.model, compute, parts)
+        self.network: BertForPreTraining = BertForPreTraining(
+            stored.model, compute, parts, teacher_size=stored.teacher_size
+        )
         self._parameters = Parameters(params)
         self._runner = Runner(self.network, stored.head, self._parameters, mesh)
 

@@ -5,6 +5,7 @@ from bert_jax.config import Config
 from bert_jax.formats.fit import check_fit
 from bert_jax.formats.generator_arrays import with_generator
 from bert_jax.formats.stored import StoredModel
+from bert_jax.models.bert_parameters import STATE_PROJECTION
 from bert_jax.pretrained.initialization import check_architecture
 from bert_jax.pretrained.layer_selection import with_layers
 
@@ -26,6 +27,7 @@ def open_source(config: Config, resumed: bool) -> StoredModel | None:
 
     source = open_stored(path)
     check_fit(source)
+    source = source.without(STATE_PROJECTION)  # to a teacher that need not be that of this run
     source = with_layers(source, layers, config.model) if layers else source
     check_architecture(source, config.model, option)
     return with_generator(source, config) if config.objective.name == "replaced_tokens" else source

@@ -14,7 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.formats.fit import check_fit
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.bert_parameters import MODEL_PARTS, reads_pooler
+from bert_jax.models.bert_parameters import MODEL_PARTS, STATE_PROJECTION, reads_pooler
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives.distillation import Teacher, compared_layers
 from bert_jax.tokenization.tokenizer import Tokenizer
@@ -78,7 +78,7 @@ def stored_teacher(config: Config) -> StoredModel | None:
 
     stored = open_stored(config.objective.distillation.teacher)
     check_fit(stored)
-    return stored
+    return stored.without(STATE_PROJECTION)  # of a student that teaches
 
 
 def stored_task_teacher(config: FinetuneConfig, tokenizer: Tokenizer) -> StoredModel | None:
@@ -193,13 +193,16 @@ def _check_states(stored: StoredModel, config: Config) -> None:
             f"{name} is {kind}, which was not trained to predict words at their masks, as {OPTION}.soft_weight="
             f"{options.soft_weight:g} needs; set it to 0, or choose another teacher"
         )
-    for weight, size in (("cosine", "hidden_size"), ("hidden", "hidden_size"), ("attention", "num_heads")):
-        here, there = getattr(ours, size), getattr(theirs, size)
-        if options.weights[f"{weight}_weight"] and here != there:
-            raise UserError(
-                f"{name} has {size}={there}, the student {here}, but {OPTION}.{weight}_weight="
-                f"{options.weights[f'{weight}_weight']:g} compares them; set it to 0, or choose equal sizes"
-            )
+    if config.data.sentence_pairs != "none" and theirs.type_vocab_size == 1:
+        raise UserError(
+            f"{name} has model.type_vocab_size=1, so it does not know the second segment of data.sentence_pairs="
+            f"{config.data.sentence_pairs}; set data.sentence_pairs=none, or choose a teacher of two segments"
+        )
+    if options.attention_weight and ours.num_heads != theirs.num_heads:
+        raise UserError(
+            f"{name} has num_heads={theirs.num_heads}, the student {ours.num_heads}, but {OPTION}.attention_weight="
+            f"{options.attention_weight:g} compares them; set it to 0, or choose equal sizes"
+        )
     if options.hidden_weight or options.attention_weight:
         compared_layers(options, ours, theirs)
     longest = max(phase.sequence_length for phase in resolve_phases(config))

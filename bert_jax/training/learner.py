@@ -63,8 +63,7 @@ class Learner:
         """
         if teacher is not None:
             make_objective = functools.partial(default_objective, teacher=teacher.model)
-        parts = pretraining_parts(config.model, config.objective)
-        objective = make_objective(BertForPreTraining(config.model, config.compute, parts), config)
+        objective = make_objective(_model(config, teacher), config)
         update_rule = make_optimizer(config.optimizer, objective.model.parameters)
         optimizer = averaged(update_rule, config.optimizer.ema_decay)
         main = main_term(objective.terms).loss
@@ -117,8 +116,7 @@ class Learner:
         if compute == self.config.compute:
             return self.objective
         config = dataclasses.replace(self.config, compute=compute)
-        parts = pretraining_parts(config.model, config.objective)
-        return self.make_objective(BertForPreTraining(config.model, compute, parts), config)
+        return self.make_objective(_model(config, self.teacher), config)
 
     def value_bound(self, phase: Phase) -> int:
         """Return a number that every integer in a batch of `phase` is below: all are ids, places in a row, or flags."""
@@ -145,3 +143,12 @@ class Learner:
             seed=self.config.seed,
             frozen=self.frozen,
         )
+
+
+def _model(config: Config, teacher: Teacher[BertForPreTraining] | None) -> BertForPreTraining:
+    """Return the model that an objective is made of."""
+    model, size = config.model, None
+    if teacher is not None:
+        size = config.objective.distillation.teacher_size(model.hidden_size, teacher.model.config.hidden_size)
+    parts = pretraining_parts(model, config.objective)
+    return BertForPreTraining(model, config.compute, parts, teacher_size=size)

@@ -30,9 +30,9 @@ CASES = [
         ("gpt has model.direction=left_to_right, the student both", "choose another"),
     ),
     Case(
-        "last states of another width",
-        f"{TAUGHT} --init_from_layers= --model.hidden_size=16",
-        ("hidden_size=32, the student 16", "cosine_weight=1 compares them", "set it to 0, or choose equal sizes"),
+        "another number of heads",
+        f"{TAUGHT} --init_from_layers= --model.num_heads=4 --objective.distillation.attention_weight=1",
+        ("num_heads=2, the student 4", "attention_weight=1 compares them", "set it to 0, or choose equal sizes"),
     ),
     Case(
         "layers of another width",
@@ -57,9 +57,9 @@ CASES = [
         ("objective.distillation.layers=1,3", "both are 0", "leave it out"),
     ),
     Case(
-        "a teacher and pairs",
-        f"{TAUGHT} --data.sentence_pairs=nsp",
-        ("teaches masked words and nothing else", "data.sentence_pairs=nsp", "set data.sentence_pairs=none"),
+        "a teacher and another objective",
+        f"{TAUGHT} --objective.name=permutation",
+        ("teaches masked words", "objective.name=permutation", "set objective.name=masked_words"),
     ),
     Case(
         "evaluate with a wrong teacher",

@@ -1,12 +1,14 @@
 """What `bert-jax info` prints."""
 
+import dataclasses
 import subprocess
 import sys
 
 import pytest
+import written_teacher
 
 from bert_jax.commands.information import run_info
-from bert_jax.config import Config, ModelConfig, PhaseConfig
+from bert_jax.config import Config, DistillationConfig, ModelConfig, PhaseConfig
 from bert_jax.console.command_line import load_config
 from bert_jax.formats.model_types import type_to_write
 
@@ -59,6 +61,20 @@ def test_published_configurations_have_the_published_counts(name, capsys):
     for count in PUBLISHED[name]:
         assert f"{count:,}" in printed
     assert "…" not in printed  # nothing cut off on a terminal of 80 columns
+
+
+def test_information_counts_a_map_to_the_states_of_the_teacher(small_store, tmp_path, capsys):
+    written_teacher.write(tmp_path / "teacher", small_store)
+    config, printed = load_config("distilbert"), []
+    for weight in (1.0, 0.0):
+        distillation = DistillationConfig(teacher=str(tmp_path / "teacher"), cosine_weight=weight)
+        objective = dataclasses.replace(config.objective, distillation=distillation)
+        run_info(dataclasses.replace(config, objective=objective))
+        printed.append(capsys.readouterr().out)
+    assert f"map to the teacher's states {768 * 32:>20,}".split() in [line.split() for line in printed[0].splitlines()]
+    assert "teacher's states" not in printed[1]
+    for number, text in zip((66_985_530 + 768 * 32, 66_985_530), printed, strict=True):
+        assert ["pre-training", "model", f"{number:,}"] in [line.split() for line in text.splitlines()]
 
 
 def test_information_does_not_import_jax():

@@ -18,12 +18,14 @@ from bert_jax.config import ObjectiveConfig
 from bert_jax.config.teachers import DistillationConfig
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.bert_parameters import PRETRAINING_PARTS
 from bert_jax.objectives import soft_targets, state_matching
 from bert_jax.objectives.bert_pretraining import PretrainingObjective
 from bert_jax.objectives.distillation import DistillationObjective, compared_layers
 from bert_jax.objectives.means import training_metrics
 
 ORACLE = pathlib.Path(__file__).parents[1] / "oracles" / "distillation_oracle.npz"
+PARTS = (*PRETRAINING_PARTS, "span_boundary")
 EVERYTHING = DistillationConfig(teacher="there", hidden_weight=1.0, attention_weight=1.0)
 STUDENT = dataclasses.replace(SMALL, num_layers=1, type_vocab_size=0, pair_head=False, vocab_pad_multiple=8)
 
@@ -110,6 +112,30 @@ def test_terms_are_those_of_the_outputs_of_both_models(teacher_params, positions
     assert float(sums["soft_targets"].weight) == kept.sum()
     denominators = objective.denominators(batch)
     assert all(float(denominators[name]) == float(sums[name].weight) for name in sums)
+
+
+def test_pairs_and_spans_are_learned_beside_a_teacher(teacher_params):
+    """Each term is that of its objective without the other one."""
+    batch = make_batch()
+    batch["masked_positions"] = np.sort(batch["masked_positions"], axis=1)
+    student = BertForPreTraining(dataclasses.replace(SMALL, num_layers=1), FLOAT32, PARTS)
+    weights = ObjectiveConfig(span_boundary_weight=0.5, next_sentence_weight=2.0, distillation=EVERYTHING)
+    teacher = BertForPreTraining(SMALL, FLOAT32, ("mlm",))
+    both = DistillationObjective(student, teacher, weights, sentence_pairs="sop").reading(teacher_params)
+    alone = PretrainingObjective(student, weights, sentence_pairs="sop")
+    only = taught(student.config, SMALL, teacher_params, EVERYTHING)
+    params, expected, names = perturbed(student), {}, {}
+    for objective in (only, alone):
+        for term in objective.terms:
+            names[term.name] = term.weight
+        sums = compiled(lambda params, objective=objective: objective.sums(params, batch))(params)
+        expected |= {name: (float(each.loss), float(each.weight)) for name, each in sums.items()}
+    found = compiled(lambda params: both.sums(params, batch))(params)
+    assert {"mlm", "span_boundary", "sentence_order", "soft_targets", "hidden"} <= found.keys() == expected.keys()
+    for name, (loss, weight) in expected.items():
+        assert (float(found[name].loss), float(found[name].weight)) == pytest.approx((loss, weight), rel=1e-6), name
+        assert float(both.denominators(batch)[name]) == weight
+    assert {term.name: term.weight for term in both.terms} == {name: names[name] for name in expected}
 
 
 def test_packed_texts_are_taught_as_if_each_had_its_own_row():

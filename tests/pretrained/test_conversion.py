@@ -66,6 +66,18 @@ def test_a_span_boundary_head_is_left_out_by_name(tmp_path, capsys):
     }
 
 
+@pytest.mark.parametrize("to", ["bert_jax", "huggingface"])
+def test_a_map_to_the_states_of_a_teacher_stays_behind(tmp_path, capsys, to):
+    with new_directory(tmp_path / "ours") as directory:
+        write_bert_jax(stored_model(teacher_size=24), directory)
+    ours = open_stored(tmp_path / "ours")
+    check_fit(ours)
+    assert ours.arrays["state_projection/kernel"].shape == (CONFIG.hidden_size, 24)
+    convert(tmp_path / "ours", tmp_path / "theirs", to=to)
+    assert "left out: state_projection" in capsys.readouterr().out
+    assert contents(open_stored(tmp_path / "theirs")) == contents(ours.without("state_projection"))
+
+
 def test_from_hugging_face_through_ours_and_back_by_the_command_line(tmp_path, capsys):
     sizes = random_bert.sizes("tiny")
     state = random_bert.to_hugging_face(random_bert.draw_parameters(sizes))

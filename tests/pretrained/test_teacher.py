@@ -10,7 +10,16 @@ from pretrained_model import TOKENIZER, contents, random_params, stored_model
 from task_models import write_model
 
 from bert_jax.checkpoints.fingerprint import leaf_paths
-from bert_jax.config import Config, DataConfig, HeadConfig, MeshConfig, ModelConfig, ObjectiveConfig, PhaseConfig
+from bert_jax.config import (
+    Config,
+    DataConfig,
+    HeadConfig,
+    MeshConfig,
+    ObjectiveConfig,
+    OptimizerConfig,
+    PhaseConfig,
+    resolve_phases,
+)
 from bert_jax.config.checks import check
 from bert_jax.config.finetuning import task_defaults
 from bert_jax.config.task_options import TaskOptions
@@ -22,10 +31,15 @@ from bert_jax.formats.conversion import convert
 from bert_jax.formats.opening import open_stored
 from bert_jax.formats.writing import new_directory, write_bert_jax
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.bert_parameters import bert_parameters
+from bert_jax.models.run_costs import trained_parameters
+from bert_jax.objectives.objective_choice import default_objective
 from bert_jax.pretrained.initialization import initialize
+from bert_jax.pretrained.loading import load
 from bert_jax.pretrained.source import open_source
 from bert_jax.pretrained.teacher import open_task_teacher, open_teacher, stored_task_teacher
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
+from bert_jax.training.learner import Learner
 
 
 @pytest.fixture(scope="module")
@@ -72,13 +86,41 @@ def test_the_same_teacher_is_known_in_every_format(small_store, tokenizer, tmp_p
     assert leaf_paths(ours.params).keys() == leaf_paths(theirs.params).keys()
 
 
+@pytest.mark.parametrize("hidden_size, shape", [(16, (16, 32)), (64, (64, 32)), (32, None)])
+def test_a_run_trains_a_map_to_the_states_of_a_teacher_of_another_width(directory, tokenizer, hidden_size, shape):
+    """Moments and moving averages have it too; what `info` counts is what is trained."""
+    mesh = sharding.make_mesh(MeshConfig(data=1, fsdp=2, tensor=2), jax.devices()[:4])
+    config = taught(directory, {"hidden_size": hidden_size, "vocab_size": tokenizer.vocab_size}, hidden_weight=1.0)
+    config = dataclasses.replace(config, optimizer=OptimizerConfig(ema_decay=0.9))
+    learner = Learner.of(config, mesh, default_objective, teacher=open_teacher(config, tokenizer, mesh))
+    path, arrays = "state_projection/kernel", leaf_paths(learner.abstract.params)
+    assert {name: leaf.shape for name, leaf in arrays.items()} == {
+        name: each.shape for name, each in learner.objective.model.parameters.items()
+    }
+    assert learner.objective.model.parameters == trained_parameters(config, shape and 32)
+    assert learner.objective_of(resolve_phases(config)[0]).model.parameters == learner.objective.model.parameters
+    kept = [leaf for name, leaf in leaf_paths(learner.abstract).items() if name.endswith(path)]
+    assert len(kept) == (4 if shape else 0) and {leaf.shape for leaf in kept} <= {shape}
+    assert {leaf.sharding.shard_shape(leaf.shape) for leaf in kept} == ({(hidden_size // 2, 32)} if shape else set())
+
+
+def test_a_map_belongs_to_one_run_and_its_teacher(directory, tokenizer, small_store, tmp_path):
+    """A student that teaches, or that a run starts from, is without it; `load` has it beside the encoder."""
+    written_teacher.write(tmp_path / "student", small_store, ("mlm",), teacher_size=24)
+    loaded = load(tmp_path / "student")
+    assert loaded.params["state_projection"]["kernel"].shape == (32, 24)
+    assert loaded.network.teacher_size == 24 and "state_projection" not in loaded.params["encoder"]
+    config = dataclasses.replace(taught(tmp_path / "student"), init_from=str(tmp_path / "student"))
+    model = dataclasses.replace(written_teacher.TEACHER, vocab_size=tokenizer.vocab_size)
+    paths = {*bert_parameters(model, ("mlm",))}
+    assert {*open_source(dataclasses.replace(config, model=model), resumed=False).arrays} == paths
+    mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
+    assert {*leaf_paths(open_teacher(config, tokenizer, mesh).params)} == paths
+
+
 @pytest.mark.parametrize(
     "problem, changes",
     [
-        (
-            "has hidden_size=32, the student 16, but objective.distillation.cosine_weight=1",
-            {"model": {"hidden_size": 16}},
-        ),
         (
             "has num_heads=2, the student 4, but .*attention_weight",
             {"model": {"num_heads": 4}, "attention_weight": 1.0},
@@ -130,14 +172,25 @@ def test_options_out_of_range_are_refused(problem, changes):
         check(taught("somewhere", **changes))
 
 
-def test_a_teacher_goes_with_masked_words_alone():
+def test_a_teacher_goes_with_masked_words():
     config = taught("somewhere")
-    pairs = dataclasses.replace(config, data=DataConfig(), model=ModelConfig())
-    with pytest.raises(UserError, match="but data.sentence_pairs=nsp; set data.sentence_pairs=none"):
-        check(pairs)
-    spans = dataclasses.replace(config.objective, span_boundary_weight=1.0)
-    with pytest.raises(UserError, match="but objective.span_boundary_weight=1; set"):
-        check(dataclasses.replace(config, objective=spans))
+    words = dataclasses.replace(config.objective, name="left_to_right")
+    with pytest.raises(UserError, match="but objective.name=left_to_right; set objective.name=masked_words"):
+        check(dataclasses.replace(config, objective=words))
+
+
+def test_pairs_need_a_teacher_that_knows_two_segments_or_none(small_store, tokenizer, tmp_path):
+    mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
+    for types in (0, 1, 2):
+        place = tmp_path / str(types)
+        written_teacher.write(place, small_store, type_vocab_size=types)
+        config = taught(place, {"type_vocab_size": 2, "pair_head": True})
+        config = check(dataclasses.replace(config, data=DataConfig()))
+        if types == 1:
+            with pytest.raises(UserError, match="does not know the second segment of data.sentence_pairs=nsp; set"):
+                open_teacher(config, tokenizer, mesh)
+        else:
+            assert open_teacher(config, tokenizer, mesh) is not None
 
 
 def test_a_student_starts_from_the_chosen_layers(directory, tokenizer):
@@ -175,7 +228,7 @@ def test_a_teacher_whose_layers_do_not_fit_is_named_and_teaches_a_student_of_ran
     message, way_out = str(found.value), "--init_from_layers="
     assert message.startswith(f"objective.distillation.teacher={directory} is a different model")
     assert message.endswith(f"or, to start from random parameters, {way_out}") and "init_from=" not in message
-    config = parse(config, [way_out, "--objective.distillation.cosine_weight=0"], "x")
+    config = parse(config, [way_out], "x")
     assert open_source(config, resumed=False) is None
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
     assert open_teacher(check(config), tokenizer, mesh).model.config.hidden_size == 32

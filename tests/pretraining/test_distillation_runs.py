@@ -14,7 +14,9 @@ from small_pretraining import rows
 
 from bert_jax.commands.evaluate import run_evaluate
 from bert_jax.errors import UserError
+from bert_jax.formats.conversion import convert
 from bert_jax.formats.opening import open_stored
+from bert_jax.formats.own_checkpoint import open_checkpoint
 from bert_jax.pretraining import pretrain
 
 
@@ -49,6 +51,60 @@ def test_resumed_exactly_with_the_same_teacher_and_the_same_on_any_mesh(small_st
             losses = [[row[loss] for row in found] for found in (whole, rows(split.workdir))]
             np.testing.assert_allclose(losses[1], losses[0], rtol=3e-6, err_msg=f"{loss} on {mesh}")
     evaluate_with_and_without(config, tmp_path, evaluated[-1])
+
+
+@pytest.mark.slow
+def test_pairs_are_learned_beside_a_teacher(small_store, tmp_path):
+    written_teacher.write(tmp_path / "teacher", small_store)
+    config = with_teacher(small("bert_mini", small_store, tmp_path / "run"), tmp_path / "teacher")
+    pretrain(config, devices=jax.devices()[:1])
+    evaluated = rows(config.workdir, "evaluation")[-1]
+    wanted = {"mlm_loss", "next_sentence_loss", "soft_targets_loss", "cosine_loss", "hidden_loss"}
+    assert wanted <= rows(config.workdir)[0].keys() & evaluated.keys()
+    measured = run_evaluate(config.workdir, config, jax.devices()[:1]).metrics
+    assert {name: measured[name] for name in wanted} == pytest.approx({n: evaluated[n] for n in wanted}, rel=1e-6)
+
+
+def narrower(store, tmp_path, name):
+    """A student of 24 features, which starts from random parameters, and its teacher of 32."""
+    config = small("distilbert_mini", store, tmp_path / name)
+    config = dataclasses.replace(
+        config,
+        init_from_layers=(),
+        model=dataclasses.replace(config.model, hidden_size=24),
+        optimizer=dataclasses.replace(config.optimizer, ema_decay=0.9),
+    )
+    return with_teacher(config, tmp_path / "teacher")
+
+
+@pytest.mark.slow
+def test_a_narrower_student_is_the_same_on_any_mesh_and_leaves_its_map_behind(small_store, tmp_path):
+    written_teacher.write(tmp_path / "teacher", small_store)
+    config = narrower(small_store, tmp_path, "run")
+    pretrain(config, devices=jax.devices()[:1])
+    whole, evaluated = rows(config.workdir), rows(config.workdir, "evaluation")
+    split = dataclasses.replace(narrower(small_store, tmp_path, "split"), mesh=MESHES[0])
+    pretrain(split, devices=jax.devices()[:8])
+    for loss in ("loss", "cosine_loss", "hidden_loss"):
+        losses = [[row[loss] for row in found] for found in (whole, rows(split.workdir))]
+        np.testing.assert_allclose(losses[1], losses[0], rtol=3e-6, err_msg=loss)
+    last, average = (open_checkpoint(config.workdir, weights) for weights in ("last", "ema"))
+    kernels = [contents(each)["state_projection/kernel"] for each in (last, average)]
+    assert kernels[0] != kernels[1] and len(kernels[0]) == 4 * 24 * 32
+    measured = run_evaluate(config.workdir, config, jax.devices()[:1]).metrics
+    assert measured["hidden_loss"] == pytest.approx(evaluated[-1]["hidden_loss"], rel=1e-6)
+    convert(config.workdir, tmp_path / "student", to="huggingface")
+    assert "state_projection" not in open_stored(tmp_path / "student").parts
+
+
+@pytest.mark.slow
+def test_a_narrower_student_is_killed_and_resumed_exactly(small_store, tmp_path):
+    written_teacher.write(tmp_path / "teacher", small_store)
+    whole, killed = (narrower(small_store, tmp_path, name) for name in ("whole", "killed"))
+    assert_killed_and_resumed_exactly(whole, killed)
+    assert "hidden_loss" in rows(whole.workdir)[0]
+    found = [contents(open_checkpoint(each.workdir))["state_projection/kernel"] for each in (whole, killed)]
+    assert found[0] == found[1]
 
 
 def evaluate_with_and_without(config, tmp_path, wanted):

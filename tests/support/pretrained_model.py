@@ -36,9 +36,12 @@ def random_texts(count: int, seed: int = 0) -> list[str]:
     return [" ".join(random.choice(WORDS[5:16], random.integers(3, 12))) for _ in range(count)]
 
 
-def stored_model(config=CONFIG, parts=PARTS, head=None, tokenizer=TOKENIZER, **changes) -> StoredModel:
+def stored_model(
+    config=CONFIG, parts=PARTS, head=None, tokenizer=TOKENIZER, teacher_size=None, **changes
+) -> StoredModel:
     """The model as a reader would describe it."""
-    model = BertForPreTraining(config, parts=parts) if head is None else BertForTask(config, head)
+    pretrained = BertForPreTraining(config, parts=parts, teacher_size=teacher_size)
+    model = pretrained if head is None else BertForTask(config, head)
     arrays = {
         path: StoredArray(values.shape, values.dtype, values.__getitem__)
         for path, values in leaf_paths(random_params(model)).items()

@@ -20,11 +20,13 @@ TEACHER = ModelConfig(
 )
 
 
-def write(directory: pathlib.Path, store: pathlib.Path, parts=("pooler", "mlm"), **changes) -> StoredModel:
-    """Write it to a new directory and return it as it was drawn."""
+def write(
+    directory: pathlib.Path, store: pathlib.Path, parts=("pooler", "mlm"), teacher_size=None, **changes
+) -> StoredModel:
+    """Write it to a new directory and return it as it was drawn; with a `teacher_size`, as a student is."""
     tokenizer = load_tokenizer(store / "tokenizer")
     config = dataclasses.replace(TEACHER, vocab_size=tokenizer.vocab_size, **changes)
-    teacher = stored_model(config, parts, tokenizer=tokenizer)
+    teacher = stored_model(config, parts, tokenizer=tokenizer, teacher_size=teacher_size)
     with new_directory(directory) as partial:
         write_bert_jax(teacher, partial)
     return teacher
