@@ -1,5 +1,6 @@
 """What `bert-jax info` prints."""
 
+import re
 import subprocess
 import sys
 
@@ -59,6 +60,38 @@ def test_published_configurations_have_the_published_counts(name, capsys):
     for count in PUBLISHED[name]:
         assert f"{count:,}" in printed
     assert "…" not in printed  # nothing cut off on a terminal of 80 columns
+
+
+HEADS = {  # names of parts, the beginning of a line each
+    "bert_mini": ("masked-language-model head", "next-sentence head"),
+    "bert_study": ("masked-language-model head", "head for pairs (untrained)"),
+    "albert_xxlarge": ("masked-language-model head", "sentence-order head"),
+    "spanbert_mini": ("masked-language-model head", "span boundary head"),
+    "deberta_mini": ("masked-language-model head", "positions of the mask decoder"),
+    "electra_mini": ("masked-language-model head", "replaced-token head"),
+    "deberta_v3_mini": ("masked-language-model head", "replaced-token head", "positions of the mask decoder"),
+    "xlnet_mini": ("permutation-language-model head",),
+    "gpt_mini": ("language-model head",),
+    "elmo_mini": ("language-model head",),
+    "ulmfit_mini": ("language-model head",),
+    "skipgram_mini": ("second table of words",),
+    "glove_mini": ("second table of words, and biases",),
+}
+OF_PARTS = ("head", "positions of", "second table")
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_parts_have_the_names_of_the_objective(name, capsys):
+    run_info(config := load_config(name))
+    printed = capsys.readouterr().out
+    lines = [re.split(r" {2,}| \(table shared\)", line.strip())[0] for line in printed.splitlines()]
+    shown = [line for line in lines if any(part in line for part in OF_PARTS) and not line.startswith("length")]
+    assert sorted(shown) == sorted(HEADS[name])
+    transformer = config.model.layer == "transformer"
+    assert ("share   computed" in printed) == transformer  # of attention, which an LSTM and static vectors lack
+    assert (("block" in lines), ("layer" in lines)) == (transformer, config.model.layer == "lstm")
+    assert ("encoder without pooler" in lines) == config.model.pair_head
+    assert "…" not in printed
 
 
 def test_information_does_not_import_jax():
