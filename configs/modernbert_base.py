@@ -13,7 +13,8 @@ the warm-up. The later phases, 8,192 tokens, continue from it with a larger base
 Figures are those of the published modernbert-base-pretrain.yaml: 1,719 billion tokens, a warm-up of 3 billion, and a
 batch that grows from 768 to 4,608 over 50 billion, here in five steps. Initial weights are Megatron's, as there
 (model.scaled_outputs). Its vocabulary is a byte-level one of 50,368 entries and its attention output has dropout 0.1;
-here the vocabulary is the store's, and there is no dropout.
+here the vocabulary is the store's (`train-vocab --method=byte_bpe --lowercase=False --family=modernbert` makes one of
+that kind), and there is no dropout.
 The published weight decay of 1e-5 is a share of the weights per step at the peak rate; weight_decay is multiplied by
 the rate, so it is 1e-5 / 8e-4 here. Not trained here: neither cost nor result is measured.
 """

@@ -14,8 +14,8 @@ from bert_jax.checkpoints.run_files import read_json, read_settings, refused_cha
 from bert_jax.checkpoints.workdir import WorkDirectory, open_workdir
 from bert_jax.config import Config, resolve_phases
 from bert_jax.config.changes import is_elastic, is_harmless, lengthens
-from bert_jax.config.ignored_options import without_ignored
 from bert_jax.config.json_form import first_lines, from_dict, to_dict
+from bert_jax.config.recorded_options import recorded_config
 from bert_jax.devices import sharding
 from bert_jax.devices.hosts import decide
 from bert_jax.errors import UserError
@@ -78,7 +78,7 @@ def read_config(path: str | os.PathLike[str]) -> Config:
     settings = read_settings(path)
     if isinstance(data := settings.get("data"), dict):
         data.setdefault("packing", "off")  # a run from before there was the option
-    return without_ignored(from_dict(Config, settings))
+    return recorded_config(settings)
 
 
 def _check_continues(path: epath.Path, identity: dict[str, Any], settings: dict[str, Any]) -> None:

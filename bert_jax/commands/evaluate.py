@@ -12,8 +12,8 @@ from rich.table import Table
 from bert_jax.checkpoints.run_files import read_settings
 from bert_jax.commands.measured_model import TEACHER, measured_model
 from bert_jax.config import Config, ModelConfig, PhaseConfig, resolve_phases
-from bert_jax.config.ignored_options import without_ignored
-from bert_jax.config.json_form import differences, first_lines, from_dict, is_among, options_recorded, to_dict
+from bert_jax.config.json_form import differences, first_lines, is_among, to_dict
+from bert_jax.config.recorded_options import options_recorded, recorded_config
 from bert_jax.data.examples.corpus import HeldOut
 from bert_jax.data.examples.examples import Examples
 from bert_jax.data.store.access import open_store
@@ -64,7 +64,7 @@ def default_config(workdir: str) -> Config:
             f"{workdir}/config.json has no model, so {workdir} is not a work directory of bert_jax; convert the "
             f"model first: bert-jax convert {workdir} NEW --to=bert_jax"
         )
-    config = without_ignored(from_dict(Config, options_recorded(values)))
+    config = recorded_config(options_recorded(values))
     if _is_run(values):
         return config
     model, objective = config.model, _fitting_objective(config.model)
@@ -124,7 +124,7 @@ def run_evaluate(
     mesh = sharding.make_mesh(config.mesh, devices)
     model, generator = load_with_generator(workdir, mesh=mesh, compute=config.compute)
     is_run = _is_run(model.history.get("config") or {})
-    trained = without_ignored(from_dict(Config, model.history["config"])) if is_run else config
+    trained = recorded_config(model.history["config"]) if is_run else config
     measured = measured_model(model, generator, trained, config, mesh, objective)
     trained = measured.config
     store, same = _open_store(config, model, is_run)

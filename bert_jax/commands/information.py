@@ -24,6 +24,16 @@ SHARED = {
     "feed_forward": ", feed-forward shared",
     "all": ", all shared",
 }
+WORD_HEADS = {
+    "masked_words": "masked-language-model head",
+    "permutation": "permutation-language-model head",
+    "left_to_right": "language-model head",
+    "two_directions": "language-model head",
+}
+"""What the head that predicts words is called, by objective; static vectors have none."""
+CONTEXTS = {"skip_gram": "second table of words", "glove": "second table of words, and biases"}
+PAIR_HEADS = {"nsp": "next-sentence head", "sop": "sentence-order head", "none": "head for pairs (untrained)"}
+"""What the head for pairs is called, by data.sentence_pairs."""
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 
 
@@ -68,18 +78,20 @@ def parameter_table(config: Config, teacher_size: int | None = None) -> Table:
     counts = costs.parameter_counts(encoder.parameters)
     if generator:
         return _table_of_both(config, counts, costs.parameter_counts(generator[0].parameters))
+    layer = "layer" if config.model.layer == "lstm" else "block"
+    word_head = WORD_HEADS.get(config.objective.name)
     table = _table("Parameters", "part", "number")
     rows = (  # title, number, whether it is shown
         ("embeddings", counts.embeddings, True),
-        ("block", counts.block, True),
-        (f"{config.model.num_layers} blocks{SHARED[config.model.sharing]}", counts.layers, True),
+        (layer, counts.block, counts.layers),
+        (f"{config.model.num_layers} {layer}s{SHARED[config.model.sharing]}", counts.layers, counts.layers),
         ("final norm", counts.final_norm, counts.final_norm),
-        ("encoder without pooler", counts.encoder_without_pooler, True),
+        (f"encoder{' without pooler' * bool(counts.pooler)}", counts.encoder_without_pooler, counts.layers),
         ("pooler", counts.pooler, counts.pooler),
         ("encoder with pooler", counts.encoder, counts.pooler),
-        ("second table of words", counts.contexts, counts.contexts),
-        ("masked-language-model head (table shared)", counts.mlm_head, not counts.contexts),
-        ("next-sentence head", counts.next_sentence, counts.pooler),
+        (CONTEXTS.get(config.objective.name), counts.contexts, counts.contexts),
+        (f"{word_head} (table shared)", counts.mlm_head, word_head),
+        (PAIR_HEADS[config.data.sentence_pairs], counts.next_sentence, counts.pooler),
         ("span boundary head (table shared)", counts.span_boundary, counts.span_boundary),
         ("positions of the mask decoder", counts.mask_decoder, counts.mask_decoder),
         ("map to the teacher's states", counts.state_projection, counts.state_projection),
@@ -100,11 +112,13 @@ def _table_of_both(config: Config, discriminator: costs.ParameterCounts, generat
         ("block", discriminator.block, generator.block),
         (f"{layers[0]} and {layers[1]} blocks{SHARED[config.model.sharing]}", discriminator.layers, generator.layers),
         ("encoder", discriminator.encoder, generator.encoder),
-        ("head", *(counts.pretraining - counts.encoder for counts in (discriminator, generator))),
+        ("replaced-token head", discriminator.replaced_tokens, 0),
+        (f"{WORD_HEADS['masked_words']} (table shared)", 0, generator.mlm_head),
+        *((("positions of the mask decoder", 0, generator.mask_decoder),) if generator.mask_decoder else ()),
         ("model", discriminator.pretraining, generator.pretraining),
     )
     for name, *numbers in rows:
-        table.add_row(name, *(f"{number:,}" for number in numbers))
+        table.add_row(name, *(f"{number:,}" if number else "" for number in numbers))
     both = total_size(trained_parameters(config))
     table.add_row(f"both, with {config.objective.generator.embeddings} embeddings", f"{both:,}", "")
     return table
@@ -120,15 +134,9 @@ def state_line(config: Config, teacher_size: int | None = None) -> str:
 
 def flops_table(config: Config) -> Table:
     """Return the training FLOPs per sequence and per token, by sequence length."""
-    table = _table(
-        "Training FLOPs (matrix products, forward and backward)",
-        "length",
-        "predicted",
-        "GFLOP/sequence",
-        "MFLOP/token",
-        "attention's share",
-        "computed",
-    )
+    attends = config.model.layer == "transformer"
+    numbers = ("predicted", "GFLOP/sequence", "MFLOP/token", *(("attention's share",) if attends else ()), "computed")
+    table = _table("Training FLOPs (matrix products, forward and backward)", "length", *numbers)
     for length in LENGTHS:
         predicted = max_predictions(PhaseConfig(sequence_length=length), config)
         flops, computed = (count(config, length, predicted) for count in (run_flops, computed_flops))
@@ -137,7 +145,7 @@ def flops_table(config: Config) -> Table:
             f"{predicted:,}",
             f"{flops.total / 1e9:,.2f}",
             f"{flops.total / length / 1e6:,.2f}",
-            f"{flops.attention / flops.total:.1%}",
+            *((f"{flops.attention / flops.total:.1%}",) if attends else ()),
             f"{computed.total / flops.total:.1%}",
         )
     return table

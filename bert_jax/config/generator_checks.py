@@ -26,7 +26,7 @@ def check_generator(config: Config) -> None:
                 f"objective.{name}=0 with objective.name=replaced_tokens: {consequence}; the paper's weights are "
                 "mlm_weight=1 and replaced_tokens_weight=50"
             )
-    for name in ("next_sentence_weight", "span_boundary_weight"):
+    for name in ("sentence_pair_weight", "span_boundary_weight"):
         if getattr(objective, name) != getattr(default, name):
             raise UserError(
                 f"objective.{name}={getattr(objective, name):g} has no effect with objective.name=replaced_tokens; "

@@ -45,17 +45,6 @@ def from_dict(cls: Any, values: dict[str, Any], path: str = "") -> Any:
     return cls(**{key: _typed(hints[key], value, f"{path}{key}") for key, value in values.items()})
 
 
-def options_recorded(values: dict[str, Any]) -> dict[str, Any]:
-    """Return those entries of a work directory's config.json that are options of pre-training (`Config`).
-
-    The file of a saved or converted model also says how it embeds texts, that of a fine-tuned one also its head and
-    task.
-    """
-    return {
-        name: value for name, value in values.items() if name not in ("embedding", "head", "finetune", "pairs", "run")
-    }
-
-
 def _typed(hint: Any, value: Any, path: str):
     if dataclasses.is_dataclass(hint):
         return from_dict(hint, value, path + ".")

@@ -22,11 +22,11 @@ def check_objective(config: Config) -> None:
             raise UserError(f"objective.{name}={weight} must be 0 or a positive number; the default is {default:g}")
     check_generator(config)
     pairs = config.data.sentence_pairs
-    others = weights["span_boundary_weight"] or (pairs != "none" and weights["next_sentence_weight"])
+    others = weights["span_boundary_weight"] or (pairs != "none" and weights["sentence_pair_weight"])
     if not weights["mlm_weight"] and not others:
         raise UserError(
-            f"objective.mlm_weight=0 leaves nothing to learn: objective.next_sentence_weight="
-            f"{weights['next_sentence_weight']:g}, data.sentence_pairs={pairs}; the paper's weights are 1"
+            f"objective.mlm_weight=0 leaves nothing to learn: objective.sentence_pair_weight="
+            f"{weights['sentence_pair_weight']:g}, data.sentence_pairs={pairs}; the paper's weights are 1"
         )
     if config.objective.distillation.teacher:
         _check_taught(config)
@@ -122,7 +122,7 @@ def _check_alone(config: Config, why: str) -> None:
             f"{why} and has no objective for pairs, but data.sentence_pairs={config.data.sentence_pairs}; set "
             "data.sentence_pairs=none"
         )
-    for weight, alone in (("mlm_weight", 1), ("next_sentence_weight", 1), ("span_boundary_weight", 0)):
+    for weight, alone in (("mlm_weight", 1), ("sentence_pair_weight", 1), ("span_boundary_weight", 0)):
         if getattr(config.objective, weight) != alone:
             raise UserError(
                 f"{why} and masks none, so objective.{weight}={getattr(config.objective, weight):g} has no effect; "

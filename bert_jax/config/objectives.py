@@ -25,7 +25,7 @@ class ObjectiveConfig:
     vectors; the model needs layer=none, and the data static_vectors.counts."""
     mlm_weight: float = 1.0
     """Weight of the loss of the masked words. 0: its head is not trained."""
-    next_sentence_weight: float = 1.0
+    sentence_pair_weight: float = 1.0
     """Weight of the loss of the second objective, next sentences or sentence order, whichever data.sentence_pairs
     chooses. 0: its head is not trained."""
     span_boundary_weight: float = 0.0

@@ -48,7 +48,7 @@ def check_permutation(config: Config) -> None:
             f"{why} and has no second objective, but data.sentence_pairs={config.data.sentence_pairs}; set "
             "data.sentence_pairs=none"
         )
-    for name, alone in (("mlm_weight", 1), ("next_sentence_weight", 1), ("span_boundary_weight", 0)):
+    for name, alone in (("mlm_weight", 1), ("sentence_pair_weight", 1), ("span_boundary_weight", 0)):
         if getattr(objective, name) != alone:
             raise UserError(
                 f"{why}, which is its only loss, so objective.{name}={getattr(objective, name):g} has no effect; "

@@ -26,18 +26,21 @@ class TrainVocabConfig:
     """File or directory to write to: vocab.txt, NAME.model for SentencePiece, or a directory, as byte_bpe needs for its
     two files."""
     size: int = DEFAULT_VOCAB_SIZE
-    """Number of entries of the vocabulary, special tokens included."""
+    """Number of entries of the vocabulary, special tokens included. family=modernbert adds [unused0], [unused1], …
+    up to the next multiple of 64."""
     method: Literal["frequency", "likelihood", "unigram", "bpe", "byte_bpe"] = "frequency"
     """Kind of vocabulary. frequency, likelihood: WordPiece, by the frequency of pairs or by their likelihood score.
     unigram, bpe: SentencePiece. byte_bpe: byte-level BPE, as in RoBERTa, which keeps the case of text
     (lowercase=False)."""
     lowercase: bool = True
     """Whether text is lowercased and, for WordPiece, its accents are stripped."""
-    family: Literal["bert", "deberta", "albert", "xlm-roberta", "camembert", "deberta-v2", "xlnet"] = "bert"
+    family: Literal["bert", "deberta", "modernbert", "albert", "xlm-roberta", "camembert", "deberta-v2", "xlnet"] = (
+        "bert"
+    )
     """Model family whose special tokens, ids and cleaning of texts a SentencePiece vocabulary has; used only with
     method=unigram or bpe and a directory as output. bert: [PAD], [UNK], [CLS], [SEP] and [MASK], as for WordPiece.
     With method=byte_bpe: bert for RoBERTa's special tokens and pairs, deberta for those of DeBERTa v1, which are
-    BERT's."""
+    BERT's, modernbert for these in the order of ModernBERT, of text that is composed (NFC) first."""
     min_pair_count: int = 100
     """Pairs that are rarer than this are never merged; used with method=likelihood only. The score favours pairs whose
     parts occur nowhere else, so a low value fills the vocabulary with pieces of rare words. A high value keeps it for

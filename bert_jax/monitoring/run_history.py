@@ -13,6 +13,7 @@ from bert_jax.checkpoints.owner import live_owner
 from bert_jax.checkpoints.record import Damaged, check_origin, read_record
 from bert_jax.config import Config
 from bert_jax.config.json_form import from_dict
+from bert_jax.config.recorded_options import renamed
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
 from bert_jax.objectives.objective import Term
@@ -67,7 +68,7 @@ class RunHistory:
         if "phases" not in self.settings:
             return None
         try:
-            return from_dict(Config, self.settings)
+            return from_dict(Config, renamed(self.settings))
         except UserError:
             return None
 

@@ -49,7 +49,7 @@ class PretrainingObjective:
     def of_pairs(self) -> Term:
         """The term of the pairs, which has a name of its own for each meaning of their labels."""
         term = SENTENCE_ORDER if self.sentence_pairs == "sop" else NEXT_SENTENCE
-        return dataclasses.replace(term, weight=self.weights.next_sentence_weight)
+        return dataclasses.replace(term, weight=self.weights.sentence_pair_weight)
 
     @property
     def terms(self) -> tuple[Term, ...]:

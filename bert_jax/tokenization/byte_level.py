@@ -182,6 +182,13 @@ def _pair(merge: object, vocabulary: Mapping[str, object], file: epath.Path) -> 
 
 def learn_byte_level(words: Iterable[str], size: int, specials: Sequence[str] = ROBERTA_SPECIALS) -> ByteLevelTokenizer:
     """Learn `size` pieces from an iterator over words, each written as after a space; the special tokens come first."""
+    return ByteLevelTokenizer(*learn_merges(words, size, specials), spaced=True)
+
+
+def learn_merges(
+    words: Iterable[str], size: int, specials: Sequence[str] = ()
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return `size` pieces in the order of their ids, `specials` first, and the merges that make them."""
     learner = fast_tokenizer({}, [], True)
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=size,
@@ -192,4 +199,4 @@ def learn_byte_level(words: Iterable[str], size: int, specials: Sequence[str] = 
     learner.train_from_iterator(words, trainer)
     model = json.loads(learner.to_str())["model"]
     tokens = sorted(model["vocab"], key=model["vocab"].__getitem__)
-    return ByteLevelTokenizer(tokens, [(left, right) for left, right in model["merges"]], spaced=True)
+    return tokens, [(left, right) for left, right in model["merges"]]

@@ -20,6 +20,7 @@ from bert_jax.errors import UserError
 from bert_jax.tokenization import vocabulary_file
 from bert_jax.tokenization.byte_level import DEBERTA_SPECIALS, ROBERTA_SPECIALS, learn_byte_level
 from bert_jax.tokenization.likelihood import learn_pieces
+from bert_jax.tokenization.modernbert_vocabulary import learn_modernbert
 from bert_jax.tokenization.piece_families import FAMILIES, OURS
 from bert_jax.tokenization.piece_learning import learn_family, learn_sentence_pieces
 from bert_jax.tokenization.report import report
@@ -29,6 +30,8 @@ from bert_jax.tokenization.words import Sample, alphabet_of, basic_words, spelle
 
 _BYTES = 256
 _BYTE_LEVEL_SPECIALS = {"bert": ROBERTA_SPECIALS, "deberta": DEBERTA_SPECIALS}
+_ONLY_BYTES = {"deberta": "DeBERTa v1", "modernbert": "ModernBERT"}
+"""Families whose vocabularies are byte-level ones."""
 _SENTENCE_PIECE = ("unigram", "bpe")
 _SMALLEST = 2 * len(SPECIAL_NAMES) + 10  # room for a few letters; anything real has thousands
 
@@ -48,7 +51,7 @@ def run_train_vocab(config: TrainVocabConfig) -> Tokenizer:
     tokenizer, learned, held_out = train_vocab(
         read_documents(config.input, format=config.format, text_field=config.text_field), config
     )
-    full = tokenizer.vocab_size == config.size
+    full = tokenizer.vocab_size >= config.size
     asked = "" if full else f" of the {config.size:,} requested (the corpus yields no more)"
     thinned = "" if learned.stride == 1 else f" (one in {learned.stride}, to stay under max_bytes={config.max_bytes:,})"
     print(
@@ -79,7 +82,7 @@ def train_vocab(documents: Iterable[str], config: TrainVocabConfig) -> tuple[Tok
     if not words:
         raise UserError(f"{config.input} has no text to learn a vocabulary from")
     if config.method == "byte_bpe":
-        learn_byte_level(_repeated(words), config.size, _BYTE_LEVEL_SPECIALS[config.family]).save(config.output)
+        _learn_bytes(words, config).save(config.output)
         return load_tokenizer(config.output), learned, held_out
     if config.family != OURS.name:
         learn_family(words, config, _output_file(config)).save(config.output)
@@ -87,6 +90,12 @@ def train_vocab(documents: Iterable[str], config: TrainVocabConfig) -> tuple[Tok
     learn = learn_sentence_pieces if config.method in _SENTENCE_PIECE else _learn_wordpiece
     contents = learn(words, config)
     return load_tokenizer(_write(contents, config)), learned, held_out
+
+
+def _learn_bytes(words: Mapping[str, int], config: TrainVocabConfig) -> Tokenizer:
+    if config.family == "modernbert":
+        return learn_modernbert(_repeated(words), config.size)
+    return learn_byte_level(_repeated(words), config.size, _BYTE_LEVEL_SPECIALS[config.family])
 
 
 def check(config: TrainVocabConfig) -> None:
@@ -99,10 +108,10 @@ def check(config: TrainVocabConfig) -> None:
             f"of text and has an entry for each of {_BYTES} bytes; set --lowercase=False and a size of "
             f"{_BYTES + _SMALLEST} or more"
         )
-    if config.method != "byte_bpe" and config.family == "deberta":
+    if config.method != "byte_bpe" and config.family in _ONLY_BYTES:
         raise UserError(
-            f"family=deberta with method={config.method}: the vocabulary of DeBERTa v1 is a byte-level one; set "
-            "--method=byte_bpe, or --family=deberta-v2 for that of versions 2 and 3"
+            f"family={config.family} with method={config.method}: the vocabulary of {_ONLY_BYTES[config.family]} is a "
+            "byte-level one; set --method=byte_bpe, or --family=deberta-v2 for that of DeBERTa v2 and v3"
         )
     directory = epath.Path(config.output).suffix not in (".txt", ".model", ".json")
     if config.method == "bpe" and FAMILIES[config.family].apart:
@@ -110,7 +119,7 @@ def check(config: TrainVocabConfig) -> None:
             f"family={config.family} with method=bpe: its tokenizers never use a piece of a digit and a comma, which a "
             "bpe of transformers cannot express; set --method=unigram, as the published models have"
         )
-    if config.family not in _BYTE_LEVEL_SPECIALS and not (config.method in _SENTENCE_PIECE and directory):
+    if config.family not in ("bert", *_ONLY_BYTES) and not (config.method in _SENTENCE_PIECE and directory):
         raise UserError(
             f"family={config.family} with method={config.method} and output={config.output}: only SentencePiece "
             "vocabularies belong to a family, in a directory with a file that names it; set --method=unigram and give "
@@ -138,7 +147,9 @@ def _output_file(config: TrainVocabConfig) -> epath.Path:
     if config.method == "byte_bpe":
         if output.suffix in (".txt", ".model", ".json") or (output.exists() and not output.is_dir()):
             raise UserError(f"output={output} does not fit method=byte_bpe, which writes two files; give a directory")
-        return output / vocabulary_file.BYTE_LEVEL_FILE
+        return output / (
+            vocabulary_file.JSON_FILE if config.family == "modernbert" else vocabulary_file.BYTE_LEVEL_FILE
+        )
     if output.is_dir() or output.suffix not in (".txt", ".model"):
         if output.exists() and not output.is_dir():
             raise UserError(

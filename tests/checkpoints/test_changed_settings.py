@@ -24,6 +24,17 @@ def test_a_run_from_before_the_losses_had_weights_goes_on_with_weights_of_one(ru
         start(run, tokenizer, changed(**{"objective.mlm_weight": 2.0}))
 
 
+def test_a_run_from_before_an_option_was_renamed_goes_on_under_the_new_name(run, tokenizer):
+    values = json.loads((run / "config.json").read_text())
+    values["objective"]["next_sentence_weight"] = values["objective"].pop("sentence_pair_weight")
+    (run / "config.json").write_text(json.dumps(values))
+    with pytest.raises(UserError, match=r"different settings \(objective.sentence_pair_weight: 1.0 → 2.0\)"):
+        start(run, tokenizer, changed(**{"objective.sentence_pair_weight": 2.0}))
+    start(run, tokenizer)
+    assert read_config(run) == CONFIG
+    assert "next_sentence_weight" not in json.loads((run / "config.json").read_text())["objective"]
+
+
 def test_another_objective_or_architecture_does_not_continue_a_run(tmp_path, tokenizer):
     def begin(**names):
         return open_pretraining(
@@ -84,7 +95,7 @@ TRAJECTORY = {
     "data.held_out": 0.02,
     "data.sentence_pairs": "sop",
     "objective.mlm_weight": 0.5,
-    "objective.next_sentence_weight": 2.0,
+    "objective.sentence_pair_weight": 2.0,
     "data.eval_path": "/other",
     "phases.0.steps": 80,
     "phases.0.batch_size": 512,

@@ -1,6 +1,7 @@
 """What `bert-jax info` prints."""
 
 import dataclasses
+import re
 import subprocess
 import sys
 
@@ -75,6 +76,38 @@ def test_information_counts_a_map_to_the_states_of_the_teacher(small_store, tmp_
     assert "teacher's states" not in printed[1]
     for number, text in zip((66_985_530 + 768 * 32, 66_985_530), printed, strict=True):
         assert ["pre-training", "model", f"{number:,}"] in [line.split() for line in text.splitlines()]
+
+
+HEADS = {  # names of parts, the beginning of a line each
+    "bert_mini": ("masked-language-model head", "next-sentence head"),
+    "bert_study": ("masked-language-model head", "head for pairs (untrained)"),
+    "albert_xxlarge": ("masked-language-model head", "sentence-order head"),
+    "spanbert_mini": ("masked-language-model head", "span boundary head"),
+    "deberta_mini": ("masked-language-model head", "positions of the mask decoder"),
+    "electra_mini": ("masked-language-model head", "replaced-token head"),
+    "deberta_v3_mini": ("masked-language-model head", "replaced-token head", "positions of the mask decoder"),
+    "xlnet_mini": ("permutation-language-model head",),
+    "gpt_mini": ("language-model head",),
+    "elmo_mini": ("language-model head",),
+    "ulmfit_mini": ("language-model head",),
+    "skipgram_mini": ("second table of words",),
+    "glove_mini": ("second table of words, and biases",),
+}
+OF_PARTS = ("head", "positions of", "second table")
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_parts_have_the_names_of_the_objective(name, capsys):
+    run_info(config := load_config(name))
+    printed = capsys.readouterr().out
+    lines = [re.split(r" {2,}| \(table shared\)", line.strip())[0] for line in printed.splitlines()]
+    shown = [line for line in lines if any(part in line for part in OF_PARTS) and not line.startswith("length")]
+    assert sorted(shown) == sorted(HEADS[name])
+    transformer = config.model.layer == "transformer"
+    assert ("share   computed" in printed) == transformer  # of attention, which an LSTM and static vectors lack
+    assert (("block" in lines), ("layer" in lines)) == (transformer, config.model.layer == "lstm")
+    assert ("encoder without pooler" in lines) == config.model.pair_head
+    assert "…" not in printed
 
 
 def test_information_does_not_import_jax():

@@ -21,7 +21,7 @@ WRONG = {
     ("--objective.mlm_weight=0",): "the generator would never learn",
     ("--objective.replaced_tokens_weight=0",): "the discriminator would never learn",
     ("--objective.replaced_tokens_weight=-1",): "must be 0 or a positive number",
-    ("--objective.next_sentence_weight=2",): "next_sentence_weight=2 has no effect",
+    ("--objective.sentence_pair_weight=2",): "sentence_pair_weight=2 has no effect",
     ("--objective.span_boundary_weight=1",): "span_boundary_weight=1 has no effect",
     ("--data.sentence_pairs=sop",): "no second objective, but data.sentence_pairs=sop",
     ("--model.pair_head=true",): "has no second objective",
@@ -56,5 +56,5 @@ def test_a_generator_is_a_quarter_as_wide_with_heads_of_the_same_width():
 
 def test_the_options_of_earlier_runs_mean_masked_words():
     values = to_dict(Config())
-    values["objective"] = {"mlm_weight": 1.0, "next_sentence_weight": 1.0}
+    values["objective"] = {"mlm_weight": 1.0, "sentence_pair_weight": 1.0}
     assert check(from_dict(Config, values)) == Config()

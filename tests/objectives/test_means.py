@@ -83,7 +83,7 @@ def test_nothing_weighed_is_zero_and_not_nan():
 
 
 def test_the_options_are_the_weights_of_the_terms():
-    words, pairs = PretrainingObjective(None, ObjectiveConfig(mlm_weight=0.25, next_sentence_weight=4)).terms
+    words, pairs = PretrainingObjective(None, ObjectiveConfig(mlm_weight=0.25, sentence_pair_weight=4)).terms
     assert (words.name, words.weight, pairs.name, pairs.weight) == ("mlm", 0.25, "next_sentence", 4)
 
 
@@ -92,7 +92,7 @@ def test_the_options_are_the_weights_of_the_terms():
     [("nsp", ("next_sentence", "NSP", "Next sentence")), ("sop", ("sentence_order", "SOP", "Sentence order"))],
 )
 def test_each_task_on_pairs_has_names_of_its_own_and_the_weight_of_the_option(pairs, names):
-    config = Config(objective=ObjectiveConfig(next_sentence_weight=4), data=DataConfig(sentence_pairs=pairs))
+    config = Config(objective=ObjectiveConfig(sentence_pair_weight=4), data=DataConfig(sentence_pairs=pairs))
     _, term = default_objective(None, config).terms
     assert (term.name, term.label, term.title) == names and term.weight == 4
 
@@ -101,9 +101,9 @@ def test_each_task_on_pairs_has_names_of_its_own_and_the_weight_of_the_option(pa
     "weights, pairs, said",
     [
         ({"mlm_weight": -0.5}, "nsp", "objective.mlm_weight=-0.5 must be 0 or a positive number"),
-        ({"next_sentence_weight": math.inf}, "nsp", "objective.next_sentence_weight=inf must be 0 or a positive"),
+        ({"sentence_pair_weight": math.inf}, "nsp", "objective.sentence_pair_weight=inf must be 0 or a positive"),
         ({"mlm_weight": 0.0}, "none", "objective.mlm_weight=0 leaves nothing to learn"),
-        ({"mlm_weight": 0.0, "next_sentence_weight": 0.0}, "sop", "objective.mlm_weight=0 leaves nothing to learn"),
+        ({"mlm_weight": 0.0, "sentence_pair_weight": 0.0}, "sop", "objective.mlm_weight=0 leaves nothing to learn"),
     ],
 )
 def test_weights_that_cannot_be_are_refused(weights, pairs, said):
@@ -112,5 +112,5 @@ def test_weights_that_cannot_be_are_refused(weights, pairs, said):
 
 
 def test_one_of_the_two_tasks_may_weigh_nothing():
-    for weights in ({"mlm_weight": 0.0}, {"next_sentence_weight": 0.0}):
+    for weights in ({"mlm_weight": 0.0}, {"sentence_pair_weight": 0.0}):
         check(Config(objective=ObjectiveConfig(**weights)))

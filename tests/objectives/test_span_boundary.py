@@ -21,7 +21,7 @@ from bert_jax.objectives.bert_pretraining import PretrainingObjective
 from bert_jax.objectives.means import mean_loss, training_metrics
 
 PARTS = (*PRETRAINING_PARTS, "span_boundary")
-WEIGHTS = ObjectiveConfig(mlm_weight=1.0, span_boundary_weight=0.5, next_sentence_weight=2.0)
+WEIGHTS = ObjectiveConfig(mlm_weight=1.0, span_boundary_weight=0.5, sentence_pair_weight=2.0)
 
 
 def spans_by_hand(positions, weights):
@@ -131,7 +131,7 @@ def test_gradients_are_those_of_the_transcription(params):
     batch = hand_made_batch()
     model = BertForPreTraining(SMALL, FLOAT32, PARTS)
     objective = PretrainingObjective(
-        model, ObjectiveConfig(mlm_weight=0, next_sentence_weight=0, span_boundary_weight=1)
+        model, ObjectiveConfig(mlm_weight=0, sentence_pair_weight=0, span_boundary_weight=1)
     )
     loss = lambda p: mean_loss(objective.terms, objective.sums(p, batch), objective.denominators(batch))
     gradients = compiled(jax.grad(loss))(params)

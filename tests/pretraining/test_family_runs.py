@@ -1,9 +1,11 @@
-"""Whole runs of the family's configurations, in small: resumed exactly, and the same on any mesh.
+"""Runs of the family's configurations, in small: whole ones are resumed exactly, and the same on any mesh.
 
 `BERT_JAX_MESHES=all pytest -m slow tests/pretraining/test_family_runs.py -k mesh` takes each of them to all meshes.
 """
 
 import dataclasses
+import json
+import math
 import os
 
 import jax
@@ -12,8 +14,13 @@ import pytest
 from family_runs import MESHES, assert_killed_and_resumed_exactly, small
 from small_pretraining import rows
 
+from bert_jax.checkpoints.checkpoint import Checkpoints
+from bert_jax.checkpoints.run_directory import read_config
 from bert_jax.config import MeshConfig
+from bert_jax.devices import sharding
+from bert_jax.objectives.objective_choice import default_objective
 from bert_jax.pretraining import pretrain
+from bert_jax.training.learner import Learner
 
 NAMES = (
     "roberta_mini",
@@ -31,6 +38,8 @@ NAMES = (
     "deberta_mini",
     "xlnet_mini",
 )
+UNTRAINED = ("deberta_base", "mosaicbert_base", "neobert", "cramming")
+"""Encoders that none of the above has."""
 ON_ALL_MESHES = NAMES if os.environ.get("BERT_JAX_MESHES") == "all" else ("electra_mini", "glove_mini")
 
 
@@ -40,6 +49,37 @@ KILLED = (
 )
 """One configuration of each objective, one with DropConnect, and one whose generator has a mask decoder and the tables
 of its discriminator; BERT's is killed in test_resumption.py. The others are resumed below, inside one process."""
+
+
+@pytest.mark.parametrize("name", UNTRAINED)
+def test_a_step_begins_at_the_loss_of_chance_and_reaches_every_parameter(small_store, tmp_path, name):
+    """In two layers. The first moments after one step are its gradients, times 1 - beta1."""
+    config = small(name, small_store, tmp_path / "run")
+    config = dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, num_layers=2),
+        phases=(dataclasses.replace(config.phases[0], steps=1, warmup_steps=1),),
+    )
+    pretrain(config, devices=jax.devices()[:1])
+    (trained,), (evaluated,) = rows(config.workdir), rows(config.workdir, "evaluation")
+    config = read_config(config.workdir)
+    chance = math.log(config.model.vocab_size)
+    assert [trained["loss"], evaluated["mlm_loss"]] == pytest.approx([chance, chance], abs=0.1)
+    learner = Learner.of(config, sharding.make_mesh(config.mesh, jax.devices()[:1]), default_objective)
+    run_id = json.loads((tmp_path / "run/run.json").read_text())["run_id"]
+    state = Checkpoints(tmp_path / "run/checkpoints", run_id=run_id).read(1, learner.abstract).state
+    largest, parameters = {}, learner.objective.model.parameters
+    for keys, moment in jax.tree.leaves_with_path(state.optimizer_state[0].mu):
+        path = jax.tree_util.keystr(keys, simple=True, separator="/")
+        layer = parameters[path].layer_axis
+        moment = np.abs(moment) if layer is None else np.abs(np.moveaxis(moment, layer, 0))
+        largest[path] = moment.max(None if layer is None else tuple(range(1, moment.ndim)))
+    assert all(np.isfinite(each).all() for each in largest.values())
+    assert largest.keys() == parameters.keys()
+    noise = 1e-10 * max(each.max() for each in largest.values())
+    # A bias of the keys adds the same to every score of a query, which the softmax ignores.
+    without = {"encoder/attention/key/bias"} & largest.keys()
+    assert {path for path, each in largest.items() if (each <= noise).any()} == without
 
 
 @pytest.mark.slow

@@ -1,15 +1,26 @@
-"""A byte-level BPE of a few hundred pieces, learned from the small corpus."""
+"""Byte-level BPEs of a few hundred pieces, learned from the small corpus."""
 
 import functools
 
 import small_corpus
 
 from bert_jax.tokenization.byte_level import ByteLevelTokenizer, learn_byte_level
+from bert_jax.tokenization.json_tokenizer import JsonTokenizer
+from bert_jax.tokenization.modernbert_vocabulary import learn_modernbert
 
 
 @functools.cache
 def byte_level(spaced: bool = True) -> ByteLevelTokenizer:
     """`spaced` False: as RoBERTa's own, which read the beginning of a text as if no space preceded it."""
-    words = [word for document in small_corpus.documents(60) for word in document.split()]
-    learned = learn_byte_level(words, 400)
+    learned = learn_byte_level(_words(), 400)
     return learned if spaced else ByteLevelTokenizer(learned.tokens, learned.merges, spaced=False)
+
+
+@functools.cache
+def modernbert() -> JsonTokenizer:
+    """ModernBERT's form, whose text is composed first; some words are decomposed in the corpus."""
+    return learn_modernbert([*_words(), *["Cafe\u0301", "na\u00efve"] * 20], 400)
+
+
+def _words() -> list[str]:
+    return [word for document in small_corpus.documents(60) for word in document.split()]

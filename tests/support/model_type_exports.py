@@ -7,7 +7,7 @@ import tempfile
 
 import family_pieces
 import numpy as np
-from byte_level_vocabulary import byte_level
+from byte_level_vocabulary import byte_level, modernbert
 from modern_model import MODERN
 from pretrained_model import TOKENIZER, stored_model
 
@@ -63,7 +63,9 @@ def tokenizer_of(name: str):
             (pathlib.Path(place) / family_pieces.FILES[name]).write_bytes(family_pieces.train(name))
             (pathlib.Path(place) / "config.json").write_text(f'{{"model_type": "{name}"}}')
             return load_tokenizer(place)
-    return byte_level(spaced=False) if name in ("roberta", "deberta", "modernbert") else TOKENIZER
+    if name == "modernbert":
+        return modernbert()
+    return byte_level(spaced=False) if name in ("roberta", "deberta") else TOKENIZER
 
 
 def make(name: str, key: str) -> StoredModel:

@@ -1,15 +1,19 @@
 """Byte-level BPE: oracle is gpt2_bpe.py, the published algorithm in plain Python."""
 
 import json
+import unicodedata
 
 import gpt2_bpe
 import numpy as np
 import pytest
 import small_corpus
+import tokenizers
 from byte_level_vocabulary import byte_level
+from etils import epath
 
 from bert_jax.config import TrainVocabConfig
 from bert_jax.errors import UserError
+from bert_jax.formats.tokenizer_files import read_tokenizer, write_tokenizer
 from bert_jax.tokenization.byte_level import learn_byte_level
 from bert_jax.tokenization.learning import run_train_vocab, train_vocab
 from bert_jax.tokenization.segments import join, sequence_length
@@ -114,6 +118,31 @@ def test_a_vocabulary_of_deberta_has_the_special_tokens_and_pairs_of_bert(tmp_pa
     assert rows["token_type_ids"][0].tolist() == [0] * (len(a) + 2) + [1] * (len(b) + 1)
 
 
+def test_a_vocabulary_of_modernbert_reads_composed_text_and_is_filled_up(tmp_path):
+    """Pieces first, special tokens after them, unused ones to a multiple of 64; the corpus is decomposed."""
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n\n".join(f"{text} Cafe\u0301 e\u0301te\u0301." for text in small_corpus.documents(100)))
+    given = dict(input=str(corpus), output=str(tmp_path / "modernbert"), size=350, method="byte_bpe", lowercase=False)
+    tokenizer = run_train_vocab(config := TrainVocabConfig(**given, family="modernbert"))
+    unused = [f"[unused{i}]" for i in range(34)]
+    assert tokenizer.tokens[345:] == ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]", *unused]
+    assert len(set(tokenizer.tokens)) == 384 and "\u00c3\u00a9" in tokenizer.tokens  # the two bytes of é, merged
+    assert train_vocab(corpus.read_text().split("\n\n"), config)[0].fingerprint == tokenizer.fingerprint
+    file = tmp_path / "modernbert/tokenizer.json"
+    merges = [tuple(pair) for pair in json.loads(file.read_text())["model"]["merges"]]
+    fast = tokenizers.Tokenizer.from_file(str(file))  # as transformers reads it
+    for text in ["Cafe\u0301 caf\u00e9", "\u1100\u1161 \u212b", *TEXTS, *small_corpus.documents(3)]:
+        composed = unicodedata.normalize("NFC", text)
+        assert tokenizer.tokenize(text) == tokenizer.tokenize(composed) == gpt2_bpe.pieces(composed, merges)
+        ids, types = join(tokenizer, tokenizer.encode(text), tokenizer.encode("a rose"), 512)
+        assert (fast.encode(text, "a rose").ids, fast.encode(text, "a rose").type_ids) == (ids.tolist(), types.tolist())
+    masked = tokenizer.encode_masked("The rose [MASK] blooms.")
+    assert masked == fast.encode("The rose [MASK] blooms.", add_special_tokens=False).ids
+    write_tokenizer(tokenizer, epath.Path(tmp_path / "export"), 512)
+    exported = read_tokenizer(epath.Path(tmp_path / "export"))
+    assert exported is not None and exported.fingerprint == tokenizer.fingerprint
+
+
 def test_an_entry_of_another_vocabulary_is_spelled():
     tokenizer = byte_level()
     other = learn_byte_level(["lighthouses", "東京"] * 9, 300)
@@ -159,6 +188,7 @@ OPTIONS = {
     "small": (dict(size=200), "size of 276"),
     "a file": (dict(output="vocab.txt"), "give a directory"),
     "a family of SentencePiece": (dict(family="albert"), "family=albert with method=byte_bpe .* --method=unigram"),
+    "SentencePiece of ModernBERT": (dict(family="modernbert", method="bpe"), "of ModernBERT is a byte-level one; set"),
     "SentencePiece of version 1": (dict(family="deberta", method="unigram"), "set --method=byte_bpe, or --family=deb"),
     "WordPiece of version 1": (dict(family="deberta", method="frequency"), "byte-level one; set --method=byte_bpe"),
 }

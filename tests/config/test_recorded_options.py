@@ -1,4 +1,4 @@
-"""Recorded options that had no effect: a run that has them is resumed and measured without them."""
+"""Recorded options that had no effect or another name: a run that has them is resumed and measured all the same."""
 
 import dataclasses
 import pathlib
@@ -8,12 +8,14 @@ from etils import epath
 
 from bert_jax.checkpoints.run_directory import read_config
 from bert_jax.checkpoints.run_files import write_json
+from bert_jax.commands.evaluate import default_config
 from bert_jax.config import Config, MaskingConfig, ObjectiveConfig, OptimizerConfig, ScheduleConfig
 from bert_jax.config.checks import check
-from bert_jax.config.ignored_options import without_ignored
 from bert_jax.config.json_form import to_dict
-from bert_jax.console.command_line import load_config
+from bert_jax.config.recorded_options import without_ignored
+from bert_jax.console.command_line import configured, load_config
 from bert_jax.errors import UserError
+from bert_jax.monitoring.run_history import read_run
 
 CONFIGS = sorted(file.stem for file in (pathlib.Path(__file__).parents[2] / "configs").glob("*.py"))
 
@@ -51,3 +53,19 @@ def test_what_has_an_effect_stays():
         schedule=ScheduleConfig(name="polynomial", power=2.0),
     )
     assert without_ignored(config) == config
+
+
+def test_an_option_that_had_another_name_is_read_under_its_own(tmp_path):
+    config = dataclasses.replace(load_config("albert_mini"), objective=ObjectiveConfig(sentence_pair_weight=0.5))
+    values = to_dict(config)
+    values["objective"]["next_sentence_weight"] = values["objective"].pop("sentence_pair_weight")
+    write_json(epath.Path(tmp_path / "config.json"), values)
+    assert read_config(tmp_path) == read_run(tmp_path).config == load_config(str(tmp_path / "config.json")) == config
+    assert default_config(str(tmp_path)).objective == config.objective
+
+
+def test_the_command_line_names_the_option_of_today():
+    with pytest.raises(
+        UserError, match="--objective.next_sentence_weight; perhaps you meant --objective.sentence_pair"
+    ):
+        configured(["bert_mini", "--objective.next_sentence_weight=2"], "pretrain")
