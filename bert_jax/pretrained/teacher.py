@@ -185,6 +185,11 @@ def _check_states(stored: StoredModel, config: Config) -> None:
             f"{name} has no masked-language-model head (beside the encoder: {', '.join(stored.parts) or 'nothing'}), "
             f"which {OPTION}.soft_weight={options.soft_weight:g} needs; choose a pre-trained model, or set it to 0"
         )
+    if config.data.sentence_pairs != "none" and theirs.type_vocab_size == 1:
+        raise UserError(
+            f"{name} has one segment (type_vocab_size=1) and cannot read the two of data.sentence_pairs="
+            f"{config.data.sentence_pairs}; set data.sentence_pairs=none, or choose another teacher"
+        )
     if theirs.direction != ours.direction:
         raise UserError(f"{name} has model.direction={theirs.direction}, the student {ours.direction}; choose another")
     if (theirs.layer == "lstm" or theirs.is_xlnet) and options.soft_weight:

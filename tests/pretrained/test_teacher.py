@@ -140,6 +140,20 @@ def test_a_teacher_goes_with_masked_words_alone():
         check(dataclasses.replace(config, objective=spans))
 
 
+def test_pairs_without_a_label_are_taught_by_a_model_that_reads_both_segments(
+    directory, small_store, tokenizer, tmp_path
+):
+    config = taught(directory, {"type_vocab_size": 2})
+    config = check(dataclasses.replace(config, data=DataConfig(sentence_pairs="adjacent")))
+    mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
+    assert open_teacher(config, tokenizer, mesh) is not None
+    written_teacher.write(tmp_path / "one", small_store, type_vocab_size=1)
+    distillation = dataclasses.replace(config.objective.distillation, teacher=str(tmp_path / "one"))
+    other = dataclasses.replace(config, objective=ObjectiveConfig(distillation=distillation))
+    with pytest.raises(UserError, match="one segment .* cannot read the two of data.sentence_pairs=adjacent; set"):
+        open_teacher(other, tokenizer, mesh)
+
+
 def test_a_student_starts_from_the_chosen_layers(directory, tokenizer):
     """Also in the reverse order, and also from init_from; what it has no place for is listed."""
     config = taught(directory, layers=(3, 1))

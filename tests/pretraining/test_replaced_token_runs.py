@@ -236,7 +236,7 @@ MESHES = {
 def test_the_losses_do_not_depend_on_mesh_micro_batches_or_how_layers_run(small_store, tmp_path, mesh):
     """Packed rows, dropout 0: which words are drawn depends on the row alone."""
     model = dataclasses.replace(DISCRIMINATOR, hidden_dropout=0.0, attention_dropout=0.0)
-    data = DataConfig(path=str(small_store), held_out=0.0, loader="plain", sentence_pairs="none", packing="on")
+    data = DataConfig(path=str(small_store), held_out=0.0, loader="plain", sentence_pairs="adjacent", packing="on")
     phases = (PhaseConfig(steps=4, sequence_length=64, batch_size=16, learning_rate=2e-3, warmup_steps=1),)
     one = electra(small_store, tmp_path / "one", model=model, data=data, phases=phases)
     pretrain(one, devices=jax.devices()[:1])
