@@ -12,9 +12,9 @@ of its own; as in the original it always gets a random one, which is then seen t
 Pairs without a label are made as in the code published with ELECTRA (build_pretraining_dataset.py): one text in ten is
 a single segment; in the others, the first segment takes the sentences that leave it shorter than half of the target,
 and with probability 1/2 the one that does not; the second takes the rest, if there is any. What does not fit is cut off
-at the end. Two things differ. The text is a chunk of `chunks`, so that a shorter length is drawn for a document, not
-for each text. And once the second segment has begun, it takes every sentence; there, one that still fitted was added to
-the first, out of order.
+at the end (but `packing` takes tokens from both segments, as from any pair). Two things differ. The text is a chunk of
+`chunks`, so that a shorter length is drawn for a document, not for each text. And once the second segment has begun, it
+takes every sentence; there, one that still fitted was added to the first, out of order.
 """
 
 import dataclasses
