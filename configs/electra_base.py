@@ -17,7 +17,7 @@ from bert_jax.config.presets import electra_config
 def get_config() -> Config:
     return Config(
         model=electra_config("base"),
-        data=DataConfig(sentence_pairs="none"),
+        data=DataConfig(sentence_pairs="adjacent", short_sequence_probability=0.05),
         masking=MaskingConfig(mask_share=0.85, random_share=0.0),
         objective=ObjectiveConfig(name="replaced_tokens", generator=GeneratorConfig(hidden_size=256)),
         phases=(

@@ -15,7 +15,7 @@ from bert_jax.config.presets import electra_config
 def get_config() -> Config:
     return Config(
         model=electra_config("large"),
-        data=DataConfig(sentence_pairs="none"),
+        data=DataConfig(sentence_pairs="adjacent", short_sequence_probability=0.05),
         masking=MaskingConfig(rate=0.25, mask_share=0.85, random_share=0.0),
         objective=ObjectiveConfig(name="replaced_tokens"),
         phases=(

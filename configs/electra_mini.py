@@ -13,7 +13,7 @@ from bert_jax.config.presets import electra_config
 def get_config() -> Config:
     return Config(
         model=electra_config("mini"),
-        data=DataConfig(sentence_pairs="none"),
+        data=DataConfig(sentence_pairs="adjacent", short_sequence_probability=0.05),
         masking=MaskingConfig(mask_share=0.85, random_share=0.0),
         objective=ObjectiveConfig(name="replaced_tokens"),
         phases=(PhaseConfig(steps=300_000, sequence_length=128, batch_size=128, learning_rate=5e-4),),

@@ -88,7 +88,7 @@ def synthetic_batch(config: Config, phase: Phase, padding: float, seed: int) -> 
         "masked_ids": np.take_along_axis(ids, positions, 1) * weights.astype(np.int32),
         "masked_weights": weights,
     }
-    if config.data.sentence_pairs != "none":
+    if config.data.has_pair_labels:
         batch["next_sentence_labels"] = random.integers(0, 2, rows, np.int32)
     if config.objective.name == "permutation":  # the predicted words in turn, after all others
         batch["order"] = np.zeros_like(ids)

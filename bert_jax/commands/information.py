@@ -32,8 +32,8 @@ WORD_HEADS = {
 }
 """What the head that predicts words is called, by objective; static vectors have none."""
 CONTEXTS = {"skip_gram": "second table of words", "glove": "second table of words, and biases"}
-PAIR_HEADS = {"nsp": "next-sentence head", "sop": "sentence-order head", "none": "head for pairs (untrained)"}
-"""What the head for pairs is called, by data.sentence_pairs."""
+PAIR_HEADS = {"nsp": "next-sentence head", "sop": "sentence-order head"}
+"""What the head for pairs is called, by data.sentence_pairs; without labels it is not trained."""
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 
 
@@ -91,7 +91,7 @@ def parameter_table(config: Config, teacher_size: int | None = None) -> Table:
         ("encoder with pooler", counts.encoder, counts.pooler),
         (CONTEXTS.get(config.objective.name), counts.contexts, counts.contexts),
         (f"{word_head} (table shared)", counts.mlm_head, word_head),
-        (PAIR_HEADS[config.data.sentence_pairs], counts.next_sentence, counts.pooler),
+        (PAIR_HEADS.get(config.data.sentence_pairs, "head for pairs (untrained)"), counts.next_sentence, counts.pooler),
         ("span boundary head (table shared)", counts.span_boundary, counts.span_boundary),
         ("positions of the mask decoder", counts.mask_decoder, counts.mask_decoder),
         ("map to the teacher's states", counts.state_projection, counts.state_projection),

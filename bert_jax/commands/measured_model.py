@@ -61,7 +61,7 @@ def measured_model(
     if objective is None and trained.objective.name == "replaced_tokens":
         params, trained = _both(model, generator, trained)
     elif objective is None:
-        _check_measurable(model, trained.data.sentence_pairs)
+        _check_measurable(model, trained.data.has_pair_labels)
         teacher = _teacher(model, _taught(trained, given), mesh)
     if objective is None:
         objective = functools.partial(default_objective, teacher=None if teacher is None else teacher.model)
@@ -111,10 +111,10 @@ def _both(model: PretrainedModel, generator: PretrainedModel | None, config: Con
     return {**model.params, GENERATOR: generator.params}, config
 
 
-def _check_measurable(model: PretrainedModel, sentence_pairs: str) -> None:
+def _check_measurable(model: PretrainedModel, has_pair_labels: bool) -> None:
     parts = set(model.network.parts)
-    if not {"mlm", "contexts"} & parts and (sentence_pairs == "none" or not {"pooler", "next_sentence"} <= parts):
-        wanted = "masked words" if sentence_pairs == "none" else "masked words or pairs"
+    if not {"mlm", "contexts"} & parts and not (has_pair_labels and {"pooler", "next_sentence"} <= parts):
+        wanted = "masked words or pairs" if has_pair_labels else "masked words"
         raise UserError(
             f"{model.path} has no head for {wanted} "
             f"(beside the encoder: {', '.join(sorted(parts)) or 'nothing'}), so there is nothing to evaluate; "

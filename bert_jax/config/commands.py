@@ -81,7 +81,8 @@ class InspectConfig:
     sequence_length: int = 128
     """Tokens per sequence, [CLS] and [SEP] included."""
     sentence_pairs: SentencePairs = "nsp"
-    """Task on pairs of segments: next-sentence prediction (nsp), sentence order (sop, as in ALBERT), or none."""
+    """Pairs of segments: next-sentence prediction (nsp), sentence order (sop, as in ALBERT), without a label (adjacent,
+    as in ELECTRA), or none."""
     packing: PackingChoice = "auto"
     """Whether a row holds several texts. auto: from 256 tokens on, as in a training run."""
     unit: MaskUnit = "token"

@@ -85,7 +85,7 @@ class ModelConfig:
     """Activation of the affine map of the first position that heads read: tanh (BERT), relu (DistilBERT) or gelu_erf
     (ELECTRA)."""
     pair_head: bool = True
-    """Whether pre-training has a pooler and a head for the pairs of data.sentence_pairs. False: it has neither, as in
+    """Whether pre-training has a pooler and a head for the labels of data.sentence_pairs. False: it has neither, as in
     RoBERTa, DistilBERT and ELECTRA, and a task that needs a pooler starts with a fresh one."""
     positions: Literal["learned", "rope", "alibi", "xlnet", "none"] = "learned"
     """How the model knows the order of the tokens. learned: by a table that is added to the words. rope: queries and

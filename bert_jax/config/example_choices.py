@@ -2,8 +2,8 @@
 
 from typing import Literal
 
-SentencePairs = Literal["nsp", "sop", "none"]
-"""Task on pairs of segments; see `DataConfig.sentence_pairs`."""
+SentencePairs = Literal["nsp", "sop", "adjacent", "none"]
+"""Pairs of segments, and the task on them; see `DataConfig.sentence_pairs`."""
 PackingChoice = Literal["auto", "on", "off"]
 """Whether a row holds several texts; see `DataConfig.packing`."""
 MaskUnit = Literal["token", "whole_word", "span", "ngram"]

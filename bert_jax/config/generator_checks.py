@@ -32,11 +32,11 @@ def check_generator(config: Config) -> None:
                 f"objective.{name}={getattr(objective, name):g} has no effect with objective.name=replaced_tokens; "
                 "leave it out"
             )
-    if config.data.sentence_pairs != "none" or config.model.pair_head:
+    if config.data.has_pair_labels or config.model.pair_head:
         raise UserError(
             f"objective.name=replaced_tokens has no second objective, but data.sentence_pairs="
-            f"{config.data.sentence_pairs} and model.pair_head={config.model.pair_head}; set data.sentence_pairs=none "
-            "and model.pair_head=False"
+            f"{config.data.sentence_pairs} and model.pair_head={config.model.pair_head}; set "
+            "data.sentence_pairs=adjacent (or none) and model.pair_head=False"
         )
     _check_sizes(config, objective.generator)
 

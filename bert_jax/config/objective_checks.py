@@ -3,7 +3,6 @@
 import dataclasses
 import math
 
-from bert_jax.config.encoder import ModelConfig
 from bert_jax.config.generator_checks import check_generator
 from bert_jax.config.objectives import ObjectiveConfig
 from bert_jax.config.options import Config, MaskingConfig
@@ -22,7 +21,7 @@ def check_objective(config: Config) -> None:
             raise UserError(f"objective.{name}={weight} must be 0 or a positive number; the default is {default:g}")
     check_generator(config)
     pairs = config.data.sentence_pairs
-    others = weights["span_boundary_weight"] or (pairs != "none" and weights["sentence_pair_weight"])
+    others = weights["span_boundary_weight"] or (config.data.has_pair_labels and weights["sentence_pair_weight"])
     if not weights["mlm_weight"] and not others:
         raise UserError(
             f"objective.mlm_weight=0 leaves nothing to learn: objective.sentence_pair_weight="
@@ -39,15 +38,17 @@ def check_objective(config: Config) -> None:
     if config.objective.mask_decoder:
         _check_mask_decoder(config)
     if pairs != "none":
-        _check_pairs(config.model, pairs)
+        _check_pairs(config)
 
 
-def _check_pairs(model: ModelConfig, pairs: str) -> None:
-    """Raise a UserError if the model cannot learn from pairs, which its objective allows."""
-    needed = {"type_vocab_size": max(2, model.type_vocab_size), "pair_head": True}
+def _check_pairs(config: Config) -> None:
+    """Raise a UserError if the model cannot read pairs, which its objective allows, or not learn from their labels."""
+    model, labelled = config.model, config.data.has_pair_labels
+    needed = {"type_vocab_size": max(2, model.type_vocab_size)} | ({"pair_head": True} if labelled else {})
     if wrong := [name for name, value in needed.items() if getattr(model, name) != value]:
         raise UserError(
-            f"data.sentence_pairs={pairs} needs two segments and a head for pairs, but "
+            f"data.sentence_pairs={config.data.sentence_pairs} needs two segments"
+            f"{' and a head for pairs' if labelled else ''}, but "
             f"{' and '.join(f'model.{name}={getattr(model, name)}' for name in wrong)}; set "
             f"{' and '.join(f'model.{name}={needed[name]}' for name in wrong)}, or data.sentence_pairs=none"
         )
@@ -119,7 +120,7 @@ def _check_alone(config: Config, why: str) -> None:
     """Raise a UserError if there are pairs, or options of masked words; `why` begins the message."""
     if config.data.sentence_pairs != "none":
         raise UserError(
-            f"{why} and has no objective for pairs, but data.sentence_pairs={config.data.sentence_pairs}; set "
+            f"{why} and reads single texts, but data.sentence_pairs={config.data.sentence_pairs}; set "
             "data.sentence_pairs=none"
         )
     for weight, alone in (("mlm_weight", 1), ("sentence_pair_weight", 1), ("span_boundary_weight", 0)):

@@ -71,8 +71,10 @@ class DataConfig:
     """Share of the documents of `path` that training never sees. It is ignored with eval_path: nothing is held out
     then."""
     sentence_pairs: SentencePairs = "nsp"
-    """Second objective: next-sentence prediction (nsp; label 0 is IsNext), sentence-order prediction (sop, as in
-    ALBERT), or none, with single packed texts."""
+    """Segments of a text, and the second objective, which learns from pairs of them: next-sentence prediction (nsp;
+    label 0 is IsNext) or sentence-order prediction (sop, as in ALBERT). adjacent: no second objective; most texts have
+    two segments, of which the second continues the first, as in ELECTRA. none: no second objective, and single packed
+    texts."""
     short_sequence_probability: float = 0.1
     """Share of the documents that an epoch cuts to a random shorter length."""
     packing: PackingChoice = "auto"
@@ -92,6 +94,11 @@ class DataConfig:
     cache: str = ""
     """Local directory that a remote store is copied to once. By default bert_jax in the user's cache directory
     ($XDG_CACHE_HOME, else ~/.cache)."""
+
+    @property
+    def has_pair_labels(self) -> bool:
+        """Whether each text is a pair of segments with a label, which a second objective learns."""
+        return self.sentence_pairs in ("nsp", "sop")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -45,7 +45,7 @@ def check_permutation(config: Config) -> None:
             )
     if config.data.sentence_pairs != "none":
         raise UserError(
-            f"{why} and has no second objective, but data.sentence_pairs={config.data.sentence_pairs}; set "
+            f"{why} and reads single texts, but data.sentence_pairs={config.data.sentence_pairs}; set "
             "data.sentence_pairs=none"
         )
     for name, alone in (("mlm_weight", 1), ("sentence_pair_weight", 1), ("span_boundary_weight", 0)):

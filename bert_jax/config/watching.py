@@ -68,8 +68,8 @@ class DoctorConfig:
     sequence_length: int = 128
     """Tokens per sequence of the examples that are examined, [CLS] and [SEP] included."""
     sentence_pairs: SentencePairs = "nsp"
-    """Task on pairs of segments whose labels are examined: next-sentence prediction (nsp), sentence order (sop, as in
-    ALBERT), or none."""
+    """Pairs of segments, whose labels are examined if they have any: next-sentence prediction (nsp), sentence order
+    (sop, as in ALBERT), pairs without a label (adjacent, as in ELECTRA), or none."""
     cache: str = ""
     """Local directory that a remote store is copied to once. By default bert_jax in the user's cache directory
     ($XDG_CACHE_HOME, else ~/.cache)."""

@@ -43,7 +43,7 @@ def example_checks(store: Store, config: Config) -> list[Check]:
     for phase in resolve_phases(config):
         examples = Examples(store, config, phase, split="train", seed=phase.data_seed)
         where = f"phase {phase.index}: " if len(config.phases) > 1 else ""
-        if config.data.sentence_pairs != "none":
+        if config.data.has_pair_labels:
             checks.append(_pairs(examples, where))
         checks.append(_masks(examples, config, where))
     return checks

@@ -34,7 +34,7 @@ CASES = [
     Case(
         "a discriminator with pairs",
         pretrain("electra_mini", "--data.sentence_pairs=nsp"),
-        ("no second objective", "data.sentence_pairs=nsp", "set data.sentence_pairs=none"),
+        ("no second objective", "data.sentence_pairs=nsp", "set data.sentence_pairs=adjacent (or none)"),
     ),
     Case(
         "evaluate a discriminator alone",

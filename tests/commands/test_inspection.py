@@ -25,7 +25,7 @@ def printed(path, colour=False, **options):
     return console.file.getvalue()
 
 
-@pytest.mark.parametrize("sentence_pairs", ["nsp", "sop", "none"])
+@pytest.mark.parametrize("sentence_pairs", ["nsp", "sop", "adjacent", "none"])
 @pytest.mark.parametrize("unit", ["token", "whole_word", "span", "ngram"])
 def test_shows_store_document_examples_and_epoch(store_path, sentence_pairs, unit):
     text = printed(store_path, document=3, sentence_pairs=sentence_pairs, unit=unit, sequence_length=64, sentences=2)
@@ -64,7 +64,7 @@ def test_mistakes_are_named(store_path, tmp_path):
         printed(tmp_path)
 
 
-@pytest.mark.parametrize("sentence_pairs", ["nsp", "none"])
+@pytest.mark.parametrize("sentence_pairs", ["nsp", "adjacent", "none"])
 def test_packed_rows_are_shown_with_their_texts(store_path, sentence_pairs):
     text = printed(
         store_path, document=3, sentence_pairs=sentence_pairs, sequence_length=512, short_sequence_probability=0.5

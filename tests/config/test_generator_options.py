@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from bert_jax.config import Config, ModelConfig
+from bert_jax.config import Config, DataConfig, ModelConfig
 from bert_jax.config.checks import check
 from bert_jax.config.generator import GeneratorConfig, generator_model
 from bert_jax.config.json_form import from_dict, to_dict
@@ -25,7 +25,8 @@ WRONG = {
     ("--objective.span_boundary_weight=1",): "span_boundary_weight=1 has no effect",
     ("--data.sentence_pairs=sop",): "no second objective, but data.sentence_pairs=sop",
     ("--model.pair_head=true",): "has no second objective",
-    ("--data.sentence_pairs=nsp", "--model.pair_head=true"): "set data.sentence_pairs=none and model.pair_head=False",
+    ("--data.sentence_pairs=nsp", "--model.pair_head=true"): "set data.sentence_pairs=adjacent (or none) and",
+    ("--model.type_vocab_size=1",): "data.sentence_pairs=adjacent needs two segments, but model.type_vocab_size=1; set",
     ("--masking.mask_share=0.85", "--masking.random_share=0.2"): "add up to more than 1",
     ("--masking.rate=0",): "masking.rate=0 leaves nothing to predict",
     ("--masking.rate=1.2",): "masking.rate=1.2 must be between 0 and 1",
@@ -52,6 +53,15 @@ def test_a_generator_is_a_quarter_as_wide_with_heads_of_the_same_width():
     narrow = dataclasses.replace(base, embedding_size=64)
     assert generator_model(narrow, GeneratorConfig(hidden_size=64)).embedding_size is None  # no map is needed
     assert generator_model(base, GeneratorConfig(hidden_size=32)).num_heads == 1
+
+
+def test_a_run_of_rows_of_one_segment_resumes_with_the_options_that_it_recorded():
+    """The data of the configurations before they had pairs; a resumed run is compared with what it recorded."""
+    earlier = DataConfig(sentence_pairs="none")
+    for name in ("mini", "small", "base", "large"):
+        given = ["--data.sentence_pairs=none", "--data.short_sequence_probability=0.1"]
+        config = configured([f"electra_{name}", *given], "pretrain CONFIG", "")
+        assert config.data == earlier == from_dict(Config, {"data": {"sentence_pairs": "none"}}).data
 
 
 def test_the_options_of_earlier_runs_mean_masked_words():

@@ -78,7 +78,10 @@ def test_too_few_documents(prepared):
 def test_documents_of_one_sentence_have_degenerate_pairs(prepared):
     """Every chunk is a single sentence, so that no second segment can follow the first."""
     sentences = list(dict.fromkeys("\n".join(small_corpus.documents(60)).splitlines()))
-    assert wrong(prepared(sentences)) == {"degenerate sentence pairs"}
+    store = prepared(sentences)
+    assert wrong(store) == {"degenerate sentence pairs"}
+    unlabelled = check_store(str(store), DoctorConfig(sequence_length=64, sentence_pairs="adjacent"))
+    assert not any(check.is_wrong for check in unlabelled)
 
 
 def sentences(seed: int = 0) -> SyntheticStore:

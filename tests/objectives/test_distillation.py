@@ -119,7 +119,7 @@ def test_pairs_and_spans_are_learned_beside_a_teacher(teacher_params):
     batch = make_batch()
     batch["masked_positions"] = np.sort(batch["masked_positions"], axis=1)
     student = BertForPreTraining(dataclasses.replace(SMALL, num_layers=1), FLOAT32, PARTS)
-    weights = ObjectiveConfig(span_boundary_weight=0.5, next_sentence_weight=2.0, distillation=EVERYTHING)
+    weights = ObjectiveConfig(span_boundary_weight=0.5, sentence_pair_weight=2.0, distillation=EVERYTHING)
     teacher = BertForPreTraining(SMALL, FLOAT32, ("mlm",))
     both = DistillationObjective(student, teacher, weights, sentence_pairs="sop").reading(teacher_params)
     alone = PretrainingObjective(student, weights, sentence_pairs="sop")

@@ -5,13 +5,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from small_model import FLOAT32, compiled, loss_and_gradient, perturbed
-from synthetic_examples import PAIRS, make_examples
-from synthetic_store import SyntheticStore
+from synthetic_examples import LABELLED, PAIRS, make_examples
+from synthetic_store import VOCAB_SIZE, SyntheticStore
 from unpacked_texts import MODEL, unpacked
 
+from bert_jax.config import Config, ObjectiveConfig
+from bert_jax.config.generator import GeneratorConfig
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.packed_texts import PackedTexts
+from bert_jax.objectives import replaced_tokens
 from bert_jax.objectives.bert_pretraining import PretrainingObjective
+from bert_jax.objectives.objective_choice import default_objective
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +53,36 @@ def test_loss_and_gradients_are_those_of_the_texts_one_per_row(store, objective,
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
     for name, found in sums.items():
         np.testing.assert_allclose(found, expected_sums[name], rtol=1e-5)
-    assert set(sums) == ({"mlm"} if sentence_pairs == "none" else {"mlm", "next_sentence"})
+    assert set(sums) == ({"mlm", "next_sentence"} if sentence_pairs in LABELLED else {"mlm"})
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=2e-6), gradients, expected_gradients)
+
+
+@pytest.mark.parametrize("embeddings", ["shared", pytest.param("disentangled", marks=pytest.mark.slow)])
+def test_replaced_tokens_of_packed_pairs_without_labels_are_those_of_the_pairs_one_per_row(
+    store, monkeypatch, embeddings
+):
+    """The words that are drawn depend on the row, so here they follow from the masked ones: every third is right."""
+    other = lambda ids: jnp.where(ids % 3 == 0, ids, 5 + (ids + 11) % (VOCAB_SIZE - 5))
+    monkeypatch.setattr(replaced_tokens, "sampled_words", lambda logits, batch: other(batch["masked_ids"]))
+    generator = GeneratorConfig(hidden_size=12, num_heads=2, embeddings=embeddings)
+    config = Config(objective=ObjectiveConfig(name="replaced_tokens", generator=generator))
+    objective = default_objective(BertForPreTraining(MODEL, FLOAT32), config)
+    batch = make_examples(store, sentence_pairs="adjacent", packing="on").batch(np.arange(6))
+    alone, rows = unpacked(batch)
+    pairs = alone["token_type_ids"].any(1)
+    assert len(rows) > 8 and pairs.any() and not pairs.all() and "next_sentence_labels" not in batch
+
+    params, measured = perturbed(objective.model), loss_and_gradient(objective)
+    ((loss, sums), gradients), ((expected, expected_sums), expected_gradients) = (
+        measured(params, batch),
+        measured(params, alone),
+    )
+    assert set(sums) == {"mlm", "replaced_tokens"} and sums["replaced_tokens"].weight == batch["attention_mask"].sum()
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    for name, found in sums.items():
+        np.testing.assert_allclose(found, expected_sums[name], rtol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=2e-6), gradients, expected_gradients)
+    assert np.abs(gradients["embeddings"]["token_type"]["table" if embeddings == "shared" else "delta"][1]).max() > 0
 
 
 def test_every_output_of_a_packed_text_is_that_of_the_text_alone(store, objective):

@@ -179,15 +179,16 @@ def test_a_teacher_goes_with_masked_words():
         check(dataclasses.replace(config, objective=words))
 
 
-def test_pairs_need_a_teacher_that_knows_two_segments_or_none(small_store, tokenizer, tmp_path):
+@pytest.mark.parametrize("pairs", ["nsp", "adjacent"])
+def test_pairs_need_a_teacher_that_knows_two_segments_or_none(small_store, tokenizer, tmp_path, pairs):
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
     for types in (0, 1, 2):
         place = tmp_path / str(types)
         written_teacher.write(place, small_store, type_vocab_size=types)
         config = taught(place, {"type_vocab_size": 2, "pair_head": True})
-        config = check(dataclasses.replace(config, data=DataConfig()))
+        config = check(dataclasses.replace(config, data=DataConfig(sentence_pairs=pairs)))
         if types == 1:
-            with pytest.raises(UserError, match="does not know the second segment of data.sentence_pairs=nsp; set"):
+            with pytest.raises(UserError, match=f"not know the second segment of data.sentence_pairs={pairs}; set"):
                 open_teacher(config, tokenizer, mesh)
         else:
             assert open_teacher(config, tokenizer, mesh) is not None

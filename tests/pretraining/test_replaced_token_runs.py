@@ -43,7 +43,7 @@ def electra(store, workdir, embeddings: str = "shared", **changes) -> Config:
     generator = GeneratorConfig(hidden_size=16, num_layers=1, num_heads=2, embeddings=embeddings)
     options = {
         "model": DISCRIMINATOR,
-        "data": DataConfig(path=str(store), held_out=0.1, loader="plain", sentence_pairs="none"),
+        "data": DataConfig(path=str(store), held_out=0.1, loader="plain", sentence_pairs="adjacent"),
         "masking": MaskingConfig(mask_share=0.85, random_share=0.0),
         "objective": ObjectiveConfig(name="replaced_tokens", generator=generator),
         "phases": (PhaseConfig(steps=8, sequence_length=32, batch_size=16, learning_rate=2e-3, warmup_steps=2),),
@@ -181,7 +181,9 @@ def test_the_generator_fills_in_masks_and_notes_what_it_would_write(run, capsys)
     for sample in noted[-1]["samples"]:
         ids = np.array([[tokens.index(piece) for piece in sample["text"].split()]], np.int32)
         places = np.flatnonzero(ids[0] == generator.need_tokenizer().mask_id)[None].astype(np.int32)
-        batch = {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "attention_mask": np.ones_like(ids)}
+        ends = (ids == generator.need_tokenizer().sep_id).astype(np.int32)
+        types = np.cumsum(ends, 1, dtype=np.int32) - ends  # 1 behind the first [SEP]
+        batch = {"input_ids": ids, "token_type_ids": types, "attention_mask": np.ones_like(ids)}
         logits = jax.jit(generator.network.mlm_logits)(generator.params, batch | {"masked_positions": places})
         shares = np.asarray(jax.nn.softmax(logits))[0]
         for mask, share in zip(sample["masks"], shares, strict=False):
@@ -236,7 +238,7 @@ MESHES = {
 def test_the_losses_do_not_depend_on_mesh_micro_batches_or_how_layers_run(small_store, tmp_path, mesh):
     """Packed rows, dropout 0: which words are drawn depends on the row alone."""
     model = dataclasses.replace(DISCRIMINATOR, hidden_dropout=0.0, attention_dropout=0.0)
-    data = DataConfig(path=str(small_store), held_out=0.0, loader="plain", sentence_pairs="none", packing="on")
+    data = DataConfig(path=str(small_store), held_out=0.0, loader="plain", sentence_pairs="adjacent", packing="on")
     phases = (PhaseConfig(steps=4, sequence_length=64, batch_size=16, learning_rate=2e-3, warmup_steps=1),)
     one = electra(small_store, tmp_path / "one", model=model, data=data, phases=phases)
     pretrain(one, devices=jax.devices()[:1])

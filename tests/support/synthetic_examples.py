@@ -5,7 +5,9 @@ import numpy as np
 from bert_jax.config import Config, DataConfig, MaskingConfig, PhaseConfig
 from bert_jax.data.examples.examples import Examples
 
-PAIRS = ("nsp", "sop", "none")
+PAIRS = ("nsp", "sop", "adjacent", "none")
+LABELLED = ("nsp", "sop")
+SEPARATORS = {"nsp": (2,), "sop": (2,), "adjacent": (1, 2), "none": (1,)}  # [SEP]s of a text
 
 
 def make_config(sequence_length=64, short=0.1, **options):

@@ -7,7 +7,7 @@ from bert_jax.config.static_vectors import SHARED_NEGATIVES
 
 Batch = dict[str, np.ndarray]
 """input_ids, token_type_ids, attention_mask int32 [B, L] · masked_positions, masked_ids int32 [B, M] · masked_weights
-float32 [B, M] · next_sentence_labels int32 [B] (0 = IsNext or in order; absent without sentence pairs).
+float32 [B, M] · next_sentence_labels int32 [B] (0 = IsNext or in order; absent if pairs have no labels).
 
 Packed rows also have text_ids int32 [B, L] (the number of the text, from 1; 0 for padding) · text_starts int32 [B, T]
 (place of its [CLS]; 0 if there is no such text); and next_sentence_labels are [B, T], with next_sentence_weights
@@ -34,7 +34,7 @@ def batch_layout(phase: Phase, config: Config) -> dict[str, tuple[tuple[int, ...
         layout |= {"windows": ((*tokens, 2), np.int32), "negatives": ((SHARED_NEGATIVES,), np.int32)}
     if config.objective.name == "glove":
         layout |= {"pair_counts": ((*tokens, config.objective.static_vectors.window), np.float32)}
-    if config.data.sentence_pairs != "none":
+    if config.data.has_pair_labels:
         layout |= {"next_sentence_labels": (texts, np.int32)}
         layout |= {"next_sentence_weights": (texts, np.float32)} if phase.packed else {}
     return layout

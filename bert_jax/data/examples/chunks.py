@@ -104,8 +104,6 @@ class DocumentChunks:
         cell = chunks - (ends[document] - num_cells)
         locate = self._divided if self.divides_sentences else self._whole_sentences
         begin, end, first_inner, behind = locate(epoch, document, cell, cell_size, num_cells)
-        if self.divides_sentences:  # other texts fill the row, so a borrowed segment need not
-            target = np.minimum(target, 2 * (end - begin))
         return Chunks(document, begin, end, first_inner, 1 + behind - first_inner, target)
 
     def _divided(

@@ -16,7 +16,7 @@ class EpochReport:
 
     sequences: int
     examined: int  # the first ones of the epoch, in order
-    is_next: float | None  # share of label 0; None without sentence pairs
+    is_next: float | None  # share of label 0; None if pairs have no labels
     mean_length: float
     padding: float  # share of the positions of a batch
     truncated: float  # share of the text's tokens

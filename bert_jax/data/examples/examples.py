@@ -12,7 +12,7 @@ from bert_jax.data.examples.chunks import DocumentChunks
 from bert_jax.data.examples.documents import Documents
 from bert_jax.data.examples.full_sentences import FullSentences
 from bert_jax.data.examples.packing import Packing
-from bert_jax.data.examples.pairs import next_sentence_pairs, pair_texts, sentence_order_pairs
+from bert_jax.data.examples.pairs import adjacent_texts, next_sentence_pairs, pair_texts, sentence_order_pairs
 from bert_jax.data.examples.predicted_places import predicted_places
 from bert_jax.data.examples.row_layout import Texts, single_texts, text_rows, with_class_last
 from bert_jax.data.examples.spelling_errors import SpellingErrors
@@ -30,7 +30,7 @@ class Examples:
     Position p is the p-th example of an endless run over epochs, each newly ordered, cut, paired and masked. In each
     epoch, every sentence of the split belongs to exactly one example, which has at least one of its tokens (a sentence
     longer than a sequence is cut into several examples); no token is in two examples, except for the second segments
-    that chunks of a single sentence borrow (nsp). Tokens that do not fit are cut off at the outer ends of a segment;
+    that chunks of a single sentence borrow (nsp). Tokens that do not fit are cut off at the ends of a segment;
     `epoch_report` counts both. In a packed phase an example is a row of several texts, and sentences may be divided
     between two of these (`chunks`); masks are drawn over the row. With data.copies = N only the order is new after N
     epochs; with masking.static_masks = N every epoch has the text of epoch 0, and epoch e uses mask number e mod N.
@@ -174,6 +174,8 @@ class Examples:
     def _texts(self, epoch: int, indices: np.ndarray) -> Texts:
         """Return the texts `indices` [N] of `epoch`, which are examples where rows are not packed."""
         assert isinstance(self.source, DocumentChunks)
+        if self.sentence_pairs == "adjacent":
+            return adjacent_texts(self.source, self.seed, epoch, indices, self.text_length)
         keys = bits(self.seed, Stream.TRUNCATION, epoch, indices)
         if self.sentence_pairs == "none":
             return single_texts(self.source, epoch, indices, keys)

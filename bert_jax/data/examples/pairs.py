@@ -1,4 +1,5 @@
-"""Sentence pairs: next-sentence prediction (Devlin et al. 2018, section 3.1) and sentence order (Lan et al. 2020).
+"""Sentence pairs: next-sentence prediction (Devlin et al. 2018, section 3.1), sentence order (Lan et al. 2020), and
+segments that follow each other without a label (Clark et al. 2020).
 
 The original draws a random second segment half of the time and puts the sentences that it displaces back into the queue
 of the document, a sequential procedure. Here the examples 2i and 2i + 1 of an epoch's random order are partners: a coin
@@ -7,6 +8,13 @@ random although every sentence belongs to exactly one example of an epoch. The s
 nearest to the split of the first; this adds at most half of the sentence at that boundary to either sequence, which is
 at an end of a segment and can be cut, so the sentences of both still fit. A chunk of one sentence has no second segment
 of its own; as in the original it always gets a random one, which is then seen twice.
+
+Pairs without a label are made as in the code published with ELECTRA (build_pretraining_dataset.py): one text in ten is
+a single segment; in the others, the first segment takes the sentences that leave it shorter than half of the target,
+and with probability 1/2 the one that does not; the second takes the rest, if there is any. What does not fit is cut off
+at the end (but `packing` takes tokens from both segments, as from any pair). Two things differ. The text is a chunk of
+`chunks`, so that a shorter length is drawn for a document, not for each text. And once the second segment has begun, it
+takes every sentence; there, one that still fitted was added to the first, out of order.
 """
 
 import dataclasses
@@ -18,6 +26,8 @@ from bert_jax.data.examples.row_layout import Texts, cut_segments
 from bert_jax.data.examples.truncation import Segments
 from bert_jax.data.randomness import Stream, bits, integers, uniform
 
+SINGLE_SEGMENTS = 0.1
+"""Share of the texts without a label that are one segment, whatever their length."""
 RANDOM_TRIES = 10
 """Draws of a chunk until one comes from a different document; the last one is taken regardless, as in the original."""
 
@@ -88,6 +98,16 @@ def pair_texts(pairs: Pairs, keys: np.ndarray, sequence_length: int) -> Texts:
     return Texts(segments, pairs.labels, truncated, duplicated)
 
 
+def adjacent_texts(chunks: DocumentChunks, seed: int, epoch: int, indices: np.ndarray, sequence_length: int) -> Texts:
+    """Return [CLS] A [SEP] B [SEP] without labels, or [CLS] A [SEP], of at most `sequence_length` places."""
+    found = chunks.find(epoch, chunks.shuffled(epoch, indices))
+    whole = _divide(chunks, found, _boundary_near_half(chunks, seed, epoch, indices, found))
+    room = sequence_length - 2 - (whole.length[:, 1] > 0)
+    begin, end = (np.minimum(each, (found.begin + room)[:, None]) for each in (whole.begin, whole.end))
+    segments = Segments(begin, end, np.minimum(whole.first_end, end), np.maximum(whole.last_begin, begin))
+    return Texts(segments, None, found.end - end[:, 1], np.zeros(len(indices), np.int64))
+
+
 def _divide(chunks: DocumentChunks, found: Chunks, boundary: np.ndarray) -> Segments:
     """Return two segments [..., 2] of each chunk, divided before sentence `boundary`; empty if it has one sentence."""
     last = found.first_inner + found.num_sentences - 2
@@ -132,6 +152,22 @@ def _boundary_nearest(chunks: DocumentChunks, found: Chunks, offsets: np.ndarray
     return np.where(start_above - offsets < offsets - start_below, above, below)
 
 
+def _boundary_near_half(
+    chunks: DocumentChunks, seed: int, epoch: int, indices: np.ndarray, found: Chunks
+) -> np.ndarray:
+    """Return the first sentence of the second segment, or the one behind the chunk if all of them are in the first."""
+    single, more = uniform(bits(seed, Stream.SPLIT, epoch, indices, np.arange(2)[:, None]))
+    half, behind = found.target // 2, found.first_inner + found.num_sentences - 1
+    # The sentence before `following` is the first that does not leave the first segment below half, if there is one.
+    second = np.minimum(found.first_inner + 1, behind)
+    following = chunks.documents.first_sentence_from(found.begin + half, second, behind)
+    is_below = (following == behind) & (found.end - found.begin < half)
+    is_single = (single < SINGLE_SEGMENTS) | (found.num_sentences == 1) | is_below
+    length = chunks.documents.store.sentence_starts(following - 1) - found.begin
+    takes_it = (length < half) & (more < 0.5)
+    return np.where(is_single, behind, following - 1 + takes_it)
+
+
 def _random_next(chunks: DocumentChunks, seed: int, epoch: int, indices: np.ndarray, found: Chunks) -> Segments:
     """Return text from other documents: the sentences of a random chunk until the target length is reached."""
     draws = bits(seed, Stream.RANDOM_NEXT, epoch, indices[:, None], np.arange(RANDOM_TRIES))
@@ -139,7 +175,10 @@ def _random_next(chunks: DocumentChunks, seed: int, epoch: int, indices: np.ndar
     other = chunks.document_of(epoch, draws) != found.document[:, None]
     chosen = np.where(other.any(1), other.argmax(1), RANDOM_TRIES - 1)
     source = chunks.find(epoch, draws[np.arange(len(draws)), chosen])
-    room = np.maximum(found.target - (found.end - found.begin), 1)
+    own = found.end - found.begin
+    # In a packed row, other texts fill the places that are left.
+    target = np.minimum(found.target, 2 * own) if chunks.divides_sentences else found.target
+    room = np.maximum(target - own, 1)
     last = source.first_inner + source.num_sentences - 1
     enough = chunks.documents.first_sentence_from(source.begin + room, source.first_inner, last)
     first_end, last_begin, end = _starts_within(chunks, source, source.first_inner, enough - 1, enough)

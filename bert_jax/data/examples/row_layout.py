@@ -16,7 +16,7 @@ class Texts:
     """N texts of S segments each, one or two, already cut to the size of a sequence."""
 
     segments: Segments  # int64 [N, S]
-    labels: np.ndarray | None  # int32 [N], of the pair; None: single segments
+    labels: np.ndarray | None  # int32 [N], of the pair; None: single segments, or pairs without a label
     truncated: np.ndarray  # int64 [N]: tokens of the chunk that were cut off
     duplicated: np.ndarray  # int64 [N]: tokens that are also in another text of the epoch
 
@@ -26,7 +26,12 @@ class Texts:
     @property
     def lengths(self) -> np.ndarray:
         """int64 [N]: number of places, [CLS] and [SEP] included."""
-        return self.segments.length.sum(1) + self.segments.begin.shape[1] + 1
+        return 1 + (self.segments.length + self.separators).sum(1)
+
+    @property
+    def separators(self) -> np.ndarray:
+        """int64 [N, S]: 1 [SEP] after each segment, but none for the empty second one of a pair without a label."""
+        return ((self.segments.length > 0) | (self.labels is not None)).astype(np.int64)
 
     def __getitem__(self, where: Any) -> "Texts":
         labels = None if self.labels is None else self.labels[where]
@@ -149,13 +154,13 @@ def _filled(texts: Texts, flat: np.ndarray, num_rows: int, sequence_length: int)
     token_index[flat] = SPECIAL
     place = flat + 1
     for segment in range(texts.segments.begin.shape[1]):
-        length = texts.segments.length[:, segment]
+        length, separators = texts.segments.length[:, segment], texts.separators[:, segment]
         text = runs(place, length)
         token_index[text] = text + np.repeat(texts.segments.begin[:, segment] - place, length)
-        token_index[place + length] = SPECIAL
+        token_index[runs(place + length, separators)] = SPECIAL
         if segment:
-            token_type_ids[runs(place, length + 1)] = segment
-        place = place + length + 1
+            token_type_ids[runs(place, length + separators)] = segment
+        place = place + length + separators
     shape = num_rows, sequence_length
     return token_index.reshape(shape), token_type_ids.reshape(shape)
 

@@ -19,7 +19,7 @@ class Rows:
     token_type_ids: np.ndarray  # int32 [B, L]
     labels: (
         np.ndarray | None
-    )  # int32 [B], packed [B, T]: 0 if the second segment follows, 1 if random or swapped; None: no pairs
+    )  # int32 [B], packed [B, T]: 0 if the second segment follows, 1 if random or swapped; None: no such labels
     truncated: np.ndarray  # int64 [B]: tokens of the chunk that did not fit
     duplicated: np.ndarray  # int64 [B]: tokens that are also in another example of the epoch
     text_ids: np.ndarray | None = None  # int32 [B, L]: number of the text, from 1; 0 for padding

@@ -5,7 +5,16 @@ import dataclasses
 import numpy as np
 import pytest
 from scipy import stats
-from synthetic_examples import PAIRS, documents_of, epoch_rows, make_config, make_examples, sentences_seen
+from synthetic_examples import (
+    LABELLED,
+    PAIRS,
+    SEPARATORS,
+    documents_of,
+    epoch_rows,
+    make_config,
+    make_examples,
+    sentences_seen,
+)
 from synthetic_store import CLS, PAD, SEP, SyntheticStore, random_documents, write_store
 
 from bert_jax.data.examples.chunks import SHORT_CYCLE, DocumentChunks
@@ -202,7 +211,7 @@ def test_layout_of_a_batch(store, sentence_pairs):
     examples = make_examples(store, sentence_pairs=sentence_pairs, mask_share=0.0, random_share=0.0)
     positions = np.arange(300)
     batch, rows = examples.batch(positions), examples.rows(*examples.locate(positions))
-    assert ("next_sentence_labels" in batch) == (sentence_pairs != "none")
+    assert ("next_sentence_labels" in batch) == (sentence_pairs in LABELLED)
     assert all(value.dtype == (np.float32 if name == "masked_weights" else np.int32) for name, value in batch.items())
     lengths = batch["attention_mask"].sum(1)
     for row in range(300):
@@ -218,7 +227,7 @@ def test_layout_of_a_batch(store, sentence_pairs):
             here = documents_of(store, index[index >= 0])
             assert len(separators) == 1 + (np.diff(here) != 0).sum()  # one between documents, one at the end
         else:
-            assert len(separators) == 2
+            assert len(separators) in SEPARATORS[sentence_pairs]
             np.testing.assert_array_equal(types[:used], (np.arange(used) > separators[0]).astype(int))
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from synthetic_examples import PAIRS, documents_of, epoch_rows, make_examples, sentences_seen
+from synthetic_examples import LABELLED, PAIRS, SEPARATORS, documents_of, epoch_rows, make_examples, sentences_seen
 from synthetic_store import CLS, PAD, SEP, SyntheticStore, random_documents
 
 from bert_jax.data.examples import packing
@@ -126,9 +126,9 @@ def test_a_row_is_its_texts_one_after_the_other(store, small_groups, sentence_pa
             here = np.flatnonzero(number == text)
             separators = here[ids[here] == SEP]
             assert here[0] == start and separators[-1] == here[-1]
-            assert len(separators) == (1 if sentence_pairs == "none" else 2)
+            assert len(separators) in SEPARATORS[sentence_pairs]
             np.testing.assert_array_equal(batch["token_type_ids"][row, here], (here > separators[0]).astype(int))
-        if sentence_pairs != "none":
+        if sentence_pairs in LABELLED:
             weights = batch["next_sentence_weights"][row]
             np.testing.assert_array_equal(weights, np.arange(len(weights)) < number.max())
             assert not batch["next_sentence_labels"][row, weights == 0].any()

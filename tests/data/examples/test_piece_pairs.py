@@ -58,6 +58,6 @@ def test_a_vocabulary_of_xlnet_needs_an_xlnet(tmp_path):
 
 def test_a_family_that_was_trained_without_pairs_has_none(tmp_path):
     store = store_of(tmp_path, "xlm-roberta")
-    for pairs in ("nsp", "sop"):
+    for pairs in ("nsp", "sop", "adjacent"):
         with pytest.raises(UserError, match="pre-trained without pairs: set data.sentence_pairs=none"):
             Examples(store, config(pairs))
