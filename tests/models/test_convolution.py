@@ -26,6 +26,7 @@ from bert_jax.config import (
 from bert_jax.config.checks import check
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
+from bert_jax.formats.stored import StoredModel
 from bert_jax.models import costs, memory_costs
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import bert_parameters
@@ -34,6 +35,7 @@ from bert_jax.models.kernels.contract import AttentionMask
 from bert_jax.models.packed_texts import PackedTexts
 from bert_jax.models.parameters import entries, total_size
 from bert_jax.optim.layerwise import scale_by_depth, unfrozen_by_epoch
+from bert_jax.pretrained.layer_selection import with_layers
 
 PLAIN = dataclasses.replace(CONVOLVED, disentangled=DisentangledConfig(), convolution_width=5)
 """The same beside the first layer of a BERT."""
@@ -161,6 +163,14 @@ def test_it_learns_and_thaws_with_the_first_layer():
         encoder = thawing.update(ones, thawing.init(ones), epoch=epoch)[0]["encoder"]
         first, last = (encoder["attention"]["query"]["bias"][layer, 0, 0] for layer in (0, 2))
         assert np.unique(encoder["convolution"]["norm"]["scale"]) == first == (epoch >= 3) and last == (epoch >= 1)
+
+
+def test_a_student_does_not_start_from_some_of_its_layers():
+    stored = StoredModel(kind="bert_jax", path="somewhere", model=CONVOLVED, arrays={})
+    with pytest.raises(
+        UserError, match=r"init_from_layers=0,2 needs .* somewhere has .*model.convolution_width=3; take"
+    ):
+        with_layers(stored, (0, 2), dataclasses.replace(THIRD, num_layers=2))
 
 
 @pytest.mark.parametrize(
