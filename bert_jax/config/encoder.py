@@ -137,6 +137,11 @@ class ModelConfig:
     norm), as in ModernBERT, and there is no pooler."""
     disentangled: DisentangledConfig = DisentangledConfig()
     """Attention whose scores depend on relative positions (DeBERTa)."""
+    convolution_width: int = 0
+    """Number of neighbouring tokens, itself included, whose embeddings a convolution adds to each token after the first
+    layer, where a norm follows (DeBERTa v2 in its two larger sizes: 3). 0: there is no convolution."""
+    convolution_activation: Literal["tanh", "gelu_erf"] = "tanh"
+    """Activation of that convolution; the published models have gelu_erf."""
 
     @property
     def beyond_bert(self) -> tuple[str, ...]:

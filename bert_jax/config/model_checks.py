@@ -3,6 +3,7 @@
 import math
 
 from bert_jax.config import Config
+from bert_jax.config.convolution_checks import check_convolution
 from bert_jax.config.disentangled_checks import check_disentangled
 from bert_jax.config.ranges import need_positive, need_share
 from bert_jax.config.recurrent_checks import check_recurrent
@@ -48,6 +49,7 @@ def check_model(config: Config) -> None:
     need_share(model, "model.", "hidden_dropout", "attention_dropout", "recurrent_dropout", below_one=True)
     _check_positions(config)
     check_disentangled(model)
+    check_convolution(model)
     if model.layer == "lstm":
         check_recurrent(config)
     elif model.recurrent_dropout:

@@ -173,23 +173,22 @@ def first_state(
     if config.random_weights:
         return state, None
     params, report = initialize(stored, programs.model.parameters, stored.need_tokenizer(), state.params)
-    return dataclasses.replace(
-        state, params=with_fresh_layers(params, state.params, config.reinitialize_layers, programs.model.parameters)
-    ), report
+    if config.reinitialize_layers:
+        kept = programs.model.config.num_layers - config.reinitialize_layers
+        params = with_fresh_layers(params, state.params, kept, programs.model.parameters)
+    return dataclasses.replace(state, params=params), report
 
 
 def with_fresh_layers(
-    params: dict[str, Any], fresh: dict[str, Any], layers: int, parameters: ParameterTable
+    params: dict[str, Any], fresh: dict[str, Any], kept: int, parameters: ParameterTable
 ) -> dict[str, Any]:
-    """Return `params` with the pooler and the top `layers` layers of `fresh` (Zhang et al. 2021); 0: unchanged."""
-    if not layers:
-        return params
+    """Return `params` with the pooler of `fresh` and its layers from number `kept` on (Zhang et al. 2021)."""
 
     def mixed(parameter: Parameter, old: jax.Array, new: jax.Array) -> jax.Array:
         axis = parameter.layer_axis
         if axis is None:
             return new if parameter.part == "pooler" else old
-        top = np.arange(old.shape[axis]) >= old.shape[axis] - layers
+        top = parameter.lowest_layer + np.arange(old.shape[axis]) >= kept
         top = np.expand_dims(top, [other for other in range(old.ndim) if other != axis])
         return jax.jit(lambda old, new: jnp.where(top, new, old), out_shardings=old.sharding)(old, new)
 

@@ -14,7 +14,7 @@ from bert_jax.formats.model_types.definition import HeadKind
 from bert_jax.formats.places import Place
 from bert_jax.formats.safetensors_files import FileTensor
 from bert_jax.formats.sentence_transformers import read_embedding
-from bert_jax.formats.stored import PARTS, StoredModel, without_padding
+from bert_jax.formats.stored import PADDED_TO, PARTS, StoredModel, without_padding
 from bert_jax.formats.tokenizer_files import read_tokenizer
 from bert_jax.models.bert_parameters import reads_pooler
 
@@ -54,7 +54,7 @@ def open_huggingface(path: str | os.PathLike[str]) -> StoredModel:
     _check_fit(places, tensors, directory)
     _check_tied(config, tensors, "mlm" not in absent, directory)
     tokenizer = read_tokenizer(directory)
-    model = without_padding(config.model, tokenizer, directory)
+    model = without_padding(config.model, tokenizer, directory, (*PADDED_TO, *kind.padded_to))
     wanted = {name for place in places.values() for name in place.names} | set(kind.tied)
     unread = sorted(name for name in tensors if name not in wanted)
     _check_class(config, unread, directory)

@@ -117,5 +117,5 @@ def place(parameter: Parameter, name: str, outputs_first: bool = False, heads_ap
         groups=tuple(map(len, groups)),
         axes=tuple(order.index(number) for number in range(len(axes))),
         layers=parameter.axes[0].size if stacked else None,
-        first=0 if parameter.axis("later_layer") is None else 1,
+        first=parameter.lowest_layer,
     )

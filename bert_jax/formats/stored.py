@@ -111,22 +111,29 @@ def describe_embedding(embedding: EmbeddingConfig) -> str:
     )
 
 
-def check_vocabulary(entries: int, rows: int, path: str | os.PathLike[str]) -> None:
-    """Raise a UserError unless a word table of `rows` has a row per entry, or that number rounded up; see PADDED_TO."""
+def check_vocabulary(
+    entries: int, rows: int, path: str | os.PathLike[str], padded_to: tuple[int, ...] = PADDED_TO
+) -> None:
+    """Raise a UserError unless a word table of `rows` has a row per entry, or that number rounded up to a multiple."""
     padding = rows - entries
-    if padding and not any(0 < padding < multiple and rows % multiple == 0 for multiple in PADDED_TO):
+    if padding and not any(0 < padding < multiple and rows % multiple == 0 for multiple in padded_to):
         problem = f"{path} has a vocabulary of {entries:,} entries for a word table of {rows:,} rows"
         if padding < 0:
             raise UserError(f"{problem}; put the vocabulary there that the model was trained with")
         raise UserError(
             f"{problem}, and {rows:,} is not {entries:,} rounded up to a multiple of "
-            f"{', '.join(map(str, PADDED_TO[:-1]))} or {PADDED_TO[-1]}, so the last {padding:,} rows are not "
+            f"{', '.join(map(str, padded_to[:-1]))} or {padded_to[-1]}, so the last {padding:,} rows are not "
             "padding: entries are missing. Put the vocabulary there that the model was trained with; if those rows "
             "are indeed unused, append a line for each to its vocab.txt ([unused1], [unused2], …)"
         )
 
 
-def without_padding(model: ModelConfig, tokenizer: Tokenizer | None, path: str | os.PathLike[str]) -> ModelConfig:
+def without_padding(
+    model: ModelConfig,
+    tokenizer: Tokenizer | None,
+    path: str | os.PathLike[str],
+    padded_to: tuple[int, ...] = PADDED_TO,
+) -> ModelConfig:
     """Return `model` with the tokenizer's vocabulary size; warn that the remaining rows are cut off as padding.
 
     Raises:
@@ -135,7 +142,7 @@ def without_padding(model: ModelConfig, tokenizer: Tokenizer | None, path: str |
     rows = model.need_vocab_size()
     if tokenizer is None or tokenizer.vocab_size == rows:
         return model
-    check_vocabulary(tokenizer.vocab_size, rows, path)
+    check_vocabulary(tokenizer.vocab_size, rows, path, padded_to)
     logging.warning(
         "%s: %d rows of the word table beyond the %d entries of the vocabulary are taken for padding and cut off",
         path,

@@ -16,6 +16,7 @@ from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.models.bert_parameters import encoder_parameters
 from bert_jax.models.blocks import Block
+from bert_jax.models.convolution import Convolution
 from bert_jax.models.embeddings import Embeddings
 from bert_jax.models.feed_forward import FeedForward, GatedFeedForward
 from bert_jax.models.kernels import head_products, xla
@@ -80,7 +81,11 @@ def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architectu
     # XLA sums rows of bfloat16 slowly on both.
     sums_as_products = form == "tpu" or (form == "cpu" and dtype == jnp.bfloat16)
     stack = Stack(
-        block=_block(config, in_form(jax.nn.silu) if config.feed_forward == "swiglu" else activation),
+        block=_block(
+            config,
+            in_form(jax.nn.silu) if config.feed_forward == "swiglu" else activation,
+            in_form(ACTIVATIONS[config.convolution_activation]),
+        ),
         num_layers=config.num_layers,
         attend=_attend(config, compute),
         attend_some=attention_in_jax(compute),
@@ -88,6 +93,7 @@ def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architectu
         remat="none" if compute.remat == "auto" else compute.remat,
         layer_settings=_layer_settings(config),
         from_second=() if config.first_attention_norm else ("attention_norm",),
+        first_only=("convolution",) if config.convolution_width else (),
         sharing=(0,) * config.num_layers if config.sharing == "all" else None,
         shared=_shared(config),
     )
@@ -112,7 +118,9 @@ def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architectu
     )
 
 
-def _block(config: ModelConfig, activation: Activation) -> Callable[[jax.Array], Layer]:
+def _block(
+    config: ModelConfig, activation: Activation, convolution_activation: Activation
+) -> Callable[[jax.Array], Layer]:
     """Return what makes a block from a key; the activation is that of its feed-forward network, or of its gate."""
     if config.layer != "transformer":
         return functools.partial(RecurrentBlock, config)
@@ -120,7 +128,12 @@ def _block(config: ModelConfig, activation: Activation) -> Callable[[jax.Array],
         feed_forward = functools.partial(FeedForward, config, activation=activation)
     else:
         feed_forward = functools.partial(GatedFeedForward, config, activation=activation)
-    return functools.partial(TwoStreamBlock if config.is_xlnet else Block, config, feed_forward=feed_forward)
+    if config.is_xlnet:
+        return functools.partial(TwoStreamBlock, config, feed_forward=feed_forward)
+    convolution = functools.partial(Convolution, config, activation=convolution_activation)
+    return functools.partial(
+        Block, config, feed_forward=feed_forward, convolution=convolution if config.convolution_width else None
+    )
 
 
 def _attend(config: ModelConfig, compute: ComputeConfig) -> AttentionKernel:
@@ -180,6 +193,8 @@ def _layer_settings(config: ModelConfig) -> dict[str, Sequence[Hashable]]:
         settings["rotary"] = [whole if window is None else local for window in config.windows]
     if not config.first_attention_norm:
         settings["attention_norm"] = [layer > 0 for layer in range(config.num_layers)]
+    if config.convolution_width:
+        settings["convolved"] = [layer == 0 for layer in range(config.num_layers)]
     return settings
 
 

@@ -185,6 +185,10 @@ def _encoder(config: ModelConfig, hidden: Axis):
     yield from linear("encoder/feed_forward/intermediate", (hidden,), (wide,), feed_forward, bias)
     yield from linear("encoder/feed_forward/output", (wide,), (hidden,), feed_forward, bias)
     yield from norm("encoder/feed_forward_norm", hidden, feed_forward, bias=norm_bias)
+    if config.convolution_width:
+        first, places = (Axis("first_layer", 1),), Axis("feature", config.convolution_width)
+        yield from linear("encoder/convolution/dense", (places, hidden), (hidden,), first, bias)
+        yield from norm("encoder/convolution/norm", hidden, first, bias=norm_bias)
 
 
 def _relative_positions(config: ModelConfig, hidden: Axis, heads: tuple[Axis, ...], layers: tuple[Axis, ...]):

@@ -18,9 +18,11 @@ class ParameterCounts:
 
     embeddings: int
     block: int
-    """Parameters of one layer, without a table that all use; the first may have fewer (model.first_attention_norm)."""
+    """Parameters of one layer, without a table that all use and without a convolution beside the first, which may also
+    have fewer than the others (model.first_attention_norm)."""
     layers: int
-    """Parameters of all layers; what they share is counted once, and so is a table of relative positions."""
+    """Parameters of all layers; what they share is counted once, and so are a table of relative positions and a
+    convolution."""
     final_norm: int
     pooler: int
     mlm_head: int
@@ -52,7 +54,11 @@ def parameter_counts(parameters: ParameterTable) -> ParameterCounts:
     layers = [parameter for parameter in parameters.values() if parameter.part == "encoder"]
     return ParameterCounts(
         embeddings=sizes["embeddings"],
-        block=sum(parameter.size // _sets(parameter) for parameter in layers if parameter.layer_axis is not None),
+        block=sum(
+            parameter.size // _sets(parameter)
+            for parameter in layers
+            if parameter.layer_axis is not None and parameter.axis("first_layer") is None
+        ),
         layers=sizes["encoder"],
         final_norm=sizes["final_norm"],
         pooler=sizes["pooler"],
@@ -72,8 +78,8 @@ class Flops:
     """Floating-point operations per sequence in a training step: matrix products only, a multiply-add counts as two."""
 
     kernels: int
-    """Products of every token with the kernels of the layers, a map of the embeddings and the head of a discriminator;
-    linear in the length."""
+    """Products of every token with the kernels of the layers, a map or a convolution of the embeddings and the head of
+    a discriminator; linear in the length."""
     attention: int
     """Scores and weighted values, and the scores of skip-gram's pairs; quadratic in the length. Of disentangled
     attention a score has a product per term; that all distances meet all positions first, twice as many products, is
@@ -170,10 +176,11 @@ def _sets(parameter: Parameter) -> int:
 def _multiplied(parameters: ParameterTable, in_layers: bool) -> Counter[Use]:
     """Return the values of all arrays of each use, those of one layer or outside the layers.
 
-    Each enters one multiply-add wherever its array is multiplied.
+    Each enters one multiply-add wherever its array is multiplied. What the first layer alone has is outside, because it
+    is multiplied once.
     """
     sizes: Counter[Use] = Counter()
     for each in parameters.values():
-        if (each.part == "encoder") == in_layers:
+        if (each.part == "encoder" and each.axis("first_layer") is None) == in_layers:
             sizes[each.use] += each.size // _sets(each) if in_layers else each.size
     return sizes

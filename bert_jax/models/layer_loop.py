@@ -20,10 +20,12 @@ def reads_alone(config: ModelConfig, compute: ComputeConfig) -> bool:
     """Return whether the last layer can be computed at some positions alone, which unrolled layers of BERT's can.
 
     A scan would have to leave its last round out, and so copy the parameters of all others. A local layer would be
-    computed with all keys, whose number times that of the positions grows with the square of the length.
+    computed with all keys, whose number times that of the positions grows with the square of the length. A convolution
+    is computed at all positions, so the layer before it is, too.
     """
     others = config.layer != "transformer" or config.disentangled.terms != "none" or config.is_xlnet
     others = others or config.windows[-1:] not in ((), (None,))
+    others = others or (config.convolution_width > 0 and config.num_layers == 1)
     return config.num_layers > 0 and not others and not scans(config, compute)
 
 

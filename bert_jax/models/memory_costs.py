@@ -51,6 +51,7 @@ class ActivationBytes:
     """The part of the layers that is quadratic in the length, but not in local layers that are computed by blocks:
     attention probabilities, and their copy after dropout."""
     embeddings: int
+    """Of the embeddings, and of a convolution of them."""
     heads: int
     """Mostly logits of the predicted words, in float32."""
 
@@ -112,9 +113,24 @@ def activation_bytes(
     return ActivationBytes(
         linear=states * (config.num_layers * linear + copied * value_bytes),
         quadratic=states * sum(keys) * scores,
-        embeddings=length * word * ((0 if remat in LESS else 2) * value_bytes + 3 * FLOAT32),
+        embeddings=length * word * ((0 if remat in LESS else 2) * value_bytes + 3 * FLOAT32)
+        + length * _convolved(config, remat, value_bytes),
         heads=head,
     )
+
+
+def _convolved(config: ModelConfig, remat: str, value_bytes: int) -> int:
+    """Return what the convolution beside the first layer keeps of a token."""
+    if not config.convolution_width:
+        return 0
+    hidden, width = config.hidden_size, config.convolution_width
+    # What is around the token; three arrays of the activation and, in float32, of the norm.
+    everything = hidden * (value_bytes * (width + 3) + 3 * FLOAT32)
+    return {
+        "sel": value_bytes * hidden + 2 * FLOAT32,  # mean and variance of the norm
+        "dots": value_bytes * hidden,
+        "full": 0,
+    }.get(remat, everything)
 
 
 def _keys(config: ModelConfig, length: int, local: int | None) -> tuple[int, ...]:

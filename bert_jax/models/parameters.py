@@ -18,6 +18,7 @@ from bert_jax.errors import UserError
 FLOAT32 = 4  # bytes of a value
 AXIS_NAMES = (
     "every_layer",  # one entry, which all layers use
+    "first_layer",  # one entry, which the first layer alone uses
     "later_layer",  # one entry per layer but the first
     "layer",  # one entry per layer
     *("hidden", "intermediate", "heads", "vocab", "embedding"),  # devices/sharding.py splits these
@@ -26,6 +27,8 @@ AXIS_NAMES = (
 )
 """The only names of axes, because one that is misspelt would leave its array whole on every device. "feature" is
 for any axis that is to be whole and has no other name."""
+LAYER_AXES = ("layer", "first_layer", "later_layer")
+"""Those with an entry for each layer that has such an array."""
 Use = Literal["per_token", "per_key", "per_prediction", "per_text", "word_logits", "looked_up", "uncounted"]
 """What a step does with an array, from which its operations follow.
 
@@ -114,7 +117,7 @@ class Parameter:
                 return None
             if axis.name == "head_size" and before == "heads":
                 sizes[-1] *= axis.size
-            elif axis.name not in ("layer", "later_layer"):
+            elif axis.name not in LAYER_AXES:
                 sizes.append(axis.size)
             before = axis.name
         return (sizes[0], sizes[1]) if len(sizes) == 2 else None
@@ -125,8 +128,13 @@ class Parameter:
 
     @property
     def layer_axis(self) -> int | None:
-        """Return the place of the axis with one entry per layer or per layer but the first; the last is the top."""
-        return self.axis("later_layer") if self.axis("layer") is None else self.axis("layer")
+        """Return the place of the axis with an entry for each layer that has such an array; None if there is none."""
+        return next((place for place, axis in enumerate(self.axes) if axis.name in LAYER_AXES), None)
+
+    @property
+    def lowest_layer(self) -> int:
+        """Number of the layer that has the first entry of that axis."""
+        return 0 if self.axis("later_layer") is None else 1
 
 
 ParameterTable = Mapping[str, Parameter]

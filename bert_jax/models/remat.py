@@ -12,7 +12,7 @@ Remat = Literal["none", "sel", "dots", "full"]
 # attention between its projections, norms, activations and dropout.
 SELECTED = (
     *("query", "key", "value", "attention_output", "attention_sum"),
-    *("gate", "intermediate", "feed_forward_sum", "mean", "variance"),
+    *("gate", "intermediate", "feed_forward_sum", "convolution", "mean", "variance"),
 )
 
 REMAT_POLICIES = {

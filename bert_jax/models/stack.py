@@ -53,6 +53,9 @@ class Stack:
     another kernel is chosen. A scan goes over the shortest pattern that repeats."""
     from_second: tuple[str, ...] = ()
     """Parts of the block that the first layer does not have; its settings must be such that it does not use them."""
+    first_only: tuple[str, ...] = ()
+    """Parts of the block that the first layer alone has; the settings of others must be such that they do not use them.
+    """
 
     def __post_init__(self) -> None:
         if self.sharing is not None and len(self.sharing) != self.num_layers:
@@ -82,10 +85,10 @@ class Stack:
 def stacked_blocks(stack: Stack, key: jax.Array) -> Layer:
     """Return a block whose parameters have a leading axis of `num_blocks`; each set is drawn from its own key.
 
-    The axis is one shorter in the parts `from_second`, and has size 1 in those that are `shared`.
+    The axis is one shorter in the parts `from_second`, and has size 1 in those that are `shared` or `first_only`.
     """
     blocks = jax.vmap(stack.block)(jax.random.split(key, stack.num_blocks))
-    for names, kept in ((stack.from_second, slice(1, None)), (stack.shared, slice(1))):
+    for names, kept in ((stack.from_second, slice(1, None)), ((*stack.shared, *stack.first_only), slice(1))):
         for name in names:
             setattr(blocks, name, jax.tree.map(lambda leaf, kept=kept: leaf[kept], getattr(blocks, name)))
     return blocks
@@ -109,7 +112,7 @@ def without_last(stack: Stack, blocks: Layer) -> tuple[Stack, Layer, Layer]:
 def one_block(stack: Stack, layer: int, key: jax.Array) -> Layer:
     """Return a fresh block with the parts that this layer has."""
     block = stack.block(key)
-    for name in stack.from_second if layer == 0 else ():
+    for name in stack.from_second if layer == 0 else stack.first_only:
         setattr(block, name, None)
     return block
 

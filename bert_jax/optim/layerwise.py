@@ -29,7 +29,8 @@ def scale_by_depth(decay: float, num_layers: int, parameters: ParameterTable) ->
         axis = parameter.layer_axis
         if axis is None:
             return update
-        factors = decay ** jnp.arange(update.shape[axis] - 1, -1, -1, dtype=update.dtype)
+        below = num_layers - 1 - parameter.lowest_layer - jnp.arange(update.shape[axis], dtype=update.dtype)
+        factors = decay**below
         return update * jnp.expand_dims(factors, [other for other in range(update.ndim) if other != axis])
 
     return optax.stateless(lambda updates, params: jax.tree.map(scaled, entries(parameters, updates), updates))
@@ -54,7 +55,7 @@ def unfrozen_by_epoch(num_layers: int, parameters: ParameterTable) -> optax.Grad
         axis = parameter.layer_axis
         if parameter.embedding or axis is None:
             return jnp.asarray(num_layers + 1)
-        from_top = jnp.arange(update.shape[axis], 0, -1)
+        from_top = num_layers - parameter.lowest_layer - jnp.arange(update.shape[axis])
         return jnp.expand_dims(from_top, [other for other in range(update.ndim) if other != axis])
 
     def update(updates: Any, state: optax.OptState, params: Any = None, **given: Any):

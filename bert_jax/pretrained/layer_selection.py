@@ -19,11 +19,11 @@ def with_layers(stored: StoredModel, layers: tuple[int, ...], student: ModelConf
       UserError: there are no such layers, or they have parameters in common.
     """
     model, option = stored.model, f"init_from_layers={','.join(map(str, layers))}"
-    if model.sharing != "none" or not model.first_attention_norm:
+    if model.sharing != "none" or not model.first_attention_norm or model.convolution_width:
         raise UserError(
             f"{option} needs layers with parameters of their own, all of one form, but {stored.path} has model.sharing="
-            f"{model.sharing}, model.first_attention_norm={model.first_attention_norm}; take none, with "
-            "--init_from_layers="
+            f"{model.sharing}, model.first_attention_norm={model.first_attention_norm}, model.convolution_width="
+            f"{model.convolution_width}; take none, with --init_from_layers="
         )
     stored = of_layers(stored, layers, option)
     left_out = tuple(

@@ -110,12 +110,16 @@ def parameter_table(params: dict[str, Any]) -> Table:
 
 
 def _of_layer(config: ModelConfig, stacked: dict[str, Any], index: int) -> dict[str, Any]:
-    """Return the parameters of one layer; those with a row less than layers are not in the first."""
+    """Return the parameters of one layer; those with a row less than layers are not in the first.
+
+    A convolution is in the first alone.
+    """
+    stacked = {name: tree for name, tree in stacked.items() if index == 0 or name != "convolution"}
     if config.sharing != "none":
         return jax.tree.map(lambda leaf: leaf[min(index, len(leaf) - 1)], stacked)
     found, num_layers = {}, config.num_layers
     for name, tree in stacked.items():
-        if name == "relative":  # the table that every layer reads
+        if name in ("relative", "convolution"):  # the table that every layer reads; what is there once
             found[name] = jax.tree.map(lambda leaf: leaf[0], tree)
             continue
         lacking = num_layers - jax.tree.leaves(tree)[0].shape[0]

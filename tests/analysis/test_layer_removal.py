@@ -135,8 +135,9 @@ def shaped(**changes) -> PretrainedModel:
         ({"sharing": "all"}, "its layers share parameters"),
         ({"local_window": 4, "global_every": 2}, "one layer in 2 sees the whole sequence"),
         ({"norm_position": "pre", "first_attention_norm": False}, "its first layer differs from the others"),
+        ({"convolution_width": 3}, "a convolution stands beside its first layer"),
     ],
-    ids=["shared", "windows", "first"],
+    ids=["shared", "windows", "first", "convolution"],
 )
 def test_layers_that_are_not_interchangeable_are_refused(config: dict, message: str):
     assert dataclasses.replace(ModelConfig(), **config) != ModelConfig()

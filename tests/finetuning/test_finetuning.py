@@ -190,13 +190,14 @@ def test_stabilisers(pretrained):
         [
             Parameter("embeddings/t", (hidden,), embedding=True),
             Parameter("encoder/x", (layer, hidden)),
+            Parameter("encoder/first", (Axis("first_layer", 1), hidden)),
             Parameter("pooler/kernel", (hidden,)),
             Parameter("head/kernel", (hidden,)),
         ]
     )
     old, new = (
         {
-            "encoder": {"x": np.full((3, 2), value)},
+            "encoder": {"x": np.full((3, 2), value), "first": np.full((1, 2), value)},
             "pooler": {"kernel": np.full(2, value)},
             "head": {"kernel": np.full(2, value)},
         }
@@ -204,22 +205,23 @@ def test_stabilisers(pretrained):
     )
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
     old, new = (jax.device_put(tree, sharding.replicated(mesh)) for tree in (old, new))
-    mixed = with_fresh_layers(old, new, 2, parameters)
-    assert mixed["encoder"]["x"][:, 0].tolist() == [1, 2, 2]
+    mixed = with_fresh_layers(old, new, 1, parameters)
+    assert mixed["encoder"]["x"][:, 0].tolist() == [1, 2, 2] and mixed["encoder"]["first"][:, 0].tolist() == [1]
     assert mixed["pooler"]["kernel"][0] == 2 and mixed["head"]["kernel"][0] == 1
-    assert with_fresh_layers(old, new, 0, parameters) is old
+    assert with_fresh_layers(old, new, 0, parameters)["encoder"]["first"][:, 0].tolist() == [2]
     with pytest.raises(UserError, match="has 3 layers"):
         make_programs(dataclasses.replace(config, reinitialize_layers=4), model, HeadConfig(labels=("a", "b")), mesh)
 
     ones = {
         "embeddings": {"t": np.ones(2, np.float32)},
-        "encoder": {"x": np.ones((3, 2), np.float32)},
+        "encoder": {"x": np.ones((3, 2), np.float32), "first": np.ones((1, 2), np.float32)},
         "pooler": {"kernel": np.ones(2, np.float32)},
         "head": {"kernel": np.ones(2, np.float32)},
     }
     by_depth, features_only = scale_by_depth(0.5, 3, parameters), frozen_encoder(parameters)
     scaled, _ = by_depth.update(ones, by_depth.init(ones))
     assert scaled["embeddings"]["t"][0] == 0.125 and scaled["encoder"]["x"][:, 0].tolist() == [0.25, 0.5, 1]
+    assert scaled["encoder"]["first"][:, 0].tolist() == [0.25]
     assert scaled["pooler"]["kernel"][0] == scaled["head"]["kernel"][0] == 1
     frozen, _ = features_only.update(ones, features_only.init(ones))
     assert {part: float(next(iter(tree.values())).sum()) for part, tree in frozen.items()} == {

@@ -5,13 +5,14 @@ import json
 import re
 
 import deberta_cases
+import family_pieces
 import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle_directory
 import pytest
 import safetensors.numpy
-from deberta_model import FIRST, THIRD
+from deberta_model import CONVOLVED, FIRST, THIRD
 from etils import epath
 from huggingface_directory import exported, refusal, whole
 from small_model import FLOAT32, compiled, perturbed
@@ -66,7 +67,7 @@ def outputs(stored, case, params, batch):
     return model.mlm_logits(params, {"masked_positions": places}, encoded), encoded
 
 
-QUICK = ("first", "third", "second")
+QUICK = ("first", "third", "second", "convolved", "convolved texts")
 CASES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in deberta_cases.CASES]
 
 
@@ -119,15 +120,16 @@ def test_the_mask_decoder_is_two_passes_of_the_last_layer_of_transformers(oracle
     np.testing.assert_array_equal(logits, expected)
 
 
-@pytest.mark.parametrize("name", ["third", pytest.param("first", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["third", "convolved", pytest.param("first", marks=pytest.mark.slow)])
 def test_rows_of_ids_have_the_states_of_transformers(oracle, tmp_path, name):
     model = bert_jax.load(oracle_directory.save(oracle, name, tmp_path / "theirs"))
     ids, _, mask = deberta_cases.inputs(name)
     found = model.encode_ids(ids, mask)
     for index, state in enumerate(found.hidden_states):
         np.testing.assert_allclose(state[mask.astype(bool)], oracle[f"{name}/states/{index}"], atol=2e-5)
-    last = model.layers[2](found.hidden_states[2], mask)
-    np.testing.assert_allclose(last[mask.astype(bool)], oracle[f"{name}/states/3"], atol=2e-5)
+    for number in (0, 2):
+        state = model.layers[number](found.hidden_states[number], mask)
+        np.testing.assert_allclose(state[mask.astype(bool)], oracle[f"{name}/states/{number + 1}"], atol=2e-5)
 
 
 ROUND_TRIPS = [
@@ -150,6 +152,7 @@ def test_what_was_read_is_written_with_the_same_names_and_bits(oracle, tmp_path,
     back, given = (json.loads((tmp_path / side / "config.json").read_text()) for side in ("back", "theirs"))
     chosen = ("model_type", "architectures", "position_biased_input", "position_buckets", "share_att_key")
     chosen += ("norm_rel_ebd", "pos_att_type", "type_vocab_size", "pooler_hidden_act", "layer_norm_eps")
+    chosen += ("conv_kernel_size", "conv_act")
     assert {key: back[key] for key in chosen if key in given} == {key: given[key] for key in chosen if key in given}
 
 
@@ -217,6 +220,31 @@ def test_the_byte_level_vocabulary_of_version_1_has_berts_special_tokens(tmp_pat
     assert [tokenizer.tokens[i] for i in row] == ["ab", "Ġc"]
 
 
+@pytest.mark.parametrize("multiple", [100, 1_000])
+def test_spare_rows_of_the_published_word_tables_are_cut(oracle, tmp_path, caplog, multiple):
+    """DeBERTa v3 has a multiple of 100, mDeBERTa one of 1,000; what is written has as many rows as config.json says."""
+    theirs = oracle_directory.save(oracle, "third", tmp_path / "theirs")
+    (theirs / "spm.model").write_bytes(family_pieces.train("deberta-v2"))
+    tokenizer = read_tokenizer(epath.Path(theirs))
+    assert tokenizer is not None
+    rows = -(-tokenizer.vocab_size // multiple) * multiple
+    config, state = json.loads((theirs / "config.json").read_text()), oracle_directory.state_of(oracle, "third")
+    words, bias = "deberta.embeddings.word_embeddings.weight", "lm_predictions.lm_head.bias"
+    state |= {name: np.resize(state[name], (rows, *state[name].shape[1:])) for name in (words, bias)}
+    (theirs / "config.json").write_text(json.dumps(config | {"vocab_size": rows}))
+    safetensors.numpy.save_file(state, theirs / FILE)
+    with caplog.at_level("WARNING", logger="absl"):
+        bert_jax.convert(theirs, tmp_path / "ours", to="bert_jax")
+    assert f"{rows - tokenizer.vocab_size} rows of the word table beyond" in caplog.text
+    bert_jax.convert(tmp_path / "ours", tmp_path / "back", to="huggingface")
+    there = safetensors.numpy.load_file(tmp_path / "back" / FILE)
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["vocab_size"] == tokenizer.vocab_size < rows
+    np.testing.assert_array_equal(there[words], state[words][: tokenizer.vocab_size])
+    np.testing.assert_array_equal(there["cls.predictions.bias"], state[bias][: tokenizer.vocab_size])
+    again = open_huggingface(tmp_path / "back").tokenizer
+    assert again is not None and again.fingerprint == tokenizer.fingerprint
+
+
 @pytest.mark.parametrize(
     "name, changes, message",
     [
@@ -227,7 +255,13 @@ def test_the_byte_level_vocabulary_of_version_1_has_berts_special_tokens(tmp_pat
         ("first", {"type_vocab_size": -1}, "type_vocab_size=-1"),
         ("first", {"position_biased_input": "no"}, "position_biased_input='no' where true or false"),
         ("first", {"max_relative_positions": 6}, r"rel_embeddings.weight is \[10, 30\] where \[12, 30\] is expected"),
-        ("third", {"conv_kernel_size": 3}, "conv_kernel_size=3"),
+        ("first", {"conv_kernel_size": 3}, "conv_kernel_size=3, which a model of type deberta does not have"),
+        ("third", {"conv_kernel_size": 3}, "deberta.encoder.conv.conv.weight is missing"),
+        ("convolved", {"conv_kernel_size": 5}, r"conv.conv.weight is \[30, 30, 3\] where \[30, 30, 5\] is expected"),
+        ("convolved", {"conv_kernel_size": 4}, "not possible here: model.convolution_width=4 must be odd"),
+        ("convolved", {"conv_kernel_size": "3"}, "conv_kernel_size='3' where a whole number is expected"),
+        ("convolved", {"conv_act": "silu"}, "conv_act='silu'; supported are gelu, tanh"),
+        ("convolved", {"conv_groups": 3}, "conv_groups=3; only 1 is supported"),
         ("third", {"norm_rel_ebd": "layer_norm|batch"}, "norm_rel_ebd='layer_norm|batch'"),
         ("third", {"attention_head_size": 64}, "attention_head_size=64, but 3 heads of hidden_size=30 have 10"),
         ("third", {"position_buckets": 1}, "model.disentangled.buckets=1 must be at least 2"),
@@ -256,12 +290,15 @@ def test_a_run_with_other_distances_cannot_start_from_it(oracle, tmp_path):
 
 
 def test_the_type_that_a_model_is_written_as():
-    kinds = {name: type_to_write(model) for name, model in {"first": FIRST, "third": THIRD}.items()}
-    assert {name: kind.name for name, kind in kinds.items() if kind} == {"first": "deberta", "third": "deberta-v2"}
+    models = {"deberta": (FIRST,), "deberta-v2": (THIRD, CONVOLVED)}
+    for name, each in ((name, model) for name, group in models.items() for model in group):
+        kind = type_to_write(each)
+        assert kind is not None and kind.name == name
     for other in (
         with_options(FIRST, table_norm=True),
         with_options(THIRD, key_bias=False),
         dataclasses.replace(FIRST, norm_position="pre"),
+        dataclasses.replace(FIRST, convolution_width=3),
         dataclasses.replace(THIRD, local_window=4),
     ):
         assert type_to_write(other) is None

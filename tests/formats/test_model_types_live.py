@@ -18,22 +18,29 @@ from bert_jax.formats.huggingface_export import write_huggingface
 from bert_jax.formats.model_types import MODEL_TYPES
 from bert_jax.tokenization.segments import join
 
+CONVOLUTION = {"convolution_width": 3, "convolution_activation": "gelu_erf"}
+CASES = [(*case, {}) for case in cases()]
+CASES += [(name, key, CONVOLUTION) for name, key in cases() if name == "deberta-v2"]  # v2-xlarge and v2-xxlarge
 TEXTS = difficult_text.without_specials(family_pieces.texts())
+
+
+def label(name: str, key: str, options: dict) -> str:
+    return " ".join((name, key, *options))
 
 
 @pytest.fixture(scope="module")
 def exports(peer, tmp_path_factory):
     """Where each export is, what transformers said of it, and the outputs; and the ids of each type's tokenizer."""
     place = tmp_path_factory.mktemp("exports")
-    directories, models = {case: place / " ".join(case) for case in cases()}, []
-    for case, directory in directories.items():
+    directories, models = {label(*case): place / label(*case) for case in CASES}, []
+    for (name, key, options), directory in zip(CASES, directories.values(), strict=True):
         directory.mkdir()
-        write_huggingface(stored := make(*case), directory, "small")
+        write_huggingface(stored := make(name, key, **options), directory, "small")
         given = {name: value.tolist() for name, value in inputs(stored).items()}
         if stored.model.type_vocab_size == 0:
             del given["token_type_ids"]
         models.append({"path": str(directory), "inputs": given})
-    tokenizers = [{"path": str(directories[name, "encoder"]), "texts": TEXTS} for name in FORMS]
+    tokenizers = [{"path": str(directories[label(name, "encoder", {})]), "texts": TEXTS} for name in FORMS]
     (place / "request.json").write_text(json.dumps({"models": models, "tokenizers": tokenizers, "inputs": {}}))
     run_with_peer(peer, "open_with_transformers.py", place / "request.json", place / "result.npz")
     arrays = dict(np.load(place / "result.npz"))
@@ -43,12 +50,12 @@ def exports(peer, tmp_path_factory):
     return said, dict(zip(FORMS, report["tokenizers"]))
 
 
-@pytest.mark.parametrize("name, key", cases())
-def test_the_python_of_a_card_opens_the_model_and_it_computes_the_same(exports, name, key):
-    directory, report, outputs = exports[0][name, key]
+@pytest.mark.parametrize("name, key, options", CASES, ids=[label(*case) for case in CASES])
+def test_the_python_of_a_card_opens_the_model_and_it_computes_the_same(exports, name, key, options):
+    directory, report, outputs = exports[0][label(name, key, options)]
     assert report["log"] == report["missing_keys"] == report["unexpected_keys"] == report["mismatched_keys"] == []
     assert report["class"] == MODEL_TYPES[name].classes["encoder" if key == "pooled" else key]
-    stored = make(name, key)
+    stored = make(name, key, **options)
     batch = inputs(stored)
     real = batch["attention_mask"].astype(bool)
     expected = outputs_in_order(stored, batch)

@@ -30,6 +30,7 @@ RULES = (
     (r"feed_forward/(intermediate|gate)/bias$", P(None, "tensor")),
     (r"feed_forward/output/kernel$", P(None, "tensor", "fsdp")),
     (r"encoder/(forward|backward)/kernel$", P(None, "fsdp", None)),
+    (r"convolution/dense/kernel$", P(None, None, "fsdp", None)),
     (r"span_boundary/dense/kernel$", P(None, "fsdp")),
     (r"(projection|pooler|(mlm|words|tokens)/dense|tokens/output|next_sentence)/kernel$", P("fsdp", None)),
     (r"(mlm|words)/bias$|^context_biases/", P("tensor")),

@@ -24,6 +24,7 @@ PLAIN = ModelConfig(
 MODELS = {
     "bert": {},
     "one layer": {"num_layers": 1},
+    "convolution": {"num_layers": 2, "convolution_width": 3},
     "pre-norm": {"norm_position": "pre"},
     "roberta": {"padding_id": 1, "type_vocab_size": 1, "pair_head": False},
     "albert": {"sharing": "all", "embedding_size": 8},

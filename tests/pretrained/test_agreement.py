@@ -57,6 +57,7 @@ HARMLESS = {
     "pair_head": False,
 }
 OTHER_WORDS = {"layer": "lstm", "positions": "rope", "direction": "left_to_right", "pooler": "relu", "norm": "rms_norm"}
+OTHER_WORDS |= {"convolution_activation": "gelu_erf"}
 OTHER_WORDS |= {"sharing": "all", "feed_forward": "geglu", "activation": "gelu_erf", "norm_position": "pre"}
 
 

@@ -133,6 +133,30 @@ CASES = {
         "length": 9,
         "real": (9, 5),
     },
+    "convolved": {  # as v2-xlarge was published, in small
+        "class": "DebertaV2ForMaskedLM",
+        "config": _RELATIVE
+        | dict(
+            vocab_size=61,
+            hidden_size=30,
+            num_hidden_layers=3,
+            num_attention_heads=3,
+            intermediate_size=23,
+            max_position_embeddings=64,
+            max_relative_positions=12,
+            position_buckets=6,
+            share_att_key=True,
+            norm_rel_ebd="layer_norm",
+            position_biased_input=False,
+            conv_kernel_size=3,
+            conv_act="gelu",
+        ),
+        "length": 21,
+        "real": (21, 12, 2),
+    },
+    "convolved texts": of_class(  # wider than some texts, and the activation that a file without conv_act means
+        "DebertaV2ForSequenceClassification", _OTHER | _THIRD | LABELS | {"conv_kernel_size": 7}, 9, 3, 7
+    ),
     # with these every class has two shapes
     "states of the first": of_class("DebertaModel", _SMALL | _FIRST, 7, 4),
     "other states of the first": of_class("DebertaModel", _OTHER | _FIRST, 5, 9),

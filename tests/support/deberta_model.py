@@ -27,6 +27,8 @@ THIRD = dataclasses.replace(
     ),
 )
 """Version 3: 6 buckets to either side for distances up to 12."""
+CONVOLVED = dataclasses.replace(THIRD, convolution_width=3, convolution_activation="gelu_erf")
+"""Version 2 in its two larger sizes: a convolution beside the first layer."""
 
 PUBLISHED_FIRST = dataclasses.replace(
     FIRST,

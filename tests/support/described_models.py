@@ -46,9 +46,11 @@ MODELS = {
     "disentangled": dataclasses.replace(
         SMALL, positions="none", disentangled=DisentangledConfig(terms="c2p+p2c", max_distance=7, key_bias=False)
     ),
-    "disentangled, one map": dataclasses.replace(
+    "convolution": dataclasses.replace(SMALL, convolution_width=3),
+    "disentangled, one map, convolution": dataclasses.replace(
         SMALL,
         sharing="attention",
+        convolution_width=5,
         disentangled=DisentangledConfig(
             terms="c2p", max_distance=9, buckets=4, shared_projections=True, table_norm=True
         ),

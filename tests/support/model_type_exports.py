@@ -68,10 +68,10 @@ def tokenizer_of(name: str):
     return byte_level(spaced=False) if name in ("roberta", "deberta") else TOKENIZER
 
 
-def make(name: str, key: str) -> StoredModel:
-    """A model of this type with what `key` says, of seeded random parameters."""
+def make(name: str, key: str, **options) -> StoredModel:
+    """A model of this type with what `key` says and with `options` beside those of its form, of random parameters."""
     tokenizer = tokenizer_of(name)
-    config = ModelConfig(**{**SIZES, **FORMS[name], "vocab_size": tokenizer.vocab_size})
+    config = ModelConfig(**{**SIZES, **FORMS[name], **options, "vocab_size": tokenizer.vocab_size})
     if key in PARTS:
         return stored_model(config, PARTS[key], tokenizer=tokenizer)
     head = HeadConfig(kind=key, labels=LABELS if key in ("classification", "tagging") else ())

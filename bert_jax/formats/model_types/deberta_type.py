@@ -5,6 +5,7 @@ from typing import Any
 from etils import epath
 
 from bert_jax.config import DisentangledConfig, ModelConfig
+from bert_jax.config.convolution_checks import check_convolution
 from bert_jax.config.disentangled_checks import check_disentangled
 from bert_jax.errors import UserError
 from bert_jax.formats.model_types.definition import HEADS, TASKS, HeadKind, ModelType, beyond_bert, flag, true_options
@@ -29,17 +30,20 @@ _UNSUPPORTED = {
     "quantization_config": (None,),
     "is_decoder": (None, False),
     "talking_head": (None, False),
-    "conv_kernel_size": (None, 0),  # the convolution of v2-xlarge and v2-xxlarge
     "pooler_dropout": (None, 0),
 }
 _POOLERS = {"gelu": "gelu_erf", "tanh": "tanh", "relu": "relu"}
+_CONVOLUTIONS = {"gelu": "gelu_erf", "tanh": "tanh"}
 _TERMS = {("c2p",): "c2p", ("p2c",): "p2c", ("c2p", "p2c"): "c2p+p2c"}
 
 
-def _obstacles(model: ModelConfig, **options: bool) -> tuple[str, ...]:
-    """Return the options whose values no DeBERTa has, and those of `disentangled` that are true in `options`."""
+def _obstacles(model: ModelConfig, *own: str, **options: bool) -> tuple[str, ...]:
+    """Return the options whose values no DeBERTa has, and those of `disentangled` that are true in `options`.
+
+    `own` are options that one version has in addition.
+    """
     return (
-        *beyond_bert(model, "positions", "pooler", "disentangled"),
+        *beyond_bert(model, "positions", "pooler", "disentangled", *own),
         *true_options(positions=model.positions not in ("none", "learned")),
         *(f"disentangled.{name}" for name in true_options(terms=model.disentangled.terms == "none", **options)),
     )
@@ -57,7 +61,8 @@ def _obstacles_first(model: ModelConfig) -> tuple[str, ...]:
 
 
 def _obstacles_second(model: ModelConfig) -> tuple[str, ...]:
-    return _obstacles(model, key_bias=not model.disentangled.key_bias)
+    own = ("convolution_width", "convolution_activation")
+    return _obstacles(model, *own, key_bias=not model.disentangled.key_bias)
 
 
 def _read_first(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
@@ -82,14 +87,31 @@ def _read_second(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
         shared_projections=flag(values, "share_att_key", False, file),
         table_norm=norm == "layer_norm",
     )
-    return _checked(_options(values, _SECOND_SIZES, file), options, file)
+    return _checked(_options(values, _SECOND_SIZES, file) | _convolution(values, file), options, file)
+
+
+def _convolution(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
+    """Return the fields of ModelConfig about the convolution of v2-xlarge and v2-xxlarge, if the file has one."""
+    width = 0 if values.get("conv_kernel_size") is None else _number(values, "conv_kernel_size", 0, file)
+    if width < 1:  # and then transformers reads no other of these keys
+        return {}
+    activation, groups = values.get("conv_act", "tanh"), values.get("conv_groups", 1)
+    if activation not in tuple(_CONVOLUTIONS):
+        raise UserError(f"{file} has conv_act={activation!r:.40}; supported are {', '.join(_CONVOLUTIONS)}")
+    if groups != 1:
+        raise UserError(
+            f"{file} has conv_groups={groups!r:.40}; only 1 is supported, where every feature sees all others"
+        )
+    return {"convolution_width": width, "convolution_activation": _CONVOLUTIONS[activation]}
 
 
 def _checked(model: dict[str, Any], options: DisentangledConfig, file: epath.Path) -> dict[str, Any]:
     """Return the fields of ModelConfig; raise a UserError that names the file if they do not fit together."""
     model = {**model, "disentangled": options}
+    described = ModelConfig(**model)
     try:
-        check_disentangled(ModelConfig(**model))
+        check_disentangled(described)
+        check_convolution(described)
     except UserError as error:
         raise UserError(f"{file} describes a model that is not possible here: {error}") from None
     return model
@@ -155,12 +177,19 @@ def _written_first(model: ModelConfig) -> dict[str, Any]:
 
 
 def _written_second(model: ModelConfig) -> dict[str, Any]:
-    options = model.disentangled
-    return _written_first(model) | {
-        "position_buckets": -1 if options.buckets is None else options.buckets,
-        "norm_rel_ebd": "layer_norm" if options.table_norm else "none",
-        "share_att_key": options.shared_projections,
-    }
+    options, convolution = model.disentangled, {}
+    if model.convolution_width:
+        activation = next(theirs for theirs, ours in _CONVOLUTIONS.items() if ours == model.convolution_activation)
+        convolution = {"conv_kernel_size": model.convolution_width, "conv_act": activation}
+    return (
+        _written_first(model)
+        | convolution
+        | {
+            "position_buckets": -1 if options.buckets is None else options.buckets,
+            "norm_rel_ebd": "layer_norm" if options.table_norm else "none",
+            "share_att_key": options.shared_projections,
+        }
+    )
 
 
 _LAYER = "deberta.encoder.layer.{}"
@@ -212,7 +241,7 @@ DEBERTA = ModelType(
     obstacles=_obstacles_first,
     sizes=_SIZES,
     rates=_RATES,
-    unsupported=_UNSUPPORTED,
+    unsupported=_UNSUPPORTED | {"conv_kernel_size": (None, 0)},
     read_options=_read_first,
     written_options=_written_first,
     fused={"in_proj": 3},
@@ -229,6 +258,8 @@ DEBERTA_V2 = ModelType(
     modules={
         **_MODULES,
         "encoder/relative/norm": "deberta.encoder.LayerNorm",
+        "encoder/convolution/dense": "deberta.encoder.conv.conv",
+        "encoder/convolution/norm": "deberta.encoder.conv.LayerNorm",
         "encoder/attention/query": f"{_LAYER}.attention.self.query_proj",
         "encoder/attention/key": f"{_LAYER}.attention.self.key_proj",
         "encoder/attention/value": f"{_LAYER}.attention.self.value_proj",
@@ -250,4 +281,5 @@ DEBERTA_V2 = ModelType(
     written_options=_written_second,
     also=_OTHER_HEAD,
     classifier_dropout="cls_dropout",
+    padded_to=(1_000,),  # mDeBERTa v3: 251,000 rows
 )

@@ -112,6 +112,9 @@ class ModelType:
     """What `transformers` takes where that key is absent."""
     classifier_dropout: str = "classifier_dropout"
     """Key of the dropout rate on the input of a task head."""
+    padded_to: tuple[int, ...] = ()
+    """Further multiples, beside `stored.PADDED_TO`, to which published models have rounded up the rows of their word
+    table."""
     classifier_pooling: bool = False
     """Whether config.json says what a task head reads: the first position or the mean."""
     openers: Mapping[str, tuple[str, str | None]] = dataclasses.field(default_factory=lambda: OPENERS)
