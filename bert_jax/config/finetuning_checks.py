@@ -115,11 +115,6 @@ def _check_head(config: FinetuneConfig) -> None:
     """Check the CRF, and the BiLSTM on an encoder that is frozen or trained."""
     if config.crf and config.task != "ner":
         raise UserError(f"crf belongs to tagging (task ner), not to {config.task}; leave --crf out")
-    if config.features and config.packing:
-        raise UserError(
-            f"packing=True lets sequences share rows, which the BiLSTM of features={config.features} would read as one "
-            "text; leave one of them out"
-        )
     if config.features and config.reinitialize_layers:
         raise UserError(
             f"reinitialize_layers={config.reinitialize_layers} makes random layers, which features={config.features} "

@@ -19,7 +19,7 @@ from bert_jax.devices.hardware import hardware
 from bert_jax.devices.hosts import from_first
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel
-from bert_jax.models.bert_parameters import TASK_PARTS, bert_parameters, reads_pooler
+from bert_jax.models.bert_parameters import TASK_PARTS, bert_parameters
 from bert_jax.models.bilstm import check_features
 from bert_jax.models.parameters import Parameter, ParameterTable, entries
 from bert_jax.models.task import BertForTask
@@ -47,6 +47,8 @@ class Programs:
     fresh_state: Callable[..., Any]
     train_step: Program
     predict_step: Program
+    longest_row: int
+    """Most tokens of a row of several sequences: what the model can read, and its teacher."""
     teacher: str | None = None
     """Fingerprint of the teacher, if there is one."""
 
@@ -69,18 +71,14 @@ def make_programs(
             model, hidden_dropout=config.dropout, attention_dropout=config.dropout, recurrent_dropout=recurrent
         )
     check_layers(config, model)
-    if config.packing and not reads_pooler(model, head):
-        raise UserError(
-            "packing needs a head that reads BERT's pooler, which this model does not have; leave --packing out"
-        )
     task_model = BertForTask(model, head, _resolved(config, model, head, mesh))
     optimizer = _optimizer(config, task_model)
     abstract = abstract_state(task_model, optimizer, mesh)
     shardings = state_shardings(abstract)
-    objective, frozen = TaskObjective(task_model), ()
+    objective, frozen, longest_row = TaskObjective(task_model), (), model.longest_sequence
     if teacher is not None:
         objective = TaughtTaskObjective(task_model, teacher.model, config.distillation)
-        frozen = (teacher.params,)
+        frozen, longest_row = (teacher.params,), min(longest_row, teacher.model.config.longest_sequence)
     return Programs(
         task_model,
         mesh,
@@ -101,6 +99,7 @@ def make_programs(
             step_options(config.compute, mesh),
         ),
         Program(make_forward_step(functools.partial(predictions, task_model), mesh, shardings.params)),
+        longest_row,
         None if teacher is None else teacher.fingerprint,
     )
 

@@ -19,7 +19,7 @@ def training_batches(
     """Return the batches of a run, in rows of their own or in shared ones."""
     multiple = sharding.batch_parts(programs.mesh) * config.micro_batches
     if config.packing:
-        make = functools.partial(SharedRowBatches, features, batch_size, programs.model.config.longest_sequence)
+        make = functools.partial(SharedRowBatches, features, batch_size, programs.longest_row)
     else:
         make = functools.partial(TrainingBatches, features, batch_size)
     return make(window=config.bucket_window, seed=seed, multiple=multiple)

@@ -152,12 +152,8 @@ class Bert(nnx.Module):
         Of recurrent layers in both directions it is the last state of each, which has seen the whole text; without
         layers, the mean of the text.
         """
-        if self.encoder is None and texts is not None:
-            # A slot without a text has zeros; `pool_texts` would divide by zero there.
-            sums = jnp.einsum("blt,blh->bth", texts.belongs().astype(x.dtype), x)
-            return sums / jnp.maximum(texts.lengths(), 1)[..., None]
         if self.encoder is None:
-            return pool(x, jnp.asarray(mask.padding).at[:, 0].set(1), "mean")  # a row of padding has one too
+            return pool(x, mask.padding, "mean", texts)
         if self.two_directions:
             if texts is None:
                 ends = last_positions(mask.padding)[:, None], jnp.argmax(mask.padding > 0, axis=1)[:, None]

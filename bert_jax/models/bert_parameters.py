@@ -25,6 +25,8 @@ MAPS: dict[str, Use] = {"query": "per_token", "key": "per_key", "value": "per_ke
 """Maps of attention. That of distances is multiplied once per step, with a table, and does not grow with the batch."""
 POOLED = ("classification", "regression", "choice")
 """Kinds of heads that read the pooled first position; the others read every position."""
+SHARE_ROWS = ("classification", "regression")
+"""Kinds of heads that score several texts in one row: those that read one vector of each."""
 
 
 def pretraining_parts(config: ModelConfig, objective: ObjectiveConfig | None = None) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.config.encoder_heads import LayersRead
 from bert_jax.models.bert_parameters import POOLED, mixed_layers
 from bert_jax.models.layers import affine, dropout, truncated_normal
+from bert_jax.models.packed_texts import PackedTexts
 from bert_jax.models.pooling import combine, layers_read, pool
 
 
@@ -98,9 +99,10 @@ class BiLstm(nnx.Module):
         self.forward: Lstm = Lstm(inputs, size, forward_key)
         self.backward: Lstm = Lstm(inputs, size, backward_key)
 
-    def __call__(self, x: jax.Array, mask: jax.Array) -> jax.Array:
-        """Map x [B, L, I] to [B, L, 2·S]."""
-        return jnp.concatenate([self.forward(x, mask), self.backward(x, mask, reverse=True)], axis=-1)
+    def __call__(self, x: jax.Array, mask: jax.Array, segments: jax.Array | None = None) -> jax.Array:
+        """Map x [B, L, I] to [B, L, 2·S]; see `Lstm` for `segments`."""
+        forward = self.forward(x, mask, segments=segments)
+        return jnp.concatenate([forward, self.backward(x, mask, reverse=True, segments=segments)], axis=-1)
 
 
 class LayerMix(nnx.Module):
@@ -150,21 +152,27 @@ class BiLstmHead(nnx.Module):
         self.mix: LayerMix | None = LayerMix(count) if count else None
 
     def __call__(
-        self, hidden_states: Sequence[jax.Array], mask: jax.Array, dropout_key: jax.Array | None = None
+        self,
+        hidden_states: Sequence[jax.Array],
+        mask: jax.Array,
+        texts: PackedTexts | None = None,
+        dropout_key: jax.Array | None = None,
     ) -> jax.Array:
-        """Return scores float32: [B, L, C] of every token, or [B, C] of texts with one answer.
+        """Return scores float32: [B, L, C] of every token; of texts with one answer [B, C], in shared rows [B, T, C].
 
         Args:
           hidden_states: (N + 1) × [B, L, H], embeddings first.
           mask: [B, L], 1 for real tokens, which are on the left.
+          texts: of rows of several texts, each of which is read as if it were alone.
           dropout_key: None for no dropout; otherwise it is applied to the features and the output of each BiLSTM.
         """
+        segments = None if texts is None else texts.ids
         keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
         x = dropout(self.inputs(hidden_states), self.rate, keys[0])
-        x = dropout(self.layer_0(x, mask), self.rate, keys[1])
-        x = self.layer_1(x, mask)
+        x = dropout(self.layer_0(x, mask, segments), self.rate, keys[1])
+        x = self.layer_1(x, mask, segments)
         if self.pooled:
-            x = pool(x, jnp.asarray(mask).at[:, 0].set(1), "max")  # a row of padding has a maximum too
+            x = pool(x, mask, "max", texts)
         x = dropout(x, self.rate, keys[2])
         return affine(x, self.kernel[...], self.bias[...])
 

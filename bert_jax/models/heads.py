@@ -11,6 +11,7 @@ from bert_jax.config.encoder_heads import HeadPooling
 from bert_jax.models.bert_parameters import POOLED
 from bert_jax.models.layers import Linear, affine, dropout, like, truncated_normal
 from bert_jax.models.norms import Norm, make_norm
+from bert_jax.models.packed_texts import PackedTexts
 from bert_jax.models.pooling import pool
 from bert_jax.models.protocol import Encoded, EncoderOutput, ReadStates
 from bert_jax.models.word_losses import WordLosses, word_losses
@@ -82,12 +83,14 @@ class TaskHead(nnx.Module):
         self.rate: float = head.dropout
         self.pooled: bool = head.kind in POOLED
 
-    def __call__(self, output: Encoded, mask: jax.Array, dropout_key: jax.Array | None) -> jax.Array:
+    def __call__(
+        self, output: Encoded, mask: jax.Array, texts: PackedTexts | None, dropout_key: jax.Array | None
+    ) -> jax.Array:
         """Return scores in float32: [B, C] from the pooled position, [B, L, C] from every position.
 
-        `mask` [B, L] is 1 for real tokens; it is for heads that read their mean.
+        Of rows of T texts it is [B, T, C]. `mask` [B, L] is 1 for real tokens; it is for heads that read their mean.
         """
-        del mask
+        del mask, texts
         if self.pooled:
             read = output.pooled
             assert read is not None, "the model below this head has no pooler"
@@ -124,13 +127,15 @@ class TransformedTaskHead(nnx.Module):
         self.pooled: bool = head.kind in POOLED
         self.pooling: HeadPooling = head.pooling
 
-    def __call__(self, output: Encoded, mask: jax.Array, dropout_key: jax.Array | None) -> jax.Array:
-        """Return the scores, as `TaskHead` does."""
+    def __call__(
+        self, output: Encoded, mask: jax.Array, texts: PackedTexts | None, dropout_key: jax.Array | None
+    ) -> jax.Array:
+        """Return the scores, as `TaskHead` does; of what `read` returned, the states are those of the texts."""
         if isinstance(output, ReadStates):
-            read = output.states[:, 0].astype(jnp.float32)
+            read = (output.states[:, 0] if texts is None else output.states).astype(jnp.float32)
         else:
             read = output.last_hidden_state.astype(jnp.float32)
             if self.pooled:
-                read = pool(read, jnp.asarray(mask).at[:, 0].set(1), self.pooling)  # a row of padding has a mean too
+                read = pool(read, mask, self.pooling, texts)
         read = dropout(self.norm(self.activation(self.dense(read))), self.rate, dropout_key)
         return affine(read, self.kernel[...], self.bias[...])

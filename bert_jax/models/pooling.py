@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 
 from bert_jax.config.encoder_heads import Combination, Pooling, TokenPooling
 from bert_jax.errors import UserError
+from bert_jax.models.chosen_positions import gather_positions
 from bert_jax.models.packed_texts import PackedTexts
 
 LAYERS_READ = {
@@ -79,27 +80,40 @@ def layers_read(combination: str, num_layers: int, weights: Any = None) -> int:
     return count
 
 
-def pool(states: jax.Array, attention_mask: jax.Array, pooling: TokenPooling) -> jax.Array:
-    """Return one vector per text, [B, H], from states [B, L, H] and mask [B, L].
+def pool(
+    states: jax.Array, attention_mask: jax.Array, pooling: TokenPooling, texts: PackedTexts | None = None
+) -> jax.Array:
+    """Return one vector per text, [B, H], or [B, T, H] of rows of T texts, from states [B, L, H] and mask [B, L].
 
     It is the state of the first position, or the mean or maximum over all real tokens; mean_sqrt_len is their sum
-    divided by the square root of their number. [CLS] and [SEP] are among them, padding is not.
+    divided by the square root of their number. [CLS] and [SEP] are among them, padding is not. A text without tokens
+    has zeros, or the first state of the row.
     """
+    if texts is not None:
+        return _pool_texts(states, texts, pooling)
     if pooling == "cls":
         return states[:, 0]
     real = (attention_mask > 0)[:, :, None]
     if pooling == "max":
-        return jnp.max(jnp.where(real, states, -math.inf), axis=1)
+        return jnp.where(jnp.any(real, axis=1), jnp.max(jnp.where(real, states, -math.inf), axis=1), 0.0)
     total = jnp.sum(jnp.where(real, states, 0.0), axis=1)
-    count = jnp.sum(real, axis=1).astype(states.dtype)
+    count = jnp.maximum(jnp.sum(real, axis=1), 1).astype(states.dtype)
     return total / (jnp.sqrt(count) if pooling == "mean_sqrt_len" else count)
 
 
-def pool_texts(states: jax.Array, texts: PackedTexts, pooling: TokenPooling) -> jax.Array:
-    """Return what `pool` does for each of T texts in rows of several, [B, T, H]; undefined where there is no text."""
+def _pool_texts(states: jax.Array, texts: PackedTexts, pooling: TokenPooling) -> jax.Array:
+    """Return what `pool` does, [B, T, H], without an array of the states of every text."""
     if pooling == "cls":
-        return jnp.take_along_axis(states, texts.starts[:, :, None], axis=1)
-    return jax.vmap(lambda own: pool(states, own, pooling), in_axes=2, out_axes=1)(texts.belongs())
+        return gather_positions(states, texts.starts)
+    count = texts.lengths()[:, :, None]
+    if pooling == "max":
+        numbers = texts.starts.shape[1] + 1  # 0 is that of padding
+        largest = jax.vmap(lambda own, ids: jax.ops.segment_max(own, ids, numbers))(states, texts.ids)
+        return jnp.where(count > 0, largest[:, 1:], 0.0)
+    belongs, exact = texts.belongs().astype(states.dtype), jax.lax.Precision.HIGHEST
+    total = jnp.einsum("blt,blh->bth", belongs, states, precision=exact)
+    count = jnp.maximum(count, 1).astype(states.dtype)
+    return total / (jnp.sqrt(count) if pooling == "mean_sqrt_len" else count)
 
 
 def check_pooling(pooling: str | None, has_pooler: bool) -> None:

@@ -103,17 +103,19 @@ class BertForTask:
         ids, types, mask = (
             batch[name].reshape(-1, shape[-1]) for name in ("input_ids", "token_type_ids", "attention_mask")
         )
+        texts = PackedTexts.of(batch)
         head = nnx.merge(self._head_structure, params["head"])
         if isinstance(head, BiLstmHead):
-            output = self.encode(params, ids, types, mask, keys[0] if self.head.train_encoder else None, collect=True)
-            scores = head(output.hidden_states or (), mask, keys[1])
-            return self._of_sequences(scores, shape)
+            key = keys[0] if self.head.train_encoder else None
+            output = self.encode(params, ids, types, mask, key, collect=True, texts=texts)
+            return self._of_sequences(head(output.hidden_states or (), mask, texts, keys[1]), shape)
         if self._reads_first:
-            first = jnp.zeros((ids.shape[0], 0 if reads_pooler(self.config, self.head) else 1), jnp.int32)
-            output = self.encoder.read(params, ids, types, mask, first, keys[0], PackedTexts.of(batch))
+            first = jnp.zeros((len(ids), 1), jnp.int32) if texts is None else texts.starts
+            read = first[:, :0] if reads_pooler(self.config, self.head) else first
+            output = self.encoder.read(params, ids, types, mask, read, keys[0], texts)
         else:
-            output = self.encode(params, ids, types, mask, keys[0], texts=PackedTexts.of(batch))
-        return self._of_sequences(head(output, mask, keys[1]), shape)
+            output = self.encode(params, ids, types, mask, keys[0], texts=texts)
+        return self._of_sequences(head(output, mask, texts, keys[1]), shape)
 
     def _of_sequences(self, scores: jax.Array, shape: tuple[int, ...]) -> jax.Array:
         """Return the scores in the form of input_ids of this shape: without a column where there is only one."""

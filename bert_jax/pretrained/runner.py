@@ -19,10 +19,10 @@ from bert_jax.devices import sharding
 from bert_jax.devices.memory_shortage import memory_advice
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.bert_parameters import reads_pooler
+from bert_jax.models.bert_parameters import SHARE_ROWS
 from bert_jax.models.head_gates import with_head_gates
 from bert_jax.models.packed_texts import PackedTexts
-from bert_jax.models.pooling import combine, pool, pool_texts
+from bert_jax.models.pooling import combine, pool
 from bert_jax.models.protocol import EncoderOutput
 from bert_jax.models.segment_memory import with_memory
 from bert_jax.models.task import BertForTask
@@ -46,7 +46,7 @@ class Runner:
         self.hidden_words: Compiled = Compiled(BertForPreTraining.hidden_logits, network, parameters, mesh)
         self.gated_losses: Compiled = Compiled(_gated_losses, network, parameters, mesh)
         self.next_sentence_head: Compiled = Compiled(BertForPreTraining.next_sentence_logits, network, parameters, mesh)
-        self.packs_scores: bool = head is not None and head.kind != "choice" and reads_pooler(network.config, head)
+        self.packs_scores: bool = head is not None and head.kind in SHARE_ROWS
         """Whether `task_scores` takes rows of several texts."""
         if head is not None:
             task = BertForTask(network.config, head, network.compute)
@@ -191,10 +191,9 @@ def _vectors(
 ) -> jax.Array:
     """Return [B, H'] or [B, T, H'] float32 from the last or all of the hidden states, [B, L, H] each, or the pooled."""
     combined = states[0] if combination == "last" else combine(states, combination, weights)
-    vectors, texts = combined.astype(np.float32), PackedTexts.of(inputs)
+    vectors = combined.astype(np.float32)
     if pooling != "pooler":
-        only = texts is None
-        vectors = pool(vectors, inputs["attention_mask"], pooling) if only else pool_texts(vectors, texts, pooling)
+        vectors = pool(vectors, inputs["attention_mask"], pooling, PackedTexts.of(inputs))
     return vectors / jnp.maximum(jnp.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12) if normalize else vectors
 
 

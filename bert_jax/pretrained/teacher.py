@@ -14,7 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.formats.fit import check_fit
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.bert_parameters import MODEL_PARTS, STATE_PROJECTION, reads_pooler
+from bert_jax.models.bert_parameters import MODEL_PARTS, STATE_PROJECTION
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives.distillation import Teacher, compared_layers
 from bert_jax.tokenization.tokenizer import Tokenizer
@@ -121,7 +121,7 @@ def open_task_teacher(
         return None
     from bert_jax.formats.opening import place
 
-    _check_head(stored, config, head)
+    _check_head(stored, head)
     network = BertForTask(stored.model, stored.need_head(), config.compute)
     arrays = {path: array for path, array in stored.arrays.items() if path in network.parameters}
     stored = dataclasses.replace(stored, arrays=arrays)
@@ -144,7 +144,7 @@ def _check_task_model(stored: StoredModel, config: FinetuneConfig) -> None:
         )
 
 
-def _check_head(stored: StoredModel, config: FinetuneConfig, head: HeadConfig) -> None:
+def _check_head(stored: StoredModel, head: HeadConfig) -> None:
     """Raise a UserError unless the scores of a teacher mean what those of the student mean, for the same rows."""
     name, theirs = f"distillation.teacher={stored.path}", stored.need_head()
     if (theirs.kind, theirs.labels) != (head.kind, head.labels):
@@ -152,8 +152,6 @@ def _check_head(stored: StoredModel, config: FinetuneConfig, head: HeadConfig) -
             f"{name} has a head for {_described(theirs)}, the student one for {_described(head)}; choose a teacher "
             "that was fine-tuned on the same task, with the same labels in the same order"
         )
-    if config.packing and not reads_pooler(stored.model, theirs):
-        raise UserError(f"{name} has no pooler, which packing needs; leave --packing out")
 
 
 def _described(head: HeadConfig) -> str:

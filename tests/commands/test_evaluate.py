@@ -57,16 +57,11 @@ def evaluate(directory, store, capsys, *options: str) -> tuple[dict, str]:
     return json.loads(figures), "\n".join(above)
 
 
-def expected(directory, store, length: int) -> dict[str, float]:
-    """The figures by the float64 model in NumPy, on the sequences of all documents."""
-    model = load(directory)
-    config = dataclasses.replace(
-        Config(),
-        phases=(PhaseConfig(sequence_length=length),),
-        evaluation=dataclasses.replace(Config().evaluation, sequences=32, batch_size=16),
-    )
+def measured_batches(model, store, config):
+    """The sequences of all documents, as `evaluate` above measures them."""
+    config = dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, sequences=32, batch_size=16))
     mesh = sharding.make_mesh(MeshConfig())
-    batches = Evaluation(
+    evaluation = Evaluation(
         default_objective(model.network, config),
         config,
         resolve_phases(config)[0],
@@ -75,8 +70,14 @@ def expected(directory, store, length: int) -> dict[str, float]:
         mesh,
         sharding.shardings(mesh, entries(model.network.parameters, model.params)),
     )
-    words, pairs = [], []
-    for batch in batches._parts[0].batches(mesh):
+    return evaluation._parts[0].batches(mesh)
+
+
+def expected(directory, store, length: int) -> dict[str, float]:
+    """The figures by the float64 model in NumPy."""
+    model, words, pairs = load(directory), [], []
+    config = dataclasses.replace(Config(), phases=(PhaseConfig(sequence_length=length),))
+    for batch in measured_batches(model, store, config):
         output = numpy_bert.forward(model.params, model.config, batch)
         chances = np.log(numpy_bert.softmax(output["mlm_logits"]))
         real = batch["masked_weights"] > 0
@@ -165,6 +166,27 @@ def test_a_converted_model_is_measured_by_the_objective_of_its_form(source, tmp_
     write_bert_jax(source(("mlm",), **form), tmp_path)
     config = check(default_config(str(tmp_path)))
     assert (config.objective.name, config.data.sentence_pairs) == (objective, "none")
+
+
+def test_a_converted_model_from_left_to_right_is_measured_on_its_next_words(source, small_store, tmp_path, capsys):
+    """Every token but the first of a text, from those before it alone, by the float64 model in NumPy."""
+    write_bert_jax(source(direction="left_to_right"), tmp_path)
+    figures, _ = evaluate(tmp_path, small_store, capsys)
+    model, words = load(tmp_path), []
+    for batch in measured_batches(model, small_store, default_config(str(tmp_path))):
+        ids, mask = batch["input_ids"], batch["attention_mask"]
+        everywhere = np.broadcast_to(np.arange(ids.shape[1]), ids.shape)
+        seen = np.tril(np.ones((ids.shape[1], ids.shape[1]))) * mask[:, None, :]
+        output = numpy_bert.forward(
+            model.params, model.config, batch | {"masked_positions": everywhere}, [seen] * model.config.num_layers
+        )
+        chances = np.log(numpy_bert.softmax(output["mlm_logits"]))
+        for row, place in zip(*np.nonzero(mask[:, 1:]), strict=True):
+            of_next, word = chances[row, place], ids[row, place + 1]
+            words.append((of_next[word], of_next.argmax() == word))
+    loss, accuracy = np.multiply(np.mean(words, axis=0), (-1, 1))
+    expected = {"step": 0, "next_word_loss": loss, "perplexity": np.exp(loss), "next_word_accuracy": accuracy}
+    assert len(words) > 100 and figures == pytest.approx(expected, rel=1e-4)
 
 
 def test_what_cannot_be_measured_is_one_line(source, small_store, tmp_path, capsys):

@@ -96,7 +96,8 @@ def test_a_signal_during_predictions_is_answered_between_two_batches(
 
 
 @pytest.mark.slow
-def test_kill_9_in_the_middle_of_a_task(pretrained, tmp_path):
+@pytest.mark.parametrize("taught", [False, True], ids=["alone", "taught"])
+def test_kill_9_in_the_middle_of_a_task(two_seeds, pretrained, tmp_path, taught):
     """The command line in a process of its own, killed at an arbitrary moment: the weights of an uninterrupted run."""
     arguments = [
         "finetune",
@@ -109,6 +110,7 @@ def test_kill_9_in_the_middle_of_a_task(pretrained, tmp_path):
         "--learning_rate=1e-3",
         "--save_every_steps=7",
         "--log_every_steps=1",
+        *([f"--distillation.teacher={two_seeds[0].workdir}", "--distillation.share=0.7"] if taught else []),
     ]
 
     def run(name: str, dies_after: int = 0) -> int:

@@ -5,16 +5,21 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from pretrained_model import random_params
 from task_batches import HEADS, MODEL, ROWS, make_batch
 
-from bert_jax.config import ComputeConfig, HeadConfig, MeshConfig, ModelConfig
+from bert_jax.config import ComputeConfig, MeshConfig
 from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.finetuning_checks import check_finetune
 from bert_jax.config.task_options import TaskDataConfig
 from bert_jax.console.command_line import load_config
+from bert_jax.data.sequences.features import Features
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.finetuning.programs import make_programs
+from bert_jax.finetuning.run_batches import training_batches
+from bert_jax.models.task import BertForTask
+from bert_jax.objectives.distillation import Teacher
 from bert_jax.objectives.task_head import TaskObjective
 from bert_jax.optim.optimizers import optimizer
 from bert_jax.training.state import abstract_state, state_shardings
@@ -91,8 +96,19 @@ def test_batches_that_cannot_be_divided_are_refused(options, said):
     check_finetune(FinetuneConfig(**given, batch_size=32, micro_batches=4))
 
 
-def test_a_head_that_cannot_read_shared_rows_is_refused():
-    model = ModelConfig(hidden_size=8, num_layers=1, num_heads=2, vocab_size=20, task_transform=True)
-    mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
-    with pytest.raises(UserError, match="packing needs a head that reads BERT's pooler"):
-        make_programs(FinetuneConfig(packing=True), model, HeadConfig(labels=("no", "yes")), mesh)
+def test_shared_rows_are_as_long_as_model_and_teacher_can_read():
+    """Texts of 10, 5 and 3 tokens, in turn, which rows of 18 hold without padding."""
+    config = FinetuneConfig(packing=True, batch_size=8, bucket_window=1)
+    ids = [np.ones(length, np.int32) for length in (10, 5, 3) * 8]
+    features = Features(ids, ids, np.zeros(len(ids), np.int32), np.arange(len(ids)), 12)
+    model, head = dataclasses.replace(MODEL, max_position_embeddings=40), HEADS["classification"]
+    mesh, found = sharding.make_mesh(MeshConfig(), jax.devices()[:1]), []
+    for positions in (None, 40, 12):
+        teacher = None
+        if positions:
+            network = BertForTask(dataclasses.replace(model, max_position_embeddings=positions), head)
+            params = jax.device_put(random_params(network), sharding.replicated(mesh))
+            teacher = Teacher(network, params, "fingerprint")
+        programs = make_programs(config, model, head, mesh, teacher)
+        found.append(training_batches(config, features, programs, batch_size=8, seed=0).length)
+    assert found == [18, 18, 12]
