@@ -8,7 +8,6 @@ import shutil
 import huggingface_directory
 import pytest
 import small_corpus
-import small_finetuning
 import written_student
 import written_teacher
 from command_lines import succeed
@@ -80,7 +79,6 @@ MODELS = {  # options in which each is not written_teacher.TEACHER
     "albert": {"sharing": "all"},
     "gpt": {"direction": "left_to_right", "type_vocab_size": 0, "pair_head": False},
     "mosaic": {"positions": "alibi", "feed_forward": "geglu", "pair_head": False},
-    "modern": {"task_transform": True, "pair_head": False, "parts": ("mlm",)},
     "discriminator": {"pair_head": False, "parts": ("replaced_tokens",)},
     "static": {
         **{"layer": "none", "num_layers": 0, "positions": "none", "type_vocab_size": 0, "pair_head": False},
@@ -109,6 +107,4 @@ def family_inputs(small_store, tmp_path_factory) -> pathlib.Path:
     succeed("count", place / "few_store", f"--output={place}/few_counts")
     huggingface_directory.directory(place / "gpt2", model_type="gpt2")
     huggingface_directory.directory(place / "relative", position_embedding_type="relative_key")
-    for seed, split in enumerate(("train", "dev")):
-        (place / f"{split}.tsv").write_text(small_finetuning.sentences(20, seed))
     return place
