@@ -18,6 +18,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)  # a worker gets what is set below
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 os.environ["XDG_CACHE_HOME"] = str(ROOT / "build" / "cache")
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes import the package
 os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"  # no stack of pytest with every operation of a program
 
 # A shell without job control starts what runs in the background with SIGINT ignored, and tests send it.
@@ -92,6 +93,24 @@ def no_implicit_transfers() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Program, "__call__", guarded)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_pictures() -> None:
+    """Spare all runs but those of tests with the fixture `pictures` their curves."""
+    import pictures
+
+    with pytest.MonkeyPatch.context() as patch:
+        pictures.leave_out(patch.setattr)
+        yield
+
+
+@pytest.fixture
+def pictures(monkeypatch) -> None:
+    """Draw the curves of runs after all."""
+    from bert_jax.training.curves import draw_curves
+
+    monkeypatch.setattr("bert_jax.training.pretraining_run.draw_curves", draw_curves)
 
 
 @pytest.fixture(scope="session")

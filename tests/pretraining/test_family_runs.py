@@ -11,7 +11,7 @@ import os
 import jax
 import numpy as np
 import pytest
-from family_runs import MESHES, assert_killed_and_resumed_exactly, small
+from family_runs import MESHES, ON_ALL_MESHES, assert_killed_and_resumed_exactly, on_mesh, small
 from small_pretraining import rows
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
@@ -40,7 +40,7 @@ NAMES = (
 )
 UNTRAINED = ("deberta_base", "mosaicbert_base", "neobert", "cramming")
 """Encoders that none of the above has."""
-ON_ALL_MESHES = NAMES if os.environ.get("BERT_JAX_MESHES") == "all" else ("electra_mini", "glove_mini")
+TO_ALL_MESHES = NAMES if ON_ALL_MESHES else ("gpt_mini", "glove_mini")
 
 
 KILLED = (
@@ -92,8 +92,8 @@ def test_the_same_on_any_mesh(small_store, tmp_path, name):
         os.rename(tmp_path / "run/checkpoints/step_000000006", tmp_path / "taken")
         pretrain(config, devices=jax.devices()[:1])
         assert rows(config.workdir) == whole and rows(config.workdir, "evaluation") == evaluated
-    for mesh in MESHES if name in ON_ALL_MESHES else MESHES[:1]:
-        split = dataclasses.replace(config, workdir=str(tmp_path / f"{mesh.data}{mesh.fsdp}{mesh.tensor}"), mesh=mesh)
+    for mesh in MESHES if name in TO_ALL_MESHES else MESHES[:1]:
+        split = on_mesh(config, mesh, tmp_path)
         pretrain(split, devices=jax.devices()[:8])
         losses = [[row["loss"] for row in found] for found in (whole, rows(split.workdir))]
         np.testing.assert_allclose(losses[1], losses[0], rtol=2e-6, err_msg=str(mesh))
@@ -108,11 +108,10 @@ def test_a_last_layer_computed_where_it_is_read_is_the_same_on_any_mesh(small_st
     pretrain(config, devices=jax.devices()[:1])
     scanned = [row["loss"] for row in rows(config.workdir)]
     unrolled = dataclasses.replace(config, compute=dataclasses.replace(config.compute, layers="loop"))
-    for mesh in (MeshConfig(data=1), *MESHES):
-        workdir = str(tmp_path / f"{mesh.data}{mesh.fsdp}{mesh.tensor}")
-        devices = jax.devices()[: abs(mesh.data * mesh.fsdp * mesh.tensor)]
-        pretrain(dataclasses.replace(unrolled, workdir=workdir, mesh=mesh), devices=devices)
-        np.testing.assert_allclose([row["loss"] for row in rows(workdir)], scanned, rtol=5e-6, err_msg=str(mesh))
+    for mesh in (MeshConfig(data=1), *(MESHES if ON_ALL_MESHES else MESHES[:1])):
+        split = on_mesh(unrolled, mesh, tmp_path)
+        pretrain(split, devices=jax.devices()[: abs(mesh.data * mesh.fsdp * mesh.tensor)])
+        np.testing.assert_allclose([row["loss"] for row in rows(split.workdir)], scanned, rtol=5e-6, err_msg=str(mesh))
 
 
 @pytest.mark.slow

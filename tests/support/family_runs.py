@@ -1,9 +1,10 @@
 """Runs of the family's configurations, in small, and how one that was killed is compared with a whole one."""
 
 import dataclasses
+import os
 import signal
 
-from run_process import finish, start
+from forked_run import run
 from small_pretraining import rows, run_config
 
 from bert_jax.config import CheckpointConfig, Config, MeshConfig, ObjectiveConfig, PhaseConfig
@@ -13,6 +14,8 @@ from bert_jax.data.preparation.pair_counting import run_count
 
 MESHES = (MeshConfig(data=2, fsdp=2, tensor=2), MeshConfig(data=8), MeshConfig(fsdp=8))
 """Each of the three takes programs of its own, and the first divides along every axis."""
+ON_ALL_MESHES = os.environ.get("BERT_JAX_MESHES") == "all"
+"""Whether every test takes its runs to all of them."""
 SMALLER = {"hidden_size": 32, "num_heads": 2, "intermediate_size": 48}
 
 
@@ -52,14 +55,25 @@ def with_counts(objective: ObjectiveConfig, store, workdir) -> ObjectiveConfig:
     return dataclasses.replace(objective, static_vectors=vectors)
 
 
+def on_mesh(config: Config, mesh: MeshConfig, workdir) -> Config:
+    """Return the same run on a mesh, without what costs time and changes no loss of training."""
+    return dataclasses.replace(
+        config,
+        workdir=str(workdir / f"{mesh.data}{mesh.fsdp}{mesh.tensor}"),
+        mesh=mesh,
+        evaluation=dataclasses.replace(config.evaluation, every_steps=0),
+        checkpoint=CheckpointConfig(every_steps=100, keep_best=0),
+    )
+
+
 def assert_killed_and_resumed_exactly(whole: Config, killed: Config) -> None:
     """kill -9 at an arbitrary moment between the checkpoints of steps 6 and 18; all runs are processes alike."""
     phases = (dataclasses.replace(whole.phases[0], steps=20),)
     whole, killed = (dataclasses.replace(config, phases=phases) for config in (whole, killed))
-    assert finish(start(whole), whole)[0] == 0
-    assert finish(start(killed, dies_after=7), killed)[0] == -signal.SIGKILL
+    assert run(whole)[0] == 0
+    assert run(killed, dies_after=7)[0] == -signal.SIGKILL
     assert 7 <= rows(killed.workdir)[-1]["step"] < 20
-    code, output = finish(start(killed), killed)
+    code, output = run(killed)
     assert code == 0 and "resuming from step" in output, output
     assert rows(killed.workdir) == rows(whole.workdir) and len(rows(whole.workdir)) == 20
     assert rows(killed.workdir, "evaluation") == rows(whole.workdir, "evaluation")

@@ -132,6 +132,7 @@ def of_words(model, config) -> OutsideObjective:
     return OutsideObjective(model, (dataclasses.replace(SMOOTH, of_words=True), REPLACED))
 
 
+@pytest.mark.usefixtures("pictures")
 def test_pretrain_logs_evaluates_draws_and_ranks_it_by_its_own_names(small_store, tmp_path, capsys):
     config = Config(
         model=ModelConfig(hidden_size=16, num_layers=1, num_heads=2, max_position_embeddings=32),
