@@ -27,7 +27,6 @@ CASES = [
     ("tf1", 0, 150),
 ]
 """950 cases: what is damaged, the first case, and how many. The command above runs as many more as one has time for."""
-SAMPLE = 10  # cases of each in the core tests; tf1 needs TensorFlow to be written
 LONGEST_MESSAGE = 1_500
 
 
@@ -94,14 +93,6 @@ class Fuzz:
                 at = at.tb_next
             return f"{type(error).__name__}: {str(error)[:300]!r} in {at.tb_frame.f_code.co_filename}:{at.tb_lineno}"
         return None if value in expected else f"read as {str(value)[:300]}"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["pretraining", "finetuned", "store", "huggingface"])
-def test_a_sample_of_damages_is_refused_in_one_line_or_read_right(name, tmp_path):
-    fuzz = Fuzz(name, tmp_path)
-    wrong = [line for number in range(SAMPLE) for line in fuzz.run(number)]
-    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.slow

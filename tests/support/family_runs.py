@@ -67,9 +67,12 @@ def on_mesh(config: Config, mesh: MeshConfig, workdir) -> Config:
 
 
 def assert_killed_and_resumed_exactly(whole: Config, killed: Config) -> None:
-    """kill -9 at an arbitrary moment between the checkpoints of steps 6 and 18; all runs are processes alike."""
-    phases = (dataclasses.replace(whole.phases[0], steps=20),)
-    whole, killed = (dataclasses.replace(config, phases=phases) for config in (whole, killed))
+    """kill -9 at an arbitrary moment after the checkpoint of step 6; all runs are processes alike."""
+    changes = {
+        "phases": (dataclasses.replace(whole.phases[0], steps=20),),
+        "checkpoint": dataclasses.replace(whole.checkpoint, every_steps=6),
+    }
+    whole, killed = (dataclasses.replace(config, **changes) for config in (whole, killed))
     assert run(whole)[0] == 0
     assert run(killed, dies_after=7)[0] == -signal.SIGKILL
     assert 7 <= rows(killed.workdir)[-1]["step"] < 20
