@@ -22,6 +22,19 @@ _OTHER = _RELATIVE | dict(  # with absolute positions and segments
     max_position_embeddings=14,
     type_vocab_size=2,
 )
+_PUBLISHED = _RELATIVE | dict(  # as versions 2 and 3 were published, in small
+    vocab_size=61,
+    hidden_size=30,
+    num_hidden_layers=3,
+    num_attention_heads=3,
+    intermediate_size=23,
+    max_position_embeddings=64,
+    max_relative_positions=12,
+    position_buckets=6,
+    share_att_key=True,
+    norm_rel_ebd="layer_norm",
+    position_biased_input=False,
+)
 _FIRST, _THIRD = {"max_relative_positions": 4}, {"position_buckets": 4, "share_att_key": True}
 
 CASES = {
@@ -79,21 +92,7 @@ CASES = {
     },
     "third": {  # as version 3 was published, in small: rows beyond its buckets, and the other names of the head
         "class": "DebertaV2ForMaskedLM",
-        "config": _RELATIVE
-        | dict(
-            vocab_size=61,
-            hidden_size=30,
-            num_hidden_layers=3,
-            num_attention_heads=3,
-            intermediate_size=23,
-            max_position_embeddings=64,
-            max_relative_positions=12,
-            position_buckets=6,
-            share_att_key=True,
-            norm_rel_ebd="layer_norm",
-            position_biased_input=False,
-            legacy=False,
-        ),
+        "config": _PUBLISHED | {"legacy": False},
         "length": 21,
         "real": (21, 12, 5),
     },
@@ -135,22 +134,7 @@ CASES = {
     },
     "convolved": {  # as v2-xlarge was published, in small
         "class": "DebertaV2ForMaskedLM",
-        "config": _RELATIVE
-        | dict(
-            vocab_size=61,
-            hidden_size=30,
-            num_hidden_layers=3,
-            num_attention_heads=3,
-            intermediate_size=23,
-            max_position_embeddings=64,
-            max_relative_positions=12,
-            position_buckets=6,
-            share_att_key=True,
-            norm_rel_ebd="layer_norm",
-            position_biased_input=False,
-            conv_kernel_size=3,
-            conv_act="gelu",
-        ),
+        "config": _PUBLISHED | {"conv_kernel_size": 3, "conv_act": "gelu"},
         "length": 21,
         "real": (21, 12, 2),
     },
