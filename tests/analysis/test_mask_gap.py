@@ -147,6 +147,7 @@ def test_a_run_learns_one_mask_by_heart_and_held_out_text_does_not_know_it(small
         config,
         data=dataclasses.replace(config.data, held_out=0.9),  # few sequences to learn
         checkpoint=dataclasses.replace(config.checkpoint, every_steps=300),
+        evaluation=dataclasses.replace(config.evaluation, every_steps=0),
         model=dataclasses.replace(config.model, hidden_dropout=0.0, attention_dropout=0.0),
     )
     bert_jax.pretrain(config)

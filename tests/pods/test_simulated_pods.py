@@ -17,7 +17,7 @@ from bert_jax.config.json_form import to_dict
 from bert_jax.pods import local, restarts
 
 pytestmark = pytest.mark.slow
-STEPS = 40
+STEPS = 24
 
 
 def launched(config, *words: str) -> int:
