@@ -40,8 +40,10 @@ def stored_model(
     config=CONFIG, parts=PARTS, head=None, tokenizer=TOKENIZER, teacher_size=None, **changes
 ) -> StoredModel:
     """The model as a reader would describe it."""
-    pretrained = BertForPreTraining(config, parts=parts, teacher_size=teacher_size)
-    model = pretrained if head is None else BertForTask(config, head)
+    if head is None:
+        model = BertForPreTraining(config, parts=parts, teacher_size=teacher_size)
+    else:
+        model = BertForTask(config, head)
     arrays = {
         path: StoredArray(values.shape, values.dtype, values.__getitem__)
         for path, values in leaf_paths(random_params(model)).items()
