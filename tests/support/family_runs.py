@@ -67,16 +67,19 @@ def on_mesh(config: Config, mesh: MeshConfig, workdir) -> Config:
 
 
 def assert_killed_and_resumed_exactly(whole: Config, killed: Config) -> None:
-    """kill -9 at an arbitrary moment after the checkpoint of step 6; all runs are processes alike."""
+    """kill -9 at an arbitrary moment after step 13, when step 6 is saved: the save of step 12 has awaited that.
+
+    All runs are processes alike.
+    """
     changes = {
-        "phases": (dataclasses.replace(whole.phases[0], steps=20),),
+        "phases": (dataclasses.replace(whole.phases[0], steps=26),),
         "checkpoint": dataclasses.replace(whole.checkpoint, every_steps=6),
     }
     whole, killed = (dataclasses.replace(config, **changes) for config in (whole, killed))
     assert run(whole)[0] == 0
-    assert run(killed, dies_after=7)[0] == -signal.SIGKILL
-    assert 7 <= rows(killed.workdir)[-1]["step"] < 20
+    assert run(killed, dies_after=13)[0] == -signal.SIGKILL
+    assert 13 <= rows(killed.workdir)[-1]["step"] < 26
     code, output = run(killed)
     assert code == 0 and "resuming from step" in output, output
-    assert rows(killed.workdir) == rows(whole.workdir) and len(rows(whole.workdir)) == 20
+    assert rows(killed.workdir) == rows(whole.workdir) and len(rows(whole.workdir)) == 26
     assert rows(killed.workdir, "evaluation") == rows(whole.workdir, "evaluation")
