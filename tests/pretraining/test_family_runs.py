@@ -44,7 +44,7 @@ TO_ALL_MESHES = NAMES if ON_ALL_MESHES else ("gpt_mini", "glove_mini")
 
 
 KILLED = (
-    *("gpt_mini", "elmo_mini", "ulmfit_mini", "spanbert_mini", "electra_mini", "deberta_mini", "xlnet_mini"),
+    *("gpt_mini", "elmo_mini", "ulmfit_mini", "spanbert_mini", "electra_mini", "xlnet_mini"),
     *("skipgram_mini", "glove_mini", "albert_mini", "deberta_v3_mini"),
 )
 """One configuration of each objective, one with DropConnect, and one whose generator has a mask decoder and the tables
