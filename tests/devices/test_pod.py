@@ -179,8 +179,8 @@ def test_two_hosts_fine_tune_as_one(pretrained, tmp_path):
 def test_interrupting_a_host_ends_fine_tuning_on_both_and_another_slice_goes_on(pretrained, tmp_path):
     """Ctrl-C on one host in the second run, whose steps begin at 0 again, while its second epoch is being saved."""
     work, here = tmp_path / "work", types.SimpleNamespace(workdir=tmp_path / "work")
-    first, second = (work / "runs" / f"batch16_rate0.002_epochs3_seed{seed}" for seed in (0, 1))
-    arguments = task(pretrained, work, "--epochs=3")
+    first, second = (work / "runs" / f"batch16_rate0.002_epochs5_seed{seed}" for seed in (0, 1))
+    arguments = task(pretrained, work, "--epochs=5")
     processes = start(arguments, work, 2)
     wait_until(
         lambda: len(read_rows(second / "metrics.jsonl")) >= 40,
@@ -190,10 +190,10 @@ def test_interrupting_a_host_ends_fine_tuning_on_both_and_another_slice_goes_on(
     processes[1].send_signal(signal.SIGINT)
     assert left_in_time(processes, here) == [143, 130], logs(here)
     stopped = Checkpoints(second / "training", read_only=True).latest_step()
-    assert stopped == read_rows(second / "metrics.jsonl")[-1]["step"] < 60
+    assert stopped == read_rows(second / "metrics.jsonl")[-1]["step"] < 100
     before = (first / "metrics.jsonl").read_bytes()
 
     assert len(results_of(arguments, work, 1)["runs"]) == 2
     assert (first / "metrics.jsonl").read_bytes() == before
     steps = [row["step"] for row in read_rows(second / "metrics.jsonl") if row["kind"] == "train"]
-    assert steps == list(range(1, 61))
+    assert steps == list(range(1, 101))

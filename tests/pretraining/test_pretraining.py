@@ -35,10 +35,22 @@ from bert_jax.objectives.objective_choice import default_objective
 from bert_jax.optim.optimizers import optimizer
 from bert_jax.optim.schedules import learning_rate
 from bert_jax.pretrained.loading import load
-from bert_jax.training import phase_duties
+from bert_jax.training import phase_duties, pretraining_run
 from bert_jax.training.sinks import read_rows
 from bert_jax.training.state import abstract_state, create_state, state_shardings
 from bert_jax.training.step import make_train_step
+
+
+@pytest.mark.parametrize("seconds, times", [(1e9, 1), (-1, 3)])
+def test_curves_are_drawn_at_the_end_and_now_and_then_at_evaluations(
+    small_store, tmp_path, monkeypatch, seconds, times
+):
+    drawn = []
+    monkeypatch.setattr(phase_duties, "PICTURE_SECONDS", seconds)
+    monkeypatch.setattr(pretraining_run, "draw_curves", lambda *_, **__: drawn.append(1))
+    config = run_config(small_store, tmp_path / "run")  # two evaluations
+    pretrain(config)
+    assert len(drawn) == times
 
 
 def test_a_work_directory_holds_what_was_promised(finished):

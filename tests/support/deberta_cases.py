@@ -22,35 +22,24 @@ _OTHER = _RELATIVE | dict(  # with absolute positions and segments
     max_position_embeddings=14,
     type_vocab_size=2,
 )
-_PUBLISHED = _RELATIVE | dict(  # as versions 2 and 3 were published, in small
+_LARGER = _RELATIVE | dict(
     vocab_size=61,
     hidden_size=30,
     num_hidden_layers=3,
     num_attention_heads=3,
     intermediate_size=23,
     max_position_embeddings=64,
-    max_relative_positions=12,
-    position_buckets=6,
-    share_att_key=True,
-    norm_rel_ebd="layer_norm",
     position_biased_input=False,
+)
+_PUBLISHED = _LARGER | dict(  # as versions 2 and 3 were published, in small
+    max_relative_positions=12, position_buckets=6, share_att_key=True, norm_rel_ebd="layer_norm"
 )
 _FIRST, _THIRD = {"max_relative_positions": 4}, {"position_buckets": 4, "share_att_key": True}
 
 CASES = {
     "first": {  # as version 1 was published, in small: rows beyond its distances, three heads of 10
         "class": "DebertaForMaskedLM",
-        "config": _RELATIVE
-        | dict(
-            vocab_size=61,
-            hidden_size=30,
-            num_hidden_layers=3,
-            num_attention_heads=3,
-            intermediate_size=23,
-            max_position_embeddings=64,
-            max_relative_positions=5,
-            position_biased_input=False,
-        ),
+        "config": _LARGER | {"max_relative_positions": 5},
         "length": 19,
         "real": (19, 11, 14),
     },
