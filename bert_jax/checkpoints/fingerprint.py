@@ -16,6 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 SEEDS = (0x9E3779B1, 0x85EBCA6B)
 PIECE = 1 << 18  # elements that `host_fingerprint` hashes at once: one program serves arrays of every shape
+SMALL = 1 << 18  # elements up to which an array is sooner hashed by NumPy than a program for its shape is compiled
 
 
 def leaf_paths(tree: Any) -> dict[str, Any]:
@@ -34,7 +35,10 @@ def fingerprint(tree: Any) -> dict[str, str]:
     """Return {path: 16 hexadecimal digits} for every leaf; block until the arrays are computed."""
     leaves = leaf_paths(tree)
     # Fetched one by one: a hundred programs with collectives in flight deadlock on virtual CPU devices (jax 0.10.2).
-    words = [jax.device_get(_hasher(getattr(leaf, "sharding", None))(leaf)) for leaf in leaves.values()]
+    words = [
+        _hashed_by_numpy(leaf) if _is_small(leaf) else jax.device_get(_hasher(getattr(leaf, "sharding", None))(leaf))
+        for leaf in leaves.values()
+    ]
     return {path: "".join(f"{int(word):08x}" for word in pair) for path, pair in zip(leaves, words, strict=True)}
 
 
@@ -67,6 +71,23 @@ def _piece_hash(words: jax.Array, start: jax.Array, size: jax.Array) -> jax.Arra
     return jnp.stack([jnp.sum(jnp.where(index < size, each, 0), dtype=jnp.uint32) for each in hashes])
 
 
+def _is_small(x: Any) -> bool:
+    """Return whether each host has all of a small array: all hosts answer alike, because programs wait for all."""
+    sharding = getattr(x, "sharding", None)
+    return np.size(x) <= SMALL and (sharding is None or jax.process_count() == 1 or sharding.is_fully_replicated)
+
+
+def _hashed_by_numpy(x: Any) -> np.ndarray:
+    """Return what `hashed` returns."""
+    if hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        x = jax.random.key_data(x)
+    values = np.asarray(x.addressable_data(0) if getattr(x, "is_fully_replicated", False) else jnp.asarray(x))
+    unsigned = {1: np.uint8, 2: np.uint16}.get(values.dtype.itemsize, np.uint32)
+    words = np.ascontiguousarray(values).reshape(-1).view(unsigned).astype(np.uint32)
+    position = np.arange(words.size, dtype=np.uint32)
+    return np.array([_mix(words ^ _mix(position + np.uint32(seed))).sum(dtype=np.uint32) for seed in SEEDS])
+
+
 @functools.cache
 def _hasher(sharding: Any):
     """Return one program per sharding: leaves of equal shape (a parameter and its two moments) share a compilation."""
@@ -95,7 +116,7 @@ def _words(x: jax.Array) -> jax.Array:
     return jax.lax.bitcast_convert_type(x, unsigned).astype(jnp.uint32)
 
 
-def _mix(h: jax.Array) -> jax.Array:
+def _mix(h: Any) -> Any:
     """Return the finalizer of MurmurHash3 (Appleby, public domain): every input bit changes half of the output bits."""
     h = (h ^ (h >> 16)) * np.uint32(0x85EBCA6B)
     h = (h ^ (h >> 13)) * np.uint32(0xC2B2AE35)

@@ -30,7 +30,7 @@ def quiet_libraries() -> None:
     TensorFlow, which opens gs:// paths, logs from C++ what it found in the processor and how it looked for credentials.
     It reads how much of that to show when it is imported, by this process or by one that this process starts.
     """
-    for name, value in (("TF_CPP_MIN_LOG_LEVEL", "2"), ("TF_ENABLE_ONEDNN_OPTS", "0")):
+    for name, value in (("TF_CPP_MIN_LOG_LEVEL", "2"), ("TF_ENABLE_ONEDNN_OPTS", "0"), ("TF_USE_LEGACY_KERAS", "1")):
         os.environ.setdefault(name, value)
     from absl import logging as absl_logging
 
