@@ -8,6 +8,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from small_states import abstract, assert_same_bits, make_state, write_steps
 
+from bert_jax.checkpoints import fingerprint as fingerprints
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.fingerprint import PIECE, SEEDS, fingerprint, host_fingerprint
 from bert_jax.config import CheckpointConfig
@@ -69,7 +70,7 @@ def shardings(name: str, tree):
 @pytest.mark.parametrize(
     "saved_on, restored_on", [("8x1x1", "1x1x1"), ("1x8x1", "2x2x2"), ("2x2x2", "1x8x1"), ("1x1x1", "2x2x2")]
 )
-def test_restores_onto_another_mesh(tmp_path, saved_on, restored_on):
+def test_restores_onto_another_mesh(tmp_path, saved_on, restored_on, road):
     state = make_state(5)
     original = fingerprint(state)
     placed = jax.device_put(state, shardings(saved_on, state))
@@ -82,6 +83,28 @@ def test_restores_onto_another_mesh(tmp_path, saved_on, restored_on):
     assert_same_bits(state, restored)
     assert fingerprint(restored) == original
     assert all(leaf.sharding == sharding for leaf, sharding in zip(jax.tree.leaves(restored), jax.tree.leaves(target)))
+
+
+@pytest.fixture(params=["by NumPy", "by programs"])
+def road(request, monkeypatch) -> None:
+    """How small arrays are hashed."""
+    monkeypatch.setattr(fingerprints, "SMALL", 1 << 30 if request.param == "by NumPy" else -1)
+
+
+def test_fingerprint_is_the_same_by_numpy_and_by_programs(monkeypatch):
+    mesh = jax.make_mesh((4, 2), ("a", "b"))
+    tree = {
+        **{
+            name: np.arange(-6, 6).astype(name).reshape(3, 4)
+            for name in ("bool", "int8", "float16", "bfloat16", "int32")
+        },
+        **{"scalar": 2.5, "count": jnp.int32(7), "empty": np.zeros((0, 4), np.float32), "keys": jax.random.key(3)},
+        "split": jax.device_put(np.arange(32.0).reshape(8, 4), NamedSharding(mesh, PartitionSpec("a", "b"))),
+        "copies": jax.device_put(jax.random.split(jax.random.key(1), 3), NamedSharding(mesh, PartitionSpec())),
+    }
+    by_numpy = fingerprint(tree)
+    monkeypatch.setattr(fingerprints, "SMALL", -1)
+    assert fingerprint(tree) == by_numpy
 
 
 def reference_fingerprint(x: np.ndarray) -> str:
@@ -98,7 +121,7 @@ def reference_fingerprint(x: np.ndarray) -> str:
 
 
 @pytest.mark.parametrize("shape", [(), (0, 3), (768,), (3, 5, 7), (PIECE,), (PIECE + 1,), (3, PIECE // 2)])
-def test_fingerprint_on_the_host_is_the_same(shape):
+def test_fingerprint_on_the_host_is_the_same(shape, road):
     values = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     assert host_fingerprint(values) == fingerprint({"x": values})["x"]
     if values.size:
@@ -106,7 +129,7 @@ def test_fingerprint_on_the_host_is_the_same(shape):
         assert host_fingerprint(values) == fingerprint({"x": values})["x"] != fingerprint({"x": values.T * 2})["x"]
 
 
-def test_fingerprint_equals_its_definition_and_sees_small_changes():
+def test_fingerprint_equals_its_definition_and_sees_small_changes(road):
     x = np.random.default_rng(0).normal(size=(3, 5, 7)).astype(np.float32)
     assert fingerprint({"x": x, "i": np.arange(9, dtype=np.int32)}) == {
         "x": reference_fingerprint(x),

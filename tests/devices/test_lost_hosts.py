@@ -12,7 +12,7 @@ import time
 import cut_network
 import pytest
 from pod import COMMAND, STARTED, finish, launch, logs
-from processes import SECONDS, free_port, wait_until
+from processes import EXHAUSTIVE, SECONDS, free_port, wait_until
 from small_pretraining import rows, run_config
 
 from bert_jax.checkpoints.record import read_record
@@ -85,7 +85,7 @@ def lose(processes, lost: int, number: signal.Signals, config) -> None:
     assert set(codes) <= {EXIT_CODE, *aborts}, logs(config)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP] if EXHAUSTIVE else [signal.SIGKILL])
 def test_the_others_end_when_the_first_dies_or_is_stopped(small_store, tmp_path, number):
     config = config_of(small_store, tmp_path / "run", 100_000)
     lose(launch(config, 3), 0, number, config)
@@ -140,7 +140,7 @@ def test_a_host_that_hangs_or_crashes_ends_all_with_its_stack(small_store, tmp_p
     or shutil.which("ip") is None,
     reason="this machine does not let tests make network namespaces (unshare --net --mount, as root)",
 )
-@pytest.mark.parametrize("host", [2, 0])
+@pytest.mark.parametrize("host", [0, 2] if EXHAUSTIVE else [0])
 def test_all_end_when_one_is_cut_off_and_go_on_exactly_if_it_is_the_first(small_store, tmp_path, whole, host):
     config = config_of(small_store, tmp_path / "run", STEPS)
     (tmp_path / "run.json").write_text(json.dumps(to_dict(config)))

@@ -8,8 +8,9 @@ import jax
 import numpy as np
 import pytest
 import written_teacher
-from family_runs import MESHES, ON_ALL_MESHES, assert_killed_and_resumed_exactly, small
+from family_runs import MESHES, assert_killed_and_resumed_exactly, small
 from pretrained_model import contents
+from processes import EXHAUSTIVE
 from small_pretraining import rows
 
 from bert_jax.commands.evaluate import run_evaluate
@@ -43,7 +44,7 @@ def test_resumed_exactly_with_the_same_teacher_and_the_same_on_any_mesh(small_st
     for path, problem in (("other", "the teacher .* but this start has the teacher"), (None, "but this start has no")):
         with pytest.raises(UserError, match=problem):
             pretrain(with_teacher(config, tmp_path / path if path else ""), devices=jax.devices()[:1])
-    for mesh in MESHES if ON_ALL_MESHES else MESHES[:1]:
+    for mesh in MESHES if EXHAUSTIVE else MESHES[:1]:
         name = f"{mesh.data}{mesh.fsdp}{mesh.tensor}"
         split = dataclasses.replace(config, workdir=str(tmp_path / name), mesh=mesh)
         pretrain(with_teacher(split, tmp_path / "moved"), devices=jax.devices()[:8])

@@ -1,6 +1,6 @@
 """Runs of the family's configurations, in small: whole ones are resumed exactly, and the same on any mesh.
 
-`BERT_JAX_MESHES=all pytest -m slow tests/pretraining/test_family_runs.py -k mesh` takes each of them to all meshes.
+With `BERT_JAX_EXHAUSTIVE=1` each of them is taken to all meshes and killed.
 """
 
 import dataclasses
@@ -11,7 +11,8 @@ import os
 import jax
 import numpy as np
 import pytest
-from family_runs import MESHES, ON_ALL_MESHES, assert_killed_and_resumed_exactly, on_mesh, small
+from family_runs import MESHES, assert_killed_and_resumed_exactly, on_mesh, small
+from processes import EXHAUSTIVE
 from small_pretraining import rows
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
@@ -40,15 +41,12 @@ NAMES = (
 )
 UNTRAINED = ("deberta_base", "mosaicbert_base", "neobert", "cramming")
 """Encoders that none of the above has."""
-TO_ALL_MESHES = NAMES if ON_ALL_MESHES else ("gpt_mini", "glove_mini")
+TO_ALL_MESHES = NAMES if EXHAUSTIVE else ("gpt_mini", "glove_mini")
 
 
-KILLED = (
-    *("gpt_mini", "elmo_mini", "ulmfit_mini", "spanbert_mini", "electra_mini", "xlnet_mini"),
-    *("skipgram_mini", "glove_mini", "albert_mini", "deberta_v3_mini"),
-)
-"""One configuration of each objective, one with DropConnect, and one whose generator has a mask decoder and the tables
-of its discriminator; BERT's is killed in test_resumption.py. The others are resumed below, inside one process."""
+KILLED = NAMES if EXHAUSTIVE else ("ulmfit_mini", "glove_mini", "deberta_v3_mini", "xlnet_mini")
+"""One that reads text in lanes, one that reads counts, one with a generator that shares tables, and one that permutes;
+BERT's is killed in test_resumption.py. The others are resumed below, inside one process."""
 
 
 @pytest.mark.parametrize("name", UNTRAINED)
@@ -108,7 +106,7 @@ def test_a_last_layer_computed_where_it_is_read_is_the_same_on_any_mesh(small_st
     pretrain(config, devices=jax.devices()[:1])
     scanned = [row["loss"] for row in rows(config.workdir)]
     unrolled = dataclasses.replace(config, compute=dataclasses.replace(config.compute, layers="loop"))
-    for mesh in (MeshConfig(data=1), *(MESHES if ON_ALL_MESHES else MESHES[:1])):
+    for mesh in (MeshConfig(data=1), *(MESHES if EXHAUSTIVE else MESHES[:1])):
         split = on_mesh(unrolled, mesh, tmp_path)
         pretrain(split, devices=jax.devices()[: abs(mesh.data * mesh.fsdp * mesh.tensor)])
         np.testing.assert_allclose([row["loss"] for row in rows(split.workdir)], scanned, rtol=5e-6, err_msg=str(mesh))

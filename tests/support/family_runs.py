@@ -1,7 +1,6 @@
 """Runs of the family's configurations, in small, and how one that was killed is compared with a whole one."""
 
 import dataclasses
-import os
 import signal
 
 from forked_run import run
@@ -14,8 +13,6 @@ from bert_jax.data.preparation.pair_counting import run_count
 
 MESHES = (MeshConfig(data=2, fsdp=2, tensor=2), MeshConfig(data=8), MeshConfig(fsdp=8))
 """Each of the three takes programs of its own, and the first divides along every axis."""
-ON_ALL_MESHES = os.environ.get("BERT_JAX_MESHES") == "all"
-"""Whether every test takes its runs to all of them."""
 SMALLER = {"hidden_size": 32, "num_heads": 2, "intermediate_size": 48}
 
 

@@ -12,6 +12,9 @@ UNOPTIMIZED = (
     "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 )
 
+EXHAUSTIVE = "BERT_JAX_EXHAUSTIVE" in os.environ
+"""Whether tests that take the same thing to more machines, meshes, losses or configurations take it to all of them."""
+
 SECONDS = 1000  # less than pytest's own limit, which would end the worker's other tests too
 
 
