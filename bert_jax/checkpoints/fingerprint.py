@@ -81,7 +81,7 @@ def _hashed_by_numpy(x: Any) -> np.ndarray:
     """Return what `hashed` returns."""
     if hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         x = jax.random.key_data(x)
-    values = np.asarray(x.addressable_data(0) if getattr(x, "is_fully_replicated", False) else jnp.asarray(x))
+    values = jax.device_get(x.addressable_data(0) if getattr(x, "is_fully_replicated", False) else jnp.asarray(x))
     unsigned = {1: np.uint8, 2: np.uint16}.get(values.dtype.itemsize, np.uint32)
     words = np.ascontiguousarray(values).reshape(-1).view(unsigned).astype(np.uint32)
     position = np.arange(words.size, dtype=np.uint32)
