@@ -11,7 +11,7 @@ import types
 
 import pytest
 from pod import STARTED, finish, launch, logs, start
-from processes import wait_until
+from processes import EXHAUSTIVE, wait_until
 from small_pretraining import rows, run_config
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
@@ -107,7 +107,7 @@ def left_in_time(processes, config) -> list[int]:
     return codes
 
 
-@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("compiled", [True, False] if EXHAUSTIVE else [True])
 def test_a_preempted_host_stops_both_at_one_step_and_another_slice_goes_on(small_store, tmp_path, compiled):
     phase = PhaseConfig(steps=100_000, sequence_length=32, batch_size=16, learning_rate=1e-3)
     config = pod_config(small_store, tmp_path / "preempted", phases=(phase,))

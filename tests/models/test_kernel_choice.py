@@ -184,7 +184,7 @@ SHAPES = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("machine", ["v5e:2x2", "v6e:2x2", *(["v5p:2x2x1"] if EXHAUSTIVE else [])])
+@pytest.mark.parametrize("machine", ["v5e:2x2", *(["v5p:2x2x1", "v6e:2x2"] if EXHAUSTIVE else [])])
 def test_kernels_compile_for_tpus_and_take_activations_as_the_projections_make_them(machine):
     """With the compiler of libtpu (make build/libtpu/.installed), in a process of its own."""
     pytest.importorskip("libtpu")
