@@ -12,7 +12,6 @@ import processes
 import pytest
 from dying import dying
 from one_device import finetune
-from processes import EXHAUSTIVE
 from small_finetuning import Killed, assert_same_weights, run_config
 
 from bert_jax.config import MeshConfig
@@ -61,7 +60,7 @@ def test_an_interrupted_grid_repeats_nothing_and_ends_the_same(two_seeds, pretra
 
 @pytest.mark.slow
 # The first batch of dev after an epoch, after the next, and for the files of predictions.
-@pytest.mark.parametrize("batch", [1, 3, 5] if EXHAUSTIVE else [1, 5])
+@pytest.mark.parametrize("batch", [1, 3, 5] if processes.EXHAUSTIVE else [1, 5])
 def test_a_signal_during_predictions_is_answered_between_two_batches(
     two_seeds, pretrained, tmp_path, monkeypatch, capfd, batch
 ):
