@@ -14,7 +14,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 FLAGS = ["--xla_force_host_platform_device_count=8", *([] if "BERT_JAX_OPTIMIZED" in os.environ else [UNOPTIMIZED])]
 os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *FLAGS])
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # importing Keras, which nobody needs, takes three seconds
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # imports TensorFlow without Keras, as commands do
 # Compiled programs are kept as for users, below build/: one cache for all workers and the processes that tests start.
 os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)  # a worker gets what is set below
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
