@@ -160,11 +160,12 @@ def step_bytes(
     split: int,
     remat: str,
     value_bytes: int = 2,
+    unrolled: bool = False,
     generator: ModelConfig | None = None,
     probabilities: bool = True,
     local_keys: int | None = None,
 ) -> int:
-    """Return the memory of one device during a training step; compilers have taken up to 9 % more (docs/planning.md).
+    """Return the memory of one device during a training step; compilers have taken up to 3 % more (docs/planning.md).
 
     Args:
       config: sizes of the model.
@@ -176,25 +177,60 @@ def step_bytes(
       split: number of devices over which parameters, moments and gradients are split.
       remat: the policy.
       value_bytes: of an activation.
+      unrolled: whether layers are a loop, which the compiler sees as a whole, rather than a scan.
       generator: sizes of the model that predicts the words in place of this one, in the same step.
       probabilities: whether those of attention are kept if everything is; see `activation_bytes`. A generator's count.
       local_keys: see `activation_bytes`; a generator's are None.
     """
     state = state_bytes(parameters, moments)
-    gathered = value_bytes * total_size(parameters)  # the parameters in the type of the products, whole
+    copies = 1 if unrolled else 2  # whole, in the type of the products: the parameters; a scan's gradients, stacked
     predicted = predictions * max(1, len(word_heads(parameters)))
     sizes = (config, sequence_length, 0 if generator else predicted)
-    kept = activation_bytes(*sizes, remat, value_bytes, probabilities, local_keys).total
+    given = {"remat": remat, "value_bytes": value_bytes, "unrolled": unrolled}
+    kept = _kept(*sizes, **given, probabilities=probabilities, local_keys=local_keys).total
     if generator:
-        kept += activation_bytes(generator, sequence_length, predicted, remat, value_bytes).total
-    everything = activation_bytes(*sizes, "none", value_bytes, local_keys=local_keys)
-    keys = _keys(config, sequence_length, local_keys)  # the layer that has most is computed again, too
-    scores = everything.quadratic * max(keys, default=0) // max(1, sum(keys))
-    of_a_layer = 0 if remat == "none" else everything.linear // max(1, config.num_layers) + scores
+        kept += _kept(generator, sequence_length, predicted, **given).total
     if has_mask_decoder(parameters):  # a pass more of the last layer
-        own = activation_bytes(*sizes, remat, value_bytes)
+        own = _kept(*sizes, **given)
         kept += (own.linear + own.quadratic) // config.num_layers
-    return state.total // split + gathered + rows * (kept + of_a_layer + distance_bytes(config, sequence_length))
+    of_a_layer = 0
+    if remat in LESS or _is_fused(config, unrolled):
+        everything = activation_bytes(*sizes, "none", value_bytes, probabilities, local_keys)
+        keys = _keys(config, sequence_length, local_keys)  # of the layer that has most
+        scores = everything.quadratic * max(keys, default=0) // max(1, sum(keys))
+        of_a_layer = everything.linear // max(1, config.num_layers) + scores
+    return (
+        state.total // split
+        + copies * value_bytes * total_size(parameters)
+        + rows * (kept + of_a_layer + distance_bytes(config, sequence_length))
+    )
+
+
+def _kept(
+    config: ModelConfig,
+    length: int,
+    predictions: int,
+    *,
+    remat: str,
+    value_bytes: int,
+    unrolled: bool,
+    probabilities: bool = True,
+    local_keys: int | None = None,
+) -> ActivationBytes:
+    """Return what a compiled step keeps of one sequence for the backward pass.
+
+    A scan keeps what differentiation asks for. Of unrolled layers the compiler computes again, inside the operations
+    that read it, what costs no product: beside the probabilities of attention it keeps what `sel` names.
+    """
+    asked = activation_bytes(config, length, predictions, remat, value_bytes, probabilities, local_keys)
+    if remat in LESS or not _is_fused(config, unrolled):
+        return asked
+    named = activation_bytes(config, length, predictions, "sel", value_bytes)
+    return dataclasses.replace(asked, linear=named.linear, embeddings=named.embeddings)
+
+
+def _is_fused(config: ModelConfig, unrolled: bool) -> bool:
+    return unrolled and config.layer != "lstm"  # whose scan over time keeps all
 
 
 def distance_bytes(config: ModelConfig, length: int) -> int:

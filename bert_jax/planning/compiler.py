@@ -53,7 +53,7 @@ def _answer(request: dict[str, Any]) -> None:
     _say(
         mesh=dict(mesh.shape),
         remat=what.remat(phase),
-        probabilities=what.keeps_probabilities(phase),
+        needed_bytes=what.needed_bytes(phase),
         parameters=_bytes_on_a_device(state.params),
         moments=_bytes_on_a_device(state.optimizer_state),
         batch=_bytes_on_a_device(batch),

@@ -9,7 +9,7 @@ from bert_jax.config import Config, Phase, resolve_phases
 from bert_jax.devices.hardware import peak_flops
 from bert_jax.devices.memory_shortage import Shortage, shortage_of
 from bert_jax.models.parameters import FLOAT32
-from bert_jax.models.run_costs import computed_flops, run_activation_bytes
+from bert_jax.models.run_costs import computed_flops
 from bert_jax.planning.collectives import Collective, Needed, collectives_of, needed
 from bert_jax.planning.compilation import compile_phase
 from bert_jax.planning.estimate import StepTime, Throughput, step_time, throughput
@@ -40,6 +40,8 @@ class PhasePlan:
     """None if the compiler found that the program does not fit."""
     shortage: Shortage | None
     """What is missing if it does not fit."""
+    closed_form_bytes: int
+    """Memory that the closed form behind compute.remat=auto expects on a chip."""
     needed: Needed
     """Bytes that data parallelism needs at least, in the type of the products."""
     work: Work | None = None
@@ -83,10 +85,11 @@ def plan_phase(config: Config, topology: Topology, number: int, stage: Callable[
         flops=closed_form_flops(config, phase) * phase.batch_size / math.prod(mesh.values()),
         memory=None,
         shortage=None,
+        closed_form_bytes=facts["needed_bytes"],
         needed=needed(facts["whole_parameters"] * value_bytes, mesh, facts["whole_teacher"] * value_bytes),
     )
     if compiled is None:
-        return _by_closed_form(plan, config, topology, facts)
+        return _by_closed_form(plan, topology, facts)
     plan = dataclasses.replace(
         plan, resharding_warnings=compiled.resharding_warnings, compile_cpu_seconds=compiled.cpu_seconds
     )
@@ -115,26 +118,16 @@ def _of_program(plan: PhasePlan, topology: Topology, compiled: CompiledProgram, 
     return _timed(plan, topology, step_time(topology, work, collectives))
 
 
-def _by_closed_form(plan: PhasePlan, config: Config, topology: Topology, facts: dict[str, Any]) -> PhasePlan:
+def _by_closed_form(plan: PhasePlan, topology: Topology, facts: dict[str, Any]) -> PhasePlan:
     """Return `plan` with estimates for a machine whose programs cannot be compiled here."""
     chip = topology.chip
     assert chip is not None
-    phase = plan.phase
-    kept = run_activation_bytes(
-        config,
-        phase.sequence_length,
-        phase.max_predictions,
-        plan.remat,
-        probabilities=facts["probabilities"],
-    )
+    state = {part: facts[part] for part in ("parameters", "moments", "teacher")} | {"gradients": facts["parameters"]}
     memory = Memory(
-        parameters=facts["parameters"],
-        moments=facts["moments"],
-        teacher=facts["teacher"],
+        **state,
+        activations=max(0, plan.closed_form_bytes - sum(state.values())),
         batch=facts["batch"],
         padding=0,
-        gradients=facts["parameters"],
-        activations=int(kept.total * plan.sequences_per_chip / phase.micro_batches),
         unattributed=0,
         other=0,
         code=0,

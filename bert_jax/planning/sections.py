@@ -60,6 +60,7 @@ def _memory(topology: Topology, plans: list[PhasePlan]) -> Section:
         if taught or part != "teacher"
     ]
     rows.append(("together", *(_gib(plan.memory and plan.memory.total) for plan in plans)))
+    rows.append(("together, as remat=auto expects", *(_gib(plan.closed_form_bytes) for plan in plans)))
     if topology.chip:
         rows.append(("a program can use", *(_gib(topology.chip.memory_bytes) for _ in plans)))
         rows.append(("fits", *("yes" if plan.fits else "no" for plan in plans)))

@@ -22,7 +22,7 @@ from bert_jax.optim.optimizers import optimizer as make_optimizer
 from bert_jax.optim.schedules import learning_rate
 from bert_jax.training.attention_used import keeps_no_probabilities, local_keys
 from bert_jax.training.frozen import Frozen
-from bert_jax.training.recomputation import Load, remat_policy
+from bert_jax.training.recomputation import Load, needed_bytes, remat_policy
 from bert_jax.training.state import TrainState, abstract_state, state_shardings
 from bert_jax.training.step import make_train_step
 
@@ -87,23 +87,36 @@ class Learner:
 
     def remat(self, phase: Phase) -> str:
         """Return the remat policy of a phase: compute.remat or, for auto, the fastest that fits."""
-        mesh = self.mesh
-        split, memory = mesh.shape["fsdp"] * mesh.shape["tensor"], self.memory_bytes
-        if memory is not None and self.teacher is not None:  # it is there, and whole in the type of the products
-            size = total_size(self.teacher.model.parameters)
-            memory -= FLOAT32 * size // split + FLOAT32 // 2 * size
-        config, rows = self.config, phase.batch_size // phase.micro_batches
-        load = Load(
-            memory_bytes=memory,
+        return remat_policy(self.objective.model, self.config.compute, self._load(phase))
+
+    def needed_bytes(self, phase: Phase) -> int:
+        """Return the memory that a step of a phase takes on a device, by the closed form that `remat` goes by."""
+        model, compute, load = self.objective.model, self.config.compute, self._load(phase)
+        return needed_bytes(model, compute, load, remat_policy(model, compute, load)) + self._teacher_bytes
+
+    def _load(self, phase: Phase) -> Load:
+        config, mesh, rows = self.config, self.mesh, phase.batch_size // phase.micro_batches
+        return Load(
+            memory_bytes=None if self.memory_bytes is None else self.memory_bytes - self._teacher_bytes,
             moments=config.optimizer.moments,
             sequence_length=phase.sequence_length,
             predictions=phase.max_predictions,
             rows=rows // sharding.batch_parts(mesh),
-            split=split,
+            split=self._split,
             probabilities=self.keeps_probabilities(phase),
             local_keys=local_keys(config.model, config.compute, mesh, rows, phase.sequence_length, phase.max_texts),
         )
-        return remat_policy(self.objective.model, config.compute, load)
+
+    @property
+    def _split(self) -> int:
+        """Number of devices over which parameters are split."""
+        return self.mesh.shape["fsdp"] * self.mesh.shape["tensor"]
+
+    @property
+    def _teacher_bytes(self) -> int:
+        """What a teacher takes on a device: it is there, and whole in the type of the products."""
+        size = 0 if self.teacher is None else total_size(self.teacher.model.parameters)
+        return FLOAT32 * size // self._split + FLOAT32 // 2 * size
 
     def keeps_probabilities(self, phase: Phase) -> bool:
         """Return whether attention keeps its probabilities for the backward pass, where nothing is computed again."""

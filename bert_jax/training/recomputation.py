@@ -41,13 +41,20 @@ def remat_policy(model: Model, compute: ComputeConfig, load: Load) -> str:
         return "none"
     # A loop over layers, unlike a scan, lets the compiler decide what to keep; compiled for v5e, it is faster than sel.
     policies = ("sel", "full") if scans(model.config, compute) else ("none", "sel", "full")
-    sizes, generator = dataclasses.asdict(load), model.generator.config if isinstance(model, HasGenerator) else None
-    memory = USABLE * sizes.pop("memory_bytes")
-    value_bytes = FLOAT32 if compute.dtype == "float32" else FLOAT32 // 2
-    fitting = (
-        each
-        for each in policies
-        if step_bytes(model.config, model.parameters, remat=each, value_bytes=value_bytes, generator=generator, **sizes)
-        < memory
+    memory = USABLE * load.memory_bytes
+    return next((each for each in policies if needed_bytes(model, compute, load, each) < memory), policies[-1])
+
+
+def needed_bytes(model: Model, compute: ComputeConfig, load: Load, remat: str) -> int:
+    """Return the memory that a step takes on a device by closed form, with one of the policies but for auto."""
+    sizes = dataclasses.asdict(load)
+    del sizes["memory_bytes"]
+    return step_bytes(
+        model.config,
+        model.parameters,
+        remat=remat,
+        value_bytes=FLOAT32 if compute.dtype == "float32" else FLOAT32 // 2,
+        unrolled=not scans(model.config, compute),
+        generator=model.generator.config if isinstance(model, HasGenerator) else None,
+        **sizes,
     )
-    return next(fitting, policies[-1])

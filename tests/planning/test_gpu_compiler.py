@@ -20,6 +20,7 @@ from bert_jax.planning import gpu_compiler
 from bert_jax.planning.phase_plan import plan_phase
 from bert_jax.planning.topology import MEMORY_SHARES, find_topology
 from bert_jax.planning.traced_step import resolved
+from bert_jax.training.recomputation import USABLE
 
 BESIDE = pathlib.Path(__file__).resolve().parents[2] / "build/cuda"
 
@@ -51,6 +52,7 @@ def test_a_step_compiles_for_four_cards_and_agrees_with_the_closed_forms(attenti
     state = state_bytes(bert_parameters(config.model), moments=2)
     assert plan.compiled and plan.fits and plan.memory is not None and plan.work is not None
     assert plan.memory.parameters == state.parameters and plan.memory.moments - state.moments == 4
+    assert 0.5 * plan.closed_form_bytes < plan.memory.total < plan.closed_form_bytes / USABLE
     # Of the one layer that is computed as a whole, Triton's backward kernel has seven products in place of four: scores
     # are computed again twice, and the gradients of weights once. They are 1.8 % of the step.
     again = 3 * 2 * (8 * 128 * 128 * 128) if attention == "triton" else 0

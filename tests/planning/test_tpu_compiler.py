@@ -24,6 +24,7 @@ from bert_jax.planning.collectives import BETWEEN_SLICES
 from bert_jax.planning.phase_plan import plan_phase
 from bert_jax.planning.topology import find_topology
 from bert_jax.planning.traced_step import resolved
+from bert_jax.training.recomputation import USABLE
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -49,6 +50,7 @@ def test_base_compiles_for_four_chips_and_agrees_with_the_closed_forms():
     assert plan.memory.parameters == state.parameters and plan.memory.moments - state.moments == 4
     assert plan.work.flops == pytest.approx(plan.flops, rel=0.01)
     assert plan.resharding_warnings == 0
+    assert 0.8 * plan.closed_form_bytes < plan.memory.total < plan.closed_form_bytes / USABLE
     # Every gradient is summed once, those of kernels and of the word table in the type of the products; a few numbers.
     assert {each.kind for each in plan.collectives} == {"all-reduce"}
     assert sum(each.moved for each in plan.collectives) == pytest.approx(plan.needed.within_slice, rel=0.03)
