@@ -78,7 +78,6 @@ def run_activation_bytes(
     predictions: int,
     remat: str,
     value_bytes: int = 2,
-    probabilities: bool = True,
 ) -> ActivationBytes:
     """Return `memory_costs.activation_bytes` of all that a run trains."""
     parts = [
@@ -88,7 +87,6 @@ def run_activation_bytes(
             predictions if encoder.predicts_words else 0,
             remat,
             value_bytes,
-            probabilities,
         )
         for encoder in trained_encoders(config)
     ]

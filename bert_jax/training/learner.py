@@ -103,7 +103,7 @@ class Learner:
             predictions=phase.max_predictions,
             rows=rows // sharding.batch_parts(mesh),
             split=self._split,
-            probabilities=self.keeps_probabilities(phase),
+            probabilities=not keeps_no_probabilities(config.model, config.compute, mesh, rows, phase.sequence_length),
             local_keys=local_keys(config.model, config.compute, mesh, rows, phase.sequence_length, phase.max_texts),
         )
 
@@ -117,11 +117,6 @@ class Learner:
         """What a teacher takes on a device: it is there, and whole in the type of the products."""
         size = 0 if self.teacher is None else total_size(self.teacher.model.parameters)
         return FLOAT32 * size // self._split + FLOAT32 // 2 * size
-
-    def keeps_probabilities(self, phase: Phase) -> bool:
-        """Return whether attention keeps its probabilities for the backward pass, where nothing is computed again."""
-        config, rows = self.config, phase.batch_size // phase.micro_batches
-        return not keeps_no_probabilities(config.model, config.compute, self.mesh, rows, phase.sequence_length)
 
     def objective_of(self, phase: Phase) -> Objective:
         """Return `objective` as the steps of a phase compute it, with `remat`."""

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.architecture import bert_architecture
 from bert_jax.models.kernels import choice, cudnn, pallas, triton, xla
 from bert_jax.models.kernels.contract import AttentionMask
+from bert_jax.models.kernels.pallas_costs import BUNDLES
 
 MODEL = ModelConfig(vocab_size=60, hidden_size=128, num_layers=2, num_heads=2, intermediate_size=64)
 
@@ -147,6 +149,7 @@ import jax.numpy as jnp
 from jax.experimental import topologies
 from bert_jax.models.kernels import pallas
 from bert_jax.models.kernels.contract import AttentionMask
+from bert_jax.models.kernels.pallas_costs import BUNDLES
 from bert_jax.models.remat import REMAT_POLICIES
 
 chip = topologies.get_topology_desc(platform="tpu", topology_name=sys.argv[1]).devices[0]
@@ -200,3 +203,17 @@ def test_kernels_compile_for_tpus_and_take_activations_as_the_projections_make_t
         f"{batch} {length} {heads} {size} kernels {2 + (restricted == 'arrays')} activations True moved []"
         for batch, length, heads, size, restricted in SHAPES
     ]
+
+
+@pytest.mark.slow
+def test_plans_charge_the_kernels_with_the_instructions_that_the_compiler_schedules():
+    """Which are counted with the start of each step of the grid, that plans leave out."""
+    pytest.importorskip("libtpu")
+    script = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "count_kernel_instructions.py"
+    command = [sys.executable, script, "128", "--kernels", "pallas_dropout"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=environment, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    *_, forward, backward = done.stdout.split()
+    for counted, kernel in ((forward, "forward"), (backward, "backward")):
+        assert 1 <= int(counted) / BUNDLES[kernel][128] < 1.1
