@@ -26,11 +26,11 @@ from bert_jax.planning.compilation import WITHOUT_A_TPU
 os.environ.update(WITHOUT_A_TPU, JAX_PLATFORMS="cpu")
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 from jax.experimental import topologies
 from jax.experimental.pallas.ops.tpu import flash_attention as flash
 from jax.experimental.pallas.ops.tpu import splash_attention as splash
-from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from bert_jax.models.kernels import pallas
 from bert_jax.models.kernels.contract import AttentionMask
@@ -112,15 +112,14 @@ def instructions(attend: Callable[..., jax.Array], length: int, directory: pathl
     return forward, sum(backward)
 
 
-def _grids(jaxpr: Jaxpr) -> Iterator[int]:
+def _grids(jaxpr: jax.extend.core.Jaxpr) -> Iterator[int]:
     """Yield the steps of the grid of every kernel, in the order in which the kernels run."""
     for equation in jaxpr.eqns:
         if equation.primitive.name == "pallas_call":
             yield math.prod(equation.params["grid_mapping"].grid)
             continue
-        for inner in jax.tree.leaves(equation.params, is_leaf=lambda x: isinstance(x, (Jaxpr, ClosedJaxpr))):
-            if isinstance(inner, (Jaxpr, ClosedJaxpr)):
-                yield from _grids(inner.jaxpr if isinstance(inner, ClosedJaxpr) else inner)
+        for inner in jax.extend.core.jaxprs_in_params(equation.params):
+            yield from _grids(inner)
 
 
 if __name__ == "__main__":
