@@ -13,7 +13,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import read_object
 from bert_jax.formats.model_types import model_type
 from bert_jax.formats.model_types.bert_type import BERT
-from bert_jax.formats.model_types.definition import HeadKind, ModelType
+from bert_jax.formats.model_types.definition import HeadKind, ModelType, flag
 from bert_jax.formats.safetensors_files import inside
 from bert_jax.models.bert_parameters import POOLED
 
@@ -72,7 +72,7 @@ def read_config(directory: epath.Path) -> HuggingFaceConfig:
         problem=values.get("problem_type"),
         labels=_labels(values.get("id2label") or {}, file),
         pooling=pooling if kind.classifier_pooling else "cls",
-        tied=values.get("tie_word_embeddings", True) is not False,
+        tied=flag(values, "tie_word_embeddings", True, file),
         classifier_dropout=_rate(
             rates["hidden_dropout"] if dropout is None else dropout, kind.classifier_dropout, file
         ),

@@ -36,9 +36,11 @@ def write_huggingface(stored: StoredModel, destination: str | os.PathLike[str], 
     kind = _kind(stored)
     key = _class(stored)
     if key not in kind.classes:
+        there = {"mlm": "mlm" in stored.parts, "generator": bool(stored.beside), "encoder": True}
+        writable = ", ".join(f"--parts={part}" for part, found in there.items() if found)
         raise UserError(
             f"transformers has no class for a model of type {kind.name} with {', '.join(stored.parts)}; use "
-            "--parts=mlm, --parts=encoder or --to=bert_jax"
+            f"{writable} or --to=bert_jax"
         )
     tokenizer = stored.tokenizer
     pad_id = tokenizer.pad_id if tokenizer else 0

@@ -196,8 +196,11 @@ def test_a_discriminator_is_written_without_its_head_or_not_at_all(oracle, tmp_p
     leaves = leaf_paths(perturbed(model))
     arrays = {path: StoredArray(leaf.shape, leaf.dtype, leaf.__getitem__) for path, leaf in leaves.items()}
     discriminator = dataclasses.replace(stored, arrays=arrays)
-    with pytest.raises(UserError, match="no class for a model of type deberta-v2 with replaced_tokens; .*encoder"):
+    refused = "no class for a model of type deberta-v2 with replaced_tokens; use "
+    with pytest.raises(UserError, match=refused + "--parts=encoder or --to=bert_jax$"):
         write_huggingface(discriminator, tmp_path, "small")
+    with pytest.raises(UserError, match=refused + "--parts=generator, --parts=encoder or --to=bert_jax$"):
+        write_huggingface(dataclasses.replace(discriminator, beside=arrays), tmp_path, "small")
     there = exported(select(discriminator, "encoder", "huggingface"), tmp_path / "ours")
     assert "encoder.rel_embeddings.weight" in there and not any("replaced" in name for name in there)
     back = open_huggingface(tmp_path / "ours")

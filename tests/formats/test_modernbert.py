@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import re
 
 import jax
@@ -180,6 +181,17 @@ def test_a_bare_encoder_has_names_without_prefix(oracle, tmp_path):
         ({"decoder_bias": False}, "decoder_bias=False"),
         ({"layer_types": ["sliding_attention"] * 4 + ["full_attention"]}, "layer_types=.*only every n-th layer"),
         ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_parameters=.*yarn.*'linear'"),
+        ({"rope_parameters": {"full_attention": {"type": "yarn"}}}, "rope_parameters=.*yarn.*'linear'"),
+        ({"rope_parameters": {"sliding_attention": {"type": "linear", "factor": 2}}}, "rope_parameters=.*sliding"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "linear"}}}, "factor=None"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": math.inf}}}, "factor=inf"),
+        ({"rope_parameters": {"full_attention": {"partial_rotary_factor": 0.5}}}, "'partial_rotary_factor' in full_"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 500}}, "'rope_type' in rope_parameters"),
+        ({"rope_parameters": "default"}, "rope_parameters='default' where an object"),
+        ({"rope_parameters": {"sliding_attention": [1]}}, r"sliding_attention=\[1\] where an object"),
+        ({"rope_parameters": None, "local_rope_theta": 0}, "rope_theta=0 of rotary positions"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 4.0}}, "rope_scaling="),
+        ({"tie_word_embeddings": 0}, "tie_word_embeddings=0 where true or false"),
         ({"num_attention_heads": 6}, "heads of 5 features, which rotary positions cannot turn"),
         ({"local_attention": 0}, "local_attention=0"),
         ({"hidden_activation": "relu"}, "hidden_activation='relu'; supported are gelu"),

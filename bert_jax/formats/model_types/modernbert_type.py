@@ -1,5 +1,6 @@
 """ModernBERT: rotary bases, which layers are local, biases, fused arrays."""
 
+import math
 from typing import Any
 
 from etils import epath
@@ -22,10 +23,11 @@ _RATES = {
     "norm_eps": ("layer_norm_epsilon", 1e-5),
     "initializer_range": ("initializer_range", 0.02),
 }
-_UNSUPPORTED = {"decoder_bias": (None, True), "quantization_config": (None,)}
+_UNSUPPORTED = {"decoder_bias": (None, True), "quantization_config": (None,), "rope_scaling": (None,)}
 _BIASES = ("attention_bias", "mlp_bias", "classifier_bias")
 _TOKENS = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
+_ROTARY = ("rope_type", "rope_theta", "factor", "type")  # the last is an older name of the first
 _FORM: dict[str, Any] = {
     "type_vocab_size": 0,
     "norm_position": "pre",
@@ -108,24 +110,39 @@ def _layer_types(layers: int, every: int) -> list[str]:
 
 def _rotary(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
     """Return the rotary bases: by rope_parameters, or by global_rope_theta and local_rope_theta as in older files."""
-    given = values.get("rope_parameters") or {}
-    whole, local = given.get(_GLOBAL) or {}, given.get(_LOCAL) or {}
-    kind, scale = whole.get("rope_type", "default"), whole.get("factor", 1.0)
-    if kind not in ("default", "linear") or local.get("rope_type", "default") != "default":
+    given = _object(values, "rope_parameters", (_GLOBAL, _LOCAL), file)
+    whole, local = (_object(given, layers, _ROTARY, file) for layers in (_GLOBAL, _LOCAL))
+    kind, local_kind = (each.get("rope_type", each.get("type", "default")) for each in (whole, local))
+    if kind not in ("default", "linear") or local_kind != "default":
         raise UserError(
             f"{file} has rope_parameters={str(given)[:120]}; supported are 'default' and, in layers of {_GLOBAL}, "
             "'linear' with a factor"
         )
     theta = whole.get("rope_theta", values.get("global_rope_theta", 160_000.0))
     local_theta = local.get("rope_theta", values.get("local_rope_theta", 10_000.0))
-    for name, value in (("rope_theta", theta), ("rope_theta", local_theta or theta), ("factor", scale)):
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or value <= 0:
-            raise UserError(f"{file} has {name}={value!r:.40} of rotary positions where a positive number is expected")
     return {
-        "rope_theta": float(theta),
-        "rope_local_theta": None if local_theta is None else float(local_theta),
-        "rope_scale": float(scale) if kind == "linear" else 1.0,
+        "rope_theta": _positive(theta, "rope_theta", file),
+        "rope_local_theta": None if local_theta is None else _positive(local_theta, "rope_theta", file),
+        "rope_scale": _positive(whole.get("factor"), "factor", file) if kind == "linear" else 1.0,
     }
+
+
+def _object(values: dict[str, Any], key: str, known: tuple[str, ...], file: epath.Path) -> dict[str, Any]:
+    """Return the object at `key`, empty where it is missing or null; a UserError if it has other keys than `known`."""
+    found = values.get(key)
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise UserError(f"{file} has {key}={found!r:.40} where an object with {', '.join(known)} is expected")
+    if unknown := [name for name in found if name not in known]:
+        raise UserError(f"{file} has {unknown[0]!r:.40} in {key}; supported are {', '.join(known)}")
+    return found
+
+
+def _positive(value: Any, name: str, file: epath.Path) -> float:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf:
+        raise UserError(f"{file} has {name}={value!r:.40} of rotary positions where a positive number is expected")
+    return float(value)
 
 
 def _written(model: ModelConfig) -> dict[str, Any]:
