@@ -151,6 +151,9 @@ def test_the_options_of_older_files_and_of_newer_ones_are_the_same_model(oracle,
     assert old.model == new.model
     assert new.model.windows == (None, 3, 3, None, 3)
     assert (new.model.rope_theta, new.model.rope_local_theta) == (160_000.0, 10_000.0)
+    scaled = {"rope_parameters": {"full_attention": {"type": "linear", "factor": 2.5}}}  # bases and the rest by default
+    found = open_huggingface(oracle_directory.save(oracle, "words", tmp_path / "scaled", **scaled))
+    assert found.model == dataclasses.replace(new.model, rope_scale=2.5)
 
 
 def test_layers_may_all_be_local(oracle, tmp_path):
