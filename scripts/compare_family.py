@@ -28,7 +28,7 @@ import sys
 
 import jax
 
-from bert_jax.bench.machine import processor
+from bert_jax.bench.turns import processor
 from bert_jax.config import Config, resolve_phases
 from bert_jax.console.command_line import configured
 from bert_jax.data.store.access import open_store

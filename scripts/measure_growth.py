@@ -18,7 +18,7 @@ import time
 import jax
 import numpy as np
 
-from bert_jax.bench.step_batches import synthetic_batch, with_vocabulary
+from bert_jax.bench.step_benchmark import synthetic_batch, with_vocabulary
 from bert_jax.config import resolve_phases
 from bert_jax.console.command_line import configured
 from bert_jax.devices import sharding

@@ -45,8 +45,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--most", type=int, default=10)
     own, words = parser.parse_known_args()
-    from bert_jax.bench.step_batches import with_vocabulary, write_batches
-    from bert_jax.bench.step_benchmark import peer_job
+    from bert_jax.bench.step_benchmark import peer_job, with_vocabulary, write_batches
     from bert_jax.console.command_line import configured
 
     config = configured(words, "profile_cpu_step.py CONFIG", __doc__ or "")
@@ -56,7 +55,7 @@ def main() -> None:
         show("bert_jax", *ours(config, file.path, own.steps, directory), own.most)
         if own.peer:
             dtype = "bfloat16" if config.compute.dtype == "bfloat16" else "float32"
-            job = peer_job(config, {"platform": "cpu", "dtype": dtype})
+            job = peer_job(config, {"device": "cpu", "dtype": dtype})
             job |= {"batches": file.path, "role": "tuned", "compile": True, "steps": own.steps}
             command = [own.peer, __file__, "--job", json.dumps(job)]
             environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -71,7 +70,7 @@ def ours(config, batches: str, steps: int, directory: str) -> tuple[float, dict[
     import jax
     import numpy as np
 
-    from bert_jax.bench.step_contestant import first_step
+    from bert_jax.bench.contestants import first_step
     from bert_jax.config import resolve_phases
     from bert_jax.devices import sharding
     from bert_jax.devices.hardware import hardware
@@ -153,13 +152,13 @@ def torchs(job: dict) -> dict:
     """Return the CPU seconds of a step of torch's contestant, and its operations by name and shapes."""
     sys.path.insert(0, str(PEER))
     import torch
-    import torch_step
+    import torch_contestants
 
     if job["compile"]:
         import torch._inductor.config
 
         torch._inductor.config.cpp.enable_kernel_profile = True
-    work, facts = torch_step.prepare(job)
+    work, facts = torch_contestants.step(job)
     work(job["steps"])
     begun = time.process_time()
     work(job["steps"])

@@ -1,1 +1,1 @@
-"""Benchmarks whose contestants, ours and others, take turns in one run on one machine."""
+"""Benchmarks in which bert_jax and its competitors take turns within one run on one machine."""

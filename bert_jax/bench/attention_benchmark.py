@@ -1,14 +1,28 @@
-"""`bert-jax bench attention`: the attention kernels that run on this machine, by length, in turns."""
+"""Benchmark the attention kernels that run on this machine, by length, in turns (`bert-jax bench attention`)."""
 
 import dataclasses
 import os
 from typing import Any
 
-from bert_jax.bench.bench_record import Report, recorded, show, shown
-from bert_jax.bench.contestants import Contestant, Turn, Waiting, our_program, peer_program, started, take_turns
-from bert_jax.bench.machine import cores, load_average
-from bert_jax.bench.paired_ratios import ratio, seconds
-from bert_jax.bench.peer_environment import peer_versions
+from bert_jax.bench.turns import (
+    Contestant,
+    Report,
+    Spread,
+    Turn,
+    Waiting,
+    as_ours,
+    load_average,
+    our_program,
+    peer_program,
+    peer_versions,
+    ratio,
+    recorded,
+    seconds,
+    show,
+    shown,
+    started,
+    take_turns,
+)
 from bert_jax.config import ComputeConfig
 from bert_jax.config.benchmarking import AttentionBenchConfig
 from bert_jax.config.json_form import to_dict
@@ -27,38 +41,39 @@ def run_attention(options: AttentionBenchConfig, words: list[str]) -> None:
     Raises:
       UserError: a kernel or the peer does not run on this machine; this is found before its first round.
     """
-    peer = peer_versions(options.peer_python) if options.peer == "torch" else None
+    peer = peer_versions(options)
     if len(options.kernels) > 1 and on_tpu():
         raise UserError("a TPU belongs to one process, so kernels cannot take turns; measure each in a run of its own")
     before, found = load_average(), []
     for length in options.lengths:
-        with started(contestants(options, length)) as ours, started(peers(options, length, ours[0])) as theirs:
+        with (
+            started(kernel_contestants(options, length)) as ours,
+            started(torch_contestant(options, length, ours[0])) as theirs,
+        ):
             turns = take_turns([*ours, *theirs], options.rounds, options.turn_seconds)
-            found += figures(options, length, [*ours, *theirs], turns)
+            found += attention_figures(options, length, [*ours, *theirs], turns)
     values = recorded("attention", words, (before, load_average()), peer=peer, options=dataclasses.asdict(options))
-    show(report(options, found, values), options.output)
+    show(attention_report(options, found, values), options.output)
 
 
-def contestants(options: AttentionBenchConfig, length: int) -> list[Contestant]:
+def kernel_contestants(options: AttentionBenchConfig, length: int) -> list[Contestant]:
     """Return one contestant for each kernel at one length."""
-    program, job = our_program("attention_contestant"), work(options, length)
+    program, job = our_program("attention"), attention_job(options, length)
     return [
         Contestant(f"{kernel}, {length}", program, job | {"compute": to_dict(ComputeConfig()) | {"attention": kernel}})
         for kernel in options.kernels
     ]
 
 
-def peers(options: AttentionBenchConfig, length: int, ours: Waiting) -> list[Contestant]:
-    """Return torch, on the device of ours and with as many threads, if it was asked for."""
+def torch_contestant(options: AttentionBenchConfig, length: int, ours: Waiting) -> list[Contestant]:
+    """Return torch, if it was asked for."""
     if options.peer != "torch":
         return []
-    device = "cuda" if "(gpu)" in ours.facts["device"] else "cpu"
-    job = work(options, length) | {"device": device, "threads": cores()}
-    program = peer_program(options.peer_python, "torch_attention.py")
+    program, job = peer_program(options.peer_python, "attention"), attention_job(options, length) | as_ours(ours.facts)
     return [Contestant(f"{PEER}, {length}", program, job, computing_variables(os.environ), is_peer=True)]
 
 
-def work(options: AttentionBenchConfig, length: int) -> dict[str, Any]:
+def attention_job(options: AttentionBenchConfig, length: int) -> dict[str, Any]:
     """Return what every contestant has to compute at one length."""
     return {
         "shape": [rows(options, length), length, options.heads, HEAD_SIZE],
@@ -75,7 +90,7 @@ def rows(options: AttentionBenchConfig, length: int) -> int:
     return max(1, options.tokens // length)
 
 
-def figures(
+def attention_figures(
     options: AttentionBenchConfig, length: int, waiting: list[Waiting], turns: list[list[Turn]]
 ) -> list[dict[str, Any]]:
     """Return what was found about each contestant at one length."""
@@ -101,13 +116,13 @@ def figures(
     return found
 
 
-def report(options: AttentionBenchConfig, found: list[dict[str, Any]], values: dict[str, Any]) -> Report:
+def attention_report(options: AttentionBenchConfig, found: list[dict[str, Any]], values: dict[str, Any]) -> Report:
     """Return a row for each kernel and length."""
     header = ("length", "kernel", "path", "ms", "CPU ms", "GFLOP/s", "MiB", f"{options.kernels[0]} is faster by")
     table = []
     for entry in found:
         scaled = [
-            dataclasses.replace(spread, **{name: 1e3 * value for name, value in dataclasses.asdict(spread).items()})
+            Spread(*(1e3 * figure for figure in dataclasses.astuple(spread)))
             for spread in (entry["seconds"], entry["cpu_seconds"])
         ]
         compared = "" if entry["kernel"] == options.kernels[0] else shown(entry["ratio"].wall, ".2f")
@@ -125,6 +140,6 @@ def report(options: AttentionBenchConfig, found: list[dict[str, Any]], values: d
         table,
         [
             f"Medians of {options.rounds} rounds with quartiles. Operations: {PRODUCTS} products, of whole rows. MiB: "
-            "what the compiled program of ours needs beside its inputs and gradients.",
+            "what our compiled program needs in addition to its inputs and gradients.",
         ],
     )

@@ -1,4 +1,4 @@
-"""From the words of `bert-jax bench` to the benchmark that they name."""
+"""Run the benchmark that the words of `bert-jax bench` name, once its options are checked."""
 
 import dataclasses
 from typing import TypeVar
@@ -79,7 +79,7 @@ def _prepare(words: list[str]) -> None:
     check_turns(options)
     if options.max_bytes < 1:
         raise UserError(f"max_bytes={options.max_bytes} must be at least 1")
-    from bert_jax.bench.prepare_benchmark import run_prepare_benchmark
+    from bert_jax.bench.data_benchmark import run_prepare_benchmark
 
     run_prepare_benchmark(options, words)
 
@@ -88,7 +88,7 @@ def _load(words: list[str]) -> None:
     path, given = positional(words, usage(LoadBenchConfig), "MODEL")
     options = parse(LoadBenchConfig(), given, *described(LoadBenchConfig))
     check_turns(options)
-    from bert_jax.bench.load_benchmark import run_load
+    from bert_jax.bench.finetune_benchmark import run_load
 
     run_load(path, options, words)
 

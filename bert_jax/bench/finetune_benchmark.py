@@ -1,21 +1,39 @@
-"""`bert-jax bench finetune`: steps of fine-tuning and `encode`, beside transformers in its own best order and dtype."""
+"""Benchmark fine-tuning and `encode` (`bert-jax bench finetune`), and loading a model (`bert-jax bench load`).
+
+The peer is transformers, which trains and encodes in the order and data type that are fastest for it.
+"""
 
 import json
 import os
 import pathlib
+import statistics
+import sys
 import tempfile
 from typing import Any
 
 import numpy as np
 
-from bert_jax.bench.bench_record import Report, recorded, show, shown
-from bert_jax.bench.contestants import Contestant, Turn, Waiting, our_program, peer_program, started, take_turns
-from bert_jax.bench.machine import load_average
-from bert_jax.bench.paired_ratios import ratio, seconds, total_cpu_seconds
-from bert_jax.bench.peer_environment import peer_versions
-from bert_jax.config.benchmarking import FinetuneBenchConfig
+from bert_jax.bench.turns import (
+    Contestant,
+    Report,
+    Turn,
+    Waiting,
+    as_ours,
+    load_average,
+    our_program,
+    peer_program,
+    peer_versions,
+    ratio,
+    recorded,
+    seconds,
+    show,
+    shown,
+    started,
+    take_turns,
+    total_cpu_seconds,
+)
+from bert_jax.config.benchmarking import FinetuneBenchConfig, LoadBenchConfig
 from bert_jax.config.json_form import to_dict
-from bert_jax.data.preparation.workers import cores
 from bert_jax.devices.host_process import computing_variables
 from bert_jax.errors import UserError
 from bert_jax.formats.fit import check_fit
@@ -27,6 +45,7 @@ from bert_jax.tasks.task_data import TaskData, read_task
 
 WORKS = ("training", "encoding")
 STEPS_PER_UNIT = 16  # lengths differ from batch to batch
+PARTS = ("imports", "load", "load_and_read", "from_the_start")
 
 
 def run_finetune(options: FinetuneBenchConfig, words: list[str]) -> None:
@@ -35,7 +54,7 @@ def run_finetune(options: FinetuneBenchConfig, words: list[str]) -> None:
     Raises:
       UserError: the model or the data cannot be used; this is found before the first round.
     """
-    peer = peer_versions(options.peer_python) if options.peer == "torch" else None
+    peer = peer_versions(options)
     stored = open_stored(options.init_from)
     check_fit(stored)
     data = read_task(options.run, stored.model, stored.need_tokenizer())
@@ -58,13 +77,13 @@ def run_finetune(options: FinetuneBenchConfig, words: list[str]) -> None:
                 turns = take_turns([*waiting, *further], options.rounds, options.turn_seconds)
                 waiting += further
     values = recorded("finetune", words, (before, load_average()), peer=peer, config=to_dict(options.run))
-    show(report(options, len(texts), waiting, turns, values), options.output)
+    show(finetune_report(options, len(texts), waiting, turns, values), options.output)
 
 
 def our_contestants(options: FinetuneBenchConfig, place: pathlib.Path) -> list[Contestant]:
     """Return our contestants, one for each kind of work."""
     job = {"config": to_dict(options.run), "steps_per_unit": STEPS_PER_UNIT, "texts": str(place / "texts.json")}
-    program = our_program("finetune_contestant")
+    program = our_program("finetune")
     return [Contestant(f"bert_jax, {work}", program, job | {"work": work}) for work in WORKS]
 
 
@@ -76,18 +95,14 @@ def peer_contestants(
         "model": str(place / "model"),
         "sequences": str(place / "sequences.npz"),
         "texts": str(place / "texts.json"),
-        "device": "cuda" if "(gpu)" in facts["device"] else "cpu",
-        "threads": cores(),
+        **as_ours(facts),
         "outputs": outputs,
         "batch_size": options.batch_size,
         "learning_rate": options.learning_rate,
         "max_length": options.options.max_length,
         "steps_per_unit": STEPS_PER_UNIT,
     }
-    program, environment = (
-        peer_program(options.peer_python, "torch_task.py"),
-        computing_variables(os.environ),
-    )  # as ours
+    program, environment = peer_program(options.peer_python, "finetune"), computing_variables(os.environ)  # as ours
     return [
         Contestant(f"transformers, {work}", program, job | {"work": work}, environment, is_peer=True) for work in WORKS
     ]
@@ -109,10 +124,10 @@ def write_for_peer(stored: StoredModel, data: TaskData, place: pathlib.Path) -> 
     )
 
 
-def report(
+def finetune_report(
     options: FinetuneBenchConfig, texts: int, waiting: list[Waiting], turns: list[list[Turn]], values: dict[str, Any]
 ) -> Report:
-    """Return each contestant's sequences per second; each of ours is compared with the peer that does the same work."""
+    """Return each contestant's sequences per second; each is compared with bert_jax at the same work."""
     unit = {"training": STEPS_PER_UNIT * options.batch_size, "encoding": texts}
     found: list[dict[str, Any]] = []
     for number, (one, taken) in enumerate(zip(waiting, turns, strict=True)):
@@ -140,7 +155,7 @@ def report(
         {**values, **rates, **ratios, "contestants": found},
         f"Fine-tuning {options.task}, batch {options.batch_size}, and encoding {texts:,} texts",
         ("contestant", "sequences/s", "per CPU s", "in all", "form", "ours is faster by, wall", "CPU", "CPU, in all"),
-        [_row_of(entry) for entry in found],
+        [_finetune_row(entry) for entry in found],
         [
             f"Medians of {options.rounds} rounds with quartiles, and all rounds together, since rounds differ where "
             "batches are grouped by length. The form of transformers is the fastest that was tried."
@@ -148,7 +163,7 @@ def report(
     )
 
 
-def _row_of(entry: dict[str, Any]) -> tuple[str, ...]:
+def _finetune_row(entry: dict[str, Any]) -> tuple[str, ...]:
     compared = entry["ratio"]
     faster = shown(compared.wall, ".2f"), shown(compared.cpu, ".2f"), f"{compared.total_cpu:.2f}"
     return (
@@ -158,4 +173,86 @@ def _row_of(entry: dict[str, Any]) -> tuple[str, ...]:
         f"{entry['total_sequences_per_cpu_second']:,.1f}",
         entry["facts"].get("form", ""),
         *(faster if "form" in entry["facts"] else [""] * len(faster)),
+    )
+
+
+def run_load(path: str, options: LoadBenchConfig, words: list[str]) -> None:
+    """Measure, print and write the result.
+
+    Raises:
+      UserError: the model cannot be loaded; this is found before the first round.
+    """
+    peer = peer_versions(options)
+    for each in (path, *options.also):
+        stored = open_stored(each)
+        if peer and each == path and stored.kind != "huggingface":
+            raise UserError(f"peer=torch: transformers opens Hugging Face directories only, and {path} is not one")
+    ours = [
+        Contestant(f"bert_jax, {each}", in_new_processes(sys.executable), load_job(our_program("load", each)))
+        for each in (path, *options.also)
+    ]
+    theirs = load_job(peer_program(options.peer_python, "load", path, file="serving.py"))
+    peers = [Contestant("transformers", in_new_processes(options.peer_python), theirs, is_peer=True)] if peer else []
+    before = load_average()
+    with started([ours[0], *peers, *ours[1:]]) as waiting:
+        turns = take_turns(waiting, options.rounds, 0)
+    values = recorded("load", words, (before, load_average()), peer=peer, model=path)
+    show(load_report(options, waiting, turns, values), options.output)
+
+
+def in_new_processes(python: str) -> tuple[str, ...]:
+    """Return the command of a contestant that runs the program of its job with `python`."""
+    return peer_program(python, "process", file="serving.py")
+
+
+def load_job(command: tuple[str, ...]) -> dict[str, Any]:
+    """Return the job of running a command; the interpreter is that of the contestant."""
+    return {"program": command[1:]}
+
+
+def load_report(
+    options: LoadBenchConfig, waiting: list[Waiting], turns: list[list[Turn]], values: dict[str, Any]
+) -> Report:
+    """Return what each part takes, and how the first compares with the others from the start to the end."""
+    found = []
+    for one, taken in zip(waiting, turns, strict=True):
+        middle = lambda name, taken=taken: statistics.median(turn.found[name] for turn in taken)
+        seconds = {name: middle(name) for name in PARTS}
+        memory = middle("peak_memory_bytes")
+        compared = ratio(turns[0], taken)
+        found.append(
+            {"name": one.name, "seconds": seconds, "peak_memory_bytes": memory, "ratio": compared, "turns": taken}
+        )
+    peers = [entry for entry in found if entry["name"] == "transformers"]
+    return Report(
+        {
+            **values,
+            "seconds": found[0]["seconds"],
+            **({"ratio_to_transformers": peers[0]["ratio"].wall.median} if peers else {}),
+            "contestants": found,
+        },
+        "Loading a model in a new process",
+        (
+            "contestant",
+            "imports s",
+            "load s",
+            "load and read s",
+            "from the start s",
+            "peak MiB",
+            "first is faster by",
+            "CPU",
+        ),
+        [
+            (
+                entry["name"],
+                *(f"{entry['seconds'][name]:.2f}" for name in PARTS),
+                f"{entry['peak_memory_bytes'] / 2**20:,.0f}",
+                *(
+                    shown(getattr(entry["ratio"], clock), ".2f") if entry is not found[0] else ""
+                    for clock in ("wall", "cpu")
+                ),
+            )
+            for entry in found
+        ],
+        [f"Medians of {options.rounds} rounds; ratios are those of whole processes, their end included."],
     )

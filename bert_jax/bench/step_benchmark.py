@@ -1,4 +1,4 @@
-"""`bert-jax bench step`: our training step beside torch's, and beside itself with other options, in turns."""
+"""Benchmark the training step: ours, ours with other options, and torch's, in turns (`bert-jax bench step`)."""
 
 import dataclasses
 import os
@@ -6,17 +6,34 @@ import pathlib
 import tempfile
 from typing import Any
 
-from bert_jax.bench.bench_record import Report, recorded, show, shown
-from bert_jax.bench.contestants import Contestant, Turn, Waiting, our_program, peer_program, started, take_turns
-from bert_jax.bench.machine import load_average
-from bert_jax.bench.paired_ratios import Spread, ratio, seconds
-from bert_jax.bench.peer_environment import peer_versions
-from bert_jax.bench.step_batches import BatchFile, unpacked, with_vocabulary, write_batches
-from bert_jax.bench.variants import OURS, varied
-from bert_jax.config import Config, ModelConfig, resolve_phases
+import numpy as np
+
+from bert_jax.bench.turns import (
+    OURS,
+    Contestant,
+    Report,
+    Spread,
+    Turn,
+    Waiting,
+    as_ours,
+    load_average,
+    our_program,
+    peer_program,
+    peer_versions,
+    ratio,
+    recorded,
+    seconds,
+    show,
+    shown,
+    started,
+    take_turns,
+    unpacked,
+    varied,
+)
+from bert_jax.config import Config, ModelConfig, Phase, resolve_phases
 from bert_jax.config.benchmarking import StepBenchConfig
 from bert_jax.config.json_form import to_dict
-from bert_jax.data.preparation.workers import cores
+from bert_jax.data.examples.corpus import open_corpus
 from bert_jax.devices.hardware import on_tpu
 from bert_jax.devices.host_process import computing_variables
 from bert_jax.errors import UserError
@@ -24,7 +41,42 @@ from bert_jax.formats.huggingface_config import to_json
 
 PEERS = {"stock": "torch, stock", "tuned": "torch, tuned"}
 PEER_HAS = ("norm_position", "scaled_outputs", "position_init", "padding_id")
-"""Options of the model, beside those of later encoders, that its BERT has at their defaults alone."""
+"""Options of the model, in addition to those of later encoders, that its BERT has at their defaults alone."""
+SYNTHETIC, STORED = 2, 8  # batches that a contestant goes through again and again
+FIRST_WORD = 5  # ids below are special tokens
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchFile:
+    """Batches in a .npz file: each array has one more axis in front."""
+
+    path: str
+    positions: int
+    """Positions of a batch, padding included."""
+    useful: float
+    """Positions of a batch that hold a token, on average."""
+    predictions: float
+    """Masked positions of a batch, on average."""
+
+    @property
+    def padding(self) -> float:
+        """Share of the positions that are padding."""
+        return 1 - self.useful / self.positions
+
+
+class BatchFiles:
+    """The batches of all contestants; those with the same data share a file."""
+
+    def __init__(self, directory: pathlib.Path, padding: float):
+        self._directory, self._padding = directory, padding
+        self._files: dict[Any, BatchFile] = {}
+
+    def of(self, config: Config) -> BatchFile:
+        """Return the file for these options, whose vocabulary has a size."""
+        key = (config.data, config.masking, config.phases, config.model.vocab_size, config.seed)
+        if key not in self._files:
+            self._files[key] = write_batches(config, self._padding, self._directory / f"{len(self._files)}.npz")
+        return self._files[key]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +96,7 @@ def run_step(options: StepBenchConfig, words: list[str]) -> None:
       UserError: what is asked for cannot be measured here; this is found before the first round.
     """
     check_possible(options, words)
-    peer = peer_versions(options.peer_python) if options.peer == "torch" else None
+    peer = peer_versions(options)
     before = load_average()
     with tempfile.TemporaryDirectory() as directory:
         files = BatchFiles(pathlib.Path(directory), options.padding)
@@ -52,10 +104,10 @@ def run_step(options: StepBenchConfig, words: list[str]) -> None:
     entries, waiting, _ = starts[-1]
     turns = [[turn for part in parts for turn in part] for parts in zip(*(taken for *_, taken in starts), strict=True)]
     values = recorded("step", words, (before, load_average()), peer=peer)
-    show(report(options, entries, waiting, turns, values), options.output)
+    show(step_report(options, entries, waiting, turns, values), options.output)
 
 
-def _one_start(options: StepBenchConfig, files: "BatchFiles") -> tuple[list[Entry], list[Waiting], list[list[Turn]]]:
+def _one_start(options: StepBenchConfig, files: BatchFiles) -> tuple[list[Entry], list[Waiting], list[list[Turn]]]:
     """Start all contestants, and return them and their turns."""
     ours = our_entries(options, files)
     with started([entry.contestant for entry in ours]) as waiting:
@@ -103,21 +155,6 @@ def beyond_the_peer(config: Config) -> list[str]:
     return found
 
 
-class BatchFiles:
-    """The batches of all contestants; those with the same data share a file."""
-
-    def __init__(self, directory: pathlib.Path, padding: float):
-        self._directory, self._padding = directory, padding
-        self._files: dict[Any, BatchFile] = {}
-
-    def of(self, config: Config) -> BatchFile:
-        """Return the file for these options, whose vocabulary has a size."""
-        key = (config.data, config.masking, config.phases, config.model.vocab_size, config.seed)
-        if key not in self._files:
-            self._files[key] = write_batches(config, self._padding, self._directory / f"{len(self._files)}.npz")
-        return self._files[key]
-
-
 def our_entries(options: StepBenchConfig, files: BatchFiles) -> list[Entry]:
     """Return our step with the options of the run, then its variants."""
     entries = []
@@ -126,31 +163,30 @@ def our_entries(options: StepBenchConfig, files: BatchFiles) -> list[Entry]:
         config = with_vocabulary(config)
         file = files.of(config)
         job = {"config": to_dict(config), "batches": file.path, "platform": options.platform}
-        contestant = Contestant(name, our_program("step_contestant"), job, environment)
+        contestant = Contestant(name, our_program("step"), job, environment)
         entries.append(Entry("ours" if name == OURS else "variant", contestant, file))
     return entries
 
 
 def peer_entries(options: StepBenchConfig, files: BatchFiles, facts: dict[str, Any]) -> list[Entry]:
-    """Return torch's step as it is and tuned, on the device and in the data type of ours; it has no packed rows."""
+    """Return torch's step as it is and tuned, on our device and in our data type; it has no packed rows."""
     config = with_vocabulary(unpacked(options.run))
     file, entries = files.of(config), []
     for role, name in PEERS.items():
         job = peer_job(config, facts) | {"batches": file.path, "role": role, "compile": options.peer_compile}
-        program = peer_program(options.peer_python, "torch_step.py")
+        program = peer_program(options.peer_python, "step")
         environment = computing_variables(os.environ) if role == "tuned" else {}  # as ours
         entries.append(Entry(role, Contestant(name, program, job, environment, is_peer=True), file))
     return entries
 
 
 def peer_job(config: Config, facts: dict[str, Any]) -> dict[str, Any]:
-    """Return what a peer's process needs to do the work of `config`, where ours has told these facts."""
+    """Return what a peer's process needs to do the work of `config`, where our process has given these facts."""
     (phase,), optimizer = resolve_phases(config), config.optimizer
     return {
         "model": to_json(config.model, None, "BertForPreTraining", 0),
-        "device": "cuda" if facts["platform"] == "gpu" else "cpu",
+        **as_ours(facts),
         "bfloat16": facts["dtype"] == "bfloat16",
-        "threads": cores(),
         "micro_batches": phase.micro_batches,
         "learning_rate": phase.learning_rate,
         "betas": [optimizer.beta1, optimizer.beta2],
@@ -161,7 +197,7 @@ def peer_job(config: Config, facts: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def report(
+def step_report(
     options: StepBenchConfig,
     entries: list[Entry],
     waiting: list[Waiting],
@@ -172,7 +208,7 @@ def report(
     (phase,) = resolve_phases(options.run)
     found: list[dict[str, Any]] = [
         {
-            **figures(entry, one, taken),
+            **step_figures(entry, one, taken),
             "ratio": ratio(turns[0], taken, entries[0].batches.useful, entry.batches.useful),
         }
         for entry, one, taken in zip(entries, waiting, turns, strict=True)
@@ -201,7 +237,7 @@ def report(
             "ours is faster by, wall",
             "CPU",
         ),
-        [_row_of(entry) for entry in found],
+        [_step_row(entry) for entry in found],
         [
             f"Medians of {len(turns[0])} rounds with quartiles; a ratio is the median of those of neighbouring turns.",
             f"Ours: attention by {facts['attention']}; remat: {facts['remat']}; "
@@ -210,7 +246,7 @@ def report(
     )
 
 
-def figures(entry: Entry, one: Waiting, taken: list[Turn]) -> dict[str, Any]:
+def step_figures(entry: Entry, one: Waiting, taken: list[Turn]) -> dict[str, Any]:
     """Return what was found about one contestant."""
     wall, cpu = seconds(taken)
     return {
@@ -228,7 +264,7 @@ def figures(entry: Entry, one: Waiting, taken: list[Turn]) -> dict[str, Any]:
     }
 
 
-def _row_of(entry: dict[str, Any]) -> tuple[str, ...]:
+def _step_row(entry: dict[str, Any]) -> tuple[str, ...]:
     compared = entry["ratio"]
     ratios = ("", "") if entry["role"] == "ours" else (shown(compared.wall, ".2f"), shown(compared.cpu, ".2f"))
     spread: Spread = entry["seconds_per_step"]
@@ -241,3 +277,65 @@ def _row_of(entry: dict[str, Any]) -> tuple[str, ...]:
         shown(entry["cpu_seconds_per_step"], ".3f"),
         *ratios,
     )
+
+
+def with_vocabulary(config: Config) -> Config:
+    """Return `config` with the size of its vocabulary: the store's if it names one, else its own or BERT's.
+
+    Synthetic batches are not packed, whatever the configuration says.
+    """
+    size = config.model.assumed_vocab_size
+    if config.data.path:
+        size = open_corpus(config).store.vocab_size
+    else:
+        config = unpacked(config)
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=size))
+
+
+def write_batches(config: Config, padding: float, path: pathlib.Path) -> BatchFile:
+    """Write the batches of the only phase of `config`, whose vocabulary has a size, to `path`.
+
+    Args:
+      config: options of the run; with data.path the batches are the first ones of that store.
+      padding: share of padding in synthetic batches.
+      path: a file that ends in .npz.
+    """
+    (phase,) = resolve_phases(config)
+    if config.data.path:
+        (examples,) = open_corpus(config).training
+        batches = [examples.batch(number * phase.batch_size + np.arange(phase.batch_size)) for number in range(STORED)]
+    else:
+        batches = [synthetic_batch(config, phase, padding, seed) for seed in range(SYNTHETIC)]
+    arrays = {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
+    np.savez(path, allow_pickle=False, **arrays)
+    mean = lambda name: float(np.mean([np.count_nonzero(batch[name]) for batch in batches]))
+    return BatchFile(str(path), phase.tokens_per_step, mean("attention_mask"), mean("masked_weights"))
+
+
+def synthetic_batch(config: Config, phase: Phase, padding: float, seed: int) -> dict[str, np.ndarray]:
+    """Return a batch of random words in which every row has the same length and every prediction slot is used."""
+    random = np.random.default_rng(seed)
+    rows, length = phase.batch_size, phase.sequence_length
+    text = max(2, length - round(length * padding))
+    masked = min(phase.max_predictions, text - 1)
+    ids = random.integers(FIRST_WORD, config.model.need_vocab_size(), (rows, length), np.int32)
+    attention_mask = np.broadcast_to(np.arange(length) < text, (rows, length)).astype(np.int32)
+    positions = np.zeros((rows, phase.max_predictions), np.int32)
+    words = np.tile(np.arange(1, text), (rows, 1))  # the first is [CLS]
+    positions[:, :masked] = np.sort(random.permuted(words, axis=1)[:, :masked], axis=1)
+    weights = np.broadcast_to(np.arange(phase.max_predictions) < masked, positions.shape).astype(np.float32)
+    batch = {
+        "input_ids": ids * attention_mask,
+        "token_type_ids": (np.arange(length) > text // 2).astype(np.int32) * attention_mask,
+        "attention_mask": attention_mask,
+        "masked_positions": positions,
+        "masked_ids": np.take_along_axis(ids, positions, 1) * weights.astype(np.int32),
+        "masked_weights": weights,
+    }
+    if config.data.has_pair_labels:
+        batch["next_sentence_labels"] = random.integers(0, 2, rows, np.int32)
+    if config.objective.name == "permutation":  # the predicted words in turn, after all others
+        batch["order"] = np.zeros_like(ids)
+        turns = np.broadcast_to(np.arange(1, masked + 1, dtype=np.int32), (rows, masked))
+        np.put_along_axis(batch["order"], positions[:, :masked], turns, 1)
+    return batch

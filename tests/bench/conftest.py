@@ -1,10 +1,13 @@
-"""What the benchmarks' tests share: a tiny configuration as a file."""
+"""Share a tiny configuration as a file, and the peer's programs as a module."""
 
+import importlib
 import json
+import types
 
 import pytest
 from two_phases import TINY
 
+from bert_jax.bench.turns import PEER_PROGRAMS
 from bert_jax.config.json_form import to_dict
 
 
@@ -14,3 +17,10 @@ def tiny_config(tmp_path_factory) -> str:
     path = tmp_path_factory.mktemp("config") / "config.json"
     path.write_text(json.dumps(to_dict(TINY)))
     return str(path)
+
+
+@pytest.fixture
+def torch_contestants(monkeypatch) -> types.ModuleType:
+    """The peer's programs; torch is needed by those that compute alone."""
+    monkeypatch.syspath_prepend(PEER_PROGRAMS)
+    return importlib.import_module("torch_contestants")

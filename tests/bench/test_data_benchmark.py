@@ -1,18 +1,17 @@
-"""`bert-jax bench data` from end to end on a small store, what it refuses, and what the peer's collator gets."""
+"""`bert-jax bench data` and `prepare` from end to end on a small store, what they refuse, and what the peer gets."""
 
 import dataclasses
 import functools
 import json
 import pathlib
 import re
-import subprocess
 
 import numpy as np
 import pytest
 from command_lines import status
 from two_phases import TINY
 
-from bert_jax.bench import data_benchmark, host_rates
+from bert_jax.bench import data_benchmark
 from bert_jax.config import resolve_phases
 from bert_jax.config.benchmarking import DataBenchConfig
 from bert_jax.data.examples.examples import Examples
@@ -23,13 +22,14 @@ from bert_jax.planning.estimate import Throughput
 from bert_jax.planning.phase_plan import PhasePlan
 
 QUICK = ("--rounds=2", "--turn_seconds=0", "--phase=1", "--batch_size=8", "--model.vocab_size=None")
-bench = functools.partial(status, "bench", "data")
+PREPARE = ("--rounds=2", "--turn_seconds=0", "--max_bytes=2000")
+bench = functools.partial(status, "bench")
 
 
 def test_loaders_take_turns_and_the_record_has_the_rates(small_store, tiny_config, tmp_path, capsys):
     output, variant = tmp_path / "data.json", "data.packing=on masking.unit=span"
     words = (*QUICK, f"--variant={variant}", "--need=one chip=1000,8 chips=8000", f"--output={output}")
-    assert bench(small_store, tiny_config, *words) == 0
+    assert bench("data", small_store, tiny_config, *words) == 0
     found = json.loads(output.read_text())
     first, second = found["contestants"]
     assert second["token_share"] > first["token_share"]  # which is what packing is for
@@ -58,7 +58,7 @@ def planned(directory: pathlib.Path, length: int, rate: float) -> str:
 
 def test_a_plan_says_what_a_host_needs(tmp_path):
     options = dataclasses.replace(DataBenchConfig.of(TINY, 1), need=(planned(tmp_path, 32, 7000.0), "one=5"))
-    assert host_rates.needed(options) == {f"v5e:2x4 ({tmp_path}/plan.json)": 7000.0, "one": 5.0}
+    assert data_benchmark.needed(options) == {f"v5e:2x4 ({tmp_path}/plan.json)": 7000.0, "one": 5.0}
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_plan_says_what_a_host_needs(tmp_path):
 def test_a_plan_of_something_else_is_refused(tmp_path, length, rate, message):
     options = dataclasses.replace(DataBenchConfig.of(TINY, 1), need=(planned(tmp_path, length, rate),))
     with pytest.raises(UserError, match=message):
-        host_rates.needed(options)
+        data_benchmark.needed(options)
 
 
 def test_a_plan_is_written_as_it_is_read():
@@ -89,9 +89,9 @@ REFUSED = {
 
 @pytest.mark.parametrize("message", REFUSED)
 def test_what_cannot_be_measured_is_refused(small_store, tiny_config, message, capsys, monkeypatch):
-    monkeypatch.setattr(data_benchmark, "peer_versions", lambda python: {"torch": "0"})
+    monkeypatch.setattr(data_benchmark, "peer_versions", lambda options: {"torch": "0"})
     store, *options = (word.replace("STORE", str(small_store)) for word in REFUSED[message])
-    assert bench(store, tiny_config, "--model.vocab_size=None", *options) == 2
+    assert bench("data", store, tiny_config, "--model.vocab_size=None", *options) == 2
     captured = capsys.readouterr()
     assert re.search(message, captured.err.splitlines()[-1]) and "round 1" not in captured.err and not captured.out
 
@@ -122,27 +122,55 @@ def test_the_grid_has_every_loader_with_tokens_and_words():
 def test_the_collator_takes_turns(small_store, tiny_config, tmp_path, peer):
     output = tmp_path / "data.json"
     words = ("--peer=torch", f"--peer_python={peer}", f"--output={output}")
-    assert bench(small_store, tiny_config, *QUICK, *words) == 0
+    assert bench("data", small_store, tiny_config, *QUICK, *words) == 0
     found = json.loads(output.read_text())
     best = min(found["contestants"][1:], key=lambda one: one["cpu_seconds_per_batch"]["median"])
     assert found["collator"] == best["name"] and found["ratio_to_collator"] == best["ratio"]["cpu"]["median"]
     assert best["token_share"] == pytest.approx(found["token_share"], abs=0.1)
 
 
-WORDS = """
-import sys; sys.path.insert(0, sys.argv[1])
-import torch_collator
-class Tokenizer(list):
-    def convert_ids_to_tokens(self, ids): return [self[i] for i in ids]
-pieces = Tokenizer(["[CLS]", "[SEP]", "un", "##do", "##ing", "it"])
-example = {"input_ids": [0, 2, 3, 4, 5, 5, 1], "special_tokens_mask": [1, 0, 0, 0, 0, 0, 1]}
-(found,) = torch_collator.with_offsets([example], pieces)
-offsets = found["offset_mapping"]
-assert [a[1] == b[0] for a, b in zip(offsets[1:5], offsets[2:6])] == [True, True, False, False], offsets
-assert offsets[0] == offsets[-1] == (0, 0)
-"""
+def test_pieces_of_a_word_touch(torch_contestants):
+    class Tokenizer(list):
+        def convert_ids_to_tokens(self, ids):
+            return [self[i] for i in ids]
+
+    pieces = Tokenizer(["[CLS]", "[SEP]", "un", "##do", "##ing", "it"])
+    example = {"input_ids": [0, 2, 3, 4, 5, 5, 1], "special_tokens_mask": [1, 0, 0, 0, 0, 0, 1]}
+    (found,) = torch_contestants.with_offsets([example], pieces)
+    offsets = found["offset_mapping"]
+    assert [a[1] == b[0] for a, b in zip(offsets[1:5], offsets[2:6])] == [True, True, False, False]
+    assert offsets[0] == offsets[-1] == (0, 0)
 
 
-def test_pieces_of_a_word_touch(peer):
-    directory = pathlib.Path(data_benchmark.__file__).parent / "peer"
-    subprocess.run([peer, "-c", WORDS, str(directory)], check=True)
+def test_prepare_beside_its_tokenizer(small_store, tmp_path, capsys):
+    output, corpus = tmp_path / "prepare.json", small_store.parent / "corpus.txt"
+    words = (f"--input={corpus}", f"--vocab={small_store.parent}/vocab.txt", "--sentences=lines")
+    assert bench("prepare", *words, *PREPARE, f"--output={output}") == 0
+    found = json.loads(output.read_text())
+    whole, tokenizer = found["contestants"]
+    assert 2000 <= found["text_bytes"] < 2000 + max(map(len, corpus.read_bytes().splitlines())) + 1
+    cpu, alone = ([turn["cpu"] / turn["units"] for turn in one["turns"]] for one in (whole, tokenizer))
+    assert found["megabytes_per_cpu_second"] == pytest.approx(found["text_bytes"] / 1e6 / (sum(cpu) / 2))
+    assert found["ratio_to_tokenizer"] == pytest.approx(np.median(np.array(alone) / cpu))
+    assert "our tokenizer alone" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (("--input=nowhere", "--vocab=nowhere"), "nowhere"),
+        (("--input=x",), "give the required --vocab"),
+        (("--input=x", "--vocab=x", "--runner=beam"), "runner"),
+    ],
+)
+def test_what_cannot_be_prepared_is_refused(words, message, capsys):
+    assert bench("prepare", *words) == 2
+    captured = capsys.readouterr()
+    assert re.search(message, captured.err.splitlines()[-1]) and not captured.out
+
+
+def test_transformers_tokenizes_too(small_store, tmp_path, peer):
+    output, place = tmp_path / "prepare.json", small_store.parent
+    words = (f"--input={place}/corpus.txt", f"--vocab={place}/vocab.txt", f"--output={output}")
+    assert bench("prepare", *words, *PREPARE, "--peer=torch", f"--peer_python={peer}") == 0
+    assert len(json.loads(output.read_text())["contestants"]) == 3

@@ -1,19 +1,22 @@
-"""`bert-jax bench finetune` from end to end on a tiny model, what it refuses, and the orders of the peer."""
+"""`bert-jax bench finetune` and `load` from end to end on tiny models, what they refuse, and what the peer gets."""
 
 import dataclasses
 import json
-import pathlib
+import math
 import re
-import subprocess
 import sys
 
+import jax
+import numpy as np
 import pytest
+from command_lines import status
 from full_device import DOES_NOT_FIT, full_device
+from huggingface_directory import directory
 from processes import UNOPTIMIZED
 
-from bert_jax import cli
-from bert_jax.bench import finetune_benchmark, finetune_contestant
-from bert_jax.bench.contestants import started, take_turns
+from bert_jax import cli, load
+from bert_jax.bench import contestants, finetune_benchmark
+from bert_jax.bench.turns import PEER_PROGRAMS, started, take_turns
 from bert_jax.config.benchmarking import FinetuneBenchConfig
 from bert_jax.config.finetuning import task_defaults
 from bert_jax.config.task_options import TaskDataConfig, TaskOptions
@@ -70,12 +73,12 @@ def test_what_cannot_be_measured_is_refused(bench, words, message, capsys):
 @pytest.mark.parametrize(
     "function, said",
     [
-        ("first_state", f"the state {DOES_NOT_FIT}; what helps: --mesh.data=1 --mesh.fsdp=8"),
-        ("placed_batch", f"the step {DOES_NOT_FIT}; what helps: --compute.remat=sel"),
+        ("programs.first_state", f"the state {DOES_NOT_FIT}; what helps: --mesh.data=1 --mesh.fsdp=8"),
+        ("run_batches.placed_batch", f"the step {DOES_NOT_FIT}; what helps: --compute.remat=sel"),
     ],
 )
 def test_training_that_does_not_fit_gets_advice(function, said, pretrained, monkeypatch):
-    monkeypatch.setattr(f"bert_jax.bench.finetune_contestant.{function}", full_device)
+    monkeypatch.setattr(f"bert_jax.finetuning.{function}", full_device)
     config = dataclasses.replace(
         task_defaults("text"),
         init_from=f"{pretrained}/pretrained",
@@ -84,7 +87,7 @@ def test_training_that_does_not_fit_gets_advice(function, said, pretrained, monk
         batch_size=16,
     )
     with pytest.raises(UserError, match=f"^{said}"):
-        finetune_contestant.training(config, {"steps_per_unit": 1})
+        contestants.training(config, {"steps_per_unit": 1})
 
 
 PEER = """#!{python}
@@ -111,8 +114,7 @@ serve(prepare)
 def recorder(tmp_path) -> str:
     """A Python that does not run the peer's program, but says what reached it; it needs no torch."""
     path = tmp_path / "python"
-    directory = str(pathlib.Path(finetune_benchmark.__file__).parent / "peer")
-    path.write_text(PEER.format(python=sys.executable, directory=directory))
+    path.write_text(PEER.format(python=sys.executable, directory=str(PEER_PROGRAMS)))
     path.chmod(0o755)
     return str(path)
 
@@ -159,20 +161,56 @@ def test_transformers_takes_turns(bench, tmp_path, peer):
         assert set(tried) == {name for name in first if first[name] < 3 * min(first.values())}
 
 
-ORDERS = """
-import sys; sys.path.insert(0, sys.argv[1])
-import numpy, torch_task
-lengths = numpy.random.default_rng(1).integers(1, 99, 1000)
-order = torch_task.grouped_by_length([range(n) for n in lengths], 4)
-assert sorted(order) == list(range(1000))
-for begin in range(0, 1000, 200):
-    assert (numpy.diff(lengths[order[begin : begin + 200]]) <= 0).all()
-assert (numpy.diff(lengths[order[:400]]) > 0).any()
-batch = torch_task.padded([[5, 6], [7]], [[0, 1], [0]], "cpu")
-assert batch["input_ids"].tolist() == [[5, 6], [7, 0]] and batch["attention_mask"].tolist() == [[1, 1], [1, 0]]
-"""
+def test_the_orders_of_the_peer(torch_contestants):
+    lengths = np.random.default_rng(1).integers(1, 99, 1000)
+    order = torch_contestants.grouped_by_length([range(n) for n in lengths], 4)
+    assert sorted(order) == list(range(1000))
+    for begin in range(0, 1000, 200):
+        assert (np.diff(lengths[order[begin : begin + 200]]) <= 0).all()
+    assert (np.diff(lengths[order[:400]]) > 0).any()
 
 
-def test_the_orders_and_batches_of_the_peer(peer):
-    directory = pathlib.Path(finetune_benchmark.__file__).parent / "peer"
-    subprocess.run([peer, "-c", ORDERS, str(directory)], check=True)
+def test_the_program_that_loads_reads_every_parameter(tmp_path, capsys):
+    model = directory(tmp_path / "model")
+    contestants.main(["load", model])
+    found = json.loads(capsys.readouterr().out)
+    total = sum(float(np.sum(leaf)) for leaf in jax.tree.leaves(load(model).params))
+    assert found["sum"] == pytest.approx(total, rel=1e-6)
+    assert 0 < found["load"] <= found["load_and_read"] < found["from_the_start"] and found["imports"] > 0
+
+
+def test_what_cannot_be_loaded_ends_the_program_with_one_line(tmp_path, monkeypatch, capsys):
+    def no_device():
+        raise UserError("JAX finds no such device")
+
+    monkeypatch.setattr("bert_jax.devices.hardware.all_devices", no_device)
+    with pytest.raises(SystemExit, match="^JAX finds no such device$"):
+        contestants.main(["load", directory(tmp_path / "model")])
+    assert status("bench", "load", "nowhere") == 2
+    captured = capsys.readouterr()
+    assert "nowhere" in captured.err.splitlines()[-1] and not captured.out
+
+
+@pytest.mark.slow
+def test_loading_is_measured_in_new_processes(tmp_path):
+    model = directory(tmp_path / "model")
+    output = tmp_path / "load.json"
+    assert status("bench", "load", model, "--rounds=2", f"--output={output}") == 0
+    (ours,) = json.loads(output.read_text())["contestants"]
+    for turn in ours["turns"]:
+        parts = turn["found"]
+        assert (
+            turn["units"] == 1 and 0 < parts["load"] <= parts["load_and_read"] < parts["from_the_start"] < turn["wall"]
+        )
+        assert turn["cpu"] > 0.1  # that of the process that was started
+        assert math.isfinite(parts["sum"])
+
+
+def test_transformers_loads_the_same_weights(tmp_path, peer):
+    model, output = directory(tmp_path / "model"), tmp_path / "load.json"
+    assert (
+        status("bench", "load", model, "--rounds=2", "--peer=torch", f"--peer_python={peer}", f"--output={output}") == 0
+    )
+    ours, theirs = json.loads(output.read_text())["contestants"]
+    sums = [entry["turns"][0]["found"]["sum"] for entry in (ours, theirs)]
+    assert sums[0] == pytest.approx(sums[1], rel=1e-3)

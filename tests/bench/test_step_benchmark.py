@@ -1,11 +1,10 @@
-"""`bert-jax bench step` from end to end on a tiny model, what it refuses, and its batches."""
+"""`bert-jax bench step` on a tiny model, from end to end and with chosen times; what it refuses; its batches."""
 
 import dataclasses
 import functools
 import importlib.util
 import json
 import math
-import pathlib
 import re
 import subprocess
 import sys
@@ -18,10 +17,12 @@ from full_device import DOES_NOT_FIT, full_device
 from processes import UNOPTIMIZED
 from two_phases import TINY
 
-from bert_jax.bench import step_batches, step_contestant
-from bert_jax.bench.variants import varied
-from bert_jax.config import resolve_phases
-from bert_jax.config.json_form import to_dict
+from bert_jax.bench import contestants, step_benchmark
+from bert_jax.bench.turns import PEER_PROGRAMS
+from bert_jax.config import Config, resolve_phases
+from bert_jax.config.json_form import from_dict, to_dict
+from bert_jax.console.command_line import load_config
+from bert_jax.data.examples.batch_layout import batch_layout
 from bert_jax.errors import UserError
 
 QUICK = ("--rounds=2", "--turn_seconds=0")
@@ -38,7 +39,7 @@ def compiled_quickly(monkeypatch):
 def job(tmp_path) -> dict:
     """The job of a contestant for the first phase of `TINY`."""
     config = dataclasses.replace(TINY, phases=TINY.phases[:1])
-    batches = step_batches.write_batches(config, 0.0, tmp_path / "batches.npz")
+    batches = step_benchmark.write_batches(config, 0.0, tmp_path / "batches.npz")
     return {"config": to_dict(config), "batches": batches.path, "platform": "auto"}
 
 
@@ -74,18 +75,18 @@ def test_a_variant_takes_turns_and_the_record_says_where(tiny_config, tmp_path, 
 @pytest.mark.parametrize(
     "function, said",
     [
-        ("create_state", f"the state {DOES_NOT_FIT}; what helps: --mesh.data=1 --mesh.fsdp=8"),
-        ("sharding.to_global", f"the step {DOES_NOT_FIT}; what helps: --compute.remat=sel"),
+        ("training.state.create_state", f"the state {DOES_NOT_FIT}; what helps: --mesh.data=1 --mesh.fsdp=8"),
+        ("devices.sharding.to_global", f"the step {DOES_NOT_FIT}; what helps: --compute.remat=sel"),
     ],
 )
 def test_what_does_not_fit_gets_advice(function, said, job, monkeypatch):
-    monkeypatch.setattr(f"bert_jax.bench.step_contestant.{function}", full_device)
+    monkeypatch.setattr(f"bert_jax.{function}", full_device)
     with pytest.raises(UserError, match=f"^{said}"):
-        step_contestant.prepare(job)
+        contestants.step(job)
 
 
 def test_a_turn_that_does_not_fit_gets_advice(job, monkeypatch):
-    work, _ = step_contestant.prepare(job)
+    work, _ = contestants.step(job)
     work(1)
     monkeypatch.setattr(jax, "block_until_ready", full_device)
     with pytest.raises(UserError, match=f"^the step {DOES_NOT_FIT}; what helps: --compute.remat=sel"):
@@ -113,11 +114,16 @@ REFUSED = {
     "peer_python=echo is no Python: it printed “-c import json": ("--peer=torch", "--peer_python=echo"),
     "has no model.sharing=all": ("--model.sharing=all", "--peer=torch", f"--peer_python={sys.executable}"),
     "has no model.padding_id=1": ("--model.padding_id=1", "--peer=torch", f"--peer_python={sys.executable}"),
-    "compute.attention=pallas needs a TPU, but this runs on cpu": ("--compute.attention=pallas",),
-    "compute.attention=cudnn needs an NVIDIA GPU": ("--compute.attention=cudnn",),
     "nothing to pack in a synthetic batch": ("--variant=data.packing=on",),
     "platform=gpu, but JAX computes on cpu": ("--platform=gpu",),
 }
+
+
+@pytest.mark.parametrize("kernel, needs", [("pallas", "a TPU, but this runs on cpu"), ("cudnn", "an NVIDIA GPU")])
+def test_a_kernel_of_another_device_is_refused(kernel, needs, job):
+    job["config"]["compute"]["attention"] = kernel
+    with pytest.raises(UserError, match=f"^compute.attention={kernel} needs {needs}"):
+        contestants.step(job)
 
 
 @pytest.mark.parametrize("message", REFUSED)
@@ -144,22 +150,139 @@ def test_unknown_benchmarks_are_listed(capsys):
     assert bench() == 2 and "usage: bert-jax bench" in capsys.readouterr().err
 
 
-def test_words_in_capitals_are_variables():
-    config, environment = varied(TINY, 'seed=3 XLA_FLAGS="--a=1 --b"')
-    assert config.seed == 3 and environment == {"XLA_FLAGS": "--a=1 --b"}
-
-
 def test_synthetic_batches_have_what_a_step_needs():
     (phase, _) = resolve_phases(TINY)
-    batch = step_batches.synthetic_batch(TINY, phase, padding=0.25, seed=0)
+    batch = step_benchmark.synthetic_batch(TINY, phase, padding=0.25, seed=0)
     text = batch["attention_mask"].sum(1)
     assert (text == 12).all() and (batch["input_ids"][batch["attention_mask"] == 0] == 0).all()
     for row, positions in enumerate(batch["masked_positions"]):
         assert len(set(positions)) == phase.max_predictions and 0 < positions.min() and positions.max() < 12
         np.testing.assert_array_equal(batch["masked_ids"][row], batch["input_ids"][row][positions])
     assert batch["masked_weights"].all() and set(batch["next_sentence_labels"]) <= {0, 1}
-    again = step_batches.synthetic_batch(TINY, phase, padding=0.25, seed=0)
+    again = step_benchmark.synthetic_batch(TINY, phase, padding=0.25, seed=0)
     assert all(np.array_equal(batch[name], again[name]) for name in batch)
+
+
+@pytest.mark.parametrize("name", ["bert_mini", "roberta_mini", "xlnet_mini"])
+def test_a_random_batch_has_the_arrays_of_a_real_one(name):
+    config = load_config(name)
+    phases = (dataclasses.replace(config.phases[0], batch_size=3, sequence_length=40),)
+    model = dataclasses.replace(config.model, vocab_size=500)
+    config = dataclasses.replace(config, model=model, phases=phases)
+    (phase,) = resolve_phases(config)
+    batch = step_benchmark.synthetic_batch(config, phase, padding=0.2, seed=0)
+    expected = {name: ((3, *shape), np.dtype(dtype)) for name, (shape, dtype) in batch_layout(phase, config).items()}
+    assert {name: (values.shape, values.dtype) for name, values in batch.items()} == expected
+    if "order" in batch:
+        used = batch["masked_weights"] > 0
+        places = np.take_along_axis(batch["order"], batch["masked_positions"], 1)
+        assert (np.sort(places, 1)[used] == places[used]).all() and (places[used] > 0).all()
+        assert (batch["order"] > 0).sum() == used.sum()
+
+
+CONTESTANT = """#!{python}
+import json, pathlib, shutil, sys, types
+if sys.argv[1] == "-c":
+    print(json.dumps({{"torch": "9.8", "transformers": "7.6", "cuda": True}}))
+    sys.exit()
+sys.path.insert(0, {directory!r})
+import serving
+
+def prepare(job):
+    role = job.get("role", "ours")
+    wall, cpu = (iter(times) for times in {times!r}[role])
+
+    def work(units):
+        clock["wall"] += units * next(wall)
+        clock["cpu"] += units * next(cpu)
+
+    shutil.copy(job["batches"], pathlib.Path(sys.argv[0]).with_name(role + ".npz"))
+    return work, {{"job": job}} | ({facts!r} if role == "ours" else {{}})
+
+clock = {{"wall": 100.0, "cpu": 50.0}}
+serving.time = types.SimpleNamespace(perf_counter=lambda: clock["wall"])
+serving.cpu_seconds = lambda: clock["cpu"]
+serving.serve(prepare)
+"""
+SECONDS = {  # of a step in each turn, wall and CPU; the first turns warm up
+    "ours": ([1.0] * 5 + [1.0, 2.0, 0.5], [1.5] * 5 + [2.0, 1.0, 0.5]),
+    "stock": ([4.0] * 2 + [3.0, 4.0, 5.0], [4.0] * 2 + [10.0, 6.0, 4.0]),
+    "tuned": ([2.0] * 2 + [2.0, 3.0, 4.0], [2.0] * 2 + [6.0, 2.0, 2.0]),
+}
+GPU = {"platform": "gpu", "dtype": "bfloat16", "device": "1 × NVIDIA H100 (gpu): peak 989 TFLOP/s bfloat16 per device"}
+CPU = {"platform": "cpu", "dtype": "float32", "device": "1 × cpu"}
+MODEL = {  # the tiny one, with the dropout of the test, by the names of transformers
+    "hidden_dropout_prob": 0.25,
+    "attention_probs_dropout_prob": 0.125,
+    "vocab_size": 64,
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 32,
+    "type_vocab_size": 2,
+    "hidden_act": "gelu_new",
+}
+
+
+@pytest.fixture
+def measured(tiny_config, tmp_path, monkeypatch):
+    """Measure contestants that note their jobs and take the time of SECONDS; neither JAX nor torch computes."""
+
+    def run(where: dict, *words) -> dict:
+        python, output = tmp_path / "python", tmp_path / "step.json"
+        facts = where | {"attention": "xla", "remat": "none", "packed": False}
+        python.write_text(
+            CONTESTANT.format(python=sys.executable, directory=str(PEER_PROGRAMS), times=SECONDS, facts=facts)
+        )
+        python.chmod(0o755)
+        monkeypatch.setattr(step_benchmark, "our_program", lambda kind: (str(python), kind))
+        monkeypatch.setattr(step_benchmark, "take_turns", functools.partial(step_benchmark.take_turns, rest=0))
+        words = ("--peer=torch", f"--peer_python={python}", f"--output={output}", *words)
+        assert bench("step", tiny_config, "--rounds=3", "--turn_seconds=2", *words) == 0
+        return json.loads(output.read_text())
+
+    return run
+
+
+def test_ratios_are_those_of_neighbouring_turns(measured, tmp_path):
+    found = measured(GPU, "--batch_size=8", "--padding=0.25")
+    ours, stock, tuned = found["contestants"]
+    assert [turn["units"] for one in (ours, stock, tuned) for turn in one["turns"]] == [2] * 3 + [1] * 6
+    # Wall: 3/1, 4/2, 5/0.5 and 2/1, 3/2, 4/0.5, not the ratios of medians, 4 and 3. CPU: 5, 6, 8 and 3, 2, 4.
+    assert (found["ratio_to_stock"], found["ratio_to_tuned"]) == pytest.approx((3, 2))
+    assert (found["cpu_ratio_to_stock"], found["cpu_ratio_to_tuned"]) == pytest.approx((6, 3))
+    # 8 rows of 16 positions, 4 of which are padding, in a second of wall or CPU time.
+    assert (found["tokens_per_second"], found["useful_tokens_per_second"]) == pytest.approx((128, 96))
+    assert found["useful_tokens_per_cpu_second"] == pytest.approx(96)
+    assert [one["useful_tokens_per_second"] for one in (stock, tuned)] == pytest.approx([96 / 4, 96 / 3])
+    assert found["processor"] and found["device"] == GPU["device"]
+    assert found["peer"] == {"torch": "9.8", "transformers": "7.6", "cuda": True}
+    where, table = (tmp_path / "step.md").read_text().split("\n| contestant")
+    assert f"{GPU['device']}; {found['processor']}" in where and ", torch 9.8, transformers 7.6." in where
+    assert "| 3.00 (2.50 to 6.50) | 6.00 (5.50 to 7.00) |" in table
+
+
+@pytest.mark.parametrize("where, device, bfloat16", [(GPU, "cuda", True), (CPU, "cpu", False)])
+def test_torch_is_asked_for_the_same_work(measured, tmp_path, where, device, bfloat16):
+    sizes = ("--batch_size=8", "--micro_batches=2", "--max_predictions=3", "--phase=1", "--sequence_length=24")
+    dropout = ("--model.hidden_dropout=0.25", "--model.attention_dropout=0.125")
+    optimizer = ("--learning_rate=0.125", "--optimizer.weight_decay=0.5", "--optimizer.clip_norm=3")
+    found = measured(where, *sizes, *dropout, *optimizer)
+    ours, *peers = (one["facts"]["job"] for one in found["contestants"])
+    config, batches = from_dict(Config, ours["config"]), dict(np.load(tmp_path / "ours.npz"))
+    assert (config.model.hidden_dropout, config.model.attention_dropout) == (0.25, 0.125)
+    assert batches["input_ids"].shape == (step_benchmark.SYNTHETIC, 8, 24) and "next_sentence_labels" in batches
+    assert batches["masked_positions"].shape == (step_benchmark.SYNTHETIC, 8, 3) and batches["masked_weights"].all()
+    for role, job in zip(("stock", "tuned"), peers, strict=True):
+        theirs = dict(np.load(tmp_path / f"{role}.npz"))
+        assert job["role"] == role and theirs.keys() == batches.keys()
+        for name, array in batches.items():
+            np.testing.assert_array_equal(theirs[name], array, err_msg=name)
+        assert {name: job["model"][name] for name in MODEL} == MODEL
+        assert (job["device"], job["bfloat16"], job["micro_batches"]) == (device, bfloat16, 2)
+        assert (job["learning_rate"], job["weight_decay"], job["clip_norm"]) == (0.125, 0.5, 3)
+        assert (job["betas"], job["epsilon"]) == ([0.9, 0.999], 1e-6)
 
 
 def test_torch_does_the_same_work(tiny_config, tmp_path, peer):
@@ -178,7 +301,7 @@ def test_torch_does_the_same_work(tiny_config, tmp_path, peer):
 
 SAME_LOSS = """
 import sys; sys.path.insert(0, sys.argv[1])
-import numpy, torch, torch_step, transformers
+import numpy, torch, torch_contestants, transformers
 config = transformers.BertConfig(vocab_size=64, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
     intermediate_size=32, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 arrays = {name: torch.from_numpy(array) for name, array in numpy.load(sys.argv[2]).items()}
@@ -187,20 +310,21 @@ kinds = [transformers.BertForPreTraining, transformers.BertForMaskedLM]
 for kind in kinds[: 2 if "next_sentence_labels" in arrays else 0] or kinds[1:]:
     if kind is kinds[1]: arrays.pop("next_sentence_labels", None)
     torch.manual_seed(0)
-    step = torch_step.Step(job, kind(config).train(), torch_step.batches(arrays, 2), "cpu")
+    step = torch_contestants.Step(job, kind(config).train(), torch_contestants.batches(arrays, 2), "cpu")
     for part in step.parts[0]:
         stock, tuned = step.stock_loss(part), step.tuned_loss(part)
         assert abs(stock.item() - tuned.item()) < 1e-5, (stock, tuned)
     step.take(step.tuned_loss); step.take(step.stock_loss)
+batch = torch_contestants.padded([[5, 6], [7]], [[0, 1], [0]], "cpu")
+assert batch["input_ids"].tolist() == [[5, 6], [7, 0]] and batch["attention_mask"].tolist() == [[1, 1], [1, 0]]
 """
 
 
-def test_the_tuned_loss_of_torch_is_the_stock_loss(tmp_path, peer):
+def test_the_tuned_loss_of_torch_is_the_stock_loss_and_rows_are_padded(tmp_path, peer):
     # Slots that are not used must not count: half of the last slot's weights are 0.
-    batches = [step_batches.synthetic_batch(TINY, resolve_phases(TINY)[0], 0.25, seed) for seed in range(2)]
+    batches = [step_benchmark.synthetic_batch(TINY, resolve_phases(TINY)[0], 0.25, seed) for seed in range(2)]
     arrays = {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
     arrays["masked_weights"][:, ::2, -1] = 0
     arrays["masked_positions"][:, ::2, -1] = 0
     np.savez(tmp_path / "batches.npz", **arrays)
-    directory = pathlib.Path(step_batches.__file__).parent / "peer"
-    subprocess.run([peer, "-c", SAME_LOSS, str(directory), str(tmp_path / "batches.npz")], check=True)
+    subprocess.run([peer, "-c", SAME_LOSS, PEER_PROGRAMS, tmp_path / "batches.npz"], check=True)

@@ -1,18 +1,37 @@
-"""Contestants that only note when they work: who has the turn, and what happens to those that refuse or die."""
+"""Turns, ratios and records: who works when, what happens to those that refuse or die, and what the times add up to."""
 
+import itertools
 import json
 import os
+import subprocess
 import sys
 
 import pytest
+from two_phases import TINY
 
 from bert_jax.bench import contestants
-from bert_jax.bench.contestants import Contestant, started, take_turns
+from bert_jax.bench.turns import (
+    PEER_PROGRAMS,
+    Contestant,
+    Report,
+    Spread,
+    Turn,
+    peer_program,
+    ratio,
+    recorded,
+    seconds,
+    show,
+    started,
+    take_turns,
+    varied,
+)
+from bert_jax.devices.software import PACKAGE_DIRECTORY
 from bert_jax.errors import UserError
 
 FAKE = """
 import sys, time
-from bert_jax.bench.peer.serving import Refusal, serve
+sys.path.insert(0, sys.argv[1])
+from serving import Refusal, serve
 
 def prepare(job):
     print("a library says something")
@@ -35,6 +54,11 @@ def prepare(job):
 serve(prepare)
 """
 
+OURS = [Turn(units=2, wall=4.0, cpu=6.0), Turn(units=2, wall=10.0, cpu=6.0), Turn(units=2, wall=6.0, cpu=8.0)]
+THEIRS = [Turn(units=1, wall=6.0, cpu=3.0), Turn(units=1, wall=10.0, cpu=9.0), Turn(units=1, wall=3.0, cpu=8.0)]
+GPU = "1 × NVIDIA H100 80GB HBM3 (gpu): peak 989 TFLOP/s bfloat16 per device, 79.6 GiB per device"
+PEER = {"torch": "2.13.0", "transformers": "5.24.0", "cuda": True}
+
 
 @pytest.fixture
 def fake(tmp_path):
@@ -42,7 +66,7 @@ def fake(tmp_path):
 
     def make(name: str, **job) -> Contestant:
         job = {"name": name, "notes": str(tmp_path / "notes"), "seconds": 0.0} | job
-        return Contestant(name, (sys.executable, "-c", FAKE), job)
+        return Contestant(name, (sys.executable, "-c", FAKE, str(PEER_PROGRAMS)), job)
 
     return make
 
@@ -60,6 +84,8 @@ def test_contestants_work_in_turns_and_never_together(fake, tmp_path):
     assert [first.split()[0] for first, _ in pairs[-9:]] == list("abcabcabc")
     assert all(second == f"{first.split()[0]} ends" for first, second in pairs)
     assert [len(taken) for taken in turns] == [3, 3, 3]
+    for turn in itertools.chain(*turns):  # they come as lines of JSON, and go into one
+        assert json.loads(json.dumps(turn.__dict__))["units"] == 1 and turn.wall >= 0 and turn.cpu >= 0
 
 
 def test_a_turn_is_as_long_as_it_was_asked_to_be(fake):
@@ -110,10 +136,95 @@ def test_peers_do_not_see_our_sources(monkeypatch):
         with started([one]) as waiting:
             found[is_peer] = waiting[0].facts
     assert "PYTHONPATH" not in found[True] and found[True]["GIVEN"] == "1"
-    assert found[False]["PYTHONPATH"] == str(contestants.PACKAGE_DIRECTORY.parent)
+    assert found[False]["PYTHONPATH"] == str(PACKAGE_DIRECTORY.parent)
 
 
-def test_answers_are_lines_of_json(fake):
-    with started([fake("a")]) as waiting:
-        turn = waiting[0].turn(1)
-    assert json.loads(json.dumps(turn.__dict__))["units"] == 1 and turn.wall >= 0 and turn.cpu >= 0
+def test_a_program_that_fails_says_why():
+    program = {"program": ["-c", "import sys; sys.exit('no such thing')"]}
+    with pytest.raises(UserError, match="^a: no such thing$"):
+        with started([Contestant("a", peer_program(sys.executable, "process", file="serving.py"), program)]):
+            pytest.fail("it is not ready")
+
+
+def test_programs_import_nothing_heavy_before_they_know_their_kind():
+    code = "import sys; sys.path.insert(0, sys.argv[1])"
+    code += f"; import {contestants.__name__}, torch_contestants; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, PEER_PROGRAMS], check=True, capture_output=True, text=True)
+    loaded = set(done.stdout.split())
+    assert {contestants.__name__, "torch_contestants"} <= loaded
+    assert not {"jax", "numpy", "flax", "torch", "transformers"} & loaded
+
+
+def test_words_in_capitals_are_variables():
+    config, environment = varied(TINY, 'seed=3 XLA_FLAGS="--a=1 --b"')
+    assert config.seed == 3 and environment == {"XLA_FLAGS": "--a=1 --b"}
+
+
+def test_a_spread_has_the_median_and_interpolated_quartiles():
+    # Sorted 1 2 4 8: the quartiles are at places 0.75 and 2.25 counted from 0, the median between the middle two.
+    assert Spread.of([8.0, 1.0, 4.0, 2.0]) == Spread(3.0, 1.75, 5.0, 1.0, 8.0)
+    assert Spread.of([8.0, 1.0, 4.0]) == Spread(4.0, 2.5, 6.0, 1.0, 8.0)
+    assert Spread.of([5.0]) == Spread(5.0, 5.0, 5.0, 5.0, 5.0)
+
+
+def test_seconds_are_those_of_one_unit():
+    wall, cpu = seconds(OURS)
+    assert wall == Spread.of([2.0, 5.0, 3.0]) and cpu == Spread.of([3.0, 3.0, 4.0])
+
+
+def test_ratios_are_those_of_neighbouring_turns():
+    # Theirs over ours, round by round: 6/2, 10/5, 3/3 on the clock; 3/3, 9/3, 8/4 of the processor.
+    found = ratio(OURS, THEIRS)
+    assert found.wall == Spread.of([3.0, 2.0, 1.0]) and found.cpu == Spread.of([1.0, 3.0, 2.0])
+    # The ratio of the medians would be 6 / 3 too; of other pairs it is not.
+    assert ratio(OURS, THEIRS[::-1]).wall == Spread.of([1.5, 2.0, 2.0])
+
+
+def test_all_turns_together_weigh_the_long_ones_more():
+    # 20 s for our 6 units, 20 s for their 3.
+    assert ratio(OURS, THEIRS).total_cpu == pytest.approx(2.0)
+    assert ratio([Turn(1, 1.0, 1.0), Turn(1, 9.0, 9.0)], [Turn(1, 3.0, 3.0), Turn(1, 9.0, 9.0)]).total_cpu == 1.2
+    assert ratio(OURS, THEIRS, 512, 256).total_cpu == pytest.approx(4.0)
+
+
+def test_a_unit_that_achieves_more_counts_more():
+    # Our step has 512 tokens, theirs 256: twice the ratios above.
+    assert ratio(OURS, THEIRS, 512, 256).wall == Spread.of([6.0, 4.0, 2.0])
+
+
+def test_every_turn_needs_its_neighbour():
+    with pytest.raises(ValueError, match="shorter"):
+        ratio(OURS, THEIRS[:2])
+
+
+def report(device: str | None, peer: dict | None) -> Report:
+    """Of three contestants, the first of which uses no device and the last that of another run."""
+    facts = [{}, {"facts": {"path": "xla"} | ({"device": device} if device else {})}, {"facts": {"device": "another"}}]
+    values = recorded("load", ["MODEL"], (0.25, 0.5), peer=peer)
+    return Report(values | {"contestants": facts[: 3 if device else 2]}, "A title", ("contestant",), [("ours",)], ["."])
+
+
+@pytest.mark.parametrize("device", [GPU, "4 × TPU v5 lite (tpu) on 2 hosts: peak 197 TFLOP/s bfloat16 per device"])
+def test_an_accelerator_is_named_before_the_processor(device, tmp_path, capsys):
+    show(found := report(device, None), str(tmp_path / "a.json"))
+    values = json.loads((tmp_path / "a.json").read_text())
+    where = (tmp_path / "a.md").read_text().splitlines()[2]
+    assert values["device"] == device and values["benchmark"] == "load"
+    assert where.startswith(f"{device}; {values['processor']}, {values['cores']} cores, ")
+    assert capsys.readouterr().out.startswith(found.markdown())
+
+
+@pytest.mark.parametrize("device", ["1 × cpu", "8 × cpu on 2 hosts", None])
+def test_the_processor_is_named_once(device, tmp_path):
+    show(report(device, None), str(tmp_path / "a.json"))
+    values = json.loads((tmp_path / "a.json").read_text())
+    where = (tmp_path / "a.md").read_text().splitlines()[2]
+    assert values["device"] == device
+    assert where.startswith(f"{values['processor']}, ") and "× cpu" not in where
+
+
+@pytest.mark.parametrize("peer, ends", [(PEER, ", torch 2.13.0, transformers 5.24.0."), (None, ".")])
+def test_versions_of_the_peer_follow_ours(peer, ends):
+    found = report(GPU, peer)
+    (where,) = (line for line in found.markdown().splitlines() if "load average" in line)
+    assert where.endswith(f", jax {found.values['versions']['jax']}{ends}")
