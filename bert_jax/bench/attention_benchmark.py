@@ -125,6 +125,6 @@ def report(options: AttentionBenchConfig, found: list[dict[str, Any]], values: d
         table,
         [
             f"Medians of {options.rounds} rounds with quartiles. Operations: {PRODUCTS} products, of whole rows. MiB: "
-            "what the compiled program of ours needs beside its inputs and gradients.",
+            "what our compiled program needs in addition to its inputs and gradients.",
         ],
     )
