@@ -5,7 +5,7 @@
 Single texts of one document each, without pairs; spans of whole words; one replacement decision per span; the loss of
 the masked words plus that of the span boundary objective. Options are those of the command in the authors' repository,
 which trained a cased vocabulary. There a row holds one text; here short texts share a row (--data.packing) and attend
-to themselves alone, and a span at the edge of a text has [CLS] or [SEP] beside it instead of being left out of the
+to themselves alone, and a span at the edge of a text borders on [CLS] or [SEP] instead of being left out of the
 second loss.
 Time and result of this configuration: not measured.
 """

@@ -7,7 +7,7 @@ decay, Adam epsilon 1e-6, weight decay 0.01, dropout 0.1, K = 6. 360,300,800 par
 info xlnet_large --model.vocab_size=32000).
 Where this differs from the paper: no memory in training (its mem_len is 384), no second copy of the data that
 runs backwards (bi_data), rows of one text instead of two of which half do not belong together, one order for the whole
-row instead of one for each half, and dropout where BERT has it (not on encodings of distances and after the last
+row instead of one for each half, and dropout in BERT's places (not on encodings of distances and after the last
 layer).
 Time and result of this configuration: not measured.
 """

@@ -1,4 +1,4 @@
-"""How exactly answers come back from token positions, beside the original's algorithm, and how fast features are made.
+"""Compare how exactly answers come back from token positions with the original's algorithm, and time the features.
 
     python scripts/compare_squad.py VOCABULARY SQUAD.json [QUESTIONS]
 

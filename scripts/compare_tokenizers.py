@@ -1,4 +1,4 @@
-"""Prints where our WordPiece reads a text otherwise than Google's published algorithm and Hugging Face transformers do.
+"""Print where our WordPiece reads a text differently from Google's published algorithm and from transformers.
 
     python scripts/compare_tokenizers.py TEXT.txt.gz UNCASED_VOCAB.txt CASED_VOCAB.txt --peer=PYTHON
 

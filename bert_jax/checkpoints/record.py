@@ -112,7 +112,7 @@ def check_fit(content: dict[str, Any], abstract: Any, name: str) -> None:
     if lines := misfits(content["arrays"], abstract):
         raise UserError(
             f"{name} does not fit this model: {first_lines(lines, 5)}. Use its own model settings (config.json "
-            "beside it), or another --workdir"
+            "in its directory), or another --workdir"
         )
 
 

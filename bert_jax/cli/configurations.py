@@ -49,8 +49,8 @@ def info(arguments: list[str]) -> int:
 def plan(arguments: list[str]) -> int:
     """plan CONFIG --topology=MACHINE [--search] [--price_per_chip_hour=P] [--output=FILE.json|FILE.html]
 
-    Compile a run for TPUs that are not there, and print its memory, transfers, time and cost; exit with 1 if it does
-    not fit.
+    Compile a run for TPUs you do not have, and report its memory, transfers, time and cost; exit with 1 if it does not
+    fit.
 
     CONFIG is that of `bert-jax pretrain`, and all options of that command apply. The TPU compiler comes with the extra
     `plan`. A program is compiled once, which takes minutes, and then kept.

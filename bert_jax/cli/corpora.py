@@ -77,7 +77,7 @@ def describe(arguments: list[str]) -> int:
 
     Write the card of a token store: counts, lengths, vocabulary, duplicates, frequent sentences, sources, samples.
 
-    STORE is a token store that `bert-jax prepare` wrote, local or gs://. OTHER is shown beside it.
+    STORE is a token store that `bert-jax prepare` wrote, local or gs://. OTHER is shown next to it.
     """
     from bert_jax.config.watching import DescribeConfig
 

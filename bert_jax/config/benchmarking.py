@@ -24,8 +24,8 @@ class TurnsConfig:
     turn_seconds: float = 2.0
     """Minimum length of a turn, in seconds; a turn does at least one unit of work, such as a training step."""
     peer: Literal["none", "torch"] = "none"
-    """What is measured alongside bert_jax. torch: the same work in torch and transformers, in the environment that
-    peer_python names."""
+    """Competitor that is measured in turns with bert_jax. torch: the same work in torch and transformers, in the
+    environment that peer_python names."""
     peer_python: str = ""
     """Python of an environment that has torch and transformers, such as peer/bin/python. Nothing is installed there."""
     output: str = ""
@@ -65,7 +65,7 @@ class PhaseTurnsConfig(Config, TurnsConfig):
 class StepBenchConfig(PhaseTurnsConfig):
     """bench step CONFIG [--peer=torch --peer_python=PYTHON] [--variant=OPTIONS …] [--output=FILE.json]
 
-    Measure the training step in tokens per second, in turns with torch and with other options of ours.
+    Measure the training step in tokens per second, in turns with torch and with other options of bert_jax.
 
     CONFIG is that of `bert-jax pretrain`, and all options of that command apply. The batch is synthetic; with
     --data.path=STORE it comes from a token store. Only one phase is measured, so its options need no prefix.
@@ -232,7 +232,9 @@ def check_turns(options: TurnsConfig) -> None:
             "--peer=torch --peer_python=PYTHON, or neither"
         )
     if options.output and not options.output.endswith(".json"):
-        raise UserError(f"output={options.output} must end in .json; the table goes beside it, to a file in .md")
+        raise UserError(
+            f"output={options.output} must end in .json; the table goes to a file in .md with the same name"
+        )
     if os.path.isdir(options.output):
         raise UserError(f"output={options.output} is a directory; name a file in it")
     directory = os.path.dirname(options.output) or "."

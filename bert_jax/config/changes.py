@@ -23,7 +23,7 @@ class Changes:
     """Where results go and how they are computed, logged and kept: may change between two starts."""
 
     def below(self, group: str) -> "Changes":
-        """Return the same options as they are named in a dict that has them under `group`."""
+        """Return the same options as they are named in a dict in which they are under `group`."""
         return Changes(*(tuple(f"{group}.{name}" for name in names) for names in (self.where, self.how)))
 
 

@@ -14,7 +14,7 @@ ModelFormat = Literal["bert_jax", "huggingface", "tf1"]
 PartsWritten = Literal["all", "mlm", "encoder", "generator"]
 """Parts of a model that are written; see `ConvertConfig.parts`."""
 Weights = Literal["last", "ema"]
-"""Weights of a run of ours; see `ConvertConfig.weights`."""
+"""Weights of a run of bert_jax; see `ConvertConfig.weights`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ class InspectConfig:
     packing: PackingChoice = "auto"
     """Whether a row holds several texts. auto: from 256 tokens on, as in a training run."""
     unit: MaskUnit = "token"
-    """What is masked together: single tokens, whole words, spans of words (SpanBERT), or n-grams of words (ALBERT)."""
+    """Unit of masking: single tokens, whole words, spans of words (SpanBERT), or n-grams of words (ALBERT)."""
     short_sequence_probability: float = 0.1
     """Share of the documents that an epoch cuts to a random shorter length."""
     seed: int = 0
@@ -130,5 +130,5 @@ class ConvertConfig:
     exact contents of AutoModelForMaskedLM. encoder: the encoder with its pooler, if it has one, the exact contents of
     AutoModel."""
     weights: Weights = "last"
-    """Weights to write if the source is a run of ours: those after the last step, or their moving average
+    """Weights to write if the source is a run of bert_jax: those after the last step, or their moving average
     (optimizer.ema_decay)."""

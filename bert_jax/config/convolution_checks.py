@@ -4,7 +4,7 @@ from bert_jax.config.encoder import ModelConfig
 from bert_jax.errors import UserError
 
 _NEEDED = {
-    "layer": (("transformer",), "has no first layer that it could stand beside"),
+    "layer": (("transformer",), "has no first layer to which it could be added"),
     "positions": (("learned", "rope", "alibi", "none"), "has two streams of states, for which there is no such form"),
     "norm_position": (("post",), "has no norm after a layer"),
     "direction": (("both",), "must not see the tokens after it"),

@@ -17,11 +17,11 @@ LEAST_SIMILARITY = 0.5
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CleaningConfig:
-    """What is repaired in a corpus and removed from it: nothing by default. data/cleaning/cleaner.py has the order of
+    """Repairs of a corpus, and removals from it: none by default. data/cleaning/cleaner.py has the order of
     the steps."""
 
     unicode: Literal["keep", "repair"] = "keep"
-    """What happens to the characters. repair: text that was decoded wrongly (“schÃ¶n”) is corrected, curly quotes and
+    """Treatment of the characters. repair: text that was decoded wrongly (“schÃ¶n”) is corrected, curly quotes and
     ligatures become plain, and the result is normalized to NFC."""
     languages: tuple[str, ...] = ()
     """Languages to keep, as ISO 639 codes such as en,de. A document whose most probable language is a different one is
@@ -37,12 +37,12 @@ class CleaningConfig:
     """Number of consecutive words that a paragraph must share with an evaluation set to be removed; used with
     decontaminate only. A shorter text, of at least 8 words, must occur in full."""
     contacts: Literal["keep", "remove"] = "keep"
-    """What happens to e-mail addresses and telephone numbers. remove: they are cut out of the text."""
+    """Treatment of e-mail addresses and telephone numbers. remove: they are cut out of the text."""
     phone_region: str = "US"
     """Two-letter code of the country whose telephone numbers are recognized without +; used with contacts=remove only.
     """
     deduplicate: Literal["keep", "exact", "near"] = "keep"
-    """What is removed, after all other steps, because the corpus already has it. exact: documents that are the same,
+    """Duplicates that are removed, after all other steps. exact: documents that are the same,
     and paragraphs of at least 100 characters. near: documents that are similar as well."""
     near_threshold: float = 0.8
     """Similarity from which documents are near duplicates, from 0.5 to 1; used with deduplicate=near only. It is the

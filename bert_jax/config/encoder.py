@@ -12,7 +12,7 @@ OUTSIDE_THE_FUNCTION = (
     *("vocab_size", "vocab_pad_multiple", "max_position_embeddings"),  # numbers of rows: what a row means stays
     *("hidden_dropout", "attention_dropout", "recurrent_dropout"),  # only while it is trained
     *("initializer_range", "scaled_outputs", "position_init"),  # only before it is trained
-    "pair_head",  # a head beside the encoder, which a model has or lacks
+    "pair_head",  # a head on top of the encoder, which a model has or lacks
 )
 """Options of ModelConfig with which the same parameters compute the same function; with another value of any other, a
 new one included, they compute another."""
@@ -88,7 +88,7 @@ class ModelConfig:
     """Whether pre-training has a pooler and a head for the labels of data.sentence_pairs. False: it has neither, as in
     RoBERTa, DistilBERT and ELECTRA, and a task that needs a pooler starts with a fresh one."""
     positions: Literal["learned", "rope", "alibi", "xlnet", "none"] = "learned"
-    """How the model knows the order of the tokens. learned: by a table that is added to the words. rope: queries and
+    """Encoding of the order of the tokens. learned: by a table that is added to the words. rope: queries and
     keys are turned by an angle that grows with their position (Su et al. 2021). alibi: scores fall with the distance
     (Press et al. 2022), as in MosaicBERT. xlnet: attention compares queries with the distance to each key, and with
     whether both are in the same segment (Yang et al. 2019). This option includes XLNet's embeddings, which are words
@@ -168,7 +168,7 @@ class ModelConfig:
 
     @property
     def output_range(self) -> float:
-        """What initializer_range is for the maps that end a residual branch."""
+        """Standard deviation of the initial maps that end a residual branch."""
         return self.initializer_range / (math.sqrt(2 * self.num_layers) if self.scaled_outputs else 1)
 
     @property

@@ -6,13 +6,13 @@ from typing import Literal
 Combination = Literal[
     "last", "second_to_last", "sum_last_four", "concat_last_four", "weighted_last_four", "weighted_all"
 ]
-"""How several layers become one vector per token (models/pooling.py)."""
+"""Ways to combine several layers into one vector per token (models/pooling.py)."""
 LayersRead = Literal["", "embeddings", Combination, "weighted_with_embeddings"]
 """Layers of a frozen encoder that a BiLSTM reads; "" for an encoder that is trained with its head."""
 HeadPooling = Literal["cls", "mean"]
-"""What the head of a task reads of a text; see `HeadConfig.pooling`."""
+"""Input of the head of a task; see `HeadConfig.pooling`."""
 TokenPooling = Literal["cls", "mean", "max", "mean_sqrt_len"]
-"""How the vectors of the tokens of a text become one; see `EmbeddingConfig.pooling`."""
+"""Ways to combine the vectors of the tokens of a text; see `EmbeddingConfig.pooling`."""
 Pooling = Literal[TokenPooling, "pooler"]
 """The same, or pooler: the vector of BERT's pooler."""
 
@@ -28,8 +28,8 @@ class HeadConfig:
     dropout: float = 0.1
     """Dropout rate on the input of the head."""
     pooling: HeadPooling = "cls"
-    """What classification, regression and choice read of a model with task_transform: the first position, or the mean
-    of all."""
+    """Input of classification, regression and choice in a model with task_transform: the first position, or the mean of
+    all."""
     crf: bool = False
     """Whether a linear-chain CRF follows the scores (crf/transitions [C, C], crf/start [C], crf/end [C]); for tagging
     only."""
@@ -51,10 +51,10 @@ class HeadConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EmbeddingConfig:
-    """How `model.embed` makes one vector per text by default, which directories of sentence-transformers specify."""
+    """Defaults of `model.embed`, which directories of sentence-transformers specify."""
 
     pooling: TokenPooling = "mean"
-    """How the vectors of the tokens become one: that of [CLS], their mean, their maximum, or their sum divided by the
+    """Vector of a text: that of [CLS], or the mean or the maximum of those of its tokens, or their sum divided by the
     square root of their number."""
     normalize: bool = False
     """Divide each vector by its Euclidean norm."""

@@ -7,4 +7,4 @@ SentencePairs = Literal["nsp", "sop", "adjacent", "none"]
 PackingChoice = Literal["auto", "on", "off"]
 """Whether a row holds several texts; see `DataConfig.packing`."""
 MaskUnit = Literal["token", "whole_word", "span", "ngram"]
-"""What is masked together; see `MaskingConfig.unit`."""
+"""Units of masking; see `MaskingConfig.unit`."""

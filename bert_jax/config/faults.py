@@ -8,7 +8,7 @@ from bert_jax.errors import UserError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HostFaultsConfig:
-    """What a run does about hosts that hang or die, and about devices that compute wrongly."""
+    """Handling of hosts that hang or die, and of devices that compute wrongly."""
 
     step_timeout_seconds: float | None = None
     """Seconds that a step or a batch of an evaluation may take before the run ends on every host, with a stack trace of
@@ -22,7 +22,7 @@ class HostFaultsConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FaultsConfig(HostFaultsConfig):
-    """What a run does about hosts that hang or die, and about numbers that go wrong."""
+    """Handling of hosts that hang or die, and of numbers that go wrong."""
 
     max_skipped_steps: int = 10
     """Number of consecutive updates that are skipped because their loss or gradient is not finite. After them the run

@@ -18,7 +18,7 @@ from bert_jax.config.watching import ProfileConfig, SinksConfig
 from bert_jax.errors import UserError
 
 RESULTS = "results.json"
-"""What a fine-tuning, and each of its runs, leaves in its directory when it is done; a study does the same."""
+"""File that a fine-tuning, and each of its runs, leaves in its directory when it is done; a study does the same."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class FinetuneConfig:
     data: TaskDataConfig = TaskDataConfig()
     """Where the examples of the task are."""
     options: TaskOptions = TaskOptions()
-    """How examples become sequences, and how logits become answers. Each task uses the options that apply to it."""
+    """Conversion of examples to sequences, and of logits to answers. Each task uses the options that apply to it."""
     noise: NoiseConfig = NoiseConfig()
     """Spelling errors in the training texts, the same in every epoch and run; dev and test stay clean. Not for
     SQuAD."""
@@ -126,11 +126,11 @@ class FinetuneConfig:
     log_every_steps: int = 10
     """Number of steps between two rows of metrics."""
     compute: ComputeConfig = ComputeConfig()
-    """How the computation is carried out."""
+    """Settings of the computation."""
     mesh: MeshConfig = MeshConfig()
-    """How the devices are laid out."""
+    """Layout of the devices."""
     faults: HostFaultsConfig = HostFaultsConfig()
-    """What a run does about hosts that hang or die, and about devices that compute wrongly."""
+    """Handling of hosts that hang or die, and of devices that compute wrongly."""
     profile: ProfileConfig = ProfileConfig()
     """Which steps of each run leave a trace for XProf, in runs/NAME/profile."""
     sinks: SinksConfig = SinksConfig()

@@ -6,7 +6,7 @@ from typing import Literal
 from bert_jax.config.encoder import ModelConfig
 
 EmbeddingSharing = Literal["shared", "own", "disentangled"]
-"""How generator and discriminator share embeddings; see `GeneratorConfig.embeddings`."""
+"""Ways in which generator and discriminator share embeddings; see `GeneratorConfig.embeddings`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class GeneratorConfig:
     intermediate_size: int | None = None
     """Width of the feed-forward layer. None: four times hidden_size."""
     embeddings: EmbeddingSharing = "shared"
-    """How generator and discriminator share what they know of a token. shared: the same tables and norm, trained by
+    """Sharing of embeddings between generator and discriminator. shared: the same tables and norm, trained by
     both losses, as in ELECTRA; an affine map takes them to the width of each. own: each part has its own. disentangled:
     the discriminator's tables are those of the generator, which its loss does not train, plus a difference that it
     learns (DeBERTa v3)."""

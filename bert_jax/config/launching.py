@@ -112,7 +112,7 @@ class SlurmConfig:
     cpus_per_task: int = 0
     """Number of processor cores per task. 0: the default of the cluster."""
     notice_seconds: int = 120
-    """Number of seconds before the time limit at which the run is told to save."""
+    """Number of seconds before the time limit at which the run is asked to save."""
     max_restarts: int = 3
     """Maximum number of consecutive restarts inside one allocation. A run that ended because of bad input is never
     restarted."""
@@ -126,7 +126,7 @@ class SlurmConfig:
 class LocalConfig:
     """launch local CONFIG --data.path=STORE --workdir=DIR [--hosts=N]
 
-    Run pretrain as several processes of this machine that stand in for the hosts of a pod, connected over gloo.
+    Run pretrain as several processes of this machine that act as the hosts of a pod, connected over gloo.
 
     Each process has virtual CPU devices. All of them end when one ends with an error, and signals reach all of them.
     Every line that a process prints begins with its number. CONFIG is that of `bert-jax pretrain`, and all options of
@@ -134,7 +134,7 @@ class LocalConfig:
     """
 
     hosts: int = 2
-    """Number of processes, each of which stands in for one host."""
+    """Number of processes, each of which acts as one host."""
     devices_per_host: int = 1
     """Number of virtual CPU devices of each process."""
     max_restarts: int = 0
@@ -149,7 +149,7 @@ class PretrainConfig(Config):
     """Options of `bert-jax pretrain`: those of a run, and whether it is rehearsed as a pod."""
 
     simulate_hosts: int = 0
-    """Rehearse the run on a pod: start this many processes on this machine, connected over gloo, that stand in for
+    """Rehearse the run on a pod: start this many processes on this machine, connected over gloo, that act as
     hosts with one device each. `bert-jax launch local` has more options. 0: train in this process."""
 
     @classmethod

@@ -30,7 +30,9 @@ def check_model(config: Config) -> None:
     if model.layer != "none":
         need_positive(model, "model.", "num_layers")
     if model.vocab_size is not None and model.vocab_size < 6:
-        raise UserError(f"model.vocab_size={model.vocab_size} leaves no room for words beside the five special tokens")
+        raise UserError(
+            f"model.vocab_size={model.vocab_size} leaves no room for words in addition to the five special tokens"
+        )
     if model.hidden_size % model.num_heads:
         fits = [h for h in range(1, model.hidden_size + 1) if model.hidden_size % h == 0]
         near = sorted(fits, key=lambda h: abs(h - model.num_heads))[:3]

@@ -8,7 +8,7 @@ from bert_jax.errors import UserError
 EDITS = ("insert", "delete", "substitute", "swap", "neighbour")
 """insert a random letter, delete, substitute a random letter, swap with the next character, hit a neighbouring key."""
 ErrorUnit = Literal["character", "word"]
-"""What a rate of errors counts; see `NoiseConfig.per`."""
+"""Unit of a rate of errors; see `NoiseConfig.per`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class NoiseConfig:
     rate: float = 0.0
     """Probability of an edit, for each letter and digit, or for each word; see per. 0: the text stays as it is."""
     per: ErrorUnit = "character"
-    """What the rate counts. character: each letter or digit is edited with this probability, independently. word: each
+    """Unit of the rate. character: each letter or digit is edited with this probability, independently. word: each
     word gets one edit with this probability, at one of its letters or digits."""
     kinds: tuple[str, ...] = EDITS
     """Edits to draw from, each with the same probability: insert, delete, substitute, swap, neighbour (a key next to

@@ -86,7 +86,7 @@ def _check_taught(config: Config) -> None:
 def _check_neighbours(config: Config) -> None:
     """Raise a UserError if a token could see what it has to predict, or an option would be ignored."""
     name, model = config.objective.name, config.model
-    why = f"objective.name={name} predicts each token from those beside it"
+    why = f"objective.name={name} predicts each token from those on one side of it"
     if name == "left_to_right" and model.direction != "left_to_right":
         raise UserError(
             f"{why}, but with model.direction={model.direction} it would see the answer; set "

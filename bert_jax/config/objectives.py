@@ -19,9 +19,9 @@ class ObjectiveConfig:
     data.sentence_pairs. left_to_right: each token of a text, from those before it; the model needs
     direction=left_to_right. two_directions: from those before it and, by the other half of the states, from those after
     it, as in ELMo; the model needs layer=lstm. replaced_tokens: ELECTRA's discriminator, which tells the words of a
-    generator, trained beside it, from those of the text. permutation: some tokens, from those that come before them in
-    a random order, as in XLNet; the model needs positions=xlnet. skip_gram: the words beside each word, from its vector
-    alone (word2vec); the model needs layer=none. glove: how often each two words are beside each other, from their
+    generator, trained with it, from those of the text. permutation: some tokens, from those that come before them in
+    a random order, as in XLNet; the model needs positions=xlnet. skip_gram: the words near each word, from its vector
+    alone (word2vec); the model needs layer=none. glove: how often each two words are near each other, from their
     vectors; the model needs layer=none, and the data static_vectors.counts."""
     mlm_weight: float = 1.0
     """Weight of the loss of the masked words. 0: its head is not trained."""
@@ -30,7 +30,7 @@ class ObjectiveConfig:
     chooses. 0: its head is not trained."""
     span_boundary_weight: float = 0.0
     """Weight of the loss of the span boundary objective (SpanBERT): the words of each run of masked tokens, from the
-    two tokens beside it. 0: there is no such head. Use it with masking.unit=span."""
+    two tokens at its borders. 0: there is no such head. Use it with masking.unit=span."""
     next_word_weight: float = 1.0
     """Weight of the loss of the next words with name=two_directions."""
     previous_word_weight: float = 1.0
@@ -53,7 +53,7 @@ class ObjectiveConfig:
 
     @property
     def predicts_neighbours(self) -> bool:
-        """Whether each word has one vector, from which the words beside it, or their counts, are predicted."""
+        """Whether each word has one vector, from which its neighbours, or their counts, are predicted."""
         return self.name in ("skip_gram", "glove")
 
     @property
@@ -63,5 +63,5 @@ class ObjectiveConfig:
 
     @property
     def predicts_all(self) -> bool:
-        """Whether every token is predicted from those beside it, and none is masked."""
+        """Whether every token is predicted from those on one side of it, and none is masked."""
         return self.name in ("left_to_right", "two_directions")

@@ -6,7 +6,7 @@ from typing import Literal
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """How gradients become updates."""
+    """Optimizer, which turns gradients into updates."""
 
     name: Literal["adamw_bert", "adamw", "lamb", "stable_adamw", "muon"] = "adamw"
     """The update rule. adamw: Adam with decoupled weight decay and bias correction. adamw_bert: the optimizer of 2018
@@ -33,7 +33,7 @@ class OptimizerConfig:
 
     @property
     def moments(self) -> int:
-        """Number of values beside each parameter: m and v of Adam (with muon, at most), and the moving average."""
+        """Number of values kept for each parameter: m and v of Adam (with muon, at most), and the moving average."""
         return 2 + (self.ema_decay > 0)
 
 

@@ -20,7 +20,7 @@ from bert_jax.config.watching import ProfileConfig, SinksConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ComputeConfig:
-    """How the computation is carried out; nothing here changes the contents of a checkpoint."""
+    """Settings of the computation; nothing here changes the contents of a checkpoint."""
 
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Data type of matrix products and activations. auto: bfloat16 on TPU and GPU, float32 on CPU. Parameters, softmax
@@ -30,16 +30,16 @@ class ComputeConfig:
     computes the last layer only at the positions that are read. auto: loop up to 12 layers. Deeper models take
     minutes to compile in a loop, which a run of days on TPUs earns back (docs/speed.md)."""
     attention: Literal["auto", "xla", "pallas", "triton", "cudnn"] = "auto"
-    """How attention is computed. xla: in plain JAX, on every device. pallas: in one kernel that keeps scores and
+    """Computation of attention. xla: in plain JAX, on every device. pallas: in one kernel that keeps scores and
     probabilities on the chip, on TPU. triton: the same for NVIDIA GPUs, not measured yet. cudnn: by cuDNN, on NVIDIA
     GPUs in bfloat16, where attention_dropout is 0. auto: pallas on TPU for rows of 128 tokens and more, else xla; in
     layers whose window is far shorter than the row, both work block by block, so that time and memory grow linearly
     with the length. What a kernel cannot compute is left to xla, and a run says so."""
     remat: Literal["auto", "none", "sel", "dots", "full"] = "auto"
-    """What the backward pass computes again instead of keeping it: nothing (none); attention, norms, activations and
-    dropout, but no product with a kernel (sel); whatever is not such a product (dots); whole layers (full). auto: the
-    first that fits into the memory of a device, of none, sel and full where layers are unrolled, and of sel and full in
-    a scan; none where the memory is unknown, as on a CPU."""
+    """Parts that the backward pass computes again instead of keeping them: nothing (none); attention, norms,
+    activations and dropout, but no product with a kernel (sel); whatever is not such a product (dots); whole layers
+    (full). auto: the first that fits into the memory of a device, of none, sel and full where layers are unrolled, and
+    of sel and full in a scan; none where the memory is unknown, as on a CPU."""
     products: Literal["auto", "plain", "cpu", "tpu"] = "auto"
     """Form in which matrix products, sums over rows, norms and the loss over the vocabulary are computed. plain: they
     are computed as the mathematics is written. cpu: they are computed in the form that is fastest with XLA on a CPU,
@@ -48,9 +48,8 @@ class ComputeConfig:
     each other, and kernels that fsdp splits are multiplied as matrices. auto: cpu on a single CPU device, tpu on TPUs,
     else plain. The results are equal up to rounding."""
     overlap: bool = True
-    """Whether several TPU chips sum the gradients of each kernel while the backward pass goes on, instead of all
-    gradients after it, as the compiler does by default; without effect elsewhere. Not measured on a TPU
-    (docs/planning.md)."""
+    """Whether several TPU chips sum the gradients of each kernel during the backward pass, instead of all gradients
+    after it, as the compiler does by default; without effect elsewhere. Not measured on a TPU (docs/planning.md)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,7 +86,7 @@ class DataConfig:
     noise: PretrainingNoiseConfig = PretrainingNoiseConfig()
     """Spelling errors in the training text."""
     loader: Literal["auto", "tf.data", "plain"] = "auto"
-    """What makes the batches: a thread (plain), or TensorFlow's tf.data, which takes 0.7 GiB of memory and seconds to
+    """Source of the batches: a thread (plain), or TensorFlow's tf.data, which takes 0.7 GiB of memory and seconds to
     start. auto: plain. The batches are identical to the last bit."""
     prefetch: int = 4
     """Number of batches to prepare ahead of the device."""
@@ -106,7 +105,7 @@ class MaskingConfig:
     """Masked language modelling, paper section 3.1 and its table 8."""
 
     unit: MaskUnit = "token"
-    """What is masked together. token: single tokens. whole_word: whole words. span: spans of words (SpanBERT). ngram:
+    """Unit of masking. token: single tokens. whole_word: whole words. span: spans of words (SpanBERT). ngram:
     n-grams of words (ALBERT)."""
     rate: float = 0.15
     """Share of the tokens of a sequence that are predicted."""
@@ -169,7 +168,7 @@ class PhaseConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeshConfig:
-    """How devices are laid out. The size of one axis may be -1: all devices that the other axes leave."""
+    """Layout of the devices. The size of one axis may be -1: all devices that the other axes leave."""
 
     slice: int = 1
     """Number of TPU slices, connected only by the network of the data centre. Each takes a share of every batch and
@@ -199,8 +198,9 @@ class CheckpointConfig:
     comparable, with the lowest held-out loss of the objective's first term that has a weight. That is the loss of the
     masked words, or of what is predicted instead of them."""
     local_path: str = ""
-    """Directory on each host's own disk for frequent saves beside those in the work directory; a run resumes from the
-    newest good step of either. The last two are kept until the run ends. By default there are no such saves."""
+    """Directory on each host's own disk for frequent saves in addition to those in the work directory; a run resumes
+    from the newest good step of either. The last two are kept until the run ends. By default there are no such
+    saves."""
     local_every_steps: int = 100
     """Number of steps between two saves below local_path."""
 
@@ -231,23 +231,23 @@ class Config:
     masking: MaskingConfig = MaskingConfig()
     """Which pieces are masked, and what replaces them."""
     objective: ObjectiveConfig = ObjectiveConfig()
-    """What the model is trained for, and the weights of the losses."""
+    """Objective of the training, and the weights of the losses."""
     phases: tuple[PhaseConfig, ...] = (PhaseConfig(),)
     """Parts of training, each at one sequence length."""
     optimizer: OptimizerConfig = OptimizerConfig()
-    """How gradients become updates."""
+    """Optimizer, which turns gradients into updates."""
     schedule: ScheduleConfig = ScheduleConfig()
     """Shape of the learning rate after the warm-up."""
     mesh: MeshConfig = MeshConfig()
-    """How the devices are laid out."""
+    """Layout of the devices."""
     compute: ComputeConfig = ComputeConfig()
-    """How the computation is carried out."""
+    """Settings of the computation."""
     checkpoint: CheckpointConfig = CheckpointConfig()
     """When the state is saved, and which checkpoints are kept."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """When the model is evaluated during training, and on how many sequences."""
     faults: FaultsConfig = FaultsConfig()
-    """What a run does about hosts that hang or die, and about numbers that go wrong."""
+    """Handling of hosts that hang or die, and of numbers that go wrong."""
     profile: ProfileConfig = ProfileConfig()
     """Which steps leave a trace for XProf."""
     sinks: SinksConfig = SinksConfig()
@@ -261,9 +261,9 @@ class Config:
     init_from_layers: tuple[int, ...] = ()
     """Layers of that model, counted from 0, from which the layers of this one start, in order: for half as many layers
     0,2,4 and so on. Without init_from they are layers of objective.distillation.teacher, if there is one. What a
-    student like DistilBERT lacks (token types and a pooler) is left out. By default, or where an empty value
-    (--init_from_layers=) takes back that of the configuration, all layers of init_from are taken, and both models must
-    have the same number; those of a teacher are not, and the student starts from random parameters."""
+    student like DistilBERT lacks (token types and a pooler) is left out. By default all layers of init_from are copied,
+    and both models must have the same depth; nothing is copied from a teacher, and the student starts from random
+    parameters. --init_from_layers= cancels a value set in the configuration."""
     seed: int = 0
     """Seed of the initial parameters, the order of the examples, the pairs, the masks and dropout."""
     log_every_steps: int = 10

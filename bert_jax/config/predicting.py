@@ -14,7 +14,7 @@ from bert_jax.errors import UserError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InputFormConfig:
-    """How the input file's format differs from that of the training files. None: same as in training."""
+    """Differences of the input file's format from that of the training files. None: same as in training."""
 
     text_column: str | None = None
     """Column of the sentence in the task text: its name, or its number, from 1, in a file without a header. None: same
@@ -28,7 +28,7 @@ class InputFormConfig:
     tag_column: int | None = None
     """Number of the column of the tags in the task ner, from 1. None: same as in training."""
     scheme: TagScheme | None = None
-    """How the tags of the task ner mark entities. None: same as in training."""
+    """Tagging scheme of the task ner. None: same as in training."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,13 +53,13 @@ class PredictConfig:
     """Task to predict for, if it is not the one that the model was fine-tuned on but its head fits, such as ax for a
     model of mnli."""
     data: InputFormConfig = InputFormConfig()
-    """How the format of the input differs from that of the training files."""
+    """Differences of the input's format from that of the training files."""
     batch_size: int = 64
     """Sequences per batch."""
     compute: ComputeConfig = ComputeConfig()
-    """How the computation is carried out."""
+    """Settings of the computation."""
     mesh: MeshConfig = MeshConfig()
-    """How the devices are laid out."""
+    """Layout of the devices."""
 
 
 def check_predict(config: PredictConfig) -> PredictConfig:

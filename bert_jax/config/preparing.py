@@ -78,8 +78,8 @@ class PreparedTextConfig:
     text_field: str = "text"
     """Name of the field that holds the text in JSON lines, Parquet, Arrow and TFDS examples."""
     sentences: Literal["split", "lines"] = "split"
-    """How text becomes sentences. split: a sentence splitter finds them. lines: the corpus already has one sentence per
-    line."""
+    """Division of text into sentences. split: a sentence splitter finds them. lines: the corpus already has one
+    sentence per line."""
     wrapped: Literal["auto", "yes", "no"] = "auto"
     """Whether the files are hard-wrapped, as most books in plain text are. If so, the lines of each paragraph are
     joined before sentences are found. auto: decided from the beginning of each file. no: every line end is the end of a
@@ -90,9 +90,9 @@ class PreparedTextConfig:
     """Whether text is lowercased. None: as the vocabulary was made (cased if any of its entries has a capital
     letter)."""
     bad_utf8: Literal["error", "replace"] = "error"
-    """What to do about bytes that are not UTF-8: stop with an error, or replace them with U+FFFD."""
+    """Treatment of bytes that are not UTF-8: stop with an error, or replace them with U+FFFD."""
     clean: CleaningConfig = CleaningConfig()
-    """What is repaired in the corpus and removed from it."""
+    """Repairs of the corpus, and removals from it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,8 +106,8 @@ class PrepareConfig(PreparedTextConfig):
     workers: int = 0
     """Number of processes. 0: one per core. The store has the same bytes with any number."""
     runner: Literal["local", "beam"] = "local"
-    """What does the work. local: processes on this machine. beam: a pipeline of Apache Beam, on this machine or on
-    Dataflow, Flink or Spark. The store has the same bytes either way."""
+    """Runner that does the work. local: processes on this machine. beam: a pipeline of Apache Beam, on this machine or
+    on Dataflow, Flink or Spark. The store has the same bytes either way."""
     beam: tuple[str, ...] = ()
     """Options of Apache Beam itself as NAME=VALUE, with runner=beam. On the command line each is written
     --beam.NAME=VALUE, such as --beam.runner=DataflowRunner --beam.project=PROJECT. Without --beam.runner the pipeline

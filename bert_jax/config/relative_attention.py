@@ -6,11 +6,11 @@ from typing import Literal
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DisentangledConfig:
-    """How relative positions enter the scores of attention (He et al. 2021, arXiv 2006.03654 and 2111.09543).
+    """Relative positions in the scores of attention (He et al. 2021, arXiv 2006.03654 and 2111.09543).
 
-    Beside content·content, a score has up to two terms: the content of the query with the relative position of the key
-    (c2p), and the relative position of the query with the content of the key (p2c). The sum of n terms is divided by
-    √(n·D) for heads of size D. All layers read one table of relative positions.
+    In addition to content·content, a score has up to two terms: the content of the query with the relative position of
+    the key (c2p), and the relative position of the query with the content of the key (p2c). The sum of n terms is
+    divided by √(n·D) for heads of size D. All layers read one table of relative positions.
     """
 
     terms: Literal["none", "c2p", "p2c", "c2p+p2c"] = "none"

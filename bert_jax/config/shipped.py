@@ -1,6 +1,6 @@
 """The configurations and studies that come with bert_jax, by name: `bert_base` is the file configs/bert_base.py.
 
-They are beside the package in a checkout, and inside it in an installed wheel.
+They are next to the package in a checkout, and inside it in an installed wheel.
 """
 
 import pathlib

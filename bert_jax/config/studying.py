@@ -27,13 +27,13 @@ class Arm:
     tasks: tuple[str, ...] | None = None
     """Names of the fine-tunings that it takes part in. None: all of them."""
     label: str = ""
-    """What tables and pictures call it. By default its name."""
+    """Name in tables and pictures. By default that of the arm."""
     x: float | None = None
     """Its place on the axis of the picture, if all arms have one."""
 
     @property
     def title(self) -> str:
-        """What tables and pictures call it."""
+        """Name in tables and pictures."""
         return self.label or self.name
 
 
@@ -44,7 +44,7 @@ class Measure:
     metric: str
     """Its name in metrics.jsonl, such as mlm_accuracy, or in the results.json of a task, such as accuracy."""
     of: str = HELD_OUT
-    """What it is a figure of. held_out: held-out texts, cut and masked as in the base configuration, so that arms are
+    """Source of the figure. held_out: held-out texts, cut and masked as in the base configuration, so that arms are
     comparable. own: held-out texts as the arm itself cuts and masks them. Any other value: the task of this name."""
     title: str = ""
     """Heading of its column. By default the two above."""
@@ -79,13 +79,13 @@ class Study:
     title: str
     """Heading of table and picture."""
     question: str
-    """What the study asks, in a sentence."""
+    """Question of the study, in a sentence."""
     base: str
     """Configuration that the arms share: the name of a shipped one, or a file, as of `bert-jax pretrain`."""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Options of that configuration that are different in all arms."""
     arms: tuple[Arm, ...]
-    """What is compared. Differences are shown from the first."""
+    """Arms that are compared. Differences are shown from the first."""
     seeds: int = 3
     """Number of runs of each arm, with seeds from that of the configuration on."""
     tasks: Mapping[str, FinetuneConfig] = dataclasses.field(default_factory=dict)
@@ -94,7 +94,7 @@ class Study:
     measures: tuple[Measure, ...]
     """The columns of the table."""
     published: tuple[Published, ...] = ()
-    """The figures of papers, shown beside ours."""
+    """Figures of papers, shown next to ours."""
     axis: str = ""
     """Name of the axis of the picture on which arms have a place."""
     log_axis: bool = False

@@ -11,7 +11,7 @@ PACKED = (*(task for task in GLUE if task != "ax"), "text")
 """Tasks whose sequences may share rows: one class or number for each sequence."""
 TASKS = (*GLUE, "squad_v1", "squad_v2", "swag", "race", "choice", "ner", "text")
 TagScheme = Literal["auto", "iob1", "iob2", "iobes", "plain"]
-"""How tags mark entities; see `TaskDataConfig.scheme`."""
+"""Tagging schemes for entities; see `TaskDataConfig.scheme`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,14 +49,14 @@ class TaskDataConfig:
     """Number of the column of the tags in the task ner, from 1. 0: the last (CoNLL-U: the fourth, universal parts of
     speech)."""
     scheme: TagScheme = "auto"
-    """How the tags of the task ner mark entities. auto: recognized from the tags. plain: tags without B- and I-, such
-    as parts of speech."""
+    """Tagging scheme of the task ner. auto: recognized from the tags. plain: tags without B-
+    and I-, such as parts of speech."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskOptions:
-    """How the examples of a task become sequences, and how logits become answers. Each task uses the options that apply
-    to it."""
+    """Conversion of the examples of a task to sequences, and of logits to answers. Each task uses the options that
+    apply to it."""
 
     max_length: int = 128
     """Tokens per sequence, [CLS] and [SEP] included. Longer ones are cut or, in the SQuAD tasks and ner, split into

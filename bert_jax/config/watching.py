@@ -51,7 +51,7 @@ class DescribeConfig:
     """Options of `bert-jax describe`."""
 
     output: str
-    """Self-contained HTML file to write, local or gs://. The figures are also written beside it, as .json."""
+    """Self-contained HTML file to write, local or gs://. The figures are also written next to it, as .json."""
     samples: int = 8
     """Number of documents, drawn at random, whose beginnings are shown."""
     seed: int = 0

@@ -41,7 +41,7 @@ def compile_with(
         if UNKNOWN not in str(error):
             raise
         logging.warning(
-            "gradients are summed over chips after the backward pass, not beside it, because this compiler does not "
+            "gradients are summed over chips after the backward pass, not during it, because this compiler does not "
             "know an option (%s); --compute.overlap=False silences this warning",
             " ".join(str(error).split())[:200],
         )

@@ -30,7 +30,7 @@ def read_byte_level(directory: epath.Path) -> ByteLevelTokenizer | None:
     assert isinstance(slow, ByteLevelTokenizer)
     if fast is not None and (fast.tokens, fast.merges) != (slow.tokens, slow.merges):
         raise UserError(
-            f"{slow_file} ({slow.vocab_size:,} entries) and {fast_file.name} beside it "
+            f"{slow_file} ({slow.vocab_size:,} entries) and {fast_file.name} next to it "
             f"({fast.vocab_size:,}) hold different vocabularies or merges; delete the one the model was not "
             "trained with"
         )

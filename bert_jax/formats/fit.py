@@ -27,7 +27,7 @@ def _remedy(stored: StoredModel) -> str:
             "They were made by an architecture or an objective from outside the package: `bert_jax.pretrain` resumes "
             "such a run with the same objective=…, but only BERT itself can be opened"
         )
-    return "Put the configuration file that they were made with beside them"
+    return "Put the configuration file that they were made with in the same directory"
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:

@@ -36,7 +36,7 @@ def model_card(stored: StoredModel, kind: ModelType, key: str, name: str) -> str
         *_data(stored.history),
         *_metrics(stored.history),
         "## Limits",
-        "Licence, languages and intended use are not recorded with a model: whoever publishes it has to state them.",
+        "Licence, languages and intended use are not recorded with a model: state them before you publish it.",
     ]
     return "\n".join(front) + "\n\n" + "\n\n".join(sections) + "\n"
 

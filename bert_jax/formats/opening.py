@@ -157,7 +157,7 @@ def _refused(directory: epath.Path, name: str) -> UserError:
         model_type(read_object(config), config)
     why = "a pickle, which can run code when it is read" if name.endswith(PICKLES) else "a format that is not read here"
     return UserError(
-        f"{directory / name} is {why}; there is no safetensors file beside it. If you trust it, convert it where "
+        f"{directory / name} is {why}; there is no safetensors file next to it. If you trust it, convert it where "
         'transformers is installed: python -c "from transformers import AutoModelForPreTraining as M; '
         "M.from_pretrained('OLD').save_pretrained('NEW')\" (OLD: this directory), copy the vocabulary files "
         "too, and give NEW"

@@ -93,7 +93,7 @@ def _within(directory: epath.Path, name: str) -> epath.Path:
     """Return the config.json in the subdirectory `name`, which must be a plain name."""
     if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name or not (directory / name).is_dir():
         raise UserError(
-            f"{directory / FILE} refers to a module in {name!r:.80}, which is not a directory beside it; fetch the "
+            f"{directory / FILE} refers to a module in {name!r:.80}, which is not a directory next to it; fetch the "
             "whole model again"
         )
     return inside(directory / name, "config.json")

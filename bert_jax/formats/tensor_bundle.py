@@ -61,7 +61,7 @@ def read_index(prefix: epath.Path) -> dict[str, Variable]:
     """
     file = prefix.parent / f"{prefix.name}.index"
     if not file.exists():
-        raise UserError(f"no TensorFlow checkpoint at {prefix}: there is no {file.name} beside it")
+        raise UserError(f"no TensorFlow checkpoint at {prefix}: there is no {file.name} next to it")
     if file.stat().length > _LONGEST_INDEX:
         raise UserError(
             f"{file} has {file.stat().length:,} bytes; the index of a BERT needs fewer than {_LONGEST_INDEX:,}"

@@ -101,8 +101,8 @@ def _find_prefix(path: epath.Path) -> epath.Path:
 def _read_config(file: epath.Path) -> ModelConfig:
     if not file.exists():
         raise UserError(
-            f"{file} is missing; copy the one that the model was trained with, from beside the checkpoint that "
-            "training started from"
+            f"{file} is missing; copy the one that the model was trained with, from the directory of the checkpoint "
+            "that training started from"
         )
     values = read_object(file)
     if values.get("hidden_act", "gelu") != "gelu":

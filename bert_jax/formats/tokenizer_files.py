@@ -78,7 +78,7 @@ def _read_own(directory: epath.Path) -> Tokenizer | None:
         tokens = vocabulary_file.parse(file.read_bytes(), file)
         if fast is not None and fast.tokens != tokens:
             raise UserError(
-                f"{file} ({len(tokens):,} entries) and {TOKENIZER_FILE} beside it ({len(fast.tokens):,}) hold "
+                f"{file} ({len(tokens):,} entries) and {TOKENIZER_FILE} next to it ({len(fast.tokens):,}) hold "
                 f"different vocabularies{_first_difference(tokens, fast.tokens)}; delete the one the model was not "
                 "trained with"
             )

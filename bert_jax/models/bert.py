@@ -189,7 +189,7 @@ class BertForPreTraining:
         if self.teacher_size is None:
             return list(states)
         bert = self._module(params)
-        assert bert.state_projection is not None, "a model with a teacher_size has it"
+        assert bert.state_projection is not None, "a model with a teacher_size has this map"
         return [bert.state_projection(each) for each in states]
 
     def context_scores(self, params: Params, encoded: EncoderOutput, ids: jax.Array) -> jax.Array:
@@ -282,8 +282,8 @@ class BertForPreTraining:
         if missing := [part for part in parts if part not in self.parts]:
             present = ", ".join(self.parts) or "nothing"
             raise UserError(
-                f"this model has no {' and no '.join(missing)} (beside the encoder: {present}); load a checkpoint "
-                "that has it, for example one of a pre-training run"
+                f"this model has no {' and no '.join(missing)} (besides the encoder: {present}); load a checkpoint "
+                "with it, for example one of a pre-training run"
             )
 
 

@@ -30,7 +30,7 @@ def run_describe(paths: list[str], config: DescribeConfig) -> list[CorpusCard]:
     need_extra("plotly", "report", "bert-jax describe")
     output = pathlib.PurePath(config.output)
     if output.suffix != ".html":
-        raise UserError(f"output={config.output} must end in .html; the figures go beside it, as .json")
+        raise UserError(f"output={config.output} must end in .html; the figures go next to it, as .json")
     if len(paths) > 2:
         raise UserError(f"{len(paths)} stores are too many for two columns; give one or two")
     if config.samples < 0:
@@ -91,7 +91,7 @@ def _languages(card: CorpusCard, of_it: str) -> Table:
         [each.language, f"{each.documents / documents:.1%}", f"{each.tokens / max(1, tokens):.1%}"] for each in found
     ]
     title = f"Languages of {documents:,} documents drawn at random{of_it}" if found else f"Languages{of_it}"
-    nothing = "They are told by py3langid: pip install 'bert_jax[corpora]'"
+    nothing = "They are identified by py3langid: pip install 'bert_jax[corpora]'"
     return Table(title, ["language", "documents", "tokens in them"], rows, nothing)
 
 

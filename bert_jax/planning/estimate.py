@@ -17,7 +17,7 @@ NOT_INCLUDED = "Input, checkpoints, evaluation, compilation and restarts are not
 LINKS = "Transfers between chips are bytes over the links' rates: no latency, no other traffic."
 BLIND_SPOTS = (
     "The compiler gives no estimate for hardware random numbers (rbg), Pallas kernels, gathers and scatters.",
-    "Copies between the chip's own memories that run beside computation count as free.",
+    "Copies between the chip's own memories that run during computation count as free.",
     LINKS,
     "Estimates of element-wise bfloat16 operations are too long by up to 3 times, found by single operations.",
     NOT_INCLUDED,

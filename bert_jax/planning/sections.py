@@ -165,7 +165,7 @@ def _collectives(plan: PhasePlan) -> Section:
     mesh = " × ".join(f"{axis}={size}" for axis, size in plan.mesh.items())
     return Section(
         f"Collectives of phase {plan.phase.index} (mesh {mesh}), MB on one chip",
-        ("kind", "type", "times", "of", "arrays", "sent", "beside products", "the largest is from"),
+        ("kind", "type", "times", "of", "arrays", "sent", "during products", "the largest is from"),
         rows,
         (
             "Sent: bytes that a chip sends if the participants form a ring, and those of them that it sends while it "

@@ -133,7 +133,7 @@ def load_byte_level(file: epath.Path, lowercase: bool | None = None) -> ByteLeve
         file.parent / name for name in (vocabulary_file.MERGES_FILE, vocabulary_file.CONFIG_FILE)
     )
     if not merges_file.exists():
-        raise UserError(f"{file} needs the {merges_file.name} that belongs to it beside it; copy both")
+        raise UserError(f"{file} needs the {merges_file.name} that belongs to it in the same directory; copy both")
     config = read_object(config_file) if config_file.exists() else {}
     try:
         lines = merges_file.read_bytes().decode().split("\n")

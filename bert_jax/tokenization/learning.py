@@ -101,7 +101,9 @@ def _learn_bytes(words: Mapping[str, int], config: TrainVocabConfig) -> Tokenize
 def check(config: TrainVocabConfig) -> None:
     """Raise a UserError about options that do not fit together, before any text is read."""
     if config.size < _SMALLEST:
-        raise UserError(f"size={config.size} leaves no room for words beside the five special tokens; BERT has 30522")
+        raise UserError(
+            f"size={config.size} leaves no room for words in addition to the five special tokens; BERT has 30522"
+        )
     if config.method == "byte_bpe" and (config.lowercase or config.size < _BYTES + _SMALLEST):
         raise UserError(
             f"method=byte_bpe with lowercase={config.lowercase}, size={config.size:,}: byte-level BPE keeps the case "

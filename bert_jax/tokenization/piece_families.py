@@ -129,7 +129,7 @@ def _family_of_pieces(texts: set[str], file: epath.Path) -> str:
     if "[CLS]" not in texts and file.name == FAMILIES["camembert"].file:
         raise UserError(
             f"{file} belongs to XLM-RoBERTa or to CamemBERT, which give its pieces different ids; put the config.json "
-            'of the model beside it, or one with {"model_type": "xlm-roberta"} or {"model_type": "camembert"}'
+            'of the model next to it, or one with {"model_type": "xlm-roberta"} or {"model_type": "camembert"}'
         )
     return OURS.name
 

@@ -135,7 +135,7 @@ def shaped(**changes) -> PretrainedModel:
         ({"sharing": "all"}, "its layers share parameters"),
         ({"local_window": 4, "global_every": 2}, "one layer in 2 sees the whole sequence"),
         ({"norm_position": "pre", "first_attention_norm": False}, "its first layer differs from the others"),
-        ({"convolution_width": 3}, "a convolution stands beside its first layer"),
+        ({"convolution_width": 3}, "a convolution is added to its first layer"),
     ],
     ids=["shared", "windows", "first", "convolution"],
 )

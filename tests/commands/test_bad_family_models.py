@@ -147,7 +147,7 @@ CASES = [
     Case(
         "masked words in a model without them",
         "fill-mask @/static [MASK]",
-        ("no mlm (beside the encoder: contexts)", "load a checkpoint that has it"),
+        ("no mlm (besides the encoder: contexts)", "load a checkpoint with it"),
     ),
 ]
 

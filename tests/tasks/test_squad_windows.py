@@ -176,7 +176,7 @@ def test_labels_without_an_answer():
         (
             "a b",
             TaskOptions(max_length=64),
-            "max_length=64 leaves no room beside a question of .*max_query_length=64 .* above 67",
+            "max_length=64 leaves no room next to a question of .*max_query_length=64 .* above 67",
         ),
         ("\u200b", TaskOptions(max_length=384), "question q: the tokenizer leaves nothing of its context"),
     ],

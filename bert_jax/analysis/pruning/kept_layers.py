@@ -39,7 +39,7 @@ def check_removable(model: PretrainedModel) -> None:
     elif not config.first_attention_norm:
         reason = "its first layer differs from the others (model.first_attention_norm=False)"
     elif config.convolution_width:
-        reason = f"a convolution stands beside its first layer (model.convolution_width={config.convolution_width})"
+        reason = f"a convolution is added to its first layer (model.convolution_width={config.convolution_width})"
     elif config.local_window is not None and config.global_every > 1:
         reason = (
             f"one layer in {config.global_every} sees the whole sequence and the others {config.local_window} tokens "

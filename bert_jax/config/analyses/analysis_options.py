@@ -6,13 +6,13 @@ from typing import Literal
 from bert_jax.errors import UserError
 
 VectorKind = Literal["mean", "cls", "token"]
-"""What represents a text. mean: the mean over all tokens, [CLS] and [SEP] included, as `embed` does; cls: the first
-token; token: one token that is neither, drawn at random."""
+"""Vector that represents a text. mean: the mean over all tokens, [CLS] and [SEP] included, as `embed` does; cls: the
+first token; token: one token that is neither, drawn at random."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AnalysisConfig:
-    """What all analyses share: the texts that the model reads, and where the result goes."""
+    """Options of all analyses: the texts that the model reads, and the place of the result."""
 
     input: str
     """Texts: files, directories or globs, local or gs://, separated by commas, as for prepare. Each line that is not

@@ -19,8 +19,8 @@ class CkaConfig(AnalysisConfig):
     other: str = ""
     """Model to compare with. By default the layers of MODEL are compared with one another."""
     vectors: VectorKind = "mean"
-    """What represents a text in each layer. mean: the mean of its tokens. cls: the first token, [CLS]. token: one of
-    its tokens, drawn at random, the same one in all layers; the two models then need the same tokenizer."""
+    """Vector that represents a text in each layer. mean: the mean of its tokens. cls: the first token, [CLS]. token:
+    one of its tokens, drawn at random, the same one in all layers; the two models then need the same tokenizer."""
     minibatch: int = 256
     """Number of texts in each estimate of the similarity. The estimates are averaged; they are unbiased for any number
     of at least 4."""
@@ -38,8 +38,8 @@ class IsotropyConfig(AnalysisConfig):
     """
 
     vectors: VectorKind = "mean"
-    """What represents a text in each layer. mean: the mean of its tokens. cls: the first token, [CLS]. token: one of
-    its tokens, drawn at random."""
+    """Vector that represents a text in each layer. mean: the mean of its tokens. cls: the first token, [CLS]. token:
+    one of its tokens, drawn at random."""
     sts: str = ""
     """File of STS-B, dev.tsv or train.tsv. Its judgements are compared with the cosines of every layer, by mean and
     cls, before and after centring, component removal and whitening, all fitted on the input. By default there is no

@@ -10,8 +10,8 @@ from bert_jax.errors import UserError
 class ProbeConfig:
     """analyze probe MODEL --input=FILE --output=DIR [--dev=FILE --test=FILE]
 
-    Train linear probes on every layer and on a learned mix of all layers, and show what they read there, beside control
-    tasks and baselines.
+    Train linear probes on every layer and on a learned mix of all layers, and compare their scores with control tasks
+    and baselines.
 
     The tasks depend on the kind of file. *.conllu gives the tasks pos, arc, relation and depth. *.conll, with a word
     and its tags per line, gives one task for each of --columns. *.jsonl, with labelled spans or pairs of spans, gives

@@ -26,8 +26,8 @@ class PruneConfig(AnalysisConfig):
     max_length: int | None = 128
     """Tokens per text, [CLS] and [SEP] included; longer texts are cut. None: as many as the model has positions."""
     vectors: VectorKind = "mean"
-    """What represents a text. mean: the mean of its tokens. cls: the first token, [CLS]. token: one of its tokens,
-    drawn at random."""
+    """Vector that represents a text. mean: the mean of its tokens. cls: the first token, [CLS]. token: one of its
+    tokens, drawn at random."""
     draws: int = 3
     """Number of random orders to compare with."""
     task: str = ""

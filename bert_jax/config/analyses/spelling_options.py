@@ -27,7 +27,7 @@ class SpellingConfig(AnalysisConfig):
     rates: tuple[float, ...] = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
     """Probabilities of an error, ascending, separated by commas."""
     per: ErrorUnit = "character"
-    """What the rates count. character: each letter or digit is edited with this probability. word: each word gets one
+    """Unit of the rates. character: each letter or digit is edited with this probability. word: each word gets one
     edit with this probability."""
     kinds: tuple[str, ...] = EDITS
     """Edits to draw from: insert, delete, substitute, swap, neighbour (a key next to the right one)."""

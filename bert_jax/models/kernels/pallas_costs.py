@@ -2,7 +2,7 @@
 
 Basis: the instructions (VLIW bundles) that libtpu 0.0.51 schedules for v5e, counted in the final bundles that it writes
 with LIBTPU_INIT_ARGS="--xla_jf_dump_to=DIR --xla_jf_dump_llo_text=true", for heads of 64 in bfloat16 with segments and
-dropout of 0.1, on 2026-11-22. `scripts/count_kernel_instructions.py` counts them, with the start of each step of the
+dropout of 0.1, on 2026-11-22. tests/models/test_kernel_choice.py (slow) counts them, with the start of each step of the
 grid, which is not in this table. A bundle is issued each cycle. Stalls are not in it either; copies between chip and
 memory run beside it. v5p has as many bundles (0.99 to 1.03 of these), v6e fewer (0.75 to 0.93). Never measured on a
 TPU.

@@ -153,8 +153,7 @@ def _part(
     ids = file.parent / _MRPC_DEV_IDS
     if not ids.exists():
         raise UserError(
-            f"{file} needs {ids} beside it, the list of the pairs that GLUE holds out as dev; or give "
-            "--data.train and --data.dev"
+            f"{file} needs {ids}, the list of the pairs that GLUE holds out as dev; or give --data.train and --data.dev"
         )
     held_out = {tuple(fields) for _, fields in table_rows.tsv(table_rows.read_text(ids))}
     columns = [layout.header.index(name) for name in ("#1 ID", "#2 ID")]

@@ -56,7 +56,7 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
         sentences = conll.in_iob2(sentences, data.scheme)
     elif split == "train" or labels is None:
         raise UserError(
-            f"{sentences[0].places[0]}: a word without a tag; training needs a column of tags beside that of the words"
+            f"{sentences[0].places[0]}: a word without a tag; training needs a column of tags as well as one of words"
         )
     labels = _classes(sentences) if labels is None else tuple(labels)
     for sentence in sentences if has_answers else ():

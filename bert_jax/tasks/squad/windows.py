@@ -59,7 +59,7 @@ def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> 
     between, suffix = [tokenizer.sep_id] * tokenizer.separators, 1 + tokenizer.class_last
     if options.max_length <= options.max_query_length + 2 + len(between):
         raise UserError(
-            f"options.max_length={options.max_length} leaves no room beside a question of "
+            f"options.max_length={options.max_length} leaves no room next to a question of "
             f"options.max_query_length={options.max_query_length} tokens, [CLS] and {1 + len(between)} [SEP]; "
             f"it must be above {options.max_query_length + 2 + len(between)}"
         )
