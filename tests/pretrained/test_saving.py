@@ -109,7 +109,7 @@ def test_the_threshold_of_no_answer_is_saved(tmp_path):
 def test_the_directory_says_where_it_came_from(tmp_path):
     write_workdir(tmp_path / "run", 7)
     (tmp_path / "run" / "run.json").write_text(
-        json.dumps({"store_fingerprint": "f00d", "starts": [{"host": "secret"}]})
+        json.dumps({"run_id": "run", "store_fingerprint": "f00d", "starts": [{"host": "secret"}]})
     )
     convert(tmp_path / "run", tmp_path / "converted", to="bert_jax")
     model = bert_jax.load(tmp_path / "converted")
