@@ -124,7 +124,7 @@ def _check_own_names(path: epath.Path, identity: dict[str, Any]) -> None:
     run.json lacks those that are the default.
     """
     saved = read_json(path / "run.json")
-    for name in ("objective", "architecture", "teacher"):
+    for name in ("architecture", "objective", "teacher"):
         before, now = saved.get(name), identity.get(name)
         if before != now and name == "teacher":
             raise UserError(

@@ -129,8 +129,10 @@ def _describe(
     run = _run(home)
     history = {"step": content["step"], "metrics": content["metrics"], "config": config, "run": run}
     head = from_record(HeadConfig, config["head"], where, "head.") if config.get("head") else None
-    if "finetune" in config:
-        from_record(FinetuneConfig, config["finetune"], where, "finetune.")  # read by those that predict
+    if "finetune" in config:  # read by those that predict
+        from_record(FinetuneConfig, config["finetune"], where, "finetune.")
+        if not isinstance(config.get("pairs", 0), bool | None):
+            raise UserError(f"{where} does not say whether texts are pairs: another version of bert_jax wrote it")
     tokenizer = load_tokenizer(home / "tokenizer") if vocabularies(home / "tokenizer") else None
     _check_tokenizer(tokenizer, run or {}, home)
     embedding = EmbeddingConfig()

@@ -33,7 +33,7 @@ def model_of(task: str = "", **head):
     history = {
         "step": 7,
         "metrics": {"best_f1_thresh": -40.0},
-        "config": {"seed": 3} | ({"finetune": to_dict(finetune)} if task else {}),
+        "config": {"seed": 3} | ({"finetune": to_dict(finetune), "pairs": None} if task else {}),
         "run": {"store_fingerprint": "f00d", "starts": []},
     }
     return loaded(
