@@ -137,13 +137,15 @@ def sealed(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def unsealed(values: dict[str, Any]) -> dict[str, Any]:
-    """Return `values` without their "checksum", which those written by earlier versions lack.
+    """Return `values` without their "checksum".
 
     Raises:
-      UserError: the values have changed since they were sealed.
+      UserError: the values have changed since they were sealed, or were not sealed.
     """
     contents = {key: value for key, value in values.items() if key != "checksum"}
-    if "checksum" in values and values["checksum"] != checksum(contents):
+    if "checksum" not in values:
+        raise UserError("it has no checksum")
+    if values["checksum"] != checksum(contents):
         raise UserError("its contents have changed since it was written (the checksum is wrong)")
     return contents
 

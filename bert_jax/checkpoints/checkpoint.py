@@ -36,7 +36,7 @@ class Checkpoints:
 
     Args:
       best_metric: name of the held-out loss that determines the best steps of the latest phase; empty: there are none.
-      run_id: id in every step of the run; a step with a different id is not restored.
+      run_id: id in every step of the run, None outside of runs; a step with a different one is not restored.
       lost: returns whether the directory was deleted or renamed, which is no error of a save; `reload` follows before
         the next.
       committed: called with the step and the seconds since `save`, once it is known that a step has been written.

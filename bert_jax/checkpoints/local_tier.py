@@ -54,21 +54,15 @@ class LocalTier:
       committed: called with the step and the seconds of each copy that has been written, by `poll` or `wait`.
 
     Raises:
-      UserError: the directory cannot be written, another process of the run still writes there, or the run is older
-        than these ids.
+      UserError: the directory cannot be written, or another process of the run still writes there.
     """
 
     def __init__(
         self,
         path: str | os.PathLike[str],
-        run_id: str | None,
+        run_id: str,
         committed: Callable[[int, float], None] = lambda step, seconds: None,
     ):
-        if run_id is None:
-            raise UserError(
-                f"checkpoint.local_path={path}: this run was started by a version without run ids, which local saves "
-                "need; leave the option out"
-            )
         self.run_id: str = run_id
         self._home = pathlib.Path(os.path.abspath(path)) / run_id
         self._own = self._home / f"host_{jax.process_index()}"

@@ -12,7 +12,6 @@ from etils import epath
 
 from bert_jax.checkpoints.fingerprint import fingerprint, leaf_paths
 from bert_jax.config.json_form import first_lines
-from bert_jax.config.metric_names import metric_value
 from bert_jax.errors import UserError
 from bert_jax.files import checksum, parse_object
 
@@ -52,7 +51,7 @@ def read_record(directory: epath.Path) -> dict[str, Any]:
     """Return the content of the record in `directory`.
 
     Raises:
-      UserError: a newer version wrote it.
+      UserError: another version wrote it.
       Damaged: it cannot be read, or is not what was written.
     """
     try:
@@ -64,24 +63,20 @@ def read_record(directory: epath.Path) -> dict[str, Any]:
     content = stored.get("content")
     if not isinstance(content, dict) or stored.get("sha256") != checksum(content):
         raise Damaged("the record does not match its checksum")
-    if content["format"] > FORMAT:
+    if content["format"] != FORMAT:
         raise UserError(
-            f"{directory} has checkpoint format {content['format']}; this version of bert_jax reads up to "
-            f"{FORMAT}: install a newer one"
+            f"{directory} has checkpoint format {content['format']!r:.20}, but this version of bert_jax reads format "
+            f"{FORMAT}; install the version that wrote it"
         )
     return content
 
 
 def check_origin(content: dict[str, Any], step: int, run_id: str | None) -> None:
-    """Raise Damaged unless a record belongs to this step of this run, and was not copied or renamed.
-
-    Args:
-      run_id: None for a run from before these ids; its records have none either.
-    """
+    """Raise Damaged unless a record belongs to this step of this run, and was not copied or renamed."""
     if content["step"] != step:
         raise Damaged(f"it is step {content['step']!r:.20} under another number")
-    if content.get("run_id") != run_id:
-        raise Damaged(f"it is a step of another run, {content.get('run_id')!r:.80}, not of {run_id!r}")
+    if content["run_id"] != run_id:
+        raise Damaged(f"it is a step of another run, {content['run_id']!r:.80}, not of {run_id!r}")
 
 
 def rank(content: dict[str, Any], metric: str) -> tuple[int, float] | None:
@@ -90,7 +85,7 @@ def rank(content: dict[str, Any], metric: str) -> tuple[int, float] | None:
     Losses are comparable only within a phase, because a different sequence length is a different test. So the steps of
     a later phase come first.
     """
-    loss = metric_value(content["metrics"] or {}, metric, math.nan)
+    loss = (content["metrics"] or {}).get(metric, math.nan)
     return (-content["position"].get("phase", 0), loss) if math.isfinite(loss) else None
 
 

@@ -14,8 +14,7 @@ from bert_jax.checkpoints.run_files import read_json, read_settings, refused_cha
 from bert_jax.checkpoints.workdir import WorkDirectory, open_workdir
 from bert_jax.config import Config, resolve_phases
 from bert_jax.config.changes import is_elastic, is_harmless, lengthens
-from bert_jax.config.json_form import first_lines, from_dict, to_dict
-from bert_jax.config.recorded_options import recorded_config
+from bert_jax.config.json_form import first_lines, from_dict, from_record, to_dict
 from bert_jax.devices import sharding
 from bert_jax.devices.hosts import decide
 from bert_jax.errors import UserError
@@ -74,11 +73,12 @@ def _has_local_saves(path: str | os.PathLike[str], local_path: str) -> bool:
 
 
 def read_config(path: str | os.PathLike[str]) -> Config:
-    """Return the configuration that the run in work directory `path` was last started with."""
-    settings = read_settings(path)
-    if isinstance(data := settings.get("data"), dict):
-        data.setdefault("packing", "off")  # a run from before there was the option
-    return recorded_config(settings)
+    """Return the configuration that the run in work directory `path` was last started with.
+
+    Raises:
+      UserError: there is no config.json, it is damaged, or another version of bert_jax wrote it.
+    """
+    return from_record(Config, read_settings(path), f"{epath.Path(path) / 'config.json'}")
 
 
 def _check_continues(path: epath.Path, identity: dict[str, Any], settings: dict[str, Any]) -> None:
@@ -124,7 +124,7 @@ def _check_own_names(path: epath.Path, identity: dict[str, Any]) -> None:
     run.json lacks those that are the default.
     """
     saved = read_json(path / "run.json")
-    for name in ("objective", "architecture", "teacher"):
+    for name in ("architecture", "objective", "teacher"):
         before, now = saved.get(name), identity.get(name)
         if before != now and name == "teacher":
             raise UserError(

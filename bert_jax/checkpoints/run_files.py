@@ -7,7 +7,7 @@ import shlex
 import socket
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from absl import logging
@@ -18,6 +18,8 @@ from bert_jax.devices import sharding
 from bert_jax.devices.software import versions
 from bert_jax.errors import UserError
 from bert_jax.files import read_object, write_atomically
+
+Value = TypeVar("Value")
 
 
 def read_json(file: epath.Path) -> dict[str, Any]:
@@ -39,11 +41,21 @@ def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def saved_run(file: epath.Path) -> dict[str, Any]:
-    """Return the run.json of a run that is resumed, with a list of its starts."""
-    saved = {"starts": [], **read_json(file)}
-    if not isinstance(saved["starts"], list):
-        raise UserError(f"{file} has starts={saved['starts']!r:.60} where a list is expected; restore it from a copy")
+    """Return the run.json of a run that is resumed, with its id and a list of its starts."""
+    saved = read_json(file)
+    for name, kind in (("run_id", str), ("starts", list)):
+        need(saved, name, kind, file)
     return saved
+
+
+def need(values: dict[str, Any], name: str, kind: type[Value], file: epath.Path) -> Value:
+    """Return an entry of a file that bert_jax wrote; raise a UserError if it is missing or not of this kind."""
+    if isinstance(value := values.get(name), kind):
+        return value
+    raise UserError(
+        f"{file} has {name}={value!r:.60} where a {kind.__name__} is expected: it is damaged, or another version of "
+        "bert_jax wrote it; restore it from a copy"
+    )
 
 
 def this_start(devices: sharding.Devices) -> dict[str, Any]:
@@ -83,6 +95,6 @@ def refused_changes(
     return lines
 
 
-def id_below(run_id: str | None, name: str) -> str | None:
+def id_below(run_id: str, name: str) -> str:
     """Return the id of run `name` in a directory of several, so that checkpoints of one are not taken for another's."""
-    return None if run_id is None else f"{run_id}/{name}"
+    return f"{run_id}/{name}"

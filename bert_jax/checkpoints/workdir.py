@@ -37,9 +37,9 @@ class WorkDirectory:
     vocabulary: Tokenizer
 
     @property
-    def run_id(self) -> str | None:
-        """Id in run.json and in every checkpoint of the run; None for a run from before these ids."""
-        return self.files["run.json"].get("run_id")
+    def run_id(self) -> str:
+        """Id in run.json and in every checkpoint of the run."""
+        return self.files["run.json"]["run_id"]
 
     @property
     def checkpoints(self) -> epath.Path:
@@ -150,7 +150,7 @@ def open_workdir(
         if resumed:
             check(path, identity, settings)
         saved = saved_run(path / "run.json") if resumed else {"run_id": uuid.uuid4().hex, "starts": []}
-        run = {"run_id": saved.get("run_id"), **identity, "starts": [*saved["starts"], this_start(devices)]}
+        run = {"run_id": saved["run_id"], **identity, "starts": [*saved["starts"], this_start(devices)]}
         workdir = WorkDirectory(path, resumed, owner, {"run.json": run, "config.json": settings}, tokenizer)
         workdir.write()
         from_first(run)

@@ -12,8 +12,15 @@ from rich.table import Table
 from bert_jax.checkpoints.run_files import read_settings
 from bert_jax.commands.measured_model import TEACHER, measured_model
 from bert_jax.config import Config, ModelConfig, PhaseConfig, resolve_phases
-from bert_jax.config.json_form import differences, first_lines, is_among, to_dict
-from bert_jax.config.recorded_options import options_recorded, recorded_config
+from bert_jax.config.json_form import (
+    differences,
+    first_lines,
+    from_dict,
+    from_record,
+    is_among,
+    options_recorded,
+    to_dict,
+)
 from bert_jax.data.examples.corpus import HeldOut
 from bert_jax.data.examples.examples import Examples
 from bert_jax.data.store.access import open_store
@@ -64,9 +71,10 @@ def default_config(workdir: str) -> Config:
             f"{workdir}/config.json has no model, so {workdir} is not a work directory of bert_jax; convert the "
             f"model first: bert-jax convert {workdir} NEW --to=bert_jax"
         )
-    config = recorded_config(options_recorded(values))
+    options = options_recorded(values)
     if _is_run(values):
-        return config
+        return from_record(Config, options, f"{workdir}/config.json")
+    config = from_dict(Config, options)
     model, objective = config.model, _fitting_objective(config.model)
     length = min(PhaseConfig().sequence_length, model.longest_sequence)
     pairs = "nsp" if objective == "masked_words" and model.type_vocab_size > 1 and model.pair_head else "none"
@@ -124,7 +132,9 @@ def run_evaluate(
     mesh = sharding.make_mesh(config.mesh, devices)
     model, generator = load_with_generator(workdir, mesh=mesh, compute=config.compute)
     is_run = _is_run(model.history.get("config") or {})
-    trained = recorded_config(model.history["config"]) if is_run else config
+    trained = config
+    if is_run:
+        trained = from_record(Config, options_recorded(model.history["config"]), f"the record of {workdir}")
     measured = measured_model(model, generator, trained, config, mesh, objective)
     trained = measured.config
     store, same = _open_store(config, model, is_run)

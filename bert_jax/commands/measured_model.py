@@ -57,7 +57,7 @@ def measured_model(
       UserError: a head or a generator is missing, the teacher is not that of the run, or the run was trained for an
         objective from outside and a different one would be measured.
     """
-    params, teacher = model.params, None
+    params, teacher, is_given = model.params, None, objective is not None
     if objective is None and trained.objective.name == "replaced_tokens":
         params, trained = _both(model, generator, trained)
     elif objective is None:
@@ -66,7 +66,7 @@ def measured_model(
     if objective is None:
         objective = functools.partial(default_objective, teacher=None if teacher is None else teacher.model)
     made = objective(model.network, trained)
-    _check_objective(model, own_names(made).get("objective"))
+    _check_objective(model, own_names(made, is_given).get("objective"))
     return MeasuredModel(made, trained, params, () if teacher is None else (teacher.params,))
 
 

@@ -168,8 +168,7 @@ def _check_ramp(prefix: str, phase: PhaseConfig) -> None:
 
 
 def check_ramps(config: Config) -> None:
-    """Raise a UserError if the batch of a new run does not grow; a run that began with such a ramp continues with
-    it."""
+    """Raise a UserError if the batch of a new run does not grow; with elastic_batch that of a resumed one may not."""
     for index, phase in enumerate(config.phases):
         prefix = f"phases.{index}."
         for smaller, larger in itertools.pairwise((*phase.ramp_batch_sizes, phase.batch_size)):

@@ -20,8 +20,12 @@ def _plain(value: Any):
     return [_plain(v) for v in value] if isinstance(value, tuple) else value
 
 
-def from_dict(cls: Any, values: dict[str, Any], path: str = "") -> Any:
+def from_dict(cls: Any, values: dict[str, Any], path: str = "", complete: bool = False) -> Any:
     """Return the instance of dataclass `cls` that a nested dict describes.
+
+    Args:
+      path: how messages name the dict, with a dot at the end.
+      complete: whether every field must be there, as `to_dict` writes them, also one that has a default.
 
     Raises:
       UserError: an unknown or missing key, or a value of the wrong type; the message names the key.
@@ -38,21 +42,46 @@ def from_dict(cls: Any, values: dict[str, Any], path: str = "") -> Any:
             hint = f"; perhaps you meant {path}{close[0]}" if close else f"; {cls.__name__} has {', '.join(hints)}"
             raise UserError(f"unknown option {path}{_shown(key)}{hint}")
     required = [
-        field.name for field in dataclasses.fields(cls) if field.default is field.default_factory is dataclasses.MISSING
+        field.name
+        for field in dataclasses.fields(cls)
+        if complete or field.default is field.default_factory is dataclasses.MISSING
     ]
     if missing := [path + name for name in required if name not in values]:
         raise UserError(f"missing: {', '.join(missing)}")
-    return cls(**{key: _typed(hints[key], value, f"{path}{key}") for key, value in values.items()})
+    return cls(**{key: _typed(hints[key], value, f"{path}{key}", complete) for key, value in values.items()})
 
 
-def _typed(hint: Any, value: Any, path: str):
+def from_record(cls: Any, values: dict[str, Any], where: str, path: str = "") -> Any:
+    """Return the instance of `cls` that `to_dict` wrote to `where`, a file of a run or of a model.
+
+    Raises:
+      UserError: as `from_dict`, or a field is missing.
+    """
+    try:
+        return from_dict(cls, values, path, complete=True)
+    except UserError as error:
+        raise UserError(f"{where} is damaged, or another version of bert_jax wrote it: {error}") from None
+
+
+def options_recorded(values: dict[str, Any]) -> dict[str, Any]:
+    """Return those entries of a work directory's config.json that are options of pre-training.
+
+    The file of a saved or converted model also says how it embeds texts, that of a fine-tuned one also its head and
+    task.
+    """
+    return {
+        name: value for name, value in values.items() if name not in ("embedding", "head", "finetune", "pairs", "run")
+    }
+
+
+def _typed(hint: Any, value: Any, path: str, complete: bool):
     if dataclasses.is_dataclass(hint):
-        return from_dict(hint, value, path + ".")
+        return from_dict(hint, value, path + ".", complete)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple:
         if not isinstance(value, (list, tuple)):
             raise UserError(f"{path}={value!r:.80} must be a list")
-        return tuple(_typed(args[0], v, f"{path}.{i}") for i, v in enumerate(value))
+        return tuple(_typed(args[0], v, f"{path}.{i}", complete) for i, v in enumerate(value))
     if origin is Literal:
         if value in args:
             return value

@@ -18,8 +18,7 @@ from typing import Any
 
 from bert_jax.config import Config, PhaseConfig
 from bert_jax.config.checks import check
-from bert_jax.config.json_form import from_dict
-from bert_jax.config.recorded_options import options_recorded, renamed
+from bert_jax.config.json_form import from_dict, options_recorded
 from bert_jax.config.shipped import shipped_configs
 from bert_jax.console.help import print_help
 from bert_jax.errors import UserError
@@ -74,7 +73,7 @@ def load_config(path: str) -> Config:
     if file.suffix == ".json":
         from bert_jax.files import read_object
 
-        return from_dict(Config, renamed(options_recorded(read_object(file, "give a whole one"))))
+        return from_dict(Config, options_recorded(read_object(file, "give a whole one")))
     if file.suffix != ".py":
         raise UserError(f"{path!r} is not a configuration: expected a .py file with get_config(), or a config.json")
     module = executed(file)

@@ -19,10 +19,10 @@ from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import check_origin, read_record
 from bert_jax.checkpoints.run_files import read_json, refused_changes
 from bert_jax.checkpoints.workdir import WorkDirectory, open_workdir
-from bert_jax.config import CheckpointConfig, HeadConfig, ModelConfig
+from bert_jax.config import CheckpointConfig
 from bert_jax.config.changes import is_harmless_to_finetuning
-from bert_jax.config.finetuning import RESULTS, FinetuneConfig
-from bert_jax.config.json_form import first_lines, from_dict, to_dict
+from bert_jax.config.finetuning import RESULTS
+from bert_jax.config.json_form import first_lines
 from bert_jax.devices import sharding
 from bert_jax.devices.hosts import from_first
 from bert_jax.errors import UserError
@@ -152,16 +152,9 @@ def _check_continues(path: epath.Path, identity: dict[str, Any], settings: dict[
             f"{path} is the work directory of a pre-training run: it can be given as --init_from; give another "
             "--workdir"
         )
-    before = _completed(read_json(path / "config.json"))
+    before = read_json(path / "config.json")
     if lines := refused_changes(path, identity, before, settings, is_harmless_to_finetuning):
         raise UserError(
             f"{path} holds runs with different data, parameters or settings ({first_lines(lines)}). Resume with "
             f"those ({path / 'config.json'}), or start this in another --workdir"
         )
-
-
-def _completed(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return settings with the defaults of options that are younger than they are."""
-    kinds = {"model": ModelConfig, "head": HeadConfig, "finetune": FinetuneConfig}
-    there = {name: from_dict(kind, settings[name], f"{name}.") for name, kind in kinds.items() if settings.get(name)}
-    return settings | {name: to_dict(values) for name, values in there.items()}

@@ -45,8 +45,8 @@ def _read_record(file: epath.Path) -> dict[str, Any]:
         raise _damaged(file, f"is that of the run {record['run']!r:.80}")
     if any(type(value) not in (int, float) for value in record["metrics"].values()):
         raise _damaged(file, f"has metrics={record['metrics']!r:.80}")
-    if not isinstance(record.get("collapsed"), str | None):
-        raise _damaged(file, f"has collapsed={record['collapsed']!r:.60}")
+    if not isinstance(record.get("collapsed", 0), str | None):
+        raise _damaged(file, f"has collapsed={record.get('collapsed', 'missing')!r:.60}")
     return record
 
 

@@ -125,7 +125,7 @@ def _trackers(run: Run, command: Command) -> list[Tracker]:
     config, workdir = command.config, command.workdir
     name, options = workdir.path.name, to_dict(dataclasses.replace(config, **dataclasses.asdict(run)))
     # Weights & Biases allows no slash in an id.
-    return trackers(config.sinks, f"{workdir.run_id or name}-{run.name}", f"{name}/{run.name}", options)
+    return trackers(config.sinks, f"{workdir.run_id}-{run.name}", f"{name}/{run.name}", options)
 
 
 def _first_state(command: Command, seed: np.uint32) -> TrainState:

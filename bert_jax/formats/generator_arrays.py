@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from bert_jax.config import Config
+from bert_jax.config import Config, ObjectiveConfig
 from bert_jax.config.generator import GeneratorConfig, generator_model
-from bert_jax.config.json_form import from_dict
+from bert_jax.config.json_form import from_record, to_dict
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel
@@ -49,9 +49,10 @@ def generator_of(stored: StoredModel) -> StoredModel:
     arrays = {path: array for path, array in stored.arrays.items() if is_shareable(path)}
     arrays |= {path.removeprefix(_BELOW): array for path, array in stored.beside.items() if path.startswith(_BELOW)}
     settings = stored.history["config"]
-    options = from_dict(GeneratorConfig, settings["objective"]["generator"], "objective.generator.")
+    generator, where = settings["objective"]["generator"], f"the record of {stored.path}"
+    options = from_record(GeneratorConfig, generator, where, "objective.generator.")
     # Opened, evaluated and continued, it is a masked language model like any other.
-    history = stored.history | {"config": {name: part for name, part in settings.items() if name != "objective"}}
+    history = stored.history | {"config": settings | {"objective": to_dict(ObjectiveConfig())}}
     return dataclasses.replace(
         stored, model=generator_model(stored.model, options), arrays=arrays, beside={}, history=history
     )

@@ -1,5 +1,6 @@
 """Our own checkpoints as StoredModel: parameters are read by slices, and the optimizer state is left alone."""
 
+import dataclasses
 import os
 import re
 from typing import Any
@@ -11,11 +12,12 @@ from bert_jax.checkpoints.arrays import open_array
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.fingerprint import host_fingerprint
 from bert_jax.checkpoints.record import Damaged, check_origin, read_record
-from bert_jax.checkpoints.run_files import id_below, read_json
+from bert_jax.checkpoints.run_files import id_below, need, read_json
 from bert_jax.checkpoints.walk_back import attempt
 from bert_jax.config import EmbeddingConfig, HeadConfig, ModelConfig
 from bert_jax.config.commands import Weights
-from bert_jax.config.json_form import first_lines, from_dict
+from bert_jax.config.finetuning import FinetuneConfig
+from bert_jax.config.json_form import first_lines, from_record
 from bert_jax.devices.hardware import all_devices
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
@@ -107,16 +109,18 @@ def _run_id(home: epath.Path, content: dict[str, Any]) -> str | None:
     """Return the id in run.json, even if `home` is a run below the directory with that; without it, the record's."""
     run = _run(home)
     if run is None:
-        return content.get("run_id")
-    return run.get("run_id") if (home / "run.json").exists() else id_below(run.get("run_id"), home.name)
+        return content["run_id"]
+    if (file := home / "run.json").exists():
+        return need(run, "run_id", str, file)
+    return id_below(need(run, "run_id", str, home.parent.parent / "run.json"), home.name)
 
 
 def _describe(
     path: epath.Path, home: epath.Path, content: dict[str, Any], arrays: dict[str, StoredArray]
 ) -> StoredModel:
-    config = content["config"]
+    config, where = content["config"], f"the record of {path}"
     # The padding of the vocabulary serves one mesh and never reaches a prediction, so an opened model does not need it.
-    model = from_dict(ModelConfig, {**config["model"], "vocab_pad_multiple": 1}, "model.")
+    model = dataclasses.replace(from_record(ModelConfig, config["model"], where, "model."), vocab_pad_multiple=1)
     for table in row_tables(bert_parameters(model, MODEL_PARTS), "vocab"):
         for name in (table, f"{GENERATOR}/{table}", difference_path(table)):
             if name in arrays:
@@ -124,10 +128,16 @@ def _describe(
     arrays, beside = without_generator(arrays)
     run = _run(home)
     history = {"step": content["step"], "metrics": content["metrics"], "config": config, "run": run}
-    head = from_dict(HeadConfig, config["head"], "head.") if config.get("head") else None
+    head = from_record(HeadConfig, config["head"], where, "head.") if config.get("head") else None
+    if "finetune" in config:  # read by those that predict
+        from_record(FinetuneConfig, config["finetune"], where, "finetune.")
+        if not isinstance(config.get("pairs", 0), bool | None):
+            raise UserError(f"{where} does not say whether texts are pairs: another version of bert_jax wrote it")
     tokenizer = load_tokenizer(home / "tokenizer") if vocabularies(home / "tokenizer") else None
     _check_tokenizer(tokenizer, run or {}, home)
-    embedding = from_dict(EmbeddingConfig, config.get("embedding", {}), "embedding.")
+    embedding = EmbeddingConfig()
+    if "embedding" in config:
+        embedding = from_record(EmbeddingConfig, config["embedding"], where, "embedding.")
     return StoredModel(
         kind="bert_jax",
         path=os.fspath(path),
@@ -160,7 +170,7 @@ def _check_architecture(home: epath.Path) -> None:
 
 def _check_tokenizer(tokenizer: Tokenizer | None, run: dict[str, Any], home: epath.Path) -> None:
     """Raise a UserError if the vocabulary is not the recorded one: every id could mean a different word."""
-    recorded = run.get("tokenizer_fingerprint")  # absent from directories converted by older versions
+    recorded = run.get("tokenizer_fingerprint")  # absent where a model was written without a vocabulary
     if tokenizer is not None and recorded is not None and tokenizer.fingerprint != recorded:
         raise UserError(
             f"{home / 'tokenizer'} is not the tokenizer of this model: its fingerprint is {tokenizer.fingerprint:.12}… "

@@ -101,7 +101,7 @@ def _marks(run: RunHistory, colour: str) -> list[dict[str, Any]]:
     """Return a vertical line for each event that explains a kink."""
     marks = []
     for row in run.events:
-        mark = EVENTS[row["event"]].mark if row["event"] in EVENTS else ""  # which a newer version may have written
+        mark = EVENTS[row["event"]].mark if row["event"] in EVENTS else ""  # the file may hold anything
         if mark and (row["event"] != "start" or row.get("resumed") is True):
             label = {"text": mark, "textangle": 90, "font": {"size": 9, "color": colour}}
             place = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": row["step"], "x1": row["step"]}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.config.json_form import flattened, to_dict
+from bert_jax.config.json_form import flattened
 from bert_jax.config.watching import ReportConfig
 from bert_jax.errors import UserError, need_extra
 from bert_jax.files import write_atomically
@@ -107,7 +107,7 @@ def time_spent(runs: dict[str, RunHistory]) -> Table:
     for name, run in runs.items():
         if (found := goodput(run.rows)) is not None:
             rows.append([name, *(duration(found.seconds[category]) for category in head[1:-1]), duration(found.total)])
-    return Table("What the time went to", head, rows, "These runs were logged by a version that did not measure it.")
+    return Table("What the time went to", head, rows, "No run has logged any yet.")
 
 
 def held_out(runs: dict[str, RunHistory]) -> Table:
@@ -170,8 +170,8 @@ def _filled(samples: list[dict[str, Any]], number: int, slot: int) -> str:
 
 
 def differing(runs: dict[str, RunHistory]) -> Table:
-    """Return the options in which the runs differ; those of pre-training with the defaults of this version."""
-    flat = {name: _texts(to_dict(run.config) if run.config else run.settings) for name, run in runs.items()}
+    """Return the options in which the runs differ."""
+    flat = {name: _texts(run.settings) for name, run in runs.items()}
     keys = sorted({key for options in flat.values() for key in options})
     values = {key: [str(options.get(key, "")) for options in flat.values()] for key in keys}
     rows = [[key, *shown] for key, shown in values.items() if len({*shown}) > 1]
@@ -195,5 +195,4 @@ def events(runs: dict[str, RunHistory]) -> Table:
             when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(max(0.0, min(row["time"], 2**40))))
             told = ", ".join(f"{key} {value}" for key, value in details.items())[:300]
             rows.append([name, when, row["event"], f"{row['step']:,}", told])
-    nothing = "Nothing happened, or the runs were logged by a version that did not note it."
-    return Table("Events (UTC)", ["run", "time", "event", "step", "details"], rows, nothing)
+    return Table("Events (UTC)", ["run", "time", "event", "step", "details"], rows, "Nothing has happened yet.")

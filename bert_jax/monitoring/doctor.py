@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import os
-from typing import Any
 
 from etils import epath
 from rich.console import Console
@@ -64,6 +63,11 @@ def check_run(run: RunHistory) -> list[Check]:
             f"{run.path} has no configuration of pre-training that this version reads; doctor examines token stores, "
             "pre-training runs and the results of fine-tuning"
         )
+    if run.rows and not run.terms:
+        raise UserError(
+            f"{run.path / 'events.jsonl'} has no start that says what the losses in metrics.jsonl are of: it is "
+            "damaged, or another version of bert_jax wrote it; restore it from a copy"
+        )
     paths = [path for path in training_paths(config) if "://" not in path and os.path.isdir(path)]
     of_data = [
         each if len(paths) == 1 else dataclasses.replace(each, name=f"{path}: {each.name}")
@@ -98,13 +102,19 @@ def _of_finetuning(run: RunHistory) -> list[Check]:
     """Return a check of each finished run, which records by itself whether it has learned nothing."""
     checks = []
     for file in sorted((run.path / "runs").glob("*/results.json")):
-        record: dict[str, Any] = read_object(file, "remove the run to train it again")
+        remedy = "remove the run to train it again"
+        collapsed = read_object(file, remedy).get("collapsed", 0)
+        if not isinstance(collapsed, str | None):
+            raise UserError(
+                f"{file} does not say whether the run has collapsed: it is damaged, or another version of bert_jax "
+                f"wrote it; {remedy}"
+            )
         checks.append(
             Check(
                 name=f"run {file.parent.name} has learned nothing",
-                seen=str(record.get("collapsed") or "no sign of it")[:300],
+                seen=(collapsed or "no sign of it")[:300],
                 limit="no sign of it",
-                is_wrong=bool(record.get("collapsed")),
+                is_wrong=bool(collapsed),
                 remedy="small tasks need several seeds, a lower learning rate or a longer warm-up; see bert-jax "
                 "results",
             )

@@ -31,7 +31,7 @@ class Goodput:
 
 
 def goodput(rows: list[dict[str, Any]]) -> Goodput | None:
-    """Return what the rows of kind "time" add up to; None if an older version wrote the rows, which have none.
+    """Return what the rows of kind "time" add up to; None if there is none yet.
 
     A resumed run has dropped the rows of steps that it takes again. So the hole between the last row that counts and
     the moment at which the next start began to measure is all that the restart has cost: the steps to be taken

@@ -1,4 +1,4 @@
-"""A work directory as somebody sees it who only reads: also while the run writes, and whatever version wrote it."""
+"""A work directory as somebody sees it who only reads: also while the run writes, and after a crash has torn files."""
 
 import dataclasses
 import functools
@@ -12,8 +12,7 @@ from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.owner import live_owner
 from bert_jax.checkpoints.record import Damaged, check_origin, read_record
 from bert_jax.config import Config
-from bert_jax.config.json_form import from_dict
-from bert_jax.config.recorded_options import renamed
+from bert_jax.config.json_form import from_record
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
 from bert_jax.objectives.objective import Term
@@ -21,9 +20,6 @@ from bert_jax.objectives.term_records import recorded_terms
 from bert_jax.training.events import FILE as EVENTS
 from bert_jax.training.events import read_events
 from bert_jax.training.sinks import read_rows
-
-UNRECORDED_WORDS = ("mlm_loss", "next_word_loss", "permutation_loss")
-"""Losses of predicted words in runs whose starts did not record the terms of the objective."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +34,7 @@ class Saved:
 
 @dataclasses.dataclass(frozen=True)
 class RunHistory:
-    """What a work directory says of its run; what an older version did not write, or a crash has torn, is missing."""
+    """What a work directory says of its run; what it has not written yet, or a crash has torn, is missing."""
 
     path: epath.Path
     run: dict[str, Any]
@@ -64,11 +60,9 @@ class RunHistory:
 
     @property
     def config(self) -> Config | None:
-        """Configuration of a pre-training run; None for other directories and those of a newer version."""
-        if "phases" not in self.settings:
-            return None
+        """Configuration of a pre-training run; None for other directories, and where config.json is damaged."""
         try:
-            return from_dict(Config, renamed(self.settings))
+            return _config(self.path, self.settings)
         except UserError:
             return None
 
@@ -80,10 +74,9 @@ class RunHistory:
 
     @functools.cached_property
     def terms(self) -> tuple[Term, ...]:
-        """Terms of the objective, in its order, as the newest start has recorded them; else as the rows name them."""
+        """Terms of the objective of pre-training, in its order, as the newest start has recorded them; () of others."""
         recorded = (recorded_terms(start.get("terms")) for start in reversed(self.happened("start")))
-        newest = [*self.of_kind("train")[-1:], *self.of_kind("evaluation")[-1:]]
-        return next(filter(None, recorded), None) or _unrecorded_terms(newest)
+        return next(filter(None, recorded), ())
 
     @property
     def main_loss(self) -> str:
@@ -101,7 +94,7 @@ class RunHistory:
         return [row for row in self.rows if row["kind"] == kind]
 
     def times(self) -> list[float]:
-        """Return when the rows were written, in seconds since 1970; an older version did not write it down."""
+        """Return when the rows were written, in seconds since 1970."""
         times = [row.get("time", math.nan) for row in self.of_kind("time")]
         return [time for time in times if math.isfinite(time)]
 
@@ -121,8 +114,6 @@ class RunHistory:
     def last_sign(self) -> float | None:
         """Return when the run last wrote a row, in seconds since 1970; None if it has written none."""
         times = [*self.times()[-1:], *(row["time"] for row in self.events[-1:])]
-        if not times and self.rows:  # an older version; the file changes with every row
-            times = [(self.path / "metrics.jsonl").stat().mtime]
         return max(times, default=None)
 
     def newest_checkpoint(self) -> Saved | None:
@@ -157,19 +148,18 @@ def read_run(path: str | os.PathLike[str]) -> RunHistory:
                 contents[name] = read_object(directory / name, "restore it from a copy")
             except UserError as error:
                 problems.append(str(error))
+    try:
+        _config(directory, contents["config.json"])
+    except UserError as error:
+        problems.append(str(error))
     events, is_finetuning = read_events(directory / EVENTS), "finetune" in contents["config.json"]
     rows = _time_rows_below(directory) if is_finetuning else read_rows(directory / "metrics.jsonl")
     return RunHistory(directory, contents["run.json"], contents["config.json"], rows, events, problems)
 
 
-def _unrecorded_terms(rows: list[dict[str, Any]]) -> tuple[Term, ...]:
-    """Return the terms of a run from before starts recorded them, in the order of their losses in its rows."""
-    losses = dict.fromkeys(name for row in rows for name in row if name.endswith("_loss") and "/" not in name)
-    words = {name: name in UNRECORDED_WORDS for name in losses}
-    return tuple(
-        Term(name=name.removesuffix("_loss"), perplexity="perplexity" if of_words else "", of_words=of_words)
-        for name, of_words in words.items()
-    )
+def _config(path: epath.Path, settings: dict[str, Any]) -> Config | None:
+    """Return the configuration of a pre-training run, None of others; raise a UserError if it is damaged."""
+    return from_record(Config, settings, f"{path / 'config.json'}") if "phases" in settings else None
 
 
 def _time_rows_below(directory: epath.Path) -> list[dict[str, Any]]:

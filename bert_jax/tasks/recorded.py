@@ -14,7 +14,6 @@ from bert_jax.config.json_form import from_dict, to_dict
 from bert_jax.config.task_options import TaskDataConfig, TaskOptions
 from bert_jax.data.sequences.features import Features
 from bert_jax.errors import UserError
-from bert_jax.tasks.glue.facts import GLUE_TASKS
 from bert_jax.tasks.squad import tuned
 from bert_jax.tokenization.tokenizer import Tokenizer
 
@@ -31,14 +30,8 @@ def recorded_data(history: dict[str, Any]) -> TaskDataConfig:
 
 
 def recorded_pairs(history: dict[str, Any]) -> bool | None:
-    """Return whether the model was fine-tuned on pairs of texts; None if not recorded, or the task has no texts."""
-    task = recorded_task(history)
-    if task in GLUE_TASKS:
-        return len(GLUE_TASKS[task].columns) == 2
-    if task != "text":
-        return None
-    recorded = (history.get("config") or {}).get("pairs")
-    return True if recorded_data(history).pair_column else recorded if isinstance(recorded, bool) else None
+    """Return whether the model was fine-tuned on pairs of texts; None of a task without texts, or if not recorded."""
+    return (history.get("config") or {}).get("pairs")
 
 
 def check_pairs(

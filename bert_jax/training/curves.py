@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.config.metric_names import metric_value
 from bert_jax.files import write_atomically
 from bert_jax.objectives.objective import Term
 from bert_jax.training.sinks import read_rows
@@ -123,5 +122,5 @@ def _panel(axes: Any, title: str, unit: str, name: str, train: Any, held_out: An
 
 
 def _series(rows: list[dict[str, Any]], name: str) -> tuple[np.ndarray, np.ndarray]:
-    pairs = [(row["step"], value) for row in rows if (value := metric_value(row, name)) is not None]
+    pairs = [(row["step"], row[name]) for row in rows if name in row]
     return np.array([step for step, _ in pairs]), np.array([value for _, value in pairs])

@@ -77,7 +77,8 @@ class Learner:
     @property
     def own_names(self) -> dict[str, str]:
         """What a resumed run must have in common with the earlier start; see `objectives.identity.own_names`."""
-        names = own_names(self.objective)
+        is_given = self.teacher is None and self.make_objective is not default_objective
+        names = own_names(self.objective, is_given)
         return names if self.teacher is None else names | {"teacher": self.teacher.fingerprint}
 
     @property

@@ -27,7 +27,7 @@ class Position:
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> "Position":
-        """Return what `to_dict` saved; checkpoints from before rollbacks have only phase and examples_seen."""
+        """Return what `to_dict` saved."""
         skipped = tuple(Span(*map(int, span)) for span in saved.get("skipped", ()))
         return cls(saved["phase"], saved["examples_seen"], skipped, saved.get("guard", {}))
 

@@ -87,7 +87,7 @@ def open_metrics(
         start_step=start_step,
         terms=learner.objective.terms,
         wall_time=wall_time,
-        trackers=lambda: trackers(config.sinks, workdir.run_id or _name(config), _name(config), to_dict(config)),
+        trackers=lambda: trackers(config.sinks, workdir.run_id, _name(config), to_dict(config)),
     )
 
 

@@ -160,15 +160,6 @@ def test_keeps_the_last_and_the_best(tmp_path):
     assert kept == [[2, 3, 4], [2, 6, 7]]
 
 
-def test_the_best_step_of_an_earlier_version_is_known_by_the_name_that_its_loss_had(tmp_path):
-    """Steps of a run on sentence order alone, whose loss was once called as that of next sentences."""
-    for name, losses in (("next_sentence_loss", {1: 2.0, 2: 5.0}), ("sentence_order_loss", {3: 3.0, 4: 4.0})):
-        with Checkpoints(tmp_path, CheckpointConfig(keep_last=1, keep_best=1), best_metric=name) as checkpoints:
-            for step, loss in losses.items():
-                checkpoints.save(step, {"x": jnp.zeros(2)}, position={}, config={}, metrics={name: loss})
-    assert checkpoints.steps() == [1, 4]
-
-
 def test_without_a_finite_loss_only_the_last_stay(tmp_path):
     with Checkpoints(tmp_path, CheckpointConfig(keep_last=1, keep_best=2), best_metric="mlm_loss") as checkpoints:
         for step, metrics in enumerate([{"mlm_loss": float("nan")}, {"mlm_loss": float("-inf")}, None, {"loss": 1.0}]):

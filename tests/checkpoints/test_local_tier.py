@@ -230,8 +230,6 @@ def test_a_place_that_cannot_be_written_and_one_in_use_are_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"cannot save below .*file: .*; give another --checkpoint.local_path"):
         LocalTier(tmp_path / "file", "run")
-    with pytest.raises(UserError, match="started by a version without run ids"):
-        LocalTier(tmp_path, None)
     first = LocalTier(tmp_path, "run")
     with pytest.raises(UserError, match="which belongs to an earlier start of this run"):
         LocalTier(tmp_path, "run")

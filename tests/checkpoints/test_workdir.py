@@ -43,15 +43,6 @@ def test_a_run_keeps_its_id_and_a_fresh_one_gets_another(run, tmp_path, tokenize
     assert len(fresh | {first}) == 3
 
 
-def test_a_run_from_before_there_were_ids_goes_on_without(run, tokenizer):
-    facts = json.loads((run / "run.json").read_text())
-    del facts["run_id"]
-    (run / "run.json").write_text(json.dumps(facts))
-    with open_pretraining(run, CONFIG, store_fingerprint="store-1", tokenizer=tokenizer) as workdir:
-        assert workdir.resumed and workdir.run_id is None
-    assert run_id(run) is None
-
-
 def test_a_run_that_saved_nothing_starts_anew(tmp_path, tokenizer):
     start(tmp_path, tokenizer)
     (tmp_path / "config.json").write_text("{")
@@ -115,9 +106,12 @@ def test_hosts_that_do_not_share_the_directory_are_refused(tmp_path, tokenizer, 
     assert not (tmp_path / "own").exists()
 
 
-@pytest.mark.parametrize("starts", [3, "text", {"a": 1}, None])
-def test_earlier_starts_that_are_no_list_are_refused(run, tokenizer, starts):
+@pytest.mark.parametrize("name, kind", [("starts", "list"), ("run_id", "str")])
+@pytest.mark.parametrize("value", [3, {"a": 1}, None])
+def test_an_id_or_earlier_starts_of_another_kind_are_refused(run, tokenizer, name, kind, value):
     facts = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(facts | {"starts": starts}))
-    with pytest.raises(UserError, match="run.json has starts=.* where a list is expected"):
-        start(run, tokenizer)
+    says = f"run.json has {name}={value!r} where a {kind} is expected: it is damaged, or another version"
+    for changed_facts in (facts | {name: value}, *([] if value else [{k: v for k, v in facts.items() if k != name}])):
+        (run / "run.json").write_text(json.dumps(changed_facts))
+        with pytest.raises(UserError, match=says):
+            start(run, tokenizer)

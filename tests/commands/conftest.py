@@ -15,7 +15,7 @@ from family_commands import TAUGHT
 from one_device import pretrain_by_words
 
 from bert_jax.console.command_line import configured
-from bert_jax.files import unsealed
+from bert_jax.files import sealed, unsealed
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
 
@@ -51,7 +51,7 @@ def bad_inputs(small_store, tmp_path_factory) -> pathlib.Path:
     shutil.rmtree(place / "no_tokenizer_store" / "tokenizer")
     for name, changes in (("newer", {"version": 2}), ("retyped", {"shards": "many"})):
         manifest = unsealed(json.loads((small_store / "manifest.json").read_text()))
-        (place / f"{name}_store" / "manifest.json").write_text(json.dumps(manifest | changes))
+        (place / f"{name}_store" / "manifest.json").write_text(json.dumps(sealed(manifest | changes)))
     (place / "config.json").write_text(
         json.dumps(
             {

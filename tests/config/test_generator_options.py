@@ -4,10 +4,8 @@ import dataclasses
 
 import pytest
 
-from bert_jax.config import Config, DataConfig, ModelConfig
-from bert_jax.config.checks import check
+from bert_jax.config import ModelConfig
 from bert_jax.config.generator import GeneratorConfig, generator_model
-from bert_jax.config.json_form import from_dict, to_dict
 from bert_jax.console.command_line import configured
 from bert_jax.errors import UserError
 
@@ -53,18 +51,3 @@ def test_a_generator_is_a_quarter_as_wide_with_heads_of_the_same_width():
     narrow = dataclasses.replace(base, embedding_size=64)
     assert generator_model(narrow, GeneratorConfig(hidden_size=64)).embedding_size is None  # no map is needed
     assert generator_model(base, GeneratorConfig(hidden_size=32)).num_heads == 1
-
-
-def test_a_run_of_rows_of_one_segment_resumes_with_the_options_that_it_recorded():
-    """The data of the configurations before they had pairs; a resumed run is compared with what it recorded."""
-    earlier = DataConfig(sentence_pairs="none")
-    for name in ("mini", "small", "base", "large"):
-        given = ["--data.sentence_pairs=none", "--data.short_sequence_probability=0.1"]
-        config = configured([f"electra_{name}", *given], "pretrain CONFIG", "")
-        assert config.data == earlier == from_dict(Config, {"data": {"sentence_pairs": "none"}}).data
-
-
-def test_the_options_of_earlier_runs_mean_masked_words():
-    values = to_dict(Config())
-    values["objective"] = {"mlm_weight": 1.0, "sentence_pair_weight": 1.0}
-    assert check(from_dict(Config, values)) == Config()

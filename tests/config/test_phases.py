@@ -126,6 +126,6 @@ def test_a_ramp_that_cannot_be(sizes, steps, says):
 )
 def test_the_batch_of_a_new_run_grows(sizes, says):
     config = Config(phases=(PhaseConfig(steps=10, batch_size=32, ramp_batch_sizes=sizes, ramp_steps=4),))
-    check(config)  # a run that began so is resumed
+    check(config)  # a resumed run may have got a smaller batch by --elastic_batch
     with pytest.raises(UserError, match=says):
         check_ramps(config)

@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import math
-import pathlib
-import tarfile
 
 import numpy as np
 import pytest
@@ -13,15 +11,15 @@ from etils import epath
 from bert_jax import cli
 from bert_jax.config import Config, DataConfig, EvaluationConfig, ModelConfig, PhaseConfig
 from bert_jax.config.json_form import to_dict
+from bert_jax.errors import UserError
 from bert_jax.monitoring.doctor import check_run
-from bert_jax.monitoring.run_history import UNRECORDED_WORDS, RunHistory
+from bert_jax.monitoring.run_history import RunHistory
 from bert_jax.objectives.bert_pretraining import MASKED_WORDS, NEXT_SENTENCE
 from bert_jax.objectives.left_to_right import NEXT_WORDS
 from bert_jax.objectives.objective import Term
 from bert_jax.objectives.permutation_language_model import PERMUTED_WORDS
 from bert_jax.objectives.term_records import records
 
-ARCHIVE = pathlib.Path(__file__).parents[1] / "oracles" / "old_workdirs.tar.gz"
 STEPS, EVERY, VOCABULARY, UNIGRAM = 20_000, 100, 30_522, 6.6
 CONFIG = Config(
     model=ModelConfig(vocab_size=VOCABULARY),
@@ -59,9 +57,8 @@ def rows() -> list[dict]:
 
 
 def wrong(rows: list[dict], config: Config = CONFIG, events: list[dict] | None = None) -> set[str]:
-    events = [{"time": 0.0, "event": "baseline", "step": 0, "mlm_loss": UNIGRAM}, *(events or [])]
-    run = RunHistory(epath.Path("run"), {}, to_dict(config), rows, events, [])
-    return {check.name for check in check_run(run) if check.is_wrong}
+    run = recorded(rows, MASKED_WORDS)
+    return found(dataclasses.replace(run, settings=to_dict(config), events=[*run.events, *(events or [])]))
 
 
 def changed(**functions) -> list[dict]:
@@ -133,17 +130,12 @@ def test_a_loss_that_rises_again_is_told():
     assert wrong(worse) == {"not improving"}
 
 
-@pytest.mark.parametrize("name", ["next_word_loss", "permutation_loss"])
-def test_other_objectives_of_words_are_examined_alike(name):
+@pytest.mark.parametrize("term", [NEXT_WORDS, PERMUTED_WORDS], ids=lambda term: term.name)
+def test_other_objectives_of_words_are_examined_alike(term):
     def renamed(rows: list[dict]) -> list[dict]:
-        return [{name if key == "mlm_loss" else key: value for key, value in row.items()} for row in rows]
+        return [{term.loss if key == "mlm_loss" else key: value for key, value in row.items()} for row in rows]
 
-    baseline = [{"time": 0.0, "event": "baseline", "step": 0, name: UNIGRAM}]
-    examined = lambda rows: {
-        check.name
-        for check in check_run(RunHistory(epath.Path("run"), {}, to_dict(CONFIG), renamed(rows), baseline, []))
-        if check.is_wrong
-    }
+    examined = lambda rows: found(recorded(renamed(rows), term))
     assert examined(rows()) == set()
     assert examined(changed(mlm_loss=lambda row: UNIGRAM)) == {"plateau at the unigram entropy"}
     stuck = changed(mlm_loss=lambda row: math.log(VOCABULARY))
@@ -191,16 +183,13 @@ def test_a_head_that_is_not_trained_is_not_judged():
 
 
 @pytest.mark.parametrize("written", [None, 3, [{"name": "mlm"}], [[]], [{**records([MASKED_WORDS])[0], "weight": "1"}]])
-def test_terms_that_are_missing_or_damaged_are_those_of_the_rows(written):
+def test_losses_are_not_judged_where_the_terms_are_missing_or_damaged(written):
     events = [{"time": 0.0, "event": "start", "step": 0, "terms": written}]
     run = RunHistory(epath.Path("run"), {}, to_dict(CONFIG), rows(), events, [])
-    assert (run.main_loss, run.word_loss) == ("mlm_loss", "mlm_loss")
-    task = dataclasses.replace(run, rows=[{"kind": "train", "step": 1, "loss": 0.3}])
-    assert (task.main_loss, task.word_loss) == ("loss", None)
-
-
-def test_the_losses_of_words_are_those_of_the_objectives():
-    assert set(UNRECORDED_WORDS) == {term.loss for term in (MASKED_WORDS, NEXT_WORDS, PERMUTED_WORDS)}
+    assert (run.main_loss, run.word_loss) == ("loss", None)
+    with pytest.raises(UserError, match="run/events.jsonl has no start that says what the losses .* are of: it is dam"):
+        check_run(run)
+    assert check_run(dataclasses.replace(run, rows=[])) == []
 
 
 def test_masks_that_select_nothing():
@@ -228,13 +217,11 @@ def test_a_real_run_is_sound_together_with_its_data(finished, capsys):
     assert "learning rate zero" in said and "duplicated documents" in said and "0 of " in said
 
 
-def test_fine_tuning_and_models(tmp_path, capsys):
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(tmp_path, filter="data")
-    assert cli._run(["bert-jax", "doctor", str(tmp_path / "finetuned")]) == 0
-    record = next((tmp_path / "finetuned" / "runs").glob("*/results.json"))
+def test_fine_tuning_and_models(finetunings, tmp_path, capsys):
+    assert cli._run(["bert-jax", "doctor", str(finetunings / "finetuned")]) == 0
+    record = next((finetunings / "finetuned" / "runs").glob("*/results.json"))
     record.write_text(json.dumps({**json.loads(record.read_text()), "collapsed": "every prediction is yes"}))
-    assert cli._run(["bert-jax", "doctor", str(tmp_path / "finetuned")]) == 1
+    assert cli._run(["bert-jax", "doctor", str(finetunings / "finetuned")]) == 1
     assert "every prediction is yes" in capsys.readouterr().out
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text('{"model": {}}')

@@ -107,7 +107,7 @@ def test_a_rollback_within_a_start_loses_the_steps_taken_again(tmp_path):
     assert found.total == pytest.approx(clock.now)
 
 
-def test_rows_of_an_older_version_say_nothing():
+def test_there_is_none_without_whole_rows_of_time():
     assert goodput([]) is None
     assert goodput([{"kind": "train", "step": 1, "loss": 2.0}]) is None
     assert goodput([{"kind": "time", "step": 1, "time": 3.0}]) is None

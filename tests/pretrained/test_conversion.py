@@ -109,7 +109,11 @@ def test_from_hugging_face_through_ours_and_back_by_the_command_line(tmp_path, c
 def test_a_run_with_a_padded_vocabulary_and_its_model_card(tmp_path):
     run = tmp_path / "the run"
     written = write_workdir(run, 7, config=dataclasses.replace(CONFIG, vocab_pad_multiple=16))[7]
-    record = {"store_fingerprint": "f00d", "starts": [{"host": "secret-host", "command": "secret command"}]}
+    record = {
+        "run_id": "run",
+        "store_fingerprint": "f00d",
+        "starts": [{"host": "secret-host", "command": "secret command"}],
+    }
     (run / "run.json").write_text(json.dumps(record))
     convert(str(run), str(tmp_path / "exported"), to="huggingface")
     words = safetensors.numpy.load_file(tmp_path / "exported" / "model.safetensors")[

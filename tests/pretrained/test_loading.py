@@ -120,13 +120,12 @@ def test_a_step_of_another_run_gives_way_to_the_one_before_it(tmp_path, caplog):
         assert_are(load(taken).params, written[theirs][5])
 
 
-def test_a_run_from_before_there_were_ids_opens_and_takes_no_step_of_one_with_an_id(tmp_path):
-    ours = tmp_path / "ours"
-    written = write_workdir(ours, 2)
-    (ours / "run.json").write_text("{}")
-    write_workdir(tmp_path / "theirs", 5, run_id="theirs")
-    shutil.copytree(tmp_path / "theirs" / "checkpoints" / "step_000000005", ours / "checkpoints" / "step_000000005")
-    assert_are(load(ours).params, written[2])
+@pytest.mark.parametrize("below", ["", "runs/seed0"])
+def test_a_run_json_without_an_id_is_refused(tmp_path, below):
+    write_workdir(tmp_path / below, 2)
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(UserError, match=f"{tmp_path}/run.json has run_id=None where a str is expected: it is damaged"):
+        load(tmp_path / below)
 
 
 def test_a_run_below_a_fine_tuning_directory_has_an_id_of_its_own(tmp_path):

@@ -5,7 +5,7 @@ import pathlib
 import shutil
 
 import pytest
-from pretrained_model import TOKENIZER, WORDS
+from pretrained_model import TOKENIZER, WORDS, write_workdir
 
 from bert_jax.errors import UserError
 from bert_jax.formats.conversion import convert
@@ -18,7 +18,8 @@ from bert_jax.tokenization.tokenizer import load_tokenizer
 def recorded(workdir, tmp_path):
     """A work directory whose run.json names its tokenizer, as runs leave it."""
     shutil.copytree(workdir[0], tmp_path / "run")
-    (tmp_path / "run" / "run.json").write_text(json.dumps({"tokenizer_fingerprint": TOKENIZER.fingerprint}))
+    facts = {"run_id": "run", "tokenizer_fingerprint": TOKENIZER.fingerprint}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(facts))
     return tmp_path / "run"
 
 
@@ -50,18 +51,17 @@ def test_another_tokenizer_beside_a_converted_model_or_a_single_run_is_refused(r
     with pytest.raises(UserError, match="not the tokenizer of this model"):
         load(tmp_path / "converted")
     one = tmp_path / "grid" / "runs" / "seed0"  # of fine-tuning, with --keep=all
-    shutil.copytree(recorded, one)
-    (one / "run.json").rename(tmp_path / "grid" / "run.json")
+    write_workdir(one, 2, run_id="run/seed0")
+    (tmp_path / "grid" / "run.json").write_text((recorded / "run.json").read_text())
     assert load(one).tokenizer.tokens == WORDS
     exchange(one)
     with pytest.raises(UserError, match="runs/seed0/tokenizer is not the tokenizer of this model"):
         load(one)
 
 
-def test_a_directory_without_a_recorded_fingerprint_opens(recorded):
-    for content in ({}, {"source": {"kind": "tf1"}}):
-        (recorded / "run.json").write_text(json.dumps(content))
-        assert load(recorded).tokenizer.tokens == WORDS
+def test_a_model_that_was_written_without_a_vocabulary_opens_with_one_of_its_size(recorded):
+    (recorded / "run.json").write_text(json.dumps({"run_id": "run", "source": {"kind": "tf1"}}))
+    assert load(recorded).tokenizer.tokens == WORDS
     (recorded / "tokenizer" / "vocab.txt").write_text(
         "\n".join(WORDS[:-1]) + "\n"
     )  # one short, 24 rows: may be padding

@@ -33,7 +33,7 @@ def model_of(task: str = "", **head):
     history = {
         "step": 7,
         "metrics": {"best_f1_thresh": -40.0},
-        "config": {"seed": 3} | ({"finetune": to_dict(finetune)} if task else {}),
+        "config": {"seed": 3} | ({"finetune": to_dict(finetune), "pairs": None} if task else {}),
         "run": {"store_fingerprint": "f00d", "starts": []},
     }
     return loaded(
@@ -109,7 +109,7 @@ def test_the_threshold_of_no_answer_is_saved(tmp_path):
 def test_the_directory_says_where_it_came_from(tmp_path):
     write_workdir(tmp_path / "run", 7)
     (tmp_path / "run" / "run.json").write_text(
-        json.dumps({"store_fingerprint": "f00d", "starts": [{"host": "secret"}]})
+        json.dumps({"run_id": "run", "store_fingerprint": "f00d", "starts": [{"host": "secret"}]})
     )
     convert(tmp_path / "run", tmp_path / "converted", to="bert_jax")
     model = bert_jax.load(tmp_path / "converted")

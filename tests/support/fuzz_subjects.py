@@ -187,7 +187,7 @@ def owner(directory: pathlib.Path, damaged: str):
 
 def write_finetuned(directory: pathlib.Path) -> None:
     """Two finished runs, the second one chosen."""
-    config = {"model": to_dict(CONFIG.model), "head": to_dict(HEAD), "finetune": to_dict(TASK)}
+    config = {"model": to_dict(CONFIG.model), "head": to_dict(HEAD), "finetune": to_dict(TASK), "pairs": False}
     params = jax.eval_shape(BertForTask(CONFIG.model, HEAD).init, jax.random.key(0))
     with finetune_workdir.open_finetuning(str(directory), config, "features-1", "parameters-1", TOKENIZER) as workdir:
         for seed in (0, 1):
@@ -234,7 +234,7 @@ def write_finetuned(directory: pathlib.Path) -> None:
 
 def finish(directory: pathlib.Path, damaged: str):
     """What `bert-jax finetune` does once every run is finished."""
-    config = {"model": to_dict(CONFIG.model), "head": to_dict(HEAD), "finetune": to_dict(TASK)}
+    config = {"model": to_dict(CONFIG.model), "head": to_dict(HEAD), "finetune": to_dict(TASK), "pairs": False}
     with finetune_workdir.open_finetuning(str(directory), config, "features-1", "parameters-1", TOKENIZER) as workdir:
         records = finished_runs(workdir.path / "runs", "accuracy")
         if len(records) < 2 and damaged.startswith("runs/"):

@@ -20,6 +20,7 @@ from bert_jax.data.store.manifest import (
     shard_file,
 )
 from bert_jax.data.store.store import Store
+from bert_jax.files import sealed
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "alpha", "beta", "gamma", "##s"]
 
@@ -54,7 +55,7 @@ def hand_made(directory, shards, dtype="uint16", vocab_size=1000, hashed=True):
         options=Options(sentences="lines", language="en", text_field="text", bad_utf8="error"),
         files=tuple(FileRecord(name=name, sha256=sha256) for name, sha256 in hashes.items()),
     )
-    (directory / "manifest.json").write_text(json.dumps(to_dict(manifest)))
+    (directory / "manifest.json").write_text(json.dumps(sealed(to_dict(manifest))))
     return directory
 
 
@@ -79,9 +80,10 @@ def prepared(tmp_path, output=None, text="alpha beta\ngammas\n\nbeta\n\n\nalpha 
 
 
 def edited(values, keys, value):
+    """The text of a sealed manifest with another value in one place."""
     *path, last = keys
     inner = values
     for key in path:
         inner = inner[key]
     inner[last] = value
-    return json.dumps(values)
+    return json.dumps(sealed(values))

@@ -51,7 +51,7 @@ def stored_model(
     return dataclasses.replace(StoredModel("test", "somewhere", config, arrays, tokenizer, head), **changes)
 
 
-def write_workdir(directory, *steps: int, config=CONFIG, run_id: str | None = None) -> dict[int, dict]:
+def write_workdir(directory, *steps: int, config=CONFIG, run_id: str = "run") -> dict[int, dict]:
     """A work directory with these steps; the parameters of each, drawn from the step as the seed."""
     TOKENIZER.save(directory / "tokenizer")
     written = {}

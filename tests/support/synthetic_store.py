@@ -7,6 +7,9 @@ import types
 
 import numpy as np
 
+from bert_jax.config.corpus_cleaning import CleaningConfig
+from bert_jax.config.json_form import to_dict
+from bert_jax.files import sealed
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
 PAD, UNK, CLS, SEP, MASK = range(5)
@@ -103,8 +106,13 @@ def write_store(store: SyntheticStore, directory: pathlib.Path, documents_per_sh
         "sources": [],
         "counts": {**counts, "text_bytes": 0, "unknown_tokens": 0, "cut_sentences": 0, "replaced_characters": 0},
         "tokenizer": {"kind": "wordpiece", "fingerprint": tokenizer.fingerprint, "vocab_size": VOCAB_SIZE},
-        "options": {"sentences": "split", "language": "en", "text_field": "text", "bad_utf8": "error"},
+        "options": {
+            **{"sentences": "split", "language": "en", "text_field": "text", "bad_utf8": "error"},
+            **{"clean": to_dict(CleaningConfig()), "evaluation_rows": ""},
+        },
+        "removed": [],
+        "cleaning": [],
         "files": [{"name": name, "sha256": hashlib.sha256(content).hexdigest()} for name, content in files.items()],
     }
-    (directory / "manifest.json").write_text(json.dumps(manifest))
+    (directory / "manifest.json").write_text(json.dumps(sealed(manifest)))
     return directory

@@ -7,6 +7,7 @@ from bert_jax.config.finetuning import task_defaults
 from bert_jax.config.json_form import to_dict
 from bert_jax.models.task import BertForTask
 from bert_jax.tasks.families import family
+from bert_jax.tasks.glue.facts import GLUE_TASKS
 
 LABELS = {
     "mnli": ("entailment", "neutral", "contradiction"),
@@ -20,8 +21,9 @@ LABELS = {
 def write_model(directory, task: str, shape=CONFIG, **recorded):
     """What fine-tuning on `task` leaves, with random parameters; `recorded` is added to the record."""
     head = family(task).head(task, LABELS.get(task, ()))
-    config = {"model": to_dict(shape), "head": to_dict(head), "finetune": to_dict(task_defaults(task)), **recorded}
+    pairs = len(GLUE_TASKS[task].columns) == 2 if task in GLUE_TASKS else False if task == "text" else None
+    facts = {"model": to_dict(shape), "head": to_dict(head), "finetune": to_dict(task_defaults(task)), "pairs": pairs}
     TOKENIZER.save(directory / "tokenizer")
     with Checkpoints(directory / "checkpoints") as checkpoints:
-        checkpoints.save(0, {"params": random_params(BertForTask(shape, head))}, position={}, config=config)
+        checkpoints.save(0, {"params": random_params(BertForTask(shape, head))}, position={}, config=facts | recorded)
     return directory

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import io
+import json
 import pickle
 import random
 import sys
@@ -14,17 +15,19 @@ from pretrained_model import CONFIG
 from task_models import LABELS, write_model
 
 import bert_jax
+from bert_jax.checkpoints import record
 from bert_jax.cli import _run
 from bert_jax.errors import UserError
+from bert_jax.formats.conversion import convert
 from bert_jax.tasks import ner, plain_text
-from bert_jax.tasks.recorded import recorded_pairs
 from bert_jax.tasks.text import from_plain
 
 TEXTS = ["the cat sat on a mat.", "a big dog ran", "the old bird flew in the tree house, on the mat"]
 
 
 def predict(model, *options) -> int:
-    return _run(["bert-jax", "predict", str(model), *map(str, options)])
+    task = ["--task=text"] if model.name == "elsewhere" else []
+    return _run(["bert-jax", "predict", str(model), *task, *map(str, options)])
 
 
 def answers(printed: str) -> list[list[str]]:
@@ -35,20 +38,21 @@ def answers(printed: str) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """Models of single texts, of pairs, of a record that does not say, and of tags."""
+    """Models of single texts, of pairs, of tags and endings, and one from elsewhere, of which it is not known."""
     home = tmp_path_factory.mktemp("models")
     kinds = {
         "text": ("text", {"pairs": False}),
         "pairs": ("text", {"pairs": True}),
-        "old": ("text", {}),
         "rte": ("rte", {}),
         "ner": ("ner", {}),
         "swag": ("swag", {}),
     }
-    return {
+    written = {
         name: write_model(home / name, task, dataclasses.replace(CONFIG, num_layers=1), **recorded)
         for name, (task, recorded) in kinds.items()
     }
+    convert(written["text"], home / "elsewhere", to="huggingface")
+    return {**written, "elsewhere": home / "elsewhere"}
 
 
 def test_a_file_a_directory_standard_input_and_a_text_are_answered_alike(models, tmp_path, capsys, monkeypatch):
@@ -76,7 +80,7 @@ def test_a_file_a_directory_standard_input_and_a_text_are_answered_alike(models,
 
 def test_pairs_are_written_with_a_tab_between(models, tmp_path, capsys):
     pair = TEXTS[0], TEXTS[1]
-    for name in ("pairs", "old", "rte"):
+    for name in ("pairs", "elsewhere", "rte"):
         (label,) = bert_jax.load(models[name]).predict(pair)
         assert predict(models[name], "--text=" + "\t".join(pair)) == 0
         assert answers(capsys.readouterr().out) == [["0", label.name, f"{label.probabilities[label.name]:.4f}"]]
@@ -94,7 +98,7 @@ def test_pairs_are_written_with_a_tab_between(models, tmp_path, capsys):
         ("text", "a cat\ta dog", "error: --text: the model reads single texts, but there is a tab"),
         ("text", "a\tb\tc", "error: --text: the model reads single texts, but there is a tab"),
         (
-            "old",
+            "elsewhere",
             "a\tb\tc",
             "error: --text: --text has a tab, so all are taken for pairs of texts, written with one tab between",
         ),
@@ -159,10 +163,10 @@ def test_an_input_whose_name_has_braces_is_named_as_it_is(models, tmp_path, caps
 
 @pytest.mark.parametrize("pairs", [True, False])
 def test_a_pair_where_single_texts_were_learned_and_the_reverse(models, tmp_path, capsys, pairs):
-    """Once answered without a word; by a record that does not say which, still so."""
+    """Once answered without a word; by a model from elsewhere, still so."""
     right, wrong = (("a cat", "a dog"), "a cat") if pairs else ("a cat", ("a cat", "a dog"))
     model = bert_jax.load(models["pairs" if pairs else "text"])
-    assert len(model.predict([right, right])) == len(bert_jax.load(models["old"]).predict([right, wrong])) == 2
+    assert len(model.predict([right, right])) == len(bert_jax.load(models["elsewhere"]).predict([right, wrong])) == 2
     seen, taught = ("a single text", "pairs of texts") if pairs else ("a pair", "single texts")
     with pytest.raises(UserError, match=rf"text 1 of the list is {seen}, but .* was fine-tuned on {taught} \(text\)"):
         model.predict([right, wrong])
@@ -173,7 +177,7 @@ def test_a_pair_where_single_texts_were_learned_and_the_reverse(models, tmp_path
     assert predict(models[name], f"--input={tmp_path / 'right.tsv'}") == 0
     assert predict(models[name], f"--input={tmp_path / 'wrong.tsv'}") == 2
     assert f"example 0 of {tmp_path / 'wrong.tsv'} is {seen}" in capsys.readouterr().err
-    assert predict(models["old"], f"--input={tmp_path / 'wrong.tsv'}") == 0
+    assert predict(models["elsewhere"], f"--input={tmp_path / 'wrong.tsv'}") == 0
 
 
 def test_tasks_of_the_benchmark_say_which_they_read(models):
@@ -183,23 +187,15 @@ def test_tasks_of_the_benchmark_say_which_they_read(models):
         bert_jax.load(models["rte"]).predict("a cat")
 
 
-@pytest.mark.parametrize(
-    "task, data, recorded, pairs",
-    [
-        ("mrpc", {}, None, True),
-        ("sst2", {}, True, False),
-        ("text", {}, None, None),
-        ("text", {}, False, False),
-        ("text", {}, True, True),
-        ("text", {"pair_column": "b"}, None, True),
-        ("text", {}, ["damaged"], None),
-        ("squad_v1", {}, None, None),
-        ("", {}, None, None),
-    ],
-)
-def test_what_a_record_says_of_pairs(task, data, recorded, pairs):
-    config = {"finetune": {"task": task, "data": data}, **({} if recorded is None else {"pairs": recorded})}
-    assert recorded_pairs({"config": config if task else None}) is pairs
+@pytest.mark.parametrize("recorded", [{}, {"pairs": ["damaged"]}])
+def test_a_record_that_does_not_say_whether_texts_are_pairs_is_refused(tmp_path, recorded):
+    step = write_model(tmp_path / "model", "text") / "checkpoints" / "step_000000000" / "record" / "metadata"
+    content = json.loads(step.read_text())["content"]
+    del content["config"]["pairs"]
+    content["config"] |= recorded
+    step.write_text(json.dumps(record.sealed(content)))
+    with pytest.raises(UserError, match="the record of .*model does not say whether texts are pairs: another version"):
+        bert_jax.load(tmp_path / "model")
 
 
 def test_an_output_is_replaced_only_where_that_is_said(models, tmp_path, capsys):

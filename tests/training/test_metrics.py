@@ -14,7 +14,7 @@ from etils import epath
 from rich.console import Console
 
 from bert_jax.devices.signals import StopSignals
-from bert_jax.objectives.bert_pretraining import MASKED_WORDS, NEXT_SENTENCE, SENTENCE_ORDER
+from bert_jax.objectives.bert_pretraining import MASKED_WORDS, NEXT_SENTENCE
 from bert_jax.training.curves import draw_curves, smoothed
 from bert_jax.training.events import Events
 from bert_jax.training.host_times import HostTimes
@@ -292,16 +292,3 @@ def test_picture(tmp_path):
         for name, part in quarters.items()
     }
     assert drawn == {"loss": (1, 1), "accuracy": (1, 1), "pairs": (0, 0), "rate": (1, 0)}  # pairs were not measured
-
-
-def test_the_picture_of_a_resumed_run_has_what_an_earlier_version_wrote_under_another_name(tmp_path):
-    pictures = []
-    for name in ("next_sentence_accuracy", "sentence_order_accuracy"):
-        lines = JsonLines(epath.Path(tmp_path / name), 0)
-        for step in range(1, 20):
-            written = name if step < 10 else "sentence_order_accuracy"
-            lines.write(step, "train", {written: 0.5 + step / 100, "learning_rate": 1e-4})
-        lines.close()
-        assert draw_curves(tmp_path / name, tmp_path / "curves.png", (SENTENCE_ORDER,))
-        pictures.append((tmp_path / "curves.png").read_bytes())
-    assert pictures[0] == pictures[1]

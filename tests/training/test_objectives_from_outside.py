@@ -207,16 +207,19 @@ def test_a_misspelt_term_is_refused_before_the_first_step():
 
 def test_names_of_objectives_and_architectures():
     model, config = tiny_run.tiny()
-    assert own_names(default_objective(model, config)) == {}
+    assert own_names(default_objective(model, config), is_given=False) == {}
+    assert own_names(default_objective(model, config), is_given=True) == {
+        "objective": "bert_jax.objectives.bert_pretraining.PretrainingObjective (mlm, next_sentence)"
+    }
     partial = functools.partial(windowed, window=3)
     other = default_objective(dataclasses.replace(model, architecture=partial), config)
-    assert own_names(other) == {"architecture": f"{__name__}.windowed"}
-    assert own_names(OutsideObjective(Wrapped(**vars(model)))) == {
+    assert own_names(other, is_given=False) == {"architecture": f"{__name__}.windowed"}
+    assert own_names(OutsideObjective(Wrapped(**vars(model))), is_given=True) == {
         "objective": "outside_objective.OutsideObjective (smooth, replaced)",
         "architecture": f"{__name__}.Wrapped",
     }
     unnamed = types.SimpleNamespace(model=model, terms=(Term(),))
-    assert own_names(unnamed) == {"objective": "types.SimpleNamespace (loss)"}
+    assert own_names(unnamed, is_given=True) == {"objective": "types.SimpleNamespace (loss)"}
 
 
 def windowed(config, compute, window):

@@ -1,4 +1,4 @@
-"""Positions of runs: those of old checkpoints, and how spans are skipped by whoever comes to their beginning."""
+"""Positions of runs: how they are saved, and how spans are skipped by whoever comes to their beginning."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 from bert_jax.training.position import Position, Span
 
 
-def test_checkpoints_from_before_rollbacks_open():
+def test_what_is_empty_is_not_saved():
     position = Position.from_dict({"phase": 1, "examples_seen": 640})
     assert position == Position(1, 640) and position.to_dict() == {"phase": 1, "examples_seen": 640}
 

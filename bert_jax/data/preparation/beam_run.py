@@ -75,7 +75,10 @@ def _begin(directory: epath.Path, made_from: MadeFrom) -> None:
     file = directory / "made_from.json"
     if file.exists():
         remedy = f"delete {directory.parent} and start again"
-        present = from_dict(MadeFrom, unsealed(read_object(file, remedy)))
+        try:
+            present = from_dict(MadeFrom, unsealed(read_object(file, remedy)), complete=True)
+        except UserError as error:
+            raise UserError(f"{file} is damaged: {error}; {remedy}") from error
         refuse_difference(f"{directory.parent} holds an unfinished token store", present, made_from)
         print(f"{directory.parent}: resuming; blocks that have been encoded are kept")
     else:
@@ -151,7 +154,7 @@ def _result(directory: epath.Path) -> tuple[WriterState, tuple[Removed, ...], tu
     if not file.exists():  # no source has a block
         return WriterState(), (), ()
     values = unsealed(read_object(file, "start again"))
-    shards = [from_dict(WrittenShard, shard) for shard in values["shards"]]
+    shards = [from_dict(WrittenShard, shard, complete=True) for shard in values["shards"]]
     removed: collections.Counter[tuple[str, str]] = collections.Counter()
     for shard in shards:
         removed.update({(entry.source, entry.what): entry.number for entry in shard.removed})

@@ -124,7 +124,7 @@ def _resume(directory: pathlib.Path, made_from: MadeFrom) -> SearchProgress:
     if not path.exists():
         return begin
     try:
-        progress = from_dict(SearchProgress, unsealed(read_object(path)))
+        progress = from_dict(SearchProgress, unsealed(read_object(path)), complete=True)
     except UserError:
         return begin
     if progress.found:

@@ -137,7 +137,7 @@ def resume(directory: pathlib.Path, made_from: MadeFrom) -> Progress:
     remedy = f"delete {directory} and start again"
     values = read_object(path, remedy)
     try:
-        progress = from_dict(Progress, unsealed(values))
+        progress = from_dict(Progress, unsealed(values), complete=True)
     except UserError as error:
         raise UserError(f"{path} is damaged: {error}; {remedy}") from error
     refuse_difference(f"{directory} holds an unfinished token store", progress.made_from, made_from)

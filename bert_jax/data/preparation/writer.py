@@ -23,8 +23,7 @@ class WriterState:
     hashes: tuple[FileRecord, ...] = ()
     """Hashes of the files of the closed shards."""
     open_hashes: tuple[FileRecord, ...] = ()
-    """Hashes of the files of the open shard up to their sizes at the last flush. Empty in records of earlier
-    versions."""
+    """Hashes of the files of the open shard up to their sizes at the last flush."""
     tokens: int = 0
     sentences: int = 0
     documents: int = 0
@@ -174,7 +173,7 @@ def damaged_file(directory: pathlib.Path, dtype: str, state: WriterState) -> str
                 continue
             closed = index < len(state.shards)
             found = hash_file(directory / name) if closed else _hash_of_beginning(directory / name, size)
-            if found is None or found != hashes.get(name, found):
+            if found is None or found != hashes.get(name):
                 return name
     return None
 

@@ -155,7 +155,7 @@ def read_manifest(directory: epath.Path) -> Manifest:
             f"{path} has version {version!r:.40}, but this program reads version {VERSION}; prepare the store again"
         )
     try:
-        manifest = from_dict(Manifest, unsealed(values))
+        manifest = from_dict(Manifest, unsealed(values), complete=True)
         _check(manifest)
     except UserError as error:
         raise UserError(f"{path} is damaged or was not written by `bert-jax prepare`: {error}") from error

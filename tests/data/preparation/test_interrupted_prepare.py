@@ -90,16 +90,17 @@ def test_no_changed_bit_of_the_progress_goes_unnoticed(interrupted):
             assert "\n" not in str(error), place
 
 
-def test_progress_of_earlier_versions_is_resumed(tmp_path, interrupted, capsys):
-    """It has no checksum, no hashes of the open shard and says nothing of wrapped lines, licences and hashes."""
+@pytest.mark.parametrize("name", ["checksum", "cleaning"])
+def test_progress_that_lacks_something_is_not_resumed(interrupted, name):
     corpus, vocab, store = interrupted
     values = json.loads((store / "progress.json").read_text())
-    del values["checksum"], values["writer"]["open_hashes"]
-    for source in values["made_from"]["sources"]:
-        for key in ("wrap_column", "license", "sha256"):
-            del source[key]
+    if name != "checksum":
+        values = progress.unsealed(values)
+        del values[name]
+        values = progress.sealed(values)
+    else:
+        del values["checksum"]
     (store / "progress.json").write_text(json.dumps(values))
-    run(corpus, vocab, store)
-    assert "resuming in" in capsys.readouterr().out
-    run(corpus, vocab, tmp_path / "whole")
-    assert contents(store) == contents(tmp_path / "whole")
+    says = "it has no checksum" if name == "checksum" else f"missing: {name}"
+    with pytest.raises(UserError, match=f"progress.json is damaged: {says}; delete .* and start again"):
+        run(corpus, vocab, store)

@@ -14,7 +14,7 @@ from hand_made_store import VOCABULARY, edited, hand_made, prepared, unverified
 
 from bert_jax.data.store.access import open_store
 from bert_jax.errors import UserError
-from bert_jax.files import unsealed
+from bert_jax.files import sealed, unsealed
 
 
 def test_documents_sentences_tokens(tmp_path):
@@ -126,7 +126,7 @@ def test_another_vocabulary_inside_is_noticed(tmp_path):
     values = unsealed(json.loads(manifest.read_text()))
     [record] = [record for record in values["files"] if record["name"] == "tokenizer/vocab.txt"]
     record["sha256"] = hashlib.sha256(vocabulary.read_bytes()).hexdigest()
-    manifest.write_text(json.dumps(values))
+    manifest.write_text(json.dumps(sealed(values)))
     with pytest.raises(UserError, match="not the one the store was made with"):
         open_store(path).tokenizer()
 

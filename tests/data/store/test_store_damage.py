@@ -1,6 +1,7 @@
 """Stores that are damaged or hostile: found before anything is read from them."""
 
 import errno
+import functools
 import json
 import os
 import pathlib
@@ -14,7 +15,7 @@ from hand_made_store import edited, hand_made, prepared, unverified
 from bert_jax.data.store import verification
 from bert_jax.data.store.access import open_store
 from bert_jax.errors import UserError
-from bert_jax.files import unsealed
+from bert_jax.files import sealed, unsealed
 
 
 @pytest.fixture
@@ -166,12 +167,19 @@ def test_no_changed_bit_goes_unnoticed(tmp_path):
     open_store(path)
 
 
-def test_stores_without_a_checksum_in_the_manifest_still_open(tmp_path):
+@pytest.mark.parametrize("keys", [["checksum"], ["removed"], ["options", "clean"], ["sources", 0, "wrap_column"]])
+def test_a_manifest_that_lacks_something_is_refused(tmp_path, keys):
     path = pathlib.Path(prepared(tmp_path)) / "manifest.json"
     values = json.loads(path.read_text())
-    del values["checksum"]
-    path.write_text(json.dumps(values))
-    assert open_store(path.parent).num_documents == 3
+    if keys != ["checksum"]:
+        values = unsealed(values)
+    *parents, last = keys
+    inner = functools.reduce(lambda part, key: part[key], parents, values)
+    del inner[last]
+    path.write_text(json.dumps(values if keys == ["checksum"] else sealed(values)))
+    says = "it has no checksum" if keys == ["checksum"] else f"missing: {'.'.join(map(str, keys))}"
+    with pytest.raises(UserError, match=f"is damaged or was not written by `bert-jax prepare`: {says}$"):
+        open_store(path.parent)
 
 
 @pytest.mark.parametrize(
