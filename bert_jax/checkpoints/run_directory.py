@@ -14,7 +14,7 @@ from bert_jax.checkpoints.run_files import read_json, read_settings, refused_cha
 from bert_jax.checkpoints.workdir import WorkDirectory, open_workdir
 from bert_jax.config import Config, resolve_phases
 from bert_jax.config.changes import is_elastic, is_harmless, lengthens
-from bert_jax.config.json_form import first_lines, from_dict, from_record, to_dict
+from bert_jax.config.json_form import first_lines, from_dict, from_record, options_recorded, to_dict
 from bert_jax.devices import sharding
 from bert_jax.devices.hosts import decide
 from bert_jax.errors import UserError
@@ -78,7 +78,7 @@ def read_config(path: str | os.PathLike[str]) -> Config:
     Raises:
       UserError: there is no config.json, it is damaged, or another version of bert_jax wrote it.
     """
-    return from_record(Config, read_settings(path), f"{epath.Path(path) / 'config.json'}")
+    return from_record(Config, options_recorded(read_settings(path)), f"{epath.Path(path) / 'config.json'}")
 
 
 def _check_continues(path: epath.Path, identity: dict[str, Any], settings: dict[str, Any]) -> None:

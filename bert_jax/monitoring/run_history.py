@@ -12,7 +12,7 @@ from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.owner import live_owner
 from bert_jax.checkpoints.record import Damaged, check_origin, read_record
 from bert_jax.config import Config
-from bert_jax.config.json_form import from_record
+from bert_jax.config.json_form import from_record, options_recorded
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
 from bert_jax.objectives.objective import Term
@@ -159,7 +159,9 @@ def read_run(path: str | os.PathLike[str]) -> RunHistory:
 
 def _config(path: epath.Path, settings: dict[str, Any]) -> Config | None:
     """Return the configuration of a pre-training run, None of others; raise a UserError if it is damaged."""
-    return from_record(Config, settings, f"{path / 'config.json'}") if "phases" in settings else None
+    if "phases" not in settings:
+        return None
+    return from_record(Config, options_recorded(settings), f"{path / 'config.json'}")
 
 
 def _time_rows_below(directory: epath.Path) -> list[dict[str, Any]]:

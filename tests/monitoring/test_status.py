@@ -13,6 +13,9 @@ from rich.console import Console
 
 from bert_jax import cli
 from bert_jax.checkpoints.owner import Owner, live_owner
+from bert_jax.checkpoints.run_directory import read_config
+from bert_jax.config import EmbeddingConfig
+from bert_jax.config.json_form import to_dict
 from bert_jax.config.watching import StatusConfig
 from bert_jax.errors import UserError
 from bert_jax.monitoring.run_history import RunHistory, read_run
@@ -158,6 +161,13 @@ def test_a_config_json_that_lacks_an_option_is_told(workdir):
     (alarm,) = found["alarms"]
     says = "config.json is damaged, or another version of bert_jax wrote it: missing: data.packing"
     assert alarm == f"{workdir}/{says}" and found["step"] == 12 and "total_steps" not in found
+
+
+def test_a_saved_model_of_a_run_may_say_how_it_embeds(workdir):
+    settings = json.loads((workdir / "config.json").read_text())
+    (workdir / "config.json").write_text(json.dumps({**settings, "embedding": to_dict(EmbeddingConfig())}))
+    assert facts(workdir)["total_steps"] == 12 and facts(workdir)["alarms"] == []
+    assert read_config(workdir) == read_run(workdir).config
 
 
 @pytest.mark.parametrize("name", ["finetuned", "finetuning"])
