@@ -50,9 +50,9 @@ test-all: install build/libtpu/.installed build/cuda/.installed
 
 # The TPU compiler that a launch installs (210 MB), for the tests of `plan`. It stays out of .venv, where JAX would look for
 # a TPU, and complain that there is none, each time it starts.
-build/libtpu/.installed: bert_jax/pods/requirements.txt | install
+build/libtpu/.installed: bert_jax/tools/pods/requirements.txt | install
 	mkdir -p build/libtpu
-	sed -n '/^libtpu==/,/[^\\]$$/p' bert_jax/pods/requirements.txt > build/libtpu/requirements.txt
+	sed -n '/^libtpu==/,/[^\\]$$/p' bert_jax/tools/pods/requirements.txt > build/libtpu/requirements.txt
 	@if [ "$$(uname -sm)" = "Linux x86_64" ]; then \
 	  $(BIN)/python -m pip install --quiet --no-deps --require-hashes --upgrade --target build/libtpu -r build/libtpu/requirements.txt; \
 	else \
@@ -79,7 +79,7 @@ requirements:
 	  --extra dev --no-emit-package bert-jax --output-file requirements.txt pyproject.toml
 	uv pip compile --quiet --generate-hashes --no-annotate --custom-compile-command 'make requirements' \
 	  --python-version 3.11 --python-platform x86_64-manylinux_2_31 --constraint requirements.txt \
-	  --extra tpu --extra gcs --no-emit-package bert-jax --output-file bert_jax/pods/requirements.txt pyproject.toml
+	  --extra tpu --extra gcs --no-emit-package bert-jax --output-file bert_jax/tools/pods/requirements.txt pyproject.toml
 
 clean:
 	rm -rf $(VENV) build *.egg-info

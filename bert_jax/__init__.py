@@ -6,11 +6,9 @@ The names below are loaded on first use, so that importing the package, or askin
 import importlib
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
-
-if TYPE_CHECKING:  # for type checkers and editors; a test compares it with the two lists below
+if TYPE_CHECKING:
     import bert_jax.analysis as analysis  # noqa: F401 (a package, which has public names of its own)
-    from bert_jax.commands.evaluate import run_evaluate as evaluate
+    from bert_jax.cli.evaluate import run_evaluate as evaluate
     from bert_jax.config import (
         CheckpointConfig,
         ComputeConfig,
@@ -36,23 +34,32 @@ if TYPE_CHECKING:  # for type checkers and editors; a test compares it with the 
         StaticVectorsConfig,
         TrainVocabConfig,
     )
-    from bert_jax.config.finetuning import FinetuneConfig, task_defaults
-    from bert_jax.config.predicting import InputFormConfig, PredictConfig
+    from bert_jax.config.finetuning import (
+        FinetuneConfig,
+        InputFormConfig,
+        PredictConfig,
+        TaskDataConfig,
+        TaskOptions,
+        task_defaults,
+    )
     from bert_jax.config.presets import model_config
-    from bert_jax.config.task_options import TaskDataConfig, TaskOptions
-    from bert_jax.data.examples.examples import Examples
+    from bert_jax.data.examples import Examples
     from bert_jax.data.preparation.prepare import run_prepare as prepare
-    from bert_jax.data.store.access import open_store
+    from bert_jax.data.preparation.vocabularies import run_train_vocab as train_vocab
+    from bert_jax.data.store import open_store
     from bert_jax.errors import UserError
     from bert_jax.finetuning.loop import finetune
     from bert_jax.finetuning.prediction import run_predict as predict
     from bert_jax.formats.conversion import convert
     from bert_jax.models.bert import BertForPreTraining
-    from bert_jax.pretrained.loading import load
-    from bert_jax.pretrained.model import PretrainedModel
+    from bert_jax.pretrained.model import PretrainedModel, load
     from bert_jax.pretraining import pretrain
-    from bert_jax.tokenization.learning import run_train_vocab as train_vocab
-    from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
+    from bert_jax.tokenization.abstract import Tokenizer
+    from bert_jax.tokenization.tokenizer import load_tokenizer
+
+
+__version__ = "0.1.0"
+
 
 _HOMES = {  # public name: its module, with its name there if that differs
     "BertForPreTraining": "models.bert",
@@ -63,19 +70,19 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "DisentangledConfig": "config",
     "DistillationConfig": "config",
     "EvaluationConfig": "config",
-    "Examples": "data.examples.examples",
+    "Examples": "data.examples",
     "FaultsConfig": "config",
     "FinetuneConfig": "config.finetuning",
     "GeneratorConfig": "config",
     "HeadConfig": "config",
-    "InputFormConfig": "config.predicting",
+    "InputFormConfig": "config.finetuning",
     "MaskingConfig": "config",
     "MeshConfig": "config",
     "ModelConfig": "config",
     "ObjectiveConfig": "config",
     "OptimizerConfig": "config",
     "PhaseConfig": "config",
-    "PredictConfig": "config.predicting",
+    "PredictConfig": "config.finetuning",
     "PrepareConfig": "config",
     "PretrainedModel": "pretrained.model",
     "PretrainingNoiseConfig": "config",
@@ -83,23 +90,23 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "ScheduleConfig": "config",
     "SinksConfig": "config",
     "StaticVectorsConfig": "config",
-    "TaskDataConfig": "config.task_options",
-    "TaskOptions": "config.task_options",
-    "Tokenizer": "tokenization.tokenizer",
+    "TaskDataConfig": "config.finetuning",
+    "TaskOptions": "config.finetuning",
+    "Tokenizer": "tokenization.abstract",
     "TrainVocabConfig": "config",
     "UserError": "errors",
     "convert": "formats.conversion",
-    "evaluate": "commands.evaluate:run_evaluate",
+    "evaluate": "cli.evaluate:run_evaluate",
     "finetune": "finetuning.loop",
-    "load": "pretrained.loading",
+    "load": "pretrained.model",
     "load_tokenizer": "tokenization.tokenizer",
     "model_config": "config.presets",
-    "open_store": "data.store.access",
+    "open_store": "data.store",
     "predict": "finetuning.prediction:run_predict",
     "prepare": "data.preparation.prepare:run_prepare",
     "pretrain": "pretraining",
     "task_defaults": "config.finetuning",
-    "train_vocab": "tokenization.learning:run_train_vocab",
+    "train_vocab": "data.preparation.vocabularies:run_train_vocab",
 }
 _PACKAGES = ("analysis",)
 """Packages that have public names of their own."""

@@ -1,4 +1,4 @@
-"""`pretrain`: a whole run, readable from top to bottom."""
+"""`pretrain`: a whole pre-training run in one function, readable from top to bottom."""
 
 import contextlib
 import dataclasses
@@ -6,49 +6,46 @@ from collections.abc import Generator
 
 import jax
 
-from bert_jax.checkpoints.run_directory import has_checkpoint
+from bert_jax.checkpoints.workdir import has_checkpoint
 from bert_jax.config import Config, Phase, resolve_stages
-from bert_jax.config.changes import PRETRAINING
-from bert_jax.config.checks import check, check_ramps
-from bert_jax.config.mixtures import training_paths
-from bert_jax.data.examples.corpus import Corpus, open_corpus
-from bert_jax.data.examples.pipeline import batches, check_loader
+from bert_jax.config.checks import check, check_ramps, training_paths
+from bert_jax.config.json_form import PRETRAINING
+from bert_jax.data.mixtures import Corpus, open_corpus
+from bert_jax.data.pipeline import batches, check_loader
 from bert_jax.devices import hardware, sharding
+from bert_jax.devices.hardware import memory_advice, memory_error
 from bert_jax.devices.hosts import check_alike, ending_together, from_first
-from bert_jax.devices.memory_shortage import memory_advice, memory_error
-from bert_jax.devices.signals import Stopped, StopSignals
-from bert_jax.devices.transfer import narrowed
-from bert_jax.devices.watchdog import Watchdog
+from bert_jax.devices.sharding import narrowed
+from bert_jax.devices.signals import Stopped, StopSignals, Watchdog
 from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.kernels.choice import check_attention
-from bert_jax.objectives.objective_choice import MakeObjective, default_objective
-from bert_jax.objectives.term_records import records
-from bert_jax.optim.averaging import restarted
-from bert_jax.planning.advice import phase_advice, state_advice
-from bert_jax.pretrained.initialization import Report, initialize, table_rows
-from bert_jax.pretrained.source import open_source, source_fingerprint
+from bert_jax.objectives.choice import MakeObjective, default_objective
+from bert_jax.objectives.objective import records
+from bert_jax.pretrained.initialization import Report, initialize, open_source, source_fingerprint, table_rows
 from bert_jax.pretrained.teacher import open_teacher
-from bert_jax.tokenization.tokenizer import Tokenizer
-from bert_jax.training.announcement import announce
+from bert_jax.tokenization.abstract import Tokenizer
 from bert_jax.training.events import Events
-from bert_jax.training.guard import Trouble
-from bert_jax.training.joined_hosts import join_hosts
-from bert_jax.training.learner import Learner
-from bert_jax.training.phase_duties import PhaseDuties, lacks_evaluation
-from bert_jax.training.phase_steps import PhaseSteps
-from bert_jax.training.position import Position
-from bert_jax.training.pretraining_run import (
+from bert_jax.training.learner import Learner, phase_advice, state_advice
+from bert_jax.training.metrics import WallTime
+from bert_jax.training.optimizers import restarted
+from bert_jax.training.reporter import Trouble, announce
+from bert_jax.training.run import (
+    PhaseDuties,
+    PhaseSteps,
+    Position,
     PretrainingRun,
+    check_way_back,
+    join_hosts,
+    lacks_evaluation,
     open_checkpoints,
     open_directory,
     open_metrics,
     open_profiler,
+    roll_back,
 )
-from bert_jax.training.rollback import check_way_back, roll_back
 from bert_jax.training.state import TrainState, create_state, reset_moments
 from bert_jax.training.trackers import check_trackers
-from bert_jax.training.wall_time import WallTime
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,7 @@
 bert-jax pretrain bert_demo --data.path=runs/demo/data/store --workdir=WORKDIR
 """
 
-from bert_jax.commands.demo import demo_config
+from bert_jax.cli.demo import demo_config
 
 
 def get_config():

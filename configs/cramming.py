@@ -10,7 +10,15 @@ and its head has no transform; this one begins at 0, learns positions and has BE
 cost nor result is measured.
 """
 
-from bert_jax.config import Config, DataConfig, MaskingConfig, ModelConfig, OptimizerConfig, PhaseConfig, ScheduleConfig
+from bert_jax.config import (
+    Config,
+    DataConfig,
+    MaskingConfig,
+    ModelConfig,
+    OptimizerConfig,
+    PhaseConfig,
+    ScheduleConfig,
+)
 
 
 def get_config() -> Config:

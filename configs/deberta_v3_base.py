@@ -11,7 +11,7 @@ and as in its code (rtd_task.py) every predicted token becomes [MASK]. The paper
 """
 
 from bert_jax.config import Config, DataConfig, MaskingConfig, ObjectiveConfig, OptimizerConfig, PhaseConfig
-from bert_jax.config.generator import GeneratorConfig
+from bert_jax.config.objective import GeneratorConfig
 from bert_jax.config.presets import deberta_config
 
 

@@ -9,7 +9,7 @@ replaces, with a word table that is the generator's plus a difference. The rate 
 import dataclasses
 
 from bert_jax.config import Config, DataConfig, MaskingConfig, ObjectiveConfig, OptimizerConfig, PhaseConfig
-from bert_jax.config.generator import GeneratorConfig
+from bert_jax.config.objective import GeneratorConfig
 from bert_jax.config.presets import deberta_config
 
 

@@ -9,7 +9,7 @@ The paper's batch is about 4,000; steps and rate are our choice. Not measured.
 """
 
 from bert_jax.config import Config, DataConfig, ModelConfig, ObjectiveConfig, OptimizerConfig, PhaseConfig
-from bert_jax.config.teachers import DistillationConfig
+from bert_jax.config.objective import DistillationConfig
 
 
 def get_config() -> Config:

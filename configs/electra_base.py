@@ -10,7 +10,7 @@ Fine-tuning in the paper: --layer_decay=0.8. Time and result of this configurati
 """
 
 from bert_jax.config import Config, DataConfig, MaskingConfig, ObjectiveConfig, OptimizerConfig, PhaseConfig
-from bert_jax.config.generator import GeneratorConfig
+from bert_jax.config.objective import GeneratorConfig
 from bert_jax.config.presets import electra_config
 
 

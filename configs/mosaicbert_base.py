@@ -8,7 +8,15 @@ published weight decay of 1e-5 is a share of the weights per step at the peak ra
 rate, so it is 1e-5 / 5e-4 here. Not trained here: neither cost nor result is measured.
 """
 
-from bert_jax.config import Config, DataConfig, MaskingConfig, ModelConfig, OptimizerConfig, PhaseConfig, ScheduleConfig
+from bert_jax.config import (
+    Config,
+    DataConfig,
+    MaskingConfig,
+    ModelConfig,
+    OptimizerConfig,
+    PhaseConfig,
+    ScheduleConfig,
+)
 
 
 def get_config() -> Config:

@@ -10,7 +10,15 @@ steps and is constant for the last 100,000; here it falls to the last step. The 
 head and an output table of its own; this one has BERT's head. Not trained here: neither cost nor result is measured.
 """
 
-from bert_jax.config import Config, DataConfig, MaskingConfig, ModelConfig, OptimizerConfig, PhaseConfig, ScheduleConfig
+from bert_jax.config import (
+    Config,
+    DataConfig,
+    MaskingConfig,
+    ModelConfig,
+    OptimizerConfig,
+    PhaseConfig,
+    ScheduleConfig,
+)
 
 
 def get_config() -> Config:

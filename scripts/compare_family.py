@@ -28,13 +28,13 @@ import sys
 
 import jax
 
-from bert_jax.bench.turns import processor
 from bert_jax.config import Config, resolve_phases
-from bert_jax.console.command_line import configured
-from bert_jax.data.store.access import open_store
+from bert_jax.console import configured
+from bert_jax.data.store import open_store
 from bert_jax.devices import sharding
-from bert_jax.devices.software import commit
-from bert_jax.objectives.objective_choice import default_objective
+from bert_jax.devices.hosts import commit
+from bert_jax.objectives.choice import default_objective
+from bert_jax.tools.bench.turns import processor
 from bert_jax.training.learner import Learner
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]

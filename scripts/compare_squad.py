@@ -12,9 +12,9 @@ import pathlib
 import sys
 import time
 
-from bert_jax.config.task_options import TaskDataConfig, TaskOptions
+from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
 from bert_jax.tasks import squad
-from bert_jax.tasks.squad import windows as squad_windows
+from bert_jax.tasks import squad as squad_windows
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "support"))

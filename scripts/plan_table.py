@@ -28,7 +28,7 @@ HEADER = (
 
 def configuration(size: str, chips: int):
     """Return the shipped configuration with the batch of the table, and its layers in a loop that the compiler sees."""
-    from bert_jax.console.command_line import load_config
+    from bert_jax.console import load_config
 
     config = load_config(f"bert_{size}")
     phases = tuple(
@@ -40,9 +40,9 @@ def configuration(size: str, chips: int):
 
 def row(size: str, machine: str, number: int) -> str:
     """Return the line of the table for one phase."""
-    from bert_jax.planning.phase_plan import plan_phase
-    from bert_jax.planning.topology import find_topology
-    from bert_jax.planning.traced_step import resolved
+    from bert_jax.tools.planning.compiler import resolved
+    from bert_jax.tools.planning.plan import plan_phase
+    from bert_jax.tools.planning.topology import find_topology
 
     topology = find_topology(machine)
     config = resolved(configuration(size, topology.chips), topology)

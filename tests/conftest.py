@@ -29,7 +29,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 import jax
 import pytest
 
-from bert_jax.devices.compilation_cache import use_compilation_cache
+from bert_jax.devices.compilation import use_compilation_cache
 
 jax.config.update("jax_numpy_rank_promotion", "raise")  # arrays of different ranks do not meet by accident
 use_compilation_cache()
@@ -82,7 +82,7 @@ def cache_of_the_tests(tmp_path_factory) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def no_implicit_transfers() -> None:
     """Guard every step and evaluation of the real loops: arrays come to the devices on purpose or not at all."""
-    from bert_jax.training.program import Program
+    from bert_jax.training.step import Program
 
     call = Program.__call__
 
@@ -109,9 +109,9 @@ def no_pictures() -> None:
 @pytest.fixture
 def pictures(monkeypatch) -> None:
     """Draw the curves of runs after all."""
-    from bert_jax.training.curves import draw_curves
+    from bert_jax.training.metrics import draw_curves
 
-    monkeypatch.setattr("bert_jax.training.pretraining_run.draw_curves", draw_curves)
+    monkeypatch.setattr("bert_jax.training.run.draw_curves", draw_curves)
 
 
 @pytest.fixture(scope="session")
@@ -129,7 +129,7 @@ def small_store(tmp_path_factory) -> pathlib.Path:
 
     from bert_jax.config import PrepareConfig, TrainVocabConfig
     from bert_jax.data.preparation.prepare import run_prepare
-    from bert_jax.tokenization.learning import run_train_vocab
+    from bert_jax.data.preparation.vocabularies import run_train_vocab
 
     place = tmp_path_factory.mktemp("small")
     corpus = small_corpus.write(place / "corpus.txt", 300)

@@ -1,51 +1,51 @@
-"""Analyses of a loaded model on texts of the user's: functions that return objects with arrays, for notebooks.
+"""Analyses of a loaded model on the user's texts: functions that return objects with arrays, for notebooks.
 
-`bert-jax analyze NAME MODEL …` runs the same functions, and leaves JSON and pictures.
+`bert-jax analyze NAME MODEL …` runs the same functions, and writes JSON and pictures.
 """
 
-from bert_jax.analysis.attention_weights.attention_maps import AttentionMaps, attention
-from bert_jax.analysis.attention_weights.attention_page import attention_page
-from bert_jax.analysis.attention_weights.attention_pictures import draw_attention
-from bert_jax.analysis.head_behaviour.head_ablation import HeadAblation, head_ablation
-from bert_jax.analysis.head_behaviour.head_behaviour import HeadBehaviour, heads
-from bert_jax.analysis.head_behaviour.head_pictures import (
+from bert_jax.analysis.attention_maps import AttentionMaps, attention, attention_page, draw_attention
+from bert_jax.analysis.head_behaviour import (
+    HeadAblation,
+    HeadBehaviour,
+    HeadRelations,
+    Mention,
+    ParsedText,
     draw_head_ablation,
     draw_head_clusters,
     draw_head_relations,
     draw_heads,
+    head_ablation,
+    head_relations,
+    heads,
+    read_parsed,
 )
-from bert_jax.analysis.head_behaviour.head_relations import HeadRelations, head_relations
-from bert_jax.analysis.head_behaviour.parsed_text import Mention, ParsedText, read_parsed
-from bert_jax.analysis.layer_states.layer_isotropy import LayerIsotropy, isotropy
-from bert_jax.analysis.layer_states.layer_pictures import (
+from bert_jax.analysis.layers import (
+    LayerIsotropy,
+    LayerSimilarity,
+    SentenceCorrelation,
+    cka,
     draw_layer_isotropy,
     draw_layer_similarity,
     draw_sentence_correlation,
+    fit_postprocess,
+    isotropy,
+    sentence_correlation,
 )
-from bert_jax.analysis.layer_states.layer_similarity import LayerSimilarity, cka
-from bert_jax.analysis.layer_states.postprocess_fitting import fit_postprocess
-from bert_jax.analysis.layer_states.sentence_correlation import SentenceCorrelation, sentence_correlation
-from bert_jax.analysis.mask_memory.mask_overfitting import MaskGap, mask_gap
-from bert_jax.analysis.mask_memory.mask_pictures import draw_mask_gap
-from bert_jax.analysis.probing.layer_probes import LayerProbes, probe
-from bert_jax.analysis.probing.probe_pictures import draw_probes
-from bert_jax.analysis.probing.probing_task import ProbingTask, make_task
-from bert_jax.analysis.probing.task_probes import TaskProbes
-from bert_jax.analysis.probing.task_reading import read_probing_tasks
-from bert_jax.analysis.probing.treebank_tasks import tagging_task
-from bert_jax.analysis.pruning.kept_layers import keep_layers
-from bert_jax.analysis.pruning.layer_removal import Pruning, RemovalCurve, prune
-from bert_jax.analysis.pruning.pruning_pictures import draw_pruning
-from bert_jax.analysis.signal.initialisation import Initialisation, init
-from bert_jax.analysis.signal.signal_pictures import draw_initialisation, draw_positions
-from bert_jax.analysis.spelling.noise_sums import SpellingNoise
-from bert_jax.analysis.spelling.spelling_noise import noise
-from bert_jax.analysis.spelling.spelling_pictures import draw_noise, draw_task_noise
-from bert_jax.analysis.spelling.task_noise import TaskNoise, task_noise
-from bert_jax.analysis.task_scores import TaskScore
-from bert_jax.analysis.word_states.context_similarity import ContextSimilarity, similarity
-from bert_jax.analysis.word_states.word_pictures import draw_context_similarity, draw_sense_similarity
-from bert_jax.analysis.word_states.word_senses import SenseSimilarity, word_senses
+from bert_jax.analysis.mask_memory import MaskGap, draw_mask_gap, mask_gap
+from bert_jax.analysis.probes import LayerProbes, TaskProbes, draw_probes, probe
+from bert_jax.analysis.probing_tasks import ProbingTask, make_task, read_probing_tasks, tagging_task
+from bert_jax.analysis.pruning import Pruning, RemovalCurve, draw_pruning, keep_layers, prune
+from bert_jax.analysis.results import TaskScore
+from bert_jax.analysis.signal import Initialisation, draw_initialisation, draw_positions, init
+from bert_jax.analysis.spelling import SpellingNoise, TaskNoise, draw_noise, draw_task_noise, noise, task_noise
+from bert_jax.analysis.words import (
+    ContextSimilarity,
+    SenseSimilarity,
+    draw_context_similarity,
+    draw_sense_similarity,
+    similarity,
+    word_senses,
+)
 
 __all__ = [
     "AttentionMaps",

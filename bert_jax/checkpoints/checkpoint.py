@@ -1,8 +1,9 @@
-"""Checkpoints of a run with Orbax: atomic, checked when they are read, and never at the expense of older ones.
+"""Checkpoints of a run with Orbax: written atomically, verified when read, with fallback to older steps.
 
-A step directory appears with one rename and holds two items: `state` (the arrays) and `record` (record.py). This adds
-to Orbax: changed bytes are noticed, a damaged newest step gives way to an older good one, a failed background save is
-reported at the next step, and an error about a model that does not fit names its parameters.
+A step directory appears with one rename and holds two items: `state` (the arrays) and `record` (record.py). In
+addition to Orbax's guarantees, changed bytes are noticed, a damaged newest step is replaced by an older good one, a
+failed background save is reported at the next step, and an error about a model that does not fit names its
+parameters.
 """
 
 import contextlib
@@ -16,12 +17,9 @@ import orbax.checkpoint as ocp
 from absl import logging
 from etils import epath
 
-from bert_jax.checkpoints.failures import all_refused, write_error
 from bert_jax.checkpoints.local_tier import LocalTier
-from bert_jax.checkpoints.manager import Manager
 from bert_jax.checkpoints.record import make_record, rank, sealed
-from bert_jax.checkpoints.step_directories import StepDirectories
-from bert_jax.checkpoints.walk_back import Restored, walk_back
+from bert_jax.checkpoints.steps import Manager, Restored, StepDirectories, all_refused, walk_back, write_error
 from bert_jax.config import CheckpointConfig
 from bert_jax.devices.hosts import from_first
 from bert_jax.errors import UserError

@@ -1,18 +1,27 @@
-"""Frequent saves to the local disks of the hosts, beside the rarer ones of `Checkpoints`, and restoring from them.
+"""Frequent saves to the hosts' local disks, between the rarer ones of `Checkpoints`, and restoring from them.
 
 Every host writes what its devices hold into a directory of its own, in the background and without waiting for others:
-`local_path/RUN_ID/host_0/step_000000100`. When a run is resumed, the hosts compare what they find. A step can be used
-if the good copies have every part of every array, whatever number of hosts they come from: a host that lacks what its
-devices need, because its disk is empty or damaged or the mesh has changed, gets it from one that has it. Otherwise an
-older local step is used, or the newest step of `Checkpoints`. Where arrays are replicated over hosts, one surviving
-copy is enough; where they are split (fsdp), each part has to survive.
+`local_path/RUN_ID/host_0/step_000000100`. In it, `arrays` has the contents of the parts one after another, and
+`metadata` is the sealed record (record.py), with the parts that all hosts held ("layout") and, for those in this
+directory, their offset and SHA-256 ("held"). The directory gets its name when it is complete. Nothing is forced to
+the disk: the digests reveal what a power failure lost, and such a copy is only ever one of several.
 
-Orbax has managers for this (orbax.checkpoint.experimental.emergency, in 0.12.8), which do not serve here: they need at
-least two data-parallel replicas of whole hosts, or a service of GKE, save the state alone, and read it back on the mesh
-that wrote it, each device its own part. Changed bytes go unnoticed there, and a damaged copy gives way to no other.
+When a run is resumed, the hosts compare what they find, choose copies and plan the transfers. A step can be used if
+the good copies together have every part of every array, whatever number of hosts they come from: a host that lacks
+what its devices need, because its disk is empty or damaged or the mesh has changed, gets it from another host.
+Otherwise an older local step is used, or the newest step of `Checkpoints`. Where arrays are replicated over hosts,
+one surviving copy is enough; where they are split (fsdp), each part has to survive.
+
+Orbax has managers for this (orbax.checkpoint.experimental.emergency, in 0.12.8), which do not serve here: they need
+at least two data-parallel replicas of whole hosts, or a service of GKE, save the state alone, and read it back on the
+mesh that wrote it, each device its own part. They do not detect corruption, and cannot fall back to another copy.
 """
 
 import contextlib
+import dataclasses
+import hashlib
+import json
+import math
 import os
 import pathlib
 import re
@@ -20,23 +29,326 @@ import shutil
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from absl import logging
 from etils import epath
+from jax.experimental import multihost_utils
 
-from bert_jax.checkpoints.assembly import Assembly
-from bert_jax.checkpoints.fingerprint import leaf_paths
-from bert_jax.checkpoints.local_copy import PARTIAL, LocalCopy, open_copy, write_copy
-from bert_jax.checkpoints.manager import STEP_NAMES
-from bert_jax.checkpoints.owner import Owner
-from bert_jax.checkpoints.parts import held, layout
-from bert_jax.checkpoints.record import check_fit, check_unchanged, make_record
-from bert_jax.checkpoints.walk_back import Restored, reason
-from bert_jax.devices.hosts import decide
+from bert_jax.checkpoints.record import (
+    Damaged,
+    check_fit,
+    check_origin,
+    check_unchanged,
+    leaf_paths,
+    make_record,
+    read_record,
+    sealed,
+)
+from bert_jax.checkpoints.steps import STEP_NAMES, Restored, reason, together
+from bert_jax.devices.hosts import any_failure, decide
+from bert_jax.devices.placement import empty, placed
 from bert_jax.errors import UserError
+from bert_jax.files import checksum
+from bert_jax.ownership import Owner
+
+Box = list[list[int]]
+"""A part of an array: [first index, last index + 1] of each axis."""
+Parts = dict[int, np.ndarray]
+"""Contents of some parts of an array, by their number in its `layout`."""
+
+PIECE = 1 << 22
+"""Number of 32-bit words that hosts exchange at once: 16 MiB."""
+
+
+def layout(leaf: jax.Array) -> list[Box]:
+    """Return the different parts that the devices of all hosts hold of an array, in the same order on every host."""
+    found = {_spans(index, leaf.shape) for index in leaf.sharding.devices_indices_map(leaf.shape).values()}
+    return [[list(span) for span in spans] for spans in sorted(found)]
+
+
+def held(leaves: dict[str, jax.Array]) -> dict[str, Parts]:
+    """Return copies of the parts of some arrays on this host, which stay when the arrays are donated."""
+    on_devices: dict[str, dict[int, jax.Array]] = {}
+    for path, leaf in leaves.items():
+        boxes, on_devices[path] = layout(leaf), {}
+        for shard in leaf.addressable_shards:
+            number = boxes.index([list(span) for span in _spans(shard.index, leaf.shape)])
+            if number not in on_devices[path]:
+                on_devices[path][number] = shard.data
+                shard.data.copy_to_host_async()
+    return {path: {number: np.array(part) for number, part in parts.items()} for path, parts in on_devices.items()}
+
+
+def needed(leaf: jax.ShapeDtypeStruct, boxes: list[Box]) -> list[int]:
+    """Return the numbers of the parts that overlap what the devices of this host hold of `leaf`."""
+    assert leaf.sharding is not None
+    places = leaf.sharding.addressable_devices_indices_map(leaf.shape).values()
+    wanted = {_spans(index or (), leaf.shape) for index in places}
+    return [number for number, box in enumerate(boxes) if any(_overlap(box, spans) is not None for spans in wanted)]
+
+
+def joined(leaf: jax.ShapeDtypeStruct, boxes: list[Box], parts: Parts) -> jax.Array:
+    """Return the array on the devices of `leaf.sharding`; `parts` has those that are `needed`."""
+
+    def read(index: Any) -> np.ndarray:
+        spans = _spans(index, leaf.shape)
+        whole = [number for number in parts if tuple(map(tuple, boxes[number])) == spans]
+        if whole:
+            return parts[whole[0]]
+        values = empty(tuple(stop - start for start, stop in spans), leaf.dtype)
+        for number, part in parts.items():
+            if (common := _overlap(boxes[number], spans)) is not None:
+                target = tuple(slice(a - start, b - start) for (a, b), (start, _) in zip(common, spans, strict=True))
+                source = tuple(slice(a - s, b - s) for (a, b), (s, _) in zip(common, boxes[number], strict=True))
+                values[target] = part[source]
+        return values
+
+    return placed(leaf.shape, leaf.sharding, read, leaf.dtype)
+
+
+def is_part(box: Box, shape: list[int]) -> bool:
+    """Return whether a box that was read from a file lies within an array of this shape."""
+    return len(box) == len(shape) and all(
+        len(span) == 2 and all(type(end) is int for end in span) and 0 <= span[0] < span[1] <= size
+        for span, size in zip(box, shape, strict=True)
+    )
+
+
+def shape_of(box: Box) -> tuple[int, ...]:
+    return tuple(stop - start for start, stop in box)
+
+
+def exchanged(shape: tuple[int, ...], dtype: np.dtype, mine: np.ndarray | None) -> np.ndarray:
+    """Return the part that one host gives as `mine`, on every host; all hosts call this.
+
+    Words are added to the zeros of the other hosts as integers, which keeps every bit.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    words = np.zeros(-(-size // 4), np.uint32)
+    if mine is not None:
+        words.view(np.uint8)[:size] = np.ascontiguousarray(mine).reshape(-1).view(np.uint8)
+    for start in range(0, words.size, PIECE):
+        piece = words[start : start + PIECE]
+        padded = np.zeros(1 << (piece.size - 1).bit_length(), np.uint32)  # few sizes, as each is a program
+        padded[: piece.size] = piece
+        piece[...] = multihost_utils.broadcast_one_to_all(padded, is_source=mine is not None)[: piece.size]
+    return words.view(np.uint8)[:size].view(dtype).reshape(shape)
+
+
+def _spans(index: tuple[slice, ...], shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    return tuple(axis.indices(size)[:2] for axis, size in zip(index, shape, strict=True))
+
+
+def _overlap(box: Any, spans: Any) -> list[tuple[int, int]] | None:
+    """Return what two parts have in common; None if that is nothing. Arrays without axes have one part."""
+    common = [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(box, spans, strict=True)]
+    return common if all(start < stop for start, stop in common) else None
+
+
+PARTIAL = "partial_"
+DIGESTED = ("run_id", "step", "position", "arrays", "layout")
+"""What is the same on all hosts; paths in the configuration may differ."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalCopy:
+    """A copy on this host whose digests were right when it was opened."""
+
+    directory: pathlib.Path
+    content: dict[str, Any]
+
+    @property
+    def id(self) -> str:
+        """The same for the copies that several hosts have of one state, split in the same way."""
+        return checksum({name: self.content[name] for name in DIGESTED})
+
+    @property
+    def layout(self) -> dict[str, list[Box]]:
+        return self.content["layout"]
+
+    @property
+    def held(self) -> dict[str, list[int]]:
+        """Numbers of the parts in this copy, by the path of their array."""
+        return {path: [int(number) for number in parts] for path, parts in self.content["held"].items()}
+
+    def read(self, path: str, number: int) -> np.ndarray:
+        """Return the contents of a part.
+
+        Raises:
+          Damaged: they have changed since they were written, or cannot be read.
+        """
+        entry = self.content["held"][path][str(number)]
+        shape, dtype = shape_of(self.layout[path][number]), np.dtype(self.content["arrays"][path]["dtype"])
+        values = empty(shape, dtype)
+        view = values.reshape(-1).view(np.uint8).data
+        with open(self.directory / "arrays", "rb") as file:
+            file.seek(entry["offset"])
+            count = file.readinto(view)
+        if count != len(view) or hashlib.sha256(view).hexdigest() != entry["sha256"]:
+            raise Damaged(f"the array {path} in {self.directory} has changed")
+        return values
+
+
+def open_copy(directory: pathlib.Path, step: int, run_id: str) -> LocalCopy:
+    """Return the copy in `directory` after reading all of it.
+
+    Raises:
+      Damaged: part of it cannot be read or has changed, or it is that of another step or run. Anything else may be
+        raised by a record that somebody else has written.
+    """
+    content = read_record(epath.Path(directory))
+    check_origin(content, step, run_id)
+    copy = LocalCopy(directory, content)
+    size = os.path.getsize(directory / "arrays")
+    for path, boxes in copy.layout.items():
+        if not all(is_part(box, content["arrays"][path]["shape"]) for box in boxes):
+            raise Damaged(f"{directory} has parts beyond the array {path}")
+        for number in copy.held.get(path, []):
+            if math.prod(shape_of(boxes[number])) > size:
+                raise Damaged(f"{directory} is shorter than its arrays")
+            copy.read(path, number)
+    return copy
+
+
+def write_copy(
+    directory: pathlib.Path, record: dict[str, Any], boxes: dict[str, list[Box]], parts: dict[str, Parts]
+) -> None:
+    """Write the parts of a state that this host holds, under a name of its own until everything is there.
+
+    Raises:
+      OSError: they could not be written, and nothing is left of them.
+    """
+    partial = directory.with_name(f"{PARTIAL}{uuid.uuid4().hex}")
+    try:
+        partial.mkdir()
+        held: dict[str, dict[str, dict[str, Any]]] = {}
+        with open(partial / "arrays", "wb") as file:
+            for path, numbered in parts.items():
+                for number, values in numbered.items():
+                    contents = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+                    entry = {"offset": file.tell(), "sha256": hashlib.sha256(contents).hexdigest()}
+                    held.setdefault(path, {})[str(number)] = entry
+                    file.write(contents)
+        content = {**record, "layout": boxes, "held": held}
+        (partial / "metadata").write_text(json.dumps(sealed(content)))
+        partial.rename(directory)
+    except OSError:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(partial)
+        raise
+
+
+@dataclasses.dataclass(frozen=True)
+class Assembly:
+    """Copies of one step that have every part of every array between them."""
+
+    content: dict[str, Any]
+    """The record, on every host."""
+    givers: dict[str, list[int]]
+    """The host that gives a part to those that lack it, by the path of the array and the number of the part."""
+    mine: dict[tuple[str, int], LocalCopy]
+    """The parts on this host."""
+
+    @classmethod
+    def of(cls, copies: list[LocalCopy], problems: list[str]) -> "Assembly":
+        """Return what the copies of this host make together with those of the others; every host calls this.
+
+        Args:
+          problems: of the copies of this host that cannot be used.
+
+        Raises:
+          Damaged: a part is missing; raised on every host.
+        """
+        offers = [
+            {
+                "id": copy.id,
+                "held": copy.held,
+                "parts": {path: len(boxes) for path, boxes in copy.layout.items()},
+            }
+            for copy in copies
+        ]
+        verdict = decide({"offers": offers, "problems": problems}, _choose)
+        if "problem" in verdict:
+            raise Damaged(verdict["problem"])
+        copies = [copy for copy in copies if copy.id == verdict["id"]]
+        content = {name: value for name, value in copies[0].content.items() if name != "held"} if copies else None
+        content = decide(content, lambda values: next(value for value in values if value is not None))
+        mine = {(path, number): copy for copy in copies for path, numbers in copy.held.items() for number in numbers}
+        return cls(content, verdict["givers"], mine)
+
+    def arrays(self, abstract: Any) -> Any:
+        """Return the arrays for `abstract`, a pytree of ShapeDtypeStructs with shardings; every host calls this.
+
+        Raises:
+          Damaged: a part that was good can no longer be read here, and no host needs any other's; raised on every host.
+        """
+        leaves, boxes = leaf_paths(abstract), self.content["layout"]
+        lacks = (
+            path
+            for path, leaf in leaves.items()
+            for number in needed(leaf, boxes[path])
+            if (path, number) not in self.mine
+        )
+        if any_failure(next(lacks, None)) is not None:
+            logging.info("the hosts exchange their local copies")
+            found = [self._exchanged_array(path, leaf) for path, leaf in leaves.items()]
+        else:
+            found = together(lambda: [self._own_array(path, leaf) for path, leaf in leaves.items()])
+        return jax.tree.unflatten(jax.tree.structure(abstract), found)
+
+    def _own_array(self, path: str, leaf: jax.ShapeDtypeStruct) -> jax.Array:
+        boxes = self.content["layout"][path]
+        return joined(leaf, boxes, {n: self.mine[path, n].read(path, n) for n in needed(leaf, boxes)})
+
+    def _exchanged_array(self, path: str, leaf: jax.ShapeDtypeStruct) -> jax.Array:
+        boxes, parts = self.content["layout"][path], Parts()
+        wanted = needed(leaf, boxes)
+        for number, box in enumerate(boxes):
+            given = self._given(path, number) if self.givers[path][number] == jax.process_index() else None
+            values = exchanged(shape_of(box), np.dtype(leaf.dtype), given)
+            if number in wanted:
+                parts[number] = values
+        return joined(leaf, boxes, parts)
+
+    def _given(self, path: str, number: int) -> np.ndarray | None:
+        try:
+            return self.mine[path, number].read(path, number)
+        except (OSError, Damaged) as error:  # the others wait for this part; the fingerprints will show that it is zero
+            logging.warning("%s", reason(error))
+            return None
+
+
+def _choose(values: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the id of the copies to use and the hosts that give their parts, or the reason why there are none."""
+    problems = [
+        f"host {host}: {problem}" if len(values) > 1 else problem
+        for host, value in enumerate(values)
+        for problem in value["problems"]
+    ]
+    for id in sorted({offer["id"] for value in values for offer in value["offers"]}):
+        parts, holders = {}, {}
+        for host, value in enumerate(values):
+            for offer in (offer for offer in value["offers"] if offer["id"] == id):
+                parts = offer["parts"]
+                for path, numbers in offer["held"].items():
+                    for number in numbers:
+                        holders.setdefault((path, number), []).append(host)
+        every = [(path, number) for path, count in parts.items() for number in range(count)]
+        if missing := [path for path, number in every if (path, number) not in holders]:
+            problems.append(f"no host has part of the array {missing[0]}")
+            continue
+        givers: dict[str, list[int]] = {}
+        for turn, (path, number) in enumerate(every):
+            hosts = holders[path, number]
+            givers.setdefault(path, []).append(hosts[turn % len(hosts)])
+        return {"id": id, "givers": givers}
+    return {"problem": "; ".join(problems) or "it is gone"}
+
 
 KEPT = 2
 """Steps that every host keeps. When a host has written one, all have written the one before: that one is complete."""

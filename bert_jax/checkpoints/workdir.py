@@ -1,23 +1,129 @@
-"""The work directory of any run: who may write to it, which run it holds, and its files beside the checkpoints."""
+"""The work directory of a run: its owner, run.json and config.json, and the settings it may resume with.
+
+run.json tells which run the directory holds, config.json its settings; both lie next to checkpoints/ and tokenizer/.
+Opening a directory refuses another writer, another run, and changes of settings that would not continue the run.
+`open_workdir` serves any run, `open_pretraining` adds the rules of pre-training (those of fine-tuning are in
+finetuning/run.py).
+"""
 
 import dataclasses
+import datetime
+import json
 import os
+import shlex
+import socket
+import sys
 import time
 import uuid
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import jax
 from absl import logging
 from etils import epath
 
-from bert_jax.checkpoints.owner import Owner
-from bert_jax.checkpoints.run_files import read_json, saved_run, this_start, write_json
+from bert_jax.checkpoints.checkpoint import Checkpoints
+from bert_jax.checkpoints.local_tier import has_copies
+from bert_jax.config import Config, resolve_phases
+from bert_jax.config.json_form import (
+    differences,
+    first_lines,
+    from_dict,
+    from_record,
+    is_elastic,
+    is_harmless,
+    lengthens,
+    options_recorded,
+    to_dict,
+)
 from bert_jax.devices import sharding
-from bert_jax.devices.hosts import any_failure, from_first
+from bert_jax.devices.hosts import any_failure, decide, from_first, versions
 from bert_jax.errors import UserError
-from bert_jax.files import is_remote
-from bert_jax.tokenization.tokenizer import Tokenizer
+from bert_jax.files import is_remote, read_object, write_atomically
+from bert_jax.ownership import Owner
+from bert_jax.tokenization.abstract import Tokenizer
+
+Value = TypeVar("Value")
+
+
+def read_json(file: epath.Path) -> dict[str, Any]:
+    """Return the JSON object in a file that bert_jax wrote; raise a UserError if there is none."""
+    return read_object(file, "restore it from a copy, or give another --workdir")
+
+
+def write_json(file: epath.Path, values: dict[str, Any]) -> None:
+    """Replace the file as a whole."""
+    write_atomically(file, (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the contents of config.json in work directory `path`, a `Config` or that of a fine-tuned model."""
+    file = epath.Path(path) / "config.json"
+    if not file.exists():
+        raise UserError(f"{path} is not the work directory of a run: it has no config.json")
+    return read_json(file)
+
+
+def saved_run(file: epath.Path) -> dict[str, Any]:
+    """Return the run.json of a run that is resumed, with its id and a list of its starts."""
+    saved = read_json(file)
+    for name, kind in (("run_id", str), ("starts", list)):
+        need(saved, name, kind, file)
+    return saved
+
+
+def need(values: dict[str, Any], name: str, kind: type[Value], file: epath.Path) -> Value:
+    """Return an entry of a file that bert_jax wrote; raise a UserError if it is missing or not of this kind."""
+    if isinstance(value := values.get(name), kind):
+        return value
+    raise UserError(
+        f"{file} has {name}={value!r:.60} where a {kind.__name__} is expected: it is damaged, or another version of "
+        "bert_jax wrote it; restore it from a copy"
+    )
+
+
+def this_start(devices: sharding.Devices) -> dict[str, Any]:
+    """Return what run.json keeps of one start: when, where, on what, with which command and versions."""
+    devices = jax.devices() if devices is None else devices
+    return {
+        "time": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        "host": socket.gethostname(),
+        "hosts": jax.process_count(),
+        "devices": len(devices),
+        "device_kind": devices[0].device_kind,
+        "command": shlex.join(sys.argv),
+        "versions": versions(),
+    }
+
+
+def refused_changes(
+    path: epath.Path,
+    identity: dict[str, Any],
+    before: dict[str, Any],
+    settings: dict[str, Any],
+    is_harmless: Callable[[str], bool],
+) -> list[str]:
+    """Return the differences that prevent resuming a run: in its identity, and in its settings unless harmless.
+
+    Args:
+      before: settings of the run in `path`; harmless changes since then are logged.
+      is_harmless: returns whether a line of `differences` is harmless.
+    """
+    saved = read_json(path / "run.json")
+    lines = differences({name: saved.get(name) for name in identity}, identity)
+    for line in differences(before, settings):
+        if is_harmless(line):
+            logging.info("setting changed since the last start: %s", line)
+        else:
+            lines.append(line)
+    return lines
+
+
+def id_below(run_id: str, name: str) -> str:
+    """Return the id of run `name` in a directory of several, so that checkpoints of one are not taken for another's."""
+    return f"{run_id}/{name}"
+
 
 SHARED_SECONDS = 90
 """A network file system may take a minute to show one host what another has written."""
@@ -209,3 +315,129 @@ def _check_writable(path: epath.Path) -> None:
             f"cannot write to the work directory {path}: {error.strerror or error}; "
             "give a writable directory with --workdir"
         ) from error
+
+
+def open_pretraining(
+    path: str | os.PathLike[str],
+    config: Config,
+    *,
+    store_fingerprint: str,
+    mixed_stores: Sequence[str] = (),
+    tokenizer: Tokenizer,
+    own_names: Mapping[str, str] = MappingProxyType({}),
+    devices: sharding.Devices = None,
+) -> WorkDirectory:
+    """Take `path` (local or gs://) for this run: begin there, or resume the run that has saved something there.
+
+    Args:
+      store_fingerprint: that of the store, or of the mixtures of several.
+      mixed_stores: the fingerprint of each store of a mixture.
+      own_names: of an objective and an architecture that are not the default (`objectives.identity.own_names`), and the
+        fingerprint of a teacher.
+      devices: that the run computes on; None for those of all processes.
+
+    Raises:
+      UserError: `path` is not writable, another process writes to it, or it holds something else or a run with other
+        settings, another objective or another architecture. Equal names can still be different formulas.
+    """
+    identity: dict[str, Any] = {
+        "store_fingerprint": store_fingerprint,
+        "tokenizer_fingerprint": tokenizer.fingerprint,
+        **own_names,
+    }
+    if mixed_stores:
+        identity["store_fingerprints"] = list(mixed_stores)
+    has_saved = has_checkpoint(path) or _has_local_saves(path, config.checkpoint.local_path)
+    resumed = decide(has_saved, any)  # the disk of the first host may be a new one
+    return open_workdir(
+        path, identity, to_dict(config), tokenizer, resumed=resumed, check=_check_continues, devices=devices
+    )
+
+
+def has_checkpoint(path: str | os.PathLike[str]) -> bool:
+    """Return whether a run in work directory `path` has saved anything; the directory need not exist."""
+    return bool(Checkpoints(epath.Path(path) / "checkpoints", read_only=True).steps())
+
+
+def _has_local_saves(path: str | os.PathLike[str], local_path: str) -> bool:
+    """Return whether this machine has local saves of the run in work directory `path`."""
+    run = epath.Path(path) / "run.json"
+    if not local_path or not run.exists():
+        return False
+    run_id = read_json(run).get("run_id")
+    return isinstance(run_id, str) and has_copies(local_path, run_id)
+
+
+def read_config(path: str | os.PathLike[str]) -> Config:
+    """Return the configuration that the run in work directory `path` was last started with.
+
+    Raises:
+      UserError: there is no config.json, it is damaged, or another version of bert_jax wrote it.
+    """
+    return from_record(Config, options_recorded(read_settings(path)), f"{epath.Path(path) / 'config.json'}")
+
+
+def _check_continues(path: epath.Path, identity: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Raise a UserError if `settings` and the data would not continue the run in `path`; log harmless changes."""
+    if "source" in read_json(path / "run.json"):
+        raise UserError(
+            f"{path} holds a model that convert or model.save wrote, without the state of a run; give it as "
+            "--init_from, and another --workdir"
+        )
+    _check_own_names(path, identity)
+    before, now, phases = read_config(path), from_dict(Config, settings), len(settings["phases"])
+    lines = refused_changes(path, identity, to_dict(before), settings, is_harmless)
+    if _packed(before) == _packed(now):
+        lines = [line for line in lines if not line.startswith("data.packing: ")]
+    refused = []
+    for line in lines:
+        if lengthens(line, phases):
+            logging.warning(
+                "%s: from here on the learning rate (its decay, and a warm-up that is not given) follows a "
+                "schedule of the new length",
+                line,
+            )
+        elif settings["elastic_batch"] and is_elastic(line):
+            logging.warning("%s: from here on; no example is repeated or skipped, and the steps stay as given", line)
+        else:
+            refused.append(line)
+    if refused:
+        elastic = ", or say --elastic_batch if the new values are meant" if all(map(is_elastic, refused)) else ""
+        raise UserError(
+            f"{path} holds a run with different settings ({first_lines(refused)}). Resume with that run's own settings "
+            f"({path / 'config.json'}){elastic}, or start this one in another --workdir"
+        )
+
+
+def _packed(config: Config) -> list[bool]:
+    """Return whether each phase packs its rows."""
+    return [phase.packed for phase in resolve_phases(config)]
+
+
+def _check_own_names(path: epath.Path, identity: dict[str, Any]) -> None:
+    """Raise a UserError if the run in `path` has another objective, architecture or teacher.
+
+    run.json lacks those that are the default.
+    """
+    saved = read_json(path / "run.json")
+    for name in ("architecture", "objective", "teacher"):
+        before, now = saved.get(name), identity.get(name)
+        if before != now and name == "teacher":
+            raise UserError(
+                f"{path} holds a run with {_taught(before)}, but this start has {_taught(now)}. Resume with the "
+                "teacher whose arrays have that fingerprint (objective.distillation.teacher, wherever it is now), or "
+                "start this one in another --workdir"
+            )
+        if before != now:
+            raise UserError(
+                f"{path} holds a run with {_shown(name, before)}, but this start has {_shown(name, now)}. Resume with "
+                "the same one (the objective that pretrain is given in Python), or start this one in another --workdir"
+            )
+
+
+def _taught(fingerprint: str | None) -> str:
+    return "no teacher" if fingerprint is None else f"the teacher {fingerprint:.12}…"
+
+
+def _shown(name: str, value: str | None) -> str:
+    return f"the default {name}" if value is None else f"the {name} {value}"

@@ -1,6 +1,6 @@
-"""`bert-jax COMMAND …`: one short function per command; each imports what it needs, so that `--help` answers at once.
+"""`bert-jax COMMAND …`: one short function per command; each imports what it needs, so that `--help` is instant.
 
-The docstring of a command is its help: its usage, what it does, what its words mean. Options that its first line has
+The docstring of a command is its help: its usage, what it does, and its arguments. Options that the first line shows
 outside brackets are required.
 """
 
@@ -8,35 +8,35 @@ import io
 import os
 import sys
 
-from bert_jax.cli import configurations, corpora, runs, trained_models
-from bert_jax.console.running import leave, no_flags, run_command
-from bert_jax.devices.host_process import start_anew
+from bert_jax.cli import commands
+from bert_jax.console import leave, no_flags, run_command
+from bert_jax.devices.process import start_anew
 
 COMMANDS = {
-    "demo": runs.demo,
-    "train-vocab": corpora.train_vocab,
-    "extend-vocab": corpora.extend_vocab,
-    "prepare": corpora.prepare,
-    "inspect": corpora.inspect,
-    "describe": corpora.describe,
-    "count": corpora.count,
-    "info": configurations.info,
-    "plan": configurations.plan,
-    "bench": configurations.bench,
-    "analyze": trained_models.analyze,
-    "config": configurations.config,
-    "pretrain": runs.pretrain,
-    "study": runs.study,
-    "launch": runs.launch,
-    "status": runs.status,
-    "report": runs.report,
-    "doctor": runs.doctor,
-    "evaluate": trained_models.evaluate,
-    "fill-mask": trained_models.fill_mask,
-    "finetune": trained_models.finetune,
-    "predict": trained_models.predict,
-    "results": trained_models.results,
-    "convert": trained_models.convert,
+    "demo": commands.demo,
+    "train-vocab": commands.train_vocab,
+    "extend-vocab": commands.extend_vocab,
+    "prepare": commands.prepare,
+    "inspect": commands.inspect,
+    "describe": commands.describe,
+    "count": commands.count,
+    "info": commands.info,
+    "plan": commands.plan,
+    "bench": commands.bench,
+    "analyze": commands.analyze,
+    "config": commands.config,
+    "pretrain": commands.pretrain,
+    "study": commands.study,
+    "launch": commands.launch,
+    "status": commands.status,
+    "report": commands.report,
+    "doctor": commands.doctor,
+    "evaluate": commands.evaluate,
+    "fill-mask": commands.fill_mask,
+    "finetune": commands.finetune,
+    "predict": commands.predict,
+    "results": commands.results,
+    "convert": commands.convert,
 }
 
 COMPUTING = ("demo", "pretrain", "study", "evaluate", "fill-mask", "analyze", "finetune", "predict")

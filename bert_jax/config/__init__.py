@@ -3,29 +3,32 @@
 Only the standard library is imported here, so that `--help` is instant.
 """
 
-from bert_jax.config.encoder import ModelConfig
-from bert_jax.config.encoder_heads import EmbeddingConfig, HeadConfig
-from bert_jax.config.faults import FaultsConfig, HostFaultsConfig
-from bert_jax.config.generator import GeneratorConfig
-from bert_jax.config.noise import PretrainingNoiseConfig
-from bert_jax.config.objectives import ObjectiveConfig
-from bert_jax.config.optimization import OptimizerConfig, ScheduleConfig
-from bert_jax.config.options import (
+from bert_jax.config.corpora import PrepareConfig, TrainVocabConfig
+from bert_jax.config.model import DisentangledConfig, EmbeddingConfig, HeadConfig, ModelConfig
+from bert_jax.config.objective import DistillationConfig, GeneratorConfig, ObjectiveConfig, StaticVectorsConfig
+from bert_jax.config.pretraining import (
     CheckpointConfig,
     ComputeConfig,
     Config,
     DataConfig,
     EvaluationConfig,
+    FaultsConfig,
+    HostFaultsConfig,
     MaskingConfig,
     MeshConfig,
+    OptimizerConfig,
+    Phase,
     PhaseConfig,
+    PretrainingNoiseConfig,
+    ProfileConfig,
+    ScheduleConfig,
+    SinksConfig,
+    max_predictions,
+    resolve_phases,
+    resolve_stages,
+    schedule_length,
+    warmup_steps,
 )
-from bert_jax.config.phases import Phase, max_predictions, resolve_phases, resolve_stages, schedule_length, warmup_steps
-from bert_jax.config.preparing import PrepareConfig, TrainVocabConfig
-from bert_jax.config.relative_attention import DisentangledConfig
-from bert_jax.config.static_vectors import StaticVectorsConfig
-from bert_jax.config.teachers import DistillationConfig
-from bert_jax.config.watching import ProfileConfig, SinksConfig
 
 __all__ = [
     "CheckpointConfig",

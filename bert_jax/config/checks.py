@@ -1,21 +1,693 @@
-"""Checks that the values of a configuration fit together, before anything is compiled.
+"""Checks that the values of a configuration fit together; standard library only.
 
-Errors name key, value and remedy.
+They run before anything heavy is loaded. An error names key, value and remedy. Also here: ranges of option values,
+and mixtures of token stores as an option spells them, STORE=0.7,STORE=0.3.
 """
 
 import dataclasses
 import itertools
 import math
+import re
+from typing import Literal
 
-from bert_jax.config import Config, MeshConfig, OptimizerConfig, PhaseConfig, ScheduleConfig, resolve_phases
-from bert_jax.config.faults import check_faults
-from bert_jax.config.mixtures import resolve_mixtures
-from bert_jax.config.model_checks import check_model
-from bert_jax.config.noise import check_noise
-from bert_jax.config.objective_checks import check_objective
-from bert_jax.config.ranges import need_divisible, need_positive, need_share
-from bert_jax.config.watching import traced_steps
+from bert_jax.config.model import ModelConfig
+from bert_jax.config.objective import (
+    GeneratorConfig,
+    ObjectiveConfig,
+    StaticVectorsConfig,
+    check_distillation,
+    generator_model,
+)
+from bert_jax.config.pretraining import (
+    Config,
+    MaskingConfig,
+    MeshConfig,
+    OptimizerConfig,
+    PhaseConfig,
+    ScheduleConfig,
+    check_faults,
+    check_noise,
+    resolve_phases,
+    traced_steps,
+)
 from bert_jax.errors import UserError
+
+_NEEDED = {
+    "layer": (("transformer",), "has no first layer to which it could be added"),
+    "positions": (("learned", "rope", "alibi", "none"), "has two streams of states, for which there is no such form"),
+    "norm_position": (("post",), "has no norm after a layer"),
+    "direction": (("both",), "must not see the tokens after it"),
+}
+"""Option, the values that a convolution allows, and what is wrong with a model of another."""
+
+
+def check_convolution(model: ModelConfig) -> None:
+    """Raise a UserError if there can be no such convolution, or not in this model."""
+    width, activation = model.convolution_width, model.convolution_activation
+    if width == 0:
+        if activation != ModelConfig.convolution_activation:
+            raise UserError(
+                f"model.convolution_activation={activation} has no effect without model.convolution_width; set that "
+                "to 3, as in DeBERTa v2, or leave both out"
+            )
+        return
+    widest = 2 * model.max_position_embeddings - 1
+    if width < 0 or width % 2 == 0 or width > widest:
+        raise UserError(
+            f"model.convolution_width={width} must be odd, so that as many tokens are seen on the left as on the right,"
+            f" and at most {widest}, which reaches across the longest sequence; DeBERTa v2 has 3, and 0 means none"
+        )
+    for name, (allowed, reason) in _NEEDED.items():
+        if (value := getattr(model, name)) not in allowed:
+            raise UserError(
+                f"model.convolution_width={width} cannot be combined with model.{name}={value}, which {reason}; set "
+                f"model.convolution_width=0, or model.{name}={allowed[0]}"
+            )
+
+
+def check_disentangled(model: ModelConfig) -> None:
+    """Raise a UserError if disentangled attention cannot have these options, or another one of the model."""
+    options = model.disentangled
+    if options.terms == "none":
+        changed = [name for name in vars(options) if getattr(options, name) != getattr(type(options), name)]
+        if changed:
+            raise UserError(
+                f"model.disentangled.{changed[0]}={getattr(options, changed[0])} has no effect without "
+                "model.disentangled.terms; set that to c2p+p2c, as in DeBERTa, or leave both out"
+            )
+        return
+    if model.positions not in ("none", "learned"):
+        raise UserError(
+            f"model.positions={model.positions} cannot be combined with model.disentangled.terms="
+            f"{options.terms}; set model.positions=none, as in DeBERTa, or learned"
+        )
+    if not model.use_bias:
+        raise UserError(
+            "model.use_bias=False cannot be combined with model.disentangled.terms, because no DeBERTa has that form; "
+            "set model.use_bias=True"
+        )
+    if model.layer != "transformer":
+        raise UserError(
+            f"model.layer={model.layer} has no attention, so model.disentangled.terms={options.terms} cannot apply; "
+            "set model.layer=transformer"
+        )
+    if options.max_distance < 1:
+        raise UserError(f"model.disentangled.max_distance={options.max_distance} must be positive; DeBERTa has 512")
+    if options.buckets is None:
+        return
+    if options.buckets < 2:
+        raise UserError(
+            f"model.disentangled.buckets={options.buckets} must be at least 2, since half of the buckets are one "
+            "distance each; DeBERTa-v3 has 256, and None means a bucket for every distance"
+        )
+    if options.max_distance < options.buckets // 2 + 2:
+        raise UserError(
+            f"model.disentangled.max_distance={options.max_distance} leaves nothing for the wider half of "
+            f"model.disentangled.buckets={options.buckets}; it must be at least {options.buckets // 2 + 2}"
+        )
+
+
+def check_generator(config: Config) -> None:
+    """Raise a UserError if generator and discriminator cannot be trained, or if there are none to train."""
+    objective, default = config.objective, ObjectiveConfig()
+    if objective.name != "replaced_tokens":
+        for name in ("generator", "replaced_tokens_weight"):
+            if getattr(objective, name) != getattr(default, name):
+                raise UserError(
+                    f"objective.{name} belongs to objective.name=replaced_tokens, not to {objective.name}; set that "
+                    "name or leave the option out"
+                )
+        return
+    for name, consequence in (
+        ("mlm_weight", "the generator would never learn"),
+        ("replaced_tokens_weight", "the discriminator would never learn"),
+    ):
+        if not getattr(objective, name):
+            raise UserError(
+                f"objective.{name}=0 with objective.name=replaced_tokens: {consequence}; the paper's weights are "
+                "mlm_weight=1 and replaced_tokens_weight=50"
+            )
+    for name in ("sentence_pair_weight", "span_boundary_weight"):
+        if getattr(objective, name) != getattr(default, name):
+            raise UserError(
+                f"objective.{name}={getattr(objective, name):g} has no effect with objective.name=replaced_tokens; "
+                "leave it out"
+            )
+    if config.data.has_pair_labels or config.model.pair_head:
+        raise UserError(
+            f"objective.name=replaced_tokens has no second objective, but data.sentence_pairs="
+            f"{config.data.sentence_pairs} and model.pair_head={config.model.pair_head}; set "
+            "data.sentence_pairs=adjacent (or none) and model.pair_head=False"
+        )
+    _check_sizes(config, objective.generator)
+
+
+def _check_sizes(config: Config, generator: GeneratorConfig) -> None:
+    for name in ("hidden_size", "num_layers", "num_heads", "intermediate_size"):
+        if (value := getattr(generator, name)) is not None and value < 1:
+            raise UserError(f"objective.generator.{name}={value} must be positive")
+    model = generator_model(config.model, generator)
+    if model.hidden_size > config.model.hidden_size:
+        raise UserError(
+            f"objective.generator.hidden_size={model.hidden_size} is wider than the discriminator, "
+            f"model.hidden_size={config.model.hidden_size}; the paper takes a quarter to a half of it"
+        )
+    if model.hidden_size % model.num_heads:
+        raise UserError(
+            f"the generator's width of {model.hidden_size} is not divisible by its {model.num_heads} heads; set "
+            "objective.generator.hidden_size or objective.generator.num_heads so that it is"
+        )
+    if config.objective.mask_decoder and model.num_layers < 2:
+        raise UserError(
+            "objective.mask_decoder=True passes through the last of several layers again, but "
+            f"objective.generator.num_layers={model.num_layers}; give it two or leave the decoder out"
+        )
+    if model.positions == "rope" and model.head_size % 2:
+        raise UserError(
+            f"model.positions=rope turns features in pairs, but the generator has heads of {model.head_size}; set "
+            "objective.generator.num_heads so that they are even"
+        )
+
+
+_UNITS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+_BUDGET = re.compile(r"(\d+(?:\.\d*)?|\.\d+)([KMBT])")
+
+
+@dataclasses.dataclass(frozen=True)
+class MixturePart:
+    """One store of a mixture."""
+
+    path: str
+    amount: float | None
+    """Its weight among the sequences, or its budget in tokens. None: it follows from its size."""
+    kind: Literal["weight", "tokens", "size"]
+
+
+def resolve_mixtures(config: Config) -> tuple[tuple[MixturePart, ...], ...]:
+    """Return the mixture of each phase; none is empty, or all are, if the run has one store (data.path).
+
+    Raises:
+      UserError: an option cannot be read, or two of them contradict each other.
+    """
+    data = config.data
+    if not data.mixture:
+        for index, phase in enumerate(config.phases):
+            if phase.mixture:
+                raise UserError(
+                    f"phases.{index}.mixture={phase.mixture}, but data.mixture is empty; give data.mixture, which the "
+                    "phases without a mixture of their own read"
+                )
+        if data.mixture_temperature != 1:
+            raise UserError(f"data.mixture_temperature={data.mixture_temperature} has no effect without data.mixture")
+        return tuple(() for _ in config.phases)
+    if data.path:
+        raise UserError(
+            f"data.path={data.path} and data.mixture={data.mixture}: give one of them; a store of a mixture is named "
+            "in data.mixture"
+        )
+    if not (math.isfinite(data.mixture_temperature) and data.mixture_temperature > 0):
+        raise UserError(f"data.mixture_temperature={data.mixture_temperature} must be a positive number")
+    common = _parsed(data.mixture, "data.mixture", data.mixture_temperature)
+    return tuple(
+        _parsed(phase.mixture, f"phases.{index}.mixture", data.mixture_temperature) if phase.mixture else common
+        for index, phase in enumerate(config.phases)
+    )
+
+
+def mixture_paths(config: Config) -> tuple[str, ...]:
+    """Return the stores of all phases, each once, in the order in which they are first named; () without a mixture."""
+    return tuple(dict.fromkeys(part.path for parts in resolve_mixtures(config) for part in parts))
+
+
+def training_paths(config: Config) -> tuple[str, ...]:
+    """Return the stores that a run trains on; () if none is given."""
+    return mixture_paths(config) or ((config.data.path,) if config.data.path else ())
+
+
+def _parsed(text: str, option: str, temperature: float) -> tuple[MixturePart, ...]:
+    parts = tuple(_part(item.strip(), option) for item in text.split(",") if item.strip())
+    if not parts:
+        raise UserError(f"{option}={text!r} names no store; give STORE=WEIGHT,STORE=WEIGHT")
+    paths = [part.path for part in parts]
+    if twice := [path for path in paths if paths.count(path) > 1]:
+        raise UserError(f"{option}={text} names {twice[0]} twice; give each store once, with its whole weight")
+    kinds = {part.kind for part in parts}
+    if len(kinds) > 1:
+        raise UserError(
+            f"{option}={text}: give all stores a weight (STORE=0.7), all a budget in tokens (STORE=300M), or none of "
+            "them anything (shares then follow from their sizes)"
+        )
+    if kinds != {"size"} and sum(part.amount or 0.0 for part in parts) <= 0:
+        raise UserError(f"{option}={text}: the weights add up to nothing; give at least one store a positive weight")
+    if kinds != {"size"} and temperature != 1:
+        raise UserError(
+            f"data.mixture_temperature={temperature}, but {option}={text} says how much of each store is read; leave "
+            "one of them out"
+        )
+    return parts
+
+
+def _part(item: str, option: str) -> MixturePart:
+    path, equals, amount = (item, "", "") if "=" not in item else item.rpartition("=")
+    if not path:
+        raise UserError(f"{option}: {item!r} names no store; give STORE=WEIGHT")
+    if not equals:
+        return MixturePart(path, None, "size")
+    if budget := _BUDGET.fullmatch(amount):
+        return MixturePart(path, float(budget[1]) * _UNITS[budget[2]], "tokens")
+    try:
+        weight = float(amount)
+    except ValueError:
+        weight = math.nan
+    if not (math.isfinite(weight) and weight >= 0):
+        raise UserError(
+            f"{option}: {item!r} gives {path} the weight {amount!r}; give a number from 0 on (STORE=0.7), or a number "
+            "of tokens with K, M, B or T (STORE=300M)"
+        )
+    return MixturePart(path, weight, "weight")
+
+
+_FORM = {
+    "norm_position": "post",
+    "direction": "both",
+    "local_window": None,
+    "embedding_size": None,
+    "padding_id": None,
+    "task_transform": False,
+    "use_bias": True,
+}
+"""Options that XLNet has one value of."""
+
+
+def check_permutation(config: Config) -> None:
+    """Raise a UserError if model and objective are not both XLNet's, or an option would be ignored."""
+    model, objective = config.model, config.objective
+    if model.is_xlnet:
+        _check_model(config)
+    if (objective.name == "permutation") != model.is_xlnet:
+        raise UserError(
+            f"model.positions={model.positions} and objective.name={objective.name}: the tokens of a permutation are "
+            "predicted by XLNet's second stream of states, and nothing else trains it; set model.positions=xlnet and "
+            "objective.name=permutation, or neither"
+        )
+    if objective.longest_span < 1:
+        raise UserError(f"objective.longest_span={objective.longest_span} must be positive; the paper's is 5")
+    if objective.name != "permutation":
+        if objective.longest_span != ObjectiveConfig.longest_span:
+            raise UserError(
+                f"objective.longest_span={objective.longest_span} belongs to objective.name=permutation, not to "
+                f"{objective.name}; set that name or leave the option out"
+            )
+        return
+    why = "objective.name=permutation predicts tokens that it leaves as they are"
+    for name, value in vars(config.masking).items():
+        if name not in ("rate", "static_masks") and value != getattr(MaskingConfig, name):
+            raise UserError(
+                f"{why}, in spans of up to objective.longest_span, so masking.{name}={value} has no effect; leave it "
+                "out"
+            )
+    if config.data.sentence_pairs != "none":
+        raise UserError(
+            f"{why} and reads single texts, but data.sentence_pairs={config.data.sentence_pairs}; set "
+            "data.sentence_pairs=none"
+        )
+    for name, alone in (("mlm_weight", 1), ("sentence_pair_weight", 1), ("span_boundary_weight", 0)):
+        if getattr(objective, name) != alone:
+            raise UserError(
+                f"{why}, which is its only loss, so objective.{name}={getattr(objective, name):g} has no effect; "
+                "leave it out"
+            )
+
+
+def _check_model(config: Config) -> None:
+    model = config.model
+    for name, value in _FORM.items():
+        if getattr(model, name) != value:
+            raise UserError(
+                f"model.{name}={getattr(model, name)} is not for model.positions=xlnet, which has {value}; leave it out"
+            )
+    if model.hidden_size % 2:
+        raise UserError(
+            f"model.hidden_size={model.hidden_size} is odd, but model.positions=xlnet encodes distances by as many "
+            "sines as cosines; make it even"
+        )
+
+
+def check_objective(config: Config) -> None:
+    """Raise a UserError if the objective cannot be trained with the other options."""
+    values = dataclasses.asdict(config.objective)
+    weights = {name: value for name, value in values.items() if name.endswith("_weight")}
+    for name, weight in weights.items():
+        if not 0 <= weight < math.inf:
+            default = getattr(ObjectiveConfig, name)
+            raise UserError(f"objective.{name}={weight} must be 0 or a positive number; the default is {default:g}")
+    check_generator(config)
+    pairs = config.data.sentence_pairs
+    others = weights["span_boundary_weight"] or (config.data.has_pair_labels and weights["sentence_pair_weight"])
+    if not weights["mlm_weight"] and not others:
+        raise UserError(
+            f"objective.mlm_weight=0 leaves nothing to learn: objective.sentence_pair_weight="
+            f"{weights['sentence_pair_weight']:g}, data.sentence_pairs={pairs}; the paper's weights are 1"
+        )
+    if config.objective.distillation.teacher:
+        _check_taught(config)
+    if config.objective.predicts_all:
+        _check_neighbours(config)
+    if config.objective.predicts_neighbours:
+        _check_alone(config, f"objective.name={config.objective.name} predicts the neighbours of each word")
+    _check_directions(config.objective)
+    check_permutation(config)
+    if config.objective.mask_decoder:
+        _check_mask_decoder(config)
+    if pairs != "none":
+        _check_pairs(config)
+
+
+def _check_pairs(config: Config) -> None:
+    """Raise a UserError if the model cannot read pairs, which its objective allows, or not learn from their labels."""
+    model, labelled = config.model, config.data.has_pair_labels
+    needed = {"type_vocab_size": max(2, model.type_vocab_size)} | ({"pair_head": True} if labelled else {})
+    if wrong := [name for name, value in needed.items() if getattr(model, name) != value]:
+        raise UserError(
+            f"data.sentence_pairs={config.data.sentence_pairs} needs two segments"
+            f"{' and a head for pairs' if labelled else ''}, but "
+            f"{' and '.join(f'model.{name}={getattr(model, name)}' for name in wrong)}; set "
+            f"{' and '.join(f'model.{name}={needed[name]}' for name in wrong)}, or data.sentence_pairs=none"
+        )
+
+
+def _check_mask_decoder(config: Config) -> None:
+    """Raise a UserError if the model has no layer that the enhanced mask decoder could pass through again."""
+    model = config.model
+    for name, value, fitting in (
+        ("model.disentangled.terms", model.disentangled.terms, model.disentangled.terms != "none"),
+        ("model.positions", model.positions, model.positions == "none"),
+        ("model.norm_position", model.norm_position, model.norm_position == "post"),
+        ("model.num_layers", model.num_layers, model.num_layers > 1),
+        ("objective.name", config.objective.name, config.objective.masks_words),
+    ):
+        if not fitting:
+            raise UserError(
+                f"objective.mask_decoder=True cannot be combined with {name}={value}: masked words are predicted by "
+                "further passes of the last of several layers of a DeBERTa (terms=c2p+p2c, positions=none, "
+                "norm_position=post), whose input has no absolute positions; leave it out"
+            )
+
+
+def _check_taught(config: Config) -> None:
+    """Raise a UserError if what is learned from a teacher cannot go with the objective."""
+    objective = config.objective
+    check_distillation(objective.distillation)
+    if objective.name != "masked_words":
+        raise UserError(
+            f"objective.distillation.teacher={objective.distillation.teacher} teaches masked words, but "
+            f"objective.name={objective.name}; set objective.name=masked_words"
+        )
+
+
+def _check_neighbours(config: Config) -> None:
+    """Raise a UserError if a token could see what it has to predict, or an option would be ignored."""
+    name, model = config.objective.name, config.model
+    why = f"objective.name={name} predicts each token from those on one side of it"
+    if name == "left_to_right" and model.direction != "left_to_right":
+        raise UserError(
+            f"{why}, but with model.direction={model.direction} it would see the answer; set "
+            "model.direction=left_to_right"
+        )
+    if name == "two_directions" and (model.layer, model.direction) != ("lstm", "both"):
+        raise UserError(
+            f"{why}, but with model.layer={model.layer}, model.direction={model.direction} it would see the answer; "
+            "set model.layer=lstm and model.direction=both, whose two directions are kept apart"
+        )
+    _check_alone(config, why)
+
+
+def _check_directions(objective: ObjectiveConfig) -> None:
+    """Raise a UserError if the weights of the two directions leave nothing to learn, or there is only one loss."""
+    weights = {name: getattr(objective, name) for name in ("next_word_weight", "previous_word_weight")}
+    if objective.name == "two_directions" and not any(weights.values()):
+        raise UserError(
+            "objective.next_word_weight=0 and objective.previous_word_weight=0 leave nothing to learn; the paper's "
+            "weights are 1"
+        )
+    for name, weight in weights.items():
+        if objective.name != "two_directions" and weight != 1:
+            raise UserError(
+                f"objective.{name}={weight:g} belongs to objective.name=two_directions, not to {objective.name}; set "
+                "that name or leave the option out"
+            )
+
+
+def _check_alone(config: Config, why: str) -> None:
+    """Raise a UserError if there are pairs, or options of masked words; `why` begins the message."""
+    if config.data.sentence_pairs != "none":
+        raise UserError(
+            f"{why} and reads single texts, but data.sentence_pairs={config.data.sentence_pairs}; set "
+            "data.sentence_pairs=none"
+        )
+    for weight, alone in (("mlm_weight", 1), ("sentence_pair_weight", 1), ("span_boundary_weight", 0)):
+        if getattr(config.objective, weight) != alone:
+            raise UserError(
+                f"{why} and masks none, so objective.{weight}={getattr(config.objective, weight):g} has no effect; "
+                "leave it out"
+            )
+    for name, value in vars(config.masking).items():
+        if name != "static_masks" and value != getattr(MaskingConfig, name):
+            raise UserError(f"{why} and masks none, so masking.{name}={value} does not apply; leave it out")
+    for index, phase in enumerate(config.phases):
+        if phase.max_predictions is not None:
+            raise UserError(
+                f"{why}, all of them, so phases.{index}.max_predictions={phase.max_predictions} has no effect; leave "
+                "it out"
+            )
+
+
+_WITHOUT_EFFECT = {
+    "positions": ("none", "learned"),
+    "feed_forward": ("plain",),
+    "local_window": (None,),
+    "first_attention_norm": (True,),
+    "scaled_outputs": (False,),
+    "sharing": ("none", "all"),
+}
+"""Options about attention and feed-forward networks, with the values that a recurrent layer allows."""
+
+
+def check_recurrent(config: Config) -> None:
+    """Raise a UserError if an option belongs to Transformer layers, or two directions cannot share the width."""
+    model = config.model
+    for name, allowed in _WITHOUT_EFFECT.items():
+        if (value := getattr(model, name)) not in allowed:
+            raise UserError(
+                f"model.{name}={value} belongs to Transformer layers, but model.layer=lstm; set model.{name}="
+                f"{' or '.join(map(str, allowed))}"
+            )
+    if model.direction == "both" and model.hidden_size % 2:
+        raise UserError(
+            f"model.hidden_size={model.hidden_size} cannot be divided between the two directions of model.layer=lstm; "
+            "make it even"
+        )
+
+
+_WITHOUT_LAYERS = {
+    "num_layers": 0,
+    "positions": "none",
+    "type_vocab_size": 0,
+    "pair_head": False,
+    "embedding_size": None,
+    "norm_position": "post",
+    "scaled_outputs": False,
+    "sharing": "none",
+    "local_window": None,
+    "direction": "both",
+    "feed_forward": "plain",
+}
+"""Options that a model without layers needs."""
+
+
+def check_static_vectors(config: Config) -> None:
+    """Raise a UserError if only one of model and objective is for static vectors, or an option does not fit them."""
+    model, objective, options = config.model, config.objective, config.objective.static_vectors
+    if not objective.predicts_neighbours:
+        if model.layer == "none":
+            raise UserError(
+                f"model.layer=none gives a word the same vector everywhere, which objective.name={objective.name} "
+                "cannot learn from; set objective.name=skip_gram or glove"
+            )
+        if options != type(options)():
+            raise UserError(
+                "objective.static_vectors has no effect without objective.name=skip_gram or glove; leave it out"
+            )
+        return
+    if model.layer != "none":
+        raise UserError(
+            f"objective.name={objective.name} learns one vector per word, but with model.layer={model.layer} it would "
+            "see the neighbours that it has to predict; set model.layer=none"
+        )
+    for name, needed in _WITHOUT_LAYERS.items():
+        if getattr(model, name) != needed:
+            raise UserError(
+                f"model.{name}={getattr(model, name)} has no effect in a model without layers (model.layer=none); set "
+                f"model.{name}={needed}"
+            )
+    _check_names(objective.name, options)
+    for name in ("window", "negatives"):
+        if getattr(options, name) < 1:
+            raise UserError(
+                f"objective.static_vectors.{name}={getattr(options, name)} must be positive; the paper's is 5"
+            )
+    if not 0 <= options.subsampling < 1:
+        raise UserError(
+            f"objective.static_vectors.subsampling={options.subsampling} must be a share of the text, from 0 to below "
+            "1; the paper's is 1e-5"
+        )
+    if not (0 < options.maximum_count < math.inf and 0 <= options.count_power <= 1):
+        raise UserError(
+            f"objective.static_vectors.maximum_count={options.maximum_count:g} must be positive and count_power="
+            f"{options.count_power:g} from 0 to 1; the paper's are 100 and 0.75"
+        )
+    for phase in resolve_phases(config):
+        if phase.sequence_length <= options.window:
+            raise UserError(
+                f"objective.static_vectors.window={options.window} is not shorter than the rows of "
+                f"phases.{phase.index}.sequence_length={phase.sequence_length}; make it smaller, or the rows longer"
+            )
+
+
+_OF_ONE = {"skip_gram": ("negatives", "subsampling"), "glove": ("counts", "maximum_count", "count_power")}
+"""Options that only one of the objectives has."""
+
+
+def _check_names(name: str, options: StaticVectorsConfig) -> None:
+    """Raise a UserError if an option is for the other objective."""
+    for other, names in _OF_ONE.items():
+        for option in names:
+            if other != name and getattr(options, option) != getattr(StaticVectorsConfig(), option):
+                raise UserError(
+                    f"objective.static_vectors.{option}={getattr(options, option)} has no effect with objective.name="
+                    f"{name}; leave it out, or set objective.name={other}"
+                )
+
+
+def need_positive(part: object, prefix: str, *names: str) -> None:
+    """Raise a UserError unless the options `names` of `part`, which errors begin with `prefix`, are positive."""
+    for name in names:
+        value = getattr(part, name)
+        if not 0 < value < math.inf:
+            raise UserError(f"{prefix}{name}={value} must be positive")
+
+
+def need_divisible(prefix: str, name: str, batch_size: int, micro_batches: int) -> None:
+    """Raise a UserError unless the batches of option `name` divide into micro-batches."""
+    if batch_size % micro_batches:
+        low = batch_size // micro_batches * micro_batches
+        near = " or ".join(str(size) for size in (low, low + micro_batches) if size)
+        raise UserError(
+            f"{prefix}{name}={batch_size} is not divisible by {prefix}micro_batches={micro_batches}; nearest: {near}"
+        )
+
+
+def need_share(part: object, prefix: str, *names: str, below_one: bool = False) -> None:
+    """Raise a UserError unless the options `names` of `part` are between 0 and 1, which `below_one` excludes."""
+    for name in names:
+        value = getattr(part, name)
+        if not 0 <= value <= 1 or (below_one and value == 1):
+            raise UserError(
+                f"{prefix}{name}={value} must be between 0 and 1" + (", 1 not included" if below_one else "")
+            )
+
+
+def check_model(config: Config) -> None:
+    """Raise a UserError if the model cannot be built, or is not one for the objective."""
+    model = config.model
+    check_static_vectors(config)
+    need_positive(
+        model,
+        "model.",
+        "hidden_size",
+        "num_heads",
+        "max_position_embeddings",
+        "rope_theta",
+        "rope_scale",
+        "vocab_pad_multiple",
+        "layer_norm_epsilon",
+        "initializer_range",
+    )
+    if model.layer != "none":
+        need_positive(model, "model.", "num_layers")
+    if model.vocab_size is not None and model.vocab_size < 6:
+        raise UserError(
+            f"model.vocab_size={model.vocab_size} leaves no room for words in addition to the five special tokens"
+        )
+    if model.hidden_size % model.num_heads:
+        fits = [h for h in range(1, model.hidden_size + 1) if model.hidden_size % h == 0]
+        near = sorted(fits, key=lambda h: abs(h - model.num_heads))[:3]
+        raise UserError(
+            f"model.hidden_size={model.hidden_size} is not divisible by model.num_heads={model.num_heads}; "
+            f"numbers of heads that fit: {', '.join(map(str, sorted(near)))}"
+        )
+    for name in ("intermediate_size", "embedding_size"):
+        if (value := getattr(model, name)) is not None and value < 1:
+            raise UserError(f"model.{name}={value} must be positive")
+    if model.padding_id is not None and not 0 <= model.padding_id < model.max_position_embeddings - 1:
+        raise UserError(
+            f"model.padding_id={model.padding_id} must be an id, 0 or more, and leave positions of the "
+            f"{model.max_position_embeddings} in model.max_position_embeddings; RoBERTa has 1 and 514"
+        )
+    need_share(model, "model.", "hidden_dropout", "attention_dropout", "recurrent_dropout", below_one=True)
+    _check_positions(config)
+    check_disentangled(model)
+    check_convolution(model)
+    if model.layer == "lstm":
+        check_recurrent(config)
+    elif model.recurrent_dropout:
+        raise UserError(
+            f"model.recurrent_dropout={model.recurrent_dropout} drops weights of recurrent layers, but model.layer="
+            f"{model.layer} has none; leave it out, or set model.layer=lstm"
+        )
+
+
+def _check_positions(config: Config) -> None:
+    """Check how tokens see each other: positions inside attention, windows, global tokens."""
+    model = config.model
+    for name in ("type_vocab_size", "global_every", "global_tokens"):
+        if getattr(model, name) < 0:
+            raise UserError(f"model.{name}={getattr(model, name)} must not be negative")
+    if model.positions == "rope" and model.head_size % 2:
+        raise UserError(
+            f"model.positions=rope turns features in pairs, but model.hidden_size={model.hidden_size} with "
+            f"model.num_heads={model.num_heads} makes heads of {model.head_size}; choose a number of heads that makes "
+            "them even"
+        )
+    if model.rope_local_theta is not None and not 0 < model.rope_local_theta < math.inf:
+        raise UserError(f"model.rope_local_theta={model.rope_local_theta} must be positive, or None for rope_theta")
+    if not model.first_attention_norm and model.norm_position != "pre":
+        raise UserError(
+            "model.first_attention_norm=False belongs to model.norm_position=pre, not to "
+            f"{model.norm_position}, which has no norm before an attention"
+        )
+    if not model.first_attention_norm and model.sharing != "none":
+        raise UserError(
+            f"model.first_attention_norm=False makes the first layer different, but with model.sharing="
+            f"{model.sharing} layers share parameters; set model.sharing=none"
+        )
+    if model.local_window is None and model.global_tokens:
+        raise UserError(
+            f"model.global_tokens={model.global_tokens} needs model.local_window: without it every token sees "
+            "everything"
+        )
+    if model.local_window is None and not model.global_every:
+        raise UserError(
+            "model.global_every=0 makes all layers local, but without model.local_window none is; set "
+            "model.local_window too, or leave it out"
+        )
+    if model.local_window is None:
+        return
+    if not 0 < model.local_window < model.max_position_embeddings:
+        raise UserError(
+            f"model.local_window={model.local_window} must be between 1 and model.max_position_embeddings - 1 = "
+            f"{model.max_position_embeddings - 1}; for a window that restricts nothing, set model.local_window=None"
+        )
 
 
 def check(config: Config) -> Config:

@@ -1,13 +1,253 @@
-"""Options of the smaller commands, as frozen dataclasses.
+"""Options of bench, launch, plan, study and the smaller commands, as frozen dataclasses; standard library only.
 
-Only the standard library is imported here, as in `config.options`.
+The docstring of a benchmark or a platform is its help: its usage, then what it does. No option of `launch` has the
+name of one of `pretrain`, because the same command line takes both.
+
+The shipped studies share fine-tunings that take seconds on two CPU cores. The directory that --task_data names holds
+ud/, the English-EWT treebank of Universal Dependencies (trained on its dev part and measured on its test part, both
+of a few thousand sentences), and SST-2/ of GLUE.
 """
 
 import dataclasses
-from typing import Literal
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
-from bert_jax.config.example_choices import MaskUnit, PackingChoice, SentencePairs
-from bert_jax.config.preparing import CorpusFormat
+from bert_jax.config.corpora import CorpusFormat, PrepareConfig, PreparedTextConfig
+from bert_jax.config.finetuning import FinetuneConfig, TaskDataConfig, TaskOptions
+from bert_jax.config.json_form import field_values, metric_scale
+from bert_jax.config.pretraining import Config, MaskUnit, PackingChoice, SentencePairs
+from bert_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TurnsConfig:
+    """Options of all benchmarks: how contestants take turns, and where the result goes."""
+
+    rounds: int = 8
+    """Number of rounds. In each, every contestant has one turn, in the same order. Ratios compare neighbouring turns,
+    and their median is reported."""
+    turn_seconds: float = 2.0
+    """Minimum length of a turn, in seconds; a turn does at least one unit of work, such as a training step."""
+    peer: Literal["none", "torch"] = "none"
+    """Competitor that is measured in turns with bert_jax. torch: the same work in torch and transformers, in the
+    environment that peer_python names."""
+    peer_python: str = ""
+    """Python of an environment that has torch and transformers, such as peer/bin/python. Nothing is installed there."""
+    output: str = ""
+    """File to write the result to, FILE.json; a table for people goes to FILE.md. By default it is only printed."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PhaseTurnsConfig(Config, TurnsConfig):
+    """Options of the benchmarks of pre-training: the phase to measure, and variants to compare it with."""
+
+    phase: int = 0
+    """Number of the phase of CONFIG to measure, counted from 0. For bert_base, 1 is the phase at length 512."""
+    variant: tuple[str, ...] = ()
+    """Another contestant, which differs from the first in these options, such as "compute.dtype=bfloat16 seed=1". A
+    word in capitals is an environment variable: "XLA_FLAGS=--xla_cpu_use_onednn=true"; PYTHONPATH=CHECKOUT measures
+    another version of bert_jax. Give the option once for each contestant."""
+
+    @classmethod
+    def of(cls, config: Config, phase: int) -> Self:
+        """Return the options of a measurement of one phase of a run.
+
+        Raises:
+          UserError: `config` has no such phase.
+        """
+        if not 0 <= phase < len(config.phases):
+            raise UserError(f"phase={phase}: this configuration has phases 0 to {len(config.phases) - 1}")
+        one = dataclasses.replace(config, phases=(config.phases[phase],))
+        return cls(**field_values(Config, one), phase=phase)
+
+    @property
+    def run(self) -> Config:
+        """The options of the run alone."""
+        return Config(**field_values(Config, self))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StepBenchConfig(PhaseTurnsConfig):
+    """bench step CONFIG [--peer=torch --peer_python=PYTHON] [--variant=OPTIONS …] [--output=FILE.json]
+
+    Measure the training step in tokens per second, in turns with torch and with other options of bert_jax.
+
+    CONFIG is that of `bert-jax pretrain`, and all options of that command apply. The batch is synthetic; with
+    --data.path=STORE it comes from a token store. Only one phase is measured, so its options need no prefix.
+    """
+
+    starts: int = 1
+    """Number of times that every contestant is started, each time for `rounds` rounds. Processes of the same program
+    differ by a few percent, probably by the memory that they get, so compare small changes over several starts."""
+    padding: float = 0.0625
+    """Share of each sequence of a synthetic batch that is padding. With --data.path the padding is that of the
+    store."""
+    platform: Literal["auto", "cpu", "gpu", "tpu"] = "auto"
+    """Platform to compute on. auto: the one that JAX chooses."""
+    peer_compile: bool = True
+    """Whether the tuned peer also tries torch.compile, which can take minutes, and keeps it where it is faster."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataBenchConfig(PhaseTurnsConfig):
+    """bench data STORE CONFIG [--grid] [--need=PLAN.json,…] [--peer=torch --peer_python=PYTHON] [--output=FILE.json]
+
+    Measure how fast batches are made, in sequences per CPU second, in turns with the masking collator of transformers.
+
+    STORE is a token store that `bert-jax prepare` wrote. CONFIG is that of `bert-jax pretrain`, and all options of that
+    command apply. Only one phase is measured, so its options need no prefix. The collator receives sequences that have
+    already been tokenized, paired and cut, and only masks and pads them.
+    """
+
+    grid: bool = False
+    """Also measure every loader, packed and not, with single tokens and whole words masked."""
+    need: tuple[str, ...] = ()
+    """Rates that hosts need, separated by commas, such as plan.json,v5p:2x2x1=9000: files that `bert-jax plan
+    --output=FILE.json` wrote, of which the optimistic estimate is used, or NAME=SEQUENCES_PER_SECOND for all chips of
+    one host. The result says how many cores each rate keeps busy."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinetuneBenchConfig(FinetuneConfig, TurnsConfig):
+    """bench finetune TASK --init_from=MODEL [--data.dir=DIR] [--peer=torch --peer_python=PYTHON] [--output=FILE.json]
+
+    Measure fine-tuning steps and the encoding of texts, in turns with transformers, which uses its fastest order and
+    data type.
+
+    TASK is that of `bert-jax finetune`, on sentences or pairs, and all options of that command apply, except that no
+    --workdir is needed. Both sides start from the same weights and train on the same token ids.
+    """
+
+    texts: int = 1_000
+    """Number of texts to encode: the first ones of the training set."""
+
+    @classmethod
+    def of(cls, config: FinetuneConfig) -> Self:
+        """Return the options of a measurement of a task."""
+        return cls(**field_values(FinetuneConfig, config))
+
+    @property
+    def run(self) -> FinetuneConfig:
+        """The options of the run alone; nothing is written to its work directory."""
+        return FinetuneConfig(**{**field_values(FinetuneConfig, self), "workdir": self.workdir or "nowhere"})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PrepareBenchConfig(PreparedTextConfig, TurnsConfig):
+    """bench prepare --input=CORPUS --vocab=VOCAB [--peer=torch --peer_python=PYTHON] [--output=FILE.json]
+
+    Measure `bert-jax prepare` with one worker, in MB of text per CPU second, in turns with its tokenizer alone.
+
+    CORPUS is what `bert-jax prepare` takes, VOCAB is its vocabulary; no store is kept.
+    """
+
+    output: str = ""
+    """File to write the result to, FILE.json; a table for people goes to FILE.md. By default it is only printed."""
+    max_bytes: int = 5_000_000
+    """Number of bytes of text to measure on, from the beginning of the corpus."""
+
+    @property
+    def run(self) -> PrepareConfig:
+        """The options of `prepare` alone; nothing is written to its output."""
+        return PrepareConfig(**{**field_values(PreparedTextConfig, self), "output": "nowhere"})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoadBenchConfig(TurnsConfig):
+    """bench load MODEL [--also=MODEL,…] [--peer=torch --peer_python=PYTHON] [--output=FILE.json]
+
+    Measure how fast a model is loaded, from the start of a new process until every parameter has been read, in turns.
+
+    MODEL is anything that bert_jax.load opens; for transformers it must be a Hugging Face directory. Each turn is one
+    process, whatever turn_seconds says.
+    """
+
+    also: tuple[str, ...] = ()
+    """Further models to load with bert_jax, such as the same weights in another format, separated by commas."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttentionBenchConfig(TurnsConfig):
+    """bench attention [--kernels=xla,cudnn] [--lengths=128,512] [--peer=torch --peer_python=PYTHON]
+
+    Measure attention kernels, forward and backward, by length, in turns. The others, and the scaled-dot-product
+    attention of torch with --peer=torch, are compared with the first.
+    """
+
+    kernels: tuple[str, ...] = ("xla",)
+    """Kernels to compare: xla and auto everywhere, pallas on a TPU, triton and cudnn on an NVIDIA GPU."""
+    lengths: tuple[int, ...] = (128, 512, 2048)
+    """Lengths of the sequences, in tokens."""
+    tokens: int = 4096
+    """Approximate number of tokens per batch: each length gets as many rows as fit, and at least one."""
+    heads: int = 12
+    """Number of heads, each of size 64."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Data type of queries, keys and values."""
+    dropout: float = 0.1
+    """Dropout rate on the probabilities."""
+    padding: float = 0.0625
+    """Share of each sequence that is padding."""
+    window: int = 0
+    """Number of tokens that each token sees to either side, as in a local layer. 0: all of them."""
+    global_tokens: int = 0
+    """With window, number of tokens at the start of each sequence that see all others and that all others see."""
+
+
+BENCHMARKS = {
+    "step": StepBenchConfig,
+    "data": DataBenchConfig,
+    "prepare": PrepareBenchConfig,
+    "load": LoadBenchConfig,
+    "finetune": FinetuneBenchConfig,
+    "attention": AttentionBenchConfig,
+}
+KERNELS = ("xla", "auto", "pallas", "triton", "cudnn")
+
+
+def check_attention_bench(options: AttentionBenchConfig) -> None:
+    """Raise a UserError if a kernel, a size or a share does not exist."""
+    for kernel in options.kernels or ("",):
+        if kernel not in KERNELS:
+            raise UserError(f"kernels={kernel}: there is no such kernel; choose from {', '.join(KERNELS)}")
+    for name, values in (("lengths", options.lengths), ("tokens", (options.tokens,)), ("heads", (options.heads,))):
+        if not values or min(values) < 1:
+            raise UserError(f"{name}={','.join(map(str, values))} must be at least 1")
+    if options.window < 0:
+        raise UserError(f"window={options.window} must be a number of tokens, or 0 for all of them")
+    if options.global_tokens < 0 or (options.global_tokens and not options.window):
+        raise UserError(
+            f"global_tokens={options.global_tokens} must be a number of tokens that a window does not restrict; "
+            "give --window too, or leave global_tokens out"
+        )
+    for name, share in (("dropout", options.dropout), ("padding", options.padding)):
+        if not 0 <= share < 1:
+            raise UserError(f"{name}={share} must be at least 0 and less than 1")
+
+
+def check_turns(options: TurnsConfig) -> None:
+    """Raise a UserError if the options that all benchmarks share do not fit together."""
+    if options.rounds < 1:
+        raise UserError(f"rounds={options.rounds} must be at least 1")
+    if not 0 <= options.turn_seconds < float("inf"):
+        raise UserError(f"turn_seconds={options.turn_seconds} must be 0 or a positive number")
+    if (options.peer == "none") != (not options.peer_python):
+        raise UserError(
+            f"peer={options.peer} and peer_python={options.peer_python or 'nothing'}: give both, "
+            "--peer=torch --peer_python=PYTHON, or neither"
+        )
+    if options.output and not options.output.endswith(".json"):
+        raise UserError(
+            f"output={options.output} must end in .json; the table goes to a file in .md with the same name"
+        )
+    if os.path.isdir(options.output):
+        raise UserError(f"output={options.output} is a directory; name a file in it")
+    directory = os.path.dirname(options.output) or "."
+    if options.output and not os.path.isdir(directory):
+        raise UserError(f"output={options.output}: there is no directory {directory}; create it first")
+
 
 ModelFormat = Literal["bert_jax", "huggingface", "tf1"]
 """Formats that a model is written in; see `ConvertConfig.to`."""
@@ -132,3 +372,366 @@ class ConvertConfig:
     weights: Weights = "last"
     """Weights to write if the source is a run of bert_jax: those after the last step, or their moving average
     (optimizer.ema_decay)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TpuConfig:
+    """launch tpu CONFIG --name=NAME --zone=ZONE --accelerator_type=TYPE --data.path=STORE --workdir=gs://BUCKET/DIR
+
+    Train on Cloud TPU VMs: request a slice, install, start on all workers, show the log, restart after a preemption.
+
+    The request waits in the queue of Cloud TPU. If the slice is taken away, it is requested again and the run resumes.
+    At the end the slice is deleted. Ctrl-C only detaches: the run continues, and the same command shows its log again.
+    CONFIG is that of `bert-jax pretrain`, and all options of that command apply.
+    """
+
+    name: str
+    """Name of the queued resource, and of its slice. If one of this name exists, the command attaches to it."""
+    zone: str
+    """Zone of Google Cloud, such as us-central2-b."""
+    accelerator_type: str
+    """Kind and size of a slice, such as v5litepod-256, v5p-128 or v6e-64."""
+    runtime_version: str = ""
+    """Image of the TPU VMs. By default the one that Google documents for JAX on this accelerator type."""
+    slices: int = 1
+    """Number of slices. mesh.slice must be the same number."""
+    spot: bool = False
+    """Request spot capacity, which is cheaper and may be taken away at any time."""
+    project: str = ""
+    """Project of Google Cloud. By default that of the gcloud configuration."""
+    service_account: str = ""
+    """Service account of the workers, which must have access to the bucket. By default that of Compute Engine."""
+    wheel: str = ""
+    """Wheel of bert_jax to install on the workers. By default one is built from this checkout."""
+    max_restarts: int = 10
+    """Maximum number of consecutive restarts; a start that lasts for an hour resets the count. A run that ended because
+    of bad input is never restarted."""
+    keep: bool = False
+    """Do not delete the slice at the end. It costs money until --teardown deletes it."""
+    teardown: bool = False
+    """End the run and delete the slice, and do nothing else."""
+    dry_run: bool = False
+    """Print the commands, which can be pasted into a shell, and run nothing."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GkeConfig:
+    """launch gke CONFIG --name=NAME --image=IMAGE --topology=TOPOLOGY --data.path=STORE --workdir=gs://BUCKET/DIR
+
+    Train on TPU slices of Google Kubernetes Engine: submit a JobSet, which restarts the run after a preemption.
+
+    A cluster with TPU node pools, the JobSet controller and a container image with bert_jax must exist. The command
+    returns at once and says how to watch the run. CONFIG is that of `bert-jax pretrain`, and all options of that
+    command apply.
+    """
+
+    name: str
+    """Name of the JobSet."""
+    image: str
+    """Container image in which bert-jax can be called, such as us-docker.pkg.dev/project/images/bert_jax:1."""
+    topology: str
+    """Chips of one slice, such as v5e:4x4, v5p:4x4x4 or v6e:4x8. The node pools must be of this kind."""
+    chips_per_host: int = 0
+    """Number of chips of one node. 0: four, or all chips of a smaller slice. For v5e:2x4 and v6e:2x4, 8 is possible."""
+    slices: int = 1
+    """Number of slices, each on a node pool of its own. mesh.slice must be the same number."""
+    spot: bool = False
+    """Run on spot nodes only."""
+    namespace: str = "default"
+    """Namespace of the JobSet."""
+    service_account: str = ""
+    """Kubernetes service account that has access to the bucket. By default that of the namespace."""
+    max_restarts: int = 100
+    """Maximum number of restarts of the whole JobSet. A run that ended because of bad input is never restarted."""
+    teardown: bool = False
+    """Delete the JobSet, and do nothing else."""
+    dry_run: bool = False
+    """Print the command with its manifest, which can be pasted into a shell, and run nothing."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SlurmConfig:
+    """launch slurm CONFIG --name=NAME --nodes=N --data.path=STORE --workdir=DIR
+
+    Train on the GPUs of a Slurm cluster: submit a job with one task per GPU, which is requeued after a preemption.
+
+    The job runs the Python that runs this command, so its environment and the paths must be on disks that all nodes
+    see. The command returns at once and says how to watch the job. CONFIG is that of `bert-jax pretrain`, and all
+    options of that command apply.
+    """
+
+    name: str
+    """Name of the job. If a job of this name is queued or running, none is submitted."""
+    nodes: int
+    """Number of nodes."""
+    gpus_per_node: int = 8
+    """Number of GPUs, and of tasks, on each node."""
+    partition: str = ""
+    """Partition. By default that of the cluster."""
+    account: str = ""
+    """Account that is charged. By default that of the user."""
+    time: str = ""
+    """Time limit, such as 24:00:00 or 2-12:00:00. The job saves before it and is requeued. By default that of the
+    partition."""
+    cpus_per_task: int = 0
+    """Number of processor cores per task. 0: the default of the cluster."""
+    notice_seconds: int = 120
+    """Number of seconds before the time limit at which the run is asked to save."""
+    max_restarts: int = 3
+    """Maximum number of consecutive restarts inside one allocation. A run that ended because of bad input is never
+    restarted."""
+    teardown: bool = False
+    """Cancel the job, and do nothing else."""
+    dry_run: bool = False
+    """Print the command, which can be pasted into a shell, and run nothing."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LocalConfig:
+    """launch local CONFIG --data.path=STORE --workdir=DIR [--hosts=N]
+
+    Run pretrain as several processes of this machine that act as the hosts of a pod, connected over gloo.
+
+    Each process has virtual CPU devices. All of them end when one ends with an error, and signals reach all of them.
+    Every line that a process prints begins with its number. CONFIG is that of `bert-jax pretrain`, and all options of
+    that command apply.
+    """
+
+    hosts: int = 2
+    """Number of processes, each of which acts as one host."""
+    devices_per_host: int = 1
+    """Number of virtual CPU devices of each process."""
+    max_restarts: int = 0
+    """Maximum number of consecutive restarts after a failure. A run that ended because of bad input or Ctrl-C is never
+    restarted."""
+    dry_run: bool = False
+    """Print the commands, which can be pasted into a shell, and run nothing."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainConfig(Config):
+    """Options of `bert-jax pretrain`: those of a run, and whether it is rehearsed as a pod."""
+
+    simulate_hosts: int = 0
+    """Rehearse the run on a pod: start this many processes on this machine, connected over gloo, that act as
+    hosts with one device each. `bert-jax launch local` has more options. 0: train in this process."""
+
+    @classmethod
+    def of(cls, config: Config) -> "PretrainConfig":
+        """Return the options of a run that is not rehearsed."""
+        return cls(**field_values(Config, config))
+
+    @property
+    def run(self) -> Config:
+        """The options of the run alone."""
+        return Config(**field_values(Config, self))
+
+
+PLATFORMS = {"tpu": TpuConfig, "gke": GkeConfig, "slurm": SlurmConfig, "local": LocalConfig}
+
+
+OUTPUTS = (".json", ".html")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlanConfig(Config):
+    """Options of `bert-jax plan`: those of a run, and the machine that it is planned for."""
+
+    topology: str = ""
+    """Machine to plan for. v5e:16x16: a slice of 16 × 16 TPU v5e chips; 2xv5e:4x4: two slices of 4 × 4; also v4, v5p
+    and v6e. cpu:8: eight devices of a processor. gpu:h100:8: eight cards. An unknown name lists
+    the known ones."""
+    search: bool = False
+    """Also find, for each phase, the weakest remat that makes it fit, the largest batch that fits, and the fastest of a
+    few meshes. This compiles about ten programs per phase."""
+    price_per_chip_hour: float = 0.0
+    """Price of a chip for an hour, in any currency. By default no cost is computed."""
+    output: str = ""
+    """File to write the plan to: .json for programs, .html for people. By default it is only printed."""
+
+    @classmethod
+    def of(cls, config: Config) -> "PlanConfig":
+        """Return the options of a plan without a machine."""
+        return cls(**field_values(Config, config))
+
+    @property
+    def run(self) -> Config:
+        """The options of the run alone."""
+        return Config(**field_values(Config, self))
+
+
+def check_plan(options: PlanConfig) -> None:
+    """Raise a UserError if the price is negative or the output has an unknown format."""
+    if not 0 <= options.price_per_chip_hour < float("inf"):
+        raise UserError(f"price_per_chip_hour={options.price_per_chip_hour} must be 0 or a positive number")
+    if options.output and not options.output.endswith(OUTPUTS):
+        raise UserError(f"output={options.output} must end in {' or '.join(OUTPUTS)}")
+
+
+PARTS_OF_SPEECH = FinetuneConfig(
+    task="ner",
+    data=TaskDataConfig(train="ud/en_ewt-ud-dev.conllu", dev="ud/en_ewt-ud-test.conllu"),
+    options=TaskOptions(max_length=64),
+    epochs=4,
+    learning_rate=1e-3,
+    lstm_size=128,
+)
+SENTIMENT = FinetuneConfig(
+    task="sst2",
+    data=TaskDataConfig(dir="SST-2"),
+    options=TaskOptions(max_length=64),
+    epochs=1,
+    batch_size=64,
+    learning_rate=5e-4,
+)
+
+
+HELD_OUT, OWN = "held_out", "own"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One of the settings that a study compares: what it changes in the configuration that all arms share."""
+
+    name: str
+    """Name of its directory, of letters, digits and . _ + -"""
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Options of pre-training by the names of the command line, such as {"masking.rate": 0.4}. Arms whose pre-training
+    is the same share it."""
+    task_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Options of every fine-tuning, such as {"features": "last"}."""
+    tasks: tuple[str, ...] | None = None
+    """Names of the fine-tunings that it takes part in. None: all of them."""
+    label: str = ""
+    """Name in tables and pictures. By default that of the arm."""
+    x: float | None = None
+    """Its place on the axis of the picture, if all arms have one."""
+
+    @property
+    def title(self) -> str:
+        """Name in tables and pictures."""
+        return self.label or self.name
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Measure:
+    """A figure of every run, and the column of a paper that it is compared with."""
+
+    metric: str
+    """Its name in metrics.jsonl, such as mlm_accuracy, or in the results.json of a task, such as accuracy."""
+    of: str = HELD_OUT
+    """Source of the figure. held_out: held-out texts, cut and masked as in the base configuration, so that arms are
+    comparable. own: held-out texts as the arm itself cuts and masks them. Any other value: the task of this name."""
+    title: str = ""
+    """Heading of its column. By default the two above."""
+    beside: str = ""
+    """Column of the paper that measures the same; the order of the arms in both is compared."""
+
+    @property
+    def heading(self) -> str:
+        """Heading of its column."""
+        return self.title or f"{self.of} {self.metric}".replace("_", " ")
+
+    @property
+    def scale(self) -> int:
+        """Factor for display, see `metric_scale`."""
+        return metric_scale(self.metric)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Published:
+    """The figures of a paper."""
+
+    source: str
+    """Paper, table, size of the model."""
+    figures: Mapping[str, Mapping[str, float]]
+    """The figures by column, then by the name of the arm. Arms that the paper lacks are left out."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Study:
+    """A set of pre-trainings and fine-tunings that differ in one thing; what `get_study()` of a study file returns."""
+
+    title: str
+    """Heading of table and picture."""
+    question: str
+    """Question of the study, in a sentence."""
+    base: str
+    """Configuration that the arms share: the name of a shipped one, or a file, as of `bert-jax pretrain`."""
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Options of that configuration that are different in all arms."""
+    arms: tuple[Arm, ...]
+    """Arms that are compared. Differences are shown from the first."""
+    seeds: int = 3
+    """Number of runs of each arm, with seeds from that of the configuration on."""
+    tasks: Mapping[str, FinetuneConfig] = dataclasses.field(default_factory=dict)
+    """Fine-tunings of every pre-trained model by name, without init_from and workdir. Paths of their data are below
+    the directory that --task_data names."""
+    measures: tuple[Measure, ...]
+    """The columns of the table."""
+    published: tuple[Published, ...] = ()
+    """Figures of papers, shown next to ours."""
+    axis: str = ""
+    """Name of the axis of the picture on which arms have a place."""
+    log_axis: bool = False
+    """Whether that axis is logarithmic."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudyConfig:
+    """Options of `bert-jax study` in addition to those of pre-training and fine-tuning."""
+
+    workdir: str
+    """Directory of the study: results.json, table.md, picture.png, and a work directory per run below runs/."""
+    seeds: int | None = None
+    """Number of runs of each arm. None: the number that the study gives."""
+    arms: tuple[str, ...] = ()
+    """Names of the arms to run, separated by commas. By default all of them. Table and picture show those that have
+    been run."""
+    task_data: str = ""
+    """Directory that contains the data of the study's tasks, such as that of GLUE with SST-2/ and MRPC/ in it. By
+    default the current one."""
+    pretrainings: str = ""
+    """Directory to keep the pre-trained models in, by their options. Studies that share it pre-train what they have in
+    common only once. By default each study keeps its own below runs/."""
+    dry_run: bool = False
+    """Whether to check everything, print the plan and stop there."""
+    render: bool = False
+    """Whether to write results.json, table and picture from the runs that are finished, without starting any."""
+
+
+def check_study(study: Study) -> Study:
+    """Return `study` if its parts fit together; raise a UserError that says what does not."""
+    names = [arm.name for arm in study.arms]
+    if not names or not study.measures:
+        raise UserError(f"the study {study.title!r} needs at least one arm and one measure")
+    for name in (*names, *study.tasks):
+        if not _NAME.fullmatch(name):
+            raise UserError(f"{name!r} names a directory: use letters, digits and . _ + -, a letter or digit first")
+    if len(set(names)) < len(names):
+        raise UserError(f"two arms have the same name: {', '.join(names)}")
+    for arm in study.arms:
+        if unknown := [name for name in arm.tasks or () if name not in study.tasks]:
+            raise UserError(
+                f"arm {arm.name} takes part in {unknown[0]!r}, but the tasks are {', '.join(study.tasks) or 'none'}"
+            )
+    if study.seeds < 1:
+        raise UserError(f"seeds={study.seeds} must be at least 1")
+    if reserved := {HELD_OUT, OWN, "pretraining"} & set(study.tasks):
+        raise UserError(f"a task cannot be named {reserved.pop()}, which is another part of a run")
+    for measure in study.measures:
+        if measure.of not in (HELD_OUT, OWN, *study.tasks):
+            known = ", ".join((HELD_OUT, OWN, *study.tasks))
+            raise UserError(f"the measure {measure.metric} is of {measure.of!r}; expected one of {known}")
+    columns = {column: rows for published in study.published for column, rows in published.figures.items()}
+    for measure in study.measures:
+        if measure.beside and measure.beside not in columns:
+            raise UserError(
+                f"the measure {measure.heading} is compared with the column {measure.beside!r}, which no published "
+                "table of the study has"
+            )
+    for column, rows in columns.items():
+        if unknown := set(rows) - set(names):
+            raise UserError(f"the paper's column {column} has {unknown.pop()!r}, which is no arm: {', '.join(names)}")
+    return study

@@ -1,21 +1,140 @@
-"""Options of fine-tuning, as a frozen dataclass, and the defaults of each task; its data are in `config.task_options`.
+"""Options of fine-tuning and `bert-jax predict`, tasks by name with their defaults; standard library only.
 
-Only the standard library is imported here, as in `config.options`. The defaults of a task come from one table; the
-command line overrides them, and `config.finetuning_checks` checks the result once, at the end.
+The defaults of a task come from one table and the command line overrides them. `check_finetune` checks the result
+once, at the end, before anything is read; errors name option and remedy. The options of a task's examples tell where
+they are, and how they become sequences and answers.
 """
 
 import dataclasses
 import difflib
+import math
 from typing import Any, Literal
 
-from bert_jax.config import ComputeConfig, MeshConfig, OptimizerConfig, ScheduleConfig
-from bert_jax.config.encoder_heads import LayersRead
-from bert_jax.config.faults import HostFaultsConfig
-from bert_jax.config.noise import NoiseConfig
-from bert_jax.config.task_options import TASKS, TaskDataConfig, TaskOptions
-from bert_jax.config.teachers import TaskDistillationConfig
-from bert_jax.config.watching import ProfileConfig, SinksConfig
-from bert_jax.errors import UserError
+from bert_jax.config.checks import check_mesh, check_optimizer, check_schedule, need_divisible, need_positive
+from bert_jax.config.model import LayersRead
+from bert_jax.config.objective import TaskDistillationConfig, check_task_distillation
+from bert_jax.config.pretraining import (
+    ComputeConfig,
+    HostFaultsConfig,
+    MeshConfig,
+    NoiseConfig,
+    OptimizerConfig,
+    ProfileConfig,
+    ScheduleConfig,
+    SinksConfig,
+    check_host_faults,
+    check_noise,
+)
+from bert_jax.errors import UserError, need_cloud_storage
+
+GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
+PACKED = (*(task for task in GLUE if task != "ax"), "text")
+"""Tasks whose sequences may share rows: one class or number for each sequence."""
+TASKS = (*GLUE, "squad_v1", "squad_v2", "swag", "race", "choice", "ner", "text")
+TagScheme = Literal["auto", "iob1", "iob2", "iobes", "plain"]
+"""Tagging schemes for entities; see `TaskDataConfig.scheme`."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskDataConfig:
+    """Where the examples of a task are: local files, or a TFDS dataset."""
+
+    dir: str = ""
+    """Directory with the task's files under their original names, local or gs://."""
+    train: str = ""
+    """File to train on, if it does not have its original name."""
+    dev: str = ""
+    """File to evaluate on, if it does not have its original name."""
+    test: str = ""
+    """File to predict, labelled or not, if it does not have its original name."""
+    dev_share: float = 0.0
+    """Share of the training file, such as 0.1, that is held out as dev if there is no dev file (text only). Which texts
+    these are depends only on the file, so all seeds and settings have the same ones; equal texts stay together."""
+    tfds: str = ""
+    """Name of a TFDS dataset (glue/mrpc, squad/v1.1, …) to read instead of files; train, dev and test then name its
+    splits."""
+    tfds_dir: str = ""
+    """Directory where TFDS keeps its data. By default TFDS decides."""
+    text_column: str = ""
+    """Column of the sentence in the task text: its name (TSV, CSV), its key (JSON lines, TFDS), or its number, from 1,
+    in a file without a header. By default text, sentence or sentence1."""
+    pair_column: str = ""
+    """Column of the second sentence in the task text. By default text_pair or sentence2, if there is one."""
+    label_column: str = ""
+    """Column of the label in the task text. By default label."""
+    regression: bool = False
+    """Whether the labels of the task text are numbers to estimate rather than classes."""
+    word_column: int = 0
+    """Number of the column of the words in the task ner, from 1. 0: the first (CoNLL-U: the second)."""
+    tag_column: int = 0
+    """Number of the column of the tags in the task ner, from 1. 0: the last (CoNLL-U: the fourth, universal parts of
+    speech)."""
+    scheme: TagScheme = "auto"
+    """Tagging scheme of the task ner. auto: recognized from the tags. plain: tags without B-
+    and I-, such as parts of speech."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskOptions:
+    """Conversion of the examples of a task to sequences, and of logits to answers. Each task uses the options that
+    apply to it."""
+
+    max_length: int = 128
+    """Tokens per sequence, [CLS] and [SEP] included. Longer ones are cut or, in the SQuAD tasks and ner, split into
+    windows."""
+    doc_stride: int = 128
+    """Number of tokens between the starts of two windows of SQuAD, as in the original (not their overlap). In ner, it
+    is the maximum number of tokens that are predicted per window. They are in its middle and at most half of it; the
+    rest of the window is context."""
+    max_query_length: int = 64
+    """Maximum number of tokens of a question; for SQuAD only. Longer ones are cut."""
+    max_answer_length: int = 30
+    """Maximum number of tokens of a predicted answer; for SQuAD only."""
+    n_best: int = 20
+    """Number of answers that are kept for each question; for SQuAD only."""
+    null_threshold: float | None = None
+    """Number by which "no answer" must score higher than the best answer for a question to be left unanswered; for
+    SQuAD 2.0 only. None: tuned on dev."""
+    context: bool = True
+    """Whether each window is filled up with the sentences around it, as in the paper; for ner only."""
+
+
+def check_task_data(task: str, data: TaskDataConfig) -> None:
+    """Raise a UserError if the examples of `task` cannot be found by `data`, which is named with the remedy."""
+    if not 0 <= data.dev_share < 1:
+        raise UserError(
+            f"data.dev_share={data.dev_share} must be between 0 and 1; 0.1 holds out a tenth of the training file"
+        )
+    if data.dev_share and (task != "text" or data.tfds or data.dev):
+        reason = (
+            f"{task} has a dev file of its own, or takes --data.dev=FILE"
+            if task != "text"
+            else "a split of TFDS is cut by --data.train='train[:90%]' --data.dev='train[90%:]'"
+            if data.tfds
+            else f"data.dev={data.dev} is given"
+        )
+        raise UserError(f"data.dev_share={data.dev_share} cannot be used: {reason}; leave it out")
+    if task == "ax" or data.dir or data.tfds or data.train and (data.dev or data.dev_share):
+        return
+    if data.train:
+        raise UserError(
+            "no dev data, on which runs are compared and chosen: give --data.dev=FILE"
+            + (f", or --data.dev_share=0.1 to hold out a tenth of {data.train}" if task == "text" else "")
+        )
+    raise UserError(
+        "no data: give --data.dir=DIR with the task's original files, --data.train=FILE and --data.dev=FILE, "
+        "or --data.tfds=NAME"
+    )
+
+
+def check_task_options(options: TaskOptions) -> None:
+    """Raise a UserError if a value is out of range."""
+    need_positive(options, "options.", "doc_stride", "max_query_length", "max_answer_length", "n_best")
+    if options.max_length < 8:
+        raise UserError(
+            f"options.max_length={options.max_length} is too short for [CLS] A [SEP] B [SEP]; the minimum is 8"
+        )
+
 
 RESULTS = "results.json"
 """File that a fine-tuning, and each of its runs, leaves in its directory when it is done; a study does the same."""
@@ -167,3 +286,180 @@ def task_defaults(task: str) -> FinetuneConfig:
     values = dict(_DEFAULTS.get(task, {}))
     options = TaskOptions(max_length=values.pop("max_length", 128))
     return FinetuneConfig(task=task, options=options, **values)
+
+
+def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
+    """Return `config` if its values fit together; raise a UserError that names option, value and remedy otherwise."""
+    task_defaults(config.task)
+    _check_places(config)
+    check_task_data(config.task, config.data)
+    _check_numbers(config)
+    _check_noise(config)
+    _check_layers(config)
+    _check_head(config)
+    if config.packing and config.task not in PACKED:
+        raise UserError(f"packing is for tasks on sentences and pairs ({', '.join(PACKED)}), not for {config.task}")
+    check_task_distillation(config.distillation, config.crf)
+    check_task_options(config.options)
+    check_optimizer(config.optimizer)
+    if config.optimizer.ema_decay:
+        raise UserError(
+            f"optimizer.ema_decay={config.optimizer.ema_decay} averages the weights of pre-training only; leave it out"
+        )
+    check_schedule(config.schedule)
+    check_mesh(config.mesh)
+    check_host_faults(config.faults)
+    return config
+
+
+def _check_places(config: FinetuneConfig) -> None:
+    """Check that the directories are given, and can be reached with what is installed."""
+    for name, value, meaning in (
+        ("init_from", config.init_from, "the checkpoint to start from"),
+        ("workdir", config.workdir, "a directory for the results"),
+    ):
+        if not value:
+            raise UserError(f"--{name} is missing: give {meaning}")
+    data = config.data
+    for path in (config.init_from, config.workdir, data.dir, data.train, data.dev, data.test, data.tfds_dir):
+        need_cloud_storage(path)
+
+
+def _check_numbers(config: FinetuneConfig) -> None:
+    """Check the values that have a range of their own, and that batches divide into micro-batches."""
+    need_positive(
+        config,
+        "",
+        "epochs",
+        "batch_size",
+        "micro_batches",
+        "learning_rate",
+        "seeds",
+        "bucket_window",
+        "eval_batch_size",
+        "save_every_steps",
+        "log_every_steps",
+        "lstm_size",
+    )
+    for name in ("grid_batch_sizes", "grid_learning_rates", "grid_epochs"):
+        if not getattr(config, name):
+            raise UserError(f"{name} is empty; the paper's is {getattr(FinetuneConfig(), name)}")
+        for value in getattr(config, name):
+            if not 0 < value < math.inf:
+                raise UserError(f"{name}={value} must be positive")
+    sizes = [("grid_batch_sizes", size) for size in config.grid_batch_sizes]
+    for name, size in sizes if config.grid else [("batch_size", config.batch_size)]:
+        need_divisible("", name, size, config.micro_batches)
+    for name, low, high in (("warmup_share", 0, 1), ("head_dropout", 0, 0.999), ("dropout", 0, 0.999)):
+        value = getattr(config, name)
+        if value is not None and not low <= value <= high:
+            raise UserError(f"{name}={value} must be between {low} and {high}")
+    if not 0 <= config.seed < 2**31:
+        raise UserError(f"seed={config.seed} must be between 0 and {2**31 - 1}")
+
+
+def _check_noise(config: FinetuneConfig) -> None:
+    check_noise(config.noise, "noise.")
+    if config.noise.rate and config.task.startswith("squad"):
+        raise UserError(
+            f"noise.rate={config.noise.rate} would move the answers of {config.task}, which are positions in the text; "
+            "set noise.rate=0"
+        )
+
+
+def _check_layers(config: FinetuneConfig) -> None:
+    """Check which layers learn, how fast, and from which parameters."""
+    if not 0 < config.layer_decay <= 1:
+        raise UserError(
+            f"layer_decay={config.layer_decay} must be above 0 and at most 1 (1: all layers learn at the same rate)"
+        )
+    if config.reinitialize_layers < 0:
+        raise UserError(f"reinitialize_layers={config.reinitialize_layers} must not be negative")
+    if config.gradual_unfreezing and config.features:
+        raise UserError(
+            f"features={config.features} freezes the encoder for the whole run, so gradual_unfreezing=True has nothing "
+            "to do; leave one of them out"
+        )
+    if config.gradual_unfreezing and config.reinitialize_layers:
+        raise UserError(
+            f"reinitialize_layers={config.reinitialize_layers} makes random layers, which gradual_unfreezing=True "
+            "leaves random during the first epoch; leave one of them out"
+        )
+
+
+def _check_head(config: FinetuneConfig) -> None:
+    """Check the CRF, and the BiLSTM on an encoder that is frozen or trained."""
+    if config.crf and config.task != "ner":
+        raise UserError(f"crf belongs to tagging (task ner), not to {config.task}; leave --crf out")
+    if config.features and config.reinitialize_layers:
+        raise UserError(
+            f"reinitialize_layers={config.reinitialize_layers} makes random layers, which features={config.features} "
+            "leaves untrained; leave one of them out"
+        )
+    if config.train_encoder and not config.features:
+        raise UserError(
+            "train_encoder=True is for an encoder below a BiLSTM: give features=last too, or leave it out, since "
+            "without features the encoder is trained anyway"
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InputFormConfig:
+    """Differences of the input file's format from that of the training files. None: same as in training."""
+
+    text_column: str | None = None
+    """Column of the sentence in the task text: its name, or its number, from 1, in a file without a header. None: same
+    as in training."""
+    pair_column: str | None = None
+    """Column of the second sentence in the task text. None: same as in training."""
+    label_column: str | None = None
+    """Column of the label in the task text. None: same as in training."""
+    word_column: int | None = None
+    """Number of the column of the words in the task ner, from 1. None: same as in training."""
+    tag_column: int | None = None
+    """Number of the column of the tags in the task ner, from 1. None: same as in training."""
+    scheme: TagScheme | None = None
+    """Tagging scheme of the task ner. None: same as in training."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PredictConfig:
+    """Options of `bert-jax predict`."""
+
+    input: str = ""
+    """File in one of the task's own formats, or plain text to classify, score or tag: a .txt file (not for ner, whose
+    .txt files have columns) or - for standard input, with one text per line, or a directory with one text per .txt
+    file."""
+    text: str = ""
+    """A single text instead of --input. The two texts of a pair are separated by a tab, here and in plain text."""
+    output: str = ""
+    """File to write the predictions to, or a directory (with a slash at the end) for everything that the task writes.
+    By default the predictions are printed."""
+    overwrite: bool = False
+    """Whether an existing output is replaced."""
+    split: Literal["test", "dev"] = "test"
+    """Whether the file has the format of the task's test file or of its dev file, which differ in some tasks. Labels
+    are used if there are any."""
+    task: str = ""
+    """Task to predict for, if it is not the one that the model was fine-tuned on but its head fits, such as ax for a
+    model of mnli."""
+    data: InputFormConfig = InputFormConfig()
+    """Differences of the input's format from that of the training files."""
+    batch_size: int = 64
+    """Sequences per batch."""
+    compute: ComputeConfig = ComputeConfig()
+    """Settings of the computation."""
+    mesh: MeshConfig = MeshConfig()
+    """Layout of the devices."""
+
+
+def check_predict(config: PredictConfig) -> PredictConfig:
+    """Return `config` if its values can be used; raise a UserError that names option, value and remedy otherwise."""
+    if config.text and not config.text.strip():
+        raise UserError(f"--text={config.text!r:.20} is blank; give --text=TEXT or --input=FILE")
+    if bool(config.input) == bool(config.text):
+        raise UserError("give one of --input=FILE and --text=TEXT" + (", not both" if config.text else ""))
+    if config.batch_size < 1:
+        raise UserError(f"batch_size={config.batch_size} must be positive")
+    check_mesh(config.mesh)
+    return config

@@ -1,19 +1,19 @@
-"""Published sizes of BERT and its family, and the options of the original code of 2018; standard library only."""
+"""Published sizes of BERT and its family, and the configurations shipped with bert_jax; standard library only.
+
+The presets include the options of Google's original code of 2018. Shipped configurations and studies are found by
+name: `bert_base` is the file configs/bert_base.py. They lie next to the package in a checkout, and inside it in an
+installed wheel.
+"""
 
 import dataclasses
 import difflib
+import pathlib
 from collections.abc import Mapping
 from typing import Literal, TypeVar
 
-from bert_jax.config import (
-    Config,
-    DisentangledConfig,
-    MaskingConfig,
-    ModelConfig,
-    ObjectiveConfig,
-    OptimizerConfig,
-    ScheduleConfig,
-)
+from bert_jax.config.model import DisentangledConfig, ModelConfig
+from bert_jax.config.objective import ObjectiveConfig
+from bert_jax.config.pretraining import Config, MaskingConfig, OptimizerConfig, ScheduleConfig
 from bert_jax.errors import UserError
 
 Size = TypeVar("Size")
@@ -249,3 +249,21 @@ def google2018(config: Config) -> Config:
         compute=dataclasses.replace(config.compute, dtype="float32"),
         phases=tuple(dataclasses.replace(phase, schedule="continue", moments="keep") for phase in config.phases),
     )
+
+
+_PACKAGE = pathlib.Path(__file__).resolve().parents[1]
+
+
+def shipped_configs() -> dict[str, pathlib.Path]:
+    """Return {name: file} of the shipped configurations, sorted by name."""
+    return {file.stem: file for file in sorted(_directory().glob("*.py"))}
+
+
+def shipped_studies() -> dict[str, pathlib.Path]:
+    """Return {name: file} of the shipped studies, sorted by name."""
+    return {file.stem: file for file in sorted((_directory() / "studies").glob("*.py"))}
+
+
+def _directory() -> pathlib.Path:
+    inside = _PACKAGE / "configs"
+    return inside if inside.is_dir() else _PACKAGE.parent / "configs"

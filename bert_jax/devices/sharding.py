@@ -1,12 +1,15 @@
-"""The layout of parameters, optimizer moments and batches on the devices.
+"""The mesh: how parameters, optimizer moments and batches are laid out, placed and transferred.
 
 The mesh alone determines the parallelism: `slice` and `data` split the batch; `fsdp` splits the batch and the storage
 of parameters, gradients and moments; `tensor` splits heads, feed-forward width and vocabulary. The named axes of a
-parameter (models/parameters.py) say how it is split. Whole parameters are gathered over `fsdp` once per step: at BERT
-sizes they fit on a device, and only the moments have to be split.
+parameter (bert_jax/parameters.py) say how it is split. Whole parameters are gathered over `fsdp` once per step: at
+BERT sizes they fit on a device, and only the moments have to be split.
 
-`slice` is the outermost axis. It represents TPU slices, which only the network of the data centre connects. Each slice
-holds the whole state, so that nothing but gradients and the sums of a few metrics crosses that network.
+`slice` is the outermost axis. It represents TPU slices, which only the network of the data centre connects. Each
+slice holds the whole state, so that nothing but gradients and the sums of a few metrics crosses that network.
+
+From a file, each device reads its own part of an array, and shared parts are read once. Batches travel to the devices
+in as few bytes as hold their values, and are widened again inside the step.
 """
 
 import functools
@@ -15,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
@@ -24,7 +28,7 @@ from rich.table import Table
 from bert_jax.config import Config, MeshConfig, resolve_stages
 from bert_jax.devices.hardware import all_devices
 from bert_jax.errors import UserError
-from bert_jax.models.parameters import FLOAT32, Parameter, ParameterTable
+from bert_jax.parameters import FLOAT32, Parameter, ParameterTable
 
 AXES = ("slice", "data", "fsdp", "tensor")
 BATCH_AXES = ("slice", "data", "fsdp")
@@ -243,3 +247,35 @@ def table(mesh: Mesh, parameters: ParameterTable) -> Table:
     result.add_section()
     result.add_row("total", "", "", f"{total / 2**20:.2f}", "")
     return result
+
+
+NARROW = (np.int16, np.uint16)
+"""Types in which int32 values cross the bus, the first that holds them."""
+
+
+def narrow_type(dtype: np.typing.DTypeLike, bound: int) -> np.dtype:
+    """Return the type in which values of `dtype` that are below `bound` cross the bus; floats stay as they are."""
+    if np.dtype(dtype) == np.int32:
+        for narrow in NARROW:
+            if bound <= np.iinfo(narrow).max + 1:
+                return np.dtype(narrow)
+    return np.dtype(dtype)
+
+
+def narrowed(batch: dict[str, np.ndarray], bound: int) -> dict[str, np.ndarray]:
+    """Return the batch in the types of `narrow_type`.
+
+    Raises:
+      ValueError: a value is not below `bound`, or is negative where the type has no sign.
+    """
+    result = {}
+    for name, values in batch.items():
+        result[name] = values.astype(narrow_type(values.dtype, bound), copy=False)
+        if result[name] is not values and not np.array_equal(result[name], values):
+            raise ValueError(f"{name} has values that {result[name].dtype} does not hold, though all are below {bound}")
+    return result
+
+
+def widened(batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """Return the batch with int32 in place of narrower integers, as models and objectives take it."""
+    return {name: x.astype(jnp.int32) if x.dtype in NARROW else x for name, x in batch.items()}

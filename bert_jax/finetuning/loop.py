@@ -1,51 +1,321 @@
-"""`finetune`: a task from its files to results.json, readable from top to bottom."""
+"""`finetune`: a task from its files, or from examples in memory, to results.json; read it from top to bottom.
+
+predictions/ of the work directory has the answers of the chosen model on every split that is not trained on. A model
+of mnli also answers the diagnostic set AX, without being trained on it.
+"""
 
 import dataclasses
+import difflib
 import functools
 import os
+import pathlib
+import tempfile
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from etils import epath
+from jax.sharding import Mesh
+from rich.console import Console
 
-from bert_jax.checkpoints.fingerprint import stored_fingerprint
-from bert_jax.checkpoints.run_files import write_json
-from bert_jax.checkpoints.workdir import WorkDirectory
-from bert_jax.config.changes import FINETUNING
-from bert_jax.config.finetuning import RESULTS, FinetuneConfig
-from bert_jax.config.finetuning_checks import check_finetune
-from bert_jax.config.json_form import first_lines
-from bert_jax.data.sequences.shared_rows import most_sequences
+from bert_jax.checkpoints.record import stored_fingerprint
+from bert_jax.checkpoints.workdir import WorkDirectory, read_json, write_json
+from bert_jax.config.finetuning import (
+    RESULTS,
+    FinetuneConfig,
+    PredictConfig,
+    TaskOptions,
+    check_finetune,
+    task_defaults,
+)
+from bert_jax.config.json_form import FINETUNING, first_lines, from_dict, to_dict
+from bert_jax.data.sequences import most_sequences
 from bert_jax.devices import hardware, sharding
-from bert_jax.devices.hosts import check_alike, ending_together, from_first
-from bert_jax.devices.signals import StopSignals
-from bert_jax.devices.watchdog import Watchdog
+from bert_jax.devices.hosts import check_alike, commit, ending_together, from_first, versions
+from bert_jax.devices.signals import StopSignals, Watchdog
 from bert_jax.errors import UserError
-from bert_jax.finetuning.arguments import from_arguments
-from bert_jax.finetuning.benchmark_files import predicted
-from bert_jax.finetuning.command import Command
-from bert_jax.finetuning.diagnosis import diagnose
-from bert_jax.finetuning.directory import drop_losers, keep, open_finetuning, publish, remove
 from bert_jax.finetuning.plan import check_length, plan
-from bert_jax.finetuning.programs import Programs, check_layers, fitting_head, make_programs
-from bert_jax.finetuning.results import best, finished_runs, show, summary
-from bert_jax.finetuning.run_record import settings
-from bert_jax.finetuning.training import train
-from bert_jax.formats.fit import check_fit
+from bert_jax.finetuning.prediction import check_member, family_for, options_of, say_what_is_cut, write_predictions
+from bert_jax.finetuning.programs import (
+    Programs,
+    check_layers,
+    fitting_head,
+    make_programs,
+    member_logits,
+    predict_logits,
+)
+from bert_jax.finetuning.results import best, earlier_predictions, finished_runs, show, summary
+from bert_jax.finetuning.run import Command, drop_losers, keep, open_finetuning, publish, remove, settings, train
 from bert_jax.formats.opening import open_stored
-from bert_jax.formats.stored import StoredModel
+from bert_jax.formats.stored import StoredModel, check_fit
 from bert_jax.models.kernels.choice import check_attention
-from bert_jax.pretrained.loading import load
-from bert_jax.pretrained.model import PretrainedModel
+from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.pretrained.teacher import open_task_teacher, stored_task_teacher
-from bert_jax.tasks.task_data import TaskData, read_task
-from bert_jax.training.announcement import say, say_hardware
-from bert_jax.training.attention_used import attention_of
+from bert_jax.tasks.squad import SpanFeatures, tuned
+from bert_jax.tasks.task_data import Family, TaskData, read_task
 from bert_jax.training.events import Events
-from bert_jax.training.joined_hosts import join_hosts
+from bert_jax.training.learner import attention_of
+from bert_jax.training.metrics import WallTime
+from bert_jax.training.reporter import say, say_hardware
+from bert_jax.training.run import join_hosts
 from bert_jax.training.trackers import check_trackers
-from bert_jax.training.wall_time import WallTime
+
+IN_MEMORY = "(in memory)"  # what the configuration has in place of a file
+
+
+def from_arguments(
+    task: FinetuneConfig | str, splits: Mapping[str, object], options: Mapping[str, object]
+) -> tuple[FinetuneConfig, dict[str, list[Any]]]:
+    """Return the configuration and, for each split given in memory, its rows.
+
+    Args:
+      task: a task, with its defaults, or a configuration to change.
+      splits: train, dev and test, each a file, any iterable of examples, or None.
+      options: values by name, see `finetune`. Without `workdir`, a task gets a new temporary directory.
+
+    Raises:
+      UserError: an option is unknown or ambiguous, or its value has the wrong type; examples are given for a task that
+        reads only files, or together with options for files; there are no dev examples to choose by.
+    """
+    if not isinstance(task, FinetuneConfig | str):
+        raise UserError(f"finetune takes a task or a FinetuneConfig first, not {task!r:.60}")
+    values = to_dict(task if isinstance(task, FinetuneConfig) else task_defaults(task))
+    if not isinstance(options.get("init_from", ""), str | os.PathLike):
+        raise UserError(
+            f"init_from takes the path of a model, not a {type(options['init_from']).__name__}; model.save(path) "
+            "writes one that was edited, and then init_from=path"
+        )
+    for name, value in options.items():
+        _set(values, name, _plain(value))
+    given = {}
+    for split, source in splits.items():
+        if isinstance(source, str | os.PathLike):
+            values["data"][split] = os.fspath(source)
+        elif source is not None:
+            values["data"][split], given[split] = IN_MEMORY, _rows(split, source)
+    if given and values["task"] != "text":
+        raise UserError(
+            f"{', '.join(given)} in memory: examples in memory can only be given to the task text, as "
+            f"[(text, label), …] or [((text, text_b), label), …]; {values['task']} reads files: "
+            "train=FILE and dev=FILE, or dir=DIRECTORY"
+        )
+    data = values["data"]
+    if given:
+        _check_in_memory(data, given)
+    if "train" in given and not (data["dev"] or data["dev_share"] or data["dir"]):
+        raise UserError(
+            "train is given and dev, by which runs are compared and chosen, is missing: give dev=[(text, label), …], "
+            "or dev_share=0.1 to hold out a tenth of train"
+        )
+    if isinstance(task, str) and not values["workdir"]:
+        values["workdir"] = str(pathlib.Path(tempfile.gettempdir()) / f"bert_jax_{uuid.uuid4().hex[:12]}")
+    return from_dict(FinetuneConfig, values), given
+
+
+def _check_in_memory(data: Mapping[str, object], given: Mapping[str, list[Any]]) -> None:
+    """Raise UserError if an option refers to data other than the rows of `given`, and would be ignored."""
+    if data["tfds"]:
+        raise UserError(
+            f"tfds={data['tfds']!r} has all splits, but {' and '.join(given)} are given in memory too; leave one of "
+            "the two out"
+        )
+    columns = [name for name in ("text_column", "pair_column", "label_column") if data[name]]
+    read = data["dir"] or any(data[split] not in ("", IN_MEMORY) for split in ("train", "dev", "test"))
+    if columns and not read:
+        raise UserError(
+            f"{columns[0]}={data[columns[0]]!r} names a column of a file, but all examples are in "
+            "memory, as (text, label) or ((text, text_b), label); leave it out"
+        )
+
+
+def _set(values: dict[str, Any], name: str, value: Any) -> None:
+    """Put an option in its place: a field, a group of fields, or a field of a group by its dotted or its own name."""
+    if name in values:
+        if isinstance(values[name], dict) and not isinstance(value, dict):
+            raise UserError(f"{name} takes a dict of its options ({', '.join(values[name])}), not {value!r:.60}")
+        values[name] = values[name] | value if isinstance(value, dict) else value
+        return
+    known = _leaves(values)
+    found = [name] if name in known else [full for full in known if full.endswith(f".{name}")]
+    if len(found) != 1:
+        raise UserError(_unclear(name, found, known))
+    *groups, last = found[0].split(".")
+    for group in groups:
+        values = values[group]
+    values[last] = value
+
+
+def _unclear(name: str, found: list[str], known: list[str]) -> str:
+    if found:
+        group, last = found[0].split(".")
+        return f"{name} is ambiguous: {' or '.join(found)}; write {group}={{{last!r}: …}}"
+    close = difflib.get_close_matches(name, [*known, *(full.split(".")[-1] for full in known)], n=1)
+    hint = f"perhaps you meant {close[0]}" if close else "`bert-jax finetune TASK --help` lists them"
+    return f"unknown option {name!r}; {hint}"
+
+
+def _leaves(values: dict[str, Any], prefix: str = "") -> list[str]:
+    """Return the dotted names of all options below `values`."""
+    return [
+        full
+        for name, value in values.items()
+        for full in (_leaves(value, f"{prefix}{name}.") if isinstance(value, dict) else [prefix + name])
+    ]
+
+
+def _rows(split: str, source: Any) -> list[Any]:
+    if isinstance(source, Mapping) or not isinstance(source, Iterable):
+        raise UserError(f"{split} is {type(source).__name__}; expected a file, or examples: [(text, label), …]")
+    return list(source)
+
+
+def _plain(value: Any):
+    """Return an option's value as JSON: dataclasses as dicts, NumPy numbers as Python numbers, paths as text."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return to_dict(value)
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def predicted(
+    path: epath.Path,
+    data: TaskData,
+    programs: Programs,
+    params: Any,
+    chosen: dict[str, Any],
+    batch_size: int,
+    signals: StopSignals,
+) -> dict[str, Any]:
+    """Return facts for results.json: metrics on the test sets that have labels, and the files of predictions.
+
+    Files of an earlier command stay as they are if they are complete and belong to the same run and test sets.
+    """
+    place, tests_now = path / "predictions", data.test_fingerprint()
+    before = from_first(earlier_predictions(path / RESULTS))
+    if before is not None:
+        made = before["predictions"]
+        same = (before["run"], before["metrics"], made["test_fingerprint"]) == (
+            chosen["run"],
+            chosen["metrics"],
+            tests_now,
+        )
+        if same and from_first(all((place / file).exists() for file in made["files"])):
+            return {"tests": before["tests"], "predictions": made}
+    tests, files = _write_predictions(place, data, programs, params, batch_size, chosen["metrics"], signals)
+    return {"tests": tests, "predictions": {"test_fingerprint": tests_now, "files": files}}
+
+
+def _write_predictions(
+    directory: epath.Path,
+    data: TaskData,
+    programs: Programs,
+    params: Any,
+    batch_size: int,
+    metrics: dict[str, float],
+    signals: StopSignals,
+) -> tuple[dict[str, dict[str, float]], list[str]]:
+    """Write files in the benchmark's format for every split that is not trained on.
+
+    Args:
+      metrics: the metrics of `params` on dev.
+
+    Returns:
+      Metrics on the test sets that have labels, and the names of the files below `directory` (on the first host).
+    """
+    tests, written = {}, []
+    for name, split in (data.evaluations | data.tests).items():
+        features = split.features
+        # A test set is answered with the threshold of dev, never with its own.
+        if name in data.tests and isinstance(features, SpanFeatures):
+            features = dataclasses.replace(features, options=tuned(features.options, metrics))
+        logits = predict_logits(programs.predict_step, params, features, data.head, batch_size, programs.mesh, signals)
+        if jax.process_index() == 0:
+            (directory / name).mkdir(parents=True, exist_ok=True)
+            place = os.fspath(directory / name)
+            files = data.family.write_predictions(split.examples, features, logits, place, name)
+            written += [f"{name}/{epath.Path(file).name}" for file in files]
+        if name in data.tests and split.examples.has_answers:
+            tests[name] = {
+                key: float(value) for key, value in data.family.score(split.examples, features, logits).items()
+            }
+    return tests, written
+
+
+def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict[str, Any]:
+    """Apply a model of mnli to AX, write predictions of its splits and results.json, and return that file's content.
+
+    Sequences are made as in that model's own evaluation, whatever `config.options` says. Metrics are those of the split
+    that has labels.
+
+    Raises:
+      UserError: the work directory holds another task's results; init_from has no head for mnli's classes; there is no
+        file of AX.
+    """
+    _check_vacant(epath.Path(config.workdir))
+    stored = open_stored(config.init_from)
+    check_member(stored, stored)
+    check_alike(
+        lambda: {
+            "init_from_fingerprint": stored_fingerprint(stored.arrays),
+            "tokenizer_fingerprint": stored.need_tokenizer().fingerprint,
+        }
+    )
+    options = options_of([stored], config.task)
+    family, directory, results = family_for(stored, config.task), epath.Path(config.workdir), {}
+    for split in family.splits(config.task, config.data) or ("test",):
+        results = _diagnose_split(config, stored, family, options, split, mesh) or results
+    setting = {
+        "setting": "not trained on it",
+        "runs": 1,
+        "collapsed": 0,
+        "mean": results,
+        "standard_deviation": dict.fromkeys(results),
+    }
+    content = {
+        "task": config.task,
+        "metrics": results,
+        "main_metric": family.MAIN_METRIC[config.task],
+        "init_from": config.init_from,
+        "random_weights": False,
+        "settings": [setting],
+        "runs": [],
+        "commit": commit(),
+        "versions": versions(),
+    }
+    if jax.process_index() == 0:
+        directory.mkdir(parents=True, exist_ok=True)
+        write_json(directory / RESULTS, content)
+    return content
+
+
+def _diagnose_split(
+    config: FinetuneConfig, stored: StoredModel, family: Family, options: TaskOptions, split: str, mesh: Mesh
+) -> dict[str, float]:
+    """Write the predictions of one split, and return its metrics, which are printed too; {} if it has no labels."""
+    examples = family.load(config.task, config.data, split, stored.need_head().labels)
+    features = family.features(examples, stored.need_tokenizer(), options)
+    say_what_is_cut(features, split, Console(highlight=False))
+    predicting = PredictConfig(input="", output="", batch_size=config.eval_batch_size, compute=config.compute)
+    logits = member_logits(stored, features, predicting, mesh)
+    where = epath.Path(config.workdir) / "predictions" / split
+    write_predictions(family, examples, features, logits, os.fspath(where) + os.sep, split)
+    results = family.score(examples, features, logits) if examples.has_answers else {}
+    if jax.process_index() == 0:
+        figures = "".join(f", {name} {100 * value:.2f}" for name, value in results.items())
+        Console(highlight=False).print(
+            f"{config.task} {split}: {len(examples):,} predictions in {where}{figures}", markup=False, soft_wrap=True
+        )
+    return results
+
+
+def _check_vacant(workdir: epath.Path) -> None:
+    """Raise UserError if the figures of AX would replace those of a run."""
+    results = workdir / RESULTS
+    if (workdir / "run.json").exists() or results.exists() and read_json(results).get("task") != "ax":
+        raise UserError(f"workdir={workdir} holds a different run or its results; give ax its own --workdir")
 
 
 @dataclasses.dataclass(frozen=True)

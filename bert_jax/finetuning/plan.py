@@ -1,16 +1,110 @@
-"""The runs that a command asks for, and the learning rate of each step of a run."""
+"""The runs of a fine-tuning command, their learning rates, and detection of runs that learned nothing.
+
+Fine-tuning on a small task now and then ends in a model that ignores its input.
+"""
 
 import dataclasses
 import itertools
 
 import numpy as np
 
-from bert_jax.config import ScheduleConfig
+from bert_jax.config import HeadConfig, ScheduleConfig
 from bert_jax.config.finetuning import FinetuneConfig
-from bert_jax.config.watching import traced_steps
-from bert_jax.data.sequences.batching import steps_per_epoch
+from bert_jax.config.pretraining import traced_steps
+from bert_jax.data.sequences import Features, steps_per_epoch
 from bert_jax.errors import UserError
-from bert_jax.optim.schedules import shape
+from bert_jax.tasks.sentences import matthews
+from bert_jax.tasks.squad import SpanFeatures
+from bert_jax.training.optimizers import shape
+
+
+def collapsed(
+    head: HeadConfig, train: Features, ignored: str | None, training_loss: float, skipped_steps: int
+) -> str | None:
+    """Describe in words why a finished run counts as collapsed, or return None.
+
+    Args:
+      head: head of the task.
+      train: the sequences trained on.
+      ignored: result of `ignores_input` for the weights that count.
+      training_loss: mean over the end of the last epoch.
+      skipped_steps: number of updates skipped because the loss or the gradient was not finite.
+    """
+    reasons = [f"loss or gradient was not finite in {skipped_steps} steps"] if skipped_steps else []
+    if ignored:
+        reasons.append(ignored)
+    chance = prior_loss(head, train)
+    if chance is not None and not training_loss < 0.99 * chance:
+        reasons.append(f"training loss at the end {training_loss:.4f}, {chance:.4f} without reading the input")
+    return "; ".join(reasons) or None
+
+
+def ignores_input(head: HeadConfig, dev: Features, logits: list[np.ndarray], metrics: dict[str, float]) -> str | None:
+    """Describe in words why the answers on dev look independent of the input, or return None.
+
+    Args:
+      head: head of the task.
+      dev: the sequences that were answered.
+      logits: scores on `dev`, one entry per sequence.
+      metrics: metrics of these scores.
+    """
+    reasons = []
+    if metrics.get("NoAns_f1") == 1 and metrics.get("HasAns_f1") == 0:  # SQuAD 2.0, with its best threshold
+        reasons.append("every question is left unanswered")
+    elif answer := _constant_answer(head, dev, logits):
+        reasons.append(f"every prediction is {answer}")
+    if head.kind in ("classification", "choice"):
+        labels, answers = np.asarray(dev.labels), np.array([row.argmax() for row in logits])
+        accuracy, majority = np.mean(answers == labels), np.bincount(labels).max() / len(labels)
+        correlation = matthews(labels, answers)
+        # Two standard errors of guessing: where class sizes differ much, a model may be correlated with the labels and
+        # still be below the largest class.
+        if accuracy <= majority and correlation < 2 / np.sqrt(len(labels)):
+            reasons.append(
+                f"accuracy {accuracy:.4f} is not above the share of the largest class, {majority:.4f}, and the "
+                f"Matthews correlation, {correlation:.3f}, not above that of guessing"
+            )
+    return "; ".join(reasons) or None
+
+
+def prior_loss(head: HeadConfig, features: Features) -> float | None:
+    """Return the loss of the best answer that ignores the input: entropy in nats of the labels, variance if numbers.
+
+    None for spans and tags, where knowing the length or the most frequent tag already helps a lot.
+    """
+    if head.kind in ("span", "tagging"):
+        return None
+    if head.kind == "regression":
+        return float(np.var(np.asarray(features.labels)))
+    shares = np.bincount(np.asarray(features.labels)) / len(features)
+    return float(-np.sum(shares[shares > 0] * np.log(shares[shares > 0])))
+
+
+def _constant_answer(head: HeadConfig, features: Features, logits: list[np.ndarray]) -> str | None:
+    """Return the one answer given to every sequence, in words; None if there are two, or only one sequence."""
+    if len(logits) < 2:
+        return None
+    if head.kind == "regression":
+        return f"{np.mean(logits):.3f}" if np.std(logits) < 1e-3 else None
+    if isinstance(features, SpanFeatures):
+        # Only places in the window: [CLS], the label of windows without the answer, may score best but is no answer.
+        places = {
+            tuple(row[prefix : -features.suffix].argmax(axis=0).tolist())
+            for row, prefix in zip(logits, features.prefix, strict=True)
+        }
+        return "tokens {} to {} of the window".format(*places.pop()) if len(places) == 1 else None
+    if head.kind == "tagging" and features.labels is not None:
+        answers = {
+            int(tag)
+            for row, labels in zip(logits, features.labels, strict=True)
+            for tag in row[labels >= 0].argmax(axis=-1)
+        }
+    else:
+        answers = {int(row.argmax()) for row in logits}
+    if len(answers) > 1:
+        return None
+    (answer,) = answers
+    return repr(head.labels[answer]) if head.labels else f"candidate {answer}"
 
 
 @dataclasses.dataclass(frozen=True)

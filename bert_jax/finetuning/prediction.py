@@ -1,16 +1,180 @@
-"""`bert-jax predict`: the answers of one fine-tuned model, or of the mean of several, to a file or a text."""
+"""`bert-jax predict`: the answers of a fine-tuned model, or of the mean of several, to a file or a text.
 
+Models that predict together must have the same answers, task and vocabulary. The input is examples of a task or plain
+texts; predictions replace no other file unless --overwrite is given.
+"""
+
+import dataclasses
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from etils import epath
 from rich.console import Console
 
-from bert_jax.config.predicting import PredictConfig, check_predict
+from bert_jax.config.finetuning import PredictConfig, TaskOptions, check_predict
+from bert_jax.data.sequences import Features
 from bert_jax.devices import sharding
-from bert_jax.devices.compilation_cache import use_compilation_cache
-from bert_jax.finetuning.members import check_member, family_for, options_of, say_what_is_cut, task_of
-from bert_jax.finetuning.prediction_files import check_files, check_outputs, read_examples, write_predictions
-from bert_jax.finetuning.task_logits import average, member_logits
+from bert_jax.devices.compilation import use_compilation_cache
+from bert_jax.errors import UserError
+from bert_jax.files import is_remote
+from bert_jax.finetuning.programs import average, member_logits
 from bert_jax.formats.opening import open_stored
+from bert_jax.formats.stored import StoredModel
 from bert_jax.models.kernels.choice import check_attention
-from bert_jax.tasks.recorded import check_pairs
+from bert_jax.tasks import ner, text
+from bert_jax.tasks.task_data import (
+    Family,
+    check_pairs,
+    family_of,
+    recorded_data,
+    recorded_options,
+    recorded_pairs,
+    recorded_task,
+)
+from bert_jax.tasks.text import PlainText
+from bert_jax.tokenization.abstract import check_utf8
+
+
+def check_member(member: StoredModel, first: StoredModel) -> None:
+    """Raise UserError if a model is not fine-tuned, or cannot answer together with the first one."""
+    if member.head is None:
+        raise UserError(
+            f"{member.path} has no task head: it is a pre-trained model; bert-jax finetune makes a fine-tuned one"
+        )
+    if member.tokenizer is None:
+        raise UserError(f"{member.path} has no vocabulary; put the vocab.txt there that it was trained with")
+    if any(getattr(member.head, name) != getattr(first.need_head(), name) for name in ("kind", "labels", "crf")):
+        shown = [
+            f"{stored.path}: {stored.need_head().kind}{' with a CRF' * stored.need_head().crf} "
+            f"{', '.join(stored.need_head().labels)}"
+            for stored in (member, first)
+        ]
+        raise UserError(f"an ensemble needs models with the same answers, not {' and '.join(shown)}")
+    tasks = [recorded_task(stored.history) for stored in (member, first)]
+    if all(tasks) and len(set(tasks)) > 1:
+        raise UserError(
+            f"an ensemble needs models of one task, not {member.path} of {tasks[0]} and {first.path} of {tasks[1]}"
+        )
+    if member.tokenizer.fingerprint != first.need_tokenizer().fingerprint:
+        raise UserError(
+            f"{member.path} and {first.path} have different vocabularies; an ensemble reads one set of sequences"
+        )
+
+
+def task_of(stored: StoredModel, asked: str) -> str:
+    """Return the task that was asked for, else the recorded one; raise UserError if there is neither."""
+    if not (task := asked or recorded_task(stored.history)):
+        raise UserError(f"{stored.path} does not say which task it is for; give --task=NAME")
+    return task
+
+
+def family_for(stored: StoredModel, task: str) -> Family:
+    """Return the module that reads and scores a task; raise UserError if the model has a different kind of head."""
+    family = family_of(task)
+    wanted = family.head(task, stored.need_head().labels).kind
+    if wanted != stored.need_head().kind:
+        raise UserError(
+            f"{stored.path} has a {stored.need_head().kind} head, but {task} needs one of {wanted}; give another model "
+            "or another task"
+        )
+    return family
+
+
+def options_of(members: Sequence[StoredModel], task: str) -> TaskOptions:
+    """Return the options of the first member, no longer than any member reads, with the mean "no answer" threshold."""
+    positions = min(member.model.longest_sequence for member in members)
+    options = [recorded_options(member.history, task, positions) for member in members]
+    known = [each.null_threshold for each in options if each.null_threshold is not None]
+    return dataclasses.replace(options[0], null_threshold=float(np.mean(known)) if len(known) == len(options) else None)
+
+
+def say_what_is_cut(features: Features, split: str, console: Console) -> None:
+    """Print how many sequences are longer than the model reads, if any are."""
+    uncut = features.uncut
+    if uncut is not None and uncut.share and jax.process_index() == 0:
+        console.print(
+            uncut.describe(split, f"the {uncut.limit} tokens that the model was fine-tuned to read"),
+            markup=False,
+            soft_wrap=True,
+        )
+
+
+def check_files(config: PredictConfig) -> None:
+    """Raise UserError if the input does not exist, or the output is a file that must stay as it is."""
+    if config.input not in ("", text.STANDARD_INPUT) and not epath.Path(config.input).expanduser().exists():
+        raise UserError(f"--input={config.input}: no such file; give one that exists, or a text with --text=TEXT")
+    if config.output and not _is_directory(config.output):
+        _check_replaceable([epath.Path(config.output)], config)
+
+
+def check_outputs(names: Sequence[str], config: PredictConfig) -> None:
+    """Raise UserError if the output is a directory in which a file of one of these names must stay as it is."""
+    if _is_directory(config.output):
+        _check_replaceable([epath.Path(config.output) / name for name in names], config)
+
+
+def _check_replaceable(files: Sequence[epath.Path], config: PredictConfig) -> None:
+    source = epath.Path(config.input).expanduser()
+    for file in files:
+        if not file.is_file():  # such as /dev/null
+            continue
+        local = config.input and not is_remote(config.input + config.output)
+        if file == source or local and source.exists() and os.path.samefile(file, source):
+            raise UserError(f"--output={config.output} would replace the input {config.input}; give another file")
+        if not config.overwrite:
+            raise UserError(f"--output: {file} exists; give another file, or --overwrite to replace it")
+
+
+def read_examples(stored: StoredModel, task: str, family: Family, config: PredictConfig) -> tuple[Family, Any]:
+    """Return the family that answers the input, which is `family` except for plain texts, and the input's examples.
+
+    Raises:
+      UserError: a file, text or line cannot be read, or plain text is given for questions.
+    """
+    labels, kind = stored.need_head().labels, stored.need_head().kind
+    if config.input and not text.is_plain(config.input, kind):
+        form = {name: value for name, value in dataclasses.asdict(config.data).items() if value is not None}
+        data = dataclasses.replace(recorded_data(stored.history), **form, **{config.split: config.input})
+        return family, family.load(task, data, config.split, labels)
+    if kind not in ("classification", "regression", "tagging"):
+        raise UserError(f"plain text does not say what {task} asks of it; give --input=FILE in a format of that task")
+    check_utf8(config.text)
+    texts = text.read_plain_texts(config.input) if config.input else [PlainText("--text", config.text, "0")]
+    if kind == "tagging":
+        return ner, ner.from_plain(texts, labels)
+    return text, text.from_plain(texts, labels, recorded_pairs(stored.history))
+
+
+def write_predictions(
+    family: Family, examples: Any, features: Features, logits: list[Any], output: str, split: str
+) -> None:
+    """Write all files of the family into a directory, or its main file to `output`, on the first host.
+
+    Without `output`, the main file goes to standard output.
+    """
+    if jax.process_index() != 0:
+        return
+    if _is_directory(output):
+        epath.Path(output).mkdir(parents=True, exist_ok=True)
+        family.write_predictions(examples, features, logits, output, split)
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        main, *_ = family.write_predictions(examples, features, logits, directory, split)
+        if not output:
+            print(epath.Path(main).read_text(), end="")
+            return
+        epath.Path(output).parent.mkdir(parents=True, exist_ok=True)
+        with open(main, "rb") as source, epath.Path(output).open("wb") as target:
+            shutil.copyfileobj(source, target)
+
+
+def _is_directory(output: str) -> bool:
+    return output.endswith(os.sep) or output != "" and epath.Path(output).is_dir()
 
 
 def run_predict(workdirs: str, config: PredictConfig, devices: sharding.Devices = None) -> dict[str, float]:

@@ -1,19 +1,26 @@
-"""From the records of finished runs to results.json: mean and deviation over seeds, the chosen run and why."""
+"""Results of fine-tuning: results.json from the records of finished runs, and one table over tasks.
 
+results.json has the mean and deviation over seeds, and the chosen run with the reason for its choice. The table shows
+the results of each directory next to the paper's published figures.
+"""
+
+import json
 import os
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
 from etils import epath
 from rich.console import Console
 from rich.table import Table
 
-from bert_jax.checkpoints.run_files import read_json
+from bert_jax.checkpoints.workdir import read_json
+from bert_jax.config.commands import ResultsConfig
 from bert_jax.config.finetuning import RESULTS, FinetuneConfig
-from bert_jax.config.json_form import to_dict
-from bert_jax.config.metric_scale import metric_scale
-from bert_jax.devices.software import commit, versions
+from bert_jax.config.json_form import metric_scale, to_dict
+from bert_jax.devices.hosts import commit, versions
 from bert_jax.errors import UserError
+from bert_jax.files import read_object, write_atomically
 
 FIELDS = {"run": str, "setting": str, "seed": int, "step": int, "metrics": dict, "hyperparameters": dict, "keep": str}
 
@@ -166,3 +173,178 @@ def figure(setting: dict[str, Any], metric: str) -> str:
 
 def _line(metrics: dict[str, float]) -> str:
     return ", ".join(f"{name} {metric_scale(name) * value:.2f}" for name, value in metrics.items())
+
+
+METRICS = {
+    "mnli": ("accuracy", "mismatched_accuracy"),
+    "qqp": ("f1",),
+    "qnli": ("accuracy",),
+    "sst2": ("accuracy",),
+    "cola": ("matthews",),
+    "stsb": ("spearman",),
+    "mrpc": ("f1",),
+    "rte": ("accuracy",),
+    "wnli": ("accuracy",),
+    "squad_v1": ("exact_match", "f1"),
+    "squad_v2": ("exact_match", "f1"),
+    "swag": ("accuracy",),
+    "ner": ("f1",),
+    "race": ("accuracy",),
+    "choice": ("accuracy",),
+    "text": ("accuracy", "pearson"),
+    "ax": ("matthews",),
+}
+"""Metrics in a cell, as far as they were measured, and the order of the columns; for GLUE as in the paper's table 1."""
+
+PUBLISHED = {
+    "BERT-base": {
+        "mnli": (84.6, 83.4),
+        "qqp": (71.2,),
+        "qnli": (90.5,),
+        "sst2": (93.5,),
+        "cola": (52.1,),
+        "stsb": (85.8,),
+        "mrpc": (88.9,),
+        "rte": (66.4,),
+        "squad_v1": (80.8, 88.5),
+        "swag": (81.6,),
+        "ner": (96.4,),
+    },
+    "BERT-large": {
+        "mnli": (86.7, 85.9),
+        "qqp": (72.1,),
+        "qnli": (92.7,),
+        "sst2": (94.9,),
+        "cola": (60.5,),
+        "stsb": (86.5,),
+        "mrpc": (89.3,),
+        "rte": (70.1,),
+        "squad_v1": (84.1, 90.9),
+        "squad_v2": (78.7, 81.9),
+        "swag": (86.6,),
+        "ner": (96.6,),
+    },
+}
+"""Devlin et al. 2018, percent: GLUE on the hidden test sets (table 1), SQuAD, SWAG, NER on dev (tables 2, 3, 4, 7)."""
+
+
+def run_results(directories: Sequence[str], options: ResultsConfig) -> None:
+    """Print the table of `directories`, each a work directory of `bert-jax finetune` or the directory above several."""
+    found = {place: tasks for directory in directories for place, tasks in measured(directory).items()}
+    rows = {
+        place: {"model": name, "source": "measured", "split": "dev", "tasks": found[place]}
+        for place, name in _names(directories, list(found)).items()
+    }
+    if options.gain_over:
+        base = rows.get(os.fspath(epath.Path(options.gain_over)))
+        if base is None:
+            raise UserError(f"--gain_over={options.gain_over} is not among the directories given: {' '.join(rows)}")
+        gains = [row for row in (gain(row, base) for row in rows.values() if row is not base) if row["tasks"]]
+    else:
+        gains = []
+    table = [*rows.values(), *gains] + [
+        {
+            "model": model,
+            "source": "published",
+            "split": "GLUE test; others dev",
+            "tasks": {task: dict(zip(METRICS[task], values, strict=True)) for task, values in figures.items()},
+        }
+        for model, figures in PUBLISHED.items()
+    ]
+    text = markdown(table)
+    Console(highlight=False).print(text, markup=False, soft_wrap=True)
+    if options.output:
+        epath.Path(options.output).mkdir(parents=True, exist_ok=True)
+        write_atomically(epath.Path(options.output) / "results_table.md", (text + "\n").encode())
+        write_atomically(
+            epath.Path(options.output) / "results_table.json", (json.dumps(table, indent=2) + "\n").encode()
+        )
+
+
+def gain(row: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of differences of the means, in points, for the tasks and metrics that both rows have."""
+    tasks = {
+        task: {
+            name: figures[name] - base["tasks"][task][name]
+            for name in METRICS[task]
+            if name in figures and name in base["tasks"][task]
+        }
+        for task, figures in row["tasks"].items()
+        if task in base["tasks"]
+    }
+    return {"model": row["model"], "source": "gain", "split": f"over {base['model']}", "tasks": tasks}
+
+
+def measured(directory: str) -> dict[str, dict[str, Any]]:
+    """Return rows by the directory that names them, from `directory`/results.json and `directory`/*/results.json.
+
+    A row has, by task, the best setting's metrics in percent, their standard deviation, and the number of runs. Tasks
+    with one result are in the row of `directory`; of a task with several, each is in the row of its own directory.
+    Nothing is averaged over directories.
+    """
+    place = epath.Path(directory)
+    files = [place / RESULTS, *(sorted(place.glob(f"*/{RESULTS}"), key=str) if place.is_dir() else [])]
+    found: dict[str, list[dict[str, Any]]] = {}
+    for file in files:
+        if not file.exists():
+            continue
+        results = read_object(file, "the same `bert-jax finetune` writes it again")
+        try:
+            task, setting = results["task"], results["settings"][0]
+            cell: dict[str, Any] = {
+                name: 100 * float(value) for name, value in setting["mean"].items() if name in METRICS[task]
+            }
+            cell["standard_deviation"] = {
+                name: None if value is None else 100 * float(value)
+                for name, value in setting["standard_deviation"].items()
+                if name in cell
+            }
+            cell |= {
+                "runs": int(setting["runs"]),
+                "collapsed": setting["collapsed"],
+                "init_from": results["init_from"],
+                "random_weights": results["random_weights"],
+                "directory": os.fspath(file.parent),
+            }
+        except (ValueError, ArithmeticError, LookupError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"{file} is not the results.json of a fine-tuning run ({type(error).__name__}: {error!s:.100})"
+            ) from None
+        found.setdefault(task, []).append(cell)
+    if not found:
+        raise UserError(f"{directory} holds no results.json, nor does a directory in it; bert-jax finetune writes them")
+    rows: dict[str, dict[str, Any]] = {os.fspath(place): {}}
+    for task, cells in found.items():
+        for cell in cells:
+            rows.setdefault(cell["directory"] if cells[1:] else os.fspath(place), {})[task] = cell
+    return {name: tasks for name, tasks in rows.items() if tasks}
+
+
+def _names(directories: Sequence[str], places: list[str]) -> dict[str, str]:
+    """Return the name of each row: its directory alone, or the whole path if two would have the same name."""
+    given = {os.fspath(epath.Path(directory)) for directory in directories}
+    short = {place: "/".join(place.split("/")[-1 if place in given else -2 :]) for place in places}
+    return {place: place if list(short.values()).count(name) > 1 else name for place, name in short.items()}
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """Return the table with one column per task that was measured, in the paper's order."""
+    tasks = [task for task in METRICS if any(task in row["tasks"] for row in rows if row["source"] == "measured")]
+    header = ["model", "", *(f"{task} ({'/'.join(METRICS[task])})" for task in tasks)]
+    lines = [header, ["---"] * len(header)]
+    for row in rows:
+        cells = [
+            _cell(row["tasks"].get(task), METRICS[task], "+.1f" if row["source"] == "gain" else ".1f") for task in tasks
+        ]
+        lines.append([row["model"], f"{row['source']}, {row['split']}", *cells])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _cell(figures: dict[str, Any] | None, metrics: tuple[str, ...], form: str = ".1f") -> str:
+    figures = figures or {}
+    names = [name for name in metrics if name in figures]
+    if not names:
+        return "–"
+    shown = "/".join(format(figures[name], form) for name in names)
+    spread = figures.get("standard_deviation", {}).get(names[-1])
+    return shown + ("" if spread is None else f" ± {spread:.1f} ({figures['runs']} runs)")

@@ -1,22 +1,274 @@
-"""Read directories in the layout of Hugging Face `transformers`: config.json, model.safetensors, vocabulary files."""
+"""Read directories in the layout of Hugging Face `transformers`: config, safetensors, vocabulary files.
 
+Names, layouts and config.json values are translated in both directions, with checks. PyTorch stores a kernel as
+[outputs, inputs] with the attention heads side by side, and every layer separately; bert_jax has [inputs, outputs]
+with a separate axis for the heads, and all layers of an encoder in one array.
+"""
+
+import collections
+import dataclasses
+import math
 import os
+import re
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
 from etils import epath
 
+from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.config.json_form import first_lines
+from bert_jax.config.model import HeadPooling
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
-from bert_jax.formats import huggingface_config, safetensors_files
-from bert_jax.formats import huggingface_names as names
-from bert_jax.formats.model_types.definition import HeadKind
-from bert_jax.formats.places import Place
-from bert_jax.formats.safetensors_files import FileTensor
+from bert_jax.files import read_object
+from bert_jax.formats import safetensors_files
+from bert_jax.formats.model_types import model_type
+from bert_jax.formats.model_types.bert import BERT
+from bert_jax.formats.model_types.definition import HeadKind, ModelType, flag
+from bert_jax.formats.safetensors_files import FileTensor, inside
 from bert_jax.formats.sentence_transformers import read_embedding
-from bert_jax.formats.stored import PADDED_TO, PARTS, StoredModel, without_padding
+from bert_jax.formats.stored import PADDED_TO, PARTS, Place, StoredModel, place_of, without_padding
 from bert_jax.formats.tokenizer_files import read_tokenizer
-from bert_jax.models.bert_parameters import reads_pooler
+from bert_jax.models.bert_parameters import MODEL_PARTS, POOLED, bert_parameters, reads_pooler
+from bert_jax.parameters import ParameterTable
+
+FILE = "config.json"
+ACTIVATIONS: dict[str, Literal["gelu_erf", "gelu_tanh"]] = {
+    "gelu": "gelu_erf",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class HuggingFaceConfig:
+    """A config.json: the model, and what it says about a task head."""
+
+    kind: ModelType
+    model: ModelConfig
+    architecture: str | None
+    problem: str | None
+    labels: tuple[str, ...]
+    """Labels in the order of the columns; () if the file names none."""
+    classifier_dropout: float
+    tied: bool
+    pooling: HeadPooling = "cls"
+    """What a task head reads, if the model type leaves it open."""
+
+
+def read_config(directory: epath.Path) -> HuggingFaceConfig:
+    """Read config.json; raise a UserError if it is broken or describes a model that is not known here."""
+    file = inside(directory, FILE)
+    values = read_object(file)
+    kind = model_type(values, file)
+    for key, allowed in kind.unsupported.items():
+        if values.get(key) not in allowed:
+            raise UserError(
+                f"{file} has {key}={values[key]!r:.60}, which a model of type {kind.name} does not have here; only "
+                f"{allowed[-1]!r} is supported"
+            )
+    activation = values.get(kind.activation, kind.usual_activation)
+    if activation not in tuple(ACTIVATIONS):
+        raise UserError(f"{file} has {kind.activation}={activation!r:.40}; supported are {', '.join(ACTIVATIONS)}")
+    sizes: dict[str, Any] = {o: _size(values.get(key, default), key, file) for key, (o, default) in kind.sizes.items()}
+    rates: dict[str, Any] = {o: _rate(values.get(key, default), key, file) for key, (o, default) in kind.rates.items()}
+    if sizes["hidden_size"] % sizes["num_heads"]:
+        raise UserError(
+            f"{file} has hidden_size={sizes['hidden_size']}, not divisible by num_attention_heads={sizes['num_heads']}"
+        )
+    dropout, pooling = values.get(kind.classifier_dropout), values.get("classifier_pooling", "cls")
+    if pooling not in ("cls", "mean"):
+        raise UserError(f"{file} has classifier_pooling={pooling!r:.40}; supported are cls, mean")
+    architectures = values.get("architectures") or [None]
+    return HuggingFaceConfig(
+        kind=kind,
+        model=ModelConfig(**sizes, **rates, activation=ACTIVATIONS[activation], **kind.read_options(values, file)),
+        architecture=architectures[0] if isinstance(architectures, list) else None,
+        problem=values.get("problem_type"),
+        labels=_labels(values.get("id2label") or {}, file),
+        pooling=pooling if kind.classifier_pooling else "cls",
+        tied=flag(values, "tie_word_embeddings", True, file),
+        classifier_dropout=_rate(
+            rates["hidden_dropout"] if dropout is None else dropout, kind.classifier_dropout, file
+        ),
+    )
+
+
+def _size(value: Any, key: str, file: epath.Path) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**31:
+        raise UserError(f"{file} has {key}={value!r:.40} where a positive whole number is expected")
+    return value
+
+
+def _rate(value: Any, key: str, file: epath.Path) -> float:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < 1:
+        raise UserError(f"{file} has {key}={value!r:.40} where a number from 0 to 1 is expected")
+    return float(value)
+
+
+def _labels(names: Any, file: epath.Path) -> tuple[str, ...]:
+    """Return the values of id2label in the order of its keys, which must be "0", "1", …"""
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        raise UserError(f"{file} has id2label={names!r:.80} where an object from numbers to names is expected")
+    keys = [str(number) for number in range(len(names))]
+    if sorted(names) != sorted(keys):
+        raise UserError(
+            f"{file}: the keys of id2label must be 0 to {len(names) - 1}, found {', '.join(sorted(names))[:80]}"
+        )
+    return tuple(names[key] for key in keys)
+
+
+def read_head(
+    config: HuggingFaceConfig, outputs: int, kinds: Sequence[HeadKind], pooled: bool, file: epath.Path
+) -> HeadConfig:
+    """Return the head of a fine-tuned model.
+
+    Args:
+      outputs: number of rows of its kernel.
+      kinds: those of the model type whose kernel has this name.
+      pooled: whether the file has a pooler, which tagging and question answering do not have.
+    """
+    named: list[HeadKind] = [kind for kind in kinds if config.kind.classes[kind] == config.architecture]
+    fitting: list[HeadKind] = sorted(kinds, key=lambda kind: (kind in POOLED) != pooled)
+    kind = (named or fitting)[0]
+    if config.problem == "multi_label_classification":
+        raise UserError(
+            f"{file} has problem_type='multi_label_classification': heads here choose one label, not several"
+        )
+    if kind == "classification" and (config.problem == "regression" or (outputs == 1 and config.problem is None)):
+        kind = "regression"
+    labels = config.labels or tuple(f"LABEL_{number}" for number in range(outputs))
+    head = HeadConfig(
+        kind=kind,
+        labels=labels if kind in ("classification", "tagging") else (),
+        dropout=config.classifier_dropout,
+        pooling=config.pooling if kind in POOLED else "cls",
+    )
+    if head.outputs != outputs:
+        raise UserError(
+            f"{file} describes a head for {kind} with {head.outputs} outputs"
+            + (f" ({', '.join(labels)[:80]})" if head.labels else "")
+            + f", but the weights have {outputs}"
+        )
+    return head
+
+
+def to_json(
+    model: ModelConfig, head: HeadConfig | None, architecture: str, pad_id: int, kind: ModelType = BERT
+) -> dict[str, Any]:
+    """Return the contents of a config.json that `transformers` reads as this model."""
+    activation = {"gelu_erf": "gelu", "gelu_tanh": "gelu_new"}[model.activation]
+    values = {
+        "model_type": kind.name,
+        "architectures": [architecture],
+        "dtype": "float32",
+        kind.activation: activation,
+        "pad_token_id": pad_id,
+        "tie_word_embeddings": True,
+        "use_cache": True,
+    }
+    values |= {key: getattr(model, ours) for key, (ours, _) in {**kind.sizes, **kind.rates}.items()}
+    values |= {key: model.feed_forward_size for key, (ours, _) in kind.sizes.items() if ours == "intermediate_size"}
+    values |= kind.written_options(model)
+    if head is not None and kind.classifier_pooling:
+        values["classifier_pooling"] = head.pooling
+    if head is not None:
+        values[kind.classifier_dropout] = head.dropout
+        if head.kind == "regression":
+            values |= {"problem_type": "regression", "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+        elif head.labels:
+            values |= {
+                "id2label": {str(number): label for number, label in enumerate(head.labels)},
+                "label2id": {label: number for number, label in enumerate(head.labels)},
+            }
+    if not math.isfinite(model.layer_norm_epsilon):
+        raise ValueError(f"layer_norm_epsilon={model.layer_norm_epsilon}")
+    return dict(sorted(values.items()))
+
+
+BUFFERS = re.compile(r"(^|\.)(position_ids|token_type_ids)$")
+_OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias"}  # LayerNorm's, in files converted in 2018 and 2019
+
+ABSENT = {
+    "crf": "the head of this model has a CRF, and transformers has no class for that; use --to=bert_jax",
+    "head/layer_": "the head of this model has a BiLSTM, and transformers has no class for that; use --to=bert_jax",
+    "head/mix": "the head of this model mixes layers, and transformers has no class for that; use --to=bert_jax",
+}
+"""Beginnings of paths that have no counterpart there, and the reasons."""
+
+
+def places(parameters: ParameterTable, head: HeadConfig | None = None, kind: ModelType = BERT) -> dict[str, Place]:
+    """Return {our path: place} for every parameter except those below ABSENT.
+
+    Raises:
+      UserError: the model type does not name a parameter.
+    """
+    found, modules = {}, {**kind.modules, **(kind.heads[head.kind] if head else {})}
+    for path, parameter in parameters.items():
+        if path in kind.arrays:
+            found[path] = place_of(parameter, kind.arrays[path], heads_apart=True)
+            continue
+        module, _, leaf = path.rpartition("/")
+        if module not in modules and path.startswith(tuple(ABSENT)):
+            continue
+        if module not in modules:
+            raise UserError(
+                f"transformers has no name for the parameter {path} of a model of type {kind.name}, so this model "
+                "cannot be written for it; use --to=bert_jax, or give it a name in bert_jax/formats/model_types"
+            )
+        name = f"{modules[module]}.{'bias' if leaf == 'bias' else 'weight'}"
+        found[path] = place_of(parameter, name, outputs_first=leaf == "kernel")
+    return found
+
+
+def name_table(model: ModelConfig, head: HeadConfig | None = None, kind: ModelType = BERT) -> dict[str, Place]:
+    """Return `places` for every parameter that such a model can have in `transformers`, including optional parts."""
+    taken = set(kind.heads[head.kind].values()) if head else set()  # ModernBERT's task heads have names of its MLM head
+    there = {ours.split("/")[0] for ours, theirs in kind.modules.items() if theirs in taken}
+    named = {ours.split("/")[0] for ours in kind.modules}
+    parts = tuple(part for part in MODEL_PARTS if part in named and part not in there)
+    return places(bert_parameters(model, parts, head), head, kind)
+
+
+def absence(parameters: ParameterTable, kind: ModelType) -> str | None:
+    """Return why transformers cannot hold a model of this type with these parameters; None if it can."""
+    paths = [path for path in parameters if path.rpartition("/")[0] not in kind.modules]
+    return next((why for start, why in ABSENT.items() if any(path.startswith(start) for path in paths)), None)
+
+
+def canonical(name: str, kind: ModelType = BERT) -> str:
+    """Return the current name of a parameter in a model with a head: with the prefix, weight and bias."""
+    for old, new in _OLD_ENDINGS.items():
+        name = name.removesuffix(old) + new if name.endswith(old) else name
+    for theirs, ours in kind.renamed.items():
+        name = name.removesuffix(theirs) + ours if name.endswith(theirs) else name
+    for other, ours in kind.also.items():
+        name = ours + name.removeprefix(other) if name.startswith(other) else name
+    known = (*kind.modules.values(), *kind.arrays.values())
+    bare = {theirs.removeprefix(kind.prefix).split(".")[0] for theirs in known if kind.prefix in theirs}
+    return f"{kind.prefix}{name}" if name.split(".")[0] in bare else name
+
+
+def written(name: str, kind: ModelType) -> str:
+    """Return the name in a file of an array that `places` names."""
+    for theirs, ours in kind.renamed.items():
+        name = name.removesuffix(ours) + theirs if name.endswith(ours) else name
+    return name
+
+
+def number_of_layers(names: Any, kind: ModelType = BERT) -> int:
+    """Return the number of encoder layers that the names in a file mention."""
+    return len({match[1] for name in names if (match := kind.layer.match(name))})
+
+
+def repeated(names: dict[str, str]) -> list[tuple[str, str]]:
+    """Return pairs of stored names of the same parameter; `names`: stored name → canonical name."""
+    meanings = collections.defaultdict(list)
+    for stored, name in names.items():
+        meanings[name].append(stored)
+    return [(stored[0], stored[1]) for stored in meanings.values() if len(stored) > 1]
+
 
 ROWS_AT_ONCE = 4_096  # of a word table that is being compared
 
@@ -36,18 +288,17 @@ def open_huggingface(path: str | os.PathLike[str]) -> StoredModel:
         vocabulary.
     """
     directory = epath.Path(path)
-    config = huggingface_config.read_config(directory)
+    config = read_config(directory)
     stored = safetensors_files.open_directory(directory)
     kind = config.kind
     tensors, ignored = _known(stored, config, directory)
     head = _head(config, tensors, directory)
-    layers = names.number_of_layers(tensors, kind)
+    layers = number_of_layers(tensors, kind)
     if layers != config.model.parameter_sets:
         raise UserError(
-            f"{directory / huggingface_config.FILE} has num_hidden_layers={config.model.num_layers}, but the "
-            f"weights have {layers} layers"
+            f"{directory / FILE} has num_hidden_layers={config.model.num_layers}, but the weights have {layers} layers"
         )
-    places = names.table(config.model, head, kind)
+    places = name_table(config.model, head, kind)
     needed = {"pooler"} if head is not None and reads_pooler(config.model, head) else set()
     absent = {part for part in PARTS if part not in needed and not _has(tensors, places, part)}
     places = {path: place for path, place in places.items() if path.split("/")[0] not in absent}
@@ -67,7 +318,7 @@ def open_huggingface(path: str | os.PathLike[str]) -> StoredModel:
         embedding=read_embedding(directory, model.hidden_size, model.longest_sequence),
         arrays={
             path: _stored_array(place, tensors)
-            for path, place in names.table(model, head, kind).items()
+            for path, place in name_table(model, head, kind).items()
             if path in places
         },
         ignored=(*ignored, *unread),
@@ -76,15 +327,15 @@ def open_huggingface(path: str | os.PathLike[str]) -> StoredModel:
 
 
 def _known(
-    stored: dict[str, FileTensor], config: huggingface_config.HuggingFaceConfig, directory: epath.Path
+    stored: dict[str, FileTensor], config: HuggingFaceConfig, directory: epath.Path
 ) -> tuple[dict[str, FileTensor], list[str]]:
     """Return the arrays by their current names, and the names of buffers, which hold nothing learned."""
     kind, heads = config.kind, config.model.num_heads if config.kind.by_head else 1
-    meanings = {name: names.canonical(name, kind) for name in stored if not names.BUFFERS.search(name)}
+    meanings = {name: canonical(name, kind) for name in stored if not BUFFERS.search(name)}
     bias = f"{kind.decoder}.bias"
     if bias in meanings and kind.tied[bias] not in meanings.values():
         meanings[bias] = kind.tied[bias]
-    if twice := names.repeated(meanings):
+    if twice := repeated(meanings):
         raise UserError(
             f"{directory} holds one parameter under two names, {twice[0][0]} and {twice[0][1]}; "
             f"{safetensors_files.AWAY}"
@@ -107,7 +358,7 @@ def _has(tensors: dict[str, FileTensor], places: dict[str, Place], part: str) ->
     return any(place.name in tensors for path, place in places.items() if path.startswith(part + "/"))
 
 
-def _head(config: huggingface_config.HuggingFaceConfig, tensors: dict[str, FileTensor], directory: epath.Path):
+def _head(config: HuggingFaceConfig, tensors: dict[str, FileTensor], directory: epath.Path):
     """Return the task head, which the names of the arrays show; None if there is none."""
     heads = config.kind.heads
     found: list[HeadKind] = [kind for kind, modules in heads.items() if f"{modules['head']}.weight" in tensors]
@@ -116,21 +367,21 @@ def _head(config: huggingface_config.HuggingFaceConfig, tensors: dict[str, FileT
     modules = {**config.kind.modules, **heads[found[0]]}
     kinds: list[HeadKind] = [kind for kind in found if heads[kind]["head"] == modules["head"]]
     shape = tensors[f"{modules['head']}.weight"].shape
-    return huggingface_config.read_head(
+    return read_head(
         config,
         outputs=shape[0] if shape else 0,
         kinds=kinds,
         pooled="pooler" in modules and f"{modules['pooler']}.weight" in tensors,
-        file=directory / huggingface_config.FILE,
+        file=directory / FILE,
     )
 
 
-def _check_class(config: huggingface_config.HuggingFaceConfig, unread: list[str], directory: epath.Path) -> None:
+def _check_class(config: HuggingFaceConfig, unread: list[str], directory: epath.Path) -> None:
     """Raise a UserError if the class is one of a task that is not known here, and its head would be dropped."""
     known = dict.fromkeys(config.kind.classes.values())
     if unread and config.architecture not in (None, *known) and "For" in str(config.architecture):
         raise UserError(
-            f"{directory / huggingface_config.FILE} says {config.architecture!r:.60}, whose head "
+            f"{directory / FILE} says {config.architecture!r:.60}, whose head "
             f"({first_lines(unread, 3)}) cannot be expressed here; the classes that can are {', '.join(known)}. To "
             f"load only its encoder, save it as {config.kind.classes['encoder']} first"
         )
@@ -149,11 +400,11 @@ def _check_fit(places: dict[str, Place], tensors: dict[str, FileTensor], directo
             elif tensor.dtype not in safetensors_files.FLOATS:
                 lines.append(f"{name} is of type {tensor.dtype}, not {', '.join(safetensors_files.FLOATS)}")
     if lines:
-        raise UserError(f"the weights in {directory} do not fit its {huggingface_config.FILE}: {first_lines(lines, 3)}")
+        raise UserError(f"the weights in {directory} do not fit its {FILE}: {first_lines(lines, 3)}")
 
 
 def _check_tied(
-    config: huggingface_config.HuggingFaceConfig, tensors: dict[str, FileTensor], has_mlm: bool, directory: epath.Path
+    config: HuggingFaceConfig, tensors: dict[str, FileTensor], has_mlm: bool, directory: epath.Path
 ) -> None:
     """Check that the output table of the masked-language-model head is the word table: BERT has one for both."""
     table = f"{config.kind.decoder}.weight"

@@ -1,4 +1,4 @@
-"""Recognizing the kind of a model in a directory, and placing its arrays on the devices."""
+"""Recognize the kind of a model in a directory, and place its arrays on the devices."""
 
 import os
 import re
@@ -12,13 +12,12 @@ from jax.sharding import Mesh, NamedSharding
 
 from bert_jax.config import MeshConfig
 from bert_jax.devices import sharding
-from bert_jax.devices.hardware import all_devices
-from bert_jax.devices.memory_shortage import memory_advice
+from bert_jax.devices.hardware import all_devices, memory_advice
 from bert_jax.devices.placement import StoredArray, placed
 from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.files import is_remote, read_object
 from bert_jax.formats.stored import StoredModel
-from bert_jax.models.parameters import entry
+from bert_jax.parameters import entry
 
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 """Suffixes of torch's files, which can run code when they are read. (TensorFlow 1's .ckpt is a prefix, not a file.)"""
@@ -36,7 +35,7 @@ def open_stored(path: str | os.PathLike[str]) -> StoredModel:
     """Describe the model in `path`, whose kind its contents determine; see `load`."""
     path = _existing(os.fspath(path))
     if not path.is_dir():  # the prefix of a TensorFlow 1 checkpoint: <prefix>.index is beside it
-        from bert_jax.formats.tf_checkpoint import open_tf_checkpoint
+        from bert_jax.formats.tf1 import open_tf_checkpoint
 
         return open_tf_checkpoint(path)
     names = sorted(entry.name for entry in path.iterdir())
@@ -45,11 +44,11 @@ def open_stored(path: str | os.PathLike[str]) -> StoredModel:
 
         return open_huggingface(path)
     if "checkpoints" in names or {"record", "state"} <= set(names):
-        from bert_jax.formats.own_checkpoint import open_checkpoint
+        from bert_jax.formats.own import open_checkpoint
 
         return open_checkpoint(path)
     if "bert_config.json" in names or any(name.endswith(".index") for name in names):
-        from bert_jax.formats.tf_checkpoint import open_tf_checkpoint
+        from bert_jax.formats.tf1 import open_tf_checkpoint
 
         return open_tf_checkpoint(path)
     for name in names:
@@ -150,7 +149,7 @@ def _existing(name: str) -> epath.Path:
 
 def _refused(directory: epath.Path, name: str) -> UserError:
     """Return the error about a file of weights; raise one about the model's type, which converting would not change."""
-    from bert_jax.formats.huggingface_config import FILE
+    from bert_jax.formats.huggingface import FILE
     from bert_jax.formats.model_types import model_type
 
     if (config := directory / FILE).exists():

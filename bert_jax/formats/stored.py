@@ -1,22 +1,187 @@
 """A model in some directory before it is read: the form that loading, conversion and fine-tuning share.
 
-Every reader (our checkpoints, Hugging Face, Google's TF1 files) describes its model with our parameter paths, and every
-writer starts from the same description.
+Every reader (bert_jax checkpoints, Hugging Face, Google's TF1 files) describes its model with the parameter paths of
+bert_jax, and every writer starts from the same description. A `Place` is the counterpart of a parameter in another
+format: its name, and the order of its axes. The arrays are checked against those that the model's own configuration
+requires. A run of replaced-token detection stores discriminator and generator in one checkpoint; each can be taken as
+a model of its own. An affine map of a model's text vectors, such as whitening (Su et al. 2021) or the removal of the
+strongest directions (Mu and Viswanath 2018), is fitted on some texts and stored with the model.
 """
 
 import dataclasses
+import math
 import os
-from typing import Any
+import typing
+from collections.abc import Callable
+from typing import Any, Literal
 
+import numpy as np
 from absl import logging
 
-from bert_jax.config import EmbeddingConfig, HeadConfig, ModelConfig
-from bert_jax.devices.placement import StoredArray
+from bert_jax.config import Config, EmbeddingConfig, HeadConfig, ModelConfig, ObjectiveConfig
+from bert_jax.config.json_form import first_lines, from_record, to_dict
+from bert_jax.config.model import Combination, Pooling
+from bert_jax.config.objective import GeneratorConfig, generator_model
+from bert_jax.devices.placement import StoredArray, empty
 from bert_jax.errors import UserError
-from bert_jax.models.bert_parameters import MODEL_PARTS, STATE_PROJECTION, TASK_PARTS, bert_parameters
-from bert_jax.models.parameters import ParameterTable
-from bert_jax.models.postprocessing import Postprocess
-from bert_jax.tokenization.tokenizer import Tokenizer
+from bert_jax.models.bert_parameters import (
+    DIFFERENCE,
+    GENERATOR,
+    MODEL_PARTS,
+    STATE_PROJECTION,
+    TASK_PARTS,
+    bert_parameters,
+    difference_path,
+    is_difference,
+    is_shareable,
+)
+from bert_jax.parameters import Parameter, ParameterTable
+from bert_jax.tokenization.abstract import Tokenizer
+
+ReadPart = Callable[[str, tuple[slice, ...]], np.ndarray]
+"""Reads (name of one of their arrays, a slice for each of its axes) → float32 values."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """The counterpart of one of our parameters, with separate arrays for every layer.
+
+    Their array, reshaped to `split` (its axes in their order, heads separate), has our axes in the order `axes`.
+    """
+
+    path: str
+    """Path in our tree."""
+    name: str
+    """Their name, with {} for the layer if `layers` is not None."""
+    split: tuple[int, ...]
+    groups: tuple[int, ...]
+    """Number of axes of `split` that each of their axes has become."""
+    axes: tuple[int, ...]
+    layers: int | None
+    first: int = 0
+    """Number of the first layer that has one."""
+
+    @property
+    def names(self) -> list[str]:
+        return [self.name] if self.layers is None else [self._named(row) for row in range(self.layers)]
+
+    @property
+    def part(self) -> str:
+        """First key of our path."""
+        return self.path.split("/")[0]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape in our layout."""
+        one = tuple(self.split[axis] for axis in self.axes)
+        return one if self.layers is None else (self.layers, *one)
+
+    @property
+    def their_shape(self) -> tuple[int, ...]:
+        """Shape of each of their arrays."""
+        return tuple(math.prod(self.split[start:end]) for start, end in self._bounds())
+
+    def read(self, read_part: ReadPart, index: tuple[slice, ...]) -> np.ndarray:
+        """Return the part of our array that `index` names; only the necessary layers and rows are read."""
+        bounds = [slice(*part.indices(size)) for part, size in zip(index, self.shape, strict=True)]
+        if self.layers is None:
+            return np.ascontiguousarray(self._read_one(read_part, self.name, bounds))
+        layers = range(self.layers)[bounds[0]]
+        values = empty(tuple(len(range(size)[part]) for part, size in zip(bounds, self.shape, strict=True)))
+        for row, layer in enumerate(layers):
+            values[row] = self._read_one(read_part, self._named(layer), bounds[1:])
+        return values
+
+    def split_up(self, values: np.ndarray) -> np.ndarray:
+        """Return one of their arrays from ours (of one layer)."""
+        return np.ascontiguousarray(values.transpose(np.argsort(self.axes))).reshape(self.their_shape)
+
+    def _named(self, row: int) -> str:
+        return self.name.format(self.first + row)
+
+    def _read_one(self, read_part: ReadPart, name: str, bounds: list[slice]) -> np.ndarray:
+        wanted: list[slice] = [slice(None)] * len(self.split)
+        for part, axis in zip(bounds, self.axes, strict=True):
+            wanted[axis] = part
+        outer, inner, shape = [], [], []
+        for start, end in self._bounds():
+            # Heads and head size share one axis of theirs: whole heads are read, and the rest is cut afterwards.
+            head, inside = wanted[start], self.split[start + 1 : end]
+            outer.append(slice(head.start * math.prod(inside), head.stop * math.prod(inside)))
+            shape += [max(0, head.stop - head.start), *inside]
+            inner += [slice(None, None, head.step), *wanted[start + 1 : end]]
+        return read_part(name, tuple(outer)).reshape(shape)[tuple(inner)].transpose(self.axes)
+
+    def _bounds(self) -> list[tuple[int, int]]:
+        """Return where each of their axes begins and ends in `split`."""
+        ends = [sum(self.groups[:count]) for count in range(len(self.groups) + 1)]
+        return list(zip(ends, ends[1:], strict=False))
+
+
+def place_of(parameter: Parameter, name: str, outputs_first: bool = False, heads_apart: bool = False) -> Place:
+    """Return the place of `parameter` under `name`, with heads and head size in one axis and separate layers.
+
+    Args:
+      outputs_first: whether they store the kernel as [outputs, inputs].
+      heads_apart: whether they keep heads and head size in two axes, after that of the hidden features.
+    """
+    stacked = parameter.layer_axis == 0
+    axes = parameter.axes[1:] if stacked else parameter.axes
+    groups: list[list[int]] = []
+    for number, axis in enumerate(axes):
+        inside = axis.name == "head_size" and not heads_apart
+        if inside or (number and axes[number - 1].name == "every_layer"):
+            groups[-1].append(number)
+        else:
+            groups.append([number])
+    if outputs_first:
+        groups.reverse()
+    if heads_apart and any(axis.name == "heads" for axis in axes):
+        groups.sort(key=lambda group: axes[group[0]].name != "hidden")
+    order = [number for group in groups for number in group]
+    return Place(
+        path=parameter.path,
+        name=name,
+        split=tuple(axes[number].size for number in order),
+        groups=tuple(map(len, groups)),
+        axes=tuple(order.index(number) for number in range(len(axes))),
+        layers=parameter.axes[0].size if stacked else None,
+        first=parameter.lowest_layer,
+    )
+
+
+PostprocessKind = Literal["whitening", "component_removal"]
+KINDS: tuple[PostprocessKind, ...] = typing.get_args(PostprocessKind)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Postprocess:
+    """The map x ↦ (x - mean) · matrix of the vectors that `embed` returns with certain layers and pooling."""
+
+    kind: PostprocessKind
+    """whitening: the covariance becomes the identity (Su et al. 2021); component_removal: mean and strongest
+    directions become zero (Mu and Viswanath 2018)."""
+    layers: Combination
+    """The `layers` of embed whose vectors it was fitted on."""
+    pooling: Pooling
+    """Their `pooling`."""
+    mean: np.ndarray
+    """float32 [H]: the mean of the vectors."""
+    matrix: np.ndarray
+    """float32 [H, K], for vectors of H values, which become K."""
+
+    def __call__(self, vectors: np.ndarray) -> np.ndarray:
+        """Return float32 [n, K] for the vectors [n, H]."""
+        return ((vectors - self.mean).astype(np.float32) @ self.matrix).astype(np.float32)
+
+    def check(self, layers: str, pooling: str) -> None:
+        """Raise a UserError if `embed` makes other vectors than those that this was fitted on."""
+        if (layers, pooling) != (self.layers, self.pooling):
+            raise UserError(
+                f"this {self.kind} was fitted on layers={self.layers!r}, pooling={self.pooling!r}, but embed has "
+                f"layers={layers!r}, pooling={pooling!r}; give embed the same, or fit another"
+            )
+
 
 PADDED_TO = (8, 16, 32, 64, 100, 128)
 """Multiples to which the rows of a word table are rounded up: for accelerators' matrix units, where 128 is Megatron's,
@@ -48,7 +213,7 @@ class StoredModel:
     """What `embed` can do to its vectors, by name."""
     beside: dict[str, StoredArray] = dataclasses.field(default_factory=dict)
     """What a run of replaced-token detection has beside `arrays`, those of its discriminator, by the paths in its
-    table of parameters: see formats/generator_arrays.py."""
+    table of parameters: see formats/stored.py."""
     history: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Information for a model card: metrics, data manifest, step, source; whatever was found, as JSON types."""
 
@@ -150,3 +315,112 @@ def without_padding(
         tokenizer.vocab_size,
     )
     return dataclasses.replace(model, vocab_size=tokenizer.vocab_size)
+
+
+def check_fit(stored: StoredModel) -> None:
+    """Raise a UserError if arrays and configuration disagree (naming the first) or the vocabulary does not fit."""
+    wanted = {path: parameter.shape for path, parameter in stored.parameters.items()}
+    lines = []
+    for path in sorted({*wanted, *stored.arrays}):
+        there = stored.arrays[path].shape if path in stored.arrays else None
+        if there != wanted.get(path):
+            lines.append(f"{path}: stored {_shape(there)}, by the configuration {_shape(wanted.get(path))}")
+    if lines:
+        raise UserError(
+            f"the parameters in {stored.path} do not fit its configuration: {first_lines(lines, 3)}. {_remedy(stored)}"
+        )
+    if stored.tokenizer is not None:
+        check_vocabulary(stored.tokenizer.vocab_size, stored.model.need_vocab_size(), stored.path)
+
+
+def _remedy(stored: StoredModel) -> str:
+    if stored.kind == "bert_jax":  # the configuration is in the checkpoint itself
+        return (
+            "They were made by an architecture or an objective from outside the package: `bert_jax.pretrain` resumes "
+            "such a run with the same objective=…, but only BERT itself can be opened"
+        )
+    return "Put the configuration file that they were made with in the same directory"
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    return "none" if shape is None else str(list(shape))
+
+
+_BELOW = f"{GENERATOR}/"
+_SIZES = {
+    "hidden_size": "hidden_size",
+    "num_layers": "num_layers",
+    "num_heads": "num_heads",
+    "intermediate_size": "feed_forward_size",
+}
+"""Option of GeneratorConfig → attribute of ModelConfig that a run must have as the one that it continues from."""
+
+
+def without_generator(arrays: dict[str, StoredArray]) -> tuple[dict[str, StoredArray], dict[str, StoredArray]]:
+    """Return the arrays of the discriminator by the paths of any BERT, and those that a run has beside them.
+
+    The latter, empty for other runs, are below "generator", or differences from the generator's tables.
+    """
+    beside = {
+        path: array for path, array in arrays.items() if path.startswith(_BELOW) or path.endswith(f"/{DIFFERENCE}")
+    }
+    own = {path: array for path, array in arrays.items() if path not in beside}
+    for path in [path.removeprefix(_BELOW) for path in beside]:
+        if is_difference(path) and (difference := beside.get(difference_path(path))) is not None:
+            own[path] = _sum(beside[_BELOW + path], difference)
+    return own, beside
+
+
+def generator_of(stored: StoredModel) -> StoredModel:
+    """Return the generator of a run of replaced-token detection, a masked language model.
+
+    Raises:
+      UserError: `stored` is no such run.
+    """
+    if not any(path.startswith(_BELOW) for path in stored.beside):
+        raise UserError(
+            f"{stored.path} has no generator; the work directory of a run with objective.name=replaced_tokens has one "
+            "(its converted discriminator has none)"
+        )
+    arrays = {path: array for path, array in stored.arrays.items() if is_shareable(path)}
+    arrays |= {path.removeprefix(_BELOW): array for path, array in stored.beside.items() if path.startswith(_BELOW)}
+    settings = stored.history["config"]
+    generator, where = settings["objective"]["generator"], f"the record of {stored.path}"
+    options = from_record(GeneratorConfig, generator, where, "objective.generator.")
+    # Opened, evaluated and continued, it is a masked language model like any other.
+    history = stored.history | {"config": settings | {"objective": to_dict(ObjectiveConfig())}}
+    return dataclasses.replace(
+        stored, model=generator_model(stored.model, options), arrays=arrays, beside={}, history=history
+    )
+
+
+def with_generator(stored: StoredModel, config: Config) -> StoredModel:
+    """Return a model that a run of replaced-token detection starts from, with arrays under all paths of its table.
+
+    A model without a generator gives its tables to that of the run, whose layers start fresh.
+
+    Raises:
+      UserError: the model has a generator, of other sizes than that of the run.
+    """
+    if not stored.beside:
+        tables = {_BELOW + path: array for path, array in stored.arrays.items() if is_shareable(path)}
+        return dataclasses.replace(stored, arrays=stored.arrays | tables)
+    theirs, ours = generator_of(stored).model, generator_model(config.model, config.objective.generator)
+    differing = {
+        option: (getattr(ours, name), getattr(theirs, name))
+        for option, name in _SIZES.items()
+        if getattr(ours, name) != getattr(theirs, name)
+    }
+    if differing:
+        shown = "; ".join(f"{option} is {here} here and {there} there" for option, (here, there) in differing.items())
+        options = " ".join(f"--objective.generator.{option}={there}" for option, (_, there) in differing.items())
+        raise UserError(
+            f"init_from={stored.path} has a different generator from this configuration ({shown}). To continue from "
+            f"it, add: {options}"
+        )
+    own = {_BELOW + path: array for path, array in generator_of(stored).arrays.items()}
+    return dataclasses.replace(stored, arrays=stored.arrays | own | stored.beside)
+
+
+def _sum(first: StoredArray, second: StoredArray) -> StoredArray:
+    return StoredArray(first.shape, first.dtype, lambda index: first.read(index) + second.read(index))

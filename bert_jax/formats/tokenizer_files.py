@@ -1,33 +1,433 @@
-"""Vocabulary files of a Hugging Face directory: reads them, and writes them so that AutoTokenizer gives our ids."""
+"""Vocabulary files of a Hugging Face directory: read, and written so that AutoTokenizer gives the same ids.
 
+A directory is read as one of bert_jax's own kinds of tokenizer if that gives the same ids, else its tokenizer.json is
+used as it is. WordPiece is in vocab.txt or a tokenizer.json, whose settings are checked for that. Byte-level BPE is
+in vocab.json with merges.txt, or in a tokenizer.json. From a SentencePiece model come the parts that a tokenizer.json
+needs to split text in the same way; a tokenizer.json with a unigram model, without the SentencePiece file that it was
+made of, is made into one again.
+"""
+
+import base64
+import binascii
+import dataclasses
+import functools
+import itertools
 import json
+import sys
+import unicodedata
+from collections.abc import Iterator
 from typing import Any
 
 import tokenizers
 from etils import epath
-from tokenizers import decoders, models, processors
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
-from bert_jax.formats import sentencepiece_files
-from bert_jax.formats.byte_level_files import fast_byte_level, read_byte_level
 from bert_jax.formats.safetensors_files import inside
-from bert_jax.formats.unigram_files import read_unigram
-from bert_jax.formats.wordpiece_files import as_object, check_additions, check_options, read_fast_wordpiece
 from bert_jax.tokenization import vocabulary_file
-from bert_jax.tokenization.byte_level import ByteLevelTokenizer
-from bert_jax.tokenization.json_tokenizer import NAMES, JsonTokenizer, NotExpressible, load_json_tokenizer
-from bert_jax.tokenization.piece_files import CONTROL, read_pieces
-from bert_jax.tokenization.segments import CLASS_SEGMENT
-from bert_jax.tokenization.sentence_pieces import WORD_START, SentencePieceTokenizer
+from bert_jax.tokenization.abstract import CLASS_SEGMENT, Tokenizer
+from bert_jax.tokenization.byte_level import ROBERTA_NAMES, ByteLevelTokenizer, byte_level_tokenizer, fast_tokenizer
+from bert_jax.tokenization.json_tokenizer import NAMES, JsonTokenizer, NotExpressible, load_json_tokenizer, pair_form
+from bert_jax.tokenization.sentence_pieces import (
+    CONTROL,
+    NORMAL,
+    OURS,
+    UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
+    WORD_START,
+    Cleaning,
+    Piece,
+    SentencePieceTokenizer,
+    family_of,
+    field,
+    fields,
+    in_order_of_file,
+    read_pieces,
+    tokenizer_of,
+    with_pieces,
+)
 from bert_jax.tokenization.tokenizer import (
     MAX_WORD_LENGTH,
-    Tokenizer,
     WordPieceTokenizer,
     basic_normalizer,
     basic_pre_tokenizer,
+    final_sigma,
     load_tokenizer,
 )
+from bert_jax.tokenization.vocabulary_file import SPECIAL_NAMES
+
+
+def read_byte_level(directory: epath.Path) -> ByteLevelTokenizer | None:
+    """Return the tokenizer of a directory with vocab.json or a tokenizer.json of a byte-level BPE, else None.
+
+    Raises:
+      UserError: a file is damaged, the two hold different vocabularies, or text is split or changed in another way.
+    """
+    slow_file, fast_file = directory / vocabulary_file.BYTE_LEVEL_FILE, directory / vocabulary_file.JSON_FILE
+    fast = _read_fast(inside(directory, fast_file.name)) if fast_file.exists() else None
+    if not slow_file.exists():
+        return fast
+    slow = load_tokenizer(inside(directory, slow_file.name))
+    assert isinstance(slow, ByteLevelTokenizer)
+    if fast is not None and (fast.tokens, fast.merges) != (slow.tokens, slow.merges):
+        raise UserError(
+            f"{slow_file} ({slow.vocab_size:,} entries) and {fast_file.name} next to it "
+            f"({fast.vocab_size:,}) hold different vocabularies or merges; delete the one the model was not "
+            "trained with"
+        )
+    return fast or slow
+
+
+def _read_fast(file: epath.Path) -> ByteLevelTokenizer | None:
+    values = read_object(file)
+    model, splitting = _part(values, "model"), _part(values, "pre_tokenizer")
+    if splitting.get("type") != "ByteLevel" or not isinstance(model.get("vocab"), dict):
+        return None
+    if values.get("normalizer") is not None or splitting.get("use_regex") is False:
+        raise NotExpressible(
+            f"{file} changes or splits text differently from GPT-2 (normalizer "
+            f"{_part(values, 'normalizer')!r:.60}); only plain byte-level BPE can be read"
+        )
+    vocabulary, merges = dict(model["vocab"]), model.get("merges")
+    for added in values.get("added_tokens") or ():
+        if not added.get("special"):
+            raise NotExpressible(
+                f"{file} adds {added.get('content')!r:.60} to its vocabulary, which is found in a text before it is "
+                "split; our tokenizer has no such step. Remove it from added_tokens if the model does without"
+            )
+        if added.get("content") in (ROBERTA_NAMES[4], SPECIAL_NAMES[4]) and not added.get("lstrip"):
+            raise NotExpressible(f"{file} leaves the space before {added['content']} to the text")
+        vocabulary.setdefault(added.get("content"), added.get("id"))
+    if not isinstance(merges, list):
+        raise UserError(f"{file} has no list of merges in its model")
+    tokenizer = byte_level_tokenizer(vocabulary, merges, splitting.get("add_prefix_space") is True, file)
+    form = pair_form(values.get("post_processor"), tokenizer.special_ids, file)
+    if form not in (None, (tokenizer.separators, False)):
+        raise NotExpressible(f"{file} puts {form.separators} separators between two texts")
+    return tokenizer
+
+
+def _part(values: dict[str, Any], name: str) -> dict[str, Any]:
+    found = values.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def fast_byte_level(tokenizer: ByteLevelTokenizer) -> tokenizers.Tokenizer:
+    """Return what a tokenizer.json holds, special tokens included; the mask takes the space before it, as RoBERTa's."""
+    fast = fast_tokenizer({token: i for i, token in enumerate(tokenizer.tokens)}, tokenizer.merges, tokenizer.spaced)
+    names = [tokenizer.tokens[i] for i in tokenizer.special_ids]
+    fast.add_special_tokens([*names[:-1], AddedToken(names[-1], lstrip=True)])
+    if tokenizer.separators == 2:
+        ends = ((names[3], tokenizer.sep_id), (names[2], tokenizer.cls_id))
+        fast.post_processor = processors.RobertaProcessing(*ends, trim_offsets=True, add_prefix_space=tokenizer.spaced)
+    return fast
+
+
+UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType of sentencepiece_model.proto
+APART = "\1"  # a control character, which SentencePiece's own tables drop
+NEVER = 100.0  # less than the score of any text, as `transformers` writes pieces that are not used
+
+
+def fast_sentencepiece_tokenizer(
+    model: bytes, unknown: int, cleaning: Cleaning = OURS.cleaning
+) -> tokenizers.Tokenizer:
+    """Return a tokenizer of Hugging Face `tokenizers` for a SentencePiece model, without special tokens.
+
+    It gives the same ids except for a letter with several separate combining marks: everything that can be composed is,
+    whereas SentencePiece only composes the letter with the first mark.
+
+    Args:
+      model: contents of the .model file.
+      unknown: id of [UNK].
+      cleaning: what is done to a text first.
+
+    Raises:
+      UserError: the model has options that a tokenizer.json cannot express.
+    """
+    parts = fields(model)
+    trainer, normalizer = (fields(parts[number][-1]) if number in parts else {} for number in (2, 3))
+
+    def option(spec: Any, number: Any, default: Any):
+        return spec[number][-1] if number in spec else default
+
+    kind = option(trainer, 3, UNIGRAM)
+    whitespace = [option(normalizer, number, 1) for number in (3, 4, 5)]  # a space in front, none repeated, marked by ▁
+    if kind not in (UNIGRAM, BPE) or not all(whitespace) or option(trainer, 24, 0) or option(trainer, 35, 0):
+        raise UserError(
+            "this SentencePiece model cannot be written as a tokenizer.json: only unigram and bpe models can be, with "
+            "a space before the text, no repeated spaces, marks at the start of words, and no pieces for bytes"
+        )
+    pieces = read_pieces(model)
+    fast = tokenizers.Tokenizer(_unigram(pieces, unknown) if kind == UNIGRAM else _bpe(pieces, unknown))
+    fast.normalizer = normalizers.Sequence(
+        [
+            *_cleaning(cleaning),
+            *_by_characters(option(normalizer, 2, b"")),
+            normalizers.Replace(tokenizers.Regex("^ +| +$"), ""),
+            normalizers.Replace(tokenizers.Regex(" {2,}"), " "),
+        ]
+    )
+    fast.pre_tokenizer = pre_tokenizers.Metaspace(WORD_START, "always")
+    return fast
+
+
+def _by_characters(table: bytes) -> list[normalizers.Normalizer]:
+    """Return the replacements of a model's own table, applied to single characters as SentencePiece does.
+
+    `tokenizers` applies it to grapheme clusters, and drops the marks of A + ring if the table knows A. So text is
+    composed first, and what cannot be composed is separated by a control character while the table is applied.
+    """
+    if not table:
+        return []
+    between = tokenizers.Regex("(?<=.)(?=.)")
+    return [
+        normalizers.NFC(),
+        normalizers.Replace(between, APART),
+        normalizers.Precompiled(table),
+        normalizers.Replace(APART, ""),
+        normalizers.NFC(),
+    ]
+
+
+def _cleaning(cleaning: Cleaning) -> list[normalizers.Normalizer]:
+    """Return the steps of `cleaning`; spaces are tidied afterwards in every case."""
+    steps = []
+    if cleaning.tidies:
+        steps += [
+            normalizers.Replace(tokenizers.Regex(r"[\s\x{1C}-\x{1F}]"), " "),
+            normalizers.Replace(tokenizers.Regex("``|''"), '"'),
+        ]
+    if cleaning.strips_accents:
+        steps += [normalizers.NFKD(), normalizers.Replace(tokenizers.Regex(_combining()), "")]
+    if cleaning.lowercase:
+        steps += [final_sigma(), normalizers.Lowercase()]
+    return steps
+
+
+@functools.cache
+def _combining() -> str:
+    """Return a regular expression of the characters that `Cleaning` drops; \\p{M} has more than these."""
+    marks = [code for code in range(sys.maxunicode + 1) if unicodedata.combining(chr(code))]
+    runs = itertools.groupby(enumerate(marks), key=lambda pair: pair[1] - pair[0])
+    ranges = [[code for _, code in run] for _, run in runs]
+    return "[" + "".join(f"\\x{{{run[0]:X}}}-\\x{{{run[-1]:X}}}" for run in ranges) + "]"
+
+
+def _unigram(pieces: list[Piece], unknown: int) -> models.Unigram:
+    scores = [(piece.text, piece.score - NEVER * (piece.kind == UNUSED)) for piece in pieces]
+    return models.Unigram(scores, unknown, False)
+
+
+def _bpe(pieces: list[Piece], unknown: int) -> models.BPE:
+    """Return a BPE model that merges in every way that makes a piece of two others, earlier pieces first."""
+    if unused := [piece.text for piece in pieces if piece.kind == UNUSED]:
+        raise UserError(
+            f"this SentencePiece model cannot be written as a tokenizer.json: {len(unused):,} pieces of its bpe are "
+            f"never used (first {unused[0]!r:.40}), which only a unigram model can express; learn one with "
+            "--method=unigram"
+        )
+    ids = {piece.text: i for i, piece in enumerate(pieces)}
+    merges = []
+    for piece in ids:
+        halves = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece))]
+        known = [(ids[left], ids[right]) for left, right in halves if left in ids and right in ids]
+        merges += [(pieces[left].text, pieces[right].text) for left, right in sorted(known)]
+    return models.BPE(ids, merges, unk_token=pieces[unknown].text, fuse_unk=True)
+
+
+_STEPS = {"Precompiled", "Replace", "NFKD", "StripAccents", "Lowercase", "Strip", "NFC"}
+"""Normalizers whose effect is in a model's own table, or in the cleaning before it."""
+_TABLE, _NORMALIZER = 2, 3  # precompiled_charsmap of NormalizerSpec, normalizer_spec of ModelProto
+
+
+def read_unigram(file: epath.Path) -> SentencePieceTokenizer | None:
+    """Return the tokenizer of a tokenizer.json with a unigram model, None if it has another.
+
+    Raises:
+      UserError: the file is damaged, or splits text differently from SentencePiece.
+    """
+    values = read_object(file)
+    model = values.get("model")
+    if not isinstance(model, dict) or model.get("type") != "Unigram":
+        return None
+    steps = list(_steps(values.get("normalizer"), "normalizers"))
+    pieces = _pieces(values, model, file)
+    family, cleaning = family_of(file, pieces)
+    cleaning = dataclasses.replace(
+        cleaning,
+        lowercase=any(step.get("type") == "Lowercase" for step in steps),
+        strips_accents=any(step.get("type") == "NFKD" for step in steps),
+    )
+    _check_splitting(values, model, file)
+    whole = with_pieces(field(_NORMALIZER, field(_TABLE, _table(steps, file))), in_order_of_file(pieces, family))
+    return tokenizer_of(file, whole, family, cleaning)
+
+
+def _pieces(values: dict[str, Any], model: dict[str, Any], file: epath.Path) -> list[Piece]:
+    """Return the entries in the order of their ids."""
+    entries, unknown = model.get("vocab"), model.get("unk_id")
+    if not isinstance(entries, list) or not all(map(_is_entry, entries)) or not isinstance(unknown, int):
+        raise UserError(f"{file} is damaged: model.vocab must hold pairs of a piece and its score, and unk_id an id")
+    kinds = {unknown: UNKNOWN}
+    for added in values.get("added_tokens") or ():
+        i = added.get("id") if isinstance(added, dict) else None
+        if i == len(entries) and added.get("special") and isinstance(added.get("content"), str):
+            entries = [*entries, [added["content"], 0.0]]  # DeBERTa's mask
+        if not isinstance(i, int) or not 0 <= i < len(entries) or entries[i][0] != added.get("content"):
+            raise NotExpressible(
+                f"{file} adds {added!r:.80} to its vocabulary, which is found in a text before it is split; our "
+                "tokenizer has no such step. Remove it from added_tokens if the model does without"
+            )
+        kinds.setdefault(i, CONTROL if added.get("special") else USER_DEFINED)
+    return [Piece(text, float(score), kinds.get(i, NORMAL)) for i, (text, score) in enumerate(entries)]
+
+
+def _is_entry(entry: object) -> bool:
+    return (
+        isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str) and isinstance(entry[1], int | float)
+    )
+
+
+def _steps(part: object, below: str) -> Iterator[dict[str, Any]]:
+    """Yield the parts of a normalizer or pre-tokenizer that may be a sequence."""
+    if isinstance(part, dict):
+        if part.get("type") != "Sequence":
+            yield part
+        for inner in part.get(below) or ():
+            yield from _steps(inner, below)
+
+
+def _table(steps: list[dict[str, Any]], file: epath.Path) -> bytes:
+    """Return the model's own table of normalization."""
+    foreign = [str(step.get("type")) for step in steps if step.get("type") not in _STEPS]
+    found = [step.get("precompiled_charsmap") for step in steps if step.get("type") == "Precompiled"]
+    if foreign or len(found) != 1 or not isinstance(found[0], str):
+        seen = ", ".join(str(step.get("type")) for step in steps) or "nothing"
+        raise NotExpressible(
+            f"{file} normalizes text with {seen:.80}, but SentencePiece's own table (Precompiled) is needed; put the "
+            ".model that the tokenizer was made of into the directory"
+        )
+    try:
+        return base64.b64decode(found[0], validate=True)
+    except (binascii.Error, ValueError):
+        raise UserError(f"{file} is damaged: its precompiled_charsmap is not base64; fetch it again") from None
+
+
+def _check_splitting(values: dict[str, Any], model: dict[str, Any], file: epath.Path) -> None:
+    """Raise a UserError unless text is split at spaces, of which there is one in front."""
+    for step in _steps(values.get("pre_tokenizer"), "pretokenizers"):
+        usual = step.get("replacement") == WORD_START and step.get("prepend_scheme", "always") == "always"
+        if step.get("type") != "WhitespaceSplit" and not (step.get("type") == "Metaspace" and usual):
+            raise NotExpressible(
+                f"{file} splits text with {step!r:.120}, which SentencePiece does not; it cannot be read"
+            )
+    if model.get("byte_fallback"):
+        raise NotExpressible(
+            f"{file} has pieces for bytes (byte_fallback), which models of this family do not; give another"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class FastWordPiece:
+    """Vocabulary and casing of a tokenizer.json."""
+
+    tokens: list[str]
+    lowercase: bool
+
+
+def read_fast_wordpiece(file: epath.Path) -> FastWordPiece:
+    """Read a tokenizer.json; raise a UserError if it is damaged, or its ids would differ from ours."""
+    values = read_object(file)
+    model = as_object(values.get("model"))
+    kind = model.get("type", "WordPiece" if "max_input_chars_per_word" in model else None)
+    if kind != "WordPiece":
+        raise UserError(f"{file} holds a model of type {kind!r:.40}; BERT's is WordPiece")
+    if model.get("continuing_subword_prefix", "##") != "##" or model.get("unk_token", "[UNK]") != "[UNK]":
+        raise UserError(
+            f"{file} marks continued pieces with {model.get('continuing_subword_prefix')!r:.20} and unknown words with "
+            f"{model.get('unk_token')!r:.20}; only '##' and '[UNK]' can be read"
+        )
+    tokens = _in_order(model.get("vocab"), file)
+    entries = map(as_object, _list(values.get("added_tokens")))
+    check_additions([(entry.get("content"), entry.get("id")) for entry in entries], tokens, file)
+    return FastWordPiece(tokens, _normalization(values.get("normalizer"), file))
+
+
+def check_additions(added: list[tuple[Any, ...]], tokens: list[str], file: epath.Path) -> None:
+    """Raise a UserError about (token, id) that are not in the vocabulary; an id may be digits, or None for any."""
+    ids = {token: i for i, token in enumerate(tokens)}
+    foreign = [
+        token
+        for token, i in added
+        if not isinstance(token, str) or token not in ids or (i is not None and str(i) != str(ids[token]))
+    ]
+    if foreign:
+        raise UserError(
+            f"{file} adds {len(foreign)} tokens to its vocabulary, first {foreign[0]!r:.60}, that are found in a "
+            "text before it is split; our tokenizer has no such step. Make them entries of a vocab.txt instead, "
+            "each on the line of its id"
+        )
+
+
+def _normalization(normalizer: Any, file: epath.Path) -> bool:
+    """Return whether it lowercases; raise a UserError if it is neither BERT's own normalizer nor the one we write."""
+    values = as_object(normalizer)
+    for lowercase in (True, False):
+        if values == json.loads(basic_normalizer(lowercase).__getstate__()):
+            return lowercase
+    if values.get("type") != "BertNormalizer":
+        raise UserError(f"{file} normalizes text with {values.get('type')!r:.40}, not with BertNormalizer")
+    lowercase = values.get("lowercase", True)
+    options = {
+        "strip_accents": values.get("strip_accents"),
+        "tokenize_chinese_chars": values.get("handle_chinese_chars"),
+    }
+    check_options(options, lowercase, file)
+    if values.get("clean_text") is False:
+        raise UserError(f"{file} keeps control characters (clean_text=false); our tokenizer, like Google's, drops them")
+    return lowercase
+
+
+def check_options(config: dict[str, Any], lowercase: bool, file: epath.Path) -> None:
+    """Raise a UserError about settings with which our tokenizer would give different ids."""
+    if not isinstance(lowercase, bool):
+        raise UserError(f"{file} has {lowercase!r:.40} for lowercasing where true or false is expected")
+    if config.get("strip_accents") not in (None, lowercase):
+        raise UserError(
+            f"{file} has strip_accents={config['strip_accents']!r:.20} with do_lower_case={lowercase}; our "
+            "tokenizer, like Google's, strips accents exactly when it lowercases"
+        )
+    if config.get("tokenize_chinese_chars") not in (None, True):
+        raise UserError(
+            f"{file} has tokenize_chinese_chars={config['tokenize_chinese_chars']!r:.20}; our tokenizer, like "
+            "Google's, always sets ideographs apart"
+        )
+
+
+def _in_order(vocabulary: Any, file: epath.Path) -> list[str]:
+    """Return the entries by their ids, which must be 0 to N - 1."""
+    ids = as_object(vocabulary)
+    if not ids or not all(isinstance(i, int) and not isinstance(i, bool) for i in ids.values()):
+        raise UserError(f"{file} has no vocabulary: model.vocab must be an object from entries to ids")
+    tokens = sorted(ids, key=ids.__getitem__)
+    for i, token in enumerate(tokens):
+        if ids[token] != i:
+            raise UserError(
+                f"{file}: the ids of the vocabulary must be 0 to {len(ids) - 1:,}; {i} is missing or a duplicate"
+            )
+    return tokens
+
+
+def as_object(value: Any) -> dict[str, Any]:
+    """Return a JSON object as it is, and an empty one for any other value."""
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
 
 TOKENIZER_FILE, CONFIG_FILE = vocabulary_file.JSON_FILE, vocabulary_file.CONFIG_FILE
 SPECIALS_FILE = "special_tokens_map.json"
@@ -138,7 +538,7 @@ def _unwritten(tokenizer: Tokenizer) -> list[str]:
 
 
 def _template(tokenizer: Tokenizer) -> processors.TemplateProcessing:
-    """Return how one or two texts become a sequence, as tokenization/segments.py does it."""
+    """Return how one or two texts become a sequence, as tokenization/abstract.py does it."""
     cls, sep = (tokenizer.tokens[i] for i in (tokenizer.cls_id, tokenizer.sep_id))
     second = 1 if tokenizer.separators == 1 else 0
     head = "" if tokenizer.class_last else f"{cls}:0 "
@@ -153,7 +553,7 @@ def _template(tokenizer: Tokenizer) -> processors.TemplateProcessing:
 
 def _fast_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     if isinstance(tokenizer, SentencePieceTokenizer):
-        fast = sentencepiece_files.fast_tokenizer(tokenizer.model, tokenizer.unk_id, tokenizer.cleaning)
+        fast = fast_sentencepiece_tokenizer(tokenizer.model, tokenizer.unk_id, tokenizer.cleaning)
         fast.decoder = decoders.Metaspace(WORD_START, "always")
         return fast
     ids = {token: i for i, token in enumerate(tokenizer.tokens)}

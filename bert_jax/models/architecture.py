@@ -15,26 +15,35 @@ import jax.numpy as jnp
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.models.bert_parameters import encoder_parameters
-from bert_jax.models.blocks import Block
-from bert_jax.models.convolution import Convolution
-from bert_jax.models.embeddings import Embeddings
-from bert_jax.models.feed_forward import FeedForward, GatedFeedForward
-from bert_jax.models.kernels import head_products, xla
+from bert_jax.models.block import Block, FeedForward, GatedFeedForward, Rotary, alibi_bias, causal_bias
+from bert_jax.models.deberta import Convolution
+from bert_jax.models.embeddings import BLOCK, Embeddings, random_positions, sinusoidal_positions
+from bert_jax.models.kernels import plain
 from bert_jax.models.kernels.choice import OURS, attention_kernel
-from bert_jax.models.kernels.contract import AttentionKernel, AttentionMask
-from bert_jax.models.layer_loop import scans
-from bert_jax.models.layers import AddBias, gelu_erf, gelu_tanh, in_float32, plain_bias, product_bias, relu
-from bert_jax.models.norms import Norm, NormForm, fused_layer_norm, make_norm, plain_layer_norm
-from bert_jax.models.parameters import ParameterTable
-from bert_jax.models.permutation import Permutation
-from bert_jax.models.positions import random_positions, sinusoidal_positions
-from bert_jax.models.products import Product, cpu_product, plain_product, tpu_product
-from bert_jax.models.recurrent import RecurrentBlock
-from bert_jax.models.relative_positions import Rotary, alibi_bias, causal_bias
+from bert_jax.models.kernels.plain import AttentionKernel, AttentionMask
+from bert_jax.models.layer_plan import scans
+from bert_jax.models.layers import (
+    AddBias,
+    Norm,
+    NormForm,
+    Product,
+    cpu_product,
+    fused_layer_norm,
+    gelu_erf,
+    gelu_tanh,
+    in_float32,
+    make_norm,
+    plain_bias,
+    plain_layer_norm,
+    plain_product,
+    product_bias,
+    relu,
+    tpu_product,
+)
+from bert_jax.models.lstm import RecurrentBlock
 from bert_jax.models.stack import Layer, Stack
-from bert_jax.models.word_losses import BLOCK
-from bert_jax.models.xlnet import TwoStreamBlock, WordEmbeddings
-from bert_jax.models.xlnet_attention import Relations
+from bert_jax.models.xlnet import Permutation, Relations, TwoStreamBlock, WordEmbeddings
+from bert_jax.parameters import ParameterTable
 
 Activation = Callable[[jax.Array], jax.Array]
 ACTIVATIONS: dict[str, Activation] = {"gelu_tanh": gelu_tanh, "gelu_erf": gelu_erf, "relu": relu, "tanh": jnp.tanh}
@@ -158,8 +167,8 @@ def _attend(config: ModelConfig, compute: ComputeConfig) -> AttentionKernel:
 def attention_in_jax(compute: ComputeConfig) -> AttentionKernel:
     """Return `kernels.xla.attention`, with products in the form of all others where that is faster."""
     if _form_of_products(compute) == "cpu" and computation_dtype(compute) == jnp.bfloat16:
-        return functools.partial(xla.attention, products=head_products.CPU)
-    return xla.attention
+        return functools.partial(plain.attention, products=plain.CPU)
+    return plain.attention
 
 
 def _distance_bias(config: ModelConfig) -> Callable[[jax.Array], jax.Array] | None:

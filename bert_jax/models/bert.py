@@ -1,18 +1,26 @@
-"""BERT (Devlin et al. 2018): encoder, pooler and the two pre-training heads, as pure functions of a dict of arrays."""
+"""BERT and its relatives as pure functions of a dict of arrays: encoder, pooler and pre-training heads.
+
+Devlin et al. 2018. `Bert` holds the arrays, whose attribute names are the parameter paths; `BertForPreTraining`
+applies them and holds none. `input_mask` says which positions of a batch see each other in every layer.
+
+Two variants wrap a model without changing its parameters: `with_head_gates` multiplies what each attention head adds
+by a factor, an input that may be traced, and `with_memory` lets the layers of an XLNet also attend to states of
+earlier segments (Dai et al. 2019).
+"""
 
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import ArrayLike
 
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import Architecture, bert_architecture
-from bert_jax.models.bert_module import Bert, WordPart
 from bert_jax.models.bert_parameters import (
     ENCODER_PARTS,
     MODEL_PARTS,
@@ -21,14 +29,236 @@ from bert_jax.models.bert_parameters import (
     pretraining_parameters,
 )
 from bert_jax.models.costs import training_flops
-from bert_jax.models.input_masks import input_mask
-from bert_jax.models.kernels.contract import AttentionMask
-from bert_jax.models.layer_loop import read_positions, reads_alone
-from bert_jax.models.packed_texts import PackedTexts
-from bert_jax.models.parameters import Axis, ParameterTable, with_axis
-from bert_jax.models.permutation import Permutation
-from bert_jax.models.protocol import Encoded, EncoderOutput, Params, arrays, encoder_inputs, structure
-from bert_jax.models.word_losses import WordLosses
+from bert_jax.models.deberta import MaskDecoder
+from bert_jax.models.embeddings import Embeddings, WordLosses
+from bert_jax.models.heads import (
+    ContextBiases,
+    ContextWords,
+    MaskedLanguageModelHead,
+    ReplacedTokenHead,
+    SpanBoundaries,
+    SpanBoundaryHead,
+)
+from bert_jax.models.kernels.plain import AttentionMask
+from bert_jax.models.layer_plan import read_positions, reads_alone
+from bert_jax.models.layers import LayerNorm, Linear, Norm, PackedTexts, gather_positions, last_positions
+from bert_jax.models.pooling import pool
+from bert_jax.models.protocol import Encoded, EncoderOutput, Params, ReadStates, arrays, encoder_inputs, structure
+from bert_jax.models.stack import Layer, Stack, run_stack, stacked_blocks, without_last
+from bert_jax.models.xlnet import Permutation, Relations, WordEmbeddings
+from bert_jax.parameters import Axis, ParameterTable, with_axis
+
+WordPart = Literal["mlm", "span_boundary"]
+"""Parts that predict the words at masked positions: from the states there, or from those beside the span."""
+
+
+class Bert(nnx.Module):
+    """The encoder and the requested MODEL_PARTS; its attribute names are the parameter paths."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        architecture: Architecture,
+        parts: tuple[str, ...],
+        key: jax.Array,
+        teacher_size: int | None,
+    ):
+        embeddings_key, encoder_key, pooler_key, mlm_key, next_sentence_key = jax.random.split(key, 5)
+        hidden, std, bias = (config.hidden_size,), config.initializer_range, config.use_bias
+        self.reads_last: bool = config.reads_last_token
+        self.two_directions: bool = config.two_directions
+        self.embeddings: Embeddings | WordEmbeddings = architecture.embeddings(embeddings_key)
+        self.encoder: Layer | None = stacked_blocks(architecture.stack, encoder_key) if config.num_layers else None
+        self.final_norm: Norm | None = None if architecture.final_norm is None else architecture.final_norm()
+        self.pooler: Linear | None = Linear(hidden, hidden, std, pooler_key, bias) if "pooler" in parts else None
+        self.mlm: MaskedLanguageModelHead | None = (
+            MaskedLanguageModelHead(config, mlm_key, architecture.activation) if "mlm" in parts else None
+        )
+        self.next_sentence: Linear | None = (
+            Linear(hidden, (2,), std, next_sentence_key) if "next_sentence" in parts else None
+        )
+        replaced = functools.partial(ReplacedTokenHead, config, jax.random.fold_in(key, 0), architecture.activation)
+        self.replaced_tokens: ReplacedTokenHead | None = replaced() if "replaced_tokens" in parts else None
+        spans = functools.partial(SpanBoundaryHead, config, jax.random.fold_in(key, 1), architecture.activation)
+        self.span_boundary: SpanBoundaryHead | None = spans() if "span_boundary" in parts else None
+        decoder = functools.partial(MaskDecoder, config, jax.random.fold_in(key, 2))
+        self.mask_decoder: MaskDecoder | None = decoder() if "mask_decoder" in parts else None
+        self.contexts: ContextWords | None = ContextWords(config) if "contexts" in parts else None
+        self.context_biases: ContextBiases | None = ContextBiases(config) if "context_biases" in parts else None
+        to_teacher = functools.partial(Linear, hidden, stddev=std, key=jax.random.fold_in(key, 3), bias=False)
+        self.state_projection: Linear | None = None if teacher_size is None else to_teacher((teacher_size,))
+        for _, module in nnx.iter_modules(self):
+            if isinstance(module, Linear):
+                module.product, module.add_bias = architecture.product, architecture.add_bias
+            elif isinstance(module, LayerNorm):
+                module.form = architecture.layer_norm
+
+    def encode(
+        self,
+        architecture: Architecture,
+        input_ids: jax.Array,
+        token_type_ids: jax.Array,
+        mask: AttentionMask,
+        dropout_key: jax.Array | None,
+        collect: bool,
+        texts: PackedTexts | None,
+        permutation: Permutation | None,
+    ) -> EncoderOutput:
+        """See `BertForPreTraining.encode`."""
+        keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
+        restarts = () if texts is None else (texts.positions(),)
+        embedded = self.embeddings(input_ids, token_type_ids, architecture.dtype, keys[0], *restarts)
+        if permutation is not None:
+            assert isinstance(self.embeddings, WordEmbeddings), "others refuse a permutation"
+            target_key = None if keys[0] is None else jax.random.fold_in(keys[0], 1)
+            embedded = self.embeddings.with_targets(embedded, permutation.targets.shape[1], target_key)
+        seen = mask if architecture.relations is None else architecture.relations(mask, token_type_ids, permutation)
+        x, collected, decoded = self._through_layers(architecture.stack, embedded, seen, keys[1], collect, texts)
+        x = x if self.final_norm is None else self.final_norm(x)
+        pooled = None
+        if self.pooler is not None:
+            pooled = architecture.pooler(self.pooler(self._read(x, mask, texts)))
+        if collected is None:
+            return EncoderOutput(x, pooled, decoded=decoded)
+        outputs, attentions = zip(*collected, strict=True) if collected else ((), ())
+        return EncoderOutput(x, pooled, (embedded, *outputs), attentions, decoded)
+
+    def read(
+        self,
+        architecture: Architecture,
+        input_ids: jax.Array,
+        token_type_ids: jax.Array,
+        mask: AttentionMask,
+        positions: jax.Array,
+        dropout_key: jax.Array | None,
+        texts: PackedTexts | None,
+    ) -> ReadStates:
+        """See `BertForPreTraining.read`."""
+        keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
+        restarts = () if texts is None else (texts.positions(),)
+        x = self.embeddings(input_ids, token_type_ids, architecture.dtype, keys[0], *restarts)
+        first = self._pooled_positions(mask, texts)
+        pooled, number = None, first.shape[1] if self.pooler is not None else 0
+        read = jnp.concatenate([first[:, :number], positions], axis=1)
+        assert self.encoder is not None, "a model without layers has nothing to leave out"
+        x, _ = run_stack(architecture.stack, self.encoder, x, mask, keys[1], read=read)
+        x = x if self.final_norm is None else self.final_norm(x)
+        if self.pooler is not None:
+            pooled = architecture.pooler(self.pooler(x[:, 0] if texts is None else x[:, :number]))
+        return ReadStates(x[:, number:], pooled)
+
+    def _through_layers(
+        self,
+        stack: Stack,
+        x: jax.Array,
+        mask: Any,
+        dropout_key: jax.Array | None,
+        collect: bool,
+        texts: PackedTexts | None,
+    ) -> tuple[jax.Array, list[Any] | None, jax.Array | None]:
+        """Return x [B, L, H] after the layers, what they collect, and the output of the decoder if there is one."""
+        if self.encoder is None:
+            return x, [] if collect else None, None
+        if self.mask_decoder is None:
+            return *run_stack(stack, self.encoder, x, mask, dropout_key, collect), None
+        keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
+        below, lower, last = without_last(stack, self.encoder)
+        x, collected = run_stack(below, lower, x, mask, keys[0], collect)
+        decoded = self.mask_decoder(stack, last, x, mask, keys[1], texts)
+        x, weights = last(x, mask, keys[2], stack.attend, collect, **stack.arguments(stack.num_layers - 1))
+        return x, None if collected is None else [*collected, (x, weights)], decoded
+
+    def _read(self, x: jax.Array, mask: AttentionMask, texts: PackedTexts | None) -> jax.Array:
+        """Return the first or the last token of each text: [B, H], or [B, T, H] of rows of several texts.
+
+        Of recurrent layers in both directions it is the last state of each, which has seen the whole text; without
+        layers, the mean of the text.
+        """
+        if self.encoder is None:
+            return pool(x, mask.padding, "mean", texts)
+        if self.two_directions:
+            if texts is None:
+                ends = last_positions(mask.padding)[:, None], jnp.argmax(mask.padding > 0, axis=1)[:, None]
+            else:
+                ends = texts.ends(), texts.starts
+            half, (last, first) = x.shape[-1] // 2, (gather_positions(x, end) for end in ends)
+            states = jnp.concatenate([last[..., :half], first[..., half:]], axis=-1)
+            return states[:, 0] if texts is None else states
+        if texts is None and not self.reads_last:
+            return x[:, 0]
+        states = gather_positions(x, self._pooled_positions(mask, texts))
+        return states[:, 0] if texts is None else states
+
+    def _pooled_positions(self, mask: AttentionMask, texts: PackedTexts | None) -> jax.Array:
+        """Return int32 [B, T]: the positions of the token that `_read` returns; T is 1 where rows are single texts."""
+        if texts is not None:
+            return texts.ends() if self.reads_last else texts.starts
+        last = last_positions(mask.padding)[:, None]
+        return last if self.reads_last else jnp.zeros_like(last)
+
+    def word_logits(self, output: Encoded, batch: dict[str, jax.Array], part: WordPart) -> jax.Array:
+        """Return [B, M, V] float32, the logits of the words at masked_positions [B, M]."""
+        head, states = self._word_head(output, batch, part)
+        return head(states, self.embeddings.word.table[...])
+
+    def word_losses(self, output: Encoded, batch: dict[str, jax.Array], part: WordPart, block: int) -> WordLosses:
+        """Return the losses [B, M] of predicting masked_ids [B, M] at masked_positions [B, M]."""
+        head, states = self._word_head(output, batch, part)
+        return head.losses(states, self.embeddings.word.table[...], batch["masked_ids"], block)
+
+    def _word_head(
+        self, output: Encoded, batch: dict[str, jax.Array], part: WordPart
+    ) -> tuple[MaskedLanguageModelHead, jax.Array]:
+        """Return the head that predicts words, and what it reads for each prediction: [B, M, H]."""
+        if isinstance(output, ReadStates):
+            assert part == "mlm" and self.mlm is not None, "the only part that reads masked positions and no others"
+            return self.mlm, output.states
+        if part == "span_boundary":
+            assert self.span_boundary is not None, "require(part) comes first"
+            return self.span_boundary.words, self.span_boundary(output.last_hidden_state, SpanBoundaries.of(batch))
+        assert self.mlm is not None, "require(part) comes first"
+        states = output.last_hidden_state if output.decoded is None else output.decoded
+        return self.mlm, gather_positions(states, batch["masked_positions"])
+
+    def next_sentence_logits(self, output: Encoded) -> jax.Array:
+        """Return [B, 2] or [B, T, 2] float32; class 0 = IsNext."""
+        assert self.next_sentence is not None and output.pooled is not None, "require(...) comes first"
+        return self.next_sentence(output.pooled.astype(jnp.float32))
+
+
+def input_mask(
+    config: ModelConfig,
+    architecture: Architecture,
+    length: int,
+    attention_mask: jax.Array | AttentionMask,
+    texts: PackedTexts | None,
+) -> AttentionMask:
+    """Return the mask of rows of `length` tokens: what the caller asks for, and what the model adds to it.
+
+    Raises:
+      UserError: the sequences are longer than the table of positions.
+    """
+    if config.position_limit is not None and length > config.position_limit:
+        raise UserError(
+            f"a sequence of {length} tokens is longer than model.max_position_embeddings="
+            f"{config.max_position_embeddings} allows; cut it to {config.longest_sequence} tokens, or use a model with "
+            "more positions"
+        )
+    mask = attention_mask if isinstance(attention_mask, AttentionMask) else AttentionMask(padding=attention_mask)
+    mask = mask if texts is None else dataclasses.replace(mask, segments=texts.ids)
+    mask = dataclasses.replace(mask, distance_bias=architecture.distance_bias)
+    if config.global_tokens:
+        mask = dataclasses.replace(mask, global_positions=_global_positions(config.global_tokens, length, texts))
+    return mask
+
+
+def _global_positions(number: int, length: int, texts: PackedTexts | None) -> jax.Array:
+    """Return int32 [B or 1, G]: the first positions of each text, and `length` in place of those that it lacks."""
+    place = jnp.arange(number, dtype=jnp.int32)[None]
+    if texts is None:
+        return place
+    positions = jnp.where(place[None] < texts.lengths()[:, :, None], texts.starts[:, :, None] + place[None], length)
+    return positions.reshape(len(positions), -1)
 
 
 class PretrainingOutput(NamedTuple):
@@ -291,3 +521,66 @@ class BertForPreTraining:
 def _structure(model: BertForPreTraining) -> nnx.GraphDef[Bert]:
     """Return the structure of the module of every model that equals `model`; it takes a trace of the initialization."""
     return structure(lambda: model._fresh(jax.random.key(0)))
+
+
+def with_head_gates(network: BertForPreTraining, gates: jax.Array) -> BertForPreTraining:
+    """Return the network with what head a of layer n adds multiplied by `gates` [N, A], which may be traced.
+
+    Raises:
+      UserError: its layers are recurrent, and have no heads.
+    """
+    if network.config.layer == "lstm":
+        raise UserError("the layers of this model are recurrent (model.layer=lstm) and have no heads to switch off")
+
+    def architecture(config: ModelConfig, compute: ComputeConfig) -> Architecture:
+        usual = network.architecture(config, compute)
+        inputs = {**usual.stack.layer_inputs, "head_gates": gates}
+        return dataclasses.replace(usual, stack=dataclasses.replace(usual.stack, layer_inputs=inputs))
+
+    return dataclasses.replace(network, architecture=architecture)
+
+
+def with_memory(network: BertForPreTraining, memory: jax.Array) -> BertForPreTraining:
+    """Return an XLNet whose layer n also sees `memory` [N, B, M, H] n, through which no gradient flows.
+
+    As in the published code, all of it is seen, also by what predicts targets, and it is of segment 0. Rows are of one
+    text.
+    """
+    constant = jax.lax.stop_gradient(memory)
+
+    def architecture(config: ModelConfig, compute: ComputeConfig) -> Architecture:
+        usual = network.architecture(config, compute)
+        inputs = {**usual.stack.layer_inputs, "memory": constant}
+        relations = functools.partial(Relations.of, config.hidden_size, remembered=memory.shape[2])
+        return dataclasses.replace(
+            usual, stack=dataclasses.replace(usual.stack, layer_inputs=inputs), relations=relations
+        )
+
+    return dataclasses.replace(network, architecture=architecture)
+
+
+def extended_memory(
+    memory: Sequence[ArrayLike] | None,
+    hidden_states: Sequence[ArrayLike],
+    memory_length: int | None = None,
+    reuse_length: int | None = None,
+) -> tuple[jax.Array, ...]:
+    """Return what the next segment remembers: for each of N layers, the states [B, M, H] that entered it.
+
+    Args:
+      memory: what this segment remembered; None: nothing.
+      hidden_states: those of this segment, N + 1 arrays [B, L, H], the embeddings first.
+      memory_length: how many states are kept, the latest ones (`mem_len` of transformers); None: all.
+      reuse_length: how many states of this segment are kept, the first ones (`reuse_len`), where the next segment
+        begins after them; None: all.
+
+    Raises:
+      UserError: a length is not positive.
+    """
+    for name, length in (("memory_length", memory_length), ("reuse_length", reuse_length)):
+        if length is not None and length < 1:
+            raise UserError(f"{name}={length} must be positive; leave it out to keep all states")
+    entered = [jnp.asarray(state)[:, :reuse_length] for state in hidden_states[:-1]]
+    if memory is not None:
+        entered = [jnp.concatenate([old, new], axis=1) for old, new in zip(memory, entered, strict=True)]
+    return tuple(state if memory_length is None else state[:, -memory_length:] for state in entered)

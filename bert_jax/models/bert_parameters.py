@@ -1,12 +1,14 @@
-"""The one table of the arrays of BERT and its relatives: embeddings, layers, the heads of pre-training and of tasks.
+"""The one table of the arrays of BERT and its relatives: embeddings, layers, heads of pre-training and of tasks.
 
-Nothing outside the standard library is imported at the top, so `bert-jax info` reads it without loading jax.
+It covers a discriminator with its generator too: which arrays belong to which of them, and which both use. Nothing
+outside the standard library is imported at the top, so `bert-jax info` reads the table without loading jax.
 """
 
 import dataclasses
 
 from bert_jax.config import HeadConfig, ModelConfig, ObjectiveConfig
-from bert_jax.models.parameters import Axis, Parameter, ParameterTable, Use, linear, norm, table
+from bert_jax.config.objective import EmbeddingSharing
+from bert_jax.parameters import Axis, Parameter, ParameterTable, Use, linear, norm, table
 
 ENCODER_PARTS = ("embeddings", "encoder", "final_norm")
 """Parts of an encoder; one has a final norm if its norms precede the branches, and no layers if it is a table alone."""
@@ -150,7 +152,7 @@ def _embeddings(config: ModelConfig, hidden: Axis):
 
 
 def _recurrent_encoder(config: ModelConfig):
-    """Return the entries of the LSTMs of every layer, which models/recurrent.py has."""
+    """Return the entries of the LSTMs of every layer, which models/lstm.py has."""
     size = config.direction_size
     layers, gates = Axis("layer", config.parameter_sets), Axis("gate", 4 * size)
     for direction in ("forward", "backward") if config.two_directions else ("forward",):
@@ -255,3 +257,46 @@ def _bilstm(config: ModelConfig, head: HeadConfig, label: Axis):
         mixed = Axis("mixed_layer", mixed_layers(config, head))
         yield Parameter("head/mix/weights", (mixed,), used="uncounted")
         yield Parameter("head/mix/scale", (), used="uncounted")
+
+
+GENERATOR = "generator"
+"""First key of the paths of what is the generator's alone; the discriminator has the paths of any BERT."""
+DIFFERENCE = "delta"
+"""Last key of the paths of differences from the generator's tables, in place of table."""
+
+DISCRIMINATOR_PARTS = ("replaced_tokens",)
+
+
+def generator_parts(objective: ObjectiveConfig) -> tuple[str, ...]:
+    """Return the parts of a generator on its encoder; see MODEL_PARTS."""
+    return ("mlm", "mask_decoder") if objective.mask_decoder else ("mlm",)
+
+
+def is_shareable(path: str) -> bool:
+    """Return whether an array is a table of the embeddings or their norm, but not the map to the width of a part."""
+    return path.startswith("embeddings/") and not path.startswith("embeddings/projection/")
+
+
+def is_difference(path: str) -> bool:
+    """Return whether a discriminator with disentangled embeddings stores a difference in place of this array."""
+    return is_shareable(path) and path.endswith("/table")
+
+
+def difference_path(path: str) -> str:
+    """Return the path of the difference of the table at `path`."""
+    return path.removesuffix("table") + DIFFERENCE
+
+
+def joined(discriminator: ParameterTable, generator: ParameterTable, embeddings: EmbeddingSharing) -> ParameterTable:
+    """Return the table of both parts; arguments are the tables of each on its own."""
+    disentangled = embeddings == "disentangled"
+    entries = [
+        dataclasses.replace(entry, path=difference_path(path)) if disentangled and is_difference(path) else entry
+        for path, entry in discriminator.items()
+    ]
+    entries += [
+        dataclasses.replace(entry, path=f"{GENERATOR}/{path}")
+        for path, entry in generator.items()
+        if embeddings != "shared" or not is_shareable(path)
+    ]
+    return table(entries)

@@ -1,4 +1,4 @@
-"""ELECTRA (Clark et al. 2020): a discriminator, and the generator that is trained beside it, as one model."""
+"""ELECTRA (Clark et al. 2020): a discriminator and its generator, trained together, as one model."""
 
 import dataclasses
 from collections.abc import Callable
@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.config import ComputeConfig, ModelConfig
-from bert_jax.config.generator import EmbeddingSharing
+from bert_jax.config.objective import EmbeddingSharing
 from bert_jax.models.architecture import Architecture
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.generator_parameters import DIFFERENCE, GENERATOR, is_shareable, joined
-from bert_jax.models.kernels.contract import AttentionMask
-from bert_jax.models.packed_texts import PackedTexts
-from bert_jax.models.parameters import ParameterTable
+from bert_jax.models.bert_parameters import DIFFERENCE, GENERATOR, is_shareable, joined
+from bert_jax.models.kernels.plain import AttentionMask
+from bert_jax.models.layers import PackedTexts
 from bert_jax.models.protocol import EncoderOutput, Params, encoder_inputs
+from bert_jax.parameters import ParameterTable
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,18 @@
-"""From token ids to the vectors that enter the first block."""
+"""Embeddings: from token ids to the vectors of the first block, and the other uses of the word table.
+
+The table of absolute positions is learned. It starts from random numbers, or from the sinusoids of Vaswani et al.
+2017, section 3.5, at the scale of the random tables.
+
+Look-up and logits take the table [V, H], or copies of it [N, V, H], one for each of N consecutive parts of the batch.
+A training step that splits the batch over N devices gives it as copies: each device then adds up the gradients of
+both uses by itself, so that they are summed over the devices once, together. `word_losses` goes over the vocabulary
+in blocks, so that the logits of one block fit the processor's cache.
+"""
 
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +20,61 @@ import numpy as np
 from flax import nnx
 
 from bert_jax.config import ModelConfig
-from bert_jax.models.layers import Linear, dropout, truncated_normal
-from bert_jax.models.norms import Norm, make_norm
-from bert_jax.models.word_table import look_up
+from bert_jax.models.layers import (
+    Linear,
+    Norm,
+    dropout,
+    make_norm,
+    summed_over_rows,
+    truncated_normal,
+    wide_einsum,
+    wide_product,
+    wide_product_with_rows,
+)
+
+TRUNCATED_STD = 0.87962566  # standard deviation of a unit normal cut at ±2
+
+
+def random_positions(config: ModelConfig, key: jax.Array) -> jax.Array:
+    """Return a position table [positions, H] drawn like every other table of the model."""
+    return truncated_normal(key, (config.max_position_embeddings, config.word_size), config.initializer_range)
+
+
+def sinusoidal_positions(config: ModelConfig, key: jax.Array) -> jax.Array:
+    """Return sinusoids [positions, H]; nothing is drawn from `key`.
+
+    They are scaled to the root mean square of the random tables (that of sinusoids is √½), or words would drown in
+    positions.
+    """
+    del key
+    scale = config.initializer_range * TRUNCATED_STD * math.sqrt(2)
+    return scale * sinusoids(config.max_position_embeddings, config.word_size)
+
+
+def sinusoids(length: int, size: int) -> jax.Array:
+    """Return the table [length, size] of Vaswani et al. 2017, section 3.5: sines at even features, cosines at odd."""
+    feature = jnp.arange(size, dtype=jnp.float32)[None, :]
+    angle = jnp.arange(length, dtype=jnp.float32)[:, None] * 10_000.0 ** (-2 * (feature // 2) / size)
+    return jnp.where(feature % 2 == 0, jnp.sin(angle), jnp.cos(angle))
+
+
+def look_up(table: jax.Array, ids: jax.Array) -> jax.Array:
+    """Return the rows at ids [B, L]: [B, L, H]. An id beyond the table gives NaN, not a different word."""
+    if table.ndim == 2:
+        return jnp.take(table, ids, axis=0)
+    parts = ids.reshape(len(table), -1, ids.shape[1])
+    rows = jax.vmap(lambda own, ids: jnp.take(own, ids, axis=0))(table, parts)
+    return rows.reshape(*ids.shape, table.shape[-1])
+
+
+def word_logits(x: jax.Array, table: jax.Array) -> jax.Array:
+    """Return the products of x [B, M, H] with all rows, computed in the dtype of x: [B, M, V] float32."""
+    table = table.astype(x.dtype)
+    if table.ndim == 2:
+        return wide_einsum("bmh,vh->bmv", x, table)
+    parts = x.reshape(len(table), -1, *x.shape[1:])
+    logits: jax.Array = wide_einsum("nbmh,nvh->nbmv", parts, table)
+    return logits.reshape(*x.shape[:2], table.shape[1])
 
 
 class Embedding(nnx.Module):
@@ -134,3 +197,92 @@ def _position_gradients(
 
 
 _position_vectors.defvjp(_kept_positions, _position_gradients)
+
+
+BLOCK = 4080  # words; a stride of 4,096 would put the entries of a column into few sets of the processor's cache
+
+
+class WordLosses(NamedTuple):
+    """What is known of each prediction, without its logits; both of one shape."""
+
+    losses: jax.Array
+    """Float32, in nats: -log of the probability of the label."""
+    correct: jax.Array
+    """Whether the label is the most likely word; of several, whether it is the first."""
+
+
+def word_losses(
+    x: jax.Array, table: jax.Array, bias: jax.Array, labels: jax.Array, words: int, block: int = BLOCK
+) -> WordLosses:
+    """Return the losses [N] of predicting `labels` from logits x · tableᵀ + bias, which are float32.
+
+    Operands of the products, also of those of the gradient, have the dtype of x.
+
+    Args:
+      x: [N, H].
+      table: [V, H].
+      bias: [V].
+      labels: int32 [N], below `words`.
+      words: number of rows of the table that are words; the others are never predicted.
+      block: number of words whose logits are one array.
+    """
+    blocks = tuple(slice(start, min(start + block, words)) for start in range(0, words, block))
+
+    @jax.custom_vjp
+    def losses(x: jax.Array, table: jax.Array, bias: jax.Array) -> WordLosses:
+        return forward(x, table, bias)[0]
+
+    def forward(x: jax.Array, table: jax.Array, bias: jax.Array):
+        narrow = table.astype(x.dtype)
+        logits = [wide_product_with_rows(x, narrow[words]) + bias[None, words] for words in blocks]
+        found, log_sum = _against_labels(logits, _places(blocks, labels))
+        return found, (x, narrow, logits, log_sum)
+
+    def backward(kept: Any, gradients: WordLosses):
+        x, narrow, logits, log_sum = kept
+        of_x, of_table, of_bias = jnp.zeros(x.shape, jnp.float32), [], []
+        for words, part, place in zip(blocks, logits, _places(blocks, labels), strict=True):
+            wrong = (jnp.exp(part - log_sum) - (place == 0)) * gradients.losses[:, None]
+            of_bias.append(jnp.sum(wrong, axis=0))
+            wrong = wrong.astype(x.dtype)
+            of_x += wide_product(wrong, narrow[words])
+            of_table.append(summed_over_rows(wrong, x))
+        unused = table.shape[0] - blocks[-1].stop
+        return (
+            of_x.astype(x.dtype),
+            jnp.pad(jnp.concatenate(of_table), ((0, unused), (0, 0))),
+            jnp.pad(jnp.concatenate(of_bias), (0, unused)),
+        )
+
+    losses.defvjp(forward, backward)
+    return losses(x, table, bias)
+
+
+def _places(blocks: Sequence[slice], labels: jax.Array) -> list[jax.Array]:
+    """Return, for each block, by how many words each of its words comes after the label: [N, words of the block]."""
+    return [
+        jax.lax.broadcasted_iota(labels.dtype, (len(labels), words.stop - words.start), 1)
+        + (words.start - labels)[:, None]
+        for words in blocks
+    ]
+
+
+def _against_labels(logits: list[jax.Array], places: list[jax.Array]) -> tuple[WordLosses, jax.Array]:
+    """Return the losses [N], and the logarithm of the sum of exp(logits), [N, 1]."""
+    own = sum(_own(part, place) for part, place in zip(logits, places, strict=True))
+    largest = jnp.max(jnp.stack([jnp.max(part, axis=1, keepdims=True) for part in logits]), axis=0)
+    log_sum = largest + jnp.log(sum(jnp.sum(jnp.exp(part - largest), axis=1, keepdims=True) for part in logits))
+    # argmax(logits) == label, written without argmax, which is slow on CPU, as are sums of truth values.
+    before = [
+        jnp.max(jnp.where(place < 0, part, -jnp.inf), axis=1, keepdims=True)
+        for part, place in zip(logits, places, strict=True)
+    ]
+    correct = (own == largest) & (jnp.max(jnp.stack(before), axis=0) < own)
+    return WordLosses((log_sum - own)[:, 0], correct[:, 0]), log_sum
+
+
+def _own(part: jax.Array, place: jax.Array) -> jax.Array:
+    """Return the label's logit [N, 1] from one block, 0 where the label is a word of another block."""
+    at = -place[:, :1]  # of the label, counted from the first word of the block
+    found = jnp.take_along_axis(part, jnp.clip(at, 0, part.shape[1] - 1), axis=1)
+    return jnp.where((at >= 0) & (at < part.shape[1]), found, 0.0)

@@ -1,5 +1,12 @@
-"""The heads on the encoder: masked words, replaced tokens, and the head of a task."""
+"""The heads on the encoder: masked words, replaced tokens, span boundaries, tasks, and static word vectors.
 
+The span boundary head (Joshi et al. 2020, section 3.2) predicts the words of a masked span from the states next to
+it: y_i = f(x_{s-1}, x_{e+1}, p_{i-s+1}) for place i of the span s … e, where f is two layers of affine → activation →
+norm. Static word vectors have a second table, for words as neighbours of others, and GloVe has a bias for each word
+in either role.
+"""
+
+import dataclasses
 from collections.abc import Callable
 
 import jax
@@ -7,15 +14,51 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.config import HeadConfig, ModelConfig
-from bert_jax.config.encoder_heads import HeadPooling
-from bert_jax.models.bert_parameters import POOLED
-from bert_jax.models.layers import Linear, affine, dropout, like, truncated_normal
-from bert_jax.models.norms import Norm, make_norm
-from bert_jax.models.packed_texts import PackedTexts
+from bert_jax.config.model import HeadPooling
+from bert_jax.models.bert_parameters import POOLED, SPAN_PLACE_SIZE, SPAN_PLACES
+from bert_jax.models.embeddings import Embedding, WordLosses, look_up, position_vectors, word_logits, word_losses
+from bert_jax.models.layers import (
+    Linear,
+    Norm,
+    PackedTexts,
+    affine,
+    dropout,
+    gather_positions,
+    like,
+    make_norm,
+    truncated_normal,
+    wide_einsum,
+)
 from bert_jax.models.pooling import pool
 from bert_jax.models.protocol import Encoded, EncoderOutput, ReadStates
-from bert_jax.models.word_losses import WordLosses, word_losses
-from bert_jax.models.word_table import word_logits
+
+
+class ContextWords(nnx.Module):
+    """A table [V, H] that starts at zero, as in the code that Mikolov et al. published; its path is contexts/table."""
+
+    def __init__(self, config: ModelConfig):
+        self.table: nnx.Param[jax.Array] = nnx.Param(
+            jnp.zeros((config.padded_vocab_size, config.hidden_size), jnp.float32)
+        )
+
+    def __call__(self, x: jax.Array, ids: jax.Array) -> jax.Array:
+        """Return the products of x [B, L, H] with the vectors of ids [B, M], in the dtype of x: [B, L, M] float32."""
+        vectors = look_up(self.table[...], ids).astype(x.dtype)
+        return wide_einsum("blh,bmh->blm", x, vectors)
+
+
+class ContextBiases(nnx.Module):
+    """A number for each word, and one for it as a neighbour, which GloVe adds to their product; they start at zero."""
+
+    def __init__(self, config: ModelConfig):
+        zeros = lambda: nnx.Param(jnp.zeros((config.padded_vocab_size,), jnp.float32))
+        self.center: nnx.Param[jax.Array] = zeros()
+        self.neighbour: nnx.Param[jax.Array] = zeros()
+
+    def __call__(self, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return both numbers of each of `ids` [B, L], float32."""
+        return self.center[...][ids], self.neighbour[...][ids]
+
 
 PADDED_LOGIT = -1e9  # logit of table rows without a word: never predicted, and its exp is 0
 
@@ -139,3 +182,60 @@ class TransformedTaskHead(nnx.Module):
                 read = pool(read, mask, self.pooling, texts)
         read = dropout(self.norm(self.activation(self.dense(read))), self.rate, dropout_key)
         return affine(read, self.kernel[...], self.bias[...])
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class SpanBoundaries:
+    """The span of each of M predictions in B rows: the run of adjacent masked positions that it is in.
+
+    Spans that touch are one, as in the published code, so the states beside a span are never those of masked positions.
+    [CLS] and [SEP] are never masked: a span does not leave its segment, and there is a position on both sides.
+    """
+
+    left: jax.Array
+    """int32 [B, M]: the position before the span."""
+    right: jax.Array
+    """int32 [B, M]: the position after it."""
+    place: jax.Array
+    """int32 [B, M]: number of the prediction within its span, from 0."""
+    weights: jax.Array
+    """float32 [B, M]: 1 for the first SPAN_PLACES predictions of a span, 0 for others and in unused slots."""
+
+    @classmethod
+    def of(cls, batch: dict[str, jax.Array]) -> "SpanBoundaries":
+        """Return those of masked_positions [B, M], which ascend, and masked_weights [B, M]."""
+        positions, weights = batch["masked_positions"], batch["masked_weights"]
+        beyond = jnp.iinfo(positions.dtype).max
+        positions = jnp.where(weights > 0, positions, beyond)
+        begins = jnp.pad(positions[:, 1:] != positions[:, :-1] + 1, ((0, 0), (1, 0)), constant_values=True)
+        ends = jnp.pad(begins[:, 1:], ((0, 0), (0, 1)), constant_values=True)
+        first = jax.lax.cummax(jnp.where(begins, positions, -1), axis=1)
+        last = jax.lax.cummin(jnp.where(ends, positions, beyond), axis=1, reverse=True)
+        used = weights > 0
+        place = jnp.where(used, positions - first, 0)
+        return cls(
+            left=jnp.where(used, first - 1, 0),
+            right=jnp.where(used, last + 1, 0),
+            place=jnp.minimum(place, SPAN_PLACES - 1),
+            weights=jnp.where(place < SPAN_PLACES, weights, 0.0),
+        )
+
+
+class SpanBoundaryHead(nnx.Module):
+    """[left; right; place] → affine → activation → norm; `words`, the second such layer and the word table (tied)."""
+
+    def __init__(self, config: ModelConfig, key: jax.Array, activation: Callable[[jax.Array], jax.Array]):
+        place_key, dense_key, words_key = jax.random.split(key, 3)
+        hidden, std = config.hidden_size, config.initializer_range
+        self.activation = activation
+        self.place: Embedding = Embedding(truncated_normal(place_key, (SPAN_PLACES, SPAN_PLACE_SIZE), std))
+        self.dense: Linear = Linear((2 * hidden + SPAN_PLACE_SIZE,), (hidden,), std, dense_key, config.use_bias)
+        self.norm: Norm = make_norm(config, hidden)
+        self.words: MaskedLanguageModelHead = MaskedLanguageModelHead(config, words_key, activation)
+
+    def __call__(self, x: jax.Array, spans: SpanBoundaries) -> jax.Array:
+        """Map the states x [B, L, H] to what `words` reads at each prediction, [B, M, H]."""
+        beside = [gather_positions(x, positions) for positions in (spans.left, spans.right)]
+        places = position_vectors(self.place.table[...], spans.place, x.dtype).astype(x.dtype)
+        return self.norm(self.activation(self.dense(jnp.concatenate([*beside, places], axis=-1))))

@@ -1,4 +1,4 @@
-"""Uses of hidden states: one vector per text, and the combinations of layers that the paper feeds to other models."""
+"""Pooling of hidden states to one vector per text, and the combinations of layers of Devlin et al. 2018, table 7."""
 
 import math
 import typing
@@ -10,10 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from bert_jax.config.encoder_heads import Combination, Pooling, TokenPooling
+from bert_jax.config.model import Combination, Pooling, TokenPooling
 from bert_jax.errors import UserError
-from bert_jax.models.chosen_positions import gather_positions
-from bert_jax.models.packed_texts import PackedTexts
+from bert_jax.models.layers import PackedTexts, gather_positions
 
 LAYERS_READ = {
     "last": 1,

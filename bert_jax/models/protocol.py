@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.config import ComputeConfig, ModelConfig
-from bert_jax.models.kernels.contract import AttentionMask
-from bert_jax.models.parameters import ParameterTable
+from bert_jax.models.kernels.plain import AttentionMask
+from bert_jax.parameters import ParameterTable
 
 Params = dict[str, Any]
 """Nested dict of float32 arrays; the leaves of encoder/… have a leading axis, one entry per layer."""
@@ -133,7 +133,7 @@ class SharesWordTable(Protocol):
 
     @property
     def shares_word_table(self) -> bool:
-        """Whether lookup and logits use embeddings/word/table, by the functions of models/word_table.py alone."""
+        """Whether lookup and logits use embeddings/word/table, by the functions of models/embeddings.py alone."""
         ...
 
     @property

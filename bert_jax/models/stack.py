@@ -1,19 +1,48 @@
-"""A stack of layers whose parameters share a leading axis, run as one scan or unrolled."""
+"""A stack of layers whose parameters share a leading axis, run as one scan or unrolled, with rematerialization.
+
+A rematerialization policy says what the forward pass of a layer keeps; the backward pass computes the rest again. The
+last of unrolled layers is computed only at the positions that are read, where its kind allows it. A scan would have
+to copy the parameters of all other layers for that.
+"""
 
 import dataclasses
 import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.models.chosen_positions import gather_positions
-from bert_jax.models.kernels import xla
-from bert_jax.models.kernels.contract import AttentionKernel
-from bert_jax.models.remat import Remat, with_remat
+from bert_jax.models.kernels import plain
+from bert_jax.models.kernels.plain import AttentionKernel
+from bert_jax.models.layers import gather_positions
+
+Remat = Literal["none", "sel", "dots", "full"]
+"""Policies of ComputeConfig.remat, but for auto, which is one of them."""
+
+# What blocks name (checkpoint_name). Kept, they leave to the backward pass only what costs no product with a kernel:
+# attention between its projections, norms, activations and dropout.
+SELECTED = (
+    *("query", "key", "value", "attention_output", "attention_sum"),
+    *("gate", "intermediate", "feed_forward_sum", "convolution", "mean", "variance"),
+)
+
+REMAT_POLICIES = {
+    "sel": jax.checkpoint_policies.save_only_these_names(*SELECTED),
+    # Products with a kernel are kept; those of attention, which grow with the square of the length, are computed again.
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
+
+
+def with_remat(step: Callable[..., Any], policy: Remat, scanned: bool) -> Callable[..., Any]:
+    """Return `step`, of which the backward pass computes again what the policy says."""
+    if policy == "none":
+        return step
+    return jax.checkpoint(step, policy=REMAT_POLICIES[policy], prevent_cse=not scanned)
+
 
 Layer = Callable[..., tuple[jax.Array, jax.Array | None]]
 """One layer of a stack: an nnx.Module, called as (x, mask, dropout_key, attend, collect, **layer_inputs, **settings).
@@ -37,7 +66,7 @@ class Stack:
     """The attention kernel of every layer."""
     scan: bool
     """True: one scan over the layers, which compiles fast; False: unrolled, which runs faster. The values are equal."""
-    attend_some: AttentionKernel = xla.attention
+    attend_some: AttentionKernel = plain.attention
     """That of a last layer that is computed where it is read: `kernels.xla.attention`, in the form of its products."""
     remat: Remat = "none"
     """What the backward pass computes again (ComputeConfig.remat)."""

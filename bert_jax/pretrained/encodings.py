@@ -1,17 +1,29 @@
-"""The result of `PretrainedModel.encode`, collected from batches in the order of the texts."""
+"""Hidden states of texts or ids as NumPy arrays in the order of the texts, and the form of vectors for `embed`.
+
+Texts become ids that fit the positions and segments of the loaded model, and then batches, in which several texts may
+share a row. `encode_ids` takes rows of ids that other code has made. For `embed`, layers are combined, pooled, mapped
+and normalized.
+"""
 
 import dataclasses
 import os
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
+from jax.typing import ArrayLike
 
 from bert_jax.config import ModelConfig
-from bert_jax.data.sequences.batching import Batch, sequence_lengths
-from bert_jax.data.sequences.features import Features
-from bert_jax.data.sequences.text_batches import text_places
+from bert_jax.config.model import Combination, Pooling
+from bert_jax.data.sequences import Batch, Features, PackedBatches, as_features, batches, sequence_lengths, text_places
 from bert_jax.errors import UserError
-from bert_jax.tokenization.texts import as_arrays
+from bert_jax.formats.stored import Postprocess
+from bert_jax.models.pooling import check_pooling, layer_indices, layers_read
+from bert_jax.models.protocol import EncoderOutput
+from bert_jax.pretrained.runner import Runner
+from bert_jax.progress import track
+from bert_jax.tokenization.abstract import Texts, as_arrays, tokenize
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,3 +99,175 @@ def _check_memory(size: float, texts: int) -> None:
             f"the states of {texts:,} texts would take {size / 1e9:,.0f} GB but this machine has "
             f"{there / 1e9:,.0f} GB; encode a part at a time, or use embed, which keeps one vector per text"
         )
+
+
+def encode_ids(
+    model: Any,
+    runner: Runner,
+    input_ids: ArrayLike,
+    attention_mask: ArrayLike | None,
+    token_type_ids: ArrayLike | None,
+    layers: str | int | Sequence[int],
+    attentions: bool,
+    memory: Sequence[ArrayLike] | None,
+) -> EncoderOutput:
+    """Return the output of a PretrainedModel for ids [B, L], in NumPy; see its `encode_ids`."""
+    chosen = layer_indices(layers, model.config.num_layers)
+    ids = _integers("input_ids", input_ids, model.config.need_vocab_size(), None)
+    limit = model.config.position_limit
+    if ids.ndim != 2 or not ids.size or (limit is not None and ids.shape[1] > limit):
+        tokens = "at least 1 token" if limit is None else f"1 to {limit} tokens"
+        raise UserError(f"input_ids has shape {list(ids.shape)}; expected [texts, tokens], with {tokens}")
+    mask = np.ones_like(ids) if attention_mask is None else _integers("attention_mask", attention_mask, 2, ids.shape)
+    types = np.zeros_like(ids)
+    if token_type_ids is not None:
+        # A model without segments ignores what its tokenizer says of them, as in transformers.
+        given = _integers("token_type_ids", token_type_ids, model.config.type_vocab_size or 2**31, ids.shape)
+        types = given if model.config.type_vocab_size else types
+    batch = {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
+    if memory is not None:
+        batch["memory"] = _memory(model, memory, len(ids))
+    found = jax.tree.map(np.array, runner.encode(batch, layers=chosen, attentions=attentions, pooling=None))
+    number, last = model.config.num_layers, found["last"]
+    states = (
+        [last]
+        if chosen is None
+        else [last if index == number else state for index, state in zip(chosen, found["layers"], strict=True)]
+    )
+    return EncoderOutput(last, found["pooled"], tuple(states), tuple(found["attentions"]) if attentions else None)
+
+
+def _memory(model: Any, memory: Sequence[ArrayLike], rows: int) -> np.ndarray:
+    """Return a memory as float32 [B, N, M, H]; raise a UserError if the model has none, or one of another shape."""
+    if not model.config.is_xlnet:
+        raise UserError(f"{model.path} is no XLNet, and only XLNet has a memory of earlier segments; leave memory out")
+    states = [np.asarray(state, np.float32) for state in memory]
+    shapes, number, size = {state.shape for state in states}, model.config.num_layers, model.config.hidden_size
+    fits = len(states) == number and len(shapes) == 1 and [len(each) for each in shapes] == [3]
+    if not fits or (states[0].shape[0], states[0].shape[2]) != (rows, size):
+        seen = ", ".join(str(list(state.shape)) for state in states[:3]) or "nothing"
+        raise UserError(
+            f"memory has {len(states)} arrays ({seen}{', …' if len(states) > 3 else ''}); expected one for each of "
+            f"{number} layers, all [{rows}, states, {size}], as extended_memory of bert_jax.models.bert "
+            "returns them"
+        )
+    return np.stack(states, axis=1)
+
+
+def _integers(name: str, given: ArrayLike, bound: int, shape: tuple[int, ...] | None) -> np.ndarray:
+    """Return an array as int32; raise a UserError unless it has this shape and all of it is from 0 to `bound` - 1."""
+    try:
+        values = np.asarray(given)
+    except ValueError:
+        raise UserError(
+            f"{name} has rows of different lengths; pad them to one length, and say so in attention_mask"
+        ) from None
+    if values.dtype.kind == "f" and np.array_equal(values, np.round(values)):  # masks of torch are often floats
+        values = values.astype(np.int64)
+    if values.dtype.kind not in "iub":
+        raise UserError(f"{name} is an array of {values.dtype}; expected integers from 0 to {bound - 1:,}")
+    if shape is not None and values.shape != shape:
+        raise UserError(f"{name} has shape {list(values.shape)}, but input_ids has {list(shape)}; give one per token")
+    if values.size and not 0 <= values.min() <= values.max() < bound:
+        wrong = values.min() if values.min() < 0 else values.max()
+        raise UserError(f"{name} has the value {wrong}; this model knows 0 to {bound - 1:,}")
+    return values.astype(np.int32)
+
+
+LONG = 10  # number of batches from which on a progress bar is shown
+
+
+def read_texts(model: Any, texts: Texts, max_length: int | None = None, truncate: bool = True) -> Features:
+    """Return texts or pairs as the ids of a PretrainedModel, with [CLS] and [SEP]; [MASK] is the mask token."""
+    longest = model.config.longest_sequence
+    rows = tokenize(model.need_tokenizer(), texts, longest, max_length, truncate, masks=True)
+    features = as_features(rows, longest)
+    if model.config.type_vocab_size == 1 and any(types.any() for types in features.token_type_ids):
+        raise UserError(
+            "this model has one segment (type_vocab_size=1) and cannot read pairs; join the two texts yourself"
+        )
+    return features
+
+
+def in_batches(
+    features: Features, batch_size: int, progress: bool | None, packed: bool = False
+) -> Iterable[tuple[np.ndarray, Batch]]:
+    """Yield batches with the numbers of their texts, beside a bar if `progress`; None: if there are many.
+
+    With `packed`, several texts share a row; a text alone is in a batch of the same form as without.
+    """
+    if batch_size < 1:
+        raise UserError(f"batch_size={batch_size} must be positive")
+    if packed and len(features) > 1:
+        found = PackedBatches(features, batch_size)
+        count = len(found)
+    else:
+        found, count = batches(features, batch_size), -(-len(features) // batch_size)
+    show = count >= LONG if progress is None else progress
+    return track(found, "batches of texts", count, visible=show)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class VectorForm:
+    """The arguments of `embed` with the defaults of the model filled in, and checked."""
+
+    layers: Combination
+    pooling: Pooling
+    weights: np.ndarray | None
+    """float32, for the weighted sums of layers."""
+    postprocess: Postprocess | None
+    normalize: bool
+
+    def vectors(self, runner: Runner, batches: Iterable[tuple[np.ndarray, Batch]], count: int) -> np.ndarray:
+        """Return float32 [count, H'], from batches with the numbers of their texts."""
+        found = np.zeros((count, 0), np.float32)
+        for numbers, batch in batches:
+            normalize = self.normalize and self.postprocess is None
+            rows = runner.embed(batch, self.weights, self.layers, self.pooling, normalize)
+            found = found if found.size else np.zeros((count, rows.shape[1]), np.float32)
+            found[numbers] = rows[: len(numbers)]
+        if self.postprocess is None:
+            return found
+        found = self.postprocess(found)
+        lengths = np.linalg.norm(found, axis=1, keepdims=True)
+        return found / np.maximum(lengths, 1e-12) if self.normalize else found
+
+
+def vector_form(
+    model: Any,
+    layers: Combination,
+    pooling: Pooling | None,
+    weights: ArrayLike | None,
+    postprocess: Postprocess | str | None,
+    normalize: bool | None,
+) -> VectorForm:
+    """Return the form of the vectors of a PretrainedModel; raise a UserError if it cannot make such vectors."""
+    layers_read(layers, model.config.num_layers, weights)
+    if pooling is None and model.embedding.unsupported:
+        raise UserError(
+            f"{model.path} is a model of sentence-transformers with {model.embedding.unsupported}, which embed "
+            'cannot do; give pooling, such as pooling="mean", for vectors of the bare BERT'
+        )
+    if pooling == "pooler" and layers != "last":
+        raise UserError(
+            f"pooling={pooling!r} with layers={layers!r}: use cls, mean or max (the pooler reads the last layer only)"
+        )
+    pooled: Pooling = model.embedding.pooling if pooling is None else pooling
+    check_pooling(pooled, "pooler" in model.network.parts)
+    return VectorForm(
+        layers,
+        pooled,
+        None if weights is None else np.asarray(weights, np.float32),
+        None if postprocess is None else _fitting(model.postprocesses, postprocess, layers, pooled),
+        bool(model.embedding.normalize if normalize is None else normalize),
+    )
+
+
+def _fitting(known: dict[str, Postprocess], chosen: Postprocess | str, layers: str, pooling: str) -> Postprocess:
+    """Return the one that is meant, which must have been fitted on such vectors."""
+    if isinstance(chosen, str):
+        if chosen not in known:
+            raise UserError(f"this model has no postprocess {chosen!r}; it has {', '.join(map(repr, known)) or 'none'}")
+        chosen = known[chosen]
+    chosen.check(layers, pooling)
+    return chosen

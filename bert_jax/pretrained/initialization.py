@@ -1,21 +1,200 @@
-"""Initialization of a new run from a stored model: what fits is loaded, tables are resized, the rest stays fresh."""
+"""Initialization of a new run from a stored model: what fits is loaded, tables are resized, the rest is fresh.
+
+The model (init_from) is opened and checked before any of its arrays is read. Each row of a resized table is made of
+stored rows that `RowSources` lists. A model with fewer layers can start from some layers of the stored one (Sanh et
+al. 2019, section 2).
+"""
 
 import dataclasses
+import re
 from typing import Any
 
 import jax
 import numpy as np
 from rich.table import Table
 
-from bert_jax.config import ModelConfig
-from bert_jax.config.encoder import OUTSIDE_THE_FUNCTION
+from bert_jax.checkpoints.record import stored_fingerprint
+from bert_jax.config import Config, ModelConfig
 from bert_jax.config.json_form import flattened
+from bert_jax.config.model import OUTSIDE_THE_FUNCTION
 from bert_jax.devices.placement import StoredArray, placed
 from bert_jax.errors import UserError
-from bert_jax.formats.stored import StoredModel
-from bert_jax.models.parameters import Parameter, ParameterTable, entries, row_tables
-from bert_jax.pretrained.row_sources import RowSources, position_sources, vocabulary_sources
-from bert_jax.tokenization.tokenizer import Tokenizer
+from bert_jax.formats.stored import StoredModel, check_fit, with_generator
+from bert_jax.models.bert_parameters import STATE_PROJECTION
+from bert_jax.parameters import Parameter, ParameterTable, entries, row_tables
+from bert_jax.tokenization.abstract import Tokenizer
+
+
+def with_layers(stored: StoredModel, layers: tuple[int, ...], student: ModelConfig) -> StoredModel:
+    """Return `stored` with some of its layers, in this order, and without what a student of its kind has not.
+
+    A student without token types or without a head for pairs gets no such arrays; they are among `ignored`.
+
+    Raises:
+      UserError: there are no such layers, or they have parameters in common.
+    """
+    model, option = stored.model, f"init_from_layers={','.join(map(str, layers))}"
+    if model.sharing != "none" or not model.first_attention_norm or model.convolution_width:
+        raise UserError(
+            f"{option} needs layers with parameters of their own, all of one form, but {stored.path} has model.sharing="
+            f"{model.sharing}, model.first_attention_norm={model.first_attention_norm}, model.convolution_width="
+            f"{model.convolution_width}; take none, with --init_from_layers="
+        )
+    stored = of_layers(stored, layers, option)
+    left_out = tuple(
+        f"{part}/"
+        for part, needed in (
+            ("embeddings/token_type", student.type_vocab_size),
+            ("pooler", student.pair_head),
+            ("next_sentence", student.pair_head),
+        )
+        if not needed
+    )
+    arrays = {path: array for path, array in stored.arrays.items() if not path.startswith(left_out)}
+    model = dataclasses.replace(
+        stored.model,
+        type_vocab_size=model.type_vocab_size if student.type_vocab_size else 0,
+        pooler=model.pooler if student.pair_head else student.pooler,
+    )
+    ignored = (*stored.ignored, *sorted(path for path in stored.arrays if path not in arrays))
+    return dataclasses.replace(stored, model=model, arrays=arrays, ignored=ignored)
+
+
+def of_layers(stored: StoredModel, layers: tuple[int, ...], option: str) -> StoredModel:
+    """Return `stored` with these layers, whose parameters are their own and of one form, in this order.
+
+    Raises:
+      UserError: there are no such layers; the message begins with `option`.
+    """
+    model, parameters = stored.model, stored.parameters
+    if wrong := [layer for layer in layers if not 0 <= layer < model.num_layers]:
+        raise UserError(f"{option}: {stored.path} has the layers 0 to {model.num_layers - 1}, and no layer {wrong[0]}")
+    arrays = {
+        path: array if parameters[path].layer_axis is None else _chosen(array, layers)
+        for path, array in stored.arrays.items()
+    }
+    return dataclasses.replace(stored, model=dataclasses.replace(model, num_layers=len(layers)), arrays=arrays)
+
+
+def _chosen(array: StoredArray, layers: tuple[int, ...]) -> StoredArray:
+    """Return an array of all layers, its first axis, with these alone."""
+
+    def read(index: tuple[slice, ...]) -> np.ndarray:
+        return np.concatenate([array.read((slice(layer, layer + 1), *index[1:])) for layer in layers[index[0]]])
+
+    return StoredArray((len(layers), *array.shape[1:]), array.dtype, read)
+
+
+@dataclasses.dataclass(frozen=True)
+class RowSources:
+    """Row i of a new table is the mean of the stored rows `pieces[starts[i]:starts[i + 1]]`."""
+
+    pieces: np.ndarray
+    """int64 [P]: numbers of stored rows."""
+    starts: np.ndarray
+    """int64 [R + 1], strictly ascending: every one of the R rows has a source."""
+    remark: str
+    """How the table was resized, for people; empty if every row stays where it was."""
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.starts) - 1
+
+    def read(self, stored: StoredArray, start: int, stop: int, rest: tuple[slice, ...]) -> np.ndarray:
+        """Return rows start to stop, `rest` indexing the other axes, float32; read only the stored rows they span."""
+        starts = self.starts[start : stop + 1]
+        pieces = self.pieces[starts[0] : starts[-1]]
+        first = int(pieces.min())
+        rows = np.asarray(stored.read((slice(first, int(pieces.max()) + 1), *rest)), np.float32)
+        sums = np.add.reduceat(rows[pieces - first], starts[:-1] - starts[0])
+        return sums / np.diff(starts).astype(np.float32).reshape(-1, *(1,) * (rows.ndim - 1))
+
+
+def vocabulary_sources(old: Tokenizer, new: Tokenizer, path: str) -> RowSources:
+    """Return rows of the word table and of the MLM bias for `new`, from a model at `path` that was made with `old`.
+
+    Entries are matched by their text, special tokens by their role, wherever they are. A new entry is the mean of what
+    `old` read in its place, and so is its bias: a logit is affine in (row, bias), so in every context the new logit is
+    the mean of its pieces' logits and never above the highest of them. With a bias of 0, or a small random row, a new
+    word would start near logit 0, whereas the trained words that do not fit are far below, and would be predicted
+    everywhere (Hewitt 2021, "Initializing new word embeddings for pretrained language models").
+
+    Raises:
+      UserError: the vocabularies differ in kind or casing, or have no entry in common.
+    """
+    if old.kind != new.kind or old.lowercase != new.lowercase:
+        shown = [f"{'uncased' if one.lowercase else 'cased'} {one.kind}" for one in (old, new)]
+        raise UserError(
+            f"init_from={path} was trained with {shown[0]} text, but data.path was prepared as {shown[1]} text: "
+            "its words would be different words. Prepare the corpus with that model's vocabulary, or one extended "
+            f"from it, and --lowercase={str(old.lowercase).lower()}"
+        )
+    ids, roles = (
+        {token: i for i, token in enumerate(old.tokens)},
+        dict(zip(new.special_ids, old.special_ids, strict=True)),
+    )
+    known = {
+        i: roles[i] if i in roles else ids[token] for i, token in enumerate(new.tokens) if i in roles or token in ids
+    }
+    if not any(i not in roles and not re.fullmatch(r"\[unused\d+\]", new.tokens[i]) for i in known):
+        raise UserError(
+            f"init_from={path} has no entry of its vocabulary of {old.vocab_size:,} in common with the one of "
+            f"{new.vocab_size:,} that data.path was prepared with, so none of its knowledge of words could be used; "
+            "prepare the corpus with that model's vocabulary, or leave init_from out"
+        )
+    spelled = [[known[i]] if i in known else old.spell(token) for i, token in enumerate(new.tokens)]
+    return _sources(spelled, _vocabulary_remark(old, known, spelled))
+
+
+def position_sources(old: int, new: int, first: int = 0) -> RowSources:
+    """Return rows of the position table: the first ones stay, later ones repeat rows `first` + 1 to `old` - 1 in order.
+
+    Attention of a trained BERT looks at neighbours by their distance, which repeated rows keep everywhere but at the
+    seam. Interpolated rows would change every distance, and fresh ones have to be learned: Longformer (Beltagy et al.
+    2020, table 5) measures, in bits per character before any further training, 10.3 with fresh rows from 512 to 4,096,
+    1.96 with repeated ones, and 1.85 for the original model. Row `first`, that of the first token, is not repeated, as
+    only [CLS] was ever there.
+    """
+    rows = np.arange(new)
+    second = min(first + 1, old - 1)
+    pieces = np.where(rows < old, rows, second + (rows - old) % (old - second))
+    remark = (
+        ""
+        if new == old
+        else (
+            f"{old:,} → {new:,} rows: "
+            + (f"rows from {old:,} on repeat rows {second:,} to {old - 1:,}" if new > old else "the last ones cut off")
+        )
+    )
+    return RowSources(pieces, np.arange(new + 1), remark)
+
+
+def _sources(rows: list[list[int]], remark: str) -> RowSources:
+    starts = np.cumsum([0, *map(len, rows)])
+    return RowSources(np.fromiter((piece for row in rows for piece in row), np.int64, starts[-1]), starts, remark)
+
+
+def _vocabulary_remark(old: Tokenizer, known: dict[int, int], spelled: list[list[int]]) -> str:
+    """Return a summary of the entries in numbers; "" if old and new are the same."""
+    moved = sum(i != source for i, source in known.items())
+    new = [row for i, row in enumerate(spelled) if i not in known]
+    unknown = sum(row == [old.unk_id] for row in new)
+    left_out = old.vocab_size - len(set(known.values()))
+    if not (moved or new or left_out):
+        return ""
+    parts = [f"{old.vocab_size:,} → {len(spelled):,} entries: {len(known) - moved:,} kept"]
+    if moved:
+        parts.append(f"{moved:,} moved to another id")
+    if new:
+        pieces = sum(map(len, new)) / len(new)
+        parts.append(
+            f"{len(new):,} new, each the mean of its pieces ({pieces:.1f} on average"
+            + (f"; {unknown:,} were [UNK])" if unknown else ")")
+        )
+    if left_out:
+        parts.append(f"{left_out:,} left out")
+    return ", ".join(parts)
+
 
 REACH = ("rope_theta", "rope_local_theta", "rope_scale", "local_window", "global_every", "global_tokens")
 """Options that may differ in a run with more positions than the stored model, as they are how it reaches farther."""
@@ -166,3 +345,31 @@ def _groups(paths: Any) -> dict[str, list[str]]:
     for path in paths:
         tops.setdefault(path.split("/")[0], []).append(path)
     return {f"{top}/… ({len(below)} arrays)" if len(below) > 1 else below[0]: below for top, below in tops.items()}
+
+
+def open_source(config: Config, resumed: bool) -> StoredModel | None:
+    """Return the model that init_from names; None without init_from, and for a resumed run, which ignores it.
+
+    With init_from_layers it has these layers alone, and can be the teacher.
+
+    Raises:
+      UserError: there is no such model, or it has another architecture.
+    """
+    path, option, layers = config.init_from, "init_from", config.init_from_layers
+    if layers and not path:
+        path, option = config.objective.distillation.teacher, "objective.distillation.teacher"
+    if not path or resumed:
+        return None
+    from bert_jax.formats.opening import open_stored  # the readers of all formats, which most runs do not need
+
+    source = open_stored(path)
+    check_fit(source)
+    source = source.without(STATE_PROJECTION)  # to a teacher that need not be that of this run
+    source = with_layers(source, layers, config.model) if layers else source
+    check_architecture(source, config.model, option)
+    return with_generator(source, config) if config.objective.name == "replaced_tokens" else source
+
+
+def source_fingerprint(source: StoredModel | None) -> dict[str, str | None]:
+    """Return what must be equal on all hosts, wherever their copies of the model are."""
+    return {"init_from_fingerprint": None if source is None else stored_fingerprint(source.arrays)}

@@ -1,24 +1,330 @@
-"""A loaded model: encode and embed texts, fill in masks, judge sentence pairs, answer the inputs of a task."""
+"""`bert_jax.load` and the loaded model: encode and embed texts, fill in masks, judge pairs, answer tasks.
 
+`LoadedNetwork` is the part on the devices: parameters, and scores for batches of ids. The layers can be viewed one by
+one, and the parameters as a table. `save` writes the model with its present parameters to a new work directory.
+"""
+
+import collections.abc
+import dataclasses
+import functools
+import io
+import itertools
+import math
+import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, overload
+from typing import Any, Literal, overload
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from absl import logging
+from flax import nnx
+from jax.sharding import Mesh
 from jax.typing import ArrayLike
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from bert_jax.config.encoder_heads import Combination, Pooling
+from bert_jax.checkpoints.record import leaf_paths
+from bert_jax.config import ComputeConfig, EmbeddingConfig, HeadConfig, ModelConfig
+from bert_jax.config.model import Combination, Pooling
+from bert_jax.data.sequences import Batch, Features
+from bert_jax.devices.compilation import use_compilation_cache
+from bert_jax.devices.placement import StoredArray
+from bert_jax.errors import UserError
+from bert_jax.files import near_path
+from bert_jax.formats.conversion import new_directory, write_bert_jax
+from bert_jax.formats.opening import one_device, open_stored, place
+from bert_jax.formats.stored import Postprocess, StoredModel, check_fit, describe_embedding, generator_of
+from bert_jax.models.architecture import bert_architecture
+from bert_jax.models.bert import BertForPreTraining, input_mask
+from bert_jax.models.bert_parameters import MODEL_PARTS
+from bert_jax.models.kernels.choice import check_attention
 from bert_jax.models.pooling import check_pooling, layer_indices
-from bert_jax.models.postprocessing import Postprocess
-from bert_jax.models.protocol import EncoderOutput
-from bert_jax.pretrained.answers import predict
-from bert_jax.pretrained.encodings import Collector, Encoding
-from bert_jax.pretrained.filling import Filled, fill_mask
-from bert_jax.pretrained.id_encoding import encode_ids
-from bert_jax.pretrained.model_inputs import in_batches, read_texts
-from bert_jax.pretrained.network import LoadedNetwork
-from bert_jax.pretrained.sentence_order import next_sentence
-from bert_jax.pretrained.vector_form import vector_form
-from bert_jax.tokenization.texts import Texts, lowered
+from bert_jax.models.protocol import EncoderOutput, structure
+from bert_jax.models.stack import one_block
+from bert_jax.pretrained.answers import Filled, fill_mask, predict, task_scores
+from bert_jax.pretrained.encodings import Collector, Encoding, encode_ids, in_batches, read_texts, vector_form
+from bert_jax.pretrained.runner import Parameters, Runner, not_finite, softmax
+from bert_jax.tasks.task_data import without_metrics
+from bert_jax.tokenization.abstract import Texts, Tokenizer, lowered
+
+
+def save(model: Any, params: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    """Write a PretrainedModel with `params`; its method of this name describes what is written."""
+    if jax.process_count() > 1:
+        raise UserError(
+            f"save is for one host but this program has {jax.process_count()}; load the model on one of them"
+        )
+    if bad := not_finite(params):
+        logging.warning(
+            "%d arrays have values that are NaN or infinite, first %s; they are saved as they are", len(bad), bad[0]
+        )
+    with new_directory(path) as directory:
+        write_bert_jax(as_stored(model, params), directory, by="model.save")
+
+
+def as_stored(model: Any, params: dict[str, Any]) -> StoredModel:
+    """Return a PretrainedModel with `params` as the formats read and write one."""
+    arrays = {
+        path: StoredArray(leaf.shape, leaf.dtype, np.asarray(leaf).__getitem__)
+        for path, leaf in leaf_paths(params).items()
+    }
+    return StoredModel(
+        model.kind,
+        model.path,
+        model.config,
+        arrays,
+        model.tokenizer,
+        model.head,
+        model.embedding,
+        postprocesses=model.postprocesses,
+        history=without_metrics(model.history),
+    )
+
+
+def next_sentence(model: Any, first: Any, second: Any, batch_size: int) -> float | list[float]:
+    """Return the probability of class 0; PretrainedModel.next_sentence describes arguments and result."""
+    single = isinstance(first, str) and isinstance(second, str)
+    pairs = _text_pairs([first], [second]) if single else _text_pairs(first, second)
+    found = [0.0] * len(pairs)
+    for numbers, batch in in_batches(read_texts(model, pairs), batch_size, None, packed=True):
+        shares = softmax(model.next_sentence_logits(batch))[:, 0]
+        for number, share in zip(numbers, shares, strict=False):
+            found[number] = float(share)
+    return found[0] if single else found
+
+
+def _text_pairs(first: Any, second: Any) -> list[tuple[str, str]]:
+    columns = [list(texts) for texts in (first, second) if isinstance(texts, Iterable) and not isinstance(texts, str)]
+    if (
+        len(columns) < 2
+        or len(columns[0]) != len(columns[1])
+        or not all(isinstance(text, str) for text in itertools.chain(*columns))
+    ):
+        raise UserError(
+            f"next_sentence takes two texts, or two lists of as many texts, not {first!r:.60} and {second!r:.60}"
+        )
+    return list(zip(*columns, strict=True))
+
+
+TABLE_WIDTH = 110  # columns
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Layer:
+    """One Transformer block."""
+
+    config: ModelConfig
+    index: int
+    """Number of the layer; 0 is the one above the embeddings."""
+    params: dict[str, Any]
+    """As params["encoder"] of the model, without the leading axis: attention/query/kernel is [H, A, D]."""
+
+    def __call__(self, x: jax.Array, attention_mask: jax.Array) -> jax.Array:
+        """Return the layer's output for states [B, L, H]; attention_mask [B, L] is 1 for real tokens. No dropout."""
+        x, architecture = jnp.asarray(x), bert_architecture(self.config, ComputeConfig())
+        stack = architecture.stack
+        mask = input_mask(self.config, architecture, x.shape[1], jnp.asarray(attention_mask), None)
+        block = nnx.merge(_block_structure(self.config, self.index == 0), self.params)
+        settings = stack.settings(self.index)
+        return block(x, mask, None, stack.attend, collect=False, **settings)[0]
+
+    def __repr__(self) -> str:
+        return _text(f"layers[{self.index}] of {self.config.num_layers}", parameter_table(self.params))
+
+
+class Layers(collections.abc.Sequence[Layer]):
+    """The layers of a model: layers[3], len(layers), for layer in layers."""
+
+    def __init__(self, config: ModelConfig, stacked: dict[str, Any]):
+        self._config, self._stacked = config, stacked
+
+    def __len__(self) -> int:
+        return self._config.num_layers
+
+    @overload
+    def __getitem__(self, index: int) -> Layer: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Layer]: ...
+
+    def __getitem__(self, index: int | slice) -> Layer | list[Layer]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(len(self))[index]]
+        index = range(len(self))[index]
+        return Layer(self._config, index, _of_layer(self._config, self._stacked, index))
+
+    def __repr__(self) -> str:
+        return f"{len(self)} layers of {self._config.hidden_size} values, {self._config.num_heads} heads"
+
+
+def describe(model: Any) -> str:
+    """Return the origin of a PretrainedModel, its sizes, and every parameter with path, shape and number of values."""
+    config, tokenizer = model.config, model.tokenizer
+    step = f", step {model.history['step']:,}" if model.history.get("step") is not None else ""
+    words = "no tokenizer" if tokenizer is None else f"{tokenizer.kind}, {'un' if tokenizer.lowercase else ''}cased"
+    lines = [
+        f"BERT from {near_path(model.path)} ({model.kind}{step})",
+        f"{config.num_layers} layers, hidden size {config.hidden_size:,}, {config.num_heads} heads, feed-forward "
+        f"{config.feed_forward_size:,}, {config.max_position_embeddings:,} positions, {config.activation}, vocabulary "
+        f"{config.vocab_size:,} ({words})",
+    ]
+    if model.head is not None:
+        labels = model.head.labels[:8] + (("…",) if len(model.head.labels) > 8 else ())
+        crf = " with a CRF" if model.head.crf else ""
+        lines.append(f"task head: {model.head.kind}{crf}" + (f" ({', '.join(labels)})" if labels else ""))
+    if model.embedding != EmbeddingConfig():
+        lines.append(f"embed: {describe_embedding(model.embedding)}")
+    return _text("\n".join(lines), parameter_table(model.params))
+
+
+def parameter_table(params: dict[str, Any]) -> Table:
+    table = Table()
+    table.add_column("parameter", no_wrap=True)
+    table.add_column("shape", no_wrap=True)
+    table.add_column("values", justify="right", no_wrap=True)
+    total = 0
+    for path, leaf in leaf_paths(params).items():
+        size = math.prod(leaf.shape)
+        total += size
+        table.add_row(Text(path), Text(str(list(leaf.shape))), f"{size:,}")
+    table.add_section()
+    table.add_row("total", "float32", f"{total:,}")
+    return table
+
+
+def _of_layer(config: ModelConfig, stacked: dict[str, Any], index: int) -> dict[str, Any]:
+    """Return the parameters of one layer; those with a row less than layers are not in the first.
+
+    A convolution is in the first alone.
+    """
+    stacked = {name: tree for name, tree in stacked.items() if index == 0 or name != "convolution"}
+    if config.sharing != "none":
+        return jax.tree.map(lambda leaf: leaf[min(index, len(leaf) - 1)], stacked)
+    found, num_layers = {}, config.num_layers
+    for name, tree in stacked.items():
+        if name in ("relative", "convolution"):  # the table that every layer reads; what is there once
+            found[name] = jax.tree.map(lambda leaf: leaf[0], tree)
+            continue
+        lacking = num_layers - jax.tree.leaves(tree)[0].shape[0]
+        if index >= lacking:
+            found[name] = jax.tree.map(lambda leaf, row=index - lacking: leaf[row], tree)
+    return found
+
+
+@functools.lru_cache
+def _block_structure(config: ModelConfig, first: bool) -> nnx.GraphDef[Any]:
+    stack = bert_architecture(config, ComputeConfig()).stack
+    return structure(lambda: one_block(stack, 0 if first else 1, jax.random.key(0)))
+
+
+def _text(heading: str, table: Table) -> str:
+    # In a notebook rich would show the table there and then, not write it to the file.
+    file = io.StringIO()
+    console = Console(file=file, width=TABLE_WIDTH, color_system=None, force_jupyter=False)
+    console.print(table)
+    return f"{heading}\n{file.getvalue().rstrip()}"
+
+
+class LoadedNetwork:
+    """What a `PretrainedModel` holds, which describes the attributes, and its scores for batches of ids."""
+
+    def __init__(
+        self, stored: StoredModel, params: dict[str, Any], mesh: Mesh, compute: ComputeConfig = ComputeConfig()
+    ):
+        check_attention(compute, mesh.devices.flat[0].platform)
+        self.config: ModelConfig = stored.model
+        self.head: HeadConfig | None = stored.head
+        self.tokenizer: Tokenizer | None = stored.tokenizer
+        self.embedding: EmbeddingConfig = stored.embedding
+        self.postprocesses: dict[str, Postprocess] = dict(stored.postprocesses)
+        self.path: str = stored.path
+        self.kind: str = stored.kind
+        self.history: dict[str, Any] = stored.history
+        self.mesh: Mesh = mesh
+        parts = tuple(part for part in MODEL_PARTS if part in stored.parts)
+        self.network: BertForPreTraining = BertForPreTraining(
+            stored.model, compute, parts, teacher_size=stored.teacher_size
+        )
+        self._parameters = Parameters(params)
+        self._runner = Runner(self.network, stored.head, self._parameters, mesh)
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters, a nested dict of float32 arrays; docs/checkpoints.md lists the paths. They may be edited and
+        assigned; a UserError follows from those that do not fit."""
+        return self._parameters.tree
+
+    @params.setter
+    def params(self, params: dict[str, Any]) -> None:
+        self._parameters.replace(params)
+
+    @property
+    def layers(self) -> Layers:
+        """The layers: model.layers[3] has the parameters of the fourth block and can be called; len(model.layers)."""
+        return Layers(self.config, self.params["encoder"])
+
+    def mlm_logits(self, batch: Batch) -> np.ndarray:
+        """Return logits [B, M, V], float32.
+
+        `batch` has int32 input_ids, token_type_ids, attention_mask [B, L] and masked_positions [B, M]. An XLNet does
+        not see the tokens at these positions, whatever they are.
+        """
+        return self._runner.mlm_logits(batch)
+
+    def mlm_losses(self, batch: Batch, head_gates: np.ndarray | None = None) -> np.ndarray:
+        """Return the losses of masked words in nats, float32 [B, M].
+
+        Args:
+          batch: as for `mlm_logits`, and masked_ids, int32 [B, M], the words to predict.
+          head_gates: factors, [N layers, A heads], of what each head adds to the output of its attention: 0 switches a
+            head off; None: 1. All gates of one shape run in one compiled program.
+        """
+        shape = self.config.num_layers, self.config.num_heads
+        gates = np.ones(shape) if head_gates is None else np.asarray(head_gates)
+        if gates.shape != shape:
+            raise UserError(f"head_gates has shape {gates.shape} and must have one entry per layer and head, {shape}")
+        return self._runner.mlm_losses(batch, gates.astype(np.float32))
+
+    def next_sentence_logits(self, batch: Batch) -> np.ndarray:
+        """Return logits [B, 2], float32; class 0 is IsNext.
+
+        `batch` has int32 input_ids, token_type_ids and attention_mask [B, L].
+        """
+        return self._runner.next_sentence_logits(batch)
+
+    def task_scores(self, features: Features, *, batch_size: int = 32) -> list[np.ndarray]:
+        """Return the scores of the task head for every sequence of a task, float32, as the score of its family reads
+        them: classification [C], regression [], choice [K], span [L, 2], tagging [L, C]."""
+        if self.head is None:
+            raise UserError(f"{self.path} has no task head, which gives the scores; fine-tune it first")
+        return task_scores(self.head.kind, self._runner, features, batch_size, progress=False)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model with its current parameters, head and tokenizer to the new directory `path`, or nothing.
+
+        It is a work directory, for `bert_jax.load`, --init_from and the commands; its run.json records where the model
+        came from. Held-out metrics are not copied, because they are those of the loaded parameters. NaN is saved, with
+        a warning.
+
+        Raises:
+          UserError: `path` is not empty or cannot be written, the parameters no longer fit the model, or there are
+            several hosts.
+        """
+        save(self, self._parameters.current(), path)
+
+    def need_tokenizer(self) -> Tokenizer:
+        """Return the tokenizer; raise a UserError if the model came without one."""
+        if self.tokenizer is None:
+            raise UserError(
+                f"{self.path} has no vocabulary, so texts cannot become ids; put the vocab.txt (or SentencePiece "
+                ".model) there that the model was trained with"
+            )
+        return self.tokenizer
+
+    def __repr__(self) -> str:
+        return describe(self)
 
 
 class PretrainedModel(LoadedNetwork):
@@ -101,7 +407,7 @@ class PretrainedModel(LoadedNetwork):
           layers: as in `encode`.
           attentions: as in `encode`.
           memory: of an XLNet, the states of the segments before, as `extended_memory` of
-            `bert_jax.models.segment_memory` returns them (`mems` of transformers): for each layer [B, M, H]. All of it
+            `bert_jax.models.bert` returns them (`mems` of transformers): for each layer [B, M, H]. All of it
             is seen, states of padding too.
 
         Returns:
@@ -227,3 +533,48 @@ class PretrainedModel(LoadedNetwork):
             fine-tuned on single texts.
         """
         return predict(self, self._runner, inputs, batch_size, progress)
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    mesh: Mesh | None = None,
+    compute: ComputeConfig = ComputeConfig(),
+    part: Literal["generator"] | None = None,
+) -> PretrainedModel:
+    """Return the model in `path` with its configuration, parameters (float32) and tokenizer.
+
+    Args:
+      path: local or gs://: a work directory of bert_jax (its newest good checkpoint) or one step of it, a Hugging Face
+        directory, or a TensorFlow 1 checkpoint (directory or prefix). None of them needs TensorFlow.
+      mesh: None for the first device; else every device reads its own part (bert_jax/devices/sharding.py).
+      compute: dtype of activations and the like; see ComputeConfig.
+      part: "generator" for that of a run of replaced-token detection, of which None opens the discriminator.
+
+    Raises:
+      UserError: there is no readable model, only a pickle, damaged files, or arrays that do not fit the configuration;
+        or there is no such part.
+    """
+    if part not in (None, "generator"):
+        raise UserError(f"part={part!r:.40} must be 'generator', or None for the model itself")
+    stored = _opened(path)
+    return _loaded(stored if part is None else generator_of(stored), mesh, compute)
+
+
+def load_with_generator(
+    path: str | os.PathLike[str], *, mesh: Mesh | None = None, compute: ComputeConfig = ComputeConfig()
+) -> tuple[PretrainedModel, PretrainedModel | None]:
+    """Return the model in `path` and, of a run of replaced-token detection, the generator at the same step."""
+    stored = _opened(path)
+    return _loaded(stored, mesh, compute), _loaded(generator_of(stored), mesh, compute) if stored.beside else None
+
+
+def _opened(path: str | os.PathLike[str]) -> StoredModel:
+    use_compilation_cache()
+    return open_stored(path)
+
+
+def _loaded(stored: StoredModel, mesh: Mesh | None, compute: ComputeConfig) -> PretrainedModel:
+    check_fit(stored)
+    mesh = one_device() if mesh is None else mesh
+    return PretrainedModel(stored, place(stored, mesh), mesh, compute)

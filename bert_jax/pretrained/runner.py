@@ -2,9 +2,11 @@
 
 The encoder is compiled separately from what follows: pooling, combinations of layers and the heads are programs of
 milliseconds, so using the states of texts of the same shape in a different way does not compile the model again.
+Notebooks edit and train the parameters: they are checked and placed before anything reads them.
 """
 
 import contextlib
+import operator
 from typing import Any, Literal
 
 import jax
@@ -12,22 +14,74 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import HeadConfig
-from bert_jax.config.encoder_heads import Combination, Pooling
-from bert_jax.data.sequences.batching import Batch
+from bert_jax.config.model import Combination, Pooling
+from bert_jax.data.sequences import Batch
 from bert_jax.devices import sharding
-from bert_jax.devices.memory_shortage import memory_advice
+from bert_jax.devices.hardware import memory_advice
 from bert_jax.errors import UserError
-from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.bert import BertForPreTraining, with_head_gates, with_memory
 from bert_jax.models.bert_parameters import SHARE_ROWS
-from bert_jax.models.head_gates import with_head_gates
-from bert_jax.models.packed_texts import PackedTexts
+from bert_jax.models.layers import PackedTexts
 from bert_jax.models.pooling import combine, pool
 from bert_jax.models.protocol import EncoderOutput
-from bert_jax.models.segment_memory import with_memory
 from bert_jax.models.task import BertForTask
-from bert_jax.objectives.task_head import predictions
-from bert_jax.pretrained.edited_parameters import Parameters
+from bert_jax.objectives.tasks import predictions
+
+
+class Parameters:
+    """A nested dict `tree` of float32 arrays, whose entries may be exchanged, and all of it by `replace`."""
+
+    def __init__(self, tree: dict[str, Any]):
+        self.tree: dict[str, Any] = tree
+        self._structure = jax.tree.structure(tree)
+        self._shardings = jax.tree.map(lambda leaf: leaf.sharding, tree)
+        self._wanted = {path: _kind(leaf) for path, leaf in leaf_paths(tree).items()}
+        self._good = jax.tree.leaves(tree)  # arrays of JAX, which nobody can change
+
+    def replace(self, tree: dict[str, Any]) -> None:
+        """Replace the parameters with `tree`, a pytree of NumPy or JAX arrays with the same names, shapes and dtype."""
+        self.tree = self._placed(tree)
+        self._good = jax.tree.leaves(self.tree)
+
+    def current(self) -> dict[str, Any]:
+        """Return `tree` in its current state, on the devices of the model.
+
+        Raises:
+          UserError: an entry was added, removed, or exchanged for one with a different shape or dtype; names the first.
+        """
+        leaves, structure = jax.tree.flatten(self.tree)
+        if structure == self._structure and all(map(operator.is_, leaves, self._good)):
+            return self.tree
+        return self._placed(self.tree)
+
+    def _placed(self, tree: dict[str, Any]) -> dict[str, Any]:
+        leaves = leaf_paths(tree)
+        self._check({path: _kind(leaf) for path, leaf in leaves.items()})
+        return jax.device_put(
+            jax.tree.unflatten(self._structure, [leaves[path] for path in self._wanted]), self._shardings
+        )
+
+    def _check(self, found: dict[str, str]) -> None:
+        differing = [path for path in sorted({*self._wanted, *found}) if found.get(path) != self._wanted.get(path)]
+        if differing:
+            path, more = differing[0], f" (and {len(differing) - 1} more differ)" if len(differing) > 1 else ""
+            raise UserError(
+                f"params: {path} is {found.get(path, 'missing')}, but the model has "
+                f"{self._wanted.get(path, 'no such parameter')}{more}; keep the names, shapes and dtype of "
+                "model.params, for example with jax.tree.map or .astype(np.float32)"
+            )
+
+
+def not_finite(tree: dict[str, Any]) -> list[str]:
+    """Return the paths of the arrays in which a value is NaN or infinite."""
+    return [path for path, leaf in leaf_paths(tree).items() if not np.isfinite(np.asarray(leaf)).all()]
+
+
+def _kind(leaf: Any) -> str:
+    return f"{getattr(leaf, 'dtype', type(leaf).__name__)}{list(np.shape(leaf))}"
+
 
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 PACKED = ("text_ids", "text_starts")  # of rows of several texts

@@ -1,4 +1,4 @@
-"""The models that others learn from, in pre-training and in fine-tuning, checked before anything is compiled.
+"""Teachers of pre-training and fine-tuning, checked before anything is compiled.
 
 The readers of all formats are imported inside the functions, because most runs have no teacher.
 """
@@ -7,17 +7,16 @@ import dataclasses
 
 from jax.sharding import Mesh
 
-from bert_jax.checkpoints.fingerprint import stored_fingerprint
+from bert_jax.checkpoints.record import stored_fingerprint
 from bert_jax.config import ComputeConfig, Config, HeadConfig, resolve_phases
 from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.errors import UserError
-from bert_jax.formats.fit import check_fit
-from bert_jax.formats.stored import StoredModel
+from bert_jax.formats.stored import StoredModel, check_fit
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import MODEL_PARTS, STATE_PROJECTION
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives.distillation import Teacher, compared_layers
-from bert_jax.tokenization.tokenizer import Tokenizer
+from bert_jax.tokenization.abstract import Tokenizer
 
 OPTION = "objective.distillation"
 

@@ -1,24 +1,208 @@
-"""All data that fine-tuning reads before it starts: the splits of a task as sequences, and the head for them."""
+"""All data of fine-tuning before it starts: the splits of a task as sequences, the head, and the task's module.
+
+Splits can be read with spelling errors in their texts, put in before tokenization; the answers stay. The checkpoint
+of a fine-tuned model records its task and the options of its sequences. All prediction uses these, so that new inputs
+are cut, windowed and answered as in the model's evaluation.
+"""
 
 import dataclasses
 import functools
 import hashlib
+import importlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, cast
 
 import numpy as np
 
 from bert_jax.config import HeadConfig, ModelConfig
-from bert_jax.config.finetuning import FinetuneConfig
-from bert_jax.data.sequences.features import Features
+from bert_jax.config.finetuning import GLUE, FinetuneConfig, TaskDataConfig, TaskOptions, task_defaults
+from bert_jax.config.json_form import from_dict, to_dict
+from bert_jax.config.pretraining import NoiseConfig
+from bert_jax.data.sequences import Features
+from bert_jax.data.spelling_errors import edited_text, edited_words
 from bert_jax.errors import UserError
-from bert_jax.tasks import text
-from bert_jax.tasks.families import Family, main_metric
-from bert_jax.tasks.families import family as family_of
-from bert_jax.tasks.noisy_examples import noisy_examples
-from bert_jax.tasks.sentence_examples import Sentences
-from bert_jax.tokenization.tokenizer import Tokenizer
+from bert_jax.randomness import Stream, bits
+from bert_jax.tasks import choice, ner, text
+from bert_jax.tasks.conll import Sentence
+from bert_jax.tasks.sentences import Sentences
+from bert_jax.tasks.squad import tuned
+from bert_jax.tokenization.abstract import Tokenizer
+
+
+class Family(Protocol):
+    """What a module of tasks has. Its examples are of a type of its own, with `labels`, `has_answers` and a length."""
+
+    @property
+    def MAIN_METRIC(self) -> Mapping[str, str]:
+        """The metric by which runs are compared, by task."""
+        ...
+
+    def splits(self, task: str, data: TaskDataConfig) -> tuple[str, ...]:
+        """Return those splits of the task that the data has."""
+        ...
+
+    def load(self, task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | None = None) -> Any:
+        """Return the examples of one split; `labels` are the classes in the order of a model's outputs."""
+        ...
+
+    def features(self, examples: Any, tokenizer: Tokenizer, options: TaskOptions) -> Any:
+        """Return the sequences of the examples, `Features` or more than those."""
+        ...
+
+    def head(self, task: str, labels: tuple[str, ...]) -> HeadConfig:
+        """Return the head that a model needs."""
+        ...
+
+    def score(self, examples: Any, features: Any, logits: list[np.ndarray]) -> dict[str, float]:
+        """Return the metrics of the scores of every sequence."""
+        ...
+
+    def prediction_names(self, examples: Any, split: str) -> list[str]:
+        """Return the names of the files that `write_predictions` writes, the main one first."""
+        ...
+
+    def write_predictions(
+        self, examples: Any, features: Any, logits: list[np.ndarray], directory: str, split: str
+    ) -> list[str]:
+        """Write the predictions into a directory, and return the paths of the files, the main one first."""
+        ...
+
+
+FAMILIES = {
+    **dict.fromkeys(GLUE, "bert_jax.tasks.glue"),
+    **dict.fromkeys(("squad_v1", "squad_v2"), "bert_jax.tasks.squad"),
+    **dict.fromkeys(("swag", "race", "choice"), "bert_jax.tasks.choice"),
+    "ner": "bert_jax.tasks.ner",
+    "text": "bert_jax.tasks.text",
+}
+
+
+def family_of(task: str) -> Family:
+    """Return the module of a task.
+
+    Raises:
+      UserError: there is no such task; the message names the nearest.
+    """
+    task_defaults(task)
+    return cast(Family, importlib.import_module(FAMILIES[task]))
+
+
+def main_metric(task: str, labels: tuple[str, ...]) -> str:
+    """Return the name in `score` that selects among runs; in the task text it is pearson for numbers (no labels)."""
+    return "pearson" if task == "text" and not labels else family_of(task).MAIN_METRIC[task]
+
+
+def noisy_examples(examples: Any, noise: NoiseConfig, seed: int = 0) -> Any:
+    """Return the examples with errors; which ones is a pure function of the seed and the number of the example.
+
+    The words of sentences with tags keep their number, so each keeps its tag.
+
+    Args:
+      examples: of one split, of the family's own type.
+      noise: the errors; with a rate of 0 the examples stay as they are.
+      seed: of the errors.
+
+    Raises:
+      UserError: answers are positions in the text (SQuAD), which errors would move.
+    """
+    if noise.rate == 0:
+        return examples
+    keys = bits(seed, Stream.EDITED_TEXT, np.arange(len(examples)))
+    if isinstance(examples, Sentences):
+        second = examples.second and _texts(examples.second, bits(keys, Stream.EDITED_TEXT, 1), noise)
+        return dataclasses.replace(examples, first=_texts(examples.first, keys, noise), second=second)
+    if isinstance(examples, ner.Examples):
+        pairs = zip(examples.sentences, keys, strict=True)
+        return dataclasses.replace(examples, sentences=tuple(_sentence(*pair, noise) for pair in pairs))
+    if isinstance(examples, choice.Examples):
+        pairs = zip(examples.questions, keys, strict=True)
+        return dataclasses.replace(examples, questions=tuple(_question(*pair, noise) for pair in pairs))
+    raise UserError(
+        f"noise.rate={noise.rate} would move the answers of {examples.task}, which are positions in the text; leave it "
+        "at 0, or choose a task whose answers are classes, numbers, choices or tags"
+    )
+
+
+def _texts(texts: list[str], keys: np.ndarray, noise: NoiseConfig) -> list[str]:
+    return [edited_text(text, key, noise) for text, key in zip(texts, keys, strict=True)]
+
+
+def _sentence(sentence: Sentence, key: np.ndarray, noise: NoiseConfig) -> Sentence:
+    keys = bits(key, Stream.EDITED_WORD, np.arange(len(sentence.words)))
+    return dataclasses.replace(sentence, words=tuple(edited_words(list(sentence.words), keys, noise)))
+
+
+def _question(question: choice.Question, key: np.ndarray, noise: NoiseConfig) -> choice.Question:
+    texts = [question.context, question.stem, *question.choices]
+    context, stem, *choices = _texts(texts, bits(key, Stream.EDITED_TEXT, 2 + np.arange(len(texts))), noise)
+    return question._replace(context=context, stem=stem, choices=tuple(choices))
+
+
+def recorded_task(history: dict[str, Any]) -> str:
+    """Return the task that the model of `history` (StoredModel.history) was fine-tuned on; "" if not recorded."""
+    return _settings(history).get("task", "")
+
+
+def recorded_data(history: dict[str, Any]) -> TaskDataConfig:
+    """Return names of columns and the like, without the files."""
+    data = from_dict(TaskDataConfig, _settings(history).get("data", {}), "data.")
+    return dataclasses.replace(data, dir="", train="", dev="", test="", tfds="", dev_share=0.0)
+
+
+def recorded_pairs(history: dict[str, Any]) -> bool | None:
+    """Return whether the model was fine-tuned on pairs of texts; None of a task without texts, or if not recorded."""
+    return (history.get("config") or {}).get("pairs")
+
+
+def check_pairs(
+    history: dict[str, Any], features: Features, tokenizer: Tokenizer, named: Callable[[int], str], path: str
+) -> None:
+    """Raise a UserError about a pair for a model that was fine-tuned on single texts, and the reverse.
+
+    Args:
+      features: features of texts, or of pairs, which have more than one [SEP].
+      tokenizer: the one that made them.
+      named: returns how a message names the example of a number, from 0.
+      path: path of the model.
+    """
+    pairs = recorded_pairs(history)
+    ends = (np.count_nonzero(ids == tokenizer.sep_id) for ids in features.input_ids)
+    wrong = next((number for number, count in enumerate(ends) if (count > 1) != pairs), None)
+    if pairs is not None and wrong is not None:
+        seen, taught = ("a single text", "pairs of texts") if pairs else ("a pair", "single texts")
+        raise UserError(
+            f"{named(wrong)} is {seen}, but {path} was fine-tuned on {taught} ({recorded_task(history)}) "
+            f"and its answers would mean nothing; give {taught}, or a model that was fine-tuned on what you have"
+        )
+
+
+def recorded_options(history: dict[str, Any], task: str, positions: int) -> TaskOptions:
+    """Return the options of its sequences, with the "no answer" threshold that was best on dev unless one was given.
+
+    For a model from elsewhere these are the defaults of `task`. Lengths are within `positions` tokens in either case.
+    """
+    options = task_defaults(task).options
+    if "options" in _settings(history):
+        recorded = from_dict(TaskOptions, _settings(history)["options"], "options.")
+        options = tuned(recorded, history.get("metrics") or {})
+    length, query = min(options.max_length, positions), options.max_query_length
+    return dataclasses.replace(
+        options, max_length=length, max_query_length=query if query + 3 < length else length // 3
+    )
+
+
+def without_metrics(history: dict[str, Any]) -> dict[str, Any]:
+    """Return `history` for parameters that may differ from those evaluated; a threshold tuned on dev is kept."""
+    settings = _settings(history)
+    if "options" in settings:
+        options = tuned(from_dict(TaskOptions, settings["options"], "options."), history.get("metrics") or {})
+        history = history | {"config": history["config"] | {"finetune": settings | {"options": to_dict(options)}}}
+    return history | {"metrics": None}
+
+
+def _settings(history: dict[str, Any]) -> dict[str, Any]:
+    return (history.get("config") or {}).get("finetune") or {}
 
 
 @dataclasses.dataclass(frozen=True)

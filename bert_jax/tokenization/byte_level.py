@@ -17,7 +17,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
 from bert_jax.tokenization import vocabulary_file
-from bert_jax.tokenization.abstract_tokenizer import Tokenizer
+from bert_jax.tokenization.abstract import Tokenizer
 
 ROBERTA_NAMES = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 """Names of the special tokens in the order of vocabulary_file.SPECIAL_NAMES, which are the other possibility."""

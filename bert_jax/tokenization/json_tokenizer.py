@@ -1,6 +1,6 @@
-"""A tokenizer.json of Hugging Face as it is, run by their library, where our own kinds of vocabulary cannot express it.
+"""A tokenizer.json of Hugging Face, run by their library because no other kind of vocabulary can express it.
 
-That is what normalizes text in a way of its own, finds added tokens in a text before it is split, or joins a pair
+Such files normalize text in a way of their own, find added tokens in a text before it is split, or join a pair
 differently, as the tokenizers of ModernBERT and those that transformers 5 saves for ALBERT, XLNet and DeBERTa v3 do.
 """
 
@@ -18,9 +18,8 @@ from tokenizers import models
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
 from bert_jax.tokenization import vocabulary_file
-from bert_jax.tokenization.abstract_tokenizer import Tokenizer
+from bert_jax.tokenization.abstract import Tokenizer, widened
 from bert_jax.tokenization.byte_level import ROBERTA_NAMES, SPACES
-from bert_jax.tokenization.offsets import widened
 from bert_jax.tokenization.sentence_pieces import WORD_START
 
 NAMES = tuple(f"{name}_token" for name in ("pad", "unk", "cls", "sep", "mask"))

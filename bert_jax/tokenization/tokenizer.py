@@ -19,12 +19,11 @@ from tokenizers import models, normalizers, pre_tokenizers
 
 from bert_jax.errors import UserError
 from bert_jax.tokenization import vocabulary_file
-from bert_jax.tokenization.abstract_tokenizer import Tokenizer
+from bert_jax.tokenization.abstract import SEPARATOR, Tokenizer, WordIds
 from bert_jax.tokenization.byte_level import load_byte_level
 from bert_jax.tokenization.json_tokenizer import load_json_tokenizer
 from bert_jax.tokenization.sentence_pieces import load_sentence_pieces
 from bert_jax.tokenization.vocabulary_file import SPECIAL_NAMES
-from bert_jax.tokenization.word_ids import SEPARATOR, WordIds
 
 MAX_WORD_LENGTH = 200  # characters; a longer word is [UNK] (Google's value, Hugging Face's default is 100)
 

@@ -1,7 +1,8 @@
 """Finding, checking, reading and atomically writing the files that hold a vocabulary.
 
-A vocab.txt has one entry per line, whose number (from 0) is its id; the tokenizer_config.json beside it specifies the
-casing. An error in such a file shows only much later, as a model that does not learn, so it is rejected here.
+A vocab.txt has one entry per line, whose number (from 0) is its id; tokenizer_config.json in the same directory
+specifies the casing. An error in such a file shows only much later, as a model that does not learn, so it is rejected
+here.
 """
 
 import collections

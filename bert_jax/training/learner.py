@@ -1,30 +1,145 @@
-"""What pre-training trains, from the configuration alone, so that other commands compile the very step that it runs."""
+"""The compiled problem of pre-training, from the configuration alone: objective, optimizer, mesh and state.
+
+Other commands compile the very step that a run compiles. How its attention is computed decides what the backward pass
+has to keep; where `compute.remat=auto` leaves the choice to the memory of a device, the fastest policy whose closed
+form fits is taken. Where a phase, or the state alone, does not fit into the memory of a chip, the advice lists
+changes that save memory, those that cost the least time first.
+"""
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 
 import jax
 import optax
+from jax.sharding import Mesh
 
-from bert_jax.config import Config, Phase
-from bert_jax.data.examples.batch_layout import batch_layout
+from bert_jax.config import ComputeConfig, Config, ModelConfig, Phase
+from bert_jax.data.examples import batch_layout
 from bert_jax.devices import sharding
-from bert_jax.devices.transfer import narrow_type
+from bert_jax.devices.sharding import narrow_type
+from bert_jax.models.architecture import computation_dtype
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import pretraining_parts
-from bert_jax.models.parameters import FLOAT32, total_size
+from bert_jax.models.costs import step_bytes
+from bert_jax.models.kernels.choice import PLATFORMS, Shape, attention_path
+from bert_jax.models.layer_plan import reads_alone, scans, scores_by_blocks
+from bert_jax.models.protocol import HasGenerator, Model
+from bert_jax.objectives.choice import MakeObjective, default_objective, own_names
 from bert_jax.objectives.distillation import Teacher
-from bert_jax.objectives.identity import own_names
 from bert_jax.objectives.objective import Objective, main_term
-from bert_jax.objectives.objective_choice import MakeObjective, default_objective
-from bert_jax.optim.averaging import averaged
-from bert_jax.optim.optimizers import optimizer as make_optimizer
-from bert_jax.optim.schedules import learning_rate
-from bert_jax.training.attention_used import keeps_no_probabilities, local_keys
-from bert_jax.training.frozen import Frozen
-from bert_jax.training.recomputation import Load, needed_bytes, remat_policy
+from bert_jax.parameters import FLOAT32, total_size
+from bert_jax.training.optimizers import averaged, learning_rate
+from bert_jax.training.optimizers import optimizer as make_optimizer
 from bert_jax.training.state import TrainState, abstract_state, state_shardings
-from bert_jax.training.step import make_train_step
+from bert_jax.training.step import Frozen, make_train_step
+
+
+def attention_of(
+    model: ModelConfig, compute: ComputeConfig, mesh: Mesh, rows: int, length: int, max_texts: int = 1
+) -> str:
+    """Return how attention is computed in training, for people.
+
+    Args:
+      model: what is trained.
+      compute: how.
+      mesh: the devices.
+      rows: of a batch, over all devices.
+      length: tokens of a row.
+      max_texts: texts that a row has room for, each with global tokens of its own.
+    """
+    path, local = _paths(model, compute, mesh, rows, length, max_texts)
+    path += "" if local == path else f", in local layers by {local}"
+    if path.startswith("xla") or not reads_alone(model, compute):
+        return path
+    return f"{path}; where only some states of the last layer are read, that layer by xla"
+
+
+def keeps_no_probabilities(model: ModelConfig, compute: ComputeConfig, mesh: Mesh, rows: int, length: int) -> bool:
+    """Return whether all layers compute attention in a kernel whose backward pass computes probabilities again."""
+    return model.layer == "transformer" and set(_paths(model, compute, mesh, rows, length)) <= set(PLATFORMS)
+
+
+def local_keys(
+    model: ModelConfig, compute: ComputeConfig, mesh: Mesh, rows: int, length: int, max_texts: int = 1
+) -> int | None:
+    """Return how many scores each position of a local layer has; None if there is no such layer."""
+    if model.local_window is None or model.layer != "transformer":
+        return None
+    by_blocks = _paths(model, compute, mesh, rows, length, max_texts)[1] == "windowed"
+    return scores_by_blocks(model.local_window, model.global_tokens * max_texts) if by_blocks else length
+
+
+def _paths(
+    model: ModelConfig, compute: ComputeConfig, mesh: Mesh, rows: int, length: int, max_texts: int = 1
+) -> tuple[str, str]:
+    """Return how layers compute attention, and how those do that see a window alone."""
+    shape = Shape(
+        batch=rows // sharding.batch_parts(mesh),
+        length=length,
+        heads=model.num_heads,
+        head_parts=mesh.shape["tensor"],
+        size=model.head_size,
+        rate=model.attention_dropout,
+        dtype=computation_dtype(compute),
+        global_tokens=model.global_tokens * max_texts,
+        disentangled=model.disentangled.terms != "none" or model.is_xlnet,
+    )
+    shapes = shape, dataclasses.replace(shape, window=model.local_window)
+    path, local = (attention_path(compute, mesh.devices.flat[0].platform, each) for each in shapes)
+    return path, local
+
+
+USABLE = 0.9
+"""Share of the memory for which `step_bytes` may plan; the rest is for the program and the gaps between arrays."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Load:
+    """What a device has to hold during a step, beside the model."""
+
+    memory_bytes: int | None
+    """Memory of the device; None if it is unknown, as of a processor."""
+    moments: int
+    """Values that the optimizer keeps per parameter."""
+    sequence_length: int
+    predictions: int
+    """Positions of a sequence at which words are predicted."""
+    rows: int
+    """Sequences that are computed at a time."""
+    split: int
+    """Number of devices over which parameters, moments and gradients are split."""
+    probabilities: bool = True
+    """Whether the backward pass of attention reads its probabilities, rather than computing them again in a kernel."""
+    local_keys: int | None = None
+    """Scores that each position of a local layer has; None: see `activation_bytes`."""
+
+
+def remat_policy(model: Model, compute: ComputeConfig, load: Load) -> str:
+    """Return compute.remat or, for auto, the fastest policy whose closed form fits; none where memory is unknown."""
+    if compute.remat != "auto":
+        return compute.remat
+    if load.memory_bytes is None:
+        return "none"
+    # A loop over layers, unlike a scan, lets the compiler decide what to keep; compiled for v5e, it is faster than sel.
+    policies = ("sel", "full") if scans(model.config, compute) else ("none", "sel", "full")
+    memory = USABLE * load.memory_bytes
+    return next((each for each in policies if needed_bytes(model, compute, load, each) < memory), policies[-1])
+
+
+def needed_bytes(model: Model, compute: ComputeConfig, load: Load, remat: str) -> int:
+    """Return the memory that a step takes on a device by closed form, with one of the policies but for auto."""
+    sizes = dataclasses.asdict(load)
+    del sizes["memory_bytes"]
+    return step_bytes(
+        model.config,
+        model.parameters,
+        remat=remat,
+        value_bytes=FLOAT32 if compute.dtype == "float32" else FLOAT32 // 2,
+        unrolled=not scans(model.config, compute),
+        generator=model.generator.config if isinstance(model, HasGenerator) else None,
+        **sizes,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,3 +276,58 @@ def _model(config: Config, teacher: Teacher[BertForPreTraining] | None) -> BertF
         size = config.objective.distillation.teacher_size(model.hidden_size, teacher.model.config.hidden_size)
     parts = pretraining_parts(model, config.objective)
     return BertForPreTraining(model, config.compute, parts, teacher_size=size)
+
+
+STRONGER = {"none": ("sel", "full"), "sel": ("full",), "dots": ("full",), "full": ()}
+"""For each policy of compute.remat, those that keep less."""
+
+
+def advice(*, remat: str, mesh: Mapping[str, int], batch_size: int, micro_batches: int, where: str = "") -> list[str]:
+    """Return changes that save memory; those that cost the least time come first.
+
+    Args:
+      remat: the policy under which the step does not fit.
+      mesh: sizes of its axes.
+      batch_size: sequences of a step on all devices.
+      micro_batches: parts in which they are computed.
+      where: prefix of the names of these two options, such as "phases.0.".
+    """
+    found = []
+    if remedies := STRONGER[remat]:
+        found.append(
+            f"--compute.remat={' or '.join(remedies)}: the backward pass computes again what it would have to keep"
+        )
+    found += _split(mesh)
+    per_device = batch_size // (mesh["slice"] * mesh["data"] * mesh["fsdp"])
+    micro = next((n for n in range(micro_batches + 1, per_device + 1) if per_device % n == 0), None)
+    if micro is not None:
+        found.append(
+            f"--{where}micro_batches={micro}: the same batch in {micro} parts, so that the activations of one part are "
+            "kept at a time"
+        )
+        found.append(f"--{where}batch_size={batch_size // micro}: a smaller batch, which trains differently")
+    return [*found, "chips with more memory, or more chips with the same batch"]
+
+
+def state_advice(mesh: Mapping[str, int]) -> list[str]:
+    """Return changes by which parameters and moments fit, whatever the batch is."""
+    return [*_split(mesh), "a smaller model", "chips with more memory, or more of them with a larger --mesh.fsdp"]
+
+
+def _split(mesh: Mapping[str, int]) -> list[str]:
+    """Return the options that split the state over the chips that hold copies of it; none if there are no copies."""
+    chips = mesh["data"] * mesh["fsdp"]
+    if mesh["fsdp"] == chips:
+        return []
+    return [f"--mesh.data=1 --mesh.fsdp={chips}: parameters and moments are split over {chips} chips"]
+
+
+def phase_advice(phase: Phase, mesh: Mapping[str, int], remat: str) -> list[str]:
+    """Return `advice` for a phase of pre-training."""
+    return advice(
+        remat=remat,
+        mesh=mesh,
+        batch_size=phase.batch_size,
+        micro_batches=phase.micro_batches,
+        where=f"phases.{phase.index}.",
+    )

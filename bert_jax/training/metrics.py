@@ -1,18 +1,276 @@
-"""Metrics of a run: rates from the clock, and `Metrics`, which hands every row to console, files and trackers."""
+"""Metrics of a run: rates, wall time by use, rows for console, files and trackers, and the picture of a run.
+
+Every row goes to all destinations, each with write(step, kind, metrics) and close(): console, metrics.jsonl,
+TensorBoard, trackers. The wall time by use is in rows of metrics.jsonl, which a resumed run continues. Losses,
+accuracies and the learning rate over the steps are drawn from metrics.jsonl.
+"""
 
 import contextlib
+import io
+import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import numpy as np
+from absl import logging
 from etils import epath
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Column
 
+from bert_jax.config.json_form import metric_scale
+from bert_jax.files import finite_json, is_remote, parse_object, write_atomically
 from bert_jax.objectives.objective import Term
-from bert_jax.training import sinks
 from bert_jax.training.trackers import Tracker
-from bert_jax.training.wall_time import WallTime
+
+BESIDE_BAR = ("tokens_per_second", "seconds_left")
+UPLOAD_SECONDS = 60  # an object store cannot append, so the whole file is written again, at most this often
+
+
+class JsonLines:
+    """metrics.jsonl: {"kind": "train" | "evaluation" | "time", "step": …, …} per line; floats read back exactly.
+
+    Rows after `start_step` belong to steps that will be taken again and are dropped, as are a line torn by a crash and,
+    unless `evaluated`, the evaluation of that step.
+    """
+
+    def __init__(self, file: epath.Path, start_step: int, evaluated: bool = True):
+        self._file, self._remote, self._uploaded = file, is_remote(file), time.monotonic()
+        old = file.read_bytes() if file.exists() else b""
+        kept = b"".join(
+            line + b"\n"
+            for line in old.splitlines()
+            if (row := _row(line))
+            and (row["step"] < start_step or row["step"] == start_step and (evaluated or row["kind"] != "evaluation"))
+        )
+        if kept != old:
+            write_atomically(file, kept)
+        self._text = kept.decode() if self._remote else ""
+        self._stream = None if self._remote else open(file, "a", encoding="utf-8")
+
+    def write(self, step: int, kind: str, metrics: dict[str, float]) -> None:
+        figures = {name: finite_json(float(value)) for name, value in metrics.items()}
+        line = json.dumps({"kind": kind, "step": int(step), **figures}) + "\n"
+        if self._stream is None:
+            self._text += line
+            if time.monotonic() - self._uploaded > UPLOAD_SECONDS:
+                self._upload()
+        else:
+            self._stream.write(line)
+            self._stream.flush()
+
+    def close(self) -> None:
+        if self._stream is None:
+            self._upload()
+        else:
+            self._stream.close()
+
+    def _upload(self) -> None:
+        self._file.write_text(self._text)
+        self._uploaded = time.monotonic()
+
+
+def read_rows(file: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Return the rows of a metrics.jsonl in order, without a torn one; numbers are floats, non-finite ones included."""
+    path = epath.Path(file)
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    return [row for line in lines if (row := _row(line))]
+
+
+class TensorBoard:
+    """Event files below `directory`, with tags train/… and evaluation/….
+
+    Events of an earlier start after `start_step` are hidden.
+    """
+
+    def __init__(self, directory: epath.Path, start_step: int):
+        from tensorboardX import SummaryWriter  # the import takes half a second
+
+        self._writer = SummaryWriter(
+            os.fspath(directory), purge_step=start_step + 1 if start_step else None, flush_secs=30
+        )
+
+    def write(self, step: int, kind: str, metrics: dict[str, float]) -> None:
+        for name, value in metrics.items():
+            if math.isfinite(value):  # tensorboardX draws no others, and warns about each on the console
+                self._writer.add_scalar(f"{kind}/{name}", value, step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class ConsoleLines:
+    """A live bar on a terminal, elsewhere one line of plain text per written step; evaluations are always lines.
+
+    Args:
+      total_steps: last step of the run.
+      start_step: step at which the bar starts.
+      console: where to print; by default standard output.
+      terms: terms of the objective, whose figures are shown.
+    """
+
+    def __init__(self, total_steps: int, start_step: int, console: Console | None = None, terms: tuple[Term, ...] = ()):
+        self._total, self._terms = total_steps, terms
+        self._console = console or Console()
+        self._progress = None
+        if self._console.is_terminal:
+            self._progress = Progress(
+                TextColumn("[bold]step {task.completed:,.0f}/{task.total:,.0f}"),
+                BarColumn(bar_width=None),
+                TextColumn("{task.fields[summary]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
+                console=self._console,
+                expand=True,
+            )
+            self._task = self._progress.add_task("", total=total_steps, completed=start_step, summary="compiling …")
+            self._progress.start()
+
+    def advance(self, step: int) -> None:
+        if self._progress is not None:
+            self._progress.update(self._task, completed=step)
+
+    def write(self, step: int, kind: str, metrics: dict[str, float]) -> None:
+        if self._progress is not None and kind == "train":
+            main = self._terms[:1]  # one term and the rates fit beside the bar in 80 columns
+            names = [name for term in main if term.label for name in (term.loss, term.accuracy)]
+            short = {name: metrics[name] for name in (*names, *BESIDE_BAR) if name in metrics}
+            self._progress.update(self._task, completed=step, summary=" · ".join(describe(short, main)))
+        else:
+            label = f"step {step:,}/{self._total:,}" if kind == "train" else f"{kind} at step {step:,}"
+            self._console.print(
+                " · ".join([label, *describe(metrics, self._terms)]), highlight=False, markup=False, soft_wrap=True
+            )
+
+    def close(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+
+def describe(metrics: dict[str, float], terms: tuple[Term, ...] = ()) -> list[str]:
+    """Return the parts of one console line in reading order, for those metrics that are there."""
+    parts = [f"loss {metrics['loss']:.4f}"] if "loss" in metrics else []
+    parts += [f"{term.perplexity} {metrics[term.perplexity]:.2f}" for term in terms if term.perplexity in metrics]
+    for term in terms:
+        if term.label and term.loss in metrics:
+            accuracy = f" ({metrics[term.accuracy]:.1%})" if term.accuracy in metrics else ""
+            parts.append(f"{term.label} {metrics[term.loss]:.4f}{accuracy}")
+    for term in terms[:1]:  # of each store of a mixture
+        parts += [
+            f"{name.rpartition('/')[0]} {metrics[name]:.4f}" for name in metrics if name.endswith(f"/{term.loss}")
+        ]
+    for name, form in (
+        ("learning_rate", "lr {:.2e}"),
+        ("grad_norm", "grad {:.2f}"),
+        ("tokens_per_second", "{:,.0f} tokens/s"),
+        ("token_share", "{:.0%} of the positions"),
+        ("mfu", "MFU {:.1%}"),
+    ):
+        if name in metrics:
+            parts.append(form.format(metrics[name]))
+    parts += [
+        f"{name} {value:.2f}" if metric_scale(name) == 1 else f"{name} {value:.2%}"
+        for name, value in metrics.items()
+        if name.startswith("dev")
+    ]
+    if "seconds_left" in metrics:
+        parts.append(f"ETA {duration(metrics['seconds_left'])}")
+    return parts
+
+
+def duration(seconds: float) -> str:
+    """Return a duration such as 2 d 03 h, 1 h 05 min, 3 min 20 s or 12 s."""
+    if not math.isfinite(seconds):
+        return "unknown"
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours:02} h"
+    if hours:
+        return f"{hours} h {minutes:02} min"
+    return f"{minutes} min {seconds:02} s" if minutes else f"{seconds} s"
+
+
+def tensorboard(directory: epath.Path, start_step: int) -> list[TensorBoard]:
+    """Return the TensorBoard sink, or none where tensorboardX lacks the client library of a remote store."""
+    try:
+        return [TensorBoard(directory, start_step)]
+    except ImportError as error:
+        logging.warning("no TensorBoard events below %s: %s", directory, error)
+        return []
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    """Return the row of a line, or None for a torn or foreign one."""
+    try:
+        row = parse_object(line)
+        kind, step = row.pop("kind"), row.pop("step")
+        metrics = {name: float(value) for name, value in row.items()}
+    except (ValueError, TypeError, KeyError):
+        return None
+    return {"kind": kind, "step": step, **metrics} if isinstance(kind, str) and type(step) is int else None
+
+
+CATEGORIES: tuple[str, ...] = ("steps", "input", "evaluation", "checkpoint", "compile", "setup")
+"""steps: training; input: waiting for a batch with nothing left to compute; setup: everything before the first batch of
+a start (or of a phase) but compiling."""
+
+
+class WallTime:
+    """A stopwatch that always runs for exactly one category, so that the seconds of all add up to the time elapsed.
+
+    What is lost to a restart is found later (`monitoring.goodput`): it is the time between two rows of which neither
+    start knows anything.
+
+    Args:
+      clock: returns seconds since any moment.
+      now: returns the time of day in seconds since 1970.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter, now: Callable[[], float] = time.time):
+        self._clock, self._now = clock, now
+        self._category, self._since = "setup", clock()
+        self._seconds = dict.fromkeys(CATEGORIES, 0.0)
+
+    def switch(self, category: str) -> str:
+        """Let the watch run for `category` from now on; return the previous one."""
+        now, before = self._clock(), self._category
+        self._seconds[before] += now - self._since
+        self._category, self._since = category, now
+        return before
+
+    @contextlib.contextmanager
+    def spent_on(self, category: str) -> Iterator[None]:
+        before = self.switch(category)
+        try:
+            yield
+        finally:
+            self.switch(before)
+
+    @contextlib.contextmanager
+    def awaiting(self, busy: Callable[[], bool]) -> Iterator[None]:
+        """Count the block as waiting for input, unless the device is still `busy` at its end and so has lost nothing.
+
+        A wait that outlasts the device counts as a whole, because nobody knows when the device became idle.
+        """
+        before = self.switch("input")
+        spent = self._seconds["input"]
+        try:
+            yield
+        finally:
+            self.switch(before)
+            if busy():
+                self._seconds[before] += self._seconds["input"] - spent
+                self._seconds["input"] = spent
+
+    def take(self) -> dict[str, float]:
+        """Return the seconds of each category since the last call, and `time`, the seconds since 1970."""
+        self.switch(self._category)
+        seconds, self._seconds = self._seconds, dict.fromkeys(CATEGORIES, 0.0)
+        return {"time": self._now(), **seconds}
 
 
 class Rates:
@@ -121,14 +379,14 @@ class Metrics:
         if jax.process_index() == 0:
             files = self._files(evaluated)
             # Last, because a bar that has started must be stopped even if a signal arrives.
-            self._console = sinks.ConsoleLines(total_steps, start_step, terms=terms)
+            self._console = ConsoleLines(total_steps, start_step, terms=terms)
             self._sinks = [self._console, *files]
             self._trackers = trackers()
 
     def _files(self, evaluated: bool = True) -> list[Any]:
         return [
-            sinks.JsonLines(self.file, self._step, evaluated),
-            *sinks.tensorboard(self.file.parent / "tensorboard", self._step),
+            JsonLines(self.file, self._step, evaluated),
+            *tensorboard(self.file.parent / "tensorboard", self._step),
         ]
 
     def reload(self) -> None:
@@ -174,3 +432,118 @@ class Metrics:
 
     def __exit__(self, *unused: object) -> None:
         self.close()
+
+
+TRAIN, HELD_OUT, BASELINE = "#3b6fb6", "#d1495b", "#8a8a8a"
+
+
+def draw_curves(
+    metrics_file: str | os.PathLike[str],
+    picture: str | os.PathLike[str],
+    terms: tuple[Term, ...],
+    unigram: dict[str, float] | None = None,
+    title: str = "",
+) -> bool:
+    """Write a PNG with the panels of each term and one panel for the learning rate, two per row.
+
+    Args:
+      metrics_file: metrics.jsonl of the run.
+      picture: file to write.
+      terms: terms of the objective.
+      unigram: metrics by name of predicting from word frequencies alone, drawn as dashed lines.
+      title: heading of the picture.
+
+    Returns:
+      True; False, without a picture, if there are fewer than two training rows.
+    """
+    rows = read_rows(metrics_file)
+    train = [row for row in rows if row["kind"] == "train"]
+    held_out = [row for row in rows if row["kind"] == "evaluation"]
+    if len(train) < 2:
+        return False
+    # Takes a second to import; this canvas needs no global state and no display.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    panels = [(f"{term.title}: {kind}", *_metric(term, kind)) for term in terms for kind in term.panels]
+    rows_of_panels = -(-(len(panels) + 1) // 2)
+    height = 3.2 * rows_of_panels
+    figure = Figure(figsize=(10, height), facecolor="white")
+    # Margins in inches: a layout that Matplotlib computes takes as long as all the rest.
+    figure.subplots_adjust(0.075, 0.5 / height, 0.98, 1 - 0.7 / height, wspace=0.2, hspace=0.45)
+    FigureCanvasAgg(figure)
+    places = list(figure.subplots(rows_of_panels, 2, squeeze=False).flat)
+    for axes, (heading, name, unit) in zip(places, panels, strict=False):
+        _panel(axes, heading, unit, name, train, held_out, (unigram or {}).get(name))
+    _panel(places[len(panels)], "Learning rate", "", "learning_rate", train, [], None)
+    for axes in places[len(panels) + 1 :]:
+        axes.set_axis_off()
+    if title:
+        figure.suptitle(title, fontsize=14)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    write_atomically(picture, buffer.getvalue())
+    return True
+
+
+def _metric(term: Term, kind: str) -> tuple[str, str]:
+    """Return the name and unit of one metric of a term."""
+    return (term.loss, term.unit) if kind == "loss" else (term.accuracy, "%")
+
+
+def smoothed(values: np.ndarray, reach: int) -> np.ndarray:
+    """Return the mean over up to `reach` values on either side; NaNs are skipped.
+
+    A running mean over the past alone would lag behind training, so that held-out figures would look better than it.
+    """
+    finite = np.isfinite(values)
+    sums = np.concatenate([[0.0], np.cumsum(np.where(finite, values, 0.0))])
+    counts = np.concatenate([[0], np.cumsum(finite)])
+    places = np.arange(len(values))
+    low, high = np.maximum(places - reach, 0), np.minimum(places + reach + 1, len(values))
+    with np.errstate(invalid="ignore"):
+        return (sums[high] - sums[low]) / (counts[high] - counts[low])
+
+
+def _panel(axes: Any, title: str, unit: str, name: str, train: Any, held_out: Any, baseline: Any) -> None:
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    steps, values = _series(train, name)
+    scale = 100 if unit == "%" else 1
+    if name == "learning_rate" and len(values) and values.max() > 0:
+        exponent = math.floor(math.log10(values.max()))
+        scale, unit = 10.0**-exponent, f"$\\times\\,10^{{{exponent}}}$"
+    axes.set_title(title, loc="left", fontsize=12, fontweight="bold")
+    axes.set_ylabel(unit)
+    axes.set_xlabel("step")
+    axes.grid(color="#e6e6e6", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.ticklabel_format(axis="y", useOffset=False)
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 5, 10]))
+    if not len(steps):
+        axes.text(
+            0.5, 0.5, "not measured in this run", transform=axes.transAxes, ha="center", va="center", color=BASELINE
+        )
+        return
+    noisy = name != "learning_rate"
+    if noisy:
+        axes.plot(steps, scale * values, color=TRAIN, alpha=0.22, linewidth=0.8)
+    line = smoothed(values, len(values) // 50) if noisy else values
+    axes.plot(steps, scale * line, color=TRAIN, linewidth=1.8, label="training" if noisy else None)
+    places, points = _series(held_out, name)
+    if len(places):
+        axes.plot(places, scale * points, color=HELD_OUT, marker="o", markersize=4, linewidth=1.2, label="held out")
+    for number, key in enumerate(sorted({key for row in held_out for key in row if key.endswith(f"/{name}")})):
+        places, points = _series(held_out, key)  # of one store of a mixture
+        axes.plot(places, scale * points, color=f"C{number + 2}", linewidth=1.0, label=key.rpartition("/")[0])
+    if baseline is not None:
+        axes.axhline(scale * baseline, color=BASELINE, linestyle="--", linewidth=1.2, label="token frequencies alone")
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=9)
+
+
+def _series(rows: list[dict[str, Any]], name: str) -> tuple[np.ndarray, np.ndarray]:
+    pairs = [(row["step"], row[name]) for row in rows if name in row]
+    return np.array([step for step, _ in pairs]), np.array([value for _, value in pairs])

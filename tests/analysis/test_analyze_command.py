@@ -10,9 +10,9 @@ from pretrained_model import write_workdir
 
 import bert_jax
 from bert_jax import cli
-from bert_jax.analysis.layer_states.layer_similarity import LayerSimilarity
-from bert_jax.analysis.saved_results import save_result, saved_result
-from bert_jax.commands import layer_analyses
+from bert_jax.analysis import layers
+from bert_jax.analysis.layers import LayerSimilarity
+from bert_jax.analysis.results import save_result, saved_result
 
 LINES = ["the cat sat on the mat.", "a big dog ran in the house", "birds", "old cats, old dogs flew", "a tree sat"] * 3
 
@@ -75,7 +75,7 @@ def test_a_second_call_takes_the_result_that_is_there(place, tmp_path, monkeypat
     def refuse(*arguments, **options):
         raise AssertionError("computed again")
 
-    monkeypatch.setattr(layer_analyses, "cka", refuse)
+    monkeypatch.setattr(layers, "cka", refuse)
     assert again("--vectors=cls", "--batch_size=4") == 0
     assert "has this result already" in capsys.readouterr().out
     assert (output / "result.json").read_bytes() == first and (output / "cka.svg").exists()

@@ -15,10 +15,8 @@ from pretrained_model import stored_model, write_workdir
 from processes import SECONDS
 
 from bert_jax import cli
-from bert_jax.analysis import attention
-from bert_jax.analysis.attention_weights import attention_maps
-from bert_jax.analysis.attention_weights.attention_maps import AttentionMaps
-from bert_jax.analysis.attention_weights.attention_page import attention_page
+from bert_jax.analysis import attention, attention_maps
+from bert_jax.analysis.attention_maps import AttentionMaps, attention_page
 from bert_jax.errors import UserError
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
@@ -64,7 +62,7 @@ def test_the_command_leaves_a_page_a_picture_and_the_numbers(tmp_path, capsys, m
     assert json.loads(data)["tokens"] == saved["tokens"] and "<b>" not in page
     np.testing.assert_allclose(json.loads(data)["weights"], saved["weights"], atol=5.1e-5)
     (tmp_path / "out/index.html").unlink()
-    monkeypatch.setattr("bert_jax.commands.attention_analyses.attention", None)  # is not called again
+    monkeypatch.setattr("bert_jax.analysis.attention_maps.attention", None)  # is not called again
     assert cli._run(["bert-jax", "analyze", "attention", *words]) == 0
     assert (tmp_path / "out/index.html").exists()
 

@@ -9,8 +9,7 @@ from pretrained_model import CONFIG, TOKENIZER, write_workdir
 
 from bert_jax import cli
 from bert_jax.analysis import similarity, word_senses
-from bert_jax.analysis.word_states.context_similarity import explained_variance, intra_sentence_similarity, mean_cosine
-from bert_jax.analysis.word_states.word_vectors import WordFinder
+from bert_jax.analysis.words import WordFinder, explained_variance, intra_sentence_similarity, mean_cosine
 from bert_jax.errors import UserError
 
 LAYERS = CONFIG.num_layers + 1

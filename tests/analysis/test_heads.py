@@ -12,13 +12,24 @@ from scipy.spatial.distance import jensenshannon
 
 from bert_jax import cli
 from bert_jax.analysis import heads
-from bert_jax.analysis.head_behaviour.attention_batches import batch_fitting
-from bert_jax.analysis.head_behaviour.head_ablation import head_ablation, ratio
-from bert_jax.analysis.head_behaviour.head_distances import clusters_of, divergences, scaled_map
-from bert_jax.analysis.head_behaviour.head_relations import _RelationSums, word_attention, word_pieces
-from bert_jax.analysis.head_behaviour.head_statistics import MEASURES, HeadSums, punctuation_pieces
-from bert_jax.analysis.head_behaviour.parsed_text import Mention, ParsedText, read_parsed
-from bert_jax.analysis.masked_words import mask_words
+from bert_jax.analysis.head_behaviour import (
+    MEASURES,
+    HeadSums,
+    Mention,
+    ParsedText,
+    _RelationSums,
+    batch_fitting,
+    clusters_of,
+    divergences,
+    head_ablation,
+    punctuation_pieces,
+    ratio,
+    read_parsed,
+    scaled_map,
+    word_attention,
+    word_pieces,
+)
+from bert_jax.analysis.texts import mask_words
 from bert_jax.errors import UserError
 from bert_jax.models.kernels import windowed
 

@@ -11,14 +11,17 @@ from etils import epath
 from pretrained_model import CONFIG, write_workdir
 
 from bert_jax import cli
-from bert_jax.analysis import draw_initialisation, draw_positions, init
-from bert_jax.analysis.saved_results import save_result, saved_result
-from bert_jax.analysis.signal.attention_norm import attention_norm, law
-from bert_jax.analysis.signal.depth_growth import DepthGrowth, depth_growth
-from bert_jax.analysis.signal.initialisation import Initialisation
-from bert_jax.analysis.signal.position_similarity import position_similarity
-from bert_jax.analysis.signal.step_costs import step_costs
-from bert_jax.commands import signal_analyses
+from bert_jax.analysis import draw_initialisation, draw_positions, init, signal
+from bert_jax.analysis.results import save_result, saved_result
+from bert_jax.analysis.signal import (
+    DepthGrowth,
+    Initialisation,
+    attention_norm,
+    depth_growth,
+    law,
+    position_similarity,
+    step_costs,
+)
 from bert_jax.config import DisentangledConfig, ModelConfig
 from bert_jax.errors import UserError
 
@@ -131,7 +134,7 @@ def test_init_leaves_its_result_and_pictures_and_is_not_computed_again(tmp_path,
     assert result["norm"]["heads"] == [1, 4]  # 5 does not divide 16
     assert result["positions"]["tables"] == ["random", "sinusoidal", "learned"]
     assert "norm of attention" in capsys.readouterr().out
-    monkeypatch.setattr(signal_analyses, "init", None)
+    monkeypatch.setattr(signal, "init", None)
     (tmp_path / "out" / "init.svg").unlink()
     assert run(tmp_path / "run", tmp_path / "out") == 0
     assert "has this result already" in capsys.readouterr().out and (tmp_path / "out" / "init.svg").exists()
@@ -170,7 +173,7 @@ def test_bad_input_is_one_clear_error(changes, options, message):
 
 
 def test_a_shipped_configuration_is_known_by_its_name():
-    config = signal_analyses._model("bert_mini")
+    config = signal._model("bert_mini")
     assert isinstance(config, ModelConfig) and config.hidden_size == 256
 
 

@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 from pretrained_model import CONFIG, random_texts
 
-from bert_jax.analysis import isotropy
-from bert_jax.analysis.layer_states import layer_isotropy
-from bert_jax.analysis.layer_states.layer_isotropy import CosineSums, partition_score
-from bert_jax.analysis.layer_states.moments import Moments
+from bert_jax.analysis import isotropy, layers
+from bert_jax.analysis.layers import CosineSums, Moments, partition_score
 from bert_jax.errors import UserError
 
 
@@ -113,7 +111,7 @@ def test_vectors_that_are_all_the_same_have_no_dimensions(model):
 def test_a_stream_gives_what_a_list_gives_up_to_the_pairs_between_windows(model, monkeypatch):
     lines = random_texts(24)
     whole = isotropy(model, lines, progress=False)
-    monkeypatch.setattr(layer_isotropy, "WINDOW", 8)
+    monkeypatch.setattr(layers, "WINDOW", 8)
     streamed = isotropy(model, iter(lines), progress=False)
     assert streamed.texts == 24
     np.testing.assert_allclose(streamed.spectrum, whole.spectrum, atol=1e-4)

@@ -10,7 +10,7 @@ from loaded_model import loaded
 from pretrained_model import CONFIG, PARTS, TOKENIZER, random_texts, stored_model
 
 from bert_jax.analysis import cka, draw_pruning, keep_layers, prune
-from bert_jax.analysis.masked_words import mask_words, word_scores
+from bert_jax.analysis.texts import mask_words, word_scores
 from bert_jax.config import ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel

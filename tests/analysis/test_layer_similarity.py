@@ -7,9 +7,8 @@ import pytest
 from loaded_model import loaded
 from pretrained_model import CONFIG, TOKENIZER, WORDS, random_texts, stored_model
 
-from bert_jax.analysis import cka
-from bert_jax.analysis.layer_states import layer_similarity
-from bert_jax.analysis.layer_states.layer_similarity import HsicSums, hsic
+from bert_jax.analysis import cka, layers
+from bert_jax.analysis.layers import HsicSums, hsic
 from bert_jax.errors import UserError
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer
 
@@ -121,7 +120,7 @@ def test_a_token_is_the_same_in_all_layers_and_models_and_never_a_mark(model):
     line = ["the cat sat on the mat", "a", "big old dogs", "birds flew in"] * 6
     result = cka(model, line, model, vectors="token", minibatch=12, seed=5, progress=False)
     np.testing.assert_allclose(np.diag(result.matrix), 1.0, rtol=1e-9)
-    vectors = layer_similarity.layer_vectors(model, line, "token", seed=5)
+    vectors = layers.layer_vectors(model, line, "token", seed=5)
     states = model.encode(line, layers="all")
     places = set()
     for number, row in enumerate(vectors):
@@ -146,7 +145,7 @@ def test_models_of_different_depth_are_compared_layer_by_layer(model):
 
 
 def test_a_stream_is_read_window_by_window(model, monkeypatch):
-    monkeypatch.setattr(layer_similarity, "WINDOW", 8)
+    monkeypatch.setattr(layers, "WINDOW", 8)
     lines, ahead, seen = random_texts(40), [], []
 
     def stream():
@@ -154,16 +153,16 @@ def test_a_stream_is_read_window_by_window(model, monkeypatch):
             seen.append(line)
             yield line
 
-    measured = layer_similarity.layer_vectors
+    measured = layers.layer_vectors
 
     def watched(model, window, *rest, **options):
         ahead.append(len(seen))
         return measured(model, window, *rest, **options)
 
-    monkeypatch.setattr(layer_similarity, "layer_vectors", watched)
+    monkeypatch.setattr(layers, "layer_vectors", watched)
     streamed = cka(model, stream(), minibatch=8, progress=False)
     assert ahead == [8, 16, 24, 32, 40]
-    monkeypatch.setattr(layer_similarity, "WINDOW", 64)
+    monkeypatch.setattr(layers, "WINDOW", 64)
     # The windows sort texts into other batches, whose states differ by rounding.
     np.testing.assert_allclose(streamed.matrix, cka(model, lines, minibatch=8, progress=False).matrix, atol=2e-4)
 

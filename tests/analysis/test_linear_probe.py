@@ -5,10 +5,9 @@ import pytest
 from scipy.optimize import approx_fprime
 from sklearn.linear_model import LogisticRegression
 
-from bert_jax.analysis.probing import linear_probe
-from bert_jax.analysis.probing.linear_probe import fit, standardized
-from bert_jax.analysis.probing.probing_task import control_labels, divided, joined, make_task
-from bert_jax.analysis.probing.task_probes import probe_task
+from bert_jax.analysis import probes
+from bert_jax.analysis.probes import fit, probe_task, standardized
+from bert_jax.analysis.probing_tasks import control_labels, divided, joined, make_task
 
 
 def states(layers: int, examples: int, spans: int = 1, size: int = 6, seed: int = 0) -> np.ndarray:
@@ -42,7 +41,7 @@ def test_regression_is_ridge_regression():
 def test_the_gradient_is_that_of_finite_differences(layers, spans, classes):
     random = np.random.default_rng(2)
     target = random.standard_normal((12, 1)) if classes == 1 else np.eye(classes)[random.integers(classes, size=12)]
-    problem = linear_probe._Problem(states(layers, 12, spans, 3), target)
+    problem = probes._Problem(states(layers, 12, spans, 3), target)
     problem.set_penalty(0.05)
     at = 0.3 * random.standard_normal(len(problem.packed(None)))
     wanted = approx_fprime(at, lambda values: problem(values)[0], 1e-3)  # a mix is summed in float32

@@ -10,12 +10,12 @@ from small_pretraining import run_config
 import bert_jax
 from bert_jax import cli
 from bert_jax.analysis import mask_gap
-from bert_jax.analysis.mask_memory.mask_overfitting import check_measurable, last_visits, seen_by
+from bert_jax.analysis.mask_memory import check_measurable, last_visits, seen_by
 from bert_jax.config import Config, DataConfig, MaskingConfig, PhaseConfig
-from bert_jax.config.noise import PretrainingNoiseConfig
-from bert_jax.config.objectives import ObjectiveConfig
-from bert_jax.data.examples.examples import Examples
-from bert_jax.data.store.access import open_store
+from bert_jax.config.objective import ObjectiveConfig
+from bert_jax.config.pretraining import PretrainingNoiseConfig
+from bert_jax.data.examples import Examples
+from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
 
 

@@ -12,7 +12,7 @@ from pretrained_model import CONFIG, random_texts, stored_model
 
 import bert_jax
 from bert_jax.analysis import fit_postprocess
-from bert_jax.analysis.layer_states.postprocess_fitting import postprocess_matrix
+from bert_jax.analysis.layers import postprocess_matrix
 from bert_jax.errors import UserError
 
 SIZE = CONFIG.hidden_size
@@ -82,7 +82,7 @@ def test_vectors_are_normalized_after_the_map(model, whitening):
 
 
 def test_a_stream_of_texts_is_fitted_in_parts(model, whitening, monkeypatch):
-    monkeypatch.setattr("bert_jax.analysis.layer_states.postprocess_fitting.WINDOW", 16)
+    monkeypatch.setattr("bert_jax.analysis.layers.WINDOW", 16)
     streamed = fit_postprocess(model, iter(random_texts(60)), progress=False)
     np.testing.assert_allclose(streamed.mean, whitening.mean, atol=1e-5)
     gram = [each.matrix @ each.matrix.T for each in (streamed, whitening)]  # the inverse covariance: no signs
@@ -168,7 +168,7 @@ def test_a_name_that_is_no_file_name_is_refused_and_nothing_is_left(whitening, t
 
 @pytest.mark.parametrize("damage", ["cut", "kind", "pooling", "shape", "dtype", "json"])
 def test_a_damaged_file_is_one_clear_error(whitening, tmp_path, damage):
-    from bert_jax.formats.postprocess_files import read_postprocesses, write_postprocesses
+    from bert_jax.formats.sentence_transformers import read_postprocesses, write_postprocesses
 
     write_postprocesses(tmp_path, {"white": whitening})
     file = tmp_path / "postprocess" / "white.safetensors"

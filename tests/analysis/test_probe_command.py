@@ -8,8 +8,7 @@ from pretrained_model import write_workdir
 
 import bert_jax
 from bert_jax import cli
-from bert_jax.analysis import probe, tagging_task
-from bert_jax.commands import probe_analysis
+from bert_jax.analysis import probe, probes, tagging_task
 
 SENTENCES = ["the cats sat on a mat", "old dogs ran in the house", "a big bird flew", "the tree and the house"] * 6
 TAGS = {"the": "D", "a": "D", "on": "P", "in": "P", "old": "A", "big": "A"}
@@ -49,7 +48,7 @@ def test_the_command_leaves_a_result_and_a_second_call_computes_nothing(place, t
     assert np.shape(saved["tasks"][0]["scores"]) == (2, 3) and saved["tasks"][0]["classes"] == ["A", "D", "N", "P"]
     assert saved["tasks"][0]["mean"][0] == 1.0  # each word has one tag, which its embedding tells
     assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".npy", ".png", ".svg"}
-    monkeypatch.setattr(probe_analysis, "probe", None)  # calling it would fail
+    monkeypatch.setattr(probes, "probe", None)  # calling it would fail
     assert analyze(place, tmp_path, *words, "--batch_size=4") == 0
     assert "has this result already" in capsys.readouterr().out
 

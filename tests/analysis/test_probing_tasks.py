@@ -7,11 +7,8 @@ import pytest
 from pretrained_model import CONFIG, TOKENIZER
 
 from bert_jax.analysis import read_probing_tasks, tagging_task
-from bert_jax.analysis.probing.probing_task import ProbingTask
-from bert_jax.analysis.probing.span_states import span_states
-from bert_jax.analysis.probing.span_tasks import span_task
-from bert_jax.analysis.probing.text_tasks import text_tasks
-from bert_jax.analysis.probing.treebank_tasks import tree_tasks
+from bert_jax.analysis.probes import span_states
+from bert_jax.analysis.probing_tasks import ProbingTask, span_task, text_tasks, tree_tasks
 from bert_jax.errors import UserError
 
 TREE = """# text = The cats sat on a mat

@@ -17,7 +17,7 @@ from task_models import write_model
 
 import bert_jax
 from bert_jax import cli
-from bert_jax.commands import fine_tuned_scores, pruning_analyses
+from bert_jax.analysis import pruning, results
 from bert_jax.config import PhaseConfig
 
 
@@ -56,7 +56,7 @@ def test_prune_leaves_its_result_its_pictures_and_the_model(place, pruned, monke
     def refuse(*arguments, **options):
         raise AssertionError("computed again")
 
-    monkeypatch.setattr(pruning_analyses, "prune", refuse)
+    monkeypatch.setattr(pruning, "prune", refuse)
     assert run(place, pruned, "--batch_size=5") == 0
     printed = capsys.readouterr().out
     assert "has this result already" in printed and "--model.num_layers=2" in printed
@@ -149,6 +149,6 @@ def test_a_pre_trained_model_is_fine_tuned_once_for_every_set_of_layers(tmp_path
     scores = {json.loads(file.read_text())["result"]["score"] for file in files}
     assert {score for curve in result["curves"] for score in curve["score"]} == scores
     (tmp_path / "out" / "result.json").unlink()
-    monkeypatch.setattr(fine_tuned_scores, "finetune", None)
+    monkeypatch.setattr(results, "finetune", None)
     assert run(home, tmp_path / "out", *words, model="pretrained") == 0
     assert json.loads((tmp_path / "out" / "result.json").read_text())["result"]["curves"] == result["curves"]

@@ -9,7 +9,7 @@ from pretrained_model import CONFIG, random_texts, write_workdir
 
 from bert_jax import cli
 from bert_jax.analysis import fit_postprocess, sentence_correlation
-from bert_jax.analysis.layer_states.sentence_correlation import pair_cosines
+from bert_jax.analysis.layers import pair_cosines
 from bert_jax.errors import UserError
 
 PAIRS = list(zip(random_texts(20, 1), random_texts(20, 2), strict=True))

@@ -13,11 +13,11 @@ from task_models import write_model
 import bert_jax
 from bert_jax import cli
 from bert_jax.analysis import noise, task_noise
-from bert_jax.config.noise import NoiseConfig
-from bert_jax.config.task_options import TaskDataConfig
-from bert_jax.data.character_edits import edited_words
-from bert_jax.data.randomness import Stream, bits, uniform
+from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.config.pretraining import NoiseConfig
+from bert_jax.data.spelling_errors import edited_words
 from bert_jax.errors import UserError
+from bert_jax.randomness import Stream, bits, uniform
 
 TEXTS = [
     "the cat sat on the mat .",

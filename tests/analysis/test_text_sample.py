@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bert_jax.analysis.text_sample import drawn, texts_of, windows
-from bert_jax.data.corpus.readers import find_sources
+from bert_jax.analysis.texts import drawn, texts_of, windows
+from bert_jax.corpus.readers import find_sources
 from bert_jax.errors import UserError
 
 

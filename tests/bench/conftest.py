@@ -7,8 +7,8 @@ import types
 import pytest
 from two_phases import TINY
 
-from bert_jax.bench.turns import PEER_PROGRAMS
 from bert_jax.config.json_form import to_dict
+from bert_jax.tools.bench.turns import PEER_PROGRAMS
 
 
 @pytest.fixture(scope="session")

@@ -11,10 +11,10 @@ from command_lines import status
 from full_device import DOES_NOT_FIT, full_device
 from processes import UNOPTIMIZED
 
-from bert_jax.bench import attention_benchmark, contestants
-from bert_jax.config.benchmarking import AttentionBenchConfig
+from bert_jax.config.commands import AttentionBenchConfig
 from bert_jax.devices import hardware
 from bert_jax.errors import UserError
+from bert_jax.tools.bench import attention, contestants
 
 QUICK = ("--rounds=2", "--turn_seconds=0")
 bench = functools.partial(status, "bench", "attention")
@@ -54,7 +54,7 @@ def test_what_cannot_be_measured_is_refused(word, message, capsys):
 
 def job(**options) -> dict:
     """The job of the contestant for one row of eight tokens."""
-    (contestant,) = attention_benchmark.kernel_contestants(AttentionBenchConfig(tokens=8, heads=1, **options), 8)
+    (contestant,) = attention.kernel_contestants(AttentionBenchConfig(tokens=8, heads=1, **options), 8)
     return contestant.job
 
 

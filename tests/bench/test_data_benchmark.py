@@ -11,15 +11,14 @@ import pytest
 from command_lines import status
 from two_phases import TINY
 
-from bert_jax.bench import data_benchmark
 from bert_jax.config import resolve_phases
-from bert_jax.config.benchmarking import DataBenchConfig
-from bert_jax.data.examples.examples import Examples
-from bert_jax.data.store.access import open_store
-from bert_jax.data.store.token_rows import SPECIAL
+from bert_jax.config.commands import DataBenchConfig
+from bert_jax.data.examples import Examples
+from bert_jax.data.store import SPECIAL, open_store
 from bert_jax.errors import UserError
-from bert_jax.planning.estimate import Throughput
-from bert_jax.planning.phase_plan import PhasePlan
+from bert_jax.tools.bench import data
+from bert_jax.tools.planning.plan import PhasePlan
+from bert_jax.tools.planning.roofline import Throughput
 
 QUICK = ("--rounds=2", "--turn_seconds=0", "--phase=1", "--batch_size=8", "--model.vocab_size=None")
 PREPARE = ("--rounds=2", "--turn_seconds=0", "--max_bytes=2000")
@@ -58,7 +57,7 @@ def planned(directory: pathlib.Path, length: int, rate: float) -> str:
 
 def test_a_plan_says_what_a_host_needs(tmp_path):
     options = dataclasses.replace(DataBenchConfig.of(TINY, 1), need=(planned(tmp_path, 32, 7000.0), "one=5"))
-    assert data_benchmark.needed(options) == {f"v5e:2x4 ({tmp_path}/plan.json)": 7000.0, "one": 5.0}
+    assert data.needed(options) == {f"v5e:2x4 ({tmp_path}/plan.json)": 7000.0, "one": 5.0}
 
 
 @pytest.mark.parametrize(
@@ -68,7 +67,7 @@ def test_a_plan_says_what_a_host_needs(tmp_path):
 def test_a_plan_of_something_else_is_refused(tmp_path, length, rate, message):
     options = dataclasses.replace(DataBenchConfig.of(TINY, 1), need=(planned(tmp_path, length, rate),))
     with pytest.raises(UserError, match=message):
-        data_benchmark.needed(options)
+        data.needed(options)
 
 
 def test_a_plan_is_written_as_it_is_read():
@@ -89,7 +88,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("message", REFUSED)
 def test_what_cannot_be_measured_is_refused(small_store, tiny_config, message, capsys, monkeypatch):
-    monkeypatch.setattr(data_benchmark, "peer_versions", lambda options: {"torch": "0"})
+    monkeypatch.setattr(data, "peer_versions", lambda options: {"torch": "0"})
     store, *options = (word.replace("STORE", str(small_store)) for word in REFUSED[message])
     assert bench("data", store, tiny_config, "--model.vocab_size=None", *options) == 2
     captured = capsys.readouterr()
@@ -102,7 +101,7 @@ def examples(small_store) -> Examples:
 
 
 def test_the_collator_gets_the_words_that_ours_masks(examples):
-    ids = data_benchmark.unmasked(examples.batch(np.arange(50)))
+    ids = data.unmasked(examples.batch(np.arange(50)))
     tokenizer = examples.store.tokenizer()
     rows = examples.rows(*examples.locate(np.arange(50)))  # where each token is in the store
     for row, places in enumerate(rows.token_index):
@@ -112,7 +111,7 @@ def test_the_collator_gets_the_words_that_ours_masks(examples):
 
 
 def test_the_grid_has_every_loader_with_tokens_and_words():
-    names = data_benchmark.grid()
+    names = data.grid()
     for packing in ("off", "on"):
         for unit in ("token", "whole_word"):
             assert f"data.loader=plain data.packing={packing} masking.unit={unit}" in names

@@ -15,14 +15,13 @@ from huggingface_directory import directory
 from processes import UNOPTIMIZED
 
 from bert_jax import cli, load
-from bert_jax.bench import contestants, finetune_benchmark
-from bert_jax.bench.turns import PEER_PROGRAMS, started, take_turns
-from bert_jax.config.benchmarking import FinetuneBenchConfig
-from bert_jax.config.finetuning import task_defaults
-from bert_jax.config.task_options import TaskDataConfig, TaskOptions
+from bert_jax.config.commands import FinetuneBenchConfig
+from bert_jax.config.finetuning import TaskDataConfig, TaskOptions, task_defaults
 from bert_jax.errors import UserError
 from bert_jax.formats.opening import open_stored
 from bert_jax.tasks.task_data import read_task
+from bert_jax.tools.bench import contestants, finetuning
+from bert_jax.tools.bench.turns import PEER_PROGRAMS, started, take_turns
 
 QUICK = ("--rounds=2", "--turn_seconds=0", "--batch_size=16", "--options.max_length=16", "--texts=20")
 
@@ -74,7 +73,7 @@ def test_what_cannot_be_measured_is_refused(bench, words, message, capsys):
     "function, said",
     [
         ("programs.first_state", f"the state {DOES_NOT_FIT}; what helps: --mesh.data=1 --mesh.fsdp=8"),
-        ("run_batches.placed_batch", f"the step {DOES_NOT_FIT}; what helps: --compute.remat=sel"),
+        ("run.placed_batch", f"the step {DOES_NOT_FIT}; what helps: --compute.remat=sel"),
     ],
 )
 def test_training_that_does_not_fit_gets_advice(function, said, pretrained, monkeypatch):
@@ -131,12 +130,12 @@ def test_the_peer_gets_the_sequences_and_weights_of_ours(pretrained, recorder, t
     options = dataclasses.replace(FinetuneBenchConfig.of(config), peer_python=recorder)
     stored = open_stored(options.init_from)
     read = read_task(options.run, stored.model, stored.need_tokenizer())
-    finetune_benchmark.write_for_peer(stored, read, tmp_path)
+    finetuning.write_for_peer(stored, read, tmp_path)
     (tmp_path / "texts.json").write_text(json.dumps(["one", "two"]))
-    peers = finetune_benchmark.peer_contestants(options, read.head.outputs, {"device": "a processor (cpu)"}, tmp_path)
+    peers = finetuning.peer_contestants(options, read.head.outputs, {"device": "a processor (cpu)"}, tmp_path)
     with started(peers) as waiting:
         turns = take_turns(waiting, 2, 0.0, rest=0.0)
-        for one, work in zip(waiting, finetune_benchmark.WORKS, strict=True):
+        for one, work in zip(waiting, finetuning.WORKS, strict=True):
             facts, lines = one.facts, (pretrained / "data/train.tsv").read_text().splitlines()[1:]
             assert (facts["work"], facts["outputs"], facts["max_length"], facts["device"]) == (work, 2, 32, "cpu")
             assert facts["layers"] == stored.model.num_layers
@@ -151,7 +150,7 @@ def test_transformers_takes_turns(bench, tmp_path, peer):
     output = tmp_path / "finetune.json"
     assert bench("text", *QUICK, "--peer=torch", f"--peer_python={peer}", f"--output={output}") == 0
     found = json.loads(output.read_text())
-    for ours, theirs, work in zip(found["contestants"], found["contestants"][2:], finetune_benchmark.WORKS):
+    for ours, theirs, work in zip(found["contestants"], found["contestants"][2:], finetuning.WORKS):
         assert ours["work"] == theirs["work"] == work
         assert found[f"ratio_{work}"] == theirs["ratio"]["wall"]["median"]
         assert found[f"total_cpu_ratio_{work}"] == theirs["ratio"]["total_cpu"]

@@ -17,13 +17,13 @@ from full_device import DOES_NOT_FIT, full_device
 from processes import UNOPTIMIZED
 from two_phases import TINY
 
-from bert_jax.bench import contestants, step_benchmark
-from bert_jax.bench.turns import PEER_PROGRAMS
 from bert_jax.config import Config, resolve_phases
 from bert_jax.config.json_form import from_dict, to_dict
-from bert_jax.console.command_line import load_config
-from bert_jax.data.examples.batch_layout import batch_layout
+from bert_jax.console import load_config
+from bert_jax.data.examples import batch_layout
 from bert_jax.errors import UserError
+from bert_jax.tools.bench import contestants, step
+from bert_jax.tools.bench.turns import PEER_PROGRAMS
 
 QUICK = ("--rounds=2", "--turn_seconds=0")
 bench = functools.partial(status, "bench")
@@ -39,7 +39,7 @@ def compiled_quickly(monkeypatch):
 def job(tmp_path) -> dict:
     """The job of a contestant for the first phase of `TINY`."""
     config = dataclasses.replace(TINY, phases=TINY.phases[:1])
-    batches = step_benchmark.write_batches(config, 0.0, tmp_path / "batches.npz")
+    batches = step.write_batches(config, 0.0, tmp_path / "batches.npz")
     return {"config": to_dict(config), "batches": batches.path, "platform": "auto"}
 
 
@@ -152,14 +152,14 @@ def test_unknown_benchmarks_are_listed(capsys):
 
 def test_synthetic_batches_have_what_a_step_needs():
     (phase, _) = resolve_phases(TINY)
-    batch = step_benchmark.synthetic_batch(TINY, phase, padding=0.25, seed=0)
+    batch = step.synthetic_batch(TINY, phase, padding=0.25, seed=0)
     text = batch["attention_mask"].sum(1)
     assert (text == 12).all() and (batch["input_ids"][batch["attention_mask"] == 0] == 0).all()
     for row, positions in enumerate(batch["masked_positions"]):
         assert len(set(positions)) == phase.max_predictions and 0 < positions.min() and positions.max() < 12
         np.testing.assert_array_equal(batch["masked_ids"][row], batch["input_ids"][row][positions])
     assert batch["masked_weights"].all() and set(batch["next_sentence_labels"]) <= {0, 1}
-    again = step_benchmark.synthetic_batch(TINY, phase, padding=0.25, seed=0)
+    again = step.synthetic_batch(TINY, phase, padding=0.25, seed=0)
     assert all(np.array_equal(batch[name], again[name]) for name in batch)
 
 
@@ -170,7 +170,7 @@ def test_a_random_batch_has_the_arrays_of_a_real_one(name):
     model = dataclasses.replace(config.model, vocab_size=500)
     config = dataclasses.replace(config, model=model, phases=phases)
     (phase,) = resolve_phases(config)
-    batch = step_benchmark.synthetic_batch(config, phase, padding=0.2, seed=0)
+    batch = step.synthetic_batch(config, phase, padding=0.2, seed=0)
     expected = {name: ((3, *shape), np.dtype(dtype)) for name, (shape, dtype) in batch_layout(phase, config).items()}
     assert {name: (values.shape, values.dtype) for name, values in batch.items()} == expected
     if "order" in batch:
@@ -236,8 +236,8 @@ def measured(tiny_config, tmp_path, monkeypatch):
             CONTESTANT.format(python=sys.executable, directory=str(PEER_PROGRAMS), times=SECONDS, facts=facts)
         )
         python.chmod(0o755)
-        monkeypatch.setattr(step_benchmark, "our_program", lambda kind: (str(python), kind))
-        monkeypatch.setattr(step_benchmark, "take_turns", functools.partial(step_benchmark.take_turns, rest=0))
+        monkeypatch.setattr(step, "our_program", lambda kind: (str(python), kind))
+        monkeypatch.setattr(step, "take_turns", functools.partial(step.take_turns, rest=0))
         words = ("--peer=torch", f"--peer_python={python}", f"--output={output}", *words)
         assert bench("step", tiny_config, "--rounds=3", "--turn_seconds=2", *words) == 0
         return json.loads(output.read_text())
@@ -272,8 +272,8 @@ def test_torch_is_asked_for_the_same_work(measured, tmp_path, where, device, bfl
     ours, *peers = (one["facts"]["job"] for one in found["contestants"])
     config, batches = from_dict(Config, ours["config"]), dict(np.load(tmp_path / "ours.npz"))
     assert (config.model.hidden_dropout, config.model.attention_dropout) == (0.25, 0.125)
-    assert batches["input_ids"].shape == (step_benchmark.SYNTHETIC, 8, 24) and "next_sentence_labels" in batches
-    assert batches["masked_positions"].shape == (step_benchmark.SYNTHETIC, 8, 3) and batches["masked_weights"].all()
+    assert batches["input_ids"].shape == (step.SYNTHETIC, 8, 24) and "next_sentence_labels" in batches
+    assert batches["masked_positions"].shape == (step.SYNTHETIC, 8, 3) and batches["masked_weights"].all()
     for role, job in zip(("stock", "tuned"), peers, strict=True):
         theirs = dict(np.load(tmp_path / f"{role}.npz"))
         assert job["role"] == role and theirs.keys() == batches.keys()
@@ -322,7 +322,7 @@ assert batch["input_ids"].tolist() == [[5, 6], [7, 0]] and batch["attention_mask
 
 def test_the_tuned_loss_of_torch_is_the_stock_loss_and_rows_are_padded(tmp_path, peer):
     # Slots that are not used must not count: half of the last slot's weights are 0.
-    batches = [step_benchmark.synthetic_batch(TINY, resolve_phases(TINY)[0], 0.25, seed) for seed in range(2)]
+    batches = [step.synthetic_batch(TINY, resolve_phases(TINY)[0], 0.25, seed) for seed in range(2)]
     arrays = {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
     arrays["masked_weights"][:, ::2, -1] = 0
     arrays["masked_positions"][:, ::2, -1] = 0

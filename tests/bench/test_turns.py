@@ -9,8 +9,10 @@ import sys
 import pytest
 from two_phases import TINY
 
-from bert_jax.bench import contestants
-from bert_jax.bench.turns import (
+from bert_jax.devices.hosts import PACKAGE_DIRECTORY
+from bert_jax.errors import UserError
+from bert_jax.tools.bench import contestants
+from bert_jax.tools.bench.turns import (
     PEER_PROGRAMS,
     Contestant,
     Report,
@@ -25,8 +27,6 @@ from bert_jax.bench.turns import (
     take_turns,
     varied,
 )
-from bert_jax.devices.software import PACKAGE_DIRECTORY
-from bert_jax.errors import UserError
 
 FAKE = """
 import sys, time

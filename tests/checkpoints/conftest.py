@@ -5,7 +5,7 @@ import pytest
 from started_workdir import CONFIG
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
-from bert_jax.checkpoints.run_directory import open_pretraining
+from bert_jax.checkpoints.workdir import open_pretraining
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
 

@@ -9,8 +9,8 @@ import pytest
 from started_workdir import CONFIG, changed, start
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
-from bert_jax.checkpoints.run_directory import open_pretraining, read_config
-from bert_jax.commands.evaluate import default_config
+from bert_jax.checkpoints.workdir import open_pretraining, read_config
+from bert_jax.cli.evaluate import default_config
 from bert_jax.config import OptimizerConfig, PhaseConfig
 from bert_jax.errors import UserError
 

@@ -8,9 +8,9 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from small_states import abstract, assert_same_bits, make_state, write_steps
 
-from bert_jax.checkpoints import fingerprint as fingerprints
+from bert_jax.checkpoints import record as fingerprints
 from bert_jax.checkpoints.checkpoint import Checkpoints
-from bert_jax.checkpoints.fingerprint import PIECE, SEEDS, fingerprint, host_fingerprint
+from bert_jax.checkpoints.record import PIECE, SEEDS, fingerprint, host_fingerprint
 from bert_jax.config import CheckpointConfig
 
 

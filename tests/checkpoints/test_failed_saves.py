@@ -22,7 +22,7 @@ from small_states import abstract, assert_same_bits, make_state
 from two_hosts import run_on_two_hosts
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
-from bert_jax.checkpoints.manager import Manager
+from bert_jax.checkpoints.steps import Manager
 from bert_jax.config import CheckpointConfig
 from bert_jax.errors import UserError
 

@@ -14,9 +14,8 @@ from one_device import pretrain
 from processes import SECONDS
 from small_pretraining import rows, run_config
 
-from bert_jax.checkpoints.assembly import _choose
 from bert_jax.checkpoints.checkpoint import Checkpoints
-from bert_jax.checkpoints.local_tier import LocalTier
+from bert_jax.checkpoints.local_tier import LocalTier, _choose
 from bert_jax.checkpoints.record import sealed
 from bert_jax.config import CheckpointConfig
 from bert_jax.errors import UserError

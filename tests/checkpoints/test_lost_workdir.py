@@ -17,8 +17,8 @@ from small_pretraining import rows, run_config
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import read_record
 from bert_jax.errors import UserError
-from bert_jax.finetuning import dev_evaluations
-from bert_jax.pretrained.loading import load
+from bert_jax.finetuning import run
+from bert_jax.pretrained.model import load
 from bert_jax.training.metrics import Metrics
 
 # Orbax drops its other writes, never awaited, when the first one fails.
@@ -154,7 +154,7 @@ def test_a_directory_deleted_during_fine_tuning_is_whole_at_its_end(pretrained, 
 def test_the_best_weights_of_a_run_deleted_before_its_end_are_named(pretrained, tmp_path, monkeypatch):
     """They were those of the first epoch, and the second is no better."""
     work = tmp_path / "work"
-    monkeypatch.setattr(dev_evaluations, "evaluate", lambda *_: ({"accuracy": 0.5}, None))
+    monkeypatch.setattr(run, "evaluate", lambda *_: ({"accuracy": 0.5}, None))
     once_after(monkeypatch, 1, "evaluation", lambda: shutil.rmtree(work))
     with pytest.raises(
         UserError, match=f"the weights of .*_seed0 were deleted with {work} during the run; remove {work}/runs/"

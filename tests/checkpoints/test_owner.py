@@ -14,9 +14,9 @@ from etils import epath
 from held_workdir import HOLD, no_locks
 from processes import wait_until
 
-from bert_jax.checkpoints import owner
-from bert_jax.checkpoints.owner import Owner
+from bert_jax import ownership
 from bert_jax.errors import UserError
+from bert_jax.ownership import Owner
 
 
 def test_one_live_writer_and_takeover_after_kill(tmp_path):
@@ -33,8 +33,8 @@ def test_one_live_writer_and_takeover_after_kill(tmp_path):
 
 
 def test_ownership_by_time_stamp_where_there_are_no_locks(tmp_path, monkeypatch):
-    monkeypatch.setattr(owner.fcntl, "flock", no_locks)
-    monkeypatch.setattr(owner, "RENEW_SECONDS", 0.02)
+    monkeypatch.setattr(ownership.fcntl, "flock", no_locks)
+    monkeypatch.setattr(ownership, "RENEW_SECONDS", 0.02)
     file = tmp_path / "owner.json"
 
     first = Owner(epath.Path(tmp_path))
@@ -53,7 +53,10 @@ def test_ownership_by_time_stamp_where_there_are_no_locks(tmp_path, monkeypatch)
 
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    for facts in ({"pid": gone.pid}, {"pid": 1, "host": "elsewhere", "renewed": time.time() - owner.STALE_SECONDS - 1}):
+    for facts in (
+        {"pid": gone.pid},
+        {"pid": 1, "host": "elsewhere", "renewed": time.time() - ownership.STALE_SECONDS - 1},
+    ):
         left_behind(**facts)
         Owner(epath.Path(tmp_path)).release()
     for facts in ({"pid": os.getppid()}, {"host": "elsewhere", "pid": gone.pid}):
@@ -86,7 +89,7 @@ def test_a_damaged_owner_file(tmp_path, monkeypatch, facts):
             Owner(epath.Path(tmp_path))
     Owner(epath.Path(tmp_path)).release()
     file.write_bytes(facts)
-    monkeypatch.setattr(owner.fcntl, "flock", mock.Mock(side_effect=OSError("no locks here")))
+    monkeypatch.setattr(ownership.fcntl, "flock", mock.Mock(side_effect=OSError("no locks here")))
     Owner(epath.Path(tmp_path)).release()
     now = time.time()  # somebody renews it, though the rest is damaged
     for left in ({}, {"host": os.uname().nodename}, {"host": 3, "pid": []}):
@@ -96,8 +99,8 @@ def test_a_damaged_owner_file(tmp_path, monkeypatch, facts):
 
 
 def test_another_owner_s_time_stamp_is_not_written_over(tmp_path, monkeypatch):
-    monkeypatch.setattr(owner.fcntl, "flock", no_locks)
-    monkeypatch.setattr(owner, "RENEW_SECONDS", 0.02)
+    monkeypatch.setattr(ownership.fcntl, "flock", no_locks)
+    monkeypatch.setattr(ownership, "RENEW_SECONDS", 0.02)
     ours, file, renewals = Owner(epath.Path(tmp_path)), tmp_path / "owner.json", []
     theirs = json.dumps({"host": "elsewhere", "pid": 1, "since": "now", "id": "x", "renewed": time.time()})
     with ours.renewing:  # not as ours is being written

@@ -12,18 +12,18 @@ from etils import epath
 from held_workdir import HOLD, contents, no_locks
 from started_workdir import CONFIG, changed, start
 
-from bert_jax.checkpoints import owner
+from bert_jax import ownership
 from bert_jax.checkpoints.checkpoint import Checkpoints
-from bert_jax.checkpoints.owner import Owner
-from bert_jax.checkpoints.run_directory import open_pretraining
+from bert_jax.checkpoints.workdir import open_pretraining
 from bert_jax.errors import UserError
+from bert_jax.ownership import Owner
 
 
 @pytest.fixture(params=["locks", "time stamps"])
 def taken(request, tmp_path, tokenizer, monkeypatch):
     """A work directory that this process writes to, on a file system with locks or without."""
     if request.param == "time stamps":
-        monkeypatch.setattr(owner.fcntl, "flock", no_locks)
+        monkeypatch.setattr(ownership.fcntl, "flock", no_locks)
     with open_pretraining(tmp_path / "run", CONFIG, store_fingerprint="store-1", tokenizer=tokenizer) as workdir:
         yield workdir
 

@@ -10,7 +10,7 @@ import pytest
 from etils import epath
 from started_workdir import CONFIG, changed, start
 
-from bert_jax.checkpoints.run_directory import open_pretraining, read_config
+from bert_jax.checkpoints.workdir import open_pretraining, read_config
 from bert_jax.errors import UserError
 from bert_jax.tokenization.tokenizer import load_tokenizer
 

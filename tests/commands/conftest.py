@@ -14,7 +14,7 @@ from command_lines import succeed
 from family_commands import TAUGHT
 from one_device import pretrain_by_words
 
-from bert_jax.console.command_line import configured
+from bert_jax.console import configured
 from bert_jax.files import sealed, unsealed
 from bert_jax.tokenization.tokenizer import load_tokenizer
 

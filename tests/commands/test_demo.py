@@ -6,9 +6,9 @@ import pathlib
 
 import pytest
 
-from bert_jax.commands import demo
+from bert_jax.cli import demo
 from bert_jax.config import EvaluationConfig
-from bert_jax.data.corpus import documentation
+from bert_jax.corpus import documentation
 
 pytestmark = pytest.mark.slow
 

@@ -11,20 +11,20 @@ from pretrained_model import CONFIG, PARTS, stored_model
 from task_models import write_model
 
 from bert_jax import cli
-from bert_jax.commands.evaluate import default_config
+from bert_jax.cli.evaluate import default_config
 from bert_jax.config import Config, EmbeddingConfig, HeadConfig, MeshConfig, PhaseConfig, resolve_phases
 from bert_jax.config.checks import check
 from bert_jax.config.json_form import to_dict
-from bert_jax.console.command_line import load_config
-from bert_jax.data.examples.corpus import HeldOut
-from bert_jax.data.store.access import open_store
+from bert_jax.console import load_config
+from bert_jax.data.mixtures import HeldOut
+from bert_jax.data.store import open_store
 from bert_jax.devices import sharding
 from bert_jax.formats import conversion
+from bert_jax.formats.conversion import write_bert_jax
 from bert_jax.formats.huggingface_export import write_huggingface
-from bert_jax.formats.writing import write_bert_jax
-from bert_jax.models.parameters import entries
-from bert_jax.objectives.objective_choice import default_objective
-from bert_jax.pretrained.loading import load
+from bert_jax.objectives.choice import default_objective
+from bert_jax.parameters import entries
+from bert_jax.pretrained.model import load
 from bert_jax.training.evaluation import Evaluation
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -8,9 +8,9 @@ import sys
 import pytest
 import written_teacher
 
-from bert_jax.commands.information import run_info
+from bert_jax.cli.info import run_info
 from bert_jax.config import Config, DistillationConfig, ModelConfig, PhaseConfig
-from bert_jax.console.command_line import load_config
+from bert_jax.console import load_config
 from bert_jax.formats.model_types import type_to_write
 
 CASED = 28_996
@@ -111,7 +111,7 @@ def test_parts_have_the_names_of_the_objective(name, capsys):
 
 
 def test_information_does_not_import_jax():
-    code = "import sys, bert_jax.commands.information; sys.exit('jax' in sys.modules or 'flax' in sys.modules)"
+    code = "import sys, bert_jax.cli.info; sys.exit('jax' in sys.modules or 'flax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

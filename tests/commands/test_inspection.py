@@ -5,9 +5,10 @@ import pytest
 from rich.console import Console
 from synthetic_store import SyntheticStore, random_documents, write_store
 
-from bert_jax.commands.inspection import InspectConfig, run_inspect
+from bert_jax.cli.inspect import run_inspect
 from bert_jax.config import DataConfig, MaskingConfig
-from bert_jax.console.command_line import parse
+from bert_jax.config.commands import InspectConfig
+from bert_jax.console import parse
 from bert_jax.errors import UserError
 
 

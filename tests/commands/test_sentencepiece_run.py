@@ -12,9 +12,9 @@ from one_device import pretrain_by_words
 
 from bert_jax.config import Config
 from bert_jax.config.json_form import from_dict
-from bert_jax.data.examples.examples import Examples
-from bert_jax.data.store.access import open_store
-from bert_jax.pretrained.loading import load
+from bert_jax.data.examples import Examples
+from bert_jax.data.store import open_store
+from bert_jax.pretrained.model import load
 
 pytestmark = pytest.mark.slow
 

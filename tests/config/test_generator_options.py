@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from bert_jax.config import ModelConfig
-from bert_jax.config.generator import GeneratorConfig, generator_model
-from bert_jax.console.command_line import configured
+from bert_jax.config.objective import GeneratorConfig, generator_model
+from bert_jax.console import configured
 from bert_jax.errors import UserError
 
 WRONG = {

@@ -6,7 +6,7 @@ import pytest
 
 from bert_jax.config import Config, ModelConfig, ObjectiveConfig
 from bert_jax.config.checks import check
-from bert_jax.console.command_line import load_config
+from bert_jax.console import load_config
 from bert_jax.errors import UserError
 
 MINI = load_config("xlnet_mini")

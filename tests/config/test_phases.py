@@ -5,10 +5,16 @@ import dataclasses
 import pytest
 
 from bert_jax.config import Config, MaskingConfig, PhaseConfig, resolve_phases, resolve_stages
-from bert_jax.config.changes import FINETUNING, PRETRAINING, is_harmless, is_harmless_to_finetuning, lengthens
 from bert_jax.config.checks import check, check_ramps
 from bert_jax.config.finetuning import FinetuneConfig
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.json_form import (
+    FINETUNING,
+    PRETRAINING,
+    is_harmless,
+    is_harmless_to_finetuning,
+    lengthens,
+    to_dict,
+)
 from bert_jax.errors import UserError
 
 CONFIG = Config(

@@ -13,10 +13,9 @@ import sys
 import pytest
 from command_lines import ROOT, bert_jax
 
-from bert_jax import cli
+from bert_jax import cli, console
 from bert_jax.config import Config, PhaseConfig, PrepareConfig, TrainVocabConfig
-from bert_jax.console import log
-from bert_jax.console.command_line import configured, load_config, parse
+from bert_jax.console import configured, load_config, parse
 from bert_jax.errors import UserError
 
 TWO_PHASES = Config(phases=(PhaseConfig(steps=90), PhaseConfig(steps=10, sequence_length=512)))
@@ -186,19 +185,19 @@ def test_one_line_says_the_same_on_every_terminal(words, message):
 
 def test_log_records_of_several_lines_become_one():
     record = logging.LogRecord("absl", logging.ERROR, "file.py", 1, "step %d\n  failed", (3,), None)
-    assert log.OneLine().format(record) == "error: step 3 failed"
+    assert console.OneLine().format(record) == "error: step 3 failed"
     try:
         raise OSError(28, "No space left on device")
     except OSError:
         record.exc_info = sys.exc_info()
-    assert log.OneLine().format(record) == "error: step 3 failed: [Errno 28] No space left on device"
+    assert console.OneLine().format(record) == "error: step 3 failed: [Errno 28] No space left on device"
 
 
 @pytest.mark.slow
 def test_tensorflow_starts_in_silence():
     """It opens gs:// paths: what it found in the processor would stand before the line that says what is wrong."""
     pytest.importorskip("tensorflow")
-    program = "from bert_jax.console.log import quiet_libraries; quiet_libraries(); import tensorflow"
+    program = "from bert_jax.console import quiet_libraries; quiet_libraries(); import tensorflow"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

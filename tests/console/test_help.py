@@ -20,33 +20,34 @@ from processes import SECONDS
 from bert_jax import __version__, cli
 from bert_jax.config import Config, DataConfig, PhaseConfig, PrepareConfig, TrainVocabConfig
 from bert_jax.config.analyses import ANALYSES
-from bert_jax.config.benchmarking import (
-    BENCHMARKS,
-    AttentionBenchConfig,
-    DataBenchConfig,
-    FinetuneBenchConfig,
-    LoadBenchConfig,
-    PrepareBenchConfig,
-    StepBenchConfig,
-)
 from bert_jax.config.commands import (
+    BENCHMARKS,
+    PLATFORMS,
+    AttentionBenchConfig,
     ConvertConfig,
     CountConfig,
+    DataBenchConfig,
     DemoConfig,
     ExtendVocabConfig,
     FillMaskConfig,
+    FinetuneBenchConfig,
+    GkeConfig,
     InspectConfig,
+    LoadBenchConfig,
+    LocalConfig,
+    PlanConfig,
+    PrepareBenchConfig,
+    PretrainConfig,
     ResultsConfig,
+    SlurmConfig,
+    StepBenchConfig,
+    StudyConfig,
+    TpuConfig,
 )
-from bert_jax.config.finetuning import FinetuneConfig
+from bert_jax.config.finetuning import TASKS, FinetuneConfig, PredictConfig
 from bert_jax.config.json_form import to_dict
-from bert_jax.config.launching import PLATFORMS, GkeConfig, LocalConfig, PretrainConfig, SlurmConfig, TpuConfig
-from bert_jax.config.planning import PlanConfig
-from bert_jax.config.predicting import PredictConfig
-from bert_jax.config.studying import StudyConfig
-from bert_jax.config.task_options import TASKS
-from bert_jax.config.watching import DescribeConfig, DoctorConfig, ReportConfig, StatusConfig
-from bert_jax.console.command_line import parse
+from bert_jax.config.pretraining import DescribeConfig, DoctorConfig, ReportConfig, StatusConfig
+from bert_jax.console import parse
 
 
 def printed_by(capsys, *words) -> str:

@@ -13,8 +13,8 @@ from nbclient import NotebookClient
 from pretrained_model import CONFIG, stored_model
 from processes import SECONDS
 
-from bert_jax.console import progress_bar as module
-from bert_jax.console.progress_bar import progress_bar, track
+from bert_jax import progress as module
+from bert_jax.progress import progress_bar, track
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_a_long_call_of_a_model_shows_its_progress(notebook, capsys):
 
 def test_a_real_kernel_shows_the_line():
     code = (
-        "import sys\nsys.modules['ipywidgets'] = None\nfrom bert_jax.console.progress_bar import track\n"
+        "import sys\nsys.modules['ipywidgets'] = None\nfrom bert_jax.progress import track\n"
         "kept = list(track(range(3), 'batches', 3))"
     )
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])

@@ -3,7 +3,7 @@
 import pytest
 from letter_corpus import VOCABULARY
 
-from bert_jax.data.corpus import text_blocks
+from bert_jax.corpus import blocks
 from bert_jax.data.preparation import writer as store_writer
 
 
@@ -15,5 +15,5 @@ def vocab(tmp_path):
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1000)
     monkeypatch.setattr(store_writer, "SHARD_TOKENS", 20_000)

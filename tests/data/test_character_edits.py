@@ -5,10 +5,10 @@ import functools
 import numpy as np
 import pytest
 
-from bert_jax.config.noise import EDITS, NoiseConfig, PretrainingNoiseConfig, check_noise
-from bert_jax.data.character_edits import NEIGHBOURS, edit_sites, edited_text, edited_words, may_change
-from bert_jax.data.randomness import Stream, bits
+from bert_jax.config.pretraining import EDITS, NoiseConfig, PretrainingNoiseConfig, check_noise
+from bert_jax.data.spelling_errors import NEIGHBOURS, edit_sites, edited_text, edited_words, may_change
 from bert_jax.errors import UserError
+from bert_jax.randomness import Stream, bits
 
 WORDS = ["Anchorage", "gull", "seven", "4711", "o", "don't", "Öland", "...", "lighthouse", "kettle"] * 2_000
 

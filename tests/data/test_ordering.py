@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bert_jax.data.ordering import invert, permute
-from bert_jax.data.randomness import Stream, bits
+from bert_jax.randomness import Stream, bits, invert, permute
 
 
 @pytest.mark.parametrize("size", [*range(1, 70), 1000, 65_536, 65_537, 200_000])

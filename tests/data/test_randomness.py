@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bert_jax.data.randomness import Stream, bits, heads, integers, step, uniform
+from bert_jax.randomness import Stream, bits, heads, integers, step, uniform
 
 
 def assert_fits(observed, expected):

@@ -15,7 +15,7 @@ import pytest
 from pretrained_model import CONFIG, stored_model
 from processes import SECONDS
 
-from bert_jax.devices.compilation_cache import discard_torn
+from bert_jax.devices.compilation import discard_torn
 from bert_jax.formats.huggingface_export import write_huggingface
 
 PROGRAM = """

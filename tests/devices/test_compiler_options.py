@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from bert_jax.config import ComputeConfig
-from bert_jax.devices.compiler_options import OVERLAP, compile_with, step_options
-from bert_jax.training import phase_steps
-from bert_jax.training.phase_steps import PhaseSteps
+from bert_jax.devices.compilation import OVERLAP, compile_with, step_options
+from bert_jax.training import run
+from bert_jax.training.run import PhaseSteps
 
 
 def mesh_of(platform: str, count: int) -> types.SimpleNamespace:
@@ -43,7 +43,7 @@ def test_a_compiler_without_them_compiles_without_them_and_says_so(caplog):
 
 
 def test_the_steps_of_a_run_are_compiled_with_them(monkeypatch, tmp_path):
-    monkeypatch.setattr(phase_steps, "step_options", lambda compute, mesh: {"xla_dump_to": str(tmp_path)})
+    monkeypatch.setattr(run, "step_options", lambda compute, mesh: {"xla_dump_to": str(tmp_path)})
     lowered = jax.jit(lambda state, batch: state + batch["x"])
     learner = types.SimpleNamespace(
         config=types.SimpleNamespace(compute=ComputeConfig()), mesh=None, frozen=(), train_step=lambda phase: lowered

@@ -10,7 +10,7 @@ import jax
 import pytest
 from processes import SECONDS
 
-from bert_jax.devices import hardware, peers
+from bert_jax.devices import hardware, hosts
 from bert_jax.errors import UserError
 
 LAUNCHERS = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", *hardware.PROCESS_COUNTS)
@@ -87,7 +87,7 @@ def test_devices_that_are_not_there_are_one_line(platforms, error, said, monkeyp
 
 def test_a_start_that_fails_among_several_hosts_is_not_blamed_on_the_options(monkeypatch):
     """Another one may have died: all of them start again, as after any failure that is nobody's mistake."""
-    monkeypatch.setattr(peers, "is_watching", lambda: True)
+    monkeypatch.setattr(hosts, "is_watching", lambda: True)
     monkeypatch.setattr(jax, "devices", lambda: (_ for _ in ()).throw(RuntimeError("DEADLINE_EXCEEDED: topology")))
     with pytest.raises(RuntimeError, match="topology"):
         hardware.all_devices()

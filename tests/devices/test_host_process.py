@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from bert_jax.devices import host_process
+from bert_jax.devices import process as host_process
 from tests.support.processes import SECONDS
 
 KEEPING = {"GLIBC_TUNABLES": host_process.KEEPING}
@@ -15,7 +15,7 @@ KEEPING = {"GLIBC_TUNABLES": host_process.KEEPING}
 REPORT = """
 import ctypes, json, os, resource, sys
 from bert_jax import cli
-from bert_jax.devices import host_process
+from bert_jax.devices import process as host_process
 
 PAGES = 16_384  # 64 MiB
 

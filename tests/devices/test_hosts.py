@@ -10,11 +10,17 @@ import pytest
 from processes import SECONDS, free_port
 
 from bert_jax.config import Config, DataConfig, MeshConfig, OptimizerConfig, PhaseConfig
-from bert_jax.config.changes import PRETRAINING
-from bert_jax.config.json_form import to_dict
-from bert_jax.devices import peers
-from bert_jax.devices.hosts import Ended, any_failure, check_alike, ending_together, from_first, refuse_differences
-from bert_jax.devices.software import sources
+from bert_jax.config.json_form import PRETRAINING, to_dict
+from bert_jax.devices import hosts as peers
+from bert_jax.devices.hosts import (
+    Ended,
+    any_failure,
+    check_alike,
+    ending_together,
+    from_first,
+    refuse_differences,
+    sources,
+)
 
 CONFIG = Config(data=DataConfig(path="/data/store"))
 OTHERS = {
@@ -75,7 +81,7 @@ def test_a_changed_source_file_is_known_by_its_name(tmp_path):
     (tmp_path / "notes.txt").write_text("not code")
     with pytest.raises(Ended, match=r"code.data/pairs.py is [0-9a-f]{64} on host 0 and [0-9a-f]{64} on host 1"):
         refuse_differences([{"code": before}, {"code": sources(tmp_path)}])
-    assert "devices/hosts.py" in sources() and "data/examples/pairs.py" in sources()
+    assert "devices/hosts.py" in sources() and "data/pairs.py" in sources()
 
 
 HOST = """

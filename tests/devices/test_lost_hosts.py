@@ -17,10 +17,10 @@ from small_pretraining import rows, run_config
 
 from bert_jax.checkpoints.record import read_record
 from bert_jax.config import CheckpointConfig, EvaluationConfig, FaultsConfig, MeshConfig, PhaseConfig
+from bert_jax.config.commands import LocalConfig
 from bert_jax.config.json_form import to_dict
-from bert_jax.config.launching import LocalConfig
-from bert_jax.devices.peers import EXIT_CODE
-from bert_jax.pods.local import host_variables
+from bert_jax.devices.hosts import EXIT_CODE
+from bert_jax.tools.pods.launch import host_variables
 
 pytestmark = pytest.mark.slow
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from bert_jax.config import Config, PhaseConfig, resolve_phases
-from bert_jax.devices.memory_shortage import memory_advice, memory_error, shortage_of
+from bert_jax.devices.hardware import memory_advice, memory_error, shortage_of
 from bert_jax.errors import UserError
-from bert_jax.planning.advice import phase_advice, state_advice
+from bert_jax.training.learner import phase_advice, state_advice
 from bert_jax.training.state import created
 
 MESH = {"slice": 1, "data": 4, "fsdp": 1, "tensor": 1}

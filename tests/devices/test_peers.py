@@ -9,8 +9,8 @@ import pytest
 from clock import Clock
 from processes import SECONDS
 
-from bert_jax.devices import peers as watching
-from bert_jax.devices.peers import END, LINGER_SECONDS, Peers
+from bert_jax.devices import hosts as watching
+from bert_jax.devices.hosts import END, LINGER_SECONDS, Peers
 
 
 class Service:

@@ -14,8 +14,8 @@ from bert_jax.config import Config, MeshConfig, ModelConfig, OptimizerConfig, Ph
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.parameters import entries
-from bert_jax.optim.optimizers import optimizer
+from bert_jax.parameters import entries
+from bert_jax.training.optimizers import optimizer
 from bert_jax.training.state import abstract_state, create_state, reset_moments
 
 MODEL = BertForPreTraining(

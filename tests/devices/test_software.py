@@ -7,13 +7,13 @@ import subprocess
 import pytest
 
 import bert_jax
-from bert_jax.devices.software import commit, sources
+from bert_jax.devices.hosts import commit, sources
 
 PACKAGE = pathlib.Path(bert_jax.__file__).parent
 
 
 def test_sources_are_those_of_the_whole_package():
-    assert {"__init__.py", "cli/runs.py", "models/bert.py"} <= sources().keys()
+    assert {"__init__.py", "cli/commands.py", "models/bert.py"} <= sources().keys()
 
 
 @pytest.mark.skipif(not (PACKAGE.parent / ".git").exists() or not shutil.which("git"), reason="not a checkout")

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.devices.transfer import narrow_type, narrowed, widened
+from bert_jax.devices.sharding import narrow_type, narrowed, widened
 
 
 @pytest.mark.parametrize(

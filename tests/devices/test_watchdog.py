@@ -7,9 +7,9 @@ import threading
 
 from processes import SECONDS
 
-from bert_jax.devices.peers import EXIT_CODE, where
-from bert_jax.devices.watchdog import BEYOND_SLOWEST_SECONDS, FIRST_STEPS, PATIENCE_SECONDS, Progress
-from bert_jax.training.guard import Guard
+from bert_jax.devices.hosts import EXIT_CODE, where
+from bert_jax.devices.signals import BEYOND_SLOWEST_SECONDS, FIRST_STEPS, PATIENCE_SECONDS, Progress
+from bert_jax.training.reporter import Guard
 
 
 def patience(progress: Progress) -> float:
@@ -61,7 +61,7 @@ def test_compiling_and_saving_have_their_own_time():
 
 STUCK = """
 import sys, time
-from bert_jax.devices import watchdog
+from bert_jax.devices import signals as watchdog
 watchdog.TICK_SECONDS = 0.05
 with watchdog.Watchdog(float(sys.argv[1])) as dog:
     watchdog.REPORT_SECONDS = 0.5
@@ -115,7 +115,7 @@ def test_the_place_is_the_innermost_line_of_the_package():
     thread.start()
     try:
         assert reached.wait(SECONDS)
-        assert where(thread).startswith("bert_jax/training/guard.py:") and where(thread).endswith(" in __init__")
+        assert where(thread).startswith("bert_jax/training/reporter.py:") and where(thread).endswith(" in __init__")
         assert where(threading.current_thread()).endswith(" in where")
     finally:
         go_on.set()

@@ -7,10 +7,10 @@ from pretrained_model import TOKENIZER
 from scipy.special import softmax
 
 from bert_jax.config import HeadConfig, ModelConfig
-from bert_jax.config.predicting import PredictConfig
+from bert_jax.config.finetuning import PredictConfig
 from bert_jax.errors import UserError
-from bert_jax.finetuning import members
-from bert_jax.finetuning.task_logits import average
+from bert_jax.finetuning import prediction
+from bert_jax.finetuning.programs import average
 from bert_jax.formats.stored import StoredModel
 
 pytestmark = pytest.mark.optimized
@@ -53,7 +53,7 @@ def test_an_ensemble_reads_by_what_its_members_agree_on():
             tokenizer=TOKENIZER,
         )
 
-    options = members.options_of([member(384, 1.0), member(128, 4.0)], "squad_v2")
+    options = prediction.options_of([member(384, 1.0), member(128, 4.0)], "squad_v2")
     assert options.null_threshold == 2.5 and options.max_length == 128
     with pytest.raises(UserError, match="m128: tagging with a CRF O and m384: tagging O"):
-        members.check_member(member(128, 0.0, crf=True), member(384, 0.0))
+        prediction.check_member(member(128, 0.0, crf=True), member(384, 0.0))

@@ -12,11 +12,10 @@ from small_finetuning import FAST, assert_same_weights, sentences
 
 import bert_jax
 from bert_jax.config import ComputeConfig, OptimizerConfig
-from bert_jax.config.finetuning import FinetuneConfig, task_defaults
-from bert_jax.config.task_options import TaskDataConfig, TaskOptions
+from bert_jax.config.finetuning import FinetuneConfig, TaskDataConfig, TaskOptions, task_defaults
 from bert_jax.devices import hardware
 from bert_jax.errors import UserError
-from bert_jax.finetuning.arguments import IN_MEMORY, from_arguments
+from bert_jax.finetuning.loop import IN_MEMORY, from_arguments
 from bert_jax.tasks import text
 
 OPTIONS = {

@@ -11,15 +11,12 @@ from etils import epath
 
 from bert_jax.cli import _run
 from bert_jax.config import HeadConfig, ScheduleConfig
-from bert_jax.config.finetuning import task_defaults
-from bert_jax.config.task_options import TaskOptions
-from bert_jax.data.sequences.features import Features
+from bert_jax.config.finetuning import TaskOptions, task_defaults
+from bert_jax.data.sequences import Features
 from bert_jax.errors import UserError
-from bert_jax.finetuning.collapse import collapsed, ignores_input
-from bert_jax.finetuning.plan import Run, check_length, learning_rates, plan
-from bert_jax.finetuning.results import earlier_predictions, finished_runs, summary
-from bert_jax.finetuning.results_table import METRICS, _cell
-from bert_jax.tasks.squad.windows import SpanFeatures
+from bert_jax.finetuning.plan import Run, check_length, collapsed, ignores_input, learning_rates, plan
+from bert_jax.finetuning.results import METRICS, _cell, earlier_predictions, finished_runs, summary
+from bert_jax.tasks.squad import SpanFeatures
 
 
 def test_the_plan_is_the_papers_grid_and_every_seed():

@@ -12,24 +12,23 @@ from small_finetuning import MODEL, Killed, run_config, sentences
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import ComputeConfig
-from bert_jax.config.predicting import PredictConfig
-from bert_jax.config.task_options import TaskDataConfig, TaskOptions
+from bert_jax.config.finetuning import PredictConfig, TaskDataConfig, TaskOptions
 from bert_jax.errors import UserError
-from bert_jax.finetuning import benchmark_files, loop
+from bert_jax.finetuning import loop
 from bert_jax.formats.opening import open_stored, place
-from bert_jax.tasks.squad import reading, windows
+from bert_jax.tasks import squad, squad_files
 from bert_jax.tasks.task_data import Split, _fingerprint, read_task
 from bert_jax.tokenization.tokenizer import load_tokenizer
-from bert_jax.training.task_reporter import TaskReporter
+from bert_jax.training.reporter import TaskReporter
 
 
 def test_every_gold_answer_is_part_of_the_data_s_fingerprint(pretrained):
     """Of SQuAD, training reads one answer of a question, the metric all of them."""
 
     def fingerprint(*answers):
-        question = reading.Question("q", "where?", 0, answers, (3, 9))
-        examples = reading.Examples("squad_v1", ("in France",), (question,), True)
-        return _fingerprint([Split(examples, windows.features(examples, tokenizer, options))])
+        question = squad_files.Question("q", "where?", 0, answers, (3, 9))
+        examples = squad_files.Examples("squad_v1", ("in France",), (question,), True)
+        return _fingerprint([Split(examples, squad.features(examples, tokenizer, options))])
 
     tokenizer, options = (
         load_tokenizer(pretrained / "vocab.txt"),
@@ -45,7 +44,7 @@ def test_the_same_command_again_trains_nothing(two_seeds, monkeypatch):
     left = pathlib.Path(config.workdir) / "runs" / results["runs"][0]["run"] / "training"
     left.mkdir()  # as by a kill right before it was removed
     with monkeypatch.context() as patch:
-        patch.setattr(benchmark_files, "predict_logits", lambda *_: pytest.fail("predictions were made again"))
+        patch.setattr(loop, "predict_logits", lambda *_: pytest.fail("predictions were made again"))
         again = finetune(config).results
     assert {**again, "versions": 0} == {**results, "versions": 0} and not left.exists()
 

@@ -15,20 +15,17 @@ from small_finetuning import MODEL, assert_same_weights, run_config, sentences, 
 import bert_jax
 from bert_jax.cli import _run
 from bert_jax.config import HeadConfig, MeshConfig, OptimizerConfig
-from bert_jax.config.finetuning import task_defaults
-from bert_jax.config.finetuning_checks import check_finetune
-from bert_jax.config.predicting import PredictConfig
-from bert_jax.config.task_options import TaskDataConfig, TaskOptions
+from bert_jax.config.finetuning import PredictConfig, TaskDataConfig, TaskOptions, check_finetune, task_defaults
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
-from bert_jax.finetuning import dev_evaluations, loop, prediction
+from bert_jax.finetuning import loop, prediction, run
 from bert_jax.finetuning.programs import fitting_head, make_programs, with_fresh_layers
 from bert_jax.formats.opening import open_stored
-from bert_jax.models.parameters import Axis, Parameter, table
-from bert_jax.optim.layerwise import frozen_encoder, scale_by_depth
+from bert_jax.parameters import Axis, Parameter, table
 from bert_jax.tasks.task_data import read_task
 from bert_jax.tokenization.tokenizer import load_tokenizer
-from bert_jax.training.sinks import read_rows
+from bert_jax.training.metrics import read_rows
+from bert_jax.training.optimizers import frozen_encoder, scale_by_depth
 
 pytestmark = pytest.mark.optimized
 
@@ -137,7 +134,7 @@ def test_collapsed_are_the_weights_that_count(pretrained, tmp_path, monkeypatch,
     found = iter(
         [({"accuracy": 1.0, "matthews": 1.0}, None), ({"accuracy": 0.5, "matthews": 0.0}, "the same to everything")]
     )
-    monkeypatch.setattr(dev_evaluations, "evaluate", lambda *_: next(found))
+    monkeypatch.setattr(run, "evaluate", lambda *_: next(found))
     results = finetune(run_config(pretrained, tmp_path / "work", select=select)).results
     assert (results["metrics"]["accuracy"], results["collapsed"]) == (accuracy, collapsed)
     assert [entry["accuracy"] for entry in results["runs"][0]["epochs"]] == [1.0, 0.5]

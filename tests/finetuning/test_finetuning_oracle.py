@@ -18,9 +18,8 @@ from small_pretraining import SCANNED
 
 from bert_jax.config import HeadConfig, MeshConfig, ModelConfig, OptimizerConfig, ScheduleConfig
 from bert_jax.config.finetuning import FinetuneConfig
-from bert_jax.data.sequences import batching
-from bert_jax.data.sequences.features import Features
-from bert_jax.data.sequences.shared_rows import SharedRowBatches
+from bert_jax.data import sequences
+from bert_jax.data.sequences import Features, SharedRowBatches
 from bert_jax.devices import sharding
 from bert_jax.finetuning.plan import Run, learning_rates
 from bert_jax.finetuning.programs import make_programs
@@ -49,8 +48,8 @@ def ours(request):
     ids, types, labels = oracle.draw_pairs()
     features = Features(ids, types, labels, np.arange(len(ids)), oracle.SIZES["max_position_embeddings"])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batching, "permute", lambda indices, *_: indices)
-        plain = batching.TrainingBatches(features, oracle.BATCH)
+        patch.setattr(sequences, "permute", lambda indices, *_: indices)
+        plain = sequences.TrainingBatches(features, oracle.BATCH)
         shared = SharedRowBatches(features, oracle.BATCH, features.max_length)
         batches = plain if request.param == "own_rows" else shared
         steps = oracle.EPOCHS * batches.steps_per_epoch
@@ -84,7 +83,7 @@ def check(ours, path) -> None:
 def test_the_loss_curve_of_torch_and_transformers(ours):
     check(ours, oracle.PATH)
     shapes = {shape for compiled in ours[2].train_step.compiled for name, shape, _ in compiled if name == "input_ids"}
-    assert len({length for _, length in shapes}) <= len(batching.ladder(20)) == 3
+    assert len({length for _, length in shapes}) <= len(sequences.ladder(20)) == 3
 
 
 def test_the_loss_curve_of_this_torch(ours, tmp_path):

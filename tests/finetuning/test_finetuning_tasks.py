@@ -12,11 +12,9 @@ from one_device import finetune, run_predict
 from small_finetuning import FAST, weights
 
 import bert_jax
-from bert_jax.config.finetuning import task_defaults
-from bert_jax.config.predicting import PredictConfig
-from bert_jax.config.task_options import TaskDataConfig, TaskOptions
-from bert_jax.console.command_line import load_config
-from bert_jax.data.sequences.batching import ladder
+from bert_jax.config.finetuning import PredictConfig, TaskDataConfig, TaskOptions, task_defaults
+from bert_jax.console import load_config
+from bert_jax.data.sequences import ladder
 from bert_jax.errors import UserError
 from bert_jax.finetuning import loop
 from bert_jax.pretraining import pretrain

@@ -16,8 +16,8 @@ from small_finetuning import Killed, assert_same_weights, run_config
 
 from bert_jax.config import MeshConfig
 from bert_jax.finetuning import loop
-from bert_jax.training.program import Program
-from bert_jax.training.sinks import read_rows
+from bert_jax.training.metrics import read_rows
+from bert_jax.training.step import Program
 
 pytestmark = pytest.mark.optimized
 

@@ -13,11 +13,9 @@ from pretrained_model import CONFIG
 from task_models import LABELS, write_model
 
 from bert_jax.config import MeshConfig
-from bert_jax.config.finetuning import task_defaults
-from bert_jax.config.predicting import InputFormConfig, PredictConfig
-from bert_jax.config.task_options import TaskDataConfig, TaskOptions
+from bert_jax.config.finetuning import InputFormConfig, PredictConfig, TaskDataConfig, TaskOptions, task_defaults
 from bert_jax.errors import UserError
-from bert_jax.finetuning import task_logits
+from bert_jax.finetuning import programs
 
 
 @pytest.mark.parametrize(
@@ -122,13 +120,13 @@ def test_ax_takes_no_work_directory_of_another_task(on_ax, tmp_path, held):
 
 
 def test_ax_is_read_as_its_model_was_in_batches_of_the_size_asked_for(on_ax, monkeypatch):
-    predict, seen = task_logits.predict_logits, []
+    predict, seen = programs.predict_logits, []
 
     def spy(step, params, features, head, batch_size, mesh):
         seen.append((batch_size, features.max_length))
         return predict(step, params, features, head, batch_size, mesh)
 
-    monkeypatch.setattr(task_logits, "predict_logits", spy)
+    monkeypatch.setattr(programs, "predict_logits", spy)
     for _ in range(2):  # a directory of its own may be written again
         finetune(dataclasses.replace(on_ax, eval_batch_size=3, options=TaskOptions(max_length=8)))
     assert seen == [(3, CONFIG.max_position_embeddings)] * 2

@@ -9,19 +9,17 @@ from pretrained_model import random_params
 from task_batches import HEADS, MODEL, ROWS, make_batch
 
 from bert_jax.config import ComputeConfig, MeshConfig
-from bert_jax.config.finetuning import FinetuneConfig
-from bert_jax.config.finetuning_checks import check_finetune
-from bert_jax.config.task_options import TaskDataConfig
-from bert_jax.console.command_line import load_config
-from bert_jax.data.sequences.features import Features
+from bert_jax.config.finetuning import FinetuneConfig, TaskDataConfig, check_finetune
+from bert_jax.console import load_config
+from bert_jax.data.sequences import Features
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.finetuning.programs import make_programs
-from bert_jax.finetuning.run_batches import training_batches
+from bert_jax.finetuning.run import training_batches
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives.distillation import Teacher
-from bert_jax.objectives.task_head import TaskObjective
-from bert_jax.optim.optimizers import optimizer
+from bert_jax.objectives.tasks import TaskObjective
+from bert_jax.training.optimizers import optimizer
 from bert_jax.training.state import abstract_state, state_shardings
 from bert_jax.training.step import make_shared_train_step
 

@@ -11,18 +11,18 @@ from pretrained_model import random_params
 from small_finetuning import Killed, assert_same_weights, run_config
 from task_batches import HEADS, MODEL, ROWS, make_batch
 
-from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import ComputeConfig, MeshConfig
 from bert_jax.config.finetuning import FinetuneConfig
-from bert_jax.config.teachers import TaskDistillationConfig
+from bert_jax.config.objective import TaskDistillationConfig
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.finetuning.programs import make_programs
-from bert_jax.models.parameters import entries
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives.distillation import Teacher
-from bert_jax.training.program import Program
-from bert_jax.training.sinks import read_rows
+from bert_jax.parameters import entries
+from bert_jax.training.metrics import read_rows
+from bert_jax.training.step import Program
 
 
 def taught(config, teacher):

@@ -11,17 +11,16 @@ from one_device import finetune
 from small_finetuning import MODEL, Killed, assert_same_weights, run_config, weights
 
 from bert_jax.config import HeadConfig, MeshConfig, ModelConfig, ScheduleConfig
-from bert_jax.config.finetuning import FinetuneConfig
-from bert_jax.config.finetuning_checks import check_finetune
-from bert_jax.console.command_line import load_config
+from bert_jax.config.finetuning import FinetuneConfig, check_finetune
+from bert_jax.console import load_config
 from bert_jax.devices.sharding import make_mesh
 from bert_jax.errors import UserError
 from bert_jax.finetuning.plan import Run, learning_rates
 from bert_jax.finetuning.programs import make_programs
 from bert_jax.models.bert_parameters import bert_parameters
 from bert_jax.models.task import BertForTask
-from bert_jax.optim.layerwise import scale_by_depth, unfrozen_by_epoch
-from bert_jax.training.program import Program
+from bert_jax.training.optimizers import scale_by_depth, unfrozen_by_epoch
+from bert_jax.training.step import Program
 
 LAYERS = 3
 HEAD = HeadConfig(labels=("no", "yes"))

@@ -19,26 +19,24 @@ from one_device import finetune
 from small_finetuning import assert_same_weights, run_config
 
 from bert_jax.config import HostFaultsConfig
-from bert_jax.config.watching import ProfileConfig, SinksConfig
-from bert_jax.devices.peers import EXIT_CODE
+from bert_jax.config.pretraining import ProfileConfig, SinksConfig
+from bert_jax.devices.hosts import EXIT_CODE
 from bert_jax.errors import UserError
 from bert_jax.finetuning import loop
-from bert_jax.monitoring.goodput import LOST
-from bert_jax.monitoring.run_history import read_run
-from bert_jax.monitoring.status import status
+from bert_jax.tools.status import LOST, read_run, status
 from bert_jax.training.events import read_events
-from bert_jax.training.program import Program
-from bert_jax.training.sinks import read_rows
+from bert_jax.training.metrics import read_rows
+from bert_jax.training.step import Program
 
 
 @pytest.mark.parametrize(
     "function, said",
     [
         (
-            "training_run.first_state",
+            "run.first_state",
             f"the state of a run {DOES_NOT_FIT}; what helps: a smaller model; chips with more",
         ),
-        ("training.placed_batch", f"a batch of 16 sequences {DOES_NOT_FIT}; what helps: --compute.remat=sel or full"),
+        ("run.placed_batch", f"a batch of 16 sequences {DOES_NOT_FIT}; what helps: --compute.remat=sel or full"),
     ],
 )
 def test_what_does_not_fit_ends_with_advice(function, said, pretrained, tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ from small_model import FLOAT32, compiled, perturbed
 from tokenizers import pre_tokenizers
 
 import bert_jax
-from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError

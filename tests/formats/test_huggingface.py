@@ -22,7 +22,7 @@ from huggingface_directory import (
 )
 
 from bert_jax.config import HeadConfig, ModelConfig
-from bert_jax.formats import huggingface_names, safetensors_files
+from bert_jax.formats import huggingface, safetensors_files
 from bert_jax.formats.huggingface import open_huggingface
 from bert_jax.formats.safetensors_files import FileTensor
 
@@ -125,7 +125,7 @@ def test_a_part_of_an_array_equals_that_part_of_the_whole(tmp_path):
 
 
 def test_only_the_layers_and_heads_that_are_asked_for_are_read():
-    place = huggingface_names.table(ModelConfig(**SIZES))["encoder/attention/query/kernel"]
+    place = huggingface.name_table(ModelConfig(**SIZES))["encoder/attention/query/kernel"]
     asked = []
 
     def read(index):
@@ -189,7 +189,7 @@ def test_a_remote_file_is_copied_and_the_copy_goes(tmp_path, monkeypatch):
 
 def test_names_the_other_table_has_too():
     """The product's table and the test's own agree on every name and shape."""
-    places = huggingface_names.table(ModelConfig(**SIZES))
+    places = huggingface.name_table(ModelConfig(**SIZES))
     names = {path: place.name for path, place in places.items()}
     assert names == random_bert.hugging_face_names()
     for place in places.values():

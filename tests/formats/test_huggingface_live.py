@@ -25,11 +25,11 @@ from peer_outputs import ORACLES, outputs_in_order, run_with_peer
 from pretrained_model import CONFIG
 
 from bert_jax.config import ComputeConfig, TrainVocabConfig
+from bert_jax.data.preparation.vocabularies import run_train_vocab
 from bert_jax.formats.conversion import select
 from bert_jax.formats.huggingface import open_huggingface
 from bert_jax.formats.huggingface_export import write_huggingface
 from bert_jax.formats.tokenizer_files import write_tokenizer
-from bert_jax.tokenization.learning import run_train_vocab
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
 
 CLASSES = {

@@ -5,10 +5,10 @@ import pytest
 
 from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.errors import UserError
-from bert_jax.formats import huggingface_names, tf_names
-from bert_jax.formats.places import place
+from bert_jax.formats import huggingface, tf1
+from bert_jax.formats.stored import place_of
 from bert_jax.models.bert_parameters import PRETRAINING_PARTS, bert_parameters
-from bert_jax.models.parameters import Axis, Parameter, table
+from bert_jax.parameters import Axis, Parameter, table
 
 LABELS = ("O", "B-X", "I-X")
 HEADS = [
@@ -25,20 +25,20 @@ def sized(norm_position: str = "post") -> ModelConfig:
 
 
 @pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("names, norm_position", [(huggingface_names, "post"), (tf_names, "post"), (tf_names, "pre")])
+@pytest.mark.parametrize("names, norm_position", [(huggingface, "post"), (tf1, "post"), (tf1, "pre")])
 def test_every_parameter_has_a_name_or_a_reason(names, head, norm_position):
     parameters = bert_parameters(sized(norm_position), PRETRAINING_PARTS, head)
     places = names.places(parameters, head)
     assert list(places) == [path for path in parameters if path in places]
     for path in {*parameters} - {*places}:
-        foreign_head = path.startswith("head/") and names is tf_names and head.kind not in tf_names.HEADS
+        foreign_head = path.startswith("head/") and names is tf1 and head.kind not in tf1.HEADS
         assert foreign_head or [why for start, why in names.ABSENT.items() if path.startswith(start)], path
     theirs = [name for each in places.values() for name in each.names]
     assert len(theirs) == len(set(theirs))
     assert {path: each.shape for path, each in places.items()} == {path: parameters[path].shape for path in places}
 
 
-@pytest.mark.parametrize("names", [huggingface_names, tf_names])
+@pytest.mark.parametrize("names", [huggingface, tf1])
 def test_a_parameter_without_a_name_is_an_error(names):
     gate = Parameter("encoder/gate/kernel", (Axis("layer", 3), Axis("hidden", 12), Axis("intermediate", 48)))
     with pytest.raises(UserError, match="encoder/gate/kernel.*--to=bert_jax"):
@@ -53,7 +53,7 @@ AXES = [(HIDDEN,), (HIDDEN, LABEL), (HIDDEN, Axis("heads", 2), Axis("head_size",
 @pytest.mark.parametrize("outputs_first", [False, True])
 def test_parts_of_an_array_come_back_as_they_were_written(axes, outputs_first):
     values = np.random.default_rng(0).normal(size=[axis.size for axis in axes]).astype(np.float32)
-    where = place(Parameter("x", axes), "x{}", outputs_first)
+    where = place_of(Parameter("x", axes), "x{}", outputs_first)
     stacked = axes[0] == LAYER
     files = {
         name: where.split_up(part) for name, part in zip(where.names, values if stacked else [values], strict=True)

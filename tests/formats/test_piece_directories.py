@@ -17,7 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.formats.conversion import convert
 from bert_jax.formats.huggingface import open_huggingface
 from bert_jax.formats.tokenizer_files import read_tokenizer, write_tokenizer
-from bert_jax.tokenization.segments import join
+from bert_jax.tokenization.abstract import join
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
 

@@ -23,7 +23,7 @@ from bert_jax.formats.huggingface_export import write_huggingface
 from bert_jax.formats.opening import place
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.task import BertForTask
-from bert_jax.objectives.bert_pretraining import PretrainingObjective
+from bert_jax.objectives.masked_words import PretrainingObjective
 
 ORACLE = np.load(pathlib.Path(__file__).parents[1] / "oracles" / "roberta_oracle.npz")
 FLOAT32 = ComputeConfig(dtype="float32")

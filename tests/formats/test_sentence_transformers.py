@@ -12,7 +12,7 @@ from bert_jax import cli
 from bert_jax.config import EmbeddingConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.huggingface_export import write_huggingface
-from bert_jax.pretrained.loading import load
+from bert_jax.pretrained.model import load
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 MODEL = dataclasses.replace(CONFIG, num_layers=1)  # compiles soonest

@@ -6,7 +6,7 @@ from etils import epath
 from protocol_buffers import field, number
 
 from bert_jax.errors import UserError
-from bert_jax.formats.tensor_bundle import masked_crc32c, read_index
+from bert_jax.formats.tf1 import masked_crc32c, read_index
 
 
 def variable(shape=(12, 10), dtype=1, shard=0, offset=0, size=480) -> bytes:

@@ -13,8 +13,7 @@ from tf1_checkpoint import DATA, HEADS, HIDDEN, INDEX, LAYERS, POSITIONS, WIDE, 
 
 from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig
 from bert_jax.errors import UserError
-from bert_jax.formats.tf_checkpoint import open_tf_checkpoint
-from bert_jax.formats.tf_writing import write_tf_checkpoint
+from bert_jax.formats.tf1 import open_tf_checkpoint, write_tf_checkpoint
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
@@ -94,7 +93,7 @@ def test_logits_are_those_of_the_original(saved):
 
 def test_reading_needs_no_tensorflow(saved):
     code = (
-        "import sys; from bert_jax.formats.tf_checkpoint import open_tf_checkpoint as load\n"
+        "import sys; from bert_jax.formats.tf1 import open_tf_checkpoint as load\n"
         f"array = load({str(saved[0])!r}).arrays['mlm/bias']; array.read((slice(None),))\n"
         "assert not {'tensorflow', 'jax'} & sys.modules.keys()"
     )

@@ -10,8 +10,7 @@ from tf1_checkpoint import CONFIG, DATA, INDEX, WORDS, read, save, variables
 
 from bert_jax.config import HeadConfig
 from bert_jax.errors import UserError
-from bert_jax.formats.tf_checkpoint import open_tf_checkpoint
-from bert_jax.formats.tf_writing import write_tf_checkpoint
+from bert_jax.formats.tf1 import open_tf_checkpoint, write_tf_checkpoint
 
 
 def edit(name: str, change):

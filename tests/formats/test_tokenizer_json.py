@@ -12,12 +12,12 @@ from pretrained_model import CONFIG, stored_model
 from same_models import assert_same
 
 from bert_jax.config import TrainVocabConfig
+from bert_jax.data.preparation.vocabularies import run_train_vocab
 from bert_jax.errors import UserError
-from bert_jax.formats import sentencepiece_files
+from bert_jax.formats import tokenizer_files
 from bert_jax.formats.huggingface import open_huggingface
 from bert_jax.formats.huggingface_export import write_huggingface
 from bert_jax.formats.tokenizer_files import write_tokenizer
-from bert_jax.tokenization.learning import run_train_vocab
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer
 
 
@@ -88,6 +88,6 @@ def test_sentencepiece_options_that_tokenizer_json_lacks():
         model = pieces + nested(2, trainer) + nested(3, normalizer)
         if refused:
             with pytest.raises(UserError, match="cannot be written as a tokenizer.json"):
-                sentencepiece_files.fast_tokenizer(model, 0)
+                tokenizer_files.fast_sentencepiece_tokenizer(model, 0)
         else:
-            assert sentencepiece_files.fast_tokenizer(model, 0).get_vocab() == {"[UNK]": 0, "a": 1}
+            assert tokenizer_files.fast_sentencepiece_tokenizer(model, 0).get_vocab() == {"[UNK]": 0, "a": 1}

@@ -19,12 +19,11 @@ from bert_jax.config.presets import xlnet_config
 from bert_jax.errors import UserError
 from bert_jax.formats.huggingface import open_huggingface
 from bert_jax.formats.model_types import type_to_write
-from bert_jax.formats.model_types.xlnet_type import XLNET
+from bert_jax.formats.model_types.xlnet import XLNET
 from bert_jax.formats.opening import place
-from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.permutation import Permutation
-from bert_jax.models.segment_memory import extended_memory, with_memory
+from bert_jax.models.bert import BertForPreTraining, extended_memory, with_memory
 from bert_jax.models.task import BertForTask
+from bert_jax.models.xlnet import Permutation
 
 
 @pytest.fixture(scope="module")

@@ -24,23 +24,21 @@ from small_model import (
     perturbed,
 )
 
-from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import ComputeConfig, HeadConfig, MeshConfig, ModelConfig, OptimizerConfig
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import Architecture, bert_architecture
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.blocks import Block
+from bert_jax.models.block import Block, FeedForward
 from bert_jax.models.embeddings import Embeddings
-from bert_jax.models.feed_forward import FeedForward
-from bert_jax.models.kernels import xla
-from bert_jax.models.kernels.contract import AttentionMask
+from bert_jax.models.kernels import plain as xla
+from bert_jax.models.kernels.plain import AttentionMask
 from bert_jax.models.layers import Linear, gelu_tanh
-from bert_jax.models.parameters import Axis, linear, table
 from bert_jax.models.stack import Stack
 from bert_jax.models.task import BertForTask
-from bert_jax.optim.layerwise import scale_by_depth
-from bert_jax.optim.optimizers import optimizer
+from bert_jax.parameters import Axis, linear, table
+from bert_jax.training.optimizers import optimizer, scale_by_depth
 from bert_jax.training.state import abstract_state
 
 DEEP = dataclasses.replace(SMALL, num_layers=3)

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.models.kernels import xla
-from bert_jax.models.kernels.contract import AttentionMask
+from bert_jax.models.kernels.plain import AttentionMask, attention
 
 BATCH, LENGTH, HEADS, SIZE = 2, 7, 3, 4
 
@@ -49,7 +48,7 @@ def numpy_attention(query, key, value, restrictions):
 )
 def test_every_combination_of_restrictions_equals_numpy(names):
     restrictions = {name: RESTRICTIONS[name] for name in names}
-    output, weights = xla.attention(*projections(), AttentionMask(padding=PADDING, **restrictions), collect=True)
+    output, weights = attention(*projections(), AttentionMask(padding=PADDING, **restrictions), collect=True)
     expected_output, expected_weights, blind = numpy_attention(*projections(), restrictions)
     assert blind.any() == ("segments" in names)
     # Near -10000, where all scores of a blind position are, float32 has steps of 0.001.
@@ -65,7 +64,7 @@ def test_gradients_of_queries_and_of_a_bias_equal_finite_differences():
 
     def loss(query, bias):
         mask = AttentionMask(padding=PADDING, window=2, bias=bias)
-        return jnp.sum(jnp.sin(xla.attention(query, key, value, mask)[0]))
+        return jnp.sum(jnp.sin(attention(query, key, value, mask)[0]))
 
     def numpy_loss(query, bias):
         return np.sin(numpy_attention(query, key, value, {"window": 2, "bias": bias})[0]).sum()
@@ -84,7 +83,7 @@ def test_gradients_of_queries_and_of_a_bias_equal_finite_differences():
 
 def test_a_window_as_long_as_the_sequence_restricts_nothing():
     plain, wide = (
-        xla.attention(*projections(), AttentionMask(padding=PADDING, window=window))[0] for window in (None, LENGTH - 1)
+        attention(*projections(), AttentionMask(padding=PADDING, window=window))[0] for window in (None, LENGTH - 1)
     )
     np.testing.assert_array_equal(plain, wide)
 
@@ -93,9 +92,9 @@ def test_texts_packed_into_a_row_attend_as_if_each_were_alone():
     query, key, value = projections()
     ones = np.ones((BATCH, LENGTH), np.int32)
     segments = np.repeat(np.array([[1, 2]], np.int32), [3, 4], axis=1).repeat(BATCH, axis=0)
-    packed, _ = xla.attention(query, key, value, AttentionMask(padding=ones, segments=segments))
+    packed, _ = attention(query, key, value, AttentionMask(padding=ones, segments=segments))
     for part in (np.s_[:, :3], np.s_[:, 3:]):
-        alone, _ = xla.attention(query[part], key[part], value[part], AttentionMask(padding=ones[part]))
+        alone, _ = attention(query[part], key[part], value[part], AttentionMask(padding=ones[part]))
         np.testing.assert_allclose(packed[part], alone, atol=1e-6)
 
 
@@ -106,9 +105,9 @@ def test_attention_by_hand():
         for x in ([[1, 0], [0, 1], [1, 1]], [[1, 1], [0, 1], [1, 0]], [[1, 2], [3, 4], [5, 6]])
     )
     mask = AttentionMask(padding=jnp.ones((1, 3), jnp.int32))
-    output, weights = xla.attention(query, key, value, mask, collect=True)
+    output, weights = attention(query, key, value, mask, collect=True)
     high, low = math.exp(1 / math.sqrt(2)), 1.0
     np.testing.assert_allclose(weights[0, 0, 0], np.array([high, low, high]) / (2 * high + low), rtol=1e-6)
     np.testing.assert_allclose(weights[0, 0, 0], [0.40, 0.20, 0.40], atol=0.005)
     np.testing.assert_allclose(output[0, 0, 0], [3.0, 4.0], rtol=1e-6)
-    assert xla.attention(query, key, value, mask)[1] is None
+    assert attention(query, key, value, mask)[1] is None

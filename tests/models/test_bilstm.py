@@ -11,7 +11,7 @@ import pytest
 from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.finetuning.programs import fitting_head
-from bert_jax.models.bilstm import BiLstmHead, orthogonal
+from bert_jax.models.lstm import BiLstmHead, orthogonal
 from bert_jax.models.protocol import arrays
 from bert_jax.models.task import BertForTask
 

@@ -14,28 +14,20 @@ from deberta_model import CONVOLVED, PUBLISHED_THIRD, THIRD
 from modern_model import rows
 from small_model import FLOAT32, assert_trees_close, compiled, encoder_gradient, perturbed
 
-from bert_jax.config import (
-    ComputeConfig,
-    Config,
-    DataConfig,
-    DisentangledConfig,
-    MeshConfig,
-    ModelConfig,
-    PhaseConfig,
-)
+from bert_jax.config import ComputeConfig, Config, DataConfig, DisentangledConfig, MeshConfig, ModelConfig, PhaseConfig
 from bert_jax.config.checks import check
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel
-from bert_jax.models import costs, memory_costs
+from bert_jax.models import costs
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import bert_parameters
-from bert_jax.models.convolution import neighbours
-from bert_jax.models.kernels.contract import AttentionMask
-from bert_jax.models.packed_texts import PackedTexts
-from bert_jax.models.parameters import entries, total_size
-from bert_jax.optim.layerwise import scale_by_depth, unfrozen_by_epoch
-from bert_jax.pretrained.layer_selection import with_layers
+from bert_jax.models.deberta import neighbours
+from bert_jax.models.kernels.plain import AttentionMask
+from bert_jax.models.layers import PackedTexts
+from bert_jax.parameters import entries, total_size
+from bert_jax.pretrained.initialization import with_layers
+from bert_jax.training.optimizers import scale_by_depth, unfrozen_by_epoch
 
 PLAIN = dataclasses.replace(CONVOLVED, disentangled=DisentangledConfig(), convolution_width=5)
 """The same beside the first layer of a BERT."""
@@ -146,7 +138,7 @@ def test_the_memory_is_what_differentiation_keeps(remat, dtype, value_bytes):
         own = {shape for leaf in jax.tree.leaves(params) for shape in (leaf.shape, leaf.shape[1:])}
         leaves = [leaf for leaf in jax.tree.leaves(jax.eval_shape(backward, params)) if leaf.dtype != bool]
         kept.append(sum(leaf.size * leaf.dtype.itemsize for leaf in leaves if leaf.shape not in own))
-        expected.append(2 * memory_costs.activation_bytes(config, 13, 0, remat, value_bytes).total)
+        expected.append(2 * costs.activation_bytes(config, 13, 0, remat, value_bytes).total)
     assert np.diff(kept) == pytest.approx(np.diff(expected), rel=0.03)
     assert np.diff(expected) > 0 or remat == "full"
 

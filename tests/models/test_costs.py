@@ -9,13 +9,13 @@ import pytest
 
 from bert_jax.config import ComputeConfig, Config, HeadConfig, ModelConfig, OptimizerConfig
 from bert_jax.config.presets import model_config
-from bert_jax.models import costs, memory_costs
+from bert_jax.models import costs
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import bert_parameters, pretraining_parts
-from bert_jax.models.parameters import Axis, linear, table, total_size, with_axis
 from bert_jax.models.task import BertForTask
-from bert_jax.objectives.objective_choice import default_objective
-from bert_jax.optim.optimizers import optimizer
+from bert_jax.objectives.choice import default_objective
+from bert_jax.parameters import Axis, linear, table, total_size, with_axis
+from bert_jax.training.optimizers import optimizer
 
 CASED, UNCASED, MULTILINGUAL, CHINESE = 28_996, 30_522, 119_547, 21_128
 
@@ -223,7 +223,7 @@ def test_flops_follow_the_table_of_another_architecture():
 
 def test_memory():
     base, large = sized("base"), sized("large")
-    states = [memory_costs.state_bytes(bert_parameters(config), OptimizerConfig().moments) for config in (base, large)]
+    states = [costs.state_bytes(bert_parameters(config), OptimizerConfig().moments) for config in (base, large)]
     assert [state.total / 2**30 for state in states] == pytest.approx([1.64, 5.01], abs=0.005)
     without_gradients = [(state.parameters + state.moments) / 2**30 for state in states]
     assert without_gradients == pytest.approx([1.23, 3.76], abs=0.005)
@@ -260,7 +260,7 @@ def test_activations_are_those_that_differentiation_keeps(remat, attention, leng
         if leaf.shape not in own and leaf.shape[1:] not in own
     )
     sizes, fused = (config, length, predictions), attention == "pallas"
-    expected = rows * memory_costs.activation_bytes(*sizes, remat, value_bytes, probabilities=not fused).total
+    expected = rows * costs.activation_bytes(*sizes, remat, value_bytes, probabilities=not fused).total
     assert expected == pytest.approx(found, rel=0.03)
 
 
@@ -268,19 +268,19 @@ def test_a_step_needs_more_memory_for_each_weaker_policy_and_less_where_the_stat
     config = sized("large")
     given = {"moments": 2, "sequence_length": 512, "predictions": 77}
     sizes = [
-        memory_costs.step_bytes(config, bert_parameters(config), **given, rows=8, split=1, remat=remat)
+        costs.step_bytes(config, bert_parameters(config), **given, rows=8, split=1, remat=remat)
         for remat in ("none", "dots", "sel", "full")
     ]
     assert sizes[0] > sizes[2] > sizes[1] > sizes[3]
-    split = memory_costs.step_bytes(config, bert_parameters(config), **given, rows=8, split=4, remat="sel")
-    assert sizes[2] - split == memory_costs.state_bytes(bert_parameters(config), 2).total * 3 // 4
+    split = costs.step_bytes(config, bert_parameters(config), **given, rows=8, split=4, remat="sel")
+    assert sizes[2] - split == costs.state_bytes(bert_parameters(config), 2).total * 3 // 4
 
 
 def test_the_layer_that_is_computed_again_is_one_that_sees_everything():
     """What mixed layers need with sel is at least what global ones do; local layers alone need far less."""
     config, given = sized("mini", num_layers=6), {"moments": 2, "sequence_length": 4096, "predictions": 600}
     mixed, whole, local = (
-        memory_costs.step_bytes(each, bert_parameters(each), **given, rows=1, split=1, remat="sel")
+        costs.step_bytes(each, bert_parameters(each), **given, rows=1, split=1, remat="sel")
         for each in (dataclasses.replace(config, local_window=64, global_every=every) for every in (3, 1, 0))
     )
     scores = 4096**2 * config.num_heads * (4 + 2)
@@ -295,4 +295,4 @@ def test_moments_take_the_memory_of_the_state_that_the_optimizer_makes(name):
     made = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state) if leaf.ndim)
     second = 4 * sum(entry.size for entry in model.parameters.values() if entry.matrix)  # that Muon does without
     expected = made + second * (name == "muon")
-    assert memory_costs.state_bytes(model.parameters, config.moments).moments == expected
+    assert costs.state_bytes(model.parameters, config.moments).moments == expected

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bert_jax.models import crf
+from bert_jax.models import task
 from bert_jax.models.protocol import arrays, structure
 
 NAMES = ("O", "B-X", "I-X", "I-Y")
@@ -22,7 +22,7 @@ SENTENCES = (
     [(3, False, True), (1, True, True), (3, True, False)],
 )
 """Of each row: (words, whether the sentence begins there, whether it ends there)."""
-STRUCTURE = structure(lambda: crf.ConditionalRandomField(LABELS))
+STRUCTURE = structure(lambda: task.ConditionalRandomField(LABELS))
 
 
 @jax.jit
@@ -125,11 +125,11 @@ def test_best_path_is_the_best_of_all(names, seed):
 
 
 def test_constraints_are_the_rules_of_iob2():
-    forbidden = crf.constraints(NAMES)
+    forbidden = task.constraints(NAMES)
     for first, second in itertools.product(range(LABELS), repeat=2):
         goes_on = NAMES[second].startswith("I-") and NAMES[first] != "O" and NAMES[first][1:] == NAMES[second][1:]
         assert (forbidden["transitions"][first, second] == 0) == (goes_on or not NAMES[second].startswith("I-"))
-    assert forbidden["start"].tolist() == [0, 0, crf.FORBIDDEN, crf.FORBIDDEN]
+    assert forbidden["start"].tolist() == [0, 0, task.FORBIDDEN, task.FORBIDDEN]
 
 
 def test_gradients_equal_finite_differences():
@@ -150,7 +150,7 @@ def test_gradients_equal_finite_differences():
 
 def test_without_transitions_words_stand_alone():
     _, (logits, labels, first, last) = example(4)
-    params = arrays(crf.ConditionalRandomField(LABELS))
+    params = arrays(task.ConditionalRandomField(LABELS))
     probabilities = jax.nn.log_softmax(logits)
     picked = np.take_along_axis(np.asarray(probabilities), np.maximum(labels, 0)[..., None], 2)[..., 0] * (labels >= 0)
     np.testing.assert_allclose(loss(params, logits, labels, first, last), -picked.sum(1), rtol=1e-5, atol=1e-5)

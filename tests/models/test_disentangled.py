@@ -23,15 +23,15 @@ from bert_jax.config import (
 )
 from bert_jax.config.checks import check
 from bert_jax.errors import UserError
-from bert_jax.models import costs, memory_costs
+from bert_jax.models import costs
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import bert_parameters
-from bert_jax.models.disentangled import DisentangledAttention, RelativePositions, along_diagonals, relative_rows
-from bert_jax.models.kernels import xla
+from bert_jax.models.deberta import DisentangledAttention, RelativePositions, along_diagonals, relative_rows
+from bert_jax.models.kernels import plain as xla
 from bert_jax.models.kernels.choice import Shape, attention_path
-from bert_jax.models.kernels.contract import AttentionMask
-from bert_jax.models.packed_texts import PackedTexts
-from bert_jax.models.parameters import total_size
+from bert_jax.models.kernels.plain import AttentionMask
+from bert_jax.models.layers import PackedTexts
+from bert_jax.parameters import total_size
 
 ONE_TERM = {
     name: dataclasses.replace(FIRST, disentangled=dataclasses.replace(FIRST.disentangled, terms=name))
@@ -172,11 +172,11 @@ def test_a_step_needs_the_memory_of_all_distances_of_a_layer_and_of_one_pass_mor
     given = {"moments": 2, "sequence_length": 16, "predictions": 3, "rows": 5, "split": 1, "remat": "none"}
     plain = dataclasses.replace(FIRST, disentangled=DisentangledConfig())
     table = bert_parameters(FIRST, ("mlm", "mask_decoder"))
-    found = memory_costs.step_bytes(FIRST, table, **given) - memory_costs.step_bytes(plain, table, **given)
-    kept = memory_costs.activation_bytes(FIRST, 16, 3)
+    found = costs.step_bytes(FIRST, table, **given) - costs.step_bytes(plain, table, **given)
+    kept = costs.activation_bytes(FIRST, 16, 3)
     assert found == 5 * 2 * 4 * 3 * 16 * 32
-    without = memory_costs.step_bytes(plain, bert_parameters(FIRST), **given)
-    more = memory_costs.step_bytes(plain, table, **given) - without
+    without = costs.step_bytes(plain, bert_parameters(FIRST), **given)
+    more = costs.step_bytes(plain, table, **given) - without
     assert more == 5 * (kept.linear + kept.quadratic) // 3 + (16 + 2 + 2) * 64 * 24
 
 

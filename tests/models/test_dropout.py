@@ -11,8 +11,8 @@ from small_model import FLOAT32, SMALL, compiled, encode, loss_function, make_ba
 
 from bert_jax.models import layers
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.kernels import xla
-from bert_jax.models.kernels.contract import AttentionMask
+from bert_jax.models.kernels import plain
+from bert_jax.models.kernels.plain import AttentionMask
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
@@ -37,7 +37,7 @@ def test_dropout_of_attention_falls_on_probabilities():
     identity = jnp.tile(
         jnp.eye(8)[None, :, None, :], (2, 1, 3, 1)
     )  # its product with the probabilities is the probabilities
-    attend = compiled(lambda *given: xla.attention(*given, mask, jax.random.key(2), 0.25, collect=True))
+    attend = compiled(lambda *given: plain.attention(*given, mask, jax.random.key(2), 0.25, collect=True))
     dropped, weights = attend(query, key, identity)
     dropped, weights = np.swapaxes(dropped, 1, 2), np.asarray(weights)
     zero = dropped == 0

@@ -8,14 +8,19 @@ import pytest
 from small_model import compiled
 
 from bert_jax.config import ComputeConfig, Config, ModelConfig, ObjectiveConfig
-from bert_jax.config.generator import GeneratorConfig
-from bert_jax.console.command_line import load_config
+from bert_jax.config.objective import GeneratorConfig
+from bert_jax.console import load_config
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.costs import parameter_counts
-from bert_jax.models.parameters import check_complete, entries, total_size
-from bert_jax.models.run_costs import computed_flops, run_activation_bytes, trained_encoders, trained_parameters
-from bert_jax.objectives.objective_choice import default_objective
-from bert_jax.training.recomputation import Load, remat_policy
+from bert_jax.models.costs import (
+    computed_flops,
+    parameter_counts,
+    run_activation_bytes,
+    trained_encoders,
+    trained_parameters,
+)
+from bert_jax.objectives.choice import default_objective
+from bert_jax.parameters import check_complete, entries, total_size
+from bert_jax.training.learner import Load, remat_policy
 
 PUBLISHED = {  # transformers 5.23.0 on the meta device: encoder and head of the discriminator, of the generator
     "electra_small": (13_483_008, 13_549_057, 4_580_928, 4_620_026),

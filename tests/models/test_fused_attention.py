@@ -15,11 +15,11 @@ from bert_jax.config import ComputeConfig, MeshConfig, ModelConfig
 from bert_jax.devices import sharding
 from bert_jax.models.architecture import bert_architecture
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.kernels import pallas, triton, xla
-from bert_jax.models.kernels.contract import AttentionMask
+from bert_jax.models.kernels import gpu, tpu
+from bert_jax.models.kernels.plain import AttentionMask, attention
 
 
-@pytest.fixture(params=[pallas, triton], ids=["pallas", "triton"])
+@pytest.fixture(params=[tpu, gpu], ids=["pallas", "triton"])
 def module(request):
     return request.param
 
@@ -59,18 +59,16 @@ def test_a_bias_of_distances_is_the_full_matrix_of_it(interpreted):
     full = np.broadcast_to(rising(np.arange(128)[None, :] - np.arange(128)[:, None])[None], (1, 4, 128, 128))
     found, expected = (
         each(query, key, value, AttentionMask(padding=padding, **given))[0]
-        for each, given in ((interpreted, {"distance_bias": rising}), (xla.attention, {"bias": full}))
+        for each, given in ((interpreted, {"distance_bias": rising}), (attention, {"bias": full}))
     )
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    assert not np.allclose(expected, xla.attention(query, key, value, AttentionMask(padding=padding))[0], atol=0.1)
+    assert not np.allclose(expected, attention(query, key, value, AttentionMask(padding=padding))[0], atol=0.1)
 
 
 def test_a_row_without_a_key_to_attend_to_attends_as_if_unmasked(interpreted):
     query, key, value, gradient, padding = inputs(2, 128, 2, 64)
     padding[1] = 0
-    both = [
-        results(each, 0.0, query, key, value, gradient, padding, {})["output"] for each in (interpreted, xla.attention)
-    ]
+    both = [results(each, 0.0, query, key, value, gradient, padding, {})["output"] for each in (interpreted, attention)]
     # Near -10000, where these scores are, float32 has steps of 0.001.
     np.testing.assert_allclose(both[0], both[1], atol=5e-3)
 
@@ -84,7 +82,7 @@ def test_eight_devices_compute_what_one_does(interpreted, config):
     """Each its own rows and heads, with the same dropout; a gradient of a shared bias is summed over all of them."""
     shape = (8, 128, 4, 64)
     arrays, given = inputs(*shape), restrictions("segments+bias", *shape[:3])
-    expected = jax.jit(functools.partial(results, xla.attention, 0.1))(*arrays, given)
+    expected = jax.jit(functools.partial(results, attention, 0.1))(*arrays, given)
     mesh = sharding.make_mesh(config)
     rows, heads = sharding.batch_sharding(mesh), NamedSharding(mesh, P(sharding.BATCH_AXES, None, "tensor"))
     of_bias = NamedSharding(mesh, P(None, "tensor"))
@@ -103,7 +101,7 @@ def test_what_has_an_obstacle_or_is_collected_is_computed_by_xla(module):
     query, key, value, _, padding = inputs(2, 100, 4, 64)
     mask = AttentionMask(padding=padding)
     # Outside interpret mode a kernel would fail on this CPU.
-    assert (module.attention(query, key, value, mask)[0] == xla.attention(query, key, value, mask)[0]).all()
+    assert (module.attention(query, key, value, mask)[0] == attention(query, key, value, mask)[0]).all()
     query, key, value, _, padding = inputs(2, 128, 4, 64)
     _, weights = module.attention(query, key, value, AttentionMask(padding=padding), collect=True)
     assert weights is not None and weights.shape == (2, 4, 128, 128)

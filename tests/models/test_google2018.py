@@ -17,12 +17,11 @@ from bert_jax.config import Config, DataConfig, MaskingConfig, MeshConfig, Model
 from bert_jax.config.checks import check
 from bert_jax.config.json_form import differences, to_dict
 from bert_jax.config.presets import google2018, model_config
-from bert_jax.console.command_line import load_config
+from bert_jax.console import load_config
 from bert_jax.devices import sharding
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.objectives.objective_choice import default_objective
-from bert_jax.optim.optimizers import optimizer
-from bert_jax.optim.schedules import learning_rate
+from bert_jax.objectives.choice import default_objective
+from bert_jax.training.optimizers import learning_rate, optimizer
 from bert_jax.training.state import abstract_state, state_shardings
 from bert_jax.training.step import make_train_step
 

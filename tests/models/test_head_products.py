@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.models.kernels import head_products
+from bert_jax.models.kernels.plain import CPU, PLAIN
 
 BATCH, QUERIES, KEYS, HEADS, SIZE = 2, 5, 7, 3, 4
 ROUNDING = 2.0**-8  # of bfloat16: the largest relative change of a value that is rounded to the nearest
@@ -26,7 +26,7 @@ def close(found: jax.Array, expected: np.ndarray, rounding: float) -> bool:
 def test_scores_and_their_gradients_equal_numpy(dtype, rounding):
     query, key = arrays((BATCH, QUERIES, HEADS, SIZE), (BATCH, KEYS, HEADS, SIZE), dtype=dtype)
     (gradient,) = arrays((BATCH, HEADS, QUERIES, KEYS))
-    scores, transpose = jax.vjp(head_products.CPU.scores, query, key)
+    scores, transpose = jax.vjp(CPU.scores, query, key)
     of_query, of_key = jax.jit(transpose)(gradient)
     assert (scores.dtype, of_query.dtype, of_key.dtype) == (jnp.float32, dtype, dtype)
     q, k, g = (np.asarray(array, float) for array in (query, key, gradient.astype(dtype)))
@@ -39,7 +39,7 @@ def test_scores_and_their_gradients_equal_numpy(dtype, rounding):
 def test_contexts_and_their_gradients_equal_numpy(dtype, rounding):
     (weights,) = arrays((BATCH, HEADS, QUERIES, KEYS))
     value, gradient = arrays((BATCH, KEYS, HEADS, SIZE), (BATCH, QUERIES, HEADS, SIZE), dtype=dtype)
-    context, transpose = jax.vjp(head_products.CPU.context, weights, value)
+    context, transpose = jax.vjp(CPU.context, weights, value)
     of_weights, of_value = jax.jit(transpose)(gradient)
     assert (context.dtype, of_weights.dtype, of_value.dtype) == (dtype, jnp.float32, dtype)
     w, v, g = (np.asarray(array, float) for array in (weights.astype(dtype), value, gradient))
@@ -52,6 +52,6 @@ def test_contexts_and_their_gradients_equal_numpy(dtype, rounding):
 def test_both_forms_are_the_same_for_each_row_of_a_batch(name):
     first = (BATCH, QUERIES, HEADS, SIZE) if name == "scores" else (BATCH, HEADS, QUERIES, KEYS)
     one, other = arrays(first, (BATCH, KEYS, HEADS, SIZE))
-    plain, cpu = (getattr(form, name) for form in (head_products.PLAIN, head_products.CPU))
+    plain, cpu = (getattr(form, name) for form in (PLAIN, CPU))
     expected = jax.vmap(plain)(one[:, None], other[:, None])
     np.testing.assert_allclose(jax.jit(jax.vmap(cpu))(one[:, None], other[:, None]), expected, rtol=1e-5, atol=1e-5)

@@ -16,9 +16,9 @@ from processes import EXHAUSTIVE
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import bert_architecture
-from bert_jax.models.kernels import choice, cudnn, pallas, triton, xla
-from bert_jax.models.kernels.contract import AttentionMask
-from bert_jax.models.kernels.pallas_costs import BUNDLES
+from bert_jax.models.kernels import choice, gpu, plain, tpu
+from bert_jax.models.kernels.plain import AttentionMask
+from bert_jax.models.kernels.tpu import BUNDLES
 
 MODEL = ModelConfig(vocab_size=60, hidden_size=128, num_layers=2, num_heads=2, intermediate_size=64)
 
@@ -28,9 +28,9 @@ def kernel(**compute):
 
 
 def test_the_architecture_takes_the_kernel_that_is_asked_for_and_here_the_plain_one():
-    assert kernel().func is choice.automatic and kernel().keywords == {"in_jax": xla.attention}
-    assert kernel(attention="xla") is xla.attention
-    modules = {"pallas": pallas, "triton": triton, "cudnn": cudnn}
+    assert kernel().func is choice.automatic and kernel().keywords == {"in_jax": plain.attention}
+    assert kernel(attention="xla") is plain.attention
+    modules = {"pallas": tpu, "triton": gpu, "cudnn": choice}
     assert all(kernel(attention=name) is module.attention for name, module in modules.items())
 
 
@@ -115,7 +115,7 @@ def test_cudnn_is_lowered_for_cuda_with_segments_as_a_bias(monkeypatch):
     monkeypatch.setattr(module, "check_cudnn_version", lambda: 91000)
     monkeypatch.setattr(module, "check_compute_capability", lambda capability: True)
     x, rows = jax.ShapeDtypeStruct((2, 128, 4, 64), jnp.bfloat16), jax.ShapeDtypeStruct((2, 128), jnp.int32)
-    traced = jax.jit(functools.partial(gradients, cudnn.attention)).trace(x, x, x, x, rows, rows)
+    traced = jax.jit(functools.partial(gradients, choice.attention)).trace(x, x, x, x, rows, rows)
     text = traced.lower(lowering_platforms=("cuda",)).as_text()
     assert len(re.findall(r"custom_call @__cudnn\$fmhaScaleBiasSoftmax\(", text)) == 1
     assert len(re.findall(r"custom_call @__cudnn\$fmhaScaleBiasSoftmaxBackward\(", text)) == 1
@@ -134,10 +134,10 @@ def test_cudnn_gets_the_mask_as_a_bias(monkeypatch):
     padding = np.ones((2, 16), np.int32)
     padding[1, 9:] = 0
     mask = AttentionMask(padding=padding, segments=segments, window=5)
-    found, expected = (jax.jit(each)(query, key, value, mask)[0] for each in (cudnn.attention, xla.attention))
+    found, expected = (jax.jit(each)(query, key, value, mask)[0] for each in (choice.attention, plain.attention))
     np.testing.assert_allclose(np.float32(found), np.float32(expected), atol=2**-6)
     # What it cannot do, it does not try.
-    dropped = (each(query, key, value, mask, jax.random.key(0), 0.1)[0] for each in (cudnn.attention, xla.attention))
+    dropped = (each(query, key, value, mask, jax.random.key(0), 0.1)[0] for each in (choice.attention, plain.attention))
     np.testing.assert_array_equal(*map(np.float32, dropped))
 
 
@@ -146,10 +146,10 @@ import dataclasses, re, sys
 import jax
 import jax.numpy as jnp
 from jax.experimental import topologies
-from bert_jax.models.kernels import pallas
-from bert_jax.models.kernels.contract import AttentionMask
-from bert_jax.models.kernels.pallas_costs import BUNDLES
-from bert_jax.models.remat import REMAT_POLICIES
+from bert_jax.models.kernels import tpu as pallas
+from bert_jax.models.kernels.plain import AttentionMask
+from bert_jax.models.kernels.tpu import BUNDLES
+from bert_jax.models.stack import REMAT_POLICIES
 
 chip = topologies.get_topology_desc(platform="tpu", topology_name=sys.argv[1]).devices[0]
 place = jax.sharding.SingleDeviceSharding(chip)
@@ -190,7 +190,7 @@ SHAPES = (
 def test_kernels_compile_for_tpus_and_take_activations_as_the_projections_make_them(machine):
     """With the compiler of libtpu (make build/libtpu/.installed), in a process of its own."""
     pytest.importorskip("libtpu")
-    from bert_jax.planning.compilation import WITHOUT_A_TPU
+    from bert_jax.tools.planning.compiler import WITHOUT_A_TPU
 
     script = COMPILE.replace("eval_shapes", repr(SHAPES))
     environment = os.environ | WITHOUT_A_TPU | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -212,8 +212,8 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 from jax.experimental import topologies
-from bert_jax.models.kernels import pallas
-from bert_jax.models.kernels.contract import AttentionMask
+from bert_jax.models.kernels import tpu as pallas
+from bert_jax.models.kernels.plain import AttentionMask
 
 def layer(query, key, value, numbers, gradient):
     mask = AttentionMask(padding=numbers, segments=numbers)
@@ -249,7 +249,7 @@ print(*(each * count / (heads * (length / tile) ** 2) for each, count in zip(ste
 def test_plans_charge_the_kernels_with_the_instructions_that_the_compiler_schedules(tmp_path):
     """Count those for 128 queries and 128 keys of a head; plans leave out the start of each step of the grid."""
     pytest.importorskip("libtpu")
-    from bert_jax.planning.compilation import WITHOUT_A_TPU
+    from bert_jax.tools.planning.compiler import WITHOUT_A_TPU
 
     command = [sys.executable, "-c", INSTRUCTIONS, tmp_path]
     environment = os.environ | WITHOUT_A_TPU | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(sys.path)}

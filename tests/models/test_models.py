@@ -29,10 +29,9 @@ from small_model import (
 
 from bert_jax.config import ComputeConfig, DisentangledConfig, ModelConfig
 from bert_jax.errors import UserError
-from bert_jax.models.attention import SelfAttention
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.kernels import xla
-from bert_jax.models.kernels.contract import AttentionMask
+from bert_jax.models.block import SelfAttention
+from bert_jax.models.kernels.plain import AttentionMask, attention
 
 
 def all_outputs(model, params, batch):
@@ -90,7 +89,7 @@ def test_size_of_attention_output_does_not_depend_on_the_number_of_heads(num_hea
     x = sigma_x * jax.random.normal(jax.random.key(1), (rows, length, size))
     uniform = jnp.zeros((rows, length, num_heads, config.head_size))
     mask = AttentionMask(padding=jnp.ones((rows, length), jnp.int32))
-    y, _ = xla.attention(uniform, uniform, module.value(x), mask)
+    y, _ = attention(uniform, uniform, module.value(x), mask)
     sigma_v = 0.8796 * config.initializer_range
     expected = size**2 * sigma_x**2 * sigma_v**2 / length
     # 400 independent rows of 64 values and 4096 kernel entries: about 2 % of spread.
@@ -324,10 +323,7 @@ def test_refuses_what_it_cannot_run():
 
 
 def test_importing_the_model_does_not_import_tensorflow():
-    code = (
-        "import sys, bert_jax.models.bert, bert_jax.objectives.masked_language_model\n"
-        "sys.exit('tensorflow' in sys.modules)"
-    )
+    code = "import sys, bert_jax.models.bert, bert_jax.objectives.masked_words\nsys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

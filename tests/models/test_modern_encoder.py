@@ -19,15 +19,13 @@ from bert_jax.models import costs
 from bert_jax.models.architecture import bert_architecture
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import bert_parameters
-from bert_jax.models.feed_forward import GatedFeedForward
-from bert_jax.models.kernels.contract import AttentionMask
-from bert_jax.models.norms import LayerNorm, RmsNorm
-from bert_jax.models.packed_texts import PackedTexts
-from bert_jax.models.parameters import total_size
-from bert_jax.models.relative_positions import Rotary, alibi_bias, alibi_slopes
+from bert_jax.models.block import GatedFeedForward, Rotary, alibi_bias, alibi_slopes
+from bert_jax.models.kernels.plain import AttentionMask
+from bert_jax.models.layers import LayerNorm, PackedTexts, RmsNorm
 from bert_jax.models.stack import repeating
 from bert_jax.models.task import BertForTask
-from bert_jax.optim.layerwise import scale_by_depth
+from bert_jax.parameters import total_size
+from bert_jax.training.optimizers import scale_by_depth
 
 
 def closed_form(vocab: int, hidden: int, layers: int, wide: int) -> int:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.models.norms import fused_layer_norm, plain_layer_norm
+from bert_jax.models.layers import fused_layer_norm, plain_layer_norm
 
 EPSILON = 1e-12
 

@@ -12,8 +12,8 @@ from bert_jax.errors import UserError
 from bert_jax.models import costs
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import bert_parameters, pretraining_parts
-from bert_jax.models.packed_texts import PackedTexts
-from bert_jax.pretrained.row_sources import position_sources
+from bert_jax.models.layers import PackedTexts
+from bert_jax.pretrained.initialization import position_sources
 
 SMALL = ModelConfig(
     vocab_size=40, hidden_size=12, num_layers=1, num_heads=3, max_position_embeddings=18, padding_id=1, pair_head=False

@@ -8,9 +8,9 @@ import jax.extend
 import pytest
 from fused_attention import assert_equal, inputs, results
 
-from bert_jax.models.kernels import pallas
+from bert_jax.models.kernels import tpu
 
-interpreted = functools.partial(pallas.attention, interpret=True)
+interpreted = functools.partial(tpu.attention, interpret=True)
 
 
 @pytest.mark.slow
@@ -28,12 +28,12 @@ interpreted = functools.partial(pallas.attention, interpret=True)
     ids=lambda shape: "x".join(map(str, shape)),
 )
 def test_every_width_of_heads_and_any_number_of_them(shape):
-    assert_equal(pallas, shape, 0.3, "segments")
+    assert_equal(tpu, shape, 0.3, "segments")
 
 
 def test_long_rows_are_computed_in_blocks_of_queries():
     """Of 256 queries here; the gradients of keys, values and the bias are summed over them."""
-    assert_equal(pallas, (1, 1024, 2, 64), 0.1, "segments+bias")
+    assert_equal(tpu, (1, 1024, 2, 64), 0.1, "segments+bias")
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_long_rows_are_computed_in_blocks_of_queries():
 )
 def test_within_a_window_only_the_keys_in_reach_are_computed(length, window, names, rate):
     """Values, gradients and dropped elements are those of the masked full matrix."""
-    assert_equal(pallas, (1, length, 4, 64), rate, names, window=window)
+    assert_equal(tpu, (1, length, 4, 64), rate, names, window=window)
 
 
 def products(jaxpr, times: int = 1) -> int:
@@ -91,4 +91,4 @@ def test_the_work_within_a_window_grows_with_the_length_alone():
     ],
 )
 def test_what_has_an_obstacle_is_explained(shape, words):
-    assert words in (pallas.obstacle(*shape) or "")
+    assert words in (tpu.obstacle(*shape) or "")

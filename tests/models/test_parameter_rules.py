@@ -6,13 +6,13 @@ import pytest
 from described_models import HEADS, MODELS, SMALL, detection, shapes, trained
 from jax.sharding import PartitionSpec as P
 
-from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import MeshConfig
 from bert_jax.devices import sharding
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import MODEL_PARTS
 from bert_jax.models.task import BertForTask
-from bert_jax.optim.optimizers import included
+from bert_jax.training.optimizers import included
 
 # The axes by hand: the first rule that matches.
 RULES = (

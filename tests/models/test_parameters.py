@@ -13,26 +13,16 @@ import pytest
 from described_models import HEADS, LABELS, MODELS, SMALL, detection, shapes, trained
 from jax.sharding import PartitionSpec as P
 
-from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import HeadConfig, MeshConfig, OptimizerConfig
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import MODEL_PARTS, PRETRAINING_PARTS, bert_parameters
-from bert_jax.models.parameters import (
-    Axis,
-    Parameter,
-    entries,
-    linear,
-    norm,
-    row_tables,
-    state_entries,
-    table,
-    total_size,
-)
-from bert_jax.models.run_costs import trained_parameters
+from bert_jax.models.costs import trained_parameters
 from bert_jax.models.task import BertForTask
-from bert_jax.optim.optimizers import optimizer
+from bert_jax.parameters import Axis, Parameter, entries, linear, norm, row_tables, state_entries, table, total_size
+from bert_jax.training.optimizers import optimizer
 from bert_jax.training.state import abstract_state
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -212,7 +202,7 @@ def test_two_axes_of_one_name_share_one_axis_of_the_mesh():
 
 
 def test_the_table_is_read_without_jax():
-    code = "import sys, bert_jax.models.memory_costs; sys.exit('jax' in sys.modules or 'flax' in sys.modules)"
+    code = "import sys, bert_jax.models.costs; sys.exit('jax' in sys.modules or 'flax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

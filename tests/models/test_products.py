@@ -13,15 +13,22 @@ from bert_jax.config import ComputeConfig, Config, MeshConfig
 from bert_jax.devices import sharding
 from bert_jax.models.architecture import ACTIVATIONS
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.kernels import head_products, xla
-from bert_jax.models.layers import in_float32, plain_bias, product_bias
-from bert_jax.models.norms import fused_layer_norm, plain_layer_norm
-from bert_jax.models.products import cpu_product, plain_product, tpu_product, wide_einsum
-from bert_jax.models.word_losses import BLOCK, word_losses
-from bert_jax.objectives.bert_pretraining import PretrainingObjective
-from bert_jax.objectives.masked_language_model import loss_sums
-from bert_jax.planning.topology import find_topology
-from bert_jax.planning.traced_step import resolved
+from bert_jax.models.embeddings import BLOCK, word_losses
+from bert_jax.models.kernels.plain import CPU, attention
+from bert_jax.models.layers import (
+    cpu_product,
+    fused_layer_norm,
+    in_float32,
+    plain_bias,
+    plain_layer_norm,
+    plain_product,
+    product_bias,
+    tpu_product,
+    wide_einsum,
+)
+from bert_jax.objectives.masked_words import PretrainingObjective, masked_word_sums
+from bert_jax.tools.planning.compiler import resolved
+from bert_jax.tools.planning.topology import find_topology
 
 ONE_LAYER = dataclasses.replace(SMALL, num_layers=1)
 ROUNDING = 2.0**-8  # of bfloat16: the largest relative change of a value that is rounded to the nearest
@@ -129,7 +136,7 @@ def test_of_several_most_likely_words_the_first_counts_as_in_the_plain_loss(bloc
     labels = np.arange(10, dtype=np.int32)
     found = compiled(lambda *given: word_losses(*given, 10, block))(x, table, bias, labels)
     assert np.flatnonzero(found.correct).tolist() == [3]
-    plain = loss_sums(np.broadcast_to(bias, (1, 10, 10)), labels[None], np.ones((1, 10), np.float32))
+    plain = masked_word_sums(np.broadcast_to(bias, (1, 10, 10)), labels[None], np.ones((1, 10), np.float32))
     assert float(plain.correct) == 1 and float(plain.loss) == pytest.approx(float(found.losses.sum()), rel=1e-6)
 
 
@@ -228,9 +235,9 @@ def test_auto_is_the_form_of_the_device_and_that_of_cpus_on_a_single_one_only(mo
     assert chosen().product is cpu_product
     assert chosen(dtype="float32").add_bias is plain_bias and chosen(dtype="bfloat16").add_bias is product_bias
     assert chosen(products="plain").product is plain_product
-    assert chosen(dtype="float32").stack.attend_some is xla.attention
-    assert chosen(dtype="bfloat16").stack.attend_some.keywords == {"products": head_products.CPU}
-    assert chosen(dtype="bfloat16", products="plain").stack.attend_some is xla.attention
+    assert chosen(dtype="float32").stack.attend_some is attention
+    assert chosen(dtype="bfloat16").stack.attend_some.keywords == {"products": CPU}
+    assert chosen(dtype="bfloat16", products="plain").stack.attend_some is attention
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert chosen().product is plain_product and chosen().add_bias is plain_bias
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")

@@ -11,10 +11,10 @@ from small_model import compiled
 from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig
 from bert_jax.models.architecture import bert_architecture
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.packed_texts import PackedTexts
+from bert_jax.models.layers import PackedTexts
 from bert_jax.models.protocol import EncoderOutput, ReadStates
 from bert_jax.models.task import BertForTask
-from bert_jax.objectives.bert_pretraining import PretrainingObjective
+from bert_jax.objectives.masked_words import PretrainingObjective
 
 BATCH, LENGTH, HIDDEN = 3, 24, 16
 COMPUTE = ComputeConfig(dtype="float32", products="plain")

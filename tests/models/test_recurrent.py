@@ -10,14 +10,13 @@ from small_model import perturbed
 
 from bert_jax.config import Config, DataConfig, ModelConfig, ObjectiveConfig, PhaseConfig
 from bert_jax.config.checks import check
-from bert_jax.data.examples.next_words import NextWords
+from bert_jax.data.masking import NextWords
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.bilstm import Lstm
-from bert_jax.models.layers import dropout
-from bert_jax.models.packed_texts import PackedTexts
-from bert_jax.objectives.means import mean_loss
-from bert_jax.objectives.objective_choice import default_objective
+from bert_jax.models.layers import PackedTexts, dropout
+from bert_jax.models.lstm import Lstm
+from bert_jax.objectives.choice import default_objective
+from bert_jax.objectives.objective import mean_loss
 
 CLS, SEP, LENGTH, VOCABULARY = 2, 3, 10, 40
 SIZES = ModelConfig(

@@ -11,15 +11,13 @@ import pytest
 from small_model import FLOAT32, compiled, perturbed
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.teachers import TaskDistillationConfig
-from bert_jax.console.command_line import load_config
-from bert_jax.data.sequences.batching import padded
-from bert_jax.data.sequences.features import Features
-from bert_jax.data.sequences.shared_rows import filled, shared_rows
+from bert_jax.config.objective import TaskDistillationConfig
+from bert_jax.console import load_config
+from bert_jax.data.sequences import Features, filled, padded, shared_rows
 from bert_jax.models.task import BertForTask
-from bert_jax.objectives.means import mean_loss
-from bert_jax.objectives.task_head import TaskObjective
-from bert_jax.objectives.taught_task import TaughtTaskObjective
+from bert_jax.objectives.distillation import TaughtTaskObjective
+from bert_jax.objectives.objective import mean_loss
+from bert_jax.objectives.tasks import TaskObjective
 
 TEXTS, LONGEST, PLACES = 11, 13, 5
 CLASSES = HeadConfig(labels=("a", "b", "c"))

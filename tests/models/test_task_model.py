@@ -10,12 +10,12 @@ import numpy_bert
 import pytest
 from scipy.special import log_softmax
 
-from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.task import BertForTask
-from bert_jax.objectives import classification, regression, span, tagging
+from bert_jax.objectives import tasks
 
 SMALL = ModelConfig(
     vocab_size=31, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=24, max_position_embeddings=16
@@ -124,7 +124,7 @@ WEIGHTS = np.array([1, 1, 1, 0], np.float32)  # the last row only fills the batc
 
 def test_classification_loss_is_the_mean_cross_entropy_of_the_real_rows():
     logits, labels = logits_of(4, 3), np.array([2, 0, 1, 1], np.int32)
-    sums = jax.device_get(classification.loss_sums(jnp.asarray(logits), labels, WEIGHTS))
+    sums = jax.device_get(tasks.classification_sums(jnp.asarray(logits), labels, WEIGHTS))
     expected = -log_softmax(logits.astype(float), axis=1)[np.arange(3), labels[:3]]
     np.testing.assert_allclose(sums.loss / sums.weight, expected.mean(), rtol=1e-6)
     assert sums.correct == (logits[:3].argmax(1) == labels[:3]).sum() and sums.weight == 3
@@ -132,7 +132,7 @@ def test_classification_loss_is_the_mean_cross_entropy_of_the_real_rows():
 
 def test_regression_loss_is_the_mean_squared_error_of_the_real_rows():
     predictions, labels = logits_of(4), np.array([0.5, 2.0, 5.0, 99.0], np.float32)
-    sums = jax.device_get(regression.loss_sums(jnp.asarray(predictions), labels, WEIGHTS))
+    sums = jax.device_get(tasks.regression_sums(jnp.asarray(predictions), labels, WEIGHTS))
     np.testing.assert_allclose(sums.loss / sums.weight, np.square(predictions - labels)[:3].mean(), rtol=1e-6)
 
 
@@ -141,21 +141,21 @@ def test_span_loss_is_the_mean_of_both_ends_and_knows_no_padding():
     labels = np.array(
         [[2, 4], [0, 0], [5, 6], [1, 1]], np.int32
     )  # the third answer ends beyond its window's six tokens
-    sums = jax.device_get(span.loss_sums(jnp.asarray(logits), labels, mask, WEIGHTS))
+    sums = jax.device_get(tasks.span_sums(jnp.asarray(logits), labels, mask, WEIGHTS))
     ends = [
         -log_softmax(logits[row, : mask[row].sum(), end].astype(float))[labels[row, end]]
         for row, end in ((0, 0), (0, 1), (1, 0), (1, 1), (2, 0))
     ]
     np.testing.assert_allclose(sums.loss / sums.weight, np.mean(ends), rtol=1e-6)
     wider = ((0, 0), (0, 3))
-    longer = span.loss_sums(jnp.pad(jnp.asarray(logits), (*wider, (0, 0))), labels, np.pad(mask, wider), WEIGHTS)
+    longer = tasks.span_sums(jnp.pad(jnp.asarray(logits), (*wider, (0, 0))), labels, np.pad(mask, wider), WEIGHTS)
     np.testing.assert_allclose(longer, sums, rtol=1e-6)
 
 
 def test_tagging_loss_is_the_mean_over_first_pieces_of_the_real_rows():
     logits = logits_of(4, 5, 3)
     labels = np.array([[-1, 2, -1, 0, -1], [-1, 1, 1, -1, -1], [-1] * 5, [0] * 5], np.int32)
-    sums = jax.device_get(tagging.loss_sums(jnp.asarray(logits), labels, WEIGHTS))
+    sums = jax.device_get(tasks.tagging_sums(jnp.asarray(logits), labels, WEIGHTS))
     where = [(0, 1), (0, 3), (1, 1), (1, 2)]
     np.testing.assert_allclose(
         sums.loss / sums.weight,

@@ -12,8 +12,8 @@ import pytest
 from command_lines import ROOT
 from fused_attention import assert_equal
 
-from bert_jax.models.kernels import triton
-from bert_jax.models.kernels.contract import AttentionMask
+from bert_jax.models.kernels import gpu
+from bert_jax.models.kernels.plain import AttentionMask
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from bert_jax.models.kernels.contract import AttentionMask
 )
 def test_every_length_and_width_and_a_window_that_is_known(shape, names, window):
     """Values, gradients and dropped elements are those of the masked full matrix."""
-    assert_equal(triton, shape, 0.1, names, window=window)
+    assert_equal(gpu, shape, 0.1, names, window=window)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_every_length_and_width_and_a_window_that_is_known(shape, names, window)
 )
 def test_only_blocks_in_reach_of_a_window_are_met(reach, met):
     """Of 16 blocks of 64 places each; by 65 places a block of 64 sees two blocks to either side."""
-    blocks = triton.Blocks(length=1024, size=64, together=64, threshold=0, reach=reach)
+    blocks = gpu.Blocks(length=1024, size=64, together=64, threshold=0, reach=reach)
     assert blocks.pairs == met * 64 * 64
     places = np.arange(1024)
     seen = np.abs(places[:, None] - places) <= (1024 if reach is None else reach)
@@ -56,7 +56,7 @@ def test_only_blocks_in_reach_of_a_window_are_met(reach, met):
     ],
 )
 def test_what_has_an_obstacle_is_explained(shape, words):
-    assert words in (triton.obstacle(*shape) or "")
+    assert words in (gpu.obstacle(*shape) or "")
 
 
 def test_it_is_lowered_for_cuda_without_transposes():
@@ -65,7 +65,7 @@ def test_it_is_lowered_for_cuda_without_transposes():
     def gradients(query, key, value, gradient, padding, segments, random):
         def output(*qkv):
             mask = AttentionMask(padding=padding, segments=segments, window=64)
-            return triton.attention(*qkv, mask, random, 0.1)[0]
+            return gpu.attention(*qkv, mask, random, 0.1)[0]
 
         return jax.vjp(output, query, key, value)[1](gradient)
 
@@ -79,7 +79,7 @@ def test_it_is_lowered_for_cuda_without_transposes():
 ON_A_GPU = """
 import jax, jax.numpy as jnp
 from fused_attention import assert_equal
-from bert_jax.models.kernels import triton
+from bert_jax.models.kernels import gpu as triton
 for names, rate in (("", 0.0), ("segments+window+bias", 0.1)):
     assert_equal(triton, (2, 256, 4, 64), rate, names, jnp.bfloat16, interpret=False)
 """

@@ -15,11 +15,11 @@ from small_model import compiled, perturbed
 from bert_jax.config import ComputeConfig, MeshConfig
 from bert_jax.devices import sharding
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.kernels import choice, windowed, xla
-from bert_jax.models.kernels.contract import AttentionMask
-from bert_jax.models.packed_texts import PackedTexts
-from bert_jax.models.parameters import entries
-from bert_jax.models.relative_positions import alibi_bias, causal_bias
+from bert_jax.models.block import alibi_bias, causal_bias
+from bert_jax.models.kernels import choice, plain, windowed
+from bert_jax.models.kernels.plain import AttentionMask
+from bert_jax.models.layers import PackedTexts
+from bert_jax.parameters import entries
 
 HEADS, SIZE = 2, 4
 CASES = [  # length, window, global tokens, real positions of each row, whether there are segments
@@ -56,7 +56,7 @@ def test_outputs_and_gradients_are_those_of_the_masked_full_matrix(length, windo
     full = None if bias is None else np.asarray(bias(np.arange(length)[None, :] - np.arange(length)[:, None]))[None]
     masks = {
         windowed.attention: dataclasses.replace(mask, distance_bias=bias),
-        xla.attention: dataclasses.replace(mask, bias=full),
+        plain.attention: dataclasses.replace(mask, bias=full),
     }
 
     def loss(inputs, attend):
@@ -66,7 +66,7 @@ def test_outputs_and_gradients_are_those_of_the_masked_full_matrix(length, windo
 
     run = [
         compiled(jax.value_and_grad(functools.partial(loss, attend=attend), has_aux=True))(inputs)
-        for attend in (windowed.attention, xla.attention)
+        for attend in (windowed.attention, plain.attention)
     ]
     ((_, found), slopes), ((_, expected), wanted) = run
     np.testing.assert_allclose(np.asarray(found)[seen], np.asarray(expected)[seen], atol=2e-6)

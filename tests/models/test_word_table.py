@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.models.word_table import look_up, word_logits
+from bert_jax.models.embeddings import look_up, word_logits
 
 VOCABULARY, HIDDEN, ROWS, LENGTH = 11, 6, 8, 5
 

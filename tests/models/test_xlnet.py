@@ -16,13 +16,12 @@ from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import bert_parameters
 from bert_jax.models.costs import training_flops
-from bert_jax.models.kernels.contract import AttentionMask
-from bert_jax.models.packed_texts import PackedTexts
-from bert_jax.models.parameters import total_size
-from bert_jax.models.permutation import Permutation, hidden_unless
+from bert_jax.models.kernels.plain import AttentionMask
+from bert_jax.models.layers import PackedTexts
 from bert_jax.models.task import BertForTask
-from bert_jax.models.xlnet_attention import distance_encodings, shifted
-from bert_jax.objectives.permutation_language_model import PermutationObjective
+from bert_jax.models.xlnet import Permutation, distance_encodings, hidden_unless, shifted
+from bert_jax.objectives.autoregressive import PermutationObjective
+from bert_jax.parameters import total_size
 
 SMALL = dataclasses.replace(
     xlnet_config("mini"),

@@ -10,14 +10,11 @@ from hand_made_store import hand_made, unverified
 from synthetic_store import SyntheticStore, random_documents, write_store
 
 from bert_jax import cli
-from bert_jax.config.watching import DescribeConfig
-from bert_jax.data.store.access import open_store
+from bert_jax.config.pretraining import DescribeConfig
+from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
-from bert_jax.monitoring import token_counts
-from bert_jax.monitoring.corpus_card import SHARES, corpus_card
-from bert_jax.monitoring.description import run_describe
-from bert_jax.monitoring.frequent_sentences import frequent_sentences
-from bert_jax.monitoring.token_counts import count_tokens, text_hashes
+from bert_jax.tools import description
+from bert_jax.tools.description import SHARES, corpus_card, count_tokens, frequent_sentences, run_describe, text_hashes
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +55,7 @@ def test_figures_are_those_of_a_plain_count(synthetic, store):
 
 def test_figures_do_not_depend_on_how_much_is_read_at_once(store, monkeypatch):
     whole = corpus_card(store, "here")
-    monkeypatch.setattr(token_counts, "BLOCK_TOKENS", 64)  # most documents are longer
+    monkeypatch.setattr(description, "BLOCK_TOKENS", 64)  # most documents are longer
     pieces = corpus_card(store, "here")
     np.testing.assert_array_equal(count_tokens(store).hashes, hashes_of_whole_documents(store))
     assert (pieces.duplicated_documents, pieces.frequent) == (whole.duplicated_documents, whole.frequent)

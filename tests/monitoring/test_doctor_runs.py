@@ -12,13 +12,11 @@ from bert_jax import cli
 from bert_jax.config import Config, DataConfig, EvaluationConfig, ModelConfig, PhaseConfig
 from bert_jax.config.json_form import to_dict
 from bert_jax.errors import UserError
-from bert_jax.monitoring.doctor import check_run
-from bert_jax.monitoring.run_history import RunHistory
-from bert_jax.objectives.bert_pretraining import MASKED_WORDS, NEXT_SENTENCE
-from bert_jax.objectives.left_to_right import NEXT_WORDS
-from bert_jax.objectives.objective import Term
-from bert_jax.objectives.permutation_language_model import PERMUTED_WORDS
-from bert_jax.objectives.term_records import records
+from bert_jax.objectives.autoregressive import NEXT_WORDS, PERMUTED_WORDS
+from bert_jax.objectives.masked_words import MASKED_WORDS, NEXT_SENTENCE
+from bert_jax.objectives.objective import Term, records
+from bert_jax.tools.doctor import check_run
+from bert_jax.tools.status import RunHistory
 
 STEPS, EVERY, VOCABULARY, UNIGRAM = 20_000, 100, 30_522, 6.6
 CONFIG = Config(

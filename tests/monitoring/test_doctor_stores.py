@@ -10,12 +10,11 @@ from synthetic_store import MASK, VOCAB_SIZE, SyntheticStore, random_documents, 
 
 from bert_jax import cli
 from bert_jax.config import Config, DataConfig, MaskingConfig, PhaseConfig, PrepareConfig
-from bert_jax.config.watching import DoctorConfig
+from bert_jax.config.pretraining import DoctorConfig
 from bert_jax.data.preparation.prepare import run_prepare
-from bert_jax.data.store.access import open_store
-from bert_jax.monitoring.doctor import check_store
-from bert_jax.monitoring.store_checks import example_checks
-from bert_jax.monitoring.token_counts import count_tokens
+from bert_jax.data.store import open_store
+from bert_jax.tools.description import count_tokens
+from bert_jax.tools.doctor import check_store, example_checks
 
 
 def wrong(path) -> set[str]:
@@ -121,7 +120,7 @@ def test_masks(small_store, most, expected):
 
 def test_one_pass_counts_what_a_loop_counts(tmp_path, monkeypatch):
     """In blocks that end within a shard, against the definition; equal documents have equal hashes, others do not."""
-    monkeypatch.setattr("bert_jax.monitoring.token_counts.BLOCK_TOKENS", 5_000)
+    monkeypatch.setattr("bert_jax.tools.description.BLOCK_TOKENS", 5_000)
     documents = [*random_documents(100), [3, 4], [4, 3], [3, 4]]
     store = SyntheticStore(documents)
     starts = store.document_tokens

@@ -3,10 +3,8 @@
 import pytest
 from clock import Clock
 
-from bert_jax.monitoring.goodput import LOST, goodput
-from bert_jax.training.metrics import Metrics, Rates
-from bert_jax.training.sinks import read_rows
-from bert_jax.training.wall_time import WallTime
+from bert_jax.tools.status import LOST, goodput
+from bert_jax.training.metrics import Metrics, Rates, WallTime, read_rows
 
 
 def train(workdir, clock: Clock, begin: int, end: int, saves: int = 10) -> None:

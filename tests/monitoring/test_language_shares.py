@@ -8,9 +8,9 @@ import pytest
 from letter_corpus import VOCABULARY, run
 
 from bert_jax import cli
-from bert_jax.data.store.access import open_store
-from bert_jax.monitoring import language_shares as shares
-from bert_jax.monitoring.language_shares import LanguageShare, language_shares
+from bert_jax.data.store import open_store
+from bert_jax.tools import description as shares
+from bert_jax.tools.description import LanguageShare, language_shares
 
 if importlib.util.find_spec("py3langid") is None:
     pytest.skip("py3langid is of the extra `corpora`", allow_module_level=True)

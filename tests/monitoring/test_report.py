@@ -15,17 +15,15 @@ from etils import epath
 from processes import SECONDS
 
 from bert_jax import cli
-from bert_jax.checkpoints.owner import Owner
-from bert_jax.config.watching import ReportConfig
+from bert_jax.config.pretraining import ReportConfig
 from bert_jax.errors import UserError
-from bert_jax.monitoring import comparison
-from bert_jax.monitoring.charts import MOST_POINTS, figures
-from bert_jax.monitoring.comparison import named, run_report, runs_below
-from bert_jax.monitoring.run_history import read_run
-from bert_jax.objectives.bert_pretraining import MASKED_WORDS, NEXT_SENTENCE
-from bert_jax.objectives.left_to_right import NEXT_WORDS
-from bert_jax.objectives.term_records import records
-from bert_jax.objectives.two_directions import PREVIOUS_WORDS
+from bert_jax.objectives.autoregressive import NEXT_WORDS, PREVIOUS_WORDS
+from bert_jax.objectives.masked_words import MASKED_WORDS, NEXT_SENTENCE
+from bert_jax.objectives.objective import records
+from bert_jax.ownership import Owner
+from bert_jax.tools import report
+from bert_jax.tools.report import MOST_POINTS, figures, named, run_report, runs_below
+from bert_jax.tools.status import read_run
 
 pytest.importorskip("plotly", reason="the page needs the extra `report`")
 EVIL = "<script>document.title = 'broken'<\N{DIVISION SLASH}script><img src=x onerror=document.title='broken'>"
@@ -168,7 +166,7 @@ def test_the_best_step_is_that_of_the_main_loss(finished):
     terms = dataclasses.replace(MASKED_WORDS, weight=0.0), NEXT_SENTENCE
     start = {"time": 0.0, "event": "start", "step": 0, "terms": records(terms)}
     run = dataclasses.replace(read_run(finished[0].workdir), rows=rows, events=[start])
-    assert [row[1:3] for row in comparison.held_out({"run": run}).rows] == [["last", "3"], ["best", "2"]]
+    assert [row[1:3] for row in report.held_out({"run": run}).rows] == [["last", "3"], ["best", "2"]]
 
 
 def test_fine_tuning_runs(finished, finetunings, tmp_path, capsys):
@@ -206,7 +204,7 @@ def test_what_cannot_be_reported_on(finished, tmp_path, monkeypatch, capsys):
     assert cli._run(["bert-jax", "report", finished[0].workdir, "--output=/nowhere/page.html"]) == 2
     assert cli._run(["bert-jax", "report", finished[0].workdir]) == 2
     with monkeypatch.context() as few:
-        few.setattr(comparison, "MOST_RUNS", 0)
+        few.setattr(report, "MOST_RUNS", 0)
         assert cli._run(["bert-jax", "report", finished[0].workdir, f"--output={tmp_path}/page.html"]) == 2
     said = capsys.readouterr().err
     assert (

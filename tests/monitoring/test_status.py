@@ -12,14 +12,13 @@ from etils import epath
 from rich.console import Console
 
 from bert_jax import cli
-from bert_jax.checkpoints.owner import Owner, live_owner
-from bert_jax.checkpoints.run_directory import read_config
+from bert_jax.checkpoints.workdir import read_config
 from bert_jax.config import EmbeddingConfig
 from bert_jax.config.json_form import to_dict
-from bert_jax.config.watching import StatusConfig
+from bert_jax.config.pretraining import StatusConfig
 from bert_jax.errors import UserError
-from bert_jax.monitoring.run_history import RunHistory, read_run
-from bert_jax.monitoring.status import run_status, status
+from bert_jax.ownership import Owner, live_owner
+from bert_jax.tools.status import RunHistory, read_run, run_status, status
 
 
 @pytest.fixture

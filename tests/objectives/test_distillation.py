@@ -15,14 +15,14 @@ from unpacked_texts import MODEL as PACKED
 from unpacked_texts import unpacked
 
 from bert_jax.config import ObjectiveConfig
-from bert_jax.config.teachers import DistillationConfig
+from bert_jax.config.objective import DistillationConfig
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import PRETRAINING_PARTS
-from bert_jax.objectives import soft_targets, state_matching
-from bert_jax.objectives.bert_pretraining import PretrainingObjective
+from bert_jax.objectives import distillation
 from bert_jax.objectives.distillation import DistillationObjective, compared_layers
-from bert_jax.objectives.means import training_metrics
+from bert_jax.objectives.masked_words import PretrainingObjective
+from bert_jax.objectives.objective import training_metrics
 
 ORACLE = pathlib.Path(__file__).parents[1] / "oracles" / "distillation_oracle.npz"
 PARTS = (*PRETRAINING_PARTS, "span_boundary")
@@ -41,10 +41,10 @@ def test_terms_and_gradients_are_those_of_torch(oracle, name):
     weights = oracle["mask"].astype(np.float32)
     pairs = weights[:, :, None] * weights[:, None, :]
     functions = {
-        "soft_targets": ("logits", lambda x, y: soft_targets.loss_sums(x, y, weights, 2.0)),
-        "cosine": ("states", lambda x, y: state_matching.cosine_sums(x[-1], y[-1], weights)),
-        "hidden": ("states", lambda x, y: state_matching.hidden_sums(list(x), list(y), weights)),
-        "attention": ("maps", lambda x, y: state_matching.attention_sums(list(x), list(y), pairs)),
+        "soft_targets": ("logits", lambda x, y: distillation.loss_sums(x, y, weights, 2.0)),
+        "cosine": ("states", lambda x, y: distillation.cosine_sums(x[-1], y[-1], weights)),
+        "hidden": ("states", lambda x, y: distillation.hidden_sums(list(x), list(y), weights)),
+        "attention": ("maps", lambda x, y: distillation.attention_sums(list(x), list(y), pairs)),
     }
     of, sums = functions[name]
     mean = lambda x: sums(x, oracle[f"teacher_{of}"]).loss / sums(x, oracle[f"teacher_{of}"]).weight

@@ -8,11 +8,11 @@ import pytest
 
 from bert_jax.config import Config, DataConfig, ModelConfig, ObjectiveConfig, PhaseConfig, StaticVectorsConfig
 from bert_jax.config.checks import check
-from bert_jax.data.examples.neighbour_counts import NeighbourCounts
+from bert_jax.data.neighbours import NeighbourCounts
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import pretraining_parts
-from bert_jax.objectives.objective_choice import default_objective
+from bert_jax.objectives.choice import default_objective
 
 VOCABULARY, WINDOW, LENGTH = 12, 3, 10
 SIZES = ModelConfig(

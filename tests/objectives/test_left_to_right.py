@@ -10,12 +10,12 @@ from small_model import perturbed
 
 from bert_jax.config import Config, DataConfig, ModelConfig, ObjectiveConfig, PhaseConfig
 from bert_jax.config.checks import check
-from bert_jax.data.examples.next_words import NextWords
+from bert_jax.data.masking import NextWords
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.packed_texts import PackedTexts
-from bert_jax.models.relative_positions import causal_bias
-from bert_jax.objectives.objective_choice import default_objective
+from bert_jax.models.block import causal_bias
+from bert_jax.models.layers import PackedTexts
+from bert_jax.objectives.choice import default_objective
 
 CLS, SEP, LENGTH, VOCABULARY = 2, 3, 12, 50
 SIZES = ModelConfig(

@@ -8,10 +8,9 @@ import pytest
 from bert_jax.config import Config, DataConfig, ObjectiveConfig
 from bert_jax.config.checks import check
 from bert_jax.errors import UserError
-from bert_jax.objectives.bert_pretraining import PretrainingObjective
-from bert_jax.objectives.means import evaluation_metrics, mean_loss, training_metrics
-from bert_jax.objectives.objective import Sums, Term, main_term
-from bert_jax.objectives.objective_choice import default_objective
+from bert_jax.objectives.choice import default_objective
+from bert_jax.objectives.masked_words import PretrainingObjective
+from bert_jax.objectives.objective import Sums, Term, evaluation_metrics, main_term, mean_loss, training_metrics
 
 FIRST, SECOND = Term(name="first", weight=0.5, perplexity="surprise"), Term(name="second", weight=3.0)
 SUMS = {

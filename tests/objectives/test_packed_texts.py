@@ -10,12 +10,12 @@ from synthetic_store import VOCAB_SIZE, SyntheticStore
 from unpacked_texts import MODEL, unpacked
 
 from bert_jax.config import Config, ObjectiveConfig
-from bert_jax.config.generator import GeneratorConfig
+from bert_jax.config.objective import GeneratorConfig
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.packed_texts import PackedTexts
+from bert_jax.models.layers import PackedTexts
 from bert_jax.objectives import replaced_tokens
-from bert_jax.objectives.bert_pretraining import PretrainingObjective
-from bert_jax.objectives.objective_choice import default_objective
+from bert_jax.objectives.choice import default_objective
+from bert_jax.objectives.masked_words import PretrainingObjective
 
 
 @pytest.fixture(scope="module")

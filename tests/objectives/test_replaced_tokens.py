@@ -14,18 +14,18 @@ import safetensors.numpy
 from drawn_values import value
 from small_model import FLOAT32, compiled, loss_and_gradient
 
-from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import Config, ObjectiveConfig
-from bert_jax.config.generator import GeneratorConfig
+from bert_jax.config.objective import GeneratorConfig
 from bert_jax.formats.huggingface import open_huggingface
 from bert_jax.formats.opening import place
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.generator_parameters import is_shareable
-from bert_jax.models.parameters import check_complete, entries
+from bert_jax.models.bert_parameters import is_shareable
 from bert_jax.objectives import replaced_tokens
-from bert_jax.objectives.generated_words import sampled_words, with_words
+from bert_jax.objectives.choice import default_objective
 from bert_jax.objectives.objective import Sums
-from bert_jax.objectives.objective_choice import default_objective
+from bert_jax.objectives.replaced_tokens import sampled_words, with_words
+from bert_jax.parameters import check_complete, entries
 
 ORACLE = np.load(pathlib.Path(__file__).parents[1] / "oracles" / "replaced_tokens_oracle.npz")
 SHAPES = json.loads(str(ORACLE["shapes"]))

@@ -21,11 +21,11 @@ from bert_jax.config import (
     StaticVectorsConfig,
 )
 from bert_jax.config.checks import check
-from bert_jax.data.examples.neighbour_windows import NeighbourWindows
-from bert_jax.data.randomness import Stream, bits, integers
+from bert_jax.data.neighbours import NeighbourWindows
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.objectives.objective_choice import default_objective
+from bert_jax.objectives.choice import default_objective
+from bert_jax.randomness import Stream, bits, integers
 
 LENGTH, VOCABULARY, NEGATIVES = 12, 20, 3
 SIZES = ModelConfig(

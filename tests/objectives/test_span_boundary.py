@@ -11,14 +11,14 @@ from synthetic_examples import make_examples
 from synthetic_store import SyntheticStore, random_documents
 
 from bert_jax.config import ComputeConfig, ObjectiveConfig
-from bert_jax.console.command_line import load_config
+from bert_jax.console import load_config
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import PRETRAINING_PARTS, SPAN_PLACES, bert_parameters, pretraining_parts
 from bert_jax.models.costs import parameter_counts, training_flops
-from bert_jax.models.parameters import check_complete, entries
-from bert_jax.models.span_boundary import SpanBoundaries
-from bert_jax.objectives.bert_pretraining import PretrainingObjective
-from bert_jax.objectives.means import mean_loss, training_metrics
+from bert_jax.models.heads import SpanBoundaries
+from bert_jax.objectives.masked_words import PretrainingObjective
+from bert_jax.objectives.objective import mean_loss, training_metrics
+from bert_jax.parameters import check_complete, entries
 
 PARTS = (*PRETRAINING_PARTS, "span_boundary")
 WEIGHTS = ObjectiveConfig(mlm_weight=1.0, span_boundary_weight=0.5, sentence_pair_weight=2.0)

@@ -8,14 +8,14 @@ import pytest
 from jax.sharding import PartitionSpec as P
 from small_model import FLOAT32, SMALL, compiled, encode, loss_and_gradient, make_batch, perturbed
 
-from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import MeshConfig, ObjectiveConfig
-from bert_jax.config.teachers import DistillationConfig
+from bert_jax.config.objective import DistillationConfig
 from bert_jax.devices import sharding
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.costs import parameter_counts, training_flops
-from bert_jax.models.parameters import total_size
 from bert_jax.objectives.distillation import DistillationObjective
+from bert_jax.parameters import total_size
 
 WIDE = 40
 TEACHER = BertForPreTraining(dataclasses.replace(SMALL, hidden_size=WIDE, num_heads=4, num_layers=4), FLOAT32, ("mlm",))

@@ -10,11 +10,11 @@ from scipy.special import log_softmax
 from small_model import FLOAT32, SMALL, compiled
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.teachers import TaskDistillationConfig
+from bert_jax.config.objective import TaskDistillationConfig
 from bert_jax.models.task import BertForTask
-from bert_jax.objectives.means import training_metrics
-from bert_jax.objectives.task_head import TaskObjective
-from bert_jax.objectives.taught_task import TaughtTaskObjective
+from bert_jax.objectives.distillation import TaughtTaskObjective
+from bert_jax.objectives.objective import training_metrics
+from bert_jax.objectives.tasks import TaskObjective
 
 ROWS, LENGTH, CANDIDATES = 4, 9, 3
 STUDENT = dataclasses.replace(SMALL, num_layers=1)

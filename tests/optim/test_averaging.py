@@ -5,7 +5,7 @@ import numpy as np
 import optax
 import pytest
 
-from bert_jax.optim.averaging import average_of, averaged, moved, restarted, with_average_of
+from bert_jax.training.optimizers import average_of, averaged, moved, restarted, with_average_of
 
 SGD = optax.identity()
 

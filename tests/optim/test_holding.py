@@ -9,11 +9,17 @@ import optax
 import pytest
 
 from bert_jax.config import OptimizerConfig
-from bert_jax.models.parameters import Axis, Parameter, linear, table
-from bert_jax.optim.averaging import averaged
-from bert_jax.optim.holding import Holding, chained, holding
-from bert_jax.optim.layerwise import scale_by_depth, unfrozen_by_epoch
-from bert_jax.optim.optimizers import optimizer, scale_by_adam
+from bert_jax.parameters import Axis, Parameter, linear, table
+from bert_jax.training.optimizers import (
+    Holding,
+    averaged,
+    chained,
+    holding,
+    optimizer,
+    scale_by_adam,
+    scale_by_depth,
+    unfrozen_by_epoch,
+)
 from bert_jax.training.state import TrainState
 from bert_jax.training.step import updated
 

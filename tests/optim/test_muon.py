@@ -12,9 +12,8 @@ import tiny_run
 from bert_jax.config import MeshConfig, ModelConfig, OptimizerConfig
 from bert_jax.devices import sharding
 from bert_jax.models.bert_parameters import bert_parameters
-from bert_jax.models.parameters import Axis, Parameter, entries, linear, norm, table
-from bert_jax.optim.muon import orthogonalized
-from bert_jax.optim.optimizers import optimizer
+from bert_jax.parameters import Axis, Parameter, entries, linear, norm, table
+from bert_jax.training.optimizers import optimizer, orthogonalized
 
 LAYER, HIDDEN, WIDE, HEADS = Axis("layer", 3), Axis("hidden", 8), Axis("intermediate", 20), Axis("heads", 2)
 SIZE = Axis("head_size", 4)

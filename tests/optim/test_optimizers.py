@@ -11,9 +11,8 @@ from published_optimizers import PEAK, STEPS, adamw, bert_2018, lamb, published,
 
 from bert_jax.config import Config, ModelConfig, OptimizerConfig, PhaseConfig
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.parameters import Axis, Parameter, linear, norm, table
-from bert_jax.optim.optimizers import clip_by_global_norm, included, optimizer
-from bert_jax.optim.schedules import learning_rate
+from bert_jax.parameters import Axis, Parameter, linear, norm, table
+from bert_jax.training.optimizers import clip_by_global_norm, included, learning_rate, optimizer
 
 CONFIG = Config(phases=(PhaseConfig(steps=STEPS, warmup_steps=5, learning_rate=PEAK),))
 

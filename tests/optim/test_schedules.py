@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bert_jax.config import Config, PhaseConfig, ScheduleConfig
-from bert_jax.optim.schedules import learning_rate
+from bert_jax.training.optimizers import learning_rate
 
 PAPER = Config(phases=(PhaseConfig(steps=1_000_000, warmup_steps=10_000, learning_rate=1e-4),))
 

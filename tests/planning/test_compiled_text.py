@@ -9,12 +9,11 @@ from tiny_run import batch, compiled, tiny
 
 from bert_jax.config import MeshConfig, resolve_phases
 from bert_jax.models.costs import training_flops
-from bert_jax.models.kernels.pallas_costs import kernel_cycles
-from bert_jax.models.parameters import total_size
-from bert_jax.optim.optimizers import optimizer
-from bert_jax.planning.collectives import collectives_of, needed
-from bert_jax.planning.hlo import parse_program, shapes_of
-from bert_jax.planning.roofline import work_of
+from bert_jax.models.kernels.tpu import kernel_cycles
+from bert_jax.parameters import total_size
+from bert_jax.tools.planning.hlo import collectives_of, needed, parse_program, shapes_of
+from bert_jax.tools.planning.roofline import work_of
+from bert_jax.training.optimizers import optimizer
 from bert_jax.training.state import abstract_state
 
 

@@ -9,8 +9,8 @@ import jax
 from bert_jax.config import ComputeConfig, Config, PhaseConfig, resolve_phases
 from bert_jax.config.presets import model_config
 from bert_jax.devices import sharding
-from bert_jax.planning.topology import find_topology
-from bert_jax.planning.traced_step import learner, resolved
+from bert_jax.tools.planning.compiler import learner, resolved
+from bert_jax.tools.planning.topology import find_topology
 
 
 def lowered_step(**compute) -> str:

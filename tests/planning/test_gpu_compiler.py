@@ -15,12 +15,11 @@ from bert_jax.config import ComputeConfig, Config, PhaseConfig
 from bert_jax.config.presets import model_config
 from bert_jax.errors import UserError
 from bert_jax.models.bert_parameters import bert_parameters
-from bert_jax.models.memory_costs import state_bytes
-from bert_jax.planning import gpu_compiler
-from bert_jax.planning.phase_plan import plan_phase
-from bert_jax.planning.topology import MEMORY_SHARES, find_topology
-from bert_jax.planning.traced_step import resolved
-from bert_jax.training.recomputation import USABLE
+from bert_jax.models.costs import state_bytes
+from bert_jax.tools.planning.compiler import plugin, resolved
+from bert_jax.tools.planning.plan import plan_phase
+from bert_jax.tools.planning.topology import MEMORY_SHARES, find_topology
+from bert_jax.training.learner import USABLE
 
 BESIDE = pathlib.Path(__file__).resolve().parents[2] / "build/cuda"
 
@@ -34,7 +33,7 @@ def compiler(monkeypatch):
         monkeypatch.syspath_prepend(str(BESIDE))
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(BESIDE), os.environ.get("PYTHONPATH")])))
         importlib.invalidate_caches()
-    if gpu_compiler.plugin() is None:
+    if plugin() is None:
         pytest.skip("make build/cuda/.installed brings the compiler")
 
 
@@ -78,11 +77,11 @@ COMPILE = r"""
 import dataclasses, sys
 import jax
 import jax.numpy as jnp
-from bert_jax.models.kernels import triton
-from bert_jax.models.kernels.contract import AttentionMask
-from bert_jax.models.remat import REMAT_POLICIES
-from bert_jax.planning import gpu_compiler
-from bert_jax.planning.topology import GPUS
+from bert_jax.models.kernels import gpu as triton
+from bert_jax.models.kernels.plain import AttentionMask
+from bert_jax.models.stack import REMAT_POLICIES
+from bert_jax.tools.planning import compiler as gpu_compiler
+from bert_jax.tools.planning.topology import GPUS
 
 card = gpu_compiler.described_cards(GPUS[sys.argv[1]], 1)[0]
 place = jax.sharding.SingleDeviceSharding(card)

@@ -1,7 +1,7 @@
 """The memory of a chip by part, from what the compiler writes."""
 
-from bert_jax.planning.memory import memory_of
-from bert_jax.planning.program_store import CompiledProgram
+from bert_jax.tools.planning.compiler import CompiledProgram
+from bert_jax.tools.planning.roofline import memory_of
 
 # As libtpu 0.0.51 writes them, shortened: color 1 is the memory on the chip.
 BUFFERS = """BufferAssignment:

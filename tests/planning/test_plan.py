@@ -12,21 +12,18 @@ from processes import wait_until
 
 from bert_jax import cli
 from bert_jax.config import Config, MeshConfig, ModelConfig, PhaseConfig
-from bert_jax.devices.memory_shortage import Shortage
+from bert_jax.devices.hardware import Shortage
 from bert_jax.errors import UserError
 from bert_jax.models.bert_parameters import bert_parameters
-from bert_jax.models.memory_costs import activation_bytes, state_bytes
-from bert_jax.planning import compilation, gpu_compiler, search
-from bert_jax.planning.advice import phase_advice
-from bert_jax.planning.collectives import Needed
-from bert_jax.planning.estimate import cost, step_time, throughput
-from bert_jax.planning.phase_plan import PhasePlan, plan_phase
-from bert_jax.planning.plan_page import page
-from bert_jax.planning.roofline import Operation, Work
-from bert_jax.planning.sections import Section, sections
-from bert_jax.planning.topology import find_topology
-from bert_jax.planning.traced_step import resolved
-from bert_jax.planning.whole_plan import make_plan
+from bert_jax.models.costs import activation_bytes, state_bytes
+from bert_jax.tools.planning import compiler
+from bert_jax.tools.planning import plan as search
+from bert_jax.tools.planning.compiler import resolved
+from bert_jax.tools.planning.hlo import Needed
+from bert_jax.tools.planning.plan import PhasePlan, Section, make_plan, page, plan_phase, sections
+from bert_jax.tools.planning.roofline import Operation, Work, cost, step_time, throughput
+from bert_jax.tools.planning.topology import find_topology
+from bert_jax.training.learner import phase_advice
 
 SMALL = tuple(
     f"--model.{name}"
@@ -44,7 +41,7 @@ def written(tmp_path_factory):
         words = ["bert-jax", "plan", "bert_tiny", *SMALL, "--batch_size=16", "--sequence_length=16", "--topology=cpu:4"]
         assert cli._run([*words, f"--output={place / 'plan.json'}"]) == 0
         stages = []
-        patch.setattr(compilation, "_child", _told(stages, compilation._child))
+        patch.setattr(compiler, "_child", _told(stages, compiler._child))
         assert cli._run([*words, f"--output={place / 'plan.html'}", "--seed=0"]) == 0
     return json.loads((place / "plan.json").read_text()), (place / "plan.html").read_text(), stages
 
@@ -150,7 +147,7 @@ def test_the_child_ends_with_the_block_and_knows_nothing_of_the_job(monkeypatch)
     monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "10.0.0.1:1")
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_use_thunk_runtime=true --xla_force_host_platform_device_count=2")
     before = dict(os.environ)
-    environment = compilation._environment(find_topology("cpu:16"))
+    environment = compiler._environment(find_topology("cpu:16"))
     assert not {"MEGASCALE_NUM_SLICES", "JAX_COORDINATOR_ADDRESS"} & environment.keys()
     assert environment["TPU_WORKER_ID"] == "0" and environment["JAX_PLATFORMS"] == "cpu"
     assert environment["XLA_FLAGS"].split() == [
@@ -160,7 +157,7 @@ def test_the_child_ends_with_the_block_and_knows_nothing_of_the_job(monkeypatch)
     assert dict(os.environ) == before
     started = []
     monkeypatch.setattr(subprocess, "Popen", lambda *a, _popen=subprocess.Popen, **k: started.append(_popen(*a, **k)) or started[0])  # fmt: skip # noqa: E501
-    with pytest.raises(KeyboardInterrupt), compilation._child({}, find_topology("cpu:1")):
+    with pytest.raises(KeyboardInterrupt), compiler._child({}, find_topology("cpu:1")):
         raise KeyboardInterrupt
     assert started[0].returncode is not None
 
@@ -173,7 +170,7 @@ def test_a_child_ends_when_its_parent_is_killed():
             "-c",
             "import subprocess, sys, time\n"
             "child = subprocess.Popen([sys.executable, '-c', 'import time, threading\\n"
-            "from bert_jax.planning import compiler\\n"
+            "from bert_jax.tools.planning import compiler\\n"
             "threading.Thread(target=compiler._end_with_the_parent).start()\\n"
             "print(1, flush=True)\\ntime.sleep(1000)'], stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
             "child.stdout.read(1)\nprint(child.pid, flush=True)\ntime.sleep(1000)",
@@ -197,7 +194,7 @@ def _runs(pid: int) -> bool:
         return False
 
 
-@pytest.mark.skipif(gpu_compiler.plugin() is not None, reason="the compiler for GPUs is installed")
+@pytest.mark.skipif(compiler.plugin() is not None, reason="the compiler for GPUs is installed")
 def test_a_graphics_card_is_planned_by_closed_forms_where_its_compiler_is_missing():
     config = dataclasses.replace(CONFIG, phases=(PhaseConfig(batch_size=64), PhaseConfig(batch_size=64, steps=5)))
     plan = make_plan(config, find_topology("gpu:h100:8"))
@@ -282,7 +279,7 @@ def test_a_search_goes_on_where_the_compiler_crashes(monkeypatch, caplog):
 
     def fake(config: Config, topology, number, stage) -> PhasePlan:
         if config.mesh.fsdp == 4 or config.phases[0].batch_size == 128:
-            raise compilation.CompilerFailure("has crashed")
+            raise compiler.CompilerFailure("has crashed")
         return plan_of(config, "v5e:2x2", fits=True)
 
     monkeypatch.setattr(search, "plan_phase", fake)
@@ -302,7 +299,7 @@ def test_a_crash_of_the_compiler_is_one_line(tmp_path, monkeypatch, number, said
     stub.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(stub))
     with pytest.raises(UserError, match=said):
-        compilation.compile_phase(CONFIG, find_topology("v5e:2x2"), 0, print)
+        compiler.compile_phase(CONFIG, find_topology("v5e:2x2"), 0, print)
 
 
 def test_the_costliest_operations_are_shown_in_milliseconds_of_the_chip():

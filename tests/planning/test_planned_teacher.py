@@ -7,21 +7,13 @@ import pytest
 import written_teacher
 
 from bert_jax import cli
-from bert_jax.config import (
-    ComputeConfig,
-    Config,
-    DataConfig,
-    MeshConfig,
-    ObjectiveConfig,
-    PhaseConfig,
-)
-from bert_jax.config.teachers import DistillationConfig
-from bert_jax.models.costs import training_flops
-from bert_jax.models.memory_costs import state_bytes
-from bert_jax.models.parameters import FLOAT32, total_size
-from bert_jax.planning.phase_plan import plan_phase
-from bert_jax.planning.topology import find_topology
-from bert_jax.planning.traced_step import resolved
+from bert_jax.config import ComputeConfig, Config, DataConfig, MeshConfig, ObjectiveConfig, PhaseConfig
+from bert_jax.config.objective import DistillationConfig
+from bert_jax.models.costs import state_bytes, training_flops
+from bert_jax.parameters import FLOAT32, total_size
+from bert_jax.tools.planning.compiler import resolved
+from bert_jax.tools.planning.plan import plan_phase
+from bert_jax.tools.planning.topology import find_topology
 
 pytestmark = pytest.mark.slow
 

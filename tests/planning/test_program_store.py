@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from bert_jax.planning import program_store
-from bert_jax.planning.program_store import CompiledProgram, load_program, program_key, store_program
+from bert_jax.tools.planning import compiler
+from bert_jax.tools.planning.compiler import CompiledProgram, load_program, program_key, store_program
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,7 @@ def test_torn_and_endless_entries_are_refused(own_cache, monkeypatch):
     file.write_bytes(whole[:-9])
     assert load_program("key") is None
     file.write_bytes(whole)
-    monkeypatch.setattr(program_store, "LONGEST", 5_000)
+    monkeypatch.setattr(compiler, "LONGEST", 5_000)
     assert load_program("key") is None
 
 
@@ -68,7 +68,7 @@ def test_the_oldest_go_first(own_cache, monkeypatch):
     for number in range(3):
         store_program(str(number), program(os.urandom(500).hex()))
         os.utime(own_cache / f"{number}.json.gz", (number, number))
-    monkeypatch.setattr(program_store, "MOST_BYTES", 2 * (own_cache / "0.json.gz").stat().st_size + 100)
+    monkeypatch.setattr(compiler, "MOST_BYTES", 2 * (own_cache / "0.json.gz").stat().st_size + 100)
     store_program("3", program(os.urandom(500).hex()))
     assert sorted(file.name for file in own_cache.iterdir()) == ["2.json.gz", "3.json.gz"]
 

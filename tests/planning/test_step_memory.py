@@ -13,9 +13,9 @@ from processes import SECONDS
 from bert_jax.config import Config, PhaseConfig
 from bert_jax.config.json_form import to_dict
 from bert_jax.config.presets import model_config
-from bert_jax.planning.phase_plan import plan_phase
-from bert_jax.planning.topology import find_topology
-from bert_jax.planning.traced_step import resolved
+from bert_jax.tools.planning.compiler import resolved
+from bert_jax.tools.planning.plan import plan_phase
+from bert_jax.tools.planning.topology import find_topology
 
 PROGRAM = pathlib.Path(__file__).resolve().parents[1] / "support" / "step_memory.py"
 

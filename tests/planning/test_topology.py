@@ -4,8 +4,8 @@ import pytest
 
 from bert_jax.devices.hardware import peak_flops
 from bert_jax.errors import UserError
-from bert_jax.planning import gpu_compiler
-from bert_jax.planning.topology import GPUS, MEMORY_SHARES, TPUS, find_topology
+from bert_jax.tools.planning import compiler
+from bert_jax.tools.planning.topology import GPUS, MEMORY_SHARES, TPUS, find_topology
 
 
 @pytest.mark.parametrize(
@@ -57,13 +57,13 @@ def test_the_clock_is_the_peak_over_the_matrix_units():
 
 def test_every_chip_has_a_peak_and_the_compiler_knows_every_card():
     assert all(peak_flops(chip.kind) for chip in (*TPUS.values(), *GPUS.values()))
-    assert gpu_compiler.CARDS.keys() == GPUS.keys()
+    assert compiler.CARDS.keys() == GPUS.keys()
 
 
-@pytest.mark.skipif(gpu_compiler.plugin() is not None, reason="the compiler for GPUs is installed")
+@pytest.mark.skipif(compiler.plugin() is not None, reason="the compiler for GPUs is installed")
 def test_a_plugin_that_jax_cannot_use_is_explained():
     with pytest.raises(UserError, match="cannot use the plugin .* install the same version of jax-cuda13-plugin"):
-        gpu_compiler.described_cards(GPUS["h100"], 1)
+        compiler.described_cards(GPUS["h100"], 1)
 
 
 def test_a_program_can_use_what_jax_takes_of_a_card(monkeypatch):

@@ -18,13 +18,12 @@ from bert_jax.config import ComputeConfig, Config, MeshConfig, PhaseConfig
 from bert_jax.config.presets import model_config
 from bert_jax.errors import UserError
 from bert_jax.models.bert_parameters import bert_parameters
-from bert_jax.models.memory_costs import state_bytes
-from bert_jax.planning.advice import phase_advice
-from bert_jax.planning.collectives import BETWEEN_SLICES
-from bert_jax.planning.phase_plan import plan_phase
-from bert_jax.planning.topology import find_topology
-from bert_jax.planning.traced_step import resolved
-from bert_jax.training.recomputation import USABLE
+from bert_jax.models.costs import state_bytes
+from bert_jax.tools.planning.compiler import resolved
+from bert_jax.tools.planning.hlo import BETWEEN_SLICES
+from bert_jax.tools.planning.plan import plan_phase
+from bert_jax.tools.planning.topology import find_topology
+from bert_jax.training.learner import USABLE, phase_advice
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -55,7 +54,7 @@ def test_base_compiles_for_four_chips_and_agrees_with_the_closed_forms():
     assert {each.kind for each in plan.collectives} == {"all-reduce"}
     assert sum(each.moved for each in plan.collectives) == pytest.approx(plan.needed.within_slice, rel=0.03)
     assert sum(each.bytes for each in plan.collectives if each.dtype == "f32") < 0.02 * state.parameters
-    # Those of half of the kernels at least run beside products (devices/compiler_options.py); by default none do.
+    # Those of half of the kernels at least run beside products (devices/compilation.py); by default none do.
     kernels = 2 * 12 * config.model.num_layers * config.model.hidden_size**2  # bytes
     assert sum(each.bytes_beside for each in plan.collectives) > kernels / 2
     assert plan.time.pessimistic is not None and plan.time.optimistic < plan.time.pessimistic
@@ -79,7 +78,7 @@ def test_gradients_are_summed_within_a_slice_before_they_cross_to_another():
 
 @pytest.mark.parametrize("name", ["v5e:8x8", *(["v5p:4x4x4"] if EXHAUSTIVE else [])])
 def test_arrays_that_are_split_over_all_chips_are_gathered_and_their_gradients_scattered(name):
-    """Otherwise (devices/sharding.py, training/table_copies.py) the compiler sums whole arrays: twice as much."""
+    """Otherwise (devices/sharding.py, training/step.py) the compiler sums whole arrays: twice as much."""
     topology = find_topology(name)
     model = dataclasses.replace(model_config("large"), num_layers=1, vocab_size=4090)
     config = Config(model=model, phases=(PhaseConfig(batch_size=64),), mesh=MeshConfig(data=1, fsdp=64))

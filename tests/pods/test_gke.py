@@ -10,7 +10,7 @@ from command_lines import refusal, status
 from recorder import Recorder
 
 from bert_jax import cli
-from bert_jax.pods.jobset import parse_topology
+from bert_jax.tools.pods.clusters import parse_topology
 
 COMMAND = "launch gke bert_tiny --name=pod --image=us/bert:1 --topology=v5e:4x4"
 RUN = ["--data.path=gs://b/store", "--workdir=gs://b/run"]

@@ -14,9 +14,10 @@ from command_lines import refusal
 from small_pretraining import rows, run_config
 
 from bert_jax import cli
+from bert_jax.config.commands import LocalConfig
 from bert_jax.config.json_form import to_dict
-from bert_jax.config.launching import LocalConfig
-from bert_jax.pods import local, restarts
+from bert_jax.tools.pods import job as restarts
+from bert_jax.tools.pods import launch
 
 HOST = "import os, signal, sys, time; host = os.environ.get('JAX_PROCESS_ID', '0'); "
 READY = "print('ready', flush=True); "
@@ -36,14 +37,14 @@ class Python:
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch):
     monkeypatch.setattr(restarts, "FIRST_SECONDS", 0.0)
-    monkeypatch.setattr(local, "CRASHED_SECONDS", 0.1)
+    monkeypatch.setattr(launch, "CRASHED_SECONDS", 0.1)
 
 
 def test_each_host_is_told_who_it_is_and_its_lines_say_so(capsys, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0")
     names = "('JAX_PROCESS_ID', 'JAX_NUM_PROCESSES', 'JAX_PLATFORMS', 'XLA_FLAGS')"
     job = Python(f"print(*(os.environ[name] for name in {names})); print(os.environ['JAX_COORDINATOR_ADDRESS'])")
-    assert local.run_local(job, LocalConfig(hosts=3, devices_per_host=2)) == 0
+    assert launch.run_local(job, LocalConfig(hosts=3, devices_per_host=2)) == 0
     lines = capsys.readouterr().out.splitlines()
     flags = "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=2"
     said = [f"[host {host}] {host} 3 cpu {flags}" for host in range(3)]
@@ -52,13 +53,13 @@ def test_each_host_is_told_who_it_is_and_its_lines_say_so(capsys, monkeypatch):
 
 
 def test_a_single_host_joins_nothing(capsys):
-    assert local.run_local(Python("print('JAX_NUM_PROCESSES' in os.environ)"), LocalConfig(hosts=1)) == 0
+    assert launch.run_local(Python("print('JAX_NUM_PROCESSES' in os.environ)"), LocalConfig(hosts=1)) == 0
     assert capsys.readouterr().out == "[host 0] False\n"
 
 
 def test_an_error_that_all_hosts_report_is_printed_once(capsys):
     job = Python("print('error: no store'); print('error: host', host); print('the rest'); sys.exit(2)")
-    assert local.run_local(job, LocalConfig(hosts=2)) == 2
+    assert launch.run_local(job, LocalConfig(hosts=2)) == 2
     lines = capsys.readouterr().out.splitlines()
     assert sum(line.endswith("error: no store") for line in lines) == 1
     rest = {f"[host {host}] {line}" for host in range(2) for line in (f"error: host {host}", "the rest")}
@@ -68,13 +69,13 @@ def test_an_error_that_all_hosts_report_is_printed_once(capsys):
 @pytest.mark.parametrize("ends, code", [("sys.exit(7)", 7), ("os.kill(os.getpid(), signal.SIGKILL)", 137)])
 def test_all_end_when_one_dies_with_the_code_of_the_first(ends, code):
     """The others would run for an hour."""
-    assert local.run_local(Python(f"{ends} if host == '1' else time.sleep(3600)"), LocalConfig(hosts=3)) == code
+    assert launch.run_local(Python(f"{ends} if host == '1' else time.sleep(3600)"), LocalConfig(hosts=3)) == code
 
 
 def test_hosts_that_are_saving_are_given_the_time(capsys):
     """A host that SIGTERM has stopped is not ahead of others that crashed: they are not killed while they save."""
     job = Python("sys.exit(143) if host == '0' else (time.sleep(1), print('saved'), sys.exit(143))")
-    assert local.run_local(job, LocalConfig(hosts=2)) == 143
+    assert launch.run_local(job, LocalConfig(hosts=2)) == 143
     assert "[host 1] saved" in capsys.readouterr().out
 
 
@@ -96,7 +97,7 @@ def test_signals_reach_every_host_once_and_end_the_launch(number, capsys, monkey
     monkeypatch.setattr(sys.stdout, "write", watched)
     sender = threading.Thread(target=send)
     sender.start()
-    assert local.run_local(job, LocalConfig(hosts=2, max_restarts=5)) == 128 + number  # nothing is started again
+    assert launch.run_local(job, LocalConfig(hosts=2, max_restarts=5)) == 128 + number  # nothing is started again
     sender.join()
     assert sorted(line for line in capsys.readouterr().out.splitlines() if "told" in line) == [
         "[host 0] told",
@@ -111,16 +112,16 @@ def test_signals_reach_every_host_once_and_end_the_launch(number, capsys, monkey
 )
 def test_restarts_follow_what_may_heal_up_to_the_bound(code, bound, starts, tmp_path, capsys):
     job = Python(f"open({str(tmp_path / 'starts')!r}, 'a').write('x'); sys.exit({code})")
-    assert local.run_local(job, LocalConfig(hosts=1, max_restarts=bound)) == code
+    assert launch.run_local(job, LocalConfig(hosts=1, max_restarts=bound)) == code
     assert len((tmp_path / "starts").read_text()) == starts
     assert capsys.readouterr().out.count("; restart ") == starts - 1
 
 
 def test_a_host_that_ends_all_others_is_followed_by_a_restart():
-    from bert_jax.devices import peers
+    from bert_jax.devices.hosts import EXIT_CODE
 
-    assert peers.EXIT_CODE not in restarts.FINAL
-    assert restarts.meaning(peers.EXIT_CODE) == "exit code 75 (a host died or hung)"
+    assert EXIT_CODE not in restarts.FINAL
+    assert restarts.meaning(EXIT_CODE) == "exit code 75 (a host died or hung)"
 
 
 def test_a_start_that_has_lived_long_clears_the_count(monkeypatch):
@@ -178,7 +179,7 @@ def test_a_dry_run_prints_commands_of_a_shell_and_runs_nothing(tmp_path, capsys)
     ],
 )
 def test_bad_input_is_one_line_and_starts_nothing(words, message, capsys, monkeypatch):
-    monkeypatch.setattr(local.subprocess, "Popen", None)
+    monkeypatch.setattr(launch.subprocess, "Popen", None)
     assert message in refusal(capsys, *words.split())
 
 

@@ -14,7 +14,7 @@ import bert_jax
 from bert_jax import cli
 from bert_jax.config import CheckpointConfig, MeshConfig, PhaseConfig
 from bert_jax.config.json_form import to_dict
-from bert_jax.pods import local, restarts
+from bert_jax.tools.pods import job, launch
 
 pytestmark = pytest.mark.slow
 STEPS = 24
@@ -85,9 +85,9 @@ def test_a_host_that_is_killed_costs_nothing_but_time(runs, small_store, tmp_pat
         if re.search(r"step 1\d/", text) and len(started) == 2:
             started[1].kill()
 
-    monkeypatch.setattr(local.subprocess, "Popen", Recorded)
+    monkeypatch.setattr(launch.subprocess, "Popen", Recorded)
     monkeypatch.setattr(sys.stdout, "write", watched)
-    monkeypatch.setattr(restarts, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(job, "FIRST_SECONDS", 0.0)
     config = pod_config(small_store, tmp_path / "run")
     assert launched(config, "--hosts=2", "--devices_per_host=2", "--max_restarts=2") == 0
     assert "restart 1 of at most 2" in capsys.readouterr().out and len(started) == 4

@@ -10,12 +10,12 @@ import pytest
 from command_lines import refusal, status
 from recorder import Recorder
 
-from bert_jax.pods.slurm import PACKAGE
+from bert_jax.tools.pods.job import PACKAGE
 
 COMMAND = "launch slurm bert_tiny --name=run --nodes=2"
 RUN = ["--data.path=/disk/a store", "--workdir=/disk/run"]
 launch = functools.partial(status, *COMMAND.split(), *RUN)
-JOB = PACKAGE / "pods" / "slurm.sh"
+JOB = PACKAGE / "tools" / "pods" / "slurm.sh"
 
 
 @pytest.fixture

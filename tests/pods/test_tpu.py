@@ -16,7 +16,7 @@ import pytest
 from processes import SECONDS, wait_until
 
 from bert_jax import cli
-from bert_jax.pods import queued_resource, restarts, tpu
+from bert_jax.tools.pods import job, tpu
 
 pytestmark = pytest.mark.skipif(shutil.which("flock") is None, reason="worker.sh needs flock, as Linux has it")
 STUB = pathlib.Path(__file__).parents[1] / "support" / "gcloud_stub.py"
@@ -70,8 +70,8 @@ def cloud(tmp_path, monkeypatch):
     monkeypatch.setenv("CLOUD", str(place))
     monkeypatch.setenv("PATH", f"{place / 'bin'}:{os.environ['PATH']}")
     for module, name, seconds in (
-        (queued_resource, "POLL_SECONDS", 0.05),
-        (restarts, "FIRST_SECONDS", 0.0),
+        (tpu, "POLL_SECONDS", 0.05),
+        (job, "FIRST_SECONDS", 0.0),
         (tpu, "LOOK_SECONDS", 0.05),
         (tpu, "SETTLE_SECONDS", SECONDS),  # how long the last worker takes to end is no concern of these tests
     ):
@@ -130,7 +130,7 @@ def test_every_worker_gets_the_same_wheel_and_lock(cloud, launch, tmp_path):
     assert len(homes) == 2
     for home in homes:
         assert (home / "bert_jax-0.1.0-py3-none-any.whl").read_bytes() == b"wheel"
-        assert (home / "requirements.txt").read_bytes() == (tpu.PACKAGE / "pods/requirements.txt").read_bytes()
+        assert (home / "requirements.txt").read_bytes() == (tpu.PACKAGE / "tools/pods/requirements.txt").read_bytes()
     installs = (cloud.place / "uv").read_text().splitlines()
     assert sum("--require-hashes --requirements requirements.txt" in line for line in installs) == 2
     assert sum("--no-deps ./bert_jax-0.1.0-py3-none-any.whl" in line for line in installs) == 2

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from bert_jax.config import Config, ModelConfig
-from bert_jax.console.command_line import parse
+from bert_jax.console import parse
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel
 from bert_jax.pretrained.initialization import check_architecture

@@ -14,12 +14,12 @@ from one_device import pretrain_by_words
 from pod import finish, launch, logs
 
 from bert_jax import cli
-from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import Config
 from bert_jax.config.json_form import from_dict
-from bert_jax.pretrained.loading import load
+from bert_jax.pretrained.model import load
 from bert_jax.tokenization.tokenizer import load_tokenizer
-from bert_jax.training.sinks import read_rows
+from bert_jax.training.metrics import read_rows
 
 CONFIG = {
     "model": {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "max_position_embeddings": 32},

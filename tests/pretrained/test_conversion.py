@@ -16,15 +16,14 @@ from same_models import assert_same
 
 from bert_jax import cli
 from bert_jax.config import HeadConfig
-from bert_jax.data.store.access import open_store
+from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
 from bert_jax.formats import huggingface_export
-from bert_jax.formats.conversion import convert, select
-from bert_jax.formats.fit import check_fit
+from bert_jax.formats.conversion import convert, new_directory, select, write_bert_jax
 from bert_jax.formats.huggingface import open_huggingface
 from bert_jax.formats.huggingface_export import write_huggingface
 from bert_jax.formats.opening import open_stored
-from bert_jax.formats.writing import new_directory, write_bert_jax
+from bert_jax.formats.stored import check_fit
 
 
 @pytest.mark.parametrize("name", MODELS)

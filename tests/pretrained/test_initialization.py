@@ -10,16 +10,16 @@ import pytest
 from foreign_sentencepiece import foreign_model
 from google_tokenization import google_wordpiece
 
-from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import MeshConfig, ModelConfig
+from bert_jax.data.preparation.vocabularies import extend
 from bert_jax.devices import sharding
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.parameters import entries
+from bert_jax.parameters import entries
 from bert_jax.pretrained.initialization import initialize
-from bert_jax.tokenization.extension import extend
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -15,17 +15,15 @@ from pretrained_model import CONFIG, WORDS, stored_model, write_workdir
 from processes import SECONDS
 
 import bert_jax
-from bert_jax.checkpoints.fingerprint import leaf_paths
-from bert_jax.checkpoints.record import sealed
+from bert_jax.checkpoints.record import leaf_paths, sealed
 from bert_jax.config import ComputeConfig, HeadConfig, MeshConfig
 from bert_jax.devices.placement import StoredArray
 from bert_jax.devices.sharding import make_mesh, partition_spec
 from bert_jax.errors import UserError
-from bert_jax.formats import huggingface_export, own_checkpoint
-from bert_jax.formats.fit import check_fit
+from bert_jax.formats import huggingface_export, own
 from bert_jax.formats.opening import open_stored, place
-from bert_jax.pretrained.loading import load
-from bert_jax.pretrained.model import PretrainedModel
+from bert_jax.formats.stored import check_fit
+from bert_jax.pretrained.model import PretrainedModel, load
 
 
 def flip_bits(step: pathlib.Path) -> None:
@@ -48,8 +46,8 @@ def assert_are(params: dict, written: dict) -> None:
 
 def test_a_work_directory_gives_its_newest_step(workdir, monkeypatch):
     place, written = workdir
-    opened, original = [], own_checkpoint.open_array
-    monkeypatch.setattr(own_checkpoint, "open_array", lambda state, path: opened.append(path) or original(state, path))
+    opened, original = [], own.open_array
+    monkeypatch.setattr(own, "open_array", lambda state, path: opened.append(path) or original(state, path))
     model = load(place)
     assert_are(model.params, written[5])
     assert (model.kind, model.history["step"], model.history["metrics"]) == ("bert_jax", 5, {"mlm_loss": 2.5})

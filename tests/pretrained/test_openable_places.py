@@ -5,9 +5,9 @@ import pathlib
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.formats import huggingface, opening, own_checkpoint, tf_checkpoint
+from bert_jax.formats import huggingface, opening, own, tf1
 from bert_jax.formats.opening import open_stored
-from bert_jax.pretrained.loading import load
+from bert_jax.pretrained.model import load
 
 
 def make(directory: pathlib.Path, *names: str) -> pathlib.Path:
@@ -34,8 +34,8 @@ def make(directory: pathlib.Path, *names: str) -> pathlib.Path:
 def test_kinds_are_recognised_by_what_lies_there(tmp_path, monkeypatch, names, path, opener):
     for module, name, kind in (
         (huggingface, "open_huggingface", "huggingface"),
-        (tf_checkpoint, "open_tf_checkpoint", "tf1"),
-        (own_checkpoint, "open_checkpoint", "bert_jax"),
+        (tf1, "open_tf_checkpoint", "tf1"),
+        (own, "open_checkpoint", "bert_jax"),
     ):
         monkeypatch.setattr(module, name, lambda path, kind=kind: (kind, str(path)))
     place = make(tmp_path / "m", *names) / path

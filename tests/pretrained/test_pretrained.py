@@ -9,12 +9,11 @@ import pytest
 from loaded_model import SMALL, TEXTS, compilations, loaded, original_pieces, row_by_row
 from pretrained_model import CONFIG, TOKENIZER, WORDS, stored_model
 
-from bert_jax.data.sequences.batching import ladder
+from bert_jax.data.sequences import ladder
 from bert_jax.errors import UserError
 from bert_jax.models.bert_parameters import bert_parameters
-from bert_jax.models.kernels.contract import AttentionMask
-from bert_jax.models.kernels.xla import attention
-from bert_jax.models.parameters import total_size
+from bert_jax.models.kernels.plain import AttentionMask, attention
+from bert_jax.parameters import total_size
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from pretrained_model import TOKENIZER, WORDS, write_workdir
 from bert_jax.errors import UserError
 from bert_jax.formats.conversion import convert
 from bert_jax.formats.opening import open_stored
-from bert_jax.pretrained.loading import load
+from bert_jax.pretrained.model import load
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
 

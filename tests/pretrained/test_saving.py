@@ -12,16 +12,15 @@ from pretrained_model import TOKENIZER, contents, stored_model, write_workdir
 
 import bert_jax
 from bert_jax import cli
-from bert_jax.checkpoints.run_directory import open_pretraining
+from bert_jax.checkpoints.workdir import open_pretraining
 from bert_jax.config import ComputeConfig, Config, HeadConfig
-from bert_jax.config.finetuning import task_defaults
+from bert_jax.config.finetuning import TaskOptions, task_defaults
 from bert_jax.config.json_form import to_dict
-from bert_jax.config.task_options import TaskOptions
 from bert_jax.errors import UserError
 from bert_jax.formats.conversion import convert
 from bert_jax.formats.opening import open_stored
-from bert_jax.pretrained.saved_model import as_stored
-from bert_jax.tasks.recorded import recorded_options
+from bert_jax.pretrained.model import as_stored
+from bert_jax.tasks.task_data import recorded_options
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 TEXT = "the cat sat on the mat ."

@@ -9,7 +9,7 @@ import written_teacher
 from pretrained_model import TOKENIZER, contents, random_params, stored_model
 from task_models import write_model
 
-from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import (
     Config,
     DataConfig,
@@ -21,22 +21,19 @@ from bert_jax.config import (
     resolve_phases,
 )
 from bert_jax.config.checks import check
-from bert_jax.config.finetuning import task_defaults
-from bert_jax.config.task_options import TaskOptions
-from bert_jax.config.teachers import DistillationConfig, TaskDistillationConfig, check_task_distillation
-from bert_jax.console.command_line import load_config, parse
+from bert_jax.config.finetuning import TaskOptions, task_defaults
+from bert_jax.config.objective import DistillationConfig, TaskDistillationConfig, check_task_distillation
+from bert_jax.console import load_config, parse
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
-from bert_jax.formats.conversion import convert
+from bert_jax.formats.conversion import convert, new_directory, write_bert_jax
 from bert_jax.formats.opening import open_stored
-from bert_jax.formats.writing import new_directory, write_bert_jax
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import bert_parameters
-from bert_jax.models.run_costs import trained_parameters
-from bert_jax.objectives.objective_choice import default_objective
-from bert_jax.pretrained.initialization import initialize
-from bert_jax.pretrained.loading import load
-from bert_jax.pretrained.source import open_source
+from bert_jax.models.costs import trained_parameters
+from bert_jax.objectives.choice import default_objective
+from bert_jax.pretrained.initialization import initialize, open_source
+from bert_jax.pretrained.model import load
 from bert_jax.pretrained.teacher import open_task_teacher, open_teacher, stored_task_teacher
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
 from bert_jax.training.learner import Learner

@@ -13,10 +13,10 @@ from bert_jax.checkpoints.record import read_record
 from bert_jax.config import CheckpointConfig, Config, DataConfig, EvaluationConfig, ModelConfig, PhaseConfig
 from bert_jax.models.architecture import Architecture, bert_architecture
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.feed_forward import FeedForward
+from bert_jax.models.block import FeedForward
 from bert_jax.models.layers import gelu_tanh
-from bert_jax.objectives.objective_choice import default_objective
-from bert_jax.training.sinks import read_rows
+from bert_jax.objectives.choice import default_objective
+from bert_jax.training.metrics import read_rows
 
 
 def architecture(config, compute) -> Architecture:

@@ -13,11 +13,11 @@ from pretrained_model import contents
 from processes import EXHAUSTIVE
 from small_pretraining import rows
 
-from bert_jax.commands.evaluate import run_evaluate
+from bert_jax.cli.evaluate import run_evaluate
 from bert_jax.errors import UserError
 from bert_jax.formats.conversion import convert
 from bert_jax.formats.opening import open_stored
-from bert_jax.formats.own_checkpoint import open_checkpoint
+from bert_jax.formats.own import open_checkpoint
 from bert_jax.pretraining import pretrain
 
 

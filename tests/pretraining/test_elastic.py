@@ -15,8 +15,8 @@ from small_pretraining import nothing_held_out, rows, run_config
 from bert_jax import pretraining
 from bert_jax.config import CheckpointConfig, MeshConfig, PhaseConfig, ScheduleConfig, resolve_phases
 from bert_jax.config.json_form import to_dict
-from bert_jax.data.examples.corpus import open_corpus
-from bert_jax.optim.schedules import learning_rate
+from bert_jax.data.mixtures import open_corpus
+from bert_jax.training.optimizers import learning_rate
 
 PHASE = PhaseConfig(steps=4, sequence_length=32, batch_size=16, learning_rate=1e-3, warmup_steps=2)
 

@@ -9,7 +9,7 @@ from one_device import pretrain
 
 from bert_jax.config import Config, DataConfig, ModelConfig, PhaseConfig
 from bert_jax.errors import UserError
-from bert_jax.training.program import Program
+from bert_jax.training.step import Program
 
 
 def small(store, place) -> Config:
@@ -46,7 +46,7 @@ def test_a_first_state_that_does_not_fit_ends_with_advice(small_store, tmp_path,
 def test_a_checkpoint_that_does_not_fit_is_not_taken_for_a_damaged_one(small_store, tmp_path, monkeypatch):
     config = small(small_store, tmp_path)
     pretrain(config)
-    monkeypatch.setattr("bert_jax.checkpoints.arrays.placed", full_device)
+    monkeypatch.setattr("bert_jax.checkpoints.record.placed", full_device)
     (phase,) = config.phases
     longer = dataclasses.replace(config, phases=(dataclasses.replace(phase, steps=3),))
     with pytest.raises(

@@ -16,10 +16,10 @@ from processes import EXHAUSTIVE
 from small_pretraining import rows
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
-from bert_jax.checkpoints.run_directory import read_config
+from bert_jax.checkpoints.workdir import read_config
 from bert_jax.config import MeshConfig
 from bert_jax.devices import sharding
-from bert_jax.objectives.objective_choice import default_objective
+from bert_jax.objectives.choice import default_objective
 from bert_jax.pretraining import pretrain
 from bert_jax.training.learner import Learner
 

@@ -33,7 +33,7 @@ import math, os, sys
 sys.path[:0] = {[str(pathlib.Path(__file__).parents[1] / "support")]}
 import jax
 from poisoned_objective import poisoned
-from bert_jax.console.command_line import load_config
+from bert_jax.console import load_config
 from bert_jax.pretraining import pretrain
 
 def run(file, log, adds):

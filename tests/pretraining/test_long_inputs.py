@@ -11,7 +11,7 @@ from small_pretraining import MODEL, rows, run_config
 import bert_jax
 from bert_jax.config import ComputeConfig, PhaseConfig
 from bert_jax.devices import sharding
-from bert_jax.training.attention_used import attention_of
+from bert_jax.training.learner import attention_of
 
 LONG = dataclasses.replace(MODEL, max_position_embeddings=256, local_window=16, global_every=0, global_tokens=1)
 

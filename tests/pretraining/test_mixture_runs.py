@@ -13,10 +13,10 @@ from synthetic_store import SyntheticStore, random_documents, write_store
 
 from bert_jax import cli, pretraining
 from bert_jax.checkpoints.record import read_record
-from bert_jax.commands.evaluate import default_config, run_evaluate
+from bert_jax.cli.evaluate import default_config, run_evaluate
 from bert_jax.config import CheckpointConfig, DataConfig, EvaluationConfig, PhaseConfig
-from bert_jax.data.examples.examples import Examples
-from bert_jax.data.store.access import open_store
+from bert_jax.data.examples import Examples
+from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ from bert_jax.config import CheckpointConfig, DataConfig, OptimizerConfig, Phase
 from bert_jax.errors import UserError
 from bert_jax.formats.conversion import convert
 from bert_jax.formats.opening import open_stored
-from bert_jax.formats.own_checkpoint import open_checkpoint
+from bert_jax.formats.own import open_checkpoint
 from bert_jax.pretraining import pretrain
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 from outside_objective import OutsideObjective
 from small_pretraining import rows, run_config
 
-from bert_jax.checkpoints.run_directory import read_config
+from bert_jax.checkpoints.workdir import read_config
 from bert_jax.config import CheckpointConfig, DataConfig, PhaseConfig, resolve_phases
 from bert_jax.config.presets import google2018
 from bert_jax.errors import UserError

@@ -25,18 +25,17 @@ from bert_jax.config import (
     PhaseConfig,
     PrepareConfig,
 )
-from bert_jax.data.examples.examples import Examples
+from bert_jax.data.examples import Examples
 from bert_jax.data.preparation.prepare import run_prepare
-from bert_jax.data.store.access import open_store
+from bert_jax.data.store import open_store
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.objectives.objective_choice import default_objective
-from bert_jax.optim.optimizers import optimizer
-from bert_jax.optim.schedules import learning_rate
-from bert_jax.pretrained.loading import load
-from bert_jax.training import phase_duties, pretraining_run
-from bert_jax.training.sinks import read_rows
+from bert_jax.objectives.choice import default_objective
+from bert_jax.pretrained.model import load
+from bert_jax.training import run
+from bert_jax.training.metrics import read_rows
+from bert_jax.training.optimizers import learning_rate, optimizer
 from bert_jax.training.state import abstract_state, create_state, state_shardings
 from bert_jax.training.step import make_train_step
 
@@ -46,8 +45,8 @@ def test_curves_are_drawn_at_the_end_and_now_and_then_at_evaluations(
     small_store, tmp_path, monkeypatch, seconds, times
 ):
     drawn = []
-    monkeypatch.setattr(phase_duties, "PICTURE_SECONDS", seconds)
-    monkeypatch.setattr(pretraining_run, "draw_curves", lambda *_, **__: drawn.append(1))
+    monkeypatch.setattr(run, "PICTURE_SECONDS", seconds)
+    monkeypatch.setattr(run, "draw_curves", lambda *_, **__: drawn.append(1))
     config = run_config(small_store, tmp_path / "run")  # two evaluations
     pretrain(config)
     assert len(drawn) == times
@@ -166,7 +165,7 @@ def test_rates_do_not_count_what_is_no_training(small_store, tmp_path, monkeypat
         yield from make(*given, **options)
 
     clock = lambda: time.perf_counter() + sum(hours)
-    monkeypatch.setattr(phase_duties, "Rates", functools.partial(phase_duties.Rates, clock=clock))
+    monkeypatch.setattr(run, "Rates", functools.partial(run.Rates, clock=clock))
     monkeypatch.setattr(pretraining, "batches", batches)
     monkeypatch.setattr(jax.stages.Lowered, "compile", slow(jax.stages.Lowered.compile))
     monkeypatch.setattr(Checkpoints, "save", slow(Checkpoints.save))

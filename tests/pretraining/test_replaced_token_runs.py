@@ -16,8 +16,8 @@ from small_pretraining import MODEL, rows, run_config
 
 import bert_jax
 from bert_jax import cli
-from bert_jax.checkpoints.fingerprint import leaf_paths
-from bert_jax.commands.evaluate import default_config
+from bert_jax.checkpoints.record import leaf_paths
+from bert_jax.cli.evaluate import default_config
 from bert_jax.config import (
     Config,
     DataConfig,
@@ -27,11 +27,11 @@ from bert_jax.config import (
     ObjectiveConfig,
     PhaseConfig,
 )
-from bert_jax.config.generator import GeneratorConfig
+from bert_jax.config.objective import GeneratorConfig
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
-from bert_jax.models.run_costs import trained_parameters
-from bert_jax.pretrained.source import open_source
+from bert_jax.models.costs import trained_parameters
+from bert_jax.pretrained.initialization import open_source
 from bert_jax.pretraining import pretrain
 from bert_jax.training.events import read_events
 

@@ -21,8 +21,8 @@ from bert_jax.config import (
     MeshConfig,
     PhaseConfig,
 )
-from bert_jax.config.noise import NoiseConfig
-from bert_jax.pretrained.loading import load
+from bert_jax.config.pretraining import NoiseConfig
+from bert_jax.pretrained.model import load
 from bert_jax.training.evaluation import Evaluation
 
 pytestmark = pytest.mark.optimized

@@ -16,7 +16,7 @@ from bert_jax import pretraining
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import read_record
 from bert_jax.config import CheckpointConfig, EvaluationConfig, FaultsConfig, PhaseConfig
-from bert_jax.data.examples.corpus import open_corpus
+from bert_jax.data.mixtures import open_corpus
 from bert_jax.errors import UserError
 from bert_jax.training.events import Events, read_events
 from bert_jax.training.metrics import Metrics
@@ -166,7 +166,7 @@ def test_a_run_that_is_stopped_among_skipped_steps_counts_on(small_store, tmp_pa
 @pytest.mark.slow
 def test_a_spike_is_rolled_back(small_store, tmp_path, monkeypatch):
     """Of ten times the loss before, at step 7 of a window of at least four losses."""
-    monkeypatch.setattr("bert_jax.training.guard.FEWEST", 4)
+    monkeypatch.setattr("bert_jax.training.reporter.FEWEST", 4)
     config = config_of(small_store, tmp_path / "run", faults=FaultsConfig(spike_threshold=50))
     objective = poisoned(config, (6 * BATCH,), 10.0)
     assert pretrain(config, objective=objective).step == 10

@@ -9,7 +9,7 @@ import sys
 import pytest
 import small_corpus
 
-from bert_jax.training.sinks import read_rows
+from bert_jax.training.metrics import read_rows
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -41,10 +41,10 @@ EDITS = {  # row of the table → file → what is replaced there, and by what; 
                 '        return {"smooth": Sums(*sums)}\n',
             )
         ],
-        "objectives/objective_choice.py": [
+        "objectives/choice.py": [
             (
-                "from bert_jax.objectives.skip_gram",
-                "from bert_jax.objectives.smoothed_words import SmoothedWords\nfrom bert_jax.objectives.skip_gram",
+                "from bert_jax.objectives.static_vectors",
+                "from bert_jax.objectives.smoothed_words import SmoothedWords\nfrom bert_jax.objectives.static_vectors",
             ),
             (
                 '        case "skip_gram":',
@@ -52,7 +52,7 @@ EDITS = {  # row of the table → file → what is replaced there, and by what; 
                 '        case "skip_gram":',
             ),
         ],
-        "config/objectives.py": [
+        "config/objective.py": [
             ('"skip_gram", "glove"\n    ] =', '"skip_gram", "glove", "smoothed_words"\n    ] ='),
             (
                 "    mlm_weight: float = 1.0\n",
@@ -68,7 +68,7 @@ EDITS = {  # row of the table → file → what is replaced there, and by what; 
                 None,
                 '"""A feed-forward network whose output is scaled (Touvron et al. 2021, LayerScale)."""\n\n'
                 "import jax.numpy as jnp\nfrom flax import nnx\n\n"
-                "from bert_jax.models.feed_forward import FeedForward\n"
+                "from bert_jax.models.block import FeedForward\n"
                 "from bert_jax.models.layers import like\n\n\n"
                 "class ScaledFeedForward(FeedForward):\n"
                 "    def __init__(self, config, key, activation):\n"
@@ -88,7 +88,7 @@ EDITS = {  # row of the table → file → what is replaced there, and by what; 
                 "functools.partial(ScaledFeedForward if config.layer_scale else FeedForward, config,",
             ),
         ],
-        "config/encoder.py": [
+        "config/model.py": [
             (
                 '    norm: Literal["layer_norm", "rms_norm"]',
                 '    layer_scale: bool = False\n    """Whether a plain feed-forward network scales its output."""\n'
@@ -105,7 +105,7 @@ EDITS = {  # row of the table → file → what is replaced there, and by what; 
         ],
     },
     "an activation": {
-        "config/encoder.py": [('Literal["gelu_tanh", "gelu_erf"]', 'Literal["gelu_tanh", "gelu_erf", "squared_relu"]')],
+        "config/model.py": [('Literal["gelu_tanh", "gelu_erf"]', 'Literal["gelu_tanh", "gelu_erf", "squared_relu"]')],
         "models/layers.py": [
             (
                 "def gelu_erf(",
@@ -117,7 +117,7 @@ EDITS = {  # row of the table → file → what is replaced there, and by what; 
         ],
         "models/architecture.py": [
             ('"tanh": jnp.tanh}', '"tanh": jnp.tanh, "squared_relu": squared_relu}'),
-            ("plain_bias, product_bias, relu\n", "plain_bias, product_bias, relu, squared_relu\n"),
+            ("    relu,\n", "    relu,\n    squared_relu,\n"),
         ],
     },
     "an attention kernel": {
@@ -126,12 +126,12 @@ EDITS = {  # row of the table → file → what is replaced there, and by what; 
                 None,
                 '"""Attention one query at a time."""\n\n'
                 "import jax\nimport jax.numpy as jnp\n\n"
-                "from bert_jax.models.kernels import xla\n\n\n"
+                "from bert_jax.models.kernels import plain\n\n\n"
                 "def attention(query, key, value, mask, dropout_key=None, rate=0.0, collect=False):\n"
                 "    if collect or dropout_key is not None or mask.adder().shape[2] != 1:\n"
-                "        return xla.attention(query, key, value, mask, dropout_key, rate, collect)\n"
+                "        return plain.attention(query, key, value, mask, dropout_key, rate, collect)\n"
                 "    print('a kernel of our own')\n"
-                "    row = lambda one: xla.attention(one[:, None], key, value, mask)[0][:, 0]\n"
+                "    row = lambda one: plain.attention(one[:, None], key, value, mask)[0][:, 0]\n"
                 "    return jax.vmap(row, 1, 1)(query), None\n",
             )
         ],
@@ -144,11 +144,11 @@ EDITS = {  # row of the table → file → what is replaced there, and by what; 
         ],
     },
     "an optimizer": {
-        "config/optimization.py": [
+        "config/pretraining.py": [
             ('"stable_adamw", "muon"]', '"stable_adamw", "muon", "lion"]'),
             ("return 2 + (self.ema_decay > 0)", 'return (1 if self.name == "lion" else 2) + (self.ema_decay > 0)'),
         ],
-        "optim/optimizers.py": [
+        "training/optimizers.py": [
             (
                 "    else:\n        moments = scale_by_adam(",
                 '    elif config.name == "lion":\n'
@@ -158,7 +158,7 @@ EDITS = {  # row of the table → file → what is replaced there, and by what; 
         ],
     },
     "a classification or regression task in GLUE's form": {
-        "tasks/glue/facts.py": [
+        "tasks/glue.py": [
             (
                 '    "sst2": GlueTask(',
                 '    "place": GlueTask(\n'
@@ -167,41 +167,39 @@ EDITS = {  # row of the table → file → what is replaced there, and by what; 
                 '        {"train": 80, "dev": 16},\n    ),\n    "sst2": GlueTask(',
             )
         ],
-        "config/task_options.py": [('GLUE = ("cola",', 'GLUE = ("place", "cola",')],
-        "finetuning/results_table.py": [
-            ('METRICS = {\n    "mnli"', 'METRICS = {\n    "place": ("accuracy",),\n    "mnli"')
-        ],
+        "config/finetuning.py": [('GLUE = ("cola",', 'GLUE = ("place", "cola",')],
+        "finetuning/results.py": [('METRICS = {\n    "mnli"', 'METRICS = {\n    "place": ("accuracy",),\n    "mnli"')],
     },
     "a task of another kind": {
         "tasks/marked.py": [
             (
                 None,
                 '"""Texts behind their class, `__label__CLASS TEXT`, as fastText reads them."""\n\n'
-                "from bert_jax.tasks import sentence_examples, table_rows, task_files\n"
-                "from bert_jax.tasks.sentence_examples import Record\n"
+                "from bert_jax.tasks import readers, sentences\n"
+                "from bert_jax.tasks.sentences import Record\n"
                 "from bert_jax.tasks.text import features, head, prediction_names, score, write_predictions\n\n"
                 'MAIN_METRIC = {"marked": "accuracy"}\n\n\n'
                 "def splits(task, data):\n"
                 '    names = {split: (f"{split}.txt",) for split in ("train", "dev", "test")}\n'
-                "    return task_files.splits(data, names)\n\n\n"
+                "    return readers.file_splits(data, names)\n\n\n"
                 "def load(task, data, split, labels=None):\n"
-                '    file = task_files.find(data, split, (f"{split}.txt",))\n'
+                '    file = readers.find_file(data, split, (f"{split}.txt",))\n'
                 "    records = []\n"
-                "    for number, line in table_rows.lines(table_rows.read_text(file)):\n"
+                "    for number, line in readers.lines(readers.read_text(file)):\n"
                 '        mark, _, text = line.partition(" ")\n'
                 '        label = mark.removeprefix("__label__")\n'
                 '        records.append(Record(f"{file}, line {number}", text, None, label, str(number - 1)))\n'
                 "    labels = labels or tuple(sorted({record.label for record in records}))\n"
                 "    numbers = {name: number for number, name in enumerate(labels)}\n"
-                '    return sentence_examples.collect(task, records, labels, numbers, unlabelled=split == "test")\n',
+                '    return sentences.collect(task, records, labels, numbers, unlabelled=split == "test")\n',
             )
         ],
-        "tasks/families.py": [('    "ner": "bert', '    "marked": "bert_jax.tasks.marked",\n    "ner": "bert')],
-        "config/task_options.py": [("TASKS = (*GLUE, ", 'TASKS = (*GLUE, "marked", ')],
+        "tasks/task_data.py": [('    "ner": "bert', '    "marked": "bert_jax.tasks.marked",\n    "ner": "bert')],
         "config/finetuning.py": [
-            ('    "ner": {"epochs"', '    "marked": {"epochs": 2, "batch_size": 16},\n    "ner": {"epochs"')
+            ("TASKS = (*GLUE, ", 'TASKS = (*GLUE, "marked", '),
+            ('    "ner": {"epochs"', '    "marked": {"epochs": 2, "batch_size": 16},\n    "ner": {"epochs"'),
         ],
-        "finetuning/results_table.py": [('    "ner": ("f1",),', '    "marked": ("accuracy",),\n    "ner": ("f1",),')],
+        "finetuning/results.py": [('    "ner": ("f1",),', '    "marked": ("accuracy",),\n    "ner": ("f1",),')],
     },
 }
 
@@ -217,7 +215,7 @@ def test_every_addition_of_the_guide_is_made_here():
     assert set(table()) == set(EDITS)
 
 
-OF_AN_OPTION = {"config/options.py", "config/encoder.py", "models/kernels/choice.py", "config/benchmarking.py"}
+OF_AN_OPTION = {"config/pretraining.py", "config/model.py", "models/kernels/choice.py", "config/commands.py"}
 """Files that the guide lists for a piece that is to be an option, which those below are not."""
 
 

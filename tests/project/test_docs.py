@@ -12,7 +12,7 @@ import typing
 import pytest
 
 import bert_jax
-from bert_jax.config.shipped import shipped_configs
+from bert_jax.config.presets import shipped_configs
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(

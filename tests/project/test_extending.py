@@ -24,8 +24,8 @@ from bert_jax.config import (
 )
 from bert_jax.errors import UserError
 from bert_jax.models.costs import parameter_counts
-from bert_jax.models.parameters import Axis, Parameter, linear, table
-from bert_jax.training.sinks import read_rows
+from bert_jax.parameters import Axis, Parameter, linear, table
+from bert_jax.training.metrics import read_rows
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "extending.md"
 

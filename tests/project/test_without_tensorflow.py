@@ -5,10 +5,10 @@ import types
 
 import pytest
 
-from bert_jax.data.corpus import tfds_documents
+from bert_jax.corpus import datasets
 from bert_jax.errors import UserError
-from bert_jax.formats import tf_writing
-from bert_jax.tasks import tfds_examples
+from bert_jax.formats import tf1
+from bert_jax.tasks import readers
 
 
 @pytest.fixture(autouse=True)
@@ -19,13 +19,13 @@ def no_tensorflow(monkeypatch):
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: tfds_documents.files("tfds:wiki40b/en:train"),
-        lambda: tfds_examples.examples("squad", "train"),
-        lambda: tf_writing.write_tf_checkpoint(types.SimpleNamespace(), "nowhere"),
+        lambda: datasets.files("tfds:wiki40b/en:train"),
+        lambda: readers.tfds_examples("squad", "train"),
+        lambda: tf1.write_tf_checkpoint(types.SimpleNamespace(), "nowhere"),
     ],
     ids=["corpus", "task", "TF1 format"],
 )
 def test_the_error_names_the_extra(call, monkeypatch):
-    monkeypatch.setattr(tf_writing, "_check_expressible", lambda stored: None)
+    monkeypatch.setattr(tf1, "_check_expressible", lambda stored: None)
     with pytest.raises(UserError, match=r"needs tensorflow, .* pip install 'bert_jax\[tensorflow\]'"):
         call()

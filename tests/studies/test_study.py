@@ -10,17 +10,14 @@ from small_finetuning import FAST, sentences
 from small_pretraining import run_config
 
 from bert_jax.config import EvaluationConfig, PhaseConfig
-from bert_jax.config.finetuning import task_defaults
+from bert_jax.config.commands import Arm, Measure, Published, Study, StudyConfig, check_study
+from bert_jax.config.finetuning import TaskDataConfig, task_defaults
 from bert_jax.config.json_form import to_dict
-from bert_jax.config.shipped import shipped_studies
-from bert_jax.config.studying import Arm, Measure, Published, Study, StudyConfig, check_study
-from bert_jax.config.task_options import TaskDataConfig
+from bert_jax.config.presets import shipped_studies
 from bert_jax.errors import UserError
-from bert_jax.studies import study_loop
-from bert_jax.studies.run_measures import measure_held_out
-from bert_jax.studies.study_file import Given, given_words, load_study
-from bert_jax.studies.study_loop import run_study
-from bert_jax.studies.study_plan import study_plan
+from bert_jax.tools import study as study_loop
+from bert_jax.tools.study import run_study
+from bert_jax.tools.study_plan import Given, given_words, load_study, measure_held_out, study_plan
 
 PHASE = PhaseConfig(steps=6, sequence_length=32, batch_size=16, learning_rate=1e-2, warmup_steps=1)
 

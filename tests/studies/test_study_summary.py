@@ -4,9 +4,8 @@ import math
 
 import pytest
 
-from bert_jax.config.studying import Arm, Measure, Published, Study
-from bert_jax.studies.study_summary import column, difference_interval
-from bert_jax.studies.study_table import study_table
+from bert_jax.config.commands import Arm, Measure, Published, Study
+from bert_jax.tools.study import column, difference_interval, study_table
 
 STUDY = Study(
     title="Rates",

@@ -4,9 +4,9 @@ import functools
 
 import small_corpus
 
+from bert_jax.data.preparation.vocabularies import learn_modernbert
 from bert_jax.tokenization.byte_level import ByteLevelTokenizer, learn_byte_level
 from bert_jax.tokenization.json_tokenizer import JsonTokenizer
-from bert_jax.tokenization.modernbert_vocabulary import learn_modernbert
 
 
 @functools.cache

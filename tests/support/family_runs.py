@@ -8,8 +8,8 @@ from small_pretraining import rows, run_config
 
 from bert_jax.config import CheckpointConfig, Config, MeshConfig, ObjectiveConfig, PhaseConfig
 from bert_jax.config.commands import CountConfig
-from bert_jax.console.command_line import load_config
-from bert_jax.data.preparation.pair_counting import run_count
+from bert_jax.console import load_config
+from bert_jax.data.pair_counts import run_count
 
 MESHES = (MeshConfig(data=2, fsdp=2, tensor=2), MeshConfig(data=8), MeshConfig(fsdp=8))
 """Each of the three takes programs of its own, and the first divides along every axis."""

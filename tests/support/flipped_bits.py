@@ -6,8 +6,8 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from bert_jax.training.program import Program
 from bert_jax.training.state import TrainState
+from bert_jax.training.step import Program
 
 
 def with_a_flipped_bit(state: TrainState, path: str, device: int) -> TrainState:

@@ -16,7 +16,7 @@ from dying import die_after
 
 from bert_jax.config import Config
 from bert_jax.config.json_form import to_dict
-from bert_jax.console.command_line import load_config
+from bert_jax.console import load_config
 from bert_jax.pretraining import pretrain
 
 _FORKS = multiprocessing.get_context("forkserver")

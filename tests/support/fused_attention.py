@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.models.kernels import xla
-from bert_jax.models.kernels.contract import AttentionMask
+from bert_jax.models.kernels import plain
+from bert_jax.models.kernels.plain import AttentionMask
 
 KEY = jax.random.key(3)
 
@@ -60,7 +60,7 @@ def assert_equal(
     assert module.obstacle(*shape) is None
     both = [
         jax.jit(functools.partial(results, attention, rate, window=window))(*arrays, padding, given)
-        for attention in (functools.partial(module.attention, interpret=interpret), xla.attention)
+        for attention in (functools.partial(module.attention, interpret=interpret), plain.attention)
     ]
     for name, expected in both[1].items():
         found, expected = (np.asarray(each[name], np.float32) for each in both)

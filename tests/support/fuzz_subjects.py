@@ -23,32 +23,30 @@ import synthetic_store
 from etils import epath
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
-from bert_jax.checkpoints.fingerprint import leaf_paths
-from bert_jax.checkpoints.owner import Owner
-from bert_jax.checkpoints.run_directory import open_pretraining
-from bert_jax.checkpoints.run_files import id_below, write_json
-from bert_jax.commands.evaluate import default_config
+from bert_jax.checkpoints.record import leaf_paths
+from bert_jax.checkpoints.workdir import id_below, open_pretraining, write_json
+from bert_jax.cli.evaluate import default_config
 from bert_jax.config import Config, DataConfig, HeadConfig, MeshConfig, ModelConfig, PhaseConfig
+from bert_jax.config.commands import ResultsConfig
 from bert_jax.config.finetuning import RESULTS, task_defaults
 from bert_jax.config.json_form import to_dict
-from bert_jax.console.command_line import load_config
-from bert_jax.data.examples.examples import Examples
-from bert_jax.data.store.access import open_store
+from bert_jax.console import load_config
+from bert_jax.data.examples import Examples
+from bert_jax.data.store import open_store
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
-from bert_jax.finetuning import directory as finetune_workdir
-from bert_jax.finetuning.results import best, earlier_predictions, finished_runs, show, summary
-from bert_jax.finetuning.results_table import ResultsConfig, run_results
+from bert_jax.finetuning import run as finetune_workdir
+from bert_jax.finetuning.results import best, earlier_predictions, finished_runs, run_results, show, summary
 from bert_jax.formats.conversion import convert
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.task import BertForTask
-from bert_jax.objectives.bert_pretraining import MASKED_WORDS, NEXT_SENTENCE
-from bert_jax.optim.optimizers import optimizer
-from bert_jax.pretrained.loading import load
-from bert_jax.tasks.recorded import recorded_data, recorded_options, recorded_task
+from bert_jax.objectives.masked_words import MASKED_WORDS, NEXT_SENTENCE
+from bert_jax.ownership import Owner
+from bert_jax.pretrained.model import load
+from bert_jax.tasks.task_data import recorded_data, recorded_options, recorded_task
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer
-from bert_jax.training.curves import draw_curves
-from bert_jax.training.sinks import JsonLines, read_rows
+from bert_jax.training.metrics import JsonLines, draw_curves, read_rows
+from bert_jax.training.optimizers import optimizer
 from bert_jax.training.state import abstract_state
 
 WORDS = (

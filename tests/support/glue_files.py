@@ -1,6 +1,6 @@
 """Files of GLUE, written out by hand, and the tasks that are read from them."""
 
-from bert_jax.config.task_options import TaskDataConfig
+from bert_jax.config.finetuning import TaskDataConfig
 from bert_jax.tasks import glue
 
 

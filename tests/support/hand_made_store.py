@@ -8,8 +8,7 @@ from etils import epath
 
 from bert_jax.config import PrepareConfig
 from bert_jax.config.json_form import to_dict
-from bert_jax.data.preparation import prepare
-from bert_jax.data.store.manifest import (
+from bert_jax.data.manifest import (
     Counts,
     FileRecord,
     Manifest,
@@ -19,7 +18,8 @@ from bert_jax.data.store.manifest import (
     read_manifest,
     shard_file,
 )
-from bert_jax.data.store.store import Store
+from bert_jax.data.preparation import prepare
+from bert_jax.data.store import Store
 from bert_jax.files import sealed
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "alpha", "beta", "gamma", "##s"]

@@ -5,7 +5,7 @@ import pathlib
 HOLD = """
 import sys, time
 from etils import epath
-from bert_jax.checkpoints.owner import Owner
+from bert_jax.ownership import Owner
 held = Owner(epath.Path(sys.argv[1]))
 print(flush=True)
 time.sleep(3600)

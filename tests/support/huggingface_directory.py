@@ -9,7 +9,7 @@ import pytest
 import random_bert
 import safetensors.numpy
 
-from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.formats.huggingface import open_huggingface

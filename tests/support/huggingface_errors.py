@@ -12,7 +12,7 @@ from oracles import make_huggingface_oracle
 
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.objectives import masked_language_model, next_sentence
+from bert_jax.objectives import masked_words
 
 
 def ours(name: str, activation: str) -> dict[str, np.ndarray]:
@@ -29,8 +29,8 @@ def ours(name: str, activation: str) -> dict[str, np.ndarray]:
         encoded = model.encode(
             params, *(batch[key] for key in ("input_ids", "token_type_ids", "attention_mask")), collect=True
         )
-        words = masked_language_model.loss_sums(output.mlm_logits, batch["masked_ids"], batch["masked_weights"])
-        pairs = next_sentence.loss_sums(output.next_sentence_logits, batch["next_sentence_labels"])
+        words = masked_words.masked_word_sums(output.mlm_logits, batch["masked_ids"], batch["masked_weights"])
+        pairs = masked_words.sentence_pair_sums(output.next_sentence_logits, batch["next_sentence_labels"])
         loss = words.loss / words.weight + pairs.loss / pairs.weight
         return loss, output._asdict() | encoded._asdict()
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from bert_jax.models.blocks import Block
+from bert_jax.models.block import Block
 
 
 class LocalBlock(Block):

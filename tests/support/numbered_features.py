@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bert_jax.data.sequences.features import Features
+from bert_jax.data.sequences import Features
 
 
 def make_features(size=103, kind="classification", max_length=100):

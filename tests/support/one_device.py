@@ -3,8 +3,8 @@
 import jax
 
 from bert_jax import pretraining
-from bert_jax.commands import evaluate
-from bert_jax.console.command_line import configured
+from bert_jax.cli import evaluate
+from bert_jax.console import configured
 from bert_jax.finetuning import loop, prediction
 
 

@@ -8,10 +8,10 @@ import outside_objective
 
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.parameters import Axis, ParameterTable, linear, table
 from bert_jax.models.protocol import EncoderOutput, Params
-from bert_jax.objectives import masked_language_model
+from bert_jax.objectives import masked_words
 from bert_jax.objectives.objective import Batch, Sums, Term
+from bert_jax.parameters import Axis, ParameterTable, linear, table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +87,7 @@ class ReplacedTokens:
         generator, types, real = self.model.generator, batch["token_type_ids"], batch["attention_mask"]
         encoded = generator.encode(params["generator"], batch["input_ids"], types, real, dropout_key)
         logits = generator.mlm_logits(params["generator"], batch, encoded)
-        words = masked_language_model.loss_sums(logits, batch["masked_ids"], batch["masked_weights"])
+        words = masked_words.masked_word_sums(logits, batch["masked_ids"], batch["masked_weights"])
 
         rows, places = jnp.arange(len(logits))[:, None], batch["masked_positions"]
         masked = batch["masked_weights"] > 0

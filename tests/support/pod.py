@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 
 from processes import SECONDS, free_port
 
+from bert_jax.config.commands import LocalConfig
 from bert_jax.config.json_form import to_dict
-from bert_jax.config.launching import LocalConfig
-from bert_jax.pods.local import host_variables
+from bert_jax.tools.pods.launch import host_variables
 
 STARTED: list[subprocess.Popen] = []
 

@@ -6,7 +6,7 @@ import numpy as np
 from small_model import perturbed
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
-from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import CheckpointConfig, ModelConfig
 from bert_jax.config.json_form import to_dict
 from bert_jax.devices.placement import StoredArray

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_jax.data.corpus.readers import read_documents
+from bert_jax.corpus.readers import read_documents
 from bert_jax.errors import UserError
 
 

@@ -2,7 +2,7 @@
 
 from pretrained_model import contents
 
-from bert_jax.formats.fit import check_fit
+from bert_jax.formats.stored import check_fit
 
 
 def assert_same(one, other) -> None:

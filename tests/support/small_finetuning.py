@@ -10,13 +10,12 @@ from small_pretraining import SCANNED
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import ModelConfig, TrainVocabConfig
-from bert_jax.config.finetuning import FinetuneConfig, task_defaults
+from bert_jax.config.finetuning import FinetuneConfig, TaskDataConfig, TaskOptions, task_defaults
 from bert_jax.config.json_form import to_dict
-from bert_jax.config.task_options import TaskDataConfig, TaskOptions
+from bert_jax.data.preparation.vocabularies import run_train_vocab
 from bert_jax.formats.opening import open_stored
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import pretraining_parts
-from bert_jax.tokenization.learning import run_train_vocab
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
 MODEL = ModelConfig(

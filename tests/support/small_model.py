@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import ComputeConfig, ModelConfig
-from bert_jax.objectives import masked_language_model, next_sentence
-from bert_jax.objectives.means import mean_loss
+from bert_jax.objectives import masked_words
+from bert_jax.objectives.objective import mean_loss
 
 SMALL = ModelConfig(
     vocab_size=61, hidden_size=24, num_layers=2, num_heads=3, intermediate_size=40, max_position_embeddings=20
@@ -54,8 +54,8 @@ def perturbed(model, seed: int = 0, spread: float = 0.2):
 def loss_function(model, batch):
     def loss(params, dropout_key=None):
         output = model.apply(params, batch, dropout_key)
-        words = masked_language_model.loss_sums(output.mlm_logits, batch["masked_ids"], batch["masked_weights"])
-        pairs = next_sentence.loss_sums(output.next_sentence_logits, batch["next_sentence_labels"])
+        words = masked_words.masked_word_sums(output.mlm_logits, batch["masked_ids"], batch["masked_weights"])
+        pairs = masked_words.sentence_pair_sums(output.next_sentence_logits, batch["next_sentence_labels"])
         return words.loss / words.weight + pairs.loss / pairs.weight
 
     return loss

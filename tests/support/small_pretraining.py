@@ -12,7 +12,7 @@ from bert_jax.config import (
     ModelConfig,
     PhaseConfig,
 )
-from bert_jax.training.sinks import read_rows
+from bert_jax.training.metrics import read_rows
 
 MODEL = ModelConfig(hidden_size=32, num_layers=2, num_heads=2, max_position_embeddings=64)
 SCANNED = ComputeConfig(layers="scan")

@@ -1,6 +1,6 @@
 """Work directories that a run of pre-training has begun to write."""
 
-from bert_jax.checkpoints.run_directory import open_pretraining
+from bert_jax.checkpoints.workdir import open_pretraining
 from bert_jax.config import Config, ModelConfig, PhaseConfig
 from bert_jax.config.json_form import from_dict, to_dict
 

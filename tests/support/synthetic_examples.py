@@ -3,7 +3,7 @@
 import numpy as np
 
 from bert_jax.config import Config, DataConfig, MaskingConfig, PhaseConfig
-from bert_jax.data.examples.examples import Examples
+from bert_jax.data.examples import Examples
 
 PAIRS = ("nsp", "sop", "adjacent", "none")
 LABELLED = ("nsp", "sop")

@@ -1,4 +1,4 @@
-"""A token store in memory, with the attributes of bert_jax.data.store.store.Store, that records the tokens read."""
+"""A token store in memory, with the attributes of bert_jax.data.store.Store, that records the tokens read."""
 
 import hashlib
 import json
@@ -7,7 +7,7 @@ import types
 
 import numpy as np
 
-from bert_jax.config.corpus_cleaning import CleaningConfig
+from bert_jax.config.corpora import CleaningConfig
 from bert_jax.config.json_form import to_dict
 from bert_jax.files import sealed
 from bert_jax.tokenization.tokenizer import load_tokenizer
@@ -76,7 +76,7 @@ def random_documents(
 
 
 def write_store(store: SyntheticStore, directory: pathlib.Path, documents_per_shard: int) -> pathlib.Path:
-    """Write the same content in the format of bert_jax.data.store.store, independently of code that makes stores."""
+    """Write the same content in the format of bert_jax.data.store, independently of code that makes stores."""
     files, shards = {}, []
     for first in range(0, store.num_documents, documents_per_shard):
         last = min(first + documents_per_shard, store.num_documents)

@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 
-from bert_jax.config.task_options import TaskDataConfig
-from bert_jax.models.crf import without_edges
+from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.models.task import without_edges
 from bert_jax.tasks import ner
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer
 

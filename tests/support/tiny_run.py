@@ -9,9 +9,8 @@ import numpy as np
 from bert_jax.config import ComputeConfig, Config, MeshConfig, ModelConfig, PhaseConfig
 from bert_jax.devices import sharding
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.objectives.objective_choice import default_objective
-from bert_jax.optim.optimizers import optimizer
-from bert_jax.optim.schedules import learning_rate
+from bert_jax.objectives.choice import default_objective
+from bert_jax.training.optimizers import learning_rate, optimizer
 from bert_jax.training.state import abstract_state, state_shardings
 from bert_jax.training.step import make_train_step
 

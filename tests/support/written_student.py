@@ -6,10 +6,10 @@ import pathlib
 from pretrained_model import random_params
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
-from bert_jax.checkpoints.run_directory import open_pretraining
+from bert_jax.checkpoints.workdir import open_pretraining
 from bert_jax.config import Config
 from bert_jax.config.json_form import to_dict
-from bert_jax.data.store.access import open_store
+from bert_jax.data.store import open_store
 from bert_jax.models.bert import BertForPreTraining
 
 

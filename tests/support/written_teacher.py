@@ -6,8 +6,8 @@ import pathlib
 from pretrained_model import stored_model
 
 from bert_jax.config import ModelConfig
+from bert_jax.formats.conversion import new_directory, write_bert_jax
 from bert_jax.formats.stored import StoredModel
-from bert_jax.formats.writing import new_directory, write_bert_jax
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
 TEACHER = ModelConfig(

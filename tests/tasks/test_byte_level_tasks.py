@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 from byte_level_vocabulary import byte_level
 
-from bert_jax.config.task_options import TaskOptions
+from bert_jax.config.finetuning import TaskOptions
 from bert_jax.tasks import ner, squad
-from bert_jax.tasks.ner.conll import Sentence
-from bert_jax.tasks.squad import windows
-from bert_jax.tasks.squad.reading import Examples, Question
+from bert_jax.tasks.conll import Sentence
+from bert_jax.tasks.squad_files import Examples, Question
 
 CONTEXT = "The sailor's anchor (東京, 1987) sinks — before noon;  the gull, naïve, rises."
 
@@ -26,7 +25,7 @@ def test_an_answer_is_read_back_by_its_characters(answer, spaced):
     ids, types = features.input_ids[0], features.token_type_ids[0]
     assert ids[: len(query) + 3].tolist() == [0, *query, 2, 2] and ids[-1] == 2 and not np.any(types)
     first, last = features.labels[0] - (len(query) + 3)
-    assert windows.read(CONTEXT, features.contexts[0], first, last) == answer
+    assert squad.read(CONTEXT, features.contexts[0], first, last) == answer
 
 
 def test_every_window_of_a_long_context_fits():

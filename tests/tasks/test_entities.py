@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from oracles import make_seqeval_oracle
 
-from bert_jax.tasks.ner import entities
+from bert_jax.tasks import conll
 
 ORACLE = json.loads(make_seqeval_oracle.PATH.read_text())
 CASES = {name: (gold, predicted) for name, gold, predicted in make_seqeval_oracle.cases()}
@@ -15,8 +15,8 @@ CASES = {name: (gold, predicted) for name, gold, predicted in make_seqeval_oracl
 @pytest.mark.parametrize("name", CASES)
 def test_entities_and_scores_equal_seqeval(name):
     gold, predicted = CASES[name]
-    assert [[list(entity) for entity in entities.entities(tags)] for tags in predicted] == ORACLE[name]["entities"]
-    assert entities.scores(gold, predicted) == ORACLE[name]["scores"]
+    assert [[list(entity) for entity in conll.entities(tags)] for tags in predicted] == ORACLE[name]["entities"]
+    assert conll.scores(gold, predicted) == ORACLE[name]["scores"]
     assert 0 < ORACLE[name]["scores"]["f1"] < 1
 
 
@@ -41,7 +41,7 @@ def test_entities_equal_conlleval():
     random = np.random.default_rng(5)
     for _ in range(300):
         tags = list(random.choice(["O", "B-X", "I-X", "B-Y", "I-Y"], random.integers(0, 9)))
-        assert entities.entities(tags) == conlleval(tags)
+        assert conll.entities(tags) == conlleval(tags)
 
 
 def draw(random):
@@ -67,15 +67,15 @@ def test_schemes_are_recognised_and_say_the_same():
     drawn = [draw(random) for _ in range(60)]
     for scheme in ("iob1", "iob2", "iobes"):
         sentences = [tags[scheme] for tags in drawn]
-        assert entities.recognise(sentences) == scheme
-        assert [entities.to_iob2(tags) for tags in sentences] == [tags["iob2"] for tags in drawn]
-        assert all(entities.fault(tags, scheme) is None for tags in sentences)
+        assert conll.recognise(sentences) == scheme
+        assert [conll.to_iob2(tags) for tags in sentences] == [tags["iob2"] for tags in drawn]
+        assert all(conll.fault(tags, scheme) is None for tags in sentences)
 
 
 def test_plain_tags_are_entities_of_one_word():
-    assert entities.recognise([["NN", "VB"], ["O"]]) == "plain"
-    assert entities.to_iob2(["NN", "NN"]) == ["NN", "NN"]
-    result = entities.scores([["NN", "VB", "NN"]], [["NN", "NN", "NN"]])
+    assert conll.recognise([["NN", "VB"], ["O"]]) == "plain"
+    assert conll.to_iob2(["NN", "NN"]) == ["NN", "NN"]
+    result = conll.scores([["NN", "VB", "NN"]], [["NN", "NN", "NN"]])
     assert result["f1"] == result["accuracy"] == 2 / 3 and result["precision_NN"] == 2 / 3 and result["recall_VB"] == 0
 
 
@@ -94,9 +94,9 @@ def test_plain_tags_are_entities_of_one_word():
     ],
 )
 def test_what_a_scheme_forbids_is_found_at_its_word(scheme, tags, position, word):
-    found, message = entities.fault(tags.split(), scheme)
+    found, message = conll.fault(tags.split(), scheme)
     assert found == position and word in message
 
 
 def test_nothing_to_find_scores_zero():
-    assert entities.scores([["O", "O"], []], [["O", "O"], []]) == {"precision": 0, "recall": 0, "f1": 0, "accuracy": 1}
+    assert conll.scores([["O", "O"], []], [["O", "O"], []]) == {"precision": 0, "recall": 0, "f1": 0, "accuracy": 1}

@@ -5,10 +5,10 @@ import pytest
 from glue_files import load, write
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.task_options import GLUE, TaskDataConfig, TaskOptions
+from bert_jax.config.finetuning import GLUE, TaskDataConfig, TaskOptions
 from bert_jax.errors import UserError
-from bert_jax.tasks import families, glue, tfds_examples
-from bert_jax.tokenization.segments import join, truncate_pair
+from bert_jax.tasks import glue, readers, task_data
+from bert_jax.tokenization.abstract import join, truncate_pair
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer
 
 MNLI = (
@@ -181,8 +181,8 @@ def test_data_or_labels_that_do_not_fit_the_task_are_refused(tmp_path):
     )
     fails("line 3: the score 5.1 is not between 0 and 5", "stsb", tmp_path)
     with pytest.raises(UserError, match="unknown task 'mlni'; perhaps you meant mnli"):
-        families.family("mlni")
-    assert all(families.family(task) is glue for task in GLUE)
+        task_data.family_of("mlni")
+    assert all(task_data.family_of(task) is glue for task in GLUE)
 
 
 # Google's own rule, run_classifier.py: while too long, the longer list loses its last token, the second on a tie.
@@ -220,7 +220,7 @@ def test_stsb_has_a_regression_head_and_rte_an_output_per_class():
 def test_tfds_gives_the_examples_of_the_files(monkeypatch):
     asked = []
     rows = [{"premise": "a", "hypothesis": "b", "label": "neutral", "idx": 4}]
-    monkeypatch.setattr(tfds_examples, "examples", lambda *arguments: asked.append(arguments) or rows)
+    monkeypatch.setattr(readers, "tfds_examples", lambda *arguments: asked.append(arguments) or rows)
     data = TaskDataConfig(tfds="glue", tfds_dir="place")
     examples = glue.load("mnli", data, "dev")
     assert (examples.first, examples.second, examples.answers.tolist(), examples.index) == (["a"], ["b"], [1], ["4"])
@@ -239,7 +239,7 @@ def test_an_empty_text_from_tfds_is_treated_as_in_files(monkeypatch, caplog):
     texts = {"question1": "a", "question2": "b", "sentence1": "a", "sentence2": "b"}
     rows = [{**texts, "label": None, "idx": i} for i in range(200)]
     rows[7] |= {"question2": " ", "sentence2": ""}
-    monkeypatch.setattr(tfds_examples, "examples", lambda *_: rows)
+    monkeypatch.setattr(readers, "tfds_examples", lambda *_: rows)
     data = TaskDataConfig(tfds="glue")
     assert len(glue.load("rte", data, "test")) == len(glue.load("qqp", data, "test")) == 200
     for row in rows:

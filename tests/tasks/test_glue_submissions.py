@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from glue_files import load, write
 
-from bert_jax.config.task_options import TaskDataConfig
+from bert_jax.config.finetuning import TaskDataConfig
 from bert_jax.errors import UserError
-from bert_jax.tasks import glue, tfds_examples
-from bert_jax.tasks.glue import glue_files
+from bert_jax.tasks import glue, readers
 
 QQP = "id  qid1  qid2  question1  question2  is_duplicate"
 
@@ -64,7 +63,7 @@ def test_a_submission_has_the_columns_names_and_order_of_the_benchmark(task, spl
     dev = split == "dev"
     write(
         tmp_path,
-        glue_files.names(task, split)[0],
+        glue.glue_file_names(task, split)[0],
         "\t".join(["index", *spec.columns, spec.label][: None if dev else -1]),
         *("\t".join([index, *["a"] * len(spec.columns), *["neutral"] * dev]) for index in "34"),
     )
@@ -84,7 +83,7 @@ def test_a_submission_from_tfds_is_in_the_benchmarks_order(monkeypatch, tmp_path
     """TFDS stores its examples in a shuffled order and keeps their numbers; the file has the rows in order."""
     order = np.random.default_rng(0).permutation(12).tolist()
     monkeypatch.setattr(
-        tfds_examples, "examples", lambda *_: [{"sentence": f"{i}", "label": None, "idx": i} for i in order]
+        readers, "tfds_examples", lambda *_: [{"sentence": f"{i}", "label": None, "idx": i} for i in order]
     )
     examples = glue.load("cola", TaskDataConfig(tfds="glue"), "test")
     assert examples.first == examples.index == [str(i) for i in range(12)]

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from bert_jax.config.task_options import TaskDataConfig, TaskOptions
+from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
 from bert_jax.errors import UserError
 from bert_jax.tasks import choice
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer

@@ -3,17 +3,14 @@
 import numpy as np
 import pytest
 
-from bert_jax.config.finetuning import FinetuneConfig
-from bert_jax.config.finetuning_checks import check_finetune
-from bert_jax.config.noise import NoiseConfig
-from bert_jax.config.task_options import TaskDataConfig
+from bert_jax.config.finetuning import FinetuneConfig, TaskDataConfig, check_finetune
+from bert_jax.config.pretraining import NoiseConfig
 from bert_jax.errors import UserError
-from bert_jax.tasks import choice, ner
-from bert_jax.tasks.choice.choice_files import Question
-from bert_jax.tasks.ner.conll import Sentence
-from bert_jax.tasks.noisy_examples import noisy_examples
-from bert_jax.tasks.sentence_examples import Sentences
-from bert_jax.tasks.squad import reading
+from bert_jax.tasks import choice, ner, squad_files
+from bert_jax.tasks.choice import Question
+from bert_jax.tasks.conll import Sentence
+from bert_jax.tasks.sentences import Sentences
+from bert_jax.tasks.task_data import noisy_examples
 
 NOISE, DATA = NoiseConfig(rate=0.3), TaskDataConfig(dir="d")
 TEXTS = [f"the gardener waters {number} roses by the harbour" for number in range(40)]
@@ -51,7 +48,7 @@ def test_choices_change_and_the_right_one_stays():
 
 def test_answers_that_are_places_are_refused():
     with pytest.raises(UserError, match="noise.rate=0.3 would move the answers of squad_v1"):
-        noisy_examples(reading.Examples("squad_v1", (), (), True), NOISE)
+        noisy_examples(squad_files.Examples("squad_v1", (), (), True), NOISE)
     config = FinetuneConfig(task="squad_v2", init_from="m", workdir="w", data=DATA, noise=NOISE)
     with pytest.raises(UserError, match="noise.rate=0.3 would move the answers of squad_v2"):
         check_finetune(config)

@@ -5,12 +5,11 @@ import numpy as np
 import pytest
 from family_pieces import FILES, OPTIONS
 
-from bert_jax.config.task_options import TaskOptions
+from bert_jax.config.finetuning import TaskOptions
 from bert_jax.tasks import ner, squad
-from bert_jax.tasks.ner.conll import Sentence
-from bert_jax.tasks.squad import answer_spans, windows
-from bert_jax.tasks.squad.reading import Examples, Question
-from bert_jax.tokenization.segments import join
+from bert_jax.tasks.conll import Sentence
+from bert_jax.tasks.squad_files import Examples, Question
+from bert_jax.tokenization.abstract import join
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
 CONTEXT = (
@@ -39,12 +38,12 @@ def test_an_answer_is_read_back_by_its_characters(tokenizer, answer):
     ids, types = join(tokenizer, tokenizer.encode(QUESTION), tokenizer.encode(CONTEXT), 300)
     assert np.array_equal(features.input_ids[0], ids) and np.array_equal(features.token_type_ids[0], types)
     first, last = features.labels[0] - features.prefix[0]
-    found = windows.read(CONTEXT, features.contexts[0], first, last)
+    found = squad.read(CONTEXT, features.contexts[0], first, last)
     assert answer in found and len(found) <= len(answer) + 3  # a piece may hold the punctuation beside it too
     logits = np.zeros((len(ids), 2), np.float32)
     logits[features.labels[0, 0], 0] = logits[features.labels[0, 1], 1] = 5
     logits[[0, -1]] = 9  # which are no answers
-    (prediction,) = answer_spans.predict(examples, features, [logits])
+    (prediction,) = squad.predict(examples, features, [logits])
     assert prediction.guess == found
 
 

@@ -19,8 +19,8 @@ from bert_jax.checkpoints import record
 from bert_jax.cli import _run
 from bert_jax.errors import UserError
 from bert_jax.formats.conversion import convert
-from bert_jax.tasks import ner, plain_text
-from bert_jax.tasks.text import from_plain
+from bert_jax.tasks import ner
+from bert_jax.tasks.text import PlainText, from_plain, is_plain, read_plain_texts, word_places
 
 TEXTS = ["the cat sat on a mat.", "a big dog ran", "the old bird flew in the tree house, on the mat"]
 
@@ -123,12 +123,12 @@ def test_a_word_of_the_command_line_is_not_taken_for_a_boolean(models, capsys):
 def test_files_without_text_are_named(tmp_path, monkeypatch):
     (tmp_path / "blank.txt").write_text(" \n\n")
     with pytest.raises(UserError, match="blank.txt holds no text"):
-        plain_text.read(str(tmp_path / "blank.txt"))
+        read_plain_texts(str(tmp_path / "blank.txt"))
     with pytest.raises(UserError, match="blank.txt is empty"):
-        plain_text.read(str(tmp_path))
+        read_plain_texts(str(tmp_path))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"fine\nna\xefve\n")))
     with pytest.raises(UserError, match="standard input, line 2: not UTF-8"):
-        plain_text.read("-")
+        read_plain_texts("-")
 
 
 def test_what_is_plain_text(tmp_path):
@@ -137,7 +137,7 @@ def test_what_is_plain_text(tmp_path):
     (tmp_path / "file.txt").touch()
     names = ("classes", "passages", "file.txt", "file.tsv", "msr_paraphrase_train.txt", "msr_paraphrase_test.txt")
     heads = ("classification", "regression", "tagging", "choice")
-    plain = {(name, head) for name in names for head in heads if plain_text.is_plain(str(tmp_path / name), head)}
+    plain = {(name, head) for name in names for head in heads if is_plain(str(tmp_path / name), head)}
     assert plain == {
         ("passages", "classification"),
         ("passages", "regression"),
@@ -228,7 +228,7 @@ def test_words_are_those_of_google_at_their_places():
         *("".join(generator.choices(alphabet, k=40)) for _ in range(200)),
     ]
     for text in texts:
-        spans = plain_text.words(text)
+        spans = word_places(text)
         assert all(0 <= start < end <= len(text) for start, end in spans)
         assert all(one[1] <= other[0] for one, other in zip(spans, spans[1:]))
         said = ["".join(google_basic(text[start:end], lowercase=False)) for start, end in spans]
@@ -262,13 +262,13 @@ def test_a_file_of_words_is_still_read_in_columns(models, tmp_path, capsys):
     (tmp_path / "words.txt").write_text("the\ncat's\n\nmat\n")
     assert predict(models["ner"], f"--input={tmp_path / 'words.txt'}") == 0
     assert [line.split(" ")[0] for line in capsys.readouterr().out.split("\n")] == ["the", "cat's", "", "mat", "", ""]
-    assert ner.from_plain([plain_text.PlainText("", "a b", "7")], ("O",)).index == ("7",)
+    assert ner.from_plain([PlainText("", "a b", "7")], ("O",)).index == ("7",)
 
 
 def test_a_tab_in_a_line_is_between_the_texts_of_a_pair(tmp_path):
     """Lines with and without one were once silently answered as single texts. In files of a directory it is layout."""
     (tmp_path / "lines.txt").write_text("a\tb\nc\n")
-    pair, single = plain_text.read(str(tmp_path / "lines.txt"))
+    pair, single = read_plain_texts(str(tmp_path / "lines.txt"))
     assert from_plain([pair], ("x",), None).second == ["b"] and from_plain([single], ("x",), None).second is None
     with pytest.raises(
         UserError, match=r"lines.txt, line 2: .*lines.txt, line 1 has a tab, so all are taken .*found 'c'$"
@@ -278,7 +278,7 @@ def test_a_tab_in_a_line_is_between_the_texts_of_a_pair(tmp_path):
         from_plain([single, pair], ("x",), False)
     (tmp_path / "other.txt").write_text("c")
     (tmp_path / "lines.txt").write_text("\ta\n\tb\n")
-    files = plain_text.read(str(tmp_path))
+    files = read_plain_texts(str(tmp_path))
     for pairs in (None, False):
         assert (
             from_plain(files, ("x",), pairs).first == ["\ta\n\tb\n", "c"]
@@ -286,4 +286,4 @@ def test_a_tab_in_a_line_is_between_the_texts_of_a_pair(tmp_path):
         )
     (tmp_path / "lines.txt").write_text("a\tb")
     (tmp_path / "other.txt").write_text("c\td")
-    assert from_plain(plain_text.read(str(tmp_path)), ("x",), None).second == ["b", "d"]
+    assert from_plain(read_plain_texts(str(tmp_path)), ("x",), None).second == ["b", "d"]

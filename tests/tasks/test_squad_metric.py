@@ -8,7 +8,7 @@ import string
 import numpy as np
 import pytest
 
-from bert_jax.tasks.squad import metric
+from bert_jax.tasks import squad_files
 
 ODD = [
     "the",
@@ -136,7 +136,7 @@ def questions(seed: int, count: int = 300):
     ],
 )
 def test_v1_by_hand(prediction, golds, exact, f1):
-    assert metric.evaluate_v1([prediction], [golds]) == {"exact_match": exact, "f1": f1}
+    assert squad_files.evaluate_v1([prediction], [golds]) == {"exact_match": exact, "f1": f1}
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -144,10 +144,10 @@ def test_equal_to_the_published_rules(seed):
     said, odds, golds = questions(seed)
     answered = [i for i, answers in enumerate(golds) if answers]
     subset = [said[i] for i in answered], [golds[i] for i in answered]
-    assert metric.evaluate_v1(*subset) == published_v1(*subset)
+    assert squad_files.evaluate_v1(*subset) == published_v1(*subset)
     for threshold in (-2.0, 0.0, odds[0]):
-        assert metric.evaluate_v2(said, odds, golds, threshold) == published_v2(said, odds, golds, threshold)
-    tuned = metric.evaluate_v2(said, odds, golds)
+        assert squad_files.evaluate_v2(said, odds, golds, threshold) == published_v2(said, odds, golds, threshold)
+    tuned = squad_files.evaluate_v2(said, odds, golds)
     assert tuned["f1"] == pytest.approx(tuned["best_f1"], abs=1e-14)
 
 
@@ -155,26 +155,26 @@ def test_equal_to_the_published_rules(seed):
 def test_no_threshold_is_better_even_among_equal_odds(seed):
     said, odds, golds = questions(seed, 12)
     odds = np.round(np.array(odds) - (seed % 3 == 0) * 50)  # many ties; odds far below 0
-    found = metric.evaluate_v2(said, odds, golds)
+    found = squad_files.evaluate_v2(said, odds, golds)
     for name, score in (("exact", "exact_match"), ("f1", "f1")):
-        reached = {t: metric.evaluate_v2(said, odds, golds, t)[score] for t in [odds.min() - 1, *odds]}
+        reached = {t: squad_files.evaluate_v2(said, odds, golds, t)[score] for t in [odds.min() - 1, *odds]}
         assert found[f"best_{name}"] == pytest.approx(max(reached.values()), abs=1e-14)
         assert reached[found[f"best_{name}_thresh"]] == pytest.approx(found[f"best_{name}"], abs=1e-14)
 
 
 def test_where_nothing_should_be_answered_the_threshold_is_below_all_odds():
-    found = metric.evaluate_v2(["x", "y"], [-7.0, -5.0], [[], []])
+    found = squad_files.evaluate_v2(["x", "y"], [-7.0, -5.0], [[], []])
     assert found["f1"] == found["best_f1"] == 1 and found["best_f1_thresh"] == -8
     assert "HasAns_f1" not in found and published_threshold([0, 0], ["x", "y"], [-7.0, -5.0], [[], []]) == (1, 0.0)
 
 
 def test_a_guess_of_which_nothing_is_left_counts_as_no_answer():
-    assert metric.evaluate_v2(["the", "x"], [0.0, 1.0], [[], ["x"]])["best_f1"] == 1
+    assert squad_files.evaluate_v2(["the", "x"], [0.0, 1.0], [[], ["x"]])["best_f1"] == 1
 
 
 def test_f1_properties():
     said, _, golds = questions(7)
     for a, b in ((a, b) for a, answers in zip(said, golds) for b in answers):
-        assert metric.f1(a, b) == pytest.approx(metric.f1(b, a), abs=1e-15)
-        assert metric.exact_match(a, b) <= metric.f1(a, b) <= 1
-        assert metric.f1(a, a) == metric.exact_match(a, metric.normalize(a)) == 1
+        assert squad_files.f1(a, b) == pytest.approx(squad_files.f1(b, a), abs=1e-15)
+        assert squad_files.exact_match(a, b) <= squad_files.f1(a, b) <= 1
+        assert squad_files.f1(a, a) == squad_files.exact_match(a, squad_files.normalize(a)) == 1

@@ -11,11 +11,10 @@ import pytest
 from squad_tokenizer import TOKENIZER
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.task_options import TaskDataConfig, TaskOptions
+from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
 from bert_jax.errors import UserError
 from bert_jax.pretrained import answers
-from bert_jax.tasks import squad
-from bert_jax.tasks.squad import metric
+from bert_jax.tasks import squad, squad_files
 
 OPTIONS = TaskOptions(max_length=24, max_query_length=6)
 
@@ -272,7 +271,7 @@ def test_perfect_scores_give_perfect_answers(tmp_path, monkeypatch, task, conten
     if odds:
         assert odds[0]["q0"] == -17 and odds[0]["q1"] >= 0
         golds = [q.answers for q in examples.questions]
-        assert metric.evaluate_v2(list(predictions.values()), [-1.0] * 3, golds, 0.0)["f1"] == 1
+        assert squad_files.evaluate_v2(list(predictions.values()), [-1.0] * 3, golds, 0.0)["f1"] == 1
 
 
 def test_a_given_threshold_decides(tmp_path):

@@ -8,12 +8,11 @@ import pytest
 from google_tokenization import google_basic
 from squad_tokenizer import TOKENIZER
 
-from bert_jax.config.task_options import TaskDataConfig, TaskOptions
+from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
 from bert_jax.errors import UserError
 from bert_jax.tasks import squad
-from bert_jax.tasks.squad import answer_spans
-from bert_jax.tasks.squad import windows as squad_windows
-from bert_jax.tasks.squad.reading import Examples, Question
+from bert_jax.tasks import squad as squad_windows
+from bert_jax.tasks.squad_files import Examples, Question
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
 WORDS = ["a", "bad", "abcd", "cab", "(bad", "de)", "a-b", "b.", "Bad", "É.", "e\u0301a", "xyz", "中b", "'c", "d,"]
@@ -79,7 +78,7 @@ def test_answers_equal_the_original(seed, task):
     ]
     for scores in logits:
         scores[0] += seed % 3  # "no answer" at any place of the list
-    (found,) = answer_spans.predict(single(context, task=task), features, logits)
+    (found,) = squad.predict(single(context, task=task), features, logits)
     windows = original_squad.make_windows(context, "cab?", None, pieces, 24, 5, 6)
     best, guess, odds = original_squad.answer(
         context, windows, logits, n_best, 7, version_2, lambda text: " ".join(google_basic(text, True))
@@ -107,7 +106,7 @@ def test_only_null_among_the_best():
         logits[0] = null
         for cell, value in cells.items():
             logits[cell] = value
-        (found,) = answer_spans.predict(examples, features, [logits])
+        (found,) = squad.predict(examples, features, [logits])
         assert (found.guess, found.null_odds, len(found.answers)) == (guess, odds, 2 - (guess == ""))
         assert sum(entry["probability"] for entry in found.entries()) == pytest.approx(1)
 

@@ -6,10 +6,9 @@ import gzip
 import pytest
 from tagged_words import FOUR_COLUMNS, TOKENIZER, load, one_hot, write
 
-from bert_jax.config.task_options import TaskDataConfig, TaskOptions
+from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
 from bert_jax.errors import UserError
-from bert_jax.tasks import ner
-from bert_jax.tasks.ner import conll
+from bert_jax.tasks import conll, ner
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
 

@@ -10,14 +10,12 @@ import pytest
 from tagged_words import FOUR_COLUMNS, PIECES, TOKENIZER, load, one_hot
 
 from bert_jax.config import HeadConfig, ModelConfig
-from bert_jax.config.task_options import TaskDataConfig, TaskOptions
-from bert_jax.data.sequences.batching import padded
-from bert_jax.models.crf import without_edges
-from bert_jax.models.task import BertForTask
-from bert_jax.objectives.task_head import TaskObjective, predictions
-from bert_jax.tasks import ner
-from bert_jax.tasks.ner import conll
-from bert_jax.tasks.ner.word_windows import windows
+from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
+from bert_jax.data.sequences import padded
+from bert_jax.models.task import BertForTask, without_edges
+from bert_jax.objectives.tasks import TaskObjective, predictions
+from bert_jax.tasks import conll, ner
+from bert_jax.tasks.ner import windows
 
 
 def brute_force_owner(first, end, ranges, starts):

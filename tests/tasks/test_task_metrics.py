@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.tasks import scores
+from bert_jax.tasks import sentences
 
 sklearn_metrics = pytest.importorskip("sklearn.metrics")
 stats = pytest.importorskip("scipy.stats")
@@ -24,11 +24,11 @@ def class_cases(classes: int):
 @pytest.mark.parametrize("classes", [2, 3, 5])
 def test_classes_equal_scikit_learn(classes):
     for answers, predictions in class_cases(classes):
-        assert scores.accuracy(answers, predictions) == sklearn_metrics.accuracy_score(answers, predictions)
-        assert scores.matthews(answers, predictions) == sklearn_metrics.matthews_corrcoef(answers, predictions)
+        assert sentences.accuracy(answers, predictions) == sklearn_metrics.accuracy_score(answers, predictions)
+        assert sentences.matthews(answers, predictions) == sklearn_metrics.matthews_corrcoef(answers, predictions)
         if classes == 2:
             expected = sklearn_metrics.f1_score(answers, predictions, zero_division=0.0)
-            assert scores.f1(answers, predictions) == expected
+            assert sentences.f1(answers, predictions) == expected
 
 
 def number_cases():
@@ -56,7 +56,7 @@ def test_correlations_equal_scipy():
     pairs = list(number_cases())
     assert len(pairs) > 500
     for answers, predictions in pairs:
-        ours = [scores.pearson(answers, predictions), scores.spearman(answers, predictions)]
+        ours = [sentences.pearson(answers, predictions), sentences.spearman(answers, predictions)]
         expected = [stats.pearsonr(answers, predictions.astype(float))[0], stats.spearmanr(answers, predictions)[0]]
         np.testing.assert_allclose(ours, expected, rtol=0, atol=2**-52)  # the last digit
 
@@ -64,20 +64,20 @@ def test_correlations_equal_scipy():
 @pytest.mark.parametrize("constant", [0.0, 0.1, 2.75, 1e30])
 def test_a_constant_has_no_correlation(constant):
     other = np.array([0.1, 0.7, 0.2])
-    for function in (scores.pearson, scores.spearman):
+    for function in (sentences.pearson, sentences.spearman):
         assert function(np.full(3, constant), other) == function(other, np.full(3, constant)) == 0.0
         assert function(other, np.array([1.0, np.nan, 2.0])) == function(other, np.array([1.0, np.inf, 2.0])) == 0.0
 
 
 def test_one_class_only():
     ones, zeros, mixed = np.ones(4, int), np.zeros(4, int), np.array([0, 1, 1, 0])
-    assert scores.matthews(mixed, ones) == scores.matthews(ones, mixed) == scores.matthews(ones, ones) == 0.0
-    assert scores.f1(zeros, zeros) == scores.f1(zeros, ones) == scores.f1(ones, zeros) == 0.0
-    assert scores.f1(ones, ones) == 1.0 and scores.f1(mixed, ones) == 2 / 3
+    assert sentences.matthews(mixed, ones) == sentences.matthews(ones, mixed) == sentences.matthews(ones, ones) == 0.0
+    assert sentences.f1(zeros, zeros) == sentences.f1(zeros, ones) == sentences.f1(ones, zeros) == 0.0
+    assert sentences.f1(ones, ones) == 1.0 and sentences.f1(mixed, ones) == 2 / 3
 
 
 def test_what_cannot_be_scored():
     with pytest.raises(UserError, match="one length"):
-        scores.accuracy(np.zeros(3), np.zeros(4))
+        sentences.accuracy(np.zeros(3), np.zeros(4))
     with pytest.raises(UserError, match="0 examples"):
-        scores.pearson(np.zeros(0), np.zeros(0))
+        sentences.pearson(np.zeros(0), np.zeros(0))

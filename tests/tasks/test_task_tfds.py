@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from bert_jax.config.task_options import TaskDataConfig
+from bert_jax.config.finetuning import TaskDataConfig
 from bert_jax.errors import UserError
-from bert_jax.tasks import glue, text, tfds_examples
+from bert_jax.tasks import glue, readers, text
 
 builders = pytest.importorskip("tensorflow_datasets")
 
@@ -61,7 +61,7 @@ def directory(tmp_path_factory):
 
 
 def test_examples_are_plain(directory):
-    rows = sorted(tfds_examples.examples("tiny_tasks", "train", directory), key=lambda row: row["score"])
+    rows = sorted(readers.tfds_examples("tiny_tasks", "train", directory), key=lambda row: row["score"])
     assert rows[1] == {
         "sentence1": "Über 1",
         "sentence2": "b",
@@ -74,7 +74,7 @@ def test_examples_are_plain(directory):
     }
     assert rows[0]["answers"] == {"text": [], "start": []} and rows[2]["options"] == [["x", "y"], ["z"]]
     assert type(rows[0]["score"]) is float and type(rows[1]["answers"]["start"][0]) is int
-    assert [row["label"] for row in tfds_examples.examples("tiny_tasks", "test", directory)] == [None, None]
+    assert [row["label"] for row in readers.tfds_examples("tiny_tasks", "test", directory)] == [None, None]
 
 
 def test_glue_and_own_text_through_the_builder(directory):
@@ -93,17 +93,17 @@ def test_glue_and_own_text_through_the_builder(directory):
 
 def test_names_of_splits(directory):
     data = TaskDataConfig(train="train[:2]")
-    assert [tfds_examples.split_name(data, split) for split in ("train", "dev", "test")] == [
+    assert [readers.tfds_split_name(data, split) for split in ("train", "dev", "test")] == [
         "train[:2]",
         "validation",
         "test",
     ]
-    assert tfds_examples.split_name(data, "dev_mismatched") == "validation_mismatched"
-    assert len(list(tfds_examples.examples("tiny_tasks", "train[:2]", directory))) == 2
+    assert readers.tfds_split_name(data, "dev_mismatched") == "validation_mismatched"
+    assert len(list(readers.tfds_examples("tiny_tasks", "train[:2]", directory))) == 2
     tiny = TaskDataConfig(tfds="tiny_tasks", tfds_dir=directory)
     assert glue.splits("rte", tiny) == text.splits("text", tiny) == ("train", "dev", "test")
     assert glue.splits("mnli", tiny) == ("train",)  # no validation_matched and so on
     with pytest.raises(UserError, match="valid"):
-        tfds_examples.examples("tiny_tasks", "valid", directory)
+        readers.tfds_examples("tiny_tasks", "valid", directory)
     with pytest.raises(UserError, match="no_such_task"):
-        tfds_examples.examples("no_such_task", "train", directory)
+        readers.tfds_examples("no_such_task", "train", directory)

@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.finetuning import task_defaults
-from bert_jax.config.finetuning_checks import check_finetune
-from bert_jax.config.task_options import TaskDataConfig, TaskOptions
+from bert_jax.config.finetuning import TaskDataConfig, TaskOptions, check_finetune, task_defaults
 from bert_jax.errors import UserError
-from bert_jax.tasks import families, text, tfds_examples
-from bert_jax.tasks import table_rows as rows
+from bert_jax.tasks import readers, task_data, text
+from bert_jax.tasks import readers as rows
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer
 
 TEXTS = ["Plain.", 'He said "no", twice', "Über\u2028allem", "comma, and more"]
@@ -220,7 +218,7 @@ def test_scores_features_and_predictions(tmp_path):
     logits = [np.float32([0, 1]), np.float32([np.log(3), 0]), np.float32([0, 1]), np.float32([0, 1])]
     scores = text.score(examples, features, logits)
     assert scores == {"accuracy": 0.75, "matthews": pytest.approx(1 / np.sqrt(3))}
-    assert families.main_metric("text", examples.labels) == "accuracy"
+    assert task_data.main_metric("text", examples.labels) == "accuracy"
     (file,) = text.write_predictions(examples, features, logits, str(tmp_path / "out"), "dev")
     lines = pathlib.Path(file).read_text().split("\n")
     assert lines[:3] == ["index\tprediction\tprobability", "0\tpos\t0.7311", "1\tneg\t0.7500"]
@@ -229,7 +227,7 @@ def test_scores_features_and_predictions(tmp_path):
     logits = [np.float32(0.5), np.float32(1), np.float32(2)]
     scores = text.score(examples, features, logits)
     assert scores == {"pearson": pytest.approx(1), "spearman": pytest.approx(1)}
-    assert families.main_metric("text", examples.labels) == "pearson"
+    assert task_data.main_metric("text", examples.labels) == "pearson"
     (file,) = text.write_predictions(examples, features, logits, str(tmp_path), "test")
     assert pathlib.Path(file).read_text() == "index\tprediction\n0\t0.5\n1\t1.0\n2\t2.0\n"
 
@@ -242,7 +240,7 @@ def test_figures_computed_from_a_file_of_numbers_are_those_of_the_score(tmp_path
     rows = [f"a cat\ta dog\t{number!r}" for number in gold.tolist()]
     write(tmp_path, "dev.tsv", "\n".join(["sentence1\tsentence2\tscore", *rows]) + "\n")
     for task, options in (("text", {"regression": True, "label_column": "score"}), ("stsb", {})):
-        family = families.family(task)
+        family = task_data.family_of(task)
         examples = family.load(task, TaskDataConfig(dir=str(tmp_path), **options), "dev")
         (file,) = family.write_predictions(examples, None, logits, str(tmp_path / task), "dev")
         found = [float(line.split("\t")[1]) for line in pathlib.Path(file).read_text().splitlines()[1:]]
@@ -326,7 +324,7 @@ def test_data_without_dev(task, data, message):
 def test_the_tfds_road(monkeypatch):
     """imdb_reviews has no dev split: --data.dev=test."""
     asked, examples = [], [{"text": "Good.", "label": "pos"}, {"text": "Bad.", "label": "neg"}]
-    monkeypatch.setattr(tfds_examples, "examples", lambda *arguments: asked.append(arguments) or examples)
+    monkeypatch.setattr(readers, "tfds_examples", lambda *arguments: asked.append(arguments) or examples)
     data = TaskDataConfig(tfds="imdb_reviews", train="train[:90%]", dev="test")
     train = text.load("text", data, "train")
     assert (train.first, train.labels, train.answers.tolist()) == (["Good.", "Bad."], ("neg", "pos"), [1, 0])

@@ -4,14 +4,13 @@ import numpy as np
 import pytest
 from pretrained_model import CONFIG, TOKENIZER
 
-from bert_jax.config.task_options import TaskOptions
-from bert_jax.data.sequences.lengths import Uncut
-from bert_jax.tasks import choice, sentence_examples
-from bert_jax.tasks.choice.choice_files import Question
-from bert_jax.tasks.sentence_examples import Sentences
-from bert_jax.tasks.squad import windows
-from bert_jax.tasks.squad.reading import Examples as Asked
-from bert_jax.tasks.squad.reading import Question as AskedQuestion
+from bert_jax.config.finetuning import TaskOptions
+from bert_jax.data.sequences import Uncut
+from bert_jax.tasks import choice, sentences, squad
+from bert_jax.tasks.choice import Question
+from bert_jax.tasks.sentences import Sentences
+from bert_jax.tasks.squad_files import Examples as Asked
+from bert_jax.tasks.squad_files import Question as AskedQuestion
 
 WORDS = "the cat sat on a big mat in tree house"  # ten words, a piece each
 
@@ -22,13 +21,9 @@ def texts(*lengths):
 
 def test_single_texts_and_pairs_are_counted_with_their_specials():
     options = TaskOptions(max_length=8)
-    single = sentence_examples.features(
-        Sentences("text", texts(5, 6, 7, 10), None, None, ("a", "b"), []), TOKENIZER, options
-    )
+    single = sentences.features(Sentences("text", texts(5, 6, 7, 10), None, None, ("a", "b"), []), TOKENIZER, options)
     assert single.uncut.lengths.tolist() == [7, 8, 9, 12] and single.uncut.share == 0.5 and single.uncut.noun == "texts"
-    pair = sentence_examples.features(
-        Sentences("text", texts(1, 2), texts(4, 4), None, ("a", "b"), []), TOKENIZER, options
-    )
+    pair = sentences.features(Sentences("text", texts(1, 2), texts(4, 4), None, ("a", "b"), []), TOKENIZER, options)
     assert pair.uncut.lengths.tolist() == [8, 9] and pair.uncut.share == 0.5 and pair.uncut.noun == "pairs"
     for features in (single, pair):  # what is counted as cut is what was cut
         untouched = [len(ids) == length for ids, length in zip(features.input_ids, features.uncut.lengths)]
@@ -44,7 +39,7 @@ def test_a_choice_is_as_long_as_its_longest_candidate():
 def test_of_windows_only_the_questions_are_cut():
     asked = tuple(AskedQuestion(str(size), *texts(size), 0) for size in (3, 4, 9))
     options = TaskOptions(max_length=12, max_query_length=4, doc_stride=4)
-    features = windows.features(Asked("squad_v1", (WORDS,), asked, has_answers=False), TOKENIZER, options)
+    features = squad.features(Asked("squad_v1", (WORDS,), asked, has_answers=False), TOKENIZER, options)
     assert features.uncut.lengths.tolist() == [3, 4, 9] and features.uncut.share == pytest.approx(1 / 3)
     assert features.uncut.advise("dev", CONFIG.max_position_embeddings) == (
         "1 of 3 dev questions (33.3 %) are longer than options.max_query_length=4 tokens (median 4) and are cut; "

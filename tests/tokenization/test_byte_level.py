@@ -12,11 +12,11 @@ from byte_level_vocabulary import byte_level
 from etils import epath
 
 from bert_jax.config import TrainVocabConfig
+from bert_jax.data.preparation.vocabularies import run_train_vocab, train_vocab
 from bert_jax.errors import UserError
 from bert_jax.formats.tokenizer_files import read_tokenizer, write_tokenizer
+from bert_jax.tokenization.abstract import join, sequence_length
 from bert_jax.tokenization.byte_level import learn_byte_level
-from bert_jax.tokenization.learning import run_train_vocab, train_vocab
-from bert_jax.tokenization.segments import join, sequence_length
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
 TEXTS = [

@@ -17,9 +17,8 @@ import sentencepiece
 from family_pieces import FILES, OPTIONS
 
 from bert_jax.errors import UserError
-from bert_jax.tokenization.cleaning import Cleaning
-from bert_jax.tokenization.piece_files import Piece, read_pieces, with_pieces
-from bert_jax.tokenization.segments import join
+from bert_jax.tokenization.abstract import join
+from bert_jax.tokenization.sentence_pieces import Cleaning, Piece, read_pieces, with_pieces
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
 ORACLE = json.loads((pathlib.Path(__file__).parents[1] / "oracles/family_pieces_oracle.json").read_text())

@@ -15,9 +15,16 @@ from etils import epath
 from foreign_sentencepiece import foreign_model
 from published_pieces import preprocess_text
 
-from bert_jax.tokenization.piece_families import FAMILIES
-from bert_jax.tokenization.piece_files import CONTROL, NORMAL, UNKNOWN, Piece, with_pieces
-from bert_jax.tokenization.sentence_pieces import SentencePieceTokenizer, tokenizer_of
+from bert_jax.tokenization.sentence_pieces import (
+    CONTROL,
+    FAMILIES,
+    NORMAL,
+    UNKNOWN,
+    Piece,
+    SentencePieceTokenizer,
+    tokenizer_of,
+    with_pieces,
+)
 
 SPACE, BYTE = "\u2581", 6
 EXPANDING = [

@@ -11,8 +11,8 @@ from foreign_sentencepiece import foreign_model
 from google_tokenization import google, google_basic
 
 from bert_jax.config import TrainVocabConfig
+from bert_jax.data.preparation.vocabularies import train_vocab
 from bert_jax.errors import UserError
-from bert_jax.tokenization.learning import train_vocab
 from bert_jax.tokenization.sentence_pieces import WORD_START
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
 from bert_jax.tokenization.vocabulary_file import SPECIAL_NAMES

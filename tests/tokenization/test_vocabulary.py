@@ -8,17 +8,26 @@ import numpy as np
 import pytest
 
 from bert_jax.config import PrepareConfig, TrainVocabConfig
-from bert_jax.data.corpus.readers import read_documents
-from bert_jax.data.examples.documents import Documents
+from bert_jax.config.commands import ExtendVocabConfig
+from bert_jax.corpus.readers import read_documents
+from bert_jax.data.chunks import Documents
 from bert_jax.data.preparation.prepare import run_prepare
-from bert_jax.data.store.access import open_store
+from bert_jax.data.preparation.vocabularies import (
+    Sample,
+    alphabet_of,
+    basic_words,
+    extend,
+    find_words,
+    learn_pieces,
+    report,
+    run_extend_vocab,
+    run_train_vocab,
+    spelled_with,
+    train_vocab,
+)
+from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
-from bert_jax.tokenization.extension import ExtendVocabConfig, extend, find_words, run_extend_vocab
-from bert_jax.tokenization.learning import run_train_vocab, train_vocab
-from bert_jax.tokenization.likelihood import learn_pieces
-from bert_jax.tokenization.report import report
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
-from bert_jax.tokenization.words import Sample, alphabet_of, basic_words, spelled_with
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 STEMS = "walk talk jump play train learn token mask word part count merge pair score corpus system model layer".split()

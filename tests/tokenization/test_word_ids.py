@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from processes import EXHAUSTIVE
 
-from bert_jax.tokenization import word_ids
+from bert_jax.tokenization import abstract
+from bert_jax.tokenization.abstract import WordIds
 from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
 from bert_jax.tokenization.vocabulary_file import SPECIAL_NAMES
-from bert_jax.tokenization.word_ids import WordIds
 
 WORDS = [
     *SPECIAL_NAMES,
@@ -83,7 +83,7 @@ def test_every_code_point_between_words(shared_data, step):
 
 
 def test_what_is_remembered_is_bounded(monkeypatch):
-    monkeypatch.setattr(word_ids, "MAX_SIZE", 100)
+    monkeypatch.setattr(abstract, "MAX_SIZE", 100)
     encoded = []
 
     def encode(texts):

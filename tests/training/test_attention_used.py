@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_jax.config import ComputeConfig, ModelConfig
-from bert_jax.training.attention_used import attention_of, keeps_no_probabilities
+from bert_jax.training.learner import attention_of, keeps_no_probabilities
 
 MODEL = ModelConfig(vocab_size=60, hidden_size=256, num_layers=2, num_heads=4)
 

@@ -7,8 +7,8 @@ import pytest
 from bert_jax.config import MeshConfig, ModelConfig
 from bert_jax.devices import sharding
 from bert_jax.models.bert_parameters import bert_parameters
-from bert_jax.models.parameters import Axis, Parameter, entries, table
-from bert_jax.training.batch_gradients import _tables_whole
+from bert_jax.parameters import Axis, Parameter, entries, table
+from bert_jax.training.step import _tables_whole
 
 HIDDEN = Axis("hidden", 16)
 PARAMETERS = {

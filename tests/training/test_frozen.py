@@ -8,14 +8,14 @@ import pytest
 from pretrained_model import random_params
 from small_model import FLOAT32, SMALL, make_batch
 
-from bert_jax.checkpoints.fingerprint import leaf_paths
+from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import Config, DataConfig, MeshConfig, ObjectiveConfig, PhaseConfig, resolve_phases
-from bert_jax.config.teachers import DistillationConfig
+from bert_jax.config.objective import DistillationConfig
 from bert_jax.devices import sharding
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.parameters import entries
+from bert_jax.objectives.choice import default_objective
 from bert_jax.objectives.distillation import Teacher
-from bert_jax.objectives.objective_choice import default_objective
+from bert_jax.parameters import entries
 from bert_jax.training.learner import Learner
 from bert_jax.training.state import create_state
 

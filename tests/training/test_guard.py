@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.config import FaultsConfig
-from bert_jax.training.guard import FEWEST, WINDOW, Guard, Trouble
+from bert_jax.training.reporter import FEWEST, WINDOW, Guard, Trouble
 
 
 def observe(guard: Guard, losses) -> tuple[int, int] | None:

@@ -2,17 +2,16 @@
 
 import pytest
 
-from bert_jax.devices import peers
+from bert_jax.devices import hosts
 from bert_jax.devices.signals import StopSignals
-from bert_jax.training.events import Events, read_events
-from bert_jax.training.host_times import HostTimes
+from bert_jax.training.events import Events, HostTimes, read_events
 
 
 @pytest.fixture
 def heartbeats(monkeypatch) -> dict[int, dict]:
     """What the hosts have said; the test fills it."""
     said: dict[int, dict] = {}
-    monkeypatch.setattr(peers, "heartbeats", lambda: said)
+    monkeypatch.setattr(hosts, "heartbeats", lambda: said)
     return said
 
 
@@ -56,6 +55,6 @@ def test_one_host_has_nobody_to_be_compared_with(tmp_path, heartbeats, monkeypat
 
 def test_a_host_says_its_mean(tmp_path, heartbeats, monkeypatch):
     said = []
-    monkeypatch.setattr(peers, "publish", lambda **facts: said.append(facts))
+    monkeypatch.setattr(hosts, "publish", lambda **facts: said.append(facts))
     rows(tmp_path, heartbeats, monkeypatch, {}, {})
     assert said == [{"input_seconds": pytest.approx(0.01)}] * 2

@@ -14,13 +14,19 @@ from etils import epath
 from rich.console import Console
 
 from bert_jax.devices.signals import StopSignals
-from bert_jax.objectives.bert_pretraining import MASKED_WORDS, NEXT_SENTENCE
-from bert_jax.training.curves import draw_curves, smoothed
-from bert_jax.training.events import Events
-from bert_jax.training.host_times import HostTimes
-from bert_jax.training.metrics import Metrics, Rates
-from bert_jax.training.sinks import ConsoleLines, JsonLines, duration, read_rows
-from bert_jax.training.task_reporter import TaskReporter
+from bert_jax.objectives.masked_words import MASKED_WORDS, NEXT_SENTENCE
+from bert_jax.training.events import Events, HostTimes
+from bert_jax.training.metrics import (
+    ConsoleLines,
+    JsonLines,
+    Metrics,
+    Rates,
+    draw_curves,
+    duration,
+    read_rows,
+    smoothed,
+)
+from bert_jax.training.reporter import TaskReporter
 
 TERMS = (MASKED_WORDS, NEXT_SENTENCE)
 

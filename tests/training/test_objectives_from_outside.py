@@ -27,22 +27,21 @@ from bert_jax.config import (
     ModelConfig,
     PhaseConfig,
 )
-from bert_jax.data.examples.corpus import open_corpus
+from bert_jax.data.mixtures import open_corpus
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import bert_architecture
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.monitoring.comparison import is_samples
-from bert_jax.monitoring.doctor import check_run
-from bert_jax.monitoring.run_history import read_run
-from bert_jax.objectives import masked_language_model
-from bert_jax.objectives.identity import own_names
+from bert_jax.objectives import masked_words
+from bert_jax.objectives.choice import default_objective, own_names
 from bert_jax.objectives.objective import Term
-from bert_jax.objectives.objective_choice import default_objective
-from bert_jax.optim.optimizers import optimizer
+from bert_jax.tools.doctor import check_run
+from bert_jax.tools.report import is_samples
+from bert_jax.tools.status import read_run
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.events import read_events
-from bert_jax.training.sinks import read_rows
+from bert_jax.training.metrics import read_rows
+from bert_jax.training.optimizers import optimizer
 from bert_jax.training.state import abstract_state, state_shardings
 from bert_jax.training.step import make_train_step
 
@@ -82,7 +81,7 @@ def test_the_step_trains_it_in_parts_and_whole_and_its_loss_is_the_formula():
     smooth = -(weights[:, :, None] * target * log).sum() / weights.sum()
     assert metrics["smooth_loss"] == pytest.approx(smooth, rel=1e-5)
     assert metrics["loss"] == pytest.approx(metrics["smooth_loss"] + 2 * metrics["replaced_loss"], rel=1e-6)
-    own = masked_language_model.loss_sums(logits.astype(np.float32), arrays["masked_ids"], weights)
+    own = masked_words.masked_word_sums(logits.astype(np.float32), arrays["masked_ids"], weights)
     assert metrics["smooth_accuracy"] == pytest.approx(float(own.correct / own.weight), abs=1e-6)
     assert not any(name.startswith(("mlm", "next")) for name in metrics)
 
@@ -101,7 +100,7 @@ def test_the_example_of_the_guide_is_such_an_objective():
 
 @pytest.mark.slow
 def test_a_model_of_two_encoders_trains_and_counts_its_own_operations(small_store, tmp_path, monkeypatch):
-    monkeypatch.setattr("bert_jax.training.useful_work.peak_flops", lambda mesh: 1e12)
+    monkeypatch.setattr("bert_jax.training.step.peak_flops", lambda mesh: 1e12)
     config = small_pretraining.run_config(
         small_store,
         tmp_path / "run",
@@ -209,7 +208,7 @@ def test_names_of_objectives_and_architectures():
     model, config = tiny_run.tiny()
     assert own_names(default_objective(model, config), is_given=False) == {}
     assert own_names(default_objective(model, config), is_given=True) == {
-        "objective": "bert_jax.objectives.bert_pretraining.PretrainingObjective (mlm, next_sentence)"
+        "objective": "bert_jax.objectives.masked_words.PretrainingObjective (mlm, next_sentence)"
     }
     partial = functools.partial(windowed, window=3)
     other = default_objective(dataclasses.replace(model, architecture=partial), config)

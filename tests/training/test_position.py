@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bert_jax.training.position import Position, Span
+from bert_jax.training.run import Position, Span
 
 
 def test_what_is_empty_is_not_saved():

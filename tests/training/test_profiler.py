@@ -14,9 +14,9 @@ from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import read_record
 from bert_jax.config import Config, PhaseConfig
 from bert_jax.config.checks import check
-from bert_jax.config.watching import ProfileConfig, traced_steps
+from bert_jax.config.pretraining import ProfileConfig, traced_steps
 from bert_jax.errors import UserError
-from bert_jax.training.profiler import Profiler
+from bert_jax.training.trackers import Profiler
 
 
 def arrays(workdir) -> dict:

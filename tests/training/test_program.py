@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax.devices.signals import StopSignals
 from bert_jax.training.metrics import Rates
-from bert_jax.training.program import Program
+from bert_jax.training.step import Program
 
 
 def batch(length: int) -> dict:

@@ -11,10 +11,9 @@ from bert_jax.config import ComputeConfig, Config, MeshConfig, PhaseConfig, reso
 from bert_jax.config.presets import model_config
 from bert_jax.devices import sharding
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.memory_costs import step_bytes
-from bert_jax.objectives.objective_choice import default_objective
-from bert_jax.training.learner import Learner
-from bert_jax.training.recomputation import USABLE, Load, remat_policy
+from bert_jax.models.costs import step_bytes
+from bert_jax.objectives.choice import default_objective
+from bert_jax.training.learner import USABLE, Learner, Load, remat_policy
 
 MODEL = dataclasses.replace(model_config("mini"), vocab_size=1_000)
 

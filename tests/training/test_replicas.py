@@ -13,8 +13,8 @@ from bert_jax.config import FaultsConfig, MeshConfig
 from bert_jax.devices.signals import StopSignals
 from bert_jax.errors import UserError
 from bert_jax.training.events import Events, read_events
-from bert_jax.training.program import Program
-from bert_jax.training.replicas import Replicas
+from bert_jax.training.state import Replicas
+from bert_jax.training.step import Program
 
 MESHES = {
     "data": (MeshConfig(data=8), "encoder/attention/query/kernel", [5]),

@@ -12,10 +12,10 @@ from small_pretraining import rows, run_config
 
 import bert_jax
 from bert_jax.config import Config, EvaluationConfig, MeshConfig, ObjectiveConfig
-from bert_jax.config.watching import ReportConfig
-from bert_jax.monitoring.comparison import is_samples, run_report
+from bert_jax.config.pretraining import ReportConfig
+from bert_jax.tools.report import is_samples, run_report
+from bert_jax.training.evaluation import make_samples
 from bert_jax.training.events import read_events
-from bert_jax.training.samples import make_samples
 
 
 @pytest.mark.slow

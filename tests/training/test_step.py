@@ -16,11 +16,10 @@ from tiny_run import BATCH, CUBE, MASKED, SINGLE, Run, batch, compiled, initial_
 
 from bert_jax.config import MeshConfig
 from bert_jax.devices import sharding
-from bert_jax.objectives.objective_choice import default_objective
-from bert_jax.optim.optimizers import optimizer
+from bert_jax.objectives.choice import default_objective
+from bert_jax.training.optimizers import optimizer
 from bert_jax.training.state import abstract_state
-from bert_jax.training.step import make_forward_step
-from bert_jax.training.useful_work import COUNTS
+from bert_jax.training.step import COUNTS, make_forward_step
 
 pytestmark = pytest.mark.optimized
 

@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec as P
 
 from bert_jax.config import MeshConfig
 from bert_jax.devices import sharding
-from bert_jax.training import table_copies
+from bert_jax.training import step
 
 ROWS, COLUMNS = 74, 16  # rows that no number of devices divides, but for the two of the tensor axis
 
@@ -24,7 +24,7 @@ MESHES = {
 @pytest.mark.parametrize("by_rows", [False, True], ids=["by_columns", "by_rows"])
 @pytest.mark.parametrize("name", MESHES)
 def test_the_gradient_is_the_sum_over_all_parts_and_split_like_the_table(name, by_rows, in_pairs, monkeypatch):
-    monkeypatch.setattr(table_copies, "LEAST_BY_ROWS", 2 if by_rows else 9)
+    monkeypatch.setattr(step, "LEAST_BY_ROWS", 2 if by_rows else 9)
     monkeypatch.setattr(sharding, "LEAST_IN_PAIRS", 2 if in_pairs else 9)
     mesh = sharding.make_mesh(MESHES[name])
     where = NamedSharding(mesh, P("tensor", "fsdp"))
@@ -32,7 +32,7 @@ def test_the_gradient_is_the_sum_over_all_parts_and_split_like_the_table(name, b
     weights = np.random.default_rng(0).integers(-99, 99, (sharding.batch_parts(mesh), ROWS, COLUMNS)).astype(np.float32)
 
     def loss(params, weights):
-        copied = table_copies.with_copies(params, mesh, where, jnp.dtype("float32"))
+        copied = step.with_copies(params, mesh, where, jnp.dtype("float32"))
         return jnp.sum(copied["embeddings"]["word"]["table"] * weights)
 
     params = {"embeddings": {"word": {"table": jax.device_put(np.ones((ROWS, COLUMNS), np.float32), where)}}}

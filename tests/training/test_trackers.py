@@ -12,7 +12,7 @@ import pytest
 from one_device import finetune, pretrain
 from small_pretraining import rows, run_config
 
-from bert_jax.config.watching import SinksConfig
+from bert_jax.config.pretraining import SinksConfig
 from bert_jax.errors import UserError
 from bert_jax.training.metrics import Metrics
 from bert_jax.training.trackers import check_trackers, trackers

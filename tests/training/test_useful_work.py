@@ -11,7 +11,7 @@ from synthetic_store import VOCAB_SIZE, SyntheticStore
 
 from bert_jax.config import ModelConfig
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.training.useful_work import COUNTS, counts, flops_of_texts, useful_flops
+from bert_jax.training.step import COUNTS, counts, flops_of_texts, useful_flops
 
 
 @pytest.mark.parametrize("packing", ["on", "off"])

@@ -5,9 +5,7 @@ import pathlib
 import pytest
 from clock import Clock
 
-from bert_jax.training.metrics import Metrics, Rates
-from bert_jax.training.sinks import read_rows
-from bert_jax.training.wall_time import CATEGORIES, WallTime
+from bert_jax.training.metrics import CATEGORIES, Metrics, Rates, WallTime, read_rows
 
 
 def watch() -> tuple[Clock, WallTime]:

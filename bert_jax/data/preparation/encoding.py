@@ -1,17 +1,74 @@
-"""Encodes a block of text as token ids: the pure function that worker processes run, one block at a time."""
+"""Encode a block of text as token ids: the pure function that worker processes run, one block at a time.
+
+The text of a block is documents without what cleaning removes, each a list of paragraphs. Workers that share no
+memory hand blocks over as files, one per block.
+"""
 
 import dataclasses
+import io
+import json
+import uuid
+import zipfile
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
+from etils import epath
 
-from bert_jax.data.cleaning.step_record import StepRecord, merged
-from bert_jax.data.corpus.sentences import SentenceSplitter, make_splitter
-from bert_jax.data.corpus.text_blocks import Block
-from bert_jax.data.duplicates.removals import NOTHING, BlockRemovals
-from bert_jax.data.preparation.block_text import TextReader
-from bert_jax.data.store.manifest import Options, dtype_for
+from bert_jax.config.json_form import from_dict, to_dict
+from bert_jax.corpus.blocks import Block, parse_block
+from bert_jax.corpus.cleaner import Cleaner, StepRecord, merged
+from bert_jax.corpus.duplicates import NOTHING, BlockRemovals
+from bert_jax.corpus.text import SentenceSplitter, join_lines, make_splitter
+from bert_jax.data.manifest import Options, dtype_for
 from bert_jax.errors import UserError
-from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.tokenization.abstract import Tokenizer
+from bert_jax.tokenization.tokenizer import load_tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class CleanText:
+    """Contents of a block; see `parsing.BlockText` for the pieces. Pieces that were removed are empty."""
+
+    pieces: list[list[str]]
+    replaced: int
+    removed: dict[str, int]
+    records: list[StepRecord]  # what the steps of the cleaning did
+
+
+class TextReader:
+    """Reads blocks; calling it has no side effect."""
+
+    def __init__(self, options: Options):
+        """Prepare the cleaning, if any of it is wanted.
+
+        Raises:
+          UserError: the evaluation sets are not those of `options`.
+        """
+        self._options, clean = options, options.clean
+        self._clean = Cleaner(clean, options.language) if clean.cleans else None
+        contamination = self._clean and self._clean.contamination
+        if contamination and contamination.fingerprint != options.evaluation_rows:
+            raise UserError(f"clean.decontaminate={clean.decontaminate}: the files have changed; start again")
+
+    def __call__(self, block: Block) -> CleanText:
+        """Return the text of a block.
+
+        Raises:
+          UserError: see `parse_block`.
+        """
+        text = parse_block(block, self._options.text_field, self._options.bad_utf8)
+        pieces, records = [], []
+        for lines in text.pieces:
+            if block.source.wrap_column:
+                lines = join_lines(lines, block.source.wrap_column)
+            if self._clean:
+                cleaned = self._clean(lines)
+                lines = cleaned.lines
+                records += cleaned.records
+            pieces.append(lines)
+        return CleanText(pieces, text.replaced, text.removed, records)
+
 
 MAX_SENTENCE_CHARACTERS = 20_000
 """Longer sentences are cut, and the cuts counted: no model reads a sentence of thousands of tokens at once."""
@@ -118,3 +175,54 @@ def _cut(sentence: str) -> list[str]:
         parts.append(sentence[:end])
         sentence = sentence[end:].lstrip()
     return [*parts, sentence]
+
+
+Result = TypeVar("Result")
+
+
+def block_file(directory: epath.Path, source: int, offset: int) -> epath.Path:
+    """Return the file of the block of a source, by its number, that begins at `offset`."""
+    return directory / f"{source:06d}" / f"{offset:015d}.npz"
+
+
+def write_arrays(file: epath.Path, arrays: dict[str, Any]) -> None:
+    """Write arrays by name such that no reader sees half of them, even if several processes write the same file."""
+    contents = io.BytesIO()
+    np.savez(contents, **arrays)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.parent / f"{file.name}.{uuid.uuid4().hex}.partial"
+    partial.write_bytes(contents.getvalue())
+    partial.replace(file)
+
+
+def read_arrays(file: epath.Path) -> dict[str, np.ndarray]:
+    """Return the arrays that `write_arrays` wrote."""
+    with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as contents:
+        return {name: contents[name] for name in contents.files}
+
+
+def write_block(file: epath.Path, block: EncodedBlock) -> None:
+    """Write a block as `write_arrays` does."""
+    values = {field.name: getattr(block, field.name) for field in dataclasses.fields(block)}
+    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+    others = {name: value for name, value in values.items() if name not in arrays}
+    others["cleaning"] = [to_dict(each) for each in block.cleaning]
+    write_arrays(file, {"others": np.frombuffer(json.dumps(others).encode(), np.uint8), **arrays})
+
+
+def read_block(file: epath.Path) -> EncodedBlock:
+    """Return the block that `write_block` wrote."""
+    arrays: dict[str, Any] = read_arrays(file)
+    others = json.loads(arrays.pop("others").tobytes())
+    others["cleaning"] = tuple(from_dict(StepRecord, each) for each in others["cleaning"])
+    return EncodedBlock(**others, **arrays)
+
+
+def read_if_whole(file: epath.Path, read: Callable[[epath.Path], Result]) -> Result | None:
+    """Return what `read` reads; None if there is no such file, or a crash of the machine has damaged it."""
+    if not file.exists():
+        return None
+    try:
+        return read(file)
+    except (OSError, ValueError, KeyError, TypeError, UserError, zipfile.BadZipFile):
+        return None

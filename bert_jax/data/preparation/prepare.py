@@ -7,11 +7,10 @@ import time
 from typing import Any
 
 from bert_jax.config import PrepareConfig
+from bert_jax.data.manifest import Manifest
 from bert_jax.data.preparation.local_run import prepare_locally
-from bert_jax.data.preparation.preparation_report import report
-from bert_jax.data.preparation.publication import finished
 from bert_jax.data.preparation.request import make_request
-from bert_jax.data.store.manifest import Manifest
+from bert_jax.data.preparation.writer import finished, report
 from bert_jax.errors import UserError, need_extra
 
 
@@ -34,7 +33,7 @@ def run_prepare(config: PrepareConfig) -> Manifest:
     if pipeline is None:
         manifest, text_bytes = prepare_locally(request)
     else:
-        from bert_jax.data.preparation.beam_run import prepare_with_beam
+        from bert_jax.data.preparation.beam import prepare_with_beam
 
         manifest, text_bytes = prepare_with_beam(request, pipeline)
     report(request.output, manifest, text_bytes, time.monotonic() - started)
@@ -48,6 +47,6 @@ def _pipeline(config: PrepareConfig) -> Any:
             raise UserError(f"--beam.{config.beam[0]} is an option of Apache Beam; give --runner=beam as well")
         return None
     need_extra("apache_beam", "beam", "runner=beam")
-    from bert_jax.data.preparation.beam_pipeline import empty_pipeline
+    from bert_jax.data.preparation.beam import empty_pipeline
 
     return empty_pipeline(config)

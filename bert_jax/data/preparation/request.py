@@ -1,4 +1,4 @@
-"""What a run of `bert-jax prepare` was asked for: options checked, vocabulary loaded, sources found."""
+"""The request of a `bert-jax prepare`: options checked, vocabulary loaded, sources found."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -7,18 +7,17 @@ from absl import logging
 from etils import epath
 
 from bert_jax.config import PrepareConfig
-from bert_jax.config.corpus_cleaning import CleaningConfig, check_cleaning
-from bert_jax.data.cleaning import languages
-from bert_jax.data.cleaning.cleaner import read_contamination
-from bert_jax.data.cleaning.step_record import StepRecord
-from bert_jax.data.corpus import wrapping
-from bert_jax.data.corpus.readers import find_sources, read_lines
-from bert_jax.data.corpus.sentences import make_splitter
-from bert_jax.data.corpus.text_blocks import Source
-from bert_jax.data.preparation.progress import MadeFrom
-from bert_jax.data.store.manifest import Options, SourceRecord, TokenizerRecord
+from bert_jax.config.corpora import CleaningConfig, check_cleaning
+from bert_jax.corpus import rules, text
+from bert_jax.corpus.blocks import Source
+from bert_jax.corpus.cleaner import StepRecord, read_contamination
+from bert_jax.corpus.readers import find_sources, read_lines
+from bert_jax.corpus.text import make_splitter
+from bert_jax.data.manifest import Options, SourceRecord, TokenizerRecord
+from bert_jax.data.preparation.writer import MadeFrom
 from bert_jax.errors import UserError, need_cloud_storage, need_extra
-from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.tokenization.abstract import Tokenizer
+from bert_jax.tokenization.tokenizer import load_tokenizer
 
 MAY_BE_WRAPPED = ("text", "jsonl", "tfds", "parquet", "arrow")
 """Formats whose lines may end anywhere; the others have a whole paragraph on each line."""
@@ -81,7 +80,7 @@ def _with_wrap_columns(config: PrepareConfig, sources: list[Source]) -> list[Sou
             "a whole paragraph on each line; give --wrapped=auto, or leave it out"
         )
     found = {
-        source: wrapping.find_column(read_lines(source, config.text_field, config.bad_utf8))
+        source: text.find_column(read_lines(source, config.text_field, config.bad_utf8))
         for source in sources
         if source.format in MAY_BE_WRAPPED
     }
@@ -112,10 +111,10 @@ def _check_cleaning(clean: CleaningConfig) -> None:
         need_extra("ftfy", "corpora", "clean.unicode=repair")
     if clean.languages:
         need_extra("py3langid", "corpora", "clean.languages")
-        languages.check_languages(clean.languages)
+        rules.check_languages(clean.languages)
     if clean.contacts == "remove":
         need_extra("phonenumbers", "corpora", "clean.contacts=remove")
-        from bert_jax.data.cleaning.contacts import check_region
+        from bert_jax.corpus.rules import check_region
 
         check_region(clean.phone_region)
 

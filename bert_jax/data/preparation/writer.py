@@ -1,15 +1,171 @@
-"""Appends encoded blocks to the shards of a token store such that writing can be resumed after a crash."""
+"""Write a token store: append blocks to shards, resume after a crash, publish, and report.
 
+The directory of an unfinished store has one owner and records its progress, from which writing resumes. A store
+exists from the moment its manifest is published. The manifest has the SHA-256 of the local source files, by which
+anybody can check whether a file is the one that was read.
+"""
+
+import concurrent.futures
+import contextlib
 import dataclasses
 import hashlib
+import json
 import os
 import pathlib
+import re
+import shutil
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from absl import logging
+from etils import epath
 
+from bert_jax.config import DataConfig
+from bert_jax.config.json_form import differences, from_dict, to_dict
+from bert_jax.corpus.blocks import Position
+from bert_jax.corpus.cleaner import StepRecord
+from bert_jax.data.manifest import (
+    PARTS,
+    VERSION,
+    Counts,
+    FileRecord,
+    Manifest,
+    Options,
+    Removed,
+    Shard,
+    SourceRecord,
+    TokenizerRecord,
+    dtype_for,
+    hash_file,
+    read_manifest,
+    shard_file,
+)
 from bert_jax.data.preparation.encoding import EncodedBlock
-from bert_jax.data.store.manifest import PARTS, Counts, FileRecord, Shard, hash_file, shard_file
+from bert_jax.data.store import open_store
+from bert_jax.errors import UserError
+from bert_jax.files import cache_directory, is_remote, read_object, sealed, unsealed, write_atomically
+from bert_jax.ownership import Owner
+from bert_jax.progress import progress_bar
+from bert_jax.randomness import held_out_documents
+
+SHORT_DOCUMENT = 256
+"""Tokens: wrapped documents that are shorter on average are probably paragraphs."""
+
+
+def report(output: epath.Path, manifest: Manifest, text_bytes: int, seconds: float) -> None:
+    """Print the counts and the speed of a run that took `seconds` for `text_bytes`, and what looks wrong."""
+    print(
+        f"{output}: {description(manifest)}; {text_bytes / 1e6:,.1f} MB of text in {seconds:,.1f} s, "
+        f"{text_bytes / 1e6 / seconds:.2f} MB/s"
+    )
+    for line in cleaning_lines(manifest):
+        print(line)
+    _warn_of_few_documents(manifest.counts.documents)
+    _warn_of_paragraphs_as_documents(manifest)
+
+
+def cleaning_lines(manifest: Manifest) -> list[str]:
+    """Return a line for each step and rule of the cleaning that did something."""
+    lines = []
+    for each in manifest.cleaning:
+        parts = (
+            (each.documents, "documents removed"),
+            (each.paragraphs, "paragraphs removed or changed"),
+            (each.characters, "characters fewer"),
+        )
+        lines.append(f"  {each.step}: " + ", ".join(f"{number:,} {what}" for number, what in parts if number))
+    return lines
+
+
+def _warn_of_few_documents(number: int) -> None:
+    share = DataConfig().held_out
+    if number * share >= 1:
+        return
+    held_out = int(held_out_documents(number, share).sum())
+    effect = f"keeps {held_out} of them ({held_out / number:.0%}) for evaluation"
+    logging.warning(
+        "The corpus has %s, and training draws by document: data.held_out=%s %s, random next sentences come from other "
+        "documents, and data.short_sequence_probability cuts whole documents short. Put a blank line between chapters "
+        "or articles, or evaluate on a store of other text (--data.eval_path)",
+        "one document" if number == 1 else f"only {number} documents",
+        share,
+        effect if number > 1 else "leaves nothing to train on",
+    )
+
+
+def _warn_of_paragraphs_as_documents(manifest: Manifest) -> None:
+    counts = manifest.counts
+    if any(source.wrap_column for source in manifest.sources) and counts.tokens < SHORT_DOCUMENT * counts.documents:
+        logging.warning(
+            "A blank line ends a document, and these have %.1f sentences and %.0f tokens on average. If the blank "
+            "lines in the hard-wrapped files separate paragraphs, remove all but those between chapters: no training "
+            "sequence and no sentence pair extends beyond a document",
+            counts.sentences / counts.documents,
+            counts.tokens / counts.documents,
+        )
+
+
+def description(manifest: Manifest) -> str:
+    """Return the counts of a store in a line."""
+    counts = manifest.counts
+    notes = [
+        f"{counts.documents:,} documents, {counts.sentences:,} sentences, {counts.tokens:,} tokens",
+        f"{counts.unknown_tokens / counts.tokens:.3%} unknown",
+    ]
+    if counts.cut_sentences:
+        notes.append(f"{counts.cut_sentences:,} cuts in overlong sentences")
+    if counts.replaced_characters:
+        notes.append(f"{counts.replaced_characters:,} malformed bytes or characters replaced by U+FFFD")
+    return ", ".join(notes)
+
+
+SHOWN_BYTES = 1 << 30
+"""Hashing this much takes longer than a second, so a progress bar is shown."""
+
+
+def with_hashes(sources: tuple[SourceRecord, ...]) -> tuple[SourceRecord, ...]:
+    """Return the sources with the hashes of those that are files of this machine.
+
+    A remote file would be fetched a second time, and data sets of a library are not files: they get none. A file that
+    is not what it was at the start gets none either, and a warning says so.
+    """
+    total, done, hashed = sum(source.bytes for source in sources), 0, []
+    with (
+        concurrent.futures.ThreadPoolExecutor() as pool,  # hashing releases Python's lock
+        progress_bar("hashing sources", total, unit="bytes", visible=total >= SHOWN_BYTES) as advance_to,
+    ):
+        for source, sha256 in zip(sources, pool.map(_hash, sources), strict=True):
+            done += source.bytes
+            advance_to(done)
+            hashed.append(dataclasses.replace(source, sha256=sha256))
+    return tuple(hashed)
+
+
+def without_hashes(sources: tuple[SourceRecord, ...]) -> tuple[SourceRecord, ...]:
+    """Return the sources as they are known before they have been read."""
+    return tuple(dataclasses.replace(source, sha256="") for source in sources)
+
+
+def _hash(source: SourceRecord) -> str:
+    if source.format in ("tfds", "docs") or is_remote(source.name):
+        return ""
+    path, found = pathlib.Path(source.name), ""
+    try:
+        if _is_what_it_was(path, source):
+            found = hash_file(path) or ""
+        if found and _is_what_it_was(path, source):
+            return found
+    except OSError:
+        pass
+    logging.warning("%s was changed or removed while it was read; the manifest has no hash of it", source.name)
+    return ""
+
+
+def _is_what_it_was(path: pathlib.Path, source: SourceRecord) -> bool:
+    status = os.stat(path)
+    return (status.st_size, str(status.st_mtime_ns)) == (source.bytes, source.revision)
+
 
 SHARD_TOKENS = 1 << 28
 """A shard that has this many tokens is closed before the next block that begins with a new document."""
@@ -197,3 +353,237 @@ def _types(dtype: str) -> dict[str, np.dtype]:
 def _starts(lengths: np.ndarray) -> np.ndarray:
     """Return the exclusive cumulative sum."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])[:-1]
+
+
+PROGRESS = "progress.json"
+BEAM = "beam"
+"""Directory in the output that a pipeline of Apache Beam works in."""
+DUPLICATES = "duplicates"
+"""Directory in the output that the search for duplicates works in."""
+LOCK = "prepare.lock"
+_OWN_FILES = re.compile(
+    r"progress\.json(\.partial)?|manifest\.json\.partial|prepare\.lock(\.partial)?|tokenizer|beam|duplicates|"
+    r"shard-\d{5,}\.(tokens|sentences|documents)"
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MadeFrom:
+    """Everything that determines the contents of a store: two runs with the same values make the same store."""
+
+    tokenizer: TokenizerRecord
+    options: Options
+    sources: tuple[SourceRecord, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Progress:
+    """What is on disk: everything before `position` of source number `source`."""
+
+    version: int = VERSION
+    made_from: MadeFrom
+    source: int = 0
+    position: Position = Position()
+    writer: WriterState = WriterState()
+    removed: tuple[Removed, ...] = ()
+    cleaning: tuple[StepRecord, ...] = ()
+
+
+def refuse_difference(what: str, present: MadeFrom, wanted: MadeFrom) -> None:
+    """Check that what is there is what is wanted. Licences are only written down, so they may differ.
+
+    Raises:
+      UserError: it was made from something else.
+    """
+    present, wanted = _without_licences(present), _without_licences(wanted)
+    if present.tokenizer != wanted.tokenizer:
+        ours, theirs = wanted.tokenizer, present.tokenizer
+        raise UserError(
+            f"{what} made with a different vocabulary ({theirs.kind} of {theirs.vocab_size} entries, --vocab is "
+            f"{ours.kind} of {ours.vocab_size}); choose another output or delete it"
+        )
+    if lines := differences(to_dict(present), to_dict(wanted)):
+        more = f" and {len(lines) - 4} more" if len(lines) > 4 else ""
+        raise UserError(
+            f"{what} made from something else ({'; '.join(lines[:4])}{more}); choose another output or delete it"
+            + _by_wrapping(present, wanted)
+        )
+
+
+def _without_licences(made_from: MadeFrom) -> MadeFrom:
+    sources = tuple(dataclasses.replace(source, license="") for source in made_from.sources)
+    return dataclasses.replace(made_from, sources=sources)
+
+
+def _by_wrapping(present: MadeFrom, wanted: MadeFrom) -> str:
+    """Return the end of the message if only the joining of wrapped lines differs."""
+    columns = [source.wrap_column for source in present.sources]
+    if len(columns) != len(wanted.sources):
+        return ""
+    sources = tuple(
+        dataclasses.replace(source, wrap_column=column) for source, column in zip(wanted.sources, columns, strict=True)
+    )
+    if dataclasses.replace(wanted, sources=sources) != present:
+        return ""
+    if any(columns):
+        return "; --wrapped=auto (or yes, if it was made so) joins lines, as that store does"
+    return "; --wrapped=no keeps the line ends, as that store does"
+
+
+@contextlib.contextmanager
+def owned(directory: pathlib.Path) -> Iterator[None]:
+    """Create the directory and keep other runs out of it; the lock ends with the process, however that ends."""
+    existed = directory.is_dir()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if foreign := sorted(path.name for path in directory.iterdir() if not _OWN_FILES.fullmatch(path.name)):
+            raise UserError(
+                f"output={directory} holds other files ({', '.join(foreign[:3])}); choose an empty or new one"
+            )
+        owner = Owner(epath.Path(directory), LOCK, _written_by_another, lasting=False)
+    except OSError as error:
+        raise UserError(f"cannot write output={directory}: {error.strerror or error}") from error
+    if not owner.holds():  # removed by its owner meanwhile: others may lock a new one
+        owner.release()
+        raise UserError(f"another `bert-jax prepare` has just ended in {directory}; start the command again")
+    try:
+        yield
+    finally:
+        owner.release()
+        if not existed and directory.is_dir() and not any(directory.iterdir()):
+            directory.rmdir()
+
+
+def _written_by_another(directory: epath.Path, facts: dict[str, Any]) -> UserError:
+    return UserError(f"another `bert-jax prepare` is writing {directory}; wait or choose another output")
+
+
+def resume(directory: pathlib.Path, made_from: MadeFrom) -> Progress:
+    """Return the progress of the previous run in this directory; none if there was no run or its files are damaged."""
+    path = directory / PROGRESS
+    if not path.exists():
+        if shards := sorted(file.name for file in directory.glob("shard-*")):
+            raise UserError(
+                f"{directory} holds {shards[0]} but neither manifest.json nor {PROGRESS}; choose another output or "
+                "delete it"
+            )
+        return Progress(made_from=made_from)
+    remedy = f"delete {directory} and start again"
+    values = read_object(path, remedy)
+    try:
+        progress = from_dict(Progress, unsealed(values), complete=True)
+    except UserError as error:
+        raise UserError(f"{path} is damaged: {error}; {remedy}") from error
+    refuse_difference(f"{directory} holds an unfinished token store", progress.made_from, made_from)
+    if damaged := damaged_file(directory, dtype_for(made_from.tokenizer.vocab_size), progress.writer):
+        print(
+            f"{directory / damaged} does not hold what the interrupted run wrote; the store is made again from the "
+            "beginning"
+        )
+        return Progress(made_from=made_from)
+    return progress
+
+
+def write_progress(directory: pathlib.Path, progress: Progress) -> None:
+    write_atomically(directory / PROGRESS, json.dumps(sealed(to_dict(progress))).encode())
+
+
+def forget_progress(directory: pathlib.Path) -> None:
+    """Remove what a finished store does not need."""
+    shutil.rmtree(directory / DUPLICATES, ignore_errors=True)
+    (directory / PROGRESS).unlink(missing_ok=True)
+
+
+def clear(directory: pathlib.Path) -> None:
+    """Remove what this module wrote into the directory; `owned` removes the directory if it made it."""
+    for path in directory.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != LOCK:
+            path.unlink()
+
+
+def finished(output: epath.Path, made_from: MadeFrom) -> Manifest:
+    """Return the manifest of the store that is already at `output`, with the licences that were given this time.
+
+    Raises:
+      UserError: it is not the requested one, or it is damaged.
+    """
+    manifest = read_manifest(output)
+    present = MadeFrom(tokenizer=manifest.tokenizer, options=manifest.options, sources=without_hashes(manifest.sources))
+    refuse_difference(f"{output} already holds a token store", present, made_from)
+    if not is_remote(output):
+        open_store(output)
+        forget_progress(pathlib.Path(output))
+    print(f"{output} is already complete: {description(manifest)}")
+    return _with_licences(output, manifest, made_from)
+
+
+def _with_licences(output: epath.Path, manifest: Manifest, made_from: MadeFrom) -> Manifest:
+    """Record the licences that were given in the manifest; a source for which there is none keeps its own."""
+    sources = tuple(
+        dataclasses.replace(source, license=asked.license or source.license)
+        for source, asked in zip(manifest.sources, made_from.sources, strict=True)
+    )
+    if sources == manifest.sources:
+        return manifest
+    manifest = dataclasses.replace(manifest, sources=sources)
+    write_manifest(output, manifest)
+    print(f"{output / 'manifest.json'} has the new licences: {', '.join(dict.fromkeys(s.license for s in sources))}")
+    return manifest
+
+
+def working_directory(output: epath.Path) -> pathlib.Path:
+    """Return where the store is built: in place, or in the cache for a remote output, which cannot be appended to."""
+    if not is_remote(output):
+        return pathlib.Path(output)
+    name = hashlib.sha256(os.fspath(output).encode()).hexdigest()[:16]
+    return cache_directory() / f"prepare-{name}"
+
+
+def make_manifest(
+    directory: pathlib.Path,
+    made_from: MadeFrom,
+    state: WriterState,
+    removed: tuple[Removed, ...],
+    cleaning: tuple[StepRecord, ...],
+) -> Manifest:
+    """Return the manifest of the finished files in `directory`."""
+    tokenizer_files = sorted(path for path in (directory / "tokenizer").iterdir() if path.is_file())
+    hashes = ((path.name, hash_file(path)) for path in tokenizer_files)
+    return Manifest(
+        version=VERSION,
+        dtype=dtype_for(made_from.tokenizer.vocab_size),
+        counts=counts(state),
+        tokenizer=made_from.tokenizer,
+        options=made_from.options,
+        sources=with_hashes(made_from.sources),
+        shards=state.shards,
+        files=(
+            *state.hashes,
+            *(FileRecord(name=f"tokenizer/{name}", sha256=sha256) for name, sha256 in hashes if sha256),
+        ),
+        removed=removed,
+        cleaning=cleaning,
+    )
+
+
+def publish(directory: pathlib.Path, output: epath.Path, manifest: Manifest) -> None:
+    """Make the finished files a store: the manifest comes last, for a remote output after all other files."""
+    if not is_remote(output):
+        write_manifest(output, manifest)
+        forget_progress(directory)
+        return
+    for file in manifest.files:
+        target = output / file.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with (directory / file.name).open("rb") as source, target.open("wb") as copy:
+            shutil.copyfileobj(source, copy, 1 << 24)
+    write_manifest(output, manifest)
+    clear(directory)
+
+
+def write_manifest(output: epath.Path, manifest: Manifest) -> None:
+    """Make the files in `output` a store."""
+    text = json.dumps(sealed(to_dict(manifest)), indent=1) + "\n"
+    write_atomically(output / "manifest.json", text.encode())

@@ -1,6 +1,7 @@
-"""The model types of `transformers` that are read and written: what config.json says, and the names of the arrays.
+"""Model types of `transformers` that are read and written: their config.json, and the names of their arrays.
 
-A further one is a `ModelType` in a file here and an entry of MODEL_TYPES; reading, writing, checks and messages follow.
+To add one, define a `ModelType` in a file here and an entry of MODEL_TYPES; reading, writing, checks and messages
+follow.
 """
 
 import operator
@@ -10,15 +11,11 @@ from etils import epath
 
 from bert_jax.config import ModelConfig
 from bert_jax.errors import UserError
-from bert_jax.formats.model_types.albert_type import ALBERT
-from bert_jax.formats.model_types.bert_type import BERT
-from bert_jax.formats.model_types.deberta_type import DEBERTA, DEBERTA_V2
+from bert_jax.formats.model_types.bert import ALBERT, BERT, CAMEMBERT, DISTILBERT, ELECTRA, ROBERTA, XLM_ROBERTA
+from bert_jax.formats.model_types.deberta import DEBERTA, DEBERTA_V2
 from bert_jax.formats.model_types.definition import ModelType
-from bert_jax.formats.model_types.distilbert_type import DISTILBERT
-from bert_jax.formats.model_types.electra_type import ELECTRA
-from bert_jax.formats.model_types.modernbert_type import MODERNBERT
-from bert_jax.formats.model_types.roberta_type import CAMEMBERT, ROBERTA, XLM_ROBERTA
-from bert_jax.formats.model_types.xlnet_type import XLNET
+from bert_jax.formats.model_types.modernbert import MODERNBERT
+from bert_jax.formats.model_types.xlnet import XLNET
 
 MODEL_TYPES = {
     each.name: each

@@ -1,4 +1,4 @@
-"""What is said of one model type of `transformers`: its names of arrays, and the keys of its config.json."""
+"""Definition of a model type of `transformers`: its names of arrays, and the keys of its config.json."""
 
 import dataclasses
 import re

@@ -1,4 +1,10 @@
-"""Which attention kernel computes what: decided here alone, by platform, options and shape."""
+"""The choice of an attention kernel by platform, options and shape, made here alone; and attention by cuDNN.
+
+With cuDNN on NVIDIA GPUs, scores and probabilities never leave the chip. JAX offers it without dropout. cuDNN could
+drop probabilities, but by generators of its own, whose draws depend on how the batch is split over devices; so
+plain.py computes its steps with attention dropout. Kernels that have not been measured, cuDNN and Triton, run only on
+request.
+"""
 
 import dataclasses
 import functools
@@ -9,8 +15,40 @@ import jax.numpy as jnp
 
 from bert_jax.config import ComputeConfig
 from bert_jax.errors import UserError
-from bert_jax.models.kernels import cudnn, windowed, xla
-from bert_jax.models.kernels.contract import AttentionKernel, AttentionMask
+from bert_jax.models.kernels import plain, windowed
+from bert_jax.models.kernels.plain import AttentionKernel, AttentionMask
+
+LARGEST_SIZE = 128  # of a head, in the forward and backward pass of every card since Ampere
+
+
+def obstacle(length: int, size: int, rate: float, dtype: jnp.dtype) -> str | None:
+    """Return why cuDNN cannot compute attention with heads of `size` and dropout of `rate`, or None if it can."""
+    if dtype not in (jnp.bfloat16, jnp.float16):
+        return f"it computes in bfloat16, not in {jnp.dtype(dtype).name}"
+    if rate:
+        return f"it has no dropout that is the same on any mesh, and the rate is {rate:g}"
+    if size % 8 or size > LARGEST_SIZE:
+        return f"heads of size {size} are no multiple of 8 up to {LARGEST_SIZE}"
+    return f"length {length} is odd" if length % 2 else None
+
+
+def attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: AttentionMask,
+    dropout_key: jax.Array | None = None,
+    rate: float = 0.0,
+    collect: bool = False,
+) -> tuple[jax.Array, jax.Array | None]:
+    """See `AttentionKernel`; `collect` and what has an `obstacle` is computed by `kernels.xla.attention`."""
+    rate = 0.0 if dropout_key is None else rate
+    if collect or obstacle(query.shape[1], query.shape[3], rate, query.dtype):
+        return plain.attention(query, key, value, mask, dropout_key, rate, collect)
+    (batch, length), adder = query.shape[:2], mask.adder()
+    bias = jnp.broadcast_to(adder, (batch, adder.shape[1], length, length)).astype(query.dtype)
+    return jax.nn.dot_product_attention(query, key, value, bias=bias, implementation="cudnn"), None
+
 
 PLATFORMS = {"pallas": ("tpu", "a TPU"), "triton": ("gpu", "an NVIDIA GPU"), "cudnn": ("gpu", "an NVIDIA GPU")}
 """Where a kernel runs; those that are not named here run everywhere. Those that are named keep no probabilities."""
@@ -49,7 +87,7 @@ def attention_kernel(compute: ComputeConfig, in_jax: AttentionKernel) -> Attenti
     """
     if compute.attention in OURS:
         return _ours(compute.attention).attention
-    chosen = {"auto": functools.partial(automatic, in_jax=in_jax), "xla": in_jax, "cudnn": cudnn.attention}
+    chosen = {"auto": functools.partial(automatic, in_jax=in_jax), "xla": in_jax, "cudnn": attention}
     return chosen[compute.attention]
 
 
@@ -62,7 +100,7 @@ def automatic(
     rate: float = 0.0,
     collect: bool = False,
     *,
-    in_jax: AttentionKernel = xla.attention,
+    in_jax: AttentionKernel = plain.attention,
 ) -> tuple[jax.Array, jax.Array | None]:
     """See `AttentionKernel`; in a window far shorter than the row computed block by block, by `pallas` or in JAX."""
     kernel = _automatic_kernel(_platform(), mask, *query.shape[1:])
@@ -96,12 +134,12 @@ def _ours(name: str) -> ModuleType:
     """Return the module `pallas` or `triton`."""
     # Most processes compute attention in JAX, and the imports take a while.
     if name == "pallas":
-        from bert_jax.models.kernels import pallas
+        from bert_jax.models.kernels import tpu
 
-        return pallas
-    from bert_jax.models.kernels import triton
+        return tpu
+    from bert_jax.models.kernels import gpu
 
-    return triton
+    return gpu
 
 
 def check_attention(compute: ComputeConfig, platform: str) -> None:
@@ -139,7 +177,7 @@ def attention_path(compute: ComputeConfig, platform: str, shape: Shape) -> str:
 
 def _obstacle(name: str, shape: Shape) -> str | None:
     if name == "cudnn":
-        return cudnn.obstacle(shape.length, shape.size, shape.rate, shape.dtype)
+        return obstacle(shape.length, shape.size, shape.rate, shape.dtype)
     if shape.global_tokens:
         return "it has no tokens that see the whole row (model.global_tokens)"
     if shape.heads % shape.head_parts:

@@ -1,17 +1,17 @@
 """Attention within a window in plain JAX, whose time and memory grow linearly with the length.
 
-Queries are taken in blocks as wide as the window. What a block can see is in three blocks of keys: its own and the two
-beside it. The gradient is that of automatic differentiation, so it grows linearly too.
+Queries are taken in blocks as wide as the window. A block can see three blocks of keys: its own and its two
+neighbours. The gradient is that of automatic differentiation, so it grows linearly too. Short rows are computed
+faster with the full matrix (docs/modern_encoders.md).
 """
 
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from bert_jax.models.kernels.contract import MASKED_SCORE, AttentionMask
-from bert_jax.models.layers import dropout
-from bert_jax.models.products import wide_einsum
-from bert_jax.models.window_blocks import block_size, is_short
+from bert_jax.models.kernels.plain import MASKED_SCORE, AttentionMask
+from bert_jax.models.layer_plan import block_size, is_short
+from bert_jax.models.layers import dropout, wide_einsum
 
 NEVER = -1e30  # score of keys that are not there, and of those that are counted elsewhere
 

@@ -6,13 +6,11 @@ import random
 import pytest
 from letter_corpus import contents, random_documents, run, write_corpus
 
-from bert_jax.config.corpus_cleaning import CleaningConfig
-from bert_jax.data.cleaning.cleaner import Cleaner
-from bert_jax.data.cleaning.contacts import without_contacts
-from bert_jax.data.cleaning.languages import language_of
-from bert_jax.data.cleaning.step_record import SAMPLES, merged, record
+from bert_jax.config.corpora import CleaningConfig
+from bert_jax.corpus.cleaner import SAMPLES, Cleaner, merged, record
+from bert_jax.corpus.rules import language_of, without_contacts
 from bert_jax.data.preparation import local_run
-from bert_jax.data.store.access import open_store
+from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
 
 TEXTS = {

@@ -7,10 +7,9 @@ import random
 import pytest
 from etils import epath
 
-from bert_jax.config.corpus_cleaning import CleaningConfig
-from bert_jax.data.cleaning.cleaner import read_contamination
-from bert_jax.data.cleaning.contamination import Contamination
-from bert_jax.data.cleaning.evaluation_texts import evaluation_files, read_texts
+from bert_jax.config.corpora import CleaningConfig
+from bert_jax.corpus.cleaner import read_contamination
+from bert_jax.corpus.contamination import Contamination, evaluation_files, read_texts
 from bert_jax.errors import UserError
 
 

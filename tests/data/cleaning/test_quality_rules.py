@@ -7,8 +7,8 @@ import string
 import numpy as np
 import pytest
 
-from bert_jax.data.cleaning import c4_rules, gopher_rules
-from bert_jax.data.cleaning.word_hashes import overlapping, word_hashes
+from bert_jax.corpus import rules
+from bert_jax.corpus.contamination import overlapping, word_hashes
 
 SENTENCE = "The quick brown fox jumps over the lazy dog and that is what they have to do with it today."
 
@@ -42,12 +42,12 @@ def prose(words: int, seed: int = 0) -> list[str]:
     ],
 )
 def test_each_rule_of_gopher_has_its_limit(rule, lines):
-    assert gopher_rules.broken_rule(lines, english=True) == rule
+    assert rules.broken_rule(lines, english=True) == rule
 
 
 def test_stop_words_are_asked_of_english_only():
     lines = [" ".join(line.split()[3:]) for line in prose(100)]
-    assert gopher_rules.broken_rule(lines, english=False) is None
+    assert rules.broken_rule(lines, english=False) is None
 
 
 def shares_by_tuples(words: list[str], size: int) -> tuple[float, float]:
@@ -69,8 +69,8 @@ def test_shares_of_repetition_are_those_counted_with_tuples(size, seed):
     lengths = np.array(list(map(len, words)))
     ends = np.concatenate([[0], np.cumsum(lengths)])
     found = (
-        gopher_rules._share_of_the_top(overlapping(hashes, size), ends, size),
-        gopher_rules._share_repeated(overlapping(hashes, size), lengths, size),
+        rules._share_of_the_top(overlapping(hashes, size), ends, size),
+        rules._share_repeated(overlapping(hashes, size), lengths, size),
     )
     assert found == pytest.approx(shares_by_tuples(words, size))
 
@@ -94,13 +94,13 @@ PAGES = [
 @pytest.mark.parametrize("page", PAGES)
 def test_pages_are_cleaned_as_by_the_code_that_made_c4(page, monkeypatch):
     c4_utils = pytest.importorskip("tensorflow_datasets.text.c4_utils")
-    monkeypatch.setattr(c4_utils, "_get_sentences", lambda line: [None] * c4_rules.count_sentences(line))
+    monkeypatch.setattr(c4_utils, "_get_sentences", lambda line: [None] * rules.count_sentences(line))
     counted = collections.Counter()
     clean = c4_utils.get_clean_page_fn()
     expected = list(
         clean(c4_utils.PageFeatures(text="\n".join(page)), counter_inc_fn=lambda name: counted.update([name]))
     )
-    kept, gone, rule = c4_rules.clean_page(page)
+    kept, gone, rule = rules.clean_page(page)
     assert kept == (expected[0].text.split("\n") if expected else [])
     assert (rule is None) == bool(expected)
     if expected:
@@ -110,4 +110,4 @@ def test_pages_are_cleaned_as_by_the_code_that_made_c4(page, monkeypatch):
 
 def test_sentences_of_a_line_are_counted_by_their_ends():
     lines = ("One. Two! Three?", 'He said "no." And left.', "3.5 is one.")
-    assert [c4_rules.count_sentences(line) for line in lines] == [3, 2, 1]
+    assert [rules.count_sentences(line) for line in lines] == [3, 2, 1]

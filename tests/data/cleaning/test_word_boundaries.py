@@ -8,12 +8,16 @@ import numpy as np
 import pytest
 from letter_corpus import run
 
-from bert_jax.config.corpus_cleaning import CleaningConfig
-from bert_jax.data.cleaning import c4_rules, gopher_rules
-from bert_jax.data.cleaning.contamination import Contamination
-from bert_jax.data.cleaning.word_boundaries import between_spaces, words_with_marks, words_without_marks
-from bert_jax.data.cleaning.word_hashes import word_hashes
-from bert_jax.data.duplicates.minhash import HASHES, signature, similarity, sketches
+from bert_jax.config.corpora import CleaningConfig
+from bert_jax.corpus import rules
+from bert_jax.corpus.contamination import (
+    Contamination,
+    between_spaces,
+    word_hashes,
+    words_with_marks,
+    words_without_marks,
+)
+from bert_jax.corpus.duplicates import HASHES, signature, similarity, sketches
 
 
 @pytest.mark.parametrize(
@@ -119,8 +123,8 @@ def test_thirteen_characters_in_a_row_of_an_evaluation_text_are_found():
 def test_rules_about_quality_leave_chinese_prose():
     draw = random.Random(3)
     lines = ["".join(f"{chinese(draw, 20).replace('。', '')}。" for _ in range(4)) for _ in range(5)]
-    assert gopher_rules.broken_rule(lines, english=False) is None
-    assert gopher_rules.broken_rule(lines[:1] * 5, english=False) == "repeated_lines"
-    assert gopher_rules.broken_rule([lines[0][:40]], english=False) == "few_words"
+    assert rules.broken_rule(lines, english=False) is None
+    assert rules.broken_rule(lines[:1] * 5, english=False) == "repeated_lines"
+    assert rules.broken_rule([lines[0][:40]], english=False) == "few_words"
     one = chinese(draw, 3000) + "。"  # no word of more than a thousand characters
-    assert c4_rules.clean_page([*lines, one, "目录"]) == ([*lines, one], {"no_end_mark": ["目录"]}, None)
+    assert rules.clean_page([*lines, one, "目录"]) == ([*lines, one], {"no_end_mark": ["目录"]}, None)

@@ -7,9 +7,9 @@ import pytest
 from letter_corpus import contents, random_documents, run
 from refused_documents import refused
 
-from bert_jax.data.corpus import text_blocks
-from bert_jax.data.corpus.readers import find_sources, read_documents
-from bert_jax.data.corpus.text_blocks import read_blocks
+from bert_jax.corpus import blocks
+from bert_jax.corpus.blocks import read_blocks
+from bert_jax.corpus.readers import find_sources, read_documents
 from bert_jax.errors import UserError
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -57,7 +57,7 @@ def test_rows_are_documents(tmp_path, name, kind):
 
 @pytest.mark.parametrize("name", ["a.parquet", "stream.arrow", "file.arrow"])
 def test_blocks_resume_at_every_position(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 2000)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 2000)
     WRITERS[name](TABLE, tmp_path / name)
     [source] = find_sources(str(tmp_path / name))
     whole = list(read_blocks(source))
@@ -67,7 +67,7 @@ def test_blocks_resume_at_every_position(tmp_path, monkeypatch, name):
 
 
 def test_the_store_is_the_same_for_any_number_of_workers_and_that_of_json_lines(tmp_path, vocab, monkeypatch):
-    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 2000)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 2000)
     WRITERS["a.parquet"](TABLE, tmp_path / "a.parquet")
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
     stores = []

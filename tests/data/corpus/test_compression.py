@@ -8,9 +8,9 @@ import random
 import pytest
 from letter_corpus import contents, random_documents, run, write_corpus
 
-from bert_jax.data.corpus import text_blocks
-from bert_jax.data.corpus.readers import find_sources, read_documents
-from bert_jax.data.corpus.text_blocks import read_blocks
+from bert_jax.corpus import blocks as text_blocks
+from bert_jax.corpus.blocks import read_blocks
+from bert_jax.corpus.readers import find_sources, read_documents
 from bert_jax.errors import UserError
 
 TEXT = "\n\n".join(f"Document {i} says {random.Random(i).random()}." for i in range(400)).encode()

@@ -5,8 +5,8 @@ import sysconfig
 
 import pytest
 
-from bert_jax.data.corpus import documentation
-from bert_jax.data.corpus.sentences import make_splitter
+from bert_jax.corpus import documentation
+from bert_jax.corpus.text import make_splitter
 
 GOOGLE = """Computes the `mean` of all of the elements in the array.
 

@@ -6,7 +6,7 @@ import json
 import pytest
 from letter_corpus import run
 
-from bert_jax.data.corpus.readers import read_documents
+from bert_jax.corpus.readers import read_documents
 from bert_jax.errors import UserError
 
 CHAPTERS = [

@@ -7,10 +7,10 @@ import random
 import pytest
 import tiny_data_set
 
-from bert_jax.data.corpus import documentation, parsing, sentences, text_blocks
-from bert_jax.data.corpus.parsing import parse_block
-from bert_jax.data.corpus.readers import find_sources, read_documents
-from bert_jax.data.corpus.text_blocks import read_blocks
+from bert_jax.corpus import blocks, documentation
+from bert_jax.corpus.blocks import parse_block, read_blocks
+from bert_jax.corpus.readers import find_sources, read_documents
+from bert_jax.corpus.text import make_splitter
 from bert_jax.errors import UserError
 
 DOCUMENTS = [
@@ -60,7 +60,7 @@ def read(input, **options):
 )
 @pytest.mark.parametrize("block_bytes", [1 << 20, 40])
 def test_every_form_gives_the_same_documents(tmp_path, monkeypatch, name, content, block_bytes):
-    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
     path = write(tmp_path / name, content)
     got = read(path)
     if block_bytes == 40:  # a line longer than a block is cut; nothing else may differ
@@ -85,7 +85,7 @@ def test_explicit_format_and_field(tmp_path):
 
 @pytest.mark.parametrize("form", ["text", "jsonl", "wikiextractor"])
 def test_blocks_resume_at_every_position(tmp_path, monkeypatch, form):
-    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 64)
     rng = random.Random(0)
     texts = ["\n".join("word " * rng.randrange(1, 40) for _ in range(rng.randrange(1, 5))) for _ in range(20)]
     content = {
@@ -94,36 +94,36 @@ def test_blocks_resume_at_every_position(tmp_path, monkeypatch, form):
         "wikiextractor": "\n".join(f'<doc id="1">\n{text}\n</doc>' for text in texts),
     }[form]
     [source] = find_sources(write(tmp_path / "corpus.gz", content), form)
-    whole = list(text_blocks.read_blocks(source))
+    whole = list(blocks.read_blocks(source))
     assert len(whole) > 10
     assert b"".join(block.payload for block in whole) == content.encode()
     for index, block in enumerate(whole):
         assert block.end.line == content.encode()[: block.end.offset].count(b"\n")
-        assert list(text_blocks.read_blocks(source, start=block.end))[:2] == whole[index + 1 : index + 3]
+        assert list(blocks.read_blocks(source, start=block.end))[:2] == whole[index + 1 : index + 3]
 
 
 def test_blocks_of_documents_resume_at_every_position(monkeypatch):
-    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 64)
     texts = [f"Document number {number} of\n\0{'some ' * number}." for number in range(30)]
     monkeypatch.setattr(documentation, "documents", lambda: ((text, (i + 1) / 30) for i, text in enumerate(texts)))
-    source = text_blocks.Source("docs:", "docs", 3000, "1")
-    whole = list(text_blocks.read_blocks(source))
+    source = blocks.Source("docs:", "docs", 3000, "1")
+    whole = list(blocks.read_blocks(source))
     assert len(whole) > 10 and whole[-1].consumed == 3000
     for index, block in enumerate(whole):
-        assert list(text_blocks.read_blocks(source, start=block.end)) == whole[index + 1 :]
-    pieces = [piece for block in whole for piece in parsing.parse_block(block).pieces[1:]]
+        assert list(blocks.read_blocks(source, start=block.end)) == whole[index + 1 :]
+    pieces = [piece for block in whole for piece in blocks.parse_block(block).pieces[1:]]
     assert ["\n".join(piece) for piece in pieces] == [text.replace("\0", "") for text in texts]
 
 
 def test_one_long_line_is_cut_after_sentences_and_never_inside_a_character(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 100)
     text = "This sentence is a little shorter. " * 50
     [source] = find_sources(write(tmp_path / "a.txt", text))
-    parts = list(text_blocks.read_blocks(source))
+    parts = list(blocks.read_blocks(source))
     assert all(block.payload.endswith(b"shorter. ") for block in parts) and len(parts) > 20
     assert [block.continues for block in parts] == [False] + [True] * (len(parts) - 1)
     [source] = find_sources(write(tmp_path / "b.txt", "é語😀" * 100))
-    assert "".join(block.payload.decode() for block in text_blocks.read_blocks(source)) == "é語😀" * 100
+    assert "".join(block.payload.decode() for block in blocks.read_blocks(source)) == "é語😀" * 100
 
 
 def fails(match, input, **options):
@@ -146,7 +146,7 @@ def test_an_input_that_matches_nothing_is_refused_with_what_is_there(tmp_path):
 
 
 def test_bytes_that_are_not_utf8(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 32)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 32)
     good = "Eine Zeile mit Wörtern.\n" * 10
     path = write(tmp_path / "latin.txt", good.encode() + "Bröt".encode("latin-1") + b" more.\n")
     fails(rf"latin.txt: byte {len(good.encode()) + 2} .*0xf6.* not UTF-8", path)
@@ -156,12 +156,12 @@ def test_bytes_that_are_not_utf8(tmp_path, monkeypatch):
 
 def test_replaced_bytes_are_counted(tmp_path):
     [source] = find_sources(write(tmp_path / "a.txt", b"a\xff b\xfe and a true \xef\xbf\xbd"))
-    [block] = text_blocks.read_blocks(source)
-    assert parsing.parse_block(block, bad_utf8="replace").replaced == 2
+    [block] = blocks.read_blocks(source)
+    assert blocks.parse_block(block, bad_utf8="replace").replaced == 2
 
 
 def test_json_errors_name_the_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 32)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 32)
     good = '{"text": "fine"}\n' * 7
     fails("a.jsonl:8: not a JSON object", write(tmp_path / "a.jsonl", good + '{"text": "cut\n'))
     fails(
@@ -174,7 +174,7 @@ def test_json_errors_name_the_line(tmp_path, monkeypatch):
     )
     fails("d.jsonl:8: no field 'text', the record is not an object", write(tmp_path / "d.jsonl", good + "[1]\n"))
     fails("e.jsonl:8: not a JSON", write(tmp_path / "e.jsonl", good + "[" * 100_000 + "\n"))
-    monkeypatch.setattr(text_blocks, "MAX_RECORD_BYTES", 64)
+    monkeypatch.setattr(blocks, "MAX_RECORD_BYTES", 64)
     fails("f.jsonl:8: a line of more than", write(tmp_path / "f.jsonl", good + '{"text": "' + "x" * 200 + '"}'))
 
 
@@ -228,16 +228,16 @@ def test_each_file_of_a_tfds_split_is_a_source(tmp_path, monkeypatch):
 
 
 def test_sentences_are_split_and_nothing_is_lost():
-    split = sentences.make_splitter("split")
+    split = make_splitter("split")
     assert split(["Dr. Smith met Mr. Jones. It cost 3.5 dollars! “Really?” she asked.", "  A second line ", " "]) == [
         "Dr. Smith met Mr. Jones.",
         "It cost 3.5 dollars!",
         "“Really?” she asked.",
         "A second line",
     ]
-    assert sentences.make_splitter("lines")(["One. Two. ", "", "Three."]) == ["One. Two.", "Three."]
+    assert make_splitter("lines")(["One. Two. ", "", "Three."]) == ["One. Two.", "Three."]
     with pytest.raises(UserError, match="language"):
-        sentences.make_splitter("split", "English!")
+        make_splitter("split", "English!")
 
 
 @pytest.mark.parametrize(
@@ -250,13 +250,13 @@ def test_sentences_are_split_and_nothing_is_lost():
     ],
 )
 def test_long_lines_are_split_as_short_ones(line, longest):
-    got = sentences.make_splitter("split")([line])
+    got = make_splitter("split")([line])
     assert "".join("".join(got).split()) == "".join(line.split())
     assert max(map(len, got)) <= longest
 
 
 def test_spaces_that_sentencex_cannot_bear():
-    split = sentences.make_splitter("split")
+    split = make_splitter("split")
     assert split(["He met J\u00a0. Smith. J\u3000."]) == ["He met J . Smith.", "J ."]
 
 
@@ -270,4 +270,4 @@ def test_a_panic_of_the_library_costs_its_rules_for_one_line(monkeypatch):
         raise PanicException
 
     monkeypatch.setattr(sentencex, "segment", panic)
-    assert sentences.make_splitter("split")(["One. Two?  Three", "Four!"]) == ["One.", "Two?", "Three", "Four!"]
+    assert make_splitter("split")(["One. Two?  Three", "Four!"]) == ["One.", "Two?", "Three", "Four!"]

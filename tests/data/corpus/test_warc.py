@@ -7,9 +7,9 @@ from crawl_records import record, write
 from letter_corpus import contents, run
 from refused_documents import refused
 
-from bert_jax.data.corpus import text_blocks
-from bert_jax.data.corpus.readers import find_sources, read_documents
-from bert_jax.data.corpus.text_blocks import read_blocks
+from bert_jax.corpus import blocks
+from bert_jax.corpus.blocks import read_blocks
+from bert_jax.corpus.readers import find_sources, read_documents
 
 TEXTS = [
     "One page.\nIts second line.",
@@ -31,12 +31,12 @@ RECORDS = [
 @pytest.mark.parametrize("block_bytes", [300, 1 << 20])
 @pytest.mark.parametrize("name", ["crawl.warc.wet", "crawl.warc.wet.gz", "records.dat"])
 def test_conversions_are_documents(tmp_path, monkeypatch, name, block_bytes):
-    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
     assert list(read_documents(str(write(tmp_path / name, RECORDS)))) == [*LINES, "A text file."]
 
 
 def test_blocks_resume_at_every_position(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 300)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 300)
     [source] = find_sources(str(write(tmp_path / "a.wet.gz", RECORDS)))
     whole = list(read_blocks(source))
     assert len(whole) > 10
@@ -47,7 +47,7 @@ def test_blocks_resume_at_every_position(tmp_path, monkeypatch):
 
 
 def test_the_manifest_counts_records_without_text(tmp_path, vocab, monkeypatch):
-    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 300)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 300)
     path = write(tmp_path / "a.wet.gz", RECORDS)
     for workers in (1, 2):
         run(path, vocab, tmp_path / f"by_{workers}", workers=workers)
@@ -74,8 +74,8 @@ def test_damaged_files(tmp_path):
 @pytest.mark.parametrize("name", ["a.wet", "a.wet.gz"])
 @pytest.mark.parametrize("place", [0, 3, len(RECORDS)])
 def test_a_record_that_is_too_long_is_skipped_and_counted(tmp_path, vocab, monkeypatch, name, place):
-    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 300)
-    monkeypatch.setattr(text_blocks, "MAX_RECORD_BYTES", 1000)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 300)
+    monkeypatch.setattr(blocks, "MAX_RECORD_BYTES", 1000)
     film = record("response", bytes(3_000_000), "application/http")
     path = write(tmp_path / name, [*RECORDS[:place], film, film, *RECORDS[place:]])
     assert list(read_documents(str(path))) == [*LINES, "A text file."]

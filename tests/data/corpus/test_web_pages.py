@@ -11,8 +11,8 @@ from crawl_records import record, write
 from letter_corpus import contents, run
 from refused_documents import refused
 
-from bert_jax.data.corpus import text_blocks, web_pages
-from bert_jax.data.corpus.readers import read_documents
+from bert_jax.corpus import blocks, crawls
+from bert_jax.corpus.readers import read_documents
 from bert_jax.errors import UserError
 
 pytest.importorskip("resiliparse")
@@ -35,7 +35,7 @@ def response(body, *headers, status="200 OK", content_type="text/html; charset=u
 
 def text_of(sent):
     removed = collections.Counter()
-    text, lost = web_pages.main_text(sent, "a.warc", removed)
+    text, lost = crawls.main_text(sent, "a.warc", removed)
     return text, lost, dict(removed)
 
 
@@ -134,7 +134,7 @@ RECORDS = [
 
 @pytest.mark.parametrize("block_bytes", [300, 1 << 20])
 def test_a_crawl_is_the_same_store_for_any_number_of_workers(tmp_path, vocab, monkeypatch, block_bytes):
-    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
     path = write(tmp_path / "a.warc.gz", RECORDS)
     assert list(read_documents(str(path))) == [TEXT.replace("second", f"{i}th") for i in range(20)]
     for workers in (1, 2):

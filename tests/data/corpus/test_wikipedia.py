@@ -9,8 +9,8 @@ import wikipedia_dump
 from letter_corpus import contents, run
 from refused_documents import refused
 
-from bert_jax.data.corpus import text_blocks
-from bert_jax.data.corpus.readers import find_sources, read_documents
+from bert_jax.corpus import blocks
+from bert_jax.corpus.readers import find_sources, read_documents
 from bert_jax.errors import UserError
 
 PARAGRAPHS = [paragraphs for _, paragraphs, _ in wikipedia_dump.ARTICLES]
@@ -29,13 +29,13 @@ def read(input):
 @pytest.mark.parametrize("block_bytes", [100, 3000, 1 << 20])
 @pytest.mark.parametrize("name", ["dump.xml", "dump.xml.bz2"])
 def test_articles_are_their_paragraphs(tmp_path, monkeypatch, name, block_bytes):
-    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
     path = wikipedia_dump.write(tmp_path / name, wikipedia_dump.pages())
     assert read(path) == PARAGRAPHS
 
 
 def test_what_was_left_out_is_in_the_manifest_for_any_number_of_workers(tmp_path, dump, vocab, monkeypatch):
-    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 3000)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 3000)
     for workers in (1, 2):
         run(dump, vocab, tmp_path / f"by_{workers}", workers=workers, sentences="split", language="de")
     assert contents(tmp_path / "by_1") == contents(tmp_path / "by_2")
@@ -56,7 +56,7 @@ def test_what_was_left_out_is_in_the_manifest_for_any_number_of_workers(tmp_path
 def test_an_interrupted_preparation_counts_once(tmp_path, dump, vocab, monkeypatch):
     from bert_jax.data.preparation import writer
 
-    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 3000)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 3000)
     run(dump, vocab, tmp_path / "whole")
     append, calls = writer.StoreWriter.append, []
 
@@ -90,7 +90,7 @@ def test_a_truncated_dump_is_refused(tmp_path, dump, place):
 @pytest.mark.parametrize("block_bytes", [100, 1 << 20])
 def test_a_dump_that_lacks_whole_streams_is_refused(tmp_path, monkeypatch, block_bytes):
     """Each stream is whole, and so is what is left of the file as far as bzip2 knows."""
-    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
     path = tmp_path / "dump.xml.bz2"
     path.write_bytes(b"".join(bz2.compress(part.encode()) for part in (wikipedia_dump.HEAD, *wikipedia_dump.pages())))
     refused(path, "ends before </mediawiki>")
@@ -117,8 +117,8 @@ def test_entities_are_never_expanded(tmp_path):
 
 
 def test_a_page_that_is_too_long_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 1000)
-    monkeypatch.setattr(text_blocks, "MAX_RECORD_BYTES", 4000)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(blocks, "MAX_RECORD_BYTES", 4000)
     page = wikipedia_dump.page("Long", 0, "word " * 3000)
     refused(wikipedia_dump.write(tmp_path / "dump.xml", [page]), "a page of more than", "pages-articles")
 

@@ -12,10 +12,11 @@ import pytest
 import small_corpus
 
 from bert_jax.config import PrepareConfig
-from bert_jax.data.corpus import text_blocks, wrapping
+from bert_jax.corpus import blocks
+from bert_jax.corpus import text as wrapping
 from bert_jax.data.preparation import prepare
 from bert_jax.data.preparation import writer as store_writer
-from bert_jax.data.store.access import open_store
+from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -118,7 +119,7 @@ def test_a_wrapped_corpus_gives_the_store_of_the_unwrapped_one(
     tmp_path, vocab, monkeypatch, capsys, name, between, newline, block_bytes
 ):
     """With and without blank lines between paragraphs, in one block and in many."""
-    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
     texts = paragraphs(100)
     plain, wrapped = between.join(texts), between.join("\n".join(textwrap.wrap(text, 72)) for text in texts)
     if name.endswith("jsonl"):
@@ -140,7 +141,7 @@ def test_the_number_of_workers_and_of_blocks_makes_no_difference(tmp_path, vocab
     text = between.join("\n".join(textwrap.wrap(text, 72)) for text in paragraphs(100))
     stores = []
     for workers, block_bytes in ((1, 1 << 20), (1, 2000), (2, 5000)):
-        monkeypatch.setattr(text_blocks, "BLOCK_BYTES", block_bytes)
+        monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
         run(tmp_path, "book.txt", text, f"store{block_bytes}", workers=workers)
         store = open_store(tmp_path / f"store{block_bytes}")
         stores.append(
@@ -155,7 +156,7 @@ def test_the_number_of_workers_and_of_blocks_makes_no_difference(tmp_path, vocab
 
 
 def test_a_block_of_one_paragraph_is_cut_all_the_same(tmp_path, vocab, monkeypatch):
-    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1000)
     paragraph = " ".join(paragraphs(40))
     manifest = run(tmp_path, "book.txt", "\n".join(textwrap.wrap(paragraph, 72)), "store")
     assert manifest.sources[0].wrap_column and manifest.counts.documents == 1
@@ -163,7 +164,7 @@ def test_a_block_of_one_paragraph_is_cut_all_the_same(tmp_path, vocab, monkeypat
 
 
 def test_an_interrupted_run_joins_lines_as_it_began(tmp_path, vocab, monkeypatch, capsys):
-    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 2000)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 2000)
     text = "\n".join(lines_of(paragraphs(100)))
     append = store_writer.StoreWriter.append
 

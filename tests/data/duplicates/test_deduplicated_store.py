@@ -13,11 +13,11 @@ from cloud_bucket import bucket
 from letter_corpus import contents, random_documents, run, write_corpus
 from processes import wait_until
 
-from bert_jax.config.corpus_cleaning import CleaningConfig
-from bert_jax.data.duplicates import corpus_search, record_files
-from bert_jax.data.preparation import beam_duplicates, duplicate_search, local_run
+from bert_jax.config.corpora import CleaningConfig
+from bert_jax.corpus import duplicates
+from bert_jax.data.preparation import beam, local_run
 from bert_jax.data.preparation import writer as store_writer
-from bert_jax.data.store.access import open_store
+from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
 
 NEAR, EXACT = CleaningConfig(deduplicate="near"), CleaningConfig(deduplicate="exact")
@@ -97,14 +97,14 @@ def test_any_number_of_workers_and_interruptions_make_the_same_store(
     """Interrupted while records are made, while they are searched, when all is found, and while text is encoded."""
     for workers in (1, 2):
         run(corpus, vocab, tmp_path / f"by_{workers}", clean=NEAR, workers=workers)
-    monkeypatch.setattr(duplicate_search, "RECORD_SECONDS", 0)
+    monkeypatch.setattr(local_run, "RECORD_SECONDS", 0)
     monkeypatch.setattr(local_run, "RECORD_SECONDS", 0)
     counted = []
     count_calls(monkeypatch, counted)
     for module, name, calls in (
-        (duplicate_search, "block_records", 10),
-        (duplicate_search, "find_duplicates", 0),
-        (duplicate_search, "remove_records", 0),
+        (local_run, "block_records", 10),
+        (local_run, "find_duplicates", 0),
+        (local_run, "remove_records", 0),
         (local_run, "merged", 5),
     ):
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
@@ -123,9 +123,9 @@ def test_any_number_of_workers_and_interruptions_make_the_same_store(
 KILLED = """
 import sys
 from bert_jax.config import PrepareConfig
-from bert_jax.config.corpus_cleaning import CleaningConfig
-from bert_jax.data.corpus import text_blocks
-from bert_jax.data.preparation import duplicate_search, local_run, prepare, writer
+from bert_jax.config.corpora import CleaningConfig
+from bert_jax.corpus import blocks as text_blocks
+from bert_jax.data.preparation import local_run as duplicate_search, local_run, prepare, writer
 text_blocks.BLOCK_BYTES = 1000
 writer.SHARD_TOKENS = 20_000
 duplicate_search.RECORD_SECONDS = local_run.RECORD_SECONDS = 0
@@ -171,10 +171,10 @@ def cleaned(evaluation: pathlib.Path) -> CleaningConfig:
 @pytest.mark.parametrize(
     ("module", "name", "calls"),
     [
-        (record_files.RecordWriter, "append", 10),
-        (record_files.RecordWriter, "flush", 0),
-        (corpus_search, "sorted_rows", 1),
-        (duplicate_search, "remove_records", 0),
+        (duplicates.RecordWriter, "append", 10),
+        (duplicates.RecordWriter, "flush", 0),
+        (duplicates, "sorted_rows", 1),
+        (local_run, "remove_records", 0),
         (store_writer.StoreWriter, "append", 5),
     ],
 )
@@ -205,8 +205,8 @@ def interrupt_after(patched, module, name, calls, error=KeyboardInterrupt):
 
 def count_calls(patched, counted):
     """Add to a list for each block of which records are made."""
-    original = duplicate_search.block_records
-    patched.setattr(duplicate_search, "block_records", lambda *given: counted.append(1) or original(*given))
+    original = local_run.block_records
+    patched.setattr(local_run, "block_records", lambda *given: counted.append(1) or original(*given))
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_what_was_damaged_since_an_interruption_is_made_again(
 ):
     """Records that are too short, as after a loss of power, and a result in which a bit has changed."""
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        interrupt_after(patched, duplicate_search, stage, 0)
+        interrupt_after(patched, local_run, stage, 0)
         run(corpus, vocab, tmp_path / "damaged", clean=NEAR)
     file = tmp_path / "damaged" / "duplicates" / name
     data = file.read_bytes()
@@ -244,10 +244,10 @@ def test_a_pipeline_of_beam_removes_the_same(tmp_path, vocab, small_blocks, corp
     manifest = run(corpus, vocab, tmp_path / "local", clean=clean)
     assert {each.step for each in manifest.cleaning} >= {"deduplicate.documents", "deduplicate.paragraphs"}
     with monkeypatch.context() as patched, pytest.raises(UserError, match="resumes"):
-        patched.setattr(beam_duplicates, "find_duplicates", lambda *_: 1 / 0)
+        patched.setattr(beam, "find_duplicates", lambda *_: 1 / 0)
         run(corpus, vocab, tmp_path / "beam", clean=clean, runner="beam")
     assert not list((tmp_path / "beam" / "beam").glob("blocks/*/*"))
-    monkeypatch.setattr(beam_duplicates, "write_arrays", lambda *_: 1 / 0)  # the records are there
+    monkeypatch.setattr(beam, "write_arrays", lambda *_: 1 / 0)  # the records are there
     assert run(corpus, vocab, tmp_path / "beam", clean=clean, runner="beam") == manifest
     monkeypatch.undo()
     assert contents(tmp_path / "beam") == contents(tmp_path / "local")

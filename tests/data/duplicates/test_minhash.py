@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bert_jax.data.cleaning.word_hashes import word_hashes
-from bert_jax.data.duplicates.minhash import (
+from bert_jax.corpus.contamination import word_hashes
+from bert_jax.corpus.duplicates import (
     HASHES,
     LEAST_RECALL,
     Banding,

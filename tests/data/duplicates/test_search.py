@@ -6,14 +6,22 @@ import random
 import numpy as np
 import pytest
 
-from bert_jax.data.duplicates import corpus_search, external_sort
-from bert_jax.data.duplicates.block_records import SHORTEST_PARAGRAPH, block_records
-from bert_jax.data.duplicates.corpus_search import find_duplicates
-from bert_jax.data.duplicates.external_sort import sorted_rows
-from bert_jax.data.duplicates.groups import Groups, repeated
-from bert_jax.data.duplicates.minhash import SHINGLE_WORDS, banding_for
-from bert_jax.data.duplicates.record_files import RecordWriter, read_table
-from bert_jax.data.duplicates.removals import EXACT, NEAR, Removals
+from bert_jax.corpus import duplicates
+from bert_jax.corpus.duplicates import (
+    EXACT,
+    NEAR,
+    SHINGLE_WORDS,
+    SHORTEST_PARAGRAPH,
+    Groups,
+    RecordWriter,
+    Removals,
+    banding_for,
+    block_records,
+    find_duplicates,
+    read_table,
+    repeated,
+    sorted_rows,
+)
 from bert_jax.errors import UserError
 
 
@@ -21,11 +29,11 @@ from bert_jax.errors import UserError
 def small_memory(monkeypatch):
     """Everything happens in many parts, and runs are merged twice."""
     for module, name, value in (
-        (external_sort, "RUN_ROWS", 50),
-        (external_sort, "MERGE_ROWS", 16),
-        (external_sort, "MOST_RUNS", 5),
-        (corpus_search, "CHUNK_ROWS", 17),
-        (corpus_search, "COMPARED_PAIRS", 3),
+        (duplicates, "RUN_ROWS", 50),
+        (duplicates, "MERGE_ROWS", 16),
+        (duplicates, "MOST_RUNS", 5),
+        (duplicates, "CHUNK_ROWS", 17),
+        (duplicates, "COMPARED_PAIRS", 3),
     ):
         monkeypatch.setattr(module, name, value)
 
@@ -75,7 +83,7 @@ def test_rows_are_sorted_with_any_number_of_equal_ones(tmp_path, small_memory, w
     rows = np.random.default_rng(0).integers(0, most, (997, width)).astype(np.uint64)
     chunks = list(sorted_rows(np.array_split(rows, 40), width, tmp_path))
     assert np.concatenate(chunks).tolist() == sorted(rows.tolist())
-    assert len(chunks) > 50 and max(map(len, chunks)) <= external_sort.MERGE_ROWS
+    assert len(chunks) > 50 and max(map(len, chunks)) <= duplicates.MERGE_ROWS
     assert not list(tmp_path.iterdir())
     assert list(sorted_rows([], width, tmp_path)) == []
 

@@ -11,10 +11,10 @@ from scipy import stats
 from synthetic_examples import documents_of, epoch_rows, make_examples, segments
 from synthetic_store import SyntheticStore, random_documents
 
-from bert_jax.data.examples import packing
-from bert_jax.data.examples.epoch_report import epoch_report
-from bert_jax.data.randomness import Stream, bits, uniform
-from bert_jax.data.store.token_rows import PADDING, SPECIAL
+from bert_jax.data import packing
+from bert_jax.data.mixtures import epoch_report
+from bert_jax.data.store import PADDING, SPECIAL
+from bert_jax.randomness import Stream, bits, uniform
 
 ADJACENT = {"sentence_pairs": "adjacent", "short": 0.05}
 

@@ -17,12 +17,10 @@ from synthetic_examples import (
 )
 from synthetic_store import CLS, PAD, SEP, SyntheticStore, random_documents, write_store
 
-from bert_jax.data.examples.chunks import SHORT_CYCLE, DocumentChunks
-from bert_jax.data.examples.documents import Documents
-from bert_jax.data.examples.epoch_report import epoch_report
-from bert_jax.data.examples.examples import Examples
-from bert_jax.data.store.access import open_store
-from bert_jax.data.store.token_rows import PADDING, SPECIAL
+from bert_jax.data.chunks import SHORT_CYCLE, DocumentChunks, Documents
+from bert_jax.data.examples import Examples
+from bert_jax.data.mixtures import epoch_report
+from bert_jax.data.store import PADDING, SPECIAL, open_store
 from bert_jax.errors import UserError
 
 

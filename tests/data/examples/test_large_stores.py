@@ -8,9 +8,9 @@ from hand_made_store import hand_made, unverified
 from synthetic_store import VOCAB_SIZE, synthetic_tokenizer
 
 from bert_jax.config import Config, DataConfig, PhaseConfig
-from bert_jax.data.examples import corpus
-from bert_jax.data.examples.examples import Examples
-from bert_jax.data.examples.mixture import GRAINS, Mixture
+from bert_jax.data import mixtures
+from bert_jax.data.examples import Examples
+from bert_jax.data.mixtures import GRAINS, Mixture
 
 SENTENCE, DOCUMENT, FIRST = 1 << 14, 1 << 18, 100_000
 """Tokens of a sentence, about the longest that `prepare` keeps; of a document; and of the first document."""
@@ -113,9 +113,9 @@ def test_a_mixture_far_behind_32_bits_takes_the_rows_of_its_stores(large, small)
     "amounts, budgets", [(("", ""), None), (("=6B", "=50K"), (6e9, 5e4))], ids=["sizes", "budgets"]
 )
 def test_shares_count_tokens_beyond_32_bits(large, small, monkeypatch, caplog, amounts, budgets):
-    monkeypatch.setattr(corpus, "open_store", lambda path, cache: {"large": large, "small": small}[path])
+    monkeypatch.setattr(mixtures, "open_store", lambda path, cache: {"large": large, "small": small}[path])
     data = DataConfig(mixture=f"large{amounts[0]},small{amounts[1]}", held_out=0.0)
-    (mixture,) = corpus.open_corpus(dataclasses.replace(CONFIG, data=data)).training
+    (mixture,) = mixtures.open_corpus(dataclasses.replace(CONFIG, data=data)).training
     tokens = np.array([large.num_tokens, small.num_tokens])
     rows = [examples.num_examples(0) for examples in mixture.sources.values()]
     read = np.array(list(mixture.shares.values())) * tokens / rows

@@ -6,7 +6,7 @@ from scipy import stats
 from synthetic_store import CLS, MASK, PAD, SEP, VOCAB_SIZE, synthetic_tokenizer
 
 from bert_jax.config import MaskingConfig
-from bert_jax.data.examples.masking import (
+from bert_jax.data.masking import (
     Masking,
     Words,
     _random_order,
@@ -17,7 +17,7 @@ from bert_jax.data.examples.masking import (
     num_predictions,
     span_lengths,
 )
-from bert_jax.data.randomness import Stream, bits
+from bert_jax.randomness import Stream, bits
 
 CONTINUES = synthetic_tokenizer().continues_word()
 UNITS = ("token", "whole_word", "ngram", "span")

@@ -9,11 +9,9 @@ from hand_made_store import edited
 from synthetic_store import SyntheticStore, random_documents, write_store
 
 from bert_jax.config import Config, DataConfig, ModelConfig, PhaseConfig
-from bert_jax.config.checks import check
-from bert_jax.config.mixtures import resolve_mixtures
-from bert_jax.data.examples.corpus import open_corpus
-from bert_jax.data.examples.examples import Examples
-from bert_jax.data.examples.mixture import GRAINS, Mixture, assign, grains
+from bert_jax.config.checks import check, resolve_mixtures
+from bert_jax.data.examples import Examples
+from bert_jax.data.mixtures import GRAINS, Mixture, assign, grains, open_corpus
 from bert_jax.errors import UserError
 from bert_jax.files import unsealed
 

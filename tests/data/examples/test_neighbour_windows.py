@@ -5,11 +5,11 @@ import pytest
 from scipy import stats
 
 from bert_jax.config import Config, DataConfig, ObjectiveConfig, PhaseConfig
-from bert_jax.config.static_vectors import SHARED_NEGATIVES, StaticVectorsConfig
-from bert_jax.data.examples.examples import Examples
-from bert_jax.data.examples.neighbour_windows import NeighbourWindows
-from bert_jax.data.randomness import Stream, bits
-from bert_jax.data.store.access import open_store
+from bert_jax.config.objective import SHARED_NEGATIVES, StaticVectorsConfig
+from bert_jax.data.examples import Examples
+from bert_jax.data.neighbours import NeighbourWindows
+from bert_jax.data.store import open_store
+from bert_jax.randomness import Stream, bits
 
 PAD, CLS, SEP, LENGTH, ROWS = 0, 2, 3, 16, 600
 COUNTS = np.array([0, 0, 0, 0, 0, 900, 90, 9, 40, 0, 300])
@@ -92,7 +92,7 @@ def test_frequent_words_are_left_out_by_their_share(given):
 
 def test_the_store_counts_every_token_once(small_store, monkeypatch):
     store = open_store(small_store)
-    monkeypatch.setattr("bert_jax.data.store.store._COUNTED", 1000)
+    monkeypatch.setattr("bert_jax.data.store._COUNTED", 1000)
     expected = np.zeros(store.vocab_size, int)
     np.add.at(expected, np.concatenate(store.arrays["tokens"]), 1)
     np.testing.assert_array_equal(store.token_counts, expected)

@@ -9,10 +9,9 @@ from synthetic_examples import PAIRS, epoch_rows, make_examples, sentences_seen
 from synthetic_store import SyntheticStore, random_documents
 
 from bert_jax.config import PrepareConfig
-from bert_jax.data.examples.epoch_report import epoch_report
+from bert_jax.data.mixtures import epoch_report
 from bert_jax.data.preparation.prepare import run_prepare
-from bert_jax.data.store.access import open_store
-from bert_jax.data.store.token_rows import Rows
+from bert_jax.data.store import Rows, open_store
 
 
 def statistics(lengths, is_random, truncated, num_tokens):

@@ -5,10 +5,10 @@ import pytest
 from synthetic_examples import LABELLED, PAIRS, SEPARATORS, documents_of, epoch_rows, make_examples, sentences_seen
 from synthetic_store import CLS, PAD, SEP, SyntheticStore, random_documents
 
-from bert_jax.data.examples import packing
-from bert_jax.data.examples.epoch_report import epoch_report
-from bert_jax.data.examples.packing import pack
-from bert_jax.data.store.token_rows import SPECIAL
+from bert_jax.data import packing
+from bert_jax.data.mixtures import epoch_report
+from bert_jax.data.packing import pack
+from bert_jax.data.store import SPECIAL
 
 
 @pytest.fixture(scope="module")

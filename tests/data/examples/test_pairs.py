@@ -7,9 +7,9 @@ from scipy import stats
 from synthetic_examples import documents_of, epoch_rows, make_examples, segments
 from synthetic_store import SyntheticStore, random_documents
 
-from bert_jax.data.examples.truncation import Segments, truncate
-from bert_jax.data.randomness import Stream, bits
-from bert_jax.data.store.token_rows import Rows
+from bert_jax.data.chunks import Segments, truncate
+from bert_jax.data.store import Rows
+from bert_jax.randomness import Stream, bits
 
 
 @pytest.fixture(scope="module")

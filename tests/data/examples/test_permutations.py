@@ -7,11 +7,10 @@ import pytest
 
 from bert_jax.config import Config, DataConfig, MaskingConfig, ObjectiveConfig, PhaseConfig
 from bert_jax.config.presets import xlnet_config
-from bert_jax.data.examples.examples import Examples
-from bert_jax.data.examples.permutations import Permutations
-from bert_jax.data.examples.row_layout import with_class_last
-from bert_jax.data.store.access import open_store
-from bert_jax.data.store.token_rows import PADDING, SPECIAL, Rows
+from bert_jax.data.examples import Examples
+from bert_jax.data.masking import Permutations
+from bert_jax.data.packing import with_class_last
+from bert_jax.data.store import PADDING, SPECIAL, Rows, open_store
 
 ROWS, LENGTH, WORDS = 400, 90, 50
 CONTINUES = np.arange(WORDS) % 3 == 2

@@ -5,11 +5,11 @@ import pytest
 import small_corpus
 
 from bert_jax.config import Config, DataConfig, MaskingConfig, PhaseConfig, PrepareConfig, TrainVocabConfig
-from bert_jax.data.examples.examples import Examples
+from bert_jax.data.examples import Examples
 from bert_jax.data.preparation.prepare import run_prepare
-from bert_jax.data.store.access import open_store
+from bert_jax.data.preparation.vocabularies import run_train_vocab
+from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
-from bert_jax.tokenization.learning import run_train_vocab
 
 
 def store_of(place, family: str):

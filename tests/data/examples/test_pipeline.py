@@ -10,9 +10,9 @@ from processes import SECONDS
 from synthetic_store import SyntheticStore, random_documents
 
 from bert_jax.config import Config, DataConfig, PhaseConfig
-from bert_jax.data.examples import pipeline
-from bert_jax.data.examples.examples import Examples
-from bert_jax.data.examples.pipeline import batches
+from bert_jax.data import pipeline
+from bert_jax.data.examples import Examples
+from bert_jax.data.pipeline import batches
 from bert_jax.errors import UserError
 
 LOADERS = ("plain", "tf.data")

@@ -8,16 +8,16 @@ import small_corpus
 
 from bert_jax.config import Config, DataConfig, MaskingConfig, PhaseConfig, PrepareConfig, TrainVocabConfig
 from bert_jax.config.checks import check
-from bert_jax.config.noise import PretrainingNoiseConfig
-from bert_jax.config.objectives import ObjectiveConfig
-from bert_jax.data.character_edits import edited_words
-from bert_jax.data.examples.examples import Examples
-from bert_jax.data.examples.pipeline import batches
+from bert_jax.config.objective import ObjectiveConfig
+from bert_jax.config.pretraining import PretrainingNoiseConfig
+from bert_jax.data.examples import Examples
+from bert_jax.data.pipeline import batches
 from bert_jax.data.preparation.prepare import run_prepare
-from bert_jax.data.randomness import Stream, bits
-from bert_jax.data.store.access import open_store
+from bert_jax.data.preparation.vocabularies import run_train_vocab
+from bert_jax.data.spelling_errors import edited_words
+from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
-from bert_jax.tokenization.learning import run_train_vocab
+from bert_jax.randomness import Stream, bits
 
 CLEAN = PretrainingNoiseConfig()
 NOISE = PretrainingNoiseConfig(rate=0.2)

@@ -18,11 +18,10 @@ from cloud_bucket import bucket
 from letter_corpus import contents, random_documents, run, write_corpus
 from processes import wait_until
 
-from bert_jax.config.corpus_cleaning import CleaningConfig
-from bert_jax.data.preparation import beam_steps
-from bert_jax.data.preparation.beam_steps import BlockSize, planned_shards
-from bert_jax.data.preparation.encoded_block_files import block_file, read_block, read_if_whole, write_block
-from bert_jax.data.preparation.encoding import Encoder
+from bert_jax.config.corpora import CleaningConfig
+from bert_jax.data.preparation import beam
+from bert_jax.data.preparation.beam import BlockSize, planned_shards
+from bert_jax.data.preparation.encoding import Encoder, block_file, read_block, read_if_whole, write_block
 from bert_jax.errors import UserError
 
 
@@ -113,14 +112,14 @@ def counted(patch):
 def test_a_pipeline_that_failed_is_continued(tmp_path, vocab, small_blocks, corpus, monkeypatch, capsys):
     run(corpus, vocab, tmp_path / "local")
     with monkeypatch.context() as patch, counted(patch) as blocks:
-        write = beam_steps.write_block
+        write = beam.write_block
 
         def break_off(file, block):
             if len(blocks) > 20:
                 raise OSError(28, "No space left on device")
             write(file, block)
 
-        patch.setattr(beam_steps, "write_block", break_off)
+        patch.setattr(beam, "write_block", break_off)
         with pytest.raises(UserError, match="No space left on device.*the same command resumes") as error:
             run(corpus, vocab, tmp_path / "beam", runner="beam")
         assert "\n" not in str(error.value) and not (tmp_path / "beam" / "manifest.json").exists()
@@ -142,10 +141,8 @@ def test_a_pipeline_that_failed_is_continued(tmp_path, vocab, small_blocks, corp
 
 def test_a_block_comes_back_from_its_file_as_it_was(tmp_path, vocab, small_blocks, corpus, monkeypatch):
     kept = {}
-    monkeypatch.setattr(
-        beam_steps, "write_block", lambda file, block: (kept.update({file: block}), write_block(file, block))
-    )
-    monkeypatch.setattr(beam_steps.RecordShards, "process", lambda *_: 1 / 0)
+    monkeypatch.setattr(beam, "write_block", lambda file, block: (kept.update({file: block}), write_block(file, block)))
+    monkeypatch.setattr(beam.RecordShards, "process", lambda *_: 1 / 0)
     with pytest.raises(UserError, match="division by zero"):
         run(corpus, vocab, tmp_path / "beam", runner="beam")
     assert len(kept) > 20
@@ -217,7 +214,7 @@ def test_what_does_not_wait_for_the_pipeline_is_refused_and_an_unfinished_store_
     tmp_path, vocab, small_blocks, corpus, monkeypatch, option
 ):
     with monkeypatch.context() as patched, pytest.raises(UserError, match="the same command resumes"):
-        patched.setattr(beam_steps, "planned_shards", lambda *_: 1 / 0)
+        patched.setattr(beam, "planned_shards", lambda *_: 1 / 0)
         run(corpus, vocab, tmp_path / "store", runner="beam")
     unfinished = contents(tmp_path / "store")
     assert any("blocks" in name for name in unfinished)

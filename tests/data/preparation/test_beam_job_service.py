@@ -9,7 +9,7 @@ import pytest
 from letter_corpus import contents, random_documents, run, write_corpus
 from processes import wait_until
 
-from bert_jax.config.corpus_cleaning import CleaningConfig
+from bert_jax.config.corpora import CleaningConfig
 from bert_jax.errors import UserError
 
 pytestmark = pytest.mark.slow

@@ -6,9 +6,11 @@ import random
 import pytest
 from letter_corpus import VOCABULARY, contents, random_documents, run, write_corpus
 
-from bert_jax.data.preparation import progress
+from bert_jax.config.json_form import from_dict
 from bert_jax.data.preparation import writer as store_writer
+from bert_jax.data.preparation.writer import Progress, resume
 from bert_jax.errors import UserError
+from bert_jax.files import sealed, unsealed
 
 
 @pytest.fixture
@@ -78,14 +80,14 @@ def test_no_changed_bit_of_the_progress_goes_unnoticed(interrupted):
     corpus, vocab, store = interrupted
     path, draw = store / "progress.json", random.Random(0)
     original = path.read_bytes()
-    made_from = progress.from_dict(progress.Progress, progress.unsealed(json.loads(original))).made_from
-    expected = progress.resume(store, made_from)
+    made_from = from_dict(Progress, unsealed(json.loads(original))).made_from
+    expected = resume(store, made_from)
     for place in range(len(original)):
         changed = bytearray(original)
         changed[place] ^= 1 << draw.randrange(8)
         path.write_bytes(changed)
         try:
-            assert progress.resume(store, made_from) == expected, place
+            assert resume(store, made_from) == expected, place
         except UserError as error:
             assert "\n" not in str(error), place
 
@@ -95,9 +97,9 @@ def test_progress_that_lacks_something_is_not_resumed(interrupted, name):
     corpus, vocab, store = interrupted
     values = json.loads((store / "progress.json").read_text())
     if name != "checksum":
-        values = progress.unsealed(values)
+        values = unsealed(values)
         del values[name]
-        values = progress.sealed(values)
+        values = sealed(values)
     else:
         del values["checksum"]
     (store / "progress.json").write_text(json.dumps(values))

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 from bert_jax import cli
-from bert_jax.config.static_vectors import StaticVectorsConfig
-from bert_jax.data.examples.neighbour_counts import counts_for
-from bert_jax.data.held_out import held_out_documents
-from bert_jax.data.preparation.pair_counting import write_pair_counts
-from bert_jax.data.store.access import open_store
-from bert_jax.data.store.pair_counts import COUNTS, MANIFEST, PAIRS, open_pair_counts
+from bert_jax.config.objective import StaticVectorsConfig
+from bert_jax.data.neighbours import counts_for
+from bert_jax.data.pair_counts import COUNTS, MANIFEST, PAIRS, open_pair_counts, write_pair_counts
+from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
+from bert_jax.randomness import held_out_documents
 
 WINDOW, HELD_OUT = 4, 0.1
 
@@ -53,8 +52,8 @@ def test_counts_are_those_of_a_loop(small_store, counted):
 
 
 def test_files_do_not_depend_on_how_the_text_is_divided(small_store, counted, tmp_path, monkeypatch):
-    monkeypatch.setattr("bert_jax.data.duplicates.external_sort.RUN_ROWS", 500)
-    monkeypatch.setattr("bert_jax.data.duplicates.external_sort.MERGE_ROWS", 700)
+    monkeypatch.setattr("bert_jax.corpus.duplicates.RUN_ROWS", 500)
+    monkeypatch.setattr("bert_jax.corpus.duplicates.MERGE_ROWS", 700)
     write_pair_counts(open_store(small_store), tmp_path, WINDOW, HELD_OUT, block=997)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([MANIFEST, PAIRS, COUNTS])
     for name in (MANIFEST, PAIRS, COUNTS):

@@ -16,10 +16,11 @@ from letter_corpus import VOCABULARY, contents, random_documents, run, write_cor
 from processes import wait_until
 from written_sources import written
 
-from bert_jax.data.corpus import documentation
-from bert_jax.data.preparation import encoding, progress
+from bert_jax.corpus import documentation
+from bert_jax.data.preparation import encoding
 from bert_jax.data.preparation import writer as store_writer
-from bert_jax.data.store.access import open_store
+from bert_jax.data.preparation.writer import owned
+from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
 
 IDS = {token: index for index, token in enumerate(VOCABULARY)}
@@ -134,7 +135,7 @@ def test_the_documentation_as_corpus(tmp_path, vocab, small_blocks, monkeypatch)
 KILLED = """
 import sys
 from bert_jax.config import PrepareConfig
-from bert_jax.data.corpus import text_blocks
+from bert_jax.corpus import blocks as text_blocks
 from bert_jax.data.preparation import local_run, prepare, writer
 text_blocks.BLOCK_BYTES = 1000
 writer.SHARD_TOKENS = 20_000
@@ -221,7 +222,7 @@ def test_an_output_that_holds_something_else(tmp_path, vocab):
         run(corpus, vocab, store)
     assert [path.name for path in store.iterdir()] == ["thesis.tex"]
     (store / "thesis.tex").unlink()
-    with progress.owned(store), pytest.raises(UserError, match="another `bert-jax prepare`"):
+    with owned(store), pytest.raises(UserError, match="another `bert-jax prepare`"):
         run(corpus, vocab, store)
     run(corpus, vocab, store)
 

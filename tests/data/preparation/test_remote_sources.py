@@ -7,8 +7,8 @@ from cloud_bucket import bucket
 from letter_corpus import contents, random_documents, run
 from written_sources import NAMES, written
 
-from bert_jax.data.corpus.readers import find_sources
-from bert_jax.data.corpus.text_blocks import read_blocks
+from bert_jax.corpus.blocks import read_blocks
+from bert_jax.corpus.readers import find_sources
 from bert_jax.errors import UserError
 
 DOCUMENTS = random_documents(60)

@@ -8,7 +8,7 @@ import pytest
 from letter_corpus import contents, random_documents, run, write_corpus
 
 from bert_jax.data.preparation import local_run
-from bert_jax.data.store.access import open_store
+from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
 
 

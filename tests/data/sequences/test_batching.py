@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from numbered_features import make_features
 
-from bert_jax.data.sequences.batching import TrainingBatches, evaluation_batches, ladder, padded
-from bert_jax.data.sequences.features import Features
+from bert_jax.data.sequences import Features, TrainingBatches, evaluation_batches, ladder, padded
 
 
 @pytest.mark.parametrize("window", [1, 4])

@@ -4,10 +4,16 @@ import numpy as np
 import pytest
 from numbered_features import make_features
 
-from bert_jax.data.sequences.batching import TrainingBatches, ladder
-from bert_jax.data.sequences.features import Features
-from bert_jax.data.sequences.shared_rows import SharedRowBatches, shared_rows
-from bert_jax.data.sequences.text_batches import PackedBatches, batches, text_places
+from bert_jax.data.sequences import (
+    Features,
+    PackedBatches,
+    SharedRowBatches,
+    TrainingBatches,
+    batches,
+    ladder,
+    shared_rows,
+    text_places,
+)
 from bert_jax.errors import UserError
 
 

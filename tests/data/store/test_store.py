@@ -12,7 +12,7 @@ import pytest
 from cloud_bucket import bucket
 from hand_made_store import VOCABULARY, edited, hand_made, prepared, unverified
 
-from bert_jax.data.store.access import open_store
+from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
 from bert_jax.files import sealed, unsealed
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from hand_made_store import edited, hand_made, prepared, unverified
 
-from bert_jax.data.store import verification
-from bert_jax.data.store.access import open_store
+from bert_jax.data import store as verification
+from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
 from bert_jax.files import sealed, unsealed
 

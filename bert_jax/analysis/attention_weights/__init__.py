@@ -1,1 +1,0 @@
-"""Who attends to whom."""

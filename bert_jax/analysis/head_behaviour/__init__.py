@@ -1,1 +1,0 @@
-"""What attention heads do over a corpus, and what they are worth."""

@@ -1,0 +1,295 @@
+"""Memorization of masks: the loss with the masks of training minus fresh ones, at every checkpoint of a run.
+
+Behind `bert-jax analyze mask_gap`. A model can only memorize masks of sequences that it was trained on, so the gap is
+measured there, on the same sequences twice: with the masks of their last visit, and with masks drawn from random
+numbers that training never uses. No mask was ever trained with on held-out sequences, so the same difference is zero
+there up to chance; it is measured as the reference. Comparing the loss with fresh masks on training and on held-out
+sequences separates over-fitting to the text from over-fitting to the masks.
+"""
+
+import dataclasses
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+from etils import epath
+from rich.console import Console
+from rich.table import Table
+
+from bert_jax.analysis.results import (
+    model_fingerprint,
+    new_figure,
+    output_directory,
+    plain_frame,
+    save_result,
+    saved_result,
+    short_path,
+    write_pictures,
+)
+from bert_jax.analysis.texts import MaskedTexts, sequence_losses
+from bert_jax.checkpoints.checkpoint import Checkpoints
+from bert_jax.checkpoints.workdir import read_config
+from bert_jax.config import Config, Phase, resolve_phases, resolve_stages
+from bert_jax.config.analyses import MaskGapConfig
+from bert_jax.config.checks import resolve_mixtures
+from bert_jax.config.json_form import to_dict
+from bert_jax.data.examples import Batch, Examples
+from bert_jax.data.mixtures import open_corpus
+from bert_jax.errors import UserError
+from bert_jax.pretrained.model import PretrainedModel, load
+from bert_jax.progress import progress_bar
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskGap:
+    """Losses at each of S checkpoints: means over sequences of the mean loss of their predictions, in nats."""
+
+    steps: np.ndarray
+    """float64 [S]: the step of each checkpoint."""
+    epochs: np.ndarray
+    """float64 [S]: how often its phase had read the training sequences by then."""
+    visits: np.ndarray
+    """float64 [S]: how often each of the measured masks had been trained with; 1 for dynamic masks."""
+    trained: np.ndarray
+    """float64 [S]: loss of training sequences with the masks of their last visit."""
+    fresh: np.ndarray
+    """float64 [S]: loss of the same sequences with fresh masks, mean over `fresh_masks` of them."""
+    gap: np.ndarray
+    """float64 [S]: trained - fresh; below 0 where masks were memorized."""
+    gap_error: np.ndarray
+    """float64 [S]: standard error of the gap, over the sequences."""
+    held_out: np.ndarray
+    """float64 [S]: loss of held-out sequences with fresh masks; NaN if nothing is held out."""
+    held_out_gap: np.ndarray
+    """float64 [S]: the same difference between two masks that were not trained with: 0 but for chance."""
+    held_out_gap_error: np.ndarray
+    """float64 [S]: its standard error."""
+    masks: str
+    """Masks of the run: "dynamic", "static, 1", …"""
+    sequences: int
+    """Number of training sequences, at every checkpoint; the same ones where each epoch has the same text."""
+    held_out_sequences: int
+    """Number of held-out sequences; 0 if nothing is held out."""
+    fresh_masks: int
+    """Number of fresh masks of each sequence."""
+    run: str
+    """Path of the work directory."""
+
+
+def mask_gap(
+    run: str | os.PathLike[str],
+    *,
+    sequences: int = 256,
+    fresh_masks: int = 4,
+    seed: int = 0,
+    batch_size: int = 32,
+    progress: bool = True,
+) -> MaskGap:
+    """Return the gap between masks of training and fresh masks at every checkpoint that a work directory still has.
+
+    Args:
+      run: work directory of a pre-training run whose token store is where its configuration says.
+      sequences: number of training sequences, drawn from the last epoch that was complete, or from what had been
+        seen before there was one; and number of held-out sequences. Fewer are all taken.
+      fresh_masks: number of fresh masks of each sequence.
+      seed: of the sequences and of the fresh masks.
+      batch_size: number of sequences that the model reads at once.
+      progress: whether to show a bar.
+
+    Raises:
+      UserError: there is no such run, checkpoint or store, or the run has no masks, packed rows, errors in its text or
+        several stores.
+    """
+    if min(sequences, fresh_masks, batch_size) < 1:
+        raise UserError(
+            f"sequences={sequences}, fresh_masks={fresh_masks} and batch_size={batch_size} must be at least 1"
+        )
+    config = read_config(run)
+    check_measurable(config, run)
+    corpus, held_out = open_corpus(config), None
+    checkpoints = Checkpoints(epath.Path(run) / "checkpoints", read_only=True)
+    if not checkpoints.steps():
+        raise UserError(f"{os.fspath(run)} has no checkpoint yet; start again when it has one")
+    rows, model, sizes = [], None, (0, 0)
+    with progress_bar("checkpoints", len(checkpoints.steps()), visible=progress) as move_to:
+        for number, (step, path) in enumerate(zip(checkpoints.steps(), checkpoints.directories(), strict=True)):
+            loaded = load(path)
+            if model is None:
+                model = loaded
+            else:
+                model.params = loaded.params  # what is compiled serves all checkpoints
+            phase, seen = seen_by(config, step)
+            examples = corpus.training[phase.index]
+            assert isinstance(examples, Examples)
+            for each in corpus.held_out[:1]:
+                held_out = Examples(each.store, config, phase, split=each.split, seed=phase.data_seed)
+            comparing = _Comparison(model, fresh_masks, seed, batch_size)
+            epochs, indices = last_visits(examples, seen, sequences, seed)
+            trained = comparing.losses(examples, epochs, indices)
+            other = np.full((1, 2), np.nan)
+            if held_out is not None:
+                other = comparing.losses(held_out, *_first(held_out, sequences))
+            read = seen / examples.num_examples(0)
+            period = config.masking.static_masks or config.data.copies
+            visits = np.mean(epochs // period + 1) if period else 1.0
+            sizes = len(trained), 0 if held_out is None else len(other)
+            rows.append([step, read, visits, *trained.mean(axis=0), *_gap(trained), other[:, 1].mean(), *_gap(other)])
+            move_to(number + 1)
+    columns = np.array(rows, np.float64).T
+    names = [field.name for field in dataclasses.fields(MaskGap)][: len(columns)]
+    return MaskGap(
+        **dict(zip(names, columns, strict=True)),
+        masks=_masks(config),
+        sequences=sizes[0],
+        held_out_sequences=sizes[1],
+        fresh_masks=fresh_masks,
+        run=os.fspath(run),
+    )
+
+
+def check_measurable(config: Config, run: str | os.PathLike[str]) -> None:
+    """Raise a UserError if the masks of a run cannot be compared with fresh ones."""
+    reasons = {
+        f"objective.name={config.objective.name} has no masked words": config.objective.name != "masked_words",
+        "its rows are packed, which a loaded model does not read": any(each.packed for each in resolve_phases(config)),
+        "data.noise changes the text with the masks": config.data.noise.rate > 0,
+        "it reads a mixture of stores": any(resolve_mixtures(config)),
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise UserError(f"{os.fspath(run)} cannot be measured: {reason}; choose a run without it")
+
+
+def seen_by(config: Config, step: int) -> tuple[Phase, int]:
+    """Return the phase of the run's `step`-th step, and how many of its examples had been seen after it."""
+    seen: dict[int, int] = {}
+    stages = [stage for stage in resolve_stages(config) if stage.begin < step]
+    for stage in stages:
+        seen[stage.index] = seen.get(stage.index, 0) + (min(step, stage.end) - stage.begin) * stage.batch_size
+    return resolve_phases(config)[stages[-1].index], seen[stages[-1].index]
+
+
+def last_visits(examples: Examples, seen: int, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return epoch and index, int64 [n] each, of up to `count` examples of the last epoch that is complete.
+
+    Before the first is, they are drawn from all `seen` examples.
+    """
+    random, complete = np.random.default_rng(seed), int(examples.locate(np.array([seen]))[0][0]) - 1
+    if complete < 0:
+        return examples.locate(np.sort(random.permutation(seen)[:count]))
+    indices = np.sort(random.permutation(examples.num_examples(complete))[:count])
+    return np.full(len(indices), complete), indices
+
+
+class _Comparison:
+    """Compares masks of the same sequences by one model."""
+
+    def __init__(self, model: PretrainedModel, fresh_masks: int, seed: int, batch_size: int):
+        self._model, self._batch_size = model, batch_size
+        self._numbers = [seed * fresh_masks + number for number in range(fresh_masks)]
+
+    def losses(self, examples: Examples, epochs: np.ndarray, indices: np.ndarray) -> np.ndarray:
+        """Return float64 [n, 2]: the mean loss of each sequence with the masks of that epoch, and with fresh ones."""
+        own = self._losses(examples.examples_at(epochs, indices))
+        fresh = [self._losses(examples.examples_at(epochs, indices, fresh=number)) for number in self._numbers]
+        return np.stack([own, np.mean(fresh, axis=0)], axis=1)
+
+    def _losses(self, batch: Batch) -> np.ndarray:
+        wanted = ("input_ids", "token_type_ids", "attention_mask", "masked_positions", "masked_ids", "masked_weights")
+        masked = MaskedTexts({name: batch[name] for name in wanted})
+        return sequence_losses(self._model, masked, self._batch_size)
+
+
+def _first(examples: Examples, count: int) -> tuple[np.ndarray, np.ndarray]:
+    indices = np.arange(min(count, examples.num_examples(0)))
+    return np.zeros_like(indices), indices
+
+
+def _gap(losses: np.ndarray) -> tuple[float, float]:
+    """Return the mean difference of the two columns, and its standard error."""
+    differences = losses[:, 0] - losses[:, 1]
+    error = differences.std(ddof=1) / np.sqrt(len(differences)) if len(differences) > 1 else np.nan
+    return float(differences.mean()), float(error)
+
+
+def _masks(config: Config) -> str:
+    if config.masking.static_masks:
+        return f"static, {config.masking.static_masks}"
+    return f"dynamic, {config.data.copies} copies" if config.data.copies else "dynamic"
+
+
+def draw_mask_gap(result: MaskGap) -> "Figure":
+    """Return the losses and the gaps, with bands of two standard errors, over the steps of training."""
+    figure = new_figure(10.0, 3.8)
+    losses, gaps = figure.subplots(1, 2)
+    losses.plot(result.steps, result.trained, marker="o", label="training text, masks of training")
+    losses.plot(result.steps, result.fresh, marker="o", label="training text, fresh masks")
+    losses.plot(result.steps, result.held_out, marker="o", label="held-out text, fresh masks")
+    losses.set_title("Loss of the masked words", loc="left")
+    for name, values, errors in (
+        ("training text", result.gap, result.gap_error),
+        ("held-out text", result.held_out_gap, result.held_out_gap_error),
+    ):
+        (line,) = gaps.plot(result.steps, values, marker="o", label=name)
+        gaps.fill_between(
+            result.steps, values - 2 * errors, values + 2 * errors, alpha=0.2, color=line.get_color(), linewidth=0
+        )
+    gaps.axhline(0.0, color="#8a8a8a", linewidth=0.8)
+    gaps.set_title("Masks of training less fresh masks", loc="left")
+    for axes in (losses, gaps):
+        axes.set_xlabel("step")
+        axes.legend(frameon=False, fontsize=9)
+        plain_frame(axes)
+    heading = f"{short_path(result.run)}: {result.masks} masks, {result.sequences:,} sequences"
+    figure.suptitle(heading, fontsize=11, parse_math=False)
+    return figure
+
+
+def run_mask_gap(path: str, options: MaskGapConfig) -> None:
+    """Print and draw the gap between masks of training and fresh masks at every checkpoint of a run."""
+    config = read_config(path)
+    chosen = {
+        name: value for name, value in dataclasses.asdict(options).items() if name not in ("output", "batch_size")
+    }
+    key = {
+        "analysis": "mask_gap",
+        "run": os.fspath(path),
+        "config": to_dict(config),
+        "steps": Checkpoints(os.path.join(path, "checkpoints"), read_only=True).steps(),
+        "newest": model_fingerprint(load(path)),
+        "options": chosen,
+    }
+    file = output_directory(options.output) / "result.json"
+    result = saved_result(file, key, MaskGap)
+    if result is not None:
+        print(f"{options.output}/result.json has this result already; it is not computed again")
+    else:
+        result = mask_gap(
+            path,
+            sequences=options.sequences,
+            fresh_masks=options.fresh_masks,
+            seed=options.seed,
+            batch_size=options.batch_size,
+        )
+        save_result(file, key, result)
+    pictures = write_pictures(draw_mask_gap(result), options.output, "mask_gap")
+    _print_steps(result)
+    print(f"{options.output}: {', '.join(['result.json', *pictures])}")
+
+
+def _print_steps(result: MaskGap) -> None:
+    title = f"{result.masks} masks: {result.sequences:,} sequences, {result.held_out_sequences:,} held out"
+    table = Table("step", "epochs", "visits", "own", "fresh", "gap", "±", "held out", "gap", "±", title=title)
+    for number, step in enumerate(result.steps):
+        values = (result.trained, result.fresh, result.gap, result.gap_error)
+        reference = (result.held_out, result.held_out_gap, result.held_out_gap_error)
+        table.add_row(
+            f"{step:,.0f}",
+            f"{result.epochs[number]:.1f}",
+            f"{result.visits[number]:.1f}",
+            *(f"{each[number]:.2f}" for each in (*values, *reference)),
+        )
+    Console().print(table)

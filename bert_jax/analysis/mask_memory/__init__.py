@@ -1,1 +1,0 @@
-"""Whether a model has memorized the masks that it was trained with."""

@@ -1,1 +1,0 @@
-"""What linear probes read from each layer."""

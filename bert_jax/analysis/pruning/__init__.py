@@ -1,1 +1,0 @@
-"""Which layers a model can lose."""

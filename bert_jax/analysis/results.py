@@ -1,0 +1,346 @@
+"""Results of an analysis: saved, found again by key, printed by layer, drawn; and the task scores of models.
+
+A result is computed only if none was saved under the same key, which names everything it was computed from. Pictures
+are Matplotlib figures that need neither global state nor a display.
+
+`TaskScore` measures a fine-tuned model on its dev set, whichever of its layers are left. `FineTunedScore` fine-tunes
+a pre-trained model first; its result is written to a file at once, and not computed again.
+"""
+
+import copy
+import dataclasses
+import io
+import json
+import os
+import shutil
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from etils import epath
+from rich.console import Console
+from rich.table import Table
+
+from bert_jax.analysis.texts import texts_of
+from bert_jax.checkpoints.record import fingerprint
+from bert_jax.config.analyses import AnalysisConfig
+from bert_jax.config.finetuning import FinetuneConfig, TaskDataConfig, task_defaults
+from bert_jax.config.json_form import to_dict
+from bert_jax.config.pretraining import NoiseConfig
+from bert_jax.corpus.readers import find_sources
+from bert_jax.errors import UserError
+from bert_jax.files import checksum, near_path, read_object, sealed, unsealed, write_atomically
+from bert_jax.finetuning.loop import finetune
+from bert_jax.pretrained.model import PretrainedModel
+from bert_jax.tasks.task_data import (
+    family_of,
+    main_metric,
+    noisy_examples,
+    recorded_data,
+    recorded_options,
+    recorded_task,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+LONGEST_PATH = 40  # characters
+
+
+def layer_names(count: int) -> list[str]:
+    """Return the names of `count` hidden states: that of the embeddings, then the numbers of the layers."""
+    return ["emb", *map(str, range(1, count))]
+
+
+def write_pictures(figure: "Figure", directory: str | os.PathLike[str], name: str) -> list[str]:
+    """Write a figure as `name`.png and `name`.svg into a directory; return their names."""
+    for suffix in ("png", "svg"):
+        buffer = io.BytesIO()
+        metadata = {"Date": None} if suffix == "svg" else None  # the same figure is the same file
+        figure.savefig(buffer, format=suffix, dpi=150, metadata=metadata)
+        write_atomically(epath.Path(directory) / f"{name}.{suffix}", buffer.getvalue())
+    return [f"{name}.png", f"{name}.svg"]
+
+
+def new_figure(width: float, height: float) -> "Figure":
+    """Return an empty figure; sizes are in inches."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # takes a second to import
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def lines_by_layer(axes: "Axes", series: dict[str, np.ndarray]) -> None:
+    """Draw lines over the layers, one for each entry of `series`, float [layers + 1]."""
+    for label, values in series.items():
+        axes.plot(range(len(values)), values, marker="o", label=label)
+        axes.set_xticks(range(len(values)), layer_names(len(values)))
+    axes.set_xlabel("layer")
+    plain_frame(axes)
+
+
+def plain_frame(axes: "Axes") -> None:
+    """Take away the upper and the right edge, and draw a grid behind everything."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color="#e6e6e6", linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def write_numbers(axes: "Axes", matrix: np.ndarray) -> None:
+    """Write the value of each cell of a heat map into it; – marks NaN."""
+    for (row, column), value in np.ndenumerate(matrix):
+        text = "–" if np.isnan(value) else f"{value:.2f}"
+        colour = "white" if value < 0.6 else "black"
+        axes.text(column, row, text, ha="center", va="center", fontsize=7, color="black" if text == "–" else colour)
+
+
+def short_path(path: str) -> str:
+    """Return a path as seen from the current directory if that is shorter, or the end of it, which tells it apart."""
+    path = near_path(path)
+    return path if len(path) <= LONGEST_PATH else f"…{path[-LONGEST_PATH:]}"
+
+
+Result = typing.TypeVar("Result")
+
+
+def model_fingerprint(model: PretrainedModel) -> str:
+    """Return a checksum of everything that the answers of a model follow from: sizes, parameters and tokenizer."""
+    return checksum(
+        {
+            "config": to_dict(model.config),
+            "compute": to_dict(model.network.compute),
+            "params": fingerprint(model.params),
+            "tokenizer": model.need_tokenizer().fingerprint,
+        }
+    )
+
+
+def output_directory(path: str | os.PathLike[str]) -> epath.Path:
+    """Return the directory, which is made if it is not there.
+
+    Raises:
+      UserError: it is a file, or cannot be made.
+    """
+    directory = epath.Path(path)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"output={os.fspath(path)} cannot be made: {error.strerror or error}; choose another directory"
+        ) from None
+    return directory
+
+
+def save_result(file: epath.Path, key: dict[str, Any], result: Any) -> None:
+    """Write a dataclass with arrays, and the key, of JSON types, of what it was computed from."""
+    values = sealed({"key": key, "result": _plain(result)})
+    write_atomically(file, (json.dumps(values, indent=1, allow_nan=False) + "\n").encode())
+
+
+def saved_result(file: epath.Path, key: dict[str, Any], kind: type[Result]) -> Result | None:
+    """Return the result with this key, a dataclass `kind`, that `save_result` wrote; None if there is none.
+
+    Raises:
+      UserError: the file is damaged, or no result of ours.
+    """
+    if not file.exists():
+        return None
+    remedy = "remove it, and the result is computed again"
+    try:
+        values = unsealed(read_object(file, remedy))
+    except UserError as error:
+        raise UserError(str(error) if remedy in str(error) else f"{file}: {error}; {remedy}") from None
+    return _built(kind, values["result"]) if values.get("key") == json.loads(json.dumps(key)) else None
+
+
+def _plain(value: Any) -> Any:
+    """Return dataclasses as objects, arrays as nested lists, and numbers that are not finite as null."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def _built(kind: Any, value: Any) -> Any:
+    """Return what `_plain` made of a value of type `kind`; null in an array of floats is NaN."""
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        return kind(**{name: _built(hints[name], each) for name, each in value.items()})
+    if kind is np.ndarray:
+        return np.array(value, np.float64)
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin is types.UnionType:  # of something and None
+        return None if value is None else _built(next(part for part in parts if part is not type(None)), value)
+    if origin is tuple:
+        kinds = [parts[0]] * len(value) if parts[-1] is ... else parts
+        return tuple(_built(*pair) for pair in zip(kinds, value, strict=True))
+    if origin is dict:
+        return {name: _built(parts[1], each) for name, each in value.items()}
+    return value
+
+
+NOT_IN_KEY = ("input", "other", "sts", "word", "senses", "task_data", "trees", "output", "batch_size")
+"""Options whose values are not in the key of a result: files and models are in it by their contents."""
+
+
+def saved_or_computed(
+    kind: type[Result],
+    name: str,
+    models: list[PretrainedModel],
+    options: AnalysisConfig,
+    compute: Callable[[Iterable[str]], Result],
+    file: str = "result.json",
+    more_input: str = "",
+) -> Result:
+    """Return the result of `compute` for the texts of the input, and save it; or the one that was saved before.
+
+    The result also depends on the file `more_input`, if one is named.
+    """
+    sources = find_sources(options.input, options.format)
+    further = find_sources(more_input) if more_input else []
+    directory = output_directory(options.output)
+    chosen = {field: value for field, value in dataclasses.asdict(options).items() if field not in NOT_IN_KEY}
+    key = {
+        "analysis": name,
+        "models": [model_fingerprint(model) for model in models],
+        "input": [dataclasses.astuple(source) for source in (*sources, *further)],
+        "options": chosen,
+    }
+    result = saved_result(directory / file, key, kind)
+    if result is not None:
+        print(f"{options.output}/{file} has this result already; it is not computed again")
+        return result
+    result = compute(texts_of(sources, options.texts, options.seed, options.text_field))
+    save_result(directory / file, key, result)
+    return result
+
+
+def print_layers(columns: Mapping[str, np.ndarray], digits: str = ".3f", title: str | None = None) -> None:
+    """Print one row for each layer, the embeddings first; columns hold one number per layer."""
+    table = Table("layer", *columns, title=title)
+    for name, *values in zip(layer_names(len(next(iter(columns.values())))), *columns.values(), strict=True):
+        table.add_row(name, *(format(value, digits) for value in values))
+    Console().print(table)
+
+
+def print_files(options: AnalysisConfig, pictures: list[str], file: str = "result.json") -> None:
+    """Print where the result and the pictures of an analysis are."""
+    print(f"{options.output}: {', '.join([file, *pictures])}")
+
+
+class TaskScore:
+    """The main metric of a fine-tuned model on the dev set of its task: a `score` for `prune`."""
+
+    def __init__(self, model: PretrainedModel, data: TaskDataConfig, task: str = "", batch_size: int = 32):
+        """Read the dev set, as in the model's own evaluation.
+
+        Args:
+          model: the fine-tuned model.
+          data: where the examples are; columns that are not given are those of the fine-tuning.
+          task: name of the task; "": the one that the model records.
+          batch_size: number of sequences that a model reads at once.
+
+        Raises:
+          UserError: the model has no task head or one of another kind, or the data cannot be read or have no labels.
+        """
+        if model.head is None:
+            raise UserError(f"{model.path} has no task head to score; fine-tune it first")
+        if not (task := task or recorded_task(model.history)):
+            raise UserError(f"{model.path} does not say which task it is for; give --task=NAME")
+        self._family, self._batch_size = family_of(task), batch_size
+        wanted = self._family.head(task, model.head.labels).kind
+        if wanted != model.head.kind:
+            raise UserError(f"{model.path} has a {model.head.kind} head, but {task} needs one of {wanted}")
+        files = {name: getattr(data, name) for name in ("dir", "train", "dev", "test", "tfds")}
+        data = dataclasses.replace(recorded_data(model.history), **files)
+        self._examples = self._family.load(task, data, "dev", model.head.labels)
+        if not self._examples.has_answers:
+            raise UserError(f"the dev set of {task} has no labels, so nothing can be scored; give a labelled one")
+        self.examples: int = len(self._examples)
+        options = recorded_options(model.history, task, model.config.longest_sequence)
+        self._options = options
+        self._features = self._family.features(self._examples, model.need_tokenizer(), options)
+        self._metric = main_metric(task, model.head.labels)
+        self.name: str = f"{task} {self._metric}"
+
+    def __call__(self, model: PretrainedModel) -> float:
+        """Return the metric of a model with the same head and tokenizer."""
+        logits = model.task_scores(self._features, batch_size=self._batch_size)
+        return self._family.score(self._examples, self._features, logits)[self._metric]
+
+    def with_noise(self, model: PretrainedModel, noise: NoiseConfig, seed: int = 0) -> "TaskScore":
+        """Return the same score on texts with spelling errors; raise a UserError if the task cannot have any."""
+        other = copy.copy(self)
+        other._examples = noisy_examples(self._examples, noise, seed)
+        other._features = self._family.features(other._examples, model.need_tokenizer(), self._options)
+        return other
+
+    def input_ids(self) -> list[np.ndarray]:
+        """Return the ids of every sequence that a model reads, int32 [L] each."""
+        return [ids for entry in self._features.input_ids for ids in (entry if isinstance(entry, list) else [entry])]
+
+
+@dataclasses.dataclass(frozen=True)
+class FineTuned:
+    """What fine-tuning a model reached on the dev set."""
+
+    score: float
+    """The main metric, a mean over the seeds."""
+    metrics: dict[str, float]
+    """All metrics of the run with the best one."""
+
+
+class FineTunedScore:
+    """A `score` for `prune`: a model is fine-tuned, and what it then reaches on the dev set counts.
+
+    A result is written at once, and not computed again; a fine-tuning that was interrupted resumes where it stopped.
+    The weights are not kept.
+    """
+
+    def __init__(self, task: str, data: TaskDataConfig, directory: str | os.PathLike[str], **options: Any):
+        """Take a task, its files, a directory for the results, and fields of FinetuneConfig."""
+        self._config: FinetuneConfig = dataclasses.replace(task_defaults(task), data=data, **options)
+        self._directory = epath.Path(directory)
+        self.name: str = f"{task}, fine-tuned"
+
+    def __call__(self, model: PretrainedModel) -> float:
+        """Return the main metric after fine-tuning `model`."""
+        fingerprint = model_fingerprint(model)
+        key = {"model": fingerprint, "config": to_dict(self._config)}
+        place = self._directory / f"{model.config.num_layers}_layers_{fingerprint[:12]}"
+        file = place.parent / f"{place.name}.json"
+        found = saved_result(file, key, FineTuned)
+        if found is None:
+            found = self._trained(model, place)
+            save_result(file, key, found)
+            shutil.rmtree(place)
+        return found.score
+
+    def _trained(self, model: PretrainedModel, place: epath.Path) -> FineTuned:
+        if not (place / "model").exists():
+            model.save(place / "model")
+        length = min(self._config.options.max_length, model.config.longest_sequence)
+        config = dataclasses.replace(
+            self._config,
+            init_from=os.fspath(place / "model"),
+            workdir=os.fspath(place / "run"),
+            options=dataclasses.replace(self._config.options, max_length=length),
+        )
+        result = finetune(config)
+        if result.exit_code:
+            raise SystemExit(result.exit_code)
+        if not result.results:
+            raise UserError(f"fine-tuning in {result.path} left no result; start the same command again")
+        mean = result.results["settings"][0]["mean"][result.results["main_metric"]]
+        return FineTuned(mean, result.results["metrics"])

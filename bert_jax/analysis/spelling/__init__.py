@@ -1,1 +1,0 @@
-"""How much spelling errors cost a model."""

@@ -1,1 +1,0 @@
-"""Words in their contexts."""

@@ -1,0 +1,658 @@
+"""Every option of a pre-training run except model and objective, as frozen dataclasses; standard library only.
+
+Only the standard library is imported here, so that `bert-jax … --help` answers at once and a bad value is refused
+before anything heavy is loaded. The file under `configs/` overrides the defaults below, and the command line
+overrides both; `config.checks.check` checks the result once, at the end. `resolve_phases` fills in all values that
+`PhaseConfig` leaves open. Also here: the options of status, report, doctor and describe, which watch runs and stores.
+"""
+
+import dataclasses
+import itertools
+import math
+import re
+from typing import Literal
+
+from bert_jax.config.model import ModelConfig
+from bert_jax.config.objective import ObjectiveConfig
+from bert_jax.errors import UserError
+
+SentencePairs = Literal["nsp", "sop", "adjacent", "none"]
+"""Pairs of segments, and the task on them; see `DataConfig.sentence_pairs`."""
+PackingChoice = Literal["auto", "on", "off"]
+"""Whether a row holds several texts; see `DataConfig.packing`."""
+MaskUnit = Literal["token", "whole_word", "span", "ngram"]
+"""Units of masking; see `MaskingConfig.unit`."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HostFaultsConfig:
+    """Handling of hosts that hang or die, and of devices that compute wrongly."""
+
+    step_timeout_seconds: float | None = None
+    """Seconds that a step or a batch of an evaluation may take before the run ends on every host, with a stack trace of
+    each. None: five minutes more than the slowest so far. 0: no limit."""
+    peer_timeout_seconds: int = 60
+    """Seconds without a heartbeat from another host after which it counts as dead, and the run ends."""
+    check_replicas_every: int = 0
+    """Number of steps between two checks that all copies of the parameters and of the optimizer state are the same to
+    the bit. The run stops if they are not, and names the device. 0: no check."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FaultsConfig(HostFaultsConfig):
+    """Handling of hosts that hang or die, and of numbers that go wrong."""
+
+    max_skipped_steps: int = 10
+    """Number of consecutive updates that are skipped because their loss or gradient is not finite. After them the run
+    rolls back to its last good checkpoint and continues after the batches that it had reached."""
+    spike_threshold: float = 0.0
+    """Number of robust standard deviations (1.4826 times the median absolute deviation) above the median of the last
+    128 losses at which a loss makes the run roll back in the same way; for PaLM this was done by hand. 0: no loss
+    does."""
+    rollbacks: int = 3
+    """Maximum number of rollbacks of a run. After them it stops and leaves a report."""
+
+
+def check_host_faults(faults: HostFaultsConfig) -> None:
+    """Raise a UserError if a value is out of range."""
+    if faults.step_timeout_seconds is not None and not 0 <= faults.step_timeout_seconds < math.inf:
+        raise UserError(
+            f"faults.step_timeout_seconds={faults.step_timeout_seconds} must be a positive number, or 0 for no limit"
+        )
+    if faults.peer_timeout_seconds < 10:
+        raise UserError(
+            f"faults.peer_timeout_seconds={faults.peer_timeout_seconds} must be at least 10: a busy host is not dead"
+        )
+    _need_count(faults, "check_replicas_every")
+
+
+def check_faults(faults: FaultsConfig) -> None:
+    """Raise a UserError if a value is out of range."""
+    check_host_faults(faults)
+    if faults.max_skipped_steps < 1:
+        raise UserError(f"faults.max_skipped_steps={faults.max_skipped_steps} must be positive")
+    if not 0 <= faults.spike_threshold < math.inf:
+        raise UserError(f"faults.spike_threshold={faults.spike_threshold} must be a positive number, or 0 for none")
+    _need_count(faults, "rollbacks")
+
+
+def _need_count(faults: HostFaultsConfig, name: str) -> None:
+    if getattr(faults, name) < 0:
+        raise UserError(f"faults.{name}={getattr(faults, name)} must not be negative")
+
+
+EDITS = ("insert", "delete", "substitute", "swap", "neighbour")
+"""insert a random letter, delete, substitute a random letter, swap with the next character, hit a neighbouring key."""
+ErrorUnit = Literal["character", "word"]
+"""Unit of a rate of errors; see `NoiseConfig.per`."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NoiseConfig:
+    """Spelling errors: edits of letters and digits, before the text is tokenized."""
+
+    rate: float = 0.0
+    """Probability of an edit, for each letter and digit, or for each word; see per. 0: the text stays as it is."""
+    per: ErrorUnit = "character"
+    """Unit of the rate. character: each letter or digit is edited with this probability, independently. word: each
+    word gets one edit with this probability, at one of its letters or digits."""
+    kinds: tuple[str, ...] = EDITS
+    """Edits to draw from, each with the same probability: insert, delete, substitute, swap, neighbour (a key next to
+    the right one on a QWERTY keyboard)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainingNoiseConfig(NoiseConfig):
+    """Spelling errors in the training rows, with clean targets; evaluation stays clean."""
+
+    reserve: float = 0.0
+    """Share of a row that is kept free of text, because words with errors take more pieces. Where a row has no room,
+    errors are left out. Like all options here, it is used with a rate above 0 only."""
+
+
+def check_noise(noise: NoiseConfig, prefix: str) -> None:
+    """Raise a UserError that names option, value and remedy if the values cannot be used; `prefix`: "data.noise."."""
+    if not 0 <= noise.rate <= 1:
+        raise UserError(f"{prefix}rate={noise.rate} must be a probability from 0 to 1, such as 0.05")
+    unknown = [kind for kind in noise.kinds if kind not in EDITS]
+    if unknown or not noise.kinds or len(set(noise.kinds)) < len(noise.kinds):
+        raise UserError(f"{prefix}kinds={','.join(noise.kinds)} must be some of {','.join(EDITS)}, each once")
+    if isinstance(noise, PretrainingNoiseConfig) and not 0 <= noise.reserve <= 0.5:
+        raise UserError(f"{prefix}reserve={noise.reserve} must be a share from 0 to 0.5 of a row")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """Optimizer, which turns gradients into updates."""
+
+    name: Literal["adamw_bert", "adamw", "lamb", "stable_adamw", "muon"] = "adamw"
+    """The update rule. adamw: Adam with decoupled weight decay and bias correction. adamw_bert: the optimizer of 2018
+    exactly, without bias correction. lamb: for very large batches. stable_adamw: adamw with smaller steps for arrays
+    whose gradients are larger than their second moments foresee, in place of clipping (set clip_norm=0). muon:
+    orthogonalized momentum for the matrices of the layers, adamw for everything else."""
+    beta1: float = 0.9
+    """Decay rate of the first moment."""
+    beta2: float = 0.999
+    """Decay rate of the second moment."""
+    momentum: float = 0.95
+    """Decay rate of the momentum of matrices; used with name=muon only."""
+    epsilon: float = 1e-6
+    """Constant added to the square root of the second moment."""
+    weight_decay: float = 0.01
+    """Rate of the decoupled weight decay: a step takes learning rate × weight_decay of each weight. Biases and
+    LayerNorm parameters do not decay."""
+    clip_norm: float = 1.0
+    """Maximum global norm of the gradients. 0 turns clipping off."""
+    ema_decay: float = 0.0
+    """Decay rate of a moving average of the weights, for example 0.999, which is evaluated as ema_…, saved in the
+    checkpoints and written by `bert-jax convert --weights=ema`. 0: there is no average. It is used in pre-training
+    only."""
+
+    @property
+    def moments(self) -> int:
+        """Number of values kept for each parameter: m and v of Adam (with muon, at most), and the moving average."""
+        return 2 + (self.ema_decay > 0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScheduleConfig:
+    """Shape of the learning rate after the warm-up."""
+
+    name: Literal["linear", "linear_after_warmup", "polynomial", "cosine", "constant"] = "linear"
+    """Shape of the decay. linear is that of 2018: the line runs from step 0 to the last step, and the warm-up overrides
+    its beginning. linear_after_warmup falls from the full peak at the end of the warm-up, as in torch recipes."""
+    power: float = 1.0
+    """Exponent of the polynomial decay; used with name=polynomial only."""
+    final_fraction: float = 0.0
+    """Learning rate at the last step, as a fraction of the peak."""
+    cooldown_steps: int = 0
+    """Number of steps at the end in which a constant rate falls to final_fraction; used with name=constant only."""
+    cooldown: Literal["linear", "one_minus_sqrt"] = "linear"
+    """Shape of that fall. one_minus_sqrt: 1 − √(share of the cooldown that is over), steep at first (Hägele et al.
+    2024), as in ModernBERT."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProfileConfig:
+    """Which steps leave a trace for XProf."""
+
+    steps: str = ""
+    """Steps to trace, as FROM:TO. 100:110 traces the ten steps after step 100, on the first host, into the folder
+    profile of the work directory. Whatever else happens between them, such as an evaluation, is traced too. By default
+    nothing is traced."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SinksConfig:
+    """Services that receive the metrics of a run in addition to TensorBoard. One that cannot be reached only causes a
+    warning."""
+
+    wandb: str = ""
+    """Project of Weights & Biases to log to; a resumed run continues there. It needs the extra wandb, and either a
+    login with `wandb login` or WANDB_MODE=offline. By default nothing is sent."""
+    mlflow: str = ""
+    """Experiment of MLflow to log to, at MLFLOW_TRACKING_URI; a resumed run continues there. It needs the extra mlflow.
+    By default nothing is sent."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StatusConfig:
+    """Options of `bert-jax status`."""
+
+    output: str = ""
+    """JSON file to write the same facts to. By default they are printed only."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReportConfig:
+    """Options of `bert-jax report`."""
+
+    output: str
+    """HTML file to write, local or gs://. It is self-contained and includes the library that draws the curves."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DescribeConfig:
+    """Options of `bert-jax describe`."""
+
+    output: str
+    """Self-contained HTML file to write, local or gs://. The figures are also written next to it, as .json."""
+    samples: int = 8
+    """Number of documents, drawn at random, whose beginnings are shown."""
+    seed: int = 0
+    """Seed of the random choice of these documents."""
+    cache: str = ""
+    """Local directory that a remote store is copied to once. By default bert_jax in the user's cache directory
+    ($XDG_CACHE_HOME, else ~/.cache)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DoctorConfig:
+    """Options of `bert-jax doctor` for a token store. A run is examined with its own options."""
+
+    sequence_length: int = 128
+    """Tokens per sequence of the examples that are examined, [CLS] and [SEP] included."""
+    sentence_pairs: SentencePairs = "nsp"
+    """Pairs of segments, whose labels are examined if they have any: next-sentence prediction (nsp), sentence order
+    (sop, as in ALBERT), pairs without a label (adjacent, as in ELECTRA), or none."""
+    cache: str = ""
+    """Local directory that a remote store is copied to once. By default bert_jax in the user's cache directory
+    ($XDG_CACHE_HOME, else ~/.cache)."""
+
+
+def traced_steps(profile: ProfileConfig, total_steps: int) -> range:
+    """Return the numbers of steps after which a traced step begins; empty if nothing is traced.
+
+    Raises:
+      UserError: `profile.steps` is not FROM:TO with 0 <= FROM < TO <= total_steps.
+    """
+    if not profile.steps:
+        return range(0)
+    match = re.fullmatch(r"([0-9]{1,18}):([0-9]{1,18})", profile.steps)
+    if match is None:
+        raise UserError(f"profile.steps={profile.steps!r} must be FROM:TO, such as 100:110 for the ten steps after 100")
+    begin, end = map(int, match.groups())
+    if not begin < end <= total_steps:
+        raise UserError(
+            f"profile.steps={profile.steps} must be FROM:TO with FROM below TO and TO at most the last step, "
+            f"{total_steps}"
+        )
+    return range(begin, end)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ComputeConfig:
+    """Settings of the computation; nothing here changes the contents of a checkpoint."""
+
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Data type of matrix products and activations. auto: bfloat16 on TPU and GPU, float32 on CPU. Parameters, softmax
+    and loss are always float32."""
+    layers: Literal["auto", "scan", "loop"] = "auto"
+    """Whether the stacked layers run as one scan, which compiles faster, or unrolled (loop), which runs faster and
+    computes the last layer only at the positions that are read. auto: loop up to 12 layers. Deeper models take
+    minutes to compile in a loop, which a run of days on TPUs earns back (docs/speed.md)."""
+    attention: Literal["auto", "xla", "pallas", "triton", "cudnn"] = "auto"
+    """Computation of attention. xla: in plain JAX, on every device. pallas: in one kernel that keeps scores and
+    probabilities on the chip, on TPU. triton: the same for NVIDIA GPUs, not measured yet. cudnn: by cuDNN, on NVIDIA
+    GPUs in bfloat16, where attention_dropout is 0. auto: pallas on TPU for rows of 128 tokens and more, else xla; in
+    layers whose window is far shorter than the row, both work block by block, so that time and memory grow linearly
+    with the length. What a kernel cannot compute is left to xla, and a run says so."""
+    remat: Literal["auto", "none", "sel", "dots", "full"] = "auto"
+    """Parts that the backward pass computes again instead of keeping them: nothing (none); attention, norms,
+    activations and dropout, but no product with a kernel (sel); whatever is not such a product (dots); whole layers
+    (full). auto: the first that fits into the memory of a device, of none, sel and full where layers are unrolled, and
+    of sel and full in a scan; none where the memory is unknown, as on a CPU."""
+    products: Literal["auto", "plain", "cpu", "tpu"] = "auto"
+    """Form in which matrix products, sums over rows, norms and the loss over the vocabulary are computed. plain: they
+    are computed as the mathematics is written. cpu: they are computed in the form that is fastest with XLA on a CPU,
+    with the logits of a part of the words at a time; in bfloat16, so are the products in attention by xla, and sums
+    have the form of tpu. tpu: gradients of biases are computed as products, the sums of a layer norm do not wait for
+    each other, and kernels that fsdp splits are multiplied as matrices. auto: cpu on a single CPU device, tpu on TPUs,
+    else plain. The results are equal up to rounding."""
+    overlap: bool = True
+    """Whether several TPU chips sum the gradients of each kernel during the backward pass, instead of all gradients
+    after it, as the compiler does by default; without effect elsewhere. Not measured on a TPU (docs/planning.md)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Where the token store is and how examples are cut from it."""
+
+    path: str = ""
+    """Token store that `bert-jax prepare` wrote, local or gs://."""
+    mixture: str = ""
+    """Several token stores instead of `path`, each with its share of the sequences (STORE=0.7,STORE=0.3) or its budget
+    in tokens (STORE=2B,STORE=300M). Without either, shares follow from sizes."""
+    mixture_temperature: float = 1.0
+    """Temperature that flattens shares which follow from sizes: they are proportional to tokens^(1 / temperature), so
+    that a small store is read more often (XLM-R: 3.3)."""
+    eval_path: str = ""
+    """Separate store to evaluate on. By default the documents of `path` that are held out from training are used."""
+    held_out: float = 0.01
+    """Share of the documents of `path` that training never sees. It is ignored with eval_path: nothing is held out
+    then."""
+    sentence_pairs: SentencePairs = "nsp"
+    """Segments of a text, and the second objective, which learns from pairs of them: next-sentence prediction (nsp;
+    label 0 is IsNext) or sentence-order prediction (sop, as in ALBERT). adjacent: no second objective; most texts have
+    two segments, of which the second continues the first, as in ELECTRA. none: no second objective, and single packed
+    texts."""
+    short_sequence_probability: float = 0.1
+    """Share of the documents that an epoch cuts to a random shorter length."""
+    packing: PackingChoice = "auto"
+    """Whether a row holds several texts, each of which attends to itself alone, so that nearly every position is a
+    token. auto: on in phases of at least 256 tokens, unless the objective is one of your own. Evaluation is not
+    packed."""
+    copies: int = 0
+    """Number of different epochs. 0: each epoch is cut, paired and masked afresh. N: epoch e shows the examples of
+    epoch e mod N in a new order, as in the original, which wrote ten such copies of its corpus."""
+    noise: PretrainingNoiseConfig = PretrainingNoiseConfig()
+    """Spelling errors in the training text."""
+    loader: Literal["auto", "tf.data", "plain"] = "auto"
+    """Source of the batches: a thread (plain), or TensorFlow's tf.data, which takes 0.7 GiB of memory and seconds to
+    start. auto: plain. The batches are identical to the last bit."""
+    prefetch: int = 4
+    """Number of batches to prepare ahead of the device."""
+    cache: str = ""
+    """Local directory that a remote store is copied to once. By default bert_jax in the user's cache directory
+    ($XDG_CACHE_HOME, else ~/.cache)."""
+
+    @property
+    def has_pair_labels(self) -> bool:
+        """Whether each text is a pair of segments with a label, which a second objective learns."""
+        return self.sentence_pairs in ("nsp", "sop")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskingConfig:
+    """Masked language modelling, paper section 3.1 and its table 8."""
+
+    unit: MaskUnit = "token"
+    """Unit of masking. token: single tokens. whole_word: whole words. span: spans of words (SpanBERT). ngram:
+    n-grams of words (ALBERT)."""
+    rate: float = 0.15
+    """Share of the tokens of a sequence that are predicted."""
+    mask_share: float = 0.8
+    """Share of the predicted tokens that are replaced by [MASK]."""
+    random_share: float = 0.1
+    """Share of the predicted tokens that are replaced by a random entry of the vocabulary. The rest stay as they
+    are."""
+    replacement: Literal["token", "span"] = "token"
+    """Unit for which the choice between [MASK], a random entry and no change is made: each predicted token, or each run
+    of adjacent ones (span, as in SpanBERT), whose random entries still differ."""
+    span_continue: float = 0.8
+    """Probability that a span grows by one more word, up to span_max_words (0.8 is the geometric distribution with p =
+    0.2 of SpanBERT, section 3.1)."""
+    span_max_words: int = 10
+    """Maximum length of a span, in words."""
+    ngram_max: int = 3
+    """Longest n-gram, in words; the probability of n is proportional to 1/n."""
+    static_masks: int = 0
+    """Number of fixed masks. 0: each epoch has new masks. N: every epoch has the text of epoch 0, and epoch e uses mask
+    number e mod N."""
+    loss_epsilon: float = 0.0
+    """Constant added to the sum of weights by which the loss is divided. The original adds 1e-5, which changes a
+    float32 result if a batch has fewer than 256 predictions."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PhaseConfig:
+    """A part of training at one sequence length. The paper: 900,000 steps at 128, then 100,000 at 512."""
+
+    steps: int = 1_000_000
+    """Number of optimizer steps of the phase."""
+    sequence_length: int = 128
+    """Tokens per sequence, [CLS] and [SEP] included."""
+    mixture: str = ""
+    """Mixture of this phase, instead of data.mixture; it may name different stores."""
+    batch_size: int = 256
+    """Sequences per step, over all devices and micro-batches."""
+    ramp_batch_sizes: tuple[int, ...] = ()
+    """Batch sizes of the first steps of the phase, ascending, each for an equal share of ramp_steps, before batch_size.
+    The examples are those of a run without a ramp, in the same order."""
+    ramp_steps: int = 0
+    """Number of steps until batch_size is reached; used with ramp_batch_sizes only."""
+    micro_batches: int = 1
+    """Number of parts into which a batch is divided (gradient accumulation). The result is that of the whole batch."""
+    max_predictions: int | None = None
+    """Maximum number of masked positions per sequence. None: rate times length, rounded up (20 at length 128, 77 at
+    512)."""
+    learning_rate: float = 1e-4
+    """Peak learning rate of the phase."""
+    schedule: Literal["continue", "restart"] = "continue"
+    """Whether the schedule continues across the switch to this phase, or restarts with its own warm-up and decay."""
+    warmup_steps: int | None = None
+    """Number of steps of linear warm-up at the start of a schedule; ignored in a phase that continues one. None: a
+    hundredth of the schedule, as in the paper (10,000 of 1,000,000)."""
+    moments: Literal["keep", "reset"] = "keep"
+    """Whether the optimizer's moments, and its step count for bias correction, are kept or reset at the switch to this
+    phase."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeshConfig:
+    """Layout of the devices. The size of one axis may be -1: all devices that the other axes leave."""
+
+    slice: int = 1
+    """Number of TPU slices, connected only by the network of the data centre. Each takes a share of every batch and
+    holds the whole training state, so that nothing but gradients crosses that network."""
+    data: int = -1
+    """Number of groups of devices that each take a share of every batch and hold a copy of the model. -1: as many as
+    the other axes leave devices for."""
+    fsdp: int = 1
+    """Number of devices that each take a share of every batch and hold a share of the parameters and optimizer
+    state."""
+    tensor: int = 1
+    """Number of devices that each compute a share of every layer."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """When the state is saved, and which checkpoints are kept."""
+
+    every_steps: int = 1_000
+    """Number of steps between two checkpoints. One is also saved at the end of each phase, at every evaluation (with
+    keep_best), and when a signal ends the run. A step whose loss is not finite is saved only at the end of a phase or
+    of the run."""
+    keep_last: int = 3
+    """Number of newest checkpoints to keep."""
+    keep_best: int = 1
+    """Number of further checkpoints to keep: those of the latest phase, since losses of different phases are not
+    comparable, with the lowest held-out loss of the objective's first term that has a weight. That is the loss of the
+    masked words, or of what is predicted instead of them."""
+    local_path: str = ""
+    """Directory on each host's own disk for frequent saves in addition to those in the work directory; a run resumes
+    from the newest good step of either. The last two are kept until the run ends. By default there are no such
+    saves."""
+    local_every_steps: int = 100
+    """Number of steps between two saves below local_path."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """When the model is evaluated during training, and on how many sequences."""
+
+    every_steps: int = 1_000
+    """Number of steps between two evaluations. 0: only at the end of training."""
+    sequences: int = 1_024
+    """Maximum number of held-out sequences; the same ones with the same masks every time."""
+    batch_size: int = 64
+    """Sequences per evaluation batch."""
+    samples: int = 0
+    """Number of held-out sequences for which each evaluation records the words that the model fills in, in events.jsonl
+    for `bert-jax report`. One more program is then compiled."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """A pre-training run."""
+
+    model: ModelConfig = ModelConfig()
+    """Sizes of the model and form of its layers."""
+    data: DataConfig = DataConfig()
+    """Where the token store is, and how examples are cut from it."""
+    masking: MaskingConfig = MaskingConfig()
+    """Which pieces are masked, and what replaces them."""
+    objective: ObjectiveConfig = ObjectiveConfig()
+    """Objective of the training, and the weights of the losses."""
+    phases: tuple[PhaseConfig, ...] = (PhaseConfig(),)
+    """Parts of training, each at one sequence length."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+    """Optimizer, which turns gradients into updates."""
+    schedule: ScheduleConfig = ScheduleConfig()
+    """Shape of the learning rate after the warm-up."""
+    mesh: MeshConfig = MeshConfig()
+    """Layout of the devices."""
+    compute: ComputeConfig = ComputeConfig()
+    """Settings of the computation."""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """When the state is saved, and which checkpoints are kept."""
+    evaluation: EvaluationConfig = EvaluationConfig()
+    """When the model is evaluated during training, and on how many sequences."""
+    faults: FaultsConfig = FaultsConfig()
+    """Handling of hosts that hang or die, and of numbers that go wrong."""
+    profile: ProfileConfig = ProfileConfig()
+    """Which steps leave a trace for XProf."""
+    sinks: SinksConfig = SinksConfig()
+    """Services that receive the metrics in addition to TensorBoard."""
+    workdir: str = ""
+    """Directory of the run (local or gs://), which holds config.json, metrics.jsonl, checkpoints/ and pictures."""
+    init_from: str = ""
+    """Model to start from: a work directory or checkpoint of bert_jax, a Hugging Face directory, or Google's TF1 files
+    (local or gs://). Only the parameters are taken: the schedule begins at step 0 with moments of zero. A run whose
+    work directory has a checkpoint resumes from that and ignores this option. By default the parameters are random."""
+    init_from_layers: tuple[int, ...] = ()
+    """Layers of that model, counted from 0, from which the layers of this one start, in order: for half as many layers
+    0,2,4 and so on. Without init_from they are layers of objective.distillation.teacher, if there is one. What a
+    student like DistilBERT lacks (token types and a pooler) is left out. By default all layers of init_from are copied,
+    and both models must have the same depth; nothing is copied from a teacher, and the student starts from random
+    parameters. --init_from_layers= cancels a value set in the configuration."""
+    seed: int = 0
+    """Seed of the initial parameters, the order of the examples, the pairs, the masks and dropout."""
+    log_every_steps: int = 10
+    """Number of steps between two rows of metrics."""
+    elastic_batch: bool = False
+    """Whether a run may resume with values of phases.N.batch_size and phases.N.learning_rate that differ from those of
+    its last start. It continues with the next example that it has not seen; the steps, and the schedule over them, are
+    those of the options. If only the number of devices changes, not the batch, phases.N.micro_batches is enough."""
+
+    @property
+    def total_steps(self) -> int:
+        """Number of steps of all phases."""
+        return sum(phase.steps for phase in self.phases)
+
+
+PACKED_FROM = 256
+"""Sequence length from which data.packing=auto packs."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Phase:
+    """A resolved phase. Steps are those of the whole run, counted from 0."""
+
+    index: int
+    begin: int
+    steps: int
+    sequence_length: int
+    batch_size: int
+    micro_batches: int
+    max_predictions: int
+    """Maximum number of masked positions per sequence."""
+    learning_rate: float
+    """Peak learning rate, by which the phase scales the shape of its schedule."""
+    schedule_begin: int
+    """Step at which its schedule begins: that of the phase, or of the earlier one that it continues."""
+    schedule_length: int
+    """Number of steps of that schedule, over all phases that share it."""
+    warmup_steps: int
+    """Number of steps of linear warm-up at the start of that schedule."""
+    resets_moments: bool
+    """Whether the optimizer's moments and its step count start from 0 at `begin`."""
+    packed: bool
+    """Whether a row of its training batches holds several texts (data.packing)."""
+    data_seed: int
+    """Seed of the order, pairs and masks of its training examples. Each phase has its own, because with the same
+    sequence length as the previous phase it would otherwise begin with the same pairs and masks."""
+
+    @property
+    def end(self) -> int:
+        """Step at which the phase is over and the next one begins."""
+        return self.begin + self.steps
+
+    @property
+    def max_texts(self) -> int:
+        """Most texts of a row: one per 32 tokens and at least four if rows are packed, else one."""
+        return max(4, self.sequence_length // 32) if self.packed else 1
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.batch_size * self.sequence_length
+
+
+def resolve_phases(config: Config) -> tuple[Phase, ...]:
+    """Return the phases of a run, in order."""
+    phases, begin, first, schedule_begin = [], 0, 0, 0
+    for index, phase in enumerate(config.phases):
+        if phase.schedule == "restart":
+            first, schedule_begin = index, begin
+        phases.append(
+            Phase(
+                index=index,
+                begin=begin,
+                steps=phase.steps,
+                sequence_length=phase.sequence_length,
+                batch_size=phase.batch_size,
+                micro_batches=phase.micro_batches,
+                max_predictions=max_predictions(phase, config),
+                learning_rate=phase.learning_rate,
+                schedule_begin=schedule_begin,
+                schedule_length=schedule_length(config, first),
+                warmup_steps=warmup_steps(config, first),
+                resets_moments=phase.moments == "reset",
+                packed=is_packed(phase.sequence_length, config.data),
+                data_seed=config.seed + (index << 32),
+            )
+        )
+        begin += phase.steps
+    return tuple(phases)
+
+
+def resolve_stages(config: Config) -> tuple[Phase, ...]:
+    """Return the phases of a run, in order, with those whose batch grows divided where its size changes.
+
+    The stages of a phase have its index, and so its examples: each continues where the one before stopped.
+    """
+    return tuple(stage for phase in resolve_phases(config) for stage in _stages(phase, config.phases[phase.index]))
+
+
+def _stages(phase: Phase, options: PhaseConfig) -> list[Phase]:
+    sizes = (*options.ramp_batch_sizes, phase.batch_size)
+    ends = [options.ramp_steps * (number + 1) // len(sizes[1:]) for number in range(len(sizes) - 1)]
+    places = itertools.pairwise([0, *ends, phase.steps])
+    return [
+        dataclasses.replace(
+            phase,
+            begin=phase.begin + begin,
+            steps=end - begin,
+            batch_size=size,
+            resets_moments=phase.resets_moments and begin == 0,
+        )
+        for size, (begin, end) in zip(sizes, places, strict=True)
+        if end > begin
+    ]
+
+
+def is_packed(sequence_length: int, data: DataConfig) -> bool:
+    """Return whether training rows of that length hold several texts."""
+    return data.packing == "on" or (data.packing == "auto" and sequence_length >= PACKED_FROM)
+
+
+def schedule_length(config: Config, first: int) -> int:
+    """Return the number of steps of the schedule that begins with phase `first` and ends where a phase restarts it."""
+    length = config.phases[first].steps
+    for phase in config.phases[first + 1 :]:
+        if phase.schedule == "restart":
+            break
+        length += phase.steps
+    return length
+
+
+def warmup_steps(config: Config, first: int) -> int:
+    """Return the number of warm-up steps of the schedule that begins with phase `first`."""
+    given = config.phases[first].warmup_steps
+    return schedule_length(config, first) // 100 if given is None else given
+
+
+def max_predictions(phase: PhaseConfig, config: Config) -> int:
+    """Return the width of the masked-position arrays.
+
+    It is the phase's own, or about rate × length as the original advises (20 at length 128, 77 at 512); one less
+    than the length for objectives that predict every token from its neighbours, and the length for those that predict
+    the neighbours of each.
+    """
+    if config.objective.predicts_neighbours:
+        return phase.sequence_length
+    if config.objective.predicts_all:
+        return phase.sequence_length - 1
+    if phase.max_predictions is not None:
+        return phase.max_predictions
+    return min(phase.sequence_length, max(1, math.ceil(phase.sequence_length * config.masking.rate)))

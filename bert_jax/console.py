@@ -1,0 +1,557 @@
+"""The command line: typed options by tyro, help, log messages, and running a command.
+
+tyro parses and checks types, and writes `--help` from the docstrings of the options. This module adds one-line
+errors, the short forms `--steps`, `--batch_size` … of a run with a single phase, configuration files, and the exit
+status. What libraries log is one line per message, without those that a `UserError` explains better.
+"""
+
+import contextlib
+import dataclasses
+import difflib
+import importlib.metadata
+import importlib.util
+import io
+import itertools
+import logging
+import operator
+import os
+import pathlib
+import platform
+import re
+import shutil
+import sys
+import textwrap
+import threading
+import traceback
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from types import ModuleType
+from typing import Any, TextIO
+
+from bert_jax import __version__
+from bert_jax.config import Config, PhaseConfig
+from bert_jax.config.checks import check
+from bert_jax.config.json_form import from_dict, options_recorded
+from bert_jax.config.presets import shipped_configs
+from bert_jax.errors import UserError, is_of_cloud_storage, need_cloud_storage
+
+
+def usage(command: Callable[..., Any]) -> str:
+    """Return the usage of a command: the first line of its docstring."""
+    return f"bert-jax {_paragraphs(command)[0]}"
+
+
+def described(command: Callable[..., Any]) -> tuple[str, str]:
+    """Return the usage of a command and its description: what it does and what its words mean."""
+    return usage(command), "\n\n".join(_paragraphs(command)[1:])
+
+
+def overview(commands: Iterable[Callable[..., Any]]) -> str:
+    """Return the text of `bert-jax help`: two lines per command."""
+    return "\n".join(
+        [
+            "usage: bert-jax COMMAND …",
+            "",
+            *map(_entry, commands),
+            "",
+            "bert-jax help COMMAND (or bert-jax COMMAND --help) explains a command and lists its options.",
+            "bert-jax --version prints the versions. --debug shows the log of the libraries and whole tracebacks.",
+            "--no_compilation_cache keeps no compiled programs (by default in ~/.cache/bert_jax, at most 1 GiB).",
+        ]
+    )
+
+
+def choices(command: Callable[..., Any], kinds: Iterable[type]) -> str:
+    """Return the help of a command whose first word chooses one of several kinds, each with options of its own."""
+    lines = [f"usage: {_without_options(usage(command))}", "", *map(_wrapped, _paragraphs(command)[1:]), ""]
+    for kind in kinds:
+        lines += [_wrapped(f"  {usage(kind)}", "      "), _wrapped(f"      {_paragraphs(kind)[1]}", "      ")]
+    return "\n".join(lines)
+
+
+def _entry(command: Callable[..., Any]) -> str:
+    return f"  {usage(command)}\n      {_paragraphs(command)[1]}"
+
+
+def _without_options(usage: str) -> str:
+    return re.sub(r" \[?--.*", "", usage)
+
+
+def version() -> str:
+    """Return what `bert-jax --version` prints; jax is not imported."""
+    return f"bert_jax {__version__} (jax {importlib.metadata.version('jax')}, Python {platform.python_version()})"
+
+
+def _paragraphs(command: Callable[..., Any]) -> list[str]:
+    return [" ".join(paragraph.split()) for paragraph in (command.__doc__ or "").split("\n\n")]
+
+
+def print_help(default: Any, usage: str, description: str) -> None:
+    """Print usage, description, and every option with type, meaning and default, then exit with status 0.
+
+    Args:
+      default: a dataclass instance, or a dataclass if some options have no default.
+      usage: usage of the command; options outside brackets are required if they are empty in `default`.
+      description: paragraphs with an empty line between them.
+    """
+    import tyro
+
+    cls, instance = (default, tyro.MISSING_NONPROP) if isinstance(default, type) else (type(default), default)
+    required = [
+        name
+        for name in re.findall(r"--([\w.]+)=", re.sub(r"\[.*?\]", "", usage))
+        if cls is default or operator.attrgetter(name)(default) == ""
+    ]
+    for name in required if cls is not default else ():
+        instance = _replaced(instance, name, tyro.MISSING)
+    paragraphs = description.split("\n\n")
+    if required:
+        paragraphs.append(f"Required: {', '.join(f'--{name}' for name in required)}.")
+    registry = tyro.constructors.ConstructorRegistry()
+    registry.struct_rule(_documented)
+    printed = _Printed(sys.stdout)
+    try:
+        with contextlib.redirect_stdout(printed):
+            tyro.cli(
+                cls,
+                prog=_without_options(usage),
+                description="\n\n".join(map(_wrapped, paragraphs)),
+                default=instance,
+                args=["--help"],
+                registry=registry,
+                use_underscores=True,
+                config=(tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands),
+            )
+    finally:
+        # tyro's title of a group is the name of its field and "options", which for FinetuneConfig.options says that
+        # word twice. The new title is as long as that one, so the frame around it still fits.
+        sys.stdout.write(printed.getvalue().replace("options options", "options by task"))
+
+
+class _Printed(io.TextIOWrapper):
+    """The text that tyro prints, with the colours and frames that the real output can show."""
+
+    def __init__(self, output: TextIO):
+        super().__init__(io.BytesIO(), output.encoding, output.errors)
+        self._output = output
+
+    def isatty(self) -> bool:
+        return self._output.isatty()
+
+    def getvalue(self) -> str:
+        self.seek(0)
+        return self.read()
+
+
+def _replaced(config: Any, name: str, value: Any):
+    """Return `config` with `value` for the option with this dotted name."""
+    field, _, rest = name.partition(".")
+    return dataclasses.replace(config, **{field: _replaced(getattr(config, field), rest, value) if rest else value})
+
+
+def _wrapped(paragraph: str, indent: str = "  ") -> str:
+    """Return `paragraph` wrapped to the terminal, indented because tyro joins lines that begin with a letter."""
+    return textwrap.fill(
+        paragraph,
+        shutil.get_terminal_size().columns,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _documented(info: Any):
+    """Return tyro's view of a dataclass (None for other types): docstrings on one line, no "(default: '')", commas.
+
+    tyro would keep the line breaks of the docstrings, and show several numbers with spaces between them.
+    """
+    import docstring_parser
+    import tyro
+
+    if not (isinstance(info.type, type) and dataclasses.is_dataclass(info.type)):
+        return None
+    types = typing.get_type_hints(info.type)
+    meanings = {  # those of the class from which it inherits are not in its own source
+        found.arg_name: found.description
+        for cls in reversed(info.type.__mro__)
+        if dataclasses.is_dataclass(cls)
+        for found in docstring_parser.parse_from_object(cls).params
+    }
+    fields = []
+    for field in dataclasses.fields(info.type):
+        default = tyro.MISSING_NONPROP if field.default is dataclasses.MISSING else field.default
+        default = getattr(info.default, field.name, default)
+        shown: typing.Any = types[field.name]
+        if isinstance(default, tuple) and not any(map(dataclasses.is_dataclass, default)):  # as it is written: 16,32
+            name, values = typing.get_args(shown)[0].__name__.upper(), ",".join(map(str, default))
+            hint = f"(default: {values})" if values else ""
+            shown = typing.Annotated[shown, tyro.conf.arg(metavar=f"{name},{name},…", help_behavior_hint=hint)]
+        elif default == "":
+            names = ",".join(filter(None, typing.get_args(shown)))  # of a choice, in which the empty one is the default
+            shown = typing.Annotated[
+                shown, tyro.conf.arg(metavar=f"{{{names}}}" if names else None, help_behavior_hint="")
+            ]
+        fields.append(
+            tyro.constructors.StructFieldSpec(
+                field.name,
+                shown,
+                default,
+                " ".join((meanings.get(field.name) or "").split()),
+            )
+        )
+    return tyro.constructors.StructConstructorSpec(info.type, tuple(fields))
+
+
+def parse(default: Any, arguments: list[str], usage: str, description: str = "") -> Any:
+    """Return `default` with the options in `arguments` applied.
+
+    Args:
+      default: a dataclass instance, or a dataclass if some of its options are required.
+      arguments: words of the command line, such as `--seed=1`.
+      usage: usage of the command, such as `bert-jax evaluate WORKDIR --data.path=STORE`.
+      description: what it does and what its words mean, for `--help`, which prints them with the options and exits.
+
+    Raises:
+      UserError: an unknown option, or a value of the wrong type.
+    """
+    import tyro
+
+    if asks_for_help(arguments):
+        print_help(default, usage, description)  # and exit
+    cls, instance = (default, None) if isinstance(default, type) else (type(default), default)
+    arguments, program = _spelled_out(arguments, _option_names(default), default), " ".join(usage.split()[:2])
+    if missing := _missing(default, arguments):
+        raise UserError(f"give the required {' and '.join(missing)}; see {program} --help")
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed):
+            return tyro.cli(
+                cls,
+                prog=usage,
+                default=tyro.MISSING_NONPROP if instance is None else instance,
+                args=arguments,
+                use_underscores=True,
+                config=(tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands),
+            )
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise UserError(_one_line(printed.getvalue(), program)) from None
+
+
+def load_config(path: str) -> Config:
+    """Return the Config at `path`: a Python file with `get_config()`, a config.json, or the name of a shipped one.
+
+    A Python file is executed, so use JSON for files from someone else.
+
+    Raises:
+      UserError: there is no such file or name, or the file has no configuration.
+    """
+    file = named_file(path, shipped_configs(), "configuration")
+    if file.suffix == ".json":
+        from bert_jax.files import read_object
+
+        return from_dict(Config, options_recorded(read_object(file, "give a whole one")))
+    if file.suffix != ".py":
+        raise UserError(f"{path!r} is not a configuration: expected a .py file with get_config(), or a config.json")
+    module = executed(file)
+    config = module.get_config() if hasattr(module, "get_config") else None
+    if not isinstance(config, Config):
+        raise UserError(f"{path} must define get_config() that returns a bert_jax.Config, not {type(config).__name__}")
+    return config
+
+
+def executed(file: pathlib.Path) -> ModuleType:
+    """Return the module that a Python file makes when it is executed."""
+    spec = importlib.util.spec_from_file_location(f"bert_jax_config_{file.stem}", file)
+    assert spec is not None and spec.loader is not None  # as of every .py file
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def named_file(path: str, shipped: Mapping[str, pathlib.Path], kind: str) -> pathlib.Path:
+    """Return the file at `path`, or the shipped one of this name; raise a UserError if there is neither.
+
+    A shipped file may also be named as it lies in the repository, `configs/NAME.py`, from any directory.
+    """
+    file = pathlib.Path(path)
+    if not file.is_file():
+        from_repository = {f"configs/{each.name}": each for each in shipped.values() if each.parent.name == "configs"}
+        file = {**from_repository, **shipped}.get(path, file)
+    if file.is_file():
+        return file
+    close = difflib.get_close_matches(file.stem, shipped, n=1)
+    hint = f"; perhaps you meant {close[0]}" if close else ""
+    near = sorted(p.name for p in file.parent.glob("*.py")) if file.parent.is_dir() and file.name != path else []
+    there = f"; {file.parent} has {', '.join(near)}" if near else ""
+    raise UserError(f"no {kind} file {path!r}{hint}{there}; these come with bert_jax: {', '.join(shipped)}")
+
+
+def configured(arguments: list[str], usage: str, description: str = "") -> Config:
+    """Return the checked Config that results from CONFIG and the options after it."""
+    path, options = positional(arguments, usage, "CONFIG")
+    return check(parse(load_config(path) if path else Config(), options, usage, description))
+
+
+def divided(arguments: list[str], names: list[str], config: Config) -> tuple[list[str], list[str]]:
+    """Return the words for the options with these names, and those for the options of `config`, which have other names.
+
+    Raises:
+      UserError: an option of neither that resembles one of `names`.
+    """
+    others = [*_option_names(config), *(field.name for field in dataclasses.fields(PhaseConfig))]
+    first: list[str] = []
+    second: list[str] = []
+    chosen = second
+    for word in arguments:
+        if word.startswith("--"):
+            name = word[2:].partition("=")[0].replace("-", "_")
+            chosen = first if name in names else second
+            close = [] if name in others else difflib.get_close_matches(name, [*names, *others], n=1)
+            if close and chosen is second and close[0] in names:
+                raise UserError(f"unknown option --{name}; perhaps you meant --{close[0]}")
+        chosen.append(word)
+    return first, second
+
+
+def asks_for_help(arguments: list[str]) -> bool:
+    """Return whether the words ask for help rather than for the command."""
+    return bool({"--help", "-h"}.intersection(arguments))
+
+
+def positional(arguments: list[str], usage: str, name: str) -> tuple[str, list[str]]:
+    """Return the first word, which must not be an option, and the others; "" and all words if they ask for help."""
+    if arguments and not arguments[0].startswith("-"):
+        return arguments[0], arguments[1:]
+    if asks_for_help(arguments):
+        return "", arguments
+    raise UserError(f"usage: {usage}; {name} comes first" + (f", not {arguments[0]}" if arguments else ""))
+
+
+def positionals(arguments: list[str], usage: str, name: str) -> tuple[list[str], list[str]]:
+    """Return the words before the first option, of which there must be one, and the others; see `positional`."""
+    first, words = positional(arguments, usage, name)
+    further = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
+    return [first, *further], words[len(further) :]
+
+
+def _option_names(default: Any, prefix: str = "") -> list[str]:
+    """Return the dotted names of all leaves of a dataclass (instance or class), with the indices of tuples."""
+    names = []
+    for field in dataclasses.fields(default):
+        value = getattr(default, field.name, None)
+        if isinstance(value, tuple) and dataclasses.is_dataclass(value[0] if value else None):
+            for index, item in enumerate(value):
+                names += _option_names(item, f"{prefix}{field.name}.{index}.")
+        elif dataclasses.is_dataclass(value):
+            names += _option_names(value, f"{prefix}{field.name}.")
+        else:
+            names.append(prefix + field.name)
+    return names
+
+
+def _spelled_out(arguments: list[str], names: list[str], config: Any) -> list[str]:
+    """Return the same words with short forms replaced by full names; raise a UserError about unknown options."""
+    phase_fields = [field.name for field in dataclasses.fields(PhaseConfig)] if isinstance(config, Config) else []
+    out, takes_value = [], False
+    for word, following in zip(arguments, [*arguments[1:], ""], strict=False):
+        if takes_value or not word.startswith("--"):
+            if not takes_value:
+                raise UserError(f"unexpected word {word!r}: options are written --name=value")
+            out.append(word)
+            takes_value = False
+            continue
+        name, equals, value = word[2:].partition("=")
+        name = name.replace("-", "_")
+        if name in phase_fields:
+            if len(config.phases) > 1:
+                full = " and ".join(f"--phases.{i}.{name}" for i in range(len(config.phases)))
+                raise UserError(
+                    f"--{name} is ambiguous: this configuration has {len(config.phases)} phases; set {full} instead"
+                )
+            name = f"phases.0.{name}"
+        if name not in names:
+            close = difflib.get_close_matches(name, names + phase_fields, n=1) or [
+                n for n in names if n.endswith("." + name)
+            ]
+            hint = f"; perhaps you meant --{close[0]}" if close else "; --help lists the options"
+            raise UserError(f"unknown option --{name}{hint}")
+        if (
+            not equals and isinstance(_value(config, name), bool) and following.lower() not in ("true", "false")
+        ):  # --grid alone
+            equals, value = "=", "True"
+        if value.lower() in ("true", "false") and not isinstance(_value(config, name), str):
+            value = value.capitalize()
+        takes_value = not equals
+        if isinstance(_value(config, name), tuple) and equals:  # --grid_epochs=3,4; --init_from_layers= for none
+            out += [f"--{name}", *(value.split(",") if value else ())]
+        else:
+            out.append(f"--{name}{equals}{value}")
+    return out
+
+
+def _missing(default: Any, arguments: list[str]) -> list[str]:
+    """Return the options without a default, where `default` is a class, that are not among spelled-out arguments."""
+    given = {word.partition("=")[0] for word in arguments}
+    return [
+        f"--{field.name}"
+        for field in dataclasses.fields(default)
+        if isinstance(default, type) and field.default is dataclasses.MISSING and f"--{field.name}" not in given
+    ]
+
+
+def _value(config: Any, name: str):
+    """Return the value of the option with this dotted name, or None if there is no instance that has it."""
+    for part in name.split("."):
+        config = config[int(part)] if isinstance(config, tuple) else getattr(config, part, None)
+    return config
+
+
+def _one_line(text: str, program: str) -> str:
+    """Return tyro's boxed message as one line."""
+    words = " ".join(re.sub(r"[│╭╮╰╯─┬┴├┤]+|-{20,}", " ", text).split())  # it draws with - if stdout is not UTF-8
+    several = r"Could not find valid parse for arguments: (\[.*?\]) Argument helptext: \S+ \[(\w+) .*"  # of a tuple
+    words = re.sub(several, r"\1 is not \2,\2,…", words)
+    words = re.sub(r" *(Argument helptext:|For full helptext,) .*", "", words)
+    words = re.sub(r"^(Parsing|Value) error (Error )?|^Invalid choice ", "", words).rstrip(". ")
+    return f"{words}; see {program} --help"
+
+
+class OneLine(logging.Formatter):
+    """Formats a log record as one line, `warning: …`, without time, thread, source location and traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        cause = f": {record.exc_info[1]}" if record.exc_info and record.exc_info[1] else ""
+        return f"{record.levelname.lower()}: {' '.join(f'{record.getMessage()}{cause}'.split())}"
+
+
+def show_libraries() -> None:
+    """Log everything from INFO on, in the format of the libraries."""
+    from absl import logging as absl_logging
+
+    absl_logging.set_verbosity(absl_logging.INFO)
+
+
+def quiet_libraries() -> None:
+    """Log warnings and errors as one line each, except those of Orbax and asyncio about a save that fails.
+
+    Orbax logs the same failure four times, and closes the event loop while writes are still in flight: asyncio logs
+    each of them, or Python prints a traceback. `Checkpoints` raises the failure with its reason and the way out.
+
+    TensorFlow, which opens gs:// paths, logs from C++ what it found in the processor and how it looked for credentials.
+    It reads how much of that to show when it is imported, by this process or by one that this process starts. It is
+    imported without Keras, which nothing here uses, so that commands start sooner.
+    """
+    for name, value in (("TF_CPP_MIN_LOG_LEVEL", "2"), ("TF_ENABLE_ONEDNN_OPTS", "0"), ("TF_USE_LEGACY_KERAS", "1")):
+        os.environ.setdefault(name, value)
+    from absl import logging as absl_logging
+
+    absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax logs every file at INFO
+    handler = absl_logging.get_absl_handler()
+    handler.setFormatter(OneLine())
+    specs = map(importlib.util.find_spec, ("orbax.checkpoint", "asyncio"))
+    saving = tuple(os.path.dirname(spec.origin) + os.sep for spec in specs if spec and spec.origin)
+    handler.addFilter(lambda record: record.levelno < logging.ERROR or not record.pathname.startswith(saving))
+    shown = sys.unraisablehook
+    sys.unraisablehook = lambda raised: None if str(raised.exc_value) == "Event loop is closed" else shown(raised)
+
+
+Command = Callable[[list[str]], int]
+Commands = Mapping[str, Command]
+
+
+def _command(commands: Commands, name: str) -> Command:
+    """Return the command with this name; raise a UserError that suggests the nearest one if there is none."""
+    if name not in commands:
+        close = difflib.get_close_matches(name, commands, n=1)
+        raise UserError(
+            f"unknown command {name!r}"
+            + (f"; perhaps you meant {close[0]}" if close else "")
+            + f"; commands: {', '.join(commands)}"
+        )
+    return commands[name]
+
+
+def _answer(commands: Commands, words: list[str]) -> int:
+    """Run the command in `words`, or print the help or version that they ask for; return the exit status."""
+    if not words or words[0] in ("-h", "--help") or words[0] == "help" and (not words[1:] or asks_for_help(words[1:2])):
+        print(overview(commands.values()))
+    elif words[0] == "--version":
+        print(version())
+    elif words[0] == "help":
+        return _command(commands, words[1])([*words[2:], "--help"])
+    else:
+        command = _command(commands, words[0])
+        # The first two open no path of the options; launch leaves that to other machines.
+        if words[0] not in ("info", "config", "launch") and not asks_for_help(words):
+            for word in words[1:]:
+                need_cloud_storage(word)
+        return command(words[1:])
+    return 0
+
+
+def run_command(commands: Commands, argv: list[str]) -> int:
+    """Run the command that `argv` names; return its exit status, which is 2 if it was used wrongly.
+
+    Args:
+      commands: the commands by name.
+      argv: name of the program, command and words for it; --debug among them shows tracebacks, and
+        --no_compilation_cache lets JAX, which is not imported yet, compile everything again.
+    """
+    debug = "--debug" in argv
+    words = [word for word in argv[1:] if word not in ("--debug", "--no_compilation_cache")]
+    if "--no_compilation_cache" in argv:
+        os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+    try:
+        return _answer(commands, words)
+    except UserError as error:
+        if debug:
+            traceback.print_exc()
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `bert-jax … | head`
+        return 0
+    except OSError as error:  # a full disk, a lost mount: nothing that a traceback would explain
+        if debug:
+            traceback.print_exc()
+        print(
+            f"error: {error.filename or ' '.join(words[:1]) or 'bert-jax'}: {error.strerror or error}", file=sys.stderr
+        )
+        return 2
+    except Exception as error:
+        if debug or not (is_of_cloud_storage(error) and any("gs://" in word for word in words)):
+            raise
+        print(
+            f"error: Google Cloud Storage: {' '.join(str(error).split())[:300]}; check the name in "
+            f"{_first_bucket(words)}, the network and your credentials (gcloud auth application-default login); "
+            "--debug shows the whole traceback",
+            file=sys.stderr,
+        )
+        return 2
+
+
+def _first_bucket(words: list[str]) -> str:
+    """Return the first bucket that the words name, as gs://BUCKET."""
+    return next(match[0] for word in words if (match := re.search(r"gs://[^/,\s]*", word)))
+
+
+def leave(status: int) -> int:
+    """Return `status`, or end the process with it if a signal came while XLA compiles, for which Python would wait."""
+    # The name is signals.COMPILING, whose import would import jax.
+    if any(thread.name.startswith("compiling") for thread in threading.enumerate()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    return status
+
+
+def no_flags(argv: list[str]) -> list[str]:
+    from absl import flags
+
+    flags.FLAGS.mark_as_parsed()  # tyro parses the options; absl only handles logging and exit
+    show_libraries() if "--debug" in argv else quiet_libraries()
+    return argv

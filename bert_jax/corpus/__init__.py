@@ -1,0 +1,1 @@
+"""Text before tokens: readers of many formats, sentences, cleaning, contamination and duplicates."""

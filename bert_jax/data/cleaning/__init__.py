@@ -1,1 +1,0 @@
-"""Cleaning of a corpus: pure functions of the paragraphs of a document, which `prepare` applies before tokenization."""

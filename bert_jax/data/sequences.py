@@ -1,0 +1,440 @@
+"""Token sequences of any length as batches of few shapes, in an order that is a pure function of (seed, step).
+
+`Features` is the output of every task family: sequences with their answers, not yet padded. A batch is padded to the
+next of a few lengths, so a step is compiled once per length and not per batch. Rows that only fill a batch have
+weight 0 and count in no loss, metric or prediction. The share of texts longer than the model reads is reported, with
+the value of an option that keeps them whole.
+
+With shared rows, a row holds several sequences: the same sequences as in padded batches, on fewer positions. A
+sequence goes where it leaves the least room, the longest first (best fit decreasing). The sequences of a batch and
+their weights are the same as without sharing; only dropout falls on other elements.
+
+Texts that a model encodes outside a task (`PackedBatches`) also come in few shapes, so that a jitted model compiles a
+few times and not once per length.
+"""
+
+import dataclasses
+import heapq
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.randomness import Stream, bits, permute
+
+
+@dataclasses.dataclass(frozen=True)
+class Uncut:
+    """Lengths of the texts of E examples before any of them was cut."""
+
+    lengths: np.ndarray
+    """int64 [E]: number of tokens of each sequence with its [CLS] and [SEP] (multiple choice: of the longest
+    candidate's); for SQuAD, of each question alone."""
+    limit: int
+    """Maximum length; longer texts are cut to it."""
+    noun: str
+    """What is cut: texts, pairs or questions."""
+    option: str = "max_length"
+    """The option that sets `limit`."""
+    most: int | None = None
+    """Highest possible value of the option; None: as many tokens as the model has positions."""
+
+    @property
+    def share(self) -> float:
+        """Share of the examples that are cut."""
+        return float(np.mean(self.lengths > self.limit))
+
+    def describe(self, split: str, allowed: str) -> str:
+        """Return a sentence on how many examples of `split` (its name, or "") are longer than `allowed`."""
+        return (
+            f"{np.sum(self.lengths > self.limit):,} of {len(self.lengths):,} {split}{' ' * bool(split)}{self.noun} "
+            f"({100 * self.share:.1f} %) are longer than {allowed} (median {np.median(self.lengths):.0f}) and are cut"
+        )
+
+    def advise(self, split: str, positions: int) -> str:
+        """Return `describe` with the value of the option that cuts nothing or, if there is none, the fewest.
+
+        Args:
+          positions: number of positions of the model, the maximum length of a sequence.
+        """
+        longest, most = int(self.lengths.max()), positions if self.most is None else self.most
+        if longest <= most:
+            remedy = f"--options.{self.option}={longest} keeps all of them"
+        elif most > self.limit:
+            share = 100 * np.mean(self.lengths > most)
+            remedy = f"--options.{self.option}={most}, the most there is room for, cuts {share:.1f} %"
+        else:
+            remedy = "there is room for no more"
+        return f"{self.describe(split, f'options.{self.option}={self.limit} tokens')}; {remedy}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Features:
+    """E sequences of at most `max_length` tokens, `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`; batching pads them."""
+
+    input_ids: list[Any]
+    """int32 [L] each; for choice a list of K such arrays per example."""
+    token_type_ids: list[Any]
+    """As `input_ids`: 0 for [CLS] A [SEP], 1 for B [SEP]."""
+    labels: np.ndarray | list[np.ndarray] | None
+    """int32 [E] for classification and choice; float32 [E] for regression; int32 [E, 2] for span, token positions,
+    (0, 0) if the sequence has no answer; a list of int32 [L] for tagging, -1 where nothing is predicted, else as
+    `models.crf.with_edges` makes them. None if there are no labels."""
+    example: np.ndarray
+    """int32 [E]: index of the example that each sequence came from."""
+    max_length: int
+    uncut: Uncut | None = dataclasses.field(default=None, kw_only=True)
+    """None if everything is read, in windows."""
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+    def part(self, numbers: np.ndarray) -> "Features":
+        """Return the sequences `numbers`, integers [n], without labels, each as an example of its own."""
+        return Features(
+            [self.input_ids[number] for number in numbers],
+            [self.token_type_ids[number] for number in numbers],
+            None,
+            np.arange(len(numbers), dtype=np.int32),
+            self.max_length,
+        )
+
+
+Batch = dict[str, np.ndarray]
+"""input_ids, token_type_ids, attention_mask int32 [B, L] (choice: [B, K, L]) · weights float32 [B] · labels [B], [B, 2]
+or [B, L]."""
+
+RUNGS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
+
+
+def ladder(max_length: int) -> tuple[int, ...]:
+    """Return the lengths that batches are padded to: the rungs below `max_length`, and `max_length` itself."""
+    return (*(rung for rung in RUNGS if rung < max_length), max_length)
+
+
+def sequence_lengths(features: Features) -> np.ndarray:
+    """Return int64 [E]: the number of tokens of each sequence; for choice, of the longest candidate."""
+    return np.array([max(map(len, ids)) if isinstance(ids, list) else len(ids) for ids in features.input_ids], np.int64)
+
+
+def steps_per_epoch(sequences: int, batch_size: int) -> int:
+    """Return the number of batches that cover all sequences; the last may hold fewer."""
+    return -(-sequences // batch_size)
+
+
+class TrainingBatches:
+    """The batches of all epochs; `batch(step)` can be called for any step, in any order.
+
+    Each epoch covers all sequences once in a new order; its last batch has what is left. With `window` above 1, the
+    sequences of that many consecutive batches are sorted by length before they are cut into batches, and these are
+    shuffled: a batch then holds sequences of similar length, drawn from a window that is itself random. With window=1
+    the batches are those of the plain shuffled order, whatever their lengths.
+
+    Args:
+      features: sequences with labels.
+      batch_size: number of sequences per step.
+      multiple: divisor of the number of rows of a batch, which is rounded up (the number of devices).
+    """
+
+    def __init__(self, features: Features, batch_size: int, *, window: int = 1, seed: int = 0, multiple: int = 1):
+        self.features: Features = features
+        self.batch_size: int = batch_size
+        self.window: int = window
+        self.seed: int = seed
+        self.rows: int = round_up(batch_size, multiple)
+        self.lengths: np.ndarray = sequence_lengths(features)
+        self._epoch: tuple[int, list[np.ndarray]] = -1, []
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return steps_per_epoch(len(self.features), self.batch_size)
+
+    def indices(self, step: int) -> np.ndarray:
+        """Return int64 [at most batch_size]: the sequences of the batch of the step from `step` to `step` + 1."""
+        epoch, number = divmod(step, self.steps_per_epoch)
+        if self._epoch[0] != epoch:
+            self._epoch = epoch, epoch_batches(self.lengths, self.batch_size, self.window, self.seed, epoch)
+        return self._epoch[1][number]
+
+    def batch(self, step: int) -> Batch:
+        return padded(self.features, self.indices(step), self.rows)
+
+    def text_lengths(self, step: int) -> np.ndarray:
+        """Return int64 [T]: the tokens of each text in that batch; for choice, of every candidate."""
+        chosen = [self.features.input_ids[index] for index in self.indices(step)]
+        return np.array([len(ids) for entry in chosen for ids in _texts(entry)], np.int64)
+
+
+def epoch_batches(lengths: np.ndarray, batch_size: int, window: int, seed: int, epoch: int) -> list[np.ndarray]:
+    """Return the index arrays of the batches of one epoch, see TrainingBatches."""
+    order = permute(np.arange(len(lengths)), len(lengths), bits(seed, Stream.ORDER, epoch))
+    if window == 1:
+        return _cut(order, batch_size)
+    batches = []
+    for number, members in enumerate(_cut(order, batch_size * window)):
+        parts = _cut(members[np.argsort(lengths[members], kind="stable")], batch_size)
+        places = permute(np.arange(len(parts)), len(parts), bits(seed, Stream.VISIT, epoch, number))
+        batches += [parts[place] for place in places]
+    return batches
+
+
+def evaluation_batches(features: Features, batch_size: int) -> list[np.ndarray]:
+    """Return index arrays that cover all sequences once, from the shortest to the longest."""
+    return _cut(np.argsort(sequence_lengths(features), kind="stable"), batch_size)
+
+
+def padded(features: Features, indices: np.ndarray, rows: int) -> Batch:
+    """Return the sequences at `indices` as arrays of `rows` rows, padded to the rung that the longest of them needs."""
+    chosen = [features.input_ids[index] for index in indices]
+    candidates = len(chosen[0]) if isinstance(chosen[0], list) else None
+    longest = max(len(ids) for entry in chosen for ids in _texts(entry))
+    length = next(rung for rung in ladder(features.max_length) if rung >= longest)
+    shape = (rows, candidates, length) if candidates else (rows, length)
+    batch: Batch = {name: np.zeros(shape, np.int32) for name in ("input_ids", "token_type_ids", "attention_mask")}
+    for row, index in enumerate(indices):
+        for where, ids, types in _sequences(features, index, row):
+            batch["input_ids"][where][: len(ids)] = ids
+            batch["token_type_ids"][where][: len(ids)] = types
+            batch["attention_mask"][where][: len(ids)] = 1
+    # Without a real token, a filling row would have no position to attend to.
+    batch["attention_mask"][len(indices) :, ..., 0] = 1
+    batch["weights"] = (np.arange(rows) < len(indices)).astype(np.float32)
+    if features.labels is not None:
+        batch["labels"] = _labels(features.labels, indices, rows, length)
+    return batch
+
+
+def round_up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
+def _texts(entry: Any) -> list[np.ndarray]:
+    """Return the candidates of a choice, or the one text that an entry of `Features.input_ids` is."""
+    return entry if isinstance(entry, list) else [entry]
+
+
+def _sequences(features: Features, index: int, row: int):
+    ids, types = features.input_ids[index], features.token_type_ids[index]
+    if not isinstance(ids, list):
+        return [(row, ids, types)]
+    return [((row, candidate), *pair) for candidate, pair in enumerate(zip(ids, types, strict=True))]
+
+
+def _labels(labels: Any, indices: np.ndarray, rows: int, length: int) -> np.ndarray:
+    """Return labels [rows, …] in their dtype: 0 in filling rows, -1 after the last token of a tagged sequence."""
+    if isinstance(labels, list):
+        out = np.full((rows, length), -1, np.int32)
+        for row, index in enumerate(indices):
+            out[row, : len(labels[index])] = labels[index]
+        return out
+    out = np.zeros((rows, *labels.shape[1:]), labels.dtype)
+    out[: len(indices)] = labels[indices]
+    return out
+
+
+def _cut(order: np.ndarray, size: int) -> list[np.ndarray]:
+    return [order[start : start + size] for start in range(0, len(order), size)]
+
+
+SHORTEST = 4  # tokens; a row has a place for each sequence of so many, and shorter ones may leave room
+TRIED = 64  # batches by which lengths of rows are compared
+
+
+class SharedRowBatches(TrainingBatches):
+    """Batches with the sequences of `TrainingBatches`, of one class or number each, in shared rows.
+
+    Rows of one length serve all batches, so the step is compiled once per number of rows that occurs. `batch(step)`
+    has input_ids, token_type_ids, attention_mask and text_ids int32 [R, L], text_starts int32 [R, T], weights float32
+    [R, T] and labels [R, T]; the number of rows R is a multiple of `multiple`.
+
+    Args:
+      features: sequences with labels.
+      batch_size: number of sequences per step.
+      longest_row: most positions of a row, at least as many as the longest sequence is padded to.
+      window: as in `TrainingBatches`.
+      seed: of the order.
+      multiple: divisor of the number of rows of a batch.
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        batch_size: int,
+        longest_row: int,
+        *,
+        window: int = 1,
+        seed: int = 0,
+        multiple: int = 1,
+    ):
+        super().__init__(features, batch_size, window=window, seed=seed, multiple=multiple)
+        self._multiple = multiple
+        self.length: int = self._best_length(longest_row)
+
+    def batch(self, step: int) -> Batch:
+        indices = self.indices(step)
+        slots = min(self.batch_size, most_sequences(self.length))
+        row, start = shared_rows(self.lengths[indices], self.length, slots)
+        rows = round_up(int(row.max()) + 1, self._multiple)
+        return filled(self.features, indices, row, start, (rows, self.length), slots)
+
+    def _best_length(self, longest_row: int) -> int:
+        """Return a length of rows that needs few positions: the rung of the longest sequence, or half as much again."""
+        longest = int(self.lengths.max())
+        shortest = next(rung for rung in ladder(self.features.max_length) if rung >= longest)
+        steps = range(min(TRIED, self.steps_per_epoch))
+
+        def positions(length: int) -> int:
+            slots = min(self.batch_size, most_sequences(length))
+            rows = (shared_rows(self.lengths[self.indices(step)], length, slots)[0].max() + 1 for step in steps)
+            return length * sum(round_up(int(count), self._multiple) for count in rows)
+
+        return min((shortest, min(shortest * 3 // 2, max(shortest, longest_row))), key=positions)
+
+
+def shared_rows(lengths: np.ndarray, row_lengths: int | np.ndarray, slots: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return int64 [n], [n]: the row of each sequence, counted from 0 without gaps, and where it begins there.
+
+    Args:
+      lengths: int64 [n], at most `row_lengths` each.
+      row_lengths: positions of a row; or, int64 [n], of the row that a sequence begins if it fits into no other.
+      slots: most sequences of a row.
+
+    Raises:
+      UserError: a sequence is longer than its row.
+    """
+    row, start = np.zeros_like(lengths), np.zeros_like(lengths)
+    opened = np.broadcast_to(row_lengths, lengths.shape)
+    if len(over := np.flatnonzero(lengths > opened)):
+        raise UserError(
+            f"a text of {lengths[over[0]]} tokens does not fit into a row of {opened[over[0]]}, and texts that share "
+            "rows are whole; cut it to the length of the row, or make the rows longer"
+        )
+    used: list[int] = []
+    counts: list[int] = []
+    rows_with: list[list[int]] = [[] for _ in range(int(opened.max()) + 1)]  # by the room that is left
+    for index in np.argsort(-lengths, kind="stable"):
+        size = int(lengths[index])
+        room = next((room for room in range(size, len(rows_with)) if rows_with[room]), None)
+        if room is None:
+            room, place = int(opened[index]), len(used)
+            used.append(0)
+            counts.append(0)
+        else:
+            place = heapq.heappop(rows_with[room])
+        row[index], start[index] = place, used[place]
+        used[place] += size
+        counts[place] += 1
+        if counts[place] < slots:
+            heapq.heappush(rows_with[room - size], place)
+    return row, start
+
+
+def most_sequences(row_length: int) -> int:
+    """Return for how many sequences a row has places."""
+    return max(1, row_length // SHORTEST)
+
+
+def filled(
+    features: Features, indices: np.ndarray, row: np.ndarray, start: np.ndarray, shape: tuple[int, int], slots: int
+) -> Batch:
+    """Return the sequences at `indices` in their rows of a batch of this shape, [R, L], see SharedRowBatches.
+
+    Features without labels give a batch without them.
+    """
+    names = ("input_ids", "token_type_ids", "attention_mask", "text_ids")
+    batch: Batch = {name: np.zeros(shape, np.int32) for name in names}
+    batch["text_starts"] = np.zeros((shape[0], slots), np.int32)
+    batch["weights"] = np.zeros((shape[0], slots), np.float32)
+    if features.labels is not None:
+        assert isinstance(features.labels, np.ndarray)
+        batch["labels"] = np.zeros((shape[0], slots), features.labels.dtype)
+    taken = np.zeros(shape[0], np.int64)
+    for index, r, begin in zip(indices, row, start, strict=True):
+        ids, slot = features.input_ids[index], taken[r]
+        where = r, slice(begin, begin + len(ids))
+        batch["input_ids"][where] = ids
+        batch["token_type_ids"][where] = features.token_type_ids[index]
+        batch["attention_mask"][where] = 1
+        batch["text_ids"][where] = slot + 1
+        batch["text_starts"][r, slot], batch["weights"][r, slot] = begin, 1
+        if features.labels is not None:
+            batch["labels"][r, slot] = features.labels[index]
+        taken[r] += 1
+    # As in `padded`: a filling row needs a position to attend to.
+    batch["attention_mask"][taken == 0, 0] = 1
+    return batch
+
+
+WIDTHS = (64, 96, 128)
+"""Positions of rows for several texts: attention takes longer in wider ones, but less stays empty."""
+
+
+def as_features(rows: list[tuple[np.ndarray, np.ndarray]], longest: int) -> Features:
+    """Return pairs of ids and token types, not padded and without labels, as Features; one row per example."""
+    return Features(
+        [ids for ids, _ in rows], [types for _, types in rows], None, np.arange(len(rows), dtype=np.int32), longest
+    )
+
+
+def batches(features: Features, batch_size: int) -> Iterator[tuple[np.ndarray, Batch]]:
+    """Yield the numbers of the sequences in each batch, and the batch, the longest first.
+
+    So a batch that exceeds the memory fails at once. All batches have the same number of rows: batch_size or, for
+    fewer sequences, the next power of two. Rows that only fill a batch come last.
+    """
+    rows = min(batch_size, 1 << (len(features) - 1).bit_length())
+    for numbers in reversed(evaluation_batches(features, rows)):
+        yield numbers, padded(features, numbers, rows)
+
+
+class PackedBatches:
+    """The numbers of the sequences in each batch, and the batch, in rows of several sequences, the longest rows first.
+
+    A row has the length of a rung that the longest of its sequences needs, or that of the one of WIDTHS which needs the
+    fewest positions. The numbers are in the order of `text_places`. A batch has `batch_size` rows or, of fewer rows of
+    a length, the next power of two.
+    """
+
+    def __init__(self, features: Features, batch_size: int):
+        self._features = features
+        lengths, rungs = sequence_lengths(features), np.array(ladder(features.max_length))
+        reached = [rungs[np.searchsorted(rungs, min(width, lengths.sum(), rungs[-1]))] for width in WIDTHS]
+        _, row, start, self._widths = min(
+            (_packed(lengths, rungs, width) for width in reached), key=lambda found: found[0]
+        )
+        self._order = np.argsort(row, kind="stable")
+        self._row, self._start = row[self._order], start[self._order]
+        self._parts = [part for width in np.unique(self._widths)[::-1] for part in self._cut(int(width), batch_size)]
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, Batch]]:
+        for first, last, shape in self._parts:
+            here = slice(*np.searchsorted(self._row, (first, last)))
+            numbers, row, start = self._order[here], self._row[here] - first, self._start[here]
+            yield numbers, filled(self._features, numbers, row, start, shape, most_sequences(shape[1]))
+
+    def _cut(self, width: int, batch_size: int) -> list[tuple[int, int, tuple[int, int]]]:
+        """Return the first row of each batch of rows of this width, the row after its last, and the batch's shape."""
+        rows = np.flatnonzero(self._widths == width)
+        size = min(1 << (len(rows) - 1).bit_length(), batch_size)
+        begins = range(int(rows[0]), int(rows[-1]) + 1, size)
+        return [(begin, min(begin + size, int(rows[-1]) + 1), (size, width)) for begin in begins]
+
+
+def text_places(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+    """Return int64 [n], int [n]: the row of each text of a batch, in rows of one or of several, and where it begins."""
+    used = batch["weights"] > 0
+    row = np.nonzero(used)[0]
+    return row, batch["text_starts"][used] if "text_starts" in batch else np.zeros_like(row)
+
+
+def _packed(lengths: np.ndarray, rungs: np.ndarray, width: int) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
+    """Return the number of positions, row and start of each sequence, and the length of each row, descending."""
+    begun = rungs[np.searchsorted(rungs, np.maximum(lengths, width))]
+    row, start = shared_rows(lengths, begun, most_sequences(width))
+    widths = np.zeros(row.max() + 1, np.int64)
+    widths[row[start == 0]] = begun[start == 0]
+    return int(widths.sum()), row, start, widths

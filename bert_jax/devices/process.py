@@ -1,0 +1,74 @@
+"""The environment of a process that computes on the CPU: memory kept for reuse, and as many threads as it may run.
+
+Both settings are read when a process starts, so a command restarts itself with them; importing bert_jax, or
+`bert_jax.load`, changes nothing.
+"""
+
+import math
+import os
+import pathlib
+import re
+import sys
+from collections.abc import Mapping
+
+QUOTA, LIMIT = (pathlib.Path("/sys/fs/cgroup") / name for name in ("cpu.max", "memory.max"))
+PLENTY = 20 << 30  # bytes; a bert-base with batches of 8 × 128 was seen to hold up to 12 GiB, instead of 4
+TUNABLES = "GLIBC_TUNABLES"
+# One heap, as only the first can grow to such sizes; nothing mapped apart; nothing given back.
+KEEPING = (
+    "glibc.malloc.arena_max=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=68719476736:"
+    "glibc.malloc.top_pad=268435456"
+)
+
+
+def start_anew(environment: Mapping[str, str]) -> None:
+    """Replace this process by one with `computing_variables`, unless it has them; before any work, and any thread."""
+    if missing := computing_variables(environment):
+        sys.stdout.flush()
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**environment, **missing})
+
+
+def computing_variables(
+    environment: Mapping[str, str], memory: int | None = None, quota: pathlib.Path = QUOTA
+) -> dict[str, str]:
+    """Return the variables that `environment` lacks for computing on the CPU at full speed.
+
+    GLIBC_TUNABLES: a step allocates hundreds of MiB and frees them again, and the system clears every page of them
+    again; glibc then keeps them for the next step, which may take two to three times the memory. So it is only asked to
+    on machines with plenty. NPROC: XLA starts a thread for each core that the process may be placed on, also where a
+    container may use the time of fewer. What the environment says already about either comes first (MALLOC_… too).
+
+    Args:
+      environment: of the process.
+      memory: bytes that the process may use; None: those of the machine or the container.
+      quota: where Linux says how much time a container may use.
+    """
+    found = {}
+    if not any(name == TUNABLES or name.startswith("MALLOC_") for name in environment):
+        if _glibc() >= (2, 26) and (_memory() if memory is None else memory) >= PLENTY:
+            found[TUNABLES] = KEEPING
+    if "NPROC" not in environment and (limit := re.fullmatch(r"(\d+) (\d+)\s*", _content(quota))):
+        found["NPROC"] = str(max(1, math.ceil(int(limit[1]) / int(limit[2]))))
+    return found
+
+
+def _memory() -> int:
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = _content(LIMIT).strip()
+    return min(there, int(limit)) if limit.isdigit() else there
+
+
+def _content(path: pathlib.Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _glibc() -> tuple[int, ...]:
+    """Return the version of glibc; (0,) where the C library is another one."""
+    try:
+        name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
+        return tuple(map(int, version.split("."))) if name == "glibc" else (0,)
+    except (AttributeError, ValueError, OSError):  # Windows; macOS and musl, which do not know the name
+        return (0,)

@@ -1,0 +1,374 @@
+"""BERT and the types that keep its array names: RoBERTa, XLM-RoBERTa, CamemBERT, ALBERT, DistilBERT, ELECTRA.
+
+ALBERT has one set of parameters for all layers, and narrow embeddings. DistilBERT has neither segments nor a pooler.
+ELECTRA is the discriminator, with the generator's head if a file includes it.
+"""
+
+from typing import Any
+
+from etils import epath
+
+from bert_jax.config import ModelConfig
+from bert_jax.errors import UserError
+from bert_jax.formats.model_types.definition import (
+    HEADS,
+    PART_NAMES,
+    SIZES,
+    TASKS,
+    UNSUPPORTED,
+    HeadKind,
+    ModelType,
+    beyond_bert,
+    true_options,
+)
+
+ENCODER = {
+    "encoder/attention/query": "encoder.layer.{}.attention.self.query",
+    "encoder/attention/key": "encoder.layer.{}.attention.self.key",
+    "encoder/attention/value": "encoder.layer.{}.attention.self.value",
+    "encoder/attention/output": "encoder.layer.{}.attention.output.dense",
+    "encoder/attention_norm": "encoder.layer.{}.attention.output.LayerNorm",
+    "encoder/feed_forward/intermediate": "encoder.layer.{}.intermediate.dense",
+    "encoder/feed_forward/output": "encoder.layer.{}.output.dense",
+    "encoder/feed_forward_norm": "encoder.layer.{}.output.LayerNorm",
+    "embeddings/word": "embeddings.word_embeddings",
+    "embeddings/position": "embeddings.position_embeddings",
+    "embeddings/token_type": "embeddings.token_type_embeddings",
+    "embeddings/norm": "embeddings.LayerNorm",
+    "pooler": "pooler.dense",
+}
+"""BERT's names below the prefix, which RoBERTa and ELECTRA kept."""
+
+BERT = ModelType(
+    name="bert",
+    family="BERT",
+    prefix="bert.",
+    modules={
+        **{ours: f"bert.{theirs}" for ours, theirs in ENCODER.items()},
+        "mlm/dense": "cls.predictions.transform.dense",
+        "mlm/norm": "cls.predictions.transform.LayerNorm",
+        "mlm": "cls.predictions",
+        "next_sentence": "cls.seq_relationship",
+    },
+    heads=HEADS,
+    classes={
+        **{kind: f"BertFor{theirs}" for kind, theirs in TASKS.items()},
+        "pretraining": "BertForPreTraining",
+        "mlm": "BertForMaskedLM",
+        "pairs": "BertForNextSentencePrediction",
+        "encoder": "BertModel",
+    },
+    decoder="cls.predictions.decoder",
+    obstacles=lambda model: beyond_bert(model) + true_options(type_vocab_size=model.type_vocab_size == 0),
+    written_options=lambda model: {"position_embedding_type": "absolute"},
+)
+
+
+_ALBERT_SIZES = {
+    "vocab_size": ("vocab_size", 30_000),
+    "embedding_size": ("embedding_size", 128),
+    "hidden_size": ("hidden_size", 4_096),
+    "num_hidden_layers": ("num_layers", 12),
+    "num_attention_heads": ("num_heads", 64),
+    "intermediate_size": ("intermediate_size", 16_384),
+    "max_position_embeddings": ("max_position_embeddings", 512),
+    "type_vocab_size": ("type_vocab_size", 2),
+}
+_ALBERT_RATES = {
+    "hidden_dropout_prob": ("hidden_dropout", 0.0),
+    "attention_probs_dropout_prob": ("attention_dropout", 0.0),
+    "layer_norm_eps": ("layer_norm_epsilon", 1e-12),
+    "initializer_range": ("initializer_range", 0.02),
+}
+_ALBERT_UNSUPPORTED = {
+    "position_embedding_type": (None, "absolute"),
+    "quantization_config": (None,),
+    "is_decoder": (None, False),
+    "inner_group_num": (None, 1),
+}
+
+
+def _albert_obstacles(model: ModelConfig) -> tuple[str, ...]:
+    """Return the options whose values ALBERT does not have."""
+    return beyond_bert(model, "embedding_size", "sharing") + true_options(
+        embedding_size=model.embedding_size is None,
+        sharing=model.sharing not in ("all", "none"),
+        type_vocab_size=model.type_vocab_size == 0,
+    )
+
+
+def _albert_read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
+    """Return which parameters the layers share; raise a UserError for groups of layers that share among themselves."""
+    groups, layers = values.get("num_hidden_groups", 1), values.get("num_hidden_layers", 12)
+    if groups not in (1, layers):
+        raise UserError(
+            f"{file} has num_hidden_groups={groups!r:.40} of {layers} layers; either all layers share their parameters "
+            f"(1) or none do ({layers})"
+        )
+    return {"sharing": "all" if groups == 1 else "none"}
+
+
+def _albert_written(model: ModelConfig) -> dict[str, Any]:
+    """Return the further contents of config.json."""
+    return {"num_hidden_groups": model.parameter_sets, "inner_group_num": 1}
+
+
+_ALBERT_LAYER = "albert.encoder.albert_layer_groups.{}.albert_layers.0"
+ALBERT = ModelType(
+    name="albert",
+    family="ALBERT",
+    prefix="albert.",
+    modules={
+        **{ours: f"albert.{theirs}" for ours, theirs in ENCODER.items() if ours.startswith("embeddings/")},
+        "embeddings/projection": "albert.encoder.embedding_hidden_mapping_in",
+        **{f"encoder/attention/{name}": f"{_ALBERT_LAYER}.attention.{name}" for name in ("query", "key", "value")},
+        "encoder/attention/output": f"{_ALBERT_LAYER}.attention.dense",
+        "encoder/attention_norm": f"{_ALBERT_LAYER}.attention.LayerNorm",
+        "encoder/feed_forward/intermediate": f"{_ALBERT_LAYER}.ffn",
+        "encoder/feed_forward/output": f"{_ALBERT_LAYER}.ffn_output",
+        "encoder/feed_forward_norm": f"{_ALBERT_LAYER}.full_layer_layer_norm",
+        "pooler": "albert.pooler",
+        "mlm/dense": "predictions.dense",
+        "mlm/norm": "predictions.LayerNorm",
+        "mlm": "predictions",
+        "next_sentence": "sop_classifier.classifier",
+    },
+    heads=HEADS,
+    classes={
+        **{kind: f"AlbertFor{theirs}" for kind, theirs in TASKS.items()},
+        "pretraining": "AlbertForPreTraining",
+        "mlm": "AlbertForMaskedLM",
+        "encoder": "AlbertModel",
+    },
+    decoder="predictions.decoder",
+    obstacles=_albert_obstacles,
+    sizes=_ALBERT_SIZES,
+    rates=_ALBERT_RATES,
+    unsupported=_ALBERT_UNSUPPORTED,
+    read_options=_albert_read,
+    written_options=_albert_written,
+    usual_activation="gelu_new",
+    classifier_dropout="classifier_dropout_prob",
+    part_names=PART_NAMES | {"next_sentence": "sentence-order head"},
+)
+
+
+_DISTILBERT_SIZES = {
+    "vocab_size": ("vocab_size", 30_522),
+    "dim": ("hidden_size", 768),
+    "n_layers": ("num_layers", 6),
+    "n_heads": ("num_heads", 12),
+    "hidden_dim": ("intermediate_size", 3_072),
+    "max_position_embeddings": ("max_position_embeddings", 512),
+}
+_DISTILBERT_RATES = {
+    "dropout": ("hidden_dropout", 0.1),
+    "attention_dropout": ("attention_dropout", 0.1),
+    "initializer_range": ("initializer_range", 0.02),
+}
+_EPSILON = 1e-12  # of its norms; config.json does not say it
+_DISTILBERT_UNSUPPORTED = {"quantization_config": (None,)}
+
+
+def _distilbert_obstacles(model: ModelConfig) -> tuple[str, ...]:
+    """Return the options whose values DistilBERT does not have."""
+    return beyond_bert(model, "pooler") + true_options(
+        type_vocab_size=model.type_vocab_size > 0,
+        pooler=model.pooler != "relu",
+        layer_norm_epsilon=model.layer_norm_epsilon != _EPSILON,
+    )
+
+
+def _distilbert_read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
+    """Return the fields of ModelConfig that every DistilBERT has."""
+    del values, file
+    return {
+        "type_vocab_size": 0,
+        "pair_head": False,
+        "pooler": "relu",
+        "layer_norm_epsilon": _EPSILON,
+    }
+
+
+_DISTILBERT_LAYER = "distilbert.transformer.layer.{}"
+_PRE_CLASSIFIER = {"pooler": "pre_classifier", "head": "classifier"}
+_DISTILBERT_HEADS: dict[HeadKind, dict[str, str]] = {
+    "classification": _PRE_CLASSIFIER,
+    "regression": _PRE_CLASSIFIER,
+    "choice": _PRE_CLASSIFIER,
+}
+DISTILBERT = ModelType(
+    name="distilbert",
+    family="DistilBERT",
+    prefix="distilbert.",
+    modules={
+        "embeddings/word": "distilbert.embeddings.word_embeddings",
+        "embeddings/position": "distilbert.embeddings.position_embeddings",
+        "embeddings/norm": "distilbert.embeddings.LayerNorm",
+        "encoder/attention/query": f"{_DISTILBERT_LAYER}.attention.q_lin",
+        "encoder/attention/key": f"{_DISTILBERT_LAYER}.attention.k_lin",
+        "encoder/attention/value": f"{_DISTILBERT_LAYER}.attention.v_lin",
+        "encoder/attention/output": f"{_DISTILBERT_LAYER}.attention.out_lin",
+        "encoder/attention_norm": f"{_DISTILBERT_LAYER}.sa_layer_norm",
+        "encoder/feed_forward/intermediate": f"{_DISTILBERT_LAYER}.ffn.lin1",
+        "encoder/feed_forward/output": f"{_DISTILBERT_LAYER}.ffn.lin2",
+        "encoder/feed_forward_norm": f"{_DISTILBERT_LAYER}.output_layer_norm",
+        "mlm/dense": "vocab_transform",
+        "mlm/norm": "vocab_layer_norm",
+        "mlm": "vocab_projector",
+    },
+    heads=HEADS | _DISTILBERT_HEADS,
+    classes={
+        **{kind: f"DistilBertFor{theirs}" for kind, theirs in TASKS.items()},
+        "mlm": "DistilBertForMaskedLM",
+        "encoder": "DistilBertModel",
+    },
+    decoder="vocab_projector",
+    obstacles=_distilbert_obstacles,
+    sizes=_DISTILBERT_SIZES,
+    rates=_DISTILBERT_RATES,
+    unsupported=_DISTILBERT_UNSUPPORTED,
+    read_options=_distilbert_read,
+    activation="activation",
+    classifier_dropout="seq_classif_dropout",
+)
+
+
+_ELECTRA_SIZES = {
+    "vocab_size": ("vocab_size", 30_522),
+    "hidden_size": ("hidden_size", 256),
+    "num_hidden_layers": ("num_layers", 12),
+    "num_attention_heads": ("num_heads", 4),
+    "intermediate_size": ("intermediate_size", 1_024),
+    "max_position_embeddings": ("max_position_embeddings", 512),
+    "type_vocab_size": ("type_vocab_size", 2),
+}
+_ELECTRA_UNSUPPORTED = {
+    "position_embedding_type": (None, "absolute"),
+    "quantization_config": (None,),
+    "is_decoder": (None, False),
+    "hidden_act": (None, "gelu"),  # that of the generator's head, whatever config.json says
+    "summary_type": (None, "first"),
+    "summary_use_proj": (None, True),
+    "summary_activation": (None, "gelu"),
+}
+
+
+def _electra_obstacles(model: ModelConfig) -> tuple[str, ...]:
+    """Return the options whose values ELECTRA does not have."""
+    return beyond_bert(model, "embedding_size", "pooler") + true_options(
+        embedding_size=model.embedding_size == model.hidden_size,
+        pooler=model.pooler != "gelu_erf",
+        activation=model.activation != "gelu_erf",
+        type_vocab_size=model.type_vocab_size == 0,
+    )
+
+
+def _electra_read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
+    """Return the width of the embeddings, which have a map only where it is not that of the layers."""
+    width = values.get("embedding_size", 128)
+    if not isinstance(width, int) or isinstance(width, bool) or width < 1:
+        raise UserError(f"{file} has embedding_size={width!r:.40} where a positive whole number is expected")
+    narrow = width != values.get("hidden_size", 256)
+    return {"embedding_size": width if narrow else None, "pooler": "gelu_erf", "pair_head": False}
+
+
+def _electra_written(model: ModelConfig) -> dict[str, Any]:
+    """Return the further contents of config.json."""
+    return {"embedding_size": model.word_size, "summary_type": "first", "summary_activation": "gelu"}
+
+
+_CLASSIFIER = {"pooler": "classifier.dense", "head": "classifier.out_proj"}
+_ELECTRA_HEADS: dict[HeadKind, dict[str, str]] = {
+    "classification": _CLASSIFIER,
+    "regression": _CLASSIFIER,
+    "choice": {"pooler": "sequence_summary.summary", "head": "classifier"},
+}
+ELECTRA = ModelType(
+    name="electra",
+    family="ELECTRA",
+    prefix="electra.",
+    modules={
+        **{ours: f"electra.{theirs}" for ours, theirs in ENCODER.items() if ours != "pooler"},
+        "embeddings/projection": "electra.embeddings_project",
+        "mlm/dense": "generator_predictions.dense",
+        "mlm/norm": "generator_predictions.LayerNorm",
+        "mlm": "generator_lm_head",
+        "replaced_tokens/dense": "discriminator_predictions.dense",
+        "replaced_tokens/output": "discriminator_predictions.dense_prediction",
+    },
+    heads=HEADS | _ELECTRA_HEADS,
+    classes={
+        **{kind: f"ElectraFor{theirs}" for kind, theirs in TASKS.items()},
+        "mlm": "ElectraForMaskedLM",
+        "replaced_tokens": "ElectraForPreTraining",
+        "encoder": "ElectraModel",
+    },
+    decoder="generator_lm_head",
+    obstacles=_electra_obstacles,
+    sizes=_ELECTRA_SIZES,
+    unsupported=_ELECTRA_UNSUPPORTED,
+    read_options=_electra_read,
+    written_options=_electra_written,
+)
+
+
+_ROBERTA_UNSUPPORTED = UNSUPPORTED | {"hidden_act": (None, "gelu")}  # that of the word head, whatever config.json says
+
+
+def _roberta_obstacles(model: ModelConfig) -> tuple[str, ...]:
+    """Return the options whose values RoBERTa does not have."""
+    return beyond_bert(model, "padding_id") + true_options(
+        padding_id=model.padding_id is None,
+        type_vocab_size=model.type_vocab_size == 0,
+        activation=model.activation != "gelu_erf",
+    )
+
+
+def _padding_id(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
+    found = values.get("pad_token_id", 1)
+    if not isinstance(found, int) or isinstance(found, bool) or found < 0:
+        raise UserError(
+            f"{file} has pad_token_id={found!r:.40}, from which positions are counted; expected an id, such as 1"
+        )
+    return {"padding_id": found, "pair_head": False}
+
+
+def _like_roberta(name: str, family: str, of_class: str) -> ModelType:
+    """Return the type of RoBERTa's encoder and heads under another name, with classes of another prefix."""
+    return ModelType(
+        name=name,
+        family=family,
+        prefix="roberta.",
+        modules={
+            **{ours: f"roberta.{theirs}" for ours, theirs in ENCODER.items()},
+            "mlm/dense": "lm_head.dense",
+            "mlm/norm": "lm_head.layer_norm",
+            "mlm": "lm_head",
+        },
+        heads=HEADS
+        | dict.fromkeys(  # a dense layer with tanh on the first token: our pooler
+            ("classification", "regression"), {"pooler": "classifier.dense", "head": "classifier.out_proj"}
+        ),
+        classes={
+            **{kind: f"{of_class}For{theirs}" for kind, theirs in TASKS.items()},
+            "mlm": f"{of_class}ForMaskedLM",
+            "encoder": f"{of_class}Model",
+        },
+        decoder="lm_head.decoder",
+        obstacles=_roberta_obstacles,
+        sizes=SIZES | {"vocab_size": ("vocab_size", 50_265)},
+        unsupported=_ROBERTA_UNSUPPORTED,
+        read_options=_padding_id,
+        written_options=lambda model: {
+            "pad_token_id": model.padding_id,
+            "bos_token_id": 0,
+            "eos_token_id": 2,
+            "position_embedding_type": "absolute",
+        },
+    )
+
+
+ROBERTA = _like_roberta("roberta", "RoBERTa", "Roberta")
+XLM_ROBERTA = _like_roberta("xlm-roberta", "XLM-RoBERTa", "XLMRoberta")
+CAMEMBERT = _like_roberta("camembert", "CamemBERT", "Camembert")

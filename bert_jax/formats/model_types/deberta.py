@@ -1,0 +1,284 @@
+"""DeBERTa and DeBERTa-v2 (also version 3): relative positions, and the layouts of their projections."""
+
+from typing import Any
+
+from etils import epath
+
+from bert_jax.config import DisentangledConfig, ModelConfig
+from bert_jax.config.checks import check_convolution, check_disentangled
+from bert_jax.errors import UserError
+from bert_jax.formats.model_types.definition import HEADS, TASKS, HeadKind, ModelType, beyond_bert, flag, true_options
+
+_SIZES = {
+    "vocab_size": ("vocab_size", 50_265),
+    "hidden_size": ("hidden_size", 768),
+    "num_hidden_layers": ("num_layers", 12),
+    "num_attention_heads": ("num_heads", 12),
+    "intermediate_size": ("intermediate_size", 3_072),
+    "max_position_embeddings": ("max_position_embeddings", 512),
+}
+_LARGER = {"vocab_size": 128_100, "hidden_size": 1_536, "num_hidden_layers": 24}
+_LARGER |= {"num_attention_heads": 24, "intermediate_size": 6_144}
+_RATES = {
+    "hidden_dropout_prob": ("hidden_dropout", 0.1),
+    "attention_probs_dropout_prob": ("attention_dropout", 0.1),
+    "layer_norm_eps": ("layer_norm_epsilon", 1e-7),
+    "initializer_range": ("initializer_range", 0.02),
+}
+_UNSUPPORTED = {
+    "quantization_config": (None,),
+    "is_decoder": (None, False),
+    "talking_head": (None, False),
+    "pooler_dropout": (None, 0),
+}
+_POOLERS = {"gelu": "gelu_erf", "tanh": "tanh", "relu": "relu"}
+_CONVOLUTIONS = {"gelu": "gelu_erf", "tanh": "tanh"}
+_TERMS = {("c2p",): "c2p", ("p2c",): "p2c", ("c2p", "p2c"): "c2p+p2c"}
+
+
+def _obstacles(model: ModelConfig, *own: str, **options: bool) -> tuple[str, ...]:
+    """Return the options whose values no DeBERTa has, and those of `disentangled` that are true in `options`.
+
+    `own` are options that one version has in addition.
+    """
+    return (
+        *beyond_bert(model, "positions", "pooler", "disentangled", *own),
+        *true_options(positions=model.positions not in ("none", "learned")),
+        *(f"disentangled.{name}" for name in true_options(terms=model.disentangled.terms == "none", **options)),
+    )
+
+
+def _obstacles_first(model: ModelConfig) -> tuple[str, ...]:
+    options = model.disentangled
+    return _obstacles(
+        model,
+        key_bias=options.key_bias,
+        shared_projections=options.shared_projections,
+        table_norm=options.table_norm,
+        buckets=options.buckets is not None,
+    )
+
+
+def _obstacles_second(model: ModelConfig) -> tuple[str, ...]:
+    own = ("convolution_width", "convolution_activation")
+    return _obstacles(model, *own, key_bias=not model.disentangled.key_bias)
+
+
+def _read_first(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
+    return _checked(
+        _options(values, _SIZES, file), DisentangledConfig(**_distances(values, file), key_bias=False), file
+    )
+
+
+def _read_second(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
+    hidden, heads = values.get("hidden_size", 1_536), values.get("num_attention_heads", 24)
+    if (size := values.get("attention_head_size", hidden // heads)) != hidden // heads:
+        raise UserError(
+            f"{file} has attention_head_size={size!r:.40}, but {heads} heads of hidden_size={hidden} have "
+            f"{hidden // heads} features here"
+        )
+    norm, buckets = values.get("norm_rel_ebd", "none"), _number(values, "position_buckets", -1, file)
+    if norm not in ("none", "layer_norm"):
+        raise UserError(f"{file} has norm_rel_ebd={norm!r:.40}; supported are none and layer_norm")
+    options = DisentangledConfig(
+        **_distances(values, file),
+        buckets=buckets if buckets > 0 else None,
+        shared_projections=flag(values, "share_att_key", False, file),
+        table_norm=norm == "layer_norm",
+    )
+    return _checked(_options(values, _SECOND_SIZES, file) | _convolution(values, file), options, file)
+
+
+def _convolution(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
+    """Return the fields of ModelConfig about the convolution of v2-xlarge and v2-xxlarge, if the file has one."""
+    width = 0 if values.get("conv_kernel_size") is None else _number(values, "conv_kernel_size", 0, file)
+    if width < 1:  # and then transformers reads no other of these keys
+        return {}
+    activation, groups = values.get("conv_act", "tanh"), values.get("conv_groups", 1)
+    if activation not in tuple(_CONVOLUTIONS):
+        raise UserError(f"{file} has conv_act={activation!r:.40}; supported are {', '.join(_CONVOLUTIONS)}")
+    if groups != 1:
+        raise UserError(
+            f"{file} has conv_groups={groups!r:.40}; only 1 is supported, where every feature sees all others"
+        )
+    return {"convolution_width": width, "convolution_activation": _CONVOLUTIONS[activation]}
+
+
+def _checked(model: dict[str, Any], options: DisentangledConfig, file: epath.Path) -> dict[str, Any]:
+    """Return the fields of ModelConfig; raise a UserError that names the file if they do not fit together."""
+    model = {**model, "disentangled": options}
+    described = ModelConfig(**model)
+    try:
+        check_disentangled(described)
+        check_convolution(described)
+    except UserError as error:
+        raise UserError(f"{file} describes a model that is not possible here: {error}") from None
+    return model
+
+
+def _options(values: dict[str, Any], sizes: dict[str, tuple[str, int]], file: epath.Path) -> dict[str, Any]:
+    """Return the fields of ModelConfig that both versions have; raise a UserError for what is not supported."""
+    hidden = values.get("hidden_size", sizes["hidden_size"][1])
+    for key in ("embedding_size", "pooler_hidden_size"):
+        if values.get(key, hidden) not in (hidden, None):
+            raise UserError(f"{file} has {key}={values[key]!r:.40}; only that of hidden_size, {hidden}, is supported")
+    pooler = values.get("pooler_hidden_act", "gelu")
+    if pooler not in tuple(_POOLERS):
+        raise UserError(f"{file} has pooler_hidden_act={pooler!r:.40}; supported are {', '.join(_POOLERS)}")
+    types = _number(values, "type_vocab_size", 0, file)
+    if types < 0:
+        raise UserError(f"{file} has type_vocab_size={types} where 0 or more is expected")
+    return {
+        "type_vocab_size": types,
+        "pair_head": False,
+        "pooler": _POOLERS[pooler],
+        "positions": "learned" if flag(values, "position_biased_input", True, file) else "none",
+    }
+
+
+def _distances(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
+    """Return which terms the scores have, and the distance from which on all are alike."""
+    if not flag(values, "relative_attention", False, file):
+        raise UserError(
+            f"{file} has relative_attention=false: a DeBERTa without relative positions, which no published model is"
+        )
+    terms = values.get("pos_att_type")
+    terms = terms.lower().split("|") if isinstance(terms, str) else terms
+    found = tuple(sorted(str(term).strip() for term in terms)) if isinstance(terms, list) else ()
+    if found not in _TERMS:
+        raise UserError(f"{file} has pos_att_type={values.get('pos_att_type')!r:.60}; supported are c2p, p2c or both")
+    farthest = _number(values, "max_relative_positions", -1, file)
+    longest = _number(values, "max_position_embeddings", 512, file)
+    return {"terms": _TERMS[found], "max_distance": farthest if farthest > 0 else longest}
+
+
+def _number(values: dict[str, Any], key: str, usual: int, file: epath.Path) -> int:
+    found = values.get(key, usual)
+    if not isinstance(found, int) or isinstance(found, bool) or abs(found) > 2**31:
+        raise UserError(f"{file} has {key}={found!r:.40} where a whole number is expected")
+    return found
+
+
+def _written_first(model: ModelConfig) -> dict[str, Any]:
+    """Return the further contents of config.json; `legacy` means the names of the head as they are written."""
+    options = model.disentangled
+    return {
+        "relative_attention": True,
+        "pos_att_type": options.terms.split("+"),
+        "max_relative_positions": options.max_distance,
+        "position_biased_input": model.positions == "learned",
+        "type_vocab_size": model.type_vocab_size,
+        "pooler_hidden_act": next(theirs for theirs, ours in _POOLERS.items() if ours == model.pooler),
+        "pooler_hidden_size": model.hidden_size,
+        "pooler_dropout": 0,
+        "legacy": True,
+    }
+
+
+def _written_second(model: ModelConfig) -> dict[str, Any]:
+    options, convolution = model.disentangled, {}
+    if model.convolution_width:
+        activation = next(theirs for theirs, ours in _CONVOLUTIONS.items() if ours == model.convolution_activation)
+        convolution = {"conv_kernel_size": model.convolution_width, "conv_act": activation}
+    return (
+        _written_first(model)
+        | convolution
+        | {
+            "position_buckets": -1 if options.buckets is None else options.buckets,
+            "norm_rel_ebd": "layer_norm" if options.table_norm else "none",
+            "share_att_key": options.shared_projections,
+        }
+    )
+
+
+_LAYER = "deberta.encoder.layer.{}"
+_MODULES = {
+    "embeddings/word": "deberta.embeddings.word_embeddings",
+    "embeddings/position": "deberta.embeddings.position_embeddings",
+    "embeddings/token_type": "deberta.embeddings.token_type_embeddings",
+    "embeddings/norm": "deberta.embeddings.LayerNorm",
+    "encoder/relative": "deberta.encoder.rel_embeddings",
+    "encoder/attention/output": f"{_LAYER}.attention.output.dense",
+    "encoder/attention_norm": f"{_LAYER}.attention.output.LayerNorm",
+    "encoder/feed_forward/intermediate": f"{_LAYER}.intermediate.dense",
+    "encoder/feed_forward/output": f"{_LAYER}.output.dense",
+    "encoder/feed_forward_norm": f"{_LAYER}.output.LayerNorm",
+    "mlm/dense": "cls.predictions.transform.dense",
+    "mlm/norm": "cls.predictions.transform.LayerNorm",
+    "mlm": "cls.predictions",
+}
+_OTHER_HEAD = {
+    "lm_predictions.lm_head.dense.": "cls.predictions.transform.dense.",
+    "lm_predictions.lm_head.LayerNorm.": "cls.predictions.transform.LayerNorm.",
+    "lm_predictions.lm_head.bias": "cls.predictions.bias",
+}
+"""Names of the same masked-language-model head in published files, and in config.json with legacy=false."""
+_CLASSIFIER = {"pooler": "pooler.dense", "head": "classifier"}
+_HEADS: dict[HeadKind, dict[str, str]] = {
+    **{kind: HEADS[kind] for kind in ("span", "tagging")},
+    **dict.fromkeys(("classification", "regression"), _CLASSIFIER),
+}
+DEBERTA = ModelType(
+    name="deberta",
+    family="DeBERTa",
+    prefix="deberta.",
+    modules={
+        **_MODULES,
+        "encoder/attention/query": f"{_LAYER}.attention.self.in_proj:0",
+        "encoder/attention/key": f"{_LAYER}.attention.self.in_proj:1",
+        "encoder/attention/value": f"{_LAYER}.attention.self.in_proj:2",
+        "encoder/attention/position_key": f"{_LAYER}.attention.self.pos_proj",
+        "encoder/attention/position_query": f"{_LAYER}.attention.self.pos_q_proj",
+    },
+    heads=_HEADS,
+    classes={
+        **{kind: f"DebertaFor{TASKS[kind]}" for kind in _HEADS},
+        "mlm": "DebertaForMaskedLM",
+        "encoder": "DebertaModel",
+    },
+    decoder="cls.predictions.decoder",
+    obstacles=_obstacles_first,
+    sizes=_SIZES,
+    rates=_RATES,
+    unsupported=_UNSUPPORTED | {"conv_kernel_size": (None, 0)},
+    read_options=_read_first,
+    written_options=_written_first,
+    fused={"in_proj": 3},
+    by_head=True,
+    renamed={".self.q_bias": ".self.in_proj:0.bias", ".self.v_bias": ".self.in_proj:2.bias"},
+    also=_OTHER_HEAD,
+    classifier_dropout="cls_dropout",
+)
+_SECOND_SIZES = {key: (ours, _LARGER.get(key, usual)) for key, (ours, usual) in _SIZES.items()}
+DEBERTA_V2 = ModelType(
+    name="deberta-v2",
+    family="DeBERTa-v2",
+    prefix="deberta.",
+    modules={
+        **_MODULES,
+        "encoder/relative/norm": "deberta.encoder.LayerNorm",
+        "encoder/convolution/dense": "deberta.encoder.conv.conv",
+        "encoder/convolution/norm": "deberta.encoder.conv.LayerNorm",
+        "encoder/attention/query": f"{_LAYER}.attention.self.query_proj",
+        "encoder/attention/key": f"{_LAYER}.attention.self.key_proj",
+        "encoder/attention/value": f"{_LAYER}.attention.self.value_proj",
+        "encoder/attention/position_key": f"{_LAYER}.attention.self.pos_key_proj",
+        "encoder/attention/position_query": f"{_LAYER}.attention.self.pos_query_proj",
+    },
+    heads={**_HEADS, "choice": _CLASSIFIER},
+    classes={
+        **{kind: f"DebertaV2For{theirs}" for kind, theirs in TASKS.items()},
+        "mlm": "DebertaV2ForMaskedLM",
+        "encoder": "DebertaV2Model",
+    },
+    decoder="cls.predictions.decoder",
+    obstacles=_obstacles_second,
+    sizes=_SECOND_SIZES,
+    rates=_RATES,
+    unsupported=_UNSUPPORTED,
+    read_options=_read_second,
+    written_options=_written_second,
+    also=_OTHER_HEAD,
+    classifier_dropout="cls_dropout",
+    padded_to=(1_000,),  # mDeBERTa v3: 251,000 rows
+)

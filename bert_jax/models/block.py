@@ -1,0 +1,226 @@
+"""The Transformer block: self-attention around a kernel, feed-forward networks, and relative positions.
+
+The feed-forward network is plain or gated. Positions that enter inside attention turn queries and keys (RoPE), lower
+scores with distance (ALiBi), or hide the tokens after a token from it. They depend on distances alone, so a text in a
+packed row is computed as if it were alone, without restarting positions, and no length needs a table.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
+
+from bert_jax.config import ModelConfig
+from bert_jax.models.deberta import Convolution, DisentangledAttention, RelativePositions
+from bert_jax.models.kernels.plain import MASKED_SCORE, AttentionKernel, AttentionMask, gated
+from bert_jax.models.layers import Linear, Norm, dropout, make_norm
+
+
+class FeedForward(nnx.Module):
+    """Two affine maps with an activation between them: H → intermediate size → H."""
+
+    def __init__(self, config: ModelConfig, key: jax.Array, activation: Callable[[jax.Array], jax.Array]):
+        hidden, wide = (config.hidden_size,), (config.feed_forward_size,)
+        intermediate_key, output_key = jax.random.split(key)
+        self.activation = activation
+        self.intermediate: Linear = Linear(hidden, wide, config.initializer_range, intermediate_key, config.use_bias)
+        self.output: Linear = Linear(wide, hidden, config.output_range, output_key, config.use_bias)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map x [..., H] to [..., H]."""
+        return self.output(self.activation(checkpoint_name(self.intermediate(x), "intermediate")))
+
+
+class GatedFeedForward(nnx.Module):
+    """activation(gate(x)) ⊙ intermediate(x) → output: H → intermediate size → H (Shazeer 2020).
+
+    Two matrices, not one of twice the width, so that both are split alike over devices.
+    """
+
+    def __init__(self, config: ModelConfig, key: jax.Array, activation: Callable[[jax.Array], jax.Array]):
+        hidden, wide = (config.hidden_size,), (config.feed_forward_size,)
+        gate_key, intermediate_key, output_key = jax.random.split(key, 3)
+        self.activation = activation
+        self.gate: Linear = Linear(hidden, wide, config.initializer_range, gate_key, config.use_bias)
+        self.intermediate: Linear = Linear(hidden, wide, config.initializer_range, intermediate_key, config.use_bias)
+        self.output: Linear = Linear(wide, hidden, config.output_range, output_key, config.use_bias)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map x [..., H] to [..., H]."""
+        gate, values = checkpoint_name(self.gate(x), "gate"), checkpoint_name(self.intermediate(x), "intermediate")
+        return self.output(self.activation(gate) * values)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rotary:
+    """Rotary position embedding (Su et al. 2021) of one layer.
+
+    Features i and i + D/2 of a head of even size D are turned by the angle position / scale · theta^(-2i/D).
+    """
+
+    theta: float
+    scale: float = 1.0
+
+    def turned(self, x: jax.Array, positions: jax.Array | None = None) -> jax.Array:
+        """Return queries or keys [B, L, A, D], turned by their positions; computed in float32, in the dtype of x.
+
+        `positions` are int32 [B, L]; None: 0, 1, 2, ….
+        """
+        sine, cosine = self._waves(jnp.arange(x.shape[1])[None] if positions is None else positions, x.shape[3])
+        first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+        turned = jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
+        return turned.astype(x.dtype)
+
+    def _waves(self, positions: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
+        """Return sines and cosines [B, L, 1, D/2] for positions [B, L]."""
+        exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
+        frequencies = np.float32(1) / (np.float32(self.theta) ** exponents) / np.float32(self.scale)
+        angles = positions.astype(jnp.float32)[:, :, None, None] * jnp.asarray(frequencies)[None, None, None, :]
+        return jnp.sin(angles), jnp.cos(angles)
+
+
+def alibi_bias(heads: int, distance: jax.Array) -> jax.Array:
+    """Return what ALiBi adds to the scores, float32 [A, …] for distances […]: -slope of the head · distance."""
+    slopes = alibi_slopes(heads).reshape(heads, *(1,) * distance.ndim)
+    return -jnp.asarray(slopes) * jnp.abs(distance).astype(jnp.float32)[None]
+
+
+def causal_bias(distance: jax.Array) -> jax.Array:
+    """Return what hides the tokens after a token from it: float32 [1, …] for distances […], 0 or MASKED_SCORE."""
+    return jnp.where(distance > 0, MASKED_SCORE, 0.0)[None]
+
+
+def alibi_slopes(heads: int) -> np.ndarray:
+    """Return float32 [A]: 2^(-8/n), 2^(-16/n), … for n heads (Press et al. 2022).
+
+    If n is not a power of two, the slopes of the next lower power come first, then every other one of the next higher,
+    as in the published code.
+    """
+    lower = 2 ** math.floor(math.log2(heads))
+    slopes = _powers(lower) + _powers(2 * lower)[::2][: heads - lower]
+    return np.asarray(slopes, np.float32)
+
+
+def _powers(count: int) -> list[float]:
+    return [2.0 ** (-8 * (number + 1) / count) for number in range(count)]
+
+
+class SelfAttention(nnx.Module):
+    """Projections to queries, keys and values of A heads of size D = H / A, attention, and the projection back."""
+
+    def __init__(self, config: ModelConfig, key: jax.Array):
+        hidden, heads = (config.hidden_size,), (config.num_heads, config.head_size)
+        query_key, key_key, value_key, output_key = jax.random.split(key, 4)
+        self.rate: float = config.attention_dropout
+        self.query: Linear = Linear(hidden, heads, config.initializer_range, query_key, config.use_bias)
+        self.key: Linear = Linear(hidden, heads, config.initializer_range, key_key, config.use_bias)
+        self.value: Linear = Linear(hidden, heads, config.initializer_range, value_key, config.use_bias)
+        self.output: Linear = Linear(heads, hidden, config.output_range, output_key, config.use_bias)
+
+    def __call__(
+        self,
+        x: jax.Array,
+        mask: AttentionMask,
+        dropout_key: jax.Array | None,
+        attend: AttentionKernel,
+        collect: bool,
+        rotary: Rotary | None = None,
+        queries: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Return the output [B, L, H] for x [B, L, H], and the probabilities [B, A, L, L] if `collect`, else None.
+
+        `rotary` turns queries and keys by their positions before the kernel sees them. `queries` [B, M, H] are the
+        states at mask.queries, for which alone the output is computed: [B, M, H].
+        """
+        query = checkpoint_name(self.query(x if queries is None else queries), "query")
+        key, value = checkpoint_name(self.key(x), "key"), checkpoint_name(self.value(x), "value")
+        if rotary is not None:
+            query, key = rotary.turned(query, mask.queries), rotary.turned(key)
+        context, weights = attend(query, key, value, mask, dropout_key, self.rate, collect)
+        return self.output(context), weights
+
+
+class Block(nnx.Module):
+    """Attention and a feed-forward network, each inside a residual connection with dropout.
+
+    post (BERT): x = norm(x + f(x)).  pre: x = x + f(norm(x)).  `feed_forward` makes the network from a key, and so does
+    `convolution` what follows the first layer, if anything does.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        key: jax.Array,
+        feed_forward: Callable[[jax.Array], Callable[[jax.Array], jax.Array]],
+        convolution: Callable[[jax.Array], Convolution] | None = None,
+    ):
+        attention_key, feed_forward_key = jax.random.split(key)
+        self.rate: float = config.hidden_dropout
+        self.pre_norm: bool = config.norm_position == "pre"
+        disentangled = config.disentangled.terms != "none"
+        self.relative: RelativePositions | None = (
+            RelativePositions(config, jax.random.fold_in(key, 0)) if disentangled else None
+        )
+        attention = DisentangledAttention if disentangled else SelfAttention
+        self.attention: Callable[..., tuple[jax.Array, jax.Array | None]] = attention(config, attention_key)
+        self.attention_norm: Norm = make_norm(config, config.hidden_size)
+        self.feed_forward: Callable[[jax.Array], jax.Array] = feed_forward(feed_forward_key)
+        self.feed_forward_norm: Norm = make_norm(config, config.hidden_size)
+        self.convolution: Convolution | None = None if convolution is None else convolution(jax.random.fold_in(key, 2))
+
+    def __call__(
+        self,
+        x: jax.Array,
+        mask: AttentionMask,
+        dropout_key: jax.Array | None,
+        attend: AttentionKernel,
+        collect: bool,
+        *,
+        window: int | None = None,
+        rotary: Rotary | None = None,
+        attention_norm: bool = True,
+        convolved: bool = False,
+        queries: jax.Array | None = None,
+        head_gates: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Map x [B, L, H] to (x [B, L, H], attention probabilities [B, A, L, L] if `collect`, else None).
+
+        Args:
+          x: states of the layer below.
+          mask: who sees whom.
+          dropout_key: None for no dropout.
+          attend: the attention kernel.
+          collect: whether to return the probabilities.
+          window: tokens to either side that this layer sees; None: those of `mask`.
+          rotary: how this layer turns queries and keys.
+          attention_norm: with pre-norm, whether this layer has one before its attention.
+          convolved: whether the convolution follows, for which x are the embeddings.
+          queries: [B, M, H], the states that go through the layer in place of x, which gives keys and values only;
+            mask.queries are their positions. With disentangled attention and post-norm, [B, L, H] of all positions.
+          head_gates: [A], factors of what each head adds; None: nothing is multiplied.
+        """
+        keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
+        mask = mask if window is None else dataclasses.replace(mask, window=window)
+        norm = self.attention_norm if self.pre_norm and attention_norm else lambda states: states
+        y, more = norm(x), {} if queries is None else {"queries": norm(queries)}
+        positions = rotary if self.relative is None else self.relative
+        attend = gated(attend, head_gates)
+        y, weights = self.attention(y, mask, keys[0], attend, collect, positions, **more)
+        entered = x
+        rows = mask.queries, x.shape[1]
+        x = x if queries is None else queries
+        x = checkpoint_name(x + dropout(y, self.rate, keys[1], *rows), "attention_sum")
+        x = x if self.pre_norm else self.attention_norm(x)
+        y = self.feed_forward(self.feed_forward_norm(x) if self.pre_norm else x)
+        x = checkpoint_name(x + dropout(y, self.rate, keys[2], *rows), "feed_forward_sum")
+        x = x if self.pre_norm else self.feed_forward_norm(x)
+        if convolved:
+            assert self.convolution is not None, "asked for where there is one"
+            key = None if dropout_key is None else jax.random.fold_in(dropout_key, 3)  # none of the three above
+            x = self.convolution(entered, x, mask, key)
+        return x, weights

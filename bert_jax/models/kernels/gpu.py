@@ -1,0 +1,474 @@
+"""Fused attention for NVIDIA GPUs by Pallas and Triton, with dropout; and how a mesh splits fused attention.
+
+Scores and probabilities never leave the multiprocessor, forward or backward. A block of queries of one head goes over
+the keys of its row and keeps the largest score and the sum of exponentials so far (Dao 2023, FlashAttention-2,
+algorithms 1 and 2). In the backward pass one block of threads computes the gradients of a block of keys and values,
+going over all queries, and then that of a block of queries, going over all keys: no two blocks add to one number, so
+a run repeats bit for bit. Blocks of queries and of keys have one size, and are named by their first place in the row;
+each reference is a whole array in the memory of the card.
+
+Dropout draws the very bits that plain.py draws, from the place of an element in the whole batch, so a run may change
+between the two, and is the same on any mesh. Triton is part of XLA. The operations of these kernels are counted here
+for plans, because a compiled program does not show them. tpu.py splits its work over a mesh by the same `attend`.
+"""
+
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as triton_params
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+from bert_jax.models import layers
+from bert_jax.models.kernels import plain
+from bert_jax.models.kernels.plain import MASKED_SCORE, AttentionMask
+
+HEADS_AXIS = "tensor"  # of the mesh; all other axes split the batch
+PADDING = -(2**31)  # number of a key that no query has
+
+Arrays = dict[str, Any]
+"""What a kernel reads on one device, for B rows of L positions and A heads of size D:
+
+- query, key, value: [B, L, A, D];
+- key_numbers: int32 [B, L], of the text that a key belongs to, or PADDING;
+- query_numbers: int32 [B, L], of the text of a query; missing where all are 0;
+- reach: int32 [1], the window, where it is known only when the kernel runs;
+- bias: [B or 1, A or 1, L (query), L (key)];
+- words: uint32 [2, B, A], the state of dropout, where some is dropped.
+"""
+
+
+class DeviceKernel(Protocol):
+    """Attention on one device."""
+
+    def __call__(self, arrays: Arrays, threshold: int, reach: int | None) -> jax.Array:
+        """Return the output, [B, L, A, D], with dropout by that threshold of `counter_bits.keeps` (0: none).
+
+        `reach` is the window, where it is known when the kernel is built.
+        """
+        ...
+
+
+def attend(
+    kernel: DeviceKernel,
+    obstacle: Callable[[int, int, int, int], str | None],
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: AttentionMask,
+    dropout_key: jax.Array | None,
+    rate: float,
+    collect: bool,
+) -> tuple[jax.Array, jax.Array | None]:
+    """Compute attention on every device of the mesh in use (`devices.sharding.under`), each its own rows and heads.
+
+    Of queries that see nothing but masked keys, which no loss reads, gradients are right to about 5e-4: their scores of
+    -10,000 leave that much of the logarithm of a sum in float32. Within a window that is an int, whose keys out of
+    reach are not computed, their output is another one.
+
+    Args:
+      kernel: what a device computes.
+      obstacle: says why the kernel cannot compute some rows, positions, heads and size of heads on a device. What it
+        cannot compute, `collect` and global tokens are left to `kernels.xla.attention`.
+      query, key, value, mask, dropout_key, rate, collect: see `AttentionKernel`.
+    """
+    batch, length, heads, size = query.shape
+    axes = _free_axes()
+    rows = tuple(axis for axis in axes if axis != HEADS_AXIS)
+    parts = math.prod(axes[axis] for axis in rows), axes.get(HEADS_AXIS, 1)
+    whole = not (batch % parts[0] or heads % parts[1])
+    if (
+        collect
+        or mask.global_positions is not None
+        or not whole
+        or obstacle(batch // parts[0], length, heads // parts[1], size)
+    ):
+        return plain.attention(query, key, value, mask, dropout_key, rate, collect)
+    threshold = 0 if dropout_key is None else layers.drop_threshold(rate)
+    split = P(rows or None, None, HEADS_AXIS if HEADS_AXIS in axes else None)
+    arrays, specs = _arrays(query, key, value, mask, dropout_key if threshold else None, split)
+    reach = mask.window if isinstance(mask.window, int) else None
+    local: Callable[[Arrays], jax.Array] = functools.partial(kernel, threshold=threshold, reach=reach)
+    if math.prod(parts) > 1:
+        local = jax.shard_map(local, in_specs=(specs,), out_specs=split, axis_names=set(axes), check_vma=False)
+    return local(arrays), None
+
+
+def _free_axes() -> dict[str, int]:
+    """Return the axes of the mesh in use that no surrounding shard_map has split, and their sizes."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return {}
+    kinds = zip(mesh.axis_names, mesh.axis_sizes, mesh.axis_types, strict=True)
+    return {name: size for name, size, kind in kinds if kind == AxisType.Auto}
+
+
+def _arrays(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: AttentionMask,
+    dropout_key: jax.Array | None,
+    split: P,
+) -> tuple[Arrays, dict[str, P]]:
+    """Return what the kernel reads, of all devices together, and how the mesh splits it."""
+    batch, length, heads, _ = query.shape
+    rows, tensor = split[0], split[2]
+    arrays: Arrays = {"query": query, "key": key, "value": value}
+    specs = dict.fromkeys(arrays, split)
+    numbers = jnp.zeros_like(mask.padding, jnp.int32) if mask.segments is None else mask.segments.astype(jnp.int32)
+    arrays["key_numbers"], specs["key_numbers"] = jnp.where(mask.padding > 0, numbers, PADDING), P(rows)
+    if mask.segments is not None:
+        arrays["query_numbers"], specs["query_numbers"] = numbers, P(rows)
+    if mask.window is not None and not isinstance(mask.window, int):
+        arrays["reach"], specs["reach"] = jnp.asarray(mask.window, jnp.int32).reshape(1), P()
+    if (bias := mask.whole_bias()) is not None:
+        arrays["bias"] = bias
+        specs["bias"] = P(*(axis if n > 1 else None for axis, n in zip((rows, tensor), bias.shape, strict=False)))
+    if dropout_key is not None:
+        state, _ = layers.leading_streams(layers.counter_stream(dropout_key), (batch, heads, length, length))
+        arrays["words"], specs["words"] = jnp.stack([part[:, :, 0, 0] for part in state]), P(None, rows, tensor)
+    return arrays, specs
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """What is known when the kernels are built; with it, a call is a function of arrays."""
+
+    length: int
+    """Positions of a row, L."""
+    size: int
+    """Width of a head, D."""
+    together: int
+    """Queries of a block, which meet as many keys at once; it divides the length."""
+    threshold: int
+    """Of `counter_bits.keeps`; 0 for no dropout."""
+    reach: int | None = None
+    """Positions that a query sees to either side, where the window is known when the kernels are built."""
+
+    @property
+    def scale(self) -> float:
+        return self.size**-0.5
+
+    @property
+    def kept_scale(self) -> float:
+        return layers.kept_scale(self.threshold)
+
+    @property
+    def count(self) -> int:
+        """Number of blocks in a row."""
+        return self.length // self.together
+
+    @property
+    def apart(self) -> int:
+        """How many blocks further, to either side, the furthest lies that a block can see."""
+        if self.reach is None:
+            return self.count - 1
+        # Between two blocks that are n apart, the nearest places are (n - 1) · together + 1 apart.
+        return min((self.reach - 1) // self.together + 1, self.count - 1)
+
+    def met(self, number: Any) -> tuple[Any, Any]:
+        """Return the first and the last block, not included, that block number `number` can see."""
+        if self.apart == self.count - 1:
+            return 0, self.count
+        return jnp.maximum(number - self.apart, 0), jnp.minimum(number + self.apart + 1, self.count)
+
+    @property
+    def pairs(self) -> int:
+        """Queries of a row times the keys that each of them meets."""
+        # Every block meets those up to `apart` to either side, but for the ones beyond both ends of the row.
+        return (self.count * (2 * self.apart + 1) - self.apart * (self.apart + 1)) * self.together**2
+
+
+def forward(blocks: Blocks, names: tuple[str, ...], *refs: Any) -> None:
+    """Write the output [B, L, A, D] and the logarithms of the sums of exponentials, float32 [B, A, L].
+
+    The grid is (blocks of queries, heads, rows).
+    """
+    arrays, (output_ref, logarithms_ref) = dict(zip(names, refs[:-2], strict=True)), refs[-2:]
+    number = pl.program_id(0)
+    own, head = number * blocks.together, _Head(blocks, arrays, row=pl.program_id(2), head=pl.program_id(1))
+    query = head.block("query", own)
+
+    def step(other: Any, so_far: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        (output, largest, total), keys = so_far, other * blocks.together
+        scores = head.scores(query, head.block("key", keys), own, keys)
+        larger = jnp.maximum(largest, jnp.max(scores, axis=1))
+        weights, shrink = jnp.exp(scores - larger[:, None]), jnp.exp(largest - larger)
+        value = head.block("value", keys)
+        added = _dot(head.dropped(weights, own, keys).astype(value.dtype), value, (1, 0))
+        return output * shrink[:, None] + added, larger, total * shrink + jnp.sum(weights, axis=1)
+
+    zeros = jnp.zeros(blocks.together, jnp.float32)
+    start = jnp.zeros(query.shape, jnp.float32), zeros - jnp.inf, zeros
+    output, largest, total = jax.lax.fori_loop(*blocks.met(number), step, start)
+    head.write(output_ref, own, output * (blocks.kept_scale / total)[:, None])
+    logarithms_ref[head.row, head.head, pl.ds(own, blocks.together)] = largest + jnp.log(total)
+
+
+def backward(blocks: Blocks, names: tuple[str, ...], *refs: Any) -> None:
+    """Write the gradients of query, key and value, [B, L, A, D].
+
+    The grid is (blocks of keys, then of queries; heads; rows).
+    """
+    arrays, (of_query, of_key, of_value) = dict(zip(names, refs[:-3], strict=True)), refs[-3:]
+    number, scale = pl.program_id(0), blocks.scale * blocks.kept_scale
+    own, head = number * blocks.together, _Head(blocks, arrays, row=pl.program_id(2), head=pl.program_id(1))
+    key, value = head.block("key", own), head.block("value", own)
+
+    def add_queries(other: Any, sums: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        met = other * blocks.together
+        query, gradient = head.block("query", met), head.block("gradient", met)
+        kept, of_scores = head.gradient_of_scores(query, key, value, gradient, met, own)
+        return (
+            sums[0] + _dot(of_scores.astype(query.dtype), query, (0, 0)),
+            sums[1] + _dot(kept.astype(query.dtype), gradient, (0, 0)),
+        )
+
+    zeros = jnp.zeros(key.shape, jnp.float32)
+    key_sum, value_sum = jax.lax.fori_loop(*blocks.met(number), add_queries, (zeros, zeros))
+    head.write(of_key, own, key_sum * scale)
+    head.write(of_value, own, value_sum * blocks.kept_scale)
+    query, gradient = head.block("query", own), head.block("gradient", own)
+
+    def add_keys(other: Any, total: jax.Array) -> jax.Array:
+        met = other * blocks.together
+        key, value = head.block("key", met), head.block("value", met)
+        of_scores = head.gradient_of_scores(query, key, value, gradient, own, met)[1]
+        return total + _dot(of_scores.astype(key.dtype), key, (1, 0))
+
+    head.write(of_query, own, jax.lax.fori_loop(*blocks.met(number), add_keys, zeros) * scale)
+
+
+def backward_of_bias(blocks: Blocks, names: tuple[str, ...], *refs: Any) -> None:
+    """Write the gradient of a bias, float32 [B or 1, A or 1, L (query), L (key)], summed over what shares it.
+
+    The grid is (blocks of queries, blocks of keys, rows × heads of the bias).
+    """
+    arrays, of_bias = dict(zip(names, refs[:-1], strict=True)), refs[-1]
+    batch, _, heads, _ = arrays["query"].shape
+    rows_sharing, heads_sharing = batch // of_bias.shape[0], heads // of_bias.shape[1]
+    row, first = _divided(pl.program_id(2), of_bias.shape[1])
+    queries, keys = pl.program_id(0) * blocks.together, pl.program_id(1) * blocks.together
+
+    def add(number: Any, total: jax.Array) -> jax.Array:
+        further, next_head = _divided(number, heads_sharing)
+        head = _Head(blocks, arrays, row=row + further, head=first + next_head)
+        query, gradient = head.block("query", queries), head.block("gradient", queries)
+        key, value = head.block("key", keys), head.block("value", keys)
+        return total + head.gradient_of_scores(query, key, value, gradient, queries, keys)[1]
+
+    zeros = jnp.zeros((blocks.together, blocks.together), jnp.float32)
+    total = jax.lax.fori_loop(0, rows_sharing * heads_sharing, add, zeros)
+    place = row, first, pl.ds(queries, blocks.together), pl.ds(keys, blocks.together)
+    of_bias[place] = total * blocks.kept_scale
+
+
+@dataclasses.dataclass(frozen=True)
+class _Head:
+    """One head of one row of the batch, and what all kernels compute of it."""
+
+    blocks: Blocks
+    arrays: dict[str, Any]
+    row: Any
+    head: Any
+
+    def block(self, name: str, first: Any) -> jax.Array:
+        """Return a block of an array [B, L, A, D], as [positions, D]."""
+        return self.arrays[name][self.row, self._span(first), self.head, :]
+
+    def write(self, ref: Any, first: Any, values: jax.Array) -> None:
+        ref[self.row, self._span(first), self.head, :] = values.astype(ref.dtype)
+
+    def scores(self, query: jax.Array, key: jax.Array, queries: Any, keys: Any) -> jax.Array:
+        """Return the scores [queries, keys] of two blocks with everything that is added to them, float32."""
+        scores = _dot(query, key, (1, 1)) * self.blocks.scale
+        if "bias" in self.arrays:
+            bias = self.arrays["bias"]
+            row, head = self.row if bias.shape[0] > 1 else 0, self.head if bias.shape[1] > 1 else 0
+            scores = scores + bias[row, head, self._span(queries), self._span(keys)].astype(jnp.float32)
+        return jnp.where(self._seen(queries, keys), scores, scores + MASKED_SCORE)
+
+    def _seen(self, queries: Any, keys: Any) -> jax.Array:
+        of_keys = self.arrays["key_numbers"][self.row, self._span(keys)][None, :]
+        of_queries: Any = 0
+        if "query_numbers" in self.arrays:
+            of_queries = self.arrays["query_numbers"][self.row, self._span(queries)][:, None]
+        seen = of_keys == of_queries
+        reach = self.arrays["reach"][0] if "reach" in self.arrays else self.blocks.reach
+        if reach is None:
+            return seen
+        query, key = self._places(queries, keys)
+        return seen & (jnp.abs(query - key) <= reach)
+
+    def gradient_of_scores(
+        self, query: jax.Array, key: jax.Array, value: jax.Array, gradient: jax.Array, queries: Any, keys: Any
+    ) -> tuple[jax.Array, jax.Array]:
+        """Return the dropped probabilities and the gradient of the scores, both [queries, keys] float32.
+
+        Both lack the factor `kept_scale`. `gradient` is that of the output.
+        """
+        logarithms, common = (
+            self.arrays[name][self.row, self.head, self._span(queries)][:, None] for name in ("logarithms", "common")
+        )
+        weights = jnp.exp(self.scores(query, key, queries, keys) - logarithms)
+        of_weights = self.dropped(_dot(gradient, value, (1, 1)), queries, keys)
+        of_scores = weights * (of_weights - common * (1 / self.blocks.kept_scale))
+        return self.dropped(weights, queries, keys), of_scores
+
+    def dropped(self, values: jax.Array, queries: Any, keys: Any) -> jax.Array:
+        """Return the values [queries, keys] with zeros where dropout falls."""
+        if not self.blocks.threshold:
+            return values
+        words = self.arrays["words"]
+        state = layers.Stream(words[0, self.row, self.head], words[1, self.row, self.head])
+        query, key = self._places(queries, keys)
+        index = (query * self.blocks.length + key).astype(jnp.uint32)
+        return jnp.where(layers.keeps(layers.words(state, index), self.blocks.threshold), values, 0.0)
+
+    def _places(self, queries: Any, keys: Any) -> tuple[jax.Array, jax.Array]:
+        """Return the places in the row of the queries, int32 [queries, 1], and of the keys, int32 [1, keys]."""
+        within = jnp.arange(self.blocks.together)
+        return (queries + within)[:, None], (keys + within)[None, :]
+
+    def _span(self, first: Any) -> Any:
+        return pl.ds(first, self.blocks.together)
+
+
+def _divided(number: Any, by: int) -> tuple[Any, Any]:
+    """Return quotient and remainder of a scalar; Triton would take a Python number for an integer of fewer bits."""
+    return jax.lax.div(number, jnp.int32(by)), jax.lax.rem(number, jnp.int32(by))
+
+
+def _dot(left: jax.Array, right: jax.Array, axes: tuple[int, int]) -> jax.Array:
+    """Return the product of two matrices over one axis of each, summed in float32."""
+    return jax.lax.dot_general(left, right, (((axes[0],), (axes[1],)), ((), ())), preferred_element_type=jnp.float32)
+
+
+PRODUCTS = {"forward": 2, "backward": 7}
+"""Of queries × keys × size of a head. Backward, scores and the gradients of weights are computed twice: for the sums
+over queries and for those over keys."""
+
+
+def kernel_name(kernel: str, pairs: int) -> str:
+    """Return the name by which a compiled program shows a kernel in which so many pairs of query and key meet in a row.
+
+    It is unlike the names of the kernels for TPUs, whose number has another meaning.
+    """
+    return f"triton_{kernel}_{pairs}"
+
+
+def attention_flops(name: str, results: Sequence[Any]) -> int:
+    """Return the operations of one call, a multiply-add counting as two; 0 for any other kernel.
+
+    The gradient of a bias, which no model here learns, is not counted.
+
+    Args:
+      name: text that has a `kernel_name` in it.
+      results: the first is [B, L, A, D].
+    """
+    found = re.search(r"triton_(forward|backward)_(\d+)", name)
+    if found is None:
+        return 0
+    batch, _, heads, size = results[0].dims
+    return 2 * PRODUCTS[found[1]] * int(found[2]) * math.prod((batch, heads, size))
+
+
+SMALLEST, LARGEST = 16, 64  # places of a block; a matrix unit takes 16 at least
+LONGEST = 2**15  # a place times the length, the number of a word of dropout, stays below 2³¹
+SIZES = (16, 32, 64, 128)  # of a head, as powers of two that leave room for blocks in shared memory
+
+
+def obstacle(_batch: int, length: int, _heads: int, size: int) -> str | None:
+    """Return why the kernels cannot compute this, or None if they can; any number of rows and heads will do."""
+    if length % SMALLEST or length > LONGEST:
+        return f"length {length} is not a multiple of {SMALLEST} up to {LONGEST}"
+    if size not in SIZES:
+        return f"heads of size {size} are not {', '.join(map(str, SIZES[:-1]))} or {SIZES[-1]} wide"
+    return None
+
+
+def attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: AttentionMask,
+    dropout_key: jax.Array | None = None,
+    rate: float = 0.0,
+    collect: bool = False,
+    *,
+    interpret: bool = False,
+) -> tuple[jax.Array, jax.Array | None]:
+    """See `AttentionKernel` and `on_devices.attend`; within a window that is an int, only keys in reach are computed.
+
+    `interpret` runs the kernels without a GPU, slowly; it is meant for tests.
+    """
+    kernel = functools.partial(_on_a_device, interpret)
+    return attend(kernel, obstacle, query, key, value, mask, dropout_key, rate, collect)
+
+
+def _on_a_device(interpret: bool, arrays: Arrays, threshold: int, reach: int | None) -> jax.Array:
+    _, length, _, size = arrays["query"].shape
+    together = max(many for many in (SMALLEST, 32, LARGEST) if length % many == 0)
+    blocks = Blocks(length=length, size=size, together=together, threshold=threshold, reach=reach)
+    return _attention(blocks, interpret, arrays)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _attention(blocks: Blocks, interpret: bool, arrays: Arrays) -> jax.Array:
+    return _forward(blocks, interpret, arrays)[0]
+
+
+def _forward(blocks: Blocks, interpret: bool, arrays: Arrays) -> tuple[jax.Array, tuple[Any, ...]]:
+    batch, length, heads, _ = arrays["query"].shape
+    outputs = [arrays["query"], jax.ShapeDtypeStruct((batch, heads, length), jnp.float32)]
+    grid = blocks.count, heads, batch
+    output, logarithms = _run(forward, blocks, interpret, arrays, outputs, grid)
+    # Both are named, so that no remat policy that saves the output runs this kernel again.
+    output, logarithms = (checkpoint_name(x, "attention_output") for x in (output, logarithms))
+    return output, (arrays, output, logarithms)
+
+
+def _backward(blocks: Blocks, interpret: bool, kept: tuple[Any, ...], gradient: jax.Array) -> tuple[Arrays]:
+    arrays, output, logarithms = kept
+    batch, _, heads, _ = output.shape
+    # Σ over keys of weight × its gradient, which is the same as Σ over the head of output × gradient.
+    common = jnp.einsum("blad,blad->bal", output, gradient, preferred_element_type=jnp.float32)
+    more = arrays | {"gradient": gradient, "logarithms": logarithms, "common": common}
+    names = ("query", "key", "value")
+    grid = blocks.count, heads, batch
+    found = _run(backward, blocks, interpret, more, [arrays[name] for name in names], grid)
+    gradients: Arrays = dict.fromkeys(arrays)  # of integers there are none
+    gradients |= dict(zip(names, found, strict=True))
+    if "bias" in arrays:
+        # A call of its own, which XLA drops where nothing wants this gradient.
+        bias = arrays["bias"]
+        grid = blocks.count, blocks.count, bias.shape[0] * bias.shape[1]
+        of_bias = [jax.ShapeDtypeStruct(bias.shape, jnp.float32)]
+        (total,) = _run(backward_of_bias, blocks, interpret, more, of_bias, grid)
+        gradients["bias"] = total.astype(bias.dtype)
+    return (gradients,)
+
+
+_attention.defvjp(_forward, _backward)
+
+
+def _run(
+    kernel: Any, blocks: Blocks, interpret: bool, arrays: Arrays, outputs: list[Any], grid: tuple[int, ...]
+) -> list[jax.Array]:
+    return pl.pallas_call(
+        functools.partial(kernel, blocks, tuple(arrays)),
+        grid=grid,
+        out_shape=[jax.ShapeDtypeStruct(array.shape, array.dtype) for array in outputs],
+        compiler_params=triton_params.CompilerParams(num_warps=4, num_stages=2),
+        interpret=interpret,
+        name=kernel_name(kernel.__name__, blocks.pairs),
+    )(*arrays.values())

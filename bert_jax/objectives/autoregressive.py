@@ -1,0 +1,121 @@
+"""Autoregressive language modelling: left to right, in two directions, and in an order drawn for each text.
+
+Left to right is the model without bidirectionality that the paper compares BERT with (Devlin et al. 2018, section
+5.1), and GPT. The two language models of ELMo (Peters et al. 2018, section 3.1), of the next word and of the previous
+one, share word table and head; each reads its own half of the states, which knows nothing of the other direction.
+Permutation language modelling (Yang et al. 2019) predicts tokens from those before them in the order drawn.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.config import ObjectiveConfig
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.layers import PackedTexts
+from bert_jax.models.protocol import EncoderOutput, encoder_inputs
+from bert_jax.models.xlnet import Permutation
+from bert_jax.objectives import masked_words
+from bert_jax.objectives.objective import Batch, Sums, Term
+
+NEXT_WORDS = Term(
+    name="next_word",
+    label="next words",
+    title="Language model, left to right",
+    unit="nats per token",
+    perplexity="perplexity",
+    of_words=True,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class LeftToRightObjective:
+    """The next word of every place (see `Objective`); batches are those of `data.examples.next_words`."""
+
+    model: BertForPreTraining
+    terms: tuple[Term, ...] = (NEXT_WORDS,)
+
+    def denominators(self, batch: Batch) -> dict[str, jax.Array]:
+        return {NEXT_WORDS.name: jnp.sum(batch["masked_weights"])}
+
+    def sums(self, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
+        encoded = self.model.encode(params, *encoder_inputs(batch), dropout_key, texts=PackedTexts.of(batch))
+        return {NEXT_WORDS.name: masked_words.model_sums(self.model, params, batch, encoded)}
+
+
+PREVIOUS_WORDS = dataclasses.replace(
+    NEXT_WORDS,
+    name="previous_word",
+    label="previous words",
+    title="Language model, right to left",
+    perplexity="previous_word_perplexity",
+    of_words=False,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoDirectionsObjective:
+    """The neighbours of every place (see `Objective`); batches are those of `data.examples.next_words`."""
+
+    model: BertForPreTraining
+    weights: ObjectiveConfig
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        return (
+            dataclasses.replace(NEXT_WORDS, weight=self.weights.next_word_weight),
+            dataclasses.replace(PREVIOUS_WORDS, weight=self.weights.previous_word_weight),
+        )
+
+    def denominators(self, batch: Batch) -> dict[str, jax.Array]:
+        pairs = jnp.sum(batch["masked_weights"])
+        return {term.name: pairs for term in self.terms}
+
+    def sums(self, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
+        inputs = encoder_inputs(batch)
+        encoded = self.model.encode(params, *inputs, dropout_key, texts=PackedTexts.of(batch))
+        places = batch["masked_positions"]
+        before = {"masked_positions": places + 1, "masked_ids": jnp.take_along_axis(inputs[0], places, axis=1)}
+        left, right = _halves(encoded)
+        return {
+            NEXT_WORDS.name: masked_words.model_sums(self.model, params, batch, left),
+            PREVIOUS_WORDS.name: masked_words.model_sums(self.model, params, {**batch, **before}, right),
+        }
+
+
+def _halves(encoded: EncoderOutput) -> tuple[EncoderOutput, EncoderOutput]:
+    """Return the output with the states of one direction each, and zeros in place of the other's."""
+    states = encoded.last_hidden_state
+    of_left = jnp.arange(states.shape[-1]) < states.shape[-1] // 2
+    halves = jnp.where(of_left, states, 0), jnp.where(of_left, 0, states)
+    left, right = (encoded._replace(last_hidden_state=half) for half in halves)
+    return left, right
+
+
+PERMUTED_WORDS = Term(
+    name="permutation",
+    label="permuted words",
+    title="Permutation language model",
+    unit="nats per token",
+    perplexity="perplexity",
+    of_words=True,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class PermutationObjective:
+    """The targets of every order (see `Objective`); batches are those of `data.examples.permutations`."""
+
+    model: BertForPreTraining
+    terms: tuple[Term, ...] = (PERMUTED_WORDS,)
+
+    def denominators(self, batch: Batch) -> dict[str, jax.Array]:
+        return {PERMUTED_WORDS.name: jnp.sum(batch["masked_weights"])}
+
+    def sums(self, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
+        texts, permutation = PackedTexts.of(batch), Permutation.of(batch)
+        encoded = self.model.encode(params, *encoder_inputs(batch), dropout_key, texts=texts, permutation=permutation)
+        at_targets = {**batch, "masked_positions": permutation.states}
+        return {PERMUTED_WORDS.name: masked_words.model_sums(self.model, params, at_targets, encoded)}

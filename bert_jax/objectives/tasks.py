@@ -1,0 +1,154 @@
+"""The objective of each kind of task head: one term, whose metrics are loss and accuracy; and its predictions.
+
+Classification and choice: cross-entropy over the classes of a text, or over the candidates of a question. Regression:
+squared error on the scale of the labels (STS-B: 0 to 5). Spans: the mean cross-entropy of the first and the last
+token of the answer, each a choice among the positions. Tagging: cross-entropy at the first piece of each word; the
+other positions do not count.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.models.task import BertForTask, without_edges
+from bert_jax.objectives.objective import Batch, Sums, Term
+
+
+def classification_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
+    """Return sums over the batch; the mean is formed once, from the sums of all devices.
+
+    Args:
+      logits: [B, C]; here and below B stands for [B, T] where T sequences share a row.
+      labels: [B] int32.
+      weights: [B] float32, 0 for what does not count, such as rows that only fill the batch.
+
+    Returns:
+      Losses (cross-entropy) in nats.
+    """
+    log_probabilities = jax.nn.log_softmax(logits.astype(jnp.float32))
+    losses = -jnp.take_along_axis(log_probabilities, labels[..., None], axis=-1)[..., 0]
+    correct = jnp.argmax(logits, axis=-1) == labels
+    return Sums(jnp.sum(weights * losses), jnp.sum(weights), jnp.sum(weights * correct))
+
+
+def regression_sums(predictions: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
+    """Return sums over the batch of squared errors and weights; no prediction is right or wrong.
+
+    Args:
+      predictions: [B], or [B, T] like the others where T sequences share a row.
+      labels: [B] float32.
+      weights: [B] float32, 0 for rows that only fill the batch.
+    """
+    errors = jnp.square(predictions.astype(jnp.float32) - labels)
+    return Sums(jnp.sum(weights * errors), jnp.sum(weights))
+
+
+OUTSIDE = -1e9  # logit of padding: never chosen, and exp of it is 0
+
+
+def span_sums(logits: jax.Array, labels: jax.Array, mask: jax.Array, weights: jax.Array) -> Sums:
+    """Return sums over the batch; the mean is formed once, from the sums of all devices.
+
+    Args:
+      logits: [B, L, 2], start and end.
+      labels: [B, 2] int32 positions, (0, 0) where the window holds no answer; one outside the sequence is ignored.
+      mask: [B, L], 1 for real tokens. The original lets padding compete; here the loss does not depend on it.
+      weights: [B] float32, 0 for rows that only fill the batch.
+
+    Returns:
+      Losses in nats; correct are windows with both ends right. A window counts as two halves.
+    """
+    logits = jnp.where(mask[:, :, None] > 0, logits.astype(jnp.float32), OUTSIDE)
+    inside = _inside(labels, mask)
+    halves = end_weights(labels, mask, weights)
+    log_probabilities = jax.nn.log_softmax(logits, axis=1)
+    positions = jnp.where(inside, labels, 0)
+    losses = -jnp.take_along_axis(log_probabilities, positions[:, None, :], axis=1)[:, 0]
+    correct = jnp.all((jnp.argmax(logits, axis=1) == labels) & inside, axis=1)
+    return Sums(jnp.sum(halves * losses), jnp.sum(halves), jnp.sum(weights * correct))
+
+
+def end_weights(labels: jax.Array, mask: jax.Array, weights: jax.Array) -> jax.Array:
+    """Return the weights of the first and the last token of each answer, [B, 2]; arguments as for `loss_sums`."""
+    return 0.5 * weights[:, None] * _inside(labels, mask)
+
+
+def _inside(labels: jax.Array, mask: jax.Array) -> jax.Array:
+    return (labels >= 0) & (labels < jnp.sum(mask, axis=1)[:, None])
+
+
+def tagging_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
+    """Return sums over the batch; the mean over words is formed once, from the sums of all devices.
+
+    Args:
+      logits: [B, L, C].
+      labels: [B, L] int32, -1 where nothing is predicted.
+      weights: [B] float32, 0 for rows that only fill the batch.
+
+    Returns:
+      Losses in nats; the weight is the number of words.
+    """
+    return classification_sums(logits, jnp.maximum(labels, 0), word_weights(labels, weights))
+
+
+def word_weights(labels: jax.Array, weights: jax.Array) -> jax.Array:
+    """Return the weight of each position, [B, L]; arguments as for `loss_sums`."""
+    return weights[:, None] * (labels >= 0)
+
+
+TERM = Term()
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskObjective:
+    """The loss of a head (see `Objective`) over the rows, words or windows that count.
+
+    The batches are those that data/sequences makes.
+    """
+
+    model: BertForTask
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        return (TERM,)
+
+    def denominators(self, batch: Batch) -> dict[str, jax.Array]:
+        labels, weights, kind = batch["labels"], batch["weights"], self.model.head.kind
+        if kind == "span":
+            weights = end_weights(labels, batch["attention_mask"], weights)
+        elif kind == "tagging":
+            weights = word_weights(labels, weights)
+        return {TERM.name: jnp.sum(weights)}
+
+    def sums(self, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
+        """Return the sums of the only term; regression and a CRF have no `correct`."""
+        return {TERM.name: self.sums_of_scores(params, batch, self.model.apply(params, batch, dropout_key))}
+
+    def sums_of_scores(self, params: Any, batch: Batch, scores: jax.Array) -> Sums:
+        """Return the sums of scores that the model has given already."""
+        labels, weights, head = batch["labels"], batch["weights"], self.model.head
+        if head.kind == "regression":
+            return regression_sums(scores, labels, weights)
+        if head.kind == "span":
+            return span_sums(scores, labels, batch["attention_mask"], weights)
+        if head.crf:
+            losses = self.model.crf(params).negative_log_likelihood(scores, *without_edges(labels))
+            return Sums(jnp.sum(weights * losses), jnp.sum(word_weights(labels, weights)))
+        if head.kind == "tagging":
+            classes, *_ = without_edges(labels)
+            return tagging_sums(scores, classes, weights)
+        return classification_sums(scores, labels, weights)
+
+
+def predictions(model: BertForTask, params: Any, batch: Batch) -> jax.Array:
+    """Return the scores of `BertForTask.apply`, float32 [B, …].
+
+    With a CRF, they are 1 for the labels of the best path and 0 for the others: the model's answer, word by word.
+    """
+    scores = model.apply(params, batch)
+    if not model.head.crf:
+        return scores
+    paths = model.crf(params).best_paths(scores, *without_edges(batch["labels"]), model.head.labels)
+    return jax.nn.one_hot(paths, model.head.outputs, dtype=jnp.float32)

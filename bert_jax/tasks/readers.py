@@ -1,0 +1,217 @@
+"""Readers of task files and TFDS examples, and the search for the file of a split.
+
+Lines are tab-separated without quoting, CSV by RFC 4180, or JSON; they always come with the line number. Lines end in
+LF or CR LF. Other line separators of Unicode are text, and blank lines are skipped.
+
+Examples of a TFDS dataset are plain dicts. TensorFlow Datasets is imported at the first call, by corpus/datasets.py.
+A family reads its split thus:
+
+    for example in readers.tfds_examples("squad/v1.1", readers.tfds_split_name(data, split), data.tfds_dir):
+        example["question"]                  # str
+        example["answers"]["answer_start"]   # list[int]; a Sequence of a dict becomes a dict of lists
+
+    for example in readers.tfds_examples("conll2003", "train"):
+        example["tokens"], example["ner"]    # list[str], list[str]: the names of the classes, not their numbers
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from etils import epath
+
+from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.corpus import datasets
+from bert_jax.errors import UserError
+
+Row = tuple[int, list[str]]
+"""(number of the line on which the row begins, from 1; its fields)"""
+
+_CSV_FIELD = re.compile(r'(?:"(?P<quoted>(?:[^"]|"")*+)"|(?P<plain>(?:[^",\r\n]|\r(?!\n))*+))(?P<end>,|\r?\n|\Z)')
+
+
+def read_text(file: str | os.PathLike[str]) -> str:
+    """Return the contents of a UTF-8 file (local or gs://) without its byte order mark.
+
+    Raises:
+      UserError: the file cannot be read, or is not UTF-8 (names the line).
+    """
+    try:
+        contents = epath.Path(file).read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {os.fspath(file)}: {error.strerror or error}") from None
+    return decode(contents, os.fspath(file))
+
+
+def decode(contents: bytes, name: str) -> str:
+    """Return UTF-8 text without its byte order mark; other bytes are a UserError with `name` and the line."""
+    try:
+        return contents.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = contents.count(b"\n", 0, error.start) + 1
+        raise UserError(
+            f"{name}, line {line}: not UTF-8 (byte 0x{contents[error.start]:02x}); "
+            "convert it, for example with iconv -f latin1 -t utf-8"
+        ) from None
+
+
+def lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield (number, line) of every line that is not blank."""
+    for number, line in enumerate(text.split("\n"), start=1):
+        line = line.removesuffix("\r")
+        if line:
+            yield number, line
+
+
+def tsv(text: str) -> Iterator[Row]:
+    """Yield the fields between tabs; a quotation mark is an ordinary character, as in GLUE's files."""
+    for number, line in lines(text):
+        yield number, line.split("\t")
+
+
+def csv(text: str, file: str | os.PathLike[str]) -> Iterator[Row]:
+    """Yield the fields between commas; one in quotation marks may hold commas, line ends and doubled quotation marks.
+
+    Raises:
+      UserError: a quotation mark is never closed, or is inside a field without quotation marks.
+    """
+    place, line, first_line, fields = 0, 1, 1, []
+    while place < len(text) or fields:
+        match = _CSV_FIELD.match(text, place)
+        if not match:
+            raise UserError(f"{os.fspath(file)}, line {line}: {_stray_quote(text, place)}")
+        fields.append(match["plain"] if match["quoted"] is None else match["quoted"].replace('""', '"'))
+        line += match[0].count("\n")
+        place = match.end()
+        if match["end"] == ",":
+            continue
+        if fields != [""]:
+            yield first_line, fields
+        first_line, fields = line, []
+
+
+def json_lines(text: str, file: str | os.PathLike[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield one JSON object per line.
+
+    Raises:
+      UserError: a line is not JSON, or not an object.
+    """
+    for number, line in lines(text):
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{os.fspath(file)}, line {number}: not JSON: {error}") from None
+        if not isinstance(value, dict):
+            raise UserError(
+                f'{os.fspath(file)}, line {number}: expected an object {{"text": …}}, not {type(value).__name__}'
+            )
+        yield number, value
+
+
+def _stray_quote(text: str, place: int) -> str:
+    shown = text[place : place + 30].partition("\n")[0]
+    if text[place] != '"':
+        reason = "a quotation mark inside a field that has none around it"
+    elif re.compile(r'"(?:[^"]|"")*+"').match(text, place):
+        reason = "text after a closing quotation mark"
+    else:
+        reason = "a quotation mark opens here and is never closed"
+    return f'{reason}: {shown!r}; in CSV a field with quotation marks is "…" with each mark inside doubled'
+
+
+_SPLITS = {"dev": "validation", "dev_mismatched": "validation_mismatched"}
+
+
+def tfds_split_name(data: TaskDataConfig, split: str) -> str:
+    """Return the dataset's name of a split: `--data.train` and the like if given (even `train[:90%]`), or the usual."""
+    return getattr(data, split, "") or _SPLITS.get(split, split)
+
+
+def tfds_splits(name: str, data: TaskDataConfig, called: Mapping[str, str]) -> tuple[str, ...]:
+    """Return those splits of `called`, which maps them to the dataset's names, that it has or that `data` asks for."""
+    _, info, _ = datasets.load(f"tfds:{name}:{tfds_split_name(data, 'train')}", data.tfds_dir or None)
+    return tuple(split for split, theirs in called.items() if getattr(data, split, "") or theirs in info.splits)
+
+
+def tfds_examples(name: str, split: str, directory: str = "") -> Iterator[dict[str, Any]]:
+    """Yield the examples of `name[/config][:version]` in stored order; download it first if necessary.
+
+    Values are str, int, float, bool, lists and dicts of them. A ClassLabel becomes the name of its class, or None for
+    -1, with which TFDS marks the unlabelled test sets of GLUE. Bytes must be UTF-8.
+
+    Raises:
+      UserError: raised by the call itself: the dataset, configuration or split is unknown, or TensorFlow Datasets is
+        missing.
+    """
+    dataset, info, _ = datasets.load(f"tfds:{name}:{split}", directory or None)
+    return _plain_examples(dataset, info.features, f"{name}, split {split}")
+
+
+def _plain_examples(dataset: Any, features: Any, source: str) -> Iterator[dict[str, Any]]:
+    for index, example in enumerate(dataset.as_numpy_iterator()):
+        try:
+            yield _plain(features, example)
+        except UnicodeDecodeError:
+            raise UserError(f"{source}, example {index}: not UTF-8") from None
+
+
+def _plain(feature: Any, value: Any) -> Any:
+    """Return `value` in plain types; `feature` says which numbers are classes."""
+    while not isinstance(value, dict) and hasattr(feature, "feature"):
+        feature = feature.feature  # a Sequence, whose values are arrays or ragged tensors
+    if isinstance(value, dict):
+        fields = getattr(feature, "feature", feature)
+        return {key: _plain(fields[key], part) for key, part in value.items()}
+    if isinstance(value, bytes):
+        return value.decode("utf-8")
+    if isinstance(value, np.ndarray) and value.ndim or isinstance(value, list):
+        return [_plain(feature, part) for part in value]
+    if to_list := getattr(value, "to_list", None):
+        return [_plain(feature, part) for part in to_list()]
+    value = value.item() if hasattr(value, "item") else value
+    if hasattr(feature, "int2str"):
+        return feature.int2str(value) if value >= 0 else None
+    return value
+
+
+def find_file(data: TaskDataConfig, split: str, names: Sequence[str]) -> epath.Path:
+    """Return `data.train`, `data.dev` or `data.test` if given, else the first of `names` that `data.dir` has.
+
+    Raises:
+      UserError: neither exists; the message lists the names and what the directory holds.
+    """
+    given = getattr(data, split, "")
+    if given:
+        path = epath.Path(given).expanduser()
+        if not path.exists():
+            raise UserError(f"data.{split}={given}: no such file")
+        return path
+    if not data.dir:
+        option = f"--data.{split}=FILE, or " if hasattr(data, split) else ""
+        raise UserError(f"no {split} data: give {option}--data.dir=DIR with one of {', '.join(names)}")
+    directory = epath.Path(data.dir).expanduser()
+    for name in names:
+        if (directory / name).exists():
+            return directory / name
+    holds = "(there is no such directory)"
+    if directory.is_dir():
+        holds = ", ".join(sorted(path.name for path in directory.iterdir())[:10])
+    other = f"; --data.{split}=FILE names a file with a different name" if hasattr(data, split) else ""
+    raise UserError(
+        f"data.dir={data.dir} has no {split} data; looked for {', '.join(names)} and found {holds or 'nothing'}{other}"
+    )
+
+
+def file_splits(data: TaskDataConfig, names: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Return those of the splits in `names` that `find` would find, or that the TFDS dataset has."""
+    if data.tfds:
+        return tfds_splits(data.tfds, data, {split: tfds_split_name(data, split) for split in names})
+    directory = epath.Path(data.dir).expanduser()
+    return tuple(
+        split
+        for split, files in names.items()
+        if getattr(data, split, "") or data.dir and any((directory / name).exists() for name in files)
+    )

@@ -1,0 +1,455 @@
+"""Classification and regression on the user's own sentences, single or in pairs; and plain texts for prediction.
+
+Examples come from TSV, CSV, JSON lines, text files in one directory per class, or rows in memory, which are checked
+like those of a file. A TSV or CSV file begins with a line of column names, unless `text_column` is a number: then it
+has no header, and columns are given by number, from 1. TSV has no quoting; CSV is that of RFC 4180 (readers.py).
+Plain texts are one per line of a .txt file or of standard input, or one per .txt file of a directory.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tokenizers
+from etils import epath
+
+from bert_jax.config import HeadConfig
+from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.data.sequences import Features
+from bert_jax.errors import UserError
+from bert_jax.randomness import Stream, permute
+from bert_jax.tasks import readers, sentences
+from bert_jax.tasks.glue import MRPC_TEST, MRPC_TRAIN
+from bert_jax.tasks.sentences import Record, Sentences
+from bert_jax.tasks.sentences import features as features  # a name of every Family
+from bert_jax.tokenization.tokenizer import basic_normalizer, basic_pre_tokenizer
+
+_TEXT, _PAIR, _LABEL = ("text", "sentence", "sentence1"), ("text_pair", "sentence2"), ("label",)
+_SUFFIXES = (".tsv", ".csv", ".jsonl")
+_WITHOUT_CLASS = "unsup"  # IMDb's unlabelled reviews are beside its classes
+
+
+def file_names(split: str) -> tuple[str, ...]:
+    """Return the names that the file (or directory) of a split may have below --data.dir."""
+    return (*(f"{split}{suffix}" for suffix in _SUFFIXES), split)
+
+
+def read_records(file: epath.Path, data: TaskDataConfig, split: str) -> list[Record]:
+    """Return the examples of a file or a directory, in the order of the file or of the file names.
+
+    Raises:
+      UserError: the kind of file is unknown; the header or a column is missing; the number of columns is wrong; there
+        are stray quotation marks; a text or label is missing or empty; or the file is not UTF-8. Names file and line.
+    """
+    if file.is_dir():
+        return _read_directory(file)
+    if file.suffix == ".jsonl":
+        objects = readers.json_lines(readers.read_text(file), file)
+        return records_of(str(file), ((f"{file}, line {number}", value) for number, value in objects), data, split)
+    if file.suffix not in _SUFFIXES:
+        raise UserError(
+            f"{file}: the format of a file is determined by the end of its name, {', '.join(_SUFFIXES)}; or give a "
+            "directory with a directory of .txt files for each class"
+        )
+    text = readers.read_text(file)
+    lines = readers.tsv(text) if file.suffix == ".tsv" else readers.csv(text, file)
+    return records_of(str(file), _mappings(file, lines, has_header=not data.text_column.isdecimal()), data, split)
+
+
+def records_of(
+    source: str, examples: Iterable[tuple[str, Mapping[str, Any]]], data: TaskDataConfig, split: str
+) -> list[Record]:
+    """Return records for (where, mapping from column to value) pairs; the first one determines the columns.
+
+    Raises:
+      UserError: a column is missing; a later example has a second text or a label, the first has none; or a text or
+        label is bad.
+    """
+    records, columns = [], None
+    for where, values in examples:
+        columns = columns or _columns(where, values, data, split)
+        text, pair, label = columns
+        _check_absent(where, values, (() if pair else _PAIR) + (() if label else (data.label_column or _LABEL[0],)))
+        records.append(
+            Record(
+                where,
+                _text(where, values, text),
+                None if pair is None else _text(where, values, pair),
+                None if label is None else _label(where, values.get(label)),
+                str(len(records)),
+            )
+        )
+    if not records:
+        raise UserError(f"{source} holds no example")
+    return records
+
+
+def _mappings(file: epath.Path, lines: Iterator[readers.Row], has_header: bool) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield (where, {column: field}) of every line below the header; without one the columns are called 1, 2, 3 …"""
+    header, expected = None, ""
+    for number, fields in lines:
+        if header is None:
+            header = [name.strip() for name in fields] if has_header else [str(i + 1) for i in range(len(fields))]
+            expected = f"line {number} has {len(header)}"
+            if len(set(header)) < len(header):
+                raise UserError(f"{file}, line {number}: two columns have the same name: {', '.join(header)}")
+            if has_header:
+                continue
+        if len(fields) != len(header):
+            raise UserError(f"{file}, line {number}: {len(fields)} columns, {expected} ({', '.join(header)[:200]})")
+        yield f"{file}, line {number}", dict(zip(header, fields, strict=True))
+
+
+def _columns(
+    where: str, values: Mapping[str, Any], data: TaskDataConfig, split: str
+) -> tuple[str, str | None, str | None]:
+    """Return the columns of text, second text and label; only a test set may lack labels."""
+    choices = ((data.text_column, _TEXT), (data.pair_column, _PAIR), (data.label_column, _LABEL))
+    text, pair, label = (
+        next((name for name in ((asked,) if asked else usual) if name in values), None) for asked, usual in choices
+    )
+    missing = [
+        option
+        for option, found, asked in (
+            ("text_column", text, True),
+            ("pair_column", pair, data.pair_column),
+            ("label_column", label, split != "test"),
+        )
+        if asked and found is None
+    ]
+    if missing or text is None:
+        asked = getattr(data, missing[0])
+        wanted = repr(asked) if asked else " or ".join(_TEXT if missing[0] == "text_column" else _LABEL)
+        shown = ", ".join(repr(str(name)[:40]) for name in list(values)[:12])
+        raise UserError(
+            f"{where}: no column {wanted} among {shown}; name one with --data.{missing[0]} (a file without a line of "
+            "column names is read by numbers: --data.text_column=1 --data.label_column=2)"
+        )
+    return text, pair, label
+
+
+def _check_absent(where: str, values: Mapping[str, Any], columns: tuple[str, ...]) -> None:
+    """Raise a UserError about columns that only later JSON lines have, which would be lost silently."""
+    late = [name for name in columns if values.get(name) not in (None, "")]
+    if late:
+        raise UserError(f"{where}: a {late[0]!r}, which the first example lacks; give it to every example or to none")
+
+
+def _text(where: str, values: Mapping[str, Any], column: str) -> str:
+    value = values.get(column)
+    if not isinstance(value, str):
+        problem = "is missing" if value is None else f"is {value!r}, not text"[:100]
+        raise UserError(f"{where}: {column!r} {problem}")
+    if not value.strip():
+        raise UserError(f"{where}: the text in column {column!r} is empty")
+    # JSON can spell half a surrogate pair, which no tokenizer accepts.
+    return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _label(where: str, value: Any) -> str | None:
+    """Return the label as text: 3 and "3" are the same class."""
+    if value is None or isinstance(value, str) and not value.strip():
+        return None
+    if not isinstance(value, str | bool | int | float):
+        raise UserError(f"{where}: the label {value!r} is neither text nor a number"[:300])
+    label = value.strip() if isinstance(value, str) else json.dumps(value)
+    if not label.isprintable():
+        raise UserError(f"{where}: the label {label!r} holds characters that do not print")
+    return label
+
+
+def _read_directory(directory: epath.Path) -> list[Record]:
+    """Read IMDb's format: DIRECTORY/pos/*.txt, DIRECTORY/neg/*.txt, whatever the classes are called."""
+    classes = sorted(path.name for path in directory.iterdir() if path.is_dir() and path.name != _WITHOUT_CLASS)
+    records = []
+    for name in classes:
+        for file in sorted((directory / name).glob("*.txt")):
+            text = readers.read_text(file)
+            if not text.strip():
+                raise UserError(f"{file} is empty")
+            records.append(Record(str(file), text, None, name, f"{name}/{file.name}"))
+    if not records:
+        raise UserError(f"{directory} has no directory with .txt files for each class (such as pos and neg)")
+    return records
+
+
+def records_in_memory(split: str, rows: Sequence[Any], regression: bool) -> list[Record]:
+    """Return the examples of the split, in order.
+
+    Args:
+      rows: (text, label) or ((text, text_b), label) each, as a tuple, a list or a row of an array. A label is a str, an
+        int or a bool, or a number for regression; None in a test set without labels.
+
+    Raises:
+      UserError: a row has a different form; see `text_files.records_of` for texts and labels. Names the row: train[3].
+    """
+    return records_of(split, _named_rows(split, rows, regression), TaskDataConfig(), split)
+
+
+def _named_rows(split: str, rows: Sequence[Any], regression: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (where, columns) of each row, with the columns named as in a file."""
+    for number, row in enumerate(rows):
+        where, parts = f"{split}[{number}]", row.tolist() if isinstance(row, np.ndarray) else row
+        if not isinstance(parts, tuple | list) or len(parts) != 2:
+            raise UserError(
+                f"{where} is {row!r:.80}; expected (text, label) or ((text, text_b), label). A list of texts and "
+                "one of labels become such rows with list(zip(texts, labels))"
+            )
+        texts, label = parts
+        texts = texts if isinstance(texts, tuple | list) else [texts]
+        if not 1 <= len(texts) <= 2:
+            raise UserError(f"{where} has {len(texts)} texts; expected (text, label) or ((text, text_b), label)")
+        yield (
+            where,
+            {
+                **dict(zip(("text", "text_pair"), texts, strict=False)),
+                "label": _checked_label(where, label, regression),
+            },
+        )
+
+
+def _checked_label(where: str, label: Any, regression: bool):
+    label = label.item() if isinstance(label, np.generic) else label
+    if isinstance(label, float) and not regression:
+        raise UserError(
+            f"{where}: the label {label} is a float; give regression=True to estimate numbers; the labels of "
+            "classes are names or whole numbers"
+        )
+    return str(label) if isinstance(label, bool | int) else label
+
+
+STANDARD_INPUT = "-"
+
+
+class PlainText(NamedTuple):
+    where: str
+    """File and line, for messages."""
+    text: str
+    index: str  # pyright: ignore[reportIncompatibleMethodOverride] (a field; nobody searches a record)
+    """Name of the text in a file of predictions: the number of its line, from 0, or the name of its file."""
+    is_line: bool = True
+    """Whether a tab in it can only separate the two texts of a pair; in a file of a directory it may be layout."""
+
+
+def is_plain(source: str, head: str) -> bool:
+    """Return whether `source` holds plain texts for a `head` of this kind, not examples in a task's own format.
+
+    A .txt file holds columns for tagging, and a directory of .txt files holds RACE's passages for multiple choice. A
+    directory with directories in it has a class in each. Microsoft's own files of MRPC end in .txt too.
+    """
+    if source == STANDARD_INPUT:
+        return True
+    path = epath.Path(source).expanduser()
+    if not path.is_dir():
+        return (
+            path.suffix == ".txt"
+            and path.name not in (MRPC_TRAIN, MRPC_TEST)
+            and head in ("classification", "regression")
+        )
+    return head in ("classification", "regression", "tagging") and not any(entry.is_dir() for entry in path.iterdir())
+
+
+def read_plain_texts(source: str) -> list[PlainText]:
+    """Return the texts of a file, a directory, or (source "-") standard input, without blank lines.
+
+    Raises:
+      UserError: there is no text, a file of a directory is blank, or a text is not UTF-8. Names file and line.
+    """
+    path = epath.Path(source).expanduser()
+    if source != STANDARD_INPUT and path.is_dir():
+        texts = [
+            PlainText(str(file), readers.read_text(file), file.name, is_line=False)
+            for file in sorted(path.glob("*.txt"), key=str)
+        ]
+        if blank := [text.where for text in texts if not text.text.strip()]:
+            raise UserError(f"{blank[0]} is empty")
+    else:
+        name = "standard input" if source == STANDARD_INPUT else str(path)
+        whole = readers.decode(sys.stdin.buffer.read(), name) if source == STANDARD_INPUT else readers.read_text(path)
+        lines = [(number, line) for number, line in readers.lines(whole) if line.strip()]
+        texts = [PlainText(f"{name}, line {number}", line, str(number - 1)) for number, line in lines]
+    if not texts:
+        raise UserError(
+            f"{'standard input' if source == STANDARD_INPUT else path} holds no text: expected one per line, or a "
+            "directory with one per .txt file"
+        )
+    return texts
+
+
+def word_places(text: str) -> list[tuple[int, int]]:
+    """Return the (start, end) characters of each word, split as BERT does: at whitespace and around punctuation."""
+    split = tokenizers.PreTokenizedString(text)
+    split.normalize(basic_normalizer(lowercase=False).normalize)  # control characters belong to no word
+    basic_pre_tokenizer().pre_tokenize(split)
+    return [offsets for _, offsets, _ in split.get_splits("original", "char")]
+
+
+MAIN_METRIC = {"text": "accuracy"}
+"""Main metric for classes; numbers have pearson instead (`families.main_metric`)."""
+
+
+def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
+    """Return those of train, dev and test that the data has."""
+    return readers.file_splits(data, {split: file_names(split) for split in ("train", "dev", "test")})
+
+
+def load(
+    task: str,
+    data: TaskDataConfig,
+    split: str,
+    labels: tuple[str, ...] | None = None,
+    given: Mapping[str, Sequence[Any]] | None = None,
+) -> Sentences:
+    """Return the examples of a split, from TSV, CSV, JSON lines, a directory per class, TFDS, or memory.
+
+    Args:
+      labels: classes in the order of a model's outputs, empty for regression. None: those of this split, sorted, unless
+        data.regression.
+      given: rows of the splits that are in memory, see `in_memory.records`.
+
+    Raises:
+      UserError: as for `text_files.read` and `sentence_examples.collect`, or there are fewer than two classes to learn.
+    """
+    parted = data.dev_share > 0 and split in ("train", "dev")
+    source = "train" if parted else split
+    if given and source in given:
+        records = records_in_memory(source, given[source], data.regression)
+    elif data.tfds:
+        records = _tfds_records(data, source)
+    else:
+        _check_dev(task, data, source)
+        records = read_records(readers.find_file(data, source, file_names(source)), data, source)
+    regression = data.regression if labels is None else not labels
+    if labels is None:
+        labels = () if regression else _discover(records)
+    numbers = {name: number for number, name in enumerate(labels)}
+    if parted:
+        if "dev" in splits(task, data):
+            raise UserError(
+                f"data.dev_share={data.dev_share}, but data.dir={data.dir} has a dev file; leave the option out"
+            )
+        records = _part(records, data.dev_share, split)
+    return sentences.collect(task, records, tuple(labels), numbers, unlabelled=split == "test")
+
+
+def from_plain(texts: Sequence[PlainText], labels: tuple[str, ...], pairs: bool | None) -> Sentences:
+    """Return plain texts as unlabelled examples.
+
+    Args:
+      pairs: whether the model reads pairs, whose two texts are separated by a tab; None: it does if any line has a tab,
+        or if each file of a directory has one.
+
+    Raises:
+      UserError: a pair does not have exactly one tab or has a blank half, or a model of single texts gets a line with a
+        tab. Names the line.
+    """
+    tabbed = next((text for text in texts if text.is_line and "\t" in text.text), None)
+    if pairs is False and tabbed is not None:
+        raise UserError(
+            f"{tabbed.where}: the model reads single texts, but there is a tab, as between the two texts of a "
+            f"pair: {tabbed.text!r:.80}; replace it with a space if this is one text"
+        )
+    reason = "the model reads pairs of texts"
+    if pairs is None:
+        pairs = tabbed is not None or all(text.text.count("\t") == 1 for text in texts)
+        reason = f"{texts[0].where if tabbed is None else tabbed.where} has a tab, so all are taken for pairs of texts"
+    records = []
+    for where, text, index, _ in texts:
+        first, *more = text.split("\t") if pairs else [text]
+        if len(more) != pairs or not all(part.strip() for part in (first, *more)):
+            raise UserError(f"{where}: {reason}, written with one tab between the two; found {text!r:.80}")
+        records.append(Record(where, first, more[0] if pairs else None, None, index))
+    return sentences.collect("text", records, labels, {}, unlabelled=True)
+
+
+def prediction_names(examples: Sentences, split: str) -> list[str]:
+    """Return the names of the files that `write_predictions` writes, the main one first."""
+    return [f"predictions_{split}.tsv"]
+
+
+def score(examples: Sentences, features: Features, logits: Sequence[np.ndarray]) -> dict[str, float]:
+    """Return accuracy and matthews, or pearson and spearman for regression."""
+    found = sentences.predictions(examples, logits)
+    assert examples.answers is not None, "has_answers comes first"
+    names = ("accuracy", "matthews") if examples.labels else ("pearson", "spearman")
+    return {name: sentences.METRICS[name](examples.answers, found) for name in names}
+
+
+def write_predictions(
+    examples: Sentences, features: Features, logits: Sequence[np.ndarray], directory: str, split: str
+) -> list[str]:
+    """Write `predictions_SPLIT.tsv`: index (from 0), prediction, and for classes the probability of the predicted one.
+
+    Numbers have all their digits, so that metrics computed from the file equal those of `score`.
+    """
+    found = sentences.predictions(examples, logits)
+    if examples.labels:
+        below_best = np.asarray(logits) - np.max(logits, axis=1, keepdims=True)
+        shares = 1 / np.exp(below_best).sum(axis=1)
+        rows = [
+            f"{index}\t{examples.labels[number]}\t{share:.4f}"
+            for index, number, share in zip(examples.index, found, shares, strict=True)
+        ]
+    else:
+        rows = [f"{index}\t{float(value)!r}" for index, value in zip(examples.index, found, strict=True)]
+    file = epath.Path(directory) / prediction_names(examples, split)[0]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("\n".join(["index\tprediction" + "\tprobability" * bool(examples.labels), *rows]) + "\n")
+    return [str(file)]
+
+
+def head(task: str, labels: tuple[str, ...]) -> HeadConfig:
+    """Return a classifier with these classes or, without any, a regressor."""
+    return sentences.head(task, labels)
+
+
+def _check_dev(task: str, data: TaskDataConfig, split: str) -> None:
+    """Raise a UserError if the directory has no dev file; one may be held out of the training file."""
+    if split == "dev" and data.dir and epath.Path(data.dir).expanduser().is_dir() and "dev" not in splits(task, data):
+        raise UserError(
+            f"data.dir={data.dir} has no dev file; looked for {', '.join(file_names('dev'))}; give "
+            "--data.dev=FILE, or --data.dev_share=0.1 to hold out a tenth of the training file"
+        )
+
+
+def _part(records: list[Record], share: float, split: str) -> list[Record]:
+    """Return the part of a training file to train on, or the `share` of its different texts that is held out as dev."""
+    texts = list(dict.fromkeys((record.first, record.second) for record in records))
+    count = round(share * len(texts))
+    if not 0 < count < len(texts):
+        raise UserError(
+            f"data.dev_share={share} of {len(texts):,} different texts leaves none "
+            f"{'to learn from' if count else 'for dev'}; give another share, or --data.dev=FILE"
+        )
+    held_out = {texts[place] for place in permute(np.arange(count), len(texts), 0, Stream.HELD_OUT)}
+    return [record for record in records if ((record.first, record.second) in held_out) == (split == "dev")]
+
+
+def _discover(records: list[Record]) -> tuple[str, ...]:
+    """Return the classes, sorted: as whole numbers if all are, else as text."""
+    found = {str(record.label): record.where for record in records if record.label is not None}
+    labels = sorted(found, key=int if all(label.isascii() and label.isdecimal() for label in found) else None)
+    if any(record.label is None for record in records):
+        return tuple(labels)  # collect() names the first
+    if len(labels) == 1:
+        raise UserError(
+            f"{records[0].where}, and every other example, has the label {labels[0]!r}: there is nothing to learn"
+        )
+    if len(labels) == len(records) > 20:
+        raise UserError(
+            f"{records[0].where}: the label {records[0].label!r} occurs once, as all {len(records):,} labels do; "
+            "name another --data.label_column, or give --data.regression=true if the labels are numbers"
+        )
+    return tuple(labels)
+
+
+def _tfds_records(data: TaskDataConfig, split: str) -> list[Record]:
+    name = readers.tfds_split_name(data, split)
+    source = f"{data.tfds}, split {name}"
+    rows = (
+        (f"{source}, example {position}", example)
+        for position, example in enumerate(readers.tfds_examples(data.tfds, name, data.tfds_dir))
+    )
+    return records_of(source, rows, data, split)

@@ -1,0 +1,1 @@
+"""Tools around training: runs and stores seen from outside, studies, plans, benchmarks, launches on pods."""

@@ -1,0 +1,145 @@
+"""Benchmark the attention kernels that run on this machine, by length, in turns (`bert-jax bench attention`)."""
+
+import dataclasses
+import os
+from typing import Any
+
+from bert_jax.config import ComputeConfig
+from bert_jax.config.commands import AttentionBenchConfig
+from bert_jax.config.json_form import to_dict
+from bert_jax.devices.hardware import on_tpu
+from bert_jax.devices.process import computing_variables
+from bert_jax.errors import UserError
+from bert_jax.tools.bench.turns import (
+    Contestant,
+    Report,
+    Spread,
+    Turn,
+    Waiting,
+    as_ours,
+    load_average,
+    our_program,
+    peer_program,
+    peer_versions,
+    ratio,
+    recorded,
+    seconds,
+    show,
+    shown,
+    started,
+    take_turns,
+)
+
+HEAD_SIZE = 64
+PEER = "torch"
+PRODUCTS = 2 + 5  # of L × L × head size: forward, and backward with the scores computed again
+
+
+def run_attention(options: AttentionBenchConfig, words: list[str]) -> None:
+    """Measure, print and write the result; the kernels at one length, and the peer, are compared with the first.
+
+    Raises:
+      UserError: a kernel or the peer does not run on this machine; this is found before its first round.
+    """
+    peer = peer_versions(options)
+    if len(options.kernels) > 1 and on_tpu():
+        raise UserError("a TPU belongs to one process, so kernels cannot take turns; measure each in a run of its own")
+    before, found = load_average(), []
+    for length in options.lengths:
+        with (
+            started(kernel_contestants(options, length)) as ours,
+            started(torch_contestant(options, length, ours[0])) as theirs,
+        ):
+            turns = take_turns([*ours, *theirs], options.rounds, options.turn_seconds)
+            found += attention_figures(options, length, [*ours, *theirs], turns)
+    values = recorded("attention", words, (before, load_average()), peer=peer, options=dataclasses.asdict(options))
+    show(attention_report(options, found, values), options.output)
+
+
+def kernel_contestants(options: AttentionBenchConfig, length: int) -> list[Contestant]:
+    """Return one contestant for each kernel at one length."""
+    program, job = our_program("attention"), attention_job(options, length)
+    return [
+        Contestant(f"{kernel}, {length}", program, job | {"compute": to_dict(ComputeConfig()) | {"attention": kernel}})
+        for kernel in options.kernels
+    ]
+
+
+def torch_contestant(options: AttentionBenchConfig, length: int, ours: Waiting) -> list[Contestant]:
+    """Return torch, if it was asked for."""
+    if options.peer != "torch":
+        return []
+    program, job = peer_program(options.peer_python, "attention"), attention_job(options, length) | as_ours(ours.facts)
+    return [Contestant(f"{PEER}, {length}", program, job, computing_variables(os.environ), is_peer=True)]
+
+
+def attention_job(options: AttentionBenchConfig, length: int) -> dict[str, Any]:
+    """Return what every contestant has to compute at one length."""
+    return {
+        "shape": [rows(options, length), length, options.heads, HEAD_SIZE],
+        "dtype": options.dtype,
+        "dropout": options.dropout,
+        "padding": options.padding,
+        "window": options.window or None,
+        "global_tokens": options.global_tokens,
+    }
+
+
+def rows(options: AttentionBenchConfig, length: int) -> int:
+    """Return the number of sequences of a batch: as many as hold the tokens that were asked for."""
+    return max(1, options.tokens // length)
+
+
+def attention_figures(
+    options: AttentionBenchConfig, length: int, waiting: list[Waiting], turns: list[list[Turn]]
+) -> list[dict[str, Any]]:
+    """Return what was found about each contestant at one length."""
+    found = []
+    for name, one, taken in zip((*options.kernels, PEER), waiting, turns, strict=False):
+        wall, cpu = seconds(taken)
+        operations = PRODUCTS * 2 * rows(options, length) * options.heads * length**2 * HEAD_SIZE
+        found.append(
+            {
+                "kernel": name,
+                "path": one.facts["path"],
+                "length": length,
+                "seconds": wall,
+                "cpu_seconds": cpu,
+                "tokens_per_second": rows(options, length) * length / wall.median,
+                "flops_per_second": operations / wall.median,
+                "temporary_bytes": one.facts.get("temporary_bytes"),
+                "ratio": ratio(turns[0], taken),
+                "facts": one.facts,
+                "turns": taken,
+            }
+        )
+    return found
+
+
+def attention_report(options: AttentionBenchConfig, found: list[dict[str, Any]], values: dict[str, Any]) -> Report:
+    """Return a row for each kernel and length."""
+    header = ("length", "kernel", "path", "ms", "CPU ms", "GFLOP/s", "MiB", f"{options.kernels[0]} is faster by")
+    table = []
+    for entry in found:
+        scaled = [
+            Spread(*(1e3 * figure for figure in dataclasses.astuple(spread)))
+            for spread in (entry["seconds"], entry["cpu_seconds"])
+        ]
+        compared = "" if entry["kernel"] == options.kernels[0] else shown(entry["ratio"].wall, ".2f")
+        rate = f"{entry['flops_per_second'] / 1e9:,.1f}"
+        times = (shown(spread, ",.2f") for spread in scaled)
+        memory = "" if entry["temporary_bytes"] is None else f"{entry['temporary_bytes'] / 2**20:,.0f}"
+        table.append((str(entry["length"]), entry["kernel"], entry["path"], *times, rate, memory, compared))
+    return Report(
+        {**values, "contestants": found},
+        f"Attention, forward and backward: {options.heads} heads of {HEAD_SIZE}, about {options.tokens:,} tokens, "
+        f"{options.dtype}, dropout {options.dropout}"
+        + (f", window {options.window}" if options.window else "")
+        + (f", {options.global_tokens} global tokens" if options.global_tokens else ""),
+        header,
+        table,
+        [
+            f"Medians of {options.rounds} rounds with quartiles. Operations: {PRODUCTS} products, of whole rows. MiB: "
+            "what our compiled program needs in addition to its inputs and gradients.",
+        ],
+    )

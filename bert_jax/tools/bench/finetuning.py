@@ -1,0 +1,257 @@
+"""Benchmark fine-tuning and `encode` (`bert-jax bench finetune`), and loading a model (`bert-jax bench load`).
+
+The peer is transformers, which trains and encodes in the order and data type that are fastest for it.
+"""
+
+import json
+import os
+import pathlib
+import statistics
+import sys
+import tempfile
+from typing import Any
+
+import numpy as np
+
+from bert_jax.config.commands import FinetuneBenchConfig, LoadBenchConfig
+from bert_jax.config.json_form import to_dict
+from bert_jax.devices.process import computing_variables
+from bert_jax.errors import UserError
+from bert_jax.formats.huggingface_export import write_huggingface
+from bert_jax.formats.opening import open_stored
+from bert_jax.formats.stored import StoredModel, check_fit
+from bert_jax.tasks.sentences import Sentences
+from bert_jax.tasks.task_data import TaskData, read_task
+from bert_jax.tools.bench.turns import (
+    Contestant,
+    Report,
+    Turn,
+    Waiting,
+    as_ours,
+    load_average,
+    our_program,
+    peer_program,
+    peer_versions,
+    ratio,
+    recorded,
+    seconds,
+    show,
+    shown,
+    started,
+    take_turns,
+    total_cpu_seconds,
+)
+
+WORKS = ("training", "encoding")
+STEPS_PER_UNIT = 16  # lengths differ from batch to batch
+PARTS = ("imports", "load", "load_and_read", "from_the_start")
+
+
+def run_finetune(options: FinetuneBenchConfig, words: list[str]) -> None:
+    """Measure, print and write the result.
+
+    Raises:
+      UserError: the model or the data cannot be used; this is found before the first round.
+    """
+    peer = peer_versions(options)
+    stored = open_stored(options.init_from)
+    check_fit(stored)
+    data = read_task(options.run, stored.model, stored.need_tokenizer())
+    examples = data.train.examples
+    if not isinstance(examples, Sentences):
+        raise UserError(
+            f"task={options.task}: only tasks on sentences and pairs can be measured, such as sst2, mrpc or text"
+        )
+    texts, before = examples.first[: options.texts], load_average()
+    with tempfile.TemporaryDirectory() as directory:
+        place = pathlib.Path(directory)
+        (place / "texts.json").write_text(json.dumps(texts), encoding="utf-8")
+        contestants = our_contestants(options, place)
+        with started(contestants) as waiting:
+            peers = []
+            if peer:
+                write_for_peer(stored, data, place)
+                peers = peer_contestants(options, data.head.outputs, waiting[0].facts, place)
+            with started(peers) as further:
+                turns = take_turns([*waiting, *further], options.rounds, options.turn_seconds)
+                waiting += further
+    values = recorded("finetune", words, (before, load_average()), peer=peer, config=to_dict(options.run))
+    show(finetune_report(options, len(texts), waiting, turns, values), options.output)
+
+
+def our_contestants(options: FinetuneBenchConfig, place: pathlib.Path) -> list[Contestant]:
+    """Return our contestants, one for each kind of work."""
+    job = {"config": to_dict(options.run), "steps_per_unit": STEPS_PER_UNIT, "texts": str(place / "texts.json")}
+    program = our_program("finetune")
+    return [Contestant(f"bert_jax, {work}", program, job | {"work": work}) for work in WORKS]
+
+
+def peer_contestants(
+    options: FinetuneBenchConfig, outputs: int, facts: dict[str, Any], place: pathlib.Path
+) -> list[Contestant]:
+    """Return those of transformers, on the same weights and sequences, which `place` holds."""
+    job = {
+        "model": str(place / "model"),
+        "sequences": str(place / "sequences.npz"),
+        "texts": str(place / "texts.json"),
+        **as_ours(facts),
+        "outputs": outputs,
+        "batch_size": options.batch_size,
+        "learning_rate": options.learning_rate,
+        "max_length": options.options.max_length,
+        "steps_per_unit": STEPS_PER_UNIT,
+    }
+    program, environment = peer_program(options.peer_python, "finetune"), computing_variables(os.environ)  # as ours
+    return [
+        Contestant(f"transformers, {work}", program, job | {"work": work}, environment, is_peer=True) for work in WORKS
+    ]
+
+
+def write_for_peer(stored: StoredModel, data: TaskData, place: pathlib.Path) -> None:
+    """Write the weights and the training sequences, tokenized by ours, so that both sides train on the same."""
+    (place / "model").mkdir()
+    write_huggingface(stored, place / "model", "benchmark")
+    features = data.train.features
+    labels = np.asarray(features.labels)
+    np.savez(
+        place / "sequences.npz",
+        allow_pickle=False,
+        input_ids=np.concatenate(features.input_ids).astype(np.int64),
+        token_type_ids=np.concatenate(features.token_type_ids).astype(np.int64),
+        lengths=np.array([len(ids) for ids in features.input_ids]),
+        labels=labels.astype(np.float32 if data.head.kind == "regression" else np.int64),
+    )
+
+
+def finetune_report(
+    options: FinetuneBenchConfig, texts: int, waiting: list[Waiting], turns: list[list[Turn]], values: dict[str, Any]
+) -> Report:
+    """Return each contestant's sequences per second; each is compared with bert_jax at the same work."""
+    unit = {"training": STEPS_PER_UNIT * options.batch_size, "encoding": texts}
+    found: list[dict[str, Any]] = []
+    for number, (one, taken) in enumerate(zip(waiting, turns, strict=True)):
+        work = WORKS[number % len(WORKS)]
+        wall, cpu = seconds(taken)
+        found.append(
+            {
+                "name": one.name,
+                "work": work,
+                "sequences_per_second": unit[work] / wall.median,
+                "sequences_per_cpu_second": unit[work] / cpu.median,
+                "total_sequences_per_cpu_second": unit[work] / total_cpu_seconds(taken),
+                "ratio": ratio(turns[number % len(WORKS)], taken),
+                "facts": one.facts,
+                "turns": taken,
+            }
+        )
+    ratios = {}
+    for entry in found[len(WORKS) :]:
+        work, compared = entry["work"], entry["ratio"]
+        ratios[f"ratio_{work}"], ratios[f"cpu_ratio_{work}"] = compared.wall.median, compared.cpu.median
+        ratios[f"total_cpu_ratio_{work}"] = compared.total_cpu
+    rates = {f"{entry['work']}_sequences_per_second": entry["sequences_per_second"] for entry in found[: len(WORKS)]}
+    return Report(
+        {**values, **rates, **ratios, "contestants": found},
+        f"Fine-tuning {options.task}, batch {options.batch_size}, and encoding {texts:,} texts",
+        ("contestant", "sequences/s", "per CPU s", "in all", "form", "ours is faster by, wall", "CPU", "CPU, in all"),
+        [_finetune_row(entry) for entry in found],
+        [
+            f"Medians of {options.rounds} rounds with quartiles, and all rounds together, since rounds differ where "
+            "batches are grouped by length. The form of transformers is the fastest that was tried."
+        ],
+    )
+
+
+def _finetune_row(entry: dict[str, Any]) -> tuple[str, ...]:
+    compared = entry["ratio"]
+    faster = shown(compared.wall, ".2f"), shown(compared.cpu, ".2f"), f"{compared.total_cpu:.2f}"
+    return (
+        entry["name"],
+        f"{entry['sequences_per_second']:,.1f}",
+        f"{entry['sequences_per_cpu_second']:,.1f}",
+        f"{entry['total_sequences_per_cpu_second']:,.1f}",
+        entry["facts"].get("form", ""),
+        *(faster if "form" in entry["facts"] else [""] * len(faster)),
+    )
+
+
+def run_load(path: str, options: LoadBenchConfig, words: list[str]) -> None:
+    """Measure, print and write the result.
+
+    Raises:
+      UserError: the model cannot be loaded; this is found before the first round.
+    """
+    peer = peer_versions(options)
+    for each in (path, *options.also):
+        stored = open_stored(each)
+        if peer and each == path and stored.kind != "huggingface":
+            raise UserError(f"peer=torch: transformers opens Hugging Face directories only, and {path} is not one")
+    ours = [
+        Contestant(f"bert_jax, {each}", in_new_processes(sys.executable), load_job(our_program("load", each)))
+        for each in (path, *options.also)
+    ]
+    theirs = load_job(peer_program(options.peer_python, "load", path, file="serving.py"))
+    peers = [Contestant("transformers", in_new_processes(options.peer_python), theirs, is_peer=True)] if peer else []
+    before = load_average()
+    with started([ours[0], *peers, *ours[1:]]) as waiting:
+        turns = take_turns(waiting, options.rounds, 0)
+    values = recorded("load", words, (before, load_average()), peer=peer, model=path)
+    show(load_report(options, waiting, turns, values), options.output)
+
+
+def in_new_processes(python: str) -> tuple[str, ...]:
+    """Return the command of a contestant that runs the program of its job with `python`."""
+    return peer_program(python, "process", file="serving.py")
+
+
+def load_job(command: tuple[str, ...]) -> dict[str, Any]:
+    """Return the job of running a command; the interpreter is that of the contestant."""
+    return {"program": command[1:]}
+
+
+def load_report(
+    options: LoadBenchConfig, waiting: list[Waiting], turns: list[list[Turn]], values: dict[str, Any]
+) -> Report:
+    """Return what each part takes, and how the first compares with the others from the start to the end."""
+    found = []
+    for one, taken in zip(waiting, turns, strict=True):
+        middle = lambda name, taken=taken: statistics.median(turn.found[name] for turn in taken)
+        seconds = {name: middle(name) for name in PARTS}
+        memory = middle("peak_memory_bytes")
+        compared = ratio(turns[0], taken)
+        found.append(
+            {"name": one.name, "seconds": seconds, "peak_memory_bytes": memory, "ratio": compared, "turns": taken}
+        )
+    peers = [entry for entry in found if entry["name"] == "transformers"]
+    return Report(
+        {
+            **values,
+            "seconds": found[0]["seconds"],
+            **({"ratio_to_transformers": peers[0]["ratio"].wall.median} if peers else {}),
+            "contestants": found,
+        },
+        "Loading a model in a new process",
+        (
+            "contestant",
+            "imports s",
+            "load s",
+            "load and read s",
+            "from the start s",
+            "peak MiB",
+            "first is faster by",
+            "CPU",
+        ),
+        [
+            (
+                entry["name"],
+                *(f"{entry['seconds'][name]:.2f}" for name in PARTS),
+                f"{entry['peak_memory_bytes'] / 2**20:,.0f}",
+                *(
+                    shown(getattr(entry["ratio"], clock), ".2f") if entry is not found[0] else ""
+                    for clock in ("wall", "cpu")
+                ),
+            )
+            for entry in found
+        ],
+        [f"Medians of {options.rounds} rounds; ratios are those of whole processes, their end included."],
+    )

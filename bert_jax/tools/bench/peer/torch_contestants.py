@@ -1,0 +1,501 @@
+"""Run torch and transformers as one contestant of a benchmark: `python torch_contestants.py step`.
+
+Both come from the environment that runs this file; bert_jax is not imported there. Each function prepares the work of
+one benchmark and imports what that takes.
+"""
+
+import contextlib
+import functools
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from serving import Prepared, Refusal, peak_memory, serve
+
+# pyright: reportMissingImports=false
+
+
+STEPS_TRIED = 3  # by which two forms of a step of pre-training are compared
+UNITS_TRIED = 2  # of work, by which the forms of fine-tuning and encoding are compared
+HOPELESS = 3  # times as long as another form for a share of a unit: no unit of such a form is tried
+SHARE = 8  # of a unit
+NO_DECAY = ("bias", "LayerNorm.weight")
+MEGABATCH = 50  # batches that transformers' group_by_length sorts together
+INPUTS = ("input_ids", "token_type_ids", "attention_mask")
+
+
+def step(job: dict[str, Any]) -> Prepared:
+    """Prepare training steps of BERT on the batches that our step gets.
+
+    stock is BertForPreTraining as it is: logits at every position. tuned is the same encoder with scaled-dot-product
+    attention and the heads at the masked positions only, compiled by torch where that is faster, with our allocator
+    settings. Both: dropout, clipping, fused AdamW, autocast to bfloat16 where the job says so.
+    """
+    import numpy
+    import torch
+    import transformers
+
+    set_up(job["device"], job["threads"], job["seed"])
+    transformers.utils.logging.set_verbosity_error()
+    if job["role"] == "tuned":
+        torch.set_float32_matmul_precision("high")
+    values = {key: value for key, value in job["model"].items() if key not in ("architectures", "dtype", "model_type")}
+    config = transformers.BertConfig(**values, attn_implementation="sdpa")
+    with numpy.load(job["batches"], allow_pickle=False) as stored:
+        arrays = {name: torch.from_numpy(stored[name]) for name in stored.files}
+    pairs = "next_sentence_labels" in arrays
+    model = (transformers.BertForPreTraining if pairs else transformers.BertForMaskedLM)(config)
+    training = Step(job, model.train().to(job["device"]), batches(arrays, job["micro_batches"]), job["device"])
+    if job["role"] == "stock":
+        forms, failed = {"stock": training.stock_loss}, {}
+    else:
+        forms, failed = training.tuned_forms(compiles=job["compile"])
+    chosen, tried = fastest(training, forms)
+
+    def work(units: int):
+        for _ in range(units):
+            training.take(forms[chosen])
+        wait(job["device"])
+
+    facts = {
+        "first_loss": training.first_loss,
+        "form": chosen,
+        "seconds_per_step_of_each_form": tried,
+        "failed": failed,
+        "allocator": os.environ.get("GLIBC_TUNABLES", ""),
+        "threads": torch.get_num_threads(),
+        "attention": model.config._attn_implementation,
+        "peak_memory_bytes": peak_memory(),
+        "versions": versions(torch, transformers),
+    }
+    return work, facts
+
+
+class Step:
+    """The state of training: model, optimizer, and the next batch."""
+
+    def __init__(self, job: dict[str, Any], model: Any, parts: Any, device: Any):
+        import torch
+
+        self.job: dict[str, Any] = job
+        self.model: Any = model
+        self.parts: Any = parts
+        self.device: Any = device
+        self.first_loss: float | None = None
+        self.done: int = 0
+        named = list(model.named_parameters())
+        decays = [parameter for name, parameter in named if not name.endswith(NO_DECAY)]
+        others = [parameter for name, parameter in named if name.endswith(NO_DECAY)]
+        self.optimizer: Any = torch.optim.AdamW(
+            [{"params": decays, "weight_decay": job["weight_decay"]}, {"params": others, "weight_decay": 0.0}],
+            lr=job["learning_rate"],
+            betas=tuple(job["betas"]),
+            eps=job["epsilon"],
+            fused=True,
+        )
+
+    def take(self, loss_of: Any) -> None:
+        """Take one step with the loss that `loss_of` computes of a batch."""
+        import torch
+
+        self.optimizer.zero_grad(set_to_none=True)
+        parts, total = self.parts[self.done % len(self.parts)], 0.0
+        for part in parts:
+            placed = {name: array.to(self.device, non_blocking=True) for name, array in part.items()}
+            with precision(self.device, self.job["bfloat16"]):
+                loss = loss_of(placed) / len(parts)
+            loss.backward()
+            total += loss.detach()
+        if self.job["clip_norm"]:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.job["clip_norm"], foreach=True)
+        self.optimizer.step()
+        self.done += 1
+        if self.first_loss is None:
+            self.first_loss = float(total)
+
+    def stock_loss(self, batch: Any) -> Any:
+        """Return the loss of the model as transformers ships it."""
+        import torch
+
+        labels = torch.full_like(batch["input_ids"], -100)
+        labels.scatter_(1, batch["masked_positions"], batch["labels"])
+        pairs = {"next_sentence_label": batch["pairs"]} if "pairs" in batch else {}
+        return self.model(**encoder_inputs(batch), labels=labels, **pairs).loss
+
+    def tuned_loss(self, batch: Any) -> Any:
+        """Return the same loss with logits at the masked positions only."""
+        import torch
+
+        encoded = self.model.bert(**encoder_inputs(batch))
+        rows = torch.arange(len(batch["input_ids"]), device=self.device)[:, None]
+        hidden = encoded.last_hidden_state[rows, batch["masked_positions"]].flatten(0, 1)
+        of = torch.nn.functional.cross_entropy
+        if "pairs" not in batch:
+            return of(self.model.cls(hidden).float(), batch["labels"].flatten())
+        words, pairs = self.model.cls(hidden, encoded.pooler_output)
+        return of(words.float(), batch["labels"].flatten()) + of(pairs.float(), batch["pairs"])
+
+    def tuned_forms(self, compiles: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the forms of the tuned loss that work here by name, and why another does not."""
+        import torch
+
+        forms, failed = {"eager": self.tuned_loss}, {}
+        if compiles:
+            form = torch.compile(self.tuned_loss)
+            try:
+                self.take(form)
+                forms["compiled"] = form
+            except Exception as error:  # no C++ compiler, or one of torch's many own classes
+                failed["compiled"] = f"{type(error).__name__}: {error}"[:300]
+        return forms, failed
+
+
+def encoder_inputs(batch: Any) -> dict[str, Any]:
+    """Return what the encoder reads."""
+    return {name: batch[name] for name in INPUTS}
+
+
+def batches(arrays: Any, micro_batches: int) -> list[Any]:
+    """Return the batches as torch's loss wants them, each in `micro_batches` parts; unused slots have label -100."""
+    import torch
+
+    whole = {name: arrays[name].long() for name in (*INPUTS, "masked_positions")}
+    whole["labels"] = torch.where(arrays["masked_weights"] > 0, arrays["masked_ids"].long(), -100)
+    if "next_sentence_labels" in arrays:
+        whole["pairs"] = arrays["next_sentence_labels"].long()
+    count = len(whole["input_ids"])
+    cut = lambda number: {name: array[number].chunk(micro_batches) for name, array in whole.items()}
+    return [
+        [{name: chunks[part] for name, chunks in cut(number).items()} for part in range(micro_batches)]
+        for number in range(count)
+    ]
+
+
+def fastest(training: Step, forms: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the name of the fastest of `forms`, and the seconds of a step of each if there are several."""
+    for form in forms.values():
+        training.take(form)
+    if len(forms) == 1:
+        return next(iter(forms)), {}
+    taken = {name: [] for name in forms}
+    for _ in range(STEPS_TRIED):
+        for name, form in forms.items():
+            began = time.perf_counter()
+            training.take(form)
+            wait(training.device)
+            taken[name].append(time.perf_counter() - began)
+    least = {name: min(values) for name, values in taken.items()}
+    return min(least, key=lambda name: least[name]), least
+
+
+def data(job: dict[str, Any]) -> Prepared:
+    """Prepare DataCollatorForLanguageModeling, on sequences that are tokenized, paired and cut already.
+
+    It masks and pads; our side also reads, pairs and cuts.
+    """
+    import numpy
+    import torch
+    import transformers
+
+    torch.set_num_threads(1)  # it only copies; the processor time of more threads would be waiting
+    transformers.utils.logging.set_verbosity_error()
+    tokenizer = transformers.BertTokenizerFast.from_pretrained(job["tokenizer"])
+    with numpy.load(job["sequences"], allow_pickle=False) as stored:
+        examples = sequences(stored, set(tokenizer.all_special_ids))
+    if job["whole_word"]:
+        examples = with_offsets(examples, tokenizer)
+    collator = transformers.DataCollatorForLanguageModeling(
+        tokenizer,
+        mlm_probability=job["rate"],
+        pad_to_multiple_of=job["length"],
+        return_tensors=job["form"],
+        **({"whole_word_mask": True} if job["whole_word"] else {}),
+    )
+    rows, position = job["batch_size"], 0
+
+    def work(units: int):
+        nonlocal position
+        for _ in range(units):
+            collator([examples[(position + row) % len(examples)] for row in range(rows)])
+            position += rows
+
+    tokens = sum(len(example["input_ids"]) for example in examples) / len(examples) * rows
+    facts = {
+        "sequences": rows,
+        "tokens": tokens,
+        "token_share": tokens / rows / job["length"],
+        "versions": versions(torch, transformers),
+    }
+    return work, facts
+
+
+def sequences(stored: Any, special: Any) -> list[Any]:
+    """Return the features of each sequence as a data set of transformers has them."""
+    columns = zip(stored["input_ids"], stored["token_type_ids"], stored["lengths"], strict=True)
+    return [
+        {
+            "input_ids": ids[:length].tolist(),
+            "token_type_ids": types[:length].tolist(),
+            "special_tokens_mask": [int(token in special) for token in ids[:length].tolist()],
+        }
+        for ids, types, length in columns
+    ]
+
+
+def with_offsets(examples: Any, tokenizer: Any) -> list[Any]:
+    """Return the examples with the places in the text by which the collator finds words: pieces of a word touch."""
+    goes_on = [token.startswith("##") for token in tokenizer.convert_ids_to_tokens(range(len(tokenizer)))]
+    found = []
+    for example in examples:
+        offsets, end = [], 0
+        for token, special in zip(example["input_ids"], example["special_tokens_mask"], strict=True):
+            start = end if goes_on[token] or special else end + 1
+            end = start if special else start + 2
+            offsets.append((0, 0) if special else (start, end))
+        found.append({**example, "offset_mapping": offsets})
+    return found
+
+
+def prepare(job: dict[str, Any]) -> Prepared:
+    """Prepare the fast tokenizer of transformers on lines of text."""
+    os.environ["RAYON_NUM_THREADS"] = "1"  # its threads, as many as ours has
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    tokenizer = transformers.BertTokenizerFast(vocab_file=job["vocab"], do_lower_case=job["lowercase"])
+    with open(job["text"], encoding="utf-8") as file:
+        lines = file.read().splitlines()
+
+    def work(units: int):
+        for _ in range(units):
+            for begin in range(0, len(lines), job["lines"]):
+                tokenizer(lines[begin : begin + job["lines"]], add_special_tokens=False, return_attention_mask=False)
+
+    return work, {"peak_memory_bytes": peak_memory(), "versions": versions(transformers)}
+
+
+def finetune(job: dict[str, Any]) -> Prepared:
+    """Prepare fine-tuning or encoding, whichever the job names, in the order and data type that are fastest here.
+
+    The sequences to train on come tokenized, in a file.
+    """
+    import torch
+    import transformers
+
+    set_up(job["device"], job["threads"])
+    transformers.utils.logging.set_verbosity_error()
+    forms = (training_forms if job["work"] == "training" else encoding_forms)(job)
+    first = {name: seconds(form, 1 / SHARE, 1) for name, form in forms.items()}  # bfloat16 is 100 times slower on some
+    hopeful = [name for name in forms if first[name] < HOPELESS * min(first.values())]
+    taken = {name: seconds(forms[name], 1, UNITS_TRIED) for name in hopeful}
+    chosen = min(taken, key=lambda name: taken[name])
+
+    def work(units: int):
+        for _ in range(units):
+            forms[chosen](1)
+
+    facts = {
+        "form": chosen,
+        "seconds_per_unit_of_each_form": taken,
+        "seconds_of_first_share_of_each_form": first,
+        "threads": torch.get_num_threads(),
+        "peak_memory_bytes": peak_memory(),
+        "versions": versions(torch, transformers),
+    }
+    return work, facts
+
+
+def seconds(form: Any, share: float, times: int) -> float:
+    """Return the mean time of a share of a unit, after one more that is not counted."""
+    form(share)
+    began = time.perf_counter()
+    for _ in range(times):
+        form(share)
+    return (time.perf_counter() - began) / times
+
+
+def training_forms(job: dict[str, Any]) -> dict[str, Any]:
+    """Return functions that take a share of `steps_per_unit` steps: both orders, both data types."""
+    import numpy
+    import torch
+    import transformers
+
+    with numpy.load(job["sequences"], allow_pickle=False) as stored:
+        ends = numpy.cumsum(stored["lengths"])[:-1]
+        ids, types = numpy.split(stored["input_ids"], ends), numpy.split(stored["token_type_ids"], ends)
+        labels = torch.from_numpy(stored["labels"])
+    settings = {"problem_type": "regression"} if job["outputs"] == 1 else {}
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(
+        job["model"], num_labels=job["outputs"], dtype=torch.float32, attn_implementation="sdpa", **settings
+    ).to(job["device"])
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=job["learning_rate"], weight_decay=0.01, fused=True)
+    orders = {"plain order": plain_order(ids), "grouped by length": grouped_by_length(ids, job["batch_size"])}
+    places = dict.fromkeys(orders, 0)
+
+    def take(chosen: Any, autocast: Any):
+        batch = padded([ids[i] for i in chosen], [types[i] for i in chosen], job["device"])
+        with autocast:
+            loss = model(**batch, labels=labels[chosen].to(job["device"])).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    def steps(order: Any, bfloat16: bool, share: float):
+        for _ in range(round(share * job["steps_per_unit"])):
+            begin = places[order] % max(1, len(ids) - job["batch_size"])
+            places[order] += job["batch_size"]
+            take(orders[order][begin : begin + job["batch_size"]], precision(job["device"], bfloat16))
+        wait(job["device"])
+
+    return {
+        f"{order}, {'bfloat16' if bfloat16 else 'float32'}": functools.partial(steps, order, bfloat16)
+        for order in orders
+        for bfloat16 in (False, True)
+    }
+
+
+def encoding_forms(job: dict[str, Any]) -> dict[str, Any]:
+    """Return functions that encode a share of the texts: sorted by length, padded to the longest of each batch."""
+    import torch
+    import transformers
+
+    with open(job["texts"], encoding="utf-8") as file:
+        texts = json.load(file)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(job["model"])
+    whole, half = (
+        transformers.AutoModel.from_pretrained(job["model"], dtype=dtype, attn_implementation="sdpa")
+        .to(job["device"])
+        .eval()
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+
+    def encode(model: Any, bfloat16: bool, share: float):
+        some = texts[: max(1, round(share * len(texts)))]
+        encoded = tokenizer(some, truncation=True, max_length=job["max_length"])
+        ids, types = encoded["input_ids"], encoded.get("token_type_ids")
+        types = types or [[0] * len(row) for row in ids]
+        order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
+        found = [None] * len(ids)
+        with torch.inference_mode(), precision(job["device"], bfloat16):
+            for begin in range(0, len(order), job["batch_size"]):
+                chosen = order[begin : begin + job["batch_size"]]
+                batch = padded([ids[i] for i in chosen], [types[i] for i in chosen], job["device"])
+                states = model(**batch).last_hidden_state.float().cpu().numpy()
+                for number, state in zip(chosen, states, strict=True):
+                    found[number] = state[: len(ids[number])]
+        return found
+
+    return {
+        "float32": functools.partial(encode, whole, False),
+        "bfloat16 autocast": functools.partial(encode, whole, True),
+        "bfloat16 weights": functools.partial(encode, half, False),
+    }
+
+
+def plain_order(ids: Any) -> Any:
+    """Return the shuffled order that transformers' Trainer takes by default."""
+    import numpy
+
+    return numpy.random.default_rng(0).permutation(len(ids))
+
+
+def grouped_by_length(ids: Any, batch_size: int) -> Any:
+    """Return the order of transformers' group_by_length: shuffled, then sorted by length within megabatches."""
+    import numpy
+
+    order, size = plain_order(ids), MEGABATCH * batch_size
+    lengths = numpy.array([len(row) for row in ids])
+    parts = [order[begin : begin + size] for begin in range(0, len(order), size)]
+    return numpy.concatenate([part[numpy.argsort(-lengths[part], kind="stable")] for part in parts])
+
+
+def padded(ids: Any, types: Any, device: Any) -> dict[str, Any]:
+    """Return rows padded to the longest of them."""
+    import torch
+
+    longest = max(map(len, ids))
+    batch = {name: torch.zeros((len(ids), longest), dtype=torch.long) for name in INPUTS}
+    for row, (tokens, segments) in enumerate(zip(ids, types, strict=True)):
+        batch["input_ids"][row, : len(tokens)] = torch.as_tensor(tokens)
+        batch["token_type_ids"][row, : len(tokens)] = torch.as_tensor(segments)
+        batch["attention_mask"][row, : len(tokens)] = 1
+    return {name: array.to(device) for name, array in batch.items()}
+
+
+def attention(job: dict[str, Any]) -> Prepared:
+    """Prepare scaled-dot-product attention, forward and backward, on arrays like those that ours gets."""
+    import torch
+
+    set_up(job["device"], job["threads"])
+    batch, length, heads, size = job["shape"]
+    options = {"dtype": getattr(torch, job["dtype"]), "device": job["device"]}
+    # [B, L, A, D] as projections make them; torch computes on [B, A, L, D].
+    arrays = [torch.randn(batch, length, heads, size, **options).requires_grad_() for _ in range(3)]
+    visible = visible_keys(job).to(job["device"])
+
+    def work(units: int) -> None:
+        for _ in range(units):
+            query, key, value = (array.transpose(1, 2) for array in arrays)
+            found = torch.nn.functional.scaled_dot_product_attention(
+                query, key, value, attn_mask=visible, dropout_p=job["dropout"]
+            )
+            torch.autograd.grad(found.float().square().sum(), arrays)
+        wait(job["device"])
+
+    work(1)
+    facts = {"path": "torch", "peak_memory_bytes": peak_memory(), "versions": versions(torch)}
+    return work, facts | {"threads": torch.get_num_threads()}
+
+
+def visible_keys(job: dict[str, Any]) -> Any:
+    """Return which keys each query sees, bool [1, 1, 1 or L, L]: none of the padding, and those of its window."""
+    import torch
+
+    length = job["shape"][1]
+    places = torch.arange(length)
+    visible = (places < length - round(length * job["padding"]))[None]
+    if job["window"] is not None:
+        near = (places[:, None] - places[None]).abs() <= job["window"]
+        first = places < job["global_tokens"]
+        visible = visible & (near | first[:, None] | first[None])
+    return visible[None, None]
+
+
+def set_up(device: str, threads: int, seed: int = 0) -> None:
+    """Give torch its seed and threads; refuse a GPU that it does not see."""
+    import torch
+
+    torch.manual_seed(seed)
+    torch.set_num_threads(threads)
+    if device == "cuda" and not torch.cuda.is_available():
+        raise Refusal(f"torch {torch.__version__} of this environment sees no GPU; install torch for CUDA there")
+
+
+def precision(device: str, bfloat16: bool) -> Any:
+    """Return the context in which the model computes."""
+    import torch
+
+    return torch.autocast(device, dtype=torch.bfloat16) if bfloat16 else contextlib.nullcontext()
+
+
+def wait(device: str) -> None:
+    """Wait until the device has done everything."""
+    import torch
+
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def versions(*modules: Any) -> dict[str, str]:
+    """Return the version of each module."""
+    return {module.__name__: module.__version__ for module in modules}
+
+
+KINDS = {"step": step, "data": data, "prepare": prepare, "finetune": finetune, "attention": attention}
+
+if __name__ == "__main__":
+    serve(KINDS[sys.argv[1]])

@@ -1,0 +1,341 @@
+"""Benchmark the training step: ours, ours with other options, and torch's, in turns (`bert-jax bench step`)."""
+
+import dataclasses
+import os
+import pathlib
+import tempfile
+from typing import Any
+
+import numpy as np
+
+from bert_jax.config import Config, ModelConfig, Phase, resolve_phases
+from bert_jax.config.commands import StepBenchConfig
+from bert_jax.config.json_form import to_dict
+from bert_jax.data.mixtures import open_corpus
+from bert_jax.devices.hardware import on_tpu
+from bert_jax.devices.process import computing_variables
+from bert_jax.errors import UserError
+from bert_jax.formats.huggingface import to_json
+from bert_jax.tools.bench.turns import (
+    OURS,
+    Contestant,
+    Report,
+    Spread,
+    Turn,
+    Waiting,
+    as_ours,
+    load_average,
+    our_program,
+    peer_program,
+    peer_versions,
+    ratio,
+    recorded,
+    seconds,
+    show,
+    shown,
+    started,
+    take_turns,
+    unpacked,
+    varied,
+)
+
+PEERS = {"stock": "torch, stock", "tuned": "torch, tuned"}
+PEER_HAS = ("norm_position", "scaled_outputs", "position_init", "padding_id")
+"""Options of the model, in addition to those of later encoders, that its BERT has at their defaults alone."""
+SYNTHETIC, STORED = 2, 8  # batches that a contestant goes through again and again
+FIRST_WORD = 5  # ids below are special tokens
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchFile:
+    """Batches in a .npz file: each array has one more axis in front."""
+
+    path: str
+    positions: int
+    """Positions of a batch, padding included."""
+    useful: float
+    """Positions of a batch that hold a token, on average."""
+    predictions: float
+    """Masked positions of a batch, on average."""
+
+    @property
+    def padding(self) -> float:
+        """Share of the positions that are padding."""
+        return 1 - self.useful / self.positions
+
+
+class BatchFiles:
+    """The batches of all contestants; those with the same data share a file."""
+
+    def __init__(self, directory: pathlib.Path, padding: float):
+        self._directory, self._padding = directory, padding
+        self._files: dict[Any, BatchFile] = {}
+
+    def of(self, config: Config) -> BatchFile:
+        """Return the file for these options, whose vocabulary has a size."""
+        key = (config.data, config.masking, config.phases, config.model.vocab_size, config.seed)
+        if key not in self._files:
+            self._files[key] = write_batches(config, self._padding, self._directory / f"{len(self._files)}.npz")
+        return self._files[key]
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A contestant, and what a step of it does."""
+
+    role: str
+    """ours, variant, stock or tuned."""
+    contestant: Contestant
+    batches: BatchFile
+
+
+def run_step(options: StepBenchConfig, words: list[str]) -> None:
+    """Measure, print and write the result.
+
+    Raises:
+      UserError: what is asked for cannot be measured here; this is found before the first round.
+    """
+    check_possible(options, words)
+    peer = peer_versions(options)
+    before = load_average()
+    with tempfile.TemporaryDirectory() as directory:
+        files = BatchFiles(pathlib.Path(directory), options.padding)
+        starts = [_one_start(options, files) for _ in range(options.starts)]
+    entries, waiting, _ = starts[-1]
+    turns = [[turn for part in parts for turn in part] for parts in zip(*(taken for *_, taken in starts), strict=True)]
+    values = recorded("step", words, (before, load_average()), peer=peer)
+    show(step_report(options, entries, waiting, turns, values), options.output)
+
+
+def _one_start(options: StepBenchConfig, files: BatchFiles) -> tuple[list[Entry], list[Waiting], list[list[Turn]]]:
+    """Start all contestants, and return them and their turns."""
+    ours = our_entries(options, files)
+    with started([entry.contestant for entry in ours]) as waiting:
+        peers = peer_entries(options, files, waiting[0].facts) if options.peer == "torch" else []
+        with started([entry.contestant for entry in peers]) as further:
+            waiting += further
+            return [*ours, *peers], waiting, take_turns(waiting, options.rounds, options.turn_seconds)
+
+
+def check_possible(options: StepBenchConfig, words: list[str]) -> None:
+    """Raise a UserError if the contestants cannot take turns on this machine, or torch cannot do the same work."""
+    if options.platform in ("auto", "tpu") and on_tpu():
+        if options.variant:
+            raise UserError(
+                "a TPU belongs to one process, so variants cannot take turns; measure each in a run of its own"
+            )
+        if options.peer != "none":
+            raise UserError(f"peer={options.peer} is measured on CPU and GPU; on a TPU leave it out, or --platform=cpu")
+    if options.starts < 1:
+        raise UserError(f"starts={options.starts} must be at least 1")
+    if not 0 <= options.padding < 1:
+        raise UserError(f"padding={options.padding} must be at least 0 and less than 1")
+    if not options.data.path and any("packing=on" in word for word in (*words, *options.variant)):
+        raise UserError("data.packing=on: there is nothing to pack in a synthetic batch; give --data.path=STORE")
+    if options.peer != "none" and (other := beyond_the_peer(options.run)):
+        raise UserError(
+            f"peer={options.peer}: transformers' BERT has no {', '.join(other)}; measure without --peer, or the model "
+            "of 2018"
+        )
+
+
+def beyond_the_peer(config: Config) -> list[str]:
+    """Return the options whose values make the step different from that of BERT's pre-training in transformers."""
+    model, objective = config.model, config.objective
+    names = [*model.beyond_bert, *(name for name in PEER_HAS if getattr(model, name) != getattr(ModelConfig, name))]
+    found = [f"model.{name}={getattr(model, name)}" for name in names if name != "disentangled"]
+    if model.disentangled.terms != "none":
+        found.append(f"model.disentangled.terms={model.disentangled.terms}")
+    if not model.type_vocab_size:
+        found.append("model.type_vocab_size=0")
+    if objective.name != "masked_words":
+        found.append(f"objective.name={objective.name}")
+    if objective.span_boundary_weight or objective.distillation.teacher:
+        found.append("objective.span_boundary_weight and objective.distillation")
+    return found
+
+
+def our_entries(options: StepBenchConfig, files: BatchFiles) -> list[Entry]:
+    """Return our step with the options of the run, then its variants."""
+    entries = []
+    for name in (OURS, *options.variant):
+        config, environment = varied(options.run, "" if name == OURS else name)
+        config = with_vocabulary(config)
+        file = files.of(config)
+        job = {"config": to_dict(config), "batches": file.path, "platform": options.platform}
+        contestant = Contestant(name, our_program("step"), job, environment)
+        entries.append(Entry("ours" if name == OURS else "variant", contestant, file))
+    return entries
+
+
+def peer_entries(options: StepBenchConfig, files: BatchFiles, facts: dict[str, Any]) -> list[Entry]:
+    """Return torch's step as it is and tuned, on our device and in our data type; it has no packed rows."""
+    config = with_vocabulary(unpacked(options.run))
+    file, entries = files.of(config), []
+    for role, name in PEERS.items():
+        job = peer_job(config, facts) | {"batches": file.path, "role": role, "compile": options.peer_compile}
+        program = peer_program(options.peer_python, "step")
+        environment = computing_variables(os.environ) if role == "tuned" else {}  # as ours
+        entries.append(Entry(role, Contestant(name, program, job, environment, is_peer=True), file))
+    return entries
+
+
+def peer_job(config: Config, facts: dict[str, Any]) -> dict[str, Any]:
+    """Return what a peer's process needs to do the work of `config`, where our process has given these facts."""
+    (phase,), optimizer = resolve_phases(config), config.optimizer
+    return {
+        "model": to_json(config.model, None, "BertForPreTraining", 0),
+        **as_ours(facts),
+        "bfloat16": facts["dtype"] == "bfloat16",
+        "micro_batches": phase.micro_batches,
+        "learning_rate": phase.learning_rate,
+        "betas": [optimizer.beta1, optimizer.beta2],
+        "epsilon": optimizer.epsilon,
+        "weight_decay": optimizer.weight_decay,
+        "clip_norm": optimizer.clip_norm,
+        "seed": config.seed,
+    }
+
+
+def step_report(
+    options: StepBenchConfig,
+    entries: list[Entry],
+    waiting: list[Waiting],
+    turns: list[list[Turn]],
+    values: dict[str, Any],
+) -> Report:
+    """Return the figures of each contestant, and how many times as fast ours is as each other."""
+    (phase,) = resolve_phases(options.run)
+    found: list[dict[str, Any]] = [
+        {
+            **step_figures(entry, one, taken),
+            "ratio": ratio(turns[0], taken, entries[0].batches.useful, entry.batches.useful),
+        }
+        for entry, one, taken in zip(entries, waiting, turns, strict=True)
+    ]
+    ours = {
+        key: found[0][key] for key in ("tokens_per_second", "useful_tokens_per_second", "useful_tokens_per_cpu_second")
+    }
+    ratios = {
+        f"{kind}ratio_to_{entry['role']}": getattr(entry["ratio"], clock).median
+        for entry in found
+        if entry["role"] in PEERS
+        for kind, clock in (("", "wall"), ("cpu_", "cpu"))
+    }
+    facts = waiting[0].facts
+    shape = f"batch {phase.batch_size} × {phase.sequence_length}, {facts['dtype']}"
+    return Report(
+        {**values, **ours, **ratios, "config": to_dict(options.run), "contestants": found},
+        f"Training step: {options.model.num_layers} layers, hidden size {options.model.hidden_size}, {shape}",
+        (
+            "contestant",
+            "useful tokens/s",
+            "per CPU s",
+            "padding",
+            "s per step",
+            "CPU s per step",
+            "ours is faster by, wall",
+            "CPU",
+        ),
+        [_step_row(entry) for entry in found],
+        [
+            f"Medians of {len(turns[0])} rounds with quartiles; a ratio is the median of those of neighbouring turns.",
+            f"Ours: attention by {facts['attention']}; remat: {facts['remat']}; "
+            + ("several texts in a row." if facts["packed"] else "one text or pair in a row."),
+        ],
+    )
+
+
+def step_figures(entry: Entry, one: Waiting, taken: list[Turn]) -> dict[str, Any]:
+    """Return what was found about one contestant."""
+    wall, cpu = seconds(taken)
+    return {
+        "name": one.name,
+        "role": entry.role,
+        "seconds_per_step": wall,
+        "cpu_seconds_per_step": cpu,
+        "tokens_per_second": entry.batches.positions / wall.median,
+        "useful_tokens_per_second": entry.batches.useful / wall.median,
+        "useful_tokens_per_cpu_second": entry.batches.useful / cpu.median,
+        "padding": entry.batches.padding,
+        "predictions_per_step": entry.batches.predictions,
+        "facts": one.facts,
+        "turns": taken,
+    }
+
+
+def _step_row(entry: dict[str, Any]) -> tuple[str, ...]:
+    compared = entry["ratio"]
+    ratios = ("", "") if entry["role"] == "ours" else (shown(compared.wall, ".2f"), shown(compared.cpu, ".2f"))
+    spread: Spread = entry["seconds_per_step"]
+    return (
+        entry["name"],
+        f"{entry['useful_tokens_per_second']:,.0f}",
+        f"{entry['useful_tokens_per_cpu_second']:,.0f}",
+        f"{entry['padding']:.1%}",
+        shown(spread, ".3f"),
+        shown(entry["cpu_seconds_per_step"], ".3f"),
+        *ratios,
+    )
+
+
+def with_vocabulary(config: Config) -> Config:
+    """Return `config` with the size of its vocabulary: the store's if it names one, else its own or BERT's.
+
+    Synthetic batches are not packed, whatever the configuration says.
+    """
+    size = config.model.assumed_vocab_size
+    if config.data.path:
+        size = open_corpus(config).store.vocab_size
+    else:
+        config = unpacked(config)
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=size))
+
+
+def write_batches(config: Config, padding: float, path: pathlib.Path) -> BatchFile:
+    """Write the batches of the only phase of `config`, whose vocabulary has a size, to `path`.
+
+    Args:
+      config: options of the run; with data.path the batches are the first ones of that store.
+      padding: share of padding in synthetic batches.
+      path: a file that ends in .npz.
+    """
+    (phase,) = resolve_phases(config)
+    if config.data.path:
+        (examples,) = open_corpus(config).training
+        batches = [examples.batch(number * phase.batch_size + np.arange(phase.batch_size)) for number in range(STORED)]
+    else:
+        batches = [synthetic_batch(config, phase, padding, seed) for seed in range(SYNTHETIC)]
+    arrays = {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
+    np.savez(path, allow_pickle=False, **arrays)
+    mean = lambda name: float(np.mean([np.count_nonzero(batch[name]) for batch in batches]))
+    return BatchFile(str(path), phase.tokens_per_step, mean("attention_mask"), mean("masked_weights"))
+
+
+def synthetic_batch(config: Config, phase: Phase, padding: float, seed: int) -> dict[str, np.ndarray]:
+    """Return a batch of random words in which every row has the same length and every prediction slot is used."""
+    random = np.random.default_rng(seed)
+    rows, length = phase.batch_size, phase.sequence_length
+    text = max(2, length - round(length * padding))
+    masked = min(phase.max_predictions, text - 1)
+    ids = random.integers(FIRST_WORD, config.model.need_vocab_size(), (rows, length), np.int32)
+    attention_mask = np.broadcast_to(np.arange(length) < text, (rows, length)).astype(np.int32)
+    positions = np.zeros((rows, phase.max_predictions), np.int32)
+    words = np.tile(np.arange(1, text), (rows, 1))  # the first is [CLS]
+    positions[:, :masked] = np.sort(random.permuted(words, axis=1)[:, :masked], axis=1)
+    weights = np.broadcast_to(np.arange(phase.max_predictions) < masked, positions.shape).astype(np.float32)
+    batch = {
+        "input_ids": ids * attention_mask,
+        "token_type_ids": (np.arange(length) > text // 2).astype(np.int32) * attention_mask,
+        "attention_mask": attention_mask,
+        "masked_positions": positions,
+        "masked_ids": np.take_along_axis(ids, positions, 1) * weights.astype(np.int32),
+        "masked_weights": weights,
+    }
+    if config.data.has_pair_labels:
+        batch["next_sentence_labels"] = random.integers(0, 2, rows, np.int32)
+    if config.objective.name == "permutation":  # the predicted words in turn, after all others
+        batch["order"] = np.zeros_like(ids)
+        turns = np.broadcast_to(np.arange(1, masked + 1, dtype=np.int32), (rows, masked))
+        np.put_along_axis(batch["order"], positions[:, :masked], turns, 1)
+    return batch
