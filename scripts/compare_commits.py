@@ -7,8 +7,9 @@
 BEFORE and AFTER are commits, directories with a checkout, or results that the second form wrote on the same machine;
 without AFTER it is this checkout as it is. Both are run at the same time. Pre-training runs for 50 steps with both
 objectives, with one, with micro-batches, over two phases, on a mesh of virtual devices, and with dropout, which the
-others leave out; fine-tuning for 30 steps of classification, of tagging with a CRF, and of features. Only commands and
-files that never change their names are used, so the two may differ in every module. Exits with 1 if anything differs.
+others leave out; for 30 steps by shipped configurations of the family, in small; fine-tuning for 30 steps of
+classification, of tagging with a CRF, and of features. Only commands and files that never change their names are used,
+so the two may differ in every module. Exits with 1 if anything differs.
 """
 
 import argparse
@@ -50,6 +51,17 @@ PRETRAINING = {  # name: phases, optimizer, sentence pairs, further options
     "mesh 2x2x2": (ONE_PHASE, "adamw", "nsp", ["--mesh.data=2", "--mesh.fsdp=2", "--mesh.tensor=2"]),
     "dropout": (ONE_PHASE, "adamw", "nsp", ["--model.hidden_dropout=0.1", "--model.attention_dropout=0.1"]),
 }
+FAMILY = {  # name: shipped configuration, further options; @ is the directory of all runs
+    "ELECTRA": ("electra_mini", ["--objective.generator.hidden_size=32"]),
+    "XLNet": ("xlnet_mini", []),
+    "DeBERTa v3": ("deberta_v3_mini", ["--objective.generator.hidden_size=32"]),
+    "distillation": ("distilbert_mini", ["--objective.distillation.teacher=@/pretraining0", "--init_from_layers=0,1"]),
+    "ELMo": ("elmo_mini", []),
+}
+SMALL = ["--model.hidden_size=32", "--model.num_layers=2", "--model.max_position_embeddings=64", "--sequence_length=32",
+         "--batch_size=16", "--steps=30", "--learning_rate=1e-3", "--warmup_steps=0", "--log_every_steps=1",
+         "--data.held_out=0.1", "--data.loader=plain", "--evaluation.every_steps=15", "--evaluation.sequences=32",
+         "--evaluation.batch_size=16"]  # fmt: skip
 FINETUNING = {  # name: task, further options; 240 examples are 30 steps per epoch of 8
     "classification": ("text", ["--layer_decay=0.9", "--reinitialize_layers=1"]),
     "tagging, CRF": ("ner", ["--crf=True"]),
@@ -133,6 +145,11 @@ def trainings(place: pathlib.Path, further: list[str]) -> list[tuple]:
         config.write_text(CONFIG.format(phases=phases, optimizer=optimizer, pairs=pairs))
         words = ["pretrain", config, f"--data.path={place}/store", f"--workdir={workdir}", *options, *further]
         commands.append((f"pretrain: {name}", words, workdir))
+    for number, (name, (config, options)) in enumerate(FAMILY.items()):
+        workdir, options = place / f"family{number}", [word.replace("@", str(place)) for word in options]
+        sizes = SMALL if config == "elmo_mini" else [*SMALL, "--model.num_heads=2", "--model.intermediate_size=48"]
+        words = ["pretrain", config, f"--data.path={place}/store", f"--workdir={workdir}"]
+        commands.append((f"pretrain: {name}", [*words, *sizes, *options, *further], workdir))
     for number, (name, (task, options)) in enumerate(FINETUNING.items()):
         workdir, suffix = place / f"finetuning{number}", "tsv" if task == "text" else "conll"
         words = ["finetune", task, f"--init_from={place}/pretraining0", f"--workdir={workdir}",
@@ -147,7 +164,7 @@ def run_all(tree: pathlib.Path, place: pathlib.Path, only: str, further: list[st
     """Return, by the name of each run, its rows of metrics, its arrays as loaded, and those of its checkpoints."""
     everything = trainings(place, further)
     chosen = [command for command in everything if re.search(only, command[0])]
-    starts = everything[:1] if any(name.startswith("finetune") for name, _, _ in chosen) else []  # from the first run
+    starts = everything[:1] if any(re.search("finetune|distillation", name) for name, _, _ in chosen) else []
     commands = starts + [command for command in chosen if command not in starts]
     meshes = [command for command in commands if "mesh" in command[0]]
     alone = [command for command in commands if command not in meshes]
