@@ -6,7 +6,10 @@ WORKDIR ?= runs/demo
 # A worker per processor, each with whole files of tests; the slowest are printed at the end.
 PARALLEL := --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder --durations=15
 
-.PHONY: install demo lint format docs test test-all requirements clean
+# Folders in which nothing is compiled.
+FAST := $(addprefix tests/,config console data monitoring project studies tokenization)
+
+.PHONY: install demo lint format docs test test-fast test-all requirements clean
 
 install: $(VENV)/.installed
 
@@ -44,9 +47,14 @@ docs: install
 test: install
 	$(BIN)/python -m pytest $(PARALLEL)
 
+# Under a minute, to run after each change.
+test-fast: install
+	$(BIN)/python -m pytest $(PARALLEL) $(FAST)
+
 test-all: install build/libtpu/.installed build/cuda/.installed
 	PYTHONPATH=$(CURDIR)/build/libtpu $(BIN)/python -m pytest $(PARALLEL) -m 'slow and not optimized'
-	BERT_JAX_OPTIMIZED=1 $(BIN)/python -m pytest $(PARALLEL) -m 'slow and optimized'
+	BERT_JAX_OPTIMIZED=1 $(BIN)/python -m pytest $(PARALLEL) -m 'slow and optimized' \
+	  $$(grep -rl --include='test_*.py' 'mark\.optimized' tests)
 
 # The TPU compiler that a launch installs (210 MB), for the tests of `plan`. It stays out of .venv, where JAX would look for
 # a TPU, and complain that there is none, each time it starts.

@@ -4,6 +4,8 @@ import gc
 import importlib.util
 import os
 import pathlib
+import pickle
+import shutil
 import signal
 import sys
 
@@ -26,13 +28,17 @@ os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"  # no stack of pytest with 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+import filelock
 import jax
 import pytest
+from jax._src.lru_cache import LRUCache
 
 from bert_jax.devices.compilation import use_compilation_cache
 
 jax.config.update("jax_numpy_rank_promotion", "raise")  # arrays of different ranks do not meet by accident
 use_compilation_cache()
+# Before it keeps a program JAX reads the size and the time of use of every other one: 30 ms where there are 800.
+LRUCache._evict_if_needed = lambda self, *, additional_size=0: None
 if jax.config.jax_compilation_cache_dir is not None:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = jax.config.jax_compilation_cache_dir
     os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(jax.config.jax_compilation_cache_max_size)
@@ -123,33 +129,56 @@ def shared_data() -> pathlib.Path:
 
 
 @pytest.fixture(scope="session")
-def small_store(tmp_path_factory) -> pathlib.Path:
-    """A token store made by the real commands from 300 small documents; vocab.txt lies beside it."""
+def made_once(tmp_path_factory):
+    """`made_once(name, make)`: what `make(directory)` returns, made by the first worker of xdist that asks for it.
+
+    The directory is common to all workers, which only read it; the returned value is pickled.
+    """
+    own = tmp_path_factory.getbasetemp()
+    common = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "common"
+    common.mkdir(exist_ok=True)
+
+    def once(name: str, make):
+        place, returned = common / name, common / f"{name}.pickle"
+        with filelock.FileLock(common / f"{name}.lock"):
+            if not returned.exists():
+                shutil.rmtree(place, ignore_errors=True)  # of a worker that failed
+                place.mkdir()
+                returned.write_bytes(pickle.dumps(make(place)))
+        return pickle.loads(returned.read_bytes())
+
+    return once
+
+
+@pytest.fixture(scope="session")
+def small_store(made_once) -> pathlib.Path:
+    """A token store made by the real commands from 300 small documents, in a directory that also has vocab.txt."""
     import small_corpus
 
     from bert_jax.config import PrepareConfig, TrainVocabConfig
     from bert_jax.data.preparation.prepare import run_prepare
     from bert_jax.data.preparation.vocabularies import run_train_vocab
 
-    place = tmp_path_factory.mktemp("small")
-    corpus = small_corpus.write(place / "corpus.txt", 300)
-    run_train_vocab(TrainVocabConfig(input=str(corpus), output=str(place / "vocab.txt"), size=200))
-    run_prepare(
-        PrepareConfig(
-            input=str(corpus), vocab=str(place / "vocab.txt"), output=str(place / "store"), sentences="lines", workers=1
-        )
-    )
-    return place / "store"
+    def make(place: pathlib.Path) -> pathlib.Path:
+        corpus, vocab, store = small_corpus.write(place / "corpus.txt", 300), place / "vocab.txt", place / "store"
+        run_train_vocab(TrainVocabConfig(input=str(corpus), output=str(vocab), size=200))
+        run_prepare(PrepareConfig(input=str(corpus), vocab=str(vocab), output=str(store), sentences="lines", workers=1))
+        return store
+
+    return made_once("small", make)
 
 
 @pytest.fixture(scope="session")
-def finished(small_store, tmp_path_factory):
+def finished(small_store, made_once):
     """A pre-training run that nothing interrupted: its configuration and result. Tests that write use a copy."""
     from one_device import pretrain
     from small_pretraining import run_config
 
-    config = run_config(small_store, tmp_path_factory.mktemp("runs") / "uninterrupted")
-    result = pretrain(config)
+    def make(place: pathlib.Path):
+        config = run_config(small_store, place / "uninterrupted")
+        return config, pretrain(config)
+
+    config, result = made_once("runs", make)
     before = _files(pathlib.Path(config.workdir))
     yield config, result
     assert _files(pathlib.Path(config.workdir)) == before, "a test has changed the run that others read"
@@ -162,21 +191,24 @@ def _files(directory: pathlib.Path) -> dict[str, tuple[int, int]]:
 
 
 @pytest.fixture(scope="session")
-def pretrained(tmp_path_factory) -> pathlib.Path:
+def pretrained(made_once) -> pathlib.Path:
     """A directory with pretrained/ (a work directory with fresh weights) and data/ (train, dev and unlabeled test)."""
     import small_finetuning
 
-    return small_finetuning.write(tmp_path_factory.mktemp("finetuning"))
+    return made_once("finetuning", small_finetuning.write)
 
 
 @pytest.fixture(scope="session")
-def two_seeds(pretrained, tmp_path_factory):
+def two_seeds(pretrained, made_once):
     """A finished fine-tuning of two seeds, all weights kept: its configuration and results."""
     from one_device import finetune
     from small_finetuning import run_config
 
-    config = run_config(pretrained, tmp_path_factory.mktemp("two") / "work", seeds=2, keep="all")
-    return config, finetune(config).results
+    def make(place: pathlib.Path):
+        config = run_config(pretrained, place / "work", seeds=2, keep="all")
+        return config, finetune(config).results
+
+    return made_once("two_seeds", make)
 
 
 @pytest.fixture(scope="session")

@@ -34,7 +34,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import checksum, is_remote, parse_object
 
 SEEDS = (0x9E3779B1, 0x85EBCA6B)
-PIECE = 1 << 18  # elements that `host_fingerprint` hashes at once: one program serves arrays of every shape
+PIECE = 1 << 18  # elements that `host_fingerprint` hashes at once: one program serves all large arrays
 SMALL = 1 << 18  # elements up to which an array is sooner hashed by NumPy than a program for its shape is compiled
 
 
@@ -62,10 +62,13 @@ def fingerprint(tree: Any) -> dict[str, str]:
 
 
 def host_fingerprint(array: np.ndarray) -> str:
-    """Return the 16 digits that `fingerprint` gives an array of 32-bit elements, by one program for all shapes."""
+    """Return the 16 digits that `fingerprint` gives an array of 32-bit elements; large ones by one program for all."""
     words, sums = np.ascontiguousarray(array).reshape(-1).view(np.uint32), np.zeros(2, np.uint32)
     for start in range(0, words.size, PIECE):
         piece = words[start : start + PIECE]
+        if piece.size <= PIECE // 2:  # the program takes as long as for a whole piece
+            sums += _hashed_words(piece, start)
+            continue
         padded = piece if piece.size == PIECE else np.pad(piece, (0, PIECE - piece.size))
         placed = jax.device_put((padded, np.uint32(start % 2**32), np.uint32(piece.size)))
         sums += jax.device_get(_piece_hash(*placed))
@@ -102,8 +105,12 @@ def _hashed_by_numpy(x: Any) -> np.ndarray:
         x = jax.random.key_data(x)
     values = jax.device_get(x.addressable_data(0) if getattr(x, "is_fully_replicated", False) else jnp.asarray(x))
     unsigned = {1: np.uint8, 2: np.uint16}.get(values.dtype.itemsize, np.uint32)
-    words = np.ascontiguousarray(values).reshape(-1).view(unsigned).astype(np.uint32)
-    position = np.arange(words.size, dtype=np.uint32)
+    return _hashed_words(np.ascontiguousarray(values).reshape(-1).view(unsigned).astype(np.uint32))
+
+
+def _hashed_words(words: np.ndarray, start: int = 0) -> np.ndarray:
+    """Return uint32 [2]: the hash of `words`, which begin at index `start` of their array."""
+    position = np.arange(words.size, dtype=np.uint32) + np.uint32(start % 2**32)
     return np.array([_mix(words ^ _mix(position + np.uint32(seed))).sum(dtype=np.uint32) for seed in SEEDS])
 
 

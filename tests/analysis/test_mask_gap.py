@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from one_device import pretrain
 from small_pretraining import run_config
 
 import bert_jax
@@ -24,7 +25,7 @@ def run(small_store, tmp_path_factory):
     """A short run with three checkpoints and two fixed masks a sequence."""
     place = tmp_path_factory.mktemp("gap") / "run"
     config = run_config(small_store, place, masking=MaskingConfig(static_masks=2))
-    bert_jax.pretrain(dataclasses.replace(config, checkpoint=dataclasses.replace(config.checkpoint, keep_last=3)))
+    pretrain(dataclasses.replace(config, checkpoint=dataclasses.replace(config.checkpoint, keep_last=3)))
     return place
 
 
@@ -150,7 +151,7 @@ def test_a_run_learns_one_mask_by_heart_and_held_out_text_does_not_know_it(small
         evaluation=dataclasses.replace(config.evaluation, every_steps=0),
         model=dataclasses.replace(config.model, hidden_dropout=0.0, attention_dropout=0.0),
     )
-    bert_jax.pretrain(config)
+    pretrain(config)
     result = mask_gap(tmp_path / "run", progress=False)
     assert result.gap[-1] < -5 * result.gap_error[-1]
     assert abs(result.held_out_gap[-1]) < 4 * result.held_out_gap_error[-1]

@@ -10,6 +10,7 @@ import pytest
 import small_corpus
 import small_finetuning
 import written_teacher
+from one_device import pretrain
 from pretrained_model import CONFIG
 from small_finetuning import sentences
 from small_pretraining import nothing_held_out, run_config
@@ -91,7 +92,7 @@ def test_the_smaller_model_trains(pruned, small_store, tmp_path):
     phase = PhaseConfig(steps=2, sequence_length=32, batch_size=16, learning_rate=1e-3, warmup_steps=1)
     model = dataclasses.replace(written_teacher.TEACHER, num_layers=2)
     config = dataclasses.replace(base, model=model, init_from=str(pruned / "model"), phases=(phase,))
-    bert_jax.pretrain(config)
+    pretrain(config)
     before, after = bert_jax.load(pruned / "model"), bert_jax.load(tmp_path / "run")
     change = [np.abs(_leaf(model.params, "encoder/attention/query/kernel")).mean() for model in (before, after)]
     assert change[0] != change[1] and abs(change[1] / change[0] - 1) < 0.1  # two small steps from where it began

@@ -9,6 +9,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from small_states import abstract, assert_same_bits, make_state, write_steps
 
 from bert_jax.checkpoints import record as fingerprints
+from bert_jax.checkpoints import steps as manager
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import PIECE, SEEDS, fingerprint, host_fingerprint
 from bert_jax.config import CheckpointConfig
@@ -31,6 +32,7 @@ def test_round_trip_is_exact(tmp_path):
         "step": jnp.int32(2**31 - 1),
         "half": jnp.asarray([-0.0, 3e-39], jnp.bfloat16),
         "flags": jnp.asarray([True, False]),
+        "on the host": np.array([-0.0, 1.5], np.float32),
     }
     position = {"examples_seen": 2**40 + 1, "phase": 1}
     with Checkpoints(tmp_path / "checkpoints") as checkpoints:
@@ -91,6 +93,20 @@ def road(request, monkeypatch) -> None:
     monkeypatch.setattr(fingerprints, "SMALL", 1 << 30 if request.param == "by NumPy" else -1)
 
 
+@pytest.mark.parametrize("least, slices", [(manager.SMALLEST_SLICE, 0), (1024, 8)], ids=["small", "large"])
+def test_copies_of_large_arrays_alone_are_cut_into_slices(tmp_path, monkeypatch, caplog, least, slices):
+    """Eight copies of 8 KiB; each slice is a program that must be compiled, and all are read again either way."""
+    monkeypatch.setattr(manager, "SMALLEST_SLICE", least)
+    mesh = Mesh(np.array(jax.devices()), ("data",))
+    values = np.random.default_rng(least).normal(size=(8, 256)).astype(np.float32)
+    state = {"x": jax.device_put(values, NamedSharding(mesh, PartitionSpec()))}
+    with Checkpoints(tmp_path) as checkpoints:
+        with jax.log_compiles():
+            checkpoints.save(1, state, position={}, config={})
+        assert len([line for line in caplog.messages if "Compiling jit(slice)" in line]) == slices
+        assert_same_bits(state, checkpoints.restore(abstract(state)).state)
+
+
 def test_fingerprint_is_the_same_by_numpy_and_by_programs(monkeypatch):
     mesh = jax.make_mesh((4, 2), ("a", "b"))
     tree = {
@@ -120,7 +136,9 @@ def reference_fingerprint(x: np.ndarray) -> str:
     return "".join(f"{value % 2**32:08x}" for value in sums)
 
 
-@pytest.mark.parametrize("shape", [(), (0, 3), (768,), (3, 5, 7), (PIECE,), (PIECE + 1,), (3, PIECE // 2)])
+@pytest.mark.parametrize(
+    "shape", [(), (0, 3), (768,), (3, 5, 7), (PIECE - 1,), (PIECE,), (PIECE + 1,), (3, PIECE // 2)]
+)
 def test_fingerprint_on_the_host_is_the_same(shape, road):
     values = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     assert host_fingerprint(values) == fingerprint({"x": values})["x"]

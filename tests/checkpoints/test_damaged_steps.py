@@ -74,7 +74,7 @@ def test_damaged_newest_step_gives_way_to_the_older(tmp_path, caplog, damage):
     assert (tmp_path / "damaged_step_000000002").is_dir()
 
 
-@pytest.mark.parametrize("name", ["_METADATA", "_sharding", "array_metadatas/process_0"])
+@pytest.mark.parametrize("name", ["_METADATA", "_sharding"])
 def test_what_orbax_notes_beside_the_arrays_is_not_needed(tmp_path, name):
     states = write_steps(tmp_path, 1)
     (tmp_path / "step_000000001" / "state" / name).write_text("{")

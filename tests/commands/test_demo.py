@@ -1,11 +1,14 @@
-"""`make demo`, shortened: everything but the number of steps and of documents is the real thing."""
+"""`make demo`, shortened: all but the number of steps, of documents and of devices is the real thing."""
 
 import dataclasses
+import functools
 import json
 import pathlib
 
+import jax
 import pytest
 
+from bert_jax import pretraining
 from bert_jax.cli import demo
 from bert_jax.config import EvaluationConfig
 from bert_jax.corpus import documentation
@@ -14,8 +17,10 @@ pytestmark = pytest.mark.slow
 
 
 def test_the_demo_runs_through_and_goes_on(tmp_path, monkeypatch, capsys):
-    modules = documentation._modules()[::6]  # reading all of them takes minutes
+    modules = documentation._modules()[::12]  # reading all of them takes minutes
     monkeypatch.setattr(documentation, "_modules", lambda: modules)
+    one_device = functools.partial(pretraining.pretrain, devices=jax.devices()[:1])
+    monkeypatch.setattr(pretraining, "pretrain", one_device)
     config = demo.demo_config()
     phase = dataclasses.replace(config.phases[0], steps=16, warmup_steps=4)
     monkeypatch.setattr(

@@ -12,7 +12,7 @@ from processes import SECONDS, one_device
 @pytest.mark.parametrize(
     "command",
     [
-        "prepare --input=@/latin1.txt --vocab=@/vocab.txt --output=@/new",
+        pytest.param("prepare --input=@/latin1.txt --vocab=@/vocab.txt --output=@/new", marks=pytest.mark.slow),
         "pretrain @/config.json --workdir=@/new --mesh.data=3",
         pytest.param("evaluate @/run --data.path=@/other_store", marks=pytest.mark.slow),
     ],

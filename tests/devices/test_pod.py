@@ -12,7 +12,7 @@ import types
 import pytest
 from pod import STARTED, finish, launch, logs, start
 from processes import EXHAUSTIVE, wait_until
-from small_pretraining import rows, run_config
+from small_pretraining import nothing_held_out, rows, run_config
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import CheckpointConfig, MeshConfig, PhaseConfig
@@ -40,6 +40,7 @@ def pod_config(store, workdir, **changes):
         workdir,
         mesh=MeshConfig(data=2, fsdp=2),
         checkpoint=CheckpointConfig(every_steps=4, keep_last=5),
+        data=nothing_held_out(store),
         **changes,
     )
 
@@ -56,7 +57,7 @@ DIFFERENCES = {
 }
 
 
-@pytest.mark.parametrize("option", DIFFERENCES)
+@pytest.mark.parametrize("option", [*DIFFERENCES] if EXHAUSTIVE else ["--seed=7", "--data.path=nothing"])
 def test_hosts_that_do_not_run_the_same_thing_end_before_anything_is_written(small_store, tmp_path, option):
     config = pod_config(small_store, tmp_path / "run")
     (tmp_path / "run.json").write_text(json.dumps(to_dict(config)))
@@ -111,7 +112,6 @@ def left_in_time(processes, config) -> list[int]:
 def test_a_preempted_host_stops_both_at_one_step_and_another_slice_goes_on(small_store, tmp_path, compiled):
     phase = PhaseConfig(steps=100_000, sequence_length=32, batch_size=16, learning_rate=1e-3)
     config = pod_config(small_store, tmp_path / "preempted", phases=(phase,))
-    config = dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, every_steps=0))
     processes = launch(config, 2)
     wait_for_text(config, "step 3/" if compiled else "4 × cpu on 2 hosts", processes[0])
     processes[1].send_signal(signal.SIGTERM)

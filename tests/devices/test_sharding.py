@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 from jax.sharding import PartitionSpec as P
+from processes import EXHAUSTIVE
 from rich.console import Console
 
 from bert_jax.config import Config, MeshConfig, ModelConfig, OptimizerConfig, PhaseConfig
@@ -178,7 +179,7 @@ def test_created_state_lies_where_planned_and_equals_an_unsharded_one():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 3, 2**31, 2**32 - 1, 2**32 + 5, -1])
+@pytest.mark.parametrize("seed", [3, 2**32 + 5, -1, *([0, 2**31, 2**32 - 1] if EXHAUSTIVE else [])])
 def test_a_seed_gives_the_values_that_it_gave_when_it_was_compiled_in(seed):
     """As in every release before; the tolerance is for another order of the same float32 operations."""
     before = jax.jit(lambda: MODEL.init(jax.random.fold_in(jax.random.key(seed), np.uint32(2**32 - 1))))()

@@ -13,8 +13,6 @@ from bert_jax.finetuning import prediction
 from bert_jax.finetuning.programs import average
 from bert_jax.formats.stored import StoredModel
 
-pytestmark = pytest.mark.optimized
-
 
 def test_predictions_of_the_work_directory_score_what_results_say(two_seeds, pretrained, tmp_path):
     config, results = two_seeds

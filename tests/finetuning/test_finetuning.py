@@ -1,7 +1,9 @@
 """Fine-tuning as a whole: learning, grids, exact resume, what is chosen and left behind, prediction, ensembles."""
 
+import contextlib
 import dataclasses
 import functools
+import io
 import json
 import pathlib
 
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 from modern_model import MODERN
 from one_device import finetune, run_predict
+from processes import EXHAUSTIVE
 from small_finetuning import MODEL, assert_same_weights, run_config, sentences, weights, write
 
 import bert_jax
@@ -26,8 +29,6 @@ from bert_jax.tasks.task_data import read_task
 from bert_jax.tokenization.tokenizer import load_tokenizer
 from bert_jax.training.metrics import read_rows
 from bert_jax.training.optimizers import frozen_encoder, scale_by_depth
-
-pytestmark = pytest.mark.optimized
 
 
 def test_it_learns_and_tells_what_it_did(two_seeds):
@@ -58,9 +59,12 @@ def test_it_learns_and_tells_what_it_did(two_seeds):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["bert", "modernbert", "bilstm"])
+@pytest.mark.parametrize("form", ["bert", *(["modernbert", "bilstm"] if EXHAUSTIVE else [])])
 def test_shared_rows_teach_the_same(pretrained, tmp_path, form):
-    """Without dropout a run in shared rows ends with the weights of one in rows of their own, up to rounding."""
+    """Without dropout a run in shared rows ends with the weights of one in rows of their own, up to rounding.
+
+    test_shared_task_rows has the scores and gradients of every form.
+    """
     home = pretrained
     if form == "modernbert":
         home = write(tmp_path, dataclasses.replace(MODERN, max_position_embeddings=32, pair_head=False))
@@ -85,24 +89,39 @@ def test_shared_rows_teach_the_same(pretrained, tmp_path, form):
     assert sizes[1][1] > sizes[0][1] / 0.9  # fewer places for the same tokens
 
 
-def test_what_is_cut_is_said_and_recorded(pretrained, tmp_path, capsys):
+@pytest.fixture(scope="module")
+def cut(pretrained, tmp_path_factory):
+    """A run from random weights that moves nothing, on texts half of which are cut: configuration, results, output."""
     tokenizer = load_tokenizer(pretrained / "pretrained/tokenizer")
     lines = {name: (pretrained / f"data/{name}.tsv").read_text().splitlines()[1:] for name in ("train", "dev", "test")}
     lengths = {name: [len(tokenizer.encode(line.split("\t")[0])) + 2 for line in rows] for name, rows in lines.items()}
     limit = int(np.median(lengths["train"]))
-    results = finetune(
-        run_config(pretrained, tmp_path / "work", epochs=1, options=TaskOptions(max_length=limit))
-    ).results
+    config = run_config(
+        pretrained,
+        tmp_path_factory.mktemp("cut") / "work",
+        epochs=1,
+        options=TaskOptions(max_length=limit),
+        random_weights=True,
+        learning_rate=1e-12,
+    )
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        results = finetune(config).results
+    return config, results, said.getvalue(), lengths
+
+
+def test_what_is_cut_is_said_and_recorded(cut, pretrained, tmp_path, capsys):
+    config, results, said, lengths = cut
+    limit = config.options.max_length
     assert results["truncated"] == {name: np.mean(np.array(found) > limit) for name, found in lengths.items()}
-    cut, said = sum(length > limit for length in lengths["train"]), capsys.readouterr().out
-    share = f"({100 * cut / 320:.1f} %)"
+    number = sum(length > limit for length in lengths["train"])
+    share = f"({100 * number / 320:.1f} %)"
     assert (
-        f"{cut} of 320 train texts {share} are longer than options.max_length={limit} tokens (median {limit}) "
+        f"{number} of 320 train texts {share} are longer than options.max_length={limit} tokens (median {limit}) "
         f"and are cut; --options.max_length={max(lengths['train'])} keeps all of them\n"
     ) in said
     options = PredictConfig(input=str(pretrained / "data/train.tsv"), output=str(tmp_path / "out.tsv"))
-    run_predict(str(tmp_path / "work"), options)
-    assert f"{cut} of 320 texts {share} are longer than the {limit} tokens that" in capsys.readouterr().out
+    run_predict(config.workdir, options)
+    assert f"{number} of 320 texts {share} are longer than the {limit} tokens that" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -173,10 +192,10 @@ def test_in_sequence_the_encoder_is_taken_and_the_head_only_if_it_fits(two_seeds
             np.testing.assert_allclose(after[path], before[path], atol=1e-9, err_msg=path)
 
 
-def test_random_weights_take_only_shape_and_vocabulary(pretrained, tmp_path):
-    config = run_config(pretrained, tmp_path / "work", random_weights=True, learning_rate=1e-12, epochs=1)
-    assert finetune(config).results["random_weights"]
-    before, after = weights(pretrained / "pretrained"), weights(tmp_path / "work")
+def test_random_weights_take_only_shape_and_vocabulary(cut, pretrained):
+    config, results, *_ = cut
+    assert results["random_weights"]
+    before, after = weights(pretrained / "pretrained"), weights(config.workdir)
     assert np.abs(after["embeddings/word/table"] - before["embeddings/word/table"]).mean() > 0.01
 
 

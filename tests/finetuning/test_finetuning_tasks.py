@@ -9,6 +9,7 @@ import pytest
 import small_corpus
 import small_pretraining
 from one_device import finetune, run_predict
+from processes import EXHAUSTIVE
 from small_finetuning import FAST, weights
 
 import bert_jax
@@ -146,7 +147,7 @@ def keys(answers):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [case for case in CASES if case != "ner lstm" or EXHAUSTIVE])
 def test_learned_and_predicted_alike_on_every_road(case, pretrained, tmp_path, monkeypatch):
     make_file, suffix, least, changes, name = CASES[case]
     task, work = case.split()[0], tmp_path / "work"

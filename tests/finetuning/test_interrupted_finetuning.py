@@ -19,10 +19,9 @@ from bert_jax.finetuning import loop
 from bert_jax.training.metrics import read_rows
 from bert_jax.training.step import Program
 
-pytestmark = pytest.mark.optimized
-
 
 @pytest.mark.slow
+@pytest.mark.optimized
 @pytest.mark.parametrize("end", ["death", "signal"])
 def test_an_interrupted_grid_repeats_nothing_and_ends_the_same(two_seeds, pretrained, tmp_path, monkeypatch, end):
     """Ended in the second epoch of the second run; every weight and metric equals the uninterrupted command's."""
@@ -96,7 +95,8 @@ def test_a_signal_during_predictions_is_answered_between_two_batches(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("taught", [False, True], ids=["alone", "taught"])
+@pytest.mark.optimized
+@pytest.mark.parametrize("taught", [False, *([True] if processes.EXHAUSTIVE else [])], ids=lambda taught: f"{taught=}")
 def test_kill_9_in_the_middle_of_a_task(two_seeds, pretrained, tmp_path, taught):
     """The command line in a process of its own, killed at an arbitrary moment: the weights of an uninterrupted run."""
     arguments = [
@@ -106,7 +106,7 @@ def test_kill_9_in_the_middle_of_a_task(two_seeds, pretrained, tmp_path, taught)
         f"--data.dir={pretrained / 'data'}",
         "--options.max_length=16",
         "--batch_size=16",
-        "--epochs=15",
+        "--epochs=5",
         "--learning_rate=1e-3",
         "--save_every_steps=7",
         "--log_every_steps=1",

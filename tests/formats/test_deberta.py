@@ -110,13 +110,10 @@ def test_the_mask_decoder_is_two_passes_of_the_last_layer_of_transformers(oracle
         np.testing.assert_allclose(np.asarray(output.decoded)[real], oracle[f"{name}/decoded"], atol=2e-5)
         for index, state in enumerate(output.hidden_states):
             np.testing.assert_allclose(np.asarray(state)[real], oracle[f"{name}/states/{index}"], atol=2e-5)
-    logits = model.mlm_logits(params, {"masked_positions": np.array([[3], [1], [2]])}, output)
-    plain = dataclasses.replace(model, parts=("mlm",))
-    expected = plain.mlm_logits(
-        params,
-        {"masked_positions": np.array([[3], [1], [2]])},
-        output._replace(last_hidden_state=output.decoded, decoded=None),
-    )
+    places, plain = {"masked_positions": np.int32([[3], [1], [2]])}, dataclasses.replace(model, parts=("mlm",))
+    logits = compiled(model.mlm_logits)(params, places, output)
+    states = output._replace(last_hidden_state=output.decoded, decoded=None)
+    expected = compiled(plain.mlm_logits)(params, places, states)
     np.testing.assert_array_equal(logits, expected)
 
 
@@ -127,7 +124,7 @@ def test_rows_of_ids_have_the_states_of_transformers(oracle, tmp_path, name):
     found = model.encode_ids(ids, mask)
     for index, state in enumerate(found.hidden_states):
         np.testing.assert_allclose(state[mask.astype(bool)], oracle[f"{name}/states/{index}"], atol=2e-5)
-    for number in (0, 2):
+    for number in (0, 2) if name == "convolved" else ():  # a layer alone, and the one with a convolution
         state = model.layers[number](found.hidden_states[number], mask)
         np.testing.assert_allclose(state[mask.astype(bool)], oracle[f"{name}/states/{number + 1}"], atol=2e-5)
 

@@ -14,6 +14,7 @@ import random_roberta
 import safetensors.numpy
 import small_roberta
 from roberta_directory import write
+from small_model import compiled
 
 import bert_jax
 from bert_jax.config import ComputeConfig
@@ -61,7 +62,7 @@ def test_logits_and_gradients_of_every_head_are_those_of_transformers(tmp_path, 
         logits = model.apply(params, batch)
         return jnp.sum(jnp.sin(logits[rows])), logits
 
-    (_, logits), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(place(stored))
+    (_, logits), gradient = compiled(jax.value_and_grad(loss, has_aux=True))(place(stored))
     expected = ORACLE[f"{size}/{name}/logits"].reshape(logits.shape)
     np.testing.assert_allclose(logits[rows], expected[rows], atol=2e-5)
     written = huggingface_directory.exported(stored, tmp_path / "gradients", gradient)
@@ -78,11 +79,14 @@ def test_loss_and_gradients_are_those_of_torch(tmp_path, size):
         "masked_ids": random_roberta.labels(size),
         "masked_weights": np.ones((4, 2), np.float32),
     }
-    model, params = objective.model, place(stored)
-    logits = model.mlm_logits(params, batch)
+
+    @compiled
+    def measured(params):
+        loss = jax.value_and_grad(lambda params: objective.sums(params, batch)["mlm"].loss / 8)
+        return objective.model.mlm_logits(params, batch), *loss(params)
+
+    logits, loss, gradients = measured(place(stored))
     np.testing.assert_allclose(logits, ORACLE[f"{size}/RobertaForMaskedLM/logits"], atol=2e-5)
-    total = jax.jit(jax.value_and_grad(lambda params: objective.sums(params, batch)["mlm"].loss / 8))
-    loss, gradients = total(params)
     np.testing.assert_allclose(loss, ORACLE[f"{size}/RobertaForMaskedLM/loss"], rtol=1e-5)
     found = huggingface_directory.exported(stored, tmp_path / "gradients", gradients)
     for key, values in found.items():

@@ -1,5 +1,6 @@
 """Words that follow from a key and the place of an element: statistics with known bounds, and the same on any mesh."""
 
+import functools
 import math
 import re
 
@@ -15,26 +16,32 @@ from bert_jax.devices import sharding
 from bert_jax.models import layers
 
 SIZE = 2**15
+KINDS = "keys that differ in one bit", "keys that count up", "keys with the same high bits", "layers of steps"
 HUGE = 6.0  # standard deviations; one of a million fair comparisons would reach 5
+
+
+keeps = jax.jit(layers.keeps, static_argnums=1)
 
 
 def standardized(words: np.ndarray, rate: float) -> np.ndarray:
     """Which words [..., N] are kept, as numbers of mean 0 and variance 1 if the words are fair."""
-    kept = np.asarray(layers.keeps(words, layers.drop_threshold(rate)))
+    kept = np.asarray(keeps(words, layers.drop_threshold(rate)))
     return (kept - (1 - rate)) / math.sqrt(rate * (1 - rate))
 
 
 def first_words(state: layers.Stream) -> np.ndarray:
     """The first SIZE words of every stream [S]: [S, SIZE]."""
-    return np.asarray(jax.vmap(lambda one: layers.array_words(one, (SIZE,)))(state))
+    return np.asarray(jax.jit(jax.vmap(lambda one: layers.array_words(one, (SIZE,))))(state))
 
 
+@jax.jit
 def streams(names: np.ndarray) -> layers.Stream:
     """The streams [S] that are named by S pairs of words."""
     start = layers.Stream(jnp.uint32(1), jnp.uint32(2))
     return jax.vmap(lambda one: layers.substream(layers.substream(start, one[0]), one[1]))(names)
 
 
+@functools.cache
 def states() -> dict[str, layers.Stream]:
     """Streams whose names are as much alike as two may be."""
     bit = np.uint32(1) << np.arange(32, dtype=np.uint32)
@@ -44,7 +51,7 @@ def states() -> dict[str, layers.Stream]:
         "keys that differ in one bit": streams(one_bit),
         "keys that count up": streams(np.stack([0 * count, count], 1)),
         "keys with the same high bits": streams(np.stack([0xABCD0000 + count, 0 * count + 7], 1)),
-        "layers of steps": jax.vmap(layers.counter_stream)(layer_keys()),
+        "layers of steps": jax.jit(lambda: jax.vmap(layers.counter_stream)(layer_keys()))(),
     }
 
 
@@ -55,7 +62,7 @@ def layer_keys() -> jax.Array:
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
-@pytest.mark.parametrize("kind", states())
+@pytest.mark.parametrize("kind", KINDS)
 def test_streams_that_are_alike_are_independent(kind, rate):
     """Every mean and every correlation of fair words has a standard deviation of 1/√N."""
     fair = standardized(first_words(states()[kind]), rate)
@@ -74,7 +81,7 @@ def test_neighbours_are_independent(rate):
     for distance in (*range(1, 17), 31, 32, 33, 63, 64, 96, 127, 128, 256, 384, 512, 768, 1024, 4096):
         products = fair[:, distance:] * fair[:, :-distance]
         assert np.abs(products.mean(1)).max() < HUGE / math.sqrt(products.shape[1])
-    words = layers.array_words(layers.counter_stream(jax.random.key(3)), (16, 16, 32, 32))
+    words = jax.jit(lambda: layers.array_words(layers.counter_stream(jax.random.key(3)), (16, 16, 32, 32)))()
     fair = standardized(words, rate)
     for axis in range(4):
         products = np.take(fair, range(1, fair.shape[axis]), axis) * np.take(fair, range(fair.shape[axis] - 1), axis)
@@ -94,7 +101,7 @@ def test_no_stream_is_another_with_its_elements_exchanged(distance):
     exchanged = np.abs(fair @ fair[:, place].T / SIZE)
     assert exchanged.max() < HUGE / math.sqrt(SIZE)
     # The comparison would see it: with one word of state, 2^15 seeds have nothing but such pairs.
-    flawed = layers.Stream(jnp.uint32(0xABCD0000) + jnp.uint32([0, distance]), jnp.zeros(2, jnp.uint32))
+    flawed = layers.Stream(np.uint32(0xABCD0000) + np.uint32([0, distance]), np.zeros(2, np.uint32))
     fair = standardized(first_words(flawed), 0.1)
     assert fair[0] @ fair[1, place] / SIZE > 0.9
 
@@ -103,12 +110,13 @@ def test_bits_of_words_are_fair():
     """Each of the high 24 bits is set in half of the words, and changes half of the time with each bit of the index."""
     state = layers.counter_stream(jax.random.key(4))
     index = np.random.default_rng(0).integers(0, 2**32, SIZE, np.uint32)
-    words = np.asarray(layers.words(state, index))
+    words_of = jax.jit(layers.words)
+    words = np.asarray(words_of(state, index))
     bits = np.arange(8, 32, dtype=np.uint32)
     spread = HUGE * 0.5 / math.sqrt(SIZE)
     assert np.abs((words[:, None] >> bits & 1).mean(0) - 0.5).max() < spread
     for changed in range(32):
-        other = np.asarray(layers.words(state, index ^ np.uint32(1 << changed)))
+        other = np.asarray(words_of(state, index ^ np.uint32(1 << changed)))
         # Two rounds are not a cipher: lowbias32 itself is off by up to 0.006 for the highest bits of an index.
         assert np.abs(((words ^ other)[:, None] >> bits & 1).mean(0) - 0.5).max() < spread + 0.02, changed
 
@@ -129,7 +137,7 @@ def test_words_by_hand():
     x = ((x ^ x >> 16) * 0x7FEB352D + second) % 2**32
     x = (x ^ x >> 15) * 0x846CA68B % 2**32
     start = layers.Stream(jnp.uint32(17), jnp.uint32(2**32 - 3))
-    words = layers.array_words(start, (3, 2, 4, 5))
+    words = jax.device_get(jax.jit(layers.array_words, static_argnums=1)(start, (3, 2, 4, 5)))
     assert words.shape == (3, 2, 4, 5) and words.dtype == jnp.uint32
     assert int(words[2, 1, 3, 4]) == x
 
@@ -146,9 +154,9 @@ def test_arrays_of_more_than_two_to_the_32_elements_repeat_nothing():
 def test_rates_are_kept_to_the_last_bit_and_no_rate_drops_everything():
     assert layers.drop_threshold(0.1) == 429_496_730
     assert layers.drop_threshold(1.0) == 2**32 - 1
-    word = jnp.asarray([0, 429_496_729, 429_496_730, 2**31, 2**32 - 1], jnp.uint32)
-    assert layers.keeps(word, 429_496_730).tolist() == [False, False, True, True, True]
-    assert layers.keeps(word, 2**32 - 1).tolist() == [False] * 4 + [True]
+    word = np.array([0, 429_496_729, 429_496_730, 2**31, 2**32 - 1], np.uint32)
+    assert keeps(word, 429_496_730).tolist() == [False, False, True, True, True]
+    assert keeps(word, 2**32 - 1).tolist() == [False] * 4 + [True]
 
 
 SHAPE = (8, 4, 6, 16)

@@ -69,7 +69,7 @@ def test_rows_are_those_of_the_papers(max_distance, buckets):
 def test_entries_are_read_along_the_diagonals():
     for length in (1, 2, 5, 8):
         scores = np.random.default_rng(length).standard_normal((2, 3, length, 2 * length - 1)).astype(np.float32)
-        found = along_diagonals(jnp.asarray(scores))
+        found = compiled(along_diagonals)(scores)
         for i in range(length):
             for j in range(length):
                 np.testing.assert_array_equal(found[:, :, i, j], scores[:, :, i, j - i + length - 1])
@@ -105,20 +105,21 @@ def scores_by_hand(attention, relative, x: np.ndarray, options: DisentangledConf
 @pytest.mark.parametrize("name", MODELS)
 def test_scores_are_those_of_the_paper(name):
     config, random = MODELS[name], np.random.default_rng(3)
-    attention = DisentangledAttention(config, jax.random.key(0))
-    relative = RelativePositions(config, jax.random.key(1))
+    draw = compiled(lambda key: (DisentangledAttention(config, key), RelativePositions(config, key)))
+    attention, relative = draw(jax.random.key(0))
     for module in (attention.query, attention.key, attention.value, attention.position_key, attention.position_query):
         if module is not None:
-            module.kernel[...] = jnp.asarray(random.standard_normal(module.kernel.shape) * 0.3, jnp.float32)
+            module.kernel.set_value(np.float32(random.standard_normal(module.kernel.shape) * 0.3))
         if module is not None and module.bias is not None:
-            module.bias[...] = jnp.asarray(random.standard_normal(module.bias.shape), jnp.float32)
-    relative.table[...] = jnp.asarray(random.standard_normal(relative.table.shape), jnp.float32)
+            module.bias.set_value(np.float32(random.standard_normal(module.bias.shape)))
+    relative.table.set_value(np.float32(random.standard_normal(relative.table.shape)))
     if relative.norm is not None:
-        relative.norm.scale[...] = jnp.asarray(random.standard_normal(config.hidden_size), jnp.float32)
-        relative.norm.bias[...] = jnp.asarray(random.standard_normal(config.hidden_size), jnp.float32)
+        relative.norm.scale.set_value(np.float32(random.standard_normal(config.hidden_size)))
+        relative.norm.bias.set_value(np.float32(random.standard_normal(config.hidden_size)))
     x = random.standard_normal((2, 17, config.hidden_size)).astype(np.float32)
-    mask = AttentionMask(padding=jnp.ones((2, 17)))
-    _, weights = attention(jnp.asarray(x), mask, None, xla.attention, True, relative)
+    mask = AttentionMask(padding=np.ones((2, 17)))
+    run = compiled(lambda attention, relative: attention(x, mask, None, xla.attention, True, relative)[1])
+    weights = run(attention, relative)
     scores = scores_by_hand(attention, relative, x.astype(np.float64), config.disentangled)
     expected = np.exp(scores - scores.max(-1, keepdims=True))
     np.testing.assert_allclose(weights, expected / expected.sum(-1, keepdims=True), atol=2e-5)
@@ -184,8 +185,8 @@ def test_a_decoded_text_in_a_packed_row_is_as_if_alone():
     model = BertForPreTraining(FIRST, FLOAT32, ("mlm", "mask_decoder"))
     params, (ids, types, _) = perturbed(model), rows(20, (20,))
     numbers = np.repeat([1, 2, 0], [11, 7, 2])[None]
-    texts = PackedTexts(jnp.asarray(numbers), jnp.asarray([[0, 11]]))
-    mask = jnp.asarray(numbers > 0, jnp.int32)
+    texts = PackedTexts(np.int32(numbers), np.int32([[0, 11]]))
+    mask = np.int32(numbers > 0)
     packed = compiled(lambda p: model.encode(p, ids, types, mask, texts=texts).decoded)(params)
     alone = compiled(lambda p, ids: model.encode(p, ids, ids * 0, ids * 0 + 1).decoded)(params, ids[:, 11:18])
     np.testing.assert_allclose(packed[:, 11:18], alone, atol=2e-5)
@@ -235,12 +236,11 @@ def test_a_text_in_a_packed_row_is_computed_as_if_alone():
     params, (ids, types, mask) = perturbed(model), rows(20, (20,))
     numbers = np.repeat([1, 2, 0], [11, 7, 2])[None]
     mask = (numbers > 0).astype(np.int32)
-    texts = PackedTexts(jnp.asarray(numbers), jnp.asarray([[0, 11]]))
+    texts = PackedTexts(np.int32(numbers), np.int32([[0, 11]]))
     packed = compiled(lambda p: model.encode(p, ids, types, mask, texts=texts).last_hidden_state)(params)
+    encode = compiled(lambda p, ids: model.encode(p, ids, ids * 0, ids * 0 + 1).last_hidden_state)
     for start, end in ((0, 11), (11, 18)):
-        alone = compiled(lambda p, ids: model.encode(p, ids, ids * 0, ids * 0 + 1).last_hidden_state)(
-            params, ids[:, start:end]
-        )
+        alone = encode(params, ids[:, start:end])
         np.testing.assert_allclose(packed[:, start:end], alone, atol=2e-5)
 
 

@@ -10,6 +10,8 @@ import pytest
 from fused_attention import KEY, assert_equal, inputs, restrictions, results
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from processes import EXHAUSTIVE
+from small_model import compiled
 
 from bert_jax.config import ComputeConfig, MeshConfig, ModelConfig
 from bert_jax.devices import sharding
@@ -32,8 +34,10 @@ def interpreted(module):
 @pytest.mark.parametrize(
     "names, rate",
     [
-        *((names, 0.1) for names in ("", "segments", "window", "bias", "segments+window+bias")),
+        *((names, 0.1) for names in ("", "segments", "segments+window+bias")),
         *((names, 0.0) for names in ("", "segments+window+bias")),
+        # In the core tests each restriction is also alone, or with one other, in what follows.
+        *(pytest.param(names, 0.1, marks=pytest.mark.slow) for names in ("window", "bias")),
         *(pytest.param(names, 0.0, marks=pytest.mark.slow) for names in ("segments", "window", "bias")),
     ],
 )
@@ -57,23 +61,26 @@ def test_a_bias_of_distances_is_the_full_matrix_of_it(interpreted):
     query, key, value, gradient, padding = inputs(2, 128, 4, 64)
     rising = lambda distance: 0.05 * distance[None].astype(np.float32)  # unlike ALiBi's, not the same on both sides
     full = np.broadcast_to(rising(np.arange(128)[None, :] - np.arange(128)[:, None])[None], (1, 4, 128, 128))
-    found, expected = (
-        each(query, key, value, AttentionMask(padding=padding, **given))[0]
-        for each, given in ((interpreted, {"distance_bias": rising}), (attention, {"bias": full}))
-    )
+    roads = (interpreted, {"distance_bias": rising}), (attention, {"bias": full}), (attention, {})
+    found, expected, without = compiled(
+        lambda *qkv: [road(*qkv, AttentionMask(padding=padding, **given))[0] for road, given in roads]
+    )(query, key, value)
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    assert not np.allclose(expected, attention(query, key, value, AttentionMask(padding=padding))[0], atol=0.1)
+    assert not np.allclose(expected, without, atol=0.1)
 
 
 def test_a_row_without_a_key_to_attend_to_attends_as_if_unmasked(interpreted):
     query, key, value, gradient, padding = inputs(2, 128, 2, 64)
     padding[1] = 0
-    both = [results(each, 0.0, query, key, value, gradient, padding, {})["output"] for each in (interpreted, attention)]
+    mask = AttentionMask(padding=padding)
+    both = compiled(lambda *qkv: [each(*qkv, mask)[0] for each in (interpreted, attention)])(query, key, value)
     # Near -10000, where these scores are, float32 has steps of 0.001.
     np.testing.assert_allclose(both[0], both[1], atol=5e-3)
 
 
-MESHES = [MeshConfig(data=8), MeshConfig(data=1, fsdp=8), MeshConfig(data=2, fsdp=2, tensor=2), MeshConfig(slice=2)]
+MESHES = [MeshConfig(data=2, fsdp=2, tensor=2)]
+if EXHAUSTIVE:
+    MESHES += [MeshConfig(data=8), MeshConfig(data=1, fsdp=8), MeshConfig(slice=2)]
 
 
 @pytest.mark.slow
@@ -101,17 +108,20 @@ def test_what_has_an_obstacle_or_is_collected_is_computed_by_xla(module):
     query, key, value, _, padding = inputs(2, 100, 4, 64)
     mask = AttentionMask(padding=padding)
     # Outside interpret mode a kernel would fail on this CPU.
-    assert (module.attention(query, key, value, mask)[0] == attention(query, key, value, mask)[0]).all()
+    roads = (module.attention, attention)
+    found, expected = compiled(lambda *qkv: [each(*qkv, mask)[0] for each in roads])(query, key, value)
+    np.testing.assert_array_equal(found, expected)
     query, key, value, _, padding = inputs(2, 128, 4, 64)
-    _, weights = module.attention(query, key, value, AttentionMask(padding=padding), collect=True)
+    collect = lambda *qkv: module.attention(*qkv, AttentionMask(padding=padding), collect=True)[1]
+    weights = compiled(collect)(query, key, value)
     assert weights is not None and weights.shape == (2, 4, 128, 128)
     mesh = sharding.make_mesh(MeshConfig(data=8))
     apart = sharding.under(mesh, lambda *qkv: module.attention(*qkv, AttentionMask(padding=padding))[0])
     assert jax.jit(apart)(query, key, value).shape == query.shape  # two rows cannot be split over eight devices
 
 
-def test_a_model_with_the_kernel_is_the_model_without_it(interpreted):
-    """Loss and gradients with every kind of dropout."""
+def model_loss(attend=None):
+    """Loss and gradients of a model, by its parameters, with every kind of dropout; with another kernel if given."""
     config = ModelConfig(
         vocab_size=60,
         hidden_size=128,
@@ -122,21 +132,33 @@ def test_a_model_with_the_kernel_is_the_model_without_it(interpreted):
         attention_dropout=0.2,
         hidden_dropout=0.2,
     )
-    compute = ComputeConfig(dtype="float32", layers="scan")
 
     def architecture(*given):
         usual = bert_architecture(*given)
-        return dataclasses.replace(usual, stack=dataclasses.replace(usual.stack, attend=interpreted))
+        return dataclasses.replace(usual, stack=dataclasses.replace(usual.stack, attend=attend or usual.stack.attend))
 
-    models = BertForPreTraining(config, compute), BertForPreTraining(config, compute, architecture=architecture)
-    params = jax.jit(models[0].init)(jax.random.key(0))
+    compute = ComputeConfig(dtype="float32", layers="scan")
+    model = BertForPreTraining(config, compute, parts=(), architecture=architecture)
     ids = np.random.default_rng(0).integers(5, 60, (2, 128)).astype(np.int32)
     ones = np.ones_like(ids)
 
-    def loss(model, params):
+    def loss(params):
         output = model.encode(params, ids, 0 * ones, ones, dropout_key=KEY)
         return jnp.mean(jnp.sin(3 * output.last_hidden_state))
 
-    plain, fused = (jax.jit(jax.value_and_grad(functools.partial(loss, model)))(params) for model in models)
+    return model, jax.jit(jax.value_and_grad(loss))
+
+
+@pytest.fixture(scope="module")
+def plain_model():
+    """Fresh parameters, and the loss and gradients of the model without a fused kernel."""
+    model, plain = model_loss()
+    params = jax.jit(model.init)(jax.random.key(0))
+    return params, plain(params)
+
+
+def test_a_model_with_the_kernel_is_the_model_without_it(interpreted, plain_model):
+    params, plain = plain_model
+    fused = model_loss(interpreted)[1](params)
     np.testing.assert_allclose(fused[0], plain[0], rtol=1e-5)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), fused[1], plain[1])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from modern_model import MODERN, PUBLISHED, PUBLISHED_LARGE, rows
+from numpy_bert import gelu
 from small_model import FLOAT32, SMALL, compiled, encoder_gradient, perturbed
 
 from bert_jax.config import ComputeConfig, Config, DataConfig, HeadConfig, ModelConfig, PhaseConfig
@@ -73,14 +74,14 @@ def test_rotary_turns_each_pair_of_features_by_its_angle():
     numbers = x[..., :3] + 1j * x[..., 3:]
     angles = np.arange(7)[:, None] / 4.0 * 500.0 ** (-np.arange(3) / 3)
     expected = numbers * np.exp(1j * angles)[None, :, None]
-    found = np.asarray(Rotary(500.0, scale=4.0).turned(jnp.asarray(x)))
+    found = compiled(Rotary(500.0, scale=4.0).turned)(x)
     np.testing.assert_allclose(found, np.concatenate([expected.real, expected.imag], -1), atol=2e-6)
 
 
 def test_alibi_slopes_are_those_of_the_paper():
     np.testing.assert_allclose(alibi_slopes(8), [2.0**-k for k in range(1, 9)])
     np.testing.assert_allclose(alibi_slopes(12)[8:], [2 ** (-0.5 - k) for k in range(4)])
-    bias = np.asarray(alibi_bias(2, jnp.arange(3)[None, :] - jnp.arange(3)[:, None]))
+    bias = compiled(functools.partial(alibi_bias, 2))(np.arange(3)[None, :] - np.arange(3)[:, None])
     np.testing.assert_allclose(bias[1], -(2.0**-8) * np.array([[0, 1, 2], [1, 0, 1], [2, 1, 0]]))
 
 
@@ -93,15 +94,20 @@ def test_norms_equal_their_formulas():
     ):
         norm.scale[...] = jnp.asarray(scale)
         assert nnx.to_pure_dict(nnx.state(norm, nnx.Param)).keys() == {"scale"}
-        np.testing.assert_allclose(norm(jnp.asarray(x)), expected * scale, atol=1e-5)
+        np.testing.assert_allclose(compiled(norm)(x), expected * scale, atol=1e-5)
 
 
 def test_a_gated_network_multiplies_by_its_gate():
-    network = GatedFeedForward(SMALL, jax.random.key(0), activation=jax.nn.silu)
-    x = jax.random.normal(jax.random.key(1), (3, SMALL.hidden_size))
-    gate, values = x @ network.gate.kernel[...], x @ network.intermediate.kernel[...]
-    expected = (gate / (1 + jnp.exp(-gate)) * values) @ network.output.kernel[...]
-    np.testing.assert_allclose(network(x), expected, atol=1e-6)
+    x = np.random.default_rng(1).standard_normal((3, SMALL.hidden_size), np.float32)
+
+    @compiled
+    def run(key):
+        network = GatedFeedForward(SMALL, key, activation=jax.nn.silu)
+        return network(x), [each.kernel[...] for each in (network.gate, network.intermediate, network.output)]
+
+    found, (gate_kernel, kernel, output) = run(jax.random.key(0))
+    gate = x @ gate_kernel
+    np.testing.assert_allclose(found, (gate / (1 + np.exp(-gate)) * (x @ kernel)) @ output, atol=1e-6)
 
 
 def losses(config: ModelConfig, compute: ComputeConfig, params=None):
@@ -172,8 +178,8 @@ def test_a_text_in_a_packed_row_is_as_if_alone(positions):
 
 
 def test_global_tokens_see_and_are_seen_through_a_window():
-    mask = AttentionMask(padding=jnp.ones((1, 6)), window=1, global_positions=jnp.array([[0, 1, 6]]))  # 6: none
-    seen = np.asarray(mask.adder()[0, 0]) == 0
+    mask = AttentionMask(padding=np.ones((1, 6)), window=1, global_positions=np.int32([[0, 1, 6]]))  # 6: none
+    seen = compiled(mask.adder)()[0, 0] == 0
     expected = np.abs(np.arange(6)[:, None] - np.arange(6)[None]) <= 1
     expected[:2], expected[:, :2] = True, True
     np.testing.assert_array_equal(seen, expected)
@@ -188,7 +194,7 @@ def test_the_head_of_a_task_reads_the_first_position_or_the_mean_of_the_real_one
         assert "pooler" not in params and params["head"].keys() == {"dense", "norm", "kernel", "bias"}
         states = np.asarray(compiled(model.encode)(params, ids, types, mask).last_hidden_state)
         read = states[:, 0] if pooling == "cls" else np.stack([states[0].mean(0), states[1, :4].mean(0)])
-        dense = np.asarray(jax.nn.gelu(read @ params["head"]["dense"]["kernel"], approximate=False))
+        dense = gelu(read @ params["head"]["dense"]["kernel"], "gelu_erf")
         normed = (dense - dense.mean(-1, keepdims=True)) / np.sqrt(dense.var(-1, keepdims=True) + 1e-5)
         expected = normed * params["head"]["norm"]["scale"] @ params["head"]["kernel"] + params["head"]["bias"]
         np.testing.assert_allclose(compiled(model.apply)(params, batch), expected, atol=2e-5)
@@ -199,7 +205,8 @@ def test_layer_decay_knows_the_layers_of_the_norms():
     path = "encoder/attention_norm/scale"
     scaled = scale_by_depth(0.5, 5, {path: table[path]})
     ones = {"encoder": {"attention_norm": {"scale": np.ones((4, 24), np.float32)}}}
-    found = scaled.update(ones, scaled.init(ones), ones)[0]["encoder"]["attention_norm"]["scale"]
+    update = compiled(lambda ones: scaled.update(ones, scaled.init(ones), ones)[0])
+    found = update(ones)["encoder"]["attention_norm"]["scale"]
     np.testing.assert_allclose(found[:, 0], [0.125, 0.25, 0.5, 1.0])
 
 
@@ -207,11 +214,11 @@ def test_where_every_layer_is_local_a_token_sees_one_window_further_per_layer():
     config = dataclasses.replace(MODERN, local_window=2, global_every=0, num_layers=3)
     model = BertForPreTraining(config, FLOAT32)
     params, length = perturbed(model), 96  # from here on computed by blocks
-    ids = jnp.asarray(np.random.default_rng(0).integers(5, config.vocab_size, (1, length)), jnp.int32)
-    other = ids.at[0, 10].set(5 + (ids[0, 10] - 4) % (config.vocab_size - 5))
-    states = [
-        jax.jit(model.encode)(params, each, 0 * each, jnp.ones_like(each)).last_hidden_state for each in (ids, other)
-    ]
+    ids = np.random.default_rng(0).integers(5, config.vocab_size, (1, length)).astype(np.int32)
+    other = ids.copy()
+    other[0, 10] = 5 + (ids[0, 10] - 4) % (config.vocab_size - 5)
+    encode = compiled(model.encode)
+    states = [encode(params, each, 0 * each, np.ones_like(each)).last_hidden_state for each in (ids, other)]
     changed = np.flatnonzero(np.abs(states[0] - states[1]).max(axis=2)[0] > 1e-6)
     np.testing.assert_array_equal(changed, np.arange(10 - 3 * 2, 10 + 3 * 2 + 1))
 
@@ -249,7 +256,7 @@ def test_bad_options_are_one_line(model, message):
 
 def test_the_widest_window_that_is_taken_is_the_first_that_restricts_something():
     for window, hidden in ((62, 2), (63, 0)):  # of 64 tokens the first and the last do not see each other
-        adder = AttentionMask(padding=jnp.ones((1, 64)), window=window).adder()
+        adder = compiled(AttentionMask(padding=np.ones((1, 64)), window=window).adder)()
         assert np.count_nonzero(adder) == hidden
     check(run(local_window=62, max_position_embeddings=128))
 
@@ -263,9 +270,21 @@ def test_every_text_of_a_row_has_global_tokens(tokens, kernel):
     params, (ids, types, mask) = perturbed(model), rows(128, (128, 128))
     sizes = np.array([4, 9, 14, 101])
     starts = np.cumsum(sizes) - sizes
-    texts = PackedTexts(np.repeat([[1, 2, 3, 4]], sizes, axis=1).repeat(2, 0), starts[None].repeat(2, 0))
-    encode = compiled(model.encode)
-    packed = encode(params, ids, types, mask, texts=texts).last_hidden_state
-    for start, end in zip(starts, starts + sizes, strict=True):
-        alone = encode(params, ids[:, start:end], types[:, start:end], mask[:, start:end]).last_hidden_state
-        np.testing.assert_allclose(packed[:, start:end], alone, atol=2e-5)
+    numbers = np.repeat(np.arange(1, 5), sizes)[None].repeat(2, 0)
+    texts = PackedTexts(numbers.astype(np.int32), starts[None].repeat(2, 0).astype(np.int32))
+    # Each text alone, with padding behind the shorter ones, in one batch.
+    alone = np.zeros((4, 2, 101), np.int32)
+    for text, start, size in zip(alone, starts, sizes, strict=True):
+        text[:, :size] = ids[:, start : start + size]
+    alone = alone.reshape(8, 101)
+    real = (np.arange(101) < np.repeat(sizes, 2)[:, None]).astype(np.int32)
+
+    @compiled
+    def states(params):
+        packed = model.encode(params, ids, types, mask, texts=texts)
+        return packed.last_hidden_state, model.encode(params, alone, 0 * alone, real).last_hidden_state
+
+    packed, alone = states(params)
+    for number, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+        expected = alone[2 * number : 2 * number + 2, :size]
+        np.testing.assert_allclose(packed[:, start : start + size], expected, atol=2e-5)

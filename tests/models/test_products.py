@@ -41,25 +41,34 @@ def random_arrays(*shapes, seed=0):
 
 def in_float64(x):
     """The values of x as bfloat16, in float64."""
-    return np.asarray(jnp.asarray(x, jnp.bfloat16)).astype(float)
+    return np.asarray(x).astype(jnp.bfloat16).astype(float)
 
 
 def test_the_gradient_of_a_wide_product_has_operands_of_its_type():
     """In bfloat16 the given gradient is rounded before both products, and they after; float32 is as without it."""
     x, table, gradient = random_arrays((2, 3, 8), (5, 8), (2, 3, 5))
-    equation, narrow = "bmh,vh->bmv", [jnp.asarray(each, jnp.bfloat16) for each in (x, table)]
-    logits, backward = jax.vjp(lambda *ab: wide_einsum(equation, *ab), *narrow)
+    equation, narrow = "bmh,vh->bmv", [each.astype(jnp.bfloat16) for each in (x, table)]
+
+    def with_gradients(product):
+        """The compiled function of two arrays that returns their product and what `gradient` is of each."""
+
+        def run(*operands):
+            found, backward = jax.vjp(lambda *operands: product(equation, *operands), *operands)
+            return found, *backward(gradient)
+
+        return compiled(run)
+
+    logits, of_x, of_table = with_gradients(wide_einsum)(*narrow)
     assert logits.dtype == jnp.float32
     np.testing.assert_allclose(logits, np.einsum(equation, in_float64(x), in_float64(table)), rtol=1e-5, atol=1e-5)
-    of_x, of_table = backward(gradient)
     for found, back, other in ((of_x, "bmv,vh->bmh", table), (of_table, "bmv,bmh->vh", x)):
         of_rounded, of_given = (
             in_float64(np.einsum(back, each, in_float64(other))) for each in (in_float64(gradient), gradient)
         )
         np.testing.assert_array_equal(np.float64(found), of_rounded)
         assert np.any(of_given != of_rounded)
-    plain = jax.vjp(lambda *ab: jnp.einsum(equation, *ab), x, table)[1](gradient)
-    wide = jax.vjp(lambda *ab: wide_einsum(equation, *ab), x, table)[1](gradient)
+    _, *plain = with_gradients(jnp.einsum)(x, table)
+    _, *wide = with_gradients(wide_einsum)(x, table)
     for found, expected in zip(wide, plain, strict=True):
         np.testing.assert_array_equal(found, expected)
 
@@ -71,10 +80,15 @@ def test_the_gradient_of_a_wide_product_has_operands_of_its_type():
 def test_products_and_their_gradients_equal_numpy(axes, outputs, dtype, rounded):
     inputs = {1: (32,), 2: (8, 4)}[axes]
     x, kernel, gradient = (
-        jnp.asarray(array, dtype) for array in random_arrays((3, 40, *inputs), (*inputs, *outputs), (3, 40, *outputs))
+        array.astype(dtype) for array in random_arrays((3, 40, *inputs), (*inputs, *outputs), (3, 40, *outputs))
     )
-    y, transpose = jax.vjp(lambda x, kernel: cpu_product(x, kernel, axes), x, kernel.astype(jnp.float32))
-    of_x, of_kernel = jax.jit(transpose)(gradient)
+
+    @compiled
+    def product(x, kernel, gradient):
+        y, transpose = jax.vjp(lambda x, kernel: cpu_product(x, kernel, axes), x, kernel)
+        return y, *transpose(gradient)
+
+    y, of_x, of_kernel = product(x, kernel.astype(np.float32), gradient)
     rows, flat, cotangent = (
         np.asarray(array, float).reshape(shape)
         for array, shape in ((x, (120, 32)), (kernel, (32, -1)), (gradient, (120, -1)))
@@ -98,7 +112,7 @@ def test_over_split_states_kernels_are_matrices_with_equal_products(axes, fsdp):
     mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=fsdp, tensor=4 // fsdp))
     squares = lambda product: jax.grad(lambda x, k: jnp.sum(product(x, k, axes) ** 2), (0, 1))
     found = jax.jit(sharding.under(mesh, squares(tpu_product)))
-    for got, want in zip(found(x, kernel), squares(plain_product)(x, kernel), strict=True):
+    for got, want in zip(found(x, kernel), compiled(squares(plain_product))(x, kernel), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4)
     matrices = str(jax.make_jaxpr(sharding.under(mesh, lambda x, k: tpu_product(x, k, axes)))(x, kernel))
     assert ("[32,24] = reshape" in matrices) == (fsdp > 1)
@@ -136,7 +150,7 @@ def test_of_several_most_likely_words_the_first_counts_as_in_the_plain_loss(bloc
     labels = np.arange(10, dtype=np.int32)
     found = compiled(lambda *given: word_losses(*given, 10, block))(x, table, bias, labels)
     assert np.flatnonzero(found.correct).tolist() == [3]
-    plain = masked_word_sums(np.broadcast_to(bias, (1, 10, 10)), labels[None], np.ones((1, 10), np.float32))
+    plain = compiled(masked_word_sums)(np.broadcast_to(bias, (1, 10, 10)), labels[None], np.ones((1, 10), np.float32))
     assert float(plain.correct) == 1 and float(plain.loss) == pytest.approx(float(found.losses.sum()), rel=1e-6)
 
 
@@ -174,14 +188,19 @@ def distance(one, other):
 def test_gradients_of_biases_as_products_are_float32_sums_of_what_was_given(shapes):
     """Sums of thousands of values in bfloat16 would be wrong in the second digit; ones must not round what they sum."""
     gradient, bias = random_arrays(*shapes)
-    gradient = jnp.asarray(gradient + 1, jnp.bfloat16)
-    y, transpose = jax.vjp(product_bias, jnp.zeros_like(gradient), jnp.asarray(bias))
-    of_y, of_bias = jax.jit(transpose)(gradient)
+    gradient = (gradient + 1).astype(jnp.bfloat16)
+
+    @compiled
+    def sums(gradient, bias):
+        y, transpose = jax.vjp(product_bias, jnp.zeros_like(gradient), bias)
+        return y, *transpose(gradient)
+
+    y, of_y, of_bias = sums(gradient, bias)
     expected = in_float64(gradient).reshape(-1, *bias.shape).sum(0)
     assert (y.dtype, of_y.dtype, of_bias.dtype) == (jnp.bfloat16, jnp.bfloat16, jnp.float32)
     np.testing.assert_array_equal(of_y, gradient)
     np.testing.assert_allclose(of_bias, expected, rtol=1e-6)
-    np.testing.assert_array_equal(y, np.broadcast_to(jnp.asarray(bias, jnp.bfloat16), y.shape))
+    np.testing.assert_array_equal(y, np.broadcast_to(bias.astype(jnp.bfloat16), y.shape))
 
 
 def exact_activation(name, x):
@@ -193,9 +212,14 @@ def exact_activation(name, x):
 @pytest.mark.parametrize("name", sorted(ACTIVATIONS))
 def test_activations_of_bfloat16_and_their_gradients_are_rounded_once(name):
     # Further out, 1 + tanh and 1 + erf lose their digits in float32 too.
-    x, gradient = (jnp.asarray(np.clip(array, -3, 3), jnp.bfloat16) for array in random_arrays(999, 999))
-    y, pull_back = compiled(lambda x: jax.vjp(in_float32(ACTIVATIONS[name]), x))(x)
-    (of_x,) = pull_back(gradient)
+    x, gradient = (np.clip(array, -3, 3).astype(jnp.bfloat16) for array in random_arrays(999, 999))
+
+    @compiled
+    def activated(x, gradient):
+        y, pull_back = jax.vjp(in_float32(ACTIVATIONS[name]), x)
+        return y, *pull_back(gradient)
+
+    y, of_x = activated(x, gradient)
     value, derivative = exact_activation(name, in_float64(x))
     assert y.dtype == of_x.dtype == jnp.bfloat16
     np.testing.assert_allclose(in_float64(y), value, rtol=1.001 * ROUNDING, atol=1e-6)

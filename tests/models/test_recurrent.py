@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_model import perturbed
+from small_model import compiled, perturbed
+from small_model import encode as encode_once
 
 from bert_jax.config import Config, DataConfig, ModelConfig, ObjectiveConfig, PhaseConfig
 from bert_jax.config.checks import check
@@ -95,13 +96,17 @@ def test_each_direction_has_a_weight_in_the_sum_that_is_minimized(model, params)
     def loss(**weights):
         options = check(dataclasses.replace(CONFIG, objective=dataclasses.replace(CONFIG.objective, **weights)))
         objective = default_objective(model, options)
-        return float(mean_loss(objective.terms, objective.sums(params, batch), objective.denominators(batch)))
+        return mean_loss(objective.terms, objective.sums(params, batch), objective.denominators(batch))
 
-    alone = loss(previous_word_weight=0.0), loss(next_word_weight=0.0)
-    assert alone[0] != alone[1]
-    assert loss(next_word_weight=0.5, previous_word_weight=3.0) == pytest.approx(
-        0.5 * alone[0] + 3 * alone[1], rel=1e-6
-    )
+    left, right, both = jax.jit(
+        lambda: (
+            loss(previous_word_weight=0.0),
+            loss(next_word_weight=0.0),
+            loss(next_word_weight=0.5, previous_word_weight=3.0),
+        )
+    )()
+    assert left != right
+    assert float(both) == pytest.approx(0.5 * float(left) + 3 * float(right), rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -165,26 +170,27 @@ RATE = 0.25
 
 def test_dropped_weights_between_states_are_the_same_for_all_tokens_and_rows():
     """The weights that `dropout` draws from the key, applied token by token by a loop over rows."""
-    lstm = Lstm(3, 4, jax.random.key(0))
-    x = np.array(jax.random.normal(jax.random.key(1), (2, 5, 3)))
+    lstm = jax.jit(lambda key: Lstm(3, 4, key))(jax.random.key(0))
+    x = np.random.default_rng(1).standard_normal((2, 5, 3), np.float32)
     mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
     weights = [np.array(each[...], np.float64) for each in (lstm.kernel, lstm.recurrent, lstm.bias)]
     key = jax.random.key(2)
-    dropped = np.array(dropout(lstm.recurrent[...], RATE, key), np.float64)
+    dropped = np.array(jax.jit(dropout, static_argnums=1)(lstm.recurrent[...], RATE, key), np.float64)
     assert 0 < (dropped == 0).sum() < dropped.size
     np.testing.assert_allclose(dropped[dropped != 0], weights[1][dropped != 0] / (1 - RATE), rtol=1e-6)
-    found = np.array(lstm(x, mask, recurrent_rate=RATE, recurrent_key=key))
+    run = jax.jit(lambda key: lstm(x, mask, recurrent_rate=RATE, recurrent_key=key))
+    found = np.array(run(key))
     expected = [_looped(x[row], mask[row], weights[0], dropped, weights[2]) for row in range(2)]
     np.testing.assert_allclose(found, expected, atol=1e-6)
     whole = [_looped(x[row], mask[row], *weights) for row in range(2)]
-    np.testing.assert_allclose(lstm(x, mask, recurrent_rate=RATE), whole, atol=1e-6)
+    np.testing.assert_allclose(run(None), whole, atol=1e-6)
 
 
 def test_what_dropped_weights_add_to_a_state_has_the_expectation_and_variance_of_their_closed_form():
     """h · (W ∘ m) / (1 - p) has the mean h · W and the variance Σ (h W)² p / (1 - p)."""
-    hidden, weights = (np.array(jax.random.normal(jax.random.key(each), (6,))) for each in (3, 4))
-    keys, column = jax.random.split(jax.random.key(5), 4000), jnp.asarray(weights)[:, None]
-    sums = np.array(jax.vmap(lambda key: hidden @ dropout(column, RATE, key)[:, 0])(keys))
+    hidden, weights = np.random.default_rng(3).standard_normal((2, 6), np.float32)
+    keys, column = jax.random.split(jax.random.key(5), 4000), weights[:, None]
+    sums = np.array(jax.jit(jax.vmap(lambda key: hidden @ dropout(column, RATE, key)[:, 0]))(keys))
     variance = float(np.sum((hidden * weights) ** 2) * RATE / (1 - RATE))
     assert abs(sums.mean() - hidden @ weights) < 5 * np.sqrt(variance / len(keys))
     assert sums.var() == pytest.approx(variance, rel=0.15)
@@ -195,11 +201,11 @@ def test_weights_between_states_are_dropped_in_training_alone(direction):
     config = dataclasses.replace(SIZES, direction=direction, recurrent_dropout=0.5, hidden_dropout=0.0)
     dropping = BertForPreTraining(config, parts=("mlm", "pooler"))
     plain = BertForPreTraining(dataclasses.replace(config, recurrent_dropout=0.0), parts=("mlm", "pooler"))
-    params = jax.jit(plain.init)(jax.random.key(0))
-    ids = TEXT[None]
+    params, ids = perturbed(plain), TEXT[None]
+    batch = {"input_ids": ids, "token_type_ids": 0 * ids, "attention_mask": 0 * ids + 1}
 
     def states(model, key=None):
-        return np.array(jax.jit(model.encode)(params, ids, 0 * ids, 0 * ids + 1, key).last_hidden_state)
+        return np.array(encode_once(model, params, batch, key).last_hidden_state)
 
     key = jax.random.key(7)
     np.testing.assert_array_equal(states(dropping), states(plain))
@@ -244,15 +250,15 @@ def test_texts_that_share_a_row_are_computed_as_if_they_stood_alone(config):
     shared, places = rows_of(texts[:3], texts[3:])
     alone = rows_of(*([text] for text in texts))[0]
 
-    @jax.jit
+    @compiled
     def measured(batch):
         loss = lambda params: mean_loss(objective.terms, objective.sums(params, batch), objective.denominators(batch))
         names = ("input_ids", "token_type_ids", "attention_mask")
         encoded = model.encode(params, *map(batch.get, names), texts=PackedTexts.of(batch))
         return encoded.last_hidden_state, encoded.pooled, *jax.value_and_grad(loss)(params)
 
-    states, pooled, loss, gradients = measured(shared | places)
-    own_states, own_pooled, own_loss, own_gradients = measured(alone)
+    states, pooled, loss, gradients = jax.device_get(measured(shared | places))
+    own_states, own_pooled, own_loss, own_gradients = jax.device_get(measured(alone))
     for number, (row, text) in enumerate([(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]):
         here = np.flatnonzero(places["text_ids"][row] == text + 1)
         np.testing.assert_allclose(states[row, here], own_states[number, : len(here)], atol=1e-6)

@@ -8,6 +8,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from processes import EXHAUSTIVE
 from small_model import FLOAT32, compiled, perturbed
 
 from bert_jax.config import HeadConfig
@@ -46,6 +47,19 @@ CASES = {
     "modernbert_mini, features": dataclasses.replace(CLASSES, features="last", lstm_size=7, train_encoder=True),
 }
 CORE = ("modernbert_mini", "modernbert_mini, mean", "bert_mini, features")
+MECHANISMS = {
+    "roberta_mini": "positions that begin behind a padding id",
+    "mosaicbert_base": "distances in place of positions",
+    "deberta_v3_mini": "disentangled attention",
+    "xlnet_mini": "relative positions, and a summary at the end",
+    "gpt_mini": "left to right",
+    "elmo_mini": "recurrent in both directions",
+    "glove_mini": "no layers",
+    "modernbert_mini, number": "a number in place of classes",
+    "modernbert_mini, global": "global tokens",
+    "modernbert_mini, scan": "layers in a scan",
+}
+"""What some cases alone show; the others are composed of the same."""
 
 
 def model_of(case: str) -> BertForTask:
@@ -89,7 +103,18 @@ def batches(model: BertForTask):
     )
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, marks=[] if case in CORE else pytest.mark.slow) for case in CASES])
+@pytest.mark.parametrize(
+    "case",
+    [
+        *CORE,
+        *(pytest.param(case, marks=pytest.mark.slow, id=f"{case}: {shows}") for case, shows in MECHANISMS.items()),
+        *(
+            pytest.param(case, marks=pytest.mark.slow)
+            for case in CASES
+            if EXHAUSTIVE and case not in {*CORE, *MECHANISMS}
+        ),
+    ],
+)
 def test_scores_losses_and_gradients_are_those_of_the_texts_alone(case):
     model = model_of(case)
     objective = TaskObjective(model)

@@ -4,11 +4,11 @@ import dataclasses
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import numpy_bert
 import pytest
 from scipy.special import log_softmax
+from small_model import compiled, perturbed
 
 from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig
@@ -42,20 +42,14 @@ def make_batch(shape):
     }
 
 
-def perturbed(tree):
-    """The shapes of `tree` with values of ordinary size everywhere, so that every array shows in the result."""
-    random = np.random.default_rng(1)
-    return jax.tree.map(lambda leaf: (0.3 * random.standard_normal(leaf.shape)).astype(np.float32), tree)
-
-
 @pytest.mark.parametrize("kind", HEADS)
 def test_scores_equal_the_numpy_model_with_an_affine_map_on_it(kind):
     model = BertForTask(SMALL, HEADS[kind], FLOAT32)
     shape = (3, 2, 9) if kind == "choice" else (3, 9)
     batch = make_batch(shape)
-    params = perturbed(jax.eval_shape(model.init, jax.random.key(0)))
+    params = perturbed(model)
     # The NumPy model computes the pre-training heads as well; what they hold does not matter here.
-    rest = perturbed(jax.eval_shape(BertForPreTraining(SMALL).init, jax.random.key(0)))
+    rest = perturbed(BertForPreTraining(SMALL))
     flat = {name: value.reshape(-1, shape[-1]) for name, value in batch.items()}
     flat["masked_positions"] = np.zeros((math.prod(shape[:-1]), 1), int)
     below = numpy_bert.forward(rest | {k: v for k, v in params.items() if k not in ("head", "crf")}, SMALL, flat)
@@ -100,7 +94,7 @@ def test_dropout_reaches_what_the_head_reads():
     config = dataclasses.replace(SMALL, hidden_dropout=0.0, attention_dropout=0.0)
     batch = make_batch((3, 9))
     model = BertForTask(config, HEADS["classification"], FLOAT32)
-    params = perturbed(jax.eval_shape(model.init, jax.random.key(0)))
+    params = perturbed(model)
     apply = jax.jit(model.apply)
     plain, dropped, again, other = (
         np.asarray(apply(params, batch, key)) for key in (None, *map(jax.random.key, (0, 0, 1)))
@@ -124,7 +118,7 @@ WEIGHTS = np.array([1, 1, 1, 0], np.float32)  # the last row only fills the batc
 
 def test_classification_loss_is_the_mean_cross_entropy_of_the_real_rows():
     logits, labels = logits_of(4, 3), np.array([2, 0, 1, 1], np.int32)
-    sums = jax.device_get(tasks.classification_sums(jnp.asarray(logits), labels, WEIGHTS))
+    sums = compiled(tasks.classification_sums)(logits, labels, WEIGHTS)
     expected = -log_softmax(logits.astype(float), axis=1)[np.arange(3), labels[:3]]
     np.testing.assert_allclose(sums.loss / sums.weight, expected.mean(), rtol=1e-6)
     assert sums.correct == (logits[:3].argmax(1) == labels[:3]).sum() and sums.weight == 3
@@ -132,7 +126,7 @@ def test_classification_loss_is_the_mean_cross_entropy_of_the_real_rows():
 
 def test_regression_loss_is_the_mean_squared_error_of_the_real_rows():
     predictions, labels = logits_of(4), np.array([0.5, 2.0, 5.0, 99.0], np.float32)
-    sums = jax.device_get(tasks.regression_sums(jnp.asarray(predictions), labels, WEIGHTS))
+    sums = compiled(tasks.regression_sums)(predictions, labels, WEIGHTS)
     np.testing.assert_allclose(sums.loss / sums.weight, np.square(predictions - labels)[:3].mean(), rtol=1e-6)
 
 
@@ -141,21 +135,21 @@ def test_span_loss_is_the_mean_of_both_ends_and_knows_no_padding():
     labels = np.array(
         [[2, 4], [0, 0], [5, 6], [1, 1]], np.int32
     )  # the third answer ends beyond its window's six tokens
-    sums = jax.device_get(tasks.span_sums(jnp.asarray(logits), labels, mask, WEIGHTS))
+    sums = compiled(tasks.span_sums)(logits, labels, mask, WEIGHTS)
     ends = [
         -log_softmax(logits[row, : mask[row].sum(), end].astype(float))[labels[row, end]]
         for row, end in ((0, 0), (0, 1), (1, 0), (1, 1), (2, 0))
     ]
     np.testing.assert_allclose(sums.loss / sums.weight, np.mean(ends), rtol=1e-6)
     wider = ((0, 0), (0, 3))
-    longer = tasks.span_sums(jnp.pad(jnp.asarray(logits), (*wider, (0, 0))), labels, np.pad(mask, wider), WEIGHTS)
+    longer = compiled(tasks.span_sums)(np.pad(logits, (*wider, (0, 0))), labels, np.pad(mask, wider), WEIGHTS)
     np.testing.assert_allclose(longer, sums, rtol=1e-6)
 
 
 def test_tagging_loss_is_the_mean_over_first_pieces_of_the_real_rows():
     logits = logits_of(4, 5, 3)
     labels = np.array([[-1, 2, -1, 0, -1], [-1, 1, 1, -1, -1], [-1] * 5, [0] * 5], np.int32)
-    sums = jax.device_get(tasks.tagging_sums(jnp.asarray(logits), labels, WEIGHTS))
+    sums = compiled(tasks.tagging_sums)(logits, labels, WEIGHTS)
     where = [(0, 1), (0, 3), (1, 1), (1, 2)]
     np.testing.assert_allclose(
         sums.loss / sums.weight,

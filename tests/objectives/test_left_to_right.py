@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_model import perturbed
+from small_model import compiled, encode, perturbed
 
 from bert_jax.config import Config, DataConfig, ModelConfig, ObjectiveConfig, PhaseConfig
 from bert_jax.config.checks import check
@@ -83,9 +83,9 @@ def test_the_bias_hides_what_comes_later():
 
 def test_the_loss_is_that_of_each_word_given_its_prefix_alone(model, params, text):
     batch = row(text)
-    found = jax.jit(default_objective(model, CONFIG).sums)(params, batch)["next_word"]
+    found = compiled(default_objective(model, CONFIG).sums)(params, batch)["next_word"]
 
-    @jax.jit
+    @compiled
     def shares(ids, mask, place):
         encoded = model.encode(params, ids, jnp.zeros_like(ids), mask)
         return jax.nn.log_softmax(model.mlm_logits(params, {"masked_positions": place[None, None]}, encoded)[0, 0])
@@ -100,16 +100,18 @@ def test_the_loss_is_that_of_each_word_given_its_prefix_alone(model, params, tex
 
 
 def test_packed_texts_are_computed_as_if_alone(model, params, text):
-    objective = default_objective(model, CONFIG)
+    objective, names = default_objective(model, CONFIG), ("input_ids", "token_type_ids", "attention_mask")
     first, second = text[[0, 1, 2, -1]], text[[0, 3, 4, 5, -1]]
-    together = objective.sums(params, row(first, second))["next_word"]
-    alone = [objective.sums(params, row(each))["next_word"] for each in (first, second)]
-    np.testing.assert_allclose(float(together.loss), sum(float(each.loss) for each in alone), rtol=1e-5)
-    packed = row(first, second)
-    names = "input_ids", "token_type_ids", "attention_mask"
-    pooled = model.encode(params, *(packed[name] for name in names), texts=PackedTexts.of(packed)).pooled
-    for place, each in enumerate((first, second)):
-        expected = model.encode(params, *(row(each)[name] for name in names)).pooled
+
+    @compiled
+    def measured(batch):
+        pooled = model.encode(params, *(batch[name] for name in names), texts=PackedTexts.of(batch)).pooled
+        return objective.sums(params, batch)["next_word"].loss, pooled
+
+    loss, pooled = measured(row(first, second))
+    alone = [measured(row(each)) for each in (first, second)]
+    np.testing.assert_allclose(loss, sum(each for each, _ in alone), rtol=1e-5)
+    for place, (_, expected) in enumerate(alone):
         np.testing.assert_allclose(pooled[0, place], expected[0], rtol=1e-4, atol=1e-6)
 
 
@@ -117,7 +119,7 @@ def test_packed_texts_are_computed_as_if_alone(model, params, text):
 def test_the_pooler_reads_the_last_real_token(model, params, text, pad_left):
     padding = np.zeros(LENGTH - len(text), np.int32)
     ids = np.concatenate([padding, text] if pad_left else [text, padding])[None]
-    output = model.encode(params, ids, 0 * ids, (ids > 0).astype(np.int32))
+    output = encode(model, params, {"input_ids": ids, "token_type_ids": 0 * ids, "attention_mask": np.int32(ids > 0)})
     last = LENGTH - 1 if pad_left else len(text) - 1
     pooler = params["pooler"]
     expected = np.tanh(output.last_hidden_state[0, last] @ pooler["kernel"] + pooler["bias"])

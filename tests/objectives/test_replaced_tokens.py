@@ -131,7 +131,7 @@ def test_the_generator_learns_of_the_discriminators_loss_by_shared_tables_alone(
 
 def test_a_word_that_is_the_original_counts_as_original():
     batch = drawn.masked_batch()
-    written, labels = replaced_tokens.replaced(batch, drawn.sample())
+    written, labels = compiled(replaced_tokens.replaced)(batch, drawn.sample())
     expected = np.zeros_like(labels)
     for row, slot in np.argwhere(batch["masked_weights"] > 0):
         place = batch["masked_positions"][row, slot]
@@ -146,7 +146,7 @@ def test_a_word_that_is_the_original_counts_as_original():
 def test_unused_slots_write_nothing():
     ids = np.arange(8, dtype=np.int32).reshape(2, 4)
     places, weights = np.array([[2, 0], [0, 0]], np.int32), np.array([[1, 0], [0, 0]], np.float32)
-    written = with_words(ids, places, weights, np.full((2, 2), 9, np.int32))
+    written = compiled(with_words)(ids, places, weights, np.full((2, 2), 9, np.int32))
     np.testing.assert_array_equal(written, [[0, 1, 9, 3], [4, 5, 6, 7]])
 
 
@@ -156,7 +156,7 @@ def test_the_loss_of_the_discriminator_is_the_formula():
     mask = np.arange(7) < np.array([[7], [3], [5]])
     probability = 1 / (1 + np.exp(-logits))
     losses = -np.log(np.where(labels, probability, 1 - probability))
-    found = replaced_tokens.loss_sums(jnp.asarray(logits, jnp.float32), labels, mask.astype(np.int32))
+    found = compiled(replaced_tokens.loss_sums)(logits.astype(np.float32), labels, mask.astype(np.int32))
     assert Sums(*map(float, found)) == pytest.approx(
         (losses[mask].sum(), 15, ((logits > 0) == labels)[mask].sum()), rel=1e-6
     )
@@ -175,7 +175,7 @@ def test_words_are_drawn_from_the_softmax():
     """20,000 draws against the probabilities: Pearson's statistic, whose 1 - 1e-6 quantile of 5 degrees is 36.0."""
     logits = np.log(np.array([0.4, 0.3, 0.15, 0.1, 0.045, 0.005], np.float32))
     batch = rows_of(5_000)
-    found = jax.jit(sampled_words)(jnp.broadcast_to(logits, (5_000, 4, 6)), batch)
+    found = compiled(sampled_words)(np.broadcast_to(logits, (5_000, 4, 6)), batch)
     for counts in [np.bincount(np.ravel(found), minlength=6), *(np.bincount(of, minlength=6) for of in found.T)]:
         expected = counts.sum() * np.exp(logits)
         assert ((counts - expected) ** 2 / expected).sum() < 36.0
@@ -187,13 +187,14 @@ def test_words_are_drawn_from_the_softmax():
 def test_a_row_draws_the_same_words_wherever_it_is():
     """In another batch, at another place of it, behind more padding; but not with another word or at another place."""
     batch, logits = rows_of(6), np.zeros((6, 4, 500), np.float32)
-    found = np.asarray(sampled_words(logits, batch))
+    draw = compiled(sampled_words)
+    found = draw(logits, batch)
     turned = {name: array[::-1] for name, array in batch.items()}
-    np.testing.assert_array_equal(sampled_words(logits, turned), found[::-1])
+    np.testing.assert_array_equal(draw(logits, turned), found[::-1])
     padded = batch | {name: np.pad(batch[name], ((0, 0), (0, 5))) for name in ("input_ids", "attention_mask")}
-    np.testing.assert_array_equal(sampled_words(logits, padded), found)
+    np.testing.assert_array_equal(draw(logits, padded), found)
     other = batch | {"input_ids": batch["input_ids"] + np.eye(6, 8, dtype=np.int32)[:, ::-1]}
-    assert np.mean(np.asarray(sampled_words(logits, other))[:6] == found) < 0.2
+    assert np.mean(draw(logits, other) == found) < 0.2
     assert len(np.unique(found)) > 20
 
 
@@ -201,6 +202,11 @@ def test_padded_rows_of_the_vocabulary_are_never_drawn(tmp_path):
     model, _ = both(tmp_path / "values", parameters("own"), "own")
     model = dataclasses.replace(model, vocab_pad_multiple=64)
     electra, batch = objective_of(model, "own").model, drawn.masked_batch()
-    logits = compiled(lambda key: electra.mlm_logits(electra.init(key), batch))(jax.random.key(0))
-    assert logits.shape[-1] == 64
-    assert np.max(sampled_words(logits, batch)) < drawn.VOCABULARY
+
+    @compiled
+    def draw(key):
+        logits = electra.mlm_logits(electra.init(key), batch)
+        return logits, sampled_words(logits, batch)
+
+    logits, words = draw(jax.random.key(0))
+    assert logits.shape[-1] == 64 and np.max(words) < drawn.VOCABULARY

@@ -24,6 +24,9 @@ PARTS = (*PRETRAINING_PARTS, "span_boundary")
 WEIGHTS = ObjectiveConfig(mlm_weight=1.0, span_boundary_weight=0.5, sentence_pair_weight=2.0)
 
 
+spans_of = compiled(SpanBoundaries.of)
+
+
 def spans_by_hand(positions, weights):
     """For each used slot of a row: the positions beside its run of masked positions, and its place in the run."""
     masked = {int(position) for position, weight in zip(positions, weights) if weight}
@@ -47,7 +50,7 @@ def hand_made_batch():
 
 
 def test_spans_of_a_hand_made_batch():
-    spans = SpanBoundaries.of(hand_made_batch())
+    spans = spans_of(hand_made_batch())
     assert spans.left.tolist() == [[0, 0, 4, 11], [2, 2, 2, 0], [0, 4, 4, 4]]
     assert spans.right.tolist() == [[3, 3, 6, 13], [6, 6, 6, 0], [2, 8, 8, 8]]
     assert spans.place.tolist() == [[0, 1, 0, 0], [0, 1, 2, 0], [0, 0, 1, 2]]
@@ -56,7 +59,7 @@ def test_spans_of_a_hand_made_batch():
 
 def test_pieces_of_a_long_span_beyond_the_table_are_left_out():
     positions = np.arange(2, 2 + SPAN_PLACES + 4, dtype=np.int32)[None]
-    spans = SpanBoundaries.of({"masked_positions": positions, "masked_weights": np.ones(positions.shape, np.float32)})
+    spans = spans_of({"masked_positions": positions, "masked_weights": np.ones(positions.shape, np.float32)})
     assert spans.weights.tolist() == [[1.0] * SPAN_PLACES + [0.0] * 4]
     assert spans.place[0, :SPAN_PLACES].tolist() == list(range(SPAN_PLACES)) and spans.place.max() == SPAN_PLACES - 1
 
@@ -67,7 +70,7 @@ def test_spans_stay_inside_their_text_and_its_segments(pairs, packing, unit):
     store = SyntheticStore(random_documents(60, seed=3))
     options = {"sentence_pairs": pairs, "packing": packing, "unit": unit, "replacement": unit, "rate": 0.4}
     batch = make_examples(store, sequence_length=48, **options).batch(np.arange(64))
-    spans, used = SpanBoundaries.of(batch), batch["masked_weights"] > 0
+    spans, used = spans_of(batch), batch["masked_weights"] > 0
     assert used.sum() > 500
     for row in range(64):
         expected = spans_by_hand(batch["masked_positions"][row], batch["masked_weights"][row])

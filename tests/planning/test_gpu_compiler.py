@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import pytest
+from processes import EXHAUSTIVE
 
 from bert_jax.config import ComputeConfig, Config, PhaseConfig
 from bert_jax.config.presets import model_config
@@ -23,7 +24,7 @@ from bert_jax.training.learner import USABLE
 
 BESIDE = pathlib.Path(__file__).resolve().parents[2] / "build/cuda"
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("kept_plans")]
 
 
 @pytest.fixture(autouse=True)
@@ -110,8 +111,8 @@ SHAPES = (
 )
 
 
-@pytest.mark.parametrize("card", ["a100", "h100"])
-def test_kernels_compile_for_both_architectures(card):
+@pytest.mark.parametrize("card", ["h100", *(["a100"] if EXHAUSTIVE else [])])
+def test_kernels_compile(card):
     """By Triton and by the assembler for GPUs, in a process of its own.
 
     Forward, once though all is recomputed that is not named, and backward; for the gradient of a bias one more.

@@ -15,7 +15,7 @@ from bert_jax.tools.planning.compiler import resolved
 from bert_jax.tools.planning.plan import plan_phase
 from bert_jax.tools.planning.topology import find_topology
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("kept_plans")]
 
 LENGTH, PREDICTIONS, ROWS = 48, 8, 64
 STUDENT = dataclasses.replace(written_teacher.TEACHER, num_layers=2, type_vocab_size=0, pair_head=False)
@@ -42,14 +42,12 @@ def taught(teacher, **mesh) -> Config:
 
 
 @pytest.fixture(scope="module")
-def plans(teacher, tmp_path_factory):
+def plans(teacher, kept_plans):
     """Of the student with and without its teacher on four devices of a processor."""
     topology = find_topology("cpu:4")
     config = resolved(taught(teacher), topology)
     alone = dataclasses.replace(config, objective=ObjectiveConfig())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        return [plan_phase(each, topology, 0, lambda stage: None) for each in (config, alone)]
+    return [plan_phase(each, topology, 0, lambda stage: None) for each in (config, alone)]
 
 
 def test_a_teacher_has_memory_and_no_moments(teacher, plans):

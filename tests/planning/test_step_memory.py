@@ -21,6 +21,7 @@ PROGRAM = pathlib.Path(__file__).resolve().parents[1] / "support" / "step_memory
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("kept_plans")
 @pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="the peak is measured through Linux's /proc")
 def test_a_step_takes_the_memory_that_was_planned(tmp_path):
     """State and batch to the byte. Temporaries: 661 MB planned, 701 to 703 MB measured in three runs (6 % more).

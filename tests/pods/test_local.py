@@ -1,7 +1,6 @@
-"""Processes that stand in for hosts: what is printed, how they end together, and a real run of two of them."""
+"""Processes that stand in for hosts: what is printed, how they end together."""
 
 import dataclasses
-import json
 import os
 import shlex
 import signal
@@ -11,11 +10,9 @@ import time
 
 import pytest
 from command_lines import refusal
-from small_pretraining import rows, run_config
 
 from bert_jax import cli
 from bert_jax.config.commands import LocalConfig
-from bert_jax.config.json_form import to_dict
 from bert_jax.tools.pods import job as restarts
 from bert_jax.tools.pods import launch
 
@@ -181,16 +178,3 @@ def test_a_dry_run_prints_commands_of_a_shell_and_runs_nothing(tmp_path, capsys)
 def test_bad_input_is_one_line_and_starts_nothing(words, message, capsys, monkeypatch):
     monkeypatch.setattr(launch.subprocess, "Popen", None)
     assert message in refusal(capsys, *words.split())
-
-
-@pytest.mark.slow
-def test_pretrain_rehearses_itself_on_two_hosts(small_store, tmp_path, capsys):
-    """A real run of three steps; its losses are those of test_simulated_pods."""
-    config = run_config(small_store, tmp_path / "run")
-    config = dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, every_steps=0))
-    (tmp_path / "run.json").write_text(json.dumps(to_dict(config)))
-    words = ["pretrain", str(tmp_path / "run.json"), "--simulate_hosts=2", "--steps=3", "--data.held_out=0"]
-    assert cli._run(["bert-jax", *words]) == 0, capsys.readouterr()
-    printed = capsys.readouterr().out
-    assert "[host 0] " in printed and "on 2 hosts" in printed
-    assert [row["step"] for row in rows(config.workdir)] == [1, 2, 3]

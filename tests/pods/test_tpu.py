@@ -122,6 +122,7 @@ def test_from_the_queue_over_a_preemption_to_the_end(cloud, launch, capsys):
     ]
 
 
+@pytest.mark.slow
 def test_every_worker_gets_the_same_wheel_and_lock(cloud, launch, tmp_path):
     cloud.is_like(starts=[["finish", "finish"]])
     (cloud.place / "go").touch()
@@ -136,6 +137,7 @@ def test_every_worker_gets_the_same_wheel_and_lock(cloud, launch, tmp_path):
     assert sum("--no-deps ./bert_jax-0.1.0-py3-none-any.whl" in line for line in installs) == 2
 
 
+@pytest.mark.slow
 def test_a_crash_ends_what_is_left_and_starts_again_on_the_same_slice(cloud, launch, capsys, monkeypatch):
     monkeypatch.setattr(tpu, "SETTLE_SECONDS", 0.0)
     cloud.is_like(starts=[["exit 75", "hang"], ["exit 0", "exit 0"]])
@@ -150,6 +152,7 @@ def test_a_crash_ends_what_is_left_and_starts_again_on_the_same_slice(cloud, lau
     assert "[w-0] start 0 of worker 0" in printed and "[w-1] saved" in printed  # the last lines of both
 
 
+@pytest.mark.slow
 def test_bad_input_is_not_started_again(cloud, launch, capsys):
     cloud.is_like(starts=[["exit 2", "exit 2"]])
     assert launch() == 2
@@ -165,6 +168,7 @@ def test_failures_in_a_row_are_bounded(cloud, launch, capsys):
     assert "not started again, after 2 restarts in a row" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_request_that_fails_is_made_again(cloud, launch, capsys):
     cloud.is_like(creations=[["FAILED"], ["ACTIVE"]], reason="no capacity", starts=[["exit 0", "exit 0"]])
     assert launch() == 0
@@ -195,6 +199,7 @@ def interrupted(launch, until) -> int:
         sender.join()
 
 
+@pytest.mark.slow
 def test_the_same_launch_again_joins_the_run(cloud, launch, capsys):
     cloud.is_like(starts=[["finish", "finish"]])
     assert interrupted(launch, lambda: followed(cloud)) == 130
@@ -215,6 +220,7 @@ def test_a_worker_that_has_finished_takes_part_in_the_restart(cloud, launch):
     assert cloud.starts() == cloud.starts(1) == 2
 
 
+@pytest.mark.slow
 def test_another_command_on_the_same_slice_is_refused(cloud, launch, capsys):
     cloud.is_like(starts=[["finish", "finish"]])
     interrupted(launch, lambda: followed(cloud))
@@ -225,6 +231,7 @@ def test_another_command_on_the_same_slice_is_refused(cloud, launch, capsys):
     assert not cloud.exists
 
 
+@pytest.mark.slow
 def test_teardown_lets_the_run_save(cloud, launch):
     cloud.is_like(starts=[["hang", "hang"]])
     interrupted(launch, lambda: followed(cloud) and cloud.starts() == cloud.starts(1) == 1)
@@ -235,6 +242,7 @@ def test_teardown_lets_the_run_save(cloud, launch):
     assert cloud.verbs[-1] == "delete" and cloud.verbs.count("delete") == 1
 
 
+@pytest.mark.slow
 def test_a_dry_run_prints_every_command_that_a_launch_makes(cloud, launch, capsys):
     cloud.is_like(creations=[["SUSPENDED"], ["ACTIVE"]], starts=[["exit 1", "exit 0"], ["exit 0", "exit 0"]])
     assert launch("--dry_run") == 0
@@ -247,6 +255,7 @@ def test_a_dry_run_prints_every_command_that_a_launch_makes(cloud, launch, capsy
     assert [words for words in printed if words not in made] == []
 
 
+@pytest.mark.slow
 def test_a_configuration_file_travels_to_the_workers(cloud, launch, tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text("from bert_jax import Config\ndef get_config(): return Config()\n")
     cloud.is_like(starts=[["exit 0", "exit 0"]])

@@ -27,7 +27,7 @@ def with_teacher(config, path):
 
 
 @pytest.mark.slow
-def test_resumed_exactly_with_the_same_teacher_and_the_same_on_any_mesh(small_store, tmp_path):
+def test_resumed_exactly_with_the_same_teacher(small_store, tmp_path):
     drawn = written_teacher.write(tmp_path / "teacher", small_store)
     config = small("distilbert_mini", small_store, tmp_path / "run")
     config = dataclasses.replace(config, init_from_layers=(0, 2))
@@ -44,7 +44,7 @@ def test_resumed_exactly_with_the_same_teacher_and_the_same_on_any_mesh(small_st
     for path, problem in (("other", "the teacher .* but this start has the teacher"), (None, "but this start has no")):
         with pytest.raises(UserError, match=problem):
             pretrain(with_teacher(config, tmp_path / path if path else ""), devices=jax.devices()[:1])
-    for mesh in MESHES if EXHAUSTIVE else MESHES[:1]:
+    for mesh in MESHES if EXHAUSTIVE else ():  # below, with a teacher of another width
         name = f"{mesh.data}{mesh.fsdp}{mesh.tensor}"
         split = dataclasses.replace(config, workdir=str(tmp_path / name), mesh=mesh)
         pretrain(with_teacher(split, tmp_path / "moved"), devices=jax.devices()[:8])
@@ -79,14 +79,19 @@ def narrower(store, tmp_path, name):
 
 
 @pytest.mark.slow
-def test_a_narrower_student_is_the_same_on_any_mesh_and_leaves_its_map_behind(small_store, tmp_path):
+def test_a_narrower_student_is_resumed_is_the_same_on_any_mesh_and_leaves_its_map_behind(small_store, tmp_path):
     written_teacher.write(tmp_path / "teacher", small_store)
     config = narrower(small_store, tmp_path, "run")
     pretrain(config, devices=jax.devices()[:1])
     whole, evaluated = rows(config.workdir), rows(config.workdir, "evaluation")
+    learned = contents(open_checkpoint(config.workdir))["state_projection/kernel"]
+    os.rename(tmp_path / "run/checkpoints/step_000000006", tmp_path / "taken")
+    pretrain(config, devices=jax.devices()[:1])
+    assert rows(config.workdir) == whole and rows(config.workdir, "evaluation") == evaluated
+    assert contents(open_checkpoint(config.workdir))["state_projection/kernel"] == learned
     split = dataclasses.replace(narrower(small_store, tmp_path, "split"), mesh=MESHES[0])
     pretrain(split, devices=jax.devices()[:8])
-    for loss in ("loss", "cosine_loss", "hidden_loss"):
+    for loss in ("loss", "soft_targets_loss", "cosine_loss", "hidden_loss"):
         losses = [[row[loss] for row in found] for found in (whole, rows(split.workdir))]
         np.testing.assert_allclose(losses[1], losses[0], rtol=3e-6, err_msg=loss)
     last, average = (open_checkpoint(config.workdir, weights) for weights in ("last", "ema"))
@@ -99,6 +104,7 @@ def test_a_narrower_student_is_the_same_on_any_mesh_and_leaves_its_map_behind(sm
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not EXHAUSTIVE, reason="set BERT_JAX_EXHAUSTIVE=1; without it the run is resumed, but not killed")
 def test_a_narrower_student_is_killed_and_resumed_exactly(small_store, tmp_path):
     written_teacher.write(tmp_path / "teacher", small_store)
     whole, killed = (narrower(small_store, tmp_path, name) for name in ("whole", "killed"))

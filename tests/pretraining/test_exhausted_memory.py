@@ -1,6 +1,7 @@
 """A state or a phase that does not fit into the memory ends with advice; the phase names its remat policy."""
 
 import dataclasses
+import shutil
 
 import jax
 import pytest
@@ -43,19 +44,19 @@ def test_a_first_state_that_does_not_fit_ends_with_advice(small_store, tmp_path,
         pretrain(small(small_store, tmp_path))
 
 
-def test_a_checkpoint_that_does_not_fit_is_not_taken_for_a_damaged_one(small_store, tmp_path, monkeypatch):
-    config = small(small_store, tmp_path)
-    pretrain(config)
+def test_a_checkpoint_that_does_not_fit_is_not_taken_for_a_damaged_one(finished, tmp_path, monkeypatch):
+    shutil.copytree(finished[0].workdir, tmp_path / "run")
+    (phase,) = finished[0].phases
+    phases = (dataclasses.replace(phase, steps=13),)
+    longer = dataclasses.replace(finished[0], workdir=str(tmp_path / "run"), phases=phases)
     monkeypatch.setattr("bert_jax.checkpoints.record.placed", full_device)
-    (phase,) = config.phases
-    longer = dataclasses.replace(config, phases=(dataclasses.replace(phase, steps=3),))
     with pytest.raises(
         UserError, match=f"^the state of the run {DOES_NOT_FIT}; what helps: a smaller model; chips with"
     ):
         pretrain(longer)
     monkeypatch.undo()
-    assert pretrain(longer).step == 3
-    assert {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()} == {"step_000000002", "step_000000003"}
+    assert pretrain(longer).step == 13
+    assert {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()} == {"step_000000012", "step_000000013"}
 
 
 class TooLarge:

@@ -1,6 +1,7 @@
 """Runs of the family's configurations, in small: whole ones are resumed exactly, and the same on any mesh.
 
-With `BERT_JAX_EXHAUSTIVE=1` each of them is taken to all meshes and killed.
+One configuration for each mechanism, on a mesh that divides along every axis; with `BERT_JAX_EXHAUSTIVE=1` all of
+them, each taken to all meshes and killed.
 """
 
 import dataclasses
@@ -23,30 +24,26 @@ from bert_jax.objectives.choice import default_objective
 from bert_jax.pretraining import pretrain
 from bert_jax.training.learner import Learner
 
-NAMES = (
-    "roberta_mini",
-    "albert_mini",
-    "distilbert_mini",
-    "modernbert_mini",
-    "gpt_mini",
-    "elmo_mini",
-    "ulmfit_mini",
-    "skipgram_mini",
-    "glove_mini",
-    "spanbert_mini",
-    "electra_mini",
-    "deberta_v3_mini",
-    "deberta_mini",
-    "xlnet_mini",
-)
+MECHANISMS = {
+    "albert_mini": "layers that share their arrays",
+    "modernbert_mini": "rotary positions and local layers",
+    "gpt_mini": "left to right",
+    "elmo_mini": "recurrent in both directions",
+    "ulmfit_mini": "a state carried from batch to batch",
+    "skipgram_mini": "no layers",
+    "glove_mini": "counts in place of text",
+    "deberta_v3_mini": "a generator, and disentangled attention",
+    "xlnet_mini": "permutations, seen by two streams",
+}
+"""What each configuration alone shows, by name."""
+COMPOSED = ("roberta_mini", "distilbert_mini", "spanbert_mini", "electra_mini", "deberta_mini")
+"""Configurations whose mechanisms are those above, BERT's, or shown in test_distillation_runs and
+test_replaced_token_runs."""
+NAMES = (*MECHANISMS, *(COMPOSED if EXHAUSTIVE else ()))
 UNTRAINED = ("deberta_base", "mosaicbert_base", "neobert", "cramming")
 """Encoders that none of the above has."""
-TO_ALL_MESHES = NAMES if EXHAUSTIVE else ("gpt_mini", "glove_mini")
-
-
-KILLED = NAMES if EXHAUSTIVE else ("ulmfit_mini", "glove_mini", "deberta_v3_mini", "xlnet_mini")
-"""One that reads text in lanes, one that reads counts, one with a generator that shares tables, and one that permutes;
-BERT's is killed in test_resumption.py. The others are resumed below, inside one process."""
+KILLED = NAMES if EXHAUSTIVE else ("ulmfit_mini",)
+"""All are resumed inside one process. BERT's run, too, is killed, in test_resumption and test_kills."""
 
 
 @pytest.mark.parametrize("name", UNTRAINED)
@@ -81,16 +78,15 @@ def test_a_step_begins_at_the_loss_of_chance_and_reaches_every_parameter(small_s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES, ids=lambda name: f"{name}: {MECHANISMS.get(name, 'composed')}")
 def test_the_same_on_any_mesh(small_store, tmp_path, name):
     config = small(name, small_store, tmp_path / "run")
     pretrain(config, devices=jax.devices()[:1])
     whole, evaluated = rows(config.workdir), rows(config.workdir, "evaluation")
-    if name not in KILLED:
-        os.rename(tmp_path / "run/checkpoints/step_000000006", tmp_path / "taken")
-        pretrain(config, devices=jax.devices()[:1])
-        assert rows(config.workdir) == whole and rows(config.workdir, "evaluation") == evaluated
-    for mesh in MESHES if name in TO_ALL_MESHES else MESHES[:1]:
+    os.rename(tmp_path / "run/checkpoints/step_000000006", tmp_path / "taken")
+    pretrain(config, devices=jax.devices()[:1])
+    assert rows(config.workdir) == whole and rows(config.workdir, "evaluation") == evaluated
+    for mesh in MESHES if EXHAUSTIVE else MESHES[:1]:
         split = on_mesh(config, mesh, tmp_path)
         pretrain(split, devices=jax.devices()[:8])
         losses = [[row["loss"] for row in found] for found in (whole, rows(split.workdir))]
@@ -98,7 +94,7 @@ def test_the_same_on_any_mesh(small_store, tmp_path, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["bert_mini", "modernbert_mini"])
+@pytest.mark.parametrize("name", ["modernbert_mini", *(["bert_mini"] if EXHAUSTIVE else [])])
 def test_a_last_layer_computed_where_it_is_read_is_the_same_on_any_mesh(small_store, tmp_path, name):
     """Unrolled layers, with dropout, against a scan, which computes all of its layers at every position."""
     config = small(name, small_store, tmp_path / "scan")

@@ -17,14 +17,14 @@ LONG = dataclasses.replace(MODEL, max_position_embeddings=256, local_window=16, 
 
 
 @pytest.mark.slow
-def test_a_bert_becomes_a_long_one(small_store, tmp_path):
+def test_a_bert_becomes_a_long_one(finished, small_store, tmp_path):
     """With hardly a step between them: texts within the window have the same states, others are read at all."""
-    pretrain(run_config(small_store, tmp_path / "short"))
+    short = finished[0].workdir
     phase = PhaseConfig(steps=2, sequence_length=256, batch_size=4, learning_rate=1e-9, warmup_steps=0)
-    long = run_config(small_store, tmp_path / "long", model=LONG, phases=(phase,), init_from=str(tmp_path / "short"))
+    long = run_config(small_store, tmp_path / "long", model=LONG, phases=(phase,), init_from=short)
     pretrain(long)
     assert np.isfinite([row["loss"] for row in rows(long.workdir)]).all()
-    before, after = (bert_jax.load(tmp_path / name) for name in ("short", "long"))
+    before, after = (bert_jax.load(path) for path in (short, tmp_path / "long"))
     ids = np.random.default_rng(0).integers(5, before.config.vocab_size, (2, 250))
     states = [model.encode_ids(ids[:, :16]).hidden_states[-1] for model in (before, after)]
     np.testing.assert_allclose(*states, atol=1e-5)

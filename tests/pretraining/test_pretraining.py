@@ -40,7 +40,7 @@ from bert_jax.training.state import abstract_state, create_state, state_sharding
 from bert_jax.training.step import make_train_step
 
 
-@pytest.mark.parametrize("seconds, times", [(1e9, 1), (-1, 3)])
+@pytest.mark.parametrize("seconds, times", [pytest.param(1e9, 1, marks=pytest.mark.slow), (-1, 3)])
 def test_curves_are_drawn_at_the_end_and_now_and_then_at_evaluations(
     small_store, tmp_path, monkeypatch, seconds, times
 ):
@@ -209,6 +209,8 @@ def test_fill_mask_gives_probabilities_for_every_mask(finished):
         model.fill_mask("[MASK] " * 100)
 
 
+@pytest.mark.slow
+@pytest.mark.optimized
 def test_thirty_two_sequences_are_learned_by_heart(small_store):
     """32 sequences with one fixed mask each, dropout off: accuracy on them rises above 0.99."""
     steps, store = 300, open_store(small_store)
@@ -269,7 +271,8 @@ def test_a_run_learns_what_the_corpus_has_to_teach(small_store, tmp_path):
         tmp_path / "learns",
         log_every_steps=100,
         evaluation=EvaluationConfig(every_steps=0, sequences=128),
-        phases=(PhaseConfig(steps=1500, sequence_length=32, batch_size=32, learning_rate=3e-3, warmup_steps=100),),
+        checkpoint=CheckpointConfig(every_steps=700, keep_best=0),
+        phases=(PhaseConfig(steps=700, sequence_length=32, batch_size=32, learning_rate=3e-3, warmup_steps=50),),
     )
     pretrain(config)
     evaluated = run_evaluate(config.workdir, config)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from one_device import pretrain
 from poisoned_objective import poisoned
+from processes import EXHAUSTIVE
 from small_pretraining import rows, run_config
 
 from bert_jax import pretraining
@@ -108,7 +109,7 @@ class Death(BaseException):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["deleting", "restored", "stepping"])
+@pytest.mark.parametrize("moment", ["restored", *(["deleting", "stepping"] if EXHAUSTIVE else [])])
 def test_a_run_that_dies_around_a_rollback_becomes_the_same(small_store, tmp_path, monkeypatch, expected, moment):
     config = config_of(small_store, tmp_path / "run")
 

@@ -47,6 +47,7 @@ def test_notebooks_run(file, workdir, tmp_path, monkeypatch):
     assert all(cell.execution_count for cell in notebook.cells if cell.cell_type == "code")
 
 
+@pytest.mark.slow
 def test_cells_run_in_this_interpreter_and_errors_show(tmp_path):
     cells = [nbformat.v4.new_code_cell("import os, sys; print(sys.executable, os.environ['BERT_JAX_MODEL'])")]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "shown.ipynb")

@@ -19,7 +19,7 @@ KEY = jax.random.key(3)
 def inputs(batch: int, length: int, heads: int, size: int, dtype=np.float32) -> tuple:
     """query, key, value and the gradient of the output [B, L, A, D]; the last row ends in padding."""
     random = np.random.default_rng(0)
-    arrays = [jnp.asarray(random.standard_normal((batch, length, heads, size)), dtype) for _ in range(4)]
+    arrays = [random.standard_normal((batch, length, heads, size)).astype(dtype) for _ in range(4)]
     padding = np.ones((batch, length), np.int32)
     padding[-1, length - 9 :] = 0
     return *arrays, padding
@@ -51,6 +51,12 @@ def results(
     return {"output": found} | {name: x for name, x in gradients.items() if x is not None}
 
 
+@functools.cache
+def _plain(rate: float, window: int | None):
+    """Attention in plain JAX, compiled once for all kernels that are compared with it."""
+    return jax.jit(functools.partial(results, plain.attention, rate, window=window))
+
+
 def assert_equal(
     module, shape: tuple, rate: float, names: str = "", dtype=np.float32, window=None, interpret=True, **given
 ) -> None:
@@ -58,12 +64,10 @@ def assert_equal(
     *arrays, padding = inputs(*shape, dtype)
     given = given or restrictions(names, *shape[:3])
     assert module.obstacle(*shape) is None
-    both = [
-        jax.jit(functools.partial(results, attention, rate, window=window))(*arrays, padding, given)
-        for attention in (functools.partial(module.attention, interpret=interpret), plain.attention)
-    ]
-    for name, expected in both[1].items():
-        found, expected = (np.asarray(each[name], np.float32) for each in both)
+    attention = functools.partial(module.attention, interpret=interpret)
+    run = jax.jit(functools.partial(results, attention, rate, window=window))(*arrays, padding, given)
+    for name, expected in _plain(rate, window)(*arrays, padding, given).items():
+        found, expected = (np.asarray(each, np.float32) for each in (run[name], expected))
         rounding = 2**-8 if dtype == jnp.bfloat16 else 2**-23
         assert np.abs(found - expected).max() < 16 * rounding * max(1, np.abs(expected).max()), name
         assert np.abs(expected).max() > 0.1, name

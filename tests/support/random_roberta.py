@@ -3,9 +3,8 @@
 The names and shapes of `transformers` stand here a second time, apart from the product's table.
 """
 
-import zlib
-
 import numpy as np
+from drawn_values import value
 
 SIZES = {  # as config.json has them
     "odd": dict(
@@ -94,12 +93,7 @@ def _both(name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
 
 def state(size: str, name: str) -> dict[str, np.ndarray]:
     """Values that depend on size and name alone; a table of rows has one for the padding too."""
-    found = {}
-    for key, shape in shapes(size, name).items():
-        random = np.random.RandomState(zlib.crc32(f"{size}/{key}".encode()))
-        centre = 1 if "LayerNorm.weight" in key or "layer_norm.weight" in key else 0
-        found[key] = (centre + 0.3 * random.standard_normal(shape)).astype(np.float32)
-    return found
+    return {key: value(size, key, shape) for key, shape in shapes(size, name).items()}
 
 
 def batch(size: str) -> dict[str, np.ndarray]:

@@ -1,5 +1,7 @@
 """A small model, a batch for it and its loss."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,19 +37,28 @@ def make_batch(config=SMALL, seed=0):
 
 
 def compiled(function, **options):
-    """jax.jit for programs that run once: the values are the same, LLVM takes half the time."""
-    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0}, **options)
+    """jax.jit for programs that run once: the values are the same, LLVM takes half the time.
+
+    What it returns are arrays of NumPy: each index or comparison of a test would be a program more to compile.
+    """
+    run = jax.jit(function, compiler_options={"xla_backend_optimization_level": 0}, **options)
+    return lambda *arguments, **named: jax.device_get(run(*arguments, **named))
 
 
 def perturbed(model, seed: int = 0, spread: float = 0.2):
-    """Parameters with no bias of zero, no scale of one and no uniform attention, so that each shows in the outputs."""
-    random = np.random.default_rng(seed)
-    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    """Parameters with no bias of zero, no scale of one and no uniform attention, so that each shows in the outputs.
+
+    Their shapes are those of the model's table, since `init` takes much longer to trace (test_parameters.py compares).
+    """
+    random, tree = np.random.default_rng(seed), {}
+    for path, parameter in model.parameters.items():
+        *parents, name = path.split("/")
+        functools.reduce(lambda node, parent: node.setdefault(parent, {}), parents, tree)[name] = parameter
     return jax.tree.map_with_path(
-        lambda path, leaf: np.asarray(
-            spread * random.standard_normal(leaf.shape) + (path[-1].key == "scale"), np.float32
+        lambda path, parameter: np.asarray(
+            spread * random.standard_normal(parameter.shape) + (path[-1].key == "scale"), np.float32
         ),
-        shapes,
+        tree,
     )
 
 
@@ -77,12 +88,16 @@ def encoder_gradient(model, inputs, params=None, **more):
     Of an encoder without heads, which compiles faster.
     """
     params = params or perturbed(model)
+    return params, *_gradient(model)(params, inputs, more)
 
-    def loss(params):
+
+@functools.cache
+def _gradient(model):
+    def loss(params, inputs, more):
         output = model.encode(params, *inputs, dropout_key=jax.random.key(5), **more)
         return jnp.sum(jnp.sin(output.last_hidden_state))
 
-    return params, *compiled(jax.value_and_grad(loss))(params)
+    return compiled(jax.value_and_grad(loss))
 
 
 def assert_trees_close(actual, expected, rtol, atol):
@@ -95,6 +110,9 @@ def assert_trees_close(actual, expected, rtol, atol):
 
 def encode(model, params, batch, dropout_key=None, collect=False):
     inputs = (batch["input_ids"], batch["token_type_ids"], batch["attention_mask"])
-    return compiled(lambda p, x, key: model.encode(p, *x, dropout_key=key, collect=collect))(
-        params, inputs, dropout_key
-    )
+    return _encoder(model, collect)(params, inputs, dropout_key)
+
+
+@functools.cache
+def _encoder(model, collect: bool):
+    return compiled(lambda p, x, key: model.encode(p, *x, dropout_key=key, collect=collect))

@@ -1,12 +1,14 @@
 """Long documents as windows: each word predicted once, with the most context, with and without a CRF."""
 
 import dataclasses
+import functools
 import json
 import pathlib
 
 import jax
 import numpy as np
 import pytest
+from small_model import compiled
 from tagged_words import FOUR_COLUMNS, PIECES, TOKENIZER, load, one_hot
 
 from bert_jax.config import HeadConfig, ModelConfig
@@ -157,7 +159,8 @@ def with_crf(examples, favoured):
 
 def decoded(model, params, examples, options):
     features = ner.features(examples, TOKENIZER, options)
-    rows = predictions(model, params, padded(features, np.arange(len(features)), len(features)))
+    batch = padded(features, np.arange(len(features)), len(features))
+    rows = compiled(functools.partial(predictions, model))(params, batch)
     return ner.predicted_tags(
         examples, features, [np.asarray(row)[: len(ids)] for row, ids in zip(rows, features.input_ids)]
     )

@@ -165,6 +165,7 @@ def test_first_steps_follow_the_optimizer_applied_by_hand(whole_batch):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), params, whole_batch[1])
 
 
+@pytest.mark.slow
 def test_an_unrolled_stack_gives_the_same_under_sharding(reference):
     history, _ = losses(*tiny(layers="loop"), CUBE, steps=3)
     for found, expected in zip(history, reference[0]):
