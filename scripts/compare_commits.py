@@ -55,7 +55,7 @@ FAMILY = {  # name: shipped configuration, further options; @ is the directory o
     "ELECTRA": ("electra_mini", ["--objective.generator.hidden_size=32"]),
     "XLNet": ("xlnet_mini", []),
     "DeBERTa v3": ("deberta_v3_mini", ["--objective.generator.hidden_size=32"]),
-    "distillation": ("distilbert_mini", ["--objective.distillation.teacher=@/pretraining0", "--init_from_layers=0,1"]),
+    "distillation": ("distilbert_mini", ["--objective.distillation.teacher=@/pretraining0", "--init_from_layers="]),
     "ELMo": ("elmo_mini", []),
 }
 SMALL = ["--model.hidden_size=32", "--model.num_layers=2", "--model.max_position_embeddings=64", "--sequence_length=32",
