@@ -73,13 +73,13 @@ def _read_byte_level(directory: epath.Path) -> ByteLevel | None:
 
 def _read_fast(file: epath.Path) -> ByteLevel | None:
     values = read_object(file)
-    model, splitting = _part(values, "model"), _part(values, "pre_tokenizer")
+    model, splitting = _object(values.get("model")), _object(values.get("pre_tokenizer"))
     if splitting.get("type") != "ByteLevel" or not isinstance(model.get("vocab"), dict):
         return None
     if values.get("normalizer") is not None or splitting.get("use_regex") is False:
         raise NotExpressible(
             f"{file} changes or splits text differently from GPT-2 (normalizer "
-            f"{_part(values, 'normalizer')!r:.60}); only plain byte-level BPE can be read"
+            f"{_object(values.get('normalizer'))!r:.60}); only plain byte-level BPE can be read"
         )
     vocabulary, merges = dict(model["vocab"]), model.get("merges")
     for added in values.get("added_tokens") or ():
@@ -98,11 +98,6 @@ def _read_fast(file: epath.Path) -> ByteLevel | None:
     if form not in (None, (found.separators, False)):
         raise NotExpressible(f"{file} puts {form.separators} separators between two texts")
     return found
-
-
-def _part(values: dict[str, Any], name: str) -> dict[str, Any]:
-    found = values.get(name)
-    return found if isinstance(found, dict) else {}
 
 
 _STEPS = {"Precompiled", "Replace", "NFKD", "StripAccents", "Lowercase", "Strip", "NFC"}
@@ -203,7 +198,7 @@ def _read_fast_wordpiece(file: epath.Path) -> tuple[list[str], bool]:
     Returns the entries in the order of their ids, and whether text is lowercased.
     """
     values = read_object(file)
-    model = as_object(values.get("model"))
+    model = _object(values.get("model"))
     kind = model.get("type", "WordPiece" if "max_input_chars_per_word" in model else None)
     if kind != "WordPiece":
         raise UserError(f"{file} holds a model of type {kind!r:.40}; BERT's is WordPiece")
@@ -213,12 +208,12 @@ def _read_fast_wordpiece(file: epath.Path) -> tuple[list[str], bool]:
             f"{model.get('unk_token')!r:.20}; only '##' and '[UNK]' can be read"
         )
     tokens = _in_order(model.get("vocab"), file)
-    entries = map(as_object, _list(values.get("added_tokens")))
-    check_additions([(entry.get("content"), entry.get("id")) for entry in entries], tokens, file)
+    entries = map(_object, found if isinstance(found := values.get("added_tokens"), list) else ())
+    _check_additions([(entry.get("content"), entry.get("id")) for entry in entries], tokens, file)
     return tokens, _normalization(values.get("normalizer"), file)
 
 
-def check_additions(added: list[tuple[Any, ...]], tokens: list[str], file: epath.Path) -> None:
+def _check_additions(added: list[tuple[Any, ...]], tokens: list[str], file: epath.Path) -> None:
     """Raise a UserError about (token, id) that are not in the vocabulary; an id may be digits, or None for any."""
     ids = {token: i for i, token in enumerate(tokens)}
     foreign = [
@@ -236,7 +231,7 @@ def check_additions(added: list[tuple[Any, ...]], tokens: list[str], file: epath
 
 def _normalization(normalizer: Any, file: epath.Path) -> bool:
     """Return whether it lowercases; raise a UserError if it is neither BERT's own normalizer nor the one we write."""
-    values = as_object(normalizer)
+    values = _object(normalizer)
     for lowercase in (True, False):
         if values == json.loads(basic_normalizer(lowercase).__getstate__()):
             return lowercase
@@ -247,13 +242,13 @@ def _normalization(normalizer: Any, file: epath.Path) -> bool:
         "strip_accents": values.get("strip_accents"),
         "tokenize_chinese_chars": values.get("handle_chinese_chars"),
     }
-    check_options(options, lowercase, file)
+    _check_options(options, lowercase, file)
     if values.get("clean_text") is False:
         raise UserError(f"{file} keeps control characters (clean_text=false); our tokenizer, like Google's, drops them")
     return lowercase
 
 
-def check_options(config: dict[str, Any], lowercase: bool, file: epath.Path) -> None:
+def _check_options(config: dict[str, Any], lowercase: bool, file: epath.Path) -> None:
     """Raise a UserError about settings with which our tokenizer would give different ids."""
     if not isinstance(lowercase, bool):
         raise UserError(f"{file} has {lowercase!r:.40} for lowercasing where true or false is expected")
@@ -271,7 +266,7 @@ def check_options(config: dict[str, Any], lowercase: bool, file: epath.Path) -> 
 
 def _in_order(vocabulary: Any, file: epath.Path) -> list[str]:
     """Return the entries by their ids, which must be 0 to N - 1."""
-    ids = as_object(vocabulary)
+    ids = _object(vocabulary)
     if not ids or not all(isinstance(i, int) and not isinstance(i, bool) for i in ids.values()):
         raise UserError(f"{file} has no vocabulary: model.vocab must be an object from entries to ids")
     tokens = sorted(ids, key=ids.__getitem__)
@@ -283,18 +278,13 @@ def _in_order(vocabulary: Any, file: epath.Path) -> list[str]:
     return tokens
 
 
-def as_object(value: Any) -> dict[str, Any]:
+def _object(value: Any) -> dict[str, Any]:
     """Return a JSON object as it is, and an empty one for any other value."""
     return value if isinstance(value, dict) else {}
 
 
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-TOKENIZER_FILE, CONFIG_FILE = JSON_FILE, CONFIG_FILE
-SPECIALS_FILE = "special_tokens_map.json"
-ADDED_FILE = "added_tokens.json"
+_SPECIALS_FILE = "special_tokens_map.json"
+_ADDED_FILE = "added_tokens.json"
 
 
 def read_tokenizer(directory: epath.Path) -> Tokenizer | None:
@@ -308,13 +298,13 @@ def read_tokenizer(directory: epath.Path) -> Tokenizer | None:
     try:
         found = _read_own(directory)
     except NotExpressible:
-        found = read_json_vocabulary(inside(directory, TOKENIZER_FILE), _special_names(directory))
+        found = read_json_vocabulary(inside(directory, JSON_FILE), _special_names(directory))
     return None if found is None else Tokenizer(found)
 
 
 def _special_names(directory: epath.Path) -> dict[str, Any]:
     """Return the names of the special tokens in tokenizer_config.json or, in older directories, the map beside it."""
-    files = (directory / SPECIALS_FILE, directory / CONFIG_FILE)
+    files = (directory / _SPECIALS_FILE, directory / CONFIG_FILE)
     found = [read_object(inside(directory, file.name)) for file in files if file.exists()]
     return {key: value for values in found for key, value in values.items() if value is not None}
 
@@ -322,7 +312,7 @@ def _special_names(directory: epath.Path) -> dict[str, Any]:
 def _read_own(directory: epath.Path) -> Vocabulary | None:
     if (found := _read_byte_level(directory)) is not None:
         return found
-    files = {name: directory / name for name in (WORDPIECE_FILE, TOKENIZER_FILE, CONFIG_FILE, ADDED_FILE)}
+    files = {name: directory / name for name in (WORDPIECE_FILE, JSON_FILE, CONFIG_FILE, _ADDED_FILE)}
     there = {name: inside(directory, name) for name, file in files.items() if file.exists()}
     models = [file for file in vocabulary_files(directory) if file.suffix == ".model"]
     config = read_object(there[CONFIG_FILE]) if CONFIG_FILE in there else {}
@@ -330,22 +320,22 @@ def _read_own(directory: epath.Path) -> Vocabulary | None:
         pieces = read_sentence_pieces(inside(directory, models[0].name))
         _check_slow_additions(there, config, pieces.tokens)
         return pieces
-    if TOKENIZER_FILE in there and WORDPIECE_FILE not in there:
-        if (unigram := _read_unigram(there[TOKENIZER_FILE])) is not None:
+    if JSON_FILE in there and WORDPIECE_FILE not in there:
+        if (unigram := _read_unigram(there[JSON_FILE])) is not None:
             _check_slow_additions(there, config, unigram.tokens)
             return unigram
-    fast = _read_fast_wordpiece(there[TOKENIZER_FILE]) if TOKENIZER_FILE in there else None
+    fast = _read_fast_wordpiece(there[JSON_FILE]) if JSON_FILE in there else None
     if WORDPIECE_FILE in there:
         file = there[WORDPIECE_FILE]
         tokens = parse_entries(file.read_bytes(), file)
         if fast is not None and fast[0] != tokens:
             raise UserError(
-                f"{file} ({len(tokens):,} entries) and {TOKENIZER_FILE} next to it ({len(fast[0]):,}) hold "
+                f"{file} ({len(tokens):,} entries) and {JSON_FILE} next to it ({len(fast[0]):,}) hold "
                 f"different vocabularies{_first_difference(tokens, fast[0])}; delete the one the model was not "
                 "trained with"
             )
     elif fast is not None:
-        file, tokens = there[TOKENIZER_FILE], fast[0]
+        file, tokens = there[JSON_FILE], fast[0]
         parse_entries(written_entries(tokens), file)
     else:
         return None
@@ -353,7 +343,7 @@ def _read_own(directory: epath.Path) -> Vocabulary | None:
     lowercase = config.get("do_lower_case", None if fast is None else fast[1])
     if lowercase is None:
         lowercase = casing(tokens, file, None)
-    check_options(config, lowercase, directory / CONFIG_FILE)
+    _check_options(config, lowercase, directory / CONFIG_FILE)
     return WordPiece(tokens, casing(tokens, file, lowercase))
 
 
@@ -375,7 +365,7 @@ def write_tokenizer(tokenizer: Tokenizer, directory: epath.Path, max_length: int
             [*others, AddedToken(mask, lstrip=vocabulary.mask_takes_space), *vocabulary.never_found()]
         )
         fast.post_processor = _post_processor(tokenizer)
-        write_file(directory / TOKENIZER_FILE, fast.to_str(pretty=True).encode())
+        write_file(directory / JSON_FILE, fast.to_str(pretty=True).encode())
     segments = ["token_type_ids"] if has_segments and tokenizer.separators == 1 else []
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -388,7 +378,7 @@ def write_tokenizer(tokenizer: Tokenizer, directory: epath.Path, max_length: int
         **({"padding_side": "left"} if tokenizer.class_last else {}),
         **names,
     }
-    for name, content in ((CONFIG_FILE, config), (SPECIALS_FILE, names)):
+    for name, content in ((CONFIG_FILE, config), (_SPECIALS_FILE, names)):
         write_file(directory / name, (json.dumps(content, indent=2) + "\n").encode())
 
 
@@ -411,11 +401,11 @@ def _post_processor(tokenizer: Tokenizer) -> processors.PostProcessor:
 
 def _check_slow_additions(there: dict[str, epath.Path], config: dict[str, Any], tokens: list[str]) -> None:
     """Check the additions to a vocabulary without tokenizer.json: added_tokens.json or added_tokens_decoder."""
-    if ADDED_FILE in there:
-        check_additions(list(read_object(there[ADDED_FILE]).items()), tokens, there[ADDED_FILE])
-    if decoder := as_object(config.get("added_tokens_decoder")):
-        added = [(as_object(entry).get("content"), key) for key, entry in decoder.items()]
-        check_additions(added, tokens, there[CONFIG_FILE])
+    if _ADDED_FILE in there:
+        _check_additions(list(read_object(there[_ADDED_FILE]).items()), tokens, there[_ADDED_FILE])
+    if decoder := _object(config.get("added_tokens_decoder")):
+        added = [(_object(entry).get("content"), key) for key, entry in decoder.items()]
+        _check_additions(added, tokens, there[CONFIG_FILE])
 
 
 def _first_difference(ours: list[str], theirs: list[str]) -> str:

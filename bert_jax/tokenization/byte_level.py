@@ -20,7 +20,6 @@ from bert_jax.tokenization.vocabulary import (
     CONFIG_FILE,
     MERGES_FILE,
     SPECIAL_NAMES,
-    Pipeline,
     Vocabulary,
 )
 
@@ -59,7 +58,7 @@ class ByteLevel(Vocabulary):
         self.fingerprint = hashlib.sha256(content.encode()).hexdigest()
         self.special_ids = tuple(self.ids[name] for name in names)
         self.separators = 2 if names is ROBERTA_NAMES else 1
-        self.encoder = Pipeline(self.pipeline())
+        self.fast = self.pipeline()
 
     def pipeline(self) -> tokenizers.Tokenizer:
         """Return what reads a text, without special tokens; its offsets leave out the space."""

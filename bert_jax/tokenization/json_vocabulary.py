@@ -17,7 +17,7 @@ from tokenizers import models
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
 from bert_jax.tokenization.byte_level import ROBERTA_NAMES, SPACES
-from bert_jax.tokenization.vocabulary import CONFIG_FILE, JSON_FILE, JSON_KIND, WORD_START, Pipeline, Vocabulary
+from bert_jax.tokenization.vocabulary import CONFIG_FILE, JSON_FILE, JSON_KIND, WORD_START, Vocabulary
 
 NAMES = tuple(f"{name}_token" for name in ("pad", "unk", "cls", "sep", "mask"))
 """Keys of the special tokens in tokenizer_config.json, in the order of `Vocabulary.special_ids`."""
@@ -54,15 +54,15 @@ class JsonVocabulary(Vocabulary):
 
     kind = JSON_KIND
     finds_specials = True
+    widens = True
 
     def __post_init__(self):
         self.values = self.values | {"truncation": None, "padding": None}
         try:
-            fast = tokenizers.Tokenizer.from_str(json.dumps(self.values))
+            self.fast = fast = tokenizers.Tokenizer.from_str(json.dumps(self.values))
         except Exception as error:  # the library raises nothing narrower
             raise UserError(f"{self.file} cannot be read by tokenizers: {' '.join(str(error).split()):.160}") from None
         fast.encode_special_tokens = True
-        self.encoder = Pipeline(fast, widens=True)
         self.tokens, self.special_ids = self._entries(fast)
         content = json.dumps([self.kind, self.options(), self.values], sort_keys=True)
         self.fingerprint = hashlib.sha256(content.encode()).hexdigest()

@@ -402,60 +402,14 @@ def _is_number(piece: Piece) -> bool:
     return piece.kind == NORMAL and piece.text[-1:] == "," and piece.text[-2:-1].isdigit()
 
 
-class SentencePieceEncoder:
-    """SentencePiece itself, with what is done to a text before: an Encoder.
-
-    The pipeline of `tokenizers` for the same model (`SentencePieces.pipeline`) reads most texts alike, but not all: it
-    adds scores in float64, SentencePiece in float32, so that two segmentations whose scores are equal up to rounding
-    are chosen between otherwise ("AAAAA" as AAAA A or A AAAA), it composes "e\u0301\u0323" as a whole, and it finds
-    the names of special tokens among its pieces. It also takes 8 to 19 times as long.
-    """
-
-    def __init__(self, processor: sentencepiece.SentencePieceProcessor, cleaning: Cleaning):
-        self.processor, self._cleaning = processor, cleaning
-        self._adds_space = processor.normalize("A").startswith(WORD_START)
-
-    def ids(self, texts: list[str]) -> list[list[int]]:
-        cleaned = [self._cleaning(text) for text in texts] if self._cleaning else texts
-        return self.processor.encode(cleaned, num_threads=1)  # the corpus is prepared by many processes already
-
-    def ids_and_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        cleaned, origins = self._cleaning.with_origins(text) if self._cleaning else (text, None)
-        found = self.processor.encode(cleaned, return_type="offset_mapping")
-        ids, pieces = found["ids"], found["pieces"]
-        # Of a character that becomes several, as an ellipsis does, found["offsets"] name the last piece only.
-        sizes = [1 if self.processor.is_byte(i) else len(piece.encode()) for i, piece in zip(ids, pieces, strict=True)]
-        offsets = self._places(cleaned, sizes)
-        if origins is not None:
-            offsets = [_origin(origins, start, end) for start, end in offsets]
-        return ids, widened(text, offsets)
-
-    def text(self, ids: list[int]) -> str:
-        return self.processor.decode(ids)
-
-    def spelled(self, token: str) -> list[int]:
-        return self.ids([token.removeprefix(WORD_START)])[0]
-
-    def _places(self, text: str, sizes: list[int]) -> list[tuple[int, int]]:
-        """Return the (start, end) in `text` of the characters that the pieces with these numbers of bytes are made of.
-
-        The space that is added before a text is made of none.
-        """
-        normalized, starts = self.processor.normalize(text, with_offsets=True)  # the last is the end of the text
-        of_bytes = [start for start, character in zip(starts, normalized, strict=False) for _ in character.encode()]
-        added = len(WORD_START.encode()) if self._adds_space else 0
-        places, end = [], 0
-        for size in sizes:
-            first, end = of_bytes[end], end + size
-            last = of_bytes[end - 1]
-            following = bisect.bisect(starts, last) if end > added else 0
-            places.append((first, starts[min(following, len(normalized))]))
-        return places
-
-
 @dataclasses.dataclass
 class SentencePieces(Vocabulary):
     """A SentencePiece model, unigram or BPE; its casing is part of its own normalization, or of the cleaning before.
+
+    SentencePiece itself reads a text. The pipeline of `tokenizers` that a tokenizer.json gets reads nearly all texts
+    alike, in 8 to 19 times the time. But it adds scores in float64, where SentencePiece adds them in float32, so that
+    the two choose differently between segmentations with equal scores (AAAAA as AAAA A or A AAAA); it composes an e
+    with the separate marks U+0301 and U+0323 as a whole; and it finds the names of special tokens among its pieces.
 
     Attributes:
       model: contents of a .model file whose pieces are in the order of their ids.
@@ -476,18 +430,57 @@ class SentencePieces(Vocabulary):
     finds_specials = True  # if it was trained with them as user_defined_symbols
 
     def __post_init__(self):
-        processor = sentencepiece.SentencePieceProcessor(model_proto=self.model)
-        self.encoder = SentencePieceEncoder(processor, self.cleaning)
-        self.tokens = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
-        self.lowercase = self.cleaning.lowercase or processor.normalize("A").strip(WORD_START) == "a"
+        self.processor = sentencepiece.SentencePieceProcessor(model_proto=self.model)
+        letter = self.processor.normalize("A")
+        self._adds_space = letter.startswith(WORD_START)
+        self.tokens = [self.processor.id_to_piece(i) for i in range(self.processor.get_piece_size())]
+        self.lowercase = self.cleaning.lowercase or letter.strip(WORD_START) == "a"
         self.separators, self.class_last = self.family.separators, self.family.class_last
         fingerprint = hashlib.sha256(self.file)
         if self.family is not OURS:
             fingerprint.update(json.dumps(self.options() | {"lowercase": self.cleaning.lowercase}).encode())
         self.fingerprint = fingerprint.hexdigest()
 
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        cleaned = [self.cleaning(text) for text in texts] if self.cleaning else texts
+        return self.processor.encode(cleaned, num_threads=1)  # the corpus is prepared by many processes already
+
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        cleaned, origins = self.cleaning.with_origins(text) if self.cleaning else (text, None)
+        found = self.processor.encode(cleaned, return_type="offset_mapping")
+        ids, pieces = found["ids"], found["pieces"]
+        # Of a character that becomes several, as an ellipsis does, found["offsets"] name the last piece only.
+        sizes = [1 if self.processor.is_byte(i) else len(piece.encode()) for i, piece in zip(ids, pieces, strict=True)]
+        offsets = self._places(cleaned, sizes)
+        if origins is not None:
+            offsets = [_origin(origins, start, end) for start, end in offsets]
+        return ids, widened(text, offsets)
+
+    def _places(self, text: str, sizes: list[int]) -> list[tuple[int, int]]:
+        """Return the (start, end) in `text` of the characters that the pieces with these numbers of bytes are made of.
+
+        The space that is added before a text is made of none.
+        """
+        normalized, starts = self.processor.normalize(text, with_offsets=True)  # the last is the end of the text
+        of_bytes = [start for start, character in zip(starts, normalized, strict=False) for _ in character.encode()]
+        added = len(WORD_START.encode()) if self._adds_space else 0
+        places, end = [], 0
+        for size in sizes:
+            first, end = of_bytes[end], end + size
+            last = of_bytes[end - 1]
+            following = bisect.bisect(starts, last) if end > added else 0
+            places.append((first, starts[min(following, len(normalized))]))
+        return places
+
+    def decode(self, ids: list[int]) -> str:
+        return self.processor.decode(ids)
+
+    def spell(self, token: str) -> list[int]:
+        (ids,) = self.encode([token.removeprefix(WORD_START)])
+        return ids if token.startswith(WORD_START) else self.glued(ids)
+
     def pipeline(self) -> tokenizers.Tokenizer:
-        """Return what a tokenizer.json says of this vocabulary, without special tokens; see SentencePieceEncoder."""
+        """Return what a tokenizer.json says of this vocabulary, without special tokens."""
         return sentencepiece_pipeline(self.model, self.special_ids[1], self.cleaning)
 
     def never_found(self) -> list[str]:
@@ -500,10 +493,6 @@ class SentencePieces(Vocabulary):
         if self.family is OURS:
             return {}
         return {"family": self.family.name, "keep_accents": not self.cleaning.strips_accents}
-
-    def spell(self, token: str) -> list[int]:
-        ids = self.encoder.spelled(token)
-        return ids if token.startswith(WORD_START) else self.glued(ids)
 
 
 def _origin(origins: list[tuple[int, int]], start: int, end: int) -> tuple[int, int]:

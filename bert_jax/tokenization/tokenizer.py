@@ -105,7 +105,7 @@ class Tokenizer:
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         """Return the ids of each text; no [CLS] or [SEP] is added."""
-        rows = self.vocabulary.encoder.ids(texts)
+        rows = self.vocabulary.encode(texts)
         return [self._plain(row) for row in rows] if self._unwanted else rows
 
     def encode_words(self, words: list[str]) -> list[list[int]]:
@@ -126,7 +126,7 @@ class Tokenizer:
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Return the ids and, for each, the (start, end) characters of `text` that it came from."""
-        ids, offsets = self.vocabulary.encoder.ids_and_offsets(text)
+        ids, offsets = self.vocabulary.encode_with_offsets(text)
         return self._plain(ids), offsets
 
     def encode_masked(self, text: str) -> list[int]:
@@ -143,11 +143,11 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return readable text; special tokens appear by name."""
-        apart = () if self.vocabulary.spells_specials else self.special_ids
+        apart = () if self.vocabulary.joins_specials else self.special_ids
         parts = []
         for special, run in itertools.groupby(map(int, ids), key=lambda i: i in apart):
             pieces = list(run)
-            parts += [self.tokens[i] for i in pieces] if special else [self.vocabulary.encoder.text(pieces)]
+            parts += [self.tokens[i] for i in pieces] if special else [self.vocabulary.decode(pieces)]
         return " ".join(parts)
 
     def continues_word(self) -> np.ndarray:
@@ -172,7 +172,7 @@ class Tokenizer:
         write_config(directory, self.kind, self.lowercase, self.vocabulary.options())
 
     def _plain(self, ids: list[int]) -> list[int]:
-        """Return the ids without special tokens, which the encoder may find in a text as it finds other pieces."""
+        """Return the ids without special tokens, which may be found in a text as other pieces are."""
         return ids if self._unwanted.isdisjoint(ids) else [self.unk_id if i in self._unwanted else i for i in ids]
 
 

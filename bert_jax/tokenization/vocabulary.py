@@ -10,7 +10,6 @@ import itertools
 import json
 import os
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 import tokenizers
 from etils import epath
@@ -27,63 +26,13 @@ WORD_START = "\u2581"
 """SentencePiece's mark for the space before a word."""
 
 
-class Encoder(Protocol):
-    """Conversion of texts to ids and back, special tokens apart."""
-
-    def ids(self, texts: list[str]) -> list[list[int]]:
-        """Return the ids of each text."""
-        ...
-
-    def ids_and_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Return the ids and, for each, the (start, end) characters of `text` that it came from."""
-        ...
-
-    def text(self, ids: list[int]) -> str:
-        """Return what the pieces with these ids spell."""
-        ...
-
-    def spelled(self, token: str) -> list[int]:
-        """Return the ids of a part of a text as the pieces of a vocabulary spell it."""
-        ...
-
-
-class Pipeline:
-    """A pipeline of `tokenizers`; an Encoder.
-
-    Args:
-      fast: the pipeline.
-      widens: whether `fast` may drop characters, or make one of several: the pieces next to them get them.
-    """
-
-    def __init__(self, fast: tokenizers.Tokenizer, widens: bool = False):
-        self.fast, self._widens = fast, widens
-
-    def ids(self, texts: list[str]) -> list[list[int]]:
-        return [encoding.ids for encoding in self.fast.encode_batch_fast(texts, add_special_tokens=False)]
-
-    def ids_and_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        encoding = self.fast.encode(text, add_special_tokens=False)
-        if not self._widens:
-            return encoding.ids, encoding.offsets
-        return encoding.ids, widened(text, [_without_space(text, start, end) for start, end in encoding.offsets])
-
-    def text(self, ids: list[int]) -> str:
-        return self.fast.decode(ids).strip()
-
-    def spelled(self, token: str) -> list[int]:
-        return [piece.id for piece in self.fast.model.tokenize(token)]
-
-
 class Vocabulary:
-    """A vocabulary and the way to read text with it; each kind is a subclass that says what is its own.
+    """A vocabulary and how text is read with it; each kind is a dataclass that says what is its own.
+
+    The attributes are those of `Tokenizer`, and:
 
     Attributes:
-      kind: wordpiece, sentencepiece, byte_level or tokenizer_json.
-      tokens: the text of every id.
-      special_ids: ids of padding, unknown, class, separator and mask tokens.
-      lowercase: whether text is lowercased.
-      fingerprint: SHA-256 over everything that changes ids, never a path.
-      encoder: what reads a text.
+      fast: the pipeline that reads a text.
     """
 
     kind: str
@@ -91,11 +40,9 @@ class Vocabulary:
     special_ids: tuple[int, ...]
     lowercase: bool
     fingerprint: str
-    encoder: Encoder
+    fast: tokenizers.Tokenizer
     separators: int = 1
-    """Number of separators between the texts of a pair: 1 as in BERT, or 2 as in RoBERTa, which has one segment."""
     class_last: bool = False
-    """Whether the class token is the last of a sequence, as in XLNet, and in a segment of its own."""
     continuing: str = ""
     """Mark of the pieces that continue a word; empty: all continue it that do not begin with one of `word_starts`."""
     word_starts: tuple[str, ...] = ()
@@ -104,9 +51,11 @@ class Vocabulary:
     mask_takes_space: bool = False
     """Whether a mask represents a word with the space before it, as RoBERTa's."""
     finds_specials: bool = False
-    """Whether the encoder may find special tokens in plain text."""
-    spells_specials: bool = False
-    """Whether the encoder writes special tokens as it writes the others."""
+    """Whether special tokens may be found in plain text."""
+    joins_specials: bool = False
+    """Whether a special token is written as a word like the others."""
+    widens: bool = False
+    """Whether characters may be dropped, or made into one: the pieces next to them get them."""
     cut_at_spaces: bool = False
     """Whether the ids of a text are those of its parts between spaces, whatever the parts."""
 
@@ -114,6 +63,25 @@ class Vocabulary:
     def ids(self) -> dict[str, int]:
         """The id of every entry."""
         return {token: i for i, token in enumerate(self.tokens)}
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """Return the ids of each text, in which special tokens may have been found."""
+        return [encoding.ids for encoding in self.fast.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return the same of one text and, for each, the (start, end) characters of `text` that it came from."""
+        encoding = self.fast.encode(text, add_special_tokens=False)
+        if not self.widens:
+            return encoding.ids, encoding.offsets
+        return encoding.ids, widened(text, [_without_space(text, start, end) for start, end in encoding.offsets])
+
+    def decode(self, ids: list[int]) -> str:
+        """Return what the pieces with these ids spell."""
+        return self.fast.decode(ids).strip()
+
+    def spell(self, token: str) -> list[int]:
+        """Return the ids that spell an entry of another vocabulary of this kind; none if they cannot."""
+        return [piece.id for piece in self.fast.model.tokenize(token)]
 
     def pipeline(self) -> tokenizers.Tokenizer | None:
         """Return what a tokenizer.json says of this vocabulary, without special tokens; None: `files` has one."""
@@ -132,12 +100,8 @@ class Vocabulary:
         return {}
 
     def after_space(self, text: str) -> str:
-        """Return a text that the encoder reads as `text` after a space."""
+        """Return a text that is read as `text` after a space."""
         return text
-
-    def spell(self, token: str) -> list[int]:
-        """Return the ids that spell an entry of another vocabulary of this kind; none if they cannot."""
-        return self.encoder.spelled(token)
 
     def glued(self, ids: list[int]) -> list[int]:
         """Return the ids of a text that follows a piece without a space between them, of those after a space."""

@@ -26,7 +26,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from bert_jax.config.json_form import first_lines
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
-from bert_jax.tokenization.vocabulary import CONFIG_FILE, SPECIAL_NAMES, WORDPIECE_FILE, Pipeline, Vocabulary
+from bert_jax.tokenization.vocabulary import CONFIG_FILE, SPECIAL_NAMES, WORDPIECE_FILE, Vocabulary
 
 MAX_WORD_LENGTH = 200  # characters; a longer word is [UNK] (Google's value, Hugging Face's default is 100)
 
@@ -74,14 +74,14 @@ class WordPiece(Vocabulary):
 
     kind = "wordpiece"
     continuing = "##"
-    spells_specials = True
+    joins_specials = True
     cut_at_spaces = True
 
     def __post_init__(self):
         self.special_ids = tuple(self.ids[name] for name in SPECIAL_NAMES)
         content = json.dumps([self.kind, self.lowercase, MAX_WORD_LENGTH, self.tokens])
         self.fingerprint = hashlib.sha256(content.encode()).hexdigest()
-        self.encoder = Pipeline(self.pipeline())
+        self.fast = self.pipeline()
 
     def pipeline(self) -> tokenizers.Tokenizer:
         """Return what reads a text, without special tokens."""
@@ -96,7 +96,7 @@ class WordPiece(Vocabulary):
 
     def spell(self, token: str) -> list[int]:
         if not token.startswith("##") or token == "##":
-            return self.encoder.ids([token])[0]
+            return self.encode([token])[0]
         ids, start = [], 2
         while start < len(token):
             pieces = (("##" + token[start:end], end) for end in range(len(token), start, -1))

@@ -110,7 +110,7 @@ def test_offsets_are_the_characters_of_each_piece(directories, family):
 
 def _seen(tokenizer, text: str) -> str:
     """What SentencePiece makes of a part of a text by its own normalization."""
-    return tokenizer.vocabulary.encoder.processor.normalize(tokenizer.vocabulary.cleaning(text)).replace("\u2581", " ")
+    return tokenizer.vocabulary.processor.normalize(tokenizer.vocabulary.cleaning(text)).replace("\u2581", " ")
 
 
 def _normalized(tokenizer, text: str) -> str:
