@@ -303,7 +303,7 @@ def read_tokenizer(directory: epath.Path) -> Tokenizer | None:
 
 
 def _special_names(directory: epath.Path) -> dict[str, Any]:
-    """Return the names of the special tokens in tokenizer_config.json or, in older directories, the map beside it."""
+    """Return the names of the special tokens in tokenizer_config.json or, in older directories, the map next to it."""
     files = (directory / _SPECIALS_FILE, directory / CONFIG_FILE)
     found = [read_object(inside(directory, file.name)) for file in files if file.exists()]
     return {key: value for values in found for key, value in values.items() if value is not None}

@@ -33,7 +33,7 @@ SPACES = tuple("ĠĊĉčċČ")
 """What the bytes of white space are written as."""
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False, repr=False)
 class ByteLevel(Vocabulary):
     """GPT-2's splitting of text, then byte-pair encoding of each part; no normalization.
 

@@ -34,7 +34,7 @@ class PairForm(NamedTuple):
     class_last: bool
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False, repr=False)
 class JsonVocabulary(Vocabulary):
     """The pipeline of a tokenizer.json; special tokens in a text are not found, unlike its other added tokens.
 

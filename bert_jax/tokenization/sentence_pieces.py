@@ -286,19 +286,19 @@ _CLASSES = {
 def family_of(file: epath.Path, pieces: list[Piece]) -> tuple[PieceFamily, Cleaning]:
     """Return the family of a .model file and how it cleans texts.
 
-    tokenizer_config.json beside the file says it, or the model_type in config.json, or else the pieces.
+    tokenizer_config.json next to the file says it, or the model_type in config.json, or else the pieces.
 
     Raises:
       UserError: a file is damaged or contradicts itself, or nothing says which of two families it is.
     """
-    config = _beside(file, CONFIG_FILE)
+    config = _neighbour(file, CONFIG_FILE)
     name = config.get("family")
     if name is None and "kind" in config:
         return OURS, Cleaning()
     if name is None:
         name = _CLASSES.get(str(config.get("tokenizer_class")).removesuffix("Fast"))
     if name is None:
-        name = _beside(file, "config.json").get("model_type")
+        name = _neighbour(file, "config.json").get("model_type")
     if not isinstance(name, str) or name not in FAMILIES:
         name = _family_of_pieces({piece.text for piece in pieces}, file)
     if config.get("split_by_punct"):
@@ -306,7 +306,7 @@ def family_of(file: epath.Path, pieces: list[Piece]) -> tuple[PieceFamily, Clean
     return FAMILIES[name], _cleaning(FAMILIES[name], config, file.parent / CONFIG_FILE)
 
 
-def _beside(file: epath.Path, name: str) -> dict[str, Any]:
+def _neighbour(file: epath.Path, name: str) -> dict[str, Any]:
     other = file.parent / name
     return read_object(other) if other.exists() else {}
 
@@ -402,14 +402,14 @@ def _is_number(piece: Piece) -> bool:
     return piece.kind == NORMAL and piece.text[-1:] == "," and piece.text[-2:-1].isdigit()
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False, repr=False)
 class SentencePieces(Vocabulary):
     """A SentencePiece model, unigram or BPE; its casing is part of its own normalization, or of the cleaning before.
 
-    SentencePiece itself reads a text. The pipeline of `tokenizers` that a tokenizer.json gets reads nearly all texts
-    alike, in 8 to 19 times the time. But it adds scores in float64, where SentencePiece adds them in float32, so that
-    the two choose differently between segmentations with equal scores (AAAAA as AAAA A or A AAAA); it composes an e
-    with the separate marks U+0301 and U+0323 as a whole; and it finds the names of special tokens among its pieces.
+    SentencePiece itself reads a text. The pipeline of `tokenizers` that a tokenizer.json gets is slower, and some ids
+    differ: it adds scores in float64, SentencePiece in float32, so that the two choose differently between
+    segmentations with equal scores (AAAAA as AAAA A or A AAAA); it composes an e with the separate marks U+0301 and
+    U+0323 as a whole; and it finds the names of special tokens among its pieces.
 
     Attributes:
       model: contents of a .model file whose pieces are in the order of their ids.
@@ -517,7 +517,7 @@ def pieces_of(file: epath.Path, contents: bytes, family: PieceFamily, cleaning: 
 
 
 def read_sentence_pieces(file: epath.Path, lowercase: bool | None = None) -> SentencePieces:
-    """Read a .model file, and beside it what says to which family of models it belongs.
+    """Read a .model file, and next to it what says which family of models it belongs to.
 
     Raises:
       UserError: it is damaged, lacks a special token, or its casing is not `lowercase`.

@@ -218,12 +218,14 @@ def truncate_pair(first: int, second: int, room: int) -> tuple[int, int]:
     return room - room // 2, room // 2
 
 
-def sequence_length(tokenizer: Any, first: list[int], second: list[int] | None) -> int:
+def sequence_length(tokenizer: Tokenizer, first: list[int], second: list[int] | None) -> int:
     """Return how many tokens `join` makes of one or two segments if it cuts nothing."""
     return len(first) + 2 if second is None else len(first) + len(second) + 2 + tokenizer.separators
 
 
-def join(tokenizer: Any, first: list[int], second: list[int] | None, max_length: int) -> tuple[np.ndarray, np.ndarray]:
+def join(
+    tokenizer: Tokenizer, first: list[int], second: list[int] | None, max_length: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Return input_ids and token_type_ids, int32 [L], L <= max_length, of one or two segments; see `truncate_pair`."""
     specials = 2 + tokenizer.separators
     if max_length < specials + 2:
@@ -238,7 +240,7 @@ def join(tokenizer: Any, first: list[int], second: list[int] | None, max_length:
 
 
 def assembled(
-    tokenizer: Any, first: Sequence[int], second: Sequence[int] | None = None
+    tokenizer: Tokenizer, first: Sequence[int], second: Sequence[int] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return input_ids and token_type_ids, int32 [L], of one or two segments of any length."""
     classes, separator = [tokenizer.cls_id], [tokenizer.sep_id]
@@ -254,13 +256,13 @@ def assembled(
     return np.concatenate(segments).astype(np.int32), types.astype(np.int32)
 
 
-def text_start(tokenizer: Any) -> int:
+def text_start(tokenizer: Tokenizer) -> int:
     """Return the position of the first token of the first segment."""
     return 0 if tokenizer.class_last else 1
 
 
 def tokenize(
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     texts: Texts,
     longest: int | None,
     max_length: int | None = None,
@@ -338,7 +340,7 @@ def _columns(texts: Texts) -> tuple[list[str], list[str | None]]:
     return [first for first, _ in pairs], [second for _, second in pairs]
 
 
-def _encoded(tokenizer: Any, texts: list[str], masks: bool) -> list[list[int]]:
+def _encoded(tokenizer: Tokenizer, texts: list[str], masks: bool) -> list[list[int]]:
     mask = tokenizer.tokens[tokenizer.mask_id]
     return [
         tokenizer.encode_masked(text) if masks and mask in text else ids

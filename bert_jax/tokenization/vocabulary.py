@@ -21,7 +21,7 @@ SPECIAL_NAMES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORDPIECE_FILE, SENTENCEPIECE_FILE, CONFIG_FILE = "vocab.txt", "spm.model", "tokenizer_config.json"
 BYTE_LEVEL_FILE, MERGES_FILE, JSON_FILE = "vocab.json", "merges.txt", "tokenizer.json"
 JSON_KIND = "tokenizer_json"
-"""In tokenizer_config.json beside a tokenizer.json that is a vocabulary of its own."""
+"""In the tokenizer_config.json next to a tokenizer.json that is a vocabulary of its own."""
 WORD_START = "\u2581"
 """SentencePiece's mark for the space before a word."""
 
@@ -112,7 +112,7 @@ class Vocabulary:
 
 
 def widened(text: str, offsets: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the (start, end) of each piece with the characters beside it that belong to none and are no white space.
+    """Return the (start, end) of each piece with the characters next to it that belong to none and are not white space.
 
     Of characters that become one, as two backquotes do, a tokenizer names one alone; of those that it drops, none. An
     answer that is cut from the text by its pieces would lack them. Between two pieces they go to the first, and to all
@@ -183,7 +183,7 @@ def vocabulary_files(directory: epath.Path) -> list[epath.Path]:
 
 
 def is_json_vocabulary(file: epath.Path) -> bool:
-    """Return whether a tokenizer.json, which need not exist, is a vocabulary of its own, as the file beside it says."""
+    """Return whether a tokenizer.json, which need not exist, is a vocabulary by itself, as the file next to it says."""
     config = file.parent / CONFIG_FILE
     return file.exists() and config.exists() and read_object(config).get("kind") == JSON_KIND
 

@@ -65,7 +65,7 @@ def basic_pre_tokenizer() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(alone, "isolated")])
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False, repr=False)
 class WordPiece(Vocabulary):
     """The entries of a vocab.txt; a word with an unknown part is [UNK]."""
 
