@@ -427,7 +427,6 @@ class SentencePieces(Vocabulary):
 
     kind = "sentencepiece"
     word_starts = (WORD_START,)
-    finds_specials = True  # if it was trained with them as user_defined_symbols
 
     def __post_init__(self):
         self.processor = sentencepiece.SentencePieceProcessor(model_proto=self.model)
@@ -436,6 +435,10 @@ class SentencePieces(Vocabulary):
         self.tokens = [self.processor.id_to_piece(i) for i in range(self.processor.get_piece_size())]
         self.lowercase = self.cleaning.lowercase or letter.strip(WORD_START) == "a"
         self.separators, self.class_last = self.family.separators, self.family.class_last
+        # A model made with user_defined_symbols finds its special tokens in plain text; control symbols are never
+        # found.
+        found = itertools.chain(*self.processor.encode([self.tokens[i] for i in self.special_ids]))
+        self.finds_specials = not {*found}.isdisjoint({*self.special_ids} - {self.special_ids[1]})
         fingerprint = hashlib.sha256(self.file)
         if self.family is not OURS:
             fingerprint.update(json.dumps(self.options() | {"lowercase": self.cleaning.lowercase}).encode())
