@@ -20,7 +20,7 @@ from tokenizers import AddedToken, processors
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
 from bert_jax.formats.safetensors_files import inside
-from bert_jax.tokenization.byte_level import ROBERTA_NAMES, ByteLevel, byte_level, read_byte_level
+from bert_jax.tokenization.byte_level import ROBERTA_NAMES, ByteLevel, byte_level_of, read_byte_level
 from bert_jax.tokenization.json_vocabulary import NAMES, NotExpressible, pair_form, read_json_vocabulary
 from bert_jax.tokenization.sentence_pieces import (
     CONTROL,
@@ -58,7 +58,7 @@ def _read_byte_level(directory: epath.Path) -> ByteLevel | None:
       UserError: a file is damaged, the two hold different vocabularies, or text is split or changed in another way.
     """
     slow_file, fast_file = directory / BYTE_LEVEL_FILE, directory / JSON_FILE
-    fast = _read_fast(inside(directory, fast_file.name)) if fast_file.exists() else None
+    fast = _read_fast_byte_level(inside(directory, fast_file.name)) if fast_file.exists() else None
     if not slow_file.exists():
         return fast
     slow = read_byte_level(inside(directory, slow_file.name))
@@ -71,7 +71,7 @@ def _read_byte_level(directory: epath.Path) -> ByteLevel | None:
     return fast or slow
 
 
-def _read_fast(file: epath.Path) -> ByteLevel | None:
+def _read_fast_byte_level(file: epath.Path) -> ByteLevel | None:
     values = read_object(file)
     model, splitting = _object(values.get("model")), _object(values.get("pre_tokenizer"))
     if splitting.get("type") != "ByteLevel" or not isinstance(model.get("vocab"), dict):
@@ -93,7 +93,7 @@ def _read_fast(file: epath.Path) -> ByteLevel | None:
         vocabulary.setdefault(added.get("content"), added.get("id"))
     if not isinstance(merges, list):
         raise UserError(f"{file} has no list of merges in its model")
-    found = byte_level(vocabulary, merges, splitting.get("add_prefix_space") is True, file)
+    found = byte_level_of(vocabulary, merges, splitting.get("add_prefix_space") is True, file)
     form = pair_form(values.get("post_processor"), found.special_ids, file)
     if form not in (None, (found.separators, False)):
         raise NotExpressible(f"{file} puts {form.separators} separators between two texts")

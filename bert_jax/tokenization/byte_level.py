@@ -104,10 +104,12 @@ def read_byte_level(file: epath.Path, lowercase: bool | None = None) -> ByteLeve
     except UnicodeDecodeError as error:
         raise UserError(f"{merges_file} is not UTF-8 (byte {error.start}); fetch it again") from None
     merges = [line.rstrip("\r") for line in lines if line.strip() and not line.startswith("#version")]
-    return byte_level(read_object(file), merges, config.get("add_prefix_space") is True, file)
+    return byte_level_of(read_object(file), merges, config.get("add_prefix_space") is True, file)
 
 
-def byte_level(vocabulary: Mapping[str, object], merges: Sequence[object], spaced: bool, file: epath.Path) -> ByteLevel:
+def byte_level_of(
+    vocabulary: Mapping[str, object], merges: Sequence[object], spaced: bool, file: epath.Path
+) -> ByteLevel:
     """Return the vocabulary of pieces (piece → id) and merges ("left right", or pairs), as `file` has them.
 
     Raises:
