@@ -54,8 +54,7 @@ if TYPE_CHECKING:
     from bert_jax.models.bert import BertForPreTraining
     from bert_jax.pretrained.model import PretrainedModel, load
     from bert_jax.pretraining import pretrain
-    from bert_jax.tokenization.abstract import Tokenizer
-    from bert_jax.tokenization.tokenizer import load_tokenizer
+    from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 
 __version__ = "0.1.0"
@@ -92,7 +91,7 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "StaticVectorsConfig": "config",
     "TaskDataConfig": "config.finetuning",
     "TaskOptions": "config.finetuning",
-    "Tokenizer": "tokenization.abstract",
+    "Tokenizer": "tokenization.tokenizer",
     "TrainVocabConfig": "config",
     "UserError": "errors",
     "convert": "formats.conversion",

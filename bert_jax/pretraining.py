@@ -24,7 +24,7 @@ from bert_jax.objectives.choice import MakeObjective, default_objective
 from bert_jax.objectives.objective import records
 from bert_jax.pretrained.initialization import Report, initialize, open_source, source_fingerprint, table_rows
 from bert_jax.pretrained.teacher import open_teacher
-from bert_jax.tokenization.abstract import Tokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer
 from bert_jax.training.events import Events
 from bert_jax.training.learner import Learner, phase_advice, state_advice
 from bert_jax.training.metrics import WallTime

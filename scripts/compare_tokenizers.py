@@ -15,7 +15,8 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 
-from bert_jax.tokenization.tokenizer import WordPieceTokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer
+from bert_jax.tokenization.wordpiece import WordPiece
 
 TESTS = pathlib.Path(__file__).resolve().parents[1] / "tests"
 sys.path[:0] = [str(TESTS / "support"), str(TESTS / "oracles")]
@@ -48,7 +49,7 @@ def compare(
     kinds, peer: str, vocabulary: str, lowercase: bool, texts: list[str]
 ) -> Iterator[tuple[str, list[str], list[str]]]:
     """(kind, texts that differ, words of those that differ when they stand alone) for each of `kinds`."""
-    encode = WordPieceTokenizer(oracle.read_tokens(vocabulary), lowercase).encode_batch
+    encode = Tokenizer(WordPiece(oracle.read_tokens(vocabulary), lowercase)).encode_batch
     ours = encode(texts)
     for kind in kinds:
         theirs = readings(kind, peer, vocabulary, lowercase, texts)

@@ -42,7 +42,7 @@ from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.progress import progress_bar, track
 from bert_jax.tasks import conll
-from bert_jax.tokenization.abstract import Tokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

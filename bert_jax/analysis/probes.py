@@ -43,7 +43,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.pooling import layer_indices
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.progress import progress_bar
-from bert_jax.tokenization.abstract import assembled, text_start
+from bert_jax.tokenization.tokenizer import assembled, text_start
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -28,7 +28,7 @@ from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.tasks import conll, readers
 from bert_jax.tasks.text import word_places as words_of
-from bert_jax.tokenization.abstract import Tokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer
 
 PARTS = ("train", "dev", "test")
 

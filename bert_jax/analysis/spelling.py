@@ -34,7 +34,7 @@ from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.progress import progress_bar
 from bert_jax.randomness import Stream, bits, uniform
-from bert_jax.tokenization.abstract import as_arrays, assembled, text_start
+from bert_jax.tokenization.tokenizer import as_arrays, assembled, text_start
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -21,7 +21,7 @@ from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.progress import progress_bar
 from bert_jax.randomness import Stream, bits, integers
-from bert_jax.tokenization.abstract import as_arrays, tokenize
+from bert_jax.tokenization.tokenizer import as_arrays, tokenize
 
 RATE = 0.15  # of the tokens that are hidden, as in Devlin et al. 2018, section 3.1
 

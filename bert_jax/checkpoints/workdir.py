@@ -42,7 +42,7 @@ from bert_jax.devices.hosts import any_failure, decide, from_first, versions
 from bert_jax.errors import UserError
 from bert_jax.files import is_remote, read_object, write_atomically
 from bert_jax.ownership import Owner
-from bert_jax.tokenization.abstract import Tokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer
 
 Value = TypeVar("Value")
 

@@ -14,7 +14,7 @@ from bert_jax.data.examples import Batch, Examples
 from bert_jax.data.mixtures import epoch_report
 from bert_jax.data.store import Rows, Store, open_store
 from bert_jax.errors import UserError
-from bert_jax.tokenization.abstract import Tokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer
 
 _SEGMENT_STYLES = ("cyan", "green")
 _PICTURE = 64  # columns of a full row

@@ -21,7 +21,7 @@ from bert_jax.data.spelling_errors import SpellingErrors
 from bert_jax.data.store import SPECIAL, Rows, Store, padded_rows
 from bert_jax.errors import UserError
 from bert_jax.randomness import Stream, bits, permute
-from bert_jax.tokenization.abstract import Tokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer
 
 Batch = dict[str, np.ndarray]
 """input_ids, token_type_ids, attention_mask int32 [B, L] · masked_positions, masked_ids int32 [B, M] · masked_weights

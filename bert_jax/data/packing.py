@@ -26,7 +26,7 @@ import numpy as np
 from bert_jax.data.chunks import Chunks, DocumentChunks, Segments, trim, truncate
 from bert_jax.data.store import PADDING, SPECIAL, Rows
 from bert_jax.randomness import Stream, bits, permute
-from bert_jax.tokenization.abstract import CLASS_SEGMENT
+from bert_jax.tokenization.tokenizer import CLASS_SEGMENT
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +151,7 @@ def packed_rows(texts: Texts, places: Places, shape: tuple[int, int], max_texts:
 def with_class_last(rows: Rows) -> tuple[Rows, np.ndarray]:
     """Return rows of texts A [SEP] [CLS] from those of [CLS] A [SEP], and bool [B, L]: the places of [CLS].
 
-    It is in segment CLASS_SEGMENT, as where XLNet reads a task (tokenization/abstract.py).
+    It is in segment CLASS_SEGMENT, as where XLNet reads a task (tokenization/tokenizer.py).
     """
     place, token_index = np.arange(rows.token_index.shape[1]), rows.token_index
     used = token_index != PADDING

@@ -20,7 +20,7 @@ import numpy as np
 from bert_jax.config.pretraining import NoiseConfig
 from bert_jax.data.masking import Words
 from bert_jax.randomness import Stream, bits, integers, uniform
-from bert_jax.tokenization.abstract import Tokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer
 
 _ROWS = ("1234567890", "qwertyuiop", "asdfghjkl", "zxcvbnm")  # each starts about half a key to the right of the last
 

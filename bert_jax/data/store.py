@@ -40,8 +40,7 @@ from bert_jax.data.manifest import PARTS, FileRecord, Manifest, hash_file, read_
 from bert_jax.errors import UserError
 from bert_jax.files import cache_directory, is_remote
 from bert_jax.progress import progress_bar
-from bert_jax.tokenization.abstract import Tokenizer
-from bert_jax.tokenization.tokenizer import load_tokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 _COUNTED = 1 << 22  # tokens whose ids are counted at once
 _FETCHED_AT_ONCE = 8  # files of a remote store

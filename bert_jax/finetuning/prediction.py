@@ -37,7 +37,7 @@ from bert_jax.tasks.task_data import (
     recorded_task,
 )
 from bert_jax.tasks.text import PlainText
-from bert_jax.tokenization.abstract import check_utf8
+from bert_jax.tokenization.tokenizer import check_utf8
 
 
 def check_member(member: StoredModel, first: StoredModel) -> None:

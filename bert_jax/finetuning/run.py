@@ -46,7 +46,7 @@ from bert_jax.formats.own import open_checkpoint
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.task import BertForTask
 from bert_jax.tasks.task_data import TaskData
-from bert_jax.tokenization.abstract import Tokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer
 from bert_jax.training.events import Events, HostTimes
 from bert_jax.training.learner import advice, state_advice
 from bert_jax.training.metrics import Metrics, Rates, WallTime

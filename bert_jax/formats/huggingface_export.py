@@ -24,7 +24,7 @@ from bert_jax.formats.model_types.definition import ModelType
 from bert_jax.formats.stored import Place, StoredModel
 from bert_jax.formats.tokenizer_files import write_tokenizer
 from bert_jax.progress import track
-from bert_jax.tokenization.sentence_pieces import SentencePieceTokenizer
+from bert_jax.tokenization.sentence_pieces import SentencePieces
 
 PRIVATE = ("workdir", "cache")  # options that say where something was, not what
 
@@ -236,7 +236,8 @@ def _their_values(place: Place, array: StoredArray, layer: int):
 
 def _kind(stored: StoredModel) -> ModelType:
     """Return the model type to write; raise a UserError if there is none that computes the same."""
-    family = stored.tokenizer.family.name if isinstance(stored.tokenizer, SentencePieceTokenizer) else ""
+    vocabulary = stored.tokenizer and stored.tokenizer.vocabulary
+    family = vocabulary.family.name if isinstance(vocabulary, SentencePieces) else ""
     kind = type_to_write(stored.model, family, stored.architecture)
     if kind is None:
         raise UserError(

@@ -24,9 +24,8 @@ from bert_jax.formats.sentence_transformers import read_postprocesses
 from bert_jax.formats.stored import StoredModel, without_generator
 from bert_jax.models.bert_parameters import GENERATOR, MODEL_PARTS, bert_parameters, difference_path
 from bert_jax.parameters import row_tables
-from bert_jax.tokenization.abstract import Tokenizer
-from bert_jax.tokenization.tokenizer import load_tokenizer
-from bert_jax.tokenization.vocabulary_file import vocabularies
+from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.tokenization.vocabulary import vocabulary_files
 
 PREFIXES = {"last": "params/", "ema": "optimizer_state/average/"}
 """Where the arrays of a training state are."""
@@ -130,7 +129,7 @@ def _describe(
         from_record(FinetuneConfig, config["finetune"], where, "finetune.")
         if not isinstance(config.get("pairs", 0), bool | None):
             raise UserError(f"{where} does not say whether texts are pairs: another version of bert_jax wrote it")
-    tokenizer = load_tokenizer(home / "tokenizer") if vocabularies(home / "tokenizer") else None
+    tokenizer = load_tokenizer(home / "tokenizer") if vocabulary_files(home / "tokenizer") else None
     _check_tokenizer(tokenizer, run or {}, home)
     embedding = EmbeddingConfig()
     if "embedding" in config:

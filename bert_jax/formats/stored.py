@@ -36,7 +36,7 @@ from bert_jax.models.bert_parameters import (
     is_shareable,
 )
 from bert_jax.parameters import Parameter, ParameterTable
-from bert_jax.tokenization.abstract import Tokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer
 
 ReadPart = Callable[[str, tuple[slice, ...]], np.ndarray]
 """Reads (name of one of their arrays, a slice for each of its axes) → float32 values."""

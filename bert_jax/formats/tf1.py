@@ -28,8 +28,8 @@ from bert_jax.files import read_object
 from bert_jax.formats.stored import Place, StoredModel, place_of, without_padding
 from bert_jax.models.bert_parameters import ENCODER_PARTS, PRETRAINING_PARTS, bert_parameters
 from bert_jax.parameters import ParameterTable
-from bert_jax.tokenization import vocabulary_file
 from bert_jax.tokenization.tokenizer import load_tokenizer
+from bert_jax.tokenization.vocabulary import WORDPIECE_FILE, make_directory, write_file
 
 MODULES = {
     "embeddings/word": "bert/embeddings/word_embeddings",
@@ -356,7 +356,7 @@ def open_tf_checkpoint(path: str | os.PathLike[str]) -> StoredModel:
     prefix = _find_prefix(epath.Path(path))
     variables = read_index(prefix)
     config = _read_config(prefix.parent / CONFIG_FILE)
-    vocabulary = prefix.parent / vocabulary_file.WORDPIECE_FILE
+    vocabulary = prefix.parent / WORDPIECE_FILE
     tokenizer = load_tokenizer(vocabulary) if vocabulary.exists() else None
     head = _head(variables)
     places = table(config, head)
@@ -488,10 +488,10 @@ def write_tf_checkpoint(stored: StoredModel, destination: str | os.PathLike[str]
     _check_expressible(stored)
     need_extra("tensorflow", "tensorflow", "writing Google's TF1 format")
     destination, model = epath.Path(destination), stored.model
-    vocabulary_file.make_directory(destination)
+    make_directory(destination)
     values = {key: getattr(model, ours) for key, (ours, _) in (SIZES | RATES).items()}
     values |= {"intermediate_size": model.feed_forward_size, "hidden_act": "gelu"}
-    vocabulary_file.write(destination / CONFIG_FILE, (json.dumps(values, indent=2, sort_keys=True) + "\n").encode())
+    write_file(destination / CONFIG_FILE, (json.dumps(values, indent=2, sort_keys=True) + "\n").encode())
     assert stored.tokenizer is not None  # _check_expressible has checked it
     stored.tokenizer.save(destination)
     _save(stored, destination / PREFIX)

@@ -10,85 +10,76 @@ made of, is made into one again.
 import base64
 import binascii
 import dataclasses
-import functools
-import itertools
 import json
-import sys
-import unicodedata
 from collections.abc import Iterator
 from typing import Any
 
-import tokenizers
 from etils import epath
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, processors
 
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
 from bert_jax.formats.safetensors_files import inside
-from bert_jax.tokenization import vocabulary_file
-from bert_jax.tokenization.abstract import CLASS_SEGMENT, Tokenizer
-from bert_jax.tokenization.byte_level import ROBERTA_NAMES, ByteLevelTokenizer, byte_level_tokenizer, fast_tokenizer
-from bert_jax.tokenization.json_tokenizer import NAMES, JsonTokenizer, NotExpressible, load_json_tokenizer, pair_form
+from bert_jax.tokenization.byte_level import ROBERTA_NAMES, ByteLevel, byte_level_of, read_byte_level
+from bert_jax.tokenization.json_vocabulary import NAMES, NotExpressible, pair_form, read_json_vocabulary
 from bert_jax.tokenization.sentence_pieces import (
     CONTROL,
     NORMAL,
-    OURS,
     UNKNOWN,
-    UNUSED,
     USER_DEFINED,
-    WORD_START,
-    Cleaning,
     Piece,
-    SentencePieceTokenizer,
+    SentencePieces,
     family_of,
     field,
-    fields,
     in_order_of_file,
-    read_pieces,
-    tokenizer_of,
+    pieces_of,
+    read_sentence_pieces,
     with_pieces,
 )
-from bert_jax.tokenization.tokenizer import (
-    MAX_WORD_LENGTH,
-    WordPieceTokenizer,
-    basic_normalizer,
-    basic_pre_tokenizer,
-    final_sigma,
-    load_tokenizer,
+from bert_jax.tokenization.tokenizer import CLASS_SEGMENT, Tokenizer
+from bert_jax.tokenization.vocabulary import (
+    BYTE_LEVEL_FILE,
+    CONFIG_FILE,
+    JSON_FILE,
+    SPECIAL_NAMES,
+    WORD_START,
+    WORDPIECE_FILE,
+    Vocabulary,
+    vocabulary_files,
+    write_file,
 )
-from bert_jax.tokenization.vocabulary_file import SPECIAL_NAMES
+from bert_jax.tokenization.wordpiece import WordPiece, basic_normalizer, casing, parse_entries, written_entries
 
 
-def read_byte_level(directory: epath.Path) -> ByteLevelTokenizer | None:
-    """Return the tokenizer of a directory with vocab.json or a tokenizer.json of a byte-level BPE, else None.
+def _read_byte_level(directory: epath.Path) -> ByteLevel | None:
+    """Return the vocabulary of a directory with vocab.json or a tokenizer.json of a byte-level BPE, else None.
 
     Raises:
       UserError: a file is damaged, the two hold different vocabularies, or text is split or changed in another way.
     """
-    slow_file, fast_file = directory / vocabulary_file.BYTE_LEVEL_FILE, directory / vocabulary_file.JSON_FILE
-    fast = _read_fast(inside(directory, fast_file.name)) if fast_file.exists() else None
+    slow_file, fast_file = directory / BYTE_LEVEL_FILE, directory / JSON_FILE
+    fast = _read_fast_byte_level(inside(directory, fast_file.name)) if fast_file.exists() else None
     if not slow_file.exists():
         return fast
-    slow = load_tokenizer(inside(directory, slow_file.name))
-    assert isinstance(slow, ByteLevelTokenizer)
+    slow = read_byte_level(inside(directory, slow_file.name))
     if fast is not None and (fast.tokens, fast.merges) != (slow.tokens, slow.merges):
         raise UserError(
-            f"{slow_file} ({slow.vocab_size:,} entries) and {fast_file.name} next to it "
-            f"({fast.vocab_size:,}) hold different vocabularies or merges; delete the one the model was not "
+            f"{slow_file} ({len(slow.tokens):,} entries) and {fast_file.name} next to it "
+            f"({len(fast.tokens):,}) hold different vocabularies or merges; delete the one the model was not "
             "trained with"
         )
     return fast or slow
 
 
-def _read_fast(file: epath.Path) -> ByteLevelTokenizer | None:
+def _read_fast_byte_level(file: epath.Path) -> ByteLevel | None:
     values = read_object(file)
-    model, splitting = _part(values, "model"), _part(values, "pre_tokenizer")
+    model, splitting = _object(values.get("model")), _object(values.get("pre_tokenizer"))
     if splitting.get("type") != "ByteLevel" or not isinstance(model.get("vocab"), dict):
         return None
     if values.get("normalizer") is not None or splitting.get("use_regex") is False:
         raise NotExpressible(
             f"{file} changes or splits text differently from GPT-2 (normalizer "
-            f"{_part(values, 'normalizer')!r:.60}); only plain byte-level BPE can be read"
+            f"{_object(values.get('normalizer'))!r:.60}); only plain byte-level BPE can be read"
         )
     vocabulary, merges = dict(model["vocab"]), model.get("merges")
     for added in values.get("added_tokens") or ():
@@ -102,139 +93,11 @@ def _read_fast(file: epath.Path) -> ByteLevelTokenizer | None:
         vocabulary.setdefault(added.get("content"), added.get("id"))
     if not isinstance(merges, list):
         raise UserError(f"{file} has no list of merges in its model")
-    tokenizer = byte_level_tokenizer(vocabulary, merges, splitting.get("add_prefix_space") is True, file)
-    form = pair_form(values.get("post_processor"), tokenizer.special_ids, file)
-    if form not in (None, (tokenizer.separators, False)):
+    found = byte_level_of(vocabulary, merges, splitting.get("add_prefix_space") is True, file)
+    form = pair_form(values.get("post_processor"), found.special_ids, file)
+    if form not in (None, (found.separators, False)):
         raise NotExpressible(f"{file} puts {form.separators} separators between two texts")
-    return tokenizer
-
-
-def _part(values: dict[str, Any], name: str) -> dict[str, Any]:
-    found = values.get(name)
-    return found if isinstance(found, dict) else {}
-
-
-def fast_byte_level(tokenizer: ByteLevelTokenizer) -> tokenizers.Tokenizer:
-    """Return what a tokenizer.json holds, special tokens included; the mask takes the space before it, as RoBERTa's."""
-    fast = fast_tokenizer({token: i for i, token in enumerate(tokenizer.tokens)}, tokenizer.merges, tokenizer.spaced)
-    names = [tokenizer.tokens[i] for i in tokenizer.special_ids]
-    fast.add_special_tokens([*names[:-1], AddedToken(names[-1], lstrip=True)])
-    if tokenizer.separators == 2:
-        ends = ((names[3], tokenizer.sep_id), (names[2], tokenizer.cls_id))
-        fast.post_processor = processors.RobertaProcessing(*ends, trim_offsets=True, add_prefix_space=tokenizer.spaced)
-    return fast
-
-
-UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType of sentencepiece_model.proto
-APART = "\1"  # a control character, which SentencePiece's own tables drop
-NEVER = 100.0  # less than the score of any text, as `transformers` writes pieces that are not used
-
-
-def fast_sentencepiece_tokenizer(
-    model: bytes, unknown: int, cleaning: Cleaning = OURS.cleaning
-) -> tokenizers.Tokenizer:
-    """Return a tokenizer of Hugging Face `tokenizers` for a SentencePiece model, without special tokens.
-
-    It gives the same ids except for a letter with several separate combining marks: everything that can be composed is,
-    whereas SentencePiece only composes the letter with the first mark.
-
-    Args:
-      model: contents of the .model file.
-      unknown: id of [UNK].
-      cleaning: what is done to a text first.
-
-    Raises:
-      UserError: the model has options that a tokenizer.json cannot express.
-    """
-    parts = fields(model)
-    trainer, normalizer = (fields(parts[number][-1]) if number in parts else {} for number in (2, 3))
-
-    def option(spec: Any, number: Any, default: Any):
-        return spec[number][-1] if number in spec else default
-
-    kind = option(trainer, 3, UNIGRAM)
-    whitespace = [option(normalizer, number, 1) for number in (3, 4, 5)]  # a space in front, none repeated, marked by ▁
-    if kind not in (UNIGRAM, BPE) or not all(whitespace) or option(trainer, 24, 0) or option(trainer, 35, 0):
-        raise UserError(
-            "this SentencePiece model cannot be written as a tokenizer.json: only unigram and bpe models can be, with "
-            "a space before the text, no repeated spaces, marks at the start of words, and no pieces for bytes"
-        )
-    pieces = read_pieces(model)
-    fast = tokenizers.Tokenizer(_unigram(pieces, unknown) if kind == UNIGRAM else _bpe(pieces, unknown))
-    fast.normalizer = normalizers.Sequence(
-        [
-            *_cleaning(cleaning),
-            *_by_characters(option(normalizer, 2, b"")),
-            normalizers.Replace(tokenizers.Regex("^ +| +$"), ""),
-            normalizers.Replace(tokenizers.Regex(" {2,}"), " "),
-        ]
-    )
-    fast.pre_tokenizer = pre_tokenizers.Metaspace(WORD_START, "always")
-    return fast
-
-
-def _by_characters(table: bytes) -> list[normalizers.Normalizer]:
-    """Return the replacements of a model's own table, applied to single characters as SentencePiece does.
-
-    `tokenizers` applies it to grapheme clusters, and drops the marks of A + ring if the table knows A. So text is
-    composed first, and what cannot be composed is separated by a control character while the table is applied.
-    """
-    if not table:
-        return []
-    between = tokenizers.Regex("(?<=.)(?=.)")
-    return [
-        normalizers.NFC(),
-        normalizers.Replace(between, APART),
-        normalizers.Precompiled(table),
-        normalizers.Replace(APART, ""),
-        normalizers.NFC(),
-    ]
-
-
-def _cleaning(cleaning: Cleaning) -> list[normalizers.Normalizer]:
-    """Return the steps of `cleaning`; spaces are tidied afterwards in every case."""
-    steps = []
-    if cleaning.tidies:
-        steps += [
-            normalizers.Replace(tokenizers.Regex(r"[\s\x{1C}-\x{1F}]"), " "),
-            normalizers.Replace(tokenizers.Regex("``|''"), '"'),
-        ]
-    if cleaning.strips_accents:
-        steps += [normalizers.NFKD(), normalizers.Replace(tokenizers.Regex(_combining()), "")]
-    if cleaning.lowercase:
-        steps += [final_sigma(), normalizers.Lowercase()]
-    return steps
-
-
-@functools.cache
-def _combining() -> str:
-    """Return a regular expression of the characters that `Cleaning` drops; \\p{M} has more than these."""
-    marks = [code for code in range(sys.maxunicode + 1) if unicodedata.combining(chr(code))]
-    runs = itertools.groupby(enumerate(marks), key=lambda pair: pair[1] - pair[0])
-    ranges = [[code for _, code in run] for _, run in runs]
-    return "[" + "".join(f"\\x{{{run[0]:X}}}-\\x{{{run[-1]:X}}}" for run in ranges) + "]"
-
-
-def _unigram(pieces: list[Piece], unknown: int) -> models.Unigram:
-    scores = [(piece.text, piece.score - NEVER * (piece.kind == UNUSED)) for piece in pieces]
-    return models.Unigram(scores, unknown, False)
-
-
-def _bpe(pieces: list[Piece], unknown: int) -> models.BPE:
-    """Return a BPE model that merges in every way that makes a piece of two others, earlier pieces first."""
-    if unused := [piece.text for piece in pieces if piece.kind == UNUSED]:
-        raise UserError(
-            f"this SentencePiece model cannot be written as a tokenizer.json: {len(unused):,} pieces of its bpe are "
-            f"never used (first {unused[0]!r:.40}), which only a unigram model can express; learn one with "
-            "--method=unigram"
-        )
-    ids = {piece.text: i for i, piece in enumerate(pieces)}
-    merges = []
-    for piece in ids:
-        halves = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece))]
-        known = [(ids[left], ids[right]) for left, right in halves if left in ids and right in ids]
-        merges += [(pieces[left].text, pieces[right].text) for left, right in sorted(known)]
-    return models.BPE(ids, merges, unk_token=pieces[unknown].text, fuse_unk=True)
+    return found
 
 
 _STEPS = {"Precompiled", "Replace", "NFKD", "StripAccents", "Lowercase", "Strip", "NFC"}
@@ -242,8 +105,8 @@ _STEPS = {"Precompiled", "Replace", "NFKD", "StripAccents", "Lowercase", "Strip"
 _TABLE, _NORMALIZER = 2, 3  # precompiled_charsmap of NormalizerSpec, normalizer_spec of ModelProto
 
 
-def read_unigram(file: epath.Path) -> SentencePieceTokenizer | None:
-    """Return the tokenizer of a tokenizer.json with a unigram model, None if it has another.
+def _read_unigram(file: epath.Path) -> SentencePieces | None:
+    """Return the vocabulary of a tokenizer.json with a unigram model, None if it has another.
 
     Raises:
       UserError: the file is damaged, or splits text differently from SentencePiece.
@@ -262,7 +125,7 @@ def read_unigram(file: epath.Path) -> SentencePieceTokenizer | None:
     )
     _check_splitting(values, model, file)
     whole = with_pieces(field(_NORMALIZER, field(_TABLE, _table(steps, file))), in_order_of_file(pieces, family))
-    return tokenizer_of(file, whole, family, cleaning)
+    return pieces_of(file, whole, family, cleaning)
 
 
 def _pieces(values: dict[str, Any], model: dict[str, Any], file: epath.Path) -> list[Piece]:
@@ -329,18 +192,13 @@ def _check_splitting(values: dict[str, Any], model: dict[str, Any], file: epath.
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class FastWordPiece:
-    """Vocabulary and casing of a tokenizer.json."""
+def _read_fast_wordpiece(file: epath.Path) -> tuple[list[str], bool]:
+    """Read a tokenizer.json; raise a UserError if it is damaged, or its ids would differ from ours.
 
-    tokens: list[str]
-    lowercase: bool
-
-
-def read_fast_wordpiece(file: epath.Path) -> FastWordPiece:
-    """Read a tokenizer.json; raise a UserError if it is damaged, or its ids would differ from ours."""
+    Returns the entries in the order of their ids, and whether text is lowercased.
+    """
     values = read_object(file)
-    model = as_object(values.get("model"))
+    model = _object(values.get("model"))
     kind = model.get("type", "WordPiece" if "max_input_chars_per_word" in model else None)
     if kind != "WordPiece":
         raise UserError(f"{file} holds a model of type {kind!r:.40}; BERT's is WordPiece")
@@ -350,12 +208,12 @@ def read_fast_wordpiece(file: epath.Path) -> FastWordPiece:
             f"{model.get('unk_token')!r:.20}; only '##' and '[UNK]' can be read"
         )
     tokens = _in_order(model.get("vocab"), file)
-    entries = map(as_object, _list(values.get("added_tokens")))
-    check_additions([(entry.get("content"), entry.get("id")) for entry in entries], tokens, file)
-    return FastWordPiece(tokens, _normalization(values.get("normalizer"), file))
+    entries = map(_object, found if isinstance(found := values.get("added_tokens"), list) else ())
+    _check_additions([(entry.get("content"), entry.get("id")) for entry in entries], tokens, file)
+    return tokens, _normalization(values.get("normalizer"), file)
 
 
-def check_additions(added: list[tuple[Any, ...]], tokens: list[str], file: epath.Path) -> None:
+def _check_additions(added: list[tuple[Any, ...]], tokens: list[str], file: epath.Path) -> None:
     """Raise a UserError about (token, id) that are not in the vocabulary; an id may be digits, or None for any."""
     ids = {token: i for i, token in enumerate(tokens)}
     foreign = [
@@ -373,7 +231,7 @@ def check_additions(added: list[tuple[Any, ...]], tokens: list[str], file: epath
 
 def _normalization(normalizer: Any, file: epath.Path) -> bool:
     """Return whether it lowercases; raise a UserError if it is neither BERT's own normalizer nor the one we write."""
-    values = as_object(normalizer)
+    values = _object(normalizer)
     for lowercase in (True, False):
         if values == json.loads(basic_normalizer(lowercase).__getstate__()):
             return lowercase
@@ -384,13 +242,13 @@ def _normalization(normalizer: Any, file: epath.Path) -> bool:
         "strip_accents": values.get("strip_accents"),
         "tokenize_chinese_chars": values.get("handle_chinese_chars"),
     }
-    check_options(options, lowercase, file)
+    _check_options(options, lowercase, file)
     if values.get("clean_text") is False:
         raise UserError(f"{file} keeps control characters (clean_text=false); our tokenizer, like Google's, drops them")
     return lowercase
 
 
-def check_options(config: dict[str, Any], lowercase: bool, file: epath.Path) -> None:
+def _check_options(config: dict[str, Any], lowercase: bool, file: epath.Path) -> None:
     """Raise a UserError about settings with which our tokenizer would give different ids."""
     if not isinstance(lowercase, bool):
         raise UserError(f"{file} has {lowercase!r:.40} for lowercasing where true or false is expected")
@@ -408,7 +266,7 @@ def check_options(config: dict[str, Any], lowercase: bool, file: epath.Path) -> 
 
 def _in_order(vocabulary: Any, file: epath.Path) -> list[str]:
     """Return the entries by their ids, which must be 0 to N - 1."""
-    ids = as_object(vocabulary)
+    ids = _object(vocabulary)
     if not ids or not all(isinstance(i, int) and not isinstance(i, bool) for i in ids.values()):
         raise UserError(f"{file} has no vocabulary: model.vocab must be an object from entries to ids")
     tokens = sorted(ids, key=ids.__getitem__)
@@ -420,18 +278,13 @@ def _in_order(vocabulary: Any, file: epath.Path) -> list[str]:
     return tokens
 
 
-def as_object(value: Any) -> dict[str, Any]:
+def _object(value: Any) -> dict[str, Any]:
     """Return a JSON object as it is, and an empty one for any other value."""
     return value if isinstance(value, dict) else {}
 
 
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-TOKENIZER_FILE, CONFIG_FILE = vocabulary_file.JSON_FILE, vocabulary_file.CONFIG_FILE
-SPECIALS_FILE = "special_tokens_map.json"
-ADDED_FILE = "added_tokens.json"
+_SPECIALS_FILE = "special_tokens_map.json"
+_ADDED_FILE = "added_tokens.json"
 
 
 def read_tokenizer(directory: epath.Path) -> Tokenizer | None:
@@ -443,56 +296,55 @@ def read_tokenizer(directory: epath.Path) -> Tokenizer | None:
       UserError: a file is damaged, or its settings would give different ids than our tokenizer.
     """
     try:
-        return _read_own(directory)
+        found = _read_own(directory)
     except NotExpressible:
-        return load_json_tokenizer(inside(directory, TOKENIZER_FILE), _special_names(directory))
+        found = read_json_vocabulary(inside(directory, JSON_FILE), _special_names(directory))
+    return None if found is None else Tokenizer(found)
 
 
 def _special_names(directory: epath.Path) -> dict[str, Any]:
-    """Return the names of the special tokens in tokenizer_config.json or, in older directories, the map beside it."""
-    files = (directory / SPECIALS_FILE, directory / CONFIG_FILE)
+    """Return the names of the special tokens in tokenizer_config.json or, in older directories, the map next to it."""
+    files = (directory / _SPECIALS_FILE, directory / CONFIG_FILE)
     found = [read_object(inside(directory, file.name)) for file in files if file.exists()]
     return {key: value for values in found for key, value in values.items() if value is not None}
 
 
-def _read_own(directory: epath.Path) -> Tokenizer | None:
-    if (byte_level := read_byte_level(directory)) is not None:
-        return byte_level
-    files = {
-        name: directory / name for name in (vocabulary_file.WORDPIECE_FILE, TOKENIZER_FILE, CONFIG_FILE, ADDED_FILE)
-    }
+def _read_own(directory: epath.Path) -> Vocabulary | None:
+    if (found := _read_byte_level(directory)) is not None:
+        return found
+    files = {name: directory / name for name in (WORDPIECE_FILE, JSON_FILE, CONFIG_FILE, _ADDED_FILE)}
     there = {name: inside(directory, name) for name, file in files.items() if file.exists()}
-    models = [file for file in vocabulary_file.vocabularies(directory) if file.suffix == ".model"]
+    models = [file for file in vocabulary_files(directory) if file.suffix == ".model"]
     config = read_object(there[CONFIG_FILE]) if CONFIG_FILE in there else {}
     if models:
-        tokenizer = load_tokenizer(inside(directory, models[0].name))
-        _check_slow_additions(there, config, tokenizer.tokens)
-        return tokenizer
-    if TOKENIZER_FILE in there and vocabulary_file.WORDPIECE_FILE not in there:
-        if (unigram := read_unigram(there[TOKENIZER_FILE])) is not None:
+        pieces = read_sentence_pieces(inside(directory, models[0].name))
+        _check_slow_additions(there, config, pieces.tokens)
+        return pieces
+    if JSON_FILE in there and WORDPIECE_FILE not in there:
+        if (unigram := _read_unigram(there[JSON_FILE])) is not None:
             _check_slow_additions(there, config, unigram.tokens)
             return unigram
-    fast = read_fast_wordpiece(there[TOKENIZER_FILE]) if TOKENIZER_FILE in there else None
-    if vocabulary_file.WORDPIECE_FILE in there:
-        file = there[vocabulary_file.WORDPIECE_FILE]
-        tokens = vocabulary_file.parse(file.read_bytes(), file)
-        if fast is not None and fast.tokens != tokens:
+    fast = _read_fast_wordpiece(there[JSON_FILE]) if JSON_FILE in there else None
+    if WORDPIECE_FILE in there:
+        file = there[WORDPIECE_FILE]
+        tokens = parse_entries(file.read_bytes(), file)
+        if fast is not None and fast[0] != tokens:
             raise UserError(
-                f"{file} ({len(tokens):,} entries) and {TOKENIZER_FILE} next to it ({len(fast.tokens):,}) hold "
-                f"different vocabularies{_first_difference(tokens, fast.tokens)}; delete the one the model was not "
+                f"{file} ({len(tokens):,} entries) and {JSON_FILE} next to it ({len(fast[0]):,}) hold "
+                f"different vocabularies{_first_difference(tokens, fast[0])}; delete the one the model was not "
                 "trained with"
             )
     elif fast is not None:
-        file, tokens = there[TOKENIZER_FILE], fast.tokens
-        vocabulary_file.parse(vocabulary_file.serialize(tokens), file)
+        file, tokens = there[JSON_FILE], fast[0]
+        parse_entries(written_entries(tokens), file)
     else:
         return None
     _check_slow_additions(there, config, tokens)
-    lowercase = config.get("do_lower_case", None if fast is None else fast.lowercase)
+    lowercase = config.get("do_lower_case", None if fast is None else fast[1])
     if lowercase is None:
-        lowercase = vocabulary_file.casing(tokens, file, None)
-    check_options(config, lowercase, directory / CONFIG_FILE)
-    return WordPieceTokenizer(tokens, vocabulary_file.casing(tokens, file, lowercase))
+        lowercase = casing(tokens, file, None)
+    _check_options(config, lowercase, directory / CONFIG_FILE)
+    return WordPiece(tokens, casing(tokens, file, lowercase))
 
 
 def write_tokenizer(tokenizer: Tokenizer, directory: epath.Path, max_length: int, has_segments: bool = True) -> None:
@@ -501,19 +353,19 @@ def write_tokenizer(tokenizer: Tokenizer, directory: epath.Path, max_length: int
     A model without segments may refuse token_type_ids in transformers; its tokenizer does not return them.
 
     tokenizer.json has our own normalization, not BertNormalizer, which differs from Google's
-    (bert_jax/tokenization/tokenizer.py); therefore the class named is the plain PreTrainedTokenizerFast, which takes
+    (bert_jax/tokenization/wordpiece.py); therefore the class named is the plain PreTrainedTokenizerFast, which takes
     the file as it is: BertTokenizer would replace it with its own.
     """
     tokenizer.save(directory)
-    byte_level = isinstance(tokenizer, ByteLevelTokenizer)
+    vocabulary = tokenizer.vocabulary
     names = dict(zip(NAMES, (tokenizer.tokens[i] for i in tokenizer.special_ids), strict=True))
-    if not isinstance(tokenizer, JsonTokenizer):  # which has written its own
-        fast = fast_byte_level(tokenizer) if byte_level else _fast_tokenizer(tokenizer)
-        if not byte_level:
-            fast.add_special_tokens([*names.values(), *_unwritten(tokenizer)])
-        if not byte_level or tokenizer.separators == 1:
-            fast.post_processor = _template(tokenizer)
-        vocabulary_file.write(directory / TOKENIZER_FILE, fast.to_str(pretty=True).encode())
+    if (fast := vocabulary.pipeline()) is not None:
+        *others, mask = names.values()
+        fast.add_special_tokens(
+            [*others, AddedToken(mask, lstrip=vocabulary.mask_takes_space), *vocabulary.never_found()]
+        )
+        fast.post_processor = _post_processor(tokenizer)
+        write_file(directory / JSON_FILE, fast.to_str(pretty=True).encode())
     segments = ["token_type_ids"] if has_segments and tokenizer.separators == 1 else []
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -522,24 +374,20 @@ def write_tokenizer(tokenizer: Tokenizer, directory: epath.Path, max_length: int
         "model_max_length": max_length,
         "model_input_names": ["input_ids", *segments, "attention_mask"],
         "clean_up_tokenization_spaces": tokenizer.kind == "wordpiece",
-        **tokenizer.options(),
+        **vocabulary.options(),
         **({"padding_side": "left"} if tokenizer.class_last else {}),
         **names,
     }
-    for name, content in ((CONFIG_FILE, config), (SPECIALS_FILE, names)):
-        vocabulary_file.write(directory / name, (json.dumps(content, indent=2) + "\n").encode())
+    for name, content in ((CONFIG_FILE, config), (_SPECIALS_FILE, names)):
+        write_file(directory / name, (json.dumps(content, indent=2) + "\n").encode())
 
 
-def _unwritten(tokenizer: Tokenizer) -> list[str]:
-    """Return the further pieces that SentencePiece never finds in a text, as the end of a document in XLNet."""
-    if not isinstance(tokenizer, SentencePieceTokenizer):
-        return []
-    return [piece.text for piece in read_pieces(tokenizer.model) if piece.kind == CONTROL]
-
-
-def _template(tokenizer: Tokenizer) -> processors.TemplateProcessing:
-    """Return how one or two texts become a sequence, as tokenization/abstract.py does it."""
+def _post_processor(tokenizer: Tokenizer) -> processors.PostProcessor:
+    """Return how one or two texts become a sequence, as tokenization/tokenizer.py does it."""
     cls, sep = (tokenizer.tokens[i] for i in (tokenizer.cls_id, tokenizer.sep_id))
+    if isinstance(tokenizer.vocabulary, ByteLevel) and tokenizer.separators == 2:
+        ends = (sep, tokenizer.sep_id), (cls, tokenizer.cls_id)
+        return processors.RobertaProcessing(*ends, trim_offsets=True, add_prefix_space=tokenizer.vocabulary.spaced)
     second = 1 if tokenizer.separators == 1 else 0
     head = "" if tokenizer.class_last else f"{cls}:0 "
     tail = f" {cls}:{CLASS_SEGMENT}" if tokenizer.class_last else ""
@@ -551,25 +399,13 @@ def _template(tokenizer: Tokenizer) -> processors.TemplateProcessing:
     )
 
 
-def _fast_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
-    if isinstance(tokenizer, SentencePieceTokenizer):
-        fast = fast_sentencepiece_tokenizer(tokenizer.model, tokenizer.unk_id, tokenizer.cleaning)
-        fast.decoder = decoders.Metaspace(WORD_START, "always")
-        return fast
-    ids = {token: i for i, token in enumerate(tokenizer.tokens)}
-    fast = tokenizers.Tokenizer(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_LENGTH))
-    fast.normalizer, fast.pre_tokenizer = basic_normalizer(tokenizer.lowercase), basic_pre_tokenizer()
-    fast.decoder = decoders.WordPiece("##", cleanup=False)
-    return fast
-
-
 def _check_slow_additions(there: dict[str, epath.Path], config: dict[str, Any], tokens: list[str]) -> None:
     """Check the additions to a vocabulary without tokenizer.json: added_tokens.json or added_tokens_decoder."""
-    if ADDED_FILE in there:
-        check_additions(list(read_object(there[ADDED_FILE]).items()), tokens, there[ADDED_FILE])
-    if decoder := as_object(config.get("added_tokens_decoder")):
-        added = [(as_object(entry).get("content"), key) for key, entry in decoder.items()]
-        check_additions(added, tokens, there[CONFIG_FILE])
+    if _ADDED_FILE in there:
+        _check_additions(list(read_object(there[_ADDED_FILE]).items()), tokens, there[_ADDED_FILE])
+    if decoder := _object(config.get("added_tokens_decoder")):
+        added = [(_object(entry).get("content"), key) for key, entry in decoder.items()]
+        _check_additions(added, tokens, there[CONFIG_FILE])
 
 
 def _first_difference(ours: list[str], theirs: list[str]) -> str:

@@ -21,7 +21,7 @@ from bert_jax.tasks import ner, squad, squad_files
 from bert_jax.tasks.conll import Sentence
 from bert_jax.tasks.task_data import check_pairs, recorded_options, recorded_task
 from bert_jax.tasks.text import word_places
-from bert_jax.tokenization.abstract import Tokenizer, assembled, check_utf8, join, sequence_length, tokenize
+from bert_jax.tokenization.tokenizer import Tokenizer, assembled, check_utf8, join, sequence_length, tokenize
 
 SEVERAL = "; several are given as a list"
 

@@ -23,7 +23,7 @@ from bert_jax.models.pooling import check_pooling, layer_indices, layers_read
 from bert_jax.models.protocol import EncoderOutput
 from bert_jax.pretrained.runner import Runner
 from bert_jax.progress import track
-from bert_jax.tokenization.abstract import Texts, as_arrays, tokenize
+from bert_jax.tokenization.tokenizer import Texts, as_arrays, tokenize
 
 
 @dataclasses.dataclass(frozen=True)

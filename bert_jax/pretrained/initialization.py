@@ -22,7 +22,7 @@ from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel, check_fit, with_generator
 from bert_jax.models.bert_parameters import STATE_PROJECTION
 from bert_jax.parameters import Parameter, ParameterTable, entries, row_tables
-from bert_jax.tokenization.abstract import Tokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer
 
 
 def with_layers(stored: StoredModel, layers: tuple[int, ...], student: ModelConfig) -> StoredModel:

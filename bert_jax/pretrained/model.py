@@ -47,7 +47,7 @@ from bert_jax.pretrained.answers import Filled, fill_mask, predict, task_scores
 from bert_jax.pretrained.encodings import Collector, Encoding, encode_ids, in_batches, read_texts, vector_form
 from bert_jax.pretrained.runner import Parameters, Runner, not_finite, softmax
 from bert_jax.tasks.task_data import without_metrics
-from bert_jax.tokenization.abstract import Texts, Tokenizer, lowered
+from bert_jax.tokenization.tokenizer import Texts, Tokenizer, lowered
 
 
 def save(model: Any, params: dict[str, Any], path: str | os.PathLike[str]) -> None:

@@ -16,7 +16,7 @@ from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import MODEL_PARTS, STATE_PROJECTION
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives.distillation import Teacher, compared_layers
-from bert_jax.tokenization.abstract import Tokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer
 
 OPTION = "objective.distillation"
 

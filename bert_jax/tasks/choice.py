@@ -24,7 +24,7 @@ from bert_jax.data.sequences import Features, Uncut
 from bert_jax.errors import UserError
 from bert_jax.files import write_atomically
 from bert_jax.tasks import readers
-from bert_jax.tokenization.abstract import Tokenizer, join, sequence_length
+from bert_jax.tokenization.tokenizer import Tokenizer, join, sequence_length
 
 LETTERS = string.ascii_uppercase
 

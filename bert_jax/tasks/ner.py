@@ -25,7 +25,7 @@ from bert_jax.models.task import with_edges
 from bert_jax.tasks import conll, readers
 from bert_jax.tasks.conll import Sentence
 from bert_jax.tasks.text import PlainText, word_places
-from bert_jax.tokenization.abstract import Tokenizer, assembled, text_start
+from bert_jax.tokenization.tokenizer import Tokenizer, assembled, text_start
 
 FILES = {
     "train": ("train.txt", "train.conll", "train.conllu", "eng.train"),

@@ -15,7 +15,7 @@ from bert_jax.config import HeadConfig
 from bert_jax.config.finetuning import TaskOptions
 from bert_jax.data.sequences import Features, Uncut
 from bert_jax.errors import UserError
-from bert_jax.tokenization.abstract import Tokenizer, join, sequence_length
+from bert_jax.tokenization.tokenizer import Tokenizer, join, sequence_length
 
 
 class Record(NamedTuple):

@@ -24,7 +24,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import write_atomically
 from bert_jax.tasks import squad_files
 from bert_jax.tasks.squad_files import Examples, load, splits
-from bert_jax.tokenization.abstract import Tokenizer, assembled, text_start
+from bert_jax.tokenization.tokenizer import Tokenizer, assembled, text_start
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,7 +27,7 @@ from bert_jax.tasks import choice, ner, text
 from bert_jax.tasks.conll import Sentence
 from bert_jax.tasks.sentences import Sentences
 from bert_jax.tasks.squad import tuned
-from bert_jax.tokenization.abstract import Tokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer
 
 
 class Family(Protocol):

@@ -24,7 +24,7 @@ from bert_jax.tasks import readers, sentences
 from bert_jax.tasks.glue import MRPC_TEST, MRPC_TRAIN
 from bert_jax.tasks.sentences import Record, Sentences
 from bert_jax.tasks.sentences import features as features  # a name of every Family
-from bert_jax.tokenization.tokenizer import basic_normalizer, basic_pre_tokenizer
+from bert_jax.tokenization.wordpiece import basic_normalizer, basic_pre_tokenizer
 
 _TEXT, _PAIR, _LABEL = ("text", "sentence", "sentence1"), ("text_pair", "sentence2"), ("label",)
 _SUFFIXES = (".tsv", ".csv", ".jsonl")

@@ -4,23 +4,27 @@ Every text can be spelled, so there is no unknown word. The files are vocab.json
 printable character) and merges.txt (pairs of pieces, the first to merge first).
 """
 
+import dataclasses
 import hashlib
-import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
-import numpy as np
 import tokenizers
 from etils import epath
 from tokenizers import decoders, models, pre_tokenizers, processors
 
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
-from bert_jax.tokenization import vocabulary_file
-from bert_jax.tokenization.abstract import Tokenizer
+from bert_jax.tokenization.vocabulary import (
+    BYTE_LEVEL_FILE,
+    CONFIG_FILE,
+    MERGES_FILE,
+    SPECIAL_NAMES,
+    Vocabulary,
+)
 
 ROBERTA_NAMES = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
-"""Names of the special tokens in the order of vocabulary_file.SPECIAL_NAMES, which are the other possibility."""
+"""Names of the special tokens in the order of SPECIAL_NAMES, which are the other possibility."""
 ROBERTA_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 """RoBERTa's special tokens in the order of the ids that a new vocabulary gives them."""
 DEBERTA_SPECIALS = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")
@@ -29,83 +33,49 @@ SPACES = tuple("ĠĊĉčċČ")
 """What the bytes of white space are written as."""
 
 
-class ByteLevelTokenizer(Tokenizer):
-    """GPT-2's splitting of text, then byte-pair encoding of each part; no normalization."""
+@dataclasses.dataclass(eq=False, repr=False)
+class ByteLevel(Vocabulary):
+    """GPT-2's splitting of text, then byte-pair encoding of each part; no normalization.
+
+    Attributes:
+      tokens: the pieces in the order of their ids, with special tokens named as in RoBERTa or as in BERT.
+      merges: pairs of pieces, the first to merge first.
+      spaced: whether a text is read as if a space preceded it.
+    """
+
+    tokens: list[str]
+    merges: list[tuple[str, str]]
+    spaced: bool
 
     kind = "byte_level"
+    lowercase = False
+    word_starts = SPACES
+    mask_takes_space = True
 
-    def __init__(self, tokens: Sequence[str], merges: Sequence[tuple[str, str]], spaced: bool):
-        """Make a tokenizer of pieces in the order of their ids.
-
-        Args:
-          tokens: the pieces, with special tokens named as in RoBERTa or as in BERT.
-          merges: pairs of pieces, the first to merge first.
-          spaced: whether a text is read as if a space preceded it.
-        """
-        ids = {token: i for i, token in enumerate(tokens)}
-        names = next(each for each in (ROBERTA_NAMES, vocabulary_file.SPECIAL_NAMES) if each[2] in ids)
-        content = json.dumps([self.kind, spaced, list(tokens), [list(pair) for pair in merges]])
-        fingerprint = hashlib.sha256(content.encode()).hexdigest()
-        super().__init__(list(tokens), tuple(ids[name] for name in names), False, fingerprint)
-        self.merges: list[tuple[str, str]] = [(left, right) for left, right in merges]
-        self.spaced: bool = spaced
+    def __post_init__(self):
+        names = next(each for each in (ROBERTA_NAMES, SPECIAL_NAMES) if each[2] in self.ids)
+        content = json.dumps([self.kind, self.spaced, self.tokens, self.merges])
+        self.fingerprint = hashlib.sha256(content.encode()).hexdigest()
+        self.special_ids = tuple(self.ids[name] for name in names)
         self.separators = 2 if names is ROBERTA_NAMES else 1
-        self._alone, self._after_space = (fast_tokenizer(ids, self.merges, each) for each in (False, True))
-        self._encoder = self._after_space if spaced else self._alone
+        self.fast = self.pipeline()
 
-    def encode_batch(self, texts: list[str]) -> list[list[int]]:
-        return _ids(self._encoder, texts)
+    def pipeline(self) -> tokenizers.Tokenizer:
+        """Return what reads a text, without special tokens; its offsets leave out the space."""
+        return fast_tokenizer(self.ids, self.merges, self.spaced)
 
-    def encode_words(self, words: list[str]) -> list[list[int]]:
-        return _ids(self._after_space, words)
+    def after_space(self, text: str) -> str:
+        return " " + text if text and not text.startswith(" ") else text
 
-    def encode_flat(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        # The sentences of a corpus follow each other, so each is read after a space.
-        rows = _ids(self._after_space, texts)
-        lengths = np.array([len(row) for row in rows], np.int64)
-        return np.fromiter(itertools.chain.from_iterable(rows), np.int32, lengths.sum()), lengths
-
-    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        encoding = self._encoder.encode(text, add_special_tokens=False)
-        return encoding.ids, encoding.offsets
-
-    def encode_masked(self, text: str) -> list[int]:
-        # The mask represents a word with the space before it, as in `transformers`.
-        first, *rest = text.split(self.tokens[self.mask_id])
-        parts = [part.rstrip() if number < len(rest) else part for number, part in enumerate([first, *rest])]
-        ids = self.encode(parts[0])
-        for part in parts[1:]:
-            ids += [self.mask_id, *self.encode(part)]
-        return ids
-
-    def decode(self, ids: Iterable[int]) -> str:
-        decoder, parts = decoders.ByteLevel(), []
-        for special, run in itertools.groupby(map(int, ids), key=lambda i: i in self.special_ids):
-            pieces = [self.tokens[i] for i in run]
-            parts += pieces if special else [decoder.decode(pieces).strip()]
-        return " ".join(parts)
-
-    def continues_word(self) -> np.ndarray:
-        continues = np.array([not token.startswith(SPACES) for token in self.tokens])
-        continues[list(self.special_ids)] = False
-        return continues
-
-    def spell(self, token: str) -> list[int]:
-        return [piece.id for piece in self._alone.model.tokenize(token)] or [self.unk_id]
-
-    def _files(self) -> dict[str, bytes]:
-        vocabulary = {token: i for i, token in enumerate(self.tokens)}
+    def files(self) -> dict[str, bytes]:
         merges = "".join(f"{left} {right}\n" for left, right in self.merges)
         return {
-            vocabulary_file.BYTE_LEVEL_FILE: (json.dumps(vocabulary, ensure_ascii=False) + "\n").encode(),
-            vocabulary_file.MERGES_FILE: f"#version: 0.2\n{merges}".encode(),
+            BYTE_LEVEL_FILE: (json.dumps(self.ids, ensure_ascii=False) + "\n").encode(),
+            MERGES_FILE: f"#version: 0.2\n{merges}".encode(),
         }
 
     def options(self) -> dict[str, bool | str]:
         return {"add_prefix_space": self.spaced}
-
-    def _encode_glued(self, text: str) -> list[int]:
-        return self.encode(text)
 
 
 def fast_tokenizer(ids: dict[str, int], merges: list[tuple[str, str]], spaced: bool) -> tokenizers.Tokenizer:
@@ -117,21 +87,15 @@ def fast_tokenizer(ids: dict[str, int], merges: list[tuple[str, str]], spaced: b
     return fast
 
 
-def _ids(encoder: tokenizers.Tokenizer, texts: list[str]) -> list[list[int]]:
-    return [encoding.ids for encoding in encoder.encode_batch_fast(texts, add_special_tokens=False)]
-
-
-def load_byte_level(file: epath.Path, lowercase: bool | None = None) -> ByteLevelTokenizer:
-    """Read a vocab.json, the merges.txt beside it, and tokenizer_config.json, where there is one.
+def read_byte_level(file: epath.Path, lowercase: bool | None = None) -> ByteLevel:
+    """Read a vocab.json, the merges.txt next to it, and tokenizer_config.json, where there is one.
 
     Raises:
       UserError: a file is missing or damaged, or `lowercase` is asked for, which is not part of such a vocabulary.
     """
     if lowercase:
         raise UserError(f"lowercase=True, but {file} is a byte-level vocabulary, which has no casing; leave it out")
-    merges_file, config_file = (
-        file.parent / name for name in (vocabulary_file.MERGES_FILE, vocabulary_file.CONFIG_FILE)
-    )
+    merges_file, config_file = (file.parent / name for name in (MERGES_FILE, CONFIG_FILE))
     if not merges_file.exists():
         raise UserError(f"{file} needs the {merges_file.name} that belongs to it in the same directory; copy both")
     config = read_object(config_file) if config_file.exists() else {}
@@ -140,13 +104,13 @@ def load_byte_level(file: epath.Path, lowercase: bool | None = None) -> ByteLeve
     except UnicodeDecodeError as error:
         raise UserError(f"{merges_file} is not UTF-8 (byte {error.start}); fetch it again") from None
     merges = [line.rstrip("\r") for line in lines if line.strip() and not line.startswith("#version")]
-    return byte_level_tokenizer(read_object(file), merges, config.get("add_prefix_space") is True, file)
+    return byte_level_of(read_object(file), merges, config.get("add_prefix_space") is True, file)
 
 
-def byte_level_tokenizer(
+def byte_level_of(
     vocabulary: Mapping[str, object], merges: Sequence[object], spaced: bool, file: epath.Path
-) -> ByteLevelTokenizer:
-    """Return the tokenizer of a vocabulary (piece → id) and merges ("left right", or pairs), as `file` has them.
+) -> ByteLevel:
+    """Return the vocabulary of pieces (piece → id) and merges ("left right", or pairs), as `file` has them.
 
     Raises:
       UserError: ids are missing, a byte or a special token has no entry, or a merge does not make an entry.
@@ -161,14 +125,13 @@ def byte_level_tokenizer(
             f"{file} has no piece for {len(lacking)} of the 256 bytes, first {min(lacking)!r}; it is not the "
             "vocabulary of a byte-level BPE"
         )
-    names = ROBERTA_NAMES if "<s>" in vocabulary else vocabulary_file.SPECIAL_NAMES
+    names = ROBERTA_NAMES if "<s>" in vocabulary else SPECIAL_NAMES
     if missing := [name for name in names if name not in vocabulary]:
         raise UserError(
-            f"{file} has no {', '.join(missing)}; it needs {' '.join(ROBERTA_NAMES)}, or "
-            f"{' '.join(vocabulary_file.SPECIAL_NAMES)}"
+            f"{file} has no {', '.join(missing)}; it needs {' '.join(ROBERTA_NAMES)}, or {' '.join(SPECIAL_NAMES)}"
         )
     pairs = [_pair(merge, vocabulary, file) for merge in merges]
-    return ByteLevelTokenizer([by_id[i] for i in range(len(by_id))], pairs, spaced)
+    return ByteLevel([by_id[i] for i in range(len(by_id))], pairs, spaced)
 
 
 def _pair(merge: object, vocabulary: Mapping[str, object], file: epath.Path) -> tuple[str, str]:
@@ -180,9 +143,9 @@ def _pair(merge: object, vocabulary: Mapping[str, object], file: epath.Path) -> 
     raise UserError(f"{file}: the merge {merge!r:.60} is not two entries of the vocabulary whose union is one too")
 
 
-def learn_byte_level(words: Iterable[str], size: int, specials: Sequence[str] = ROBERTA_SPECIALS) -> ByteLevelTokenizer:
+def learn_byte_level(words: Iterable[str], size: int, specials: Sequence[str] = ROBERTA_SPECIALS) -> ByteLevel:
     """Learn `size` pieces from an iterator over words, each written as after a space; the special tokens come first."""
-    return ByteLevelTokenizer(*learn_merges(words, size, specials), spaced=True)
+    return ByteLevel(*learn_merges(words, size, specials), spaced=True)
 
 
 def learn_merges(

@@ -11,23 +11,33 @@ bind us to one version of the library.
 import bisect
 import collections
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
 import re
 import struct
+import sys
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import sentencepiece
+import tokenizers
 from etils import epath
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
-from bert_jax.tokenization import vocabulary_file
-from bert_jax.tokenization.abstract import Tokenizer, widened
+from bert_jax.tokenization.vocabulary import (
+    CONFIG_FILE,
+    SENTENCEPIECE_FILE,
+    SPECIAL_NAMES,
+    WORD_START,
+    Vocabulary,
+    widened,
+)
+from bert_jax.tokenization.wordpiece import final_sigma
 
 _SPACES, _QUOTES = re.compile(r"\s+"), re.compile("``|''")
 
@@ -222,7 +232,7 @@ class PieceFamily:
 
 _TIDY = Cleaning(tidies=True, strips_accents=True)
 _FAIRSEQ = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
-OURS = PieceFamily("bert", vocabulary_file.SPECIAL_NAMES, vocabulary_file.SENTENCEPIECE_FILE)
+OURS = PieceFamily("bert", SPECIAL_NAMES, SENTENCEPIECE_FILE)
 """The family of `bert-jax train-vocab`, and of a SentencePiece model that was trained with BERT's special tokens."""
 FAMILIES = {
     each.name: each
@@ -253,7 +263,7 @@ FAMILIES = {
             adds_mask=True,
             separators=2,
         ),
-        PieceFamily("deberta-v2", vocabulary_file.SPECIAL_NAMES, "spm.model", adds_mask=True),
+        PieceFamily("deberta-v2", SPECIAL_NAMES, "spm.model", adds_mask=True),
         PieceFamily(
             "xlnet",
             ("<pad>", "<unk>", "<cls>", "<sep>", "<mask>"),
@@ -276,27 +286,27 @@ _CLASSES = {
 def family_of(file: epath.Path, pieces: list[Piece]) -> tuple[PieceFamily, Cleaning]:
     """Return the family of a .model file and how it cleans texts.
 
-    tokenizer_config.json beside the file says it, or the model_type in config.json, or else the pieces.
+    tokenizer_config.json next to the file says it, or the model_type in config.json, or else the pieces.
 
     Raises:
       UserError: a file is damaged or contradicts itself, or nothing says which of two families it is.
     """
-    config = _beside(file, vocabulary_file.CONFIG_FILE)
+    config = _neighbour(file, CONFIG_FILE)
     name = config.get("family")
     if name is None and "kind" in config:
         return OURS, Cleaning()
     if name is None:
         name = _CLASSES.get(str(config.get("tokenizer_class")).removesuffix("Fast"))
     if name is None:
-        name = _beside(file, "config.json").get("model_type")
+        name = _neighbour(file, "config.json").get("model_type")
     if not isinstance(name, str) or name not in FAMILIES:
         name = _family_of_pieces({piece.text for piece in pieces}, file)
     if config.get("split_by_punct"):
-        raise UserError(f"{file.parent / vocabulary_file.CONFIG_FILE} has split_by_punct=true, which is not read here")
-    return FAMILIES[name], _cleaning(FAMILIES[name], config, file.parent / vocabulary_file.CONFIG_FILE)
+        raise UserError(f"{file.parent / CONFIG_FILE} has split_by_punct=true, which is not read here")
+    return FAMILIES[name], _cleaning(FAMILIES[name], config, file.parent / CONFIG_FILE)
 
 
-def _beside(file: epath.Path, name: str) -> dict[str, Any]:
+def _neighbour(file: epath.Path, name: str) -> dict[str, Any]:
     other = file.parent / name
     return read_object(other) if other.exists() else {}
 
@@ -392,79 +402,69 @@ def _is_number(piece: Piece) -> bool:
     return piece.kind == NORMAL and piece.text[-1:] == "," and piece.text[-2:-1].isdigit()
 
 
-WORD_START = "\u2581"  # SentencePiece's mark for the space before a word
+@dataclasses.dataclass(eq=False, repr=False)
+class SentencePieces(Vocabulary):
+    """A SentencePiece model, unigram or BPE; its casing is part of its own normalization, or of the cleaning before.
 
+    SentencePiece itself reads a text. The pipeline of `tokenizers` that a tokenizer.json gets is slower, and some ids
+    differ: it adds scores in float64, SentencePiece in float32, so that the two choose differently between
+    segmentations with equal scores (AAAAA as AAAA A or A AAAA); it composes an e with the separate marks U+0301 and
+    U+0323 as a whole; and it finds the names of special tokens among its pieces.
 
-class SentencePieceTokenizer(Tokenizer):
-    """A SentencePiece model, unigram or BPE; its casing is part of its own normalization, or of the cleaning before."""
+    Attributes:
+      model: contents of a .model file whose pieces are in the order of their ids.
+      special_ids: ids of padding, unknown, class, separator and mask tokens.
+      file: contents of the file that is saved, in which the pieces may have another order.
+      family: how texts are joined, and the name of the file.
+      cleaning: what is done to a text first.
+    """
+
+    model: bytes
+    special_ids: tuple[int, ...]
+    file: bytes
+    family: PieceFamily
+    cleaning: Cleaning
 
     kind = "sentencepiece"
+    word_starts = (WORD_START,)
 
-    def __init__(
-        self,
-        model: bytes,
-        special_ids: tuple[int, ...],
-        file: bytes | None = None,
-        family: PieceFamily = OURS,
-        cleaning: Cleaning = OURS.cleaning,
-    ):
-        """Make a tokenizer of a model whose pieces are in the order of their ids.
-
-        Args:
-          model: contents of a .model file.
-          special_ids: ids of padding, unknown, class, separator and mask tokens.
-          file: contents of the file that `save` writes, in which the pieces may have another order; None: `model`.
-          family: how texts are joined, and the name of the file.
-          cleaning: what is done to a text first.
-        """
-        self.model = model
-        self.family = family
-        self.cleaning = cleaning
-        self.separators, self.class_last = family.separators, family.class_last
-        self._file = model if file is None else file
-        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        letter = self._processor.normalize("A")
+    def __post_init__(self):
+        self.processor = sentencepiece.SentencePieceProcessor(model_proto=self.model)
+        letter = self.processor.normalize("A")
         self._adds_space = letter.startswith(WORD_START)
-        fingerprint = hashlib.sha256(self._file)
-        if family is not OURS:
-            fingerprint.update(json.dumps(self.options() | {"lowercase": cleaning.lowercase}).encode())
-        super().__init__(
-            [self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size())],
-            special_ids,
-            cleaning.lowercase or letter.strip(WORD_START) == "a",
-            fingerprint.hexdigest(),
-        )
+        self.tokens = [self.processor.id_to_piece(i) for i in range(self.processor.get_piece_size())]
+        self.lowercase = self.cleaning.lowercase or letter.strip(WORD_START) == "a"
+        self.separators, self.class_last = self.family.separators, self.family.class_last
         # A model made with user_defined_symbols finds its special tokens in plain text; control symbols are never
         # found.
-        found = itertools.chain(*self._processor.encode([self.tokens[i] for i in special_ids]))
-        self._finds_specials = bool(set(found) & set(special_ids) - {self.unk_id})
+        found = itertools.chain(*self.processor.encode([self.tokens[i] for i in self.special_ids]))
+        self.finds_specials = not {*found}.isdisjoint({*self.special_ids} - {self.special_ids[1]})
+        fingerprint = hashlib.sha256(self.file)
+        if self.family is not OURS:
+            fingerprint.update(json.dumps(self.options() | {"lowercase": self.cleaning.lowercase}).encode())
+        self.fingerprint = fingerprint.hexdigest()
 
-    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+    def encode(self, texts: list[str]) -> list[list[int]]:
         cleaned = [self.cleaning(text) for text in texts] if self.cleaning else texts
-        rows = self._processor.encode(cleaned, num_threads=1)  # the corpus is prepared by many processes already
-        return [self._plain(row) for row in rows]
+        return self.processor.encode(cleaned, num_threads=1)  # the corpus is prepared by many processes already
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         cleaned, origins = self.cleaning.with_origins(text) if self.cleaning else (text, None)
-        found = self._processor.encode(cleaned, return_type="offset_mapping")
+        found = self.processor.encode(cleaned, return_type="offset_mapping")
         ids, pieces = found["ids"], found["pieces"]
         # Of a character that becomes several, as an ellipsis does, found["offsets"] name the last piece only.
-        sizes = [1 if self._processor.is_byte(i) else len(piece.encode()) for i, piece in zip(ids, pieces, strict=True)]
+        sizes = [1 if self.processor.is_byte(i) else len(piece.encode()) for i, piece in zip(ids, pieces, strict=True)]
         offsets = self._places(cleaned, sizes)
         if origins is not None:
             offsets = [_origin(origins, start, end) for start, end in offsets]
-        return self._plain(ids), widened(text, offsets)
-
-    def _plain(self, ids: list[int]) -> list[int]:
-        """Return the ids without special tokens, which a model may find in a text."""
-        return [self.unk_id if i in self.special_ids else i for i in ids] if self._finds_specials else ids
+        return ids, widened(text, offsets)
 
     def _places(self, text: str, sizes: list[int]) -> list[tuple[int, int]]:
         """Return the (start, end) in `text` of the characters that the pieces with these numbers of bytes are made of.
 
         The space that is added before a text is made of none.
         """
-        normalized, starts = self._processor.normalize(text, with_offsets=True)  # the last is the end of the text
+        normalized, starts = self.processor.normalize(text, with_offsets=True)  # the last is the end of the text
         of_bytes = [start for start, character in zip(starts, normalized, strict=False) for _ in character.encode()]
         added = len(WORD_START.encode()) if self._adds_space else 0
         places, end = [], 0
@@ -475,36 +475,27 @@ class SentencePieceTokenizer(Tokenizer):
             places.append((first, starts[min(following, len(normalized))]))
         return places
 
-    def decode(self, ids: Iterable[int]) -> str:
-        parts = []
-        for special, run in itertools.groupby(map(int, ids), key=lambda i: i in self.special_ids):
-            parts += [self.tokens[i] for i in run] if special else [self._processor.decode(list(run))]  # noqa: B031
-        return " ".join(parts)
-
-    def continues_word(self) -> np.ndarray:
-        continues = np.array([not token.startswith(WORD_START) for token in self.tokens])
-        continues[list(self.special_ids)] = False
-        return continues
+    def decode(self, ids: list[int]) -> str:
+        return self.processor.decode(ids)
 
     def spell(self, token: str) -> list[int]:
-        inner = not token.startswith(WORD_START)
-        return (self._encode_glued(token) if inner else self.encode(token[1:])) or [self.unk_id]
+        (ids,) = self.encode([token.removeprefix(WORD_START)])
+        return ids if token.startswith(WORD_START) else self.glued(ids)
 
-    def _files(self) -> dict[str, bytes]:
-        return {self.family.file: self._file}
+    def pipeline(self) -> tokenizers.Tokenizer:
+        """Return what a tokenizer.json says of this vocabulary, without special tokens."""
+        return sentencepiece_pipeline(self.model, self.special_ids[1], self.cleaning)
+
+    def never_found(self) -> list[str]:
+        return [piece.text for piece in read_pieces(self.model) if piece.kind == CONTROL]
+
+    def files(self) -> dict[str, bytes]:
+        return {self.family.file: self.file}
 
     def options(self) -> dict[str, bool | str]:
         if self.family is OURS:
             return {}
         return {"family": self.family.name, "keep_accents": not self.cleaning.strips_accents}
-
-    def _encode_glued(self, text: str) -> list[int]:
-        ids = self.encode(text)
-        inner = self.tokens[ids[0]].removeprefix(WORD_START) if ids else ""
-        if not inner:
-            return ids[1:]
-        glued = self._processor.piece_to_id(inner)
-        return ids if glued == self.unk_id else [glued, *ids[1:]]
 
 
 def _origin(origins: list[tuple[int, int]], start: int, end: int) -> tuple[int, int]:
@@ -515,25 +506,26 @@ def _origin(origins: list[tuple[int, int]], start: int, end: int) -> tuple[int, 
     return place, place
 
 
-def tokenizer_of(file: epath.Path, contents: bytes, family: PieceFamily, cleaning: Cleaning) -> SentencePieceTokenizer:
-    """Return the tokenizer of a .model file's contents; `file` is named in errors.
+def pieces_of(file: epath.Path, contents: bytes, family: PieceFamily, cleaning: Cleaning) -> SentencePieces:
+    """Return the vocabulary of a .model file's contents; `file` is named in errors.
 
     Raises:
       UserError: it lacks a special token, or is no model.
     """
     model, special_ids = in_order_of_ids(contents, family, file)
     try:
-        return SentencePieceTokenizer(model, special_ids, contents, family, cleaning)
+        return SentencePieces(model, special_ids, contents, family, cleaning)
     except (RuntimeError, OSError, ValueError) as error:
         raise UserError(f"{file} cannot be read by SentencePiece: {' '.join(str(error).split()):.120}") from None
 
 
-def load_sentence_pieces(file: epath.Path, contents: bytes, lowercase: bool | None) -> SentencePieceTokenizer:
-    """Read a .model file, and beside it what says to which family of models it belongs.
+def read_sentence_pieces(file: epath.Path, lowercase: bool | None = None) -> SentencePieces:
+    """Read a .model file, and next to it what says which family of models it belongs to.
 
     Raises:
       UserError: it is damaged, lacks a special token, or its casing is not `lowercase`.
     """
+    contents = file.read_bytes()
     try:
         sentencepiece.SentencePieceProcessor(model_proto=contents)
         pieces = read_pieces(contents)
@@ -542,11 +534,122 @@ def load_sentence_pieces(file: epath.Path, contents: bytes, lowercase: bool | No
             f"{file} is not a SentencePiece model ({len(contents):,} bytes); "
             "`bert-jax train-vocab --method=unigram` makes one"
         ) from None
-    tokenizer = tokenizer_of(file, contents, *family_of(file, pieces))
-    if lowercase not in (None, tokenizer.lowercase):
-        casing = "uncased" if tokenizer.lowercase else "cased"
+    vocabulary = pieces_of(file, contents, *family_of(file, pieces))
+    if lowercase not in (None, vocabulary.lowercase):
+        casing = "uncased" if vocabulary.lowercase else "cased"
         raise UserError(
             f"lowercase={lowercase}, but {file} is {casing}: the casing of a SentencePiece model is fixed when it "
             "is trained; leave lowercase out"
         )
-    return tokenizer
+    return vocabulary
+
+
+UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType of sentencepiece_model.proto
+APART = "\1"  # a control character, which SentencePiece's own tables drop
+NEVER = 100.0  # less than the score of any text, as `transformers` writes pieces that are not used
+
+
+def sentencepiece_pipeline(model: bytes, unknown: int, cleaning: Cleaning = Cleaning()) -> tokenizers.Tokenizer:
+    """Return a tokenizer of Hugging Face `tokenizers` for a SentencePiece model, without special tokens.
+
+    It gives the same ids except for a letter with several separate combining marks: everything that can be composed is,
+    whereas SentencePiece only composes the letter with the first mark.
+
+    Args:
+      model: contents of the .model file.
+      unknown: id of [UNK].
+      cleaning: what is done to a text first.
+
+    Raises:
+      UserError: the model has options that a tokenizer.json cannot express.
+    """
+    parts = fields(model)
+    trainer, normalizer = (fields(parts[number][-1]) if number in parts else {} for number in (2, 3))
+
+    def option(spec: Any, number: Any, default: Any):
+        return spec[number][-1] if number in spec else default
+
+    kind = option(trainer, 3, UNIGRAM)
+    whitespace = [option(normalizer, number, 1) for number in (3, 4, 5)]  # a space in front, none repeated, marked by ▁
+    if kind not in (UNIGRAM, BPE) or not all(whitespace) or option(trainer, 24, 0) or option(trainer, 35, 0):
+        raise UserError(
+            "this SentencePiece model cannot be written as a tokenizer.json: only unigram and bpe models can be, with "
+            "a space before the text, no repeated spaces, marks at the start of words, and no pieces for bytes"
+        )
+    pieces = read_pieces(model)
+    fast = tokenizers.Tokenizer(_unigram(pieces, unknown) if kind == UNIGRAM else _bpe(pieces, unknown))
+    fast.normalizer = normalizers.Sequence(
+        [
+            *_cleaning_steps(cleaning),
+            *_by_characters(option(normalizer, 2, b"")),
+            normalizers.Replace(tokenizers.Regex("^ +| +$"), ""),
+            normalizers.Replace(tokenizers.Regex(" {2,}"), " "),
+        ]
+    )
+    fast.pre_tokenizer = pre_tokenizers.Metaspace(WORD_START, "always")
+    fast.decoder = decoders.Metaspace(WORD_START, "always")
+    return fast
+
+
+def _by_characters(table: bytes) -> list[normalizers.Normalizer]:
+    """Return the replacements of a model's own table, applied to single characters as SentencePiece does.
+
+    `tokenizers` applies it to grapheme clusters, and drops the marks of A + ring if the table knows A. So text is
+    composed first, and what cannot be composed is separated by a control character while the table is applied.
+    """
+    if not table:
+        return []
+    between = tokenizers.Regex("(?<=.)(?=.)")
+    return [
+        normalizers.NFC(),
+        normalizers.Replace(between, APART),
+        normalizers.Precompiled(table),
+        normalizers.Replace(APART, ""),
+        normalizers.NFC(),
+    ]
+
+
+def _cleaning_steps(cleaning: Cleaning) -> list[normalizers.Normalizer]:
+    """Return the steps of `cleaning`; spaces are tidied afterwards in every case."""
+    steps = []
+    if cleaning.tidies:
+        steps += [
+            normalizers.Replace(tokenizers.Regex(r"[\s\x{1C}-\x{1F}]"), " "),
+            normalizers.Replace(tokenizers.Regex("``|''"), '"'),
+        ]
+    if cleaning.strips_accents:
+        steps += [normalizers.NFKD(), normalizers.Replace(tokenizers.Regex(_combining()), "")]
+    if cleaning.lowercase:
+        steps += [final_sigma(), normalizers.Lowercase()]
+    return steps
+
+
+@functools.cache
+def _combining() -> str:
+    """Return a regular expression of the characters that `Cleaning` drops; \\p{M} has more than these."""
+    marks = [code for code in range(sys.maxunicode + 1) if unicodedata.combining(chr(code))]
+    runs = itertools.groupby(enumerate(marks), key=lambda pair: pair[1] - pair[0])
+    ranges = [[code for _, code in run] for _, run in runs]
+    return "[" + "".join(f"\\x{{{run[0]:X}}}-\\x{{{run[-1]:X}}}" for run in ranges) + "]"
+
+
+def _unigram(pieces: list[Piece], unknown: int) -> models.Unigram:
+    scores = [(piece.text, piece.score - NEVER * (piece.kind == UNUSED)) for piece in pieces]
+    return models.Unigram(scores, unknown, False)
+
+
+def _bpe(pieces: list[Piece], unknown: int) -> models.BPE:
+    """Return a BPE model that merges in every way that makes a piece of two others, earlier pieces first."""
+    if unused := [piece.text for piece in pieces if piece.kind == UNUSED]:
+        raise UserError(
+            f"this SentencePiece model cannot be written as a tokenizer.json: {len(unused):,} pieces of its bpe are "
+            f"never used (first {unused[0]!r:.40}), which only a unigram model can express; learn one with "
+            "--method=unigram"
+        )
+    ids = {piece.text: i for i, piece in enumerate(pieces)}
+    merges = []
+    for piece in ids:
+        halves = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece))]
+        known = [(ids[left], ids[right]) for left, right in halves if left in ids and right in ids]
+        merges += [(pieces[left].text, pieces[right].text) for left, right in sorted(known)]
+    return models.BPE(ids, merges, unk_token=pieces[unknown].text, fuse_unk=True)

@@ -1,143 +1,368 @@
-"""Text to ids and back: BERT's WordPiece, SentencePiece and byte-level BPE behind one interface.
+"""Text to ids and back, with a vocabulary of any kind: WordPiece, SentencePiece, byte-level BPE or a tokenizer.json.
 
-WordPiece follows Google's BasicTokenizer and WordpieceTokenizer character for character. Hugging Face's ready-made
-BertNormalizer does not (it drops private-use characters, leaves 256 ideographs of extension E unspaced, lowercases a
-final sigma to σ, and only knows the punctuation of Unicode 8), so the same steps are assembled from its parts. The only
-remaining difference is the version of Unicode: Google's code takes the category of a character from the running Python,
-this one from the table in `tokenizers`, which is the same on every Python.
+Texts are one, a pair, or several of either. One or two become [CLS] A [SEP] or [CLS] A [SEP] B [SEP]. With two
+separators, as in RoBERTa, a pair is <s> A </s></s> B </s>, and all of it is in segment 0. XLNet's is A <sep> B <sep>
+<cls>, and the class token alone is in segment 2.
 """
 
-import hashlib
-import json
+import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
-import tokenizers
+from absl import logging
 from etils import epath
-from tokenizers import models, normalizers, pre_tokenizers
 
 from bert_jax.errors import UserError
-from bert_jax.tokenization import vocabulary_file
-from bert_jax.tokenization.abstract import SEPARATOR, Tokenizer, WordIds
-from bert_jax.tokenization.byte_level import load_byte_level
-from bert_jax.tokenization.json_tokenizer import load_json_tokenizer
-from bert_jax.tokenization.sentence_pieces import load_sentence_pieces
-from bert_jax.tokenization.vocabulary_file import SPECIAL_NAMES
-
-MAX_WORD_LENGTH = 200  # characters; a longer word is [UNK] (Google's value, Hugging Face's default is 100)
-
-_CONTROL = r"[[\p{Cc}\p{Cf}\x{FFFD}]&&[^\t\n\r]]"
-_FINAL_SIGMA = r"\p{Cased}\p{Case_Ignorable}*\KΣ(?!\p{Case_Ignorable}*\p{Cased})"
-_IDEOGRAPHS = (
-    r"\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2B73F}\x{2B740}-\x{2B81F}"
-    r"\x{2B820}-\x{2CEAF}\x{F900}-\x{FAFF}\x{2F800}-\x{2FA1F}"
+from bert_jax.tokenization.byte_level import read_byte_level
+from bert_jax.tokenization.json_vocabulary import read_json_vocabulary
+from bert_jax.tokenization.sentence_pieces import read_sentence_pieces
+from bert_jax.tokenization.vocabulary import (
+    JSON_FILE,
+    Vocabulary,
+    find_vocabulary,
+    is_json_vocabulary,
+    make_directory,
+    write_config,
+    write_file,
 )
+from bert_jax.tokenization.wordpiece import SEPARATOR, WordIds, read_wordpiece
+
+Texts = str | tuple[str, str] | Iterable[str | tuple[str, str]]
+"""One text, one pair (a tuple), or several of either (any other iterable)."""
 
 
-def final_sigma() -> normalizers.Normalizer:
-    """Return a normalizer that lowercases the sigmas that Python lowercases to ς, so that others become σ."""
-    return normalizers.Replace(tokenizers.Regex(_FINAL_SIGMA), "ς")
+class Tokenizer:
+    """Conversion between text and ids.
 
+    In the text of a corpus "[MASK]" is two brackets and a word, never the special token.
 
-def basic_normalizer(lowercase: bool) -> normalizers.Normalizer:
-    """Return a normalizer that drops control characters and U+FFFD.
-
-    If `lowercase`, it also lowercases, decomposes (NFD) and strips accents.
+    Attributes:
+      vocabulary: what the kinds of vocabulary do not have in common.
+      kind: wordpiece, sentencepiece, byte_level or tokenizer_json.
+      tokens: the text of every id.
+      lowercase: whether text is lowercased.
+      separators: number of separators between the texts of a pair: 1 as in BERT, or 2 as in RoBERTa, which has one
+        segment.
+      class_last: whether the class token is the last of a sequence, as in XLNet, and in a segment of its own.
+      pad_id: id of the padding, as unk_id, cls_id, sep_id and mask_id of the other special tokens.
+      special_ids: those five.
+      fingerprint: SHA-256 over everything that changes ids, never a path.
     """
-    steps = [normalizers.Replace(tokenizers.Regex(_CONTROL), "")]
-    if lowercase:
-        steps += [
-            final_sigma(),
-            normalizers.Lowercase(),
-            normalizers.NFD(),
-            normalizers.Replace(tokenizers.Regex(r"\p{Mn}"), ""),
-        ]
-    return normalizers.Sequence(steps)
 
+    def __init__(self, vocabulary: Vocabulary):
+        self.vocabulary: Vocabulary = vocabulary
+        self.kind: str = vocabulary.kind
+        self.tokens: list[str] = vocabulary.tokens
+        self.lowercase: bool = vocabulary.lowercase
+        self.separators: int = vocabulary.separators
+        self.class_last: bool = vocabulary.class_last
+        self.fingerprint: str = vocabulary.fingerprint
+        self.special_ids: tuple[int, ...] = vocabulary.special_ids
+        self.pad_id: int
+        self.unk_id: int
+        self.cls_id: int
+        self.sep_id: int
+        self.mask_id: int
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = vocabulary.special_ids
+        self._unwanted = set(self.special_ids) - {self.unk_id} if vocabulary.finds_specials else set()
+        self._word_ids = WordIds(self.encode_batch, vocabulary.ids.get(SEPARATOR)) if vocabulary.cut_at_spaces else None
 
-def basic_pre_tokenizer() -> pre_tokenizers.PreTokenizer:
-    """Return a pre-tokenizer that splits at whitespace and isolates ideographs, punctuation and ASCII symbols."""
-    alone = tokenizers.Regex(rf"[\p{{P}}$+<=>^`|~{_IDEOGRAPHS}]")
-    return pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(alone, "isolated")])
+    @property
+    def vocab_size(self) -> int:
+        """Number of entries of the vocabulary, special tokens included."""
+        return len(self.tokens)
 
+    def __repr__(self) -> str:
+        special = " ".join(f"{self.tokens[i]}={i}" for i in self.special_ids)
+        return f"Tokenizer({self.kind}, {self.vocab_size:,} entries, {'un' * self.lowercase}cased; {special})"
 
-class WordPieceTokenizer(Tokenizer):
-    """Google's basic tokenization, then the longest known piece first; a word with an unknown part is [UNK]."""
+    def __call__(self, texts: Texts, max_length: int | None = None) -> dict[str, np.ndarray]:
+        """Return the model's input for `texts`, as its `encode` does: [CLS] A [SEP] or [CLS] A [SEP] B [SEP], padded.
 
-    kind = "wordpiece"
+        Args:
+          texts: one text, one pair (a tuple), or a list of either: n texts. "[MASK]" in a text is the mask token.
+          max_length: maximum number of tokens, 5 or more; longer texts are cut, the longer text of a pair first. None:
+            nothing is cut.
 
-    def __init__(self, tokens: list[str], lowercase: bool):
-        self._ids = ids = {token: i for i, token in enumerate(tokens)}
-        content = json.dumps([self.kind, lowercase, MAX_WORD_LENGTH, tokens])
-        super().__init__(
-            tokens, tuple(ids[name] for name in SPECIAL_NAMES), lowercase, hashlib.sha256(content.encode()).hexdigest()
-        )
-        self._encoder = tokenizers.Tokenizer(
-            models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_LENGTH)
-        )
-        self._encoder.normalizer = basic_normalizer(lowercase)
-        self._encoder.pre_tokenizer = basic_pre_tokenizer()
+        Returns:
+          input_ids, token_type_ids and attention_mask (1 for real tokens), int32 [n, L]; zero after the tokens of a
+          text.
 
-        self._word_ids = WordIds(self.encode_batch, ids.get(SEPARATOR))
+        Raises:
+          UserError: `texts` has a different type.
+        """
+        return as_arrays(tokenize(self, texts, None, max_length, masks=True))
 
-    def encode_flat(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        return self._word_ids(texts)
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of one text, without [CLS] and [SEP]."""
+        return self.encode_batch([text])[0]
+
+    def tokenize(self, text: str) -> list[str]:
+        """Return the pieces of one text, without [CLS] and [SEP]."""
+        return [self.tokens[i] for i in self.encode(text)]
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
-        return [encoding.ids for encoding in self._encoder.encode_batch_fast(texts, add_special_tokens=False)]
+        """Return the ids of each text; no [CLS] or [SEP] is added."""
+        rows = self.vocabulary.encode(texts)
+        return [self._plain(row) for row in rows] if self._unwanted else rows
+
+    def encode_words(self, words: list[str]) -> list[list[int]]:
+        """Return the ids of each word, written as after a space."""
+        return self.encode_batch([self.vocabulary.after_space(word) for word in words])
+
+    def encode_flat(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids of all texts in a row (int32) and their number in each text (int64).
+
+        Each text is read as after a space, as the sentences of a corpus follow each other. For much text: WordPiece
+        encodes every distinct word once. Not for several threads at a time.
+        """
+        if self._word_ids is not None:
+            return self._word_ids(texts)
+        rows = self.encode_words(texts)
+        lengths = np.array([len(row) for row in rows], np.int64)
+        return np.fromiter(itertools.chain.from_iterable(rows), np.int32, lengths.sum()), lengths
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        encoding = self._encoder.encode(text, add_special_tokens=False)
-        return encoding.ids, encoding.offsets
+        """Return the ids and, for each, the (start, end) characters of `text` that it came from."""
+        ids, offsets = self.vocabulary.encode_with_offsets(text)
+        return self._plain(ids), offsets
 
-    def decode(self, ids: Iterable[int]) -> str:
-        return " ".join(self.tokens[i] for i in ids).replace(" ##", "")
-
-    def continues_word(self) -> np.ndarray:
-        return np.array([token.startswith("##") for token in self.tokens])
-
-    def spell(self, token: str) -> list[int]:
-        if not token.startswith("##") or token == "##":
-            return self.encode(token) or [self.unk_id]
-        ids, start = [], 2
-        while start < len(token):
-            pieces = (("##" + token[start:end], end) for end in range(len(token), start, -1))
-            piece, start = next(((piece, end) for piece, end in pieces if piece in self._ids), (None, start))
-            if piece is None:
-                return [self.unk_id]
-            ids.append(self._ids[piece])
+    def encode_masked(self, text: str) -> list[int]:
+        """Return the ids of a text in which the literal mask token ("[MASK]") is a piece to predict."""
+        *before, last = text.split(self.tokens[self.mask_id])
+        if self.vocabulary.mask_takes_space:
+            before = [part.rstrip() for part in before]
+        first, *rest = [*before, last]
+        ids = self.encode(first)
+        for part in rest:
+            found = self.encode(part)
+            ids += [self.mask_id, *(self.vocabulary.glued(found) if part[:1].strip() else found)]
         return ids
 
-    def _files(self) -> dict[str, bytes]:
-        return {vocabulary_file.WORDPIECE_FILE: vocabulary_file.serialize(self.tokens)}
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return readable text; special tokens appear by name."""
+        apart = () if self.vocabulary.joins_specials else self.special_ids
+        parts = []
+        for special, run in itertools.groupby(map(int, ids), key=lambda i: i in apart):
+            pieces = list(run)
+            parts += [self.tokens[i] for i in pieces] if special else [self.vocabulary.decode(pieces)]
+        return " ".join(parts)
 
-    def _encode_glued(self, text: str) -> list[int]:
-        return self.encode(text)
+    def continues_word(self) -> np.ndarray:
+        """Return bool [vocab_size]: whether a piece continues the word before it; False for special tokens."""
+        if mark := self.vocabulary.continuing:
+            continues = np.array([token.startswith(mark) for token in self.tokens])
+        else:
+            continues = np.array([not token.startswith(self.vocabulary.word_starts) for token in self.tokens])
+        continues[[*self.special_ids, *self.vocabulary.added_ids]] = False
+        return continues
+
+    def spell(self, token: str) -> list[int]:
+        """Return the ids, at least one, that spell an entry of another vocabulary of the same kind."""
+        return self.vocabulary.spell(token) or [self.unk_id]
+
+    def save(self, directory: str | os.PathLike[str]) -> None:
+        """Write the vocabulary and tokenizer_config.json; `load_tokenizer(directory)` has the same fingerprint."""
+        directory = epath.Path(directory)
+        make_directory(directory)
+        for name, contents in self.vocabulary.files().items():
+            write_file(directory / name, contents)
+        write_config(directory, self.kind, self.lowercase, self.vocabulary.options())
+
+    def _plain(self, ids: list[int]) -> list[int]:
+        """Return the ids without special tokens, which may be found in a text as other pieces are."""
+        return ids if self._unwanted.isdisjoint(ids) else [self.unk_id if i in self._unwanted else i for i in ids]
 
 
 def load_tokenizer(path: str | os.PathLike[str], lowercase: bool | None = None) -> Tokenizer:
-    """Read a vocab.txt, a SentencePiece .model, a vocab.json (of byte-level BPE, with its merges.txt beside it), or a
+    """Read a vocab.txt, a SentencePiece .model, a vocab.json (of byte-level BPE, with its merges.txt next to it), or a
     directory that holds one of them (local or gs://).
 
-    `lowercase` None: as the tokenizer_config.json beside vocab.txt says, else uncased unless an entry has a capital
+    `lowercase` None: as the tokenizer_config.json next to vocab.txt says, else uncased unless an entry has a capital
     letter.
 
     Raises:
       UserError: the vocabulary cannot be used or does not fit `lowercase`.
     """
-    file = vocabulary_file.find(epath.Path(path))
-    if file.name == vocabulary_file.JSON_FILE:
-        if vocabulary_file.is_json_vocabulary(file):
-            return load_json_tokenizer(file)
+    file = find_vocabulary(epath.Path(path))
+    if file.name == JSON_FILE:
+        if is_json_vocabulary(file):
+            return Tokenizer(read_json_vocabulary(file))
         raise UserError(
             f"{file} is a file of transformers; `bert-jax convert {file.parent} NEW --to=bert_jax` writes the "
             "vocabulary of the model to NEW/tokenizer"
         )
-    if file.suffix == ".json":
-        return load_byte_level(file, lowercase)
-    contents = file.read_bytes()
-    if file.suffix == ".model":
-        return load_sentence_pieces(file, contents, lowercase)
-    tokens = vocabulary_file.parse(contents, file)
-    return WordPieceTokenizer(tokens, vocabulary_file.casing(tokens, file, lowercase))
+    read = {".json": read_byte_level, ".model": read_sentence_pieces}.get(file.suffix, read_wordpiece)
+    return Tokenizer(read(file, lowercase))
+
+
+CLASS_SEGMENT = 2
+"""Segment of a class token that comes last, in the published code of XLNet."""
+
+
+def truncate_pair(first: int, second: int, room: int) -> tuple[int, int]:
+    """Return how many tokens from their beginnings two segments keep so that together they have at most `room`.
+
+    This is the original's rule for fine-tuning (`_truncate_seq_pair` of run_classifier.py): the longer segment gives up
+    its last token until both fit, the second on a tie. In pre-training tokens are removed at either end instead
+    (data/chunks.py).
+    """
+    if first + second <= room:
+        return first, second
+    if second <= room // 2:
+        return room - second, second
+    if first <= room - room // 2:
+        return first, room - first
+    return room - room // 2, room // 2
+
+
+def sequence_length(tokenizer: Tokenizer, first: list[int], second: list[int] | None) -> int:
+    """Return how many tokens `join` makes of one or two segments if it cuts nothing."""
+    return len(first) + 2 if second is None else len(first) + len(second) + 2 + tokenizer.separators
+
+
+def join(
+    tokenizer: Tokenizer, first: list[int], second: list[int] | None, max_length: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return input_ids and token_type_ids, int32 [L], L <= max_length, of one or two segments; see `truncate_pair`."""
+    specials = 2 + tokenizer.separators
+    if max_length < specials + 2:
+        raise UserError(
+            f"options.max_length={max_length} leaves no room for two segments between [CLS] and [SEP]; the minimum is "
+            f"{specials + 2}"
+        )
+    if second is None:
+        return assembled(tokenizer, first[: max_length - 2])
+    keep_first, keep_second = truncate_pair(len(first), len(second), max_length - specials)
+    return assembled(tokenizer, first[:keep_first], second[:keep_second])
+
+
+def assembled(
+    tokenizer: Tokenizer, first: Sequence[int], second: Sequence[int] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return input_ids and token_type_ids, int32 [L], of one or two segments of any length."""
+    classes, separator = [tokenizer.cls_id], [tokenizer.sep_id]
+    segments = [[*first, *separator]]
+    if second is not None:
+        segments = [[*first, *separator * tokenizer.separators], [*second, *separator]]
+    numbers = [number * (tokenizer.separators == 1) for number in range(len(segments))]
+    if tokenizer.class_last:
+        segments, numbers = [*segments, classes], [*numbers, CLASS_SEGMENT]
+    else:
+        segments[0] = classes + segments[0]
+    types = np.repeat(numbers, [len(segment) for segment in segments])
+    return np.concatenate(segments).astype(np.int32), types.astype(np.int32)
+
+
+def text_start(tokenizer: Tokenizer) -> int:
+    """Return the position of the first token of the first segment."""
+    return 0 if tokenizer.class_last else 1
+
+
+def tokenize(
+    tokenizer: Tokenizer,
+    texts: Texts,
+    longest: int | None,
+    max_length: int | None = None,
+    truncate: bool = True,
+    masks: bool = False,
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return ids and token types, int32 [L] each, of [CLS] A [SEP] or [CLS] A [SEP] B [SEP] for every text.
+
+    A text longer than `max_length` tokens (None: `longest`) loses its last ones (of a pair, the longer text does until
+    both fit), and a warning is logged.
+
+    Args:
+      longest: maximum number of tokens that the model takes; None: any number.
+      truncate: False makes a text that is too long an error.
+      masks: whether "[MASK]" in a text is the mask token, not these letters.
+
+    Raises:
+      UserError: `texts` has a different type, or a text is too long with truncate=False.
+    """
+    if max_length is not None and not 5 <= max_length <= (longest or max_length):
+        raise UserError(
+            f"max_length={max_length} must "
+            + (f"be between 5 and the {longest} positions of the model" if longest else "be 5 or more")
+        )
+    firsts, seconds = _columns(texts)
+    first_ids = _encoded(tokenizer, firsts, masks)
+    second_ids = iter(_encoded(tokenizer, [text for text in seconds if text is not None], masks))
+    pairs = [(ids, None if text is None else next(second_ids)) for ids, text in zip(first_ids, seconds, strict=True)]
+    sizes = [sequence_length(tokenizer, *pair) for pair in pairs]
+    limit = max_length or longest or max(4 + tokenizer.separators, *sizes)
+    if long := [number for number, size in enumerate(sizes) if size > limit]:
+        if not truncate:
+            raise UserError(
+                f"text {long[0]} ({firsts[long[0]][:40]!r}…) has {sizes[long[0]]} tokens with its [CLS] and [SEP], "
+                f"{limit} are allowed; shorten it, or let truncate=True cut it"
+            )
+        logging.warning(
+            "%d of %d texts have more than %d tokens and were cut (the longest has %d)",
+            len(long),
+            len(pairs),
+            limit,
+            max(sizes),
+        )
+    return [join(tokenizer, first, second, limit) for first, second in pairs]
+
+
+def as_arrays(rows: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Return all texts in one batch, as long as the longest: int32 [n, L], zero beyond a text's own tokens."""
+    return {
+        "input_ids": _padded([ids for ids, _ in rows]),
+        "token_type_ids": _padded([types for _, types in rows]),
+        "attention_mask": _padded([np.ones_like(ids) for ids, _ in rows]),
+    }
+
+
+def _padded(rows: list[np.ndarray]) -> np.ndarray:
+    whole = np.zeros((len(rows), max(map(len, rows))), np.int32)
+    for target, row in zip(whole, rows, strict=True):
+        target[: len(row)] = row
+    return whole
+
+
+def _columns(texts: Texts) -> tuple[list[str], list[str | None]]:
+    """Return first and second texts; None if there is no second."""
+    rows = [texts] if isinstance(texts, (str, tuple)) or not isinstance(texts, Iterable) else list(texts)
+    if not rows:
+        raise UserError("no texts were given: an empty list")
+    pairs: list[tuple[Any, ...]] = [row if isinstance(row, tuple) else (row, None) for row in rows]
+    for number, pair in enumerate(pairs):
+        if len(pair) != 2 or not isinstance(pair[0], str) or not isinstance(pair[1], str | None):
+            raise UserError(
+                f"text {number} is {rows[number]!r:.60}; expected a str, a tuple of two, or a list of these"
+            )
+        check_utf8(*pair)
+    return [first for first, _ in pairs], [second for _, second in pairs]
+
+
+def _encoded(tokenizer: Tokenizer, texts: list[str], masks: bool) -> list[list[int]]:
+    mask = tokenizer.tokens[tokenizer.mask_id]
+    return [
+        tokenizer.encode_masked(text) if masks and mask in text else ids
+        for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True)
+    ]
+
+
+def lowered(texts: Texts) -> Texts:
+    """Return the same texts in lowercase, by Python's rules."""
+    if isinstance(texts, (str, tuple)) or not isinstance(texts, Iterable):
+        return _lowered(texts)
+    return [_lowered(text) for text in texts]
+
+
+def _lowered(text: Any) -> Any:
+    if isinstance(text, tuple):
+        return tuple(map(_lowered, text))
+    return text.lower() if isinstance(text, str) else text
+
+
+def check_utf8(*texts: str | None) -> None:
+    """Raise a UserError about a lone surrogate, the mark of bytes that were not UTF-8."""
+    for text in texts:
+        if text is not None and any("\ud800" <= character <= "\udfff" for character in text):
+            raise UserError(f"the text {ascii(text[:60])} is not UTF-8; type or pass it in that encoding")

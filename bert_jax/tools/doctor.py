@@ -23,7 +23,7 @@ from bert_jax.data.store import Store, open_store
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
 from bert_jax.progress import progress_bar
-from bert_jax.tokenization.abstract import Tokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer
 from bert_jax.tools.description import TokenCounts, count_tokens
 from bert_jax.tools.status import RunHistory, read_run
 

@@ -25,7 +25,7 @@ from bert_jax.devices.signals import StopSignals
 from bert_jax.models.protocol import FillsMasks
 from bert_jax.objectives import masked_words
 from bert_jax.objectives.objective import Objective, Sums, evaluation_metrics
-from bert_jax.tokenization.abstract import Tokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer
 from bert_jax.training.learner import Learner
 from bert_jax.training.metrics import Rates
 from bert_jax.training.step import Frozen, Program, make_forward_step, make_sums_step

@@ -10,7 +10,8 @@ from pretrained_model import CONFIG, TOKENIZER, WORDS, random_texts, stored_mode
 from bert_jax.analysis import cka, layers
 from bert_jax.analysis.layers import HsicSums, hsic
 from bert_jax.errors import UserError
-from bert_jax.tokenization.tokenizer import WordPieceTokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer
+from bert_jax.tokenization.wordpiece import WordPiece
 
 WORD = WORDS[5:16]
 
@@ -188,7 +189,7 @@ def test_bad_input_is_one_clear_error(model, lines, options, message):
 
 
 def test_tokens_of_different_tokenizers_are_not_compared(model):
-    other = loaded(stored_model(tokenizer=WordPieceTokenizer([*WORDS[:-1], "new"], lowercase=True)))
+    other = loaded(stored_model(tokenizer=Tokenizer(WordPiece([*WORDS[:-1], "new"], lowercase=True))))
     assert TOKENIZER.fingerprint != other.tokenizer.fingerprint
     with pytest.raises(UserError, match="have different tokenizers; use vectors='mean' or 'cls'"):
         cka(model, random_texts(8), other, vectors="token", progress=False)

@@ -30,7 +30,8 @@ from bert_jax.formats.conversion import select
 from bert_jax.formats.huggingface import open_huggingface
 from bert_jax.formats.huggingface_export import write_huggingface
 from bert_jax.formats.tokenizer_files import write_tokenizer
-from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.tokenization.wordpiece import WordPiece
 
 CLASSES = {
     "pretraining": "AutoModelForPreTraining",
@@ -71,7 +72,7 @@ def tokenizers(tmp_path_factory) -> dict:
         )
         for method in ("unigram", "bpe")
     }
-    return {"cased": WordPieceTokenizer(words, False), "uncased": WordPieceTokenizer(lower, True)} | learned
+    return {"cased": Tokenizer(WordPiece(words, False)), "uncased": Tokenizer(WordPiece(lower, True))} | learned
 
 
 @pytest.fixture(scope="module")

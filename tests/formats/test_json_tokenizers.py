@@ -9,8 +9,8 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from bert_jax.errors import UserError
 from bert_jax.formats.tokenizer_files import read_tokenizer, write_tokenizer
-from bert_jax.tokenization.byte_level import ByteLevelTokenizer
-from bert_jax.tokenization.json_tokenizer import JsonTokenizer
+from bert_jax.tokenization.byte_level import ByteLevel
+from bert_jax.tokenization.json_vocabulary import JsonVocabulary
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
 TEXTS = (
@@ -88,7 +88,7 @@ CASES = {
 def case(request, tmp_path):
     fast, names = CASES[request.param]()
     tokenizer = read_tokenizer(write(tmp_path / "there", fast, names))
-    assert isinstance(tokenizer, JsonTokenizer)
+    assert isinstance(tokenizer.vocabulary, JsonVocabulary)
     fast.encode_special_tokens = True  # "[MASK]" in a text is letters here
     return fast, tokenizer
 
@@ -175,9 +175,9 @@ def test_it_is_saved_exported_and_opened_again(case, tmp_path):
 
 
 def test_what_our_own_kind_expresses_stays_of_that_kind(tmp_path):
-    assert isinstance(read_tokenizer(write(tmp_path / "bert", byte_level(), BERT)), ByteLevelTokenizer)
+    assert isinstance(read_tokenizer(write(tmp_path / "bert", byte_level(), BERT)).vocabulary, ByteLevel)
     roberta = byte_level(ROBERTA, separators=2)
-    assert isinstance(read_tokenizer(write(tmp_path / "roberta", roberta, ROBERTA)), ByteLevelTokenizer)
+    assert isinstance(read_tokenizer(write(tmp_path / "roberta", roberta, ROBERTA)).vocabulary, ByteLevel)
 
 
 def test_the_mask_of_a_written_byte_level_vocabulary_takes_the_space_before_it(tmp_path):

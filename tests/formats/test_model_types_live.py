@@ -16,7 +16,7 @@ from peer_outputs import outputs_in_order, run_with_peer
 from bert_jax.formats.huggingface import open_huggingface
 from bert_jax.formats.huggingface_export import write_huggingface
 from bert_jax.formats.model_types import MODEL_TYPES
-from bert_jax.tokenization.abstract import join
+from bert_jax.tokenization.tokenizer import join
 
 CONVOLUTION = {"convolution_width": 3, "convolution_activation": "gelu_erf"}
 CASES = [(*case, {}) for case in cases()]

@@ -17,8 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.formats.conversion import convert
 from bert_jax.formats.huggingface import open_huggingface
 from bert_jax.formats.tokenizer_files import read_tokenizer, write_tokenizer
-from bert_jax.tokenization.abstract import join
-from bert_jax.tokenization.tokenizer import load_tokenizer
+from bert_jax.tokenization.tokenizer import join, load_tokenizer
 
 
 def vocabulary(place, family: str):
@@ -93,7 +92,11 @@ def test_a_vocabulary_of_another_family_does_not_fit(tmp_path, monkeypatch):
         f"vocabulary of {tokenizer.vocab_size + 3} entries for a word table of {tokenizer.vocab_size} rows"
         in refusal(place)
     )
-    assert dataclasses.asdict(tokenizer.cleaning) == {"tidies": False, "strips_accents": False, "lowercase": False}
+    assert dataclasses.asdict(tokenizer.vocabulary.cleaning) == {
+        "tidies": False,
+        "strips_accents": False,
+        "lowercase": False,
+    }
 
 
 @pytest.mark.parametrize("family", OPTIONS)
@@ -104,7 +107,8 @@ def test_a_tokenizer_json_without_its_model(tmp_path, family):
     (tmp_path / "out" / FILES[family]).unlink()
     again = read_tokenizer(epath.Path(tmp_path / "out"))
     assert (again.tokens, again.special_ids) == (tokenizer.tokens, tokenizer.special_ids)
-    assert again.cleaning == tokenizer.cleaning and again.family is tokenizer.family
+    assert again.vocabulary.cleaning == tokenizer.vocabulary.cleaning
+    assert again.vocabulary.family is tokenizer.vocabulary.family
     texts = [text for text in family_pieces.texts() if len(text) < 90]
     assert again.encode_batch(texts) == tokenizer.encode_batch(texts)
     again.save(tmp_path / "saved")

@@ -14,11 +14,12 @@ from same_models import assert_same
 from bert_jax.config import TrainVocabConfig
 from bert_jax.data.preparation.vocabularies import run_train_vocab
 from bert_jax.errors import UserError
-from bert_jax.formats import tokenizer_files
 from bert_jax.formats.huggingface import open_huggingface
 from bert_jax.formats.huggingface_export import write_huggingface
 from bert_jax.formats.tokenizer_files import write_tokenizer
-from bert_jax.tokenization.tokenizer import WordPieceTokenizer
+from bert_jax.tokenization.sentence_pieces import sentencepiece_pipeline
+from bert_jax.tokenization.tokenizer import Tokenizer
+from bert_jax.tokenization.wordpiece import WordPiece
 
 
 def fast(directory) -> tokenizers.Tokenizer:
@@ -31,7 +32,7 @@ def test_tokenizer_json_gives_our_ids(tmp_path, lowercase):
     vocabulary = difficult_text.vocabulary()
     if lowercase:  # a cased one is refused
         vocabulary = [token for token in vocabulary if token == token.lower() or token in difficult_text.SPECIALS]
-    tokenizer = WordPieceTokenizer(vocabulary, lowercase)
+    tokenizer = Tokenizer(WordPiece(vocabulary, lowercase))
     write_tokenizer(tokenizer, epath.Path(tmp_path), 512)
     texts = difficult_text.without_specials(difficult_text.texts())
     assert len(texts) > 80
@@ -88,6 +89,6 @@ def test_sentencepiece_options_that_tokenizer_json_lacks():
         model = pieces + nested(2, trainer) + nested(3, normalizer)
         if refused:
             with pytest.raises(UserError, match="cannot be written as a tokenizer.json"):
-                tokenizer_files.fast_sentencepiece_tokenizer(model, 0)
+                sentencepiece_pipeline(model, 0)
         else:
-            assert tokenizer_files.fast_sentencepiece_tokenizer(model, 0).get_vocab() == {"[UNK]": 0, "a": 1}
+            assert sentencepiece_pipeline(model, 0).get_vocab() == {"[UNK]": 0, "a": 1}

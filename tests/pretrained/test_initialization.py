@@ -20,11 +20,12 @@ from bert_jax.formats.stored import StoredModel
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.parameters import entries
 from bert_jax.pretrained.initialization import initialize
-from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.tokenization.wordpiece import WordPiece
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [*SPECIALS, "[unused0]", "[unused1]", "cat", "##s", "sat", "un", "##want", "##ed", "a", "##b", "##a", "b"]
-TOKENIZER = WordPieceTokenizer(WORDS, True)
+TOKENIZER = Tokenizer(WordPiece(WORDS, True))
 MODEL = ModelConfig(
     vocab_size=len(WORDS),
     hidden_size=16,
@@ -140,7 +141,7 @@ def test_old_logits_stay_and_new_ones_are_means():
 
 def test_a_reordered_vocabulary_is_matched_by_text():
     order = np.random.default_rng(3).permutation(len(WORDS))
-    shuffled = WordPieceTokenizer([WORDS[i] for i in order], True)
+    shuffled = Tokenizer(WordPiece([WORDS[i] for i in order], True))
     values = values_of(MODEL)
     params, report, *_ = started(stored_model(values), shuffled)
     for path in (WORD, BIAS):
@@ -150,7 +151,7 @@ def test_a_reordered_vocabulary_is_matched_by_text():
 
 
 def test_a_continuation_is_spelled_with_continuations():
-    tokenizer = WordPieceTokenizer([*WORDS, "##wanted", "##ba", "##?"], True)
+    tokenizer = Tokenizer(WordPiece([*WORDS, "##wanted", "##ba", "##?"], True))
     values = values_of(MODEL)
     params, *_ = started(stored_model(values), tokenizer)
     for token, pieces in (("##wanted", ["##want", "##ed"]), ("##ba", ["##b", "##a"]), ("##?", ["[UNK]"])):
@@ -243,12 +244,12 @@ def test_every_mesh_gets_the_same_values(mesh, tokenizer):
         (stored_model(values_of(MODEL), tokenizer=None), TOKENIZER, "somewhere has no vocabulary.*vocab.txt"),
         (
             stored_model(values_of(MODEL)),
-            WordPieceTokenizer(WORDS, False),
+            Tokenizer(WordPiece(WORDS, False)),
             "trained with uncased wordpiece text, but data.path was prepared as cased wordpiece.*--lowercase=true",
         ),
         (
             stored_model(values_of(MODEL)),
-            WordPieceTokenizer([*SPECIALS, "[unused0]", "other", "words"], True),
+            Tokenizer(WordPiece([*SPECIALS, "[unused0]", "other", "words"], True)),
             "no entry of its vocabulary of 17 in common with the one of 8",
         ),
     ],

@@ -35,7 +35,8 @@ from bert_jax.objectives.choice import default_objective
 from bert_jax.pretrained.initialization import initialize, open_source
 from bert_jax.pretrained.model import load
 from bert_jax.pretrained.teacher import open_task_teacher, open_teacher, stored_task_teacher
-from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.tokenization.wordpiece import WordPiece
 from bert_jax.training.learner import Learner
 
 
@@ -141,7 +142,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line(directory, tokenizer, pr
 
 def test_a_teacher_with_another_vocabulary_or_without_the_head_is_refused(directory, small_store, tokenizer, tmp_path):
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
-    other = WordPieceTokenizer([*tokenizer.tokens[:-1], "another"], lowercase=True)
+    other = Tokenizer(WordPiece([*tokenizer.tokens[:-1], "another"], lowercase=True))
     with pytest.raises(UserError, match="has a vocabulary .* different from .* so its predictions are of other words"):
         open_teacher(taught(directory), other, mesh)
     written_teacher.write(tmp_path / "bare", small_store, ("pooler",))
@@ -267,7 +268,7 @@ def test_the_teacher_of_a_task_keeps_its_head_and_its_bits(tmp_path):
     with pytest.raises(UserError, match="reads at most 40 tokens, but options.max_length=64"):
         stored_task_teacher(dataclasses.replace(config, options=TaskOptions(max_length=64)), TOKENIZER)
     with pytest.raises(UserError, match="has a vocabulary .* different from"):
-        stored_task_teacher(config, WordPieceTokenizer([*TOKENIZER.tokens, "more"], lowercase=True))
+        stored_task_teacher(config, Tokenizer(WordPiece([*TOKENIZER.tokens, "more"], lowercase=True)))
     with new_directory(tmp_path / "bare") as partial:
         write_bert_jax(stored_model(), partial)
     bare = dataclasses.replace(config, distillation=TaskDistillationConfig(teacher=str(tmp_path / "bare")))

@@ -44,7 +44,8 @@ from bert_jax.objectives.masked_words import MASKED_WORDS, NEXT_SENTENCE
 from bert_jax.ownership import Owner
 from bert_jax.pretrained.model import load
 from bert_jax.tasks.task_data import recorded_data, recorded_options, recorded_task
-from bert_jax.tokenization.tokenizer import WordPieceTokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer
+from bert_jax.tokenization.wordpiece import WordPiece
 from bert_jax.training.metrics import JsonLines, draw_curves, read_rows
 from bert_jax.training.optimizers import optimizer
 from bert_jax.training.state import abstract_state
@@ -53,7 +54,7 @@ WORDS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog bird sat ran flew on in mat tree house . , ##s ##t big old new"
 ).split()
 """25 entries, for no table is padded to as many rows: one with a line less is refused."""
-TOKENIZER = WordPieceTokenizer(WORDS, lowercase=True)
+TOKENIZER = Tokenizer(WordPiece(WORDS, lowercase=True))
 CONFIG = Config(
     model=ModelConfig(
         vocab_size=len(WORDS),

@@ -13,12 +13,13 @@ from bert_jax.devices.placement import StoredArray
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.task import BertForTask
-from bert_jax.tokenization.tokenizer import WordPieceTokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer
+from bert_jax.tokenization.wordpiece import WordPiece
 
 WORDS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog bird sat ran flew on in mat tree house . , ##s ##t big old".split()
 )
-TOKENIZER = WordPieceTokenizer(WORDS, lowercase=True)
+TOKENIZER = Tokenizer(WordPiece(WORDS, lowercase=True))
 CONFIG = ModelConfig(
     vocab_size=len(WORDS), hidden_size=16, num_layers=5, num_heads=4, intermediate_size=24, max_position_embeddings=40
 )

@@ -7,10 +7,11 @@ import numpy as np
 from bert_jax.config.finetuning import TaskDataConfig
 from bert_jax.models.task import without_edges
 from bert_jax.tasks import ner
-from bert_jax.tokenization.tokenizer import WordPieceTokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer
+from bert_jax.tokenization.wordpiece import WordPiece
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "Ann", "Bo", "##b", "lives", "in", "New", "York", ".", "##s"]
-TOKENIZER = WordPieceTokenizer(PIECES, lowercase=False)
+TOKENIZER = Tokenizer(WordPiece(PIECES, lowercase=False))
 FOUR_COLUMNS = """-DOCSTART- -X- O O
 
 Ann NNP B-NP I-PER

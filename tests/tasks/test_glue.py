@@ -8,8 +8,8 @@ from bert_jax.config import HeadConfig
 from bert_jax.config.finetuning import GLUE, TaskDataConfig, TaskOptions
 from bert_jax.errors import UserError
 from bert_jax.tasks import glue, readers, task_data
-from bert_jax.tokenization.abstract import join, truncate_pair
-from bert_jax.tokenization.tokenizer import WordPieceTokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer, join, truncate_pair
+from bert_jax.tokenization.wordpiece import WordPiece
 
 MNLI = (
     "index  promptID  pairID  genre  sentence1_binary_parse  sentence2_binary_parse  sentence1_parse  sentence2_parse"
@@ -198,7 +198,7 @@ def test_truncation_is_the_originals():
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"], lowercase=True)
+    return Tokenizer(WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"], lowercase=True))
 
 
 def test_features_are_cut_and_joined_with_their_segments(tokenizer, tmp_path):

@@ -9,7 +9,8 @@ import pytest
 from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
 from bert_jax.errors import UserError
 from bert_jax.tasks import choice
-from bert_jax.tokenization.tokenizer import WordPieceTokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer
+from bert_jax.tokenization.wordpiece import WordPiece
 
 HEADER = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label\n"
 SWAG = (
@@ -28,7 +29,7 @@ ARTICLE = {
 }
 LINE = {"context": "A man runs.", "question": "Who runs?", "choices": ["A man", "A dog"], "answer": 1}
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"a man dog it runs sits who does eats . ?".split()]
-TOKENIZER = WordPieceTokenizer(PIECES, lowercase=True)
+TOKENIZER = Tokenizer(WordPiece(PIECES, lowercase=True))
 
 
 def write(path, name, *records):

@@ -9,8 +9,7 @@ from bert_jax.config.finetuning import TaskOptions
 from bert_jax.tasks import ner, squad
 from bert_jax.tasks.conll import Sentence
 from bert_jax.tasks.squad_files import Examples, Question
-from bert_jax.tokenization.abstract import join
-from bert_jax.tokenization.tokenizer import load_tokenizer
+from bert_jax.tokenization.tokenizer import join, load_tokenizer
 
 CONTEXT = (
     "The  sailor's anch\u00f6r (\u6771\u4eac, 1,987, 25) sinks \u2014 before noon;  the gull, nai\u0308ve, rises\u2026"

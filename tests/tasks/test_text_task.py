@@ -14,7 +14,8 @@ from bert_jax.config.finetuning import TaskDataConfig, TaskOptions, check_finetu
 from bert_jax.errors import UserError
 from bert_jax.tasks import readers, task_data, text
 from bert_jax.tasks import readers as rows
-from bert_jax.tokenization.tokenizer import WordPieceTokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer
+from bert_jax.tokenization.wordpiece import WordPiece
 
 TEXTS = ["Plain.", 'He said "no", twice', "Über\u2028allem", "comma, and more"]
 LABELS = ["pos", "neg", "pos", "neg"]
@@ -213,7 +214,7 @@ def test_scores_features_and_predictions(tmp_path):
     write(tmp_path, "train.tsv", FORMS["train.tsv"])
     examples = load(tmp_path)
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "plain", "."]
-    features = text.features(examples, WordPieceTokenizer(vocabulary, lowercase=True), TaskOptions(max_length=8))
+    features = text.features(examples, Tokenizer(WordPiece(vocabulary, lowercase=True)), TaskOptions(max_length=8))
     assert features.input_ids[0].tolist() == [2, 5, 6, 3] and features.labels.tolist() == [1, 0, 1, 0]
     logits = [np.float32([0, 1]), np.float32([np.log(3), 0]), np.float32([0, 1]), np.float32([0, 1])]
     scores = text.score(examples, features, logits)

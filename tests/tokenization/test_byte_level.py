@@ -15,9 +15,8 @@ from bert_jax.config import TrainVocabConfig
 from bert_jax.data.preparation.vocabularies import run_train_vocab, train_vocab
 from bert_jax.errors import UserError
 from bert_jax.formats.tokenizer_files import read_tokenizer, write_tokenizer
-from bert_jax.tokenization.abstract import join, sequence_length
 from bert_jax.tokenization.byte_level import learn_byte_level
-from bert_jax.tokenization.tokenizer import load_tokenizer
+from bert_jax.tokenization.tokenizer import join, load_tokenizer, sequence_length
 
 TEXTS = [
     "The gardener digs before noon.",
@@ -32,10 +31,10 @@ TEXTS = [
 @pytest.mark.parametrize("text", TEXTS + small_corpus.documents(3))
 def test_pieces_are_those_of_the_published_algorithm(text):
     tokenizer = byte_level(spaced=False)
-    assert [tokenizer.tokens[i] for i in tokenizer.encode(text)] == gpt2_bpe.pieces(text, tokenizer.merges)
+    assert [tokenizer.tokens[i] for i in tokenizer.encode(text)] == gpt2_bpe.pieces(text, tokenizer.vocabulary.merges)
     spaced, words = byte_level(), text.split()
     assert [[spaced.tokens[i] for i in ids] for ids in tokenizer.encode_words(words)] == [
-        gpt2_bpe.pieces(f" {word}", tokenizer.merges) for word in words
+        gpt2_bpe.pieces(f" {word}", tokenizer.vocabulary.merges) for word in words
     ]
     flat, counts = tokenizer.encode_flat([text, "rose"])
     assert flat.tolist() == [*spaced.encode(text), *spaced.encode("rose")] and counts.sum() == len(flat)
@@ -97,7 +96,7 @@ def test_a_vocabulary_is_learned_twice_alike_saved_and_read(tmp_path):
         "vocab.json",
     ]
     again = train_vocab(corpus.read_text().split("\n\n"), config)[0]
-    assert again.tokens == tokenizer.tokens and again.merges == tokenizer.merges
+    assert again.tokens == tokenizer.tokens and again.vocabulary.merges == tokenizer.vocabulary.merges
     tokenizer.save(tmp_path / "two")
     assert load_tokenizer(tmp_path / "two").fingerprint == tokenizer.fingerprint
     assert load_tokenizer(tmp_path / "two" / "vocab.json").fingerprint == tokenizer.fingerprint

@@ -17,9 +17,8 @@ import sentencepiece
 from family_pieces import FILES, OPTIONS
 
 from bert_jax.errors import UserError
-from bert_jax.tokenization.abstract import join
 from bert_jax.tokenization.sentence_pieces import Cleaning, Piece, read_pieces, with_pieces
-from bert_jax.tokenization.tokenizer import load_tokenizer
+from bert_jax.tokenization.tokenizer import join, load_tokenizer
 
 ORACLE = json.loads((pathlib.Path(__file__).parents[1] / "oracles/family_pieces_oracle.json").read_text())
 FAMILIES = list(OPTIONS)
@@ -111,17 +110,17 @@ def test_offsets_are_the_characters_of_each_piece(directories, family):
 
 def _seen(tokenizer, text: str) -> str:
     """What SentencePiece makes of a part of a text by its own normalization."""
-    return tokenizer._processor.normalize(tokenizer.cleaning(text)).replace("\u2581", " ")
+    return tokenizer.vocabulary.processor.normalize(tokenizer.vocabulary.cleaning(text)).replace("\u2581", " ")
 
 
 def _normalized(tokenizer, text: str) -> str:
     """The same, and with everything that can be composed, which a part of a text may have lost a neighbour for."""
-    return _seen(tokenizer, text) + unicodedata.normalize("NFKC", tokenizer.cleaning(text))
+    return _seen(tokenizer, text) + unicodedata.normalize("NFKC", tokenizer.vocabulary.cleaning(text))
 
 
 @pytest.mark.parametrize("family", ["albert", "xlnet"])
 def test_cleaning_with_and_without_origins_is_the_same(directories, family):
-    cleaning = load_tokenizer(directories[family]).cleaning
+    cleaning = load_tokenizer(directories[family]).vocabulary.cleaning
     for text in [*family_pieces.texts(), "\u0130\u03a3 x\u03a3", "``''`", " \u00a0\u00a8a "]:
         cleaned, origins = cleaning.with_origins(text)
         assert cleaned == cleaning(text) and len(origins) == len(cleaned)
@@ -134,7 +133,7 @@ def test_casing_and_accents_are_those_of_tokenizer_config(directories, tmp_path)
     config = tmp_path / "tokenizer_config.json"
     config.write_text('{"tokenizer_class": "AlbertTokenizer", "do_lower_case": false, "keep_accents": true}')
     cased = load_tokenizer(tmp_path)
-    assert not cased.lowercase and cased.cleaning == Cleaning(tidies=True)
+    assert not cased.lowercase and cased.vocabulary.cleaning == Cleaning(tidies=True)
     assert cased.tokenize("In caf\u00e9") != load_tokenizer(directories["albert"]).tokenize("In caf\u00e9")
     with pytest.raises(UserError, match="lowercase=True"):
         load_tokenizer(tmp_path, lowercase=True)

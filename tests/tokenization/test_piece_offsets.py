@@ -15,16 +15,8 @@ from etils import epath
 from foreign_sentencepiece import foreign_model
 from published_pieces import preprocess_text
 
-from bert_jax.tokenization.sentence_pieces import (
-    CONTROL,
-    FAMILIES,
-    NORMAL,
-    UNKNOWN,
-    Piece,
-    SentencePieceTokenizer,
-    tokenizer_of,
-    with_pieces,
-)
+from bert_jax.tokenization.sentence_pieces import CONTROL, FAMILIES, NORMAL, UNKNOWN, Piece, pieces_of, with_pieces
+from bert_jax.tokenization.tokenizer import Tokenizer
 
 SPACE, BYTE = "\u2581", 6
 EXPANDING = [
@@ -88,7 +80,7 @@ def judged(family: str) -> dict[str, list[tuple[int, int]]]:
     return {text: found for text in texts if (found := places(text, family))}
 
 
-def tokenizer_with(model: bytes, family: str, of_bytes: bool) -> SentencePieceTokenizer:
+def tokenizer_with(model: bytes, family: str, of_bytes: bool) -> Tokenizer:
     """A vocabulary of the characters of the texts, of bytes where they are not of ASCII, and of PARTS."""
     kind = FAMILIES[family]
     names = ("<unk>", "<s>", "</s>") if kind.first else kind.special_names
@@ -99,7 +91,7 @@ def tokenizer_with(model: bytes, family: str, of_bytes: bool) -> SentencePieceTo
         pieces += [Piece(f"<0x{byte:02X}>", kind=BYTE) for byte in range(256)]
     pieces += [Piece(text, -10.0, NORMAL) for text in sorted(characters | {SPACE})]
     pieces += [Piece(text, -5.0, NORMAL) for text in PARTS]
-    return tokenizer_of(epath.Path("any.model"), with_pieces(model, pieces), kind, kind.cleaning)
+    return Tokenizer(pieces_of(epath.Path("any.model"), with_pieces(model, pieces), kind, kind.cleaning))
 
 
 def spelled(token: str) -> bytes:

@@ -13,18 +13,18 @@ from google_tokenization import google, google_basic
 from bert_jax.config import TrainVocabConfig
 from bert_jax.data.preparation.vocabularies import train_vocab
 from bert_jax.errors import UserError
-from bert_jax.tokenization.sentence_pieces import WORD_START
-from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
-from bert_jax.tokenization.vocabulary_file import SPECIAL_NAMES
+from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.tokenization.vocabulary import SPECIAL_NAMES, WORD_START
+from bert_jax.tokenization.wordpiece import WordPiece
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 OTHER_TABLES = "\U0001171e\U00011938"
 
 
-def character_tokenizer(lowercase: bool, texts: list[str]) -> WordPieceTokenizer:
+def character_tokenizer(lowercase: bool, texts: list[str]) -> Tokenizer:
     """One whose ids spell the basic words out, so that encode shows what normalisation and splitting did."""
     characters = sorted(set("".join("".join(google_basic(text, lowercase)) for text in texts)))
-    return WordPieceTokenizer([*SPECIALS, *characters, *("##" + c for c in characters)], lowercase)
+    return Tokenizer(WordPiece([*SPECIALS, *characters, *("##" + c for c in characters)], lowercase))
 
 
 def pieces(tokenizer, text: str) -> list[str]:
@@ -59,11 +59,11 @@ def test_google_full_tokenizer(tmp_path):
 )
 def test_google_basic_tokenizer(lowercase, text, words):
     assert google_basic(text, lowercase) == words
-    assert pieces(WordPieceTokenizer([*SPECIALS, *words], lowercase), text) == words
+    assert pieces(Tokenizer(WordPiece([*SPECIALS, *words], lowercase)), text) == words
 
 
 def test_google_wordpiece_tokenizer():
-    tokenizer = WordPieceTokenizer([*SPECIALS, "want", "##want", "##ed", "wa", "un", "runn", "##ing"], False)
+    tokenizer = Tokenizer(WordPiece([*SPECIALS, "want", "##want", "##ed", "wa", "un", "runn", "##ing"], False))
     assert pieces(tokenizer, "") == []
     assert pieces(tokenizer, "unwanted running") == ["un", "##want", "##ed", "runn", "##ing"]
     assert pieces(tokenizer, "unwantedX running") == ["[UNK]", "runn", "##ing"]
@@ -116,13 +116,13 @@ WORDS = [*SPECIALS, "the", "cat", "sat", "un", "##want", "##ed", ".", "mask", "[
 
 
 def test_special_names_in_a_corpus_are_plain_text():
-    tokenizer = WordPieceTokenizer(WORDS, True)
+    tokenizer = Tokenizer(WordPiece(WORDS, True))
     assert pieces(tokenizer, "the [MASK] sat") == ["the", "[", "mask", "]", "sat"]
     assert set(tokenizer.encode(" ".join(SPECIALS))) & set(tokenizer.special_ids) == {tokenizer.unk_id}
 
 
 def test_masks_in_a_text_become_the_mask_token():
-    tokenizer = WordPieceTokenizer(WORDS, True)
+    tokenizer = Tokenizer(WordPiece(WORDS, True))
     shown = [tokenizer.tokens[i] for i in tokenizer.encode_masked("The [MASK] sat [MASK]. [MASK][MASK]")]
     assert shown == ["the", "[MASK]", "sat", "[MASK]", ".", "[MASK]", "[MASK]"]
     assert tokenizer.encode_masked("the cat") == tokenizer.encode("the cat")
@@ -131,7 +131,7 @@ def test_masks_in_a_text_become_the_mask_token():
 def test_specials_by_name_wherever_they_stand():
     tokens = list(WORDS)
     random.Random(1).shuffle(tokens)
-    tokenizer = WordPieceTokenizer(tokens, True)
+    tokenizer = Tokenizer(WordPiece(tokens, True))
     assert [tokens[i] for i in tokenizer.special_ids] == SPECIALS
     assert pieces(tokenizer, "the unwanted dog") == ["the", "un", "##want", "##ed", "[UNK]"]
     continues = {token for token, inside in zip(tokens, tokenizer.continues_word()) if inside}
@@ -139,7 +139,7 @@ def test_specials_by_name_wherever_they_stand():
 
 
 def test_offsets_point_into_the_text():
-    tokenizer = WordPieceTokenizer(WORDS, True)
+    tokenizer = Tokenizer(WordPiece(WORDS, True))
     text = "The\u200b c\u00e1t\u00a0 UNwant\u00e9d."
     ids, offsets = tokenizer.encode_with_offsets(text)
     assert ids == tokenizer.encode(text)
@@ -151,14 +151,14 @@ def test_offsets_point_into_the_text():
 
 def test_save_and_load_keep_the_fingerprint(tmp_path):
     for lowercase in (True, False):
-        tokenizer = WordPieceTokenizer(WORDS, lowercase)  # no capitals: only the stored casing can tell the two apart
+        tokenizer = Tokenizer(WordPiece(WORDS, lowercase))  # no capitals: only the stored casing can tell the two apart
         tokenizer.save(tmp_path / str(lowercase) / "deep")
         again = load_tokenizer(tmp_path / str(lowercase) / "deep")
         assert (again.fingerprint, again.lowercase, again.tokens) == (tokenizer.fingerprint, lowercase, WORDS)
     assert (
         len(
             {
-                WordPieceTokenizer(words, lowercase).fingerprint
+                Tokenizer(WordPiece(words, lowercase)).fingerprint
                 for words in (WORDS, WORDS[::-1], WORDS[:-1])
                 for lowercase in (True, False)
             }
@@ -243,7 +243,7 @@ def test_sentencepiece_specials_and_words(pieces_model):
     tokenizer = load_tokenizer(pieces_model)
     assert tokenizer.kind == "sentencepiece" and tokenizer.lowercase and tokenizer.tokens[:5] == SPECIALS
     assert repr(tokenizer) == (
-        f"SentencePieceTokenizer({tokenizer.vocab_size} entries, uncased; "
+        f"Tokenizer(sentencepiece, {tokenizer.vocab_size} entries, uncased; "
         f"{' '.join(f'{name}={i}' for i, name in enumerate(SPECIALS))})"
     )
     long, short = tokenizer(["the cat", "the"])["input_ids"].tolist()
@@ -305,15 +305,15 @@ def test_sentencepiece_made_by_others(tmp_path):
 
 def test_batch_equals_one_by_one(pieces_model):
     texts = ["The cat sat.", "", "walking [MASK] dogs", "\u65e5\u672c"]
-    for tokenizer in (load_tokenizer(pieces_model), WordPieceTokenizer(WORDS, True)):
+    for tokenizer in (load_tokenizer(pieces_model), Tokenizer(WordPiece(WORDS, True))):
         assert tokenizer.encode_batch(texts) == [tokenizer.encode(text) for text in texts]
         assert all(isinstance(i, int) for ids in tokenizer.encode_batch(texts) for i in ids)
         assert np.max(np.concatenate(tokenizer.encode_batch(texts))) < tokenizer.vocab_size
 
 
 def test_a_tokenizer_is_called_with_texts_and_shows_what_it_is():
-    tokenizer = WordPieceTokenizer([*SPECIAL_NAMES, "the", "cat", "##s", "sat"], lowercase=True)
-    assert repr(tokenizer) == "WordPieceTokenizer(9 entries, uncased; [PAD]=0 [UNK]=1 [CLS]=2 [SEP]=3 [MASK]=4)"
+    tokenizer = Tokenizer(WordPiece([*SPECIAL_NAMES, "the", "cat", "##s", "sat"], lowercase=True))
+    assert repr(tokenizer) == "Tokenizer(wordpiece, 9 entries, uncased; [PAD]=0 [UNK]=1 [CLS]=2 [SEP]=3 [MASK]=4)"
     one, several = tokenizer("The cats"), tokenizer(["sat", ("the [MASK]", "cat")])
     assert one["input_ids"].tolist() == [[2, 5, 6, 7, 3]] and one["input_ids"].dtype == np.int32
     assert several["input_ids"].tolist() == [[2, 8, 3, 0, 0, 0], [2, 5, 4, 3, 6, 3]]

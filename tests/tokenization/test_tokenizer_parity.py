@@ -14,7 +14,8 @@ from oracles import make_tokenizer_oracle as oracle
 
 from bert_jax.errors import UserError
 from bert_jax.formats.tokenizer_files import read_tokenizer
-from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.tokenization.wordpiece import WordPiece
 
 CASINGS = {"uncased": True, "cased": False}
 
@@ -26,7 +27,7 @@ def stored() -> dict:
 
 @pytest.mark.parametrize("casing", CASINGS)
 def test_difficult_text_equals_google(stored, casing):
-    tokenizer = WordPieceTokenizer(stored["characters"], CASINGS[casing])
+    tokenizer = Tokenizer(WordPiece(stored["characters"], CASINGS[casing]))
     for text in difficult_text.texts():
         read = [tokenizer.tokens[i] for i in tokenizer.encode(text)]
         assert read == google(text, set(tokenizer.tokens), tokenizer.lowercase), ascii(text)
@@ -35,7 +36,7 @@ def test_difficult_text_equals_google(stored, casing):
 @pytest.mark.parametrize("casing", CASINGS)
 @pytest.mark.parametrize("kind", oracle.KINDS)
 def test_difficult_text_equals_transformers_but_for_known_reasons(stored, kind, casing):
-    tokenizer = WordPieceTokenizer(stored["characters"], CASINGS[casing])
+    tokenizer = Tokenizer(WordPiece(stored["characters"], CASINGS[casing]))
     theirs = stored["difficult"][f"{kind} {casing}"]
     same = 0
     for text, ids in zip(difficult_text.texts(), theirs, strict=True):
@@ -69,7 +70,7 @@ def test_ten_megabytes_of_wikipedia(stored, shared_data, casing):
 )
 def test_published_facts_about_characters(character, pieces):
     """Google's tests of is_whitespace, is_control and is_punctuation."""
-    tokenizer = WordPieceTokenizer([*difficult_text.SPECIALS, "a", "##b", "b", "##\U0001f4a9", *"-$`."], True)
+    tokenizer = Tokenizer(WordPiece([*difficult_text.SPECIALS, "a", "##b", "b", "##\U0001f4a9", *"-$`."], True))
     assert [tokenizer.tokens[i] for i in tokenizer.encode(f"a{character}b")] == pieces
 
 

@@ -27,7 +27,8 @@ from bert_jax.data.preparation.vocabularies import (
 )
 from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
-from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.tokenization.wordpiece import WordPiece
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 STEMS = "walk talk jump play train learn token mask word part count merge pair score corpus system model layer".split()
@@ -171,7 +172,7 @@ def test_sample_is_thinned_evenly_and_bounded():
 
 
 def test_report_by_hand():
-    tokenizer = WordPieceTokenizer([*SPECIALS, "the", "cat", "##s", "sat", "."], True)
+    tokenizer = Tokenizer(WordPiece([*SPECIALS, "the", "cat", "##s", "sat", "."], True))
     sample = Sample(10**6)
     sample.add("The cats sat. The \u72d7 sat.")  # the · cat ##s · sat · . · the · [UNK] · sat · .
     measured = report(tokenizer, sample)
@@ -255,7 +256,7 @@ BASE = [*SPECIALS, "[unused0]", "[unused1]", "the", "dose", "of", *LETTERS, *("#
 
 
 def test_extension_keeps_every_id_and_reuses_unused_slots():
-    tokenizer = WordPieceTokenizer(BASE, True)
+    tokenizer = Tokenizer(WordPiece(BASE, True))
     extended, added = extend(tokenizer, ["Aspirin", "dose", "Ibuprofen", "placebo-controlled", "aspirin"])
     assert added == ["aspirin", "ibuprofen", "placebo", "-", "controlled"]
     changed = [i for i, (old, new) in enumerate(zip(BASE, extended.tokens)) if old != new]
@@ -265,7 +266,7 @@ def test_extension_keeps_every_id_and_reuses_unused_slots():
 
 
 def test_words_are_found_by_pieces_saved():
-    tokenizer = WordPieceTokenizer(BASE, True)
+    tokenizer = Tokenizer(WordPiece(BASE, True))
     sample = Sample(10**6)
     sample.add(
         "the dose " * 100 + "aspirin " * 20 + "ibuprofen " * 12 + "at " * 30 + "12 " * 50 + "qx " * 40 + "placebo " * 3
@@ -280,7 +281,7 @@ def test_words_are_found_by_pieces_saved():
 
 
 def test_extension_command(tmp_path, capsys):
-    WordPieceTokenizer(BASE, False).save(tmp_path / "base")
+    Tokenizer(WordPiece(BASE, False)).save(tmp_path / "base")
     (tmp_path / "words.txt").write_text("placebo\naspirin\n\nAspirin\n", encoding="utf-8")
     extended = run_extend_vocab(
         ExtendVocabConfig(

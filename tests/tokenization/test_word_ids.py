@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from processes import EXHAUSTIVE
 
-from bert_jax.tokenization import abstract
-from bert_jax.tokenization.abstract import WordIds
-from bert_jax.tokenization.tokenizer import WordPieceTokenizer, load_tokenizer
-from bert_jax.tokenization.vocabulary_file import SPECIAL_NAMES
+from bert_jax.tokenization import wordpiece
+from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.tokenization.vocabulary import SPECIAL_NAMES
+from bert_jax.tokenization.wordpiece import WordIds, WordPiece
 
 WORDS = [
     *SPECIAL_NAMES,
@@ -46,7 +46,7 @@ def assert_as_whole_texts(tokenizer, texts: list[str], size: int = 2000) -> None
 @pytest.mark.parametrize("separator", [True, False])
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_texts_that_could_be_cut_wrongly(separator, lowercase):
-    tokenizer = WordPieceTokenizer([*WORDS, "|"] if separator else WORDS, lowercase)
+    tokenizer = Tokenizer(WordPiece([*WORDS, "|"] if separator else WORDS, lowercase))
     texts = [
         "",
         " ",
@@ -83,7 +83,7 @@ def test_every_code_point_between_words(shared_data, step):
 
 
 def test_what_is_remembered_is_bounded(monkeypatch):
-    monkeypatch.setattr(abstract, "MAX_SIZE", 100)
+    monkeypatch.setattr(wordpiece, "MAX_SIZE", 100)
     encoded = []
 
     def encode(texts):

@@ -22,8 +22,7 @@ from bert_jax.corpus.duplicates import NOTHING, BlockRemovals
 from bert_jax.corpus.text import SentenceSplitter, join_lines, make_splitter
 from bert_jax.data.manifest import Options, dtype_for
 from bert_jax.errors import UserError
-from bert_jax.tokenization.abstract import Tokenizer
-from bert_jax.tokenization.tokenizer import load_tokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 
 @dataclasses.dataclass(frozen=True)

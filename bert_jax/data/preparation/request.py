@@ -16,8 +16,7 @@ from bert_jax.corpus.text import make_splitter
 from bert_jax.data.manifest import Options, SourceRecord, TokenizerRecord
 from bert_jax.data.preparation.writer import MadeFrom
 from bert_jax.errors import UserError, need_cloud_storage, need_extra
-from bert_jax.tokenization.abstract import Tokenizer
-from bert_jax.tokenization.tokenizer import load_tokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 MAY_BE_WRAPPED = ("text", "jsonl", "tfds", "parquet", "arrow")
 """Formats whose lines may end anywhere; the others have a whole paragraph on each line."""

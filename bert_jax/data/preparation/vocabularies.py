@@ -38,8 +38,6 @@ from bert_jax.config.commands import ExtendVocabConfig
 from bert_jax.errors import UserError
 from bert_jax.progress import progress_bar, track
 from bert_jax.randomness import held_out_documents
-from bert_jax.tokenization import vocabulary_file
-from bert_jax.tokenization.abstract import Tokenizer
 from bert_jax.tokenization.byte_level import (
     DEBERTA_SPECIALS,
     ROBERTA_SPECIALS,
@@ -47,16 +45,29 @@ from bert_jax.tokenization.byte_level import (
     learn_byte_level,
     learn_merges,
 )
-from bert_jax.tokenization.json_tokenizer import JsonTokenizer
-from bert_jax.tokenization.sentence_pieces import FAMILIES, OURS, WORD_START, SentencePieceTokenizer, tokenizer_of
-from bert_jax.tokenization.tokenizer import (
+from bert_jax.tokenization.json_vocabulary import JsonVocabulary
+from bert_jax.tokenization.sentence_pieces import FAMILIES, OURS, pieces_of
+from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.tokenization.vocabulary import (
+    BYTE_LEVEL_FILE,
+    JSON_FILE,
+    SENTENCEPIECE_FILE,
+    SPECIAL_NAMES,
+    WORD_START,
+    WORDPIECE_FILE,
+    check_writable,
+    make_directory,
+    vocabulary_files,
+    write_config,
+    write_file,
+)
+from bert_jax.tokenization.wordpiece import (
     MAX_WORD_LENGTH,
-    WordPieceTokenizer,
+    WordPiece,
     basic_normalizer,
     basic_pre_tokenizer,
-    load_tokenizer,
+    written_entries,
 )
-from bert_jax.tokenization.vocabulary_file import JSON_FILE, SPECIAL_NAMES
 
 Pair = tuple[int, int]
 
@@ -194,7 +205,7 @@ MULTIPLE = 64
 """The published vocabulary is filled up to a multiple of it, with tokens that no text has been trained with."""
 
 
-def learn_modernbert(words: Iterable[str], size: int) -> JsonTokenizer:
+def learn_modernbert(words: Iterable[str], size: int) -> Tokenizer:
     """Learn `size` entries from an iterator over words, and add [unusedN] up to the next multiple of 64."""
     composed = normalizers.NFC()
     pieces, merges = learn_merges(map(composed.normalize_str, words), size - len(SPECIALS))
@@ -207,7 +218,7 @@ def learn_modernbert(words: Iterable[str], size: int) -> JsonTokenizer:
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[(name, fast.token_to_id(name)) for name in ("[CLS]", "[SEP]")],
     )
-    return JsonTokenizer(json.loads(fast.to_str()), SPECIAL_NAMES, epath.Path(JSON_FILE))
+    return Tokenizer(JsonVocabulary(json.loads(fast.to_str()), SPECIAL_NAMES))
 
 
 _FAIRSEQ = {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1}
@@ -256,7 +267,7 @@ def learn_sentence_pieces(words: Mapping[str, int], config: TrainVocabConfig, si
     return model.getvalue()
 
 
-def learn_family(words: Mapping[str, int], config: TrainVocabConfig, file: epath.Path) -> SentencePieceTokenizer:
+def learn_family(words: Mapping[str, int], config: TrainVocabConfig, file: epath.Path) -> Tokenizer:
     """Return a vocabulary of config.family learned from counted words, of config.size entries with those it adds."""
     family = FAMILIES[config.family]
     cleaning = family.cleaning
@@ -267,7 +278,8 @@ def learn_family(words: Mapping[str, int], config: TrainVocabConfig, file: epath
         counts[cleaning(word)] += count
     del counts[""]
     added = len(family.first) - family.dropped + family.adds_mask
-    return tokenizer_of(file, learn_sentence_pieces(counts, config, config.size - added), family, cleaning)
+    model = learn_sentence_pieces(counts, config, config.size - added)
+    return Tokenizer(pieces_of(file, model, family, cleaning))
 
 
 ALPHABET_LIMIT = 1_000  # characters, as in Hugging Face's WordPiece trainer; words with any other are not learned from
@@ -482,7 +494,7 @@ def train_vocab(documents: Iterable[str], config: TrainVocabConfig) -> tuple[Tok
 def _learn_bytes(words: Mapping[str, int], config: TrainVocabConfig) -> Tokenizer:
     if config.family == "modernbert":
         return learn_modernbert(_repeated(words), config.size)
-    return learn_byte_level(_repeated(words), config.size, _BYTE_LEVEL_SPECIALS[config.family])
+    return Tokenizer(learn_byte_level(_repeated(words), config.size, _BYTE_LEVEL_SPECIALS[config.family]))
 
 
 def check(config: TrainVocabConfig) -> None:
@@ -521,8 +533,8 @@ def check(config: TrainVocabConfig) -> None:
     if not 0 <= config.held_out <= 0.5:
         raise UserError(f"held_out={config.held_out} must be between 0 and 0.5")
     file = _output_file(config)
-    vocabulary_file.check_writable(file)
-    others = [other.name for other in vocabulary_file.vocabularies(file.parent) if other.name != file.name]
+    check_writable(file)
+    others = [other.name for other in vocabulary_files(file.parent) if other.name != file.name]
     if others and file.parent == epath.Path(config.output):
         raise UserError(
             f"output={config.output} already holds {others[0]}, and a directory can hold only one vocabulary; "
@@ -536,15 +548,13 @@ def _output_file(config: TrainVocabConfig) -> epath.Path:
     if config.method == "byte_bpe":
         if output.suffix in (".txt", ".model", ".json") or (output.exists() and not output.is_dir()):
             raise UserError(f"output={output} does not fit method=byte_bpe, which writes two files; give a directory")
-        return output / (
-            vocabulary_file.JSON_FILE if config.family == "modernbert" else vocabulary_file.BYTE_LEVEL_FILE
-        )
+        return output / (JSON_FILE if config.family == "modernbert" else BYTE_LEVEL_FILE)
     if output.is_dir() or output.suffix not in (".txt", ".model"):
         if output.exists() and not output.is_dir():
             raise UserError(
                 f"output={output} is a file but not a vocabulary; give vocab.txt, NAME.model or a directory"
             )
-        return output / (vocabulary_file.WORDPIECE_FILE if wordpiece else FAMILIES[config.family].file)
+        return output / (WORDPIECE_FILE if wordpiece else FAMILIES[config.family].file)
     if (output.suffix == ".txt") != wordpiece:
         raise UserError(
             f"output={output} does not fit method={config.method}: frequency and likelihood write a vocab.txt, "
@@ -556,11 +566,11 @@ def _output_file(config: TrainVocabConfig) -> epath.Path:
 def _write(contents: bytes, config: TrainVocabConfig) -> epath.Path:
     """Write the vocabulary to its place, with a tokenizer_config.json if the file has its usual name."""
     file = _output_file(config)
-    vocabulary_file.make_directory(file.parent)
-    vocabulary_file.write(file, contents)
-    if file.name in (vocabulary_file.WORDPIECE_FILE, vocabulary_file.SENTENCEPIECE_FILE):
-        kind = "wordpiece" if file.name == vocabulary_file.WORDPIECE_FILE else "sentencepiece"
-        vocabulary_file.write_config(file.parent, kind, config.lowercase)
+    make_directory(file.parent)
+    write_file(file, contents)
+    if file.name in (WORDPIECE_FILE, SENTENCEPIECE_FILE):
+        kind = "wordpiece" if file.name == WORDPIECE_FILE else "sentencepiece"
+        write_config(file.parent, kind, config.lowercase)
     return file
 
 
@@ -596,7 +606,7 @@ def _learn_wordpiece(raw_words: Mapping[str, int], config: TrainVocabConfig) -> 
         with progress_bar("merging pairs", room) as move_to:
             merged = itertools.count(1)
             pieces = learn_pieces(words, alphabet, room, config.min_pair_count, lambda: move_to(next(merged)))
-    return vocabulary_file.serialize([*SPECIAL_NAMES, *alphabet, *pieces])
+    return written_entries([*SPECIAL_NAMES, *alphabet, *pieces])
 
 
 def _frequent_pieces(words: Mapping[str, int], alphabet: list[str], room: int) -> list[str]:
@@ -656,7 +666,7 @@ def run_extend_vocab(config: ExtendVocabConfig) -> Tokenizer:
     return extended
 
 
-def extend(tokenizer: Tokenizer, words: list[str]) -> tuple[WordPieceTokenizer, list[str]]:
+def extend(tokenizer: Tokenizer, words: list[str]) -> tuple[Tokenizer, list[str]]:
     """Return a tokenizer that also knows `words`, and the words that are new to it in the order of their ids.
 
     A word is added as WordPiece sees it: "COVID-19" as "covid", "-" and "19".
@@ -665,7 +675,7 @@ def extend(tokenizer: Tokenizer, words: list[str]) -> tuple[WordPieceTokenizer, 
       UserError: the tokenizer is SentencePiece, whose model needs a probability for every
         piece.
     """
-    if not isinstance(tokenizer, WordPieceTokenizer):
+    if not isinstance(tokenizer.vocabulary, WordPiece):
         raise UserError(
             "only a WordPiece vocabulary (vocab.txt) can be extended; train a new SentencePiece model on both corpora"
         )
@@ -676,7 +686,7 @@ def extend(tokenizer: Tokenizer, words: list[str]) -> tuple[WordPieceTokenizer, 
     for i, word in zip(unused, added, strict=False):
         tokens[i] = word
     tokens += added[len(unused) :]
-    return WordPieceTokenizer(tokens, tokenizer.lowercase), added
+    return Tokenizer(WordPiece(tokens, tokenizer.lowercase)), added
 
 
 def find_words(tokenizer: Tokenizer, sample: Sample, max_words: int, min_count: int) -> list[str]:
@@ -713,12 +723,12 @@ def _read_words(file: epath.Path) -> list[str]:
     return words
 
 
-def _save(tokenizer: WordPieceTokenizer, output: epath.Path) -> None:
+def _save(tokenizer: Tokenizer, output: epath.Path) -> None:
     """Write to a directory or a .txt file, with a tokenizer_config.json beside it if the file is called vocab.txt."""
     if output.suffix != ".txt":
         tokenizer.save(output)
-    elif output.name == vocabulary_file.WORDPIECE_FILE:
+    elif output.name == WORDPIECE_FILE:
         tokenizer.save(output.parent)
     else:
-        vocabulary_file.make_directory(output.parent)
-        vocabulary_file.write(output, vocabulary_file.serialize(tokenizer.tokens))
+        make_directory(output.parent)
+        write_file(output, written_entries(tokenizer.tokens))
