@@ -16,7 +16,9 @@ import contextlib
 import dataclasses
 import functools
 import json
+import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -45,12 +47,13 @@ from bert_jax.formats.opening import place
 from bert_jax.formats.own import open_checkpoint
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.task import BertForTask
+from bert_jax.objectives.distillation import LABELS
 from bert_jax.tasks.task_data import TaskData
 from bert_jax.tokenization.abstract import Tokenizer
 from bert_jax.training.events import Events, HostTimes
 from bert_jax.training.learner import advice, state_advice
 from bert_jax.training.metrics import Metrics, Rates, WallTime
-from bert_jax.training.reporter import TaskReporter, due, say
+from bert_jax.training.reporter import Reporter, due, say
 from bert_jax.training.run import Saver
 from bert_jax.training.state import Replicas, TrainState, state_shardings
 from bert_jax.training.step import flops_of_texts, peak_flops
@@ -179,12 +182,67 @@ def settings(config: FinetuneConfig, programs: Programs, data: TaskData, run: Ru
     }
 
 
+class TaskSteps:
+    """The steps of a run: the work of batches that differ in length, and sums that the record of the run needs.
+
+    Args:
+      rates: are told of the work.
+      total: last step of the run.
+      tail: number of last steps whose losses are averaged.
+      flops_of: returns the operations of a step on texts of some lengths.
+      totals: sums over the steps before an interruption, from the state's checkpoint; a log in a bucket may lag behind.
+    """
+
+    def __init__(
+        self,
+        rates: Rates,
+        total: int,
+        tail: int,
+        flops_of: Callable[[np.ndarray], float],
+        totals: dict[str, Any] | None = None,
+    ):
+        self._rates, self._total, self._tail, self._flops_of = rates, total, tail, flops_of
+        self.totals: dict[str, Any] = {"loss": 0.0, "steps": 0, "skipped": 0} | (totals or {})
+        self._steps = self._places = 0
+
+    @property
+    def tail_loss(self) -> float:
+        """Mean over the steps of the tail whose loss is finite; NaN if there are none.
+
+        With a teacher it is that of the labels alone.
+        """
+        return self.totals["loss"] / self.totals["steps"] if self.totals["steps"] else math.nan
+
+    def count(self, sequences: int, places: int, lengths: np.ndarray) -> None:
+        """Count the work of a step.
+
+        Args:
+          sequences: in the batch.
+          places: positions of the batch, padding included.
+          lengths: int64 [T], tokens of each of its texts.
+        """
+        self._steps, self._places = self._steps + 1, self._places + places
+        self._rates.count(sequences, float(lengths.sum()), self._flops_of(lengths), places)
+
+    def observe(self, step: int, values: dict[str, Any]) -> None:
+        """Add the metrics of the update to `step` to the sums."""
+        self.totals["skipped"] += int(values["skipped"])
+        loss = values.get(LABELS.loss, values["loss"])
+        if step > self._total - self._tail and math.isfinite(loss):
+            self.totals["loss"] += float(loss)
+            self.totals["steps"] += 1
+
+    def left(self, step: int) -> float:
+        """Return the places of the later steps, taken to be as long as those before them."""
+        return self._places / self._steps * (self._total - step)
+
+
 def run_record(
     run: Run,
     config: FinetuneConfig,
     data: TaskData,
     programs: Programs,
-    reporter: TaskReporter,
+    steps: TaskSteps,
     dev: dict[int, dict[str, Any]],
     counted: int,
 ) -> dict[str, Any]:
@@ -194,7 +252,7 @@ def run_record(
       dev: evaluations by step.
       counted: step of the weights that count.
     """
-    loss, skipped = reporter.tail_loss, reporter.totals["skipped"]
+    loss, skipped = steps.tail_loss, steps.totals["skipped"]
     return {
         "run": run.name,
         "setting": run.setting,
@@ -380,7 +438,8 @@ class TrainingRun:
     weights: Checkpoints
     """The weights that count."""
     profiler: Profiler
-    reporter: TaskReporter
+    steps: TaskSteps
+    reporter: Reporter
     saver: Saver
     evaluations: DevEvaluations
 
@@ -413,35 +472,37 @@ def open_run(run: Run, command: Command, closing: contextlib.ExitStack) -> tuple
     )
     closing.enter_context(metrics)
     profiler = closing.enter_context(Profiler(directory, traced_steps(config.profile, total)))
-    reporter = _reporter(command, metrics, batches.steps_per_epoch, total, position.get("totals"))
+    rates = Rates(_peak_flops(programs), wall_time=command.wall_time)
+    # The second half of the last epoch: a run of one epoch begins with losses of a model that knows nothing.
+    tail = max(1, batches.steps_per_epoch // 2)
+    flops_of = flops_of_texts(programs.model, config.options.max_length)
+    steps = TaskSteps(rates, total, tail, flops_of, position.get("totals"))
+    reporter = Reporter(
+        metrics,
+        rates,
+        HostTimes(command.events),
+        steps,
+        every=config.log_every_steps,
+        total=total,
+        every_step=False,  # what guards the state is the skipped update
+    )
     recorded = settings(config, programs, command.data, run)
     saver = Saver(
         workdir,
         states,
         (weights, metrics, command.events),
         reporter,
-        reporter.rates,
+        rates,
         command.signals.watchdog,
         config=recorded,
         position=lambda step: {
             "step": step,
             "dev": {str(evaluated): entry for evaluated, entry in dev.items()},
-            "totals": dict(reporter.totals),
+            "totals": dict(steps.totals),
         },
     )
     evaluations = DevEvaluations(command, dev, weights, metrics, saver, recorded)
-    return TrainingRun(batches, total, dev, states, weights, profiler, reporter, saver, evaluations), state
-
-
-def _reporter(
-    command: Command, metrics: Metrics, epoch: int, total: int, totals: dict[str, float] | None
-) -> TaskReporter:
-    config, model = command.config, command.programs.model
-    # The second half of the last epoch: a run of one epoch begins with losses of a model that knows nothing.
-    tail = max(1, epoch // 2)
-    rates = Rates(_peak_flops(command.programs), wall_time=command.wall_time)
-    flops = flops_of_texts(model, config.options.max_length)
-    return TaskReporter(metrics, rates, HostTimes(command.events), config.log_every_steps, total, tail, flops, totals)
+    return TrainingRun(batches, total, dev, states, weights, profiler, steps, reporter, saver, evaluations), state
 
 
 def _peak_flops(programs: Programs) -> float | None:
@@ -492,7 +553,7 @@ def train(run: Run, command: Command) -> dict[str, Any]:
                 f"the weights of {run.name} were deleted with {path} during the run; remove {path / 'runs' / run.name} "
                 "to train it again"
             )
-    return run_record(run, command.config, command.data, command.programs, opened.reporter, opened.dev, counted) | {
+    return run_record(run, command.config, command.data, command.programs, opened.steps, opened.dev, counted) | {
         "init_from_step": command.stored.history.get("step"),
         "seconds_since_last_start": round(time.perf_counter() - clock, 1),
     }
@@ -535,7 +596,8 @@ def _train_steps(run: Run, command: Command, opened: TrainingRun, state: TrainSt
             signals.saving = events.step = step + 1
             with opened.profiler.step(step, state):
                 state, values = programs.train_step(state, batch, *scalars)
-            reporter.dispatched(step + 1, values, batches.rows, batch["input_ids"].size, batches.text_lengths(step))
+            opened.steps.count(batches.rows, batch["input_ids"].size, batches.text_lengths(step))
+            reporter.dispatched(step + 1, values)
             opened.states.poll()
             if due(step + 1, config.faults.check_replicas_every):
                 with reporter.rates.paused("setup"):

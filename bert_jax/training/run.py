@@ -13,7 +13,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,15 +37,16 @@ from bert_jax.devices.hosts import check_alike, from_first
 from bert_jax.devices.signals import StopSignals, Watchdog
 from bert_jax.errors import UserError
 from bert_jax.files import finite_json, write_atomically
+from bert_jax.models.protocol import Model
 from bert_jax.parameters import entries
 from bert_jax.training.evaluation import Evaluation, make_samples
 from bert_jax.training.events import Events, HostTimes
 from bert_jax.training.learner import Learner
 from bert_jax.training.metrics import Metrics, Rates, WallTime, draw_curves, read_rows
 from bert_jax.training.optimizers import average_of
-from bert_jax.training.reporter import Guard, PhaseReporter, Trouble, due
+from bert_jax.training.reporter import Guard, Reporter, Trouble, due
 from bert_jax.training.state import Replicas, TrainState
-from bert_jax.training.step import Program, make_gradients, peak_flops
+from bert_jax.training.step import COUNTS, Program, make_gradients, peak_flops, useful_flops
 from bert_jax.training.trackers import Profiler, trackers
 
 TEXTS = 256
@@ -385,11 +386,6 @@ def roll_back(run: PretrainingRun, phase: Phase, trouble: Trouble, behind: Posit
     return restored.state, dataclasses.replace(there, skipped=(*known, span))
 
 
-class Reporter(Protocol):
-    def finish(self) -> None:
-        """Write the metrics of earlier steps that are still pending."""
-
-
 class Saver:
     """Saves the states of one run, and first writes its directory again if that was lost.
 
@@ -458,6 +454,42 @@ class Saver:
                 self._states.wait()
 
 
+class GuardedSteps:
+    """The steps of a phase: their useful work, and their losses, which a guard watches.
+
+    Args:
+      rates: are told of the work.
+      guard: sees the loss of each step.
+      events: where a skipped update is noted.
+      model: counts the operations.
+      config: the phases that follow.
+      phase: the phase of the steps.
+    """
+
+    def __init__(self, rates: Rates, guard: Guard, events: Events, model: Model, config: Config, phase: Phase):
+        self._rates, self._guard, self._events, self._model, self._phase = rates, guard, events, model, phase
+        later = [each for each in resolve_stages(config) if each.begin >= phase.end]
+        self._places_after = sum(each.steps * each.tokens_per_step for each in later)
+
+    def observe(self, step: int, values: dict[str, Any]) -> None:
+        """Count the work of the update to `step`, and show its loss to the guard."""
+        phase, useful = self._phase, {name: float(values.pop(name)) for name in COUNTS}
+        flops = useful_flops(self._model, phase.sequence_length, useful)
+        self._rates.count(phase.batch_size, useful["useful_tokens"], flops, phase.tokens_per_step)
+        loss, skipped = float(values["loss"]), bool(values["skipped"])
+        try:
+            self._guard.observe(step, loss, skipped)
+        finally:
+            if skipped:
+                norm, in_a_row = float(values["grad_norm"]), self._guard.skipped
+                self._events.write("skipped", step, loss=loss, grad_norm=norm, in_a_row=in_a_row)
+                logging.warning("step %d: loss %s, gradient norm %s; the update was skipped", step, loss, norm)
+
+    def left(self, step: int) -> float:
+        """Return the places of the later steps, those of the phases that follow included."""
+        return (self._phase.end - step) * self._phase.tokens_per_step + self._places_after
+
+
 PICTURE_SECONDS = 60
 """Time between two pictures of a phase, at least: training waits for half a second while one is drawn."""
 
@@ -483,9 +515,15 @@ class PhaseDuties:
         if self._evaluation is not None:
             self._samples = make_samples(learner, config, self._evaluation, run.corpus.store)
         self.rates: Rates = Rates(peak_flops(learner.mesh), wall_time=run.wall_time)
-        guard, self._host_times = Guard(config.faults, position.guard_of(phase.index)), HostTimes(run.events)
-        self.reporter: PhaseReporter = PhaseReporter(
-            run.metrics, self.rates, config, phase, learner.objective.model, run.events, guard, self._host_times
+        self._guard = guard = Guard(config.faults, position.guard_of(phase.index))
+        self.reporter: Reporter = Reporter(
+            run.metrics,
+            self.rates,
+            HostTimes(run.events),
+            GuardedSteps(self.rates, guard, run.events, learner.objective.model, config, phase),
+            every=config.log_every_steps,
+            total=config.total_steps,
+            every_step=True,
         )
         self._replicas = Replicas(learner.shardings, learner.mesh, run.events)
         self._saver = Saver(
@@ -549,10 +587,10 @@ class PhaseDuties:
         if due(step, options.every_steps) or evaluated and options.keep_best:
             self._owes_save = True
         main = evaluated.get(self._run.learner.main, 0.0)
-        if self._owes_save and self.reporter.is_finite() and math.isfinite(main):
+        if self._owes_save and self._is_finite() and math.isfinite(main):
             self._saver.save(step, state, evaluated or None)
             self._owes_save = False
-        if self._run.checkpoints.local and due(step, options.local_every_steps) and self.reporter.is_finite():
+        if self._run.checkpoints.local and due(step, options.local_every_steps) and self._is_finite():
             self._saver.save_locally(step, state)
 
     def save_for_good(self, step: int, state: TrainState, evaluated: dict[str, float]) -> None:
@@ -567,12 +605,17 @@ class PhaseDuties:
             with self.rates.paused("setup"):
                 yield
         else:
-            with self._run.wall_time.awaiting(self.reporter.is_busy), self._host_times.measured():
+            with self.reporter.awaiting_input():
                 yield
 
     def draw(self) -> None:
         self._run.draw(self._unigram)
         self._drawn = time.monotonic()
+
+    def _is_finite(self) -> bool:
+        """Return whether loss and gradient of the newest step were finite, after waiting for that step."""
+        self.reporter.finish()
+        return not self._guard.skipped
 
     def _baseline(self) -> dict[str, float] | None:
         """Return the metrics of word frequencies alone, and note them; None if nothing is held out."""

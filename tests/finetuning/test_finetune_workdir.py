@@ -19,7 +19,7 @@ from bert_jax.formats.opening import open_stored, place
 from bert_jax.tasks import squad, squad_files
 from bert_jax.tasks.task_data import Split, _fingerprint, read_task
 from bert_jax.tokenization.tokenizer import load_tokenizer
-from bert_jax.training.reporter import TaskReporter
+from bert_jax.training.reporter import Reporter
 
 
 def test_every_gold_answer_is_part_of_the_data_s_fingerprint(pretrained):
@@ -132,7 +132,7 @@ def test_a_run_that_has_saved_nothing_may_be_started_with_other_settings(pretrai
     config = run_config(pretrained, tmp_path / "work", epochs=1)
     with monkeypatch.context() as patch:
         # Such as: out of memory.
-        patch.setattr(TaskReporter, "dispatched", lambda *_: (_ for _ in ()).throw(Killed))
+        patch.setattr(Reporter, "dispatched", lambda *_: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             finetune(config)
     assert list((tmp_path / "work" / "runs").iterdir())
