@@ -6,10 +6,11 @@ from collections.abc import Generator
 
 import jax
 
-from bert_jax.checkpoints.workdir import has_checkpoint
+from bert_jax.checkpoints.workdir import PRETRAINING, has_checkpoint, open_workdir
 from bert_jax.config import Config, Phase, resolve_stages
 from bert_jax.config.checks import check, check_ramps, training_paths
-from bert_jax.config.json_form import PRETRAINING
+from bert_jax.config.json_form import PRETRAINING as CHANGES
+from bert_jax.config.json_form import to_dict
 from bert_jax.data.mixtures import Corpus, open_corpus
 from bert_jax.data.pipeline import batches, check_loader
 from bert_jax.devices import hardware, sharding
@@ -39,7 +40,6 @@ from bert_jax.training.run import (
     join_hosts,
     lacks_evaluation,
     open_checkpoints,
-    open_directory,
     open_metrics,
     open_profiler,
     roll_back,
@@ -88,7 +88,17 @@ def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeOb
         StopSignals(watchdog) as signals,
         contextlib.ExitStack() as closing,
     ):
-        workdir = closing.enter_context(open_directory(config, corpus, learner))
+        workdir = closing.enter_context(
+            open_workdir(
+                config.workdir,
+                PRETRAINING,
+                corpus.identity | learner.own_names,
+                to_dict(config),
+                corpus.store.tokenizer(),
+                local_path=config.checkpoint.local_path,
+                devices=list(learner.mesh.devices.flat),
+            )
+        )
         events = closing.enter_context(Events(workdir.path, signals))
         watchdog.report = lambda seconds, place: events.write("hung", events.step, seconds=seconds, place=place)
         checkpoints = closing.enter_context(open_checkpoints(config, workdir, learner, events))
@@ -199,7 +209,7 @@ def _opened(
 
     Nothing is compiled or written. Every host has made sure that it runs the same thing as the others.
     """
-    join_hosts(config, PRETRAINING.where)
+    join_hosts(config, CHANGES.where)
     mesh = sharding.make_mesh(config.mesh, devices)
     sharding.check_batch(check(config), mesh)
     check_attention(config.compute, mesh.devices.flat[0].platform)

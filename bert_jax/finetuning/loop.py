@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 from rich.console import Console
 
 from bert_jax.checkpoints.record import stored_fingerprint
-from bert_jax.checkpoints.workdir import WorkDirectory, read_json, write_json
+from bert_jax.checkpoints.workdir import FINETUNING, WorkDirectory, open_workdir, read_json, write_json
 from bert_jax.config.finetuning import (
     RESULTS,
     FinetuneConfig,
@@ -30,7 +30,8 @@ from bert_jax.config.finetuning import (
     check_finetune,
     task_defaults,
 )
-from bert_jax.config.json_form import FINETUNING, first_lines, from_dict, to_dict
+from bert_jax.config.json_form import FINETUNING as CHANGES
+from bert_jax.config.json_form import first_lines, from_dict, to_dict
 from bert_jax.data.sequences import most_sequences
 from bert_jax.devices import hardware, sharding
 from bert_jax.devices.hosts import check_alike, commit, ending_together, from_first, versions
@@ -47,7 +48,7 @@ from bert_jax.finetuning.programs import (
     predict_logits,
 )
 from bert_jax.finetuning.results import best, earlier_predictions, finished_runs, show, summary
-from bert_jax.finetuning.run import Command, drop_losers, keep, open_finetuning, publish, remove, settings, train
+from bert_jax.finetuning.run import Command, drop_losers, keep, publish, remove, settings, train
 from bert_jax.formats.opening import open_stored
 from bert_jax.formats.stored import StoredModel, check_fit
 from bert_jax.models.kernels.choice import check_attention
@@ -386,7 +387,7 @@ def finetune(
 @ending_together
 def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence[Any]], devices: sharding.Devices) -> Result:
     wall_time = WallTime()
-    join_hosts(config, FINETUNING.where)
+    join_hosts(config, CHANGES.where)
     mesh = sharding.make_mesh(check_finetune(config).mesh, devices)
     check_attention(config.compute, mesh.devices.flat[0].platform)
     check_trackers(config.sinks)
@@ -435,28 +436,17 @@ def _open_model(config: FinetuneConfig) -> StoredModel:
 
 def _open_directory(config: FinetuneConfig, stored: StoredModel, data: TaskData, programs: Programs) -> WorkDirectory:
     """Take the work directory, once all hosts have the same model, data and settings."""
-    init_from_fingerprint = None if config.random_weights else stored_fingerprint(stored.arrays)
-    features_fingerprint, wanted = data.fingerprint(), settings(config, programs, data)
-    check_alike(
-        lambda: {
-            "features_fingerprint": features_fingerprint,
-            "test_fingerprint": data.test_fingerprint(),
-            "init_from_fingerprint": init_from_fingerprint,
-            "tokenizer_fingerprint": stored.need_tokenizer().fingerprint,
-            "teacher": programs.teacher,
-            "settings": wanted,
-        },
-        FINETUNING.below("settings.finetune").where,
-    )
-    devices = list(programs.mesh.devices.flat)
-    return open_finetuning(
-        config.workdir,
-        wanted,
-        features_fingerprint,
-        init_from_fingerprint,
-        stored.need_tokenizer(),
-        devices,
-        programs.teacher,
+    wanted = settings(config, programs, data)
+    identity = {
+        "features_fingerprint": data.fingerprint(),
+        "init_from_fingerprint": None if config.random_weights else stored_fingerprint(stored.arrays),
+        "tokenizer_fingerprint": stored.need_tokenizer().fingerprint,
+        "teacher": programs.teacher,
+    }
+    facts = lambda: identity | {"test_fingerprint": data.test_fingerprint(), "settings": wanted}
+    check_alike(facts, CHANGES.below("settings.finetune").where)
+    return open_workdir(
+        config.workdir, FINETUNING, identity, wanted, stored.need_tokenizer(), devices=list(programs.mesh.devices.flat)
     )
 
 

@@ -29,10 +29,10 @@ from jax.sharding import Mesh
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import check_origin, read_record
-from bert_jax.checkpoints.workdir import WorkDirectory, id_below, open_workdir, read_json, refused_changes
+from bert_jax.checkpoints.workdir import WorkDirectory, id_below
 from bert_jax.config import CheckpointConfig
-from bert_jax.config.finetuning import RESULTS, FinetuneConfig
-from bert_jax.config.json_form import first_lines, is_harmless_to_finetuning, to_dict
+from bert_jax.config.finetuning import FinetuneConfig
+from bert_jax.config.json_form import to_dict
 from bert_jax.config.pretraining import traced_steps
 from bert_jax.data.sequences import Batch, Features, SharedRowBatches, TrainingBatches
 from bert_jax.devices import sharding
@@ -296,42 +296,6 @@ def _hyperparameters(run: Run, config: FinetuneConfig, model: BertForTask) -> di
 LATEST = CheckpointConfig(keep_last=1, keep_best=0)
 
 
-def open_finetuning(
-    path: str,
-    settings: dict[str, Any],
-    features_fingerprint: str,
-    init_from_fingerprint: str | None,
-    tokenizer: Tokenizer,
-    devices: sharding.Devices = None,
-    teacher: str | None = None,
-) -> WorkDirectory:
-    """Take `path` for fine-tuning; the runs in it must have begun with the same data, parameters and settings.
-
-    Args:
-      path: the work directory.
-      settings: content of config.json.
-      features_fingerprint: that of the data; see `TaskData.fingerprint`.
-      init_from_fingerprint: that of the parameters that are fine-tuned; None for fresh ones.
-      tokenizer: the vocabulary of the model.
-      devices: the devices of the runs; None for those of all processes.
-      teacher: fingerprint of the teacher; None if there is none.
-
-    Raises:
-      UserError: the directory is not writable, another process writes to it, or it holds something else, or runs with
-        other settings.
-    """
-    identity = {
-        "features_fingerprint": features_fingerprint,
-        "init_from_fingerprint": init_from_fingerprint,
-        "tokenizer_fingerprint": tokenizer.fingerprint,
-        "teacher": teacher,
-    }
-    directory = epath.Path(path)
-    saved = ("checkpoints/*step_*", f"runs/*/{RESULTS}", "runs/*/checkpoints/*step_*", "runs/*/training/*step_*")
-    resumed = (directory / "run.json").exists() and any(True for name in saved for _ in directory.glob(name))
-    return open_workdir(path, identity, settings, tokenizer, resumed=resumed, check=_check_continues, devices=devices)
-
-
 def publish(workdir: WorkDirectory, record: dict[str, Any], mesh: Mesh) -> dict[str, Any]:
     """Put the weights of the run of `record` into DIR/checkpoints, unless they are there, and return them on `mesh`."""
     # A different run may have the same name, so metrics are compared too; as JSON text, because nan != nan.
@@ -406,20 +370,6 @@ def _published(workdir: WorkDirectory) -> list[str] | None:
     except Exception as error:  # a damaged record may raise anything; the run still has its weights
         logging.warning("%s cannot be used (%s); it is written again", steps[-1], error)
         return None
-
-
-def _check_continues(path: epath.Path, identity: dict[str, Any], settings: dict[str, Any]) -> None:
-    if "features_fingerprint" not in read_json(path / "run.json"):
-        raise UserError(
-            f"{path} is the work directory of a pre-training run: it can be given as --init_from; give another "
-            "--workdir"
-        )
-    before = read_json(path / "config.json")
-    if lines := refused_changes(path, identity, before, settings, is_harmless_to_finetuning):
-        raise UserError(
-            f"{path} holds runs with different data, parameters or settings ({first_lines(lines)}). Resume with "
-            f"those ({path / 'config.json'}), or start this in another --workdir"
-        )
 
 
 STATES = CheckpointConfig(keep_last=2, keep_best=0)

@@ -213,6 +213,7 @@ class Tally(Protocol):
 
     def left(self, step: int) -> float:
         """Return how many places (sequences × length) the run still computes after `step`."""
+        ...
 
 
 class Reporter:

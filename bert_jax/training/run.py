@@ -24,7 +24,7 @@ from etils import epath
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.local_tier import LocalTier
 from bert_jax.checkpoints.record import leaf_paths
-from bert_jax.checkpoints.workdir import WorkDirectory, open_pretraining
+from bert_jax.checkpoints.workdir import WorkDirectory
 from bert_jax.config import Config, Phase, resolve_stages
 from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.json_form import to_dict
@@ -260,19 +260,6 @@ class PretrainingRun:
         if self.workdir.is_ours():
             path, terms = self.workdir.path, self.learner.objective.terms
             draw_curves(path / "metrics.jsonl", path / "curves.png", terms, unigram, title=self.name)
-
-
-def open_directory(config: Config, corpus: Corpus, learner: Learner) -> WorkDirectory:
-    """Take the work directory for this run."""
-    return open_pretraining(
-        config.workdir,
-        config,
-        store_fingerprint=corpus.fingerprint,
-        mixed_stores=corpus.mixed_stores,
-        tokenizer=corpus.store.tokenizer(),
-        own_names=learner.own_names,
-        devices=list(learner.mesh.devices.flat),
-    )
 
 
 def open_checkpoints(config: Config, workdir: WorkDirectory, learner: Learner, events: Events) -> Checkpoints:
