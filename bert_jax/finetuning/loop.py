@@ -48,7 +48,7 @@ from bert_jax.finetuning.programs import (
     predict_logits,
 )
 from bert_jax.finetuning.results import best, earlier_predictions, finished_runs, show, summary
-from bert_jax.finetuning.run import Command, drop_losers, keep, publish, remove, settings, train
+from bert_jax.finetuning.run import Tuning, drop_losers, keep, publish, remove, settings, train_run
 from bert_jax.formats.opening import open_stored
 from bert_jax.formats.stored import StoredModel, check_fit
 from bert_jax.models.kernels.choice import check_attention
@@ -60,7 +60,7 @@ from bert_jax.training.events import Events
 from bert_jax.training.learner import attention_of
 from bert_jax.training.metrics import WallTime
 from bert_jax.training.reporter import say, say_hardware
-from bert_jax.training.run import join_hosts
+from bert_jax.training.run import Started, join_hosts
 from bert_jax.training.trackers import check_trackers
 
 IN_MEMORY = "(in memory)"  # what the configuration has in place of a file
@@ -409,11 +409,12 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence[Any]], device
         Events(workdir.path, signals) as events,
     ):
         watchdog.report = lambda seconds, place: events.write("hung", events.step, seconds=seconds, place=place)
-        command = Command(config, data, stored, programs, workdir, events, signals, wall_time)
-        _announce(command, note)
-        _train_runs(command)
+        started = Started(workdir=workdir, faults=config.faults, events=events, signals=signals, wall_time=wall_time)
+        tuning = Tuning(config, data, stored, programs)
+        _announce(tuning, note)
+        _train_runs(tuning, started)
         signals.check()
-        results = _conclude(command)
+        results = _conclude(tuning, workdir, signals)
     if signals.exit_code:
         return Result({}, signals.exit_code, config.workdir)
     if jax.process_index() == 0:
@@ -450,23 +451,23 @@ def _open_directory(config: FinetuneConfig, stored: StoredModel, data: TaskData,
     )
 
 
-def _train_runs(command: Command) -> None:
+def _train_runs(tuning: Tuning, started: Started) -> None:
     """Train every run of the plan that is not finished, and write its record."""
-    config, workdir = command.config, command.workdir
+    config, workdir = tuning.config, started.workdir
     for run in plan(config):
         directory = workdir.path / "runs" / run.name
         if not from_first((directory / RESULTS).exists()):
-            record = train(run, command)
+            record = train_run(run, tuning, started)
             workdir.secure()
             _write_once(directory / RESULTS, record)
             if config.keep == "best":
-                drop_losers(workdir, command.data.main_metric)
+                drop_losers(workdir, tuning.data.main_metric)
         remove(directory / "training")
 
 
-def _conclude(command: Command) -> dict[str, Any]:
+def _conclude(tuning: Tuning, workdir: WorkDirectory, signals: StopSignals) -> dict[str, Any]:
     """Choose a run, publish its weights, predict, write results.json and return its content."""
-    config, data, workdir = command.config, command.data, command.workdir
+    config, data, programs = tuning.config, tuning.data, tuning.programs
     workdir.secure()
     records = from_first(finished_runs(workdir.path / "runs", data.main_metric))
     if gone := [run.name for run in plan(config) if run.name not in {record["run"] for record in records}]:
@@ -475,8 +476,8 @@ def _conclude(command: Command) -> dict[str, Any]:
             "command trains these runs again"
         )
     chosen = best(records, data.main_metric)
-    params = publish(workdir, chosen, command.programs.mesh)
-    facts = predicted(workdir.path, data, command.programs, params, chosen, config.eval_batch_size, command.signals)
+    params = publish(workdir, chosen, programs.mesh)
+    facts = predicted(workdir.path, data, programs, params, chosen, config.eval_batch_size, signals)
     facts |= {"data": _sizes(data), "truncated": data.truncated, "labels": list(data.head.labels)}
     results = summary(config, records, data.main_metric, facts)
     if workdir.secure():
@@ -485,7 +486,7 @@ def _conclude(command: Command) -> dict[str, Any]:
         )
     _write_once(workdir.path / RESULTS, results)
     for record in records:
-        keep(workdir, config.keep, record, chosen, command.stored.need_tokenizer())
+        keep(workdir, config.keep, record, chosen, tuning.stored.need_tokenizer())
     return results
 
 
@@ -499,28 +500,28 @@ def _sizes(data: TaskData) -> dict[str, int]:
     return {name: len(split.examples) for name, split in data.splits.items()}
 
 
-def _announce(command: Command, note: str) -> None:
-    config, data = command.config, command.data
+def _announce(tuning: Tuning, note: str) -> None:
+    config, data, programs, model = tuning.config, tuning.data, tuning.programs, tuning.stored.model
     sizes = ", ".join(f"{name} {size:,}" for name, size in _sizes(data).items())
     runs = plan(config)
-    say_hardware(command.programs.mesh)
+    say_hardware(programs.mesh)
     say(
         f"{config.task}: {sizes} examples; {len(data.train.features):,} sequences to train on; "
         + (f"labels {', '.join(data.head.labels)}" if data.head.labels else f"a {data.head.kind} head")
     )
     for name, split in data.splits.items():
         if (uncut := split.features.uncut) and uncut.share:
-            say(uncut.advise(name, command.stored.model.longest_sequence))
+            say(uncut.advise(name, model.longest_sequence))
     rows = config.batch_size // config.micro_batches
     length = config.options.max_length
     texts = min(config.batch_size, most_sequences(length)) if config.packing else 1
-    path = attention_of(command.stored.model, config.compute, command.programs.mesh, rows, length, texts)
+    path = attention_of(model, config.compute, programs.mesh, rows, length, texts)
     layout = "shared by several sequences" if config.packing else "of one sequence each"
-    remat = command.programs.model.compute.remat
+    remat = programs.model.compute.remat
     say(f"attention by {path} (rows of up to {length} tokens, {layout}); remat: {remat}")
     if note:
         say(note)
-    layers, epochs = command.stored.model.num_layers, min(run.epochs for run in runs)
+    layers, epochs = model.num_layers, min(run.epochs for run in runs)
     if config.gradual_unfreezing and epochs < layers + 2:
         say(
             f"gradual unfreezing: {epochs} epochs train the head and the top {epochs - 1} of {layers} layers; all, and "

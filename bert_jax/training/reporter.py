@@ -8,7 +8,7 @@ import collections
 import contextlib
 import statistics
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -199,6 +199,15 @@ def due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
 
 
+class Work(NamedTuple):
+    """What a step has to compute, see `Rates.count`."""
+
+    sequences: int
+    tokens: float
+    flops: float
+    places: int
+
+
 class Tally(Protocol):
     """What is made of the metrics of single steps."""
 
@@ -249,9 +258,17 @@ class Reporter:
         self._every, self._total, self._every_step = every, total, every_step
         self._pending: list[tuple[int, dict[str, jax.Array]]] = []
 
-    def dispatched(self, step: int, values: dict[str, jax.Array]) -> None:
-        """Note the metrics of the update to `step`, on the devices; they are fetched later."""
+    def dispatched(self, step: int, values: dict[str, jax.Array], work: Work | None = None) -> None:
+        """Note the metrics of the update to `step`, on the devices; they are fetched later.
+
+        Args:
+          step: number of steps, this one included.
+          values: metrics.
+          work: of the step; None if `tally` counts it from the metrics.
+        """
         self.rates.wall_time.switch("steps")  # at the first one, setting up is over
+        if work is not None:
+            self.rates.count(*work)
         if self._every_step:
             self.finish()
         self._pending.append((step, values))

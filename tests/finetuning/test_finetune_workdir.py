@@ -40,7 +40,7 @@ def test_every_gold_answer_is_part_of_the_data_s_fingerprint(pretrained):
 @pytest.mark.slow
 def test_the_same_command_again_trains_nothing(two_seeds, monkeypatch):
     config, results = two_seeds
-    monkeypatch.setattr(loop, "train", lambda *_: pytest.fail("a finished run was repeated"))
+    monkeypatch.setattr(loop, "train_run", lambda *_: pytest.fail("a finished run was repeated"))
     left = pathlib.Path(config.workdir) / "runs" / results["runs"][0]["run"] / "training"
     left.mkdir()  # as by a kill right before it was removed
     with monkeypatch.context() as patch:
@@ -54,7 +54,7 @@ def test_a_new_test_set_is_predicted_by_the_finished_model(two_seeds, pretrained
     shutil.copytree(config.workdir, tmp_path / "work")
     shutil.copytree(pretrained / "data", tmp_path / "data")
     (tmp_path / "data" / "test.tsv").write_text(sentences(30, 1))
-    monkeypatch.setattr(loop, "train", lambda *_: pytest.fail("a finished run was repeated"))
+    monkeypatch.setattr(loop, "train_run", lambda *_: pytest.fail("a finished run was repeated"))
     config = dataclasses.replace(
         config, workdir=str(tmp_path / "work"), data=TaskDataConfig(dir=str(tmp_path / "data"))
     )
