@@ -12,11 +12,12 @@ from collections.abc import Generator
 
 import jax
 from etils import epath
+from rich.table import Table
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.local_tier import LocalTier
 from bert_jax.checkpoints.workdir import PRETRAINING, WorkDirectory, has_checkpoint, open_workdir
-from bert_jax.config import CheckpointConfig, Config, Phase, resolve_stages
+from bert_jax.config import CheckpointConfig, Config, Phase
 from bert_jax.config.checks import check, check_ramps, training_paths
 from bert_jax.config.json_form import PRETRAINING as CHANGES
 from bert_jax.config.json_form import to_dict
@@ -34,15 +35,16 @@ from bert_jax.formats.stored import StoredModel
 from bert_jax.models.kernels.choice import check_attention
 from bert_jax.objectives.choice import MakeObjective, default_objective
 from bert_jax.objectives.objective import records
+from bert_jax.parameters import total_size
 from bert_jax.pretrained.initialization import Report, initialize, open_source, source_fingerprint, table_rows
 from bert_jax.pretrained.teacher import open_teacher
 from bert_jax.tokenization.abstract import Tokenizer
 from bert_jax.training.evaluation import Evaluation, make_samples
 from bert_jax.training.events import Events, HostTimes
-from bert_jax.training.learner import Learner, phase_advice, state_advice
+from bert_jax.training.learner import Learner, attention_of, phase_advice, state_advice
 from bert_jax.training.metrics import Metrics, Rates, WallTime, draw_curves, read_rows
 from bert_jax.training.optimizers import average_of, restarted
-from bert_jax.training.reporter import Guard, Reporter, announce, due
+from bert_jax.training.reporter import Guard, Reporter, due, say, say_hardware, show
 from bert_jax.training.run import (
     GuardedSteps,
     Input,
@@ -129,7 +131,7 @@ def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeOb
         terms = records(learner.objective.terms)
         events.start(result.step, list(learner.mesh.devices.flat), resumed=restored is not None, terms=terms)
         origins = None if report is None else report.table()
-        announce(learner, corpus, origins, result.step)
+        _announce(learner, corpus, origins, result.step)
         # A signal during an evaluation saves the step without that evaluation.
         owed = restored is not None and _lacks_evaluation(config, corpus, result.step)
         if result.step >= config.total_steps and not owed:
@@ -149,7 +151,7 @@ def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeOb
         )
         while (owed or result.step < config.total_steps) and not result.exit_code:
             last = result.step - owed  # of an evaluation that is owed, the step that it belongs to is over
-            phase = next(each for each in resolve_stages(config) if last < each.end)
+            phase = next(each for each in learner.stages if last < each.end)
             signals.saving = None  # the previous phase has saved its last step
             wall_time.switch("setup")
             task = PhaseTask(learner, corpus, opened, phase, steps.of(phase), result.step, position, owed)
@@ -234,14 +236,15 @@ class PhaseTask:
             if unigram := self._evaluation.unigram(self.examples):
                 self._unigram = unigram
                 events.write("baseline", begin, **unigram)
-            self._samples = make_samples(learner, config, self._evaluation, corpus.store)
+            self._samples = make_samples(learner, self._evaluation, corpus.store)
         rates = Rates(peak_flops(mesh), wall_time=opened.wall_time)
+        later = [each for each in learner.stages if each.begin >= phase.end]
         self._guard = guard = Guard(config.faults, position.guard_of(phase.index))
         self.reporter: Reporter = Reporter(
             opened.metrics,
             rates,
             HostTimes(events),
-            GuardedSteps(rates, guard, events, learner.objective.model, config, phase),
+            GuardedSteps(rates, guard, events, learner.objective.model, phase, sum(map(_places, later))),
             every=config.log_every_steps,
             total=config.total_steps,
             every_step=True,
@@ -341,6 +344,11 @@ class PhaseTask:
         return not self._guard.skipped
 
 
+def _places(phase: Phase) -> int:
+    """Return the places (sequences × length) of all steps of a phase."""
+    return phase.steps * phase.tokens_per_step
+
+
 def _evaluates(config: Config, step: int) -> bool:
     """Return whether the held-out documents, if there are any, are evaluated after `step`."""
     return step == config.total_steps or due(step, config.evaluation.every_steps)
@@ -393,7 +401,7 @@ def _opened(
 
     Nothing is compiled or written. Every host has made sure that it runs the same thing as the others.
     """
-    join_hosts(config, CHANGES.where)
+    join_hosts(config.faults, to_dict(config), CHANGES.where)
     mesh = sharding.make_mesh(config.mesh, devices)
     sharding.check_batch(check(config), mesh)
     check_attention(config.compute, mesh.devices.flat[0].platform)
@@ -460,3 +468,78 @@ def _first_state(
     params, report = initialize(source, learner.objective.model.parameters, tokenizer, state.params)
     state = dataclasses.replace(state, params=params, optimizer_state=restarted(state.optimizer_state, params))
     return state, Position(), report
+
+
+def _announce(learner: Learner, corpus: Corpus, origins: Table | None, step: int) -> None:
+    """Print every derived quantity of a pre-training run that people check before leaving it alone.
+
+    Args:
+      learner: what is trained.
+      corpus: what it is trained on.
+      origins: what became of each array of init_from.
+      step: where the run resumes; 0 for a fresh one.
+    """
+    config, mesh, parameters = learner.config, learner.mesh, learner.objective.model.parameters
+    say_hardware(mesh)
+    say(
+        f"model: {total_size(parameters):,} parameters, {config.model.num_layers} layers, hidden size "
+        f"{config.model.hidden_size}, vocabulary {config.model.vocab_size:,}"
+    )
+    if learner.teacher is not None:
+        teacher = learner.teacher.model
+        say(
+            f"teacher: {total_size(teacher.parameters):,} parameters, {teacher.config.num_layers} layers, hidden size "
+            f"{teacher.config.hidden_size}"
+        )
+    for name, store in corpus.stores.items():
+        training = next(found for each in corpus.training if (found := _of_store(each, name)) is not None)
+        say(
+            f"data: {f'{name}: ' if len(corpus.stores) > 1 else ''}{store.num_tokens:,} tokens in "
+            f"{store.num_documents:,} documents, {len(training.documents):,} of them to train on"
+        )
+    for phase in learner.stages:
+        say(
+            f"phase {phase.index}: {phase.steps:,} steps of {phase.batch_size:,} sequences of length "
+            f"{phase.sequence_length} ({phase.tokens_per_step:,} tokens per step), "
+            f"{_epochs(corpus.training[phase.index], phase.steps * phase.batch_size)}; remat: {learner.remat(phase)}"
+        )
+        rows = phase.batch_size // phase.micro_batches
+        if phase.packed:
+            say(f"phase {phase.index}: packing up to {phase.max_texts} texts into a sequence")
+        else:
+            say(f"phase {phase.index}: no packing; a sequence is one text or pair")
+        if config.model.layer == "transformer":
+            path = attention_of(config.model, config.compute, mesh, rows, phase.sequence_length, phase.max_texts)
+            say(f"phase {phase.index}: attention by {path}")
+    if mesh.size > 1:
+        show(sharding.table(mesh, parameters))
+    if origins is not None:
+        show(origins)
+    _announce_resumption(config, step)
+
+
+def _of_store(training: Examples | Mixture, name: str) -> Examples | None:
+    """Return the training examples of one of the stores, by its name; None if the phase does not read it."""
+    return training.sources.get(name) if isinstance(training, Mixture) else training
+
+
+def _epochs(training: Examples | Mixture, sequences: int) -> str:
+    """Return how often a phase of so many sequences reads its text."""
+    if isinstance(training, Examples):
+        epoch = training.num_examples(0)
+        return f"{sequences / epoch:.3g} epochs of {epoch:,} sequences"
+    epochs = {
+        name: training.shares[name] * sequences / examples.num_examples(0)
+        for name, examples in training.sources.items()
+    }
+    return ", ".join(f"{training.shares[name]:.2%} {name} ({epochs[name]:.3g} epochs)" for name in epochs)
+
+
+def _announce_resumption(config: Config, step: int) -> None:
+    """Print where a run resumes, or that there is nothing left to do; nothing for a fresh one."""
+    if step:
+        say(
+            f"resuming from step {step:,} of {config.workdir}"
+            if step < config.total_steps
+            else f"{config.workdir} has reached its last step, {step:,}; raise the steps of its last phase to continue"
+        )

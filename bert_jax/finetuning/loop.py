@@ -387,7 +387,7 @@ def finetune(
 @ending_together
 def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence[Any]], devices: sharding.Devices) -> Result:
     wall_time = WallTime()
-    join_hosts(config, CHANGES.where)
+    join_hosts(config.faults, to_dict(config), CHANGES.where)
     mesh = sharding.make_mesh(check_finetune(config).mesh, devices)
     check_attention(config.compute, mesh.devices.flat[0].platform)
     check_trackers(config.sinks)

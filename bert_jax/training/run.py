@@ -21,9 +21,7 @@ from etils import epath
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.checkpoints.workdir import WorkDirectory
-from bert_jax.config import Config, HostFaultsConfig, Phase, resolve_stages
-from bert_jax.config.finetuning import FinetuneConfig
-from bert_jax.config.json_form import to_dict
+from bert_jax.config import HostFaultsConfig, Phase
 from bert_jax.data.examples import Batch, Examples
 from bert_jax.data.mixtures import Mixture
 from bert_jax.devices import hardware, hosts, sharding
@@ -129,19 +127,20 @@ def _masked(batch: Batch, row: int) -> int:
     return int((batch["masked_weights"][row] > 0).sum())
 
 
-def join_hosts(config: Config | FinetuneConfig, may_differ: tuple[str, ...]) -> None:
+def join_hosts(faults: HostFaultsConfig, options: dict[str, Any], may_differ: tuple[str, ...]) -> None:
     """Find the other hosts, notice from now on if one of them dies, and keep compiled programs for later starts.
 
     Args:
-      config: options of the run.
+      faults: how long a host may be silent.
+      options: of the run, as JSON.
       may_differ: those whose values may differ between hosts (`config.changes.Changes.where`).
 
     Raises:
       UserError: the hosts were given different options.
     """
-    hardware.initialize_distributed(config.faults.peer_timeout_seconds)
-    hosts.watch(config.faults.peer_timeout_seconds)
-    check_alike(lambda: to_dict(config), may_differ)
+    hardware.initialize_distributed(faults.peer_timeout_seconds)
+    hosts.watch(faults.peer_timeout_seconds)
+    check_alike(lambda: options, may_differ)
     use_compilation_cache()
 
 
@@ -172,7 +171,7 @@ class PhaseSteps:
 
         A run that then resumes from a different step has compiled in vain, and compiles again.
         """
-        for phase in resolve_stages(self._learner.config):
+        for phase in self._learner.stages:
             if step < phase.end:
                 self.of(phase).begin(self._learner.abstract, self._learner.abstract_batch(phase))
                 return
@@ -486,14 +485,13 @@ class GuardedSteps:
       guard: sees the loss of each step.
       events: where a skipped update is noted.
       model: counts the operations.
-      config: the phases that follow.
       phase: the phase of the steps.
+      places_after: places of the phases that follow.
     """
 
-    def __init__(self, rates: Rates, guard: Guard, events: Events, model: Model, config: Config, phase: Phase):
+    def __init__(self, rates: Rates, guard: Guard, events: Events, model: Model, phase: Phase, places_after: int):
         self._rates, self._guard, self._events, self._model, self._phase = rates, guard, events, model, phase
-        later = [each for each in resolve_stages(config) if each.begin >= phase.end]
-        self._places_after = sum(each.steps * each.tokens_per_step for each in later)
+        self._places_after = places_after
 
     def observe(self, step: int, values: dict[str, Any]) -> None:
         """Count the work of the update to `step`, and show its loss to the guard."""
