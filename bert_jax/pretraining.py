@@ -52,6 +52,7 @@ from bert_jax.training.run import (
     PhaseSteps,
     Position,
     Saver,
+    Started,
     check_way_back,
     join_hosts,
     roll_back,
@@ -95,24 +96,15 @@ def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeOb
     wall_time = WallTime()
     if objective is not None and config.data.packing == "auto":  # it may not know of several texts in a row
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, packing="off"))
-    config, learner, corpus, source = _opened(config, devices, objective or default_objective)
+    learner, corpus, source = _opened(config, devices, objective or default_objective)
+    config = learner.config
     result = Result(0, {}, 0)
     with (
         Watchdog(config.faults.step_timeout_seconds) as watchdog,
         StopSignals(watchdog) as signals,
         contextlib.ExitStack() as closing,
     ):
-        workdir = closing.enter_context(
-            open_workdir(
-                config.workdir,
-                PRETRAINING,
-                corpus.identity | learner.own_names,
-                to_dict(config),
-                corpus.store.tokenizer(),
-                local_path=config.checkpoint.local_path,
-                devices=list(learner.mesh.devices.flat),
-            )
-        )
+        workdir = closing.enter_context(_open_directory(learner, corpus))
         events = closing.enter_context(Events(workdir.path, signals))
         watchdog.report = lambda seconds, place: events.write("hung", events.step, seconds=seconds, place=place)
         checkpoints = closing.enter_context(_open_checkpoints(config.checkpoint, workdir, learner.main, events))
@@ -137,18 +129,8 @@ def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeOb
         if result.step >= config.total_steps and not owed:
             checkpoints.finish()
             return result
-        metrics = closing.enter_context(_open_metrics(config, workdir, learner, wall_time, result.step))
-        profiler = Profiler(workdir.path, traced_steps(config.profile, config.total_steps))
-        opened = Opened(
-            workdir=workdir,
-            faults=config.faults,
-            events=events,
-            signals=signals,
-            wall_time=wall_time,
-            checkpoints=checkpoints,
-            metrics=metrics,
-            profiler=closing.enter_context(profiler),
-        )
+        started = Started(workdir=workdir, faults=config.faults, events=events, signals=signals, wall_time=wall_time)
+        opened = _open_run(started, checkpoints, learner, result.step, closing)
         while (owed or result.step < config.total_steps) and not result.exit_code:
             last = result.step - owed  # of an evaluation that is owed, the step that it belongs to is over
             phase = next(each for each in learner.stages if last < each.end)
@@ -362,6 +344,20 @@ def _lacks_evaluation(config: Config, corpus: Corpus, step: int) -> bool:
     return from_first(step not in [row["step"] for row in rows if row["kind"] == "evaluation"])
 
 
+def _open_directory(learner: Learner, corpus: Corpus) -> WorkDirectory:
+    """Take the work directory for this run."""
+    config = learner.config
+    return open_workdir(
+        config.workdir,
+        PRETRAINING,
+        corpus.identity | learner.own_names,
+        to_dict(config),
+        corpus.store.tokenizer(),
+        local_path=config.checkpoint.local_path,
+        devices=list(learner.mesh.devices.flat),
+    )
+
+
 def _open_checkpoints(options: CheckpointConfig, workdir: WorkDirectory, main: str, events: Events) -> Checkpoints:
     """Return the checkpoints of the run in `workdir`, the best ones by the held-out loss `main`."""
     committed_locally = lambda step, seconds: events.write("saved_locally", step, seconds=seconds)
@@ -376,17 +372,24 @@ def _open_checkpoints(options: CheckpointConfig, workdir: WorkDirectory, main: s
     )
 
 
-def _open_metrics(
-    config: Config, workdir: WorkDirectory, learner: Learner, wall_time: WallTime, start_step: int
-) -> Metrics:
-    """Return the metrics of the run that resumes from `start_step`, to be closed at its end."""
-    return Metrics(
+def _open_run(
+    started: Started, checkpoints: Checkpoints, learner: Learner, start_step: int, closing: contextlib.ExitStack
+) -> Opened:
+    """Return the run that resumes from `start_step`, with its metrics and traces, which `closing` closes."""
+    config, workdir = learner.config, started.workdir
+    metrics = Metrics(
         workdir.path,
         total_steps=config.total_steps,
         start_step=start_step,
         terms=learner.objective.terms,
-        wall_time=wall_time,
+        wall_time=started.wall_time,
         trackers=lambda: trackers(config.sinks, workdir.run_id, _name(config.workdir), to_dict(config)),
+    )
+    return Opened(
+        **vars(started),
+        checkpoints=checkpoints,
+        metrics=closing.enter_context(metrics),
+        profiler=closing.enter_context(Profiler(workdir.path, traced_steps(config.profile, config.total_steps))),
     )
 
 
@@ -396,8 +399,8 @@ def _name(workdir: str) -> str:
 
 def _opened(
     config: Config, devices: sharding.Devices, make_objective: MakeObjective
-) -> tuple[Config, Learner, Corpus, StoredModel | None]:
-    """Return the options with the vocabulary size of the data, what is trained, on what, and the model to start from.
+) -> tuple[Learner, Corpus, StoredModel | None]:
+    """Return what is trained, with the vocabulary size of the data among its options, on what, and what to start from.
 
     Nothing is compiled or written. Every host has made sure that it runs the same thing as the others.
     """
@@ -419,7 +422,7 @@ def _opened(
         table_rows(source, learner.objective.model.parameters, corpus.store.tokenizer())  # raises where it does not fit
     facts = {"checkpoint.local_path": "given" if config.checkpoint.local_path else "not given"}
     check_alike(lambda: corpus.fingerprints() | source_fingerprint(source) | learner.own_names | facts)
-    return config, learner, corpus, source
+    return learner, corpus, source
 
 
 def _stream(
