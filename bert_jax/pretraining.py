@@ -1,51 +1,66 @@
-"""`pretrain`: a whole pre-training run in one function, readable from top to bottom."""
+"""`pretrain`: a whole pre-training run in one function, readable from top to bottom, and what a phase does.
+
+`training.run.train` takes the steps of a phase; between two of them the phase may evaluate and save.
+"""
 
 import contextlib
 import dataclasses
+import math
+import os
+import time
 from collections.abc import Generator
 
 import jax
+from etils import epath
+from rich.table import Table
 
-from bert_jax.checkpoints.workdir import has_checkpoint
-from bert_jax.config import Config, Phase, resolve_stages
+from bert_jax.checkpoints.checkpoint import Checkpoints
+from bert_jax.checkpoints.local_tier import LocalTier
+from bert_jax.checkpoints.workdir import PRETRAINING, WorkDirectory, has_checkpoint, open_workdir
+from bert_jax.config import CheckpointConfig, Config, Phase
 from bert_jax.config.checks import check, check_ramps, training_paths
-from bert_jax.config.json_form import PRETRAINING
-from bert_jax.data.mixtures import Corpus, open_corpus
+from bert_jax.config.json_form import PRETRAINING as CHANGES
+from bert_jax.config.json_form import to_dict
+from bert_jax.config.pretraining import traced_steps
+from bert_jax.data.examples import Examples
+from bert_jax.data.mixtures import Corpus, Mixture, open_corpus
 from bert_jax.data.pipeline import batches, check_loader
 from bert_jax.devices import hardware, sharding
-from bert_jax.devices.hardware import memory_advice, memory_error
+from bert_jax.devices.hardware import memory_advice
 from bert_jax.devices.hosts import check_alike, ending_together, from_first
 from bert_jax.devices.sharding import narrowed
-from bert_jax.devices.signals import Stopped, StopSignals, Watchdog
+from bert_jax.devices.signals import StopSignals, Watchdog
 from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.kernels.choice import check_attention
 from bert_jax.objectives.choice import MakeObjective, default_objective
 from bert_jax.objectives.objective import records
+from bert_jax.parameters import total_size
 from bert_jax.pretrained.initialization import Report, initialize, open_source, source_fingerprint, table_rows
 from bert_jax.pretrained.teacher import open_teacher
 from bert_jax.tokenization.tokenizer import Tokenizer
-from bert_jax.training.events import Events
-from bert_jax.training.learner import Learner, phase_advice, state_advice
-from bert_jax.training.metrics import WallTime
-from bert_jax.training.optimizers import restarted
-from bert_jax.training.reporter import Trouble, announce
+from bert_jax.training.evaluation import Evaluation, make_samples
+from bert_jax.training.events import Events, HostTimes
+from bert_jax.training.learner import Learner, attention_of, phase_advice, state_advice
+from bert_jax.training.metrics import Metrics, Rates, WallTime, draw_curves, read_rows
+from bert_jax.training.optimizers import average_of, restarted
+from bert_jax.training.reporter import Guard, Reporter, due, say, say_hardware, show
 from bert_jax.training.run import (
-    PhaseDuties,
+    GuardedSteps,
+    Input,
+    Opened,
     PhaseSteps,
     Position,
-    PretrainingRun,
+    Saver,
+    Started,
     check_way_back,
     join_hosts,
-    lacks_evaluation,
-    open_checkpoints,
-    open_directory,
-    open_metrics,
-    open_profiler,
     roll_back,
+    train,
 )
-from bert_jax.training.state import TrainState, create_state, reset_moments
-from bert_jax.training.trackers import check_trackers
+from bert_jax.training.state import Replicas, TrainState, create_state, reset_moments
+from bert_jax.training.step import Program, peak_flops
+from bert_jax.training.trackers import Profiler, check_trackers, trackers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,17 +96,18 @@ def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeOb
     wall_time = WallTime()
     if objective is not None and config.data.packing == "auto":  # it may not know of several texts in a row
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, packing="off"))
-    config, learner, corpus, source = _opened(config, devices, objective or default_objective)
+    learner, corpus, source = _opened(config, devices, objective or default_objective)
+    config = learner.config
     result = Result(0, {}, 0)
     with (
         Watchdog(config.faults.step_timeout_seconds) as watchdog,
         StopSignals(watchdog) as signals,
         contextlib.ExitStack() as closing,
     ):
-        workdir = closing.enter_context(open_directory(config, corpus, learner))
+        workdir = closing.enter_context(_open_directory(learner, corpus))
         events = closing.enter_context(Events(workdir.path, signals))
         watchdog.report = lambda seconds, place: events.write("hung", events.step, seconds=seconds, place=place)
-        checkpoints = closing.enter_context(open_checkpoints(config, workdir, learner, events))
+        checkpoints = closing.enter_context(_open_checkpoints(config.checkpoint, workdir, learner.main, events))
         signals.newest = checkpoints.latest_step
         result = Result(checkpoints.latest_step() or 0, {}, 0)
         steps = PhaseSteps(learner)
@@ -107,99 +123,288 @@ def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeOb
         terms = records(learner.objective.terms)
         events.start(result.step, list(learner.mesh.devices.flat), resumed=restored is not None, terms=terms)
         origins = None if report is None else report.table()
-        announce(learner, corpus, origins, result.step)
+        _announce(learner, corpus, origins, result.step)
         # A signal during an evaluation saves the step without that evaluation.
-        owed = restored is not None and lacks_evaluation(config, corpus, result.step)
+        owed = restored is not None and _lacks_evaluation(config, corpus, result.step)
         if result.step >= config.total_steps and not owed:
             checkpoints.finish()
             return result
-        metrics = closing.enter_context(open_metrics(config, workdir, learner, wall_time, result.step))
-        profiler = closing.enter_context(open_profiler(config, workdir))
-        run = PretrainingRun(
-            config, learner, steps, corpus, workdir, checkpoints, metrics, events, signals, wall_time, profiler
-        )
+        started = Started(workdir=workdir, faults=config.faults, events=events, signals=signals, wall_time=wall_time)
+        opened = _open_run(started, checkpoints, learner, result.step, closing)
         while (owed or result.step < config.total_steps) and not result.exit_code:
             last = result.step - owed  # of an evaluation that is owed, the step that it belongs to is over
-            phase = next(each for each in resolve_stages(config) if last < each.end)
-            state, position, result = _train_phase(run, phase, state, position, evaluates_first=owed)
+            phase = next(each for each in learner.stages if last < each.end)
+            signals.saving = None  # the previous phase has saved its last step
+            wall_time.switch("setup")
+            task = PhaseTask(learner, corpus, opened, phase, steps.of(phase), result.step, position, owed)
+            state, position, result = _train_phase(task, opened, state)
             owed = False
         if result.step >= config.total_steps:
             checkpoints.finish()
     return dataclasses.replace(result, exit_code=signals.exit_code)
 
 
-def _train_phase(
-    run: PretrainingRun, phase: Phase, state: TrainState, position: Position, evaluates_first: bool
-) -> tuple[TrainState, Position, Result]:
-    """Train from `state`, at `position`, to the end of the phase or until told to stop; or go back, if that must be.
-
-    Args:
-      evaluates_first: whether the step of `state` still has to be evaluated.
+def _train_phase(task: "PhaseTask", opened: Opened, state: TrainState) -> tuple[TrainState, Position, Result]:
+    """Train from `state` to the end of the phase or until told to stop; or go back, if that must be.
 
     Returns:
       Where to continue, if there is anything left to do: in this phase after a rollback, otherwise in the next one.
     """
-    signals, learner = run.signals, run.learner
-    signals.saving, begin = None, int(state.step)  # the previous phase has saved its last step
-    run.wall_time.switch("setup")
-    duties = PhaseDuties(run, phase, begin, position)
-    train_step = run.steps.of(phase)
-    step, evaluated, trouble = begin, {}, None
-    try:
-        if begin == phase.begin and phase.resets_moments:
+    phase, learner = task.phase, task.learner
+    if task.begin == phase.begin and phase.resets_moments:
+        with memory_advice(*task.shortage()):
             state = reset_moments(state, learner.optimizer)
-        with contextlib.closing(_stream(run, phase, duties.seen, phase.end - begin)) as stream:
-            for step in range(begin, phase.end + 1):  # `state` is the state after `step` steps
-                signals.saving, evaluated = step if step > begin else None, {}
-                run.profiler.finish(step, state)
-                if step > begin:
-                    duties.compare_copies(step, state)
-                if step > begin or evaluates_first:
-                    evaluated = duties.evaluate(step, state)
-                if step == phase.end:
-                    break
-                if step > begin:
-                    duties.save(step, state, evaluated)
-                with duties.awaiting_input(step):
-                    batch = next(stream)
-                train_step.prepare(state, batch, signals=signals, rates=duties.rates, events=run.events)
-                signals.check()
-                signals.saving = run.events.step = step + 1
-                with run.profiler.step(step, state):
-                    state, values = train_step(state, batch)
-                duties.reporter.dispatched(step + 1, values)
-                run.checkpoints.poll()
-        duties.save_for_good(step, state, evaluated)
-    except Stopped:
-        # A step that turns out to be bad only now is not saved; the next start takes it again and decides.
-        with contextlib.suppress(Trouble):
-            duties.save_for_good(step, state, evaluated)
-            if step > begin:
-                signals.saved(step)
-    except jax.errors.JaxRuntimeError as error:
-        remedies = phase_advice(phase, run.learner.mesh.shape, run.learner.remat(phase))
-        raise memory_error(error, f"phase {phase.index}", remedies) from error
-    except Trouble as found:
-        trouble = found.with_traceback(None)  # which would keep this state while an older one is restored
+    state, step, trouble = train(task, opened, state)
     if trouble is not None:
-        check_way_back(run, phase, trouble, state, duties.position)
+        check_way_back(opened, learner, phase, task.examples, trouble, state, task.position)
         del state
-        state, position = roll_back(run, phase, trouble, duties.position(trouble.last))
+        state, position = roll_back(opened, learner.abstract, phase, trouble, task.position(trouble.last))
         return state, position, Result(int(state.step), {}, 0)
-    if step > begin:
-        duties.draw()
+    if step > task.begin:
+        task.draw()
     # A signal that arrives after the last check is left to the next phase, on every host; every step has been saved.
-    return state, duties.position(step), Result(step, evaluated, signals.exit_code)
+    return state, task.position(step), Result(step, task.evaluated, opened.signals.exit_code)
+
+
+PICTURE_SECONDS = 60
+"""Time between two pictures of a phase, at least: training waits for half a second while one is drawn."""
+
+
+class PhaseTask:
+    """A phase of pre-training, for `train`.
+
+    Args:
+      learner: what is trained.
+      corpus: what it is trained on.
+      opened: the run.
+      phase: the phase.
+      program: its step.
+      begin: step of the state that it resumes from.
+      position: where the run is in its data after that step.
+      evaluates_first: whether that step still has to be evaluated.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        corpus: Corpus,
+        opened: Opened,
+        phase: Phase,
+        program: Program,
+        begin: int,
+        position: Position,
+        evaluates_first: bool,
+    ):
+        config, shardings, mesh, events = learner.config, learner.shardings, learner.mesh, opened.events
+        self.learner, self.phase, self.program, self.begin = learner, phase, program, begin
+        self._config, self._opened, self._evaluates_first = config, opened, evaluates_first
+        self.end: int = phase.end
+        self.examples: Examples | Mixture = corpus.training[phase.index]
+        self.evaluated: dict[str, float] = {}
+        """Held-out metrics of the newest step; {} if there is no evaluation after it."""
+        self._seen, self._skipped = position.seen_in(phase.index), position.skipped
+        self._evaluation = self._samples = self._unigram = None
+        if corpus.held_out:
+            self._evaluation = Evaluation(
+                learner.objective,
+                config,
+                phase,
+                corpus.held_out,
+                corpus.shares(phase),
+                mesh,
+                shardings.params,
+                learner.frozen,
+            )
+            if unigram := self._evaluation.unigram(self.examples):
+                self._unigram = unigram
+                events.write("baseline", begin, **unigram)
+            self._samples = make_samples(learner, self._evaluation, corpus.store)
+        rates = Rates(peak_flops(mesh), wall_time=opened.wall_time)
+        later = [each for each in learner.stages if each.begin >= phase.end]
+        self._guard = guard = Guard(config.faults, position.guard_of(phase.index))
+        self.reporter: Reporter = Reporter(
+            opened.metrics,
+            rates,
+            HostTimes(events),
+            GuardedSteps(rates, guard, events, learner.objective.model, phase, sum(map(_places, later))),
+            every=config.log_every_steps,
+            total=config.total_steps,
+            every_step=True,
+        )
+        self.replicas: Replicas = Replicas(shardings, mesh, events)
+        self._saver = Saver(
+            opened,
+            self.reporter,
+            to_dict(config),
+            lambda step: dataclasses.replace(self.position(step), guard=guard.memory()).to_dict(),
+        )
+        self._owes_save, self._drawn = False, time.monotonic()
+
+    def position(self, step: int) -> Position:
+        """Return where the run is in its data after `step`, without what the guard remembers."""
+        seen = self._seen + (step - self.begin) * self.phase.batch_size
+        return Position(self.phase.index, seen, self._skipped)
+
+    def batches(self, begin: int) -> Generator[Input, None, None]:
+        """Return the batches of the phase after `begin`; the step itself counts their work."""
+        bound, data = self.learner.value_bound(self.phase), self._config.data
+        args = self.examples, self._seen, self.phase.batch_size, self.end - begin
+        with contextlib.closing(_stream(*args, self.learner.mesh, bound, data.loader, data.prefetch)) as stream:
+            for batch in stream:
+                yield Input((batch,))
+
+    def after_step(self, step: int, state: TrainState) -> None:
+        """Evaluate the state after `step`, and save it, where that is due; the last one of the phase always.
+
+        Raises:
+          Stopped: a signal ended the evaluation.
+        """
+        self.evaluated = {}
+        if step > self.begin or self._evaluates_first:
+            self.evaluated = self._evaluate(step, state)
+        if self.begin < step < self.end:
+            self._save(step, state)
+        elif step > self.begin:
+            self.save_for_good(step, state)
+
+    def save_for_good(self, step: int, state: TrainState) -> None:
+        """Save the state after `step`, and wait until it is written."""
+        self._saver.save_for_good(step, state, self.evaluated or None)
+
+    def shortage(self) -> tuple[str, list[str]]:
+        """Return that the phase does not fit into the memory, and what helps."""
+        phase, learner = self.phase, self.learner
+        return f"phase {phase.index}", phase_advice(phase, learner.mesh.shape, learner.remat(phase))
+
+    def draw(self) -> None:
+        """Draw the curves of the run into its directory, with the metrics of word frequencies alone beside them."""
+        workdir, terms = self._opened.workdir, self.learner.objective.terms
+        if workdir.is_ours():
+            path, title = workdir.path, _name(self._config.workdir)
+            draw_curves(path / "metrics.jsonl", path / "curves.png", terms, self._unigram, title=title)
+        self._drawn = time.monotonic()
+
+    def _evaluate(self, step: int, state: TrainState) -> dict[str, float]:
+        """Return the held-out metrics of the state after `step`, and write them; {} if that is not due."""
+        opened, rates, evaluation = self._opened, self.reporter.rates, self._evaluation
+        if evaluation is None or not _evaluates(self._config, step):
+            return {}
+        self.reporter.finish()
+        with rates.paused("evaluation"):
+            with opened.events.timed("evaluated", step) as details:
+                evaluated = evaluation.run(state.params, opened.signals, rates)
+                if (average := average_of(state.optimizer_state)) is not None:
+                    of_average = evaluation.run(average, opened.signals, rates)
+                    evaluated |= {f"ema_{name}": value for name, value in of_average.items()}
+                details |= evaluated
+            if self._samples is not None:
+                sampled = self._samples.run(state.params, opened.signals, rates)
+                opened.events.write("sampled", step, samples=sampled)
+            opened.metrics.write(step, evaluated, kind="evaluation")
+            if time.monotonic() - self._drawn > PICTURE_SECONDS:
+                self.draw()
+        return evaluated
+
+    def _save(self, step: int, state: TrainState) -> None:
+        """Save the state after `step` where that is due.
+
+        A state whose loss is not finite would displace a good one; the next finite one is saved instead.
+        """
+        options = self._config.checkpoint
+        if due(step, options.every_steps) or self.evaluated and options.keep_best:
+            self._owes_save = True
+        main = self.evaluated.get(self.learner.main, 0.0)
+        if self._owes_save and self._is_finite() and math.isfinite(main):
+            self._saver.save(step, state, self.evaluated or None)
+            self._owes_save = False
+        if self._opened.checkpoints.local and due(step, options.local_every_steps) and self._is_finite():
+            self._saver.save_locally(step, state)
+
+    def _is_finite(self) -> bool:
+        """Return whether loss and gradient of the newest step were finite, after waiting for that step."""
+        self.reporter.finish()
+        return not self._guard.skipped
+
+
+def _places(phase: Phase) -> int:
+    """Return the places (sequences × length) of all steps of a phase."""
+    return phase.steps * phase.tokens_per_step
+
+
+def _evaluates(config: Config, step: int) -> bool:
+    """Return whether the held-out documents, if there are any, are evaluated after `step`."""
+    return step == config.total_steps or due(step, config.evaluation.every_steps)
+
+
+def _lacks_evaluation(config: Config, corpus: Corpus, step: int) -> bool:
+    """Return whether the evaluation after `step`, which the run has reached before, is missing from its log."""
+    if not corpus.held_out or not _evaluates(config, step):
+        return False
+    rows = read_rows(epath.Path(config.workdir) / "metrics.jsonl")
+    return from_first(step not in [row["step"] for row in rows if row["kind"] == "evaluation"])
+
+
+def _open_directory(learner: Learner, corpus: Corpus) -> WorkDirectory:
+    """Take the work directory for this run."""
+    config = learner.config
+    return open_workdir(
+        config.workdir,
+        PRETRAINING,
+        corpus.identity | learner.own_names,
+        to_dict(config),
+        corpus.store.tokenizer(),
+        local_path=config.checkpoint.local_path,
+        devices=list(learner.mesh.devices.flat),
+    )
+
+
+def _open_checkpoints(options: CheckpointConfig, workdir: WorkDirectory, main: str, events: Events) -> Checkpoints:
+    """Return the checkpoints of the run in `workdir`, the best ones by the held-out loss `main`."""
+    committed_locally = lambda step, seconds: events.write("saved_locally", step, seconds=seconds)
+    return Checkpoints(
+        workdir.checkpoints,
+        options,
+        run_id=workdir.run_id,
+        lost=workdir.is_lost,
+        best_metric=main,
+        committed=lambda step, seconds: events.write("saved", step, seconds=seconds),
+        local=LocalTier(options.local_path, workdir.run_id, committed_locally) if options.local_path else None,
+    )
+
+
+def _open_run(
+    started: Started, checkpoints: Checkpoints, learner: Learner, start_step: int, closing: contextlib.ExitStack
+) -> Opened:
+    """Return the run that resumes from `start_step`, with its metrics and traces, which `closing` closes."""
+    config, workdir = learner.config, started.workdir
+    metrics = Metrics(
+        workdir.path,
+        total_steps=config.total_steps,
+        start_step=start_step,
+        terms=learner.objective.terms,
+        wall_time=started.wall_time,
+        trackers=lambda: trackers(config.sinks, workdir.run_id, _name(config.workdir), to_dict(config)),
+    )
+    return Opened(
+        **vars(started),
+        checkpoints=checkpoints,
+        metrics=closing.enter_context(metrics),
+        profiler=closing.enter_context(Profiler(workdir.path, traced_steps(config.profile, config.total_steps))),
+    )
+
+
+def _name(workdir: str) -> str:
+    return os.path.basename(os.path.normpath(workdir))
 
 
 def _opened(
     config: Config, devices: sharding.Devices, make_objective: MakeObjective
-) -> tuple[Config, Learner, Corpus, StoredModel | None]:
-    """Return the options with the vocabulary size of the data, what is trained, on what, and the model to start from.
+) -> tuple[Learner, Corpus, StoredModel | None]:
+    """Return what is trained, with the vocabulary size of the data among its options, on what, and what to start from.
 
     Nothing is compiled or written. Every host has made sure that it runs the same thing as the others.
     """
-    join_hosts(config, PRETRAINING.where)
+    join_hosts(config.faults, to_dict(config), CHANGES.where)
     mesh = sharding.make_mesh(config.mesh, devices)
     sharding.check_batch(check(config), mesh)
     check_attention(config.compute, mesh.devices.flat[0].platform)
@@ -217,21 +422,29 @@ def _opened(
         table_rows(source, learner.objective.model.parameters, corpus.store.tokenizer())  # raises where it does not fit
     facts = {"checkpoint.local_path": "given" if config.checkpoint.local_path else "not given"}
     check_alike(lambda: corpus.fingerprints() | source_fingerprint(source) | learner.own_names | facts)
-    return config, learner, corpus, source
+    return learner, corpus, source
 
 
-def _stream(run: PretrainingRun, phase: Phase, seen: int, steps: int) -> Generator[dict[str, jax.Array], None, None]:
-    """Return the next `steps` batches on the devices, after `seen` sequences of the phase."""
-    mesh, bound = run.learner.mesh, run.learner.value_bound(phase)
+def _stream(
+    examples: Examples | Mixture,
+    seen: int,
+    batch_size: int,
+    steps: int,
+    mesh: jax.sharding.Mesh,
+    bound: int,
+    loader: str,
+    prefetch: int,
+) -> Generator[dict[str, jax.Array], None, None]:
+    """Return the next `steps` batches on the devices, after `seen` examples; every integer in them is below `bound`."""
     return batches(
-        run.corpus.training[phase.index],
+        examples,
         seen,
-        phase.batch_size,
-        sharding.host_rows(mesh, phase.batch_size),
+        batch_size,
+        sharding.host_rows(mesh, batch_size),
         steps,
-        loader=run.config.data.loader,
-        prefetch=run.config.data.prefetch,
-        place=lambda rows: sharding.to_global(mesh, narrowed(rows, bound), phase.batch_size),
+        loader=loader,
+        prefetch=prefetch,
+        place=lambda rows: sharding.to_global(mesh, narrowed(rows, bound), batch_size),
     )
 
 
@@ -258,3 +471,78 @@ def _first_state(
     params, report = initialize(source, learner.objective.model.parameters, tokenizer, state.params)
     state = dataclasses.replace(state, params=params, optimizer_state=restarted(state.optimizer_state, params))
     return state, Position(), report
+
+
+def _announce(learner: Learner, corpus: Corpus, origins: Table | None, step: int) -> None:
+    """Print every derived quantity of a pre-training run that people check before leaving it alone.
+
+    Args:
+      learner: what is trained.
+      corpus: what it is trained on.
+      origins: what became of each array of init_from.
+      step: where the run resumes; 0 for a fresh one.
+    """
+    config, mesh, parameters = learner.config, learner.mesh, learner.objective.model.parameters
+    say_hardware(mesh)
+    say(
+        f"model: {total_size(parameters):,} parameters, {config.model.num_layers} layers, hidden size "
+        f"{config.model.hidden_size}, vocabulary {config.model.vocab_size:,}"
+    )
+    if learner.teacher is not None:
+        teacher = learner.teacher.model
+        say(
+            f"teacher: {total_size(teacher.parameters):,} parameters, {teacher.config.num_layers} layers, hidden size "
+            f"{teacher.config.hidden_size}"
+        )
+    for name, store in corpus.stores.items():
+        training = next(found for each in corpus.training if (found := _of_store(each, name)) is not None)
+        say(
+            f"data: {f'{name}: ' if len(corpus.stores) > 1 else ''}{store.num_tokens:,} tokens in "
+            f"{store.num_documents:,} documents, {len(training.documents):,} of them to train on"
+        )
+    for phase in learner.stages:
+        say(
+            f"phase {phase.index}: {phase.steps:,} steps of {phase.batch_size:,} sequences of length "
+            f"{phase.sequence_length} ({phase.tokens_per_step:,} tokens per step), "
+            f"{_epochs(corpus.training[phase.index], phase.steps * phase.batch_size)}; remat: {learner.remat(phase)}"
+        )
+        rows = phase.batch_size // phase.micro_batches
+        if phase.packed:
+            say(f"phase {phase.index}: packing up to {phase.max_texts} texts into a sequence")
+        else:
+            say(f"phase {phase.index}: no packing; a sequence is one text or pair")
+        if config.model.layer == "transformer":
+            path = attention_of(config.model, config.compute, mesh, rows, phase.sequence_length, phase.max_texts)
+            say(f"phase {phase.index}: attention by {path}")
+    if mesh.size > 1:
+        show(sharding.table(mesh, parameters))
+    if origins is not None:
+        show(origins)
+    _announce_resumption(config, step)
+
+
+def _of_store(training: Examples | Mixture, name: str) -> Examples | None:
+    """Return the training examples of one of the stores, by its name; None if the phase does not read it."""
+    return training.sources.get(name) if isinstance(training, Mixture) else training
+
+
+def _epochs(training: Examples | Mixture, sequences: int) -> str:
+    """Return how often a phase of so many sequences reads its text."""
+    if isinstance(training, Examples):
+        epoch = training.num_examples(0)
+        return f"{sequences / epoch:.3g} epochs of {epoch:,} sequences"
+    epochs = {
+        name: training.shares[name] * sequences / examples.num_examples(0)
+        for name, examples in training.sources.items()
+    }
+    return ", ".join(f"{training.shares[name]:.2%} {name} ({epochs[name]:.3g} epochs)" for name in epochs)
+
+
+def _announce_resumption(config: Config, step: int) -> None:
+    """Print where a run resumes, or that there is nothing left to do; nothing for a fresh one."""
+    if step:
+        say(
+            f"resuming from step {step:,} of {config.workdir}"
+            if step < config.total_steps
+            else f"{config.workdir} has reached its last step, {step:,}; raise the steps of its last phase to continue"
+        )

@@ -2,8 +2,7 @@
 
 run.json tells which run the directory holds, config.json its settings; both lie next to checkpoints/ and tokenizer/.
 Opening a directory refuses another writer, another run, and changes of settings that would not continue the run.
-`open_workdir` serves any run, `open_pretraining` adds the rules of pre-training (those of fine-tuning are in
-finetuning/run.py).
+`open_workdir` serves any run; how one of pre-training or of fine-tuning continues is said by its `Rules`.
 """
 
 import dataclasses
@@ -15,9 +14,8 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 from absl import logging
@@ -26,6 +24,7 @@ from etils import epath
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.local_tier import has_copies
 from bert_jax.config import Config, resolve_phases
+from bert_jax.config.finetuning import RESULTS
 from bert_jax.config.json_form import (
     differences,
     first_lines,
@@ -33,6 +32,7 @@ from bert_jax.config.json_form import (
     from_record,
     is_elastic,
     is_harmless,
+    is_harmless_to_finetuning,
     lengthens,
     options_recorded,
     to_dict,
@@ -221,30 +221,45 @@ class WorkDirectory:
         self.release()
 
 
+class Rules(NamedTuple):
+    """How runs of one command continue what a work directory has of them."""
+
+    has_saved: Callable[[epath.Path], bool]
+    """Returns whether the runs in a directory, which need not exist, have saved anything."""
+    check: Callable[[epath.Path, dict[str, Any], dict[str, Any]], None]
+    """Given a directory, an identity and settings, raises a UserError if these would not continue what is there."""
+
+
 def open_workdir(
     path: str | os.PathLike[str],
+    rules: Rules,
     identity: dict[str, Any],
     settings: dict[str, Any],
     tokenizer: Tokenizer,
     *,
-    resumed: bool,
-    check: Callable[[epath.Path, dict[str, Any], dict[str, Any]], None],
+    local_path: str = "",
     devices: sharding.Devices = None,
 ) -> WorkDirectory:
-    """Take `path` (local or gs://) for any run; the first host writes run.json, config.json and tokenizer/.
+    """Take `path` (local or gs://) for a run: begin there, or resume what has saved something there.
+
+    The first host writes run.json, config.json and tokenizer/. A run that has saved nothing yet may be started again
+    with any settings.
 
     Args:
-      identity: what the run must have in common with the existing one; written to run.json.
+      rules: of the command.
+      identity: what the run must have in common with the existing one; written to run.json. Equal names of objectives
+        or architectures can still be different formulas.
       settings: contents of config.json.
-      resumed: whether there is something to resume. A run that has saved nothing yet may be started again with any
-        settings.
-      check: called with the directory, `identity` and `settings` if there is; raises a UserError to prevent resuming.
+      local_path: where each host keeps saves of its own; "" if it does not.
       devices: that the run computes on; None for those of all processes.
 
     Raises:
-      UserError: `path` is not writable, another process writes to it, it holds something else, or `check` raises it.
+      UserError: `path` is not writable, another process writes to it, or it holds something else or a run with another
+        identity or other settings.
     """
     path = epath.Path(path if is_remote(path) else os.path.abspath(path))
+    # The local disk of the first host may be a new one.
+    resumed = decide(rules.has_saved(path) or _has_local_saves(path, local_path), any)
     if jax.process_index() != 0:
         workdir = WorkDirectory(path, resumed, None, {"run.json": from_first(None) or {}}, tokenizer)
         _check_shared(workdir)
@@ -254,7 +269,7 @@ def open_workdir(
     owner = Owner(path)
     try:
         if resumed:
-            check(path, identity, settings)
+            rules.check(path, identity, settings)
         saved = saved_run(path / "run.json") if resumed else {"run_id": uuid.uuid4().hex, "starts": []}
         run = {"run_id": saved["run_id"], **identity, "starts": [*saved["starts"], this_start(devices)]}
         workdir = WorkDirectory(path, resumed, owner, {"run.json": run, "config.json": settings}, tokenizer)
@@ -317,51 +332,14 @@ def _check_writable(path: epath.Path) -> None:
         ) from error
 
 
-def open_pretraining(
-    path: str | os.PathLike[str],
-    config: Config,
-    *,
-    store_fingerprint: str,
-    mixed_stores: Sequence[str] = (),
-    tokenizer: Tokenizer,
-    own_names: Mapping[str, str] = MappingProxyType({}),
-    devices: sharding.Devices = None,
-) -> WorkDirectory:
-    """Take `path` (local or gs://) for this run: begin there, or resume the run that has saved something there.
-
-    Args:
-      store_fingerprint: that of the store, or of the mixtures of several.
-      mixed_stores: the fingerprint of each store of a mixture.
-      own_names: of an objective and an architecture that are not the default (`objectives.identity.own_names`), and the
-        fingerprint of a teacher.
-      devices: that the run computes on; None for those of all processes.
-
-    Raises:
-      UserError: `path` is not writable, another process writes to it, or it holds something else or a run with other
-        settings, another objective or another architecture. Equal names can still be different formulas.
-    """
-    identity: dict[str, Any] = {
-        "store_fingerprint": store_fingerprint,
-        "tokenizer_fingerprint": tokenizer.fingerprint,
-        **own_names,
-    }
-    if mixed_stores:
-        identity["store_fingerprints"] = list(mixed_stores)
-    has_saved = has_checkpoint(path) or _has_local_saves(path, config.checkpoint.local_path)
-    resumed = decide(has_saved, any)  # the disk of the first host may be a new one
-    return open_workdir(
-        path, identity, to_dict(config), tokenizer, resumed=resumed, check=_check_continues, devices=devices
-    )
-
-
 def has_checkpoint(path: str | os.PathLike[str]) -> bool:
     """Return whether a run in work directory `path` has saved anything; the directory need not exist."""
     return bool(Checkpoints(epath.Path(path) / "checkpoints", read_only=True).steps())
 
 
-def _has_local_saves(path: str | os.PathLike[str], local_path: str) -> bool:
+def _has_local_saves(path: epath.Path, local_path: str) -> bool:
     """Return whether this machine has local saves of the run in work directory `path`."""
-    run = epath.Path(path) / "run.json"
+    run = path / "run.json"
     if not local_path or not run.exists():
         return False
     run_id = read_json(run).get("run_id")
@@ -377,7 +355,7 @@ def read_config(path: str | os.PathLike[str]) -> Config:
     return from_record(Config, options_recorded(read_settings(path)), f"{epath.Path(path) / 'config.json'}")
 
 
-def _check_continues(path: epath.Path, identity: dict[str, Any], settings: dict[str, Any]) -> None:
+def _check_pretraining(path: epath.Path, identity: dict[str, Any], settings: dict[str, Any]) -> None:
     """Raise a UserError if `settings` and the data would not continue the run in `path`; log harmless changes."""
     if "source" in read_json(path / "run.json"):
         raise UserError(
@@ -441,3 +419,30 @@ def _taught(fingerprint: str | None) -> str:
 
 def _shown(name: str, value: str | None) -> str:
     return f"the default {name}" if value is None else f"the {name} {value}"
+
+
+PRETRAINING = Rules(has_checkpoint, _check_pretraining)
+
+
+def _has_runs(path: epath.Path) -> bool:
+    """Return whether a run of fine-tuning in work directory `path` has saved anything."""
+    saved = ("checkpoints/*step_*", f"runs/*/{RESULTS}", "runs/*/checkpoints/*step_*", "runs/*/training/*step_*")
+    return (path / "run.json").exists() and any(True for name in saved for _ in path.glob(name))
+
+
+def _check_finetuning(path: epath.Path, identity: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Raise a UserError if `settings`, the data or the parameters would not continue the runs in `path`."""
+    if "features_fingerprint" not in read_json(path / "run.json"):
+        raise UserError(
+            f"{path} is the work directory of a pre-training run: it can be given as --init_from; give another "
+            "--workdir"
+        )
+    before = read_json(path / "config.json")
+    if lines := refused_changes(path, identity, before, settings, is_harmless_to_finetuning):
+        raise UserError(
+            f"{path} holds runs with different data, parameters or settings ({first_lines(lines)}). Resume with "
+            f"those ({path / 'config.json'}), or start this in another --workdir"
+        )
+
+
+FINETUNING = Rules(_has_runs, _check_finetuning)

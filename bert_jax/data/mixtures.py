@@ -218,10 +218,12 @@ class Corpus:
         return hashlib.sha256(json.dumps(mixtures).encode()).hexdigest() if mixtures else self.store.fingerprint
 
     @property
-    def mixed_stores(self) -> tuple[str, ...]:
-        """The fingerprint of each store, in a run of mixtures."""
-        mixed = any(isinstance(each, Mixture) for each in self.training)
-        return tuple(store.fingerprint for store in self.stores.values()) if mixed else ()
+    def identity(self) -> dict[str, Any]:
+        """What a resumed run must have in common with the earlier start: fingerprints of stores and vocabulary."""
+        facts = {"store_fingerprint": self.fingerprint, "tokenizer_fingerprint": self.store.tokenizer().fingerprint}
+        if not any(isinstance(each, Mixture) for each in self.training):
+            return facts
+        return facts | {"store_fingerprints": [store.fingerprint for store in self.stores.values()]}
 
     def shares(self, phase: Phase) -> dict[str, float]:
         """Return the share of each `held_out` in the examples of a phase, by name."""

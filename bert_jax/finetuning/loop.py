@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 from rich.console import Console
 
 from bert_jax.checkpoints.record import stored_fingerprint
-from bert_jax.checkpoints.workdir import WorkDirectory, read_json, write_json
+from bert_jax.checkpoints.workdir import FINETUNING, WorkDirectory, open_workdir, read_json, write_json
 from bert_jax.config.finetuning import (
     RESULTS,
     FinetuneConfig,
@@ -30,7 +30,8 @@ from bert_jax.config.finetuning import (
     check_finetune,
     task_defaults,
 )
-from bert_jax.config.json_form import FINETUNING, first_lines, from_dict, to_dict
+from bert_jax.config.json_form import FINETUNING as CHANGES
+from bert_jax.config.json_form import first_lines, from_dict, to_dict
 from bert_jax.data.sequences import most_sequences
 from bert_jax.devices import hardware, sharding
 from bert_jax.devices.hosts import check_alike, commit, ending_together, from_first, versions
@@ -47,7 +48,7 @@ from bert_jax.finetuning.programs import (
     predict_logits,
 )
 from bert_jax.finetuning.results import best, earlier_predictions, finished_runs, show, summary
-from bert_jax.finetuning.run import Command, drop_losers, keep, open_finetuning, publish, remove, settings, train
+from bert_jax.finetuning.run import Tuning, drop_losers, keep, publish, remove, settings, train_run
 from bert_jax.formats.opening import open_stored
 from bert_jax.formats.stored import StoredModel, check_fit
 from bert_jax.models.kernels.choice import check_attention
@@ -59,7 +60,7 @@ from bert_jax.training.events import Events
 from bert_jax.training.learner import attention_of
 from bert_jax.training.metrics import WallTime
 from bert_jax.training.reporter import say, say_hardware
-from bert_jax.training.run import join_hosts
+from bert_jax.training.run import Started, join_hosts
 from bert_jax.training.trackers import check_trackers
 
 IN_MEMORY = "(in memory)"  # what the configuration has in place of a file
@@ -386,7 +387,7 @@ def finetune(
 @ending_together
 def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence[Any]], devices: sharding.Devices) -> Result:
     wall_time = WallTime()
-    join_hosts(config, FINETUNING.where)
+    join_hosts(config.faults, to_dict(config), CHANGES.where)
     mesh = sharding.make_mesh(check_finetune(config).mesh, devices)
     check_attention(config.compute, mesh.devices.flat[0].platform)
     check_trackers(config.sinks)
@@ -408,11 +409,12 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence[Any]], device
         Events(workdir.path, signals) as events,
     ):
         watchdog.report = lambda seconds, place: events.write("hung", events.step, seconds=seconds, place=place)
-        command = Command(config, data, stored, programs, workdir, events, signals, wall_time)
-        _announce(command, note)
-        _train_runs(command)
+        started = Started(workdir=workdir, faults=config.faults, events=events, signals=signals, wall_time=wall_time)
+        tuning = Tuning(config, data, stored, programs)
+        _announce(tuning, note)
+        _train_runs(tuning, started)
         signals.check()
-        results = _conclude(command)
+        results = _conclude(tuning, workdir, signals)
     if signals.exit_code:
         return Result({}, signals.exit_code, config.workdir)
     if jax.process_index() == 0:
@@ -435,48 +437,37 @@ def _open_model(config: FinetuneConfig) -> StoredModel:
 
 def _open_directory(config: FinetuneConfig, stored: StoredModel, data: TaskData, programs: Programs) -> WorkDirectory:
     """Take the work directory, once all hosts have the same model, data and settings."""
-    init_from_fingerprint = None if config.random_weights else stored_fingerprint(stored.arrays)
-    features_fingerprint, wanted = data.fingerprint(), settings(config, programs, data)
-    check_alike(
-        lambda: {
-            "features_fingerprint": features_fingerprint,
-            "test_fingerprint": data.test_fingerprint(),
-            "init_from_fingerprint": init_from_fingerprint,
-            "tokenizer_fingerprint": stored.need_tokenizer().fingerprint,
-            "teacher": programs.teacher,
-            "settings": wanted,
-        },
-        FINETUNING.below("settings.finetune").where,
-    )
-    devices = list(programs.mesh.devices.flat)
-    return open_finetuning(
-        config.workdir,
-        wanted,
-        features_fingerprint,
-        init_from_fingerprint,
-        stored.need_tokenizer(),
-        devices,
-        programs.teacher,
+    wanted = settings(config, programs, data)
+    identity = {
+        "features_fingerprint": data.fingerprint(),
+        "init_from_fingerprint": None if config.random_weights else stored_fingerprint(stored.arrays),
+        "tokenizer_fingerprint": stored.need_tokenizer().fingerprint,
+        "teacher": programs.teacher,
+    }
+    facts = lambda: identity | {"test_fingerprint": data.test_fingerprint(), "settings": wanted}
+    check_alike(facts, CHANGES.below("settings.finetune").where)
+    return open_workdir(
+        config.workdir, FINETUNING, identity, wanted, stored.need_tokenizer(), devices=list(programs.mesh.devices.flat)
     )
 
 
-def _train_runs(command: Command) -> None:
+def _train_runs(tuning: Tuning, started: Started) -> None:
     """Train every run of the plan that is not finished, and write its record."""
-    config, workdir = command.config, command.workdir
+    config, workdir = tuning.config, started.workdir
     for run in plan(config):
         directory = workdir.path / "runs" / run.name
         if not from_first((directory / RESULTS).exists()):
-            record = train(run, command)
+            record = train_run(run, tuning, started)
             workdir.secure()
             _write_once(directory / RESULTS, record)
             if config.keep == "best":
-                drop_losers(workdir, command.data.main_metric)
+                drop_losers(workdir, tuning.data.main_metric)
         remove(directory / "training")
 
 
-def _conclude(command: Command) -> dict[str, Any]:
+def _conclude(tuning: Tuning, workdir: WorkDirectory, signals: StopSignals) -> dict[str, Any]:
     """Choose a run, publish its weights, predict, write results.json and return its content."""
-    config, data, workdir = command.config, command.data, command.workdir
+    config, data, programs = tuning.config, tuning.data, tuning.programs
     workdir.secure()
     records = from_first(finished_runs(workdir.path / "runs", data.main_metric))
     if gone := [run.name for run in plan(config) if run.name not in {record["run"] for record in records}]:
@@ -485,8 +476,8 @@ def _conclude(command: Command) -> dict[str, Any]:
             "command trains these runs again"
         )
     chosen = best(records, data.main_metric)
-    params = publish(workdir, chosen, command.programs.mesh)
-    facts = predicted(workdir.path, data, command.programs, params, chosen, config.eval_batch_size, command.signals)
+    params = publish(workdir, chosen, programs.mesh)
+    facts = predicted(workdir.path, data, programs, params, chosen, config.eval_batch_size, signals)
     facts |= {"data": _sizes(data), "truncated": data.truncated, "labels": list(data.head.labels)}
     results = summary(config, records, data.main_metric, facts)
     if workdir.secure():
@@ -495,7 +486,7 @@ def _conclude(command: Command) -> dict[str, Any]:
         )
     _write_once(workdir.path / RESULTS, results)
     for record in records:
-        keep(workdir, config.keep, record, chosen, command.stored.need_tokenizer())
+        keep(workdir, config.keep, record, chosen, tuning.stored.need_tokenizer())
     return results
 
 
@@ -509,28 +500,28 @@ def _sizes(data: TaskData) -> dict[str, int]:
     return {name: len(split.examples) for name, split in data.splits.items()}
 
 
-def _announce(command: Command, note: str) -> None:
-    config, data = command.config, command.data
+def _announce(tuning: Tuning, note: str) -> None:
+    config, data, programs, model = tuning.config, tuning.data, tuning.programs, tuning.stored.model
     sizes = ", ".join(f"{name} {size:,}" for name, size in _sizes(data).items())
     runs = plan(config)
-    say_hardware(command.programs.mesh)
+    say_hardware(programs.mesh)
     say(
         f"{config.task}: {sizes} examples; {len(data.train.features):,} sequences to train on; "
         + (f"labels {', '.join(data.head.labels)}" if data.head.labels else f"a {data.head.kind} head")
     )
     for name, split in data.splits.items():
         if (uncut := split.features.uncut) and uncut.share:
-            say(uncut.advise(name, command.stored.model.longest_sequence))
+            say(uncut.advise(name, model.longest_sequence))
     rows = config.batch_size // config.micro_batches
     length = config.options.max_length
     texts = min(config.batch_size, most_sequences(length)) if config.packing else 1
-    path = attention_of(command.stored.model, config.compute, command.programs.mesh, rows, length, texts)
+    path = attention_of(model, config.compute, programs.mesh, rows, length, texts)
     layout = "shared by several sequences" if config.packing else "of one sequence each"
-    remat = command.programs.model.compute.remat
+    remat = programs.model.compute.remat
     say(f"attention by {path} (rows of up to {length} tokens, {layout}); remat: {remat}")
     if note:
         say(note)
-    layers, epochs = command.stored.model.num_layers, min(run.epochs for run in runs)
+    layers, epochs = model.num_layers, min(run.epochs for run in runs)
     if config.gradual_unfreezing and epochs < layers + 2:
         say(
             f"gradual unfreezing: {epochs} epochs train the head and the top {epochs - 1} of {layers} layers; all, and "

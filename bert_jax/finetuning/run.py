@@ -16,7 +16,9 @@ import contextlib
 import dataclasses
 import functools
 import json
+import math
 import time
+from collections.abc import Callable, Generator
 from typing import Any
 
 import jax
@@ -27,14 +29,14 @@ from jax.sharding import Mesh
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import check_origin, read_record
-from bert_jax.checkpoints.workdir import WorkDirectory, id_below, open_workdir, read_json, refused_changes
+from bert_jax.checkpoints.workdir import WorkDirectory, id_below
 from bert_jax.config import CheckpointConfig
-from bert_jax.config.finetuning import RESULTS, FinetuneConfig
-from bert_jax.config.json_form import first_lines, is_harmless_to_finetuning, to_dict
+from bert_jax.config.finetuning import FinetuneConfig
+from bert_jax.config.json_form import to_dict
 from bert_jax.config.pretraining import traced_steps
 from bert_jax.data.sequences import Batch, Features, SharedRowBatches, TrainingBatches
 from bert_jax.devices import sharding
-from bert_jax.devices.hardware import memory_advice, memory_error
+from bert_jax.devices.hardware import memory_advice
 from bert_jax.devices.hosts import from_first
 from bert_jax.devices.signals import Stopped, StopSignals
 from bert_jax.errors import UserError
@@ -45,57 +47,53 @@ from bert_jax.formats.opening import place
 from bert_jax.formats.own import open_checkpoint
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.task import BertForTask
+from bert_jax.objectives.distillation import LABELS
 from bert_jax.tasks.task_data import TaskData
 from bert_jax.tokenization.tokenizer import Tokenizer
-from bert_jax.training.events import Events, HostTimes
+from bert_jax.training.events import HostTimes
 from bert_jax.training.learner import advice, state_advice
-from bert_jax.training.metrics import Metrics, Rates, WallTime
-from bert_jax.training.reporter import TaskReporter, due, say
-from bert_jax.training.run import Saver
+from bert_jax.training.metrics import Metrics, Rates
+from bert_jax.training.reporter import Reporter, Work, due, say
+from bert_jax.training.run import Input, Opened, Saver, Started, train
 from bert_jax.training.state import Replicas, TrainState, state_shardings
-from bert_jax.training.step import flops_of_texts, peak_flops
+from bert_jax.training.step import Program, flops_of_texts, peak_flops
 from bert_jax.training.trackers import Profiler, Tracker, trackers
 
 
 @dataclasses.dataclass(frozen=True)
-class Command:
-    """What all runs of a command share."""
+class Tuning:
+    """What all runs of a command train, on what."""
 
     config: FinetuneConfig
     data: TaskData
     stored: StoredModel
     """The model that is fine-tuned."""
     programs: Programs
-    workdir: WorkDirectory
-    events: Events
-    signals: StopSignals
-    wall_time: WallTime
-    """Runs on from one run to the next, so that the rows of all of them add up to the time of the command."""
 
 
 class DevEvaluations:
     """The evaluations of a run on dev after each epoch, and the weights that count according to them.
 
     Args:
-      command: what all runs share.
+      tuning: what all runs share.
+      opened: the run.
       found: metrics of each evaluation, and the result of `ignores_input`, by step; `make` adds to it.
       weights: where the weights that count are saved.
-      metrics: where the evaluations are logged.
       saver: makes sure of the work directory.
       config: the resolved configuration, saved in every checkpoint.
     """
 
     def __init__(
         self,
-        command: Command,
+        tuning: Tuning,
+        opened: Opened,
         found: dict[int, dict[str, Any]],
         weights: Checkpoints,
-        metrics: Metrics,
         saver: Saver,
         config: dict[str, Any],
     ):
-        self._command, self._found, self._config = command, found, config
-        self._weights, self._metrics, self._saver = weights, metrics, saver
+        self._tuning, self._opened, self._found, self._config = tuning, opened, found, config
+        self._weights, self._saver = weights, saver
 
     def has(self, step: int) -> bool:
         """Whether the evaluation after `step` was made, by this process or before an interruption."""
@@ -103,23 +101,22 @@ class DevEvaluations:
 
     def make(self, step: int, params: Any, rates: Rates, is_last: bool) -> None:
         """Evaluate the parameters after `step` steps, and save them if they are the ones that count so far."""
-        command, main = self._command, self._command.data.main_metric
-        with rates.paused("evaluation"), command.events.timed("evaluated", step) as details:
-            scores, ignored = evaluate(
-                command.data, command.programs, params, command.config.eval_batch_size, command.signals, rates
-            )
+        tuning, opened, config = self._tuning, self._opened, self._tuning.config
+        main, signals = tuning.data.main_metric, opened.signals
+        with rates.paused("evaluation"), opened.events.timed("evaluated", step) as details:
+            scores, ignored = evaluate(tuning.data, tuning.programs, params, config.eval_batch_size, signals, rates)
             details |= scores
         earlier = [entry["metrics"][main] for entry in self._found.values()]
         self._saver.secure()
         is_best = scores[main] > max(earlier, default=-np.inf)
-        command.signals.watchdog.begin("save")
-        if is_last if command.config.select == "last" else is_best:
+        signals.watchdog.begin("save")
+        if is_last if config.select == "last" else is_best:
             with rates.paused("checkpoint"):
                 state, position = {"params": params}, {"step": step}
                 self._weights.save(step, state, position=position, config=self._config, metrics=scores)
                 # A kill could otherwise leave only the state that is saved next, and no step would save these again.
                 self._weights.wait()
-        self._metrics.write(step, {f"dev_{name}": value for name, value in scores.items()}, kind="evaluation")
+        opened.metrics.write(step, {f"dev_{name}": value for name, value in scores.items()}, kind="evaluation")
         self._found[step] = {"metrics": scores, "ignored": ignored}
 
 
@@ -179,12 +176,61 @@ def settings(config: FinetuneConfig, programs: Programs, data: TaskData, run: Ru
     }
 
 
+class TaskSteps:
+    """The steps of a run: the work of batches that differ in length, and sums that the record of the run needs.
+
+    Args:
+      total: last step of the run.
+      tail: number of last steps whose losses are averaged.
+      flops_of: returns the operations of a step on texts of some lengths.
+      totals: sums over the steps before an interruption, from the state's checkpoint; a log in a bucket may lag behind.
+    """
+
+    def __init__(
+        self, total: int, tail: int, flops_of: Callable[[np.ndarray], float], totals: dict[str, Any] | None = None
+    ):
+        self._total, self._tail, self._flops_of = total, tail, flops_of
+        self.totals: dict[str, Any] = {"loss": 0.0, "steps": 0, "skipped": 0} | (totals or {})
+        self._steps = self._places = 0
+
+    @property
+    def tail_loss(self) -> float:
+        """Mean over the steps of the tail whose loss is finite; NaN if there are none.
+
+        With a teacher it is that of the labels alone.
+        """
+        return self.totals["loss"] / self.totals["steps"] if self.totals["steps"] else math.nan
+
+    def work(self, sequences: int, places: int, lengths: np.ndarray) -> Work:
+        """Return the work of the next step.
+
+        Args:
+          sequences: in the batch.
+          places: positions of the batch, padding included.
+          lengths: int64 [T], tokens of each of its texts.
+        """
+        self._steps, self._places = self._steps + 1, self._places + places
+        return Work(sequences, float(lengths.sum()), self._flops_of(lengths), places)
+
+    def observe(self, step: int, values: dict[str, Any]) -> None:
+        """Add the metrics of the update to `step` to the sums."""
+        self.totals["skipped"] += int(values["skipped"])
+        loss = values.get(LABELS.loss, values["loss"])
+        if step > self._total - self._tail and math.isfinite(loss):
+            self.totals["loss"] += float(loss)
+            self.totals["steps"] += 1
+
+    def left(self, step: int) -> float:
+        """Return the places of the later steps, taken to be as long as those before them."""
+        return self._places / self._steps * (self._total - step)
+
+
 def run_record(
     run: Run,
     config: FinetuneConfig,
     data: TaskData,
     programs: Programs,
-    reporter: TaskReporter,
+    steps: TaskSteps,
     dev: dict[int, dict[str, Any]],
     counted: int,
 ) -> dict[str, Any]:
@@ -194,7 +240,7 @@ def run_record(
       dev: evaluations by step.
       counted: step of the weights that count.
     """
-    loss, skipped = reporter.tail_loss, reporter.totals["skipped"]
+    loss, skipped = steps.tail_loss, steps.totals["skipped"]
     return {
         "run": run.name,
         "setting": run.setting,
@@ -236,42 +282,6 @@ def _hyperparameters(run: Run, config: FinetuneConfig, model: BertForTask) -> di
 
 
 LATEST = CheckpointConfig(keep_last=1, keep_best=0)
-
-
-def open_finetuning(
-    path: str,
-    settings: dict[str, Any],
-    features_fingerprint: str,
-    init_from_fingerprint: str | None,
-    tokenizer: Tokenizer,
-    devices: sharding.Devices = None,
-    teacher: str | None = None,
-) -> WorkDirectory:
-    """Take `path` for fine-tuning; the runs in it must have begun with the same data, parameters and settings.
-
-    Args:
-      path: the work directory.
-      settings: content of config.json.
-      features_fingerprint: that of the data; see `TaskData.fingerprint`.
-      init_from_fingerprint: that of the parameters that are fine-tuned; None for fresh ones.
-      tokenizer: the vocabulary of the model.
-      devices: the devices of the runs; None for those of all processes.
-      teacher: fingerprint of the teacher; None if there is none.
-
-    Raises:
-      UserError: the directory is not writable, another process writes to it, or it holds something else, or runs with
-        other settings.
-    """
-    identity = {
-        "features_fingerprint": features_fingerprint,
-        "init_from_fingerprint": init_from_fingerprint,
-        "tokenizer_fingerprint": tokenizer.fingerprint,
-        "teacher": teacher,
-    }
-    directory = epath.Path(path)
-    saved = ("checkpoints/*step_*", f"runs/*/{RESULTS}", "runs/*/checkpoints/*step_*", "runs/*/training/*step_*")
-    resumed = (directory / "run.json").exists() and any(True for name in saved for _ in directory.glob(name))
-    return open_workdir(path, identity, settings, tokenizer, resumed=resumed, check=_check_continues, devices=devices)
 
 
 def publish(workdir: WorkDirectory, record: dict[str, Any], mesh: Mesh) -> dict[str, Any]:
@@ -350,98 +360,100 @@ def _published(workdir: WorkDirectory) -> list[str] | None:
         return None
 
 
-def _check_continues(path: epath.Path, identity: dict[str, Any], settings: dict[str, Any]) -> None:
-    if "features_fingerprint" not in read_json(path / "run.json"):
-        raise UserError(
-            f"{path} is the work directory of a pre-training run: it can be given as --init_from; give another "
-            "--workdir"
-        )
-    before = read_json(path / "config.json")
-    if lines := refused_changes(path, identity, before, settings, is_harmless_to_finetuning):
-        raise UserError(
-            f"{path} holds runs with different data, parameters or settings ({first_lines(lines)}). Resume with "
-            f"those ({path / 'config.json'}), or start this in another --workdir"
-        )
-
-
 STATES = CheckpointConfig(keep_last=2, keep_best=0)
 
 
-@dataclasses.dataclass(frozen=True)
-class TrainingRun:
-    """A run whose files are open."""
+class RunTask:
+    """A run of fine-tuning, for `train`: an evaluation after each epoch.
 
-    batches: TrainingBatches
-    total_steps: int
-    dev: dict[int, dict[str, Any]]
-    """What `evaluations` found, by step."""
-    states: Checkpoints
-    """The states to resume from."""
-    weights: Checkpoints
-    """The weights that count."""
-    profiler: Profiler
-    reporter: TaskReporter
-    saver: Saver
-    evaluations: DevEvaluations
+    Args:
+      run: its hyper-parameters.
+      tuning: what all runs share.
+      opened: the run.
+      batches: of its sequences.
+      weights: the weights that count.
+      position: that of the state that it resumes from; {} for none.
+      dev: what evaluations have found, by step.
+      begin: step of the state that it starts or resumes from.
+    """
 
+    def __init__(
+        self,
+        run: Run,
+        tuning: Tuning,
+        opened: Opened,
+        batches: TrainingBatches,
+        weights: Checkpoints,
+        position: dict[str, Any],
+        dev: dict[int, dict[str, Any]],
+        begin: int,
+    ):
+        config, programs = tuning.config, tuning.programs
+        self._run, self._config, self._programs, self._batches, self._begin = run, config, programs, batches, begin
+        self._epoch = batches.steps_per_epoch
+        self.program: Program = programs.train_step
+        self.end: int = run.epochs * self._epoch
+        # The second half of the last epoch: a run of one epoch begins with losses of a model that knows nothing.
+        tail, flops_of = max(1, self._epoch // 2), flops_of_texts(programs.model, config.options.max_length)
+        self.steps: TaskSteps = TaskSteps(self.end, tail, flops_of, position.get("totals"))
+        self.reporter: Reporter = Reporter(
+            opened.metrics,
+            Rates(_peak_flops(programs), wall_time=opened.wall_time),
+            HostTimes(opened.events),
+            self.steps,
+            every=config.log_every_steps,
+            total=self.end,
+            every_step=False,  # what guards the state is the skipped update
+        )
+        self.replicas: Replicas = Replicas(state_shardings(programs.abstract), programs.mesh, opened.events)
+        recorded = settings(config, programs, tuning.data, run)
+        self._saver = Saver(
+            opened,
+            self.reporter,
+            recorded,
+            lambda step: {
+                "step": step,
+                "dev": {str(evaluated): entry for evaluated, entry in dev.items()},
+                "totals": dict(self.steps.totals),
+            },
+            others=(weights,),
+        )
+        self._evaluations = DevEvaluations(tuning, opened, dev, weights, self._saver, recorded)
 
-def open_run(run: Run, command: Command, closing: contextlib.ExitStack) -> tuple[TrainingRun, TrainState]:
-    """Return the run and the state that it starts or resumes from; `closing` closes what is opened."""
-    config, programs, workdir = command.config, command.programs, command.workdir
-    directory, run_id = workdir.path / "runs" / run.name, id_below(workdir.run_id, run.name)
-    states, weights = (
-        closing.enter_context(Checkpoints(directory / name, kept, run_id=run_id, lost=workdir.is_lost))
-        for name, kept in (("training", STATES), ("checkpoints", LATEST))
-    )
-    command.signals.newest = states.latest_step
-    # The run starts from: 1. its newest good state; 2. the parameters of init_from with a fresh head, at step 0.
-    with memory_advice("the state of a run", state_advice(programs.mesh.shape)):
-        restored = states.restore(programs.abstract)
-        state = _first_state(command, np.uint32(run.seed)) if restored is None else restored.state
-        begin, position = int(state.step), {} if restored is None else restored.position
-    dev = {int(step): entry for step, entry in position.get("dev", {}).items()}
-    command.events.start(begin, list(programs.mesh.devices.flat), resumed=restored is not None, run=run.name)
-    batches = training_batches(config, command.data.train.features, programs, batch_size=run.batch_size, seed=run.seed)
-    total = run.epochs * batches.steps_per_epoch
-    metrics = Metrics(
-        directory,
-        total_steps=total,
-        start_step=begin,
-        evaluated=begin in dev,
-        wall_time=command.wall_time,
-        trackers=lambda: _trackers(run, command),
-    )
-    closing.enter_context(metrics)
-    profiler = closing.enter_context(Profiler(directory, traced_steps(config.profile, total)))
-    reporter = _reporter(command, metrics, batches.steps_per_epoch, total, position.get("totals"))
-    recorded = settings(config, programs, command.data, run)
-    saver = Saver(
-        workdir,
-        states,
-        (weights, metrics, command.events),
-        reporter,
-        reporter.rates,
-        command.signals.watchdog,
-        config=recorded,
-        position=lambda step: {
-            "step": step,
-            "dev": {str(evaluated): entry for evaluated, entry in dev.items()},
-            "totals": dict(reporter.totals),
-        },
-    )
-    evaluations = DevEvaluations(command, dev, weights, metrics, saver, recorded)
-    return TrainingRun(batches, total, dev, states, weights, profiler, reporter, saver, evaluations), state
+    def batches(self, begin: int) -> Generator[Input, None, None]:
+        """Return the batches after `begin`, each with the scalars that the step of all runs shares takes."""
+        config, mesh, batches = self._config, self._programs.mesh, self._batches
+        dropout_seed = sharding.on_every_device(mesh, np.uint32(self._run.seed))
+        rates = learning_rates(self._run, config.schedule, config.warmup_share, self.end)
+        for step in range(begin, self.end):
+            batch = placed_batch(batches.batch(step), mesh)
+            scalars = [sharding.on_every_device(mesh, rates[step]), dropout_seed]
+            if config.gradual_unfreezing:
+                scalars.append(sharding.on_every_device(mesh, np.int32(step // self._epoch)))
+            work = self.steps.work(batches.rows, batch["input_ids"].size, batches.text_lengths(step))
+            yield Input((batch, *scalars), work)
 
+    def after_step(self, step: int, state: TrainState) -> None:
+        """Save the state after `step` where that is due; after an epoch, evaluate it and save what was found.
 
-def _reporter(
-    command: Command, metrics: Metrics, epoch: int, total: int, totals: dict[str, float] | None
-) -> TaskReporter:
-    config, model = command.config, command.programs.model
-    # The second half of the last epoch: a run of one epoch begins with losses of a model that knows nothing.
-    tail = max(1, epoch // 2)
-    rates = Rates(_peak_flops(command.programs), wall_time=command.wall_time)
-    flops = flops_of_texts(model, config.options.max_length)
-    return TaskReporter(metrics, rates, HostTimes(command.events), config.log_every_steps, total, tail, flops, totals)
+        Raises:
+          Stopped: a signal ended the evaluation.
+        """
+        if step > self._begin and due(step, self._config.save_every_steps):
+            self._saver.save(step, state)
+        if step and step % self._epoch == 0 and not self._evaluations.has(step):
+            self.reporter.finish()
+            self._evaluations.make(step, state.params, self.reporter.rates, is_last=step == self.end)
+            self._saver.save(step, state)
+
+    def save_for_good(self, step: int, state: TrainState) -> None:
+        """Save the state after `step`, and wait until it is written."""
+        self._saver.save_for_good(step, state)
+
+    def shortage(self) -> tuple[str, list[str]]:
+        """Return that a batch does not fit into the memory, and what helps."""
+        rows = self._batches.rows
+        return f"a batch of {rows} sequences", batch_advice(self._config, self._programs, rows)
 
 
 def _peak_flops(programs: Programs) -> float | None:
@@ -453,24 +465,23 @@ def _peak_flops(programs: Programs) -> float | None:
     return None if head.features and not head.train_encoder else peak_flops(programs.mesh)
 
 
-def _trackers(run: Run, command: Command) -> list[Tracker]:
+def _trackers(run: Run, config: FinetuneConfig, workdir: WorkDirectory) -> list[Tracker]:
     """Return the services that get the metrics of this run, one of several in its work directory."""
-    config, workdir = command.config, command.workdir
     name, options = workdir.path.name, to_dict(dataclasses.replace(config, **dataclasses.asdict(run)))
     # Weights & Biases allows no slash in an id.
     return trackers(config.sinks, f"{workdir.run_id}-{run.name}", f"{name}/{run.name}", options)
 
 
-def _first_state(command: Command, seed: np.uint32) -> TrainState:
+def _first_state(tuning: Tuning, seed: np.uint32) -> TrainState:
     """Return the state at step 0, and print which parameters are fresh."""
-    state, report = first_state(command.config, command.stored, command.programs, seed)
+    state, report = first_state(tuning.config, tuning.stored, tuning.programs, seed)
     if report is not None:
         fresh = ", ".join(report.fresh) or "none"
-        say(f"{len(report.loaded)} arrays loaded from {command.config.init_from}, fresh: {fresh}")
+        say(f"{len(report.loaded)} arrays loaded from {tuning.config.init_from}, fresh: {fresh}")
     return state
 
 
-def train(run: Run, command: Command) -> dict[str, Any]:
+def train_run(run: Run, tuning: Tuning, started: Started) -> dict[str, Any]:
     """Train one run, from the checkpoint or from where it was interrupted, and return its record.
 
     The weights that count are in runs/NAME/checkpoints of the work directory afterwards.
@@ -478,78 +489,68 @@ def train(run: Run, command: Command) -> dict[str, Any]:
     Raises:
       Stopped: a signal ended the run, after its state was saved.
     """
-    command.wall_time.switch("setup")
-    clock = time.perf_counter()
+    started.wall_time.switch("setup")
+    clock, signals = time.perf_counter(), started.signals
     with contextlib.ExitStack() as closing:
-        opened, state = open_run(run, command, closing)
-        _train_steps(run, command, opened, state)
-        command.signals.saving = None
-        opened.weights.wait()
-        counted = opened.weights.latest_step()
+        task, weights, dev = _train(run, tuning, started, closing)
+        signals.saving = None
+        weights.wait()
+        counted = weights.latest_step()
         if counted is None:
-            path = command.workdir.path
+            path = started.workdir.path
             raise UserError(
                 f"the weights of {run.name} were deleted with {path} during the run; remove {path / 'runs' / run.name} "
                 "to train it again"
             )
-    return run_record(run, command.config, command.data, command.programs, opened.reporter, opened.dev, counted) | {
-        "init_from_step": command.stored.history.get("step"),
+    return run_record(run, tuning.config, tuning.data, tuning.programs, task.steps, dev, counted) | {
+        "init_from_step": tuning.stored.history.get("step"),
         "seconds_since_last_start": round(time.perf_counter() - clock, 1),
     }
 
 
-def _train_steps(run: Run, command: Command, opened: TrainingRun, state: TrainState) -> None:
-    """Take the steps after `state` to the end of the run, with an evaluation after each epoch.
+def _train(
+    run: Run, tuning: Tuning, started: Started, closing: contextlib.ExitStack
+) -> tuple[RunTask, Checkpoints, dict[int, dict[str, Any]]]:
+    """Open the files of a run, which `closing` closes, and train it; return what its record is made of.
 
-    Pre-training has a loop of its own (`pretraining._train_phase`): its batches come from a stream that runs ahead, its
-    evaluations follow the number of steps, and it can go back to an earlier one. What both do, programs, signals,
-    reporters, profilers and the comparison of copies do for them.
-
-    Raises:
-      Stopped: a signal ended the run, after its state was saved.
+    That is the finished task, the weights that count, and what the evaluations found, by step.
     """
-    config, programs, signals, events = command.config, command.programs, command.signals, command.events
-    batches, reporter, saver, total = opened.batches, opened.reporter, opened.saver, opened.total_steps
-    mesh, begin, epoch = programs.mesh, int(state.step), batches.steps_per_epoch
-    replicas = Replicas(state_shardings(programs.abstract), mesh, events)
-    dropout_seed = sharding.on_every_device(mesh, np.uint32(run.seed))
-    rates = learning_rates(run, config.schedule, config.warmup_share, total)
-    step = begin
-    try:
-        for step in range(begin, total + 1):  # `state` is the state after `step` steps
-            signals.saving = step if step > begin else None
-            opened.profiler.finish(step, state)
-            if step and step % epoch == 0 and not opened.evaluations.has(step):
-                reporter.finish()
-                opened.evaluations.make(step, state.params, reporter.rates, is_last=step == total)
-                saver.save(step, state)
-            if step == total:
-                break
-            with reporter.awaiting_input():
-                batch = placed_batch(batches.batch(step), mesh)
-            scalars = [sharding.on_every_device(mesh, rates[step]), dropout_seed]
-            if config.gradual_unfreezing:
-                scalars.append(sharding.on_every_device(mesh, np.int32(step // epoch)))
-            programs.train_step.prepare(state, batch, *scalars, signals=signals, rates=reporter.rates, events=events)
-            signals.check()
-            signals.saving = events.step = step + 1
-            with opened.profiler.step(step, state):
-                state, values = programs.train_step(state, batch, *scalars)
-            reporter.dispatched(step + 1, values, batches.rows, batch["input_ids"].size, batches.text_lengths(step))
-            opened.states.poll()
-            if due(step + 1, config.faults.check_replicas_every):
-                with reporter.rates.paused("setup"):
-                    replicas.check(step + 1, state)
-            if (step + 1) % config.save_every_steps == 0:
-                saver.save(step + 1, state)
-    except jax.errors.JaxRuntimeError as error:
-        remedies = batch_advice(config, programs, batches.rows)
-        raise memory_error(error, f"a batch of {batches.rows} sequences", remedies) from error
-    except Stopped:
-        if step > begin:
-            saver.save_for_good(step, state)
-            signals.saved(step)
-        raise
+    config, programs, workdir, events = tuning.config, tuning.programs, started.workdir, started.events
+    directory, run_id = workdir.path / "runs" / run.name, id_below(workdir.run_id, run.name)
+    states, weights = (
+        closing.enter_context(Checkpoints(directory / name, kept, run_id=run_id, lost=workdir.is_lost))
+        for name, kept in (("training", STATES), ("checkpoints", LATEST))
+    )
+    started.signals.newest = states.latest_step
+    # The run starts from: 1. its newest good state; 2. the parameters of init_from with a fresh head, at step 0.
+    with memory_advice("the state of a run", state_advice(programs.mesh.shape)):
+        restored = states.restore(programs.abstract)
+        state = _first_state(tuning, np.uint32(run.seed)) if restored is None else restored.state
+        begin, position = int(state.step), {} if restored is None else restored.position
+    dev = {int(step): entry for step, entry in position.get("dev", {}).items()}
+    events.start(begin, list(programs.mesh.devices.flat), resumed=restored is not None, run=run.name)
+    features = tuning.data.train.features
+    batches = training_batches(config, features, programs, batch_size=run.batch_size, seed=run.seed)
+    total = run.epochs * batches.steps_per_epoch
+    metrics = Metrics(
+        directory,
+        total_steps=total,
+        start_step=begin,
+        evaluated=begin in dev,
+        wall_time=started.wall_time,
+        trackers=lambda: _trackers(run, config, workdir),
+    )
+    opened = Opened(
+        **vars(started),
+        checkpoints=states,
+        metrics=closing.enter_context(metrics),
+        profiler=closing.enter_context(Profiler(directory, traced_steps(config.profile, total))),
+    )
+    task = RunTask(run, tuning, opened, batches, weights, position, dev, begin)
+    train(task, opened, state)
+    if started.signals.exit_code:
+        raise Stopped
+    return task, weights, dev
 
 
 def batch_advice(config: FinetuneConfig, programs: Programs, rows: int) -> list[str]:

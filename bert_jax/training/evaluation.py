@@ -224,9 +224,9 @@ class Samples:
         return {"text": " ".join(tokens[number] for number in text), "masks": masks}
 
 
-def make_samples(learner: Learner, config: Config, evaluation: Evaluation, store: Store) -> Samples | None:
+def make_samples(learner: Learner, evaluation: Evaluation, store: Store) -> Samples | None:
     """Return what notes predictions at evaluations; None if nobody asked, or no part of the model fills masks in."""
-    model = learner.objective.model
+    model, config = learner.objective.model, learner.config
     if not config.evaluation.samples:
         return None
     if not (config.objective.masks_words and isinstance(model, FillsMasks) and model.fills_masks):

@@ -14,7 +14,7 @@ import jax
 import optax
 from jax.sharding import Mesh
 
-from bert_jax.config import ComputeConfig, Config, ModelConfig, Phase
+from bert_jax.config import ComputeConfig, Config, ModelConfig, Phase, resolve_stages
 from bert_jax.data.examples import batch_layout
 from bert_jax.devices import sharding
 from bert_jax.devices.sharding import narrow_type
@@ -188,6 +188,11 @@ class Learner:
     @property
     def shardings(self) -> TrainState:
         return state_shardings(self.abstract)
+
+    @functools.cached_property
+    def stages(self) -> tuple[Phase, ...]:
+        """The phases of the run, in order, those whose batch grows divided where its size changes."""
+        return resolve_stages(self.config)
 
     @property
     def own_names(self) -> dict[str, str]:

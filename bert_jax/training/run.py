@@ -1,18 +1,15 @@
-"""Parts of a pre-training run around its steps: opening, position, evaluation, saving, rollback, fault report.
+"""The loop over the steps of any run (`train`), saving, the position in the data, rollback, and the fault report.
 
-Between two steps a phase may evaluate, save, compare copies and measure. Every checkpoint keeps the position of the
-run in its data. A save works even if the work directory was deleted or renamed since the last one. A rollback returns
-to the last good checkpoint; the run then continues after the batches that it had read. A run that gives up leaves one
-JSON file with steps, positions, texts, and norms layer by layer.
+A save works even if the work directory was deleted or renamed since the last one. Every checkpoint of pre-training
+keeps the position of the run in its data. A rollback returns to the last good checkpoint; the run then continues after
+the batches that it had read. A run that gives up leaves one JSON file with steps, positions, texts, and norms layer by
+layer.
 """
 
 import contextlib
 import dataclasses
 import json
-import math
-import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -22,31 +19,27 @@ from absl import logging
 from etils import epath
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
-from bert_jax.checkpoints.local_tier import LocalTier
 from bert_jax.checkpoints.record import leaf_paths
-from bert_jax.checkpoints.workdir import WorkDirectory, open_pretraining
-from bert_jax.config import Config, Phase, resolve_stages
-from bert_jax.config.finetuning import FinetuneConfig
-from bert_jax.config.json_form import to_dict
-from bert_jax.config.pretraining import traced_steps
+from bert_jax.checkpoints.workdir import WorkDirectory
+from bert_jax.config import HostFaultsConfig, Phase
 from bert_jax.data.examples import Batch, Examples
-from bert_jax.data.mixtures import Corpus, Mixture
+from bert_jax.data.mixtures import Mixture
 from bert_jax.devices import hardware, hosts, sharding
 from bert_jax.devices.compilation import step_options, use_compilation_cache
-from bert_jax.devices.hosts import check_alike, from_first
-from bert_jax.devices.signals import StopSignals, Watchdog
+from bert_jax.devices.hardware import memory_error
+from bert_jax.devices.hosts import check_alike
+from bert_jax.devices.signals import Stopped, StopSignals
 from bert_jax.errors import UserError
 from bert_jax.files import finite_json, write_atomically
+from bert_jax.models.protocol import Model
 from bert_jax.parameters import entries
-from bert_jax.training.evaluation import Evaluation, make_samples
-from bert_jax.training.events import Events, HostTimes
+from bert_jax.training.events import Events
 from bert_jax.training.learner import Learner
-from bert_jax.training.metrics import Metrics, Rates, WallTime, draw_curves, read_rows
-from bert_jax.training.optimizers import average_of
-from bert_jax.training.reporter import Guard, PhaseReporter, Trouble, due
+from bert_jax.training.metrics import Metrics, Rates, WallTime
+from bert_jax.training.reporter import Guard, Reporter, Trouble, Work, due
 from bert_jax.training.state import Replicas, TrainState
-from bert_jax.training.step import Program, make_gradients, peak_flops
-from bert_jax.training.trackers import Profiler, trackers
+from bert_jax.training.step import COUNTS, Program, make_gradients, useful_flops
+from bert_jax.training.trackers import Profiler
 
 TEXTS = 256
 """Most sequences whose text is in a report."""
@@ -134,19 +127,20 @@ def _masked(batch: Batch, row: int) -> int:
     return int((batch["masked_weights"][row] > 0).sum())
 
 
-def join_hosts(config: Config | FinetuneConfig, may_differ: tuple[str, ...]) -> None:
+def join_hosts(faults: HostFaultsConfig, options: dict[str, Any], may_differ: tuple[str, ...]) -> None:
     """Find the other hosts, notice from now on if one of them dies, and keep compiled programs for later starts.
 
     Args:
-      config: options of the run.
+      faults: how long a host may be silent.
+      options: of the run, as JSON.
       may_differ: those whose values may differ between hosts (`config.changes.Changes.where`).
 
     Raises:
       UserError: the hosts were given different options.
     """
-    hardware.initialize_distributed(config.faults.peer_timeout_seconds)
-    hosts.watch(config.faults.peer_timeout_seconds)
-    check_alike(lambda: to_dict(config), may_differ)
+    hardware.initialize_distributed(faults.peer_timeout_seconds)
+    hosts.watch(faults.peer_timeout_seconds)
+    check_alike(lambda: options, may_differ)
     use_compilation_cache()
 
 
@@ -177,7 +171,7 @@ class PhaseSteps:
 
         A run that then resumes from a different step has compiled in vain, and compiles again.
         """
-        for phase in resolve_stages(self._learner.config):
+        for phase in self._learner.stages:
             if step < phase.end:
                 self.of(phase).begin(self._learner.abstract, self._learner.abstract_batch(phase))
                 return
@@ -234,124 +228,75 @@ class Position:
         return self.guard if phase == self.phase else {}
 
 
-@dataclasses.dataclass(frozen=True)
-class PretrainingRun:
-    """A run whose work directory has been taken."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Started:
+    """A command that has taken its work directory."""
 
-    config: Config
-    learner: Learner
-    steps: PhaseSteps
-    corpus: Corpus
     workdir: WorkDirectory
-    checkpoints: Checkpoints
-    metrics: Metrics
+    faults: HostFaultsConfig
     events: Events
     signals: StopSignals
     wall_time: WallTime
+    """Runs on from one run of the command to the next, so that their rows add up to its time."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Opened(Started):
+    """A run whose files are open."""
+
+    checkpoints: Checkpoints
+    """The states to resume from."""
+    metrics: Metrics
     profiler: Profiler
-
-    @property
-    def name(self) -> str:
-        return _name(self.config)
-
-    def draw(self, unigram: dict[str, float] | None) -> None:
-        """Draw the curves of the run into its directory, with the metrics of word frequencies alone beside them."""
-        if self.workdir.is_ours():
-            path, terms = self.workdir.path, self.learner.objective.terms
-            draw_curves(path / "metrics.jsonl", path / "curves.png", terms, unigram, title=self.name)
-
-
-def open_directory(config: Config, corpus: Corpus, learner: Learner) -> WorkDirectory:
-    """Take the work directory for this run."""
-    return open_pretraining(
-        config.workdir,
-        config,
-        store_fingerprint=corpus.fingerprint,
-        mixed_stores=corpus.mixed_stores,
-        tokenizer=corpus.store.tokenizer(),
-        own_names=learner.own_names,
-        devices=list(learner.mesh.devices.flat),
-    )
-
-
-def open_checkpoints(config: Config, workdir: WorkDirectory, learner: Learner, events: Events) -> Checkpoints:
-    """Return the checkpoints of the run in `workdir`, to be closed at its end."""
-    local_path = config.checkpoint.local_path
-    committed_locally = lambda step, seconds: events.write("saved_locally", step, seconds=seconds)
-    return Checkpoints(
-        workdir.checkpoints,
-        config.checkpoint,
-        run_id=workdir.run_id,
-        lost=workdir.is_lost,
-        best_metric=learner.main,
-        committed=lambda step, seconds: events.write("saved", step, seconds=seconds),
-        local=LocalTier(local_path, workdir.run_id, committed_locally) if local_path else None,
-    )
-
-
-def open_metrics(
-    config: Config, workdir: WorkDirectory, learner: Learner, wall_time: WallTime, start_step: int
-) -> Metrics:
-    """Return the metrics of the run that resumes from `start_step`, to be closed at its end."""
-    return Metrics(
-        workdir.path,
-        total_steps=config.total_steps,
-        start_step=start_step,
-        terms=learner.objective.terms,
-        wall_time=wall_time,
-        trackers=lambda: trackers(config.sinks, workdir.run_id, _name(config), to_dict(config)),
-    )
-
-
-def open_profiler(config: Config, workdir: WorkDirectory) -> Profiler:
-    """Return what traces the steps that the options name, to be closed at the end of the run."""
-    return Profiler(workdir.path, traced_steps(config.profile, config.total_steps))
-
-
-def _name(config: Config) -> str:
-    return os.path.basename(os.path.normpath(config.workdir))
 
 
 def check_way_back(
-    run: PretrainingRun, phase: Phase, trouble: Trouble, state: TrainState, positions: Callable[[int], Position]
+    opened: Opened,
+    learner: Learner,
+    phase: Phase,
+    examples: Examples | Mixture,
+    trouble: Trouble,
+    state: TrainState,
+    positions: Callable[[int], Position],
 ) -> None:
     """Raise a UserError that names a report if no checkpoint is old enough to go back to, or no rollback is left.
 
     Args:
-      run: what the phases share.
+      opened: the run.
+      learner: what is trained.
       phase: the phase of the trouble.
+      examples: the training examples of the phase.
       trouble: what has happened.
       state: the newest state.
       positions: returns where the run was in its data after a step.
     """
-    left = run.config.faults.rollbacks - len(positions(trouble.last).skipped)
-    if left > 0 and any(step < trouble.first for step in run.checkpoints.steps_anywhere()):
+    rollbacks, seed = learner.config.faults.rollbacks, learner.config.seed
+    left = rollbacks - len(positions(trouble.last).skipped)
+    if left > 0 and any(step < trouble.first for step in opened.checkpoints.steps_anywhere()):
         return
     span = positions(trouble.first - 1).examples_seen, positions(trouble.last).examples_seen
-    examples = run.corpus.training[phase.index]
-    file = write_report(run.workdir.path, trouble, span, run.learner, phase, state, examples, run.config.seed)
-    newest = run.checkpoints.latest_step()
+    file = write_report(opened.workdir.path, trouble, span, learner, phase, state, examples, seed)
+    newest = opened.checkpoints.latest_step()
     raise UserError(
         f"{trouble}, "
-        + (
-            "and no checkpoint is older"
-            if left > 0
-            else f"and none of the {run.config.faults.rollbacks} rollbacks is left"
-        )
+        + ("and no checkpoint is older" if left > 0 else f"and none of the {rollbacks} rollbacks is left")
         + f". {file} has the batch and the norms of each layer"
         + ("" if newest is None else f"; the newest checkpoint is step {newest}")
         + ". Lower the learning rate or lengthen the warm-up, in another --workdir; or raise --faults.rollbacks"
     )
 
 
-def roll_back(run: PretrainingRun, phase: Phase, trouble: Trouble, behind: Position) -> tuple[TrainState, Position]:
+def roll_back(
+    opened: Opened, abstract: TrainState, phase: Phase, trouble: Trouble, behind: Position
+) -> tuple[TrainState, Position]:
     """Restore the newest good checkpoint before `trouble`; return its state and where to resume: at position `behind`.
 
     Checkpoints after it, and rows of metrics, are deleted: the run takes these steps again. Nothing else is written.
     A run that ends before its next save meets the same trouble and rolls back in the same way.
 
     Args:
-      run: what the phases share.
+      opened: the run.
+      abstract: describes the state.
       phase: the phase of the trouble.
       trouble: what has happened.
       behind: the position behind the last batch of `trouble`.
@@ -359,8 +304,8 @@ def roll_back(run: PretrainingRun, phase: Phase, trouble: Trouble, behind: Posit
     Raises:
       UserError: there is no checkpoint to go back to.
     """
-    run.checkpoints.discard_after(trouble.first - 1)
-    restored = run.checkpoints.restore(run.learner.abstract)
+    opened.checkpoints.discard_after(trouble.first - 1)
+    restored = opened.checkpoints.restore(abstract)
     if restored is None:
         raise UserError(
             f"{trouble}, before the first checkpoint. Lower the learning rate or lengthen the warm-up, and start in "
@@ -370,8 +315,8 @@ def roll_back(run: PretrainingRun, phase: Phase, trouble: Trouble, behind: Posit
     known = tuple(dict.fromkeys((*there.skipped, *behind.skipped)))
     there = dataclasses.replace(there, skipped=known)
     span = Span(phase.index, there.seen_in(phase.index), behind.examples_seen)
-    run.metrics.rewind(restored.step)
-    run.events.write(
+    opened.metrics.rewind(restored.step)
+    opened.events.write(
         "rollback", trouble.last, reason=str(trouble), from_step=trouble.last, to_step=restored.step, span=list(span)
     )
     logging.warning(
@@ -385,38 +330,28 @@ def roll_back(run: PretrainingRun, phase: Phase, trouble: Trouble, behind: Posit
     return restored.state, dataclasses.replace(there, skipped=(*known, span))
 
 
-class Reporter(Protocol):
-    def finish(self) -> None:
-        """Write the metrics of earlier steps that are still pending."""
-
-
 class Saver:
     """Saves the states of one run, and first writes its directory again if that was lost.
 
     Args:
-      workdir: the work directory of the run.
-      states: where the states are saved.
-      others: whatever else the run writes below `workdir`.
-      reporter: finishes the metrics of earlier steps before a save.
-      rates: paused during a save.
-      watchdog: told that a save takes long.
+      opened: the run.
+      reporter: finishes the metrics of earlier steps before a save; its rates are paused meanwhile.
       config: the resolved configuration, saved in every checkpoint.
       position: returns the position of the run after a step, once `reporter` has finished.
+      others: whatever else the run writes below its work directory.
     """
 
     def __init__(
         self,
-        workdir: WorkDirectory,
-        states: Checkpoints,
-        others: tuple[Checkpoints | Metrics | Events, ...],
+        opened: Opened,
         reporter: Reporter,
-        rates: Rates,
-        watchdog: Watchdog,
         config: dict[str, Any],
         position: Callable[[int], dict[str, Any]],
+        others: tuple[Checkpoints, ...] = (),
     ):
-        self._workdir, self._states, self._others = workdir, states, others
-        self._reporter, self._rates, self._watchdog = reporter, rates, watchdog
+        self._workdir, self._states, self._watchdog = opened.workdir, opened.checkpoints, opened.signals.watchdog
+        self._written = (opened.checkpoints, *others, opened.metrics, opened.events)
+        self._reporter, self._rates = reporter, reporter.rates
         self._config, self._position = config, position
 
     def secure(self) -> None:
@@ -428,7 +363,7 @@ class Saver:
           UserError: another run or process has the directory now.
         """
         if self._workdir.secure():
-            for written in (self._states, *self._others):
+            for written in self._written:
                 written.reload()
 
     def save(self, step: int, state: Any, metrics: dict[str, float] | None = None) -> None:
@@ -458,151 +393,120 @@ class Saver:
                 self._states.wait()
 
 
-PICTURE_SECONDS = 60
-"""Time between two pictures of a phase, at least: training waits for half a second while one is drawn."""
+class Input(NamedTuple):
+    """What a step takes after the state."""
+
+    arguments: tuple[Any, ...]
+    """A batch on the devices, and whatever else the step reads."""
+    work: Work | None = None
+    """What the step has to compute; None if that is known after it."""
 
 
-class PhaseDuties:
-    """The duties of one phase, from step `begin` on.
+class Task(Protocol):
+    """Steps of one program on one stream of batches: a phase of pre-training, or a run of fine-tuning."""
+
+    end: int
+    """The last step."""
+    program: Program
+    """Takes a step."""
+    replicas: Replicas
+    """Compares the copies of the state."""
+    reporter: Reporter
+    """Gets the metrics of every step."""
+
+    def batches(self, begin: int) -> Generator[Input, None, None]:
+        """Return what the steps after `begin` take."""
+        ...
+
+    def after_step(self, step: int, state: TrainState) -> None:
+        """Evaluate and save the state after `step` where that is due; called for the first state as well."""
+
+    def save_for_good(self, step: int, state: TrainState) -> None:
+        """Save the state after `step`, to which the run is told to stop, and wait until it is written."""
+
+    def shortage(self) -> tuple[str, list[str]]:
+        """Return what does not fit when the memory of a device runs out, and what helps."""
+        ...
+
+
+def train(task: Task, opened: Opened, state: TrainState) -> tuple[TrainState, int, Trouble | None]:
+    """Take the steps of a task from `state` on: to its end, until told to stop, or until something goes wrong.
+
+    Where it was told to stop, which `exit_code` of the signals says, the state has been saved.
+
+    Returns:
+      The newest state, its step, and the trouble that calls for an older state, if there is any.
+
+    Raises:
+      UserError: what a device holds is not what the others hold, its memory has run out, or a save has failed.
+    """
+    signals, events, profiler = opened.signals, opened.events, opened.profiler
+    reporter, rates, begin = task.reporter, task.reporter.rates, int(state.step)
+    step, trouble = begin, None
+    try:
+        with contextlib.closing(task.batches(begin)) as stream:
+            for step in range(begin, task.end + 1):  # `state` is the state after `step` steps
+                signals.saving = step if step > begin else None
+                profiler.finish(step, state)
+                if step > begin and due(step, opened.faults.check_replicas_every):
+                    with rates.paused("setup"):
+                        task.replicas.check(step, state)
+                task.after_step(step, state)
+                if step == task.end:
+                    break
+                # The first batch starts the pipeline.
+                with reporter.awaiting_input() if step > begin else rates.paused("setup"):
+                    arguments, work = next(stream)
+                task.program.prepare(state, *arguments, signals=signals, rates=rates, events=events)
+                signals.check()
+                signals.saving = events.step = step + 1
+                with profiler.step(step, state):
+                    state, values = task.program(state, *arguments)
+                reporter.dispatched(step + 1, values, work)
+                opened.checkpoints.poll()
+    except Stopped:
+        # A step that turns out to be bad only now is not saved; the next start takes it again and decides.
+        with contextlib.suppress(Trouble):
+            if step > begin:
+                task.save_for_good(step, state)
+                signals.saved(step)
+    except jax.errors.JaxRuntimeError as error:
+        raise memory_error(error, *task.shortage()) from error
+    except Trouble as found:
+        trouble = found.with_traceback(None)  # which would keep this state while an older one is restored
+    return state, step, trouble
+
+
+class GuardedSteps:
+    """The steps of a phase: their useful work, and their losses, which a guard watches.
 
     Args:
-      run: what the phases share.
-      phase: the phase.
-      begin: step of the state that it resumes from.
-      position: where the run is in its data after that step.
+      rates: are told of the work.
+      guard: sees the loss of each step.
+      events: where a skipped update is noted.
+      model: counts the operations.
+      phase: the phase of the steps.
+      places_after: places of the phases that follow.
     """
 
-    def __init__(self, run: PretrainingRun, phase: Phase, begin: int, position: Position):
-        config, learner = run.config, run.learner
-        self._run, self._phase, self._begin, self._skipped = run, phase, begin, position.skipped
-        self.seen: int = position.seen_in(phase.index)
-        """Position of the first example to train on."""
-        self._evaluation = _evaluation(run, phase)
-        self._unigram = self._baseline()
-        self._samples = None
-        if self._evaluation is not None:
-            self._samples = make_samples(learner, config, self._evaluation, run.corpus.store)
-        self.rates: Rates = Rates(peak_flops(learner.mesh), wall_time=run.wall_time)
-        guard, self._host_times = Guard(config.faults, position.guard_of(phase.index)), HostTimes(run.events)
-        self.reporter: PhaseReporter = PhaseReporter(
-            run.metrics, self.rates, config, phase, learner.objective.model, run.events, guard, self._host_times
-        )
-        self._replicas = Replicas(learner.shardings, learner.mesh, run.events)
-        self._saver = Saver(
-            run.workdir,
-            run.checkpoints,
-            (run.metrics, run.events),
-            self.reporter,
-            self.rates,
-            run.signals.watchdog,
-            config=to_dict(config),
-            position=lambda step: dataclasses.replace(self.position(step), guard=guard.memory()).to_dict(),
-        )
-        self._owes_save, self._drawn = False, time.monotonic()
+    def __init__(self, rates: Rates, guard: Guard, events: Events, model: Model, phase: Phase, places_after: int):
+        self._rates, self._guard, self._events, self._model, self._phase = rates, guard, events, model, phase
+        self._places_after = places_after
 
-    def position(self, step: int) -> Position:
-        """Return where the run is in its data after `step`, without what the guard remembers."""
-        seen = self.seen + (step - self._begin) * self._phase.batch_size
-        return Position(self._phase.index, seen, self._skipped)
+    def observe(self, step: int, values: dict[str, Any]) -> None:
+        """Count the work of the update to `step`, and show its loss to the guard."""
+        phase, useful = self._phase, {name: float(values.pop(name)) for name in COUNTS}
+        flops = useful_flops(self._model, phase.sequence_length, useful)
+        self._rates.count(phase.batch_size, useful["useful_tokens"], flops, phase.tokens_per_step)
+        loss, skipped = float(values["loss"]), bool(values["skipped"])
+        try:
+            self._guard.observe(step, loss, skipped)
+        finally:
+            if skipped:
+                norm, in_a_row = float(values["grad_norm"]), self._guard.skipped
+                self._events.write("skipped", step, loss=loss, grad_norm=norm, in_a_row=in_a_row)
+                logging.warning("step %d: loss %s, gradient norm %s; the update was skipped", step, loss, norm)
 
-    def compare_copies(self, step: int, state: TrainState) -> None:
-        """Compare what the devices hold, if that is due after `step`.
-
-        Raises:
-          UserError: a device holds something else than the others.
-        """
-        if due(step, self._run.config.faults.check_replicas_every):
-            with self.rates.paused("setup"):
-                self._replicas.check(step, state)
-
-    def evaluate(self, step: int, state: TrainState) -> dict[str, float]:
-        """Return the held-out metrics of the state after `step`, and write them; {} if that is not due.
-
-        Raises:
-          Stopped: a signal ended the evaluation.
-        """
-        run = self._run
-        if self._evaluation is None or not evaluates(run.config, step):
-            return {}
-        self.reporter.finish()
-        with self.rates.paused("evaluation"):
-            with run.events.timed("evaluated", step) as details:
-                evaluated = self._evaluation.run(state.params, run.signals, self.rates)
-                if (average := average_of(state.optimizer_state)) is not None:
-                    of_average = self._evaluation.run(average, run.signals, self.rates)
-                    evaluated |= {f"ema_{name}": value for name, value in of_average.items()}
-                details |= evaluated
-            if self._samples is not None:
-                sampled = self._samples.run(state.params, run.signals, self.rates)
-                run.events.write("sampled", step, samples=sampled)
-            run.metrics.write(step, evaluated, kind="evaluation")
-            if time.monotonic() - self._drawn > PICTURE_SECONDS:
-                self.draw()
-        return evaluated
-
-    def save(self, step: int, state: TrainState, evaluated: dict[str, float]) -> None:
-        """Save the state after `step` where that is due.
-
-        A state whose loss is not finite would displace a good one; the next finite one is saved instead.
-        """
-        options = self._run.config.checkpoint
-        if due(step, options.every_steps) or evaluated and options.keep_best:
-            self._owes_save = True
-        main = evaluated.get(self._run.learner.main, 0.0)
-        if self._owes_save and self.reporter.is_finite() and math.isfinite(main):
-            self._saver.save(step, state, evaluated or None)
-            self._owes_save = False
-        if self._run.checkpoints.local and due(step, options.local_every_steps) and self.reporter.is_finite():
-            self._saver.save_locally(step, state)
-
-    def save_for_good(self, step: int, state: TrainState, evaluated: dict[str, float]) -> None:
-        """Save the state after `step`, if this start has made that step, and wait until it is written."""
-        if step > self._begin:
-            self._saver.save_for_good(step, state, evaluated or None)
-
-    @contextlib.contextmanager
-    def awaiting_input(self, step: int) -> Iterator[None]:
-        """Count the block as waiting for the batch after `step`; the first one starts the pipeline."""
-        if step == self._begin:
-            with self.rates.paused("setup"):
-                yield
-        else:
-            with self._run.wall_time.awaiting(self.reporter.is_busy), self._host_times.measured():
-                yield
-
-    def draw(self) -> None:
-        self._run.draw(self._unigram)
-        self._drawn = time.monotonic()
-
-    def _baseline(self) -> dict[str, float] | None:
-        """Return the metrics of word frequencies alone, and note them; None if nothing is held out."""
-        if self._evaluation is None:
-            return None
-        unigram = self._evaluation.unigram(self._run.corpus.training[self._phase.index])
-        if unigram:
-            self._run.events.write("baseline", self._begin, **unigram)
-        return unigram
-
-
-def evaluates(config: Config, step: int) -> bool:
-    """Return whether the held-out documents, if there are any, are evaluated after `step`."""
-    return step == config.total_steps or due(step, config.evaluation.every_steps)
-
-
-def lacks_evaluation(config: Config, corpus: Corpus, step: int) -> bool:
-    """Return whether the evaluation after `step`, which the run has reached before, is missing from its log."""
-    if not corpus.held_out or not evaluates(config, step):
-        return False
-    rows = read_rows(epath.Path(config.workdir) / "metrics.jsonl")
-    return from_first(step not in [row["step"] for row in rows if row["kind"] == "evaluation"])
-
-
-def _evaluation(run: PretrainingRun, phase: Phase) -> Evaluation | None:
-    """Return the evaluation on the held-out documents at the length of the phase; None if none are held out."""
-    corpus, learner = run.corpus, run.learner
-    if not corpus.held_out:
-        return None
-    shares, shardings = corpus.shares(phase), learner.shardings.params
-    return Evaluation(
-        learner.objective, run.config, phase, corpus.held_out, shares, learner.mesh, shardings, learner.frozen
-    )
+    def left(self, step: int) -> float:
+        """Return the places of the later steps, those of the phases that follow included."""
+        return (self._phase.end - step) * self._phase.tokens_per_step + self._places_after

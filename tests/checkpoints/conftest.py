@@ -2,10 +2,9 @@
 
 import jax.numpy as jnp
 import pytest
-from started_workdir import CONFIG
+from started_workdir import opened
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
-from bert_jax.checkpoints.workdir import open_pretraining
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
 
@@ -20,7 +19,7 @@ def tokenizer(tmp_path_factory):
 def run(tmp_path, tokenizer):
     """A work directory whose run has saved a checkpoint."""
     path = tmp_path / "deep" / "run"
-    with open_pretraining(path, CONFIG, store_fingerprint="store-1", tokenizer=tokenizer) as workdir:
+    with opened(path, tokenizer) as workdir:
         with Checkpoints(workdir.checkpoints) as checkpoints:
             checkpoints.save(5, {"x": jnp.zeros(2)}, position={}, config={})
     return path

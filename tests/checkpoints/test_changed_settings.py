@@ -6,10 +6,10 @@ import json
 import jax
 import jax.numpy as jnp
 import pytest
-from started_workdir import CONFIG, changed, start
+from started_workdir import CONFIG, changed, opened, start
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
-from bert_jax.checkpoints.workdir import open_pretraining, read_config
+from bert_jax.checkpoints.workdir import read_config
 from bert_jax.cli.evaluate import default_config
 from bert_jax.config import OptimizerConfig, PhaseConfig
 from bert_jax.errors import UserError
@@ -29,14 +29,7 @@ def test_a_run_whose_config_json_lacks_an_option_is_not_guessed_at(run, tokenize
 
 def test_another_objective_or_architecture_does_not_continue_a_run(tmp_path, tokenizer):
     def begin(**names):
-        return open_pretraining(
-            tmp_path,
-            CONFIG,
-            store_fingerprint="store-1",
-            tokenizer=tokenizer,
-            own_names=names,
-            devices=jax.devices()[:3],
-        )
+        return opened(tmp_path, tokenizer, names=names, devices=jax.devices()[:3])
 
     with begin(objective="mine.Smooth (smooth)") as workdir, Checkpoints(workdir.checkpoints) as checkpoints:
         checkpoints.save(5, {"x": jnp.zeros(2)}, position={}, config={})
@@ -57,9 +50,7 @@ def test_another_objective_or_architecture_does_not_continue_a_run(tmp_path, tok
 def test_a_run_with_the_default_objective_does_not_continue_with_another(run, tokenizer):
     assert not {"objective", "architecture"} & json.loads((run / "run.json").read_text()).keys()
     with pytest.raises(UserError, match="holds a run with the default objective, but .* the objective mine.Smooth"):
-        open_pretraining(
-            run, CONFIG, store_fingerprint="store-1", tokenizer=tokenizer, own_names={"objective": "mine.Smooth"}
-        )
+        opened(run, tokenizer, names={"objective": "mine.Smooth"})
 
 
 HARMLESS = {
@@ -99,7 +90,7 @@ TRAJECTORY = {
 @pytest.mark.parametrize("option", HARMLESS)
 def test_harmless_changes_go_on(run, tokenizer, option):
     config = changed(**{option: HARMLESS[option]})
-    with open_pretraining(run, config, store_fingerprint="store-1", tokenizer=tokenizer) as workdir:
+    with opened(run, tokenizer, config) as workdir:
         assert workdir.resumed
     assert read_config(run) == config
     assert len(json.loads((run / "run.json").read_text())["starts"]) == 2

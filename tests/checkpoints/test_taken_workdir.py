@@ -10,11 +10,10 @@ import jax.numpy as jnp
 import pytest
 from etils import epath
 from held_workdir import HOLD, contents, no_locks
-from started_workdir import CONFIG, changed, start
+from started_workdir import changed, opened, start
 
 from bert_jax import ownership
 from bert_jax.checkpoints.checkpoint import Checkpoints
-from bert_jax.checkpoints.workdir import open_pretraining
 from bert_jax.errors import UserError
 from bert_jax.ownership import Owner
 
@@ -24,7 +23,7 @@ def taken(request, tmp_path, tokenizer, monkeypatch):
     """A work directory that this process writes to, on a file system with locks or without."""
     if request.param == "time stamps":
         monkeypatch.setattr(ownership.fcntl, "flock", no_locks)
-    with open_pretraining(tmp_path / "run", CONFIG, store_fingerprint="store-1", tokenizer=tokenizer) as workdir:
+    with opened(tmp_path / "run", tokenizer) as workdir:
         yield workdir
 
 
@@ -58,13 +57,13 @@ def test_a_directory_that_is_lost_during_a_run_is_written_again(taken, tokenizer
     with Checkpoints(taken.checkpoints, run_id=taken.run_id) as checkpoints:
         checkpoints.save(5, {"x": jnp.zeros(2)}, position={}, config={})
     taken.release()
-    with open_pretraining(path, CONFIG, store_fingerprint="store-1", tokenizer=tokenizer) as again:
+    with opened(path, tokenizer) as again:
         assert again.resumed and again.run_id == taken.run_id
 
 
 def test_a_directory_that_another_process_has_taken_during_a_run_is_left_alone(tmp_path, tokenizer):
     path = tmp_path / "run"
-    with open_pretraining(path, CONFIG, store_fingerprint="store-1", tokenizer=tokenizer) as workdir:
+    with opened(path, tokenizer) as workdir:
         path.rename(tmp_path / "elsewhere")
         path.mkdir()
         with subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE) as process:

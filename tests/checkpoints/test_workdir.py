@@ -8,16 +8,16 @@ import re
 import jax
 import pytest
 from etils import epath
-from started_workdir import CONFIG, changed, start
+from started_workdir import CONFIG, changed, opened, start
 
-from bert_jax.checkpoints.workdir import open_pretraining, read_config
+from bert_jax.checkpoints.workdir import read_config
 from bert_jax.errors import UserError
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
 
 def test_a_new_run(tmp_path, tokenizer):
     path = tmp_path / "runs" / "one"
-    with open_pretraining(path, CONFIG, store_fingerprint="store-1", tokenizer=tokenizer) as workdir:
+    with opened(path, tokenizer) as workdir:
         assert not workdir.resumed and workdir.checkpoints == epath.Path(path) / "checkpoints"
     assert read_config(path) == CONFIG
     assert load_tokenizer(path / "tokenizer").fingerprint == tokenizer.fingerprint
@@ -34,7 +34,7 @@ def run_id(path):
 def test_a_run_keeps_its_id_and_a_fresh_one_gets_another(run, tmp_path, tokenizer):
     first = run_id(run)
     assert re.fullmatch("[0-9a-f]{32}", first)
-    with open_pretraining(run, CONFIG, store_fingerprint="store-1", tokenizer=tokenizer) as workdir:
+    with opened(run, tokenizer) as workdir:
         assert workdir.run_id == run_id(run) == first
     fresh = set()
     for _ in range(2):  # nothing has been saved there
@@ -85,7 +85,7 @@ def test_read_only_directory(tmp_path, tokenizer):
 
 def test_only_the_first_host_writes(tmp_path, tokenizer, monkeypatch):
     monkeypatch.setattr(jax, "process_index", lambda: 1)
-    with open_pretraining(tmp_path / "run", CONFIG, store_fingerprint="s", tokenizer=tokenizer) as workdir:
+    with opened(tmp_path / "run", tokenizer) as workdir:
         assert workdir.owner is None
     assert not (tmp_path / "run").exists()
 
@@ -93,16 +93,16 @@ def test_only_the_first_host_writes(tmp_path, tokenizer, monkeypatch):
 def test_hosts_that_do_not_share_the_directory_are_refused(tmp_path, tokenizer, monkeypatch):
     """Each would save its part of a checkpoint to a disk of its own."""
     monkeypatch.setattr("bert_jax.checkpoints.workdir.SHARED_SECONDS", 0)
-    with open_pretraining(tmp_path / "run", CONFIG, store_fingerprint="s", tokenizer=tokenizer) as first:
+    with opened(tmp_path / "run", tokenizer) as first:
         monkeypatch.setattr(jax, "process_index", lambda: 1)
         monkeypatch.setattr(jax, "process_count", lambda: 2)
         monkeypatch.setattr("bert_jax.checkpoints.workdir.from_first", lambda value: first.files["run.json"])
-        with open_pretraining(tmp_path / "run", CONFIG, store_fingerprint="s", tokenizer=tokenizer) as second:
+        with opened(tmp_path / "run", tokenizer) as second:
             assert second.run_id == first.run_id
         with pytest.raises(
             UserError, match=r"not the same on all hosts \(its run.json is not there.*that all of them share"
         ):
-            open_pretraining(tmp_path / "own", CONFIG, store_fingerprint="s", tokenizer=tokenizer)
+            opened(tmp_path / "own", tokenizer)
     assert not (tmp_path / "own").exists()
 
 

@@ -19,7 +19,7 @@ from bert_jax.formats.opening import open_stored, place
 from bert_jax.tasks import squad, squad_files
 from bert_jax.tasks.task_data import Split, _fingerprint, read_task
 from bert_jax.tokenization.tokenizer import load_tokenizer
-from bert_jax.training.reporter import TaskReporter
+from bert_jax.training.reporter import Reporter
 
 
 def test_every_gold_answer_is_part_of_the_data_s_fingerprint(pretrained):
@@ -40,7 +40,7 @@ def test_every_gold_answer_is_part_of_the_data_s_fingerprint(pretrained):
 @pytest.mark.slow
 def test_the_same_command_again_trains_nothing(two_seeds, monkeypatch):
     config, results = two_seeds
-    monkeypatch.setattr(loop, "train", lambda *_: pytest.fail("a finished run was repeated"))
+    monkeypatch.setattr(loop, "train_run", lambda *_: pytest.fail("a finished run was repeated"))
     left = pathlib.Path(config.workdir) / "runs" / results["runs"][0]["run"] / "training"
     left.mkdir()  # as by a kill right before it was removed
     with monkeypatch.context() as patch:
@@ -54,7 +54,7 @@ def test_a_new_test_set_is_predicted_by_the_finished_model(two_seeds, pretrained
     shutil.copytree(config.workdir, tmp_path / "work")
     shutil.copytree(pretrained / "data", tmp_path / "data")
     (tmp_path / "data" / "test.tsv").write_text(sentences(30, 1))
-    monkeypatch.setattr(loop, "train", lambda *_: pytest.fail("a finished run was repeated"))
+    monkeypatch.setattr(loop, "train_run", lambda *_: pytest.fail("a finished run was repeated"))
     config = dataclasses.replace(
         config, workdir=str(tmp_path / "work"), data=TaskDataConfig(dir=str(tmp_path / "data"))
     )
@@ -132,7 +132,7 @@ def test_a_run_that_has_saved_nothing_may_be_started_with_other_settings(pretrai
     config = run_config(pretrained, tmp_path / "work", epochs=1)
     with monkeypatch.context() as patch:
         # Such as: out of memory.
-        patch.setattr(TaskReporter, "dispatched", lambda *_: (_ for _ in ()).throw(Killed))
+        patch.setattr(Reporter, "dispatched", lambda *_: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             finetune(config)
     assert list((tmp_path / "work" / "runs").iterdir())

@@ -139,10 +139,10 @@ def test_a_grid_shares_its_programs_and_chooses_the_best(pretrained, tmp_path, m
         grid_epochs=(1, 2),
         select="best",
     )
-    train, held = loop.train, []
+    train, held = loop.train_run, []
     monkeypatch.setattr(
         loop,
-        "train",
+        "train_run",
         lambda *args: held.append(len(list((tmp_path / "work" / "runs").glob("*/checkpoints")))) or train(*args),
     )
     results = finetune(config).results

@@ -7,12 +7,12 @@ import jax
 import numpy as np
 import numpy_bert
 import pytest
+import started_workdir
 from loaded_model import SMALL, compilations, loaded, row_by_row
 from pretrained_model import TOKENIZER, contents, stored_model, write_workdir
 
 import bert_jax
 from bert_jax import cli
-from bert_jax.checkpoints.workdir import open_pretraining
 from bert_jax.config import ComputeConfig, Config, HeadConfig
 from bert_jax.config.finetuning import TaskOptions, task_defaults
 from bert_jax.config.json_form import to_dict
@@ -136,7 +136,7 @@ def test_the_directory_says_where_it_came_from(tmp_path):
     )
     assert saved.history["metrics"] is None, "they were measured with other parameters"
     with pytest.raises(UserError, match="saved holds a model that convert or model.save wrote, .* --init_from"):
-        open_pretraining(tmp_path / "saved", Config(), store_fingerprint="f00d", tokenizer=TOKENIZER)
+        started_workdir.opened(tmp_path / "saved", TOKENIZER, Config())
     assert json.loads((tmp_path / "saved" / "run.json").read_text()).items() > run.items()
 
 

@@ -33,7 +33,6 @@ from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.objectives.choice import default_objective
 from bert_jax.pretrained.model import load
-from bert_jax.training import run
 from bert_jax.training.metrics import read_rows
 from bert_jax.training.optimizers import learning_rate, optimizer
 from bert_jax.training.state import abstract_state, create_state, state_shardings
@@ -45,8 +44,8 @@ def test_curves_are_drawn_at_the_end_and_now_and_then_at_evaluations(
     small_store, tmp_path, monkeypatch, seconds, times
 ):
     drawn = []
-    monkeypatch.setattr(run, "PICTURE_SECONDS", seconds)
-    monkeypatch.setattr(run, "draw_curves", lambda *_, **__: drawn.append(1))
+    monkeypatch.setattr(pretraining, "PICTURE_SECONDS", seconds)
+    monkeypatch.setattr(pretraining, "draw_curves", lambda *_, **__: drawn.append(1))
     config = run_config(small_store, tmp_path / "run")  # two evaluations
     pretrain(config)
     assert len(drawn) == times
@@ -165,7 +164,7 @@ def test_rates_do_not_count_what_is_no_training(small_store, tmp_path, monkeypat
         yield from make(*given, **options)
 
     clock = lambda: time.perf_counter() + sum(hours)
-    monkeypatch.setattr(run, "Rates", functools.partial(run.Rates, clock=clock))
+    monkeypatch.setattr(pretraining, "Rates", functools.partial(pretraining.Rates, clock=clock))
     monkeypatch.setattr(pretraining, "batches", batches)
     monkeypatch.setattr(jax.stages.Lowered, "compile", slow(jax.stages.Lowered.compile))
     monkeypatch.setattr(Checkpoints, "save", slow(Checkpoints.save))

@@ -19,12 +19,13 @@ import unittest.mock
 import jax
 import numpy as np
 import safetensors.numpy
+import started_workdir
 import synthetic_store
 from etils import epath
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import leaf_paths
-from bert_jax.checkpoints.workdir import id_below, open_pretraining, write_json
+from bert_jax.checkpoints.workdir import FINETUNING, WorkDirectory, id_below, open_workdir, write_json
 from bert_jax.cli.evaluate import default_config
 from bert_jax.config import Config, DataConfig, HeadConfig, MeshConfig, ModelConfig, PhaseConfig
 from bert_jax.config.commands import ResultsConfig
@@ -98,7 +99,7 @@ def bits(tree) -> str:
 
 def write_pretraining(directory: pathlib.Path) -> None:
     """Steps 2 and 4 of a run that has drawn its state instead of learning it."""
-    with open_pretraining(directory, CONFIG, store_fingerprint="store-1", tokenizer=TOKENIZER) as workdir:
+    with started_workdir.opened(directory, TOKENIZER, CONFIG) as workdir:
         with Checkpoints(workdir.checkpoints, CONFIG.checkpoint, run_id=workdir.run_id) as checkpoints:
             for step in (2, 4):
                 checkpoints.save(
@@ -116,7 +117,7 @@ def write_pretraining(directory: pathlib.Path) -> None:
 
 
 def resume(directory: pathlib.Path, damaged: str):
-    with open_pretraining(directory, CONFIG, store_fingerprint="store-1", tokenizer=TOKENIZER) as workdir:
+    with started_workdir.opened(directory, TOKENIZER, CONFIG) as workdir:
         with Checkpoints(workdir.checkpoints, CONFIG.checkpoint, run_id=workdir.run_id) as checkpoints:
             restored = checkpoints.restore(abstract())
     return None if restored is None else (restored.step, restored.position, bits(restored.state))
@@ -184,11 +185,24 @@ def owner(directory: pathlib.Path, damaged: str):
         Owner(epath.Path(directory)).release()
 
 
+FINETUNED = {"model": to_dict(CONFIG.model), "head": to_dict(HEAD), "finetune": to_dict(TASK), "pairs": False}
+
+
+def _opened_finetuning(directory: pathlib.Path) -> WorkDirectory:
+    identity = {
+        "features_fingerprint": "features-1",
+        "init_from_fingerprint": "parameters-1",
+        "tokenizer_fingerprint": TOKENIZER.fingerprint,
+        "teacher": None,
+    }
+    return open_workdir(directory, FINETUNING, identity, FINETUNED, TOKENIZER)
+
+
 def write_finetuned(directory: pathlib.Path) -> None:
     """Two finished runs, the second one chosen."""
-    config = {"model": to_dict(CONFIG.model), "head": to_dict(HEAD), "finetune": to_dict(TASK), "pairs": False}
+    config = FINETUNED
     params = jax.eval_shape(BertForTask(CONFIG.model, HEAD).init, jax.random.key(0))
-    with finetune_workdir.open_finetuning(str(directory), config, "features-1", "parameters-1", TOKENIZER) as workdir:
+    with _opened_finetuning(directory) as workdir:
         for seed in (0, 1):
             run = workdir.path / "runs" / f"batch32_seed{seed}"
             run_id = id_below(workdir.run_id, run.name)
@@ -233,8 +247,7 @@ def write_finetuned(directory: pathlib.Path) -> None:
 
 def finish(directory: pathlib.Path, damaged: str):
     """What `bert-jax finetune` does once every run is finished."""
-    config = {"model": to_dict(CONFIG.model), "head": to_dict(HEAD), "finetune": to_dict(TASK), "pairs": False}
-    with finetune_workdir.open_finetuning(str(directory), config, "features-1", "parameters-1", TOKENIZER) as workdir:
+    with _opened_finetuning(directory) as workdir:
         records = finished_runs(workdir.path / "runs", "accuracy")
         if len(records) < 2 and damaged.startswith("runs/"):
             return bits(load(directory).params)  # the run is trained again

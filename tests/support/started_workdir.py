@@ -1,6 +1,6 @@
 """Work directories that a run of pre-training has begun to write."""
 
-from bert_jax.checkpoints.workdir import open_pretraining
+from bert_jax.checkpoints.workdir import PRETRAINING, WorkDirectory, open_workdir
 from bert_jax.config import Config, ModelConfig, PhaseConfig
 from bert_jax.config.json_form import from_dict, to_dict
 
@@ -9,8 +9,15 @@ CONFIG = Config(
 )
 
 
+def opened(path, tokenizer, config=CONFIG, store="store-1", names=None, devices=None) -> WorkDirectory:
+    """Take a directory as `pretrain` does; `names`: what it must have in common with an earlier start as well."""
+    identity = {"store_fingerprint": store, "tokenizer_fingerprint": tokenizer.fingerprint} | (names or {})
+    local = config.checkpoint.local_path
+    return open_workdir(path, PRETRAINING, identity, to_dict(config), tokenizer, local_path=local, devices=devices)
+
+
 def start(path, tokenizer, config=CONFIG, store="store-1"):
-    open_pretraining(path, config, store_fingerprint=store, tokenizer=tokenizer).release()
+    opened(path, tokenizer, config, store).release()
 
 
 def changed(**options) -> Config:

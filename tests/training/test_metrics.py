@@ -14,6 +14,7 @@ from etils import epath
 from rich.console import Console
 
 from bert_jax.devices.signals import StopSignals
+from bert_jax.finetuning.run import TaskSteps
 from bert_jax.objectives.masked_words import MASKED_WORDS, NEXT_SENTENCE
 from bert_jax.training.events import Events, HostTimes
 from bert_jax.training.metrics import (
@@ -26,7 +27,7 @@ from bert_jax.training.metrics import (
     read_rows,
     smoothed,
 )
-from bert_jax.training.reporter import TaskReporter
+from bert_jax.training.reporter import Reporter
 
 TERMS = (MASKED_WORDS, NEXT_SENTENCE)
 
@@ -65,11 +66,13 @@ def test_steps_of_fine_tuning_count_the_tokens_and_operations_of_their_texts(tmp
     clock = Clock()
     rates = Rates(peak_flops=1e6, clock=clock)
     with Metrics(tmp_path, total_steps=4) as metrics, Events(tmp_path, StopSignals()) as events:
-        reporter = TaskReporter(metrics, rates, HostTimes(events), 2, 4, 1, lambda lengths: 1000.0 * lengths.sum())
+        steps = TaskSteps(total=4, tail=1, flops_of=lambda lengths: 1000.0 * lengths.sum())
+        reporter = Reporter(metrics, rates, HostTimes(events), steps, every=2, total=4, every_step=False)
         for step, lengths in enumerate(([3, 5], [8, 4]), 1):
             clock.now += 1
             values = {"loss": jnp.float32(step), "learning_rate": jnp.float32(1e-3), "skipped": jnp.float32(0)}
-            reporter.dispatched(step, values, sequences=2, places=2 * 8 * step, lengths=np.array(lengths))
+            work = steps.work(sequences=2, places=2 * 8 * step, lengths=np.array(lengths))
+            reporter.dispatched(step, values, work)
     (row,) = [row for row in read_rows(tmp_path / "metrics.jsonl") if row["kind"] == "train"]
     assert (row["step"], row["loss"], row["tokens_per_second"], row["token_share"]) == (2, 1.5, 10, 20 / 48)
     assert row["mfu"] == pytest.approx(0.01) and row["seconds_left"] == pytest.approx(2)

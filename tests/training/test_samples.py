@@ -76,8 +76,8 @@ def test_what_has_another_form_is_no_sample():
 def test_of_what_fills_no_masks_in_nothing_is_noted_and_that_is_said(name, parts, caplog):
     model = bert_jax.BertForPreTraining(bert_jax.ModelConfig(vocab_size=61), parts=parts)
     config = Config(objective=ObjectiveConfig(name=name), evaluation=EvaluationConfig(samples=3))
-    learner = types.SimpleNamespace(objective=types.SimpleNamespace(model=model))
-    assert make_samples(learner, config, evaluation=None, store=None) is None
+    learner = types.SimpleNamespace(config=config, objective=types.SimpleNamespace(model=model))
+    assert make_samples(learner, evaluation=None, store=None) is None
     assert f"evaluation.samples=3 notes nothing: the model BertForPreTraining with objective.name={name}" in caplog.text
 
 
