@@ -22,7 +22,8 @@ from bert_jax.models.architecture import computation_dtype
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import pretraining_parts
 from bert_jax.models.costs import step_bytes
-from bert_jax.models.kernels.choice import PLATFORMS, Shape, attention_path
+from bert_jax.models.kernels.choice import PLATFORMS, attention_path
+from bert_jax.models.kernels.plain import Call
 from bert_jax.models.layer_plan import reads_alone, scans, scores_by_blocks
 from bert_jax.models.protocol import HasGenerator, Model
 from bert_jax.objectives.choice import MakeObjective, default_objective, own_names
@@ -74,8 +75,9 @@ def _paths(
     model: ModelConfig, compute: ComputeConfig, mesh: Mesh, rows: int, length: int, max_texts: int = 1
 ) -> tuple[str, str]:
     """Return how layers compute attention, and how those do that see a window alone."""
-    shape = Shape(
-        batch=rows // sharding.batch_parts(mesh),
+    call = Call(
+        rows=rows,
+        row_parts=sharding.batch_parts(mesh),
         length=length,
         heads=model.num_heads,
         head_parts=mesh.shape["tensor"],
@@ -83,10 +85,10 @@ def _paths(
         rate=model.attention_dropout,
         dtype=computation_dtype(compute),
         global_tokens=model.global_tokens * max_texts,
-        disentangled=model.disentangled.terms != "none" or model.is_xlnet,
     )
-    shapes = shape, dataclasses.replace(shape, window=model.local_window)
-    path, local = (attention_path(compute, mesh.devices.flat[0].platform, each) for each in shapes)
+    platform, disentangled = mesh.devices.flat[0].platform, model.disentangled.terms != "none" or model.is_xlnet
+    calls = call, dataclasses.replace(call, window=model.local_window)
+    path, local = (attention_path(compute, platform, each, disentangled) for each in calls)
     return path, local
 
 

@@ -97,20 +97,21 @@ def test_eight_devices_compute_what_one_does(interpreted, config):
     assert "all-gather" not in text and "all-to-all" not in text and "[8,128,4,64]" not in text
 
 
-def test_what_has_an_obstacle_or_is_collected_is_computed_by_xla(module):
+def test_what_has_an_obstacle_or_is_collected_is_computed_by_plain_attention(module):
+    kernel = dataclasses.replace(module.KERNEL, otherwise=attention)
     query, key, value, _, padding = inputs(2, 100, 4, 64)
     mask = AttentionMask(padding=padding)
     # Outside interpret mode a kernel would fail on this CPU.
-    assert (module.attention(query, key, value, mask)[0] == attention(query, key, value, mask)[0]).all()
+    assert (kernel(query, key, value, mask)[0] == attention(query, key, value, mask)[0]).all()
     query, key, value, _, padding = inputs(2, 128, 4, 64)
-    _, weights = module.attention(query, key, value, AttentionMask(padding=padding), collect=True)
+    _, weights = kernel(query, key, value, AttentionMask(padding=padding), collect=True)
     assert weights is not None and weights.shape == (2, 4, 128, 128)
     mesh = sharding.make_mesh(MeshConfig(data=8))
-    apart = sharding.under(mesh, lambda *qkv: module.attention(*qkv, AttentionMask(padding=padding))[0])
+    apart = sharding.under(mesh, lambda *qkv: kernel(*qkv, AttentionMask(padding=padding))[0])
     assert jax.jit(apart)(query, key, value).shape == query.shape  # two rows cannot be split over eight devices
 
 
-def test_a_model_with_the_kernel_is_the_model_without_it(interpreted):
+def test_a_model_with_the_kernel_is_the_model_without_it(module, interpreted):
     """Loss and gradients with every kind of dropout."""
     config = ModelConfig(
         vocab_size=60,
@@ -126,7 +127,8 @@ def test_a_model_with_the_kernel_is_the_model_without_it(interpreted):
 
     def architecture(*given):
         usual = bert_architecture(*given)
-        return dataclasses.replace(usual, stack=dataclasses.replace(usual.stack, attend=interpreted))
+        kernel = dataclasses.replace(module.KERNEL, function=interpreted)
+        return dataclasses.replace(usual, stack=dataclasses.replace(usual.stack, attend=kernel))
 
     models = BertForPreTraining(config, compute), BertForPreTraining(config, compute, architecture=architecture)
     params = jax.jit(models[0].init)(jax.random.key(0))
