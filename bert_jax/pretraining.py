@@ -9,7 +9,7 @@ import jax
 from bert_jax.checkpoints.workdir import has_checkpoint
 from bert_jax.config import Config, Phase, resolve_stages
 from bert_jax.config.checks import check, check_ramps, training_paths
-from bert_jax.config.json_form import PRETRAINING
+from bert_jax.config.json_form import differing_options
 from bert_jax.data.mixtures import Corpus, open_corpus
 from bert_jax.data.pipeline import batches, check_loader
 from bert_jax.devices import hardware, sharding
@@ -199,7 +199,7 @@ def _opened(
 
     Nothing is compiled or written. Every host has made sure that it runs the same thing as the others.
     """
-    join_hosts(config, PRETRAINING.where)
+    join_hosts(config, differing_options(Config))
     mesh = sharding.make_mesh(config.mesh, devices)
     sharding.check_batch(check(config), mesh)
     check_attention(config.compute, mesh.devices.flat[0].platform)

@@ -102,18 +102,18 @@ def refused_changes(
     identity: dict[str, Any],
     before: dict[str, Any],
     settings: dict[str, Any],
-    is_harmless: Callable[[str], bool],
+    kind: Any,
 ) -> list[str]:
     """Return the differences that prevent resuming a run: in its identity, and in its settings unless harmless.
 
     Args:
       before: settings of the run in `path`; harmless changes since then are logged.
-      is_harmless: returns whether a line of `differences` is harmless.
+      kind: the dataclass of the settings, whose fields say what may change.
     """
     saved = read_json(path / "run.json")
     lines = differences({name: saved.get(name) for name in identity}, identity)
     for line in differences(before, settings):
-        if is_harmless(line):
+        if is_harmless(kind, line):
             logging.info("setting changed since the last start: %s", line)
         else:
             lines.append(line)
@@ -386,23 +386,27 @@ def _check_continues(path: epath.Path, identity: dict[str, Any], settings: dict[
         )
     _check_own_names(path, identity)
     before, now, phases = read_config(path), from_dict(Config, settings), len(settings["phases"])
-    lines = refused_changes(path, identity, to_dict(before), settings, is_harmless)
+    lines = refused_changes(path, identity, to_dict(before), settings, Config)
     if _packed(before) == _packed(now):
         lines = [line for line in lines if not line.startswith("data.packing: ")]
     refused = []
     for line in lines:
-        if lengthens(line, phases):
+        if lengthens(Config, line, phases):
             logging.warning(
                 "%s: from here on the learning rate (its decay, and a warm-up that is not given) follows a "
                 "schedule of the new length",
                 line,
             )
-        elif settings["elastic_batch"] and is_elastic(line):
+        elif settings["elastic_batch"] and is_elastic(Config, line):
             logging.warning("%s: from here on; no example is repeated or skipped, and the steps stay as given", line)
         else:
             refused.append(line)
     if refused:
-        elastic = ", or say --elastic_batch if the new values are meant" if all(map(is_elastic, refused)) else ""
+        elastic = (
+            ", or say --elastic_batch if the new values are meant"
+            if all(is_elastic(Config, line) for line in refused)
+            else ""
+        )
         raise UserError(
             f"{path} holds a run with different settings ({first_lines(refused)}). Resume with that run's own settings "
             f"({path / 'config.json'}){elastic}, or start this one in another --workdir"

@@ -29,8 +29,8 @@ from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import check_origin, read_record
 from bert_jax.checkpoints.workdir import WorkDirectory, id_below, open_workdir, read_json, refused_changes
 from bert_jax.config import CheckpointConfig
-from bert_jax.config.finetuning import RESULTS, FinetuneConfig
-from bert_jax.config.json_form import first_lines, is_harmless_to_finetuning, to_dict
+from bert_jax.config.finetuning import RESULTS, FinetuneConfig, FinetuningRecord
+from bert_jax.config.json_form import first_lines, to_dict
 from bert_jax.config.pretraining import traced_steps
 from bert_jax.data.sequences import Batch, Features, SharedRowBatches, TrainingBatches
 from bert_jax.devices import sharding
@@ -357,7 +357,7 @@ def _check_continues(path: epath.Path, identity: dict[str, Any], settings: dict[
             "--workdir"
         )
     before = read_json(path / "config.json")
-    if lines := refused_changes(path, identity, before, settings, is_harmless_to_finetuning):
+    if lines := refused_changes(path, identity, before, settings, FinetuningRecord):
         raise UserError(
             f"{path} holds runs with different data, parameters or settings ({first_lines(lines)}). Resume with "
             f"those ({path / 'config.json'}), or start this in another --workdir"

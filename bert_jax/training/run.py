@@ -139,7 +139,7 @@ def join_hosts(config: Config | FinetuneConfig, may_differ: tuple[str, ...]) -> 
 
     Args:
       config: options of the run.
-      may_differ: those whose values may differ between hosts (`config.changes.Changes.where`).
+      may_differ: those whose values may differ between hosts (`differing_options`).
 
     Raises:
       UserError: the hosts were given different options.
