@@ -5,6 +5,7 @@ import dataclasses
 from collections.abc import Generator
 
 import jax
+import optax
 
 from bert_jax.checkpoints.workdir import has_checkpoint
 from bert_jax.config import Config, Phase, resolve_stages
@@ -28,7 +29,7 @@ from bert_jax.tokenization.abstract import Tokenizer
 from bert_jax.training.events import Events
 from bert_jax.training.learner import Learner, phase_advice, state_advice
 from bert_jax.training.metrics import WallTime
-from bert_jax.training.optimizers import restarted
+from bert_jax.training.optimizers import Schedule, restarted
 from bert_jax.training.reporter import Trouble, announce
 from bert_jax.training.run import (
     PhaseDuties,
@@ -61,7 +62,13 @@ class Result:
 
 
 @ending_together
-def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeObjective | None = None) -> Result:
+def pretrain(
+    config: Config,
+    devices: sharding.Devices = None,
+    objective: MakeObjective | None = None,
+    optimizer: optax.GradientTransformation | None = None,
+    schedule: Schedule | None = None,
+) -> Result:
     """Train to the last step of the last phase, or until a signal; resume from what `config.workdir` holds.
 
     Args:
@@ -70,6 +77,10 @@ def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeOb
       objective: makes the training objective from the model and the configuration, whose vocabulary size is known by
         then; None for `default_objective`. A resumed run must be given the same one, of the same names (which can still
         be different formulas).
+      optimizer: makes the direction of an update, without a learning rate, such as `optax.scale_by_lion()`; None for
+        that of `config.optimizer`, of which clip_norm and ema_decay hold for any. A resumed run must be given the same.
+      schedule: maps the step to the learning rate; None for that of `config.schedule` and the phases. A resumed run
+        must be given the same.
 
     Returns:
       The last step, its held-out metrics and an exit code.
@@ -81,7 +92,7 @@ def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeOb
     wall_time = WallTime()
     if objective is not None and config.data.packing == "auto":  # it may not know of several texts in a row
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, packing="off"))
-    config, learner, corpus, source = _opened(config, devices, objective or default_objective)
+    config, learner, corpus, source = _opened(config, devices, objective or default_objective, optimizer, schedule)
     result = Result(0, {}, 0)
     with (
         Watchdog(config.faults.step_timeout_seconds) as watchdog,
@@ -193,7 +204,11 @@ def _train_phase(
 
 
 def _opened(
-    config: Config, devices: sharding.Devices, make_objective: MakeObjective
+    config: Config,
+    devices: sharding.Devices,
+    make_objective: MakeObjective,
+    optimizer: optax.GradientTransformation | None,
+    schedule: Schedule | None,
 ) -> tuple[Config, Learner, Corpus, StoredModel | None]:
     """Return the options with the vocabulary size of the data, what is trained, on what, and the model to start from.
 
@@ -212,7 +227,7 @@ def _opened(
     # All hosts plan with the memory of the first one's devices, so that they compute alike.
     memory = from_first(hardware.hardware(list(mesh.devices.flat)).memory_bytes)
     teacher = open_teacher(config, corpus.store.tokenizer(), mesh)
-    learner = Learner.of(config, mesh, make_objective, memory, teacher)
+    learner = Learner.of(config, mesh, make_objective, memory, teacher, optimizer, schedule)
     if source is not None:
         table_rows(source, learner.objective.model.parameters, corpus.store.tokenizer())  # raises where it does not fit
     facts = {"checkpoint.local_path": "given" if config.checkpoint.local_path else "not given"}
@@ -257,4 +272,6 @@ def _first_state(
         return state, Position(), None
     params, report = initialize(source, learner.objective.model.parameters, tokenizer, state.params)
     state = dataclasses.replace(state, params=params, optimizer_state=restarted(state.optimizer_state, params))
+    if "optimizer" in learner.given:  # it may keep something that depends on the parameters
+        state = reset_moments(state, learner.optimizer)
     return state, Position(), report

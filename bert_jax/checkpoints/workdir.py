@@ -332,13 +332,14 @@ def open_pretraining(
     Args:
       store_fingerprint: that of the store, or of the mixtures of several.
       mixed_stores: the fingerprint of each store of a mixture.
-      own_names: of an objective and an architecture that are not the default (`objectives.identity.own_names`), and the
-        fingerprint of a teacher.
+      own_names: of an objective, an architecture, an optimizer and a schedule that are not the default
+        (`Learner.own_names`), and the fingerprint of a teacher.
       devices: that the run computes on; None for those of all processes.
 
     Raises:
       UserError: `path` is not writable, another process writes to it, or it holds something else or a run with other
-        settings, another objective or another architecture. Equal names can still be different formulas.
+        settings, or another objective, architecture, optimizer or schedule. Equal names can still be different
+        formulas.
     """
     identity: dict[str, Any] = {
         "store_fingerprint": store_fingerprint,
@@ -419,12 +420,12 @@ def _packed(config: Config) -> list[bool]:
 
 
 def _check_own_names(path: epath.Path, identity: dict[str, Any]) -> None:
-    """Raise a UserError if the run in `path` has another objective, architecture or teacher.
+    """Raise a UserError if the run in `path` has another objective, architecture, optimizer, schedule or teacher.
 
     run.json lacks those that are the default.
     """
     saved = read_json(path / "run.json")
-    for name in ("architecture", "objective", "teacher"):
+    for name in ("architecture", "objective", "optimizer", "schedule", "teacher"):
         before, now = saved.get(name), identity.get(name)
         if before != now and name == "teacher":
             raise UserError(
@@ -435,8 +436,16 @@ def _check_own_names(path: epath.Path, identity: dict[str, Any]) -> None:
         if before != now:
             raise UserError(
                 f"{path} holds a run with {_shown(name, before)}, but this start has {_shown(name, now)}. Resume with "
-                "the same one (the objective that pretrain is given in Python), or start this one in another --workdir"
+                f"the same one ({GIVEN[name]} that pretrain is given in Python), or start this one in another --workdir"
             )
+
+
+GIVEN = {
+    "architecture": "the objective",
+    "objective": "the objective",
+    "optimizer": "the optimizer",
+    "schedule": "the schedule",
+}
 
 
 def _taught(fingerprint: str | None) -> str:

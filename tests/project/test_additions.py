@@ -62,7 +62,7 @@ EDITS = {  # row of the table → file → what is replaced there, and by what; 
             ),
         ],
     },
-    "an architecture, a block": {
+    "an architecture, a kind of layer": {
         "models/scaled_feed_forward.py": [
             (
                 None,
@@ -142,7 +142,7 @@ EDITS = {  # row of the table → file → what is replaced there, and by what; 
             ("return attention_kernel(compute, attention_in_jax(compute))", "return rows.KERNEL"),
         ],
     },
-    "an optimizer": {
+    "an optimizer, a schedule": {
         "config/pretraining.py": [
             ('"stable_adamw", "muon"]', '"stable_adamw", "muon", "lion"]'),
             ("return 2 + (self.ema_decay > 0)", 'return (1 if self.name == "lion" else 2) + (self.ema_decay > 0)'),

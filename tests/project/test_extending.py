@@ -1,9 +1,10 @@
-"""The architecture and the head of docs/extending.md, run as they are printed there: from outside the package.
+"""The scripts of docs/extending.md, run as they are printed there: from outside the package.
 
 Those of an objective and of a table of parameters are run by the tests of these subjects.
 """
 
 import dataclasses
+import json
 import pathlib
 
 import jax
@@ -122,6 +123,39 @@ def test_the_kernel_of_the_guide_computes_every_layer_or_what_it_lacks_is_comput
         calls.clear()
     assert len(losses[0]) == 8 and (not dropout or losses[0] == losses[1])
     np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
+def test_the_kind_of_layer_of_the_guide_trains(small_store, tmp_path, monkeypatch):
+    monkeypatch.setattr(bert_jax, "pretrain", one_device.pretrain, raising=False)
+    names = {"config": run_config(small_store, tmp_path / "run"), "__name__": "guide"}
+    exec(compile(script("A kind of layer"), PAGE, "exec"), names)
+    losses = losses_of(tmp_path / "run")
+    assert len(losses) == 8 and np.mean(losses[-2:]) < np.mean(losses[:2])
+    model = bert_jax.BertForPreTraining(SMALL, SCAN, architecture=names["fourier"])
+    assert not any(path.startswith("encoder/attention") for path in model.parameters)
+    with pytest.raises(UserError, match="the architecture guide.fourier, but this start has the default architecture"):
+        one_device.pretrain(names["config"])
+
+
+def test_the_optimizer_and_the_schedule_of_the_guide_train_and_resume(small_store, tmp_path, monkeypatch):
+    monkeypatch.setattr(bert_jax, "pretrain", one_device.pretrain, raising=False)
+    names = {"config": run_config(small_store, tmp_path / "run"), "__name__": "guide"}
+    exec(compile(script("An optimizer"), PAGE, "exec"), names)
+    rows = [row for row in read_rows(tmp_path / "run" / "metrics.jsonl") if row["kind"] == "train"]
+    assert np.mean([row["mlm_loss"] for row in rows[-2:]]) < np.mean([row["mlm_loss"] for row in rows[:2]])
+    rates = [1e-3 / np.sqrt(1 + step / 100) for step in range(8)]
+    np.testing.assert_allclose([row["learning_rate"] for row in rows], rates, rtol=1e-6)
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert run["schedule"] == "guide.falling"
+    assert run["optimizer"] == "optax.transforms._combining.chain (0/count, 0/mu)"
+    given = {"optimizer": names["direction"], "schedule": names["falling"]}
+    for missing, said in (
+        ("optimizer", "the optimizer optax.*, but this start has"),
+        ("schedule", "guide.falling, but"),
+    ):
+        with pytest.raises(UserError, match=f"{said}.*the {missing} that pretrain is given in Python"):
+            one_device.pretrain(names["config"], **{name: each for name, each in given.items() if name != missing})
+    assert one_device.pretrain(names["config"], **given).step == 8
 
 
 def test_the_architecture_of_the_guide_trains(small_store, tmp_path, monkeypatch):
