@@ -239,31 +239,35 @@ def entries(parameters: ParameterTable, tree: Any) -> Any:
 def state_entries(parameters: ParameterTable, optimizer_state: Any) -> Any:
     """Return a tree like `optimizer_state` with the entry of each array in its place.
 
-    The path of a moment ends with that of its parameter (0/mu/pooler/kernel). A scalar, such as a counter, gets an
-    entry without axes.
-
-    Raises:
-      UserError: an array belongs to no parameter, or has a shape that differs from its parameter's.
+    The path of a moment ends with that of its parameter (0/mu/pooler/kernel), and it has the same shape. Any other
+    array, such as a counter or a factored moment, gets an entry without axes, and so is whole on every device.
     """
     import jax
 
     def one(path: Any, leaf: Any) -> Parameter:
         name = _joined(path)
-        if leaf.ndim == 0:
-            return Parameter(name, ())
-        keys = name.split("/")
-        ends = ("/".join(keys[start:]) for start in range(len(keys)))
-        found = next((parameters[end] for end in ends if end in parameters), None)
-        if found is None or found.shape != tuple(leaf.shape):
-            owner = "no parameter" if found is None else f"the parameter {found.path} [{_described(found.axes)}]"
-            raise UserError(
-                f"the optimizer keeps an array {name} {list(leaf.shape)}, which belongs to {owner}, so nobody can "
-                "tell how to split it over devices; use an optimizer whose state has the shape of its parameters or is "
-                "scalar (a factored one, such as Adafactor, cannot be used)"
-            )
-        return dataclasses.replace(found, path=name)
+        found = _owner(parameters, name)
+        return (
+            Parameter(name, ()) if found is None or found.shape != leaf.shape else dataclasses.replace(found, path=name)
+        )
 
     return jax.tree.map_with_path(one, optimizer_state)
+
+
+def state_names(parameters: ParameterTable, optimizer_state: Any) -> list[str]:
+    """Return the names of what an optimizer keeps, without the paths of the parameters: 0/count, 0/mu, 0/nu."""
+    import jax
+
+    names = (_joined(path) for path, _ in jax.tree.leaves_with_path(optimizer_state))
+    owners = ((name, _owner(parameters, name)) for name in names)
+    return sorted({name if owner is None else name.removesuffix(f"/{owner.path}") for name, owner in owners})
+
+
+def _owner(parameters: ParameterTable, name: str) -> Parameter | None:
+    """Return the parameter with whose path the path of an array ends."""
+    keys = name.split("/")
+    ends = ("/".join(keys[start:]) for start in range(len(keys)))
+    return next((parameters[end] for end in ends if end in parameters), None)
 
 
 def _described(axes: tuple[Axis, ...]) -> str:

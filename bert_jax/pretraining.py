@@ -11,6 +11,7 @@ import time
 from collections.abc import Generator
 
 import jax
+import optax
 from etils import epath
 from rich.table import Table
 
@@ -19,8 +20,7 @@ from bert_jax.checkpoints.local_tier import LocalTier
 from bert_jax.checkpoints.workdir import PRETRAINING, WorkDirectory, has_checkpoint, open_workdir
 from bert_jax.config import CheckpointConfig, Config, Phase
 from bert_jax.config.checks import check, check_ramps, training_paths
-from bert_jax.config.json_form import PRETRAINING as CHANGES
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.json_form import differing_options, to_dict
 from bert_jax.config.pretraining import traced_steps
 from bert_jax.data.examples import Examples
 from bert_jax.data.mixtures import Corpus, Mixture, open_corpus
@@ -43,7 +43,7 @@ from bert_jax.training.evaluation import Evaluation, make_samples
 from bert_jax.training.events import Events, HostTimes
 from bert_jax.training.learner import Learner, attention_of, phase_advice, state_advice
 from bert_jax.training.metrics import Metrics, Rates, WallTime, draw_curves, read_rows
-from bert_jax.training.optimizers import average_of, restarted
+from bert_jax.training.optimizers import Schedule, average_of, restarted
 from bert_jax.training.reporter import Guard, Reporter, due, say, say_hardware, show
 from bert_jax.training.run import (
     GuardedSteps,
@@ -76,7 +76,13 @@ class Result:
 
 
 @ending_together
-def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeObjective | None = None) -> Result:
+def pretrain(
+    config: Config,
+    devices: sharding.Devices = None,
+    objective: MakeObjective | None = None,
+    optimizer: optax.GradientTransformation | None = None,
+    schedule: Schedule | None = None,
+) -> Result:
     """Train to the last step of the last phase, or until a signal; resume from what `config.workdir` holds.
 
     Args:
@@ -85,6 +91,10 @@ def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeOb
       objective: makes the training objective from the model and the configuration, whose vocabulary size is known by
         then; None for `default_objective`. A resumed run must be given the same one, of the same names (which can still
         be different formulas).
+      optimizer: makes the direction of an update, without a learning rate, such as `optax.scale_by_lion()`; None for
+        that of `config.optimizer`, of which clip_norm and ema_decay hold for any. A resumed run must be given the same.
+      schedule: maps the step to the learning rate; None for that of `config.schedule` and the phases. A resumed run
+        must be given the same.
 
     Returns:
       The last step, its held-out metrics and an exit code.
@@ -96,7 +106,7 @@ def pretrain(config: Config, devices: sharding.Devices = None, objective: MakeOb
     wall_time = WallTime()
     if objective is not None and config.data.packing == "auto":  # it may not know of several texts in a row
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, packing="off"))
-    learner, corpus, source = _opened(config, devices, objective or default_objective)
+    learner, corpus, source = _opened(config, devices, objective or default_objective, optimizer, schedule)
     config = learner.config
     result = Result(0, {}, 0)
     with (
@@ -398,13 +408,17 @@ def _name(workdir: str) -> str:
 
 
 def _opened(
-    config: Config, devices: sharding.Devices, make_objective: MakeObjective
+    config: Config,
+    devices: sharding.Devices,
+    make_objective: MakeObjective,
+    optimizer: optax.GradientTransformation | None,
+    schedule: Schedule | None,
 ) -> tuple[Learner, Corpus, StoredModel | None]:
     """Return what is trained, with the vocabulary size of the data among its options, on what, and what to start from.
 
     Nothing is compiled or written. Every host has made sure that it runs the same thing as the others.
     """
-    join_hosts(config.faults, to_dict(config), CHANGES.where)
+    join_hosts(config.faults, to_dict(config), differing_options(Config))
     mesh = sharding.make_mesh(config.mesh, devices)
     sharding.check_batch(check(config), mesh)
     check_attention(config.compute, mesh.devices.flat[0].platform)
@@ -417,7 +431,7 @@ def _opened(
     # All hosts plan with the memory of the first one's devices, so that they compute alike.
     memory = from_first(hardware.hardware(list(mesh.devices.flat)).memory_bytes)
     teacher = open_teacher(config, corpus.store.tokenizer(), mesh)
-    learner = Learner.of(config, mesh, make_objective, memory, teacher)
+    learner = Learner.of(config, mesh, make_objective, memory, teacher, optimizer, schedule)
     if source is not None:
         table_rows(source, learner.objective.model.parameters, corpus.store.tokenizer())  # raises where it does not fit
     facts = {"checkpoint.local_path": "given" if config.checkpoint.local_path else "not given"}
@@ -470,6 +484,8 @@ def _first_state(
         return state, Position(), None
     params, report = initialize(source, learner.objective.model.parameters, tokenizer, state.params)
     state = dataclasses.replace(state, params=params, optimizer_state=restarted(state.optimizer_state, params))
+    if "optimizer" in learner.given:  # it may keep something that depends on the parameters
+        state = reset_moments(state, learner.optimizer)
     return state, Position(), report
 
 

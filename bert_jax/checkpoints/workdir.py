@@ -24,7 +24,7 @@ from etils import epath
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.local_tier import has_copies
 from bert_jax.config import Config, resolve_phases
-from bert_jax.config.finetuning import RESULTS
+from bert_jax.config.finetuning import RESULTS, FinetuningRecord
 from bert_jax.config.json_form import (
     differences,
     first_lines,
@@ -32,7 +32,6 @@ from bert_jax.config.json_form import (
     from_record,
     is_elastic,
     is_harmless,
-    is_harmless_to_finetuning,
     lengthens,
     options_recorded,
     to_dict,
@@ -102,18 +101,18 @@ def refused_changes(
     identity: dict[str, Any],
     before: dict[str, Any],
     settings: dict[str, Any],
-    is_harmless: Callable[[str], bool],
+    kind: Any,
 ) -> list[str]:
     """Return the differences that prevent resuming a run: in its identity, and in its settings unless harmless.
 
     Args:
       before: settings of the run in `path`; harmless changes since then are logged.
-      is_harmless: returns whether a line of `differences` is harmless.
+      kind: the dataclass of the settings, whose fields say what may change.
     """
     saved = read_json(path / "run.json")
     lines = differences({name: saved.get(name) for name in identity}, identity)
     for line in differences(before, settings):
-        if is_harmless(line):
+        if is_harmless(kind, line):
             logging.info("setting changed since the last start: %s", line)
         else:
             lines.append(line)
@@ -364,23 +363,27 @@ def _check_pretraining(path: epath.Path, identity: dict[str, Any], settings: dic
         )
     _check_own_names(path, identity)
     before, now, phases = read_config(path), from_dict(Config, settings), len(settings["phases"])
-    lines = refused_changes(path, identity, to_dict(before), settings, is_harmless)
+    lines = refused_changes(path, identity, to_dict(before), settings, Config)
     if _packed(before) == _packed(now):
         lines = [line for line in lines if not line.startswith("data.packing: ")]
     refused = []
     for line in lines:
-        if lengthens(line, phases):
+        if lengthens(Config, line, phases):
             logging.warning(
                 "%s: from here on the learning rate (its decay, and a warm-up that is not given) follows a "
                 "schedule of the new length",
                 line,
             )
-        elif settings["elastic_batch"] and is_elastic(line):
+        elif settings["elastic_batch"] and is_elastic(Config, line):
             logging.warning("%s: from here on; no example is repeated or skipped, and the steps stay as given", line)
         else:
             refused.append(line)
     if refused:
-        elastic = ", or say --elastic_batch if the new values are meant" if all(map(is_elastic, refused)) else ""
+        elastic = (
+            ", or say --elastic_batch if the new values are meant"
+            if all(is_elastic(Config, line) for line in refused)
+            else ""
+        )
         raise UserError(
             f"{path} holds a run with different settings ({first_lines(refused)}). Resume with that run's own settings "
             f"({path / 'config.json'}){elastic}, or start this one in another --workdir"
@@ -393,12 +396,12 @@ def _packed(config: Config) -> list[bool]:
 
 
 def _check_own_names(path: epath.Path, identity: dict[str, Any]) -> None:
-    """Raise a UserError if the run in `path` has another objective, architecture or teacher.
+    """Raise a UserError if the run in `path` has another objective, architecture, optimizer, schedule or teacher.
 
     run.json lacks those that are the default.
     """
     saved = read_json(path / "run.json")
-    for name in ("architecture", "objective", "teacher"):
+    for name in ("architecture", "objective", "optimizer", "schedule", "teacher"):
         before, now = saved.get(name), identity.get(name)
         if before != now and name == "teacher":
             raise UserError(
@@ -409,8 +412,16 @@ def _check_own_names(path: epath.Path, identity: dict[str, Any]) -> None:
         if before != now:
             raise UserError(
                 f"{path} holds a run with {_shown(name, before)}, but this start has {_shown(name, now)}. Resume with "
-                "the same one (the objective that pretrain is given in Python), or start this one in another --workdir"
+                f"the same one ({GIVEN[name]} that pretrain is given in Python), or start this one in another --workdir"
             )
+
+
+GIVEN = {
+    "architecture": "the objective",
+    "objective": "the objective",
+    "optimizer": "the optimizer",
+    "schedule": "the schedule",
+}
 
 
 def _taught(fingerprint: str | None) -> str:
@@ -438,7 +449,7 @@ def _check_finetuning(path: epath.Path, identity: dict[str, Any], settings: dict
             "--workdir"
         )
     before = read_json(path / "config.json")
-    if lines := refused_changes(path, identity, before, settings, is_harmless_to_finetuning):
+    if lines := refused_changes(path, identity, before, settings, FinetuningRecord):
         raise UserError(
             f"{path} holds runs with different data, parameters or settings ({first_lines(lines)}). Resume with "
             f"those ({path / 'config.json'}), or start this in another --workdir"

@@ -11,6 +11,7 @@ import math
 from typing import Any, Literal
 
 from bert_jax.config.checks import check_mesh, check_optimizer, check_schedule, need_divisible, need_positive
+from bert_jax.config.json_form import option
 from bert_jax.config.model import LayersRead
 from bert_jax.config.objective import TaskDistillationConfig, check_task_distillation
 from bert_jax.config.pretraining import (
@@ -39,21 +40,21 @@ TagScheme = Literal["auto", "iob1", "iob2", "iobes", "plain"]
 class TaskDataConfig:
     """Where the examples of a task are: local files, or a TFDS dataset."""
 
-    dir: str = ""
+    dir: str = option("", hosts_differ=True)
     """Directory with the task's files under their original names, local or gs://."""
-    train: str = ""
+    train: str = option("", hosts_differ=True)
     """File to train on, if it does not have its original name."""
-    dev: str = ""
+    dev: str = option("", hosts_differ=True)
     """File to evaluate on, if it does not have its original name."""
-    test: str = ""
+    test: str = option("", hosts_differ=True)
     """File to predict, labelled or not, if it does not have its original name."""
     dev_share: float = 0.0
     """Share of the training file, such as 0.1, that is held out as dev if there is no dev file (text only). Which texts
     these are depends only on the file, so all seeds and settings have the same ones; equal texts stay together."""
-    tfds: str = ""
+    tfds: str = option("", hosts_differ=True)
     """Name of a TFDS dataset (glue/mrpc, squad/v1.1, …) to read instead of files; train, dev and test then name its
     splits."""
-    tfds_dir: str = ""
+    tfds_dir: str = option("", hosts_differ=True)
     """Directory where TFDS keeps its data. By default TFDS decides."""
     text_column: str = ""
     """Column of the sentence in the task text: its name (TSV, CSV), its key (JSON lines, TFDS), or its number, from 1,
@@ -146,31 +147,31 @@ class FinetuneConfig:
 
     task: str = ""
     """Name of the task. On the command line it is the first word."""
-    init_from: str = ""
+    init_from: str = option("", resume="free", hosts_differ=True)
     """Model to start from. It is anything that `bert_jax.load` opens: a work directory (of pre-training or of another
     task), Hugging Face or TF1 files."""
     random_weights: bool = False
     """Whether to take only the shape and the vocabulary from init_from, and start from random parameters. The
     comparison with a run without this option shows what pre-training contributes."""
-    data: TaskDataConfig = TaskDataConfig()
+    data: TaskDataConfig = option(TaskDataConfig(), resume="free")
     """Where the examples of the task are."""
     options: TaskOptions = TaskOptions()
     """Conversion of examples to sequences, and of logits to answers. Each task uses the options that apply to it."""
     noise: NoiseConfig = NoiseConfig()
     """Spelling errors in the training texts, the same in every epoch and run; dev and test stay clean. Not for
     SQuAD."""
-    workdir: str = ""
+    workdir: str = option("", resume="free")
     """Directory of the results (local or gs://): results.json, config.json, the chosen checkpoint, predictions,
     runs/."""
 
-    epochs: int = 3
+    epochs: int = option(3, resume="free")
     """Number of passes over the training examples."""
-    batch_size: int = 32
+    batch_size: int = option(32, resume="free")
     """Sequences per step."""
-    micro_batches: int = 1
+    micro_batches: int = option(1, resume="free")
     """Number of parts into which a batch is divided (gradient accumulation), to save memory. The losses are those of
     the whole batch. Every batch size must be a multiple of it."""
-    learning_rate: float = 5e-5
+    learning_rate: float = option(5e-5, resume="free")
     """Peak learning rate."""
     warmup_share: float = 0.1
     """Share of the steps over which the learning rate rises from 0."""
@@ -205,24 +206,24 @@ class FinetuneConfig:
     """Whether the encoder below that BiLSTM is trained with it rather than frozen, as in the row of the paper's table 5
     that puts a BiLSTM on a left-to-right model."""
 
-    seed: int = 0
+    seed: int = option(0, resume="free")
     """Seed of the first run, for the head, the order of the examples and dropout."""
-    seeds: int = 1
+    seeds: int = option(1, resume="free")
     """Number of runs of each setting, with the seeds seed, seed + 1, and so on. Their mean and standard deviation are
     reported."""
-    grid: bool = False
+    grid: bool = option(False, resume="free")
     """Whether to run every combination of grid_batch_sizes, grid_learning_rates and grid_epochs instead of the single
     setting above, and choose the best on dev."""
-    grid_batch_sizes: tuple[int, ...] = (16, 32)
+    grid_batch_sizes: tuple[int, ...] = option((16, 32), resume="free")
     """Batch sizes of the grid, separated by commas."""
-    grid_learning_rates: tuple[float, ...] = (5e-5, 4e-5, 3e-5, 2e-5)
+    grid_learning_rates: tuple[float, ...] = option((5e-5, 4e-5, 3e-5, 2e-5), resume="free")
     """Peak learning rates of the grid, separated by commas."""
-    grid_epochs: tuple[int, ...] = (2, 3, 4)
+    grid_epochs: tuple[int, ...] = option((2, 3, 4), resume="free")
     """Numbers of epochs of the grid, separated by commas."""
     select: Literal["last", "best"] = "last"
     """Which weights of a run count: those after its last epoch (as in the paper, whose grid has the epochs), or those
     that score best on dev."""
-    keep: Literal["best", "all"] = "best"
+    keep: Literal["best", "all"] = option("best", resume="free")
     """Weights to keep at the end: those of the chosen run (best), or also those of every other run below runs/ (all;
     for ensembles)."""
 
@@ -233,28 +234,42 @@ class FinetuneConfig:
     """Number of batches of the shuffled order that are sorted by length together, to reduce padding. 1: plain shuffled
     order. If the lengths of the classes differ, a wide window makes batches of few classes, which hurts on small data
     sets."""
-    packing: bool = False
+    packing: bool = option(False, resume="free")
     """Whether the sequences of a batch share rows, so that little is computed on padding. The batches and the weight of
     each sequence stay the same; dropout falls on different elements. Sorting becomes superfluous, so use
     bucket_window=1. Packing works for tasks on sentences and pairs."""
-    eval_batch_size: int = 64
+    eval_batch_size: int = option(64, resume="free")
     """Sequences per batch of evaluation and prediction."""
-    save_every_steps: int = 500
+    save_every_steps: int = option(500, resume="free")
     """Number of steps between two saves of a run, from which it resumes after an interruption. It is also saved at the
     end of every epoch."""
-    log_every_steps: int = 10
+    log_every_steps: int = option(10, resume="free")
     """Number of steps between two rows of metrics."""
     compute: ComputeConfig = ComputeConfig()
     """Settings of the computation."""
-    mesh: MeshConfig = MeshConfig()
+    mesh: MeshConfig = option(MeshConfig(), resume="free")
     """Layout of the devices."""
-    faults: HostFaultsConfig = HostFaultsConfig()
+    faults: HostFaultsConfig = option(HostFaultsConfig(), resume="free")
     """Handling of hosts that hang or die, and of devices that compute wrongly."""
-    profile: ProfileConfig = ProfileConfig()
+    profile: ProfileConfig = option(ProfileConfig(), resume="free")
     """Which steps of each run leave a trace for XProf, in runs/NAME/profile."""
-    sinks: SinksConfig = SinksConfig()
+    sinks: SinksConfig = option(SinksConfig(), resume="free")
     """Services that receive the metrics in addition to TensorBoard. Each seed and each setting of a grid is a separate
     run there."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinetuningRecord:
+    """What may change in config.json of a work directory; a resumed run must have everything else in it as it is.
+
+    It repeats the options of computation outside "finetune". Data and parameters are compared by their content, and
+    each value of the options that are part of a run's name is a separate run.
+    """
+
+    finetune: FinetuneConfig = FinetuneConfig()
+    compute: ComputeConfig = ComputeConfig()
+    pairs: bool = option(False, resume="free")
+    """Whether texts are pairs, which follows from the data."""
 
 
 # Where the defaults of a task differ from those above. Epochs, batch and learning rate of SQuAD and SWAG: Devlin et al.

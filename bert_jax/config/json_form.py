@@ -1,19 +1,36 @@
 """Configurations as the plain dicts of JSON files, and the options that may change between starts of a run.
 
-Also here: options that may differ between the hosts of a run, names of metrics in the files of earlier versions, and
-how a metric is shown. Any option that is in none of these lists determines what is learned from which batches: a
-start with a different value is an error. Names are dotted; one that ends in a dot includes everything below it
-(`is_among`). Standard library only.
+Also here: options that may differ between the hosts of a run, and how a metric is shown. A field says both in its
+metadata (`option`). Any option without a rule determines what is learned from which batches: a start with a different
+value is an error. Standard library only.
 """
 
 import dataclasses
 import difflib
-import re
 import types
 import typing
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from bert_jax.errors import UserError
+
+Resume = Literal["free", "moved", "elastic", "last"]
+"""What a resumed run may change. free: the option says where results go and how they are computed, logged and kept.
+moved: where something is, but not whether there is something. elastic: only with `elastic_batch`. last: only in the
+last phase."""
+T = TypeVar("T")
+
+
+def option(default: T, *, resume: Resume | None = None, hosts_differ: bool = False) -> T:
+    """Return a field of a configuration with a default.
+
+    Args:
+      default: its value unless another one is given.
+      resume: what a resumed run may do with it, and with everything below it; None: it must keep the value.
+      hosts_differ: whether it says where copies of the same data and model are, or how they are read, and so may differ
+        between hosts.
+    """
+    field: Any = dataclasses.field(default=default, metadata={"resume": resume, "hosts_differ": hosts_differ})
+    return field
 
 
 def field_values(kind: type, options: object) -> dict[str, Any]:
@@ -151,90 +168,55 @@ def _shown(value: Any) -> str:
     return text if text.isprintable() and len(text) <= 200 else f"{text[:200]!r}…"
 
 
-_HARMLESS = re.compile(r"phases\.\d+\.(micro_batches|mixture)")  # stores and shares are compared by fingerprint
-_ELASTIC = re.compile(r"phases\.\d+\.(batch_size|learning_rate)")
+def resume_rule(kind: Any, key: str) -> Resume | None:
+    """Return what a resumed run may do with a dotted option of the dataclass `kind`; None: it must keep the value.
+
+    The rule of a field that holds options, or several values, is that of all below it.
+    """
+    name, _, rest = key.partition(".")
+    field = next((field for field in dataclasses.fields(kind) if field.name == name), None)
+    if field is None:
+        return None
+    rule, inner = field.metadata.get("resume"), typing.get_type_hints(kind)[name]
+    several = typing.get_origin(inner) is tuple
+    if not (several or dataclasses.is_dataclass(inner)):
+        return None if rest else rule
+    if not rest:
+        return None
+    if rule is not None:
+        return rule
+    if several:
+        inner, rest = typing.get_args(inner)[0], rest.partition(".")[2]
+    return resume_rule(inner, rest) if dataclasses.is_dataclass(inner) else None
 
 
-@dataclasses.dataclass(frozen=True)
-class Changes:
-    """Options of one command that may vary, by what they determine."""
-
-    where: tuple[str, ...]
-    """Where copies of the same data and model are, and how they are read: may differ between hosts."""
-    how: tuple[str, ...]
-    """Where results go and how they are computed, logged and kept: may change between two starts."""
-
-    def below(self, group: str) -> "Changes":
-        """Return the same options as they are named in a dict in which they are under `group`."""
-        return Changes(*(tuple(f"{group}.{name}" for name in names) for names in (self.where, self.how)))
+def differing_options(kind: Any, path: str = "") -> tuple[str, ...]:
+    """Return the dotted options of the dataclass `kind` that may differ between hosts, with `path` before each."""
+    hints, names = typing.get_type_hints(kind), []
+    for field in dataclasses.fields(kind):
+        if field.metadata.get("hosts_differ"):
+            names.append(path + field.name)
+        elif dataclasses.is_dataclass(hints[field.name]):
+            names += differing_options(hints[field.name], f"{path}{field.name}.")
+    return tuple(names)
 
 
-_READING = ("data.path", "data.mixture", "data.cache", "data.loader", "data.prefetch")
-PRETRAINING = Changes(
-    where=(*_READING, "data.eval_path", "init_from", "objective.distillation.teacher", "checkpoint.local_path"),
-    how=(
-        *_READING,
-        "workdir",
-        "log_every_steps",
-        "elastic_batch",
-        "objective.distillation.teacher",
-        "checkpoint.",
-        "evaluation.",
-        "mesh.",
-        "compute.",
-        "faults.",
-        "profile.",
-        "sinks.",
-    ),
-)
-"""`init_from` is not in `how`, because a resumed run ignores it. A teacher is known by its arrays, wherever it is."""
-
-_COPIES = tuple(f"data.{name}" for name in ("dir", "train", "dev", "test", "tfds", "tfds_dir"))
-_RUN = ("seed", "seeds", "grid", "grid_batch_sizes.", "grid_learning_rates.", "grid_epochs.")
-# But not the data type.
-_COMPUTED = tuple(f"compute.{name}" for name in ("attention", "layers", "overlap", "products", "remat"))
-FINETUNING = Changes(
-    where=("init_from", "distillation.teacher", *_COPIES),
-    how=(
-        *("init_from", "distillation.teacher", "data.", "workdir", "mesh.", *_COMPUTED),
-        *(*_RUN, "batch_size", "micro_batches", "packing", "learning_rate", "epochs"),
-        *("keep", "eval_batch_size", "save_every_steps", "log_every_steps", "faults.", "profile.", "sinks."),
-    ),
-)
-"""`how` includes the options that are part of a run's name, since each of their values is a separate run; data and
-parameters are compared by their content."""
-
-_FINETUNING_RECORD = (
-    *FINETUNING.below("finetune").how,
-    *_COMPUTED,
-    "pairs",
-)
-"""The same in config.json of a work directory, which has the options of computation outside "finetune" too, and what
-follows from the data."""
-
-
-def is_harmless(line: str) -> bool:
-    """Return whether a line of `differences` between two pre-training configurations does not prevent resuming."""
+def is_harmless(kind: Any, line: str) -> bool:
+    """Return whether a line of `differences` between two configurations `kind` does not prevent resuming."""
     key, change = line.split(": ", 1)
-    if key == "data.eval_path":  # from or to "" moves the held-out documents into or out of the training data
-        return "" not in change.split(" → ")
-    return bool(_HARMLESS.fullmatch(key)) or is_among(key, PRETRAINING.how)
+    rule = resume_rule(kind, key)
+    return rule == "free" or (rule == "moved" and "" not in change.split(" → "))
 
 
-def is_harmless_to_finetuning(line: str) -> bool:
-    """Return whether a line of `differences` between two config.json of fine-tuning does not prevent resuming."""
-    return is_among(line.split(": ", 1)[0], _FINETUNING_RECORD)
-
-
-def is_elastic(line: str) -> bool:
+def is_elastic(kind: Any, line: str) -> bool:
     """Return whether a line changes what a run may resume with if it says `elastic_batch`."""
-    return bool(_ELASTIC.fullmatch(line.split(": ", 1)[0]))
+    return resume_rule(kind, line.split(": ", 1)[0]) == "elastic"
 
 
-def lengthens(line: str, phases: int) -> bool:
+def lengthens(kind: Any, line: str, phases: int) -> bool:
     """Return whether a line changes the steps of the last of `phases` phases: people extend runs, or cut them short."""
     key, change = line.split(": ", 1)
-    return key == f"phases.{phases - 1}.steps" and "None" not in change
+    return resume_rule(kind, key) == "last" and f".{phases - 1}." in key and "None" not in change
 
 
 def metric_scale(metric: str) -> int:

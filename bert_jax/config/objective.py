@@ -7,6 +7,7 @@ import dataclasses
 import math
 from typing import Literal
 
+from bert_jax.config.json_form import option
 from bert_jax.config.model import ModelConfig
 from bert_jax.errors import UserError, need_cloud_storage
 
@@ -80,7 +81,7 @@ class StaticVectorsConfig:
 class DistillationConfig:
     """A teacher whose predictions and states pre-training imitates (Sanh et al. 2019), and the weight of each loss."""
 
-    teacher: str = ""
+    teacher: str = option("", resume="free", hosts_differ=True)
     """Model to learn from: any directory that init_from takes, with the vocabulary of the data and a head for masked
     words. A run resumes only with the same teacher, whose path may change. By default there is none."""
     temperature: float = 2.0
@@ -143,7 +144,7 @@ def check_temperature(group: str, temperature: float) -> None:
 class TaskDistillationConfig:
     """A fine-tuned teacher whose scores are learned in addition to the labels of a task."""
 
-    teacher: str = ""
+    teacher: str = option("", resume="free", hosts_differ=True)
     """Fine-tuned model to learn from, for the same labels and with the vocabulary of init_from. A command resumes only
     with the same teacher, whose path may change. By default there is none."""
     temperature: float = 2.0

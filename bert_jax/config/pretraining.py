@@ -12,6 +12,7 @@ import math
 import re
 from typing import Literal
 
+from bert_jax.config.json_form import option
 from bert_jax.config.model import ModelConfig
 from bert_jax.config.objective import ObjectiveConfig
 from bert_jax.errors import UserError
@@ -267,29 +268,29 @@ class ComputeConfig:
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Data type of matrix products and activations. auto: bfloat16 on TPU and GPU, float32 on CPU. Parameters, softmax
     and loss are always float32."""
-    layers: Literal["auto", "scan", "loop"] = "auto"
+    layers: Literal["auto", "scan", "loop"] = option("auto", resume="free")
     """Whether the stacked layers run as one scan, which compiles faster, or unrolled (loop), which runs faster and
     computes the last layer only at the positions that are read. auto: loop up to 12 layers. Deeper models take
     minutes to compile in a loop, which a run of days on TPUs earns back (docs/speed.md)."""
-    attention: Literal["auto", "xla", "pallas", "triton", "cudnn"] = "auto"
+    attention: Literal["auto", "xla", "pallas", "triton", "cudnn"] = option("auto", resume="free")
     """Computation of attention. xla: in plain JAX, on every device. pallas: in one kernel that keeps scores and
     probabilities on the chip, on TPU. triton: the same for NVIDIA GPUs, not measured yet. cudnn: by cuDNN, on NVIDIA
     GPUs in bfloat16, where attention_dropout is 0. auto: pallas on TPU for rows of 128 tokens and more, else xla; in
     layers whose window is far shorter than the row, both work block by block, so that time and memory grow linearly
     with the length. What a kernel cannot compute is left to xla, and a run says so."""
-    remat: Literal["auto", "none", "sel", "dots", "full"] = "auto"
+    remat: Literal["auto", "none", "sel", "dots", "full"] = option("auto", resume="free")
     """Parts that the backward pass computes again instead of keeping them: nothing (none); attention, norms,
     activations and dropout, but no product with a kernel (sel); whatever is not such a product (dots); whole layers
     (full). auto: the first that fits into the memory of a device, of none, sel and full where layers are unrolled, and
     of sel and full in a scan; none where the memory is unknown, as on a CPU."""
-    products: Literal["auto", "plain", "cpu", "tpu"] = "auto"
+    products: Literal["auto", "plain", "cpu", "tpu"] = option("auto", resume="free")
     """Form in which matrix products, sums over rows, norms and the loss over the vocabulary are computed. plain: they
     are computed as the mathematics is written. cpu: they are computed in the form that is fastest with XLA on a CPU,
     with the logits of a part of the words at a time; in bfloat16, so are the products in attention by xla, and sums
     have the form of tpu. tpu: gradients of biases are computed as products, the sums of a layer norm do not wait for
     each other, and kernels that fsdp splits are multiplied as matrices. auto: cpu on a single CPU device, tpu on TPUs,
     else plain. The results are equal up to rounding."""
-    overlap: bool = True
+    overlap: bool = option(True, resume="free")
     """Whether several TPU chips sum the gradients of each kernel during the backward pass, instead of all gradients
     after it, as the compiler does by default; without effect elsewhere. Not measured on a TPU (docs/planning.md)."""
 
@@ -298,15 +299,15 @@ class ComputeConfig:
 class DataConfig:
     """Where the token store is and how examples are cut from it."""
 
-    path: str = ""
+    path: str = option("", resume="free", hosts_differ=True)
     """Token store that `bert-jax prepare` wrote, local or gs://."""
-    mixture: str = ""
+    mixture: str = option("", resume="free", hosts_differ=True)
     """Several token stores instead of `path`, each with its share of the sequences (STORE=0.7,STORE=0.3) or its budget
     in tokens (STORE=2B,STORE=300M). Without either, shares follow from sizes."""
     mixture_temperature: float = 1.0
     """Temperature that flattens shares which follow from sizes: they are proportional to tokens^(1 / temperature), so
     that a small store is read more often (XLM-R: 3.3)."""
-    eval_path: str = ""
+    eval_path: str = option("", resume="moved", hosts_differ=True)
     """Separate store to evaluate on. By default the documents of `path` that are held out from training are used."""
     held_out: float = 0.01
     """Share of the documents of `path` that training never sees. It is ignored with eval_path: nothing is held out
@@ -327,12 +328,12 @@ class DataConfig:
     epoch e mod N in a new order, as in the original, which wrote ten such copies of its corpus."""
     noise: PretrainingNoiseConfig = PretrainingNoiseConfig()
     """Spelling errors in the training text."""
-    loader: Literal["auto", "tf.data", "plain"] = "auto"
+    loader: Literal["auto", "tf.data", "plain"] = option("auto", resume="free", hosts_differ=True)
     """Source of the batches: a thread (plain), or TensorFlow's tf.data, which takes 0.7 GiB of memory and seconds to
     start. auto: plain. The batches are identical to the last bit."""
-    prefetch: int = 4
+    prefetch: int = option(4, resume="free", hosts_differ=True)
     """Number of batches to prepare ahead of the device."""
-    cache: str = ""
+    cache: str = option("", resume="free", hosts_differ=True)
     """Local directory that a remote store is copied to once. By default bert_jax in the user's cache directory
     ($XDG_CACHE_HOME, else ~/.cache)."""
 
@@ -378,25 +379,25 @@ class MaskingConfig:
 class PhaseConfig:
     """A part of training at one sequence length. The paper: 900,000 steps at 128, then 100,000 at 512."""
 
-    steps: int = 1_000_000
+    steps: int = option(1_000_000, resume="last")
     """Number of optimizer steps of the phase."""
     sequence_length: int = 128
     """Tokens per sequence, [CLS] and [SEP] included."""
-    mixture: str = ""
+    mixture: str = option("", resume="free")
     """Mixture of this phase, instead of data.mixture; it may name different stores."""
-    batch_size: int = 256
+    batch_size: int = option(256, resume="elastic")
     """Sequences per step, over all devices and micro-batches."""
     ramp_batch_sizes: tuple[int, ...] = ()
     """Batch sizes of the first steps of the phase, ascending, each for an equal share of ramp_steps, before batch_size.
     The examples are those of a run without a ramp, in the same order."""
     ramp_steps: int = 0
     """Number of steps until batch_size is reached; used with ramp_batch_sizes only."""
-    micro_batches: int = 1
+    micro_batches: int = option(1, resume="free")
     """Number of parts into which a batch is divided (gradient accumulation). The result is that of the whole batch."""
     max_predictions: int | None = None
     """Maximum number of masked positions per sequence. None: rate times length, rounded up (20 at length 128, 77 at
     512)."""
-    learning_rate: float = 1e-4
+    learning_rate: float = option(1e-4, resume="elastic")
     """Peak learning rate of the phase."""
     schedule: Literal["continue", "restart"] = "continue"
     """Whether the schedule continues across the switch to this phase, or restarts with its own warm-up and decay."""
@@ -439,7 +440,7 @@ class CheckpointConfig:
     """Number of further checkpoints to keep: those of the latest phase, since losses of different phases are not
     comparable, with the lowest held-out loss of the objective's first term that has a weight. That is the loss of the
     masked words, or of what is predicted instead of them."""
-    local_path: str = ""
+    local_path: str = option("", hosts_differ=True)
     """Directory on each host's own disk for frequent saves in addition to those in the work directory; a run resumes
     from the newest good step of either. The last two are kept until the run ends. By default there are no such
     saves."""
@@ -480,23 +481,23 @@ class Config:
     """Optimizer, which turns gradients into updates."""
     schedule: ScheduleConfig = ScheduleConfig()
     """Shape of the learning rate after the warm-up."""
-    mesh: MeshConfig = MeshConfig()
+    mesh: MeshConfig = option(MeshConfig(), resume="free")
     """Layout of the devices."""
-    compute: ComputeConfig = ComputeConfig()
+    compute: ComputeConfig = option(ComputeConfig(), resume="free")
     """Settings of the computation."""
-    checkpoint: CheckpointConfig = CheckpointConfig()
+    checkpoint: CheckpointConfig = option(CheckpointConfig(), resume="free")
     """When the state is saved, and which checkpoints are kept."""
-    evaluation: EvaluationConfig = EvaluationConfig()
+    evaluation: EvaluationConfig = option(EvaluationConfig(), resume="free")
     """When the model is evaluated during training, and on how many sequences."""
-    faults: FaultsConfig = FaultsConfig()
+    faults: FaultsConfig = option(FaultsConfig(), resume="free")
     """Handling of hosts that hang or die, and of numbers that go wrong."""
-    profile: ProfileConfig = ProfileConfig()
+    profile: ProfileConfig = option(ProfileConfig(), resume="free")
     """Which steps leave a trace for XProf."""
-    sinks: SinksConfig = SinksConfig()
+    sinks: SinksConfig = option(SinksConfig(), resume="free")
     """Services that receive the metrics in addition to TensorBoard."""
-    workdir: str = ""
+    workdir: str = option("", resume="free")
     """Directory of the run (local or gs://), which holds config.json, metrics.jsonl, checkpoints/ and pictures."""
-    init_from: str = ""
+    init_from: str = option("", hosts_differ=True)  # not free, because a resumed run ignores it
     """Model to start from: a work directory or checkpoint of bert_jax, a Hugging Face directory, or Google's TF1 files
     (local or gs://). Only the parameters are taken: the schedule begins at step 0 with moments of zero. A run whose
     work directory has a checkpoint resumes from that and ignores this option. By default the parameters are random."""
@@ -508,9 +509,9 @@ class Config:
     parameters. --init_from_layers= cancels a value set in the configuration."""
     seed: int = 0
     """Seed of the initial parameters, the order of the examples, the pairs, the masks and dropout."""
-    log_every_steps: int = 10
+    log_every_steps: int = option(10, resume="free")
     """Number of steps between two rows of metrics."""
-    elastic_batch: bool = False
+    elastic_batch: bool = option(False, resume="free")
     """Whether a run may resume with values of phases.N.batch_size and phases.N.learning_rate that differ from those of
     its last start. It continues with the next example that it has not seen; the steps, and the schedule over them, are
     those of the options. If only the number of devices changes, not the batch, phases.N.micro_batches is enough."""

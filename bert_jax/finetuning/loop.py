@@ -30,8 +30,7 @@ from bert_jax.config.finetuning import (
     check_finetune,
     task_defaults,
 )
-from bert_jax.config.json_form import FINETUNING as CHANGES
-from bert_jax.config.json_form import first_lines, from_dict, to_dict
+from bert_jax.config.json_form import differing_options, first_lines, from_dict, to_dict
 from bert_jax.data.sequences import most_sequences
 from bert_jax.devices import hardware, sharding
 from bert_jax.devices.hosts import check_alike, commit, ending_together, from_first, versions
@@ -387,7 +386,7 @@ def finetune(
 @ending_together
 def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence[Any]], devices: sharding.Devices) -> Result:
     wall_time = WallTime()
-    join_hosts(config.faults, to_dict(config), CHANGES.where)
+    join_hosts(config.faults, to_dict(config), differing_options(FinetuneConfig))
     mesh = sharding.make_mesh(check_finetune(config).mesh, devices)
     check_attention(config.compute, mesh.devices.flat[0].platform)
     check_trackers(config.sinks)
@@ -445,7 +444,7 @@ def _open_directory(config: FinetuneConfig, stored: StoredModel, data: TaskData,
         "teacher": programs.teacher,
     }
     facts = lambda: identity | {"test_fingerprint": data.test_fingerprint(), "settings": wanted}
-    check_alike(facts, CHANGES.below("settings.finetune").where)
+    check_alike(facts, differing_options(FinetuneConfig, "settings.finetune."))
     return open_workdir(
         config.workdir, FINETUNING, identity, wanted, stored.need_tokenizer(), devices=list(programs.mesh.devices.flat)
     )

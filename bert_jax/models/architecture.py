@@ -19,8 +19,8 @@ from bert_jax.models.block import Block, FeedForward, GatedFeedForward, Rotary, 
 from bert_jax.models.deberta import Convolution
 from bert_jax.models.embeddings import BLOCK, Embeddings, random_positions, sinusoidal_positions
 from bert_jax.models.kernels import plain
-from bert_jax.models.kernels.choice import OURS, attention_kernel
-from bert_jax.models.kernels.plain import AttentionKernel, AttentionMask
+from bert_jax.models.kernels.choice import PLATFORMS, attention_kernel, declared
+from bert_jax.models.kernels.plain import EVERYTHING, AttentionKernel, AttentionMask, Kernel
 from bert_jax.models.layer_plan import scans
 from bert_jax.models.layers import (
     AddBias,
@@ -97,7 +97,6 @@ def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architectu
         ),
         num_layers=config.num_layers,
         attend=_attend(config, compute),
-        attend_some=attention_in_jax(compute),
         scan=scans(config, compute),
         remat="none" if compute.remat == "auto" else compute.remat,
         layer_settings=_layer_settings(config),
@@ -145,9 +144,10 @@ def _block(
     )
 
 
-def _attend(config: ModelConfig, compute: ComputeConfig) -> AttentionKernel:
+def _attend(config: ModelConfig, compute: ComputeConfig) -> Kernel:
     """Return the attention kernel of every layer; raise a UserError if the options name one that cannot compute it."""
-    if config.global_tokens and compute.attention in OURS:
+    named = declared(compute.attention) if compute.attention in PLATFORMS else None
+    if config.global_tokens and named is not None and "global_tokens" not in named.supports:
         raise UserError(
             f"compute.attention={compute.attention} does not support model.global_tokens={config.global_tokens}; set "
             "compute.attention=auto"
@@ -158,14 +158,13 @@ def _attend(config: ModelConfig, compute: ComputeConfig) -> AttentionKernel:
         kind = f"positions={config.positions}" if config.is_xlnet else f"disentangled.terms={config.disentangled.terms}"
         raise UserError(
             f"compute.attention={compute.attention} does not support model.{kind}, whose scores have a bias that "
-            "depends on "
-            "queries and keys; set compute.attention=auto"
+            "depends on queries and keys; set compute.attention=auto"
         )
-    return attention_in_jax(compute)
+    return Kernel(attention_in_jax(compute), EVERYTHING)
 
 
 def attention_in_jax(compute: ComputeConfig) -> AttentionKernel:
-    """Return `kernels.xla.attention`, with products in the form of all others where that is faster."""
+    """Return `plain.attention`, with products in the form of all others where that is faster."""
     if _form_of_products(compute) == "cpu" and computation_dtype(compute) == jnp.bfloat16:
         return functools.partial(plain.attention, products=plain.CPU)
     return plain.attention

@@ -15,8 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.models.kernels import plain
-from bert_jax.models.kernels.plain import AttentionKernel
+from bert_jax.models.kernels.plain import Kernel
 from bert_jax.models.layers import gather_positions
 
 Remat = Literal["none", "sel", "dots", "full"]
@@ -55,19 +54,18 @@ It maps x [B, L, H] to (x [B, L, H], attention probabilities [B, A, L, L] if `co
 class Stack:
     """N layers: what they are, how they differ, and how they are run.
 
-    Raises UserError if `sharing` or `layer_inputs` do not have one entry per layer.
+    Raises UserError if `attend` does not say what it supports, or `sharing` or `layer_inputs` do not have one entry per
+    layer.
     """
 
     block: Callable[[jax.Array], Layer]
     """Makes one block from a key."""
     num_layers: int
     """Number of layers, N."""
-    attend: AttentionKernel
-    """The attention kernel of every layer."""
+    attend: Kernel
+    """The attention kernel of every layer, with what it supports."""
     scan: bool
     """True: one scan over the layers, which compiles fast; False: unrolled, which runs faster. The values are equal."""
-    attend_some: AttentionKernel = plain.attention
-    """That of a last layer that is computed where it is read: `kernels.xla.attention`, in the form of its products."""
     remat: Remat = "none"
     """What the backward pass computes again (ComputeConfig.remat)."""
     sharing: tuple[int, ...] | None = None
@@ -87,6 +85,11 @@ class Stack:
     """
 
     def __post_init__(self) -> None:
+        if not isinstance(self.attend, Kernel):  # as a script from outside may have it
+            raise UserError(
+                f"attend={getattr(self.attend, '__name__', self.attend)} does not say what it supports; make it a "
+                "value: Kernel(function, supports=…) (docs/extending.md)"
+            )
         if self.sharing is not None and len(self.sharing) != self.num_layers:
             raise UserError(f"sharing={self.sharing} must have one index for each of {self.num_layers} layers")
         for kind in ("layer_inputs", "layer_settings"):
@@ -180,7 +183,7 @@ def run_stack(
         arguments = {**inputs, **stack.settings(number)}
         if read is not None and number == stack.num_layers - 1:
             seen, queries = dataclasses.replace(mask, queries=read), gather_positions(x, read)
-            return block(x, seen, key, stack.attend_some, collect, queries=queries, **arguments)[0], None
+            return block(x, seen, key, stack.attend, collect, queries=queries, **arguments)[0], None
         x, weights = block(x, mask, key, stack.attend, collect, **arguments)
         return x, (x, weights) if collect else None
 

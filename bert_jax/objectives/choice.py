@@ -31,17 +31,18 @@ def own_names(objective: Objective, is_given: bool) -> dict[str, str]:
     names, model = {}, objective.model
     if is_given:
         terms = ", ".join(term.name or term.loss for term in objective.terms)
-        names["objective"] = f"{_qualified(type(objective))} ({terms})"
+        names["objective"] = f"{qualified(type(objective))} ({terms})"
     if type(model) is BertForPreTraining or type(model) is Electra:
         architecture = model.architecture
     else:  # also a class that somebody has derived from ours
         architecture = type(model)
     if architecture is not bert_architecture:
-        names["architecture"] = _qualified(architecture)
+        names["architecture"] = qualified(architecture)
     return names
 
 
-def _qualified(named: Any) -> str:
+def qualified(named: Any) -> str:
+    """Return the module and the name of a function or a class, or of the class of anything else."""
     while isinstance(named, functools.partial):
         named = named.func
     if not hasattr(named, "__qualname__"):

@@ -413,7 +413,7 @@ def _check_continues(config: Config) -> None:
     if not has_checkpoint(config.workdir):
         return
     lines = differences(to_dict(read_config(config.workdir)), to_dict(config))
-    if lines := [line for line in lines if not is_harmless(line)]:
+    if lines := [line for line in lines if not is_harmless(Config, line)]:
         raise UserError(
             f"{config.workdir} holds a run with different settings ({first_lines(lines)}); give the study "
             "another --workdir, or the options that it was started with"

@@ -8,7 +8,8 @@ changes that save memory, those that cost the least time first.
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 
 import jax
 import optax
@@ -22,14 +23,15 @@ from bert_jax.models.architecture import computation_dtype
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import pretraining_parts
 from bert_jax.models.costs import step_bytes
-from bert_jax.models.kernels.choice import PLATFORMS, Shape, attention_path
+from bert_jax.models.kernels.choice import PLATFORMS, attention_path
+from bert_jax.models.kernels.plain import Call
 from bert_jax.models.layer_plan import reads_alone, scans, scores_by_blocks
 from bert_jax.models.protocol import HasGenerator, Model
-from bert_jax.objectives.choice import MakeObjective, default_objective, own_names
+from bert_jax.objectives.choice import MakeObjective, default_objective, own_names, qualified
 from bert_jax.objectives.distillation import Teacher
 from bert_jax.objectives.objective import Objective, main_term
-from bert_jax.parameters import FLOAT32, total_size
-from bert_jax.training.optimizers import averaged, learning_rate
+from bert_jax.parameters import FLOAT32, state_names, total_size
+from bert_jax.training.optimizers import Schedule, averaged, given_optimizer, given_schedule, learning_rate
 from bert_jax.training.optimizers import optimizer as make_optimizer
 from bert_jax.training.state import TrainState, abstract_state, state_shardings
 from bert_jax.training.step import Frozen, make_train_step
@@ -74,8 +76,9 @@ def _paths(
     model: ModelConfig, compute: ComputeConfig, mesh: Mesh, rows: int, length: int, max_texts: int = 1
 ) -> tuple[str, str]:
     """Return how layers compute attention, and how those do that see a window alone."""
-    shape = Shape(
-        batch=rows // sharding.batch_parts(mesh),
+    call = Call(
+        rows=rows,
+        row_parts=sharding.batch_parts(mesh),
         length=length,
         heads=model.num_heads,
         head_parts=mesh.shape["tensor"],
@@ -83,10 +86,10 @@ def _paths(
         rate=model.attention_dropout,
         dtype=computation_dtype(compute),
         global_tokens=model.global_tokens * max_texts,
-        disentangled=model.disentangled.terms != "none" or model.is_xlnet,
     )
-    shapes = shape, dataclasses.replace(shape, window=model.local_window)
-    path, local = (attention_path(compute, mesh.devices.flat[0].platform, each) for each in shapes)
+    platform, disentangled = mesh.devices.flat[0].platform, model.disentangled.terms != "none" or model.is_xlnet
+    calls = call, dataclasses.replace(call, window=model.local_window)
+    path, local = (attention_path(compute, platform, each, disentangled) for each in calls)
     return path, local
 
 
@@ -150,6 +153,8 @@ class Learner:
     make_objective: MakeObjective
     objective: Objective
     optimizer: optax.GradientTransformation
+    schedule: Callable[[jax.Array], jax.Array]
+    """Maps the step to the learning rate."""
     mesh: jax.sharding.Mesh
     abstract: TrainState
     main: str
@@ -158,6 +163,8 @@ class Learner:
     """Memory of a device, by which compute.remat=auto is decided; None if it is unknown, as of a processor."""
     teacher: Teacher[BertForPreTraining] | None = None
     """What the objective learns from, if it is a model."""
+    given: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Names of the optimizer and the schedule, if they were given in Python."""
 
     @classmethod
     def of(
@@ -167,23 +174,43 @@ class Learner:
         make_objective: MakeObjective,
         memory_bytes: int | None = None,
         teacher: Teacher[BertForPreTraining] | None = None,
+        optimizer: optax.GradientTransformation | None = None,
+        schedule: Schedule | None = None,
     ) -> "Learner":
         """Return what `config` trains on the devices of `mesh`, which have `memory_bytes` each; no array is made.
 
         With a `teacher`, whose arrays are on the devices already or described only, the objective is that of learning
-        from it, whatever `make_objective` is.
+        from it, whatever `make_objective` is. `optimizer` and `schedule` replace those of the options.
 
         Raises:
-          UserError: the model's table of parameters and what it initializes differ.
+          UserError: the model's table of parameters and what it initializes differ, or what was given is no optimizer
+            or no schedule.
         """
         if teacher is not None:
             make_objective = functools.partial(default_objective, teacher=teacher.model)
         objective = make_objective(_model(config, teacher), config)
-        update_rule = make_optimizer(config.optimizer, objective.model.parameters)
-        optimizer = averaged(update_rule, config.optimizer.ema_decay)
-        main = main_term(objective.terms).loss
-        abstract = abstract_state(objective.model, optimizer, mesh)
-        return cls(config, make_objective, objective, optimizer, mesh, abstract, main, memory_bytes, teacher)
+        parameters, given = objective.model.parameters, {}
+        rule = make_optimizer(config.optimizer, parameters) if optimizer is None else given_optimizer(optimizer)
+        averaging = averaged(rule, config.optimizer.ema_decay)
+        abstract = abstract_state(objective.model, averaging, mesh)
+        if optimizer is not None:
+            kept = ", ".join(state_names(parameters, jax.eval_shape(rule.init, abstract.params)))
+            given["optimizer"] = f"{qualified(optimizer.update).partition('.<locals>')[0]} ({kept or 'no state'})"
+        if schedule is not None:
+            given["schedule"] = qualified(schedule).partition(".<locals>")[0]
+        return cls(
+            config=config,
+            make_objective=make_objective,
+            objective=objective,
+            optimizer=averaging,
+            schedule=functools.partial(learning_rate, config) if schedule is None else given_schedule(schedule),
+            mesh=mesh,
+            abstract=abstract,
+            main=main_term(objective.terms).loss,
+            memory_bytes=memory_bytes,
+            teacher=teacher,
+            given=given,
+        )
 
     @property
     def shardings(self) -> TrainState:
@@ -196,9 +223,9 @@ class Learner:
 
     @property
     def own_names(self) -> dict[str, str]:
-        """What a resumed run must have in common with the earlier start; see `objectives.identity.own_names`."""
+        """What a resumed run must have in common with the earlier start; see `objectives.choice.own_names`."""
         is_given = self.teacher is None and self.make_objective is not default_objective
-        names = own_names(self.objective, is_given)
+        names = own_names(self.objective, is_given) | self.given
         return names if self.teacher is None else names | {"teacher": self.teacher.fingerprint}
 
     @property
@@ -219,7 +246,7 @@ class Learner:
         config, mesh, rows = self.config, self.mesh, phase.batch_size // phase.micro_batches
         return Load(
             memory_bytes=None if self.memory_bytes is None else self.memory_bytes - self._teacher_bytes,
-            moments=config.optimizer.moments,
+            moments=self._moments,
             sequence_length=phase.sequence_length,
             predictions=phase.max_predictions,
             rows=rows // sharding.batch_parts(mesh),
@@ -227,6 +254,14 @@ class Learner:
             probabilities=not keeps_no_probabilities(config.model, config.compute, mesh, rows, phase.sequence_length),
             local_keys=local_keys(config.model, config.compute, mesh, rows, phase.sequence_length, phase.max_texts),
         )
+
+    @property
+    def _moments(self) -> int:
+        """Number of values that the optimizer keeps per parameter; of one from outside, rounded up."""
+        if "optimizer" not in self.given:
+            return self.config.optimizer.moments
+        kept = sum(leaf.size for leaf in jax.tree.leaves(self.abstract.optimizer_state) if leaf.ndim)
+        return math.ceil(kept / total_size(self.objective.model.parameters))
 
     @property
     def _split(self) -> int:
@@ -268,7 +303,7 @@ class Learner:
             self.shardings,
             clip_norm=self.config.optimizer.clip_norm,
             micro_batches=phase.micro_batches,
-            schedule=functools.partial(learning_rate, self.config),
+            schedule=self.schedule,
             seed=self.config.seed,
             frozen=self.frozen,
         )

@@ -17,6 +17,7 @@ and layers can be unfrozen one per epoch.
 
 import dataclasses
 import typing
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -53,6 +54,54 @@ def holding(optimizer: optax.GradientTransformation) -> Holding:
         return updates, held(finite, new, state)
 
     return Holding(optimizer.init, update)
+
+
+Schedule = Callable[[jax.Array], jax.Array | float]
+"""Maps the step, int32 [], to the learning rate of its update."""
+
+
+def given_optimizer(optimizer: optax.GradientTransformation) -> Holding:
+    """Return an optimizer from outside as one that holds its state, which has arrays of its own.
+
+    Random keys are kept as their numbers, as checkpoints need them.
+
+    Raises:
+      UserError: it is no transformation of optax.
+    """
+    if not isinstance(optimizer, optax.GradientTransformation):
+        raise UserError(
+            f"optimizer={optimizer!r:.80} is no optax.GradientTransformation; give one without a learning rate, such "
+            "as optax.scale_by_lion()"
+        )
+
+    def update(updates: Any, state: Any, params: Any = None, **given: Any) -> tuple[Any, Any]:
+        with_keys = lambda made, leaf: jax.random.wrap_key_data(leaf) if _is_key(made) else leaf
+        state = jax.tree.map(with_keys, jax.eval_shape(optimizer.init, params), state)
+        updates, new = holding(optimizer).update(updates, state, params, **given)
+        return updates, _as_numbers(new)
+
+    return Holding(lambda params: _as_numbers(optimizer.init(_copied(params))), update)
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _as_numbers(state: Any) -> Any:
+    return jax.tree.map(lambda leaf: jax.random.key_data(leaf) if _is_key(leaf) else leaf, state)
+
+
+def given_schedule(schedule: Schedule) -> Callable[[jax.Array], jax.Array]:
+    """Return a schedule from outside as one of float32.
+
+    Raises:
+      UserError: it does not return a number.
+    """
+    as_float32 = lambda step: jnp.asarray(schedule(step), jnp.float32)
+    found = jax.eval_shape(as_float32, jax.ShapeDtypeStruct((), jnp.int32))
+    if found.shape:
+        raise UserError(f"schedule returns an array {list(found.shape)} for a step; it must return the learning rate")
+    return as_float32
 
 
 def chained(*parts: optax.GradientTransformation) -> Holding:

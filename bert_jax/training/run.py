@@ -133,7 +133,7 @@ def join_hosts(faults: HostFaultsConfig, options: dict[str, Any], may_differ: tu
     Args:
       faults: how long a host may be silent.
       options: of the run, as JSON.
-      may_differ: those whose values may differ between hosts (`config.changes.Changes.where`).
+      may_differ: those whose values may differ between hosts (`differing_options`).
 
     Raises:
       UserError: the hosts were given different options.

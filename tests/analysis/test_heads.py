@@ -136,10 +136,9 @@ def test_maps_belong_to_the_states_of_attention_that_was_computed_by_blocks(monk
 
     def attention(*args):
         by_blocks.append(args[0].shape[1])
-        return windowed_attention(*args)
+        return windowed.attention(*args)
 
-    windowed_attention = windowed.attention
-    monkeypatch.setattr(windowed, "attention", attention)
+    monkeypatch.setattr(windowed, "KERNEL", dataclasses.replace(windowed.KERNEL, function=attention))
     config = dataclasses.replace(SMALL, max_position_embeddings=128, **WINDOWS)
     model = loaded(stored_model(config, ("pooler", "mlm", "next_sentence")))
     result = heads(model, ["the cat sat on the mat . " * 16], ablation_texts=0, progress=False)

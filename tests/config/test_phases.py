@@ -6,13 +6,14 @@ import pytest
 
 from bert_jax.config import Config, MaskingConfig, PhaseConfig, resolve_phases, resolve_stages
 from bert_jax.config.checks import check, check_ramps
-from bert_jax.config.finetuning import FinetuneConfig
+from bert_jax.config.finetuning import FinetuneConfig, FinetuningRecord
 from bert_jax.config.json_form import (
-    FINETUNING,
-    PRETRAINING,
+    differing_options,
+    flattened,
+    is_among,
     is_harmless,
-    is_harmless_to_finetuning,
     lengthens,
+    resume_rule,
     to_dict,
 )
 from bert_jax.errors import UserError
@@ -55,39 +56,76 @@ def test_the_first_phase_has_the_seed_of_the_run_and_the_others_have_their_own()
     assert seeds == [7, 7 + 2**32, 7 + 2 * 2**32, 7 + 3 * 2**32]
 
 
-def leaves(values: dict, prefix: str = "") -> set[str]:
-    return {
-        name
-        for key, value in values.items()
-        for name in (
-            leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}", f"{prefix}{key}."}
-        )
-    } | {prefix}
+HOW = {  # what a resumed run may change; a name that ends in a dot includes all that is below it
+    Config: (
+        *("data.path", "data.mixture", "data.cache", "data.loader", "data.prefetch", "workdir", "log_every_steps"),
+        *("elastic_batch", "objective.distillation.teacher", "checkpoint.", "evaluation.", "mesh.", "compute."),
+        *("faults.", "profile.", "sinks.", "phases.0.mixture", "phases.0.micro_batches"),
+    ),
+    FinetuneConfig: (
+        *("init_from", "distillation.teacher", "data.", "workdir", "mesh.", "faults.", "profile.", "sinks."),
+        *(f"compute.{name}" for name in ("attention", "layers", "overlap", "products", "remat")),
+        *("seed", "seeds", "grid", "grid_batch_sizes.", "grid_learning_rates.", "grid_epochs.", "batch_size"),
+        *("micro_batches", "packing", "learning_rate", "epochs", "keep", "eval_batch_size", "save_every_steps"),
+        "log_every_steps",
+    ),
+}
+WHERE = {  # what may differ between hosts
+    Config: (
+        *("data.path", "data.mixture", "data.eval_path", "data.loader", "data.prefetch", "data.cache"),
+        *("objective.distillation.teacher", "checkpoint.local_path", "init_from"),
+    ),
+    FinetuneConfig: (
+        *("init_from", "data.dir", "data.train", "data.dev", "data.test", "data.tfds", "data.tfds_dir"),
+        "distillation.teacher",
+    ),
+}
+OTHERS = {  # the other rules
+    "data.eval_path": "moved",
+    "phases.0.steps": "last",
+    "phases.0.batch_size": "elastic",
+    "phases.0.learning_rate": "elastic",
+}
 
 
-@pytest.mark.parametrize("changes, config", [(PRETRAINING, Config()), (FINETUNING, FinetuneConfig())])
-def test_every_option_that_may_change_exists(changes, config):
-    assert {*changes.where, *changes.how} <= leaves(to_dict(config))
-    assert changes.below("finetune").how[0] == f"finetune.{changes.how[0]}"
+@pytest.mark.parametrize("kind", [Config, FinetuneConfig])
+def test_every_option_says_whether_a_resumed_run_may_change_it_and_whether_hosts_may_differ_in_it(kind):
+    leaves = flattened(to_dict(kind()))
+    assert len(leaves) > 90
+    free = {name for name in leaves if resume_rule(kind, name) == "free"}
+    assert free == {name for name in leaves if is_among(name, HOW[kind])}
+    assert all(any(is_among(name, (each,)) for name in leaves) for each in HOW[kind])
+    rules = {name: resume_rule(kind, name) for name in leaves if name not in free}
+    assert {name: rule for name, rule in rules.items() if rule} == (OTHERS if kind is Config else {})
+    assert differing_options(kind) == WHERE[kind] and set(WHERE[kind]) <= set(leaves)
+    assert differing_options(kind, "run.") == tuple(f"run.{name}" for name in WHERE[kind])
+
+
+def test_what_is_no_option_may_not_change():
+    for name in ("", "phases", "phases.0", "phases.0.size", "mode", "data", "data.pathe", "seed", "seed.x"):
+        assert resume_rule(Config, name) is None
 
 
 def test_what_may_change_between_two_commands_of_fine_tuning():
     """The options that each run has of its own, and those that the record repeats outside "finetune"."""
     for line in ("finetune.learning_rate: 1e-05 → 2e-05", "compute.remat: none → full", "pairs: True → False"):
-        assert is_harmless_to_finetuning(line)
+        assert is_harmless(FinetuningRecord, line)
     for line in ("finetune.bucket_window: 4 → 8", "compute.dtype: float32 → bfloat16", "model.num_layers: 2 → 3"):
-        assert not is_harmless_to_finetuning(line)
+        assert not is_harmless(FinetuningRecord, line)
 
 
 def test_held_out_documents_may_move_but_neither_come_nor_go():
-    assert is_harmless("data.eval_path: /a → /b")
-    assert not is_harmless("data.eval_path:  → /b") and not is_harmless("data.eval_path: /a → ")
+    assert is_harmless(Config, "data.eval_path: /a → /b")
+    assert not any(is_harmless(Config, line) for line in ("data.eval_path:  → /b", "data.eval_path: /a → "))
 
 
 def test_the_last_phase_alone_may_become_longer():
-    assert lengthens("phases.3.steps: 40 → 80", 4) and lengthens("phases.3.steps: 40 → 20", 4)
-    assert not lengthens("phases.2.steps: 60 → 80", 4) and not lengthens("phases.4.steps: None → 80", 5)
-    assert is_harmless("phases.0.micro_batches: 1 → 4") and not is_harmless("phases.0.batch_size: 32 → 64")
+    assert all(lengthens(Config, f"phases.3.steps: 40 → {steps}", 4) for steps in (80, 20))
+    assert not lengthens(Config, "phases.2.steps: 60 → 80", 4)
+    assert not lengthens(Config, "phases.4.steps: None → 80", 5)
+    assert not lengthens(Config, "phases.13.steps: 60 → 80", 4)
+    assert is_harmless(Config, "phases.0.micro_batches: 1 → 4")
+    assert not is_harmless(Config, "phases.0.batch_size: 32 → 64")
 
 
 def test_a_phase_whose_batch_grows_is_divided_where_its_size_changes():

@@ -10,7 +10,7 @@ import pytest
 from processes import SECONDS, free_port
 
 from bert_jax.config import Config, DataConfig, MeshConfig, OptimizerConfig, PhaseConfig
-from bert_jax.config.json_form import PRETRAINING, to_dict
+from bert_jax.config.json_form import differing_options, to_dict
 from bert_jax.devices import hosts as peers
 from bert_jax.devices.hosts import (
     Ended,
@@ -36,16 +36,17 @@ OTHERS = {
 def test_the_first_difference_is_named_with_both_values_and_the_host(said):
     facts = [to_dict(config) for config in (CONFIG, CONFIG, dataclasses.replace(CONFIG, **OTHERS[said]))]
     with pytest.raises(Ended, match=f"^the hosts do not run the same thing: {said}. Start the same command"):
-        refuse_differences(facts, PRETRAINING.where)
+        refuse_differences(facts, differing_options(Config))
 
 
 def test_where_the_same_data_lie_and_how_they_are_read_may_differ():
     data = DataConfig(path="/mnt/copy", cache="/scratch", loader="plain", prefetch=1)
     facts = [to_dict(config) for config in (CONFIG, dataclasses.replace(CONFIG, data=data, init_from="/elsewhere"))]
-    refuse_differences(facts, PRETRAINING.where)
+    refuse_differences(facts, differing_options(Config))
     with pytest.raises(Ended, match="store_fingerprint is abc on host 0 and abd on host 1"):
         refuse_differences(
-            [{**fact, "store_fingerprint": value} for fact, value in zip(facts, ("abc", "abd"))], PRETRAINING.where
+            [{**fact, "store_fingerprint": value} for fact, value in zip(facts, ("abc", "abd"))],
+            differing_options(Config),
         )
 
 

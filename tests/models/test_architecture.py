@@ -32,7 +32,7 @@ from bert_jax.models.architecture import Architecture, bert_architecture
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.block import Block, FeedForward
 from bert_jax.models.embeddings import Embeddings
-from bert_jax.models.kernels import plain as xla
+from bert_jax.models.kernels import plain
 from bert_jax.models.kernels.plain import AttentionMask
 from bert_jax.models.layers import Linear, gelu_tanh
 from bert_jax.models.stack import Stack
@@ -279,13 +279,15 @@ def test_the_kernel_of_the_architecture_computes_every_layer():
     """A kernel that reads all real positions alike is attention without queries."""
 
     def uniform(query, key, value, mask, dropout_key=None, rate=0.0, collect=False):
-        if collect:
-            return xla.attention(0 * query, key, value, mask, dropout_key, rate, collect)
         shares = (mask.padding / mask.padding.sum(1, keepdims=True))[:, :, None, None]
         return jnp.broadcast_to((shares * value).sum(1, keepdims=True), value.shape), None
 
+    def without_queries(query, *given):
+        return plain.attention(0 * query, *given)
+
+    kernel = plain.Kernel(uniform, supports=(), otherwise=without_queries)
     batch = make_batch()
-    model = BertForPreTraining(DEEP, FLOAT32, architecture=lambda *given: with_stack(*given, attend=uniform))
+    model = BertForPreTraining(DEEP, FLOAT32, architecture=lambda *given: with_stack(*given, attend=kernel))
     params = perturbed(model)
     output, collected = encode(model, params, batch), encode(model, params, batch, collect=True)
     query = jax.tree.map(np.zeros_like, params["encoder"]["attention"]["query"])
@@ -297,7 +299,12 @@ def test_the_kernel_of_the_architecture_computes_every_layer():
 
 
 def test_a_stack_wants_one_entry_per_layer():
-    given = {"block": functools.partial(Block, DEEP), "num_layers": 3, "attend": xla.attention, "scan": True}
+    given = {
+        "block": functools.partial(Block, DEEP),
+        "num_layers": 3,
+        "attend": plain.Kernel(plain.attention, plain.EVERYTHING),
+        "scan": True,
+    }
     with pytest.raises(UserError, match=r"sharing=\(0, 1\).* 3 layers"):
         Stack(**given, sharing=(0, 1))
     with pytest.raises(UserError, match="'window'.* has 2 entries .* 3 layers"):

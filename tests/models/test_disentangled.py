@@ -28,8 +28,8 @@ from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import bert_parameters
 from bert_jax.models.deberta import DisentangledAttention, RelativePositions, along_diagonals, relative_rows
 from bert_jax.models.kernels import plain as xla
-from bert_jax.models.kernels.choice import Shape, attention_path
-from bert_jax.models.kernels.plain import AttentionMask
+from bert_jax.models.kernels.choice import attention_path
+from bert_jax.models.kernels.plain import AttentionMask, Call
 from bert_jax.models.layers import PackedTexts
 from bert_jax.parameters import total_size
 
@@ -264,9 +264,11 @@ def test_the_backward_pass_keeps_no_array_of_all_distances():
 
 
 def test_attention_is_announced_as_it_is_computed():
-    shape = Shape(batch=8, length=512, heads=12, size=64, rate=0.1, dtype=jnp.dtype("bfloat16"), disentangled=True)
-    assert attention_path(ComputeConfig(), "cpu", shape) == "xla"
-    assert attention_path(ComputeConfig(), "tpu", shape).startswith("xla, not pallas: scores have a bias that depends")
+    call = Call(rows=8, length=512, heads=12, size=64, rate=0.1, dtype=jnp.dtype("bfloat16"))
+    assert attention_path(ComputeConfig(), "cpu", call, disentangled=True) == "xla"
+    assert attention_path(ComputeConfig(), "tpu", call, disentangled=True).startswith(
+        "xla, not pallas: scores have a bias that depends"
+    )
     with pytest.raises(UserError, match=r"compute.attention=pallas does not support model.disentangled.terms=c2p\+p2c"):
         BertForPreTraining(FIRST, ComputeConfig(attention="pallas")).parameters
 

@@ -104,19 +104,20 @@ def test_eight_devices_compute_what_one_does(interpreted, config):
     assert "all-gather" not in text and "all-to-all" not in text and "[8,128,4,64]" not in text
 
 
-def test_what_has_an_obstacle_or_is_collected_is_computed_by_xla(module):
+def test_what_has_an_obstacle_or_is_collected_is_computed_by_plain_attention(module):
+    kernel = dataclasses.replace(module.KERNEL, otherwise=attention)
     query, key, value, _, padding = inputs(2, 100, 4, 64)
     mask = AttentionMask(padding=padding)
     # Outside interpret mode a kernel would fail on this CPU.
-    roads = (module.attention, attention)
+    roads = (kernel, attention)
     found, expected = compiled(lambda *qkv: [each(*qkv, mask)[0] for each in roads])(query, key, value)
     np.testing.assert_array_equal(found, expected)
     query, key, value, _, padding = inputs(2, 128, 4, 64)
-    collect = lambda *qkv: module.attention(*qkv, AttentionMask(padding=padding), collect=True)[1]
+    collect = lambda *qkv: kernel(*qkv, AttentionMask(padding=padding), collect=True)[1]
     weights = compiled(collect)(query, key, value)
     assert weights is not None and weights.shape == (2, 4, 128, 128)
     mesh = sharding.make_mesh(MeshConfig(data=8))
-    apart = sharding.under(mesh, lambda *qkv: module.attention(*qkv, AttentionMask(padding=padding))[0])
+    apart = sharding.under(mesh, lambda *qkv: kernel(*qkv, AttentionMask(padding=padding))[0])
     assert jax.jit(apart)(query, key, value).shape == query.shape  # two rows cannot be split over eight devices
 
 
@@ -157,8 +158,8 @@ def plain_model():
     return params, plain(params)
 
 
-def test_a_model_with_the_kernel_is_the_model_without_it(interpreted, plain_model):
+def test_a_model_with_the_kernel_is_the_model_without_it(module, interpreted, plain_model):
     params, plain = plain_model
-    fused = model_loss(interpreted)[1](params)
+    fused = model_loss(dataclasses.replace(module.KERNEL, function=interpreted))[1](params)
     np.testing.assert_allclose(fused[0], plain[0], rtol=1e-5)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), fused[1], plain[1])

@@ -1,5 +1,6 @@
 """Which attention kernel is used where, what is said of it, and lowering for machines that are not here."""
 
+import dataclasses
 import functools
 import os
 import re
@@ -16,8 +17,8 @@ from processes import EXHAUSTIVE
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import bert_architecture
-from bert_jax.models.kernels import choice, gpu, plain, tpu
-from bert_jax.models.kernels.plain import AttentionMask
+from bert_jax.models.kernels import choice, gpu, plain, tpu, windowed
+from bert_jax.models.kernels.plain import AttentionMask, Call
 from bert_jax.models.kernels.tpu import BUNDLES
 
 MODEL = ModelConfig(vocab_size=60, hidden_size=128, num_layers=2, num_heads=2, intermediate_size=64)
@@ -28,10 +29,12 @@ def kernel(**compute):
 
 
 def test_the_architecture_takes_the_kernel_that_is_asked_for_and_here_the_plain_one():
-    assert kernel().func is choice.automatic and kernel().keywords == {"in_jax": plain.attention}
-    assert kernel(attention="xla") is plain.attention
-    modules = {"pallas": tpu, "triton": gpu, "cudnn": choice}
-    assert all(kernel(attention=name) is module.attention for name, module in modules.items())
+    assert kernel(attention="xla").function is plain.attention
+    for name in ("auto", "pallas", "triton", "cudnn"):
+        taken = kernel(attention=name).function
+        assert taken.func is choice.chosen and taken.args == (name, plain.attention)
+    kernels = {"pallas": tpu.KERNEL, "triton": gpu.KERNEL, "cudnn": choice.KERNEL, "windowed": windowed.KERNEL}
+    assert all(choice.declared(name) is each for name, each in kernels.items())
 
 
 @pytest.mark.parametrize(
@@ -44,7 +47,7 @@ def test_the_mesh_in_use_decides_what_is_automatic(platform, length, fused):
     x = jax.ShapeDtypeStruct((2, length, 2, 64), jnp.bfloat16)
     with jax.sharding.use_abstract_mesh(mesh):
         padding = np.ones((2, length), np.int32)
-        traced = jax.make_jaxpr(lambda x: choice.automatic(x, x, x, AttentionMask(padding=padding))[0])(x)
+        traced = jax.make_jaxpr(lambda x: kernel()(x, x, x, AttentionMask(padding=padding))[0])(x)
     assert (f"attention_forward_{length}" in str(traced)) == fused
 
 
@@ -65,7 +68,7 @@ def test_a_kernel_for_another_machine_is_refused(name, platform, allowed):
             choice.check_attention(compute, platform)
 
 
-SHAPE = choice.Shape(batch=8, length=512, heads=16, size=64, rate=0.1, dtype=jnp.dtype("bfloat16"))
+CALL = Call(rows=8, length=512, heads=16, size=64, rate=0.1, dtype=jnp.dtype("bfloat16"))
 
 
 @pytest.mark.parametrize(
@@ -80,6 +83,7 @@ SHAPE = choice.Shape(batch=8, length=512, heads=16, size=64, rate=0.1, dtype=jnp
         ("auto", "tpu", {"global_tokens": 1}, "xla, not pallas: it has no tokens that see the whole row"),
         ("auto", "tpu", {"head_parts": 5}, "xla, not pallas: 16 heads are not a multiple of mesh.tensor=5"),
         ("auto", "tpu", {"head_parts": 2}, "pallas"),
+        ("auto", "tpu", {"row_parts": 3}, "xla, not pallas: 8 rows are not a multiple of the 3 parts of the mesh"),
         ("auto", "tpu", {"length": 4096, "window": 64, "global_tokens": 1}, "windowed"),
         ("auto", "gpu", {}, "xla, not triton: it has not been measured; --compute.attention=triton takes it"),
         ("auto", "gpu", {"length": 300}, "xla, not triton: length 300 is not a multiple of 16"),
@@ -89,15 +93,16 @@ SHAPE = choice.Shape(batch=8, length=512, heads=16, size=64, rate=0.1, dtype=jnp
         ("triton", "gpu", {"head_parts": 5}, "xla, not triton: 16 heads are not a multiple of mesh.tensor=5"),
         ("triton", "gpu", {"global_tokens": 1}, "xla, not triton: it has no tokens that see the whole row"),
         ("cudnn", "gpu", {"rate": 0.0}, "cudnn"),
-        ("cudnn", "gpu", {}, "xla, not cudnn: it has no dropout that is the same on any mesh, and the rate is 0.1"),
+        ("cudnn", "gpu", {}, "xla, not cudnn: it has no dropout of the probabilities (model.attention_dropout)"),
         ("cudnn", "gpu", {"rate": 0.0, "dtype": jnp.dtype("float32")}, "xla, not cudnn: it computes in bfloat16"),
         ("cudnn", "gpu", {"rate": 0.0, "size": 36}, "xla, not cudnn: heads of size 36"),
         ("cudnn", "gpu", {"rate": 0.0, "length": 77}, "xla, not cudnn: length 77 is odd"),
     ],
 )
 def test_the_path_is_named_and_a_detour_explained(attention, platform, changes, path):
-    shape = SHAPE.__class__(**{**SHAPE.__dict__, **changes})
-    found = choice.attention_path(ComputeConfig(attention=attention), platform, shape)
+    disentangled = changes.get("disentangled", False)
+    call = dataclasses.replace(CALL, **{name: value for name, value in changes.items() if name != "disentangled"})
+    found = choice.attention_path(ComputeConfig(attention=attention), platform, call, disentangled)
     assert found == path if "," not in path else found.startswith(path)
 
 
@@ -137,7 +142,8 @@ def test_cudnn_gets_the_mask_as_a_bias(monkeypatch):
     found, expected = (jax.jit(each)(query, key, value, mask)[0] for each in (choice.attention, plain.attention))
     np.testing.assert_allclose(np.float32(found), np.float32(expected), atol=2**-6)
     # What it cannot do, it does not try.
-    dropped = (each(query, key, value, mask, jax.random.key(0), 0.1)[0] for each in (choice.attention, plain.attention))
+    kernels = kernel(attention="cudnn"), plain.attention
+    dropped = (each(query, key, value, mask, jax.random.key(0), 0.1)[0] for each in kernels)
     np.testing.assert_array_equal(*map(np.float32, dropped))
 
 

@@ -21,7 +21,18 @@ from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import MODEL_PARTS, PRETRAINING_PARTS, bert_parameters
 from bert_jax.models.costs import trained_parameters
 from bert_jax.models.task import BertForTask
-from bert_jax.parameters import Axis, Parameter, entries, linear, norm, row_tables, state_entries, table, total_size
+from bert_jax.parameters import (
+    Axis,
+    Parameter,
+    entries,
+    linear,
+    norm,
+    row_tables,
+    state_entries,
+    state_names,
+    table,
+    total_size,
+)
 from bert_jax.training.optimizers import optimizer
 from bert_jax.training.state import abstract_state
 
@@ -131,25 +142,24 @@ def test_a_model_is_partitioned_and_optimized_by_the_table_that_it_brings():
         assert leaf["encoder"]["gate"]["kernel"].sharding.spec == P(None, "fsdp", "tensor")
 
 
-def test_optimizer_state_that_belongs_to_no_parameter_is_an_error():
+def test_moments_are_split_like_their_parameters_and_what_else_an_optimizer_keeps_is_whole_everywhere():
     parameters = bert_parameters(SMALL)
-    state = {"count": abstract(), "rows": {"pooler": {"kernel": abstract(24)}}}
-    with pytest.raises(
-        UserError, match=r"optimizer keeps .*rows/pooler/kernel \[24\], .*pooler/kernel \[hidden=24, hidden=24\]"
-    ):
-        state_entries(parameters, state)
-    with pytest.raises(UserError, match=r"optimizer keeps .*rows/unknown \[24\], which belongs to no parameter"):
-        state_entries(parameters, {"rows": {"unknown": abstract(24)}})
-    moments = {"count": abstract(), "mu": {"pooler": {"kernel": abstract(24, 24)}}}
-    found = state_entries(parameters, moments)
-    assert found["count"].axes == () and found["mu"]["pooler"]["kernel"].axes == parameters["pooler/kernel"].axes
+    moments, factored = ({"pooler": {"kernel": abstract(*shape)}} for shape in ((24, 24), (24,)))
+    state = {"count": abstract(), "mu": moments, "rows": factored, "last": abstract(3)}
+    found = state_entries(parameters, state)
+    assert found["mu"]["pooler"]["kernel"].axes == parameters["pooler/kernel"].axes
+    assert [found["count"].axes, found["rows"]["pooler"]["kernel"].axes, found["last"].axes] == [(), (), ()]
+    assert state_names(parameters, state) == ["count", "last", "mu", "rows"]
 
 
-def test_a_factored_optimizer_is_refused_by_name():
-    factored = optax.scale_by_factored_rms(min_dim_size_to_factor=8)
-    mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
-    with pytest.raises(UserError, match=r"the optimizer keeps an array v_row/.* use an optimizer"):
-        abstract_state(BertForPreTraining(SMALL), factored, mesh)
+def test_a_factored_optimizer_is_placed_on_a_mesh():
+    factored = optax.chain(optax.scale_by_factored_rms(min_dim_size_to_factor=8), optax.trace(0.9))
+    mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    state = abstract_state(BertForPreTraining(SMALL), factored, mesh)
+    rows, trace = state.optimizer_state[0].v_row, state.optimizer_state[1].trace
+    kernel = lambda tree: tree["encoder"]["feed_forward"]["intermediate"]["kernel"]
+    assert kernel(rows).shape != kernel(state.params).shape and kernel(rows).sharding.is_fully_replicated
+    assert kernel(trace).sharding.spec == kernel(state.params).sharding.spec == P(None, "fsdp", "tensor")
 
 
 @dataclasses.dataclass(frozen=True)

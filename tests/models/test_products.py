@@ -259,9 +259,11 @@ def test_auto_is_the_form_of_the_device_and_that_of_cpus_on_a_single_one_only(mo
     assert chosen().product is cpu_product
     assert chosen(dtype="float32").add_bias is plain_bias and chosen(dtype="bfloat16").add_bias is product_bias
     assert chosen(products="plain").product is plain_product
-    assert chosen(dtype="float32").stack.attend_some is attention
-    assert chosen(dtype="bfloat16").stack.attend_some.keywords == {"products": CPU}
-    assert chosen(dtype="bfloat16", products="plain").stack.attend_some is attention
+    in_jax = lambda **compute: chosen(attention="xla", **compute).stack.attend.function
+    assert in_jax(dtype="float32") is attention
+    assert in_jax(dtype="bfloat16").keywords == {"products": CPU}
+    assert in_jax(dtype="bfloat16", products="plain") is attention
+    assert chosen(dtype="bfloat16").stack.attend.function.args[1].keywords == {"products": CPU}
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert chosen().product is plain_product and chosen().add_bias is plain_bias
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")

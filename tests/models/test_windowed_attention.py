@@ -18,7 +18,7 @@ from bert_jax.devices import sharding
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.block import alibi_bias, causal_bias
 from bert_jax.models.kernels import choice, plain, windowed
-from bert_jax.models.kernels.plain import AttentionMask
+from bert_jax.models.kernels.plain import AttentionMask, Call
 from bert_jax.models.layers import PackedTexts
 from bert_jax.parameters import entries
 
@@ -61,8 +61,7 @@ def test_outputs_and_gradients_are_those_of_the_masked_full_matrix(length, windo
     }
 
     def loss(inputs, attend):
-        found = attend(*inputs, masks[attend])
-        found = found if attend is windowed.attention else found[0]
+        found, _ = attend(*inputs, masks[attend])
         return jnp.sum(jnp.where(seen[:, :, None, None], jnp.sin(found), 0)), found
 
     @compiled
@@ -81,7 +80,7 @@ def test_outputs_and_gradients_are_those_of_the_masked_full_matrix(length, windo
 def largest(length: int) -> int:
     """Values of the largest array on the way to the gradients."""
     inputs, mask, _ = setting(length, 24, 2, (length,), False)
-    loss = jax.grad(lambda inputs: jnp.sum(windowed.attention(*inputs, mask, jax.random.key(0), 0.1)))
+    loss = jax.grad(lambda inputs: jnp.sum(windowed.attention(*inputs, mask, jax.random.key(0), 0.1)[0]))
     jaxpr = jax.make_jaxpr(loss)(inputs)
     return max(math.prod(each.aval.shape) for each in variables(jaxpr.jaxpr))
 
@@ -100,7 +99,7 @@ def test_no_array_grows_faster_than_the_length():
 def test_dropped_probabilities_keep_the_mean():
     inputs, mask, _ = setting(640, 16, 1, (640,), False)
     query, key, value = inputs[0], inputs[1], np.ones_like(inputs[2])
-    attend = compiled(lambda: windowed.attention(query, key, value, mask, jax.random.key(3), 0.25)[0][..., 0])
+    attend = compiled(lambda: windowed.attention(query, key, value, mask, jax.random.key(3), 0.25)[0][0, ..., 0])
     found, again = np.asarray(attend()), np.asarray(attend())
     np.testing.assert_array_equal(found, again)
     error = found.std() / math.sqrt(found.size)
@@ -108,24 +107,24 @@ def test_dropped_probabilities_keep_the_mean():
 
 
 def test_it_is_chosen_for_windows_far_shorter_than_the_row():
-    shape = choice.Shape(batch=1, length=8192, heads=12, size=64, rate=0.0, dtype=jnp.dtype("float32"), window=64)
+    call = Call(rows=1, length=8192, heads=12, size=64, rate=0.0, dtype=jnp.dtype("float32"), window=64)
     paths = {
         (length, window): choice.attention_path(
-            ComputeConfig(), "cpu", dataclasses.replace(shape, length=length, window=window)
+            ComputeConfig(), "cpu", dataclasses.replace(call, length=length, window=window)
         )
         for length in (128, 8192)
         for window in (None, 64, 4096)
     }
     assert paths.pop((8192, 64)) == "windowed" and set(paths.values()) == {"xla"}
-    assert choice.attention_path(ComputeConfig(attention="xla"), "cpu", shape) == "xla"
+    assert choice.attention_path(ComputeConfig(attention="xla"), "cpu", call) == "xla"
     # With G global tokens a position has 3 · 64 + 2 · G scores, which is half of a row of 512 where G = 32.
     sizes = ((512, 32), (512, 33), (896, 128), (888, 128))
-    shapes = [dataclasses.replace(shape, length=length, global_tokens=number) for length, number in sizes]
-    found = [choice.attention_path(ComputeConfig(), "cpu", each) for each in shapes]
+    calls = [dataclasses.replace(call, length=length, global_tokens=number) for length, number in sizes]
+    found = [choice.attention_path(ComputeConfig(), "cpu", each) for each in calls]
     assert found == ["windowed", "xla", "windowed", "xla"]
     # On a TPU it is what the kernel there cannot do: global tokens, and lengths that are no multiple of 128.
     changes = ({}, {"global_tokens": 1}, {"length": 8200})
-    on_tpu = [dataclasses.replace(shape, dtype=jnp.dtype("bfloat16"), **each) for each in changes]
+    on_tpu = [dataclasses.replace(call, dtype=jnp.dtype("bfloat16"), **each) for each in changes]
     paths = [choice.attention_path(ComputeConfig(), "tpu", each) for each in on_tpu]
     assert paths == ["pallas", "windowed", "windowed"]
 
@@ -138,8 +137,11 @@ def test_it_is_chosen_for_windows_far_shorter_than_the_row():
 def test_a_model_with_local_layers_is_the_same_by_blocks(layers, changes, monkeypatch):
     config = dataclasses.replace(MODERN, max_position_embeddings=128, num_layers=4, global_tokens=1, **changes)
     params, batch = perturbed(BertForPreTraining(config, parts=())), rows(101, (101, 60))
-    calls, attention = [], windowed.attention
-    monkeypatch.setattr(windowed, "attention", lambda *given: calls.append(1) or attention(*given))
+    calls = []
+    counted = dataclasses.replace(
+        windowed.KERNEL, function=lambda *given: calls.append(1) or windowed.attention(*given)
+    )
+    monkeypatch.setattr(windowed, "KERNEL", counted)
     states = {}
     for kernel in ("auto", "xla"):
         model = BertForPreTraining(config, ComputeConfig(dtype="float32", attention=kernel, layers=layers), ())

@@ -62,7 +62,7 @@ EDITS = {  # row of the table → file → what is replaced there, and by what; 
             ),
         ],
     },
-    "an architecture, a block": {
+    "an architecture, a kind of layer": {
         "models/scaled_feed_forward.py": [
             (
                 None,
@@ -128,22 +128,21 @@ EDITS = {  # row of the table → file → what is replaced there, and by what; 
                 "import jax\nimport jax.numpy as jnp\n\n"
                 "from bert_jax.models.kernels import plain\n\n\n"
                 "def attention(query, key, value, mask, dropout_key=None, rate=0.0, collect=False):\n"
-                "    if collect or dropout_key is not None or mask.adder().shape[2] != 1:\n"
-                "        return plain.attention(query, key, value, mask, dropout_key, rate, collect)\n"
                 "    print('a kernel of our own')\n"
                 "    row = lambda one: plain.attention(one[:, None], key, value, mask)[0][:, 0]\n"
-                "    return jax.vmap(row, 1, 1)(query), None\n",
+                "    return jax.vmap(row, 1, 1)(query), None\n\n\n"
+                "KERNEL = plain.Kernel(attention, (), otherwise=plain.attention)\n",
             )
         ],
         "models/architecture.py": [
             (
-                "kernels.choice import OURS, attention_kernel\n",
-                "kernels import rows\nfrom bert_jax.models.kernels.choice import OURS\n",
+                "kernels.choice import PLATFORMS, attention_kernel, declared\n",
+                "kernels import rows\nfrom bert_jax.models.kernels.choice import PLATFORMS, declared\n",
             ),
-            ("return attention_kernel(compute, attention_in_jax(compute))", "return rows.attention"),
+            ("return attention_kernel(compute, attention_in_jax(compute))", "return rows.KERNEL"),
         ],
     },
-    "an optimizer": {
+    "an optimizer, a schedule": {
         "config/pretraining.py": [
             ('"stable_adamw", "muon"]', '"stable_adamw", "muon", "lion"]'),
             ("return 2 + (self.ema_decay > 0)", 'return (1 if self.name == "lion" else 2) + (self.ema_decay > 0)'),

@@ -1,9 +1,10 @@
-"""The architecture and the head of docs/extending.md, run as they are printed there: from outside the package.
+"""The scripts of docs/extending.md, run as they are printed there: from outside the package.
 
 Those of an objective and of a table of parameters are run by the tests of these subjects.
 """
 
 import dataclasses
+import json
 import pathlib
 
 import jax
@@ -81,21 +82,87 @@ def test_an_array_from_outside_is_counted_as_often_as_it_says(added, products):
     assert one.training_flops(40, 5) - plain.training_flops(40, 5) == 3 * 2 * 16 * 500 * products
 
 
-def test_the_architecture_of_the_guide_trains(small_store, tmp_path, monkeypatch):
-    code = PAGE.read_text(encoding="utf-8").split("## An architecture")[1].split("```python\n")[1].split("```")[0]
-    monkeypatch.setattr(bert_jax, "pretrain", one_device.pretrain, raising=False)
-    config = Config(
-        model=ModelConfig(hidden_size=16, num_layers=2, num_heads=2, max_position_embeddings=32),
-        data=DataConfig(path=str(small_store), held_out=0.1, loader="plain"),
-        workdir=str(tmp_path / "run"),
+def script(section: str) -> str:
+    """The first script of a section of the guide."""
+    return PAGE.read_text(encoding="utf-8").split(f"## {section}\n")[1].split("```python\n")[1].split("```")[0]
+
+
+def run_config(store: pathlib.Path, workdir: pathlib.Path, **changes) -> Config:
+    return Config(
+        model=ModelConfig(hidden_size=16, num_layers=2, num_heads=2, max_position_embeddings=32, **changes),
+        data=DataConfig(path=str(store), held_out=0.1, loader="plain"),
+        workdir=str(workdir),
         log_every_steps=1,
         phases=(PhaseConfig(steps=8, sequence_length=32, batch_size=16, learning_rate=1e-2, warmup_steps=0),),
         evaluation=EvaluationConfig(every_steps=8, sequences=16, batch_size=16),
         checkpoint=CheckpointConfig(every_steps=8),
     )
+
+
+def losses_of(workdir: pathlib.Path) -> list[float]:
+    return [row["mlm_loss"] for row in read_rows(workdir / "metrics.jsonl") if row["kind"] == "train"]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_the_kernel_of_the_guide_computes_every_layer_or_what_it_lacks_is_computed_by_plain_attention(
+    dropout, small_store, tmp_path, monkeypatch
+):
+    """With dropout, to the last bit; nothing is held out, since an evaluation has no dropout."""
+    monkeypatch.setattr(bert_jax, "pretrain", one_device.pretrain, raising=False)
+    calls, mapped = [], jax.lax.map
+    monkeypatch.setattr(jax.lax, "map", lambda *given: calls.append("a query at a time") or mapped(*given))
+    code, made = script("An attention kernel"), "Kernel(by_query, supports=(), otherwise=plain.attention)"
+    assert made in code
+    losses = []
+    for name, kernel in (("own", made), ("plain", "Kernel(plain.attention, supports=plain.EVERYTHING)")):
+        config = run_config(small_store, tmp_path / name, attention_dropout=dropout)
+        config = dataclasses.replace(config, data=dataclasses.replace(config.data, held_out=0.0))
+        exec(compile(code.replace(made, kernel), PAGE, "exec"), {"config": config, "__name__": "guide"})
+        assert (len(calls) > 0) == (name == "own" and dropout == 0)
+        losses.append(losses_of(tmp_path / name))
+        calls.clear()
+    assert len(losses[0]) == 8 and (not dropout or losses[0] == losses[1])
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
+def test_the_kind_of_layer_of_the_guide_trains(small_store, tmp_path, monkeypatch):
+    monkeypatch.setattr(bert_jax, "pretrain", one_device.pretrain, raising=False)
+    names = {"config": run_config(small_store, tmp_path / "run"), "__name__": "guide"}
+    exec(compile(script("A kind of layer"), PAGE, "exec"), names)
+    losses = losses_of(tmp_path / "run")
+    assert len(losses) == 8 and np.mean(losses[-2:]) < np.mean(losses[:2])
+    model = bert_jax.BertForPreTraining(SMALL, SCAN, architecture=names["fourier"])
+    assert not any(path.startswith("encoder/attention") for path in model.parameters)
+    with pytest.raises(UserError, match="the architecture guide.fourier, but this start has the default architecture"):
+        one_device.pretrain(names["config"])
+
+
+def test_the_optimizer_and_the_schedule_of_the_guide_train_and_resume(small_store, tmp_path, monkeypatch):
+    monkeypatch.setattr(bert_jax, "pretrain", one_device.pretrain, raising=False)
+    names = {"config": run_config(small_store, tmp_path / "run"), "__name__": "guide"}
+    exec(compile(script("An optimizer"), PAGE, "exec"), names)
+    rows = [row for row in read_rows(tmp_path / "run" / "metrics.jsonl") if row["kind"] == "train"]
+    assert np.mean([row["mlm_loss"] for row in rows[-2:]]) < np.mean([row["mlm_loss"] for row in rows[:2]])
+    rates = [1e-3 / np.sqrt(1 + step / 100) for step in range(8)]
+    np.testing.assert_allclose([row["learning_rate"] for row in rows], rates, rtol=1e-6)
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert run["schedule"] == "guide.falling"
+    assert run["optimizer"] == "optax.transforms._combining.chain (0/count, 0/mu)"
+    given = {"optimizer": names["direction"], "schedule": names["falling"]}
+    for missing, said in (
+        ("optimizer", "the optimizer optax.*, but this start has"),
+        ("schedule", "guide.falling, but"),
+    ):
+        with pytest.raises(UserError, match=f"{said}.*the {missing} that pretrain is given in Python"):
+            one_device.pretrain(names["config"], **{name: each for name, each in given.items() if name != missing})
+    assert one_device.pretrain(names["config"], **given).step == 8
+
+
+def test_the_architecture_of_the_guide_trains(small_store, tmp_path, monkeypatch):
+    code, config = script("An architecture"), run_config(small_store, tmp_path / "run")
+    monkeypatch.setattr(bert_jax, "pretrain", one_device.pretrain, raising=False)
     exec(compile(code, PAGE, "exec"), {"config": config, "__name__": "guide"})
-    rows = read_rows(tmp_path / "run" / "metrics.jsonl")
-    losses = [row["mlm_loss"] for row in rows if row["kind"] == "train"]
+    rows, losses = read_rows(tmp_path / "run" / "metrics.jsonl"), losses_of(tmp_path / "run")
     assert len(losses) == 8 and np.mean(losses[-2:]) < np.mean(losses[:2])
     assert ["mlm_loss" in row for row in rows if row["kind"] == "evaluation"] == [True]
     _is_resumed_and_restored_as_itself_alone(code, config, tmp_path)

@@ -1,4 +1,7 @@
-"""The choice of an attention kernel by platform, options and shape, made here alone; and attention by cuDNN.
+"""The choice of an attention kernel by platform, options and call, made here alone; and attention by cuDNN.
+
+Each kernel declares what it supports (`Kernel`). Of those that the platform and the option allow, the first that
+supports a call computes it, and attention in plain JAX computes all others.
 
 With cuDNN on NVIDIA GPUs, scores and probabilities never leave the chip. JAX offers it without dropout. cuDNN could
 drop probabilities, but by generators of its own, whose draws depend on how the batch is split over devices; so
@@ -6,30 +9,26 @@ plain.py computes its steps with attention dropout. Kernels that have not been m
 request.
 """
 
-import dataclasses
 import functools
-from types import ModuleType
 
 import jax
 import jax.numpy as jnp
 
 from bert_jax.config import ComputeConfig
 from bert_jax.errors import UserError
-from bert_jax.models.kernels import plain, windowed
-from bert_jax.models.kernels.plain import AttentionKernel, AttentionMask
+from bert_jax.models.kernels import windowed
+from bert_jax.models.kernels.plain import EVERYTHING, AttentionKernel, AttentionMask, Call, Kernel, call_of
 
 LARGEST_SIZE = 128  # of a head, in the forward and backward pass of every card since Ampere
 
 
-def obstacle(length: int, size: int, rate: float, dtype: jnp.dtype) -> str | None:
-    """Return why cuDNN cannot compute attention with heads of `size` and dropout of `rate`, or None if it can."""
-    if dtype not in (jnp.bfloat16, jnp.float16):
-        return f"it computes in bfloat16, not in {jnp.dtype(dtype).name}"
-    if rate:
-        return f"it has no dropout that is the same on any mesh, and the rate is {rate:g}"
-    if size % 8 or size > LARGEST_SIZE:
-        return f"heads of size {size} are no multiple of 8 up to {LARGEST_SIZE}"
-    return f"length {length} is odd" if length % 2 else None
+def obstacle(call: Call) -> str | None:
+    """Return why cuDNN cannot compute attention of such sizes and types, or None if it can."""
+    if call.dtype not in (jnp.bfloat16, jnp.float16):
+        return f"it computes in bfloat16, not in {jnp.dtype(call.dtype).name}"
+    if call.size % 8 or call.size > LARGEST_SIZE:
+        return f"heads of size {call.size} are no multiple of 8 up to {LARGEST_SIZE}"
+    return f"length {call.length} is odd" if call.length % 2 else None
 
 
 def attention(
@@ -40,58 +39,52 @@ def attention(
     dropout_key: jax.Array | None = None,
     rate: float = 0.0,
     collect: bool = False,
-) -> tuple[jax.Array, jax.Array | None]:
-    """See `AttentionKernel`; `collect` and what has an `obstacle` is computed by `kernels.xla.attention`."""
-    rate = 0.0 if dropout_key is None else rate
-    if collect or obstacle(query.shape[1], query.shape[3], rate, query.dtype):
-        return plain.attention(query, key, value, mask, dropout_key, rate, collect)
+) -> tuple[jax.Array, None]:
+    """See `AttentionKernel`."""
+    assert not collect and (dropout_key is None or not rate), "a Kernel gives its function what it supports"
     (batch, length), adder = query.shape[:2], mask.adder()
     bias = jnp.broadcast_to(adder, (batch, adder.shape[1], length, length)).astype(query.dtype)
     return jax.nn.dot_product_attention(query, key, value, bias=bias, implementation="cudnn"), None
 
 
+KERNEL = Kernel(attention, EVERYTHING - {"queries", "dropout", "probabilities"}, obstacle)
+
 PLATFORMS = {"pallas": ("tpu", "a TPU"), "triton": ("gpu", "an NVIDIA GPU"), "cudnn": ("gpu", "an NVIDIA GPU")}
-"""Where a kernel runs; those that are not named here run everywhere. Those that are named keep no probabilities."""
-OURS = ("pallas", "triton")
-"""Modules beside this one with kernels of ours, which take the same masks."""
+"""Where a kernel runs that does not run everywhere. These keep no probabilities."""
 SHORTEST = 128
 """Tokens of a row from which on `pallas` is predicted to be faster on a TPU than `xla` (docs/speed.md)."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Shape:
-    """What attention gets: B rows of L positions on a device, A heads of size D, the rate of dropout and the type."""
+def declared(name: str) -> Kernel:
+    """Return pallas, triton, cudnn or windowed."""
+    # Most processes compute attention in JAX, and the imports take a while.
+    if name == "pallas":
+        from bert_jax.models.kernels import tpu
 
-    batch: int
-    length: int
-    heads: int
-    """Heads on all devices; the mesh splits them into `head_parts`."""
-    size: int
-    rate: float
-    dtype: jnp.dtype
-    head_parts: int = 1
-    window: int | None = None
-    """Positions that a layer sees to either side; None: all."""
-    global_tokens: int = 0
-    """Tokens of a row that no window restricts: those at the start of each of its texts."""
-    disentangled: bool = False
-    """Whether scores have a bias that depends on queries and keys, which `xla` alone is given."""
+        return tpu.KERNEL
+    if name == "triton":
+        from bert_jax.models.kernels import gpu
+
+        return gpu.KERNEL
+    return {"cudnn": KERNEL, "windowed": windowed.KERNEL}[name]
 
 
-def attention_kernel(compute: ComputeConfig, in_jax: AttentionKernel) -> AttentionKernel:
-    """Return the kernel that the options choose; where it has an obstacle it calls `kernels.xla.attention` itself.
+def attention_kernel(compute: ComputeConfig, in_jax: AttentionKernel) -> Kernel:
+    """Return the kernel that the options choose, which computes every call.
 
     Args:
       compute: the options.
-      in_jax: `kernels.xla.attention`, in the form of products that the platform computes fastest.
+      in_jax: `plain.attention`, in the form of products that the platform computes fastest. It computes what no kernel
+        that the options allow supports.
     """
-    if compute.attention in OURS:
-        return _ours(compute.attention).attention
-    chosen = {"auto": functools.partial(automatic, in_jax=in_jax), "xla": in_jax, "cudnn": attention}
-    return chosen[compute.attention]
+    if compute.attention == "xla":
+        return Kernel(in_jax, EVERYTHING)
+    return Kernel(functools.partial(chosen, compute.attention, in_jax), EVERYTHING)
 
 
-def automatic(
+def chosen(
+    option: str,
+    in_jax: AttentionKernel,
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
@@ -99,47 +92,26 @@ def automatic(
     dropout_key: jax.Array | None = None,
     rate: float = 0.0,
     collect: bool = False,
-    *,
-    in_jax: AttentionKernel = plain.attention,
 ) -> tuple[jax.Array, jax.Array | None]:
-    """See `AttentionKernel`; in a window far shorter than the row computed block by block, by `pallas` or in JAX."""
-    kernel = _automatic_kernel(_platform(), mask, *query.shape[1:])
-    if kernel == "pallas":
-        return _ours("pallas").attention(query, key, value, mask, dropout_key, rate, collect)
-    if kernel == "windowed" and not collect:
-        return windowed.attention(query, key, value, mask, dropout_key, rate), None
-    return in_jax(query, key, value, mask, dropout_key, rate, collect)
+    """See `AttentionKernel`; computed by the first kernel that the option allows and that supports the call."""
+    call = call_of(query, key, mask, dropout_key, rate, collect)
+    kernels = (declared(name) for name in _allowed(option, _platform(), call.length))
+    function = next((kernel.function for kernel in kernels if kernel.missing(call) is None), in_jax)
+    return function(query, key, value, mask, dropout_key, rate, collect)
 
 
-def _best(platform: str, length: int) -> str:
+def _allowed(option: str, platform: str, length: int) -> tuple[str, ...]:
+    """Return the kernels that an option of compute.attention allows before attention in plain JAX, the best first."""
+    if option != "auto":
+        return () if option == "xla" else (option,)
     # triton and cudnn have not been measured, so nobody gets them without asking.
-    return "pallas" if platform == "tpu" and length >= SHORTEST else "xla"
-
-
-def _automatic_kernel(platform: str, mask: AttentionMask, length: int, heads: int, size: int) -> str:
-    """Return pallas, windowed or xla; on a mesh `pallas` may still have too few heads per device, and call `xla`."""
-    whole = mask.global_positions is None
-    if whole and _best(platform, length) == "pallas" and _ours("pallas").obstacle(1, length, heads, size) is None:
-        return "pallas"
-    return "windowed" if windowed.obstacle(mask, length) is None else "xla"
+    return ("pallas", "windowed") if platform == "tpu" and length >= SHORTEST else ("windowed",)
 
 
 def _platform() -> str:
     """Return the platform of the mesh in use, which a plan makes of chips that are not there, else of this process."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     return jax.default_backend() if device is None else device.platform
-
-
-def _ours(name: str) -> ModuleType:
-    """Return the module `pallas` or `triton`."""
-    # Most processes compute attention in JAX, and the imports take a while.
-    if name == "pallas":
-        from bert_jax.models.kernels import tpu
-
-        return tpu
-    from bert_jax.models.kernels import gpu
-
-    return gpu
 
 
 def check_attention(compute: ComputeConfig, platform: str) -> None:
@@ -152,34 +124,24 @@ def check_attention(compute: ComputeConfig, platform: str) -> None:
         )
 
 
-def attention_path(compute: ComputeConfig, platform: str, shape: Shape) -> str:
-    """Return how the attention of a training step is computed, and if not as the options say, why; for people."""
-    mask = AttentionMask(
-        padding=jnp.ones((1, shape.length)),
-        window=shape.window,
-        global_positions=jnp.zeros((1, shape.global_tokens), jnp.int32) if shape.global_tokens else None,
-    )
-    name, reason, chosen = compute.attention, None, compute.attention == "auto"
-    if chosen:
-        name = _best(platform, shape.length)
-        kernel = _automatic_kernel(platform, mask, shape.length, shape.heads, shape.size)
-        if kernel == "windowed" and not shape.disentangled:
-            return kernel
-    if shape.disentangled and name != "xla":
-        reason = "scores have a bias that depends on queries and keys (model.disentangled, XLNet)"
-    elif chosen and platform == "gpu" and not shape.disentangled:
-        name = "triton"
-        reason = _obstacle(name, shape) or "it has not been measured; --compute.attention=triton takes it"
-    elif name != "xla":
-        reason = _obstacle(name, shape)
-    return name if reason is None else f"xla, not {name}: {reason}"
+def attention_path(compute: ComputeConfig, platform: str, call: Call, disentangled: bool = False) -> str:
+    """Return how the attention of a training step is computed, and if not as the options say, why; for people.
 
-
-def _obstacle(name: str, shape: Shape) -> str | None:
-    if name == "cudnn":
-        return obstacle(shape.length, shape.size, shape.rate, shape.dtype)
-    if shape.global_tokens:
-        return "it has no tokens that see the whole row (model.global_tokens)"
-    if shape.heads % shape.head_parts:
-        return f"{shape.heads} heads are not a multiple of mesh.tensor={shape.head_parts}"
-    return _ours(name).obstacle(shape.batch, shape.length, shape.heads // shape.head_parts, shape.size)
+    Args:
+      compute: the options.
+      platform: of the devices.
+      call: what a layer asks for.
+      disentangled: whether scores have a bias that depends on queries and keys, which `xla` alone is given.
+    """
+    unmeasured = compute.attention == "auto" and platform == "gpu" and not disentangled
+    bias = "scores have a bias that depends on queries and keys (model.disentangled, XLNet)" if disentangled else None
+    reasons: dict[str, str] = {}
+    for name in _allowed(compute.attention, platform, call.length):
+        reason = bias or declared(name).missing(call)
+        if reason is None:
+            return name
+        reasons[name] = reason
+    if unmeasured:
+        measured = "it has not been measured; --compute.attention=triton takes it"
+        reasons["triton"] = declared("triton").missing(call) or measured
+    return next((f"xla, not {name}: {reason}" for name, reason in reasons.items() if name in PLATFORMS), "xla")

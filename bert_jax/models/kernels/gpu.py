@@ -24,14 +24,19 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as triton_params
-from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from bert_jax.models import layers
-from bert_jax.models.kernels import plain
-from bert_jax.models.kernels.plain import MASKED_SCORE, AttentionMask
+from bert_jax.models.kernels.plain import (
+    EVERYTHING,
+    HEADS_AXIS,
+    MASKED_SCORE,
+    AttentionMask,
+    Call,
+    Kernel,
+    free_axes,
+)
 
-HEADS_AXIS = "tensor"  # of the mesh; all other axes split the batch
 PADDING = -(2**31)  # number of a key that no query has
 
 Arrays = dict[str, Any]
@@ -57,17 +62,33 @@ class DeviceKernel(Protocol):
         ...
 
 
+FEATURES = EVERYTHING - {"global_tokens", "queries", "probabilities"}
+"""What fused attention supports, here and on TPUs."""
+
+
+def obstacle_on_devices(obstacle: Callable[[int, int, int, int], str | None], call: Call) -> str | None:
+    """Return why devices that each have some rows and heads cannot compute a call, or None if they can.
+
+    Args:
+      obstacle: says why a device cannot compute some rows, positions, heads and size of heads, or returns None.
+      call: what is asked for.
+    """
+    if call.heads % call.head_parts:
+        return f"{call.heads} heads are not a multiple of mesh.{HEADS_AXIS}={call.head_parts}"
+    if call.rows % call.row_parts:
+        return f"{call.rows} rows are not a multiple of the {call.row_parts} parts of the mesh that split them"
+    return obstacle(call.rows // call.row_parts, call.length, call.heads // call.head_parts, call.size)
+
+
 def attend(
     kernel: DeviceKernel,
-    obstacle: Callable[[int, int, int, int], str | None],
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
     mask: AttentionMask,
     dropout_key: jax.Array | None,
     rate: float,
-    collect: bool,
-) -> tuple[jax.Array, jax.Array | None]:
+) -> tuple[jax.Array, None]:
     """Compute attention on every device of the mesh in use (`devices.sharding.under`), each its own rows and heads.
 
     Of queries that see nothing but masked keys, which no loss reads, gradients are right to about 5e-4: their scores of
@@ -76,39 +97,18 @@ def attend(
 
     Args:
       kernel: what a device computes.
-      obstacle: says why the kernel cannot compute some rows, positions, heads and size of heads on a device. What it
-        cannot compute, `collect` and global tokens are left to `kernels.xla.attention`.
-      query, key, value, mask, dropout_key, rate, collect: see `AttentionKernel`.
+      query, key, value, mask, dropout_key, rate: see `AttentionKernel`.
     """
-    batch, length, heads, size = query.shape
-    axes = _free_axes()
+    axes = free_axes()
     rows = tuple(axis for axis in axes if axis != HEADS_AXIS)
-    parts = math.prod(axes[axis] for axis in rows), axes.get(HEADS_AXIS, 1)
-    whole = not (batch % parts[0] or heads % parts[1])
-    if (
-        collect
-        or mask.global_positions is not None
-        or not whole
-        or obstacle(batch // parts[0], length, heads // parts[1], size)
-    ):
-        return plain.attention(query, key, value, mask, dropout_key, rate, collect)
     threshold = 0 if dropout_key is None else layers.drop_threshold(rate)
     split = P(rows or None, None, HEADS_AXIS if HEADS_AXIS in axes else None)
     arrays, specs = _arrays(query, key, value, mask, dropout_key if threshold else None, split)
     reach = mask.window if isinstance(mask.window, int) else None
     local: Callable[[Arrays], jax.Array] = functools.partial(kernel, threshold=threshold, reach=reach)
-    if math.prod(parts) > 1:
+    if math.prod(axes.values()) > 1:
         local = jax.shard_map(local, in_specs=(specs,), out_specs=split, axis_names=set(axes), check_vma=False)
     return local(arrays), None
-
-
-def _free_axes() -> dict[str, int]:
-    """Return the axes of the mesh in use that no surrounding shard_map has split, and their sizes."""
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty:
-        return {}
-    kinds = zip(mesh.axis_names, mesh.axis_sizes, mesh.axis_types, strict=True)
-    return {name: size for name, size, kind in kinds if kind == AxisType.Auto}
 
 
 def _arrays(
@@ -406,13 +406,16 @@ def attention(
     collect: bool = False,
     *,
     interpret: bool = False,
-) -> tuple[jax.Array, jax.Array | None]:
-    """See `AttentionKernel` and `on_devices.attend`; within a window that is an int, only keys in reach are computed.
+) -> tuple[jax.Array, None]:
+    """See `AttentionKernel` and `attend`; within a window that is an int, only keys in reach are computed.
 
     `interpret` runs the kernels without a GPU, slowly; it is meant for tests.
     """
-    kernel = functools.partial(_on_a_device, interpret)
-    return attend(kernel, obstacle, query, key, value, mask, dropout_key, rate, collect)
+    assert not collect, "a Kernel gives its function what it supports"
+    return attend(functools.partial(_on_a_device, interpret), query, key, value, mask, dropout_key, rate)
+
+
+KERNEL = Kernel(attention, FEATURES, functools.partial(obstacle_on_devices, obstacle))
 
 
 def _on_a_device(interpret: bool, arrays: Arrays, threshold: int, reach: int | None) -> jax.Array:

@@ -1,6 +1,7 @@
 """Attention in plain JAX on every device, the contract of all kernels, and the reference they are tested with.
 
-The contract says what a kernel gets and must return. `gated` multiplies each head of any kernel by a factor.
+The contract says what a kernel gets and must return; a `Kernel` is a function with a declaration of what it supports.
+`gated` multiplies each head of any kernel by a factor.
 
 Both products of attention come in two forms: as the mathematics is written, and as one CPU multiplies bfloat16
 fastest. XLA multiplies many small matrices of bfloat16 as such if those of an operand lie one after the other, are
@@ -9,13 +10,16 @@ operands that are read by columns, which takes several times as long (docs/speed
 """
 
 import dataclasses
-from collections.abc import Callable
-from typing import Protocol
+import math
+from collections.abc import Callable, Collection
+from typing import Literal, Protocol, get_args
 
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import AxisType
 
+from bert_jax.errors import UserError
 from bert_jax.models.layers import dropout, like, wide_einsum, written
 
 # Google's adder. Finite, so that a row with nothing but padding attends as if unmasked instead of giving 0/0; and it is
@@ -47,7 +51,7 @@ class AttentionMask:
     global_positions: jax.Array | None = None
     """int32 [B or 1, G]: the positions that a window restricts neither as queries nor as keys; beyond the row: none."""
     queries: jax.Array | None = None
-    """int32 [B, M]: the positions of M queries, for `kernels.xla.attention` alone. None: every position is a query."""
+    """int32 [B, M]: the positions of M queries. None: every position is a query."""
 
     def adder(self) -> jax.Array:
         """Return the sum of everything that is added to the scores, float32 [B, A or 1, L, M or 1, L (key)]."""
@@ -98,8 +102,8 @@ class AttentionMask:
 class AttentionKernel(Protocol):
     """Scaled dot-product attention with dropout on its probabilities, the seam for faster kernels.
 
-    `kernels.xla.attention` defines the result. Without dropout, every other kernel equals it up to rounding, in values
-    and in gradients (including those of `mask.bias`). With dropout, a kernel need not drop the same elements: its
+    `plain.attention` defines the result. Without dropout, every other kernel equals it up to rounding, in values and in
+    gradients (including those of `mask.bias`). With dropout, a kernel need not drop the same elements: its
     output has the same distribution for a random key and is the same for an equal key, and the gradient belongs to the
     elements that were dropped.
 
@@ -121,20 +125,176 @@ class AttentionKernel(Protocol):
 
         Args:
           query: [B, L, A, D], in the dtype of the matrix products. Scores are scaled by 1/√D. XLNet's second stream
-            and a last layer that is computed where it is read have M queries for L keys, and always
-            `kernels.xla.attention`.
+            and a last layer that is computed where it is read have M queries for L keys.
           key: as `query`.
           value: as `query`.
           mask: the restrictions; a kernel may read its fields instead of `mask.adder()`.
           dropout_key: None for no dropout.
           rate: fraction of the probabilities that is dropped.
-          collect: whether to return the probabilities. A kernel that never holds them calls `kernels.xla.attention`.
+          collect: whether to return the probabilities.
 
         Returns:
           [B, L, A, D] in the dtype of `value`; probabilities before dropout, float32 [B, A, L (query), L (key)], or
           None.
         """
         ...
+
+
+Feature = Literal[
+    "segments",
+    "window",
+    "traced_window",
+    "global_tokens",
+    "bias",
+    "distances",
+    "queries",
+    "dropout",
+    "probabilities",
+]
+"""What a call may ask of a kernel, in addition to rows with padding at any of their positions."""
+
+WORDS: dict[Feature, str] = {
+    "segments": "segments, which keep the texts of a row apart (mask.segments)",
+    "window": "window (mask.window)",
+    "traced_window": "window that is known only when the program runs (mask.window as an array)",
+    "global_tokens": "tokens that see the whole row (model.global_tokens)",
+    "bias": "bias of each score (mask.bias)",
+    "distances": "bias by distance, as ALiBi and models that read left to right have (mask.distance_bias)",
+    "queries": "queries at some positions alone (mask.queries, not asked for with compute.layers=scan)",
+    "dropout": "dropout of the probabilities (model.attention_dropout)",
+    "probabilities": "probabilities to return (collect)",
+}
+EVERYTHING: frozenset[Feature] = frozenset(get_args(Feature))
+HEADS_AXIS = "tensor"
+"""The axis of the mesh that splits heads; all others split the rows of a batch."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Call:
+    """What attention is asked for: rows of so many positions, heads of a size, and the features of a call."""
+
+    rows: int
+    """Rows on all devices; the mesh splits them into `row_parts`."""
+    length: int
+    heads: int
+    """Heads on all devices; the mesh splits them into `head_parts`."""
+    size: int
+    rate: float
+    """Share of the probabilities that is dropped."""
+    dtype: jnp.dtype
+    row_parts: int = 1
+    head_parts: int = 1
+    window: int | None = None
+    """Positions that a layer sees to either side, if that is known when the program is compiled."""
+    global_tokens: int = 0
+    """Tokens of a row that no window restricts: those at the start of each of its texts."""
+    others: frozenset[Feature] = frozenset()
+    """Features that do not follow from the fields above."""
+
+    @property
+    def needs(self) -> frozenset[Feature]:
+        """Return every feature that the call has."""
+        given: dict[Feature, bool] = {
+            "window": self.window is not None,
+            "global_tokens": self.global_tokens > 0,
+            "dropout": self.rate > 0,
+        }
+        asked: frozenset[Feature] = frozenset({name for name, present in given.items() if present})
+        return self.others | asked
+
+
+def free_axes() -> dict[str, int]:
+    """Return the axes of the mesh in use that no surrounding shard_map has split, and their sizes."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return {}
+    kinds = zip(mesh.axis_names, mesh.axis_sizes, mesh.axis_types, strict=True)
+    return {name: size for name, size, kind in kinds if kind == AxisType.Auto}
+
+
+def call_of(
+    query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_key: jax.Array | None, rate: float, collect: bool
+) -> Call:
+    """Return what the arguments of an `AttentionKernel` ask for, on the mesh in use."""
+    rows, length, heads, size = query.shape
+    axes, known = free_axes(), isinstance(mask.window, int)
+    given: dict[Feature, bool] = {
+        "segments": mask.segments is not None,
+        "traced_window": mask.window is not None and not known,
+        "bias": mask.bias is not None,
+        "distances": mask.distance_bias is not None,
+        "queries": mask.queries is not None or length != key.shape[1],
+        "probabilities": collect,
+    }
+    others: frozenset[Feature] = frozenset({name for name, present in given.items() if present})
+    return Call(
+        rows=rows,
+        length=length,
+        heads=heads,
+        size=size,
+        rate=0.0 if dropout_key is None else rate,
+        dtype=query.dtype,
+        row_parts=math.prod(parts for axis, parts in axes.items() if axis != HEADS_AXIS),
+        head_parts=axes.get(HEADS_AXIS, 1),
+        window=mask.window if isinstance(mask.window, int) else None,
+        global_tokens=0 if mask.global_positions is None else mask.global_positions.shape[1],
+        others=others,
+    )
+
+
+def no_obstacle(_call: Call) -> str | None:
+    """Return None: the sizes of a call do not matter."""
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """An `AttentionKernel` and what it supports; called as one, it never computes a call that asks for more.
+
+    Raises UserError if `supports` has a name that is no feature; a call raises one that names what is missing, unless
+    `otherwise` computes it.
+    """
+
+    function: AttentionKernel
+    supports: Collection[Feature]
+    """All features that the function computes. It is never given a mask, dropout or `collect` with another one."""
+    obstacle: Callable[[Call], str | None] = no_obstacle
+    """Says why the function cannot compute a call of some size or type, or returns None."""
+    otherwise: AttentionKernel | None = None
+    """What computes the calls that the function cannot, such as `plain.attention`; None: they are refused."""
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.supports) - EVERYTHING)
+        if unknown:
+            raise UserError(
+                f"supports={', '.join(unknown)}: attention has no such features; choose from {', '.join(WORDS)}"
+            )
+
+    def missing(self, call: Call) -> str | None:
+        """Return why the function cannot compute a call, or None if it can."""
+        lacking = [words for name, words in WORDS.items() if name in call.needs and name not in self.supports]
+        return f"it has no {', no '.join(lacking)}" if lacking else self.obstacle(call)
+
+    def __call__(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        mask: AttentionMask,
+        dropout_key: jax.Array | None = None,
+        rate: float = 0.0,
+        collect: bool = False,
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """See `AttentionKernel`."""
+        reason = self.missing(call_of(query, key, mask, dropout_key, rate, collect))
+        function = self.function if reason is None else self.otherwise
+        if function is None:
+            name = getattr(self.function, "__name__", repr(self.function))
+            raise UserError(
+                f"the attention kernel {name} cannot compute this call: {reason}; set otherwise=plain.attention of its "
+                "Kernel, which then computes such calls (docs/extending.md)"
+            )
+        return function(query, key, value, mask, dropout_key, rate, collect)
 
 
 def gated(attend: AttentionKernel, gates: jax.Array | None) -> AttentionKernel:

@@ -34,7 +34,7 @@ from jax.experimental.pallas import tpu as pltpu
 from bert_jax.models import layers
 from bert_jax.models.kernels import gpu
 from bert_jax.models.kernels.gpu import Arrays
-from bert_jax.models.kernels.plain import MASKED_SCORE, AttentionMask
+from bert_jax.models.kernels.plain import MASKED_SCORE, AttentionMask, Kernel
 
 LANES = 128
 
@@ -427,15 +427,18 @@ def attention(
     collect: bool = False,
     *,
     interpret: bool = False,
-) -> tuple[jax.Array, jax.Array | None]:
-    """See `AttentionKernel` and `on_devices.attend`; within a window that is an int, only keys in reach are computed.
+) -> tuple[jax.Array, None]:
+    """See `AttentionKernel` and `gpu.attend`; within a window that is an int, only keys in reach are computed.
 
     Time then grows linearly with the length; the memory of the core still holds whole rows of keys and values.
 
     `interpret` runs the kernels without a TPU, slowly; it is meant for tests.
     """
-    kernel = functools.partial(_on_a_device, interpret)
-    return gpu.attend(kernel, obstacle, query, key, value, mask, dropout_key, rate, collect)
+    assert not collect, "a Kernel gives its function what it supports"
+    return gpu.attend(functools.partial(_on_a_device, interpret), query, key, value, mask, dropout_key, rate)
+
+
+KERNEL = Kernel(attention, gpu.FEATURES, functools.partial(gpu.obstacle_on_devices, obstacle))
 
 
 def _on_a_device(interpret: bool, arrays: Arrays, threshold: int, reach: int | None) -> jax.Array:

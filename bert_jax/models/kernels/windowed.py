@@ -9,23 +9,20 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from bert_jax.models.kernels.plain import MASKED_SCORE, AttentionMask
+from bert_jax.models.kernels.plain import MASKED_SCORE, AttentionMask, Call, Kernel
 from bert_jax.models.layer_plan import block_size, is_short
 from bert_jax.models.layers import dropout, wide_einsum
 
 NEVER = -1e30  # score of keys that are not there, and of those that are counted elsewhere
 
 
-def obstacle(mask: AttentionMask, length: int) -> str | None:
-    """Return why this kernel cannot compute what `mask` asks for, or would not be faster; None if it is the one."""
-    if not isinstance(mask.window, int):
+def obstacle(call: Call) -> str | None:
+    """Return why this kernel cannot compute a call, or would not be faster; None if it is the one."""
+    if call.window is None:
         return "no window that is known when the program is compiled"
-    if mask.bias is not None:
-        return "scores have a bias, which is a full matrix"
-    global_tokens = 0 if mask.global_positions is None else mask.global_positions.shape[1]
-    if is_short(length, mask.window, global_tokens):
-        others = f" and {global_tokens} global tokens" if global_tokens else ""
-        return f"a row of {length} is short for a window of {mask.window} to either side{others}"
+    if is_short(call.length, call.window, call.global_tokens):
+        others = f" and {call.global_tokens} global tokens" if call.global_tokens else ""
+        return f"a row of {call.length} is short for a window of {call.window} to either side{others}"
     return None
 
 
@@ -36,12 +33,14 @@ def attention(
     mask: AttentionMask,
     dropout_key: jax.Array | None = None,
     rate: float = 0.0,
-) -> jax.Array:
-    """Return the output of `AttentionKernel` for a mask without `obstacle`: [B, L, A, D].
+    collect: bool = False,
+) -> tuple[jax.Array, None]:
+    """See `AttentionKernel`.
 
-    It equals that of `kernels.xla` where a position sees at least itself. Padding that sees nothing but padding has an
-    output of no meaning, here as there, but another one.
+    The output equals that of `plain.attention` where a position sees at least itself. Padding that sees nothing but
+    padding has an output of no meaning, here as there, but another one.
     """
+    assert not collect, "a Kernel gives its function what it supports"
     length = query.shape[1]
     keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
     context = _of_blocks(query, key, value, mask, keys[0], rate)[:, :length]
@@ -49,7 +48,10 @@ def attention(
         of_global = _of_global_tokens(query, key, value, mask, keys[1], rate)
         put = lambda row, places, found: row.at[places].set(found, mode="drop")
         context = jax.vmap(put)(context, _positions(mask, len(context)), of_global)
-    return checkpoint_name(context, "attention_output")
+    return checkpoint_name(context, "attention_output"), None
+
+
+KERNEL = Kernel(attention, ("segments", "window", "global_tokens", "distances", "dropout"), obstacle)
 
 
 def _of_blocks(

@@ -22,7 +22,7 @@ from bert_jax.tools.bench.peer.serving import Prepared, peak_memory, print_loadi
 
 if TYPE_CHECKING:
     from bert_jax.devices.hardware import Hardware
-    from bert_jax.models.kernels.choice import Shape
+    from bert_jax.models.kernels.plain import Call
     from bert_jax.training.learner import Learner
     from bert_jax.training.state import TrainState
 
@@ -248,13 +248,14 @@ def attention(job: dict[str, Any]) -> Prepared:
     import numpy as np
 
     from bert_jax.devices.hardware import memory_advice
-    from bert_jax.models.kernels.choice import Shape, attention_path, check_attention
+    from bert_jax.models.kernels.choice import attention_path, check_attention
+    from bert_jax.models.kernels.plain import Call
 
     compute, device = from_dict(ComputeConfig, job["compute"]), _device()
     check_attention(compute, device.platform)
     batch, length, heads, size = job["shape"]
-    shape = Shape(
-        batch=batch,
+    call = Call(
+        rows=batch,
         length=length,
         heads=heads,
         size=size,
@@ -265,7 +266,7 @@ def attention(job: dict[str, Any]) -> Prepared:
     )
     shorter = ("shorter --lengths", "fewer --tokens or --heads", "--dtype=bfloat16", "another one of --kernels")
     fits, done = memory_advice("attention", shorter), 0
-    gradients, arrays = fits(_attention_gradients)(compute, shape, job["padding"])
+    gradients, arrays = fits(_attention_gradients)(compute, call, job["padding"])
 
     @fits
     def work(units: int) -> None:
@@ -279,13 +280,13 @@ def attention(job: dict[str, Any]) -> Prepared:
     work(1)
     needed = gradients.memory_analysis()
     facts = {
-        "path": attention_path(compute, device.platform, shape),
+        "path": attention_path(compute, device.platform, call),
         "temporary_bytes": None if needed is None else needed.temp_size_in_bytes,
     }
     return work, facts | _facts(device)
 
 
-def _attention_gradients(compute: ComputeConfig, shape: "Shape", padding: float) -> tuple[Any, tuple[Any, ...]]:
+def _attention_gradients(compute: ComputeConfig, call: "Call", padding: float) -> tuple[Any, tuple[Any, ...]]:
     """Return the compiled gradients of a kernel, of three arrays and a seed, and arrays: query, key and value."""
     import jax
     import jax.numpy as jnp
@@ -296,19 +297,19 @@ def _attention_gradients(compute: ComputeConfig, shape: "Shape", padding: float)
     from bert_jax.models.kernels.plain import AttentionMask
 
     kernel, random = attention_kernel(compute, attention_in_jax(compute)), np.random.default_rng(0)
-    batch, length, first = shape.batch, shape.length, shape.global_tokens
-    sizes = (batch, length, shape.heads, shape.size)
-    query, key, value = (jnp.asarray(random.standard_normal(sizes), shape.dtype) for _ in range(3))
+    batch, length, first = call.rows, call.length, call.global_tokens
+    sizes = (batch, length, call.heads, call.size)
+    query, key, value = (jnp.asarray(random.standard_normal(sizes), call.dtype) for _ in range(3))
     text = length - round(length * padding)
     mask = AttentionMask(
         padding=jnp.broadcast_to((jnp.arange(length) < text).astype(jnp.int32), (batch, length)),
-        window=shape.window,
+        window=call.window,
         global_positions=jnp.arange(first, dtype=jnp.int32)[None] if first else None,
     )
 
     def loss(inputs: Any, seed: int):
         query, key, value = inputs
-        found, _ = kernel(query, key, value, mask, jax.random.key(seed) if shape.rate else None, shape.rate)
+        found, _ = kernel(query, key, value, mask, jax.random.key(seed) if call.rate else None, call.rate)
         return jnp.sum(found.astype(jnp.float32) ** 2)
 
     inputs = (query, key, value)
