@@ -32,7 +32,7 @@ class Vocabulary:
     The attributes are those of `Tokenizer`, and:
 
     Attributes:
-      fast: the pipeline that reads a text.
+      fast: the pipeline that reads a text; `SentencePieces` reads it without one.
     """
 
     kind: str
