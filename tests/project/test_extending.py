@@ -25,6 +25,7 @@ from bert_jax.config import (
 )
 from bert_jax.errors import UserError
 from bert_jax.models.costs import parameter_counts
+from bert_jax.models.kernels.plain import EVERYTHING
 from bert_jax.parameters import Axis, Parameter, linear, table
 from bert_jax.training.metrics import read_rows
 
@@ -111,13 +112,16 @@ def test_the_kernel_of_the_guide_computes_every_layer_or_what_it_lacks_is_comput
     monkeypatch.setattr(bert_jax, "pretrain", one_device.pretrain, raising=False)
     calls, mapped = [], jax.lax.map
     monkeypatch.setattr(jax.lax, "map", lambda *given: calls.append("a query at a time") or mapped(*given))
-    code, made = script("An attention kernel"), "Kernel(by_query, supports=(), otherwise=plain.attention)"
+    code, made = script("An attention kernel"), "Kernel(by_query, supports=(), otherwise=attention)"
     assert made in code
     losses = []
-    for name, kernel in (("own", made), ("plain", "Kernel(plain.attention, supports=plain.EVERYTHING)")):
+    for name, kernel in (("own", made), ("plain", "Kernel(attention, EVERYTHING)")):
         config = run_config(small_store, tmp_path / name, attention_dropout=dropout)
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, held_out=0.0))
-        exec(compile(code.replace(made, kernel), PAGE, "exec"), {"config": config, "__name__": "guide"})
+        exec(
+            compile(code.replace(made, kernel), PAGE, "exec"),
+            {"config": config, "EVERYTHING": EVERYTHING, "__name__": "guide"},
+        )
         assert (len(calls) > 0) == (name == "own" and dropout == 0)
         losses.append(losses_of(tmp_path / name))
         calls.clear()

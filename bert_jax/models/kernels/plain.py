@@ -176,14 +176,19 @@ class Call:
     rows: int
     """Rows on all devices; the mesh splits them into `row_parts`."""
     length: int
+    """Queries of a row."""
     heads: int
     """Heads on all devices; the mesh splits them into `head_parts`."""
     size: int
+    """Width of a head."""
     rate: float
     """Share of the probabilities that is dropped."""
     dtype: jnp.dtype
+    """Type of queries, keys and values."""
     row_parts: int = 1
+    """Parts of the mesh that each have some of the rows."""
     head_parts: int = 1
+    """Parts of the mesh that each have some of the heads."""
     window: int | None = None
     """Positions that a layer sees to either side, if that is known when the program is compiled."""
     global_tokens: int = 0
@@ -256,6 +261,7 @@ class Kernel:
     """
 
     function: AttentionKernel
+    """What is called with a call that it supports."""
     supports: Collection[Feature]
     """All features that the function computes. It is never given a mask, dropout or `collect` with another one."""
     obstacle: Callable[[Call], str | None] = no_obstacle
