@@ -106,8 +106,7 @@ def pretrain(
     wall_time = WallTime()
     if objective is not None and config.data.packing == "auto":  # it may not know of several texts in a row
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, packing="off"))
-    learner, corpus, source = _opened(config, devices, objective or default_objective, optimizer, schedule)
-    config = learner.config
+    config, learner, corpus, source = _opened(config, devices, objective or default_objective, optimizer, schedule)
     result = Result(0, {}, 0)
     with (
         Watchdog(config.faults.step_timeout_seconds) as watchdog,
@@ -413,8 +412,8 @@ def _opened(
     make_objective: MakeObjective,
     optimizer: optax.GradientTransformation | None,
     schedule: Schedule | None,
-) -> tuple[Learner, Corpus, StoredModel | None]:
-    """Return what is trained, with the vocabulary size of the data among its options, on what, and what to start from.
+) -> tuple[Config, Learner, Corpus, StoredModel | None]:
+    """Return the options with the vocabulary size of the data, what is trained, on what, and the model to start from.
 
     Nothing is compiled or written. Every host has made sure that it runs the same thing as the others.
     """
@@ -436,7 +435,7 @@ def _opened(
         table_rows(source, learner.objective.model.parameters, corpus.store.tokenizer())  # raises where it does not fit
     facts = {"checkpoint.local_path": "given" if config.checkpoint.local_path else "not given"}
     check_alike(lambda: corpus.fingerprints() | source_fingerprint(source) | learner.own_names | facts)
-    return learner, corpus, source
+    return config, learner, corpus, source
 
 
 def _stream(
@@ -464,7 +463,7 @@ def _stream(
 
 def _check_given(config: Config) -> None:
     for name, value, meaning in (
-        ("data.path", "".join(training_paths(config)), "the token store that bert-jax prepare wrote"),
+        ("data.path", any(training_paths(config)), "the token store that bert-jax prepare wrote"),
         ("workdir", config.workdir, "a directory for checkpoints and metrics"),
     ):
         if not value:
