@@ -18,7 +18,8 @@ from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import Config
 from bert_jax.config.json_form import from_dict
 from bert_jax.pretrained.model import load
-from bert_jax.tokenization.tokenizer import load_tokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.tokenization.wordpiece import WordPiece
 from bert_jax.training.metrics import read_rows
 
 CONFIG = {
@@ -175,7 +176,9 @@ def with_tokenizer(source: pathlib.Path, target: pathlib.Path, tokenizer) -> Non
 def test_what_cannot_be_continued_leaves_nothing_behind(place, small_store, capfd, options, says):
     if not (place / "cased_source").exists():
         tokenizer = load_tokenizer(place / "source" / "tokenizer")
-        with_tokenizer(place / "source", place / "cased_source", type(tokenizer)(tokenizer.tokens, lowercase=False))
+        with_tokenizer(
+            place / "source", place / "cased_source", Tokenizer(WordPiece(tokenizer.tokens, lowercase=False))
+        )
         with_tokenizer(place / "source", place / "longer_source", load_tokenizer(place / "extended.txt"))
     capfd.readouterr()
     words = [
