@@ -100,7 +100,7 @@ def test_the_example_of_the_guide_is_such_an_objective():
 
 @pytest.mark.slow
 def test_a_model_of_two_encoders_trains_and_counts_its_own_operations(small_store, tmp_path, monkeypatch):
-    monkeypatch.setattr("bert_jax.training.step.peak_flops", lambda mesh: 1e12)
+    monkeypatch.setattr("bert_jax.pretraining.peak_flops", lambda mesh: 1e12)
     config = small_pretraining.run_config(
         small_store,
         tmp_path / "run",
