@@ -162,7 +162,7 @@ def test_warnings_are_one_line_and_said_once(tmp_path):
         "words that have one become [UNK]\n"
     )
     full = bert_jax("prepare", *options, f"--output={tmp_path / 'full'}", "--debug").stderr
-    assert re.search(r"^W\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ vocabulary_file.py:\d+\] lowercase=False", full, re.MULTILINE)
+    assert re.search(r"^W\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ wordpiece.py:\d+\] lowercase=False", full, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
