@@ -47,7 +47,7 @@ docs: install
 test: install
 	$(BIN)/python -m pytest $(PARALLEL)
 
-# Under a minute, to run after each change.
+# About a minute on two threads, to run after each change.
 test-fast: install
 	$(BIN)/python -m pytest $(PARALLEL) $(FAST)
 

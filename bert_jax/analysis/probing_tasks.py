@@ -279,7 +279,6 @@ def _subword(texts: list[str], tokenizer: Tokenizer) -> ProbingTask:
 
 Part = Literal["train", "dev", "test"]
 Spans = list[tuple[int, int]]
-CONLL_2003 = {"pos": 2, "chunk": 3, "entity": 4}
 
 
 def tagging_task(
