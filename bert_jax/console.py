@@ -26,12 +26,22 @@ import traceback
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 from bert_jax import __version__
 from bert_jax.config import Config, PhaseConfig
 from bert_jax.config.checks import check
-from bert_jax.config.json_form import from_dict, options_recorded
+from bert_jax.config.json_form import (
+    Choice,
+    choice_of,
+    choosing,
+    from_dict,
+    of_another_kind,
+    options_recorded,
+    spelled_names,
+    switched,
+    to_dict,
+)
 from bert_jax.config.presets import shipped_configs
 from bert_jax.errors import UserError, is_of_cloud_storage, need_cloud_storage
 
@@ -165,18 +175,12 @@ def _documented(info: Any):
 
     tyro would keep the line breaks of the docstrings, and show several numbers with spaces between them.
     """
-    import docstring_parser
     import tyro
 
     if not (isinstance(info.type, type) and dataclasses.is_dataclass(info.type)):
         return None
     types = typing.get_type_hints(info.type)
-    meanings = {  # those of the class from which it inherits are not in its own source
-        found.arg_name: found.description
-        for cls in reversed(info.type.__mro__)
-        if dataclasses.is_dataclass(cls)
-        for found in docstring_parser.parse_from_object(cls).params
-    }
+    meanings = _meanings(info.type)
     fields = []
     for field in dataclasses.fields(info.type):
         default = tyro.MISSING_NONPROP if field.default is dataclasses.MISSING else field.default
@@ -196,10 +200,88 @@ def _documented(info: Any):
                 field.name,
                 shown,
                 default,
-                " ".join((meanings.get(field.name) or "").split()),
+                meanings.get(field.name, ""),
             )
         )
     return tyro.constructors.StructConstructorSpec(info.type, tuple(fields))
+
+
+def _meanings(cls: Any) -> dict[str, str]:
+    """Return the docstring of each option of a dataclass, on one line."""
+    import docstring_parser
+
+    meanings = {  # those of the class from which it inherits are not in its own source
+        found.arg_name: " ".join((found.description or "").split())
+        for each in reversed(cls.__mro__)
+        if dataclasses.is_dataclass(each) and each.__module__ != __name__
+        for found in docstring_parser.parse_from_object(each).params
+    }
+    return meanings | {f.name: f.metadata["meaning"] for f in dataclasses.fields(cls) if "meaning" in f.metadata}
+
+
+def _as_spelled(options: Any, choice: Choice | None = None) -> Any:
+    """Return a dataclass instance whose fields are those options that the kinds in `options` have, as they are spelled.
+
+    What chooses a kind is an option among them. `from_dict` of its `to_dict` is `options` again.
+
+    Args:
+      options: an instance of a dataclass, or None if there is none of the kinds.
+      choice: the kinds that it is one of.
+    """
+    found: dict[str, tuple[Any, Any, str]] = {}
+    for tag in choice.tags if choice is not None else ():
+        if choice is not None and choice.values(tag):
+            meanings = {each[tag]: _first_line(kind) for kind in choice.kinds if tag in (each := choosing(kind))}
+            meaning = " ".join(f"{value}: {text}" for value, text in meanings.items())
+            found[tag] = Literal[choice.values(tag)], choosing(type(options)).get(tag), meaning
+        elif choice is not None and options is None:
+            kind, none = choice.kinds[0], choice.absent[tag]
+            hint = typing.get_type_hints(kind)[tag]
+            found[tag] = _or(hint, none), none, _meanings(kind)[tag]
+    for field in dataclasses.fields(options) if options is not None else ():
+        value, inner = getattr(options, field.name), choice_of(options, field.name)
+        hint, meaning = typing.get_type_hints(type(options))[field.name], _meanings(type(options)).get(field.name, "")
+        if inner is None:
+            shown = _as_spelled(value) if dataclasses.is_dataclass(value) else value
+            kind = type(shown) if dataclasses.is_dataclass(value) else hint
+            if choice is not None and field.name in choice.absent:
+                kind = _or(kind, choice.absent[field.name])
+            found[field.name] = kind, shown, meaning
+            continue
+        shown = _as_spelled(value, inner)
+        if inner.nested:
+            found[field.name] = type(shown), shown, meaning
+            continue
+        for each in dataclasses.fields(shown):
+            kind, text = typing.get_type_hints(type(shown))[each.name], each.metadata["meaning"]
+            if each.name in inner.tags and inner.values(each.name):
+                text = f"{meaning} {text}"
+            if each.name in found:
+                kind, text = _or(found[each.name][0], *typing.get_args(kind)), f"{text} {found[each.name][2]}"
+            found[each.name] = kind, getattr(shown, each.name), text
+    usual = choice.kinds[0] if options is None and choice is not None else type(options)
+    form = dataclasses.make_dataclass(
+        usual.__name__,
+        [
+            (name, hint, dataclasses.field(default=value, metadata={"meaning": text}))
+            for name, (hint, value, text) in found.items()
+        ],
+        kw_only=True,
+        frozen=True,
+    )
+    form.__doc__ = usual.__doc__
+    return form()
+
+
+def _first_line(kind: Any) -> str:
+    return " ".join((kind.__doc__ or "").split("\n\n")[0].split())
+
+
+def _or(hint: Any, *values: Any) -> Any:
+    """Return the type of an option that may also have these values: texts of a choice, or None."""
+    if typing.get_origin(hint) is Literal:
+        return Literal[tuple(dict.fromkeys([*values, *typing.get_args(hint)]))]
+    return hint | None if None in values else hint
 
 
 def parse(default: Any, arguments: list[str], usage: str, description: str = "") -> Any:
@@ -216,19 +298,23 @@ def parse(default: Any, arguments: list[str], usage: str, description: str = "")
     """
     import tyro
 
+    is_class = isinstance(default, type)
+    options = default if is_class else _as_spelled(chosen := switched(default, _given(arguments)))
     if asks_for_help(arguments):
-        print_help(default, usage, description)  # and exit
-    cls, instance = (default, None) if isinstance(default, type) else (type(default), default)
-    arguments, program = _spelled_out(arguments, _option_names(default), default), " ".join(usage.split()[:2])
-    if missing := _missing(default, arguments):
+        print_help(options, usage, description)  # and exit
+    program = " ".join(usage.split()[:2])
+    if not is_class:
+        _refuse_other_kinds(chosen, arguments)
+    arguments = _spelled_out(arguments, _option_names(options), options)
+    if missing := _missing(options, arguments):
         raise UserError(f"give the required {' and '.join(missing)}; see {program} --help")
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
-            return tyro.cli(
-                cls,
+            parsed = tyro.cli(
+                options if is_class else type(options),
                 prog=usage,
-                default=tyro.MISSING_NONPROP if instance is None else instance,
+                default=tyro.MISSING_NONPROP if is_class else options,
                 args=arguments,
                 use_underscores=True,
                 config=(tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands),
@@ -237,6 +323,34 @@ def parse(default: Any, arguments: list[str], usage: str, description: str = "")
         if not stop.code:
             raise
         raise UserError(_one_line(printed.getvalue(), program)) from None
+    return parsed if is_class else from_dict(type(default), to_dict(parsed))
+
+
+def _given(arguments: list[str]) -> dict[str, str]:
+    """Return the text of each option that is spelled with its full name."""
+    given = {}
+    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            given[name.replace("-", "_")] = value if equals else following
+    return given
+
+
+def _refuse_other_kinds(options: Any, arguments: list[str], path: str = "") -> None:
+    """Raise a UserError about an argument that only kinds have which were not chosen; it names these."""
+    given = _given(arguments)
+    for field in dataclasses.fields(options):
+        value, choice = getattr(options, field.name), choice_of(options, field.name)
+        below = path if choice is not None and not choice.nested else f"{path}{field.name}."
+        if choice is not None:
+            kind = None if value is None else type(value)
+            own = {*choice.tags, *(() if kind is None else spelled_names(kind))}
+            for name in {name for each in choice.kinds for name in spelled_names(each)} - own:
+                for word in given:
+                    if word == below + name or word.startswith(f"{below}{name}."):
+                        raise UserError(of_another_kind(choice, kind, word.removeprefix(below), given[word], below))
+        if dataclasses.is_dataclass(value):
+            _refuse_other_kinds(value, arguments, below)
 
 
 def load_config(path: str) -> Config:
@@ -353,7 +467,7 @@ def _option_names(default: Any, prefix: str = "") -> list[str]:
 
 def _spelled_out(arguments: list[str], names: list[str], config: Any) -> list[str]:
     """Return the same words with short forms replaced by full names; raise a UserError about unknown options."""
-    phase_fields = [field.name for field in dataclasses.fields(PhaseConfig)] if isinstance(config, Config) else []
+    phase_fields = [field.name for field in dataclasses.fields(PhaseConfig)] if hasattr(config, "phases") else []
     out, takes_value = [], False
     for word, following in zip(arguments, [*arguments[1:], ""], strict=False):
         if takes_value or not word.startswith("--"):

@@ -1,14 +1,16 @@
 """Configurations as the plain dicts of JSON files, and the options that may change between starts of a run.
 
-Also here: options that may differ between the hosts of a run, and how a metric is shown. A field says both in its
-metadata (`option`). Any option without a rule determines what is learned from which batches: a start with a different
-value is an error. Standard library only.
+A field holds one value, other options, or one of several kinds (`kinds`), each a dataclass with the options that it
+alone has. Also here: options that may differ between the hosts of a run, and how a metric is shown. A field says both
+in its metadata (`option`). Any option without a rule determines what is learned from which batches: a start with a
+different value is an error. Standard library only.
 """
 
 import dataclasses
 import difflib
 import types
 import typing
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
 from bert_jax.errors import UserError
@@ -33,6 +35,151 @@ def option(default: T, *, resume: Resume | None = None, hosts_differ: bool = Fal
     return field
 
 
+def kinds(
+    default: T,
+    *,
+    nested: bool = False,
+    absent: Mapping[str, Any] | None = None,
+    resume: Resume | None = None,
+) -> T:
+    """Return a field of a configuration whose value is one of several kinds: a union of dataclasses, or None.
+
+    What chooses a kind is spelled like an option: a class has the options and values that choose it in `chosen_by`. A
+    kind without them is chosen by a value, other than the one in `absent`, of an option of its own.
+
+    Args:
+      default: its value unless another one is given.
+      nested: whether the options of a kind are spelled below the name of the field, as in objective.name, or next to
+        it, as in model.positions.
+      absent: the option by which None is chosen, and its value then.
+      resume: see `option`.
+    """
+    choice = {"nested": nested, "absent": dict(absent or {})}
+    field: Any = dataclasses.field(default=default, metadata={"resume": resume, "kinds": choice})
+    return field
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """The kinds of a field; see `kinds`."""
+
+    kinds: tuple[Any, ...]
+    """Dataclasses, the usual one first."""
+    nested: bool = True
+    absent: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Options by which a kind is chosen."""
+        return tuple(dict.fromkeys([*(tag for kind in self.kinds for tag in choosing(kind)), *self.absent]))
+
+    def values(self, tag: str) -> tuple[str, ...]:
+        """Return the values of an option that choose a kind each."""
+        return tuple(dict.fromkeys(choosing(kind)[tag] for kind in self.kinds if tag in choosing(kind)))
+
+    def pick(self, values: Mapping[str, Any]) -> Any:
+        """Return the kind that some options choose, the one that needs most of them; None if it is none of the kinds.
+
+        An option that is not among `values` has the value that chooses the usual kind. A value may be its text.
+        """
+        if self.absent:
+            (tag, none), *_ = self.absent.items()
+            return None if str(values.get(tag, none)).lower() == str(none).lower() else self.kinds[0]
+        usual = choosing(self.kinds[0])
+        fitting = [
+            kind
+            for kind in self.kinds
+            if all(values.get(tag, usual.get(tag)) == v for tag, v in choosing(kind).items())
+        ]
+        return max(fitting, key=lambda kind: len(choosing(kind)), default=None)
+
+    def owners(self, name: str, path: str = "") -> list[str]:
+        """Return how each kind that has an option of this name is chosen, as a user writes it."""
+        owning = [kind for kind in self.kinds if name in spelled_names(kind)]
+        if self.absent:
+            return [path + tag for tag in self.absent] if owning and name not in self.absent else []
+        return [" and ".join(f"{path}{tag}={value}" for tag, value in _own(self, kind).items()) for kind in owning]
+
+
+def _own(choice: Choice, kind: Any) -> Mapping[str, str]:
+    """Return what chooses a kind, less what chooses the usual one too."""
+    usual = choosing(choice.kinds[0])
+    chosen = choosing(kind)
+    return {tag: value for tag, value in chosen.items() if kind is choice.kinds[0] or usual.get(tag) != value} or chosen
+
+
+def choosing(kind: Any) -> Mapping[str, str]:
+    """Return the options, and their values, that choose a kind."""
+    return getattr(kind, "chosen_by", {})
+
+
+def choice_of(owner: Any, name: str) -> Choice | None:
+    """Return the kinds of a field of a dataclass, or None if it is no such field."""
+    field = next(field for field in dataclasses.fields(owner) if field.name == name)
+    if "kinds" not in field.metadata:
+        return None
+    return Choice(_kinds_in(typing.get_type_hints(owner)[name]), **field.metadata["kinds"])
+
+
+def _kinds_in(hint: Any) -> tuple[Any, ...]:
+    several = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    return tuple(kind for kind in several if dataclasses.is_dataclass(kind))
+
+
+def spelled_names(kind: Any) -> tuple[str, ...]:
+    """Return the names of the options of a dataclass as they are spelled, those of every kind that it may have."""
+    names: list[str] = []
+    for field in dataclasses.fields(kind):
+        choice = choice_of(kind, field.name)
+        if choice is None or choice.nested:
+            names.append(field.name)
+        else:
+            names += [*choice.tags, *(name for each in choice.kinds for name in spelled_names(each))]
+    return tuple(dict.fromkeys(names))
+
+
+def switched(options: Any, given: Mapping[str, str], path: str = "") -> Any:
+    """Return options with the kinds that the command line chooses, whose other options are those before or usual ones.
+
+    Args:
+      options: an instance of a dataclass.
+      given: text of each option that is given, by its dotted name.
+      path: the name of `options`, with a dot at the end.
+    """
+    changes = {}
+    for field in dataclasses.fields(options):
+        value, choice = getattr(options, field.name), choice_of(options, field.name)
+        below = path if choice is not None and not choice.nested else f"{path}{field.name}."
+        if choice is not None:
+            tags = {**choice.absent, **_spelled(value)} | {
+                tag: given[below + tag] for tag in choice.tags if below + tag in given
+            }
+            known = [tag for tag in choice.tags if not choice.values(tag) or tags.get(tag) in choice.values(tag)]
+            kind = choice.pick({tag: tags[tag] for tag in known if tag in tags})
+            if kind is None and choice.absent:
+                value = None
+            elif kind is not None and type(value) is not kind:
+                value = _as_kind(kind, value)
+        changes[field.name] = switched(value, given, below) if dataclasses.is_dataclass(value) else value
+    return dataclasses.replace(options, **changes)
+
+
+def _spelled(value: Any) -> dict[str, Any]:
+    return {} if value is None else to_dict(value)
+
+
+def _as_kind(kind: Any, value: Any) -> Any:
+    """Return an instance of a kind with those values of another that it can have."""
+    shared = {}
+    for field in dataclasses.fields(kind):
+        if value is None or field.name not in {each.name for each in dataclasses.fields(value)}:
+            continue
+        choice, found = choice_of(kind, field.name), getattr(value, field.name)
+        if choice is None or type(found) in choice.kinds or found is None and choice.absent:
+            shared[field.name] = found
+    return kind(**shared)
+
+
 def field_values(kind: type, options: object) -> dict[str, Any]:
     """Return the values in `options` of the fields of the dataclass `kind`, by their names."""
     return {field.name: getattr(options, field.name) for field in dataclasses.fields(kind)}
@@ -40,7 +187,15 @@ def field_values(kind: type, options: object) -> dict[str, Any]:
 
 def to_dict(config: Any) -> dict[str, Any]:
     """Return the nested plain dict (JSON types) of a configuration; `from_dict` is the inverse."""
-    return {f.name: _plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
+    values: dict[str, Any] = dict(choosing(type(config)))
+    for field in dataclasses.fields(config):
+        value, choice = getattr(config, field.name), choice_of(config, field.name)
+        if choice is None:
+            values[field.name] = _plain(value)
+        else:
+            inner = dict(choice.absent) if value is None else to_dict(value)
+            values |= {field.name: inner} if choice.nested else inner
+    return values
 
 
 def _plain(value: Any):
@@ -53,31 +208,97 @@ def from_dict(cls: Any, values: dict[str, Any], path: str = "", complete: bool =
     """Return the instance of dataclass `cls` that a nested dict describes.
 
     Args:
+      cls: the dataclass, or a union of kinds.
       path: how messages name the dict, with a dot at the end.
       complete: whether every field must be there, as `to_dict` writes them, also one that has a default.
 
     Raises:
       UserError: an unknown or missing key, or a value of the wrong type; the message names the key.
     """
+    if isinstance(cls, types.UnionType):
+        return _from_choice(Choice(_kinds_in(cls)), values, path, complete)
+    _need_object(values, cls.__name__, path)
+    names = {*spelled_names(cls), *choosing(cls)}
+    for key in values:
+        if key not in names:
+            raise UserError(_unknown(key, tuple(name for name in spelled_names(cls)), cls.__name__, path))
+    hints, arguments, missing = typing.get_type_hints(cls), {}, []
+    for field in dataclasses.fields(cls):
+        choice = choice_of(cls, field.name)
+        if choice is not None and not choice.nested:
+            own = {tag: value for tag, value in values.items() if tag in _names(choice)}
+            missing += [path + tag for tag in choice.tags if complete and tag not in own]
+            if own and not missing:
+                arguments[field.name] = _from_choice(choice, own, path, complete)
+        elif field.name in values:
+            inner = f"{path}{field.name}"
+            arguments[field.name] = (
+                _typed(hints[field.name], values[field.name], inner, complete)
+                if choice is None
+                else _from_choice(choice, values[field.name], f"{inner}.", complete)
+            )
+        elif complete or field.default is field.default_factory is dataclasses.MISSING:
+            missing.append(path + field.name)
+    if missing:
+        raise UserError(f"missing: {', '.join(missing)}")
+    return cls(**arguments)
+
+
+def _names(choice: Choice) -> set[str]:
+    return {*choice.tags, *(name for kind in choice.kinds for name in spelled_names(kind))}
+
+
+def _need_object(values: Any, name: str, path: str) -> None:
     if not isinstance(values, dict):
         raise UserError(
-            f"{path.removesuffix('.') or 'the configuration'} must be an object with the fields of {cls.__name__}, "
+            f"{path.removesuffix('.') or 'the configuration'} must be an object with the fields of {name}, "
             f"not {values!r:.80}"
         )
-    hints = typing.get_type_hints(cls)
+
+
+def _unknown(key: Any, names: Iterable[str], name: str, path: str) -> str:
+    names = tuple(names)
+    close = difflib.get_close_matches(str(key)[:60], names, n=1)
+    hint = f"; perhaps you meant {path}{close[0]}" if close else f"; {name} has {', '.join(names)}"
+    return f"unknown option {path}{_shown(key)}{hint}"
+
+
+def _from_choice(choice: Choice, values: dict[str, Any], path: str, complete: bool) -> Any:
+    """Return the instance of the kind that `values` choose, which must have no option of another kind."""
+    _need_object(values, choice.kinds[0].__name__, path)
+    for tag in choice.tags:
+        if complete and tag not in values:
+            raise UserError(f"missing: {path}{tag}")
+        fitting = choice.values(tag)
+        if tag in values and fitting and values[tag] not in fitting and not _is_spelled(choice, tag):
+            raise UserError(f"{path}{tag}={values[tag]!r:.80} must be one of {', '.join(fitting)}")
+    kind = choice.pick(values)
+    if kind is None and not choice.absent:
+        chosen = ", ".join(f"{path}{tag}={values[tag]!r:.80}" for tag in choice.tags if tag in values)
+        raise UserError(f"{chosen} cannot be combined")
+    names = {*choice.absent} if kind is None else {*spelled_names(kind), *choosing(kind)}
     for key in values:
-        if key not in hints:
-            close = difflib.get_close_matches(key[:60], hints, n=1)
-            hint = f"; perhaps you meant {path}{close[0]}" if close else f"; {cls.__name__} has {', '.join(hints)}"
-            raise UserError(f"unknown option {path}{_shown(key)}{hint}")
-    required = [
-        field.name
-        for field in dataclasses.fields(cls)
-        if complete or field.default is field.default_factory is dataclasses.MISSING
-    ]
-    if missing := [path + name for name in required if name not in values]:
-        raise UserError(f"missing: {', '.join(missing)}")
-    return cls(**{key: _typed(hints[key], value, f"{path}{key}", complete) for key, value in values.items()})
+        if key not in names and key in _names(choice):
+            raise UserError(of_another_kind(choice, kind, key, values[key], path))
+    if kind is None:
+        return None
+    own = {key: value for key, value in values.items() if key not in choosing(kind) or key in spelled_names(kind)}
+    return from_dict(kind, own, path, complete)
+
+
+def _is_spelled(choice: Choice, tag: str) -> bool:
+    """Return whether an option that chooses a kind is also one of an option of a kind, with values of its own."""
+    return any(tag in spelled_names(kind) for kind in choice.kinds)
+
+
+def of_another_kind(choice: Choice, kind: Any, name: str, value: Any, path: str) -> str:
+    """Return the message that an option is given, but a kind is chosen that does not have it."""
+    owners = " or ".join(choice.owners(name.partition(".")[0], path))
+    if kind is None:
+        (tag, none), *_ = choice.absent.items()
+        return f"{path}{name}={_shown(value)} needs {owners}, but {path}{tag}={none}; set that too, or leave it out"
+    chosen = " and ".join(f"{path}{tag}={each}" for tag, each in _own(choice, kind).items())
+    return f"{path}{name}={_shown(value)} belongs to {owners}, not to {chosen}; set that, or leave the option out"
 
 
 def from_record(cls: Any, values: dict[str, Any], where: str, path: str = "") -> Any:
@@ -174,12 +395,22 @@ def resume_rule(kind: Any, key: str) -> Resume | None:
     The rule of a field that holds options, or several values, is that of all below it.
     """
     name, _, rest = key.partition(".")
-    field = next((field for field in dataclasses.fields(kind) if field.name == name), None)
-    if field is None:
-        return None
-    rule, inner = field.metadata.get("resume"), typing.get_type_hints(kind)[name]
+    for field in dataclasses.fields(kind):
+        choice = choice_of(kind, field.name)
+        inner = typing.get_type_hints(kind)[field.name]
+        if choice is not None and not choice.nested:
+            found = next((resume_rule(each, key) for each in choice.kinds if name in spelled_names(each)), None)
+            if found is not None:
+                return found
+        elif field.name == name:
+            return _rule_below(field.metadata.get("resume"), choice, inner, rest)
+    return None
+
+
+def _rule_below(rule: Resume | None, choice: Choice | None, inner: Any, rest: str) -> Resume | None:
+    """Return the rule of the option `rest` below a field that has this rule and type."""
     several = typing.get_origin(inner) is tuple
-    if not (several or dataclasses.is_dataclass(inner)):
+    if choice is None and not (several or dataclasses.is_dataclass(inner)):
         return None if rest else rule
     if not rest:
         return None
@@ -187,18 +418,24 @@ def resume_rule(kind: Any, key: str) -> Resume | None:
         return rule
     if several:
         inner, rest = typing.get_args(inner)[0], rest.partition(".")[2]
-    return resume_rule(inner, rest) if dataclasses.is_dataclass(inner) else None
+    for each in choice.kinds if choice is not None else (inner,):
+        if dataclasses.is_dataclass(each) and (found := resume_rule(each, rest)) is not None:
+            return found
+    return None
 
 
 def differing_options(kind: Any, path: str = "") -> tuple[str, ...]:
     """Return the dotted options of the dataclass `kind` that may differ between hosts, with `path` before each."""
     hints, names = typing.get_type_hints(kind), []
     for field in dataclasses.fields(kind):
+        choice = choice_of(kind, field.name)
+        below = path if choice is not None and not choice.nested else f"{path}{field.name}."
         if field.metadata.get("hosts_differ"):
             names.append(path + field.name)
-        elif dataclasses.is_dataclass(hints[field.name]):
-            names += differing_options(hints[field.name], f"{path}{field.name}.")
-    return tuple(names)
+        else:
+            for each in choice.kinds if choice is not None else _kinds_in(hints[field.name]):
+                names += differing_options(each, below)
+    return tuple(dict.fromkeys(names))
 
 
 def is_harmless(kind: Any, line: str) -> bool:
