@@ -231,7 +231,8 @@ def _as_spelled(options: Any, choice: Choice | None = None) -> Any:
     found: dict[str, tuple[Any, Any, str]] = {}
     for tag in choice.tags if choice is not None else ():
         if choice is not None and choice.values(tag):
-            meanings = {each[tag]: _first_line(kind) for kind in choice.kinds if tag in (each := choosing(kind))}
+            described = {choosing(kind)[tag]: kind for kind in reversed(choice.kinds) if tag in choosing(kind)}
+            meanings = {value: _first_line(described[value]) for value in choice.values(tag)}
             meaning = " ".join(f"{value}: {text}" for value, text in meanings.items())
             found[tag] = Literal[choice.values(tag)], choosing(type(options)).get(tag), meaning
         elif choice is not None and options is None:
@@ -299,7 +300,8 @@ def parse(default: Any, arguments: list[str], usage: str, description: str = "")
     import tyro
 
     is_class = isinstance(default, type)
-    options = default if is_class else _as_spelled(chosen := switched(default, _given(arguments)))
+    chosen = default if is_class else switched(default, _given(arguments))
+    options = default if is_class else _as_spelled(chosen)
     if asks_for_help(arguments):
         print_help(options, usage, description)  # and exit
     program = " ".join(usage.split()[:2])

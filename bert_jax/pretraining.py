@@ -18,7 +18,7 @@ from rich.table import Table
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.local_tier import LocalTier
 from bert_jax.checkpoints.workdir import PRETRAINING, WorkDirectory, has_checkpoint, open_workdir
-from bert_jax.config import CheckpointConfig, Config, Phase
+from bert_jax.config import AttentionConfig, CheckpointConfig, Config, Phase
 from bert_jax.config.checks import check, check_ramps, training_paths
 from bert_jax.config.json_form import differing_options, to_dict
 from bert_jax.config.pretraining import traced_steps
@@ -526,7 +526,7 @@ def _announce(learner: Learner, corpus: Corpus, origins: Table | None, step: int
             say(f"phase {phase.index}: packing up to {phase.max_texts} texts into a sequence")
         else:
             say(f"phase {phase.index}: no packing; a sequence is one text or pair")
-        if config.model.layer == "transformer":
+        if isinstance(config.model, AttentionConfig):
             path = attention_of(config.model, config.compute, mesh, rows, phase.sequence_length, phase.max_texts)
             say(f"phase {phase.index}: attention by {path}")
     if mesh.size > 1:

@@ -15,6 +15,7 @@ from bert_jax.config import (
     ModelConfig,
     OptimizerConfig,
     PhaseConfig,
+    Rope,
 )
 
 
@@ -28,7 +29,7 @@ def get_config() -> Config:
             hidden_dropout=0.0,
             attention_dropout=0.0,
             initializer_range=0.05,
-            positions="rope",
+            positions=Rope(),
         ),
         data=DataConfig(sentence_pairs="none"),
         phases=(PhaseConfig(steps=500, sequence_length=64, batch_size=32, learning_rate=2e-3, warmup_steps=50),),

@@ -13,6 +13,7 @@ cost nor result is measured.
 from bert_jax.config import (
     Config,
     DataConfig,
+    Learned,
     MaskingConfig,
     ModelConfig,
     OptimizerConfig,
@@ -34,7 +35,7 @@ def get_config() -> Config:
             use_bias=False,
             feed_forward="geglu",
             intermediate_size=1_536,
-            position_init="sinusoidal",
+            positions=Learned(position_init="sinusoidal"),
         ),
         data=DataConfig(sentence_pairs="none", short_sequence_probability=0.0),
         masking=MaskingConfig(rate=0.25),

@@ -6,18 +6,13 @@
 AdamW is our choice.
 """
 
-import dataclasses
-
 from bert_jax.config import Config, DataConfig, MaskingConfig, ObjectiveConfig, OptimizerConfig, PhaseConfig
 from bert_jax.config.presets import deberta_config
 
 
 def get_config() -> Config:
-    model = deberta_config(version=3, num_layers=4, hidden_size=256)
     return Config(
-        model=dataclasses.replace(
-            model, disentangled=dataclasses.replace(model.disentangled, buckets=32, max_distance=128)
-        ),
+        model=deberta_config(version=3, num_layers=4, hidden_size=256, max_distance=128, buckets=32),
         data=DataConfig(sentence_pairs="none"),
         masking=MaskingConfig(unit="ngram"),
         objective=ObjectiveConfig(mask_decoder=True),

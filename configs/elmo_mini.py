@@ -10,17 +10,23 @@ whole model is trained. Not ELMo's: pieces in place of characters, states that a
 and a vocabulary small enough for the whole softmax. The whole run is not measured.
 """
 
-from bert_jax.config import Config, DataConfig, ModelConfig, ObjectiveConfig, OptimizerConfig, PhaseConfig
+from bert_jax.config import (
+    Config,
+    DataConfig,
+    NoPositions,
+    ObjectiveConfig,
+    OptimizerConfig,
+    PhaseConfig,
+    RecurrentConfig,
+)
 
 
 def get_config() -> Config:
     return Config(
-        model=ModelConfig(
+        model=RecurrentConfig(
             hidden_size=256,
             num_layers=2,
-            num_heads=4,
-            layer="lstm",
-            positions="none",
+            positions=NoPositions(),
             type_vocab_size=0,
             pair_head=False,
         ),

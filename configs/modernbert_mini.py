@@ -10,14 +10,16 @@ docs/experiments.md has a short run of it.
 
 import dataclasses
 
-from bert_jax.config import Config, DataConfig, MaskingConfig, OptimizerConfig, PhaseConfig, ScheduleConfig
+from bert_jax.config import Config, DataConfig, MaskingConfig, OptimizerConfig, PhaseConfig, ScheduleConfig, Window
 from bert_jax.config.presets import modernbert
 
 
 def get_config() -> Config:
     model = modernbert(num_layers=7, hidden_size=256, intermediate_size=384)
     return Config(
-        model=dataclasses.replace(model, max_position_embeddings=256, local_window=32, scaled_outputs=False),
+        model=dataclasses.replace(
+            model, max_position_embeddings=256, window=Window(local_window=32), scaled_outputs=False
+        ),
         data=DataConfig(sentence_pairs="none", short_sequence_probability=0.0, packing="on"),
         masking=MaskingConfig(rate=0.3),
         phases=(PhaseConfig(steps=10_000, sequence_length=256, batch_size=64, learning_rate=1e-3, warmup_steps=500),),

@@ -9,6 +9,7 @@ rate, so it is 1e-5 / 5e-4 here. Not trained here: neither cost nor result is me
 """
 
 from bert_jax.config import (
+    Alibi,
     Config,
     DataConfig,
     MaskingConfig,
@@ -26,7 +27,7 @@ def get_config() -> Config:
             activation="gelu_erf",
             attention_dropout=0.0,
             feed_forward="geglu",
-            positions="alibi",
+            positions=Alibi(),
         ),
         data=DataConfig(sentence_pairs="none"),
         masking=MaskingConfig(rate=0.3),

@@ -17,6 +17,7 @@ from bert_jax.config import (
     ModelConfig,
     OptimizerConfig,
     PhaseConfig,
+    Rope,
     ScheduleConfig,
 )
 
@@ -36,7 +37,7 @@ def get_config() -> Config:
             norm="rms_norm",
             use_bias=False,
             feed_forward="swiglu",
-            positions="rope",
+            positions=Rope(),
         ),
         data=DataConfig(sentence_pairs="none", packing="on"),
         masking=MaskingConfig(rate=0.2, mask_share=1.0, random_share=0.0),

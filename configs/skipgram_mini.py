@@ -11,24 +11,18 @@ not measured.
 from bert_jax.config import (
     Config,
     DataConfig,
-    ModelConfig,
     ObjectiveConfig,
     OptimizerConfig,
     PhaseConfig,
     StaticVectorsConfig,
+    WordVectorsConfig,
 )
 
 
 def get_config() -> Config:
     return Config(
-        model=ModelConfig(
+        model=WordVectorsConfig(
             hidden_size=256,
-            num_layers=0,
-            num_heads=4,
-            layer="none",
-            positions="none",
-            type_vocab_size=0,
-            pair_head=False,
             hidden_dropout=0.0,
         ),
         data=DataConfig(sentence_pairs="none"),

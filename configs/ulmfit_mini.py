@@ -10,18 +10,24 @@ every step (DropConnect), as in the paper. Not ULMFiT's: the other dropouts of A
 of 400, and the pooling of all states for classifiers, which here read the last. The whole run is not measured.
 """
 
-from bert_jax.config import Config, DataConfig, ModelConfig, ObjectiveConfig, OptimizerConfig, PhaseConfig
+from bert_jax.config import (
+    Config,
+    DataConfig,
+    NoPositions,
+    ObjectiveConfig,
+    OptimizerConfig,
+    PhaseConfig,
+    RecurrentConfig,
+)
 
 
 def get_config() -> Config:
     return Config(
-        model=ModelConfig(
+        model=RecurrentConfig(
             hidden_size=256,
             num_layers=3,
-            num_heads=4,
-            layer="lstm",
             direction="left_to_right",
-            positions="none",
+            positions=NoPositions(),
             type_vocab_size=0,
             pair_head=False,
             recurrent_dropout=0.5,

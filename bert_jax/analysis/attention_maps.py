@@ -69,7 +69,7 @@ def attention(
         if not given.strip():
             raise UserError(f"a blank text {given!r} has no tokens; give a text with words")
     longest = model.config.longest_sequence if max_length is None else max_length
-    count = model.config.num_layers * model.config.num_heads
+    count = model.config.num_layers * model.config.attention_heads
     if count * min(longest, len(text) + len(pair or "") + 3) ** 2 > MOST_VALUES:  # a token has a character at least
         tokens = len(model.encode([text if pair is None else (text, pair)], max_length=max_length).tokens[0])
         if count * tokens**2 > MOST_VALUES:

@@ -57,7 +57,7 @@ def batch_fitting(model: PretrainedModel, texts: Sequence[str], batch_size: int,
     """Return the batch size, or the largest below it whose maps of all heads are not more than VALUES; at least 1."""
     limits = (max_length, model.config.longest_sequence, max(map(len, texts)) + 2)  # a token has a character at least
     length = min(limit for limit in limits if limit is not None)
-    maps = model.config.num_layers * model.config.num_heads * length**2
+    maps = model.config.num_layers * model.config.attention_heads * length**2
     return max(1, min(batch_size, VALUES // max(maps, 1)))
 
 
@@ -99,7 +99,7 @@ def head_ablation(
       max_length: tokens per text; None: as many as the model has positions.
       progress: whether to show a bar.
     """
-    shape = model.config.num_layers, model.config.num_heads
+    shape = model.config.num_layers, model.config.attention_heads
     masked = mask_words(model, list(texts), seed=seed, max_length=max_length) if texts else None
     if masked is None:
         return HeadAblation(np.nan, np.full(shape, np.nan), np.full(shape, np.nan), 0, 0)
@@ -428,7 +428,7 @@ def head_relations(
     Raises:
       UserError: every sentence is too long.
     """
-    sums, skipped = _RelationSums(model.config.num_layers, model.config.num_heads), 0
+    sums, skipped = _RelationSums(model.config.num_layers, model.config.attention_heads), 0
     longest = min(model.config.longest_sequence or max_length or 0, max_length or model.config.longest_sequence or 0)
     with progress_bar("sentences", len(trees), visible=progress) as move_to:
         for start in range(0, len(trees), SENTENCES_AT_A_TIME):
@@ -609,7 +609,7 @@ def heads(
       UserError: the model has no heads, there are no texts, or an option cannot work.
     """
     _check(model, clusters, ablation_texts)
-    layers, count = model.config.num_layers, model.config.num_heads
+    layers, count = model.config.num_layers, model.config.attention_heads
     sums = HeadSums(layers, count, model.need_tokenizer())
     between, held, number, error = DivergenceSums(layers * count, seed), [], 0, np.nan
     with progress_bar("texts", None, visible=progress) as move_to:
@@ -646,10 +646,10 @@ def heads(
 
 
 def _check(model: PretrainedModel, clusters: int, ablation_texts: int) -> None:
-    if model.config.layer == "lstm" or not model.config.num_layers:
-        kind = "recurrent layers" if model.config.layer == "lstm" else "no layers"
+    if not model.config.attention_heads:
+        kind = "recurrent layers" if model.config.num_layers else "no layers"
         raise UserError(f"{model.path} has {kind} and no attention heads; give a Transformer")
-    number = model.config.num_layers * model.config.num_heads
+    number = model.config.num_layers * model.config.attention_heads
     if not 1 <= clusters <= number:
         raise UserError(f"clusters={clusters} must be from 1 to the {number} heads of {model.path}")
     if ablation_texts < 0:

@@ -67,17 +67,19 @@ def keep_layers(model: PretrainedModel, layers: Sequence[int]) -> PretrainedMode
 def check_removable(model: PretrainedModel) -> None:
     """Raise a UserError if the layers of a model are not interchangeable, or have no parameters of their own."""
     config, reason = model.config, ""
-    if config.layer == "none":
+    if not config.num_layers:
         reason = "there is no layer"
     elif config.sharing != "none":
         reason = f"its layers share parameters (model.sharing={config.sharing})"
     elif not config.first_attention_norm:
         reason = "its first layer differs from the others (model.first_attention_norm=False)"
-    elif config.convolution_width:
-        reason = f"a convolution is added to its first layer (model.convolution_width={config.convolution_width})"
-    elif config.local_window is not None and config.global_every > 1:
+    elif config.convolution is not None:
+        width = config.convolution.convolution_width
+        reason = f"a convolution is added to its first layer (model.convolution_width={width})"
+    elif config.window is not None and config.window.global_every > 1:
+        window = config.window
         reason = (
-            f"one layer in {config.global_every} sees the whole sequence and the others {config.local_window} tokens "
+            f"one layer in {window.global_every} sees the whole sequence and the others {window.local_window} tokens "
             "to either side (model.local_window), so each has a place of its own"
         )
     if reason:

@@ -42,7 +42,7 @@ from bert_jax.analysis.results import (
     short_path,
     write_pictures,
 )
-from bert_jax.config import ComputeConfig, ModelConfig
+from bert_jax.config import ComputeConfig, EncoderConfig, ModelConfig
 from bert_jax.config.analyses import InitConfig
 from bert_jax.config.json_form import to_dict
 from bert_jax.config.presets import shipped_configs
@@ -310,7 +310,7 @@ class PositionSimilarity:
     """float64 [tables]: of the values of each table."""
 
 
-def position_similarity(config: ModelConfig, learned: np.ndarray | None = None, seed: int = 0) -> PositionSimilarity:
+def position_similarity(config: EncoderConfig, learned: np.ndarray | None = None, seed: int = 0) -> PositionSimilarity:
     """Return the cosines in both starts of the position table of `config`, and in a learned one [P, H]."""
     key = jax.random.key(seed)
     starts = {"random": random_positions(config, key), "sinusoidal": sinusoidal_positions(config, key)}
@@ -362,7 +362,7 @@ class StepCosts:
 
 
 def step_costs(
-    config: ModelConfig,
+    config: EncoderConfig,
     lengths: tuple[int, ...],
     *,
     sequences: int = 4,
@@ -425,7 +425,7 @@ class Initialisation:
 
 
 def init(
-    model: PretrainedModel | ModelConfig,
+    model: PretrainedModel | EncoderConfig,
     *,
     heads: tuple[int, ...] = HEADS,
     lengths: tuple[int, ...] = LENGTHS,
@@ -451,10 +451,9 @@ def init(
     Raises:
       UserError: the model is not a Transformer with attention by content, or a value cannot work.
     """
-    config = model.config if isinstance(model, PretrainedModel) else model
-    config = dataclasses.replace(config, vocab_size=config.assumed_vocab_size)
     name = name or (model.path if isinstance(model, PretrainedModel) else "")
-    _check_form(config, name)
+    config = _described(model.config if isinstance(model, PretrainedModel) else model, name)
+    config = dataclasses.replace(config, vocab_size=config.assumed_vocab_size)
     possible = _possible(config, heads, lengths, draws, length)
     learned = None
     if isinstance(model, PretrainedModel) and "position" in model.params["embeddings"]:
@@ -464,24 +463,24 @@ def init(
         move_to(1)
         growth = depth_growth(config, draws=max(2, draws // 16), length=length, seed=seed)
         move_to(2)
-        positions = position_similarity(config, learned, seed) if config.positions == "learned" else None
+        positions = position_similarity(config, learned, seed) if config.position_table is not None else None
         moved = iter(range(3, 4 + len(possible[1])))
         move_to(next(moved))
         costs = step_costs(config, possible[1], done=lambda: move_to(next(moved)))
     return Initialisation(norm, growth, positions, costs, name)
 
 
-def _check_form(config: ModelConfig, name: str) -> None:
-    """Raise a UserError if the theory does not describe the attention of this model."""
-    kind = ""
-    if config.layer != "transformer":
-        kind = f"no attention (model.layer={config.layer})"
-    elif config.is_xlnet or config.disentangled.terms != "none":
+def _described(config: EncoderConfig, name: str) -> ModelConfig:
+    """Return the configuration; raise a UserError if the theory does not describe the attention of this model."""
+    if isinstance(config, ModelConfig) and config.disentangled is None:
+        return config
+    if config.attention_heads:
         kind = "attention whose scores depend on relative positions (XLNet, DeBERTa)"
-    if kind:
-        raise UserError(
-            f"{name or 'this model'} has {kind}, whose initialization this theory does not describe; give a BERT"
-        )
+    else:
+        kind = f"no attention ({config.spelled})"
+    raise UserError(
+        f"{name or 'this model'} has {kind}, whose initialization this theory does not describe; give a BERT"
+    )
 
 
 def _possible(
@@ -602,7 +601,7 @@ def run_init(path: str, options: InitConfig) -> None:
     all_devices()  # as `load` does, but for a configuration alone
     model = _model(path)
     directory = output_directory(options.output)
-    config = to_dict(model) if isinstance(model, ModelConfig) else model_fingerprint(model)
+    config = to_dict(model) if isinstance(model, EncoderConfig) else model_fingerprint(model)
     chosen = {name: value for name, value in dataclasses.asdict(options).items() if name != "output"}
     key = {"analysis": "init", "model": config, "options": chosen}
     result = saved_result(directory / "result.json", key, Initialisation)
@@ -620,7 +619,7 @@ def run_init(path: str, options: InitConfig) -> None:
     print(f"{options.output}: {', '.join(['result.json', *pictures])}")
 
 
-def _model(path: str) -> PretrainedModel | ModelConfig:
+def _model(path: str) -> PretrainedModel | EncoderConfig:
     """Return the model in a directory, or the sizes in a configuration: the name of a shipped one, or a file."""
     named = path in shipped_configs() or path.endswith((".py", ".json"))
     return load_config(path).model if named and not epath.Path(path).is_dir() else load(path)

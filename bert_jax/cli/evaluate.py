@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bert_jax.checkpoints.workdir import read_settings
-from bert_jax.config import Config, ModelConfig, PhaseConfig, resolve_phases
+from bert_jax.config import Config, EncoderConfig, PhaseConfig, resolve_phases
 from bert_jax.config.json_form import (
     differences,
     first_lines,
@@ -207,11 +207,11 @@ def default_config(workdir: str) -> Config:
     )
 
 
-def _fitting_objective(model: ModelConfig) -> str:
+def _fitting_objective(model: EncoderConfig) -> str:
     """Return the name of the objective that a model of this form is trained for."""
     if model.two_directions:
         return "two_directions"
-    if model.is_xlnet:
+    if model.two_streams:
         return "permutation"
     return "left_to_right" if model.direction == "left_to_right" else "masked_words"
 

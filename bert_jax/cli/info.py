@@ -72,7 +72,7 @@ def parameter_table(config: Config, teacher_size: int | None = None) -> Table:
     counts = costs.parameter_counts(encoder.parameters)
     if generator:
         return _table_of_both(config, counts, costs.parameter_counts(generator[0].parameters))
-    layer = "layer" if config.model.layer == "lstm" else "block"
+    layer = "block" if config.model.attention_heads else "layer"
     word_head = WORD_HEADS.get(config.objective.name)
     table = _table("Parameters", "part", "number")
     rows = (  # title, number, whether it is shown
@@ -128,7 +128,7 @@ def state_line(config: Config, teacher_size: int | None = None) -> str:
 
 def flops_table(config: Config) -> Table:
     """Return the training FLOPs per sequence and per token, by sequence length."""
-    attends = config.model.layer == "transformer"
+    attends = config.model.attention_heads > 0
     numbers = ("predicted", "GFLOP/sequence", "MFLOP/token", *(("attention's share",) if attends else ()), "computed")
     table = _table("Training FLOPs (matrix products, forward and backward)", "length", *numbers)
     for length in LENGTHS:

@@ -4,7 +4,23 @@ Only the standard library is imported here, so that `--help` is instant.
 """
 
 from bert_jax.config.corpora import PrepareConfig, TrainVocabConfig
-from bert_jax.config.model import DisentangledConfig, EmbeddingConfig, HeadConfig, ModelConfig
+from bert_jax.config.model import (
+    Alibi,
+    AttentionConfig,
+    Convolution,
+    DisentangledConfig,
+    EmbeddingConfig,
+    EncoderConfig,
+    HeadConfig,
+    Learned,
+    ModelConfig,
+    NoPositions,
+    RecurrentConfig,
+    Rope,
+    Window,
+    WordVectorsConfig,
+    XLNetConfig,
+)
 from bert_jax.config.objective import DistillationConfig, GeneratorConfig, ObjectiveConfig, StaticVectorsConfig
 from bert_jax.config.pretraining import (
     CheckpointConfig,
@@ -31,21 +47,27 @@ from bert_jax.config.pretraining import (
 )
 
 __all__ = [
+    "Alibi",
+    "AttentionConfig",
     "CheckpointConfig",
     "ComputeConfig",
     "Config",
+    "Convolution",
     "DataConfig",
     "DisentangledConfig",
     "DistillationConfig",
     "EmbeddingConfig",
+    "EncoderConfig",
     "EvaluationConfig",
     "FaultsConfig",
     "GeneratorConfig",
     "HeadConfig",
     "HostFaultsConfig",
+    "Learned",
     "MaskingConfig",
     "MeshConfig",
     "ModelConfig",
+    "NoPositions",
     "ObjectiveConfig",
     "OptimizerConfig",
     "Phase",
@@ -53,10 +75,15 @@ __all__ = [
     "PrepareConfig",
     "PretrainingNoiseConfig",
     "ProfileConfig",
+    "RecurrentConfig",
+    "Rope",
     "ScheduleConfig",
     "SinksConfig",
     "StaticVectorsConfig",
     "TrainVocabConfig",
+    "Window",
+    "WordVectorsConfig",
+    "XLNetConfig",
     "max_predictions",
     "resolve_phases",
     "resolve_stages",

@@ -1,7 +1,7 @@
 """Checks that the values of a configuration fit together; standard library only.
 
-They run before anything heavy is loaded. An error names key, value and remedy. Also here: ranges of option values,
-and mixtures of token stores as an option spells them, STORE=0.7,STORE=0.3.
+They run before anything heavy is loaded. An error names key, value and remedy. Also here: mixtures of token stores as
+an option spells them, STORE=0.7,STORE=0.3.
 """
 
 import dataclasses
@@ -10,7 +10,8 @@ import math
 import re
 from typing import Literal
 
-from bert_jax.config.model import ModelConfig
+from bert_jax.config.json_form import need_positive, need_share
+from bert_jax.config.model import ModelConfig, Rope, WordVectorsConfig
 from bert_jax.config.objective import (
     GeneratorConfig,
     ObjectiveConfig,
@@ -31,80 +32,6 @@ from bert_jax.config.pretraining import (
     traced_steps,
 )
 from bert_jax.errors import UserError
-
-_NEEDED = {
-    "layer": (("transformer",), "has no first layer to which it could be added"),
-    "positions": (("learned", "rope", "alibi", "none"), "has two streams of states, for which there is no such form"),
-    "norm_position": (("post",), "has no norm after a layer"),
-    "direction": (("both",), "must not see the tokens after it"),
-}
-"""Option, the values that a convolution allows, and what is wrong with a model of another."""
-
-
-def check_convolution(model: ModelConfig) -> None:
-    """Raise a UserError if there can be no such convolution, or not in this model."""
-    width, activation = model.convolution_width, model.convolution_activation
-    if width == 0:
-        if activation != ModelConfig.convolution_activation:
-            raise UserError(
-                f"model.convolution_activation={activation} has no effect without model.convolution_width; set that "
-                "to 3, as in DeBERTa v2, or leave both out"
-            )
-        return
-    widest = 2 * model.max_position_embeddings - 1
-    if width < 0 or width % 2 == 0 or width > widest:
-        raise UserError(
-            f"model.convolution_width={width} must be odd, so that as many tokens are seen on the left as on the right,"
-            f" and at most {widest}, which reaches across the longest sequence; DeBERTa v2 has 3, and 0 means none"
-        )
-    for name, (allowed, reason) in _NEEDED.items():
-        if (value := getattr(model, name)) not in allowed:
-            raise UserError(
-                f"model.convolution_width={width} cannot be combined with model.{name}={value}, which {reason}; set "
-                f"model.convolution_width=0, or model.{name}={allowed[0]}"
-            )
-
-
-def check_disentangled(model: ModelConfig) -> None:
-    """Raise a UserError if disentangled attention cannot have these options, or another one of the model."""
-    options = model.disentangled
-    if options.terms == "none":
-        changed = [name for name in vars(options) if getattr(options, name) != getattr(type(options), name)]
-        if changed:
-            raise UserError(
-                f"model.disentangled.{changed[0]}={getattr(options, changed[0])} has no effect without "
-                "model.disentangled.terms; set that to c2p+p2c, as in DeBERTa, or leave both out"
-            )
-        return
-    if model.positions not in ("none", "learned"):
-        raise UserError(
-            f"model.positions={model.positions} cannot be combined with model.disentangled.terms="
-            f"{options.terms}; set model.positions=none, as in DeBERTa, or learned"
-        )
-    if not model.use_bias:
-        raise UserError(
-            "model.use_bias=False cannot be combined with model.disentangled.terms, because no DeBERTa has that form; "
-            "set model.use_bias=True"
-        )
-    if model.layer != "transformer":
-        raise UserError(
-            f"model.layer={model.layer} has no attention, so model.disentangled.terms={options.terms} cannot apply; "
-            "set model.layer=transformer"
-        )
-    if options.max_distance < 1:
-        raise UserError(f"model.disentangled.max_distance={options.max_distance} must be positive; DeBERTa has 512")
-    if options.buckets is None:
-        return
-    if options.buckets < 2:
-        raise UserError(
-            f"model.disentangled.buckets={options.buckets} must be at least 2, since half of the buckets are one "
-            "distance each; DeBERTa-v3 has 256, and None means a bucket for every distance"
-        )
-    if options.max_distance < options.buckets // 2 + 2:
-        raise UserError(
-            f"model.disentangled.max_distance={options.max_distance} leaves nothing for the wider half of "
-            f"model.disentangled.buckets={options.buckets}; it must be at least {options.buckets // 2 + 2}"
-        )
 
 
 def check_generator(config: Config) -> None:
@@ -152,9 +79,9 @@ def _check_sizes(config: Config, generator: GeneratorConfig) -> None:
             f"objective.generator.hidden_size={model.hidden_size} is wider than the discriminator, "
             f"model.hidden_size={config.model.hidden_size}; the paper takes a quarter to a half of it"
         )
-    if model.hidden_size % model.num_heads:
+    if isinstance(model, ModelConfig) and model.hidden_size % model.num_heads:
         raise UserError(
-            f"the generator's width of {model.hidden_size} is not divisible by its {model.num_heads} heads; set "
+            f"the generator's width of {model.hidden_size} is not divisible by its {model.attention_heads} heads; set "
             "objective.generator.hidden_size or objective.generator.num_heads so that it is"
         )
     if config.objective.mask_decoder and model.num_layers < 2:
@@ -162,7 +89,7 @@ def _check_sizes(config: Config, generator: GeneratorConfig) -> None:
             "objective.mask_decoder=True passes through the last of several layers again, but "
             f"objective.generator.num_layers={model.num_layers}; give it two or leave the decoder out"
         )
-    if model.positions == "rope" and model.head_size % 2:
+    if isinstance(model, ModelConfig) and isinstance(model.positions, Rope) and model.head_size % 2:
         raise UserError(
             f"model.positions=rope turns features in pairs, but the generator has heads of {model.head_size}; set "
             "objective.generator.num_heads so that they are even"
@@ -267,26 +194,12 @@ def _part(item: str, option: str) -> MixturePart:
     return MixturePart(path, weight, "weight")
 
 
-_FORM = {
-    "norm_position": "post",
-    "direction": "both",
-    "local_window": None,
-    "embedding_size": None,
-    "padding_id": None,
-    "task_transform": False,
-    "use_bias": True,
-}
-"""Options that XLNet has one value of."""
-
-
 def check_permutation(config: Config) -> None:
     """Raise a UserError if model and objective are not both XLNet's, or an option would be ignored."""
     model, objective = config.model, config.objective
-    if model.is_xlnet:
-        _check_model(config)
-    if (objective.name == "permutation") != model.is_xlnet:
+    if (objective.name == "permutation") != model.two_streams:
         raise UserError(
-            f"model.positions={model.positions} and objective.name={objective.name}: the tokens of a permutation are "
+            f"{model.spelled} and objective.name={objective.name}: the tokens of a permutation are "
             "predicted by XLNet's second stream of states, and nothing else trains it; set model.positions=xlnet and "
             "objective.name=permutation, or neither"
         )
@@ -317,20 +230,6 @@ def check_permutation(config: Config) -> None:
                 f"{why}, which is its only loss, so objective.{name}={getattr(objective, name):g} has no effect; "
                 "leave it out"
             )
-
-
-def _check_model(config: Config) -> None:
-    model = config.model
-    for name, value in _FORM.items():
-        if getattr(model, name) != value:
-            raise UserError(
-                f"model.{name}={getattr(model, name)} is not for model.positions=xlnet, which has {value}; leave it out"
-            )
-    if model.hidden_size % 2:
-        raise UserError(
-            f"model.hidden_size={model.hidden_size} is odd, but model.positions=xlnet encodes distances by as many "
-            "sines as cosines; make it even"
-        )
 
 
 def check_objective(config: Config) -> None:
@@ -380,8 +279,8 @@ def _check_mask_decoder(config: Config) -> None:
     """Raise a UserError if the model has no layer that the enhanced mask decoder could pass through again."""
     model = config.model
     for name, value, fitting in (
-        ("model.disentangled.terms", model.disentangled.terms, model.disentangled.terms != "none"),
-        ("model.positions", model.positions, model.positions == "none"),
+        ("model.disentangled.terms", "none", model.disentangled is not None),
+        ("model.positions", "learned", model.position_table is None),
         ("model.norm_position", model.norm_position, model.norm_position == "post"),
         ("model.num_layers", model.num_layers, model.num_layers > 1),
         ("objective.name", config.objective.name, config.objective.masks_words),
@@ -414,9 +313,9 @@ def _check_neighbours(config: Config) -> None:
             f"{why}, but with model.direction={model.direction} it would see the answer; set "
             "model.direction=left_to_right"
         )
-    if name == "two_directions" and (model.layer, model.direction) != ("lstm", "both"):
+    if name == "two_directions" and not model.two_directions:
         raise UserError(
-            f"{why}, but with model.layer={model.layer}, model.direction={model.direction} it would see the answer; "
+            f"{why}, but with {model.spelled}, model.direction={model.direction} it would see the answer; "
             "set model.layer=lstm and model.direction=both, whose two directions are kept apart"
         )
     _check_alone(config, why)
@@ -462,54 +361,11 @@ def _check_alone(config: Config, why: str) -> None:
             )
 
 
-_WITHOUT_EFFECT = {
-    "positions": ("none", "learned"),
-    "feed_forward": ("plain",),
-    "local_window": (None,),
-    "first_attention_norm": (True,),
-    "scaled_outputs": (False,),
-    "sharing": ("none", "all"),
-}
-"""Options about attention and feed-forward networks, with the values that a recurrent layer allows."""
-
-
-def check_recurrent(config: Config) -> None:
-    """Raise a UserError if an option belongs to Transformer layers, or two directions cannot share the width."""
-    model = config.model
-    for name, allowed in _WITHOUT_EFFECT.items():
-        if (value := getattr(model, name)) not in allowed:
-            raise UserError(
-                f"model.{name}={value} belongs to Transformer layers, but model.layer=lstm; set model.{name}="
-                f"{' or '.join(map(str, allowed))}"
-            )
-    if model.direction == "both" and model.hidden_size % 2:
-        raise UserError(
-            f"model.hidden_size={model.hidden_size} cannot be divided between the two directions of model.layer=lstm; "
-            "make it even"
-        )
-
-
-_WITHOUT_LAYERS = {
-    "num_layers": 0,
-    "positions": "none",
-    "type_vocab_size": 0,
-    "pair_head": False,
-    "embedding_size": None,
-    "norm_position": "post",
-    "scaled_outputs": False,
-    "sharing": "none",
-    "local_window": None,
-    "direction": "both",
-    "feed_forward": "plain",
-}
-"""Options that a model without layers needs."""
-
-
 def check_static_vectors(config: Config) -> None:
     """Raise a UserError if only one of model and objective is for static vectors, or an option does not fit them."""
     model, objective, options = config.model, config.objective, config.objective.static_vectors
     if not objective.predicts_neighbours:
-        if model.layer == "none":
+        if isinstance(model, WordVectorsConfig):
             raise UserError(
                 f"model.layer=none gives a word the same vector everywhere, which objective.name={objective.name} "
                 "cannot learn from; set objective.name=skip_gram or glove"
@@ -519,17 +375,11 @@ def check_static_vectors(config: Config) -> None:
                 "objective.static_vectors has no effect without objective.name=skip_gram or glove; leave it out"
             )
         return
-    if model.layer != "none":
+    if not isinstance(model, WordVectorsConfig):
         raise UserError(
-            f"objective.name={objective.name} learns one vector per word, but with model.layer={model.layer} it would "
+            f"objective.name={objective.name} learns one vector per word, but with {model.spelled} it would "
             "see the neighbours that it has to predict; set model.layer=none"
         )
-    for name, needed in _WITHOUT_LAYERS.items():
-        if getattr(model, name) != needed:
-            raise UserError(
-                f"model.{name}={getattr(model, name)} has no effect in a model without layers (model.layer=none); set "
-                f"model.{name}={needed}"
-            )
     _check_names(objective.name, options)
     for name in ("window", "negatives"):
         if getattr(options, name) < 1:
@@ -569,14 +419,6 @@ def _check_names(name: str, options: StaticVectorsConfig) -> None:
                 )
 
 
-def need_positive(part: object, prefix: str, *names: str) -> None:
-    """Raise a UserError unless the options `names` of `part`, which errors begin with `prefix`, are positive."""
-    for name in names:
-        value = getattr(part, name)
-        if not 0 < value < math.inf:
-            raise UserError(f"{prefix}{name}={value} must be positive")
-
-
 def need_divisible(prefix: str, name: str, batch_size: int, micro_batches: int) -> None:
     """Raise a UserError unless the batches of option `name` divide into micro-batches."""
     if batch_size % micro_batches:
@@ -587,112 +429,10 @@ def need_divisible(prefix: str, name: str, batch_size: int, micro_batches: int) 
         )
 
 
-def need_share(part: object, prefix: str, *names: str, below_one: bool = False) -> None:
-    """Raise a UserError unless the options `names` of `part` are between 0 and 1, which `below_one` excludes."""
-    for name in names:
-        value = getattr(part, name)
-        if not 0 <= value <= 1 or (below_one and value == 1):
-            raise UserError(
-                f"{prefix}{name}={value} must be between 0 and 1" + (", 1 not included" if below_one else "")
-            )
-
-
-def check_model(config: Config) -> None:
-    """Raise a UserError if the model cannot be built, or is not one for the objective."""
-    model = config.model
-    check_static_vectors(config)
-    need_positive(
-        model,
-        "model.",
-        "hidden_size",
-        "num_heads",
-        "max_position_embeddings",
-        "rope_theta",
-        "rope_scale",
-        "vocab_pad_multiple",
-        "layer_norm_epsilon",
-        "initializer_range",
-    )
-    if model.layer != "none":
-        need_positive(model, "model.", "num_layers")
-    if model.vocab_size is not None and model.vocab_size < 6:
-        raise UserError(
-            f"model.vocab_size={model.vocab_size} leaves no room for words in addition to the five special tokens"
-        )
-    if model.hidden_size % model.num_heads:
-        fits = [h for h in range(1, model.hidden_size + 1) if model.hidden_size % h == 0]
-        near = sorted(fits, key=lambda h: abs(h - model.num_heads))[:3]
-        raise UserError(
-            f"model.hidden_size={model.hidden_size} is not divisible by model.num_heads={model.num_heads}; "
-            f"numbers of heads that fit: {', '.join(map(str, sorted(near)))}"
-        )
-    for name in ("intermediate_size", "embedding_size"):
-        if (value := getattr(model, name)) is not None and value < 1:
-            raise UserError(f"model.{name}={value} must be positive")
-    if model.padding_id is not None and not 0 <= model.padding_id < model.max_position_embeddings - 1:
-        raise UserError(
-            f"model.padding_id={model.padding_id} must be an id, 0 or more, and leave positions of the "
-            f"{model.max_position_embeddings} in model.max_position_embeddings; RoBERTa has 1 and 514"
-        )
-    need_share(model, "model.", "hidden_dropout", "attention_dropout", "recurrent_dropout", below_one=True)
-    _check_positions(config)
-    check_disentangled(model)
-    check_convolution(model)
-    if model.layer == "lstm":
-        check_recurrent(config)
-    elif model.recurrent_dropout:
-        raise UserError(
-            f"model.recurrent_dropout={model.recurrent_dropout} drops weights of recurrent layers, but model.layer="
-            f"{model.layer} has none; leave it out, or set model.layer=lstm"
-        )
-
-
-def _check_positions(config: Config) -> None:
-    """Check how tokens see each other: positions inside attention, windows, global tokens."""
-    model = config.model
-    for name in ("type_vocab_size", "global_every", "global_tokens"):
-        if getattr(model, name) < 0:
-            raise UserError(f"model.{name}={getattr(model, name)} must not be negative")
-    if model.positions == "rope" and model.head_size % 2:
-        raise UserError(
-            f"model.positions=rope turns features in pairs, but model.hidden_size={model.hidden_size} with "
-            f"model.num_heads={model.num_heads} makes heads of {model.head_size}; choose a number of heads that makes "
-            "them even"
-        )
-    if model.rope_local_theta is not None and not 0 < model.rope_local_theta < math.inf:
-        raise UserError(f"model.rope_local_theta={model.rope_local_theta} must be positive, or None for rope_theta")
-    if not model.first_attention_norm and model.norm_position != "pre":
-        raise UserError(
-            "model.first_attention_norm=False belongs to model.norm_position=pre, not to "
-            f"{model.norm_position}, which has no norm before an attention"
-        )
-    if not model.first_attention_norm and model.sharing != "none":
-        raise UserError(
-            f"model.first_attention_norm=False makes the first layer different, but with model.sharing="
-            f"{model.sharing} layers share parameters; set model.sharing=none"
-        )
-    if model.local_window is None and model.global_tokens:
-        raise UserError(
-            f"model.global_tokens={model.global_tokens} needs model.local_window: without it every token sees "
-            "everything"
-        )
-    if model.local_window is None and not model.global_every:
-        raise UserError(
-            "model.global_every=0 makes all layers local, but without model.local_window none is; set "
-            "model.local_window too, or leave it out"
-        )
-    if model.local_window is None:
-        return
-    if not 0 < model.local_window < model.max_position_embeddings:
-        raise UserError(
-            f"model.local_window={model.local_window} must be between 1 and model.max_position_embeddings - 1 = "
-            f"{model.max_position_embeddings - 1}; for a window that restricts nothing, set model.local_window=None"
-        )
-
-
 def check(config: Config) -> Config:
     """Return `config` if its values fit together; raise a UserError that names key, value and remedy otherwise."""
-    check_model(config)
+    check_static_vectors(config)
+    config.model.check()
     _check_data(config)
     check_objective(config)
     check_optimizer(config.optimizer)
@@ -779,17 +519,8 @@ def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:
             f"model.max_position_embeddings={config.model.max_position_embeddings}{unused}; raise the latter or "
             "shorten the sequences"
         )
-    window, longest = config.model.local_window, max(each.sequence_length for each in config.phases)
-    if window is not None and window >= longest - 1:
-        raise UserError(
-            f"model.local_window={window} tokens to either side reach from one end of the longest sequences to the "
-            f"other (sequence_length={longest}), so it restricts nothing; set it to {longest - 2} at most, or to None"
-        )
-    if config.model.global_tokens >= longest:
-        raise UserError(
-            f"model.global_tokens={config.model.global_tokens} are all tokens of the longest sequences "
-            f"(sequence_length={longest}), so a window restricts nothing; give fewer, such as 1"
-        )
+    if config.model.window is not None:
+        config.model.window.check_length(max(each.sequence_length for each in config.phases))
     if phase.sequence_length < 8:
         raise UserError(
             f"{prefix}sequence_length={phase.sequence_length} is too short for [CLS] A [SEP] B [SEP]; the minimum is 8"

@@ -10,8 +10,8 @@ import difflib
 import math
 from typing import Any, Literal
 
-from bert_jax.config.checks import check_mesh, check_optimizer, check_schedule, need_divisible, need_positive
-from bert_jax.config.json_form import option
+from bert_jax.config.checks import check_mesh, check_optimizer, check_schedule, need_divisible
+from bert_jax.config.json_form import need_positive, option
 from bert_jax.config.model import LayersRead
 from bert_jax.config.objective import TaskDistillationConfig, check_task_distillation
 from bert_jax.config.pretraining import (

@@ -8,6 +8,7 @@ different value is an error. Standard library only.
 
 import dataclasses
 import difflib
+import math
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -118,7 +119,8 @@ def choice_of(owner: Any, name: str) -> Choice | None:
     field = next(field for field in dataclasses.fields(owner) if field.name == name)
     if "kinds" not in field.metadata:
         return None
-    return Choice(_kinds_in(typing.get_type_hints(owner)[name]), **field.metadata["kinds"])
+    hints = typing.get_type_hints(owner if isinstance(owner, type) else type(owner))  # also those of base classes
+    return Choice(_kinds_in(hints[name]), **field.metadata["kinds"])
 
 
 def _kinds_in(hint: Any) -> tuple[Any, ...]:
@@ -164,6 +166,34 @@ def switched(options: Any, given: Mapping[str, str], path: str = "") -> Any:
     return dataclasses.replace(options, **changes)
 
 
+def with_options(options: T, values: Mapping[str, Any]) -> T:
+    """Return options with other values, by their dotted names as the command line spells them.
+
+    One that chooses another kind does so as on the command line: `with_options(config, {"model.positions": "rope",
+    "model.rope_theta": 1e6})`.
+
+    Raises:
+      UserError: there is no such option, or not in the kind that is chosen, or its value has the wrong type.
+    """
+    tree = to_dict(switched(options, {name: str(value) for name, value in values.items()}))
+    for name, value in values.items():
+        _put(tree, name.split("."), value, name)
+    return from_dict(type(options), tree)
+
+
+def _put(values: Any, path: list[str], value: Any, option: str) -> None:
+    """Set the entry at `path` of nested dicts and lists; unknown groups are made, for `from_dict` to name them."""
+    name, *below = path
+    if isinstance(values, list) and below and name.isdecimal() and int(name) < len(values):
+        _put(values[int(name)], below, value, option)
+    elif not isinstance(values, dict):
+        raise UserError(f"unknown option {option}: there is no {name} in what comes before it")
+    elif below:
+        _put(values.setdefault(name, {}), below, value, option)
+    else:
+        values[name] = value
+
+
 def _spelled(value: Any) -> dict[str, Any]:
     return {} if value is None else to_dict(value)
 
@@ -178,6 +208,24 @@ def _as_kind(kind: Any, value: Any) -> Any:
         if choice is None or type(found) in choice.kinds or found is None and choice.absent:
             shared[field.name] = found
     return kind(**shared)
+
+
+def need_positive(part: object, prefix: str, *names: str) -> None:
+    """Raise a UserError unless the options `names` of `part`, which errors begin with `prefix`, are positive."""
+    for name in names:
+        value = getattr(part, name)
+        if not 0 < value < math.inf:
+            raise UserError(f"{prefix}{name}={value} must be positive")
+
+
+def need_share(part: object, prefix: str, *names: str, below_one: bool = False) -> None:
+    """Raise a UserError unless the options `names` of `part` are between 0 and 1, which `below_one` excludes."""
+    for name in names:
+        value = getattr(part, name)
+        if not 0 <= value <= 1 or (below_one and value == 1):
+            raise UserError(
+                f"{prefix}{name}={value} must be between 0 and 1" + (", 1 not included" if below_one else "")
+            )
 
 
 def field_values(kind: type, options: object) -> dict[str, Any]:
@@ -398,6 +446,7 @@ def resume_rule(kind: Any, key: str) -> Resume | None:
     for field in dataclasses.fields(kind):
         choice = choice_of(kind, field.name)
         inner = typing.get_type_hints(kind)[field.name]
+        found: Resume | None
         if choice is not None and not choice.nested:
             found = next((resume_rule(each, key) for each in choice.kinds if name in spelled_names(each)), None)
             if found is not None:

@@ -1,11 +1,16 @@
-"""Size and form of a model as frozen dataclasses: encoder, task head, text embedding, disentangled attention.
+"""Size and form of a model as frozen dataclasses: kinds of layers and positions, task head, text embedding.
 
-Standard library only.
+An encoder is one of four kinds, with exactly the options that it has: Transformer layers, which are BERT's and those of
+most of its family (`ModelConfig`), XLNet's, recurrent ones, or none. Standard library only.
 """
 
 import dataclasses
 import math
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from bert_jax.config.json_form import kinds, need_positive, need_share, to_dict
+from bert_jax.errors import UserError
 
 Combination = Literal[
     "last", "second_to_last", "sum_last_four", "concat_last_four", "weighted_last_four", "weighted_all"
@@ -71,6 +76,122 @@ class EmbeddingConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Learned:
+    """By a table that is added to the words (BERT)."""
+
+    chosen_by: ClassVar[Mapping[str, str]] = {"positions": "learned"}
+    position_init: Literal["random", "sinusoidal"] = "random"
+    """Initial value of the position table, which is learned either way."""
+    padding_id: int | None = None
+    """Token id P of the padding, from which positions count as in RoBERTa: a token has P + 1 + the number of real
+    tokens before it, and padding has P, so the longest sequence has P + 1 tokens fewer than
+    max_position_embeddings. None: positions are 0, 1, 2, … as in BERT."""
+
+    def check(self, model: "ModelConfig | RecurrentConfig") -> None:
+        """Raise a UserError if the table has no row for a token."""
+        if self.padding_id is not None and not 0 <= self.padding_id < model.max_position_embeddings - 1:
+            raise UserError(
+                f"model.padding_id={self.padding_id} must be an id, 0 or more, and leave positions of the "
+                f"{model.max_position_embeddings} in model.max_position_embeddings; RoBERTa has 1 and 514"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rope:
+    """Queries and keys are turned by an angle that grows with their position (Su et al. 2021)."""
+
+    chosen_by: ClassVar[Mapping[str, str]] = {"positions": "rope"}
+    rope_theta: float = 10_000.0
+    """Base of the wavelengths of rope in layers that see the whole sequence; longer sequences need a larger one."""
+    rope_local_theta: float | None = None
+    """Base of the wavelengths of rope in layers with a window. None: rope_theta."""
+    rope_scale: float = 1.0
+    """Factor by which positions are divided in layers that see the whole sequence, so that a model reads longer
+    sequences than it was trained on (position interpolation, Chen et al. 2023)."""
+
+    @property
+    def local_theta(self) -> float:
+        """Base of the wavelengths in layers with a window, also if `rope_local_theta` is None."""
+        return self.rope_theta if self.rope_local_theta is None else self.rope_local_theta
+
+    def check(self, model: "ModelConfig") -> None:
+        """Raise a UserError if a value is out of range, or the heads have features that have no partner."""
+        need_positive(self, "model.", "rope_theta", "rope_scale")
+        if self.rope_local_theta is not None and not 0 < self.rope_local_theta < math.inf:
+            raise UserError(f"model.rope_local_theta={self.rope_local_theta} must be positive, or None for rope_theta")
+        if model.head_size % 2:
+            raise UserError(
+                f"model.positions=rope turns features in pairs, but model.hidden_size={model.hidden_size} with "
+                f"model.num_heads={model.num_heads} makes heads of {model.head_size}; choose a number of heads that "
+                "makes them even"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Alibi:
+    """Scores fall with the distance (Press et al. 2022), as in MosaicBERT."""
+
+    chosen_by: ClassVar[Mapping[str, str]] = {"positions": "alibi"}
+
+    def check(self, model: "ModelConfig") -> None:
+        """Accept every model."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NoPositions:
+    """Not at all."""
+
+    chosen_by: ClassVar[Mapping[str, str]] = {"positions": "none"}
+
+    def check(self, model: "ModelConfig | RecurrentConfig") -> None:
+        """Accept every model."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Window:
+    """Layers whose tokens see only those near them."""
+
+    local_window: int = 64
+    """Number of tokens that local layers see to either side. None: every layer sees the whole sequence."""
+    global_every: int = 3
+    """With local_window, every n-th layer sees the whole sequence, beginning with the first; with 0 none does, so that
+    time and memory of the whole model grow linearly with the length."""
+    global_tokens: int = 0
+    """Number of tokens at the start of each text that see all of its tokens and that all of them see, also in local
+    layers."""
+
+    def of_layer(self, layer: int) -> int | None:
+        """Return the number of tokens that a layer sees to either side; None: the whole sequence."""
+        return None if self.global_every and layer % self.global_every == 0 else self.local_window
+
+    def check(self, model: "ModelConfig") -> None:
+        """Raise a UserError if the window restricts nothing."""
+        for name in ("global_every", "global_tokens"):
+            if getattr(self, name) < 0:
+                raise UserError(f"model.{name}={getattr(self, name)} must not be negative")
+        if not 0 < self.local_window < model.max_position_embeddings:
+            raise UserError(
+                f"model.local_window={self.local_window} must be between 1 and model.max_position_embeddings - 1 = "
+                f"{model.max_position_embeddings - 1}; for a window that restricts nothing, set "
+                "model.local_window=None"
+            )
+
+    def check_length(self, longest: int) -> None:
+        """Raise a UserError if the window restricts nothing in the longest sequences of a run."""
+        if self.local_window >= longest - 1:
+            raise UserError(
+                f"model.local_window={self.local_window} tokens to either side reach from one end of the longest "
+                f"sequences to the other (sequence_length={longest}), so it restricts nothing; set it to "
+                f"{longest - 2} at most, or to None"
+            )
+        if self.global_tokens >= longest:
+            raise UserError(
+                f"model.global_tokens={self.global_tokens} are all tokens of the longest sequences "
+                f"(sequence_length={longest}), so a window restricts nothing; give fewer, such as 1"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class DisentangledConfig:
     """Relative positions in the scores of attention (He et al. 2021, arXiv 2006.03654 and 2111.09543).
 
@@ -79,8 +200,8 @@ class DisentangledConfig:
     divided by √(n·D) for heads of size D. All layers read one table of relative positions.
     """
 
-    terms: Literal["none", "c2p", "p2c", "c2p+p2c"] = "none"
-    """Terms of the scores besides content·content. none: ordinary attention; the other options here have no effect."""
+    terms: Literal["c2p", "p2c", "c2p+p2c"] = "c2p+p2c"
+    """Terms of the scores besides content·content. none: ordinary attention."""
     max_distance: int = 512
     """Distance from which all distances are treated alike (max_relative_positions in published files)."""
     buckets: int | None = None
@@ -115,6 +236,63 @@ class DisentangledConfig:
         """Number R of relative positions to either side; the table has 2R rows."""
         return self.max_distance if self.buckets is None else self.buckets
 
+    def check(self, model: "ModelConfig") -> None:
+        """Raise a UserError if a value is out of range, or the model has another form than a DeBERTa."""
+        if not isinstance(model.positions, NoPositions | Learned):
+            raise UserError(
+                f"model.positions={model.positions.chosen_by['positions']} cannot be combined with "
+                f"model.disentangled.terms={self.terms}; set model.positions=none, as in DeBERTa, or learned"
+            )
+        if not model.use_bias:
+            raise UserError(
+                "model.use_bias=False cannot be combined with model.disentangled.terms, because no DeBERTa has that "
+                "form; set model.use_bias=True"
+            )
+        if self.max_distance < 1:
+            raise UserError(f"model.disentangled.max_distance={self.max_distance} must be positive; DeBERTa has 512")
+        if self.buckets is None:
+            return
+        if self.buckets < 2:
+            raise UserError(
+                f"model.disentangled.buckets={self.buckets} must be at least 2, since half of the buckets are one "
+                "distance each; DeBERTa-v3 has 256, and None means a bucket for every distance"
+            )
+        if self.max_distance < self.buckets // 2 + 2:
+            raise UserError(
+                f"model.disentangled.max_distance={self.max_distance} leaves nothing for the wider half of "
+                f"model.disentangled.buckets={self.buckets}; it must be at least {self.buckets // 2 + 2}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Convolution:
+    """A convolution of the embeddings, added to each token after the first layer (DeBERTa v2 in its larger sizes)."""
+
+    convolution_width: int = 3
+    """Number of neighbouring tokens, itself included, whose embeddings a convolution adds to each token after the first
+    layer, where a norm follows (DeBERTa v2 in its two larger sizes: 3). 0: there is no convolution."""
+    convolution_activation: Literal["tanh", "gelu_erf"] = "tanh"
+    """Activation of that convolution; the published models have gelu_erf."""
+
+    def check(self, model: "ModelConfig") -> None:
+        """Raise a UserError if there can be no such convolution, or not in this model."""
+        width, widest = self.convolution_width, 2 * model.max_position_embeddings - 1
+        if width < 0 or width % 2 == 0 or width > widest:
+            raise UserError(
+                f"model.convolution_width={width} must be odd, so that as many tokens are seen on the left as on the "
+                f"right, and at most {widest}, which reaches across the longest sequence; DeBERTa v2 has 3, and 0 "
+                "means none"
+            )
+        for name, allowed, reason in (
+            ("norm_position", "post", "has no norm after a layer"),
+            ("direction", "both", "must not see the tokens after it"),
+        ):
+            if (value := getattr(model, name)) != allowed:
+                raise UserError(
+                    f"model.convolution_width={width} cannot be combined with model.{name}={value}, which {reason}; "
+                    f"set model.convolution_width=0, or model.{name}={allowed}"
+                )
+
 
 DEFAULT_VOCAB_SIZE = 30_522  # BERT uncased
 
@@ -124,20 +302,18 @@ OUTSIDE_THE_FUNCTION = (
     *("initializer_range", "scaled_outputs", "position_init"),  # only before it is trained
     "pair_head",  # a head on top of the encoder, which a model has or lacks
 )
-"""Options of ModelConfig with which the same parameters compute the same function; with another value of any other, a
+"""Options of a model with which the same parameters compute the same function; with another value of any other, a
 new one included, they compute another."""
 OF_BERT = (
     *("hidden_size", "num_layers", "num_heads", "intermediate_size", "type_vocab_size"),
     *("activation", "layer_norm_epsilon", "norm_position", "padding_id"),
-    *("rope_theta", "rope_local_theta", "rope_scale"),  # read only with positions=rope
-    *("global_every", "global_tokens"),  # read only with local_window
 )
-"""Options in which BERT, RoBERTa and their like differ, or that have no effect on them."""
+"""Options in which BERT, RoBERTa and their like differ."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """The encoder of Devlin et al. 2018, section 3; the defaults are BERT-base."""
+class EncoderOptions:
+    """Options of every kind of encoder."""
 
     vocab_size: int | None = None
     """Number of entries of the vocabulary. None: taken from the token store."""
@@ -146,165 +322,93 @@ class ModelConfig:
     rows are never predicted."""
     hidden_size: int = 768
     """Width of each layer, and of the embeddings unless embedding_size is given."""
-    embedding_size: int | None = None
-    """Width of the three embedding tables; an affine map then takes it to hidden_size (ALBERT: 128). None: hidden_size,
-    without a map."""
-    num_layers: int = 12
-    """Number of layers of the encoder."""
-    num_heads: int = 12
-    """Number of attention heads per layer. hidden_size must be a multiple of it."""
-    intermediate_size: int | None = None
-    """Width of the feed-forward layer. None: four times hidden_size, as in every published BERT."""
     max_position_embeddings: int = 512
     """Number of rows of the position table, hence the length of the longest sequence that the model can read (but see
     padding_id)."""
-    type_vocab_size: int = 2
-    """Number of segment embeddings; next-sentence pairs need two. 0: there is no such table, as in DistilBERT."""
     activation: Literal["gelu_tanh", "gelu_erf"] = "gelu_tanh"
     """Form of GELU in the feed-forward layers. Google's code uses the tanh approximation; Hugging Face runs its
     checkpoints with the exact form (erf)."""
     hidden_dropout: float = 0.1
     """Dropout rate on the embeddings and on both residual branches of each layer."""
-    attention_dropout: float = 0.1
-    """Dropout rate on the attention probabilities."""
-    recurrent_dropout: float = 0.0
-    """Dropout rate on the weights from state to state of layer=lstm (DropConnect; Merity et al. 2018): the same ones
-    for all tokens of all sequences of a batch, or of a micro-batch. Fine-tuning keeps the rate unless --dropout
-    is given. ULMFiT has 0.5."""
     layer_norm_epsilon: float = 1e-12
     """Constant added to the variance in LayerNorm."""
     initializer_range: float = 0.02
     """Standard deviation of the normal distribution of initial weights before truncation at two standard deviations,
     which leaves 0.88 times this value."""
-    scaled_outputs: bool = False
-    """Whether the initial weights of the maps that end a residual branch (the output of attention, and that of the
-    feed-forward network) are divided by √(2 · num_layers), so that a deep model's states grow no more than a shallow
-    one's, as in Megatron and ModernBERT."""
-    norm_position: Literal["post", "pre"] = "post"
-    """Whether LayerNorm follows each residual branch (post, as in BERT) or precedes it (pre)."""
-    position_init: Literal["random", "sinusoidal"] = "random"
-    """Initial value of the position table, which is learned either way."""
-    padding_id: int | None = None
-    """Token id P of the padding, from which positions count as in RoBERTa: a token has P + 1 + the number of real
-    tokens before it, and padding has P, so the longest sequence has P + 1 tokens fewer than
-    max_position_embeddings. None: positions are 0, 1, 2, … as in BERT."""
-    sharing: Literal["none", "attention", "feed_forward", "all"] = "none"
-    """Which parameters all layers share, each with the norm after it: none (BERT), attention, feed_forward, or all
-    (ALBERT)."""
     pooler: Literal["tanh", "relu", "gelu_erf"] = "tanh"
     """Activation of the affine map of the first position that heads read: tanh (BERT), relu (DistilBERT) or gelu_erf
     (ELECTRA)."""
-    pair_head: bool = True
-    """Whether pre-training has a pooler and a head for the labels of data.sentence_pairs. False: it has neither, as in
-    RoBERTa, DistilBERT and ELECTRA, and a task that needs a pooler starts with a fresh one."""
-    positions: Literal["learned", "rope", "alibi", "xlnet", "none"] = "learned"
-    """Encoding of the order of the tokens. learned: by a table that is added to the words. rope: queries and
-    keys are turned by an angle that grows with their position (Su et al. 2021). alibi: scores fall with the distance
-    (Press et al. 2022), as in MosaicBERT. xlnet: attention compares queries with the distance to each key, and with
-    whether both are in the same segment (Yang et al. 2019). This option includes XLNet's embeddings, which are words
-    alone and not normalized, logits of words without a transform, and poolers and classifiers that read the last token.
-    none: not at all."""
-    rope_theta: float = 10_000.0
-    """Base of the wavelengths of rope in layers that see the whole sequence; longer sequences need a larger one."""
-    rope_local_theta: float | None = None
-    """Base of the wavelengths of rope in layers with a window. None: rope_theta."""
-    rope_scale: float = 1.0
-    """Factor by which positions are divided in layers that see the whole sequence, so that a model reads longer
-    sequences than it was trained on (position interpolation, Chen et al. 2023)."""
-    layer: Literal["transformer", "lstm", "none"] = "transformer"
-    """Kind of layer. lstm: a recurrent network in place of attention and feed-forward (Hochreiter & Schmidhuber 1997),
-    computed in float32; with direction=both, two networks of half the width, one in each direction, which never see
-    each other's states (ELMo, Peters et al. 2018); otherwise one of the whole width (ULMFiT, Howard & Ruder 2018).
-    none: there are no layers (num_layers=0) and no norm of the embeddings, so a word has one vector everywhere; poolers
-    read the mean of a text."""
-    direction: Literal["both", "left_to_right"] = "both"
-    """Tokens that each token sees: those on both sides (BERT), or itself and those before it, as in GPT and in the
-    model without bidirectionality that the paper compares BERT with (section 5.1). Poolers and classifiers then read
-    the last token of a text, the only one that sees all of it."""
-    local_window: int | None = None
-    """Number of tokens that local layers see to either side. None: every layer sees the whole sequence."""
-    global_every: int = 3
-    """With local_window, every n-th layer sees the whole sequence, beginning with the first; with 0 none does, so that
-    time and memory of the whole model grow linearly with the length."""
-    global_tokens: int = 0
-    """Number of tokens at the start of each text that see all of its tokens and that all of them see, also in local
-    layers."""
-    feed_forward: Literal["plain", "geglu", "swiglu"] = "plain"
-    """Form of the feed-forward network. plain: an activation between two affine maps. geglu, swiglu: the product with a
-    third map that has the activation (GELU; SiLU; Shazeer 2020)."""
     norm: Literal["layer_norm", "rms_norm"] = "layer_norm"
     """The normalization. rms_norm divides by the root mean square; it does not centre and has no bias."""
     norm_bias: bool = True
     """Whether layer_norm adds a bias."""
-    use_bias: bool = True
-    """Whether the affine maps of layers, pooler and the transform of the masked-language-model head add a bias; that
-    of the word logits always has one."""
-    first_attention_norm: bool = True
-    """With norm_position=pre, whether the first attention has a norm before it. ModernBERT has none there, because the
-    embeddings have just been normalized."""
-    task_transform: bool = False
-    """Whether the head of a task begins with a layer like that of the masked-language-model head (dense → activation →
-    norm), as in ModernBERT, and there is no pooler."""
-    disentangled: DisentangledConfig = DisentangledConfig()
-    """Attention whose scores depend on relative positions (DeBERTa)."""
-    convolution_width: int = 0
-    """Number of neighbouring tokens, itself included, whose embeddings a convolution adds to each token after the first
-    layer, where a norm follows (DeBERTa v2 in its two larger sizes: 3). 0: there is no convolution."""
-    convolution_activation: Literal["tanh", "gelu_erf"] = "tanh"
-    """Activation of that convolution; the published models have gelu_erf."""
 
     @property
     def beyond_bert(self) -> tuple[str, ...]:
         """Names of the options whose values make an encoder different from BERT, RoBERTa and their like."""
+        bert, own = to_dict(ModelConfig()), to_dict(self)
         return tuple(
-            field.name
-            for field in dataclasses.fields(self)
-            if field.name not in (*OUTSIDE_THE_FUNCTION, *OF_BERT) and getattr(self, field.name) != field.default
+            name
+            for name, value in own.items()
+            if name not in (*OUTSIDE_THE_FUNCTION, *OF_BERT, *_DETAILS) and value != bert.get(name)
         )
 
-    @property
-    def parameter_sets(self) -> int:
-        """Number of sets of the parameters of a layer: one for each layer, or one that all layers share."""
-        return 1 if self.sharing == "all" else self.num_layers
+    chosen_by: ClassVar[Mapping[str, str]] = {}
 
     @property
-    def windows(self) -> tuple[int | None, ...]:
-        """Number of tokens that each layer sees to either side; None: the whole sequence."""
-        every = self.global_every
-        return tuple(
-            None if self.local_window is None or every and layer % every == 0 else self.local_window
-            for layer in range(self.num_layers)
-        )
+    def spelled(self) -> str:
+        """The options that choose this kind, as errors name it: model.layer=lstm."""
+        return " and ".join(f"model.{tag}={value}" for tag, value in self.chosen_by.items())
 
     @property
-    def output_range(self) -> float:
-        """Standard deviation of the initial maps that end a residual branch."""
-        return self.initializer_range / (math.sqrt(2 * self.num_layers) if self.scaled_outputs else 1)
+    def two_streams(self) -> bool:
+        """Whether tokens are predicted in a second stream of states."""
+        return False
+
+    @property
+    def two_directions(self) -> bool:
+        """Whether there are networks in both directions, which never see each other's states."""
+        return False
 
     @property
     def reads_last_token(self) -> bool:
         """Whether poolers and classifiers read the last token of a text instead of the first."""
-        return self.direction == "left_to_right" or self.is_xlnet
+        return False
 
     @property
-    def is_xlnet(self) -> bool:
-        """Whether it is an XLNet, whose tokens are predicted in a second stream of states."""
-        return self.positions == "xlnet"
+    def score_terms(self) -> int:
+        """Number of products of a score of attention."""
+        return 1
 
     @property
-    def two_directions(self) -> bool:
-        """Whether the layers are recurrent networks in both directions, which never see each other's states."""
-        return self.layer == "lstm" and self.direction == "both"
+    def global_tokens(self) -> int:
+        """Number of tokens at the start of each text that see, and are seen by, all of its tokens in every layer."""
+        return 0
 
     @property
-    def direction_size(self) -> int:
-        """Width of one direction of recurrent layers."""
-        return self.hidden_size // 2 if self.two_directions else self.hidden_size
+    def attention_heads(self) -> int:
+        """Number of attention heads of a layer; 0 for layers that do not attend."""
+        return 0
 
     @property
-    def head_size(self) -> int:
-        """Width of one attention head."""
-        return self.hidden_size // self.num_heads
+    def word_size(self) -> int:
+        """Width of the embedding tables."""
+        return self.hidden_size
+
+    @property
+    def position_table(self) -> Learned | None:
+        """The table of positions that is added to the words, if there is one."""
+        return None
+
+    @property
+    def padding_id(self) -> int | None:
+        """Token id from which positions count; see `Learned.padding_id`."""
+        return None if self.position_table is None else self.position_table.padding_id
+
+    @property
+    def first_position(self) -> int:
+        """Row of the position table that the first token of a text has."""
+        return 0 if self.padding_id is None else self.padding_id + 1
 
     @property
     def longest_sequence(self) -> int:
@@ -314,22 +418,7 @@ class ModelConfig:
     @property
     def position_limit(self) -> int | None:
         """Number of tokens that a table of positions has rows for; None: they enter as distances, which have no end."""
-        return self.longest_sequence if self.positions == "learned" else None
-
-    @property
-    def first_position(self) -> int:
-        """Row of the position table that the first token of a text has."""
-        return 0 if self.padding_id is None else self.padding_id + 1
-
-    @property
-    def word_size(self) -> int:
-        """Width of the embedding tables, also if `embedding_size` is None."""
-        return self.hidden_size if self.embedding_size is None else self.embedding_size
-
-    @property
-    def feed_forward_size(self) -> int:
-        """Width of the feed-forward layer, also if `intermediate_size` is None."""
-        return 4 * self.hidden_size if self.intermediate_size is None else self.intermediate_size
+        return None if self.position_table is None else self.longest_sequence
 
     def need_vocab_size(self) -> int:
         """Return `vocab_size` of a model that is trained or stored; ValueError if it is None."""
@@ -338,21 +427,378 @@ class ModelConfig:
         return self.vocab_size
 
     @property
+    def usual_vocab_size(self) -> int:
+        """Number of entries of the vocabulary of published models of this form."""
+        return DEFAULT_VOCAB_SIZE
+
+    @property
     def assumed_vocab_size(self) -> int:
         """`vocab_size` or, where there are no data to take it from, that of the published models of this form."""
-        if self.vocab_size is not None:
-            return self.vocab_size
-        forms = (
-            (self.padding_id is not None, 50_265),  # RoBERTa
-            (self.is_xlnet, 32_000),
-            (self.disentangled.terms != "none", 50_265 if self.disentangled.buckets is None else 128_100),  # DeBERTa
-            (self.sharing == "all", 30_000),  # ALBERT
-            (self.task_transform, 50_368),  # ModernBERT
-        )
-        return next((size for fits, size in forms if fits), DEFAULT_VOCAB_SIZE)
+        return self.usual_vocab_size if self.vocab_size is None else self.vocab_size
 
     @property
     def padded_vocab_size(self) -> int:
         """Number of rows of the embedding table."""
         size = self.assumed_vocab_size
         return -(-size // self.vocab_pad_multiple) * self.vocab_pad_multiple
+
+    def check(self) -> None:
+        """Raise a UserError if a value is out of range."""
+        need_positive(
+            self,
+            "model.",
+            *("hidden_size", "max_position_embeddings", "vocab_pad_multiple", "layer_norm_epsilon"),
+            "initializer_range",
+        )
+        need_share(self, "model.", "hidden_dropout", below_one=True)
+        if self.vocab_size is not None and self.vocab_size < 6:
+            raise UserError(
+                f"model.vocab_size={self.vocab_size} leaves no room for words in addition to the five special tokens"
+            )
+
+
+_DETAILS = ("rope_theta", "rope_local_theta", "rope_scale", "global_every", "global_tokens")
+"""Options that say more of another one, which already makes an encoder different from BERT."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LayerOptions(EncoderOptions):
+    """Options of every kind of encoder with layers."""
+
+    num_layers: int = 12
+    """Number of layers of the encoder."""
+    type_vocab_size: int = 2
+    """Number of segment embeddings; next-sentence pairs need two. 0: there is no such table, as in DistilBERT."""
+    pair_head: bool = True
+    """Whether pre-training has a pooler and a head for the labels of data.sentence_pairs. False: it has neither, as in
+    RoBERTa, DistilBERT and ELECTRA, and a task that needs a pooler starts with a fresh one."""
+
+    def check(self) -> None:
+        super().check()
+        need_positive(self, "model.", "num_layers")
+        if self.type_vocab_size < 0:
+            raise UserError(f"model.type_vocab_size={self.type_vocab_size} must not be negative")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttentionOptions(LayerOptions):
+    """Options of every kind of encoder whose layers are attention and a feed-forward network."""
+
+    num_heads: int = 12
+    """Number of attention heads per layer. hidden_size must be a multiple of it."""
+    intermediate_size: int | None = None
+    """Width of the feed-forward layer. None: four times hidden_size, as in every published BERT."""
+    attention_dropout: float = 0.1
+    """Dropout rate on the attention probabilities."""
+    scaled_outputs: bool = False
+    """Whether the initial weights of the maps that end a residual branch (the output of attention, and that of the
+    feed-forward network) are divided by √(2 · num_layers), so that a deep model's states grow no more than a shallow
+    one's, as in Megatron and ModernBERT."""
+    sharing: Literal["none", "attention", "feed_forward", "all"] = "none"
+    """Which parameters all layers share, each with the norm after it: none (BERT), attention, feed_forward, or all
+    (ALBERT)."""
+    feed_forward: Literal["plain", "geglu", "swiglu"] = "plain"
+    """Form of the feed-forward network. plain: an activation between two affine maps. geglu, swiglu: the product with a
+    third map that has the activation (GELU; SiLU; Shazeer 2020)."""
+
+    @property
+    def attention_heads(self) -> int:
+        """Number of attention heads of a layer."""
+        return self.num_heads
+
+    @property
+    def parameter_sets(self) -> int:
+        """Number of sets of the parameters of a layer: one for each layer, or one that all layers share."""
+        return 1 if self.sharing == "all" else self.num_layers
+
+    @property
+    def output_range(self) -> float:
+        """Standard deviation of the initial maps that end a residual branch."""
+        return self.initializer_range / (math.sqrt(2 * self.num_layers) if self.scaled_outputs else 1)
+
+    @property
+    def head_size(self) -> int:
+        """Width of one attention head."""
+        return self.hidden_size // self.num_heads
+
+    @property
+    def feed_forward_size(self) -> int:
+        """Width of the feed-forward layer, also if `intermediate_size` is None."""
+        return 4 * self.hidden_size if self.intermediate_size is None else self.intermediate_size
+
+    def check(self) -> None:
+        super().check()
+        need_positive(self, "model.", "num_heads")
+        need_share(self, "model.", "attention_dropout", below_one=True)
+        if self.intermediate_size is not None and self.intermediate_size < 1:
+            raise UserError(f"model.intermediate_size={self.intermediate_size} must be positive")
+        if self.hidden_size % self.num_heads:
+            fits = [h for h in range(1, self.hidden_size + 1) if self.hidden_size % h == 0]
+            near = sorted(fits, key=lambda h: abs(h - self.num_heads))[:3]
+            raise UserError(
+                f"model.hidden_size={self.hidden_size} is not divisible by model.num_heads={self.num_heads}; "
+                f"numbers of heads that fit: {', '.join(map(str, sorted(near)))}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig(AttentionOptions):
+    """The encoder of Devlin et al. 2018, section 3, and its Transformer relatives; the defaults are BERT-base."""
+
+    chosen_by: ClassVar[Mapping[str, str]] = {"layer": "transformer"}
+    embedding_size: int | None = None
+    """Width of the three embedding tables; an affine map then takes it to hidden_size (ALBERT: 128). None: hidden_size,
+    without a map."""
+    norm_position: Literal["post", "pre"] = "post"
+    """Whether LayerNorm follows each residual branch (post, as in BERT) or precedes it (pre)."""
+    first_attention_norm: bool = True
+    """With norm_position=pre, whether the first attention has a norm before it. ModernBERT has none there, because the
+    embeddings have just been normalized."""
+    use_bias: bool = True
+    """Whether the affine maps of layers, pooler and the transform of the masked-language-model head add a bias; that
+    of the word logits always has one."""
+    direction: Literal["both", "left_to_right"] = "both"
+    """Tokens that each token sees: those on both sides (BERT), or itself and those before it, as in GPT and in the
+    model without bidirectionality that the paper compares BERT with (section 5.1). Poolers and classifiers then read
+    the last token of a text, the only one that sees all of it."""
+    task_transform: bool = False
+    """Whether the head of a task begins with a layer like that of the masked-language-model head (dense → activation →
+    norm), as in ModernBERT, and there is no pooler."""
+    positions: Learned | Rope | Alibi | NoPositions = kinds(Learned())
+    """Encoding of the order of the tokens."""
+    window: Window | None = kinds(None, absent={"local_window": None})
+    """Number of tokens that local layers see to either side. None: every layer sees the whole sequence."""
+    disentangled: DisentangledConfig | None = kinds(None, nested=True, absent={"terms": "none"})
+    """Attention whose scores depend on relative positions (DeBERTa)."""
+    convolution: Convolution | None = kinds(None, absent={"convolution_width": 0})
+    """A convolution of the embeddings, added to each token after the first layer (DeBERTa v2 in its larger sizes)."""
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """Number of tokens that each layer sees to either side; None: the whole sequence."""
+        return tuple(None if self.window is None else self.window.of_layer(layer) for layer in range(self.num_layers))
+
+    @property
+    def global_tokens(self) -> int:
+        """Number of tokens at the start of each text that see, and are seen by, all of its tokens in every layer."""
+        return 0 if self.window is None else self.window.global_tokens
+
+    @property
+    def score_terms(self) -> int:
+        """Number of products of a score of attention."""
+        return 1 if self.disentangled is None else self.disentangled.count
+
+    @property
+    def reads_last_token(self) -> bool:
+        """Whether poolers and classifiers read the last token of a text instead of the first."""
+        return self.direction == "left_to_right"
+
+    @property
+    def position_table(self) -> Learned | None:
+        """The table of positions that is added to the words, if there is one."""
+        return self.positions if isinstance(self.positions, Learned) else None
+
+    @property
+    def word_size(self) -> int:
+        """Width of the embedding tables, also if `embedding_size` is None."""
+        return self.hidden_size if self.embedding_size is None else self.embedding_size
+
+    @property
+    def usual_vocab_size(self) -> int:
+        """Number of entries of the vocabulary of published models of this form."""
+        deberta = self.disentangled
+        forms = (
+            (self.padding_id is not None, 50_265),  # RoBERTa
+            (deberta is not None, 50_265 if deberta is None or deberta.buckets is None else 128_100),
+            (self.sharing == "all", 30_000),  # ALBERT
+            (self.task_transform, 50_368),  # ModernBERT
+        )
+        return next((size for fits, size in forms if fits), DEFAULT_VOCAB_SIZE)
+
+    def check(self) -> None:
+        """Raise a UserError if a value is out of range, or options contradict each other."""
+        super().check()
+        if self.embedding_size is not None and self.embedding_size < 1:
+            raise UserError(f"model.embedding_size={self.embedding_size} must be positive")
+        if not self.first_attention_norm and self.norm_position != "pre":
+            raise UserError(
+                "model.first_attention_norm=False belongs to model.norm_position=pre, not to "
+                f"{self.norm_position}, which has no norm before an attention"
+            )
+        if not self.first_attention_norm and self.sharing != "none":
+            raise UserError(
+                f"model.first_attention_norm=False makes the first layer different, but with model.sharing="
+                f"{self.sharing} layers share parameters; set model.sharing=none"
+            )
+        self.positions.check(self)
+        for part in (self.window, self.disentangled, self.convolution):
+            if part is not None:
+                part.check(self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class XLNetConfig(AttentionOptions):
+    """XLNet (Yang et al. 2019): tokens are predicted in a second stream of states, in a random order.
+
+    Attention compares queries with the distance to each key, and with whether both are in the same segment. Embeddings
+    are words alone and not normalized, logits of words have no transform, and poolers and classifiers read the last
+    token.
+    """
+
+    chosen_by: ClassVar[Mapping[str, str]] = {"layer": "transformer", "positions": "xlnet"}
+    embedding_size: ClassVar[None] = None
+    norm_position: ClassVar[Literal["post"]] = "post"
+    first_attention_norm: ClassVar[bool] = True
+    use_bias: ClassVar[bool] = True
+    direction: ClassVar[Literal["both"]] = "both"
+    task_transform: ClassVar[bool] = False
+    window: ClassVar[None] = None
+    convolution: ClassVar[None] = None
+    disentangled: ClassVar[None] = None
+
+    @property
+    def two_streams(self) -> bool:
+        """Whether tokens are predicted in a second stream of states."""
+        return True
+
+    @property
+    def reads_last_token(self) -> bool:
+        """Whether poolers and classifiers read the last token of a text instead of the first."""
+        return True
+
+    @property
+    def score_terms(self) -> int:
+        """Number of products of a score of attention."""
+        return 2
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """None for each layer: all see the whole sequence."""
+        return (None,) * self.num_layers
+
+    @property
+    def usual_vocab_size(self) -> int:
+        """Number of entries of the vocabulary of the published XLNets."""
+        return 32_000
+
+    def check(self) -> None:
+        """Raise a UserError if a value is out of range."""
+        super().check()
+        if self.hidden_size % 2:
+            raise UserError(
+                f"model.hidden_size={self.hidden_size} is odd, but model.positions=xlnet encodes distances by as many "
+                "sines as cosines; make it even"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RecurrentConfig(LayerOptions):
+    """Recurrent networks in place of attention and feed-forward (LSTM, Hochreiter & Schmidhuber 1997), in float32.
+
+    With direction=both, two networks of half the width, one in each direction, which never see each other's states
+    (ELMo, Peters et al. 2018); otherwise one of the whole width (ULMFiT, Howard & Ruder 2018).
+    """
+
+    chosen_by: ClassVar[Mapping[str, str]] = {"layer": "lstm"}
+    window: ClassVar[None] = None
+    convolution: ClassVar[None] = None
+    disentangled: ClassVar[None] = None
+    first_attention_norm: ClassVar[bool] = True
+    embedding_size: int | None = None
+    """Width of the embedding tables; an affine map then takes it to hidden_size. None: hidden_size, without a map."""
+    norm_position: Literal["post", "pre"] = "post"
+    """Whether LayerNorm follows each layer (post) or precedes it (pre)."""
+    recurrent_dropout: float = 0.0
+    """Dropout rate on the weights from state to state of layer=lstm (DropConnect; Merity et al. 2018): the same ones
+    for all tokens of all sequences of a batch, or of a micro-batch. Fine-tuning keeps the rate unless --dropout
+    is given. ULMFiT has 0.5."""
+    sharing: Literal["none", "all"] = "none"
+    """Whether all layers share their parameters."""
+    use_bias: bool = True
+    """Whether the affine maps of pooler and the transform of the masked-language-model head add a bias."""
+    direction: Literal["both", "left_to_right"] = "both"
+    """Tokens that each token sees: those on both sides, or itself and those before it. Poolers and classifiers then
+    read the last token of a text, the only one that sees all of it."""
+    task_transform: bool = False
+    """Whether the head of a task begins with a layer like that of the masked-language-model head (dense → activation →
+    norm), and there is no pooler."""
+    positions: Learned | NoPositions = kinds(Learned())
+    """Encoding of the order of the tokens."""
+
+    @property
+    def two_directions(self) -> bool:
+        """Whether there are networks in both directions, which never see each other's states."""
+        return self.direction == "both"
+
+    @property
+    def direction_size(self) -> int:
+        """Width of one direction of recurrent layers."""
+        return self.hidden_size // 2 if self.two_directions else self.hidden_size
+
+    @property
+    def parameter_sets(self) -> int:
+        """Number of sets of the parameters of a layer: one for each layer, or one that all layers share."""
+        return 1 if self.sharing == "all" else self.num_layers
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """None for each layer: no window restricts it."""
+        return (None,) * self.num_layers
+
+    @property
+    def reads_last_token(self) -> bool:
+        """Whether poolers and classifiers read the last token of a text instead of the first."""
+        return self.direction == "left_to_right"
+
+    @property
+    def position_table(self) -> Learned | None:
+        """The table of positions that is added to the words, if there is one."""
+        return self.positions if isinstance(self.positions, Learned) else None
+
+    @property
+    def word_size(self) -> int:
+        """Width of the embedding tables, also if `embedding_size` is None."""
+        return self.hidden_size if self.embedding_size is None else self.embedding_size
+
+    def check(self) -> None:
+        """Raise a UserError if a value is out of range, or two directions cannot share the width."""
+        super().check()
+        need_share(self, "model.", "recurrent_dropout", below_one=True)
+        if self.embedding_size is not None and self.embedding_size < 1:
+            raise UserError(f"model.embedding_size={self.embedding_size} must be positive")
+        self.positions.check(self)
+        if self.two_directions and self.hidden_size % 2:
+            raise UserError(
+                f"model.hidden_size={self.hidden_size} cannot be divided between the two directions of "
+                "model.layer=lstm; make it even"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WordVectorsConfig(EncoderOptions):
+    """No layers and no norm of the embeddings: a word has one vector everywhere; poolers read the mean of a text."""
+
+    chosen_by: ClassVar[Mapping[str, str]] = {"layer": "none"}
+    embedding_size: ClassVar[None] = None
+    num_layers: ClassVar[int] = 0
+    type_vocab_size: ClassVar[int] = 0
+    pair_head: ClassVar[bool] = False
+    norm_position: ClassVar[Literal["post"]] = "post"
+    first_attention_norm: ClassVar[bool] = True
+    direction: ClassVar[Literal["both"]] = "both"
+    sharing: ClassVar[Literal["none"]] = "none"
+    parameter_sets: ClassVar[int] = 0
+    windows: ClassVar[tuple[int | None, ...]] = ()
+    window: ClassVar[None] = None
+    convolution: ClassVar[None] = None
+    disentangled: ClassVar[None] = None
+    use_bias: bool = True
+    """Whether the affine map of the pooler, and that of a task head with task_transform, add a bias."""
+    task_transform: bool = False
+    """Whether the head of a task begins with a layer (dense → activation → norm), and there is no pooler."""
+
+
+EncoderConfig = ModelConfig | XLNetConfig | RecurrentConfig | WordVectorsConfig
+"""An encoder: one of the kinds, `--model.layer` and `--model.positions` on the command line."""
+AttentionConfig = ModelConfig | XLNetConfig
+"""An encoder whose layers attend."""

@@ -8,7 +8,7 @@ import math
 from typing import Literal
 
 from bert_jax.config.json_form import option
-from bert_jax.config.model import ModelConfig
+from bert_jax.config.model import EncoderConfig, ModelConfig, RecurrentConfig
 from bert_jax.errors import UserError, need_cloud_storage
 
 EmbeddingSharing = Literal["shared", "own", "disentangled"]
@@ -36,19 +36,20 @@ class GeneratorConfig:
     learns (DeBERTa v3)."""
 
 
-def generator_model(model: ModelConfig, generator: GeneratorConfig) -> ModelConfig:
+def generator_model(model: EncoderConfig, generator: GeneratorConfig) -> EncoderConfig:
     """Return the sizes of the generator of a discriminator `model`."""
+    assert isinstance(model, ModelConfig | RecurrentConfig)  # checked by ReplacedTokens
     hidden_size = max(1, model.hidden_size // 4) if generator.hidden_size is None else generator.hidden_size
+    sizes = {
+        "hidden_size": hidden_size,
+        "embedding_size": None if model.word_size == hidden_size else model.word_size,
+        "num_layers": model.num_layers if generator.num_layers is None else generator.num_layers,
+        "pair_head": False,
+    }
+    if isinstance(model, RecurrentConfig):
+        return dataclasses.replace(model, **sizes)
     heads = max(1, hidden_size // model.head_size) if generator.num_heads is None else generator.num_heads
-    return dataclasses.replace(
-        model,
-        hidden_size=hidden_size,
-        embedding_size=None if model.word_size == hidden_size else model.word_size,
-        num_layers=model.num_layers if generator.num_layers is None else generator.num_layers,
-        num_heads=heads,
-        intermediate_size=generator.intermediate_size,
-        pair_head=False,
-    )
+    return dataclasses.replace(model, **sizes, num_heads=heads, intermediate_size=generator.intermediate_size)
 
 
 SHARED_NEGATIVES = 64

@@ -11,7 +11,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Literal, TypeVar
 
-from bert_jax.config.model import DisentangledConfig, ModelConfig
+from bert_jax.config.model import DisentangledConfig, Learned, ModelConfig, NoPositions, Rope, Window, XLNetConfig
 from bert_jax.config.objective import ObjectiveConfig
 from bert_jax.config.pretraining import Config, MaskingConfig, OptimizerConfig, ScheduleConfig
 from bert_jax.errors import UserError
@@ -70,9 +70,8 @@ def modernbert(num_layers: int, hidden_size: int, intermediate_size: int) -> Mod
         use_bias=False,
         first_attention_norm=False,
         feed_forward="geglu",
-        positions="rope",
-        rope_theta=10_000.0,
-        local_window=64,
+        positions=Rope(rope_theta=10_000.0),
+        window=Window(local_window=64),
         task_transform=True,
     )
 
@@ -91,7 +90,7 @@ def roberta_config(name: str) -> ModelConfig:
         type_vocab_size=1,
         activation="gelu_erf",
         layer_norm_epsilon=1e-5,
-        padding_id=1,
+        positions=Learned(padding_id=1),
         pair_head=False,
     )
 
@@ -112,8 +111,8 @@ XLNET_SIZES = {  # layers, hidden size: Yang et al. 2019 (arXiv 1906.08237), sec
 }
 
 
-def xlnet_config(name: str) -> ModelConfig:
-    """Return the ModelConfig of an XLNet in XLNET_SIZES, with vocab_size None.
+def xlnet_config(name: str) -> XLNetConfig:
+    """Return the configuration of an XLNet in XLNET_SIZES, with vocab_size None.
 
     GELU is exact, as `transformers` runs the published checkpoints. Rows have up to 512 tokens. Segments are those of
     two texts, the class token and padding.
@@ -122,11 +121,10 @@ def xlnet_config(name: str) -> ModelConfig:
       UserError: there is no such size; the message lists them.
     """
     num_layers, hidden_size = _size("XLNet", name, XLNET_SIZES)
-    return ModelConfig(
+    return XLNetConfig(
         num_layers=num_layers,
         hidden_size=hidden_size,
         num_heads=hidden_size // HEAD_SIZE,
-        positions="xlnet",
         type_vocab_size=4,
         activation="gelu_erf",
         pair_head=False,
@@ -188,13 +186,19 @@ def electra_config(name: str) -> ModelConfig:
     )
 
 
-def deberta_config(version: Literal[1, 3], num_layers: int = 12, hidden_size: int = 768) -> ModelConfig:
+def deberta_config(
+    version: Literal[1, 3],
+    num_layers: int = 12,
+    hidden_size: int = 768,
+    max_distance: int = 512,
+    buckets: int = 256,
+) -> ModelConfig:
     """Return DeBERTa (He et al. 2021, arXiv 2006.03654) or DeBERTa-v3 (arXiv 2111.09543) in a size.
 
-    vocab_size is None. In both, distances from 512 tokens on are alike.
+    vocab_size is None. In both, distances from max_distance tokens on are alike; version 3 has `buckets` for them.
     """
-    first = DisentangledConfig(terms="c2p+p2c", key_bias=False)
-    third = DisentangledConfig(terms="c2p+p2c", buckets=256, shared_projections=True, table_norm=True)
+    first = DisentangledConfig(max_distance=max_distance, key_bias=False)
+    third = DisentangledConfig(max_distance=max_distance, buckets=buckets, shared_projections=True, table_norm=True)
     return ModelConfig(
         hidden_size=hidden_size,
         num_layers=num_layers,
@@ -204,7 +208,7 @@ def deberta_config(version: Literal[1, 3], num_layers: int = 12, hidden_size: in
         activation="gelu_erf",
         layer_norm_epsilon=1e-7,
         pooler="gelu_erf",
-        positions="none",
+        positions=NoPositions(),
         disentangled=first if version == 1 else third,
     )
 

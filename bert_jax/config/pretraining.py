@@ -12,8 +12,8 @@ import math
 import re
 from typing import Literal
 
-from bert_jax.config.json_form import option
-from bert_jax.config.model import ModelConfig
+from bert_jax.config.json_form import kinds, option
+from bert_jax.config.model import EncoderConfig, ModelConfig
 from bert_jax.config.objective import ObjectiveConfig
 from bert_jax.errors import UserError
 
@@ -467,7 +467,7 @@ class EvaluationConfig:
 class Config:
     """A pre-training run."""
 
-    model: ModelConfig = ModelConfig()
+    model: EncoderConfig = kinds(ModelConfig(), nested=True)
     """Sizes of the model and form of its layers."""
     data: DataConfig = DataConfig()
     """Where the token store is, and how examples are cut from it."""

@@ -132,7 +132,7 @@ class Examples:
             self.packing = Packing(self.source, self._texts, self.text_length, phase.max_texts, self.seed)
         tokenizer = store.tokenizer()
         _check_tokenizer(tokenizer, config)
-        self._class_last = tokenizer.class_last and config.model.is_xlnet
+        self._class_last = tokenizer.class_last and config.model.two_streams
         self._special_ids = tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id
         self._masking = predicted_places(config, phase, store, tokenizer, split)
         self._errors = None if noise is None else SpellingErrors(noise, tokenizer)
@@ -257,7 +257,7 @@ def _check_tokenizer(tokenizer: Tokenizer, config: Config) -> None:
             f"whose pairs have two separators and one segment ({tokenizer.kind}), as of RoBERTa, which was pre-trained "
             "without pairs: set data.sentence_pairs=none, or prepare the text with another vocabulary"
         )
-    if tokenizer.class_last and not config.model.is_xlnet:
+    if tokenizer.class_last and not config.model.two_streams:
         raise UserError(
             f"{config.data.path} was prepared with a vocabulary of XLNet, which puts its class token behind the texts, "
             "where this model does not read it: pre-train an XLNet (`bert-jax pretrain xlnet_mini`), or prepare the "

@@ -14,7 +14,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig
+from bert_jax.config import ComputeConfig, EncoderConfig, HeadConfig
 from bert_jax.config.finetuning import FinetuneConfig, PredictConfig
 from bert_jax.data.sequences import Features, evaluation_batches, padded, round_up
 from bert_jax.devices import sharding
@@ -58,7 +58,7 @@ class Programs:
 
 def make_programs(
     config: FinetuneConfig,
-    model: ModelConfig,
+    model: EncoderConfig,
     head: HeadConfig,
     mesh: Mesh,
     teacher: Teacher[BertForTask] | None = None,
@@ -69,10 +69,8 @@ def make_programs(
       UserError: an option does not fit this model.
     """
     if config.dropout is not None:
-        recurrent = config.dropout if model.layer == "lstm" else 0.0
-        model = dataclasses.replace(
-            model, hidden_dropout=config.dropout, attention_dropout=config.dropout, recurrent_dropout=recurrent
-        )
+        rates = {name for name in ("hidden_dropout", "attention_dropout", "recurrent_dropout") if hasattr(model, name)}
+        model = dataclasses.replace(model, **dict.fromkeys(rates, config.dropout))
     check_layers(config, model)
     task_model = BertForTask(model, head, _resolved(config, model, head, mesh))
     optimizer = _optimizer(config, task_model)
@@ -107,7 +105,7 @@ def make_programs(
     )
 
 
-def check_layers(config: FinetuneConfig, model: ModelConfig) -> None:
+def check_layers(config: FinetuneConfig, model: EncoderConfig) -> None:
     """Raise a UserError if an option that treats layers differently does not fit the model, whatever its head."""
     if config.reinitialize_layers > model.num_layers:
         raise UserError(
@@ -144,7 +142,7 @@ def _by_depth(
     return parts
 
 
-def _resolved(config: FinetuneConfig, model: ModelConfig, head: HeadConfig, mesh: Mesh) -> ComputeConfig:
+def _resolved(config: FinetuneConfig, model: EncoderConfig, head: HeadConfig, mesh: Mesh) -> ComputeConfig:
     """Return the options of the computation with the policy that compute.remat=auto leaves to the memory."""
     batch_size = max(config.grid_batch_sizes) if config.grid else config.batch_size
     length, parts = config.options.max_length, sharding.batch_parts(mesh)

@@ -269,7 +269,7 @@ def _hyperparameters(run: Run, config: FinetuneConfig, model: BertForTask) -> di
         "gradual_unfreezing": config.gradual_unfreezing,
         "reinitialize_layers": config.reinitialize_layers,
         "hidden_dropout": model.config.hidden_dropout,
-        "attention_dropout": model.config.attention_dropout,
+        "attention_dropout": to_dict(model.config).get("attention_dropout"),
         "head_dropout": model.head.dropout,
         "crf": model.head.crf,
         "features": model.head.features,

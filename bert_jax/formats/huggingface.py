@@ -16,8 +16,8 @@ from typing import Any, Literal
 import numpy as np
 from etils import epath
 
-from bert_jax.config import HeadConfig, ModelConfig
-from bert_jax.config.json_form import first_lines
+from bert_jax.config import AttentionConfig, EncoderConfig, HeadConfig
+from bert_jax.config.json_form import first_lines, from_dict
 from bert_jax.config.model import HeadPooling
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
@@ -46,7 +46,7 @@ class HuggingFaceConfig:
     """A config.json: the model, and what it says about a task head."""
 
     kind: ModelType
-    model: ModelConfig
+    model: EncoderConfig
     architecture: str | None
     problem: str | None
     labels: tuple[str, ...]
@@ -83,7 +83,11 @@ def read_config(directory: epath.Path) -> HuggingFaceConfig:
     architectures = values.get("architectures") or [None]
     return HuggingFaceConfig(
         kind=kind,
-        model=ModelConfig(**sizes, **rates, activation=ACTIVATIONS[activation], **kind.read_options(values, file)),
+        model=from_dict(
+            EncoderConfig,
+            {**sizes, **rates, "activation": ACTIVATIONS[activation], **kind.read_options(values, file)},
+            "model.",
+        ),
         architecture=architectures[0] if isinstance(architectures, list) else None,
         problem=values.get("problem_type"),
         labels=_labels(values.get("id2label") or {}, file),
@@ -155,7 +159,7 @@ def read_head(
 
 
 def to_json(
-    model: ModelConfig, head: HeadConfig | None, architecture: str, pad_id: int, kind: ModelType = BERT
+    model: EncoderConfig, head: HeadConfig | None, architecture: str, pad_id: int, kind: ModelType = BERT
 ) -> dict[str, Any]:
     """Return the contents of a config.json that `transformers` reads as this model."""
     activation = {"gelu_erf": "gelu", "gelu_tanh": "gelu_new"}[model.activation]
@@ -169,6 +173,7 @@ def to_json(
         "use_cache": True,
     }
     values |= {key: getattr(model, ours) for key, (ours, _) in {**kind.sizes, **kind.rates}.items()}
+    assert isinstance(model, AttentionConfig)  # or there would be an obstacle
     values |= {key: model.feed_forward_size for key, (ours, _) in kind.sizes.items() if ours == "intermediate_size"}
     values |= kind.written_options(model)
     if head is not None and kind.classifier_pooling:
@@ -222,7 +227,7 @@ def places(parameters: ParameterTable, head: HeadConfig | None = None, kind: Mod
     return found
 
 
-def name_table(model: ModelConfig, head: HeadConfig | None = None, kind: ModelType = BERT) -> dict[str, Place]:
+def name_table(model: EncoderConfig, head: HeadConfig | None = None, kind: ModelType = BERT) -> dict[str, Place]:
     """Return `places` for every parameter that such a model can have in `transformers`, including optional parts."""
     taken = set(kind.heads[head.kind].values()) if head else set()  # ModernBERT's task heads have names of its MLM head
     there = {ours.split("/")[0] for ours, theirs in kind.modules.items() if theirs in taken}
@@ -330,7 +335,7 @@ def _known(
     stored: dict[str, FileTensor], config: HuggingFaceConfig, directory: epath.Path
 ) -> tuple[dict[str, FileTensor], list[str]]:
     """Return the arrays by their current names, and the names of buffers, which hold nothing learned."""
-    kind, heads = config.kind, config.model.num_heads if config.kind.by_head else 1
+    kind, heads = config.kind, config.model.attention_heads if config.kind.by_head else 1
     meanings = {name: canonical(name, kind) for name in stored if not BUFFERS.search(name)}
     bias = f"{kind.decoder}.bias"
     if bias in meanings and kind.tied[bias] not in meanings.values():

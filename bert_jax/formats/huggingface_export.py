@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from etils import epath
 
+from bert_jax.config import AttentionConfig
 from bert_jax.config.json_form import to_dict
 from bert_jax.data.manifest import Manifest, read_manifest
 from bert_jax.devices.placement import StoredArray
@@ -95,9 +96,10 @@ def _usage(stored: StoredModel, kind: ModelType, opener: str) -> str:
 
 
 def _configuration(stored: StoredModel) -> dict[str, Any]:
+    assert isinstance(stored.model, AttentionConfig)  # or there would be an obstacle
     values = to_dict(stored.model) | {"intermediate_size": stored.model.feed_forward_size}
     for name in ("vocab_pad_multiple", "scaled_outputs", "position_init"):  # they leave no trace in the exported model
-        values.pop(name)
+        values.pop(name, None)
     if stored.tokenizer is not None:
         values["vocabulary"] = f"{stored.tokenizer.kind}, {'uncased' if stored.tokenizer.lowercase else 'cased'}"
         values["vocabulary fingerprint"] = stored.tokenizer.fingerprint
@@ -191,7 +193,7 @@ def write_huggingface(stored: StoredModel, destination: str | os.PathLike[str], 
         for layer, theirs in enumerate(places[path].names):
             given = names.written(theirs.removeprefix(prefix), kind)
             arrays[given] = (places[path].their_shape, _their_values(places[path], array, layer))
-    arrays = _fused(arrays, kind, stored.model.num_heads if kind.by_head else 1)
+    arrays = _fused(arrays, kind, stored.model.attention_heads if kind.by_head else 1)
     written = safetensors_files.write_file(directory / safetensors_files.FILE, arrays)
     for _ in track(written, "writing parameters", len(arrays)):
         pass

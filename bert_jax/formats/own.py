@@ -12,7 +12,7 @@ from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import Damaged, check_origin, host_fingerprint, open_array, read_record
 from bert_jax.checkpoints.steps import attempt
 from bert_jax.checkpoints.workdir import id_below, need, read_json
-from bert_jax.config import EmbeddingConfig, HeadConfig, ModelConfig
+from bert_jax.config import EmbeddingConfig, EncoderConfig, HeadConfig
 from bert_jax.config.commands import Weights
 from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.json_form import first_lines, from_record
@@ -116,7 +116,7 @@ def _describe(
 ) -> StoredModel:
     config, where = content["config"], f"the record of {path}"
     # The padding of the vocabulary serves one mesh and never reaches a prediction, so an opened model does not need it.
-    model = dataclasses.replace(from_record(ModelConfig, config["model"], where, "model."), vocab_pad_multiple=1)
+    model = dataclasses.replace(from_record(EncoderConfig, config["model"], where, "model."), vocab_pad_multiple=1)
     for table in row_tables(bert_parameters(model, MODEL_PARTS), "vocab"):
         for name in (table, f"{GENERATOR}/{table}", difference_path(table)):
             if name in arrays:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from absl import logging
 
-from bert_jax.config import Config, EmbeddingConfig, HeadConfig, ModelConfig, ObjectiveConfig
+from bert_jax.config import Config, EmbeddingConfig, EncoderConfig, HeadConfig, ObjectiveConfig
 from bert_jax.config.json_form import first_lines, from_record, to_dict
 from bert_jax.config.model import Combination, Pooling
 from bert_jax.config.objective import GeneratorConfig, generator_model
@@ -197,7 +197,7 @@ class StoredModel:
     kind: str
     """bert_jax, huggingface or tf1."""
     path: str
-    model: ModelConfig
+    model: EncoderConfig
     arrays: dict[str, StoredArray]
     """Arrays by path in our tree, e.g. encoder/attention/query/kernel [N, H, A, D]. Vocabulary rows beyond the
     tokenizer's are cut off; unknown names are in `ignored`."""
@@ -294,11 +294,11 @@ def check_vocabulary(
 
 
 def without_padding(
-    model: ModelConfig,
+    model: EncoderConfig,
     tokenizer: Tokenizer | None,
     path: str | os.PathLike[str],
     padded_to: tuple[int, ...] = PADDED_TO,
-) -> ModelConfig:
+) -> EncoderConfig:
     """Return `model` with the tokenizer's vocabulary size; warn that the remaining rows are cut off as padding.
 
     Raises:
@@ -353,7 +353,7 @@ _SIZES = {
     "num_heads": "num_heads",
     "intermediate_size": "feed_forward_size",
 }
-"""Option of GeneratorConfig → attribute of ModelConfig that a run must have as the one that it continues from."""
+"""Option of GeneratorConfig → attribute of EncoderConfig that a run must have as the one that it continues from."""
 
 
 def without_generator(arrays: dict[str, StoredArray]) -> tuple[dict[str, StoredArray], dict[str, StoredArray]]:

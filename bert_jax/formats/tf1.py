@@ -20,8 +20,8 @@ from collections.abc import Iterator
 import numpy as np
 from etils import epath
 
-from bert_jax.config import HeadConfig, ModelConfig
-from bert_jax.config.json_form import first_lines
+from bert_jax.config import EncoderConfig, HeadConfig, ModelConfig
+from bert_jax.config.json_form import first_lines, to_dict
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError, need_extra
 from bert_jax.files import read_object
@@ -90,7 +90,7 @@ def places(parameters: ParameterTable, head: HeadConfig | None = None) -> dict[s
     return found
 
 
-def table(model: ModelConfig, head: HeadConfig | None = None) -> dict[str, Place]:
+def table(model: EncoderConfig, head: HeadConfig | None = None) -> dict[str, Place]:
     """Return `places` for every parameter that a model of these sizes can have, including optional parts."""
     return places(bert_parameters(model, PRETRAINING_PARTS, head), head)
 
@@ -398,7 +398,7 @@ def _find_prefix(path: epath.Path) -> epath.Path:
     )
 
 
-def _read_config(file: epath.Path) -> ModelConfig:
+def _read_config(file: epath.Path) -> EncoderConfig:
     if not file.exists():
         raise UserError(
             f"{file} is missing; copy the one that the model was trained with, from the directory of the checkpoint "
@@ -442,7 +442,7 @@ def _head(variables: dict[str, Variable]) -> HeadConfig | None:
 
 
 def _check_fit(
-    present: dict[str, Place], variables: dict[str, Variable], model: ModelConfig, prefix: epath.Path
+    present: dict[str, Place], variables: dict[str, Variable], model: EncoderConfig, prefix: epath.Path
 ) -> None:
     """Raise a UserError that names the first variables that are missing or differ from the configuration."""
     layers = {match[1] for name in variables if (match := re.match(r"bert/encoder/layer_(\d+)/", name))}
@@ -489,6 +489,7 @@ def write_tf_checkpoint(stored: StoredModel, destination: str | os.PathLike[str]
     need_extra("tensorflow", "tensorflow", "writing Google's TF1 format")
     destination, model = epath.Path(destination), stored.model
     make_directory(destination)
+    assert isinstance(model, ModelConfig)  # _check_expressible has checked it
     values = {key: getattr(model, ours) for key, (ours, _) in (SIZES | RATES).items()}
     values |= {"intermediate_size": model.feed_forward_size, "hidden_act": "gelu"}
     write_file(destination / CONFIG_FILE, (json.dumps(values, indent=2, sort_keys=True) + "\n").encode())
@@ -509,7 +510,7 @@ def _check_expressible(stored: StoredModel) -> None:
     others += ["padding_id"] * (model.padding_id is not None) + ["type_vocab_size"] * (not model.type_vocab_size)
     if others:
         raise UserError(
-            f"model.{others[0]}={getattr(model, others[0])}: Google's TF1 code has BERT only; keep the model in "
+            f"model.{others[0]}={to_dict(model).get(others[0])}: Google's TF1 code has BERT only; keep the model in "
             "bert_jax's own format (--to=bert_jax)"
         )
     if model.activation != "gelu_tanh":

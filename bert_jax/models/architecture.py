@@ -12,7 +12,16 @@ from collections.abc import Callable, Hashable, Sequence
 import jax
 import jax.numpy as jnp
 
-from bert_jax.config import ComputeConfig, ModelConfig
+from bert_jax.config import (
+    Alibi,
+    ComputeConfig,
+    EncoderConfig,
+    ModelConfig,
+    RecurrentConfig,
+    Rope,
+    WordVectorsConfig,
+    XLNetConfig,
+)
 from bert_jax.errors import UserError
 from bert_jax.models.bert_parameters import encoder_parameters
 from bert_jax.models.block import Block, FeedForward, GatedFeedForward, Rotary, alibi_bias, causal_bias
@@ -47,6 +56,7 @@ from bert_jax.parameters import ParameterTable
 
 Activation = Callable[[jax.Array], jax.Array]
 ACTIVATIONS: dict[str, Activation] = {"gelu_tanh": gelu_tanh, "gelu_erf": gelu_erf, "relu": relu, "tanh": jnp.tanh}
+ACTIVATIONS |= {"silu": jax.nn.silu}  # of gates
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -82,7 +92,7 @@ class Architecture:
     None: blocks get the mask, and there is no such order."""
 
 
-def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architecture:
+def bert_architecture(config: EncoderConfig, compute: ComputeConfig) -> Architecture:
     """Return BERT as `config` varies it, computed as `compute` says. Every choice between pieces is made here."""
     form, dtype = _form_of_products(compute), computation_dtype(compute)
     in_form = in_float32 if form == "cpu" else lambda function: function
@@ -90,27 +100,26 @@ def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architectu
     # XLA sums rows of bfloat16 slowly on both.
     sums_as_products = form == "tpu" or (form == "cpu" and dtype == jnp.bfloat16)
     stack = Stack(
-        block=_block(
-            config,
-            in_form(jax.nn.silu) if config.feed_forward == "swiglu" else activation,
-            in_form(ACTIVATIONS[config.convolution_activation]),
-        ),
+        block=_block(config, lambda name: in_form(ACTIVATIONS[name])),
         num_layers=config.num_layers,
         attend=_attend(config, compute),
         scan=scans(config, compute),
         remat="none" if compute.remat == "auto" else compute.remat,
         layer_settings=_layer_settings(config),
         from_second=() if config.first_attention_norm else ("attention_norm",),
-        first_only=("convolution",) if config.convolution_width else (),
+        first_only=() if config.convolution is None else ("convolution",),
         sharing=(0,) * config.num_layers if config.sharing == "all" else None,
         shared=_shared(config),
     )
-    table = {"random": random_positions, "sinusoidal": sinusoidal_positions}[config.position_init]
-    positions = table if config.positions == "learned" else None
-    embeddings = functools.partial(Embeddings, config, positions=positions)
+    tables = {"random": random_positions, "sinusoidal": sinusoidal_positions}
+    positions = None if config.position_table is None else tables[config.position_table.position_init]
+    if isinstance(config, XLNetConfig):
+        embeddings = functools.partial(WordEmbeddings, config)
+    else:
+        embeddings = functools.partial(Embeddings, config, positions=positions)
     final_norm = functools.partial(make_norm, config, config.hidden_size)
     return Architecture(
-        embeddings=functools.partial(WordEmbeddings, config) if config.is_xlnet else embeddings,
+        embeddings=embeddings,
         stack=stack,
         final_norm=final_norm if config.norm_position == "pre" else None,
         activation=activation,
@@ -122,29 +131,33 @@ def bert_architecture(config: ModelConfig, compute: ComputeConfig) -> Architectu
         layer_norm=fused_layer_norm if sums_as_products else plain_layer_norm,
         word_block=BLOCK if form == "cpu" else None,
         distance_bias=_distance_bias(config),
-        relations=functools.partial(Relations.of, config.hidden_size) if config.is_xlnet else None,
+        relations=functools.partial(Relations.of, config.hidden_size) if config.two_streams else None,
     )
 
 
-def _block(
-    config: ModelConfig, activation: Activation, convolution_activation: Activation
-) -> Callable[[jax.Array], Layer]:
-    """Return what makes a block from a key; the activation is that of its feed-forward network, or of its gate."""
-    if config.layer != "transformer":
+def _block(config: EncoderConfig, activation: Callable[[str], Activation]) -> Callable[[jax.Array], Layer]:
+    """Return what makes a block from a key; `activation` is the form of the function with a name."""
+    if isinstance(config, RecurrentConfig):
         return functools.partial(RecurrentBlock, config)
-    if config.feed_forward == "plain":
-        feed_forward = functools.partial(FeedForward, config, activation=activation)
-    else:
-        feed_forward = functools.partial(GatedFeedForward, config, activation=activation)
-    if config.is_xlnet:
+    if isinstance(config, WordVectorsConfig):
+        return _no_block
+    function = activation("silu" if config.feed_forward == "swiglu" else config.activation)
+    network = FeedForward if config.feed_forward == "plain" else GatedFeedForward
+    feed_forward = functools.partial(network, config, activation=function)
+    if isinstance(config, XLNetConfig):
         return functools.partial(TwoStreamBlock, config, feed_forward=feed_forward)
-    convolution = functools.partial(Convolution, config, activation=convolution_activation)
-    return functools.partial(
-        Block, config, feed_forward=feed_forward, convolution=convolution if config.convolution_width else None
-    )
+    convolution = None
+    if config.convolution is not None:
+        function = activation(config.convolution.convolution_activation)
+        convolution = functools.partial(Convolution, config, activation=function)
+    return functools.partial(Block, config, feed_forward=feed_forward, convolution=convolution)
 
 
-def _attend(config: ModelConfig, compute: ComputeConfig) -> Kernel:
+def _no_block(key: jax.Array) -> Layer:
+    raise AssertionError(f"a model without layers makes none, but {key} asks for one")
+
+
+def _attend(config: EncoderConfig, compute: ComputeConfig) -> Kernel:
     """Return the attention kernel of every layer; raise a UserError if the options name one that cannot compute it."""
     named = declared(compute.attention) if compute.attention in PLATFORMS else None
     if config.global_tokens and named is not None and "global_tokens" not in named.supports:
@@ -152,12 +165,14 @@ def _attend(config: ModelConfig, compute: ComputeConfig) -> Kernel:
             f"compute.attention={compute.attention} does not support model.global_tokens={config.global_tokens}; set "
             "compute.attention=auto"
         )
-    if config.disentangled.terms == "none" and not config.is_xlnet:
+    if config.disentangled is None and not config.two_streams:
         return attention_kernel(compute, attention_in_jax(compute))
     if compute.attention not in ("auto", "xla"):
-        kind = f"positions={config.positions}" if config.is_xlnet else f"disentangled.terms={config.disentangled.terms}"
+        kind = (
+            config.spelled if config.disentangled is None else f"model.disentangled.terms={config.disentangled.terms}"
+        )
         raise UserError(
-            f"compute.attention={compute.attention} does not support model.{kind}, whose scores have a bias that "
+            f"compute.attention={compute.attention} does not support {kind}, whose scores have a bias that "
             "depends on queries and keys; set compute.attention=auto"
         )
     return Kernel(attention_in_jax(compute), EVERYTHING)
@@ -170,38 +185,40 @@ def attention_in_jax(compute: ComputeConfig) -> AttentionKernel:
     return plain.attention
 
 
-def _distance_bias(config: ModelConfig) -> Callable[[jax.Array], jax.Array] | None:
+def _distance_bias(config: EncoderConfig) -> Callable[[jax.Array], jax.Array] | None:
     """Return what distances add to the scores of every layer, see `Architecture.distance_bias`."""
-    if config.layer == "lstm":
+    if not isinstance(config, ModelConfig):
         return None
-    alibi = functools.partial(alibi_bias, config.num_heads) if config.positions == "alibi" else None
+    alibi = functools.partial(alibi_bias, config.num_heads) if isinstance(config.positions, Alibi) else None
     if config.direction == "both":
         return alibi
     return causal_bias if alibi is None else lambda distance: alibi(distance) + causal_bias(distance)
 
 
-def _shared(config: ModelConfig) -> tuple[str, ...]:
+def _shared(config: EncoderConfig) -> tuple[str, ...]:
     """Return the parts of the blocks that are the same in all layers, while others are each layer's own."""
     shared = {
         "attention": ("attention", "attention_norm"),
         "feed_forward": ("feed_forward", "feed_forward_norm"),
     }.get(config.sharing, ())
-    relative = config.disentangled.terms != "none" and config.sharing != "all"
+    relative = config.disentangled is not None and config.sharing != "all"
     return (*shared, "relative") if relative else shared
 
 
-def _layer_settings(config: ModelConfig) -> dict[str, Sequence[Hashable]]:
+def _layer_settings(config: EncoderConfig) -> dict[str, Sequence[Hashable]]:
     """Return the arguments of the blocks that differ between layers, or from BERT."""
     settings: dict[str, Sequence[Hashable]] = {}
-    if config.local_window is not None:
+    if not isinstance(config, ModelConfig):
+        return settings
+    if config.window is not None:
         settings["window"] = config.windows
-    if config.positions == "rope":
-        whole = Rotary(config.rope_theta, config.rope_scale)
-        local = Rotary(config.rope_theta if config.rope_local_theta is None else config.rope_local_theta)
+    if isinstance(config.positions, Rope):
+        rope = config.positions
+        whole, local = Rotary(rope.rope_theta, rope.rope_scale), Rotary(rope.local_theta)
         settings["rotary"] = [whole if window is None else local for window in config.windows]
     if not config.first_attention_norm:
         settings["attention_norm"] = [layer > 0 for layer in range(config.num_layers)]
-    if config.convolution_width:
+    if config.convolution is not None:
         settings["convolved"] = [layer == 0 for layer in range(config.num_layers)]
     return settings
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import ArrayLike
 
-from bert_jax.config import ComputeConfig, ModelConfig
+from bert_jax.config import ComputeConfig, EncoderConfig, RecurrentConfig
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import Architecture, bert_architecture
 from bert_jax.models.bert_parameters import (
@@ -57,7 +57,7 @@ class Bert(nnx.Module):
 
     def __init__(
         self,
-        config: ModelConfig,
+        config: EncoderConfig,
         architecture: Architecture,
         parts: tuple[str, ...],
         key: jax.Array,
@@ -227,7 +227,7 @@ class Bert(nnx.Module):
 
 
 def input_mask(
-    config: ModelConfig,
+    config: EncoderConfig,
     architecture: Architecture,
     length: int,
     attention_mask: jax.Array | AttentionMask,
@@ -277,13 +277,13 @@ class BertForPreTraining:
     Raises UserError if config.vocab_size is None: the size belongs to a tokenizer, and no default can replace it.
     """
 
-    config: ModelConfig
+    config: EncoderConfig
     """Sizes of the model."""
     compute: ComputeConfig = ComputeConfig()
     """How the same mathematics is carried out."""
     parts: tuple[str, ...] = PRETRAINING_PARTS
     """Parts on top of the encoder, in any order; checkpoints from elsewhere may lack some."""
-    architecture: Callable[[ModelConfig, ComputeConfig], Architecture] = bert_architecture
+    architecture: Callable[[EncoderConfig, ComputeConfig], Architecture] = bert_architecture
     """Chooses the pieces of the encoder."""
     teacher_size: int | None = None
     """Width of the teacher's states that `projected` maps to; None: there is no such map."""
@@ -459,7 +459,7 @@ class BertForPreTraining:
         """
         if permutation is not None and self._pieces.relations is None:
             raise UserError(
-                f"model.positions={self.config.positions} has no second stream of states, which predicts the tokens of "
+                f"{self.config.spelled} has no second stream of states, which predicts the tokens of "
                 "a permutation; set model.positions=xlnet"
             )
         mask = input_mask(self.config, self._pieces, input_ids.shape[1], attention_mask, texts)
@@ -529,10 +529,10 @@ def with_head_gates(network: BertForPreTraining, gates: jax.Array) -> BertForPre
     Raises:
       UserError: its layers are recurrent, and have no heads.
     """
-    if network.config.layer == "lstm":
+    if isinstance(network.config, RecurrentConfig):
         raise UserError("the layers of this model are recurrent (model.layer=lstm) and have no heads to switch off")
 
-    def architecture(config: ModelConfig, compute: ComputeConfig) -> Architecture:
+    def architecture(config: EncoderConfig, compute: ComputeConfig) -> Architecture:
         usual = network.architecture(config, compute)
         inputs = {**usual.stack.layer_inputs, "head_gates": gates}
         return dataclasses.replace(usual, stack=dataclasses.replace(usual.stack, layer_inputs=inputs))
@@ -548,7 +548,7 @@ def with_memory(network: BertForPreTraining, memory: jax.Array) -> BertForPreTra
     """
     constant = jax.lax.stop_gradient(memory)
 
-    def architecture(config: ModelConfig, compute: ComputeConfig) -> Architecture:
+    def architecture(config: EncoderConfig, compute: ComputeConfig) -> Architecture:
         usual = network.architecture(config, compute)
         inputs = {**usual.stack.layer_inputs, "memory": constant}
         relations = functools.partial(Relations.of, config.hidden_size, remembered=memory.shape[2])

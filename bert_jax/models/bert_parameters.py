@@ -6,7 +6,15 @@ outside the standard library is imported at the top, so `bert-jax info` reads th
 
 import dataclasses
 
-from bert_jax.config import HeadConfig, ModelConfig, ObjectiveConfig
+from bert_jax.config import (
+    AttentionConfig,
+    DisentangledConfig,
+    EncoderConfig,
+    HeadConfig,
+    ObjectiveConfig,
+    RecurrentConfig,
+    WordVectorsConfig,
+)
 from bert_jax.config.objective import EmbeddingSharing
 from bert_jax.parameters import Axis, Parameter, ParameterTable, Use, linear, norm, table
 
@@ -31,9 +39,9 @@ SHARE_ROWS = ("classification", "regression")
 """Kinds of heads that score several texts in one row: those that read one vector of each."""
 
 
-def pretraining_parts(config: ModelConfig, objective: ObjectiveConfig | None = None) -> tuple[str, ...]:
+def pretraining_parts(config: EncoderConfig, objective: ObjectiveConfig | None = None) -> tuple[str, ...]:
     """Return those of MODEL_PARTS that a run of pre-training has."""
-    if config.layer == "none":
+    if isinstance(config, WordVectorsConfig):
         counted = objective is not None and objective.name == "glove"
         return ("contexts", "context_biases") if counted else ("contexts",)
     parts = PRETRAINING_PARTS if config.pair_head else ("mlm",)
@@ -44,7 +52,7 @@ def pretraining_parts(config: ModelConfig, objective: ObjectiveConfig | None = N
 
 
 def bert_parameters(
-    config: ModelConfig,
+    config: EncoderConfig,
     parts: tuple[str, ...] | None = None,
     head: HeadConfig | None = None,
     teacher_size: int | None = None,
@@ -64,26 +72,25 @@ def bert_parameters(
     return {**encoder_parameters(config), **pretraining_parameters(config, parts, teacher_size), **task}
 
 
-def reads_pooler(config: ModelConfig, head: HeadConfig) -> bool:
+def reads_pooler(config: EncoderConfig, head: HeadConfig) -> bool:
     """Return whether the head of a task reads BERT's pooler."""
     return head.kind in POOLED and not config.task_transform and not head.features
 
 
-def encoder_parameters(config: ModelConfig) -> ParameterTable:
+def encoder_parameters(config: EncoderConfig) -> ParameterTable:
     """Return the entries of embeddings, layers and final norm; where layers share parameters, "layer" has size 1."""
     hidden = Axis("hidden", config.hidden_size)
     final_norm = norm("final_norm", hidden, bias=_norm_bias(config)) if config.norm_position == "pre" else ()
-    encoder = () if config.layer == "none" else _encoder(config, hidden)
-    return table([*_embeddings(config, hidden), *encoder, *final_norm])
+    return table([*_embeddings(config, hidden), *_layers(config, hidden), *final_norm])
 
 
-def word_axis(config: ModelConfig) -> Axis:
+def word_axis(config: EncoderConfig) -> Axis:
     """Return the axis of the features of the embedding tables."""
     return Axis("hidden" if config.embedding_size is None else "embedding", config.word_size)
 
 
 def pretraining_parameters(
-    config: ModelConfig, parts: tuple[str, ...], teacher_size: int | None = None
+    config: EncoderConfig, parts: tuple[str, ...], teacher_size: int | None = None
 ) -> ParameterTable:
     """Return the entries of those of MODEL_PARTS that are in `parts`, and of the map to states of `teacher_size`."""
     hidden, vocab = Axis("hidden", config.hidden_size), Axis("vocab", config.padded_vocab_size)
@@ -119,39 +126,39 @@ def pretraining_parameters(
     return table(entries)
 
 
-def _word_head(path: str, config: ModelConfig, hidden: Axis, vocab: Axis):
+def _word_head(path: str, config: EncoderConfig, hidden: Axis, vocab: Axis):
     """Return the entries of a head that predicts words with the word table."""
-    if not config.is_xlnet:
+    if not config.two_streams:
         yield from linear(f"{path}/dense", (hidden,), (word_axis(config),), (), config.use_bias, "per_prediction")
         yield from norm(f"{path}/norm", word_axis(config), bias=_norm_bias(config))
     yield Parameter(f"{path}/bias", (vocab,), decays=False, used="word_logits")
 
 
-def task_parameters(config: ModelConfig, head: HeadConfig) -> ParameterTable:
+def task_parameters(config: EncoderConfig, head: HeadConfig) -> ParameterTable:
     """Return the entries of the head of a fine-tuned model and of its CRF."""
     return table(_head(config, head))
 
 
-def _embeddings(config: ModelConfig, hidden: Axis):
+def _embeddings(config: EncoderConfig, hidden: Axis):
     tables, width = [("word", Axis("vocab", config.padded_vocab_size))], word_axis(config)
-    if config.is_xlnet:
+    if config.two_streams:
         yield Parameter("embeddings/word/table", (tables[0][1], hidden), embedding=True)
         yield Parameter("embeddings/target", (Axis("feature", 1), Axis("feature", 1), hidden), embedding=True)
         return
-    if config.positions == "learned":
+    if config.position_table is not None:
         tables.append(("position", Axis("position", config.max_position_embeddings)))
     if config.type_vocab_size:
         tables.append(("token_type", Axis("token_type", config.type_vocab_size)))
     for name, rows in tables:
         yield Parameter(f"embeddings/{name}/table", (rows, width), embedding=True)
-    if config.layer != "none":
+    if not isinstance(config, WordVectorsConfig):
         yield from norm("embeddings/norm", width, embedding=True, bias=_norm_bias(config))
     if config.embedding_size is not None:
         for entry in linear("embeddings/projection", (width,), (hidden,)):
             yield dataclasses.replace(entry, embedding=True)
 
 
-def _recurrent_encoder(config: ModelConfig):
+def _recurrent_encoder(config: RecurrentConfig):
     """Return the entries of the LSTMs of every layer, which models/lstm.py has."""
     size = config.direction_size
     layers, gates = Axis("layer", config.parameter_sets), Axis("gate", 4 * size)
@@ -162,10 +169,13 @@ def _recurrent_encoder(config: ModelConfig):
         yield Parameter(f"{path}/bias", (layers, gates), decays=False)
 
 
-def _encoder(config: ModelConfig, hidden: Axis):
-    if config.layer == "lstm":
-        yield from _recurrent_encoder(config)
-        return
+def _layers(config: EncoderConfig, hidden: Axis):
+    if isinstance(config, RecurrentConfig):
+        return _recurrent_encoder(config)
+    return () if isinstance(config, WordVectorsConfig) else _encoder(config, hidden)
+
+
+def _encoder(config: AttentionConfig, hidden: Axis):
     attention, feed_forward = (
         (Axis("layer", 1 if config.sharing in (part, "all") else config.num_layers),)
         for part in ("attention", "feed_forward")
@@ -173,14 +183,15 @@ def _encoder(config: ModelConfig, hidden: Axis):
     heads = (Axis("heads", config.num_heads), Axis("head_size", config.head_size))
     wide, bias, norm_bias = Axis("intermediate", config.feed_forward_size), config.use_bias, _norm_bias(config)
     normed = attention if config.first_attention_norm else (Axis("later_layer", config.num_layers - 1),)
-    if config.disentangled.terms != "none":
-        yield from _relative_positions(config, hidden, heads, attention)
+    deberta = config.disentangled
+    if deberta is not None:
+        yield from _relative_positions(deberta, hidden, heads, attention)
     maps, attention_bias = ["query", "key", "value"], bias
-    if config.is_xlnet:
+    if config.two_streams:
         maps, attention_bias = [*maps, "distance"], False
         yield from _relative_attention(heads, attention)
     for name in maps:
-        biased = attention_bias and (name != "key" or config.disentangled.key_bias)
+        biased = attention_bias and (name != "key" or deberta is None or deberta.key_bias)
         yield from linear(f"encoder/attention/{name}", (hidden,), heads, attention, biased, MAPS[name])
     yield from linear("encoder/attention/output", heads, (hidden,), attention, attention_bias)
     yield from norm("encoder/attention_norm", hidden, normed, bias=norm_bias)
@@ -189,15 +200,15 @@ def _encoder(config: ModelConfig, hidden: Axis):
     yield from linear("encoder/feed_forward/intermediate", (hidden,), (wide,), feed_forward, bias)
     yield from linear("encoder/feed_forward/output", (wide,), (hidden,), feed_forward, bias)
     yield from norm("encoder/feed_forward_norm", hidden, feed_forward, bias=norm_bias)
-    if config.convolution_width:
-        first, places = (Axis("first_layer", 1),), Axis("feature", config.convolution_width)
+    if config.convolution is not None:
+        first, places = (Axis("first_layer", 1),), Axis("feature", config.convolution.convolution_width)
         yield from linear("encoder/convolution/dense", (places, hidden), (hidden,), first, bias)
         yield from norm("encoder/convolution/norm", hidden, first, bias=norm_bias)
 
 
-def _relative_positions(config: ModelConfig, hidden: Axis, heads: tuple[Axis, ...], layers: tuple[Axis, ...]):
+def _relative_positions(options: DisentangledConfig, hidden: Axis, heads: tuple[Axis, ...], layers: tuple[Axis, ...]):
     """Yield the entries of the table of relative positions, and of its maps to queries and keys."""
-    options, once = config.disentangled, (Axis("every_layer", 1),)
+    once = (Axis("every_layer", 1),)
     rows = Axis("distance", 2 * options.reach)
     # The maps of the table are multiplied once per step, and it is read as a whole.
     yield Parameter("encoder/relative/table", (*once, rows, hidden), embedding=True, used="uncounted")
@@ -216,11 +227,11 @@ def _relative_attention(heads: tuple[Axis, Axis], layers: tuple[Axis, ...]):
     yield Parameter("encoder/attention/segments", (*layers, Axis("token_type", 2), *heads), used="uncounted")
 
 
-def _norm_bias(config: ModelConfig) -> bool:
+def _norm_bias(config: EncoderConfig) -> bool:
     return config.norm == "layer_norm" and config.norm_bias
 
 
-def _head(config: ModelConfig, head: HeadConfig):
+def _head(config: EncoderConfig, head: HeadConfig):
     label = Axis("label", head.outputs)
     if head.features:
         yield from _bilstm(config, head, label)
@@ -236,13 +247,13 @@ def _head(config: ModelConfig, head: HeadConfig):
         yield Parameter("crf/end", (label,), used="uncounted")
 
 
-def mixed_layers(config: ModelConfig, head: HeadConfig) -> int:
+def mixed_layers(config: EncoderConfig, head: HeadConfig) -> int:
     """Return how many states of a token head.features adds up with weights that are learned; 0 if it has none."""
     every = {"weighted_all": config.num_layers, "weighted_with_embeddings": config.num_layers + 1}
     return {"weighted_last_four": 4, **every}.get(head.features, 0)
 
 
-def _bilstm(config: ModelConfig, head: HeadConfig, label: Axis):
+def _bilstm(config: EncoderConfig, head: HeadConfig, label: Axis):
     features = Axis("feature", config.hidden_size * (4 if head.features == "concat_last_four" else 1))
     state, both = Axis("lstm_state", head.lstm_size), Axis("feature", 2 * head.lstm_size)
     gates = Axis("gate", 4 * head.lstm_size)

@@ -15,7 +15,7 @@ import numpy as np
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
-from bert_jax.config import ModelConfig
+from bert_jax.config import AttentionConfig, ModelConfig
 from bert_jax.models.deberta import Convolution, DisentangledAttention, RelativePositions
 from bert_jax.models.kernels.plain import MASKED_SCORE, AttentionKernel, AttentionMask, gated
 from bert_jax.models.layers import Linear, Norm, dropout, make_norm
@@ -24,7 +24,7 @@ from bert_jax.models.layers import Linear, Norm, dropout, make_norm
 class FeedForward(nnx.Module):
     """Two affine maps with an activation between them: H → intermediate size → H."""
 
-    def __init__(self, config: ModelConfig, key: jax.Array, activation: Callable[[jax.Array], jax.Array]):
+    def __init__(self, config: AttentionConfig, key: jax.Array, activation: Callable[[jax.Array], jax.Array]):
         hidden, wide = (config.hidden_size,), (config.feed_forward_size,)
         intermediate_key, output_key = jax.random.split(key)
         self.activation = activation
@@ -42,7 +42,7 @@ class GatedFeedForward(nnx.Module):
     Two matrices, not one of twice the width, so that both are split alike over devices.
     """
 
-    def __init__(self, config: ModelConfig, key: jax.Array, activation: Callable[[jax.Array], jax.Array]):
+    def __init__(self, config: AttentionConfig, key: jax.Array, activation: Callable[[jax.Array], jax.Array]):
         hidden, wide = (config.hidden_size,), (config.feed_forward_size,)
         gate_key, intermediate_key, output_key = jax.random.split(key, 3)
         self.activation = activation
@@ -162,7 +162,7 @@ class Block(nnx.Module):
         attention_key, feed_forward_key = jax.random.split(key)
         self.rate: float = config.hidden_dropout
         self.pre_norm: bool = config.norm_position == "pre"
-        disentangled = config.disentangled.terms != "none"
+        disentangled = config.disentangled is not None
         self.relative: RelativePositions | None = (
             RelativePositions(config, jax.random.fold_in(key, 0)) if disentangled else None
         )

@@ -1,6 +1,6 @@
 """Costs of a model of any size in closed form: parameters, floating-point operations and memory.
 
-Counts and the size of the state follow from the table of parameters, the rest from a ModelConfig; memory includes
+Counts and the size of the state follow from the table of parameters, the rest from an EncoderConfig; memory includes
 what is kept for the backward pass. The costs of a run are those of one encoder, or of the two of replaced-token
 detection. No array is built. Nothing outside the standard library may be imported here, directly or not, so `bert-jax
 info` answers without loading jax.
@@ -10,7 +10,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable
 
-from bert_jax.config import Config, ModelConfig
+from bert_jax.config import Config, EncoderConfig, ModelConfig, RecurrentConfig, WordVectorsConfig
 from bert_jax.config.objective import SHARED_NEGATIVES, generator_model
 from bert_jax.models.bert_parameters import (
     DISCRIMINATOR_PARTS,
@@ -104,7 +104,7 @@ class Flops:
 
 
 def training_flops(
-    config: ModelConfig, parameters: ParameterTable, sequence_length: int, predictions: int, read: int | None = None
+    config: EncoderConfig, parameters: ParameterTable, sequence_length: int, predictions: int, read: int | None = None
 ) -> Flops:
     """Count the operations per sequence, forward and backward (twice the forward).
 
@@ -121,8 +121,7 @@ def training_flops(
     work, pairs = _layer_work(config, parameters, length, predictions, read)
     kernels = 2 * (work + length * (others["per_token"] + others["per_key"]))
     # Of a pair of positions: the terms of its score, and the value.
-    products = 1 + config.disentangled.count + config.is_xlnet
-    attention = 2 * products * pairs * config.num_heads * config.head_size
+    attention = 2 * (1 + config.score_terms) * pairs * config.hidden_size
     predicting = others["per_prediction"]
     predicting += sum(parameters["embeddings/word/table"].size for _ in word_heads(parameters))  # which they share
     directions = 2 if config.two_directions else 1  # each predicts every word
@@ -134,7 +133,7 @@ def training_flops(
 
 
 def _layer_work(
-    config: ModelConfig, parameters: ParameterTable, length: int, predictions: int, read: int | None
+    config: EncoderConfig, parameters: ParameterTable, length: int, predictions: int, read: int | None
 ) -> tuple[int, int]:
     """Return the multiply-adds with the kernels of all layers for a sequence, and the pairs of a query and a key."""
     layer = _multiplied(parameters, in_layers=True)
@@ -147,20 +146,20 @@ def _layer_work(
     if has_mask_decoder(parameters):  # the last layer twice, with the same keys and values, not once
         work += length * unseen
         pairs += pairs // config.num_layers
-    if config.is_xlnet and word_heads(parameters):  # targets have states of their own in pre-training
+    if config.two_streams and word_heads(parameters):  # targets have states of their own in pre-training
         work += predictions * unseen * config.num_layers
         pairs += predictions * length * config.num_layers
     return work, pairs
 
 
-def seen_positions(config: ModelConfig, length: int) -> int:
+def seen_positions(config: EncoderConfig, length: int) -> int:
     """Return the number of pairs of positions that see each other in a sequence, over all layers."""
-    if config.layer == "lstm":
+    if isinstance(config, RecurrentConfig):
         return 0
     return sum(_seen_in_layer(config, length, window) for window in config.windows)
 
 
-def _seen_in_layer(config: ModelConfig, length: int, window: int | None) -> int:
+def _seen_in_layer(config: EncoderConfig, length: int, window: int | None) -> int:
     """Return the number of pairs of positions that see each other in a layer with this window."""
     if window is None or window >= length - 1:
         return length * length
@@ -249,7 +248,7 @@ LESS = ("sel", "dots", "full")
 
 
 def activation_bytes(
-    config: ModelConfig,
+    config: EncoderConfig,
     sequence_length: int,
     predictions: int,
     remat: str = "none",
@@ -269,28 +268,17 @@ def activation_bytes(
       local_keys: scores that each position of a local layer has; None for those of compute.attention=auto in a row of
         one text.
     """
-    hidden, wide, length = config.hidden_size, config.feed_forward_size, sequence_length
-    inner = wide if config.feed_forward == "plain" else 2 * wide  # what is kept between the kernels: with the gate
-    word = config.word_size
-    # Per token and layer. Norms keep three float32 arrays each, the activation function six of its width.
-    everything = value_bytes * (6 * hidden + 5 * wide + inner) + hidden * 2 * 3 * FLOAT32
-    linear = {
-        "sel": value_bytes * (7 * hidden + inner) + 2 * 2 * FLOAT32,  # mean and variance of both norms
-        "dots": value_bytes * (6 * hidden + inner),
-        "full": value_bytes * hidden,
-    }.get(remat, everything)
-    if config.layer == "lstm":  # the input, and in float32 the four gates before and after, both states and the sum
-        linear = value_bytes * hidden + (0 if remat in LESS else hidden * 12 * FLOAT32)
-    scores = config.num_heads * (FLOAT32 + value_bytes)
-    if remat in LESS or config.layer == "lstm" or not probabilities:
+    hidden, word, length = config.hidden_size, config.word_size, sequence_length
+    linear, scores = _of_a_layer(config, remat, value_bytes)
+    if remat in LESS or not probabilities:
         scores = 0
     keys = _keys(config, length, local_keys)
     copied = _copied(config, sum(each < length for each in keys)) if scores else 0
     head = predictions * (
         config.padded_vocab_size * (3 * FLOAT32 + 2) + hidden * value_bytes + word * (6 * value_bytes + 3 * FLOAT32)
     )
-    states = length + predictions * config.is_xlnet  # targets have states of their own
-    if config.layer == "none":  # three arrays of scores, and the vectors that are not those of the row
+    states = length + predictions * config.two_streams  # targets have states of their own
+    if isinstance(config, WordVectorsConfig):  # three arrays of scores, and the vectors that are not those of the row
         head = 3 * FLOAT32 * predictions * (length + SHARED_NEGATIVES) + value_bytes * word * (
             predictions + SHARED_NEGATIVES
         )
@@ -303,11 +291,30 @@ def activation_bytes(
     )
 
 
-def _convolved(config: ModelConfig, remat: str, value_bytes: int) -> int:
-    """Return what the convolution beside the first layer keeps of a token."""
-    if not config.convolution_width:
+def _of_a_layer(config: EncoderConfig, remat: str, value_bytes: int) -> tuple[int, int]:
+    """Return the bytes that a layer keeps of a token, and those of each score of all its heads."""
+    hidden = config.hidden_size
+    if isinstance(config, RecurrentConfig):  # the input; in float32 the four gates before and after, states and sum
+        return value_bytes * hidden + (0 if remat in LESS else hidden * 12 * FLOAT32), 0
+    if isinstance(config, WordVectorsConfig):
+        return 0, 0
+    wide = config.feed_forward_size
+    inner = wide if config.feed_forward == "plain" else 2 * wide  # what is kept between the kernels: with the gate
+    # Norms keep three float32 arrays each, the activation function six of its width.
+    everything = value_bytes * (6 * hidden + 5 * wide + inner) + hidden * 2 * 3 * FLOAT32
+    linear = {
+        "sel": value_bytes * (7 * hidden + inner) + 2 * 2 * FLOAT32,  # mean and variance of both norms
+        "dots": value_bytes * (6 * hidden + inner),
+        "full": value_bytes * hidden,
+    }.get(remat, everything)
+    return linear, config.num_heads * (FLOAT32 + value_bytes)
+
+
+def _convolved(config: EncoderConfig, remat: str, value_bytes: int) -> int:
+    """Return what the convolution next to the first layer keeps of a token."""
+    if config.convolution is None:
         return 0
-    hidden, width = config.hidden_size, config.convolution_width
+    hidden, width = config.hidden_size, config.convolution.convolution_width
     # What is around the token; three arrays of the activation and, in float32, of the norm.
     everything = hidden * (value_bytes * (width + 3) + 3 * FLOAT32)
     return {
@@ -317,15 +324,16 @@ def _convolved(config: ModelConfig, remat: str, value_bytes: int) -> int:
     }.get(remat, everything)
 
 
-def _keys(config: ModelConfig, length: int, local: int | None) -> tuple[int, ...]:
+def _keys(config: EncoderConfig, length: int, local: int | None) -> tuple[int, ...]:
     """Return the number of scores that each position has, by layer; `local` is that of local layers."""
-    if local is None and config.local_window is not None:
-        whole = config.disentangled.terms != "none" or is_short(length, config.local_window, config.global_tokens)
-        local = length if whole else scores_by_blocks(config.local_window, config.global_tokens)
+    if local is None and config.window is not None:
+        window, first = config.window.local_window, config.window.global_tokens
+        whole = config.disentangled is not None or is_short(length, window, first)
+        local = length if whole else scores_by_blocks(window, first)
     return tuple(length if window is None or local is None else local for window in config.windows)
 
 
-def _copied(config: ModelConfig, layers: int) -> int:
+def _copied(config: EncoderConfig, layers: int) -> int:
     """Return how many numbers per position this many layers keep by blocks, beside those of the full matrix.
 
     Keys and values are stored three times; global tokens also read them as they are.
@@ -334,7 +342,7 @@ def _copied(config: ModelConfig, layers: int) -> int:
 
 
 def step_bytes(
-    config: ModelConfig,
+    config: EncoderConfig,
     parameters: ParameterTable,
     *,
     moments: int,
@@ -345,7 +353,7 @@ def step_bytes(
     remat: str,
     value_bytes: int = 2,
     unrolled: bool = False,
-    generator: ModelConfig | None = None,
+    generator: EncoderConfig | None = None,
     probabilities: bool = True,
     local_keys: int | None = None,
 ) -> int:
@@ -391,7 +399,7 @@ def step_bytes(
 
 
 def _kept(
-    config: ModelConfig,
+    config: EncoderConfig,
     length: int,
     predictions: int,
     *,
@@ -413,23 +421,25 @@ def _kept(
     return dataclasses.replace(asked, linear=named.linear, embeddings=named.embeddings)
 
 
-def _is_fused(config: ModelConfig, unrolled: bool) -> bool:
-    return unrolled and config.layer != "lstm"  # whose scan over time keeps all
+def _is_fused(config: EncoderConfig, unrolled: bool) -> bool:
+    return unrolled and not isinstance(config, RecurrentConfig)  # whose scan over time keeps all
 
 
-def distance_bytes(config: ModelConfig, length: int) -> int:
+def distance_bytes(config: EncoderConfig, length: int) -> int:
     """Return the memory that disentangled attention takes for a sequence while a layer is computed.
 
     Of one term at a time: the products of every position with all distances, and their copy along the diagonals.
     """
-    return 2 * FLOAT32 * config.num_heads * length * 2 * length if config.disentangled.count > 1 else 0
+    if not isinstance(config, ModelConfig) or config.disentangled is None:
+        return 0
+    return 2 * FLOAT32 * config.num_heads * length * 2 * length
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainedEncoder:
     """An encoder that a run trains, with its heads."""
 
-    config: ModelConfig
+    config: EncoderConfig
     parameters: ParameterTable
     """Its table on its own."""
     predicts_words: bool

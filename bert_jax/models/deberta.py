@@ -14,7 +14,7 @@ import numpy as np
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
-from bert_jax.config import ModelConfig
+from bert_jax.config import EncoderConfig, ModelConfig
 from bert_jax.models.embeddings import Embedding, position_vectors
 from bert_jax.models.kernels.plain import AttentionKernel, AttentionMask
 from bert_jax.models.layers import (
@@ -53,7 +53,8 @@ class Convolution(nnx.Module):
 
     def __init__(self, config: ModelConfig, key: jax.Array, activation: Callable[[jax.Array], jax.Array]):
         hidden = (config.hidden_size,)
-        self.width: int = config.convolution_width
+        assert config.convolution is not None  # or the architecture would not make it
+        self.width: int = config.convolution.convolution_width
         self.rate: float = config.hidden_dropout
         self.activation: Callable[[jax.Array], jax.Array] = activation
         inputs = (self.width, *hidden)
@@ -100,6 +101,7 @@ class RelativePositions(nnx.Module):
 
     def __init__(self, config: ModelConfig, key: jax.Array):
         options, hidden = config.disentangled, config.hidden_size
+        assert options is not None  # or `Block` would not make it
         self.max_distance: int = options.max_distance
         self.buckets: int | None = options.buckets
         self.table: nnx.Param[jax.Array] = nnx.Param(
@@ -127,6 +129,7 @@ class DisentangledAttention(nnx.Module):
 
     def __init__(self, config: ModelConfig, key: jax.Array):
         options = config.disentangled
+        assert options is not None  # or `Block` would not make it
         hidden, heads, std = (config.hidden_size,), (config.num_heads, config.head_size), config.initializer_range
         keys = jax.random.split(key, 6)
         self.rate: float = config.attention_dropout
@@ -203,7 +206,7 @@ class MaskDecoder(nnx.Module):
     the absolute positions, and the queries of the second are the output of the first, as in the published code.
     """
 
-    def __init__(self, config: ModelConfig, key: jax.Array):
+    def __init__(self, config: EncoderConfig, key: jax.Array):
         rows = (config.max_position_embeddings, config.hidden_size)
         self.position: Embedding = Embedding(truncated_normal(key, rows, config.initializer_range))
 

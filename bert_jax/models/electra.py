@@ -6,7 +6,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from bert_jax.config import ComputeConfig, ModelConfig
+from bert_jax.config import ComputeConfig, EncoderConfig
 from bert_jax.config.objective import EmbeddingSharing
 from bert_jax.models.architecture import Architecture
 from bert_jax.models.bert import BertForPreTraining
@@ -34,7 +34,7 @@ class Electra:
     """See GeneratorConfig.embeddings."""
 
     @property
-    def config(self) -> ModelConfig:
+    def config(self) -> EncoderConfig:
         """Sizes of the discriminator."""
         return self.discriminator.config
 
@@ -64,7 +64,7 @@ class Electra:
         return self.generator.fills_masks
 
     @property
-    def architecture(self) -> Callable[[ModelConfig, ComputeConfig], Architecture]:
+    def architecture(self) -> Callable[[EncoderConfig, ComputeConfig], Architecture]:
         """Chooses the pieces of both encoders."""
         return self.discriminator.architecture
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from bert_jax.config import ModelConfig
+from bert_jax.config import EncoderConfig, WordVectorsConfig
 from bert_jax.models.layers import (
     Linear,
     Norm,
@@ -35,12 +35,12 @@ from bert_jax.models.layers import (
 TRUNCATED_STD = 0.87962566  # standard deviation of a unit normal cut at ±2
 
 
-def random_positions(config: ModelConfig, key: jax.Array) -> jax.Array:
+def random_positions(config: EncoderConfig, key: jax.Array) -> jax.Array:
     """Return a position table [positions, H] drawn like every other table of the model."""
     return truncated_normal(key, (config.max_position_embeddings, config.word_size), config.initializer_range)
 
 
-def sinusoidal_positions(config: ModelConfig, key: jax.Array) -> jax.Array:
+def sinusoidal_positions(config: EncoderConfig, key: jax.Array) -> jax.Array:
     """Return sinusoids [positions, H]; nothing is drawn from `key`.
 
     They are scaled to the root mean square of the random tables (that of sinusoids is √½), or words would drown in
@@ -90,14 +90,14 @@ class Embeddings(nnx.Module):
     A model with type_vocab_size=0 has no token types, and one without layers no norm.
 
     `positions` makes the table of absolute positions; None for an architecture whose blocks get positions otherwise.
-    Which row of it belongs to a token follows from `ModelConfig.padding_id`.
+    Which row of it belongs to a token follows from `Learned.padding_id`.
     """
 
     def __init__(
         self,
-        config: ModelConfig,
+        config: EncoderConfig,
         key: jax.Array,
-        positions: Callable[[ModelConfig, jax.Array], jax.Array] | None,
+        positions: Callable[[EncoderConfig, jax.Array], jax.Array] | None,
     ):
         word_key, position_key, token_type_key = jax.random.split(key, 3)
         std, width = config.initializer_range, config.word_size
@@ -107,7 +107,7 @@ class Embeddings(nnx.Module):
         self.position: Embedding | None = None if positions is None else Embedding(positions(config, position_key))
         types = truncated_normal(token_type_key, (config.type_vocab_size, width), std)
         self.token_type: Embedding | None = Embedding(types) if config.type_vocab_size else None
-        self.norm: Norm | None = None if config.layer == "none" else make_norm(config, width)
+        self.norm: Norm | None = None if isinstance(config, WordVectorsConfig) else make_norm(config, width)
         own_width = config.embedding_size is not None
         projection_key = jax.random.fold_in(key, 0)
         self.projection: Linear | None = (

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bert_jax.config import HeadConfig, ModelConfig
+from bert_jax.config import EncoderConfig, HeadConfig
 from bert_jax.config.model import HeadPooling
 from bert_jax.models.bert_parameters import POOLED, SPAN_PLACE_SIZE, SPAN_PLACES
 from bert_jax.models.embeddings import Embedding, WordLosses, look_up, position_vectors, word_logits, word_losses
@@ -36,7 +36,7 @@ from bert_jax.models.protocol import Encoded, EncoderOutput, ReadStates
 class ContextWords(nnx.Module):
     """A table [V, H] that starts at zero, as in the code that Mikolov et al. published; its path is contexts/table."""
 
-    def __init__(self, config: ModelConfig):
+    def __init__(self, config: EncoderConfig):
         self.table: nnx.Param[jax.Array] = nnx.Param(
             jnp.zeros((config.padded_vocab_size, config.hidden_size), jnp.float32)
         )
@@ -50,7 +50,7 @@ class ContextWords(nnx.Module):
 class ContextBiases(nnx.Module):
     """A number for each word, and one for it as a neighbour, which GloVe adds to their product; they start at zero."""
 
-    def __init__(self, config: ModelConfig):
+    def __init__(self, config: EncoderConfig):
         zeros = lambda: nnx.Param(jnp.zeros((config.padded_vocab_size,), jnp.float32))
         self.center: nnx.Param[jax.Array] = zeros()
         self.neighbour: nnx.Param[jax.Array] = zeros()
@@ -66,12 +66,12 @@ PADDED_LOGIT = -1e9  # logit of table rows without a word: never predicted, and 
 class MaskedLanguageModelHead(nnx.Module):
     """dense → activation → norm → product with the word table (tied) → + bias; XLNet begins with the product."""
 
-    def __init__(self, config: ModelConfig, key: jax.Array, activation: Callable[[jax.Array], jax.Array]):
+    def __init__(self, config: EncoderConfig, key: jax.Array, activation: Callable[[jax.Array], jax.Array]):
         width = (config.word_size,)
         assert config.vocab_size is not None, "BertForPreTraining refuses such a configuration"
         self.activation: Callable[[jax.Array], jax.Array] = activation
         self.vocab_size: int = config.vocab_size
-        self.transforms: bool = not config.is_xlnet
+        self.transforms: bool = not config.two_streams
         if self.transforms:
             self.dense: Linear = Linear((config.hidden_size,), width, config.initializer_range, key, config.use_bias)
             self.norm: Norm = make_norm(config, config.word_size)
@@ -101,7 +101,7 @@ class MaskedLanguageModelHead(nnx.Module):
 class ReplacedTokenHead(nnx.Module):
     """dense → activation → affine map to one logit: the head of ELECTRA's discriminator."""
 
-    def __init__(self, config: ModelConfig, key: jax.Array, activation: Callable[[jax.Array], jax.Array]):
+    def __init__(self, config: EncoderConfig, key: jax.Array, activation: Callable[[jax.Array], jax.Array]):
         hidden = (config.hidden_size,)
         dense_key, output_key = jax.random.split(key)
         self.activation = activation
@@ -119,7 +119,7 @@ class TaskHead(nnx.Module):
     kernel [H, C], bias [C].
     """
 
-    def __init__(self, config: ModelConfig, head: HeadConfig, key: jax.Array):
+    def __init__(self, config: EncoderConfig, head: HeadConfig, key: jax.Array):
         shape = (config.hidden_size, head.outputs)
         self.kernel: nnx.Param[jax.Array] = nnx.Param(truncated_normal(key, shape, config.initializer_range))
         self.bias: nnx.Param[jax.Array] = nnx.Param(jnp.zeros(head.outputs, jnp.float32))
@@ -152,7 +152,7 @@ class TransformedTaskHead(nnx.Module):
 
     def __init__(
         self,
-        config: ModelConfig,
+        config: EncoderConfig,
         head: HeadConfig,
         key: jax.Array,
         activation: Callable[[jax.Array], jax.Array],
@@ -225,7 +225,7 @@ class SpanBoundaries:
 class SpanBoundaryHead(nnx.Module):
     """[left; right; place] → affine → activation → norm; `words`, the second such layer and the word table (tied)."""
 
-    def __init__(self, config: ModelConfig, key: jax.Array, activation: Callable[[jax.Array], jax.Array]):
+    def __init__(self, config: EncoderConfig, key: jax.Array, activation: Callable[[jax.Array], jax.Array]):
         place_key, dense_key, words_key = jax.random.split(key, 3)
         hidden, std = config.hidden_size, config.initializer_range
         self.activation = activation

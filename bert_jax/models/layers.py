@@ -29,7 +29,7 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from bert_jax.config import ModelConfig
+from bert_jax.config import EncoderConfig
 
 
 def gather_positions(hidden: jax.Array, positions: jax.Array) -> jax.Array:
@@ -536,7 +536,7 @@ class RmsNorm(nnx.Module):
 Norm = LayerNorm | RmsNorm
 
 
-def make_norm(config: ModelConfig, size: int) -> Norm:
+def make_norm(config: EncoderConfig, size: int) -> Norm:
     """Return a fresh norm of `size` features, of the kind that the model has everywhere."""
     if config.norm == "rms_norm":
         return RmsNorm(size, config.layer_norm_epsilon)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bert_jax.config import HeadConfig, ModelConfig
+from bert_jax.config import EncoderConfig, HeadConfig, RecurrentConfig
 from bert_jax.config.model import LayersRead
 from bert_jax.models.bert_parameters import POOLED, mixed_layers
 from bert_jax.models.kernels.plain import AttentionKernel, AttentionMask
@@ -118,7 +118,7 @@ class LayerMix(nnx.Module):
         return self.scale[...] * jax.nn.softmax(self.weights[...])
 
 
-def check_features(config: ModelConfig, head: HeadConfig) -> None:
+def check_features(config: EncoderConfig, head: HeadConfig) -> None:
     """Raise a UserError if the features of a head need more layers than the encoder has."""
     if head.features not in ("", "embeddings", "weighted_with_embeddings"):
         count = mixed_layers(config, head)
@@ -135,7 +135,7 @@ class BiLstmHead(nnx.Module):
       UserError: the features need more layers than the encoder has.
     """
 
-    def __init__(self, config: ModelConfig, head: HeadConfig, key: jax.Array):
+    def __init__(self, config: EncoderConfig, head: HeadConfig, key: jax.Array):
         size, inputs = head.lstm_size, config.hidden_size * (4 if head.features == "concat_last_four" else 1)
         keys = jax.random.split(key, 5)
         self.kernel: nnx.Param[jax.Array] = nnx.Param(
@@ -197,7 +197,7 @@ class RecurrentBlock(nnx.Module):
     begins with a state of zeros, from either side.
     """
 
-    def __init__(self, config: ModelConfig, key: jax.Array):
+    def __init__(self, config: RecurrentConfig, key: jax.Array):
         size = config.direction_size
         forward_key, backward_key = jax.random.split(key)
         self.rate: float = config.hidden_dropout

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bert_jax.config import ComputeConfig, ModelConfig
+from bert_jax.config import ComputeConfig, EncoderConfig
 from bert_jax.models.kernels.plain import AttentionMask
 from bert_jax.parameters import ParameterTable
 
@@ -49,7 +49,7 @@ class Model(Protocol):
     """
 
     @property
-    def config(self) -> ModelConfig:
+    def config(self) -> EncoderConfig:
         """Sizes of the model."""
         ...
 

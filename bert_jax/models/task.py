@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig
+from bert_jax.config import ComputeConfig, EncoderConfig, HeadConfig
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import Architecture, bert_architecture
 from bert_jax.models.bert import BertForPreTraining
@@ -197,10 +197,10 @@ class BertForTask:
     Raises UserError if the head has no output: a classifier or tagger without labels.
     """
 
-    config: ModelConfig
+    config: EncoderConfig
     head: HeadConfig
     compute: ComputeConfig = ComputeConfig()
-    architecture: Callable[[ModelConfig, ComputeConfig], Architecture] = bert_architecture
+    architecture: Callable[[EncoderConfig, ComputeConfig], Architecture] = bert_architecture
     """Chooses the pieces of the encoder."""
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
-from bert_jax.config import ModelConfig
+from bert_jax.config import XLNetConfig
 from bert_jax.models.embeddings import Embedding, look_up
 from bert_jax.models.kernels.plain import MASKED_SCORE, AttentionKernel, AttentionMask, gated
 from bert_jax.models.layers import (
@@ -146,7 +146,7 @@ class RelativeAttention(nnx.Module):
     segment and of different ones; u, v and s are biases of each head. The affine maps have none.
     """
 
-    def __init__(self, config: ModelConfig, key: jax.Array):
+    def __init__(self, config: XLNetConfig, key: jax.Array):
         hidden, heads, std = (config.hidden_size,), (config.num_heads, config.head_size), config.initializer_range
         keys = jax.random.split(key, 9)
         self.rate: float = config.attention_dropout
@@ -235,7 +235,7 @@ class WordEmbeddings(nnx.Module):
     `target` [1, 1, H] is the state that everything which is predicted begins with: mask_emb of the published code.
     """
 
-    def __init__(self, config: ModelConfig, key: jax.Array):
+    def __init__(self, config: XLNetConfig, key: jax.Array):
         word_key, target_key = jax.random.split(key)
         size, std = config.hidden_size, config.initializer_range
         self.rate: float = config.hidden_dropout
@@ -266,7 +266,7 @@ class TwoStreamBlock(nnx.Module):
 
     def __init__(
         self,
-        config: ModelConfig,
+        config: XLNetConfig,
         key: jax.Array,
         feed_forward: Callable[[jax.Array], Callable[[jax.Array], jax.Array]],
     ):

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import jax
 import jax.numpy as jnp
 
-from bert_jax.config import ModelConfig, ObjectiveConfig
+from bert_jax.config import EncoderConfig, ObjectiveConfig
 from bert_jax.config.objective import DistillationConfig, TaskDistillationConfig
 from bert_jax.config.pretraining import SentencePairs
 from bert_jax.errors import UserError
@@ -206,7 +206,7 @@ class DistillationObjective:
         return compared_layers(self.options, self.model.config, self.teacher.config)
 
 
-def compared_layers(options: DistillationConfig, student: ModelConfig, teacher: ModelConfig) -> tuple[int, ...]:
+def compared_layers(options: DistillationConfig, student: EncoderConfig, teacher: EncoderConfig) -> tuple[int, ...]:
     """Return the layer of the teacher, from 0, that each layer of the student is compared with.
 
     Raises:

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike
 
-from bert_jax.config import ModelConfig
+from bert_jax.config import EncoderConfig
 from bert_jax.config.model import Combination, Pooling
 from bert_jax.data.sequences import Batch, Features, PackedBatches, as_features, batches, sequence_lengths, text_places
 from bert_jax.errors import UserError
@@ -56,9 +56,9 @@ class Encoding:
 class Collector:
     """Fills the arrays of an Encoding batch by batch."""
 
-    def __init__(self, features: Features, config: ModelConfig, layers: tuple[int, ...] | None, attentions: bool):
+    def __init__(self, features: Features, config: EncoderConfig, layers: tuple[int, ...] | None, attentions: bool):
         n, length = len(features), int(sequence_lengths(features).max())
-        states, maps = (n, length, config.hidden_size), (n, config.num_heads, length, length)
+        states, maps = (n, length, config.hidden_size), (n, config.attention_heads, length, length)
         chosen, attended = len(layers or ()), config.num_layers if attentions else 0
         _check_memory(4 * (np.prod(states, dtype=float) * (1 + chosen) + np.prod(maps, dtype=float) * attended), n)
         self._features, self._layers = features, layers
@@ -139,7 +139,7 @@ def encode_ids(
 
 def _memory(model: Any, memory: Sequence[ArrayLike], rows: int) -> np.ndarray:
     """Return a memory as float32 [B, N, M, H]; raise a UserError if the model has none, or one of another shape."""
-    if not model.config.is_xlnet:
+    if not model.config.two_streams:
         raise UserError(f"{model.path} is no XLNet, and only XLNet has a memory of earlier segments; leave memory out")
     states = [np.asarray(state, np.float32) for state in memory]
     shapes, number, size = {state.shape for state in states}, model.config.num_layers, model.config.hidden_size

@@ -14,8 +14,8 @@ import numpy as np
 from rich.table import Table
 
 from bert_jax.checkpoints.record import stored_fingerprint
-from bert_jax.config import Config, ModelConfig
-from bert_jax.config.json_form import flattened
+from bert_jax.config import AttentionConfig, Config, EncoderConfig
+from bert_jax.config.json_form import flattened, to_dict
 from bert_jax.config.model import OUTSIDE_THE_FUNCTION
 from bert_jax.devices.placement import StoredArray, placed
 from bert_jax.errors import UserError
@@ -25,7 +25,7 @@ from bert_jax.parameters import Parameter, ParameterTable, entries, row_tables
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 
-def with_layers(stored: StoredModel, layers: tuple[int, ...], student: ModelConfig) -> StoredModel:
+def with_layers(stored: StoredModel, layers: tuple[int, ...], student: EncoderConfig) -> StoredModel:
     """Return `stored` with some of its layers, in this order, and without what a student of its kind has not.
 
     A student without token types or without a head for pairs gets no such arrays; they are among `ignored`.
@@ -34,11 +34,12 @@ def with_layers(stored: StoredModel, layers: tuple[int, ...], student: ModelConf
       UserError: there are no such layers, or they have parameters in common.
     """
     model, option = stored.model, f"init_from_layers={','.join(map(str, layers))}"
-    if model.sharing != "none" or not model.first_attention_norm or model.convolution_width:
+    width = 0 if model.convolution is None else model.convolution.convolution_width
+    if model.sharing != "none" or not model.first_attention_norm or width:
         raise UserError(
             f"{option} needs layers with parameters of their own, all of one form, but {stored.path} has model.sharing="
             f"{model.sharing}, model.first_attention_norm={model.first_attention_norm}, model.convolution_width="
-            f"{model.convolution_width}; take none, with --init_from_layers="
+            f"{width}; take none, with --init_from_layers="
         )
     stored = of_layers(stored, layers, option)
     left_out = tuple(
@@ -235,7 +236,7 @@ class Report:
         return result
 
 
-def check_architecture(stored: StoredModel, config: ModelConfig, option: str = "init_from") -> None:
+def check_architecture(stored: StoredModel, config: EncoderConfig, option: str = "init_from") -> None:
     """Raise one UserError that lists every option in which a run differs from the stored model, ready to paste.
 
     Args:
@@ -243,17 +244,18 @@ def check_architecture(stored: StoredModel, config: ModelConfig, option: str = "
         random parameters.
     """
     longer = config.max_position_embeddings > stored.model.max_position_embeddings
-    theirs = _function_options(stored.model)
-    differing = {
-        option: (ours, theirs[option])
-        for option, ours in _function_options(config).items()
-        if ours != theirs[option] and not (longer and option in REACH)
-    }
+    ours, theirs = _function_options(config), _function_options(stored.model)
+    differing = [
+        option
+        for option in {**theirs, **ours}
+        if ours.get(option, _ABSENT) != theirs.get(option, _ABSENT) and not (longer and option in REACH)
+    ]
     if differing:
         shown = "; ".join(
-            f"model.{option} is {ours} here and {theirs} there" for option, (ours, theirs) in differing.items()
+            f"model.{option} is {ours.get(option, _ABSENT)} here and {theirs.get(option, _ABSENT)} there"
+            for option in differing
         )
-        options = " ".join(f"--model.{option}={theirs}" for option, (_, theirs) in differing.items())
+        options = " ".join(f"--model.{option}={theirs[option]}" for option in differing if option in theirs)
         random = "" if option == "init_from" else "; or, to start from random parameters, --init_from_layers="
         raise UserError(
             f"{option}={stored.path} is a different model from this configuration ({shown}). "
@@ -261,9 +263,14 @@ def check_architecture(stored: StoredModel, config: ModelConfig, option: str = "
         )
 
 
-def _function_options(config: ModelConfig) -> dict[str, Any]:
+_ABSENT = "absent"  # an option that a model of this kind does not have
+
+
+def _function_options(config: EncoderConfig) -> dict[str, Any]:
     """Return the values of the options that determine what given parameters compute, by their names below model."""
-    values = {**dataclasses.asdict(config), "intermediate_size": config.feed_forward_size}
+    values = to_dict(config)
+    if isinstance(config, AttentionConfig):
+        values["intermediate_size"] = config.feed_forward_size
     return flattened({name: value for name, value in values.items() if name not in OUTSIDE_THE_FUNCTION})
 
 

@@ -26,7 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bert_jax.checkpoints.record import leaf_paths
-from bert_jax.config import ComputeConfig, EmbeddingConfig, HeadConfig, ModelConfig
+from bert_jax.config import AttentionConfig, ComputeConfig, EmbeddingConfig, EncoderConfig, HeadConfig
 from bert_jax.config.model import Combination, Pooling
 from bert_jax.data.sequences import Batch, Features
 from bert_jax.devices.compilation import use_compilation_cache
@@ -115,7 +115,7 @@ TABLE_WIDTH = 110  # columns
 class Layer:
     """One Transformer block."""
 
-    config: ModelConfig
+    config: EncoderConfig
     index: int
     """Number of the layer; 0 is the one above the embeddings."""
     params: dict[str, Any]
@@ -137,7 +137,7 @@ class Layer:
 class Layers(collections.abc.Sequence[Layer]):
     """The layers of a model: layers[3], len(layers), for layer in layers."""
 
-    def __init__(self, config: ModelConfig, stacked: dict[str, Any]):
+    def __init__(self, config: EncoderConfig, stacked: dict[str, Any]):
         self._config, self._stacked = config, stacked
 
     def __len__(self) -> int:
@@ -156,7 +156,7 @@ class Layers(collections.abc.Sequence[Layer]):
         return Layer(self._config, index, _of_layer(self._config, self._stacked, index))
 
     def __repr__(self) -> str:
-        return f"{len(self)} layers of {self._config.hidden_size} values, {self._config.num_heads} heads"
+        return f"{len(self)} layers of {self._config.hidden_size} values, {self._config.attention_heads} heads"
 
 
 def describe(model: Any) -> str:
@@ -164,10 +164,12 @@ def describe(model: Any) -> str:
     config, tokenizer = model.config, model.tokenizer
     step = f", step {model.history['step']:,}" if model.history.get("step") is not None else ""
     words = "no tokenizer" if tokenizer is None else f"{tokenizer.kind}, {'un' if tokenizer.lowercase else ''}cased"
+    attends = isinstance(config, AttentionConfig)
+    attention = f"{config.num_heads} heads, feed-forward {config.feed_forward_size:,}, " if attends else ""
     lines = [
         f"BERT from {near_path(model.path)} ({model.kind}{step})",
-        f"{config.num_layers} layers, hidden size {config.hidden_size:,}, {config.num_heads} heads, feed-forward "
-        f"{config.feed_forward_size:,}, {config.max_position_embeddings:,} positions, {config.activation}, vocabulary "
+        f"{config.num_layers} layers, hidden size {config.hidden_size:,}, {attention}"
+        f"{config.max_position_embeddings:,} positions, {config.activation}, vocabulary "
         f"{config.vocab_size:,} ({words})",
     ]
     if model.head is not None:
@@ -194,7 +196,7 @@ def parameter_table(params: dict[str, Any]) -> Table:
     return table
 
 
-def _of_layer(config: ModelConfig, stacked: dict[str, Any], index: int) -> dict[str, Any]:
+def _of_layer(config: EncoderConfig, stacked: dict[str, Any], index: int) -> dict[str, Any]:
     """Return the parameters of one layer; those with a row less than layers are not in the first.
 
     A convolution is in the first alone.
@@ -214,7 +216,7 @@ def _of_layer(config: ModelConfig, stacked: dict[str, Any], index: int) -> dict[
 
 
 @functools.lru_cache
-def _block_structure(config: ModelConfig, first: bool) -> nnx.GraphDef[Any]:
+def _block_structure(config: EncoderConfig, first: bool) -> nnx.GraphDef[Any]:
     stack = bert_architecture(config, ComputeConfig()).stack
     return structure(lambda: one_block(stack, 0 if first else 1, jax.random.key(0)))
 
@@ -234,7 +236,7 @@ class LoadedNetwork:
         self, stored: StoredModel, params: dict[str, Any], mesh: Mesh, compute: ComputeConfig = ComputeConfig()
     ):
         check_attention(compute, mesh.devices.flat[0].platform)
-        self.config: ModelConfig = stored.model
+        self.config: EncoderConfig = stored.model
         self.head: HeadConfig | None = stored.head
         self.tokenizer: Tokenizer | None = stored.tokenizer
         self.embedding: EmbeddingConfig = stored.embedding
@@ -281,7 +283,7 @@ class LoadedNetwork:
           head_gates: factors, [N layers, A heads], of what each head adds to the output of its attention: 0 switches a
             head off; None: 1. All gates of one shape run in one compiled program.
         """
-        shape = self.config.num_layers, self.config.num_heads
+        shape = self.config.num_layers, self.config.attention_heads
         gates = np.ones(shape) if head_gates is None else np.asarray(head_gates)
         if gates.shape != shape:
             raise UserError(f"head_gates has shape {gates.shape} and must have one entry per layer and head, {shape}")
@@ -331,7 +333,7 @@ class PretrainedModel(LoadedNetwork):
     """A BERT with its configuration, parameters and tokenizer; made by `bert_jax.load`.
 
     Attributes:
-      config (ModelConfig): sizes and form of the encoder.
+      config (EncoderConfig): sizes and form of the encoder.
       head (HeadConfig | None): of a fine-tuned model.
       tokenizer (Tokenizer | None): None if the directory has no vocabulary.
       embedding (EmbeddingConfig): what `embed` does by default.

@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bert_jax.checkpoints.record import leaf_paths
-from bert_jax.config import HeadConfig
+from bert_jax.config import HeadConfig, RecurrentConfig
 from bert_jax.config.model import Combination, Pooling
 from bert_jax.data.sequences import Batch
 from bert_jax.devices import sharding
@@ -117,7 +117,7 @@ class Runner:
         Raises:
           UserError: attention is asked for, and recurrent layers have none.
         """
-        if attentions and self._network.config.layer == "lstm":
+        if attentions and isinstance(self._network.config, RecurrentConfig):
             raise UserError("the layers of this model are recurrent (model.layer=lstm) and have no attention to return")
         output = self._encoded(batch, "attentions" if attentions else "last" if layers is None else "layers")
         pooled = output.pooled
@@ -140,7 +140,7 @@ class Runner:
     def mlm_logits(self, batch: Batch) -> np.ndarray:
         """Return logits [B, M, V], float32."""
         self._network.require("mlm")
-        if self._network.config.is_xlnet:
+        if self._network.config.two_streams:
             return host(batch, self.hidden_words(batch))
         positions = {"masked_positions": batch["masked_positions"]}
         return host(batch, self.mlm_head(positions, encoded=self._encoded(batch)))
@@ -230,7 +230,7 @@ def _states(network: BertForPreTraining, params: Any, batch: Any, collect: str) 
 
 def _gated_losses(network: BertForPreTraining, params: Any, batch: Any, head_gates: Any) -> jax.Array:
     gated = with_head_gates(network, head_gates)
-    logits = (gated.hidden_logits if network.config.is_xlnet else gated.mlm_logits)(params, batch)
+    logits = (gated.hidden_logits if network.config.two_streams else gated.mlm_logits)(params, batch)
     own = jnp.take_along_axis(logits, batch["masked_ids"][..., None], axis=-1)[..., 0]
     return jax.nn.logsumexp(logits, axis=-1) - own
 

@@ -8,7 +8,7 @@ import dataclasses
 from jax.sharding import Mesh
 
 from bert_jax.checkpoints.record import stored_fingerprint
-from bert_jax.config import ComputeConfig, Config, HeadConfig, resolve_phases
+from bert_jax.config import ComputeConfig, Config, HeadConfig, ModelConfig, resolve_phases
 from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel, check_fit
@@ -184,8 +184,8 @@ def _check_states(stored: StoredModel, config: Config) -> None:
         )
     if theirs.direction != ours.direction:
         raise UserError(f"{name} has model.direction={theirs.direction}, the student {ours.direction}; choose another")
-    if (theirs.layer == "lstm" or theirs.is_xlnet) and options.soft_weight:
-        kind = "an XLNet" if theirs.is_xlnet else "a recurrent model"
+    if not isinstance(theirs, ModelConfig) and options.soft_weight:
+        kind = "an XLNet" if theirs.two_streams else "a recurrent model"
         raise UserError(
             f"{name} is {kind}, which was not trained to predict words at their masks, as {OPTION}.soft_weight="
             f"{options.soft_weight:g} needs; set it to 0, or choose another teacher"
@@ -195,10 +195,10 @@ def _check_states(stored: StoredModel, config: Config) -> None:
             f"{name} has model.type_vocab_size=1, so it does not know the second segment of data.sentence_pairs="
             f"{config.data.sentence_pairs}; set data.sentence_pairs=none, or choose a teacher of two segments"
         )
-    if options.attention_weight and ours.num_heads != theirs.num_heads:
+    if options.attention_weight and ours.attention_heads != theirs.attention_heads:
         raise UserError(
-            f"{name} has num_heads={theirs.num_heads}, the student {ours.num_heads}, but {OPTION}.attention_weight="
-            f"{options.attention_weight:g} compares them; set it to 0, or choose equal sizes"
+            f"{name} has num_heads={theirs.attention_heads}, the student {ours.attention_heads}, but "
+            f"{OPTION}.attention_weight={options.attention_weight:g} compares them; set it to 0, or choose equal sizes"
         )
     if options.hidden_weight or options.attention_weight:
         compared_layers(options, ours, theirs)

@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from bert_jax.config import HeadConfig, ModelConfig
+from bert_jax.config import EncoderConfig, HeadConfig
 from bert_jax.config.finetuning import GLUE, FinetuneConfig, TaskDataConfig, TaskOptions, task_defaults
 from bert_jax.config.json_form import from_dict, to_dict
 from bert_jax.config.pretraining import NoiseConfig
@@ -272,7 +272,7 @@ def _arrays(part: Any) -> Iterator[np.ndarray]:
 
 
 def read_task(
-    config: FinetuneConfig, model: ModelConfig, tokenizer: Tokenizer, given: Mapping[str, Sequence[Any]] | None = None
+    config: FinetuneConfig, model: EncoderConfig, tokenizer: Tokenizer, given: Mapping[str, Sequence[Any]] | None = None
 ) -> TaskData:
     """Read and tokenize train, dev and, if it exists, test.
 

@@ -21,7 +21,7 @@ from bert_jax.config import Config, PhaseConfig, resolve_phases
 from bert_jax.config.checks import check
 from bert_jax.config.commands import HELD_OUT, OWN, Arm, Study, StudyConfig, check_study
 from bert_jax.config.finetuning import RESULTS, FinetuneConfig, check_finetune
-from bert_jax.config.json_form import differences, first_lines, flattened, from_dict, is_harmless, to_dict
+from bert_jax.config.json_form import differences, first_lines, flattened, is_harmless, to_dict, with_options
 from bert_jax.config.presets import shipped_studies
 from bert_jax.console import executed, load_config, named_file, parse
 from bert_jax.data.mixtures import open_corpus
@@ -227,24 +227,9 @@ def changed(config: Configured, options: Mapping[str, Any]) -> Configured:
     Raises:
       UserError: there is no such option, or its value has the wrong type.
     """
-    values = to_dict(config)
-    for name, value in options.items():
-        full = _full_name(name) if isinstance(config, Config) else name
-        _put(values, full.split("."), value, name)
-    return from_dict(type(config), values)
-
-
-def _put(values: Any, path: list[str], value: Any, option: str) -> None:
-    """Set the entry at `path` of nested dicts and lists; unknown groups are made, for `from_dict` to name them."""
-    name, *below = path
-    if isinstance(values, list) and below and name.isdecimal() and int(name) < len(values):
-        _put(values[int(name)], below, value, option)
-    elif not isinstance(values, dict):
-        raise UserError(f"unknown option {option}: there is no {name} in what comes before it")
-    elif below:
-        _put(values.setdefault(name, {}), below, value, option)
-    else:
-        values[name] = value
+    if isinstance(config, Config):
+        options = {_full_name(name): value for name, value in options.items()}
+    return with_options(config, options)
 
 
 def _below(task: FinetuneConfig, directory: str) -> FinetuneConfig:

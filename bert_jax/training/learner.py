@@ -15,7 +15,14 @@ import jax
 import optax
 from jax.sharding import Mesh
 
-from bert_jax.config import ComputeConfig, Config, ModelConfig, Phase, resolve_stages
+from bert_jax.config import (
+    AttentionConfig,
+    ComputeConfig,
+    Config,
+    EncoderConfig,
+    Phase,
+    resolve_stages,
+)
 from bert_jax.data.examples import batch_layout
 from bert_jax.devices import sharding
 from bert_jax.devices.sharding import narrow_type
@@ -38,7 +45,7 @@ from bert_jax.training.step import Frozen, make_train_step
 
 
 def attention_of(
-    model: ModelConfig, compute: ComputeConfig, mesh: Mesh, rows: int, length: int, max_texts: int = 1
+    model: EncoderConfig, compute: ComputeConfig, mesh: Mesh, rows: int, length: int, max_texts: int = 1
 ) -> str:
     """Return how attention is computed in training, for people.
 
@@ -57,23 +64,25 @@ def attention_of(
     return f"{path}; where only some states of the last layer are read, that layer by xla"
 
 
-def keeps_no_probabilities(model: ModelConfig, compute: ComputeConfig, mesh: Mesh, rows: int, length: int) -> bool:
+def keeps_no_probabilities(model: EncoderConfig, compute: ComputeConfig, mesh: Mesh, rows: int, length: int) -> bool:
     """Return whether all layers compute attention in a kernel whose backward pass computes probabilities again."""
-    return model.layer == "transformer" and set(_paths(model, compute, mesh, rows, length)) <= set(PLATFORMS)
+    if not isinstance(model, AttentionConfig):
+        return False
+    return set(_paths(model, compute, mesh, rows, length)) <= set(PLATFORMS)
 
 
 def local_keys(
-    model: ModelConfig, compute: ComputeConfig, mesh: Mesh, rows: int, length: int, max_texts: int = 1
+    model: EncoderConfig, compute: ComputeConfig, mesh: Mesh, rows: int, length: int, max_texts: int = 1
 ) -> int | None:
     """Return how many scores each position of a local layer has; None if there is no such layer."""
-    if model.local_window is None or model.layer != "transformer":
+    if model.window is None:
         return None
     by_blocks = _paths(model, compute, mesh, rows, length, max_texts)[1] == "windowed"
-    return scores_by_blocks(model.local_window, model.global_tokens * max_texts) if by_blocks else length
+    return scores_by_blocks(model.window.local_window, model.global_tokens * max_texts) if by_blocks else length
 
 
 def _paths(
-    model: ModelConfig, compute: ComputeConfig, mesh: Mesh, rows: int, length: int, max_texts: int = 1
+    model: AttentionConfig, compute: ComputeConfig, mesh: Mesh, rows: int, length: int, max_texts: int = 1
 ) -> tuple[str, str]:
     """Return how layers compute attention, and how those do that see a window alone."""
     call = Call(
@@ -87,8 +96,9 @@ def _paths(
         dtype=computation_dtype(compute),
         global_tokens=model.global_tokens * max_texts,
     )
-    platform, disentangled = mesh.devices.flat[0].platform, model.disentangled.terms != "none" or model.is_xlnet
-    calls = call, dataclasses.replace(call, window=model.local_window)
+    platform, disentangled = mesh.devices.flat[0].platform, model.disentangled is not None or model.two_streams
+    window = None if model.window is None else model.window.local_window
+    calls = call, dataclasses.replace(call, window=window)
     path, local = (attention_path(compute, platform, each, disentangled) for each in calls)
     return path, local
 

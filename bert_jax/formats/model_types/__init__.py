@@ -9,7 +9,7 @@ from typing import Any
 
 from etils import epath
 
-from bert_jax.config import ModelConfig
+from bert_jax.config import EncoderConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.model_types.bert import ALBERT, BERT, CAMEMBERT, DISTILBERT, ELECTRA, ROBERTA, XLM_ROBERTA
 from bert_jax.formats.model_types.deberta import DEBERTA, DEBERTA_V2
@@ -37,7 +37,7 @@ def model_type(values: dict[str, Any], file: epath.Path) -> ModelType:
     return MODEL_TYPES[name]
 
 
-def type_to_write(model: ModelConfig, family: str = "", architecture: str = "") -> ModelType | None:
+def type_to_write(model: EncoderConfig, family: str = "", architecture: str = "") -> ModelType | None:
     """Return the model type of `transformers` that computes what `model` does; None if there is none.
 
     Of several, such as RoBERTa and CamemBERT, it is that of the `architecture` that the model came from, a class of
@@ -49,7 +49,7 @@ def type_to_write(model: ModelConfig, family: str = "", architecture: str = "") 
     return next(iter([*origins, *related, *fitting]), None)
 
 
-def obstacles(model: ModelConfig) -> str:
+def obstacles(model: EncoderConfig) -> str:
     """Return the options of `model` whose values no type of `transformers` has, and those that the nearest lack."""
     missing = {name: kind.obstacles(model) for name, kind in MODEL_TYPES.items()}
     fewest = min(map(len, missing.values()))
@@ -64,5 +64,5 @@ def obstacles(model: ModelConfig) -> str:
     return "; ".join([*none, *([f"nearest are {', and '.join(lacking)}"] if lacking else [])])
 
 
-def _values(model: ModelConfig, options: list[str]) -> str:
+def _values(model: EncoderConfig, options: list[str]) -> str:
     return " and ".join(f"model.{option}={operator.attrgetter(option)(model)}" for option in options)

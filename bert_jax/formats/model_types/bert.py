@@ -8,7 +8,7 @@ from typing import Any
 
 from etils import epath
 
-from bert_jax.config import ModelConfig
+from bert_jax.config import EncoderConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.model_types.definition import (
     HEADS,
@@ -88,7 +88,7 @@ _ALBERT_UNSUPPORTED = {
 }
 
 
-def _albert_obstacles(model: ModelConfig) -> tuple[str, ...]:
+def _albert_obstacles(model: EncoderConfig) -> tuple[str, ...]:
     """Return the options whose values ALBERT does not have."""
     return beyond_bert(model, "embedding_size", "sharing") + true_options(
         embedding_size=model.embedding_size is None,
@@ -108,7 +108,7 @@ def _albert_read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
     return {"sharing": "all" if groups == 1 else "none"}
 
 
-def _albert_written(model: ModelConfig) -> dict[str, Any]:
+def _albert_written(model: EncoderConfig) -> dict[str, Any]:
     """Return the further contents of config.json."""
     return {"num_hidden_groups": model.parameter_sets, "inner_group_num": 1}
 
@@ -170,7 +170,7 @@ _EPSILON = 1e-12  # of its norms; config.json does not say it
 _DISTILBERT_UNSUPPORTED = {"quantization_config": (None,)}
 
 
-def _distilbert_obstacles(model: ModelConfig) -> tuple[str, ...]:
+def _distilbert_obstacles(model: EncoderConfig) -> tuple[str, ...]:
     """Return the options whose values DistilBERT does not have."""
     return beyond_bert(model, "pooler") + true_options(
         type_vocab_size=model.type_vocab_size > 0,
@@ -180,7 +180,7 @@ def _distilbert_obstacles(model: ModelConfig) -> tuple[str, ...]:
 
 
 def _distilbert_read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
-    """Return the fields of ModelConfig that every DistilBERT has."""
+    """Return the fields of EncoderConfig that every DistilBERT has."""
     del values, file
     return {
         "type_vocab_size": 0,
@@ -254,7 +254,7 @@ _ELECTRA_UNSUPPORTED = {
 }
 
 
-def _electra_obstacles(model: ModelConfig) -> tuple[str, ...]:
+def _electra_obstacles(model: EncoderConfig) -> tuple[str, ...]:
     """Return the options whose values ELECTRA does not have."""
     return beyond_bert(model, "embedding_size", "pooler") + true_options(
         embedding_size=model.embedding_size == model.hidden_size,
@@ -273,7 +273,7 @@ def _electra_read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
     return {"embedding_size": width if narrow else None, "pooler": "gelu_erf", "pair_head": False}
 
 
-def _electra_written(model: ModelConfig) -> dict[str, Any]:
+def _electra_written(model: EncoderConfig) -> dict[str, Any]:
     """Return the further contents of config.json."""
     return {"embedding_size": model.word_size, "summary_type": "first", "summary_activation": "gelu"}
 
@@ -316,7 +316,7 @@ ELECTRA = ModelType(
 _ROBERTA_UNSUPPORTED = UNSUPPORTED | {"hidden_act": (None, "gelu")}  # that of the word head, whatever config.json says
 
 
-def _roberta_obstacles(model: ModelConfig) -> tuple[str, ...]:
+def _roberta_obstacles(model: EncoderConfig) -> tuple[str, ...]:
     """Return the options whose values RoBERTa does not have."""
     return beyond_bert(model, "padding_id") + true_options(
         padding_id=model.padding_id is None,

@@ -4,8 +4,8 @@ from typing import Any
 
 from etils import epath
 
-from bert_jax.config import DisentangledConfig, ModelConfig
-from bert_jax.config.checks import check_convolution, check_disentangled
+from bert_jax.config import DisentangledConfig, EncoderConfig, ModelConfig
+from bert_jax.config.json_form import from_dict, to_dict
 from bert_jax.errors import UserError
 from bert_jax.formats.model_types.definition import HEADS, TASKS, HeadKind, ModelType, beyond_bert, flag, true_options
 
@@ -36,20 +36,20 @@ _CONVOLUTIONS = {"gelu": "gelu_erf", "tanh": "tanh"}
 _TERMS = {("c2p",): "c2p", ("p2c",): "p2c", ("c2p", "p2c"): "c2p+p2c"}
 
 
-def _obstacles(model: ModelConfig, *own: str, **options: bool) -> tuple[str, ...]:
+def _obstacles(model: EncoderConfig, *own: str, **options: bool) -> tuple[str, ...]:
     """Return the options whose values no DeBERTa has, and those of `disentangled` that are true in `options`.
 
     `own` are options that one version has in addition.
     """
     return (
         *beyond_bert(model, "positions", "pooler", "disentangled", *own),
-        *true_options(positions=model.positions not in ("none", "learned")),
-        *(f"disentangled.{name}" for name in true_options(terms=model.disentangled.terms == "none", **options)),
+        *true_options(positions=to_dict(model).get("positions") not in ("none", "learned")),
+        *(f"disentangled.{name}" for name in true_options(terms=model.disentangled is None, **options)),
     )
 
 
-def _obstacles_first(model: ModelConfig) -> tuple[str, ...]:
-    options = model.disentangled
+def _obstacles_first(model: EncoderConfig) -> tuple[str, ...]:
+    options = model.disentangled or DisentangledConfig(key_bias=False)
     return _obstacles(
         model,
         key_bias=options.key_bias,
@@ -59,9 +59,9 @@ def _obstacles_first(model: ModelConfig) -> tuple[str, ...]:
     )
 
 
-def _obstacles_second(model: ModelConfig) -> tuple[str, ...]:
+def _obstacles_second(model: EncoderConfig) -> tuple[str, ...]:
     own = ("convolution_width", "convolution_activation")
-    return _obstacles(model, *own, key_bias=not model.disentangled.key_bias)
+    return _obstacles(model, *own, key_bias=model.disentangled is not None and not model.disentangled.key_bias)
 
 
 def _read_first(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def _read_second(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
 
 
 def _convolution(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
-    """Return the fields of ModelConfig about the convolution of v2-xlarge and v2-xxlarge, if the file has one."""
+    """Return the fields of EncoderConfig about the convolution of v2-xlarge and v2-xxlarge, if the file has one."""
     width = 0 if values.get("conv_kernel_size") is None else _number(values, "conv_kernel_size", 0, file)
     if width < 1:  # and then transformers reads no other of these keys
         return {}
@@ -105,19 +105,20 @@ def _convolution(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
 
 
 def _checked(model: dict[str, Any], options: DisentangledConfig, file: epath.Path) -> dict[str, Any]:
-    """Return the fields of ModelConfig; raise a UserError that names the file if they do not fit together."""
-    model = {**model, "disentangled": options}
-    described = ModelConfig(**model)
+    """Return the fields of EncoderConfig; raise a UserError that names the file if they do not fit together."""
+    model = {**model, "disentangled": to_dict(options)}
+    described: ModelConfig = from_dict(ModelConfig, model)
     try:
-        check_disentangled(described)
-        check_convolution(described)
+        options.check(described)
+        if described.convolution is not None:
+            described.convolution.check(described)
     except UserError as error:
         raise UserError(f"{file} describes a model that is not possible here: {error}") from None
     return model
 
 
 def _options(values: dict[str, Any], sizes: dict[str, tuple[str, int]], file: epath.Path) -> dict[str, Any]:
-    """Return the fields of ModelConfig that both versions have; raise a UserError for what is not supported."""
+    """Return the fields of EncoderConfig that both versions have; raise a UserError for what is not supported."""
     hidden = values.get("hidden_size", sizes["hidden_size"][1])
     for key in ("embedding_size", "pooler_hidden_size"):
         if values.get(key, hidden) not in (hidden, None):
@@ -159,14 +160,19 @@ def _number(values: dict[str, Any], key: str, usual: int, file: epath.Path) -> i
     return found
 
 
-def _written_first(model: ModelConfig) -> dict[str, Any]:
+def _disentangled(model: EncoderConfig) -> DisentangledConfig:
+    assert model.disentangled is not None  # or there would be an obstacle
+    return model.disentangled
+
+
+def _written_first(model: EncoderConfig) -> dict[str, Any]:
     """Return the further contents of config.json; `legacy` means the names of the head as they are written."""
-    options = model.disentangled
+    options = _disentangled(model)
     return {
         "relative_attention": True,
         "pos_att_type": options.terms.split("+"),
         "max_relative_positions": options.max_distance,
-        "position_biased_input": model.positions == "learned",
+        "position_biased_input": model.position_table is not None,
         "type_vocab_size": model.type_vocab_size,
         "pooler_hidden_act": next(theirs for theirs, ours in _POOLERS.items() if ours == model.pooler),
         "pooler_hidden_size": model.hidden_size,
@@ -175,11 +181,12 @@ def _written_first(model: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _written_second(model: ModelConfig) -> dict[str, Any]:
-    options, convolution = model.disentangled, {}
-    if model.convolution_width:
-        activation = next(theirs for theirs, ours in _CONVOLUTIONS.items() if ours == model.convolution_activation)
-        convolution = {"conv_kernel_size": model.convolution_width, "conv_act": activation}
+def _written_second(model: EncoderConfig) -> dict[str, Any]:
+    options, convolution = _disentangled(model), {}
+    if model.convolution is not None:
+        ours = model.convolution.convolution_activation
+        activation = next(theirs for theirs, name in _CONVOLUTIONS.items() if name == ours)
+        convolution = {"conv_kernel_size": model.convolution.convolution_width, "conv_act": activation}
     return (
         _written_first(model)
         | convolution

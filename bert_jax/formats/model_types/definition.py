@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from etils import epath
 
-from bert_jax.config import ModelConfig
+from bert_jax.config import EncoderConfig
 from bert_jax.errors import UserError
 
 HeadKind = Literal["classification", "regression", "choice", "span", "tagging"]
@@ -83,17 +83,17 @@ class ModelType:
     their class."""
     decoder: str
     """Name of the output layer of the masked-language-model head: a second name of the word table and of a bias."""
-    obstacles: Callable[[ModelConfig], tuple[str, ...]]
+    obstacles: Callable[[EncoderConfig], tuple[str, ...]]
     """Returns the options of a model, such as "positions", whose values it does not have; (): it computes the same."""
     sizes: Mapping[str, tuple[str, int]] = dataclasses.field(default_factory=lambda: SIZES)
-    """Key of config.json → field of ModelConfig, and what `transformers` takes where the key is absent."""
+    """Key of config.json → field of EncoderConfig, and what `transformers` takes where the key is absent."""
     rates: Mapping[str, tuple[str, float]] = dataclasses.field(default_factory=lambda: RATES)
     """The same for numbers from 0 to 1."""
     unsupported: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=lambda: UNSUPPORTED)
     """Key → values that mean this model; with any other the directory is refused."""
     read_options: Callable[[dict[str, Any], epath.Path], dict[str, Any]] = lambda values, file: {}
-    """Returns the further fields of ModelConfig, from the contents of config.json, the file."""
-    written_options: Callable[[ModelConfig], dict[str, Any]] = lambda model: {}
+    """Returns the further fields of EncoderConfig, from the contents of config.json, the file."""
+    written_options: Callable[[Any], dict[str, Any]] = lambda model: {}
     """Returns the further contents of config.json."""
     arrays: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Our path → their name of an array that is not the weight or bias of a module, with {} for the layer; heads are an
@@ -137,7 +137,7 @@ class ModelType:
         return re.compile(rf"{re.escape(before)}(\d+)\.")
 
 
-def beyond_bert(model: ModelConfig, *differing: str) -> tuple[str, ...]:
+def beyond_bert(model: EncoderConfig, *differing: str) -> tuple[str, ...]:
     """Return the options other than these in which a model differs from BERT."""
     others = true_options(padding_id=model.padding_id is not None, norm_position=model.norm_position != "post")
     names = [name for name in (*model.beyond_bert, *others) if name not in differing]

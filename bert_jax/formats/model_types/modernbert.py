@@ -5,9 +5,10 @@ from typing import Any
 
 from etils import epath
 
-from bert_jax.config import ModelConfig
+from bert_jax.config import EncoderConfig, ModelConfig, Rope
+from bert_jax.config.json_form import to_dict
 from bert_jax.errors import UserError
-from bert_jax.formats.model_types.definition import TASKS, ModelType, beyond_bert, flag
+from bert_jax.formats.model_types.definition import TASKS, ModelType, beyond_bert, flag, true_options
 
 _SIZES = {
     "vocab_size": ("vocab_size", 50_368),
@@ -36,23 +37,23 @@ _FORM: dict[str, Any] = {
     "feed_forward": "geglu",
     "first_attention_norm": False,
     "task_transform": True,
-    "global_tokens": 0,
-    "padding_id": None,
     "embedding_size": None,
     "sharing": "none",
     "pooler": "tanh",
 }
-"""Options of ModelConfig that every ModernBERT has."""
+"""Options that every ModernBERT has."""
 
 
-def _obstacles(model: ModelConfig) -> tuple[str, ...]:
+def _obstacles(model: EncoderConfig) -> tuple[str, ...]:
     """Return the options whose values ModernBERT does not have."""
-    others = tuple(name for name, value in _FORM.items() if getattr(model, name) != value)
+    own = to_dict(model)
+    others = tuple(name for name, value in _FORM.items() if own.get(name) != value)
+    others += true_options(global_tokens=model.global_tokens > 0)
     return others + beyond_bert(model, *_FORM, "local_window", "norm_bias", "use_bias")
 
 
 def _read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
-    """Return the fields of ModelConfig that follow from the contents of config.json, the file.
+    """Return the options that follow from the contents of config.json, the file.
 
     Raises:
       UserError: the file asks for what our encoder does not have.
@@ -146,9 +147,10 @@ def _positive(value: Any, name: str, file: epath.Path) -> float:
 
 
 def _written(model: ModelConfig) -> dict[str, Any]:
-    """Return what config.json says of a model beside its sizes."""
-    scaled = {"rope_type": "linear", "factor": model.rope_scale} if model.rope_scale != 1 else {"rope_type": "default"}
-    local_theta = model.rope_theta if model.rope_local_theta is None else model.rope_local_theta
+    """Return what config.json says of a model in addition to its sizes."""
+    rope = model.positions
+    assert isinstance(rope, Rope)  # or there would be an obstacle
+    scaled = {"rope_type": "linear", "factor": rope.rope_scale} if rope.rope_scale != 1 else {"rope_type": "default"}
     return {
         **dict.fromkeys(_BIASES, model.use_bias),
         "norm_bias": model.norm_bias,
@@ -156,11 +158,11 @@ def _written(model: ModelConfig) -> dict[str, Any]:
         "decoder_bias": True,
         "mlp_dropout": model.hidden_dropout,
         "classifier_activation": {"gelu_erf": "gelu", "gelu_tanh": "gelu_new"}[model.activation],
-        "local_attention": 128 if model.local_window is None else 2 * model.local_window,
+        "local_attention": 128 if model.window is None else 2 * model.window.local_window,
         "layer_types": [_GLOBAL if window is None else _LOCAL for window in model.windows],
         "rope_parameters": {
-            _GLOBAL: {"rope_theta": model.rope_theta, **scaled},
-            _LOCAL: {"rope_theta": local_theta, "rope_type": "default"},
+            _GLOBAL: {"rope_theta": rope.rope_theta, **scaled},
+            _LOCAL: {"rope_theta": rope.local_theta, "rope_type": "default"},
         },
     }
 

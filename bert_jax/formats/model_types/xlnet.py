@@ -4,7 +4,7 @@ from typing import Any
 
 from etils import epath
 
-from bert_jax.config import ModelConfig
+from bert_jax.config import EncoderConfig, XLNetConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.model_types.definition import (
     OPENERS,
@@ -45,15 +45,16 @@ _UNSUPPORTED = {
 }
 
 
-def _obstacles(model: ModelConfig) -> tuple[str, ...]:
+def _obstacles(model: EncoderConfig) -> tuple[str, ...]:
     """Return the options whose values XLNet, which has one rate of dropout, does not have."""
+    own = isinstance(model, XLNetConfig)
     return beyond_bert(model, "positions") + true_options(
-        positions=not model.is_xlnet, attention_dropout=model.attention_dropout != model.hidden_dropout
+        positions=not own, attention_dropout=own and model.attention_dropout != model.hidden_dropout
     )
 
 
 def _read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
-    """Return the fields of ModelConfig that every XLNet has; raise a UserError for heads of another size."""
+    """Return the options that every XLNet has; raise a UserError for heads of another size."""
     hidden, heads = values.get("d_model", 1_024), values.get("n_head", 16)
     if (size := values.get("d_head")) not in (None, hidden // heads):
         raise UserError(f"{file} has d_head={size!r:.40}; only d_model / n_head = {hidden // heads} is supported")
@@ -68,7 +69,7 @@ def _read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
     }
 
 
-def _written(model: ModelConfig) -> dict[str, Any]:
+def _written(model: XLNetConfig) -> dict[str, Any]:
     """Return the further contents of config.json; how long a memory is, is chosen by whoever reads with one."""
     return {
         "d_head": model.head_size,

@@ -142,9 +142,10 @@ def check_possible(options: StepBenchConfig, words: list[str]) -> None:
 def beyond_the_peer(config: Config) -> list[str]:
     """Return the options whose values make the step different from that of BERT's pre-training in transformers."""
     model, objective = config.model, config.objective
-    names = [*model.beyond_bert, *(name for name in PEER_HAS if getattr(model, name) != getattr(ModelConfig, name))]
-    found = [f"model.{name}={getattr(model, name)}" for name in names if name != "disentangled"]
-    if model.disentangled.terms != "none":
+    own, usual = to_dict(model), to_dict(ModelConfig())
+    names = [*model.beyond_bert, *(name for name in PEER_HAS if name in own and own[name] != usual[name])]
+    found = [f"model.{name}={own[name]}" for name in names if name != "disentangled"]
+    if model.disentangled is not None:
         found.append(f"model.disentangled.terms={model.disentangled.terms}")
     if not model.type_vocab_size:
         found.append("model.type_vocab_size=0")
