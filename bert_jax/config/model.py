@@ -574,6 +574,11 @@ class ModelConfig(AttentionOptions):
     """A convolution of the embeddings, added to each token after the first layer (DeBERTa v2 in its larger sizes)."""
 
     @property
+    def spelled(self) -> str:
+        """The options that choose this kind and its positions, as errors name them."""
+        return f"{super().spelled} and model.positions={self.positions.chosen_by['positions']}"
+
+    @property
     def windows(self) -> tuple[int | None, ...]:
         """Number of tokens that each layer sees to either side; None: the whole sequence."""
         return tuple(None if self.window is None else self.window.of_layer(layer) for layer in range(self.num_layers))

@@ -237,7 +237,7 @@ def google2018(config: Config) -> Config:
     """
     return dataclasses.replace(
         config,
-        model=ModelConfig(**{name: getattr(config.model, name) for name in _ARGUMENTS_2018}),
+        model=ModelConfig(**{name: value for name, value in vars(config.model).items() if name in _ARGUMENTS_2018}),
         data=dataclasses.replace(
             config.data,
             held_out=0.0,

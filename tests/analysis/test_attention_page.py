@@ -1,6 +1,5 @@
 """Attention in one text: the probabilities, the files of the command, and the page in a browser."""
 
-import dataclasses
 import json
 import os
 import re
@@ -11,6 +10,7 @@ import numpy as np
 import numpy_bert
 import pytest
 from loaded_model import SMALL, loaded
+from model_variants import variant
 from pretrained_model import stored_model, write_workdir
 from processes import SECONDS
 
@@ -71,7 +71,7 @@ def test_what_cannot_be_shown_is_one_line(model, monkeypatch):
     with pytest.raises(UserError, match="a blank text ' ' has no tokens"):
         attention(model, " ")
     with pytest.raises(UserError, match="recurrent .* have no attention"):
-        attention(loaded(stored_model(config=dataclasses.replace(SMALL, layer="lstm"))), "the cat")
+        attention(loaded(stored_model(config=variant(SMALL, layer="lstm"))), "the cat")
     monkeypatch.setattr(attention_maps, "MOST_VALUES", 400)
     with pytest.raises(UserError, match=r"5 tokens with 20 heads make 500 probabilities, .* set max_length=4"):
         attention(model, "the cat sat")

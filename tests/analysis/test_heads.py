@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from families_with_heads import WINDOWS, families, model_of
 from loaded_model import SMALL, loaded
+from model_variants import variant
 from pretrained_model import TOKENIZER, stored_model, write_workdir
 from scipy.spatial.distance import jensenshannon
 
@@ -139,7 +140,7 @@ def test_maps_belong_to_the_states_of_attention_that_was_computed_by_blocks(monk
         return windowed.attention(*args)
 
     monkeypatch.setattr(windowed, "KERNEL", dataclasses.replace(windowed.KERNEL, function=attention))
-    config = dataclasses.replace(SMALL, max_position_embeddings=128, **WINDOWS)
+    config = variant(SMALL, max_position_embeddings=128, **WINDOWS)
     model = loaded(stored_model(config, ("pooler", "mlm", "next_sentence")))
     result = heads(model, ["the cat sat on the mat . " * 16], ablation_texts=0, progress=False)
     assert by_blocks and min(by_blocks) > 96 and result.map_error < 1e-5
@@ -196,7 +197,7 @@ def test_what_cannot_work_is_one_line(model, tmp_path):
     with pytest.raises(UserError, match="clusters=21 must be from 1 to the 20 heads"):
         heads(model, TEXTS, clusters=21)
     with pytest.raises(UserError, match="has recurrent layers and no attention heads"):
-        heads(loaded(stored_model(dataclasses.replace(SMALL, layer="lstm"))), TEXTS)
+        heads(loaded(stored_model(variant(SMALL, layer="lstm"))), TEXTS)
     with pytest.raises(UserError, match=r"must be a CoNLL-U file"):
         read_parsed(tmp_path / "trees.txt")
     (tmp_path / "bad.conllu").write_text(TREE.replace("\t3\tobj", "\t9\tobj"))

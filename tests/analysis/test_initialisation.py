@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from etils import epath
+from model_variants import variant
 from pretrained_model import CONFIG, write_workdir
 
 from bert_jax import cli
@@ -142,7 +143,7 @@ def test_init_leaves_its_result_and_pictures_and_is_not_computed_again(tmp_path,
 
 @pytest.mark.slow
 def test_a_configuration_without_positions_has_no_map_of_them(tmp_path):
-    config = dataclasses.replace(SMALL, num_layers=1, positions="rope")
+    config = variant(dataclasses.replace(SMALL, num_layers=1), positions="rope")
     result = init(config, heads=(2,), lengths=(8,), draws=2, length=8, name="rope", progress=False)
     assert result.positions is None and len(draw_initialisation(result).axes) == 6
     file = epath.Path(tmp_path) / "result.json"
@@ -169,7 +170,7 @@ def test_a_configuration_without_positions_has_no_map_of_them(tmp_path):
 )
 def test_bad_input_is_one_clear_error(changes, options, message):
     with pytest.raises(UserError, match=message):
-        init(dataclasses.replace(SMALL, **changes), **{"length": 8, "name": "this", **options})
+        init(variant(SMALL, **changes), **{"length": 8, "name": "this", **options})
 
 
 def test_a_shipped_configuration_is_known_by_its_name():

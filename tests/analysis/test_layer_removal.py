@@ -7,6 +7,7 @@ import numpy as np
 import numpy_bert
 import pytest
 from loaded_model import loaded
+from model_variants import variant
 from pretrained_model import CONFIG, PARTS, TOKENIZER, random_texts, stored_model
 
 from bert_jax.analysis import cka, draw_pruning, keep_layers, prune
@@ -126,7 +127,7 @@ def test_a_model_without_a_head_for_words_is_pruned_by_cka_alone():
 
 
 def shaped(**changes) -> PretrainedModel:
-    return loaded(stored_model(dataclasses.replace(SMALL, **changes), PARTS))
+    return loaded(stored_model(variant(SMALL, **changes), PARTS))
 
 
 @pytest.mark.parametrize(

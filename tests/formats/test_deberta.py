@@ -15,6 +15,7 @@ import safetensors.numpy
 from deberta_model import CONVOLVED, FIRST, THIRD
 from etils import epath
 from huggingface_directory import exported, refusal, whole
+from model_variants import variant
 from small_model import FLOAT32, compiled, perturbed
 from tokenizers import pre_tokenizers
 
@@ -298,7 +299,7 @@ def test_the_type_that_a_model_is_written_as():
         with_options(FIRST, table_norm=True),
         with_options(THIRD, key_bias=False),
         dataclasses.replace(FIRST, norm_position="pre"),
-        dataclasses.replace(FIRST, convolution_width=3),
-        dataclasses.replace(THIRD, local_window=4),
+        variant(FIRST, convolution_width=3),
+        variant(THIRD, local_window=4),
     ):
         assert type_to_write(other) is None

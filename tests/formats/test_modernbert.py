@@ -13,6 +13,7 @@ import oracle_directory
 import pytest
 import safetensors.numpy
 from huggingface_directory import exported, refusal, whole
+from model_variants import variant
 from modern_model import MODERN
 from small_model import FLOAT32, compiled
 
@@ -153,7 +154,7 @@ def test_the_options_of_older_files_and_of_newer_ones_are_the_same_model(oracle,
     assert (new.model.rope_theta, new.model.rope_local_theta) == (160_000.0, 10_000.0)
     scaled = {"rope_parameters": {"full_attention": {"type": "linear", "factor": 2.5}}}  # bases and the rest by default
     found = open_huggingface(oracle_directory.save(oracle, "words", tmp_path / "scaled", **scaled))
-    assert found.model == dataclasses.replace(new.model, rope_scale=2.5)
+    assert found.model == variant(new.model, rope_scale=2.5)
 
 
 def test_layers_may_all_be_local(oracle, tmp_path):
@@ -213,7 +214,7 @@ def test_what_our_encoder_does_not_have_is_refused_by_name(oracle, tmp_path, cha
 )
 def test_a_model_of_other_parts_has_no_type_there(changes):
     assert type_to_write(MODERN) is not None
-    assert type_to_write(dataclasses.replace(MODERN, **changes)) is None
+    assert type_to_write(variant(MODERN, **changes)) is None
 
 
 def test_head_of_the_oracle(oracle, tmp_path):

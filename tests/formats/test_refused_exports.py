@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 from deberta_model import FIRST
 from model_type_exports import FORMS, make
+from model_variants import variant
 from modern_model import MODERN
 from pretrained_model import CONFIG, stored_model
 
@@ -16,7 +17,7 @@ from bert_jax.formats.model_types import obstacles, type_to_write
 STATIC = dict(layer="none", num_layers=0, positions="none", type_vocab_size=0)
 MODELS = {  # configuration, everything that is said of its options
     "MosaicBERT": (
-        dataclasses.replace(CONFIG, positions="alibi", feed_forward="geglu"),
+        variant(dataclasses.replace(CONFIG, feed_forward="geglu"), positions="alibi"),
         "none has model.positions=alibi; nearest are bert, xlnet without model.feed_forward=geglu",
     ),
     "NeoBERT": (
@@ -29,9 +30,9 @@ MODELS = {  # configuration, everything that is said of its options
         dataclasses.replace(MODERN, direction="left_to_right"),
         "none has model.direction=left_to_right",
     ),
-    "ELMo": (dataclasses.replace(CONFIG, layer="lstm"), "none has model.layer=lstm"),
+    "ELMo": (variant(CONFIG, layer="lstm"), "none has model.layer=lstm"),
     "skip-gram": (
-        dataclasses.replace(CONFIG, **STATIC),
+        variant(CONFIG, **STATIC),
         "none has model.layer=none; nearest are deberta-v2 without model.disentangled.terms=none, and xlnet "
         "without model.positions=none",
     ),

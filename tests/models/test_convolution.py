@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from deberta_model import CONVOLVED, PUBLISHED_THIRD, THIRD
+from model_variants import variant
 from modern_model import rows
 from small_model import FLOAT32, assert_trees_close, compiled, encoder_gradient, perturbed
 
@@ -29,7 +30,7 @@ from bert_jax.parameters import entries, total_size
 from bert_jax.pretrained.initialization import with_layers
 from bert_jax.training.optimizers import scale_by_depth, unfrozen_by_epoch
 
-PLAIN = dataclasses.replace(CONVOLVED, disentangled=DisentangledConfig(), convolution_width=5)
+PLAIN = variant(dataclasses.replace(CONVOLVED, disentangled=DisentangledConfig()), convolution_width=5)
 """The same beside the first layer of a BERT."""
 
 
@@ -103,8 +104,8 @@ def test_the_same_on_a_mesh():
 )
 def test_published_parameter_counts(layers, encoder, with_head):
     """v2-xlarge and v2-xxlarge; their counts are those of `tests/oracles/count_deberta.py` with transformers 5.24.0."""
-    config = dataclasses.replace(
-        PUBLISHED_THIRD, hidden_size=1_536, num_layers=layers, num_heads=24, convolution_width=3
+    config = variant(
+        dataclasses.replace(PUBLISHED_THIRD, hidden_size=1_536, num_layers=layers, num_heads=24), convolution_width=3
     )
     model = BertForPreTraining(config, FLOAT32, ("mlm",))
     made = jax.eval_shape(model.init, jax.random.key(0))
@@ -171,12 +172,15 @@ def test_a_student_does_not_start_from_some_of_its_layers():
         ({"convolution_width": -3}, "model.convolution_width=-3 must be odd"),
         ({"convolution_width": 129}, "model.convolution_width=129 must be odd, .* and at most 127"),
         (
-            {"convolution_width": 0},
-            "model.convolution_activation=gelu_erf has no effect without model.convolution_width",
+            {"convolution_width": 0, "convolution_activation": "gelu_erf"},
+            "model.convolution_activation=gelu_erf needs model.convolution_width, but model.convolution_width=0",
         ),
         ({"norm_position": "pre"}, "convolution_width=5 cannot be combined with model.norm_position=pre"),
-        ({"positions": "xlnet"}, "convolution_width=5 cannot be combined with model.positions=xlnet"),
-        ({"layer": "lstm"}, "convolution_width=5 cannot be combined with model.layer=lstm"),
+        (
+            {"positions": "xlnet"},
+            "convolution_width=5 belongs to model.layer=transformer, not to .*xlnet",
+        ),
+        ({"layer": "lstm"}, "convolution_width=5 belongs to model.layer=transformer, not to model.layer=lstm"),
         ({"direction": "left_to_right"}, "convolution_width=5 cannot be combined with model.direction=left_to_right"),
     ],
 )
@@ -185,5 +189,5 @@ def test_what_does_not_fit_is_refused_in_one_line(changes, message):
     config = Config(model=PLAIN, data=DataConfig(sentence_pairs="none"), phases=phases)
     check(config)
     with pytest.raises(UserError, match=message) as raised:
-        check(dataclasses.replace(config, model=dataclasses.replace(PLAIN, **changes)))
+        check(dataclasses.replace(config, model=variant(PLAIN, **{"convolution_width": 5, **changes})))
     assert "\n" not in str(raised.value)

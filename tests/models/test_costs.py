@@ -6,6 +6,7 @@ import typing
 import jax
 import numpy as np
 import pytest
+from model_variants import variant
 
 from bert_jax.config import ComputeConfig, Config, HeadConfig, ModelConfig, OptimizerConfig
 from bert_jax.config.presets import model_config
@@ -73,7 +74,7 @@ ALONE = dict(vocab_size=30_522, pair_head=False)
 
 
 def sized(name, vocab_size=UNCASED, **options):
-    return dataclasses.replace(model_config(name), vocab_size=vocab_size, **options)
+    return variant(model_config(name), vocab_size=vocab_size, **options)
 
 
 def built(config):
@@ -281,7 +282,7 @@ def test_the_layer_that_is_computed_again_is_one_that_sees_everything():
     config, given = sized("mini", num_layers=6), {"moments": 2, "sequence_length": 4096, "predictions": 600}
     mixed, whole, local = (
         costs.step_bytes(each, bert_parameters(each), **given, rows=1, split=1, remat="sel")
-        for each in (dataclasses.replace(config, local_window=64, global_every=every) for every in (3, 1, 0))
+        for each in (variant(config, local_window=64, global_every=every) for every in (3, 1, 0))
     )
     scores = 4096**2 * config.num_heads * (4 + 2)
     assert mixed >= whole > local + 0.8 * scores

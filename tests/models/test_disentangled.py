@@ -3,12 +3,14 @@
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from deberta_model import FIRST, PUBLISHED_FIRST, PUBLISHED_THIRD, THIRD
+from model_variants import variant
 from modern_model import rows
 from small_model import FLOAT32, compiled, encoder_gradient, perturbed
 
@@ -22,6 +24,7 @@ from bert_jax.config import (
     PhaseConfig,
 )
 from bert_jax.config.checks import check
+from bert_jax.config.json_form import to_dict
 from bert_jax.errors import UserError
 from bert_jax.models import costs
 from bert_jax.models.bert import BertForPreTraining
@@ -151,7 +154,7 @@ def test_published_parameter_counts(config, maps, biases, encoder, with_head):
 
 
 def test_flops_count_a_product_for_each_term_and_no_map_of_the_table():
-    plain = dataclasses.replace(FIRST, disentangled=DisentangledConfig())
+    plain = dataclasses.replace(FIRST, disentangled=None)
     with_terms, without = (costs.training_flops(config, bert_parameters(config), 16, 3) for config in (FIRST, plain))
     assert with_terms.kernels == without.kernels and with_terms.attention == 2 * without.attention
 
@@ -171,7 +174,7 @@ def test_the_mask_decoder_is_one_pass_more_and_a_table():
 
 def test_a_step_needs_the_memory_of_all_distances_of_a_layer_and_of_one_pass_more():
     given = {"moments": 2, "sequence_length": 16, "predictions": 3, "rows": 5, "split": 1, "remat": "none"}
-    plain = dataclasses.replace(FIRST, disentangled=DisentangledConfig())
+    plain = dataclasses.replace(FIRST, disentangled=None)
     table = bert_parameters(FIRST, ("mlm", "mask_decoder"))
     found = costs.step_bytes(FIRST, table, **given) - costs.step_bytes(plain, table, **given)
     kept = costs.activation_bytes(FIRST, 16, 3)
@@ -276,15 +279,15 @@ def test_attention_is_announced_as_it_is_computed():
 @pytest.mark.parametrize(
     "changes, message",
     [
-        (dict(terms="none", buckets=8), "model.disentangled.buckets=8 has no effect without model.disentangled.terms"),
+        (dict(terms="none", buckets=8), "model.disentangled.buckets=8 needs model.disentangled.terms, but .*=none"),
         (dict(max_distance=0), "model.disentangled.max_distance=0 must be positive"),
         (dict(buckets=1), "model.disentangled.buckets=1 must be at least 2"),
         (dict(buckets=8, max_distance=5), "max_distance=5 leaves nothing for the wider half .* at least 6"),
     ],
 )
 def test_options_that_do_not_fit_are_refused_in_one_line(changes, message):
-    options = dataclasses.replace(DisentangledConfig(terms="c2p+p2c"), **changes)
-    refused(dataclasses.replace(FIRST, disentangled=options), message)
+    usual = to_dict(DisentangledConfig()) if "terms" not in changes else {}
+    refused(lambda: variant(FIRST, disentangled={**usual, **changes}), message)
 
 
 @pytest.mark.parametrize(
@@ -295,13 +298,13 @@ def test_options_that_do_not_fit_are_refused_in_one_line(changes, message):
     ],
 )
 def test_other_parts_that_do_not_fit_are_refused_in_one_line(changes, message):
-    refused(dataclasses.replace(FIRST, **changes), message)
+    refused(lambda: variant(FIRST, **changes), message)
 
 
 @pytest.mark.parametrize(
     "changes, value",
     [
-        (dict(disentangled=DisentangledConfig()), "model.disentangled.terms=none"),
+        (dict(disentangled={"terms": "none"}), "model.disentangled.terms=none"),
         (dict(positions="learned"), "model.positions=learned"),
         (dict(norm_position="pre"), "model.norm_position=pre"),
         (dict(num_layers=1), "model.num_layers=1"),
@@ -309,12 +312,12 @@ def test_other_parts_that_do_not_fit_are_refused_in_one_line(changes, message):
 )
 def test_a_mask_decoder_needs_the_layers_of_deberta(changes, value):
     message = f"objective.mask_decoder=True cannot be combined with {value}"
-    refused(dataclasses.replace(FIRST, **changes), message, ObjectiveConfig(mask_decoder=True))
+    refused(lambda: variant(FIRST, **changes), message, ObjectiveConfig(mask_decoder=True))
 
 
-def refused(model: ModelConfig, message: str, objective: ObjectiveConfig | None = None) -> None:
+def refused(model: Callable[[], ModelConfig], message: str, objective: ObjectiveConfig | None = None) -> None:
     objective = objective or ObjectiveConfig()
     phases = (PhaseConfig(steps=1, sequence_length=16, batch_size=2, learning_rate=1e-3),)
     with pytest.raises(UserError, match=message) as raised:
-        check(Config(model=model, data=DataConfig(sentence_pairs="none"), objective=objective, phases=phases))
+        check(Config(model=model(), data=DataConfig(sentence_pairs="none"), objective=objective, phases=phases))
     assert "\n" not in str(raised.value)

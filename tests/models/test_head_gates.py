@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from families_with_heads import families, model_of
 from loaded_model import SMALL, loaded
+from model_variants import variant
 from pretrained_model import stored_model
 
 from bert_jax.errors import UserError
@@ -49,6 +50,6 @@ def test_a_gate_of_zero_is_a_head_whose_output_projection_is_zero(family):
 def test_gates_of_another_shape_or_without_heads_are_one_line():
     with pytest.raises(UserError, match=r"head_gates has shape \(2,\) and must have .* \(2, 4\)"):
         model_of("bert").mlm_losses({}, np.ones(2))
-    recurrent = loaded(stored_model(dataclasses.replace(SMALL, layer="lstm", direction="left_to_right")))
+    recurrent = loaded(stored_model(variant(dataclasses.replace(SMALL, direction="left_to_right"), layer="lstm")))
     with pytest.raises(UserError, match="recurrent .* have no heads"):
         recurrent.mlm_losses(batch_of(recurrent))

@@ -14,6 +14,7 @@ import numpy as np
 import numpy_bert
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
+from model_variants import variant
 from small_model import (
     BATCH,
     FLOAT32,
@@ -134,8 +135,10 @@ def test_outputs_of_branches_may_begin_smaller_by_the_number_of_branches(form):
     forms = {
         "post": SMALL,
         "geglu": dataclasses.replace(SMALL, norm_position="pre", feed_forward="geglu", sharing="all"),
-        "deberta": dataclasses.replace(SMALL, positions="none", disentangled=DisentangledConfig(terms="c2p+p2c")),
-        "xlnet": dataclasses.replace(SMALL, positions="xlnet", type_vocab_size=0, pair_head=False),
+        "deberta": variant(
+            dataclasses.replace(SMALL, disentangled=DisentangledConfig(terms="c2p+p2c")), positions="none"
+        ),
+        "xlnet": variant(dataclasses.replace(SMALL, type_vocab_size=0, pair_head=False), positions="xlnet"),
     }
     config = dataclasses.replace(forms[form], num_layers=8)
     models = [
@@ -172,7 +175,7 @@ def test_initial_values_are_the_same_for_any_mesh_and_vocabulary_padding():
 
 
 def test_sinusoidal_positions_are_those_of_the_formula():
-    config = dataclasses.replace(SMALL, position_init="sinusoidal")
+    config = variant(SMALL, position_init="sinusoidal")
     init = compiled(lambda key: BertForPreTraining(config).init(key)["embeddings"]["position"]["table"])
     table = np.asarray(init(jax.random.key(0)))
     expected = [

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from model_variants import variant
 from modern_model import MODERN, PUBLISHED, PUBLISHED_LARGE, rows
 from numpy_bert import gelu
 from small_model import FLOAT32, SMALL, compiled, encoder_gradient, perturbed
@@ -54,7 +55,8 @@ def test_published_parameter_counts(config, encoder, with_head):
 def test_flops_count_the_pairs_that_see_each_other():
     """By the masks themselves, which are written out here."""
     for window, tokens, length in itertools.product((None, 1, 4, 30), (0, 1, 3), (1, 5, 11)):
-        config = dataclasses.replace(MODERN, local_window=window, global_tokens=tokens)
+        first = {} if window is None else {"global_tokens": tokens}
+        config = variant(MODERN, local_window=window, **first)
         place = np.arange(length)
         near = np.abs(place[:, None] - place[None]) <= (length if window is None else window)
         near |= (place[:, None] < tokens) | (place[None] < tokens)
@@ -119,7 +121,7 @@ PATTERNS = {
     "left over": MODERN,
     "whole rounds": dataclasses.replace(MODERN, num_layers=7),
     "no pattern": dataclasses.replace(MODERN, num_layers=3),
-    "one kind": dataclasses.replace(MODERN, local_window=None, first_attention_norm=True),
+    "one kind": variant(dataclasses.replace(MODERN, first_attention_norm=True), local_window=None),
 }
 
 
@@ -166,7 +168,7 @@ def test_collected_layers_are_those_of_the_loop():
 
 @pytest.mark.parametrize("positions", ["rope", "alibi"])
 def test_a_text_in_a_packed_row_is_as_if_alone(positions):
-    config = dataclasses.replace(MODERN, positions=positions)
+    config = variant(MODERN, positions=positions)
     model = BertForPreTraining(config, FLOAT32, ())
     params, (ids, types, mask) = perturbed(model), rows(14, (14, 14))
     texts = PackedTexts(np.repeat([[1, 2]], [5, 9], axis=1).repeat(2, 0), np.array([[0, 5], [0, 5]]))
@@ -211,7 +213,7 @@ def test_layer_decay_knows_the_layers_of_the_norms():
 
 
 def test_where_every_layer_is_local_a_token_sees_one_window_further_per_layer():
-    config = dataclasses.replace(MODERN, local_window=2, global_every=0, num_layers=3)
+    config = variant(dataclasses.replace(MODERN, num_layers=3), local_window=2, global_every=0)
     model = BertForPreTraining(config, FLOAT32)
     params, length = perturbed(model), 96  # from here on computed by blocks
     ids = np.random.default_rng(0).integers(5, config.vocab_size, (1, length)).astype(np.int32)
@@ -225,7 +227,7 @@ def test_where_every_layer_is_local_a_token_sees_one_window_further_per_layer():
 
 def run(**model) -> Config:
     data = DataConfig(sentence_pairs="none")
-    return Config(model=dataclasses.replace(MODERN, **model), data=data, phases=(PhaseConfig(sequence_length=64),))
+    return Config(model=variant(MODERN, **model), data=data, phases=(PhaseConfig(sequence_length=64),))
 
 
 @pytest.mark.parametrize(
@@ -240,7 +242,7 @@ def run(**model) -> Config:
         ({"local_window": None, "global_tokens": 1}, "global_tokens=1 needs model.local_window"),
         (
             {"local_window": None, "global_every": 0},
-            "global_every=0 makes all layers local, but .* set model.local_window",
+            "global_every=0 needs model.local_window, but model.local_window=None; set that too",
         ),
         ({"norm_position": "post"}, "first_attention_norm=False belongs to model.norm_position=pre, not to post"),
         ({"global_every": -1}, "global_every=-1 must not be negative"),
@@ -265,7 +267,7 @@ def test_the_widest_window_that_is_taken_is_the_first_that_restricts_something()
 @pytest.mark.parametrize("kernel", ["auto", "xla"])
 def test_every_text_of_a_row_has_global_tokens(tokens, kernel):
     """Of four texts in a row, the last as long as the window asks for blocks."""
-    config = dataclasses.replace(MODERN, max_position_embeddings=128, local_window=2, global_tokens=tokens)
+    config = variant(dataclasses.replace(MODERN, max_position_embeddings=128), local_window=2, global_tokens=tokens)
     model = BertForPreTraining(config, ComputeConfig(dtype="float32", attention=kernel), ())
     params, (ids, types, mask) = perturbed(model), rows(128, (128, 128))
     sizes = np.array([4, 9, 14, 101])

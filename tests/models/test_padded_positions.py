@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from model_variants import variant
 
 from bert_jax.config import ComputeConfig, Config, DataConfig, ModelConfig, PhaseConfig
 from bert_jax.config.checks import check
@@ -15,10 +16,13 @@ from bert_jax.models.bert_parameters import bert_parameters, pretraining_parts
 from bert_jax.models.layers import PackedTexts
 from bert_jax.pretrained.initialization import position_sources
 
-SMALL = ModelConfig(
-    vocab_size=40, hidden_size=12, num_layers=1, num_heads=3, max_position_embeddings=18, padding_id=1, pair_head=False
+SMALL = variant(
+    ModelConfig(vocab_size=40, hidden_size=12, num_layers=1, num_heads=3, max_position_embeddings=18, pair_head=False),
+    padding_id=1,
 )
-BASE = ModelConfig(vocab_size=50_265, max_position_embeddings=514, type_vocab_size=1, padding_id=1, pair_head=False)
+BASE = variant(
+    ModelConfig(vocab_size=50_265, max_position_embeddings=514, type_vocab_size=1, pair_head=False), padding_id=1
+)
 LARGE = dataclasses.replace(BASE, hidden_size=1_024, num_layers=24, num_heads=16)
 
 
@@ -59,7 +63,7 @@ def test_a_longer_table_repeats_no_row_of_padding_or_of_the_first_token():
 
 def run(**model) -> Config:
     return Config(
-        model=dataclasses.replace(SMALL, **model),
+        model=variant(SMALL, **model),
         data=DataConfig(path="store", sentence_pairs="none"),
         phases=(PhaseConfig(steps=1, sequence_length=16, batch_size=1),),
         workdir="work",

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from model_variants import variant
 from small_model import compiled, perturbed
 
 from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig
@@ -40,7 +41,7 @@ MODELS = {
 
 
 def model_of(options: dict) -> BertForPreTraining:
-    config = dataclasses.replace(PLAIN, **options)
+    config = variant(PLAIN, **options)
     parts = ("mlm", "pooler", "next_sentence") if config.pair_head else ("mlm",)
     return BertForPreTraining(config, COMPUTE, parts)
 
@@ -115,7 +116,7 @@ def test_states_and_gradients_are_those_of_the_whole_layer(name, packed, dropout
     ids=["lstm", "xlnet", "scan"],
 )
 def test_layers_that_cannot_be_computed_in_part_are_computed_whole(options, compute):
-    model = BertForPreTraining(dataclasses.replace(PLAIN, **options), dataclasses.replace(COMPUTE, **compute))
+    model = BertForPreTraining(variant(PLAIN, **options), dataclasses.replace(COMPUTE, **compute))
     batch = batch_of(packed=False)
     read = lambda params: model.read(params, *inputs(batch), batch["masked_positions"])
     found = jax.eval_shape(read, jax.eval_shape(model.init, jax.random.key(0)))
@@ -136,7 +137,7 @@ def test_an_architecture_from_outside_is_computed_whole():
 def test_a_task_has_the_scores_of_whole_layers(options, kind, packed):
     """With dropout. A scan computes whole layers, so it is the other road."""
     head = HeadConfig(kind=kind, labels=("a", "b") if kind == "classification" else ())
-    model, batch = BertForTask(dataclasses.replace(PLAIN, **options), head, COMPUTE), batch_of(packed)
+    model, batch = BertForTask(variant(PLAIN, **options), head, COMPUTE), batch_of(packed)
     if kind == "choice":
         batch = {name: values[None] for name, values in batch.items()}
     whole = dataclasses.replace(model, compute=dataclasses.replace(COMPUTE, layers="scan"))

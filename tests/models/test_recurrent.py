@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from model_variants import variant
 from small_model import compiled, perturbed
 from small_model import encode as encode_once
 
@@ -20,16 +21,18 @@ from bert_jax.objectives.choice import default_objective
 from bert_jax.objectives.objective import mean_loss
 
 CLS, SEP, LENGTH, VOCABULARY = 2, 3, 10, 40
-SIZES = ModelConfig(
-    vocab_size=VOCABULARY,
-    hidden_size=16,
-    num_layers=2,
-    num_heads=2,
-    max_position_embeddings=LENGTH,
+SIZES = variant(
+    ModelConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=16,
+        num_layers=2,
+        num_heads=2,
+        max_position_embeddings=LENGTH,
+        type_vocab_size=0,
+        pair_head=False,
+    ),
     layer="lstm",
     positions="none",
-    type_vocab_size=0,
-    pair_head=False,
 )
 CONFIG = Config(
     model=SIZES,
@@ -136,20 +139,26 @@ def test_the_pooler_reads_the_end_of_each_direction(params, encode):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"layer": "transformer", "positions": "learned"}, "would see the answer; set model.layer=lstm"),
-        ({"positions": "rope"}, "model.positions=rope belongs to Transformer layers.* set model.positions=none or"),
-        ({"feed_forward": "geglu"}, "model.feed_forward=geglu belongs to Transformer layers"),
+        (
+            {"layer": "transformer", "positions": "learned", "num_heads": 2},
+            "would see the answer; set model.layer=lstm",
+        ),
+        ({"positions": "rope"}, "model.positions='rope' must be one of learned, none"),
+        (
+            {"feed_forward": "geglu"},
+            "model.feed_forward=geglu belongs to .*, not to model.layer=lstm",
+        ),
         ({"recurrent_dropout": 1.0}, "model.recurrent_dropout=1.0 must be between 0 and 1, 1 not included"),
         (
             {"layer": "transformer", "positions": "learned", "direction": "left_to_right", "recurrent_dropout": 0.5},
-            "model.recurrent_dropout=0.5 drops weights of recurrent layers, but model.layer=transformer has none",
+            "model.recurrent_dropout=0.5 belongs to model.layer=lstm, not to model.layer=transformer",
         ),
-        ({"hidden_size": 15, "num_heads": 1}, "model.hidden_size=15 cannot be divided between the two directions"),
+        ({"hidden_size": 15}, "model.hidden_size=15 cannot be divided between the two directions"),
     ],
 )
 def test_what_recurrent_layers_cannot_have_is_refused(changes, message):
     with pytest.raises(UserError, match=message):
-        check(dataclasses.replace(CONFIG, model=dataclasses.replace(SIZES, **changes)))
+        check(dataclasses.replace(CONFIG, model=variant(SIZES, **changes)))
 
 
 def _looped(x, mask, kernel, recurrent, bias):
@@ -198,9 +207,9 @@ def test_what_dropped_weights_add_to_a_state_has_the_expectation_and_variance_of
 
 @pytest.mark.parametrize("direction", ["both", "left_to_right"])
 def test_weights_between_states_are_dropped_in_training_alone(direction):
-    config = dataclasses.replace(SIZES, direction=direction, recurrent_dropout=0.5, hidden_dropout=0.0)
+    config = variant(dataclasses.replace(SIZES, direction=direction, hidden_dropout=0.0), recurrent_dropout=0.5)
     dropping = BertForPreTraining(config, parts=("mlm", "pooler"))
-    plain = BertForPreTraining(dataclasses.replace(config, recurrent_dropout=0.0), parts=("mlm", "pooler"))
+    plain = BertForPreTraining(variant(config, recurrent_dropout=0.0), parts=("mlm", "pooler"))
     params, ids = perturbed(plain), TEXT[None]
     batch = {"input_ids": ids, "token_type_ids": 0 * ids, "attention_mask": 0 * ids + 1}
 

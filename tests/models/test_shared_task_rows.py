@@ -8,6 +8,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from model_variants import variant
 from processes import EXHAUSTIVE
 from small_model import FLOAT32, compiled, perturbed
 
@@ -75,10 +76,9 @@ def model_of(case: str) -> BertForTask:
         intermediate_size=24,
         embedding_size=form.embedding_size and 8,
         max_position_embeddings=64,
-        local_window=form.local_window and 3,
-        global_every=2,  # the last layer, too, sees all
-        global_tokens=2 if way == "global" else 0,
     )
+    if form.window is not None:
+        model = variant(model, local_window=3, global_every=2, global_tokens=2 if way == "global" else 0)
     compute = dataclasses.replace(FLOAT32, layers="scan") if way == "scan" else FLOAT32
     return BertForTask(model, CASES[case], compute)
 

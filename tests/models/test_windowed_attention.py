@@ -9,6 +9,7 @@ import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from model_variants import variant
 from modern_model import MODERN, rows
 from processes import EXHAUSTIVE
 from small_model import compiled, perturbed
@@ -135,7 +136,7 @@ def test_it_is_chosen_for_windows_far_shorter_than_the_row():
     ids=["loop", "scan", "ALiBi", "left to right"],
 )
 def test_a_model_with_local_layers_is_the_same_by_blocks(layers, changes, monkeypatch):
-    config = dataclasses.replace(MODERN, max_position_embeddings=128, num_layers=4, global_tokens=1, **changes)
+    config = variant(MODERN, max_position_embeddings=128, num_layers=4, **changes, global_tokens=1)
     params, batch = perturbed(BertForPreTraining(config, parts=())), rows(101, (101, 60))
     calls = []
     counted = dataclasses.replace(
@@ -155,7 +156,7 @@ def test_a_model_with_local_layers_is_the_same_by_blocks(layers, changes, monkey
 @pytest.mark.parametrize("tokens", [0, 2], ids=["single texts", "global tokens of two texts"])
 def test_a_model_with_local_layers_is_the_same_on_any_mesh(tokens):
     sizes = {"hidden_size": 32, "num_heads": 4, "max_position_embeddings": 128, "num_layers": 4}
-    config = dataclasses.replace(MODERN, **sizes, global_tokens=tokens)
+    config = variant(MODERN, **sizes, global_tokens=tokens)
     model = BertForPreTraining(config, ComputeConfig(dtype="float32", layers="scan"), ())
     params, batch = perturbed(model), rows(128, (128, 60, 128, 33))
     real = jnp.asarray(batch[2])[:, :, None]

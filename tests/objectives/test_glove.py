@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from model_variants import variant
 
 from bert_jax.config import Config, DataConfig, ModelConfig, ObjectiveConfig, PhaseConfig, StaticVectorsConfig
 from bert_jax.config.checks import check
@@ -15,17 +16,8 @@ from bert_jax.models.bert_parameters import pretraining_parts
 from bert_jax.objectives.choice import default_objective
 
 VOCABULARY, WINDOW, LENGTH = 12, 3, 10
-SIZES = ModelConfig(
-    vocab_size=VOCABULARY,
-    hidden_size=8,
-    num_layers=0,
-    num_heads=1,
-    max_position_embeddings=64,
-    layer="none",
-    positions="none",
-    type_vocab_size=0,
-    pair_head=False,
-    hidden_dropout=0.0,
+SIZES = variant(
+    ModelConfig(vocab_size=VOCABULARY, hidden_size=8, max_position_embeddings=64, hidden_dropout=0.0), layer="none"
 )
 CONFIG = Config(
     model=SIZES,

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_finetuning
+from model_variants import variant
 from one_device import finetune
 
 import bert_jax
@@ -28,17 +29,8 @@ from bert_jax.objectives.choice import default_objective
 from bert_jax.randomness import Stream, bits, integers
 
 LENGTH, VOCABULARY, NEGATIVES = 12, 20, 3
-SIZES = ModelConfig(
-    vocab_size=VOCABULARY,
-    hidden_size=8,
-    num_layers=0,
-    num_heads=1,
-    max_position_embeddings=32,
-    layer="none",
-    positions="none",
-    type_vocab_size=0,
-    pair_head=False,
-    hidden_dropout=0.0,
+SIZES = variant(
+    ModelConfig(vocab_size=VOCABULARY, hidden_size=8, max_position_embeddings=32, hidden_dropout=0.0), layer="none"
 )
 CONFIG = Config(
     model=SIZES,
@@ -128,7 +120,7 @@ def test_the_model_is_its_two_tables(model, params):
     [
         ({"objective": ObjectiveConfig()}, "model.layer=none gives a word the same vector everywhere"),
         (
-            {"model": dataclasses.replace(SIZES, layer="lstm", num_layers=1)},
+            {"model": variant(dataclasses.replace(SIZES, num_layers=1), layer="lstm")},
             "would see the neighbours .* model.layer=none",
         ),
         ({"model": dataclasses.replace(SIZES, num_layers=2)}, "model.num_layers=2 has no effect in a model without"),

@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+from model_variants import variant
 
 from bert_jax.config import Config, ModelConfig
 from bert_jax.console import parse
@@ -30,7 +31,7 @@ DIFFERENT = {
 
 
 def test_another_architecture_is_one_error_with_the_options_to_paste():
-    stored = stored_model(dataclasses.replace(MODEL, **DIFFERENT))
+    stored = stored_model(variant(MODEL, **DIFFERENT))
     with pytest.raises(UserError) as caught:
         check_architecture(stored, MODEL)
     message = str(caught.value)
@@ -72,11 +73,11 @@ def another(name: str, value):
 def test_every_option_agrees_or_is_known_to_be_harmless(name):
     value = getattr(MODEL, name)
     if name in HARMLESS:
-        check_architecture(stored_model(dataclasses.replace(MODEL, **{name: HARMLESS[name]})), MODEL)
+        check_architecture(stored_model(variant(MODEL, **{name: HARMLESS[name]})), MODEL)
         return
     other = dataclasses.replace(value, terms="c2p") if name == "disentangled" else another(name, value)
     with pytest.raises(UserError, match=rf"\(model\.{name}[\w.]* is .* here and .* there\)"):
-        check_architecture(stored_model(dataclasses.replace(MODEL, **{name: other})), MODEL)
+        check_architecture(stored_model(variant(MODEL, **{name: other})), MODEL)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,14 +98,14 @@ def test_a_new_option_must_agree_until_someone_says_otherwise():
 @pytest.mark.parametrize("run", [{}, {"layer": "lstm"}])
 def test_a_model_that_reads_to_the_right_is_no_start_for_one_of_both_sides(run):
     """As an LSTM or not; the arrays of a Transformer have the same shapes either way."""
-    stored = stored_model(dataclasses.replace(MODEL, direction="left_to_right", **run))
+    stored = stored_model(variant(MODEL, direction="left_to_right", **run))
     with pytest.raises(UserError, match=r"model.direction is both here and left_to_right there.*=left_to_right"):
-        check_architecture(stored, dataclasses.replace(MODEL, **run))
+        check_architecture(stored, variant(MODEL, **run))
 
 
 def test_how_far_a_model_reaches_may_differ_in_a_longer_run():
-    stored = stored_model(dataclasses.replace(MODEL, positions="rope"))
-    run = dataclasses.replace(stored.model, rope_scale=2.0, max_position_embeddings=24)
+    stored = stored_model(variant(MODEL, positions="rope"))
+    run = variant(dataclasses.replace(stored.model, max_position_embeddings=24), rope_scale=2.0)
     check_architecture(stored, run)
     with pytest.raises(UserError, match="model.rope_scale is 2.0 here and 1.0 there"):
         check_architecture(stored, dataclasses.replace(run, max_position_embeddings=12))

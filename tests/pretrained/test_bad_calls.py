@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import pytest
 from loaded_model import SMALL, loaded
+from model_variants import variant
 from pretrained_model import stored_model
 
 from bert_jax.errors import UserError
@@ -80,7 +81,7 @@ def test_states_beyond_the_memory_are_refused_before_they_are_computed(model, mo
 
 
 def test_recurrent_layers_have_no_attention_and_fill_no_mask():
-    model = loaded(stored_model(config=dataclasses.replace(SMALL, layer="lstm")))
+    model = loaded(stored_model(config=variant(SMALL, layer="lstm")))
     with pytest.raises(UserError, match="recurrent .* have no attention to return"):
         model.encode("the cat", attentions=True)
     with pytest.raises(UserError, match="predicts a word from one side of it at a time"):

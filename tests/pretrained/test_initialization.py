@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from foreign_sentencepiece import foreign_model
 from google_tokenization import google_wordpiece
+from model_variants import variant
 
 from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import MeshConfig, ModelConfig
@@ -71,7 +72,7 @@ def stored_model(values, config: ModelConfig = MODEL, tokenizer=TOKENIZER, reads
 
 def started(stored: StoredModel, tokenizer=TOKENIZER, mesh: MeshConfig = MeshConfig(data=1), **changes):
     """(parameters by path, report, fresh ones by path, model, tree) of a run with `tokenizer` and MODEL `changes`."""
-    model = BertForPreTraining(dataclasses.replace(MODEL, vocab_size=tokenizer.vocab_size, **changes))
+    model = BertForPreTraining(variant(MODEL, vocab_size=tokenizer.vocab_size, **changes))
     mesh = sharding.make_mesh(mesh, jax.devices()[: mesh.data * mesh.fsdp * mesh.tensor])
     shapes, values = shapes_of(model.config), values_of(model.config, seed=99)
     where = sharding.shardings(mesh, entries(model.parameters, shapes))

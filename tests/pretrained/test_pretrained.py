@@ -7,6 +7,7 @@ import numpy as np
 import numpy_bert
 import pytest
 from loaded_model import SMALL, TEXTS, compilations, loaded, original_pieces, row_by_row
+from model_variants import variant
 from pretrained_model import CONFIG, TOKENIZER, WORDS, stored_model
 
 from bert_jax.data.sequences import ladder
@@ -96,7 +97,7 @@ def test_layers_pick_and_keep_their_order(model, in_shared_rows):
     ],
 )
 def test_texts_share_rows_and_each_is_computed_as_if_alone(form):
-    model = loaded(stored_model(config=dataclasses.replace(SMALL, **form)))
+    model = loaded(stored_model(config=variant(SMALL, **form)))
     rows, encode = [], model._runner.encode
     model._runner.encode = lambda batch, *args, **options: (
         rows.append("text_ids" in batch) or encode(batch, *args, **options)
@@ -249,7 +250,7 @@ def test_layers_one_by_one(model, encoding):
     [{"direction": "left_to_right"}, pytest.param({"positions": "alibi"}, marks=pytest.mark.slow), {"layer": "lstm"}],
 )
 def test_a_layer_alone_sees_what_it_sees_in_the_model(form):
-    model = loaded(stored_model(config=dataclasses.replace(SMALL, **form)))
+    model = loaded(stored_model(config=variant(SMALL, **form)))
     encoding = model.encode(TEXTS[:2], layers="all")
     found = np.asarray(model.layers[0](encoding.hidden_states[0], encoding.attention_mask))
     real = encoding.attention_mask > 0

@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from model_variants import variant
 from one_device import pretrain
 from small_pretraining import MODEL, rows, run_config
 
@@ -13,7 +14,9 @@ from bert_jax.config import ComputeConfig, PhaseConfig
 from bert_jax.devices import sharding
 from bert_jax.training.learner import attention_of
 
-LONG = dataclasses.replace(MODEL, max_position_embeddings=256, local_window=16, global_every=0, global_tokens=1)
+LONG = variant(
+    dataclasses.replace(MODEL, max_position_embeddings=256), local_window=16, global_every=0, global_tokens=1
+)
 
 
 @pytest.mark.slow

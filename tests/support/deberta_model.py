@@ -2,22 +2,26 @@
 
 import dataclasses
 
+from model_variants import variant
+
 from bert_jax.config import DisentangledConfig, ModelConfig
 
-FIRST = ModelConfig(
-    vocab_size=61,
-    hidden_size=24,
-    num_layers=3,
-    num_heads=3,
-    intermediate_size=20,
-    max_position_embeddings=64,
-    type_vocab_size=0,
-    activation="gelu_erf",
-    layer_norm_epsilon=1e-7,
+FIRST = variant(
+    ModelConfig(
+        vocab_size=61,
+        hidden_size=24,
+        num_layers=3,
+        num_heads=3,
+        intermediate_size=20,
+        max_position_embeddings=64,
+        type_vocab_size=0,
+        activation="gelu_erf",
+        layer_norm_epsilon=1e-7,
+        pooler="gelu_erf",
+        pair_head=False,
+        disentangled=DisentangledConfig(terms="c2p+p2c", max_distance=5, key_bias=False),
+    ),
     positions="none",
-    pooler="gelu_erf",
-    pair_head=False,
-    disentangled=DisentangledConfig(terms="c2p+p2c", max_distance=5, key_bias=False),
 )
 """Version 1: distances from 5 on are alike."""
 THIRD = dataclasses.replace(
@@ -27,7 +31,7 @@ THIRD = dataclasses.replace(
     ),
 )
 """Version 3: 6 buckets to either side for distances up to 12."""
-CONVOLVED = dataclasses.replace(THIRD, convolution_width=3, convolution_activation="gelu_erf")
+CONVOLVED = variant(THIRD, convolution_width=3, convolution_activation="gelu_erf")
 """Version 2 in its two larger sizes: a convolution beside the first layer."""
 
 PUBLISHED_FIRST = dataclasses.replace(

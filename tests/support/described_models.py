@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax
+from model_variants import variant
 
 from bert_jax.config import Config, DisentangledConfig, HeadConfig, ModelConfig, ObjectiveConfig
 from bert_jax.config.objective import EmbeddingSharing
@@ -22,38 +23,47 @@ MODELS = {
     "no segments": dataclasses.replace(
         SMALL, type_vocab_size=0, sharing="feed_forward", pair_head=False, pooler="relu"
     ),
-    "sinusoidal": dataclasses.replace(SMALL, position_init="sinusoidal", activation="gelu_erf"),
-    "modern": dataclasses.replace(
-        SMALL,
-        norm_position="pre",
+    "sinusoidal": variant(dataclasses.replace(SMALL, activation="gelu_erf"), position_init="sinusoidal"),
+    "modern": variant(
+        dataclasses.replace(
+            SMALL,
+            norm_position="pre",
+            feed_forward="geglu",
+            norm_bias=False,
+            use_bias=False,
+            first_attention_norm=False,
+            task_transform=True,
+            type_vocab_size=0,
+        ),
         positions="rope",
         local_window=3,
-        feed_forward="geglu",
-        norm_bias=False,
-        use_bias=False,
-        first_attention_norm=False,
-        task_transform=True,
-        type_vocab_size=0,
     ),
-    "root mean square": dataclasses.replace(
-        SMALL, norm="rms_norm", feed_forward="swiglu", positions="alibi", task_transform=True
+    "root mean square": variant(
+        dataclasses.replace(SMALL, norm="rms_norm", feed_forward="swiglu", task_transform=True), positions="alibi"
     ),
-    "left to right": dataclasses.replace(SMALL, direction="left_to_right", padding_id=1),
-    "recurrent": dataclasses.replace(SMALL, layer="lstm", positions="none", type_vocab_size=0, embedding_size=8),
-    "recurrent, one direction": dataclasses.replace(SMALL, layer="lstm", direction="left_to_right", sharing="all"),
-    "no layers": dataclasses.replace(SMALL, layer="none", num_layers=0, positions="none", type_vocab_size=0),
-    "xlnet": dataclasses.replace(SMALL, positions="xlnet", type_vocab_size=0, activation="gelu_erf"),
-    "disentangled": dataclasses.replace(
-        SMALL, positions="none", disentangled=DisentangledConfig(terms="c2p+p2c", max_distance=7, key_bias=False)
+    "left to right": variant(dataclasses.replace(SMALL, direction="left_to_right"), padding_id=1),
+    "recurrent": variant(
+        dataclasses.replace(SMALL, type_vocab_size=0, embedding_size=8), layer="lstm", positions="none"
     ),
-    "convolution": dataclasses.replace(SMALL, convolution_width=3),
-    "disentangled, one map, convolution": dataclasses.replace(
-        SMALL,
-        sharing="attention",
-        convolution_width=5,
-        disentangled=DisentangledConfig(
-            terms="c2p", max_distance=9, buckets=4, shared_projections=True, table_norm=True
+    "recurrent, one direction": variant(
+        dataclasses.replace(SMALL, direction="left_to_right", sharing="all"), layer="lstm"
+    ),
+    "no layers": variant(SMALL, layer="none"),
+    "xlnet": variant(dataclasses.replace(SMALL, type_vocab_size=0, activation="gelu_erf"), positions="xlnet"),
+    "disentangled": variant(
+        dataclasses.replace(SMALL, disentangled=DisentangledConfig(terms="c2p+p2c", max_distance=7, key_bias=False)),
+        positions="none",
+    ),
+    "convolution": variant(SMALL, convolution_width=3),
+    "disentangled, one map, convolution": variant(
+        dataclasses.replace(
+            SMALL,
+            sharing="attention",
+            disentangled=DisentangledConfig(
+                terms="c2p", max_distance=9, buckets=4, shared_projections=True, table_norm=True
+            ),
         ),
+        convolution_width=5,
     ),
 }
 

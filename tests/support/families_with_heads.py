@@ -1,9 +1,8 @@
 """Small models of every family with attention heads."""
 
-import dataclasses
-
 import pytest
 from loaded_model import SMALL, loaded
+from model_variants import variant
 from pretrained_model import stored_model
 
 from bert_jax.config import DisentangledConfig
@@ -22,7 +21,7 @@ FAMILIES = {
 
 def model_of(family: str):
     parts = ("mlm",) if family == "xlnet" else ("pooler", "mlm", "next_sentence")
-    return loaded(stored_model(dataclasses.replace(SMALL, **FAMILIES[family]), parts))
+    return loaded(stored_model(variant(SMALL, **FAMILIES[family]), parts))
 
 
 def families() -> list:

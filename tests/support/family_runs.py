@@ -4,6 +4,7 @@ import dataclasses
 import signal
 
 from forked_run import run
+from model_variants import variant
 from small_pretraining import rows, run_config
 
 from bert_jax.config import CheckpointConfig, Config, MeshConfig, ObjectiveConfig, PhaseConfig
@@ -20,11 +21,13 @@ def small(name: str, store, workdir) -> Config:
     """Return a shipped configuration with its recipe, its number of layers and the sizes of a test."""
     config = load_config(name)
     sizes = SMALLER | ({} if config.model.embedding_size is None else {"embedding_size": 16})
-    model = dataclasses.replace(config.model, **sizes)
-    if model.local_window is not None:
-        model = dataclasses.replace(model, local_window=8)
+    model = dataclasses.replace(
+        config.model, **{name: size for name, size in sizes.items() if name in vars(config.model)}
+    )
+    if model.window is not None:
+        model = variant(model, local_window=8)
     if model.padding_id is not None:
-        model = dataclasses.replace(model, padding_id=0)  # that of the vocabulary of tests
+        model = variant(model, padding_id=0)  # that of the vocabulary of tests
     objective = config.objective
     if objective.generator.hidden_size is not None:
         generator = dataclasses.replace(objective.generator, hidden_size=SMALLER["hidden_size"])

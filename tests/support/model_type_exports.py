@@ -8,10 +8,11 @@ import tempfile
 import family_pieces
 import numpy as np
 from byte_level_vocabulary import byte_level, modernbert
+from model_variants import variant
 from modern_model import MODERN
 from pretrained_model import TOKENIZER, stored_model
 
-from bert_jax.config import DisentangledConfig, HeadConfig, ModelConfig
+from bert_jax.config import DisentangledConfig, HeadConfig
 from bert_jax.formats.model_types import MODEL_TYPES
 from bert_jax.formats.stored import StoredModel
 from bert_jax.tokenization.tokenizer import load_tokenizer
@@ -71,7 +72,7 @@ def tokenizer_of(name: str):
 def make(name: str, key: str, **options) -> StoredModel:
     """A model of this type with what `key` says and with `options` beside those of its form, of random parameters."""
     tokenizer = tokenizer_of(name)
-    config = ModelConfig(**{**SIZES, **FORMS[name], **options, "vocab_size": tokenizer.vocab_size})
+    config = variant(**SIZES, **FORMS[name], **options, vocab_size=tokenizer.vocab_size)
     if key in PARTS:
         return stored_model(config, PARTS[key], tokenizer=tokenizer)
     head = HeadConfig(kind=key, labels=LABELS if key in ("classification", "tagging") else ())

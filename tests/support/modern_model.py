@@ -3,40 +3,45 @@
 import dataclasses
 
 import numpy as np
+from model_variants import variant
 
 from bert_jax.config import ModelConfig
 
-MODERN = ModelConfig(
-    vocab_size=61,
-    hidden_size=24,
-    num_layers=5,
-    num_heads=3,
-    intermediate_size=20,
-    max_position_embeddings=64,
-    type_vocab_size=0,
-    activation="gelu_erf",
-    layer_norm_epsilon=1e-5,
-    norm_position="pre",
+MODERN = variant(
+    ModelConfig(
+        vocab_size=61,
+        hidden_size=24,
+        num_layers=5,
+        num_heads=3,
+        intermediate_size=20,
+        max_position_embeddings=64,
+        type_vocab_size=0,
+        activation="gelu_erf",
+        layer_norm_epsilon=1e-5,
+        norm_position="pre",
+        feed_forward="geglu",
+        norm_bias=False,
+        use_bias=False,
+        first_attention_norm=False,
+        task_transform=True,
+    ),
     positions="rope",
     rope_theta=160_000.0,
     rope_local_theta=10_000.0,
     local_window=2,
-    feed_forward="geglu",
-    norm_bias=False,
-    use_bias=False,
-    first_attention_norm=False,
-    task_transform=True,
 )
 """Layers 0 and 3 see everything; with 5 layers neither a scan over all nor one over whole rounds of 3 fits."""
 
-PUBLISHED = dataclasses.replace(
-    MODERN,
-    vocab_size=50_368,
-    hidden_size=768,
-    num_layers=22,
-    num_heads=12,
-    intermediate_size=1_152,
-    max_position_embeddings=8_192,
+PUBLISHED = variant(
+    dataclasses.replace(
+        MODERN,
+        vocab_size=50_368,
+        hidden_size=768,
+        num_layers=22,
+        num_heads=12,
+        intermediate_size=1_152,
+        max_position_embeddings=8_192,
+    ),
     local_window=64,
 )
 """ModernBERT-base."""

@@ -1,10 +1,10 @@
 """How attention is computed, as a run announces it and as its memory is estimated."""
 
-import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from model_variants import variant
 
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.training.learner import attention_of, keeps_no_probabilities
@@ -35,7 +35,7 @@ def mesh(platform: str):
     ],
 )
 def test_what_is_announced_is_what_is_computed(platform, changes, layers, told):
-    model = dataclasses.replace(MODEL, **changes)
+    model = variant(MODEL, **changes)
     found = attention_of(model, ComputeConfig(layers=layers), mesh(platform), 8, 128)
     assert found == told or (told.startswith("xla, ") and found.startswith(told))
 
@@ -53,5 +53,5 @@ def test_what_is_announced_is_what_is_computed(platform, changes, layers, told):
     ],
 )
 def test_probabilities_are_not_kept_where_every_layer_has_a_fused_kernel(platform, changes, length, fused):
-    model = dataclasses.replace(MODEL, **changes)
+    model = variant(MODEL, **changes)
     assert keeps_no_probabilities(model, ComputeConfig(), mesh(platform), 8, length) == fused
