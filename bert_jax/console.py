@@ -331,7 +331,7 @@ def parse(default: Any, arguments: list[str], usage: str, description: str = "")
 def _given(arguments: list[str]) -> dict[str, str]:
     """Return the text of each option that is spelled with its full name."""
     given = {}
-    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for word, following in zip(arguments, [*arguments[1:], ""], strict=False):
         if word.startswith("--"):
             name, equals, value = word[2:].partition("=")
             given[name.replace("-", "_")] = value if equals else following

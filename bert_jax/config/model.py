@@ -346,12 +346,10 @@ class EncoderOptions:
     @property
     def beyond_bert(self) -> tuple[str, ...]:
         """Names of the options whose values make an encoder different from BERT, RoBERTa and their like."""
-        bert, own = to_dict(ModelConfig()), to_dict(self)
-        return tuple(
-            name
-            for name, value in own.items()
-            if name not in (*OUTSIDE_THE_FUNCTION, *OF_BERT, *_DETAILS) and value != bert.get(name)
-        )
+        usual = to_dict(type(self)()) | to_dict(ModelConfig())
+        left_out = (*OUTSIDE_THE_FUNCTION, *OF_BERT)
+        own = {name: value for name, value in to_dict(self).items() if name in usual and name not in left_out}
+        return tuple(name for name, value in own.items() if value != usual[name])
 
     chosen_by: ClassVar[Mapping[str, str]] = {}
 
@@ -455,10 +453,6 @@ class EncoderOptions:
             raise UserError(
                 f"model.vocab_size={self.vocab_size} leaves no room for words in addition to the five special tokens"
             )
-
-
-_DETAILS = ("rope_theta", "rope_local_theta", "rope_scale", "global_every", "global_tokens")
-"""Options that say more of another one, which already makes an encoder different from BERT."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ import numpy as np
 import numpy_bert
 import pytest
 from command_lines import refusal
+from model_variants import variant
 from pretrained_model import CONFIG, PARTS, stored_model
 from task_models import write_model
 
@@ -37,7 +38,7 @@ def source(small_store):
     config = dataclasses.replace(CONFIG, vocab_size=tokenizer.vocab_size)
 
     def make(parts=PARTS, head=None, **sizes):
-        return stored_model(dataclasses.replace(config, **sizes), parts, head, tokenizer, kind="bert_jax")
+        return stored_model(variant(config, **sizes), parts, head, tokenizer, kind="bert_jax")
 
     return make
 

@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 import typing
-from dataclasses import asdict
 
 import docstring_parser
 import pytest
@@ -45,7 +44,7 @@ from bert_jax.config.commands import (
     TpuConfig,
 )
 from bert_jax.config.finetuning import TASKS, FinetuneConfig, PredictConfig
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.json_form import choice_of, to_dict
 from bert_jax.config.pretraining import DescribeConfig, DoctorConfig, ReportConfig, StatusConfig
 from bert_jax.console import parse
 
@@ -143,7 +142,7 @@ def test_every_command_explains_itself(command, monkeypatch, capsys):
     assert text.startswith(f"usage: bert-jax {command} ")
     assert max(map(len, text.splitlines()[1:])) <= 80
     assert "(default: '')" not in text
-    assert sorted(shown_options(text)) == sorted(leaves(asdict(OPTIONS[command])))
+    assert sorted(shown_options(text)) == sorted(leaves(to_dict(OPTIONS[command])))
     # Every word in capitals that stands in the usage is explained below it.
     for word in set(re.findall(r"\b[A-Z]{3,}\b", text.splitlines()[0])) - {"OPTIONS", "STR", "INT", "FLOAT"}:
         assert re.search(rf"\b{word} is ", prose(text)), word
@@ -265,6 +264,24 @@ def test_help_answers_without_the_heavy_libraries():
     assert done.returncode == 0 and done.stderr.strip() == "[]"
 
 
+def every_option(cls, prefix: str = "") -> list[str]:
+    """Dotted names of the options of a dataclass, and of every kind that one of its fields can be."""
+    names = []
+    for field in dataclasses.fields(cls):
+        kind, choice = typing.get_type_hints(cls)[field.name], choice_of(cls, field.name)
+        if choice is not None:
+            below = f"{prefix}{field.name}." if choice.nested else prefix
+            names += [f"{below}{tag}" for tag in choice.tags]
+            names += [name for each in choice.kinds for name in every_option(each, below)]
+        elif dataclasses.is_dataclass(kind):
+            names += every_option(kind, f"{prefix}{field.name}.")
+        elif phases := [each for each in typing.get_args(kind) if dataclasses.is_dataclass(each)]:
+            names += every_option(phases[0], f"{prefix}{field.name}.0.")
+        else:
+            names.append(prefix + field.name)
+    return names
+
+
 def test_commands_of_the_guides_exist_with_their_options():
     found = 0
     for file in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
@@ -278,7 +295,7 @@ def test_commands_of_the_guides_exist_with_their_options():
                 continue
             command = f"{command} {words[0]}" if command in ("launch", "bench", "analyze") else command
             taken = [OPTIONS[command], *([Config()] if command.startswith("launch") else [])]
-            options = {"debug", "help", *PHASE_OPTIONS, *(name for each in taken for name in leaves(asdict(each)))}
+            options = {"debug", "help", *PHASE_OPTIONS, *(name for each in taken for name in every_option(type(each)))}
             for name in re.findall(r"(?<!\S)--([\w.]+)", " ".join(words)):
                 if name.startswith("beam."):  # see test_beam.py
                     continue

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 from model_variants import variant
 
-from bert_jax.config import Config, ModelConfig
+from bert_jax.config import Config, ModelConfig, RecurrentConfig
+from bert_jax.config.json_form import flattened, spelled_names, to_dict, with_options
 from bert_jax.console import parse
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel
@@ -58,26 +59,56 @@ HARMLESS = {
     "pair_head": False,
 }
 OTHER_WORDS = {"layer": "lstm", "positions": "rope", "direction": "left_to_right", "pooler": "relu", "norm": "rms_norm"}
-OTHER_WORDS |= {"convolution_activation": "gelu_erf"}
+OTHER_WORDS |= {"convolution_activation": "gelu_erf", "disentangled.terms": "c2p"}
 OTHER_WORDS |= {"sharing": "all", "feed_forward": "geglu", "activation": "gelu_erf", "norm_position": "pre"}
+KINDS = (
+    {},
+    {"positions": "rope"},
+    {"local_window": 4},
+    {"convolution_width": 3},
+    {"positions": "none", "disentangled.terms": "c2p+p2c"},
+    {"layer": "lstm"},
+)
+"""Options that choose kinds, which have options of their own."""
 
 
 def another(name: str, value):
-    """A value of an option other than that of MODEL."""
+    """A value of an option other than this one."""
     if isinstance(value, str):
         return OTHER_WORDS[name]
-    return not value if isinstance(value, bool) else 7 if value is None else value + 1
+    return not value if isinstance(value, bool) else 7 if value is None else value + (2 if "width" in name else 1)
 
 
-@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(ModelConfig)])
-def test_every_option_agrees_or_is_known_to_be_harmless(name):
-    value = getattr(MODEL, name)
+def spelled(model) -> dict:
+    return {name.removeprefix("model."): value for name, value in flattened({"model": to_dict(model)}).items()}
+
+
+def with_names(model, options: dict):
+    return with_options(Config(model=model), {f"model.{name}": value for name, value in options.items()}).model
+
+
+OPTIONS = [
+    (number, name)
+    for number, kind in enumerate(KINDS)
+    for name in spelled(with_names(MODEL, kind))
+    if (name not in kind) and (not number or name not in spelled(MODEL))
+]
+
+
+@pytest.mark.parametrize("number, name", OPTIONS)
+def test_every_option_agrees_or_is_known_to_be_harmless(number, name):
+    model = with_names(MODEL, KINDS[number])
     if name in HARMLESS:
-        check_architecture(stored_model(variant(MODEL, **{name: HARMLESS[name]})), MODEL)
+        check_architecture(stored_model(with_names(model, {name: HARMLESS[name]})), model)
         return
-    other = dataclasses.replace(value, terms="c2p") if name == "disentangled" else another(name, value)
-    with pytest.raises(UserError, match=rf"\(model\.{name}[\w.]* is .* here and .* there\)"):
-        check_architecture(stored_model(variant(MODEL, **{name: other})), MODEL)
+    other = with_names(model, {name: another(name, spelled(model)[name])})
+    with pytest.raises(UserError, match=rf"model\.{name} is .* here and .* there"):
+        check_architecture(stored_model(other), model)
+
+
+def test_every_option_of_a_transformer_or_of_recurrent_layers_is_among_them():
+    names = {name.split(".")[0] for _, name in OPTIONS} | {"layer", "positions", "local_window", "convolution_width"}
+    assert {*spelled_names(ModelConfig), *spelled_names(RecurrentConfig)} <= names
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,8 @@
 """A teacher of drawn parameters with the vocabulary of a store, written as a work directory."""
 
-import dataclasses
 import pathlib
 
+from model_variants import variant
 from pretrained_model import stored_model
 
 from bert_jax.config import ModelConfig
@@ -25,7 +25,7 @@ def write(
 ) -> StoredModel:
     """Write it to a new directory and return it as it was drawn; with a `teacher_size`, as a student is."""
     tokenizer = load_tokenizer(store / "tokenizer")
-    config = dataclasses.replace(TEACHER, vocab_size=tokenizer.vocab_size, **changes)
+    config = variant(TEACHER, vocab_size=tokenizer.vocab_size, **changes)
     teacher = stored_model(config, parts, tokenizer=tokenizer, teacher_size=teacher_size)
     with new_directory(directory) as partial:
         write_bert_jax(teacher, partial)
