@@ -10,7 +10,7 @@ import math
 import re
 from typing import Literal
 
-from bert_jax.config.json_form import need_positive, need_share
+from bert_jax.config.json_form import check_effects, need_positive, need_share
 from bert_jax.config.model import ModelConfig, Rope, WordVectorsConfig
 from bert_jax.config.objective import (
     GeneratorConfig,
@@ -124,8 +124,6 @@ def resolve_mixtures(config: Config) -> tuple[tuple[MixturePart, ...], ...]:
                     f"phases.{index}.mixture={phase.mixture}, but data.mixture is empty; give data.mixture, which the "
                     "phases without a mixture of their own read"
                 )
-        if data.mixture_temperature != 1:
-            raise UserError(f"data.mixture_temperature={data.mixture_temperature} has no effect without data.mixture")
         return tuple(() for _ in config.phases)
     if data.path:
         raise UserError(
@@ -431,6 +429,7 @@ def need_divisible(prefix: str, name: str, batch_size: int, micro_batches: int) 
 
 def check(config: Config) -> Config:
     """Return `config` if its values fit together; raise a UserError that names key, value and remedy otherwise."""
+    check_effects(config)
     check_static_vectors(config)
     config.model.check()
     _check_data(config)
@@ -590,32 +589,14 @@ def check_optimizer(optimizer: OptimizerConfig) -> None:
     for name in ("weight_decay", "clip_norm"):
         if not 0 <= getattr(optimizer, name) < math.inf:
             raise UserError(f"optimizer.{name}={getattr(optimizer, name)} must be 0 or a positive number")
-    if optimizer.momentum != OptimizerConfig.momentum and optimizer.name != "muon":
-        raise UserError(
-            f"optimizer.momentum={optimizer.momentum} belongs to optimizer.name=muon, not to {optimizer.name}, whose "
-            "decay rates are beta1 and beta2; leave it out"
-        )
 
 
 def check_schedule(schedule: ScheduleConfig) -> None:
-    """Raise a UserError if a value is out of range or belongs to a different shape of the decay."""
+    """Raise a UserError if a value is out of range."""
     need_share(schedule, "schedule.", "final_fraction")
     need_positive(schedule, "schedule.", "power")
-    if schedule.power != 1 and schedule.name != "polynomial":
-        raise UserError(
-            f"schedule.power={schedule.power} belongs to schedule.name=polynomial, not to {schedule.name}; leave it out"
-        )
     if schedule.cooldown_steps < 0:
         raise UserError(f"schedule.cooldown_steps={schedule.cooldown_steps} must not be negative")
-    if schedule.cooldown != "linear" and not schedule.cooldown_steps:
-        raise UserError(
-            f"schedule.cooldown={schedule.cooldown} is the shape of a cooldown, and schedule.cooldown_steps=0 has none"
-        )
-    if schedule.cooldown_steps and schedule.name != "constant":
-        raise UserError(
-            f"schedule.cooldown_steps={schedule.cooldown_steps} belongs to schedule.name=constant, not to "
-            f"{schedule.name}"
-        )
 
 
 def check_mesh(mesh: MeshConfig) -> None:

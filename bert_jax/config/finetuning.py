@@ -11,7 +11,7 @@ import math
 from typing import Any, Literal
 
 from bert_jax.config.checks import check_mesh, check_optimizer, check_schedule, need_divisible
-from bert_jax.config.json_form import need_positive, option
+from bert_jax.config.json_form import check_effects, need_positive, option
 from bert_jax.config.model import LayersRead
 from bert_jax.config.objective import TaskDistillationConfig, check_task_distillation
 from bert_jax.config.pretraining import (
@@ -314,6 +314,7 @@ def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
     _check_head(config)
     if config.packing and config.task not in PACKED:
         raise UserError(f"packing is for tasks on sentences and pairs ({', '.join(PACKED)}), not for {config.task}")
+    check_effects(config)
     check_task_distillation(config.distillation, config.crf)
     check_task_options(config.options)
     check_optimizer(config.optimizer)

@@ -23,7 +23,14 @@ last phase."""
 T = TypeVar("T")
 
 
-def option(default: T, *, resume: Resume | None = None, hosts_differ: bool = False) -> T:
+def option(
+    default: T,
+    *,
+    resume: Resume | None = None,
+    hosts_differ: bool = False,
+    of: tuple[str, ...] = (),
+    refused: bool = True,
+) -> T:
     """Return a field of a configuration with a default.
 
     Args:
@@ -31,9 +38,44 @@ def option(default: T, *, resume: Resume | None = None, hosts_differ: bool = Fal
       resume: what a resumed run may do with it, and with everything below it; None: it must keep the value.
       hosts_differ: whether it says where copies of the same data and model are, or how they are read, and so may differ
         between hosts.
+      of: the option next to it that it belongs to, and the values with which it has an effect; without values, any but
+        the default.
+      refused: whether another value than the default is refused where it has no effect.
     """
-    field: Any = dataclasses.field(default=default, metadata={"resume": resume, "hosts_differ": hosts_differ})
+    metadata = {"resume": resume, "hosts_differ": hosts_differ, "of": of, "refused": refused}
+    field: Any = dataclasses.field(default=default, metadata=metadata)
     return field
+
+
+def has_effect(options: Any, field: dataclasses.Field[Any]) -> bool:
+    """Return whether the option that a field belongs to, if any, has a value with which this one has an effect."""
+    if not (of := field.metadata.get("of")):
+        return True
+    name, *values = of
+    default = next(each.default for each in dataclasses.fields(options) if each.name == name)
+    value = getattr(options, name)
+    return value in values if values else value != default
+
+
+def check_effects(options: Any, path: str = "") -> None:
+    """Raise a UserError about an option, at any depth, with a value that has no effect."""
+    for field in dataclasses.fields(options):
+        value, name = getattr(options, field.name), f"{path}{field.name}"
+        if dataclasses.is_dataclass(value):
+            choice = choice_of(options, field.name)
+            check_effects(value, path if choice is not None and not choice.nested else f"{name}.")
+        for index, each in enumerate(value if isinstance(value, tuple) else ()):
+            if dataclasses.is_dataclass(each):
+                check_effects(each, f"{name}.{index}.")
+        if has_effect(options, field) or not field.metadata["refused"] or value == field.default:
+            continue
+        of, *values = field.metadata["of"]
+        if values:
+            raise UserError(
+                f"{name}={_shown(value)} belongs to {path}{of}={' or '.join(values)}, not to {getattr(options, of)}; "
+                "leave it out"
+            )
+        raise UserError(f"{name}={_shown(value)} has no effect without {path}{of}; give that too, or leave it out")
 
 
 def kinds(

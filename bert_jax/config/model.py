@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from bert_jax.config.json_form import kinds, need_positive, need_share, to_dict
+from bert_jax.config.json_form import kinds, need_positive, need_share, option, to_dict
 from bert_jax.errors import UserError
 
 Combination = Literal[
@@ -545,7 +545,7 @@ class ModelConfig(AttentionOptions):
     without a map."""
     norm_position: Literal["post", "pre"] = "post"
     """Whether LayerNorm follows each residual branch (post, as in BERT) or precedes it (pre)."""
-    first_attention_norm: bool = True
+    first_attention_norm: bool = option(True, of=("norm_position", "pre"))
     """With norm_position=pre, whether the first attention has a norm before it. ModernBERT has none there, because the
     embeddings have just been normalized."""
     use_bias: bool = True
@@ -619,11 +619,6 @@ class ModelConfig(AttentionOptions):
         super().check()
         if self.embedding_size is not None and self.embedding_size < 1:
             raise UserError(f"model.embedding_size={self.embedding_size} must be positive")
-        if not self.first_attention_norm and self.norm_position != "pre":
-            raise UserError(
-                "model.first_attention_norm=False belongs to model.norm_position=pre, not to "
-                f"{self.norm_position}, which has no norm before an attention"
-            )
         if not self.first_attention_norm and self.sharing != "none":
             raise UserError(
                 f"model.first_attention_norm=False makes the first layer different, but with model.sharing="

@@ -94,10 +94,10 @@ class NoiseConfig:
 
     rate: float = 0.0
     """Probability of an edit, for each letter and digit, or for each word; see per. 0: the text stays as it is."""
-    per: ErrorUnit = "character"
+    per: ErrorUnit = option("character", of=("rate",))
     """Unit of the rate. character: each letter or digit is edited with this probability, independently. word: each
     word gets one edit with this probability, at one of its letters or digits."""
-    kinds: tuple[str, ...] = EDITS
+    kinds: tuple[str, ...] = option(EDITS, of=("rate",))
     """Edits to draw from, each with the same probability: insert, delete, substitute, swap, neighbour (a key next to
     the right one on a QWERTY keyboard)."""
 
@@ -106,9 +106,9 @@ class NoiseConfig:
 class PretrainingNoiseConfig(NoiseConfig):
     """Spelling errors in the training rows, with clean targets; evaluation stays clean."""
 
-    reserve: float = 0.0
+    reserve: float = option(0.0, of=("rate",))
     """Share of a row that is kept free of text, because words with errors take more pieces. Where a row has no room,
-    errors are left out. Like all options here, it is used with a rate above 0 only."""
+    errors are left out."""
 
 
 def check_noise(noise: NoiseConfig, prefix: str) -> None:
@@ -135,8 +135,8 @@ class OptimizerConfig:
     """Decay rate of the first moment."""
     beta2: float = 0.999
     """Decay rate of the second moment."""
-    momentum: float = 0.95
-    """Decay rate of the momentum of matrices; used with name=muon only."""
+    momentum: float = option(0.95, of=("name", "muon"))
+    """Decay rate of the momentum of matrices."""
     epsilon: float = 1e-6
     """Constant added to the square root of the second moment."""
     weight_decay: float = 0.01
@@ -162,13 +162,13 @@ class ScheduleConfig:
     name: Literal["linear", "linear_after_warmup", "polynomial", "cosine", "constant"] = "linear"
     """Shape of the decay. linear is that of 2018: the line runs from step 0 to the last step, and the warm-up overrides
     its beginning. linear_after_warmup falls from the full peak at the end of the warm-up, as in torch recipes."""
-    power: float = 1.0
-    """Exponent of the polynomial decay; used with name=polynomial only."""
+    power: float = option(1.0, of=("name", "polynomial"))
+    """Exponent of the polynomial decay."""
     final_fraction: float = 0.0
     """Learning rate at the last step, as a fraction of the peak."""
-    cooldown_steps: int = 0
-    """Number of steps at the end in which a constant rate falls to final_fraction; used with name=constant only."""
-    cooldown: Literal["linear", "one_minus_sqrt"] = "linear"
+    cooldown_steps: int = option(0, of=("name", "constant"))
+    """Number of steps at the end in which a constant rate falls to final_fraction."""
+    cooldown: Literal["linear", "one_minus_sqrt"] = option("linear", of=("cooldown_steps",))
     """Shape of that fall. one_minus_sqrt: 1 − √(share of the cooldown that is over), steep at first (Hägele et al.
     2024), as in ModernBERT."""
 
@@ -304,7 +304,7 @@ class DataConfig:
     mixture: str = option("", resume="free", hosts_differ=True)
     """Several token stores instead of `path`, each with its share of the sequences (STORE=0.7,STORE=0.3) or its budget
     in tokens (STORE=2B,STORE=300M). Without either, shares follow from sizes."""
-    mixture_temperature: float = 1.0
+    mixture_temperature: float = option(1.0, of=("mixture",))
     """Temperature that flattens shares which follow from sizes: they are proportional to tokens^(1 / temperature), so
     that a small store is read more often (XLM-R: 3.3)."""
     eval_path: str = option("", resume="moved", hosts_differ=True)
@@ -360,12 +360,12 @@ class MaskingConfig:
     replacement: Literal["token", "span"] = "token"
     """Unit for which the choice between [MASK], a random entry and no change is made: each predicted token, or each run
     of adjacent ones (span, as in SpanBERT), whose random entries still differ."""
-    span_continue: float = 0.8
+    span_continue: float = option(0.8, of=("unit", "span"))
     """Probability that a span grows by one more word, up to span_max_words (0.8 is the geometric distribution with p =
     0.2 of SpanBERT, section 3.1)."""
-    span_max_words: int = 10
+    span_max_words: int = option(10, of=("unit", "span"))
     """Maximum length of a span, in words."""
-    ngram_max: int = 3
+    ngram_max: int = option(3, of=("unit", "ngram"))
     """Longest n-gram, in words; the probability of n is proportional to 1/n."""
     static_masks: int = 0
     """Number of fixed masks. 0: each epoch has new masks. N: every epoch has the text of epoch 0, and epoch e uses mask
@@ -390,8 +390,8 @@ class PhaseConfig:
     ramp_batch_sizes: tuple[int, ...] = ()
     """Batch sizes of the first steps of the phase, ascending, each for an equal share of ramp_steps, before batch_size.
     The examples are those of a run without a ramp, in the same order."""
-    ramp_steps: int = 0
-    """Number of steps until batch_size is reached; used with ramp_batch_sizes only."""
+    ramp_steps: int = option(0, of=("ramp_batch_sizes",))
+    """Number of steps until batch_size is reached."""
     micro_batches: int = option(1, resume="free")
     """Number of parts into which a batch is divided (gradient accumulation). The result is that of the whole batch."""
     max_predictions: int | None = None
@@ -444,7 +444,7 @@ class CheckpointConfig:
     """Directory on each host's own disk for frequent saves in addition to those in the work directory; a run resumes
     from the newest good step of either. The last two are kept until the run ends. By default there are no such
     saves."""
-    local_every_steps: int = 100
+    local_every_steps: int = option(100, of=("local_path",))
     """Number of steps between two saves below local_path."""
 
 
@@ -501,7 +501,7 @@ class Config:
     """Model to start from: a work directory or checkpoint of bert_jax, a Hugging Face directory, or Google's TF1 files
     (local or gs://). Only the parameters are taken: the schedule begins at step 0 with moments of zero. A run whose
     work directory has a checkpoint resumes from that and ignores this option. By default the parameters are random."""
-    init_from_layers: tuple[int, ...] = ()
+    init_from_layers: tuple[int, ...] = option((), of=("init_from",), refused=False)
     """Layers of that model, counted from 0, from which the layers of this one start, in order: for half as many layers
     0,2,4 and so on. Without init_from they are layers of objective.distillation.teacher, if there is one. What a
     student like DistilBERT lacks (token types and a pooler) is left out. By default all layers of init_from are copied,
