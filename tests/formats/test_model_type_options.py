@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import recorded_models
 import safetensors.numpy
-import small_roberta
+from byte_level_vocabulary import byte_level
 from etils import epath
 from huggingface_directory import exported, whole
+from pretrained_model import stored_model
 from recorded_models import CASES, check_gradients
 from small_model import FLOAT32, compiled, perturbed
 from tokenizers import pre_tokenizers
@@ -21,6 +22,7 @@ from tokenizers import pre_tokenizers
 import bert_jax
 from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import HeadConfig
+from bert_jax.config.presets import roberta_config
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.formats.conversion import select
@@ -133,7 +135,9 @@ def test_ids_that_a_model_cannot_read_are_refused(masked, name):
 @pytest.fixture(scope="module")
 def export_of_roberta(tmp_path_factory):
     """A RoBERTa with a byte-level vocabulary, in our form and as it is exported."""
-    stored = small_roberta.stored_model()
+    sizes = dict(hidden_size=12, num_heads=3, num_layers=1, intermediate_size=20, max_position_embeddings=34)
+    config = dataclasses.replace(roberta_config("tiny"), vocab_size=byte_level().vocab_size, **sizes)
+    stored = stored_model(config, ("mlm",), tokenizer=byte_level())
     directory = tmp_path_factory.mktemp("exported") / "model"
     directory.mkdir()
     write_huggingface(stored, directory, "small")
