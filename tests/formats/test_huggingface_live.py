@@ -21,7 +21,7 @@ from peer_outputs import outputs_in_order, run_with_peer
 from pretrained_model import CONFIG
 from recorded_models import cases_of, recorded
 
-from bert_jax.config import ComputeConfig, TrainVocabConfig
+from bert_jax.config import TrainVocabConfig
 from bert_jax.data.preparation.vocabularies import run_train_vocab
 from bert_jax.formats.conversion import select
 from bert_jax.formats.huggingface import open_huggingface
@@ -46,7 +46,6 @@ CLASSES = {
 }
 TOKENIZERS = ("cased", "uncased", "unigram", "bpe")
 TEXTS = [*difficult_text.without_specials(difficult_text.texts()), *small_corpus.documents(5)]
-FLOAT32 = ComputeConfig(dtype="float32")
 LENGTH = 12
 
 

@@ -142,8 +142,8 @@ def test_segments_are_text_of_one_document_and_labels_say_how_they_belong_togeth
     rows = epoch_rows(make_packed(store, sentence_pairs=sentence_pairs, sequence_length=128), 0)
     labels, gaps = [], []
     for row in range(len(rows.token_index)):
-        for number, segments in enumerate(texts_of(rows, row)):
-            for segment in segments:
+        for number, parts in enumerate(texts_of(rows, row)):
+            for segment in parts:
                 assert (np.diff(segment) == 1).all() and len(set(documents_of(store, segment))) <= 1
             if sentence_pairs == "nsp":
                 first, second = segments
