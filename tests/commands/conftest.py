@@ -1,5 +1,6 @@
 """What refused commands are given."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -8,14 +9,20 @@ import shutil
 import huggingface_directory
 import pytest
 import small_corpus
-import written_student
+import started_workdir
 import written_teacher
 from command_lines import succeed
 from family_commands import TAUGHT
 from one_device import pretrain_by_words
+from pretrained_model import random_params
 
+from bert_jax.checkpoints.checkpoint import Checkpoints
+from bert_jax.config import Config
+from bert_jax.config.json_form import to_dict
 from bert_jax.console import configured
+from bert_jax.data.store import open_store
 from bert_jax.files import sealed, unsealed
+from bert_jax.models.bert import BertForPreTraining
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
 
@@ -87,6 +94,20 @@ MODELS = {  # options in which each is not written_teacher.TEACHER
 }
 
 
+def write_student(config: Config, store: pathlib.Path, teacher: str) -> None:
+    """Write step 2 of a run to its work directory; `teacher`: the fingerprint of the one that it learns from."""
+    opened = open_store(str(store))
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=opened.vocab_size))
+    with (
+        started_workdir.opened(
+            config.workdir, opened.tokenizer(), config, opened.fingerprint, {"teacher": teacher}
+        ) as workdir,
+        Checkpoints(workdir.checkpoints, config.checkpoint, run_id=workdir.run_id) as checkpoints,
+    ):
+        params = random_params(BertForPreTraining(config.model, parts=("mlm",)))
+        checkpoints.save(2, {"params": params}, position={}, config=to_dict(config))
+
+
 @pytest.fixture(scope="session")
 def family_inputs(small_store, tmp_path_factory) -> pathlib.Path:
     """What the commands on the family are given: models of its members, good and bad. No test may change any of it."""
@@ -101,7 +122,7 @@ def family_inputs(small_store, tmp_path_factory) -> pathlib.Path:
     for name, changes in MODELS.items():
         written_teacher.write(place / name, small_store, **changes)
     command, *words = f"{TAUGHT} --workdir=@/student".replace("@", str(place)).split()
-    written_student.write(configured(words, command), small_store, teacher="another one")
+    write_student(configured(words, command), small_store, teacher="another one")
     (place / "few.txt").write_text("\n\n".join(small_corpus.documents(3)) + "\n")
     succeed("prepare", f"--input={place}/few.txt", f"--vocab={place}/vocab.txt", f"--output={place}/few_store")
     succeed("count", place / "few_store", f"--output={place}/few_counts")

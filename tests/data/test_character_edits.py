@@ -73,8 +73,8 @@ def test_kinds_are_equally_likely():
     lengths = np.array([len(word) for word in WORDS])
     edited = edited_words(WORDS, keys(len(WORDS)), NoiseConfig(rate=1.0, per="word"))
     change = (np.array([len(word) for word in edited]) - lengths)[lengths > 3]
-    for step in (-1, 1):
-        assert abs(np.mean(change == step) - 0.2) < 4 * np.sqrt(0.16 / len(change))
+    for difference in (-1, 1):
+        assert abs(np.mean(change == difference) - 0.2) < 4 * np.sqrt(0.16 / len(change))
 
 
 def test_a_word_depends_on_its_own_key_alone():

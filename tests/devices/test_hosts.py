@@ -1,13 +1,11 @@
-"""What hosts tell each other: comparisons of facts alone, the rest between two real processes without devices."""
+"""What hosts tell each other: comparisons of facts alone, the rest between two real processes."""
 
 import dataclasses
 import json
-import os
-import subprocess
 import sys
 
 import pytest
-from processes import SECONDS, free_port
+from two_hosts import run_on_two_hosts
 
 from bert_jax.config import Config, DataConfig, MeshConfig, OptimizerConfig, PhaseConfig
 from bert_jax.config.json_form import differing_options, to_dict
@@ -86,10 +84,7 @@ def test_a_changed_source_file_is_known_by_its_name(tmp_path):
 
 
 HOST = """
-import json, sys
-import jax
-host = int(sys.argv[2])
-jax.distributed.initialize(f"127.0.0.1:{sys.argv[1]}", 2, host)
+import json
 from bert_jax.devices import hosts
 from bert_jax.errors import UserError
 
@@ -115,27 +110,12 @@ print(json.dumps({
     "first_fails": said(failing_on, 0, lambda: hosts.from_first(None)),
     "other_ways": said(hosts.from_first, 1) if host else said(hosts.check_alike, dict),
     "after_all": hosts.from_first(host + 5)}))
-jax.distributed.shutdown()
 """
 
 
 @pytest.fixture(scope="module")
 def two_hosts() -> list[dict]:
-    port = str(free_port())
-    hosts = [
-        subprocess.Popen(
-            [sys.executable, "-c", HOST, port, host],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "JAX_PLATFORMS": "cpu"},
-        )
-        for host in "01"
-    ]
-    try:
-        return [json.loads(host.communicate(timeout=SECONDS)[0]) for host in hosts]
-    finally:
-        for host in hosts:
-            host.kill()
+    return [json.loads(printed) for printed in run_on_two_hosts(HOST)]
 
 
 @pytest.mark.parametrize(

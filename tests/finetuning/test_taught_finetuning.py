@@ -30,7 +30,7 @@ def taught(config, teacher):
 
 
 def losses(mesh, micro_batches):
-    """Two steps on a batch of task_batches; without dropout, so that micro-batches change nothing."""
+    """Two steps on one batch; without dropout, so that micro-batches change nothing."""
     config = FinetuneConfig(
         micro_batches=micro_batches,
         dropout=0.0,

@@ -9,22 +9,19 @@ Elsewhere, name the Python of an environment that has them:
 import gzip
 import json
 
-import deberta_cases
 import difficult_text
 import huggingface_errors
-import modernbert_cases
 import numpy as np
-import oracle_directory
 import pytest
 import random_bert
 import small_corpus
-import xlnet_cases
 from etils import epath
 from models_of_parts import MODELS, make
-from peer_outputs import ORACLES, outputs_in_order, run_with_peer
+from peer_outputs import outputs_in_order, run_with_peer
 from pretrained_model import CONFIG
+from recorded_models import cases_of, recorded
 
-from bert_jax.config import ComputeConfig, TrainVocabConfig
+from bert_jax.config import TrainVocabConfig
 from bert_jax.data.preparation.vocabularies import run_train_vocab
 from bert_jax.formats.conversion import select
 from bert_jax.formats.huggingface import open_huggingface
@@ -49,7 +46,6 @@ CLASSES = {
 }
 TOKENIZERS = ("cased", "uncased", "unigram", "bpe")
 TEXTS = [*difficult_text.without_specials(difficult_text.texts()), *small_corpus.documents(5)]
-FLOAT32 = ComputeConfig(dtype="float32")
 LENGTH = 12
 
 
@@ -163,44 +159,33 @@ def test_the_numbers_of_this_transformers(peer, tmp_path):
             assert found.norm_error < 3e-6 or quantity.endswith("key/bias"), quantity
 
 
-DRAWN = {"modernbert": modernbert_cases, "deberta": deberta_cases, "xlnet": xlnet_cases}
-ORACLES_OF_TYPES = (*DRAWN, "roberta", "smaller_encoders", "replaced_tokens")
-
-
-def given(family: str, name: str) -> dict[str, np.ndarray]:
-    """What transformers is given in a case."""
-    values = DRAWN[family].inputs(name)
-    if family == "xlnet":
-        return {key: value for key, value in values.items() if key not in ("order", "targets")}
-    ids, *types, mask = values
-    return {"input_ids": ids, "attention_mask": mask, **({"token_type_ids": types[0]} if types else {})}
-
-
-@pytest.mark.parametrize("family", DRAWN)
-def test_exports_open_without_a_word_and_compute_the_same(peer, tmp_path, family):
-    oracle, cases, models = dict(np.load(ORACLES / f"{family}_oracle.npz")), DRAWN[family].CASES, []
-    for name, case in cases.items():
-        theirs = oracle_directory.save(oracle, name, tmp_path / f"{name}_theirs")
-        (tmp_path / name).mkdir()
-        write_huggingface(open_huggingface(theirs), tmp_path / name, name)
-        inputs = {key: values.tolist() for key, values in given(family, name).items()}
-        models.append({"path": str(tmp_path / name), "class": case["class"], "inputs": inputs})
+@pytest.mark.parametrize("oracle", ["modernbert", "deberta", "xlnet"])
+def test_exports_open_without_a_word_and_compute_the_same(peer, tmp_path, oracle):
+    models = []
+    for case in cases_of(oracle):
+        theirs = case.save(tmp_path / f"{case.name}_theirs")
+        (tmp_path / case.name).mkdir()
+        write_huggingface(open_huggingface(theirs), tmp_path / case.name, case.name)
+        inputs = {key: values.tolist() for key, values in case.given().items()}
+        models.append({"path": str(tmp_path / case.name), "class": case.of_class, "inputs": inputs})
     (tmp_path / "request.json").write_text(json.dumps({"models": models, "tokenizers": [], "inputs": {}}))
     run_with_peer(peer, "open_with_transformers.py", tmp_path / "request.json", tmp_path / "result.npz")
     result = dict(np.load(tmp_path / "result.npz"))
-    for number, (name, report) in enumerate(zip(cases, json.loads(str(result["report"]))["models"], strict=True)):
+    reports = json.loads(str(result["report"]))["models"]
+    for number, (case, report) in enumerate(zip(cases_of(oracle), reports, strict=True)):
         assert report["log"] == report["missing_keys"] == report["unexpected_keys"] == []
         # The ends of answers apart; logits, or the states of a bare encoder.
         logits = np.stack([values for key, values in result.items() if key.startswith(f"{number}/")], -1)
-        mask, expected = given(family, name)["attention_mask"].astype(bool), oracle[f"{name}/logits"]
-        logits = logits[mask] if logits.shape[:2] == mask.shape else logits
+        expected = case.stored("logits")
+        logits = logits[case.mask] if logits.shape[:2] == case.mask.shape else logits
         np.testing.assert_allclose(logits.reshape(expected.shape), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", ORACLES_OF_TYPES)
-def test_the_numbers_of_this_transformers_for_models_of_drawn_parameters(peer, tmp_path, family):
-    run_with_peer(peer, f"make_{family}_oracle.py", tmp_path / "oracle.npz")
-    ours, theirs = np.load(ORACLES / f"{family}_oracle.npz"), np.load(tmp_path / "oracle.npz")
+@pytest.mark.parametrize("oracle", ["modernbert", "deberta", "xlnet", "roberta", "smaller_encoders", "replaced_tokens"])
+def test_the_numbers_of_this_transformers_for_models_of_drawn_parameters(peer, tmp_path, oracle):
+    script, *words = ["replaced_tokens"] if oracle == "replaced_tokens" else ["model_types", oracle]
+    run_with_peer(peer, f"make_{script}_oracle.py", *words, tmp_path / "oracle.npz")
+    ours, theirs = recorded(oracle), np.load(tmp_path / "oracle.npz")
     assert set(ours) == set(theirs)
     for name, expected in ours.items():
         if expected.dtype.kind == "f":  # gradients of sums over logits are as large as 80

@@ -6,12 +6,12 @@ import json
 import family_pieces
 import numpy as np
 import pytest
-import random_roberta
+import safetensors.numpy
 import tokenizers
 from etils import epath
 from family_pieces import FILES, OPTIONS
 from huggingface_directory import refusal
-from roberta_directory import write
+from recorded_models import CASES
 
 from bert_jax.errors import UserError
 from bert_jax.formats.conversion import convert
@@ -26,6 +26,17 @@ def vocabulary(place, family: str):
     (place / FILES[family]).write_bytes(family_pieces.train(family))
     (place / "config.json").write_text(json.dumps({"model_type": family}))
     return read_tokenizer(epath.Path(place))
+
+
+def model_of_vocabulary(place, tokenizer, family: str):
+    """A masked-language model of this type with as many words, without the vocabulary."""
+    case = CASES["roberta/odd/RobertaForMaskedLM"]
+    case.save(place, model_type=family, vocab_size=tokenizer.vocab_size)
+    state = case.state()
+    for name in ("roberta.embeddings.word_embeddings.weight", "lm_head.bias"):
+        state[name] = np.resize(state[name], (tokenizer.vocab_size, *state[name].shape[1:]))
+    safetensors.numpy.save_file(state, place / "model.safetensors", {"format": "pt"})
+    return place
 
 
 @pytest.mark.parametrize("family", OPTIONS)
@@ -61,12 +72,9 @@ def test_the_entries_that_transformers_saves_as_added_are_known(tmp_path):
 
 
 @pytest.mark.parametrize("family", ["xlm-roberta", "camembert"])
-def test_a_model_with_its_vocabulary_goes_to_bert_jax_and_back(tmp_path, family, monkeypatch):
+def test_a_model_with_its_vocabulary_goes_to_bert_jax_and_back(tmp_path, family):
     tokenizer = vocabulary(tmp_path / "vocabulary", family)
-    monkeypatch.setitem(
-        random_roberta.SIZES, "with pieces", random_roberta.SIZES["odd"] | {"vocab_size": tokenizer.vocab_size}
-    )
-    place = write(tmp_path / "model", "with pieces", "RobertaForMaskedLM", model_type=family)
+    place = model_of_vocabulary(tmp_path / "model", tokenizer, family)
     (place / FILES[family]).write_bytes((tmp_path / "vocabulary" / FILES[family]).read_bytes())
     assert open_huggingface(place).tokenizer.fingerprint == tokenizer.fingerprint
     convert(place, tmp_path / "ours", to="bert_jax")
@@ -81,12 +89,9 @@ def test_a_model_with_its_vocabulary_goes_to_bert_jax_and_back(tmp_path, family,
         np.testing.assert_array_equal(array.read(index), again.arrays[path].read(index))
 
 
-def test_a_vocabulary_of_another_family_does_not_fit(tmp_path, monkeypatch):
+def test_a_vocabulary_of_another_family_does_not_fit(tmp_path):
     tokenizer = vocabulary(tmp_path / "vocabulary", "xlm-roberta")
-    monkeypatch.setitem(
-        random_roberta.SIZES, "with pieces", random_roberta.SIZES["odd"] | {"vocab_size": tokenizer.vocab_size}
-    )
-    place = write(tmp_path / "model", "with pieces", "RobertaForMaskedLM", model_type="camembert")
+    place = model_of_vocabulary(tmp_path / "model", tokenizer, "camembert")
     (place / FILES["camembert"]).write_bytes((tmp_path / "vocabulary" / FILES["xlm-roberta"]).read_bytes())
     assert (
         f"vocabulary of {tokenizer.vocab_size + 3} entries for a word table of {tokenizer.vocab_size} rows"

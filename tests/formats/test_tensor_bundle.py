@@ -3,10 +3,25 @@
 import numpy as np
 import pytest
 from etils import epath
-from protocol_buffers import field, number
 
 from bert_jax.errors import UserError
 from bert_jax.formats.tf1 import masked_crc32c, read_index
+
+
+def number(value: int) -> bytes:
+    """A varint of 64 bits (protobuf.dev/programming-guides/encoding)."""
+    value, parts = value % 2**64, []
+    while value > 127:
+        parts.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*parts, value])
+
+
+def field(key: int, value) -> bytes:
+    """A number, or bytes, of a protocol buffer."""
+    return (
+        number(8 * key) + number(value) if isinstance(value, int) else number(8 * key + 2) + number(len(value)) + value
+    )
 
 
 def variable(shape=(12, 10), dtype=1, shard=0, offset=0, size=480) -> bytes:

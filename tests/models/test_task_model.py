@@ -8,10 +8,10 @@ import numpy as np
 import numpy_bert
 import pytest
 from scipy.special import log_softmax
-from small_model import compiled, perturbed
+from small_model import FLOAT32, compiled, perturbed
 
 from bert_jax.checkpoints.record import leaf_paths
-from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig
+from bert_jax.config import HeadConfig, ModelConfig
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.task import BertForTask
@@ -20,7 +20,6 @@ from bert_jax.objectives import tasks
 SMALL = ModelConfig(
     vocab_size=31, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=24, max_position_embeddings=16
 )
-FLOAT32 = ComputeConfig(dtype="float32")
 HEADS = {
     "classification": HeadConfig(labels=("no", "yes", "perhaps"), dropout=0.3),
     "regression": HeadConfig(kind="regression"),

@@ -9,9 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import random_electra as drawn
+import recorded_models as drawn
 import safetensors.numpy
-from drawn_values import value
 from small_model import FLOAT32, compiled, loss_and_gradient
 
 from bert_jax.checkpoints.record import leaf_paths
@@ -27,7 +26,7 @@ from bert_jax.objectives.objective import Sums
 from bert_jax.objectives.replaced_tokens import sampled_words, with_words
 from bert_jax.parameters import check_complete, entries
 
-ORACLE = np.load(pathlib.Path(__file__).parents[1] / "oracles" / "replaced_tokens_oracle.npz")
+ORACLE = drawn.recorded("replaced_tokens")
 SHAPES = json.loads(str(ORACLE["shapes"]))
 SHARING = ("shared", "own", "disentangled")
 
@@ -78,7 +77,7 @@ def parameters(embeddings: str):
             table = name.endswith("_embeddings.weight")
             return "difference" if embeddings == "disentangled" and table and part == "discriminator" else part
 
-        return {name: value(source(name), name, tuple(shape)) for name, shape in SHAPES[part].items()}
+        return {name: drawn.value(name, tuple(shape), source(name)) for name, shape in SHAPES[part].items()}
 
     return state
 
@@ -209,4 +208,4 @@ def test_padded_rows_of_the_vocabulary_are_never_drawn(tmp_path):
         return logits, sampled_words(logits, batch)
 
     logits, words = draw(jax.random.key(0))
-    assert logits.shape[-1] == 64 and np.max(words) < drawn.VOCABULARY
+    assert logits.shape[-1] == 64 and np.max(words) < 53

@@ -1,6 +1,6 @@
 """Prints how many parameters v2-xlarge and v2-xxlarge have in transformers, of the bare encoder and with its head.
 
-    oracle/bin/python tests/oracles/count_deberta.py      # in the environment of make_deberta_oracle.py
+    oracle/bin/python tests/oracles/count_deberta.py      # in the environment of make_model_types_oracle.py
 
 The sizes are those of their published configurations; the arrays are built on the meta device.
 """

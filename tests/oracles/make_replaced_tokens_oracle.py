@@ -4,7 +4,7 @@
     oracle/bin/python tests/oracles/make_replaced_tokens_oracle.py
 
 The losses are those that ElectraForMaskedLM and ElectraForPreTraining of transformers return for labels; the second is
-weighted by 50. Parameters, batch and sample are drawn again by tests/support/random_electra.py.
+weighted by 50. Parameters, batch and sample are drawn again by tests/support/recorded_models.py.
 """
 
 import json
@@ -16,8 +16,7 @@ import torch
 import transformers
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
-import random_electra as drawn
-from drawn_values import value
+import recorded_models as drawn
 
 PATH = pathlib.Path(__file__).with_name("replaced_tokens_oracle.npz")
 
@@ -28,7 +27,7 @@ def build(part: str) -> torch.nn.Module:
     model = getattr(transformers, drawn.PARTS[part]["architectures"][0])(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(torch.from_numpy(value(part, name, tuple(parameter.shape))))
+            parameter.copy_(torch.from_numpy(drawn.value(name, tuple(parameter.shape), part)))
     return model
 
 
@@ -61,7 +60,7 @@ def run(embeddings: str) -> dict[str, np.ndarray]:
     if embeddings == "disentangled":
         tables = {name: p for name, p in generator.named_parameters() if name.endswith("_embeddings.weight")}
         differences = {
-            name: torch.from_numpy(value("difference", name, tuple(table.shape))).requires_grad_()
+            name: torch.from_numpy(drawn.value(name, tuple(table.shape), "difference")).requires_grad_()
             for name, table in tables.items()
         }
         whole = {name: tables[name].detach() + difference for name, difference in differences.items()}

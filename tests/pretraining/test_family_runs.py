@@ -37,8 +37,7 @@ MECHANISMS = {
 }
 """What each configuration alone shows, by name."""
 COMPOSED = ("roberta_mini", "distilbert_mini", "spanbert_mini", "electra_mini", "deberta_mini")
-"""Configurations whose mechanisms are those above, BERT's, or shown in test_distillation_runs and
-test_replaced_token_runs."""
+"""Configurations whose mechanisms are those above, BERT's, or shown by runs of distillation and of replaced tokens."""
 NAMES = (*MECHANISMS, *(COMPOSED if EXHAUSTIVE else ()))
 UNTRAINED = ("deberta_base", "mosaicbert_base", "neobert", "cramming")
 """Encoders that none of the above has."""

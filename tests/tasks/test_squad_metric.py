@@ -66,18 +66,18 @@ def overlap(gold: str, said: str, version: int) -> float:
 
 def published_v1(said, golds):
     exact = f1 = 0
-    for text, answers in zip(said, golds):
-        exact += max(plain_form(text) == plain_form(gold) for gold in answers)
-        f1 += max(overlap(gold, text, 1) for gold in answers)
+    for text, right in zip(said, golds):
+        exact += max(plain_form(text) == plain_form(gold) for gold in right)
+        f1 += max(overlap(gold, text, 1) for gold in right)
     return {"exact_match": exact / len(golds), "f1": f1 / len(golds)}
 
 
 def published_v2(said, odds, golds, threshold):
     raw = {"exact": {}, "f1": {}}
-    for i, (text, answers) in enumerate(zip(said, golds)):
-        answers = [gold for gold in answers if plain_form(gold)] or [""]
-        raw["exact"][i] = max(int(plain_form(gold) == plain_form(text)) for gold in answers)
-        raw["f1"][i] = max(overlap(gold, text, 2) for gold in answers)
+    for i, (text, right) in enumerate(zip(said, golds)):
+        right = [gold for gold in right if plain_form(gold)] or [""]
+        raw["exact"][i] = max(int(plain_form(gold) == plain_form(text)) for gold in right)
+        raw["f1"][i] = max(overlap(gold, text, 2) for gold in right)
     result = {}
     for name, scores in raw.items():
         final = {i: float(not golds[i]) if odds[i] > threshold else score for i, score in scores.items()}
@@ -174,7 +174,7 @@ def test_a_guess_of_which_nothing_is_left_counts_as_no_answer():
 
 def test_f1_properties():
     said, _, golds = questions(7)
-    for a, b in ((a, b) for a, answers in zip(said, golds) for b in answers):
+    for a, b in ((a, b) for a, right in zip(said, golds) for b in right):
         assert squad_files.f1(a, b) == pytest.approx(squad_files.f1(b, a), abs=1e-15)
         assert squad_files.exact_match(a, b) <= squad_files.f1(a, b) <= 1
         assert squad_files.f1(a, a) == squad_files.exact_match(a, squad_files.normalize(a)) == 1

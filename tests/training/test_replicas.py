@@ -53,9 +53,9 @@ def test_a_run_stops_at_a_device_that_computed_wrongly_and_goes_on_from_before(
             pretraining.pretrain(config, devices)
     events = [row["event"] for row in read_events(f"{config.workdir}/events.jsonl")]
     assert [event for event in events if event != "saved"][-2:] == ["replica_mismatch", "failed"]
-    for step in (tmp_path / "run" / "checkpoints").glob("step_*"):
-        if int(step.name.removeprefix("step_")) > 6:
-            shutil.rmtree(step)
+    for saved in (tmp_path / "run" / "checkpoints").glob("step_*"):
+        if int(saved.name.removeprefix("step_")) > 6:
+            shutil.rmtree(saved)
     pretraining.pretrain(config, devices)
     learned = [row["loss"] for row in rows(config.workdir)]
     assert learned == pytest.approx([row["loss"] for row in rows(finished[0].workdir)], rel=1e-4)

@@ -58,8 +58,8 @@ def services(monkeypatch, **answers) -> tuple[list, list]:
     entities.Metric = lambda key, value, timestamp, step: (key, value, step)
     mlflow = types.ModuleType("mlflow")
     mlflow.MlflowClient, mlflow.entities = lambda: client, entities
-    for name, module in (("wandb", wandb), ("mlflow", mlflow), ("mlflow.entities", entities)):
-        monkeypatch.setitem(sys.modules, name, module)
+    for name, stub in (("wandb", wandb), ("mlflow", mlflow), ("mlflow.entities", entities)):
+        monkeypatch.setitem(sys.modules, name, stub)
     return ours, theirs
 
 

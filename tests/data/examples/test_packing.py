@@ -142,17 +142,17 @@ def test_segments_are_text_of_one_document_and_labels_say_how_they_belong_togeth
     rows = epoch_rows(make_packed(store, sentence_pairs=sentence_pairs, sequence_length=128), 0)
     labels, gaps = [], []
     for row in range(len(rows.token_index)):
-        for number, segments in enumerate(texts_of(rows, row)):
-            for segment in segments:
+        for number, parts in enumerate(texts_of(rows, row)):
+            for segment in parts:
                 assert (np.diff(segment) == 1).all() and len(set(documents_of(store, segment))) <= 1
             if sentence_pairs == "nsp":
-                first, second = segments
+                first, second = parts
                 same = documents_of(store, first[0]) == documents_of(store, second[0])
                 assert same == (rows.labels[row, number] == 0)
                 gaps += [second[0] - first[-1]] if same else []
                 labels.append(rows.labels[row, number])
-            elif sentence_pairs == "sop" and all(map(len, segments)):
-                assert (segments[0][0] > segments[1][0]) == rows.labels[row, number]
+            elif sentence_pairs == "sop" and all(map(len, parts)):
+                assert (parts[0][0] > parts[1][0]) == rows.labels[row, number]
     assert np.mean(np.array(gaps) == 1) > 0.8 if gaps else sentence_pairs != "nsp"  # else cut off between the two
     assert sentence_pairs != "nsp" or abs(np.mean(labels) - 0.5) < 5 * 0.5 / np.sqrt(len(labels)) + 0.05
 

@@ -1,0 +1,570 @@
+"""Every model type of transformers: its numbers, its names in both directions, what is refused.
+
+Oracles of oracles/ have what transformers computes of small models of each class, which support/recorded_models.py
+draws again. Ids begin with the name of the oracle: that of smaller_encoders has BERT, ALBERT, DistilBERT and ELECTRA.
+"""
+
+import dataclasses
+import json
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import recorded_models
+import safetensors.numpy
+from deberta_model import CONVOLVED, FIRST, THIRD
+from huggingface_directory import exported, refusal, whole
+from model_type_exports import FORMS, cases, make
+from model_variants import variant
+from modern_model import MODERN
+from pretrained_model import CONFIG, stored_model
+from recorded_models import CASES, Case, check_gradients
+from small_model import FLOAT32, compiled
+
+import bert_jax
+from bert_jax.config import HeadConfig
+from bert_jax.config.presets import roberta_config, xlnet_config
+from bert_jax.errors import UserError
+from bert_jax.formats.huggingface import open_huggingface
+from bert_jax.formats.huggingface_export import write_huggingface
+from bert_jax.formats.model_types import obstacles, type_to_write
+from bert_jax.formats.opening import place
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.task import BertForTask
+from bert_jax.models.xlnet import Permutation
+
+FILE = "model.safetensors"
+OTHER_HEAD = {
+    "lm_predictions.lm_head.dense": "cls.predictions.transform.dense",
+    "lm_predictions.lm_head.LayerNorm": "cls.predictions.transform.LayerNorm",
+    "lm_predictions.lm_head": "cls.predictions",
+}
+
+
+def written_as(name: str) -> str:
+    """The name of an array where the word head of DeBERTa has its older names, which we write."""
+    module, _, leaf = name.rpartition(".")
+    return f"{OTHER_HEAD[module]}.{leaf}" if module in OTHER_HEAD else name
+
+
+def listed(quick, chosen=lambda case: True) -> list:
+    """The cases that are chosen, slow unless they are quick."""
+    return [
+        pytest.param(case, id=case.id, marks=() if quick(case) else pytest.mark.slow)
+        for case in CASES.values()
+        if chosen(case)
+    ]
+
+
+def has_states(case: Case) -> bool:
+    """Whether the oracle has the states and attentions of every layer."""
+    return case.has("states/0") or case.has("hidden_states/0")
+
+
+def outputs(stored, case: Case):
+    """The function of parameters that returns what transformers returns, by name, and what the encoder does.
+
+    Logits are those at every position, or of every target, and of a bare encoder its states.
+    """
+    batch = case.inputs()
+    inputs = [batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")]
+    if stored.head is not None:
+        network = BertForTask(stored.model, stored.head, FLOAT32)
+        asked = case.asked(batch)
+        encode = network.encode if has_states(case) else lambda *_, collect: None
+        return lambda p: ({"logits": network.apply(p, asked)}, encode(p, *inputs, collect=True))
+    model, permutation = BertForPreTraining(stored.model, FLOAT32, stored.parts), None
+    rows, length = case.mask.shape
+    places = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
+    if case.targets:
+        given = recorded_models.orders(case)
+        permutation = Permutation(given["order"], given["targets"])
+        places = length + places[:, : given["targets"].shape[1]]
+
+    def of(params):
+        encoded = model.encode(params, *inputs, collect=True, permutation=permutation)
+        if "replaced_tokens" in stored.parts:
+            return {"logits": model.replaced_token_logits(params, batch, encoded)}, encoded
+        found = {}
+        if "mlm" in stored.parts:
+            found["logits"] = model.mlm_logits(params, {"masked_positions": places}, encoded)
+        if "next_sentence" in stored.parts:
+            name = "pair_logits" if found else "logits"
+            return found | {name: model.next_sentence_logits(params, batch, encoded)}, encoded
+        if found:
+            return found, encoded
+        pooled = {} if encoded.pooled is None else {"pooled": encoded.pooled}
+        return {"logits": encoded.last_hidden_state} | pooled, encoded
+
+    return of
+
+
+def check_layers(case: Case, states, attentions) -> None:
+    """Compare the states and attentions of all layers, at real tokens and at targets, with those recorded."""
+    length, real = case.mask.shape[1], case.mask
+    recorded = case.numbered("states") or case.numbered("hidden_states")
+    for state, expected in zip(states, recorded, strict=True):
+        np.testing.assert_allclose(
+            state[:, :length][real], expected[real] if expected.ndim > 2 else expected, atol=2e-5
+        )
+    for maps, expected in zip(attentions, case.numbered("attentions"), strict=True):
+        rows, expected = (np.moveaxis(each, 1, 2)[real] for each in (maps[:, :, :length], expected))
+        np.testing.assert_allclose(rows, expected, atol=2e-5)
+    if case.targets:
+        for state, expected in zip(states, case.numbered("targets"), strict=True):
+            np.testing.assert_allclose(state[:, length:], expected, atol=2e-5)
+        for maps, expected in zip(attentions, case.numbered("target_attentions"), strict=True):
+            np.testing.assert_allclose(maps[:, :, length:], expected, atol=2e-5)
+
+
+def check_outputs(case: Case, found: dict, encoded) -> None:
+    assert [name for name in ("logits", "pair_logits", "pooled") if case.has(name)] == list(found)
+    for name, values in found.items():
+        expected = case.stored(name)
+        if expected.shape[:1] == (case.mask.sum(),):  # at real tokens only
+            values = values[case.mask]
+        else:
+            rows = case.defined(values.shape)
+            values, expected = values[rows], expected.reshape(values.shape)[rows]
+        np.testing.assert_allclose(values, expected.reshape(values.shape), atol=2e-5, err_msg=name)
+    if has_states(case):
+        states = encoded.hidden_states
+        # Those of a ModernBERT end with its last norm.
+        states = (*states[:-1], encoded.last_hidden_state) if case.oracle == "modernbert" else states
+        check_layers(case, states, encoded.attentions)
+
+
+def total(case: Case, found: dict[str, jax.Array]) -> jax.Array:
+    """The number whose gradients an oracle has."""
+    if case.oracle == "smaller_encoders":
+        return sum(jnp.sum(values * case.weights(values.shape)) for values in found.values())
+    return jnp.sum(jnp.sin(found["logits"][case.defined(found["logits"].shape)]))
+
+
+WHOLE = ("albert/PreTraining", "distilbert/SequenceClassification", "electra/PreTraining")
+QUICK = {
+    "roberta": tuple(f"odd/{name}" for name in ("RobertaFor", "Regression")),
+    "smaller_encoders": WHOLE,
+    "deberta": ("first", "third", "second", "convolved", "convolved texts"),
+    "modernbert": ("words", "mean", "first", "tags"),
+    "xlnet": ("orders", "texts", "choices"),  # both streams and both sides of padding; the other heads take as long
+}
+FIRST_SIZES = ("bert", "albert", "distilbert", "electra")
+
+
+def is_quick(case: Case) -> bool:
+    if case.oracle == "roberta":
+        return case.name.startswith(QUICK["roberta"])
+    return case.name in QUICK[case.oracle]
+
+
+def is_first(case: Case) -> bool:
+    """Whether it is of the first size of a type, with a head that no other case has."""
+    return case.name.split("/")[0] in FIRST_SIZES and not case.name.endswith("Regression")
+
+
+def other_gradients(case: Case) -> bool:
+    """Of a RobertaModel there are none, and test_model_type_options.py has those of a RobertaForMaskedLM."""
+    return case.oracle == "roberta" and case.of_class in ("RobertaModel", "RobertaForMaskedLM")
+
+
+@pytest.mark.parametrize("case", listed(is_quick, lambda case: not other_gradients(case)))
+def test_states_attentions_logits_and_gradients_are_those_of_transformers(tmp_path, case):
+    stored = open_huggingface(case.save(tmp_path / "theirs"))
+    of = outputs(stored, case)
+
+    def loss(params):
+        found, encoded = of(params)
+        return total(case, found), (found, encoded)
+
+    (_, (found, encoded)), gradient = compiled(jax.value_and_grad(loss, has_aux=True))(place(stored))
+    check_outputs(case, found, encoded)
+    written = exported(stored, tmp_path / "gradients", gradient)
+    names = json.loads(str(case.stored("shapes")))
+    assert written.keys() == set(map(written_as, names))
+    gradients = {name: written[written_as(name)] for name in names}
+    if case.has("gradients"):
+        check_gradients(gradients, case.stored("gradients"))
+        return
+    for name, values in gradients.items():
+        expected = case.stored(f"gradients/{name}")
+        scale = 1 if name.endswith(recorded_models.ZERO) else np.abs(expected).max()
+        np.testing.assert_allclose(values, expected, atol=1e-4 * scale, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "case", listed(is_first, lambda case: case.oracle == "smaller_encoders" and is_first(case) and not is_quick(case))
+)
+def test_states_attentions_and_logits_of_every_class_are_those_of_transformers(tmp_path, case):
+    """Without gradients, whose test is slow."""
+    stored = open_huggingface(case.save(tmp_path / "theirs"))
+    check_outputs(case, *compiled(outputs(stored, case))(place(stored)))
+
+
+ROWS_OF_IDS = ("deberta/third", "deberta/convolved", "deberta/first", "modernbert/words", "xlnet/words")
+
+
+@pytest.mark.parametrize(
+    "case",
+    listed(
+        lambda case: case.oracle != "smaller_encoders" and case.name != "first" or is_first(case),
+        lambda case: case.id in ROWS_OF_IDS or case.oracle in ("roberta", "smaller_encoders") and has_states(case),
+    ),
+)
+def test_rows_of_ids_have_the_states_and_attentions_of_transformers(tmp_path, case):
+    model, given = bert_jax.load(case.save(tmp_path / "theirs")), case.inputs()
+    ids, types, mask = given["input_ids"], given["token_type_ids"], given["attention_mask"]
+    types = types if model.config.type_vocab_size else None
+    found = model.encode_ids(ids, mask, types, attentions=True)
+    assert len(found.hidden_states) == model.config.num_layers + 1
+    check_layers(case, found.hidden_states, found.attentions)
+    np.testing.assert_array_equal(found.last_hidden_state, found.hidden_states[-1])
+    if case.oracle == "roberta":
+        np.testing.assert_allclose(found.pooled[:3], case.stored("pooled")[:3], atol=2e-5)
+    if case.name == "convolved":  # a layer alone, and the one with a convolution
+        for number in (0, 2):
+            state = model.layers[number](found.hidden_states[number], mask)
+            np.testing.assert_allclose(state[case.mask], case.stored(f"states/{number + 1}"), atol=2e-5)
+    if case.oracle == "modernbert":
+        for layers, index in (("last", -1), ([1, 0], 1)):
+            states = model.encode_ids(ids, mask, layers=layers, attentions=True).hidden_states
+            np.testing.assert_array_equal(states[0], found.hidden_states[index])
+
+
+SAID = {  # what config.json says on both sides; of other oracles all that is given
+    "deberta": (
+        *("model_type", "architectures", "position_biased_input", "position_buckets", "share_att_key"),
+        *("norm_rel_ebd", "pos_att_type", "type_vocab_size", "pooler_hidden_act", "layer_norm_eps"),
+        *("conv_kernel_size", "conv_act"),
+    ),
+    "modernbert": ("model_type", "architectures", "layer_types", "norm_bias", "attention_bias", "classifier_pooling"),
+    "xlnet": ("model_type", "architectures", "d_head", "d_inner", "ff_activation", "summary_type", "dropout"),
+}
+
+
+def round_trip(case: Case) -> bool:
+    if case.oracle == "smaller_encoders":
+        return is_first(case)
+    return case.name in QUICK[case.oracle] or not case.name.startswith("other")
+
+
+@pytest.mark.parametrize("case", listed(round_trip, lambda case: not case.name.startswith("segments/")))
+def test_what_was_read_is_written_with_the_same_names_and_bits(tmp_path, case):
+    theirs, back = case.save(tmp_path / "theirs"), tmp_path / "back"
+    if case.oracle in ("smaller_encoders", "deberta"):  # the others at once
+        bert_jax.convert(theirs, tmp_path / "ours", to="bert_jax")
+        bert_jax.convert(tmp_path / "ours", back, to="huggingface")
+    else:
+        bert_jax.convert(theirs, back, to="huggingface")
+    there = safetensors.numpy.load_file(back / FILE)
+    original = {written_as(name): values for name, values in case.state().items()}
+    assert there.keys() == original.keys()
+    for name, values in original.items():
+        np.testing.assert_array_equal(there[name], values, err_msg=name)
+    stored, again = open_huggingface(theirs), open_huggingface(back)
+    assert (again.model, again.head) == (stored.model, stored.head)
+    assert stored.ignored == () and set(stored.arrays) == set(stored.parameters)
+    written, given = json.loads((back / "config.json").read_text()), case.config_json()
+    said = [name for name in SAID.get(case.oracle, given) if name in given]
+    if "classifier_pooling" in said and stored.head is None:
+        said.remove("classifier_pooling")
+    assert {name: written[name] for name in said} == {name: given[name] for name in said}
+
+
+@pytest.mark.parametrize(
+    "case, name",
+    [("modernbert/words", "embeddings.tok_embeddings.weight"), ("xlnet/words", "mask_emb")],
+)
+def test_a_bare_encoder_has_names_without_prefix(tmp_path, case, name):
+    stored = open_huggingface(CASES[case].save(tmp_path / "whole"))
+    bare = dataclasses.replace(stored, arrays={p: a for p, a in stored.arrays.items() if not p.startswith("mlm/")})
+    names = exported(bare, tmp_path / "bare").keys()
+    assert name in names and "layers.0.attn_norm.weight" not in names
+    if case == "xlnet/words":
+        assert {"word_embedding.weight", "layer.1.rel_attn.o"} <= names
+    again = open_huggingface(tmp_path / "bare")
+    assert again.parts == ()
+    for path, array in again.arrays.items():
+        np.testing.assert_array_equal(whole(array), whole(stored.arrays[path]), err_msg=path)
+
+
+LABELS = ("no", "yes", "so")
+HEADS = {
+    "modernbert/mean": HeadConfig(labels=LABELS, dropout=0.0, pooling="mean"),
+    "xlnet/texts": HeadConfig(labels=LABELS),
+    "xlnet/tags": HeadConfig(kind="tagging", labels=LABELS),
+    "xlnet/answers": HeadConfig(kind="span"),
+    "xlnet/choices": HeadConfig(kind="choice"),
+}
+
+
+@pytest.mark.parametrize("case", HEADS)
+def test_heads_are_those_of_their_classes(tmp_path, case):
+    assert open_huggingface(CASES[case].save(tmp_path / "theirs")).head == HEADS[case]
+
+
+@pytest.mark.parametrize(
+    "case, architecture, rows, kind",
+    [
+        ("deberta/second", "DebertaV2ForMultipleChoice", 1, "choice"),
+        ("deberta/second", "DebertaV2ForSequenceClassification", 1, "regression"),
+        ("modernbert/tags", "ModernBertForQuestionAnswering", 2, "span"),
+        ("modernbert/tags", "ModernBertForMultipleChoice", 1, "choice"),
+        ("modernbert/tags", "ModernBertForSequenceClassification", 1, "regression"),
+    ],
+)
+def test_the_other_heads_are_read_by_their_class(tmp_path, case, architecture, rows, kind):
+    theirs = CASES[case].save(tmp_path / "theirs", architectures=[architecture], id2label=None, label2id=None)
+    state = CASES[case].state()
+    state |= {name: state[name][:rows] for name in ("classifier.weight", "classifier.bias")}
+    safetensors.numpy.save_file(state, theirs / FILE)
+    stored = open_huggingface(theirs)
+    assert stored.head is not None and stored.head.kind == kind
+    assert exported(stored, tmp_path / "ours").keys() == state.keys()
+    assert json.loads((tmp_path / "ours" / "config.json").read_text())["architectures"] == [architecture]
+
+
+REFUSED = {
+    "roberta/odd/RobertaForMaskedLM": [
+        ({"model_type": "gpt2"}, "'gpt2'; the types that can be loaded are bert, roberta"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
+        ({"hidden_act": "gelu_new"}, "hidden_act='gelu_new'.*only 'gelu' is supported"),
+    ],
+    "smaller_encoders/albert/MaskedLM": [
+        ({"num_hidden_groups": 2}, "num_hidden_groups=2 of 3 layers"),
+        ({"inner_group_num": 2}, "inner_group_num=2"),
+    ],
+    "smaller_encoders/electra/MaskedLM": [({"hidden_act": "relu"}, "hidden_act='relu'")],
+    "smaller_encoders/distilbert/MaskedLM": [({"n_layers": 3}, "2 layers")],
+    "deberta/first": [
+        ({"relative_attention": False}, "relative_attention=false"),
+        ({"pos_att_type": "c2p|p2p"}, r"pos_att_type='c2p\|p2p'; supported are c2p, p2c or both"),
+        ({"embedding_size": 12}, "embedding_size=12; only that of hidden_size, 30"),
+        ({"talking_head": True}, "talking_head=True"),
+        ({"type_vocab_size": -1}, "type_vocab_size=-1"),
+        ({"position_biased_input": "no"}, "position_biased_input='no' where true or false"),
+        ({"max_relative_positions": 6}, r"rel_embeddings.weight is \[10, 30\] where \[12, 30\] is expected"),
+        ({"conv_kernel_size": 3}, "conv_kernel_size=3, which a model of type deberta does not have"),
+    ],
+    "deberta/third": [
+        ({"conv_kernel_size": 3}, "deberta.encoder.conv.conv.weight is missing"),
+        ({"norm_rel_ebd": "layer_norm|batch"}, "norm_rel_ebd='layer_norm|batch'"),
+        ({"attention_head_size": 64}, "attention_head_size=64, but 3 heads of hidden_size=30 have 10"),
+        ({"position_buckets": 1}, "model.disentangled.buckets=1 must be at least 2"),
+        ({"position_buckets": 30}, "leaves nothing for the wider half"),
+    ],
+    "deberta/convolved": [
+        ({"conv_kernel_size": 5}, r"conv.conv.weight is \[30, 30, 3\] where \[30, 30, 5\] is expected"),
+        ({"conv_kernel_size": 4}, "not possible here: model.convolution_width=4 must be odd"),
+        ({"conv_kernel_size": "3"}, "conv_kernel_size='3' where a whole number is expected"),
+        ({"conv_act": "silu"}, "conv_act='silu'; supported are gelu, tanh"),
+        ({"conv_groups": 3}, "conv_groups=3; only 1 is supported"),
+    ],
+    "deberta/second": [
+        ({"pooler_dropout": 0.2}, "pooler_dropout=0.2"),
+        ({"pooler_hidden_act": "silu"}, "pooler_hidden_act='silu'; supported are gelu"),
+        ({"pooler_hidden_size": 7}, "pooler_hidden_size=7"),
+    ],
+    "modernbert/words": [
+        ({"attention_bias": True}, "attention_bias=True, mlp_bias=False, classifier_bias=False; only all of them or"),
+        ({"decoder_bias": False}, "decoder_bias=False"),
+        ({"layer_types": ["sliding_attention"] * 4 + ["full_attention"]}, "layer_types=.*only every n-th layer"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_parameters=.*yarn.*'linear'"),
+        ({"rope_parameters": {"full_attention": {"type": "yarn"}}}, "rope_parameters=.*yarn.*'linear'"),
+        ({"rope_parameters": {"sliding_attention": {"type": "linear", "factor": 2}}}, "rope_parameters=.*sliding"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "linear"}}}, "factor=None"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": math.inf}}}, "factor=inf"),
+        ({"rope_parameters": {"full_attention": {"partial_rotary_factor": 0.5}}}, "'partial_rotary_factor' in full_"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 500}}, "'rope_type' in rope_parameters"),
+        ({"rope_parameters": "default"}, "rope_parameters='default' where an object"),
+        ({"rope_parameters": {"sliding_attention": [1]}}, r"sliding_attention=\[1\] where an object"),
+        ({"rope_parameters": None, "local_rope_theta": 0}, "rope_theta=0 of rotary positions"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 4.0}}, "rope_scaling="),
+        ({"tie_word_embeddings": 0}, "tie_word_embeddings=0 where true or false"),
+        ({"num_attention_heads": 6}, "heads of 5 features, which rotary positions cannot turn"),
+        ({"local_attention": 0}, "local_attention=0"),
+        ({"hidden_activation": "relu"}, "hidden_activation='relu'; supported are gelu"),
+        ({"classifier_activation": "gelu_new"}, "classifier_activation='gelu_new' and hidden_activation='gelu'"),
+        ({"classifier_pooling": "max"}, "classifier_pooling='max'; supported are cls, mean"),
+        ({"intermediate_size": 24}, r"Wi:0.weight is \[23, 30\] where \[24, 30\] is expected"),
+    ],
+    "xlnet/orders": [
+        ({"attn_type": "uni"}, "attn_type='uni'.*only 'bi' is supported"),
+        ({"bi_data": True}, "bi_data=True"),
+        ({"clamp_len": 8}, "clamp_len=8.*only -1"),
+        ({"same_length": True}, "same_length=True"),
+        ({"summary_type": "first"}, "summary_type='first'.*only 'last'"),
+        ({"summary_activation": None, "summary_use_proj": False}, "summary_use_proj=False"),
+        ({"d_head": 7}, "d_head=7; only d_model / n_head = 10"),
+        ({"ff_activation": "relu"}, "ff_activation='relu'; supported are gelu"),
+        ({"d_inner": 24}, r"layer_1.weight is \[23, 30\] where \[24, 30\] is expected"),
+        ({"n_head": 5, "d_head": 6}, r"r_w_bias is \[3, 10\] where \[5, 6\] is expected"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    "case, changes, message", [(case, *refused) for case, group in REFUSED.items() for refused in group]
+)
+def test_what_our_encoder_does_not_have_is_refused_by_name(tmp_path, case, changes, message):
+    assert re.search(message, refusal(CASES[case].save(tmp_path / "theirs", **changes)))
+
+
+@pytest.mark.parametrize(
+    "case, name, message",
+    [
+        ("roberta/odd/RobertaForMaskedLM", "pad_token_id", "pad_token_id=None"),
+        ("smaller_encoders/electra/MaskedLM", "embedding_size", "embedding_size=None"),
+    ],
+)
+def test_an_option_that_is_null_is_refused_by_name(tmp_path, case, name, message):
+    config = CASES[case].save(tmp_path / "theirs") / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {name: None}))
+    assert message in refusal(tmp_path / "theirs")
+
+
+def with_options(model, **changes):
+    return dataclasses.replace(model, disentangled=dataclasses.replace(model.disentangled, **changes))
+
+
+TYPES = [
+    (FIRST, "deberta"),
+    (THIRD, "deberta-v2"),
+    (CONVOLVED, "deberta-v2"),
+    (MODERN, "modernbert"),
+    (xlnet_config("mini"), "xlnet"),
+    *[
+        (dataclasses.replace(model, **changes), None)
+        for model, changes in (
+            (FIRST, {"norm_position": "pre"}),
+            (FIRST, {"convolution_width": 3}),
+            (THIRD, {"local_window": 4}),
+            (MODERN, {"feed_forward": "swiglu"}),
+            (MODERN, {"norm": "rms_norm"}),
+            (MODERN, {"positions": "alibi"}),
+            (MODERN, {"first_attention_norm": True}),
+            (xlnet_config("mini"), {"hidden_dropout": 0.2}),
+            (xlnet_config("mini"), {"norm": "rms_norm"}),
+            (xlnet_config("mini"), {"feed_forward": "geglu"}),
+        )
+    ],
+    (with_options(FIRST, table_norm=True), None),
+    (with_options(THIRD, key_bias=False), None),
+]
+
+
+@pytest.mark.parametrize("model, name", TYPES)
+def test_the_type_that_a_model_is_written_as(model, name):
+    kind = type_to_write(model)
+    assert (kind and kind.name) == name
+
+
+STATIC = dict(layer="none", num_layers=0, positions="none", type_vocab_size=0)
+MODELS = {  # configuration, everything that is said of its options
+    "MosaicBERT": (
+        variant(dataclasses.replace(CONFIG, feed_forward="geglu"), positions="alibi"),
+        "none has model.positions=alibi; nearest are bert, xlnet without model.feed_forward=geglu",
+    ),
+    "NeoBERT": (
+        dataclasses.replace(MODERN, feed_forward="swiglu", norm="rms_norm", norm_bias=True),
+        "none has model.norm=rms_norm and model.feed_forward=swiglu",
+    ),
+    "shared attention": (dataclasses.replace(CONFIG, sharing="attention"), "none has model.sharing=attention"),
+    "GPT": (dataclasses.replace(CONFIG, direction="left_to_right"), "none has model.direction=left_to_right"),
+    "GPT of modern parts": (
+        dataclasses.replace(MODERN, direction="left_to_right"),
+        "none has model.direction=left_to_right",
+    ),
+    "ELMo": (variant(CONFIG, layer="lstm"), "none has model.layer=lstm"),
+    "skip-gram": (
+        dataclasses.replace(CONFIG, **STATIC),
+        "none has model.layer=none; nearest are deberta-v2 without model.disentangled.terms=none, and xlnet "
+        "without model.positions=none",
+    ),
+    "pre-norm": (dataclasses.replace(CONFIG, norm_position="pre"), "nearest are bert without model.norm_position=pre"),
+    "RoBERTa of another GELU": (
+        dataclasses.replace(roberta_config("tiny"), activation="gelu_tanh"),
+        "nearest are bert without model.padding_id=1, and roberta, xlm-roberta, camembert without "
+        "model.activation=gelu_tanh",
+    ),
+    "DeBERTa between its versions": (
+        dataclasses.replace(FIRST, disentangled=dataclasses.replace(FIRST.disentangled, table_norm=True)),
+        "nearest are deberta without model.disentangled.table_norm=True, and deberta-v2 without "
+        "model.disentangled.key_bias=False",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_options_that_stand_in_the_way_are_named(name):
+    config, says = MODELS[name]
+    assert type_to_write(config) is None
+    assert obstacles(config) == says
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_nothing_stands_in_the_way_of_a_type(name):
+    assert type_to_write(make(name, "encoder").model, name).name == name
+
+
+def test_a_refused_export_says_so_in_one_line(tmp_path):
+    config, says = MODELS["MosaicBERT"]
+    with pytest.raises(UserError) as refusal:
+        write_huggingface(stored_model(config, ("mlm",)), tmp_path, "model")
+    assert says in str(refusal.value) and "no model type of transformers" in str(refusal.value)
+    assert "--to=bert_jax" in str(refusal.value) and "\n" not in str(refusal.value)
+    assert not list(tmp_path.iterdir())
+
+
+FAMILIES = {
+    "bert": "BERT",
+    "roberta": "RoBERTa",
+    "xlm-roberta": "XLM-RoBERTa",
+    "camembert": "CamemBERT",
+    "modernbert": "ModernBERT",
+    "albert": "ALBERT",
+    "distilbert": "DistilBERT",
+    "electra": "ELECTRA",
+    "deberta": "DeBERTa",
+    "deberta-v2": "DeBERTa-v2",
+    "xlnet": "XLNet",
+}
+WITH_POOLER = (
+    "bert",
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "albert",
+)  # whose bare classes have one unless told not to
+WORDS = {"xlnet": ("AutoModelForPreTraining", None, "permutation-language-model head")}
+PAIRS = {"bert": "next-sentence head", "albert": "sentence-order head"}
+
+
+def card_of(place, name: str, key: str) -> str:
+    write_huggingface(make(name, key), place, "the model")
+    return (place / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name, key", cases())
+def test_a_card_names_family_parts_and_class(tmp_path, name, key):
+    card = card_of(tmp_path, name, key)
+    assert f"tags: [{name}, bert_jax]" in card
+    assert f"An encoder of type {FAMILIES[name]} with " in card
+    opener = re.search(r'^model = (\w+)\.from_pretrained\("PATH"(.*)\)$', card, re.MULTILINE)
+    assert ("add_pooling_layer=False" in opener[2]) == (key == "encoder" and name in WITH_POOLER)
+    task = re.search(r"^pipeline_tag: (.*)$", card, re.MULTILINE)
+    if key == "mlm":
+        usual = ("AutoModelForMaskedLM", "fill-mask", "masked-language-model head")
+        assert (opener[1], task and task[1], re.search(r"with (.*?),", card)[1]) == WORDS.get(name, usual)
+    if key in ("pretraining", "pairs"):
+        assert PAIRS[name] in card
+    if key == "encoder":
+        assert (opener[1], task[1]) == ("AutoModel", "feature-extraction") and "with no head" in card
+
+
+def test_a_model_without_vocabulary_has_a_card_without_tokenizer(tmp_path):
+    write_huggingface(dataclasses.replace(make("bert", "mlm"), tokenizer=None), tmp_path, "the model")
+    assert "AutoTokenizer" not in (tmp_path / "README.md").read_text()
