@@ -24,7 +24,7 @@ import textwrap
 import threading
 import traceback
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Literal, TextIO
 
@@ -35,10 +35,11 @@ from bert_jax.config.json_form import (
     Choice,
     choice_of,
     choosing,
+    dotted_names,
     from_dict,
+    need_values,
     of_another_kind,
     options_recorded,
-    spelled_names,
     switched,
     to_dict,
 )
@@ -232,7 +233,7 @@ def _as_spelled(options: Any, choice: Choice | None = None) -> Any:
     for tag in choice.tags if choice is not None else ():
         if choice is not None and choice.values(tag):
             meanings = {each[tag]: _first_line(kind) for kind in choice.kinds if tag in (each := choosing(kind))}
-            meaning = " ".join(f"{value}: {text}" for value, text in meanings.items())
+            meaning = " ".join([*(f"{value}: {text}" for value, text in meanings.items()), ITS_OPTIONS])
             found[tag] = Literal[choice.values(tag)], choosing(type(options)).get(tag), meaning
         elif choice is not None and options is None:
             kind, none = choice.kinds[0], choice.absent[tag]
@@ -273,6 +274,9 @@ def _as_spelled(options: Any, choice: Choice | None = None) -> Any:
     return form()
 
 
+ITS_OPTIONS = "--help shows the options of the one that is chosen."
+
+
 def _first_line(kind: Any) -> str:
     return " ".join((kind.__doc__ or "").split("\n\n")[0].split())
 
@@ -305,7 +309,8 @@ def parse(default: Any, arguments: list[str], usage: str, description: str = "")
     program = " ".join(usage.split()[:2])
     if not is_class:
         _refuse_other_kinds(chosen, arguments)
-    arguments = _spelled_out(arguments, _option_names(options), options)
+    others = () if is_class else dotted_names(type(default))
+    arguments = _spelled_out(arguments, _option_names(options), options, others)
     if missing := _missing(options, arguments):
         raise UserError(f"give the required {' and '.join(missing)}; see {program} --help")
     printed = io.StringIO()
@@ -329,7 +334,7 @@ def parse(default: Any, arguments: list[str], usage: str, description: str = "")
 def _given(arguments: list[str]) -> dict[str, str]:
     """Return the text of each option that is spelled with its full name."""
     given = {}
-    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for word, following in zip(arguments, [*arguments[1:], ""], strict=False):
         if word.startswith("--"):
             name, equals, value = word[2:].partition("=")
             given[name.replace("-", "_")] = value if equals else following
@@ -344,11 +349,11 @@ def _refuse_other_kinds(options: Any, arguments: list[str], path: str = "") -> N
         below = path if choice is not None and not choice.nested else f"{path}{field.name}."
         if choice is not None:
             kind = None if value is None else type(value)
-            own = {*choice.tags, *(() if kind is None else spelled_names(kind))}
-            for name in {name for each in choice.kinds for name in spelled_names(each)} - own:
-                for word in given:
-                    if word == below + name or word.startswith(f"{below}{name}."):
-                        raise UserError(of_another_kind(choice, kind, word.removeprefix(below), given[word], below))
+            own = {word.removeprefix(below): text for word, text in given.items() if word.startswith(below)}
+            for name in own:
+                if name not in choice.tags and choice.refuses(kind, name):
+                    need_values(choice, own, below)
+                    raise UserError(of_another_kind(choice, kind, name, own[name], below))
         if dataclasses.is_dataclass(value):
             _refuse_other_kinds(value, arguments, below)
 
@@ -414,7 +419,11 @@ def divided(arguments: list[str], names: list[str], config: Config) -> tuple[lis
     Raises:
       UserError: an option of neither that resembles one of `names`.
     """
-    others = [*_option_names(config), *(field.name for field in dataclasses.fields(PhaseConfig))]
+    others = [
+        *_option_names(config),
+        *dotted_names(type(config)),
+        *(field.name for field in dataclasses.fields(PhaseConfig)),
+    ]
     first: list[str] = []
     second: list[str] = []
     chosen = second
@@ -465,8 +474,11 @@ def _option_names(default: Any, prefix: str = "") -> list[str]:
     return names
 
 
-def _spelled_out(arguments: list[str], names: list[str], config: Any) -> list[str]:
-    """Return the same words with short forms replaced by full names; raise a UserError about unknown options."""
+def _spelled_out(arguments: list[str], names: list[str], config: Any, others: Sequence[str] = ()) -> list[str]:
+    """Return the same words with short forms replaced by full names; raise a UserError about unknown options.
+
+    It may suggest one of `others`, such as an option of a kind that is not chosen.
+    """
     phase_fields = [field.name for field in dataclasses.fields(PhaseConfig)] if hasattr(config, "phases") else []
     out, takes_value = [], False
     for word, following in zip(arguments, [*arguments[1:], ""], strict=False):
@@ -486,9 +498,8 @@ def _spelled_out(arguments: list[str], names: list[str], config: Any) -> list[st
                 )
             name = f"phases.0.{name}"
         if name not in names:
-            close = difflib.get_close_matches(name, names + phase_fields, n=1) or [
-                n for n in names if n.endswith("." + name)
-            ]
+            known = [*names, *phase_fields, *others]
+            close = difflib.get_close_matches(name, known, n=1) or [n for n in known if n.endswith("." + name)]
             hint = f"; perhaps you meant --{close[0]}" if close else "; --help lists the options"
             raise UserError(f"unknown option --{name}{hint}")
         if (

@@ -8,7 +8,7 @@ replaces, with a word table that is the generator's plus a difference. The rate 
 
 import dataclasses
 
-from bert_jax.config import Config, DataConfig, MaskingConfig, ObjectiveConfig, OptimizerConfig, PhaseConfig
+from bert_jax.config import Config, DataConfig, MaskingConfig, OptimizerConfig, PhaseConfig, ReplacedTokens
 from bert_jax.config.objective import GeneratorConfig
 from bert_jax.config.presets import deberta_config
 
@@ -21,8 +21,7 @@ def get_config() -> Config:
         ),
         data=DataConfig(sentence_pairs="none"),
         masking=MaskingConfig(mask_share=1.0, random_share=0.0),
-        objective=ObjectiveConfig(
-            name="replaced_tokens",
+        objective=ReplacedTokens(
             mask_decoder=True,
             generator=GeneratorConfig(hidden_size=256, num_layers=2, embeddings="disentangled"),
         ),

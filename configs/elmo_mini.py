@@ -10,7 +10,7 @@ whole model is trained. Not ELMo's: pieces in place of characters, states that a
 and a vocabulary small enough for the whole softmax. The whole run is not measured.
 """
 
-from bert_jax.config import Config, DataConfig, ModelConfig, ObjectiveConfig, OptimizerConfig, PhaseConfig
+from bert_jax.config import Config, DataConfig, ModelConfig, OptimizerConfig, PhaseConfig, TwoDirections
 
 
 def get_config() -> Config:
@@ -25,7 +25,7 @@ def get_config() -> Config:
             pair_head=False,
         ),
         data=DataConfig(sentence_pairs="none"),
-        objective=ObjectiveConfig(name="two_directions"),
+        objective=TwoDirections(),
         phases=(PhaseConfig(steps=100_000, sequence_length=128, batch_size=128, learning_rate=1e-3),),
         optimizer=OptimizerConfig(name="adamw", weight_decay=0.0, clip_norm=10.0),
     )

@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 import typing
-from dataclasses import asdict
 
 import docstring_parser
 import pytest
@@ -45,7 +44,7 @@ from bert_jax.config.commands import (
     TpuConfig,
 )
 from bert_jax.config.finetuning import TASKS, FinetuneConfig, PredictConfig
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.json_form import dotted_names, to_dict
 from bert_jax.config.pretraining import DescribeConfig, DoctorConfig, ReportConfig, StatusConfig
 from bert_jax.console import parse
 
@@ -80,6 +79,11 @@ def leaves(values, prefix: str = "") -> list[str]:
         nested = isinstance(value, dict) or (isinstance(value, (list, tuple)) and value and isinstance(value[0], dict))
         names += leaves(value, f"{prefix}{name}.") if nested else [f"{prefix}{name}"]
     return names
+
+
+def every_name(options) -> list[str]:
+    """Dotted names of the leaves of options, with those of every kind that they may have."""
+    return [*leaves(to_dict(options)), *dotted_names(type(options))]
 
 
 def with_required(options):
@@ -143,7 +147,7 @@ def test_every_command_explains_itself(command, monkeypatch, capsys):
     assert text.startswith(f"usage: bert-jax {command} ")
     assert max(map(len, text.splitlines()[1:])) <= 80
     assert "(default: '')" not in text
-    assert sorted(shown_options(text)) == sorted(leaves(asdict(OPTIONS[command])))
+    assert sorted(shown_options(text)) == sorted(leaves(to_dict(OPTIONS[command])))
     # Every word in capitals that stands in the usage is explained below it.
     for word in set(re.findall(r"\b[A-Z]{3,}\b", text.splitlines()[0])) - {"OPTIONS", "STR", "INT", "FLOAT"}:
         assert re.search(rf"\b{word} is ", prose(text)), word
@@ -153,13 +157,15 @@ def test_every_command_explains_itself(command, monkeypatch, capsys):
 def test_every_option_says_what_it_is(cls):
     hints = typing.get_type_hints(cls)
     meanings = {found.arg_name: found.description for found in docstring_parser.parse_from_object(cls).params}
-    inherited = {field.name for base in cls.__bases__ if base is not object for field in dataclasses.fields(base)}
+    bases = filter(dataclasses.is_dataclass, cls.__bases__)
+    inherited = {field.name for base in bases for field in dataclasses.fields(base)}
     for field in dataclasses.fields(cls):
         if field.name in inherited:  # and documented there
             continue
-        kind = (typing.get_args(hints[field.name]) or (hints[field.name],))[0]
-        if dataclasses.is_dataclass(kind):
-            test_every_option_says_what_it_is(kind)
+        kinds = typing.get_args(hints[field.name]) or (hints[field.name],)
+        if dataclasses.is_dataclass(kinds[0]):
+            for kind in filter(dataclasses.is_dataclass, kinds):
+                test_every_option_says_what_it_is(kind)
             continue
         meaning = meanings.get(field.name) or ""
         name = f"{cls.__name__}.{field.name}"
@@ -278,7 +284,7 @@ def test_commands_of_the_guides_exist_with_their_options():
                 continue
             command = f"{command} {words[0]}" if command in ("launch", "bench", "analyze") else command
             taken = [OPTIONS[command], *([Config()] if command.startswith("launch") else [])]
-            options = {"debug", "help", *PHASE_OPTIONS, *(name for each in taken for name in leaves(asdict(each)))}
+            options = {"debug", "help", *PHASE_OPTIONS, *(name for each in taken for name in every_name(each))}
             for name in re.findall(r"(?<!\S)--([\w.]+)", " ".join(words)):
                 if name.startswith("beam."):  # see test_beam.py
                     continue
