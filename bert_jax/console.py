@@ -220,13 +220,14 @@ def _meanings(cls: Any) -> dict[str, str]:
     return meanings | {f.name: f.metadata["meaning"] for f in dataclasses.fields(cls) if "meaning" in f.metadata}
 
 
-def _as_spelled(options: Any, choice: Choice | None = None) -> Any:
+def _as_spelled(options: Any, explained: bool, choice: Choice | None = None) -> Any:
     """Return a dataclass instance whose fields are those options that the kinds in `options` have, as they are spelled.
 
     What chooses a kind is an option among them. `from_dict` of its `to_dict` is `options` again.
 
     Args:
       options: an instance of a dataclass, or None if there is none of the kinds.
+      explained: whether what each option means is needed, which takes time to find.
       choice: the kinds that it is one of.
     """
     found: dict[str, tuple[Any, Any, str]] = {}
@@ -238,18 +239,20 @@ def _as_spelled(options: Any, choice: Choice | None = None) -> Any:
         elif choice is not None and options is None:
             kind, none = choice.kinds[0], choice.absent[tag]
             hint = typing.get_type_hints(kind)[tag]
-            found[tag] = _or(hint, none), none, _meanings(kind)[tag]
+            found[tag] = _or(hint, none), none, _meanings(kind)[tag] if explained else ""
+    texts = _meanings(type(options)) if explained and options is not None else {}
+    hints = typing.get_type_hints(type(options))
     for field in dataclasses.fields(options) if options is not None else ():
         value, inner = getattr(options, field.name), choice_of(options, field.name)
-        hint, meaning = typing.get_type_hints(type(options))[field.name], _meanings(type(options)).get(field.name, "")
+        hint, meaning = hints.get(field.name), texts.get(field.name, "")
         if inner is None:
-            shown = _as_spelled(value) if dataclasses.is_dataclass(value) else value
+            shown = _as_spelled(value, explained) if dataclasses.is_dataclass(value) else value
             kind = type(shown) if dataclasses.is_dataclass(value) else hint
             if choice is not None and field.name in choice.absent:
                 kind = _or(kind, choice.absent[field.name])
             found[field.name] = kind, shown, meaning
             continue
-        shown = _as_spelled(value, inner)
+        shown = _as_spelled(value, explained, inner)
         if inner.nested:
             found[field.name] = type(shown), shown, meaning
             continue
@@ -302,13 +305,14 @@ def parse(default: Any, arguments: list[str], usage: str, description: str = "")
     """
     import tyro
 
-    is_class = isinstance(default, type)
-    options = default if is_class else _as_spelled(chosen := switched(default, _given(arguments)))
-    if asks_for_help(arguments):
+    is_class, helps = isinstance(default, type), asks_for_help(arguments)
+    chosen = default if is_class else switched(default, _given(arguments))
+    if not is_class and not helps:
+        _refuse_other_kinds(chosen, arguments)
+    options = default if is_class else _as_spelled(chosen, explained=helps)
+    if helps:
         print_help(options, usage, description)  # and exit
     program = " ".join(usage.split()[:2])
-    if not is_class:
-        _refuse_other_kinds(chosen, arguments)
     others = () if is_class else dotted_names(type(default))
     arguments = _spelled_out(arguments, _option_names(options), options, others)
     if missing := _missing(options, arguments):
