@@ -464,6 +464,12 @@ def _check_data(config: Config) -> None:
     if masking.static_masks < 0:
         raise UserError(f"masking.static_masks={masking.static_masks}: 0 for new masks every epoch, N for N fixed ones")
     check_noise(config.data.noise, "data.noise.")
+    if config.data.noise.rate and not config.objective.masks_words:
+        raise UserError(
+            f"data.noise.rate={config.data.noise.rate} puts errors into words that are not predicted, but "
+            f"objective.name={config.objective.name} predicts every word, or keeps no word unchanged; set "
+            "data.noise.rate=0"
+        )
     if config.data.copies < 0:
         raise UserError(f"data.copies={config.data.copies}: 0 for new examples every epoch, N for N epochs that repeat")
     if config.data.copies and masking.static_masks:

@@ -450,9 +450,9 @@ def resume_rule(kind: Any, key: str) -> Resume | None:
         choice = choice_of(kind, field.name)
         inner = typing.get_type_hints(kind)[field.name]
         if choice is not None and not choice.nested:
-            found = next((resume_rule(each, key) for each in choice.kinds if name in spelled_names(each)), None)
-            if found is not None:
-                return found
+            for each in choice.kinds:
+                if (found := resume_rule(each, key)) is not None:
+                    return found
         elif field.name == name:
             return _rule_below(field.metadata.get("resume"), choice, inner, rest)
     return None

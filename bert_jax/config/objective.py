@@ -274,13 +274,7 @@ def _check_weights(objective: "MaskedWords | TwoDirections | ReplacedTokens") ->
 
 
 def _check_single_texts(config: "Config") -> None:
-    """Raise a UserError if there are pairs, or errors in words that are kept."""
-    if config.data.noise.rate:
-        raise UserError(
-            f"data.noise.rate={config.data.noise.rate} puts errors into words that are not predicted, but "
-            f"objective.name={config.objective.name} predicts every word, or keeps no word unchanged; set "
-            "data.noise.rate=0"
-        )
+    """Raise a UserError if there are pairs."""
     if config.data.sentence_pairs != "none":
         raise UserError(
             f"{config.objective.reason} and reads single texts, but data.sentence_pairs={config.data.sentence_pairs}; "
@@ -386,13 +380,13 @@ class LeftToRight(_Objective):
         del given, rate
         return sequence_length - 1
 
-    def check_model(self, model: ModelConfig) -> None:
-        super().check_model(model)
-        if model.direction != "left_to_right":
+    def check(self, config: "Config") -> None:
+        if config.model.direction != "left_to_right":
             raise UserError(
-                f"{self.reason}, but with model.direction={model.direction} it would see the answer; set "
+                f"{self.reason}, but with model.direction={config.model.direction} it would see the answer; set "
                 "model.direction=left_to_right"
             )
+        super().check(config)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -411,15 +405,13 @@ class TwoDirections(_Objective):
         del given, rate
         return sequence_length - 1
 
-    def check_model(self, model: ModelConfig) -> None:
-        super().check_model(model)
+    def check(self, config: "Config") -> None:
+        model = config.model
         if (model.layer, model.direction) != ("lstm", "both"):
             raise UserError(
                 f"{self.reason}, but with model.layer={model.layer}, model.direction={model.direction} it would see "
                 "the answer; set model.layer=lstm and model.direction=both, whose two directions are kept apart"
             )
-
-    def check(self, config: "Config") -> None:
         super().check(config)
         _check_weights(self)
         if not (self.next_word_weight or self.previous_word_weight):
