@@ -194,8 +194,8 @@ class _Objective:
     """Whether batches have masked words, which the model or its generator fills in."""
     reads_texts: ClassVar[bool] = True
     """Whether rows are texts with their special tokens, rather than words alone."""
-    predicts: ClassVar[str] = "predicts each token from those on one side of it"
-    """Why options of masked words or of pairs mean nothing to it, if they do."""
+    predicts: ClassVar[str]
+    """What it does without masked words, as messages tell it; of one that masks none."""
 
     @property
     def name(self) -> str:
@@ -228,7 +228,7 @@ class _Objective:
         return {}
 
     def check_model(self, model: ModelConfig) -> None:
-        """Raise a UserError if a model of this form is none for this objective."""
+        """Raise a UserError if a model of this form cannot be trained for it."""
         _need_contexts(model, self.name)
         if model.is_xlnet:
             raise UserError(_only_together(model, self.name))
@@ -243,7 +243,7 @@ class _Objective:
 
     @property
     def reason(self) -> str:
-        """How messages begin that refuse an option which means nothing to it."""
+        """The beginning of messages that refuse an option which means nothing to it."""
         return f"objective.name={self.name} {self.predicts}"
 
 
@@ -370,15 +370,21 @@ class MaskedWords(_Objective):
         super().check(config)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LeftToRight(_Objective):
-    """Each token of a text, from those before it; the model needs direction=left_to_right."""
+class _OneSided(_Objective):
+    """What the objectives that predict every token have in common."""
 
-    chosen_by: ClassVar[Mapping[str, str]] = {"name": "left_to_right"}
+    predicts: ClassVar[str] = "predicts each token from those on one side of it"
 
     def predictions(self, sequence_length: int, given: int | None, rate: float) -> int:
         del given, rate
         return sequence_length - 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LeftToRight(_OneSided):
+    """Each token of a text, from those before it; the model needs direction=left_to_right."""
+
+    chosen_by: ClassVar[Mapping[str, str]] = {"name": "left_to_right"}
 
     def check(self, config: "Config") -> None:
         if config.model.direction != "left_to_right":
@@ -390,7 +396,7 @@ class LeftToRight(_Objective):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TwoDirections(_Objective):
+class TwoDirections(_OneSided):
     """Each token of a text, from those before it and, by the other half of the states, from those after it, as in
     ELMo; the model needs layer=lstm."""
 
@@ -400,10 +406,6 @@ class TwoDirections(_Objective):
     """Weight of the loss of the next words."""
     previous_word_weight: float = 1.0
     """Weight of the loss of the previous words."""
-
-    def predictions(self, sequence_length: int, given: int | None, rate: float) -> int:
-        del given, rate
-        return sequence_length - 1
 
     def check(self, config: "Config") -> None:
         model = config.model
