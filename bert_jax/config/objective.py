@@ -6,15 +6,12 @@ vectors. Standard library only.
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal, Protocol
 
 from bert_jax.config.json_form import option
 from bert_jax.config.model import ModelConfig
 from bert_jax.errors import UserError, need_cloud_storage
-
-if TYPE_CHECKING:
-    from bert_jax.config.pretraining import Config
 
 EmbeddingSharing = Literal["shared", "own", "disentangled"]
 """Ways in which generator and discriminator share embeddings; see `GeneratorConfig.embeddings`."""
@@ -185,6 +182,33 @@ def check_task_distillation(options: TaskDistillationConfig, crf: bool) -> None:
         )
 
 
+class _Data(Protocol):
+    @property
+    def sentence_pairs(self) -> str: ...
+    @property
+    def has_pair_labels(self) -> bool: ...
+
+
+class _Phase(Protocol):
+    @property
+    def sequence_length(self) -> int: ...
+    @property
+    def max_predictions(self) -> int | None: ...
+
+
+class Run(Protocol):
+    """The options of a run that objectives check, a part of `Config`."""
+
+    @property
+    def model(self) -> ModelConfig: ...
+    @property
+    def data(self) -> _Data: ...
+    @property
+    def masking(self) -> object: ...
+    @property
+    def phases(self) -> Sequence[_Phase]: ...
+
+
 class _Objective:
     """What is asked of every objective, with the answer of most."""
 
@@ -233,13 +257,13 @@ class _Objective:
         if model.is_xlnet:
             raise UserError(_only_together(model, self.name))
 
-    def check(self, config: "Config") -> None:
+    def check(self, run: Run) -> None:
         """Raise a UserError if its options are out of range, or contradict those of the run."""
         if self.masks_words:
-            _check_pairs(config)
+            _check_pairs(run)
         else:
-            _check_single_texts(config)
-            _check_no_masks(config)
+            _check_single_texts(run, self.reason)
+            _check_no_masks(run, self.reason)
 
     @property
     def reason(self) -> str:
@@ -273,22 +297,21 @@ def _check_weights(objective: "MaskedWords | TwoDirections | ReplacedTokens") ->
             )
 
 
-def _check_single_texts(config: "Config") -> None:
-    """Raise a UserError if there are pairs."""
-    if config.data.sentence_pairs != "none":
+def _check_single_texts(run: Run, why: str) -> None:
+    """Raise a UserError, which begins with `why`, if there are pairs."""
+    if run.data.sentence_pairs != "none":
         raise UserError(
-            f"{config.objective.reason} and reads single texts, but data.sentence_pairs={config.data.sentence_pairs}; "
-            "set data.sentence_pairs=none"
+            f"{why} and reads single texts, but data.sentence_pairs={run.data.sentence_pairs}; set "
+            "data.sentence_pairs=none"
         )
 
 
-def _check_no_masks(config: "Config") -> None:
-    """Raise a UserError if there are options of masked words."""
-    why = config.objective.reason
-    for name, value in vars(config.masking).items():
-        if name != "static_masks" and value != getattr(type(config.masking), name):
+def _check_no_masks(run: Run, why: str) -> None:
+    """Raise a UserError, which begins with `why`, if there are options of masked words."""
+    for name, value in vars(run.masking).items():
+        if name != "static_masks" and value != getattr(type(run.masking), name):
             raise UserError(f"{why} and masks none, so masking.{name}={value} does not apply; leave it out")
-    for index, phase in enumerate(config.phases):
+    for index, phase in enumerate(run.phases):
         if phase.max_predictions is not None:
             raise UserError(
                 f"{why}, all of them, so phases.{index}.max_predictions={phase.max_predictions} has no effect; leave "
@@ -296,9 +319,9 @@ def _check_no_masks(config: "Config") -> None:
             )
 
 
-def _check_pairs(config: "Config") -> None:
+def _check_pairs(run: Run) -> None:
     """Raise a UserError if there are pairs, but the model cannot read them or not learn from their labels."""
-    model, pairs, labelled = config.model, config.data.sentence_pairs, config.data.has_pair_labels
+    model, pairs, labelled = run.model, run.data.sentence_pairs, run.data.has_pair_labels
     needed = {"type_vocab_size": max(2, model.type_vocab_size)} | ({"pair_head": True} if labelled else {})
     if pairs != "none" and (wrong := [name for name, value in needed.items() if getattr(model, name) != value]):
         raise UserError(
@@ -354,20 +377,20 @@ class MaskedWords(_Objective):
         wanted = {"span_boundary": self.span_boundary_weight, "mask_decoder": self.mask_decoder}
         return tuple(part for part, is_wanted in wanted.items() if is_wanted)
 
-    def check(self, config: "Config") -> None:
+    def check(self, run: Run) -> None:
         _check_weights(self)
-        others = self.span_boundary_weight or (config.data.has_pair_labels and self.sentence_pair_weight)
+        others = self.span_boundary_weight or (run.data.has_pair_labels and self.sentence_pair_weight)
         if not self.mlm_weight and not others:
             raise UserError(
                 f"objective.mlm_weight=0 leaves nothing to learn: objective.sentence_pair_weight="
-                f"{self.sentence_pair_weight:g}, data.sentence_pairs={config.data.sentence_pairs}; the paper's weights "
+                f"{self.sentence_pair_weight:g}, data.sentence_pairs={run.data.sentence_pairs}; the paper's weights "
                 "are 1"
             )
         if self.taught is not None:
             check_distillation(self.taught)
         if self.mask_decoder:
-            _check_mask_decoder(config.model)
-        super().check(config)
+            _check_mask_decoder(run.model)
+        super().check(run)
 
 
 class _OneSided(_Objective):
@@ -386,13 +409,13 @@ class LeftToRight(_OneSided):
 
     chosen_by: ClassVar[Mapping[str, str]] = {"name": "left_to_right"}
 
-    def check(self, config: "Config") -> None:
-        if config.model.direction != "left_to_right":
+    def check(self, run: Run) -> None:
+        if run.model.direction != "left_to_right":
             raise UserError(
-                f"{self.reason}, but with model.direction={config.model.direction} it would see the answer; set "
+                f"{self.reason}, but with model.direction={run.model.direction} it would see the answer; set "
                 "model.direction=left_to_right"
             )
-        super().check(config)
+        super().check(run)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -407,14 +430,14 @@ class TwoDirections(_OneSided):
     previous_word_weight: float = 1.0
     """Weight of the loss of the previous words."""
 
-    def check(self, config: "Config") -> None:
-        model = config.model
+    def check(self, run: Run) -> None:
+        model = run.model
         if (model.layer, model.direction) != ("lstm", "both"):
             raise UserError(
                 f"{self.reason}, but with model.layer={model.layer}, model.direction={model.direction} it would see "
                 "the answer; set model.layer=lstm and model.direction=both, whose two directions are kept apart"
             )
-        super().check(config)
+        super().check(run)
         _check_weights(self)
         if not (self.next_word_weight or self.previous_word_weight):
             raise UserError(
@@ -444,7 +467,7 @@ class ReplacedTokens(_Objective):
     def parts(self) -> tuple[str, ...]:
         return ("mask_decoder",) if self.mask_decoder else ()
 
-    def check(self, config: "Config") -> None:
+    def check(self, run: Run) -> None:
         _check_weights(self)
         for name, consequence in (
             ("mlm_weight", "the generator would never learn"),
@@ -455,16 +478,16 @@ class ReplacedTokens(_Objective):
                     f"objective.{name}=0 with objective.name=replaced_tokens: {consequence}; the paper's weights are "
                     "mlm_weight=1 and replaced_tokens_weight=50"
                 )
-        if config.data.has_pair_labels or config.model.pair_head:
+        if run.data.has_pair_labels or run.model.pair_head:
             raise UserError(
                 f"objective.name=replaced_tokens has no second objective, but data.sentence_pairs="
-                f"{config.data.sentence_pairs} and model.pair_head={config.model.pair_head}; set "
+                f"{run.data.sentence_pairs} and model.pair_head={run.model.pair_head}; set "
                 "data.sentence_pairs=adjacent (or none) and model.pair_head=False"
             )
-        self._check_generator(config.model)
+        self._check_generator(run.model)
         if self.mask_decoder:
-            _check_mask_decoder(config.model)
-        super().check(config)
+            _check_mask_decoder(run.model)
+        super().check(run)
 
     def _check_generator(self, discriminator: ModelConfig) -> None:
         for name in ("hidden_size", "num_layers", "num_heads", "intermediate_size"):
@@ -513,16 +536,16 @@ class Permutation(_Objective):
         if not model.is_xlnet:
             raise UserError(_only_together(model, self.name))
 
-    def check(self, config: "Config") -> None:
+    def check(self, run: Run) -> None:
         if self.longest_span < 1:
             raise UserError(f"objective.longest_span={self.longest_span} must be positive; the paper's is 5")
-        for name, value in vars(config.masking).items():
-            if name not in ("rate", "static_masks") and value != getattr(type(config.masking), name):
+        for name, value in vars(run.masking).items():
+            if name not in ("rate", "static_masks") and value != getattr(type(run.masking), name):
                 raise UserError(
                     f"{self.reason}, in spans of up to objective.longest_span, so masking.{name}={value} has no "
                     "effect; leave it out"
                 )
-        _check_single_texts(config)
+        _check_single_texts(run, self.reason)
 
 
 class _StaticVectors(_Objective):
@@ -543,10 +566,10 @@ class _StaticVectors(_Objective):
             )
 
 
-def _check_window(config: "Config", window: int) -> None:
+def _check_window(run: Run, window: int) -> None:
     """Raise a UserError unless there are neighbours, and some inside a row."""
-    _need_five("window", window)
-    for index, phase in enumerate(config.phases):
+    _need_positive("window", window)
+    for index, phase in enumerate(run.phases):
         if phase.sequence_length <= window:
             raise UserError(
                 f"objective.static_vectors.window={window} is not shorter than the rows of "
@@ -554,7 +577,7 @@ def _check_window(config: "Config", window: int) -> None:
             )
 
 
-def _need_five(name: str, value: int) -> None:
+def _need_positive(name: str, value: int) -> None:
     if value < 1:
         raise UserError(f"objective.static_vectors.{name}={value} must be positive; the paper's is 5")
 
@@ -571,16 +594,16 @@ class SkipGram(_StaticVectors):
     def arrays(self, sequence_length: int) -> dict[str, tuple[tuple[int, ...], type[int] | type[float]]]:
         return {"windows": ((sequence_length, 2), int), "negatives": ((SHARED_NEGATIVES,), int)}
 
-    def check(self, config: "Config") -> None:
+    def check(self, run: Run) -> None:
         options = self.static_vectors
-        _check_window(config, options.window)
-        _need_five("negatives", options.negatives)
+        _check_window(run, options.window)
+        _need_positive("negatives", options.negatives)
         if not 0 <= options.subsampling < 1:
             raise UserError(
                 f"objective.static_vectors.subsampling={options.subsampling} must be a share of the text, from 0 to "
                 "below 1; the paper's is 1e-5"
             )
-        super().check(config)
+        super().check(run)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -600,15 +623,15 @@ class GloVe(_StaticVectors):
     def arrays(self, sequence_length: int) -> dict[str, tuple[tuple[int, ...], type[int] | type[float]]]:
         return {"pair_counts": ((sequence_length, self.static_vectors.window), float)}
 
-    def check(self, config: "Config") -> None:
+    def check(self, run: Run) -> None:
         options = self.static_vectors
-        _check_window(config, options.window)
+        _check_window(run, options.window)
         if not (0 < options.maximum_count < math.inf and 0 <= options.count_power <= 1):
             raise UserError(
                 f"objective.static_vectors.maximum_count={options.maximum_count:g} must be positive and count_power="
                 f"{options.count_power:g} from 0 to 1; the paper's are 100 and 0.75"
             )
-        super().check(config)
+        super().check(run)
 
 
 ObjectiveConfig = MaskedWords | LeftToRight | TwoDirections | ReplacedTokens | Permutation | SkipGram | GloVe
