@@ -211,6 +211,20 @@ def test_defaults_are_those_of_the_configuration_or_task_that_is_named(tmp_path,
         assert " ".join(TASKS) in prose(text)
 
 
+def test_only_the_options_of_the_chosen_objective_are_shown(capsys):
+    for words, own in (
+        ((), {"mlm_weight", "sentence_pair_weight", "span_boundary_weight", "mask_decoder", "distillation"}),
+        (("xlnet_mini",), {"longest_span"}),
+        (("gpt_mini",), set()),
+        (("skipgram_mini", "--objective.name=glove"), {"static_vectors"}),
+        (("--objective.name=replaced_tokens",), {"mlm_weight", "replaced_tokens_weight", "generator", "mask_decoder"}),
+    ):
+        options = shown_options(printed_by(capsys, "pretrain", *words, "--help"))
+        shown = {name.split(".")[1] for name in options if name.startswith("objective.")}
+        assert shown == {"name", *own}
+        assert "glove: How often each two words are near each other" in options["objective.name"]
+
+
 def test_several_numbers_are_shown_as_they_are_written(capsys):
     options, default = shown_options(printed_by(capsys, "finetune", "mrpc", "--help")), FinetuneConfig()
     for name, kind in (("grid_batch_sizes", "INT"), ("grid_learning_rates", "FLOAT"), ("grid_epochs", "INT")):
