@@ -378,10 +378,8 @@ def _typed(hint: Any, value: Any, path: str, complete: bool):
         if value in args:
             return value
         raise UserError(f"{path}={value!r:.80} must be one of {', '.join(args)}")
-    if origin is types.UnionType:
-        if value is None:
-            return None
-        hint = args[0]
+    if origin in (types.UnionType, typing.Union):
+        return None if value is None else _typed(args[0], value, path, complete)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):

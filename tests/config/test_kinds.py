@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 import pytest
 
+from bert_jax.config.finetuning import InputFormConfig
 from bert_jax.config.json_form import (
     differences,
     differing_options,
@@ -295,3 +296,11 @@ def test_a_change_of_kind_is_told_before_the_options_that_only_one_has():
         "moved.tank: 10.0 → None",
     ]
     assert not is_harmless(Boat, "moved.name: motor → rowing")
+
+
+def test_a_choice_that_may_be_left_open_is_read_from_a_file_and_from_the_command_line():
+    assert parse(InputFormConfig(), ["--scheme=iob2"], "predict").scheme == "iob2"
+    assert parse(InputFormConfig(scheme="iob2"), ["--scheme=None"], "predict").scheme is None
+    assert from_dict(InputFormConfig, {"scheme": "iob2"}).scheme == "iob2"
+    with pytest.raises(UserError, match="scheme='iob3' must be one of auto, iob1, iob2"):
+        from_dict(InputFormConfig, {"scheme": "iob3"})
