@@ -24,7 +24,7 @@ import textwrap
 import threading
 import traceback
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Literal, TextIO
 
@@ -35,10 +35,11 @@ from bert_jax.config.json_form import (
     Choice,
     choice_of,
     choosing,
+    dotted_names,
     from_dict,
+    need_values,
     of_another_kind,
     options_recorded,
-    spelled_names,
     switched,
     to_dict,
 )
@@ -219,37 +220,40 @@ def _meanings(cls: Any) -> dict[str, str]:
     return meanings | {f.name: f.metadata["meaning"] for f in dataclasses.fields(cls) if "meaning" in f.metadata}
 
 
-def _as_spelled(options: Any, choice: Choice | None = None) -> Any:
+def _as_spelled(options: Any, explained: bool, choice: Choice | None = None) -> Any:
     """Return a dataclass instance whose fields are those options that the kinds in `options` have, as they are spelled.
 
     What chooses a kind is an option among them. `from_dict` of its `to_dict` is `options` again.
 
     Args:
       options: an instance of a dataclass, or None if there is none of the kinds.
+      explained: whether what each option means is needed, which takes time to find.
       choice: the kinds that it is one of.
     """
     found: dict[str, tuple[Any, Any, str]] = {}
     for tag in choice.tags if choice is not None else ():
         if choice is not None and choice.values(tag):
             described = {choosing(kind)[tag]: kind for kind in reversed(choice.kinds) if tag in choosing(kind)}
-            meanings = {value: _first_line(described[value]) for value in choice.values(tag)}
-            meaning = " ".join(f"{value}: {text}" for value, text in meanings.items())
+            meanings = [f"{value}: {_first_line(described[value])}" for value in choice.values(tag)]
+            meaning = " ".join([*meanings, ITS_OPTIONS])
             found[tag] = Literal[choice.values(tag)], choosing(type(options)).get(tag), meaning
         elif choice is not None and options is None:
             kind, none = choice.kinds[0], choice.absent[tag]
             hint = typing.get_type_hints(kind)[tag]
-            found[tag] = _or(hint, none), none, _meanings(kind)[tag]
+            found[tag] = _or(hint, none), none, _meanings(kind)[tag] if explained else ""
+    texts = _meanings(type(options)) if explained and options is not None else {}
+    hints = typing.get_type_hints(type(options))
     for field in dataclasses.fields(options) if options is not None else ():
         value, inner = getattr(options, field.name), choice_of(options, field.name)
-        hint, meaning = typing.get_type_hints(type(options))[field.name], _meanings(type(options)).get(field.name, "")
+        hint, meaning = hints.get(field.name), texts.get(field.name, "")
         if inner is None:
-            shown = _as_spelled(value) if dataclasses.is_dataclass(value) else value
+            shown = _as_spelled(value, explained) if dataclasses.is_dataclass(value) else value
             kind = type(shown) if dataclasses.is_dataclass(value) else hint
             if choice is not None and field.name in choice.absent:
                 kind = _or(kind, choice.absent[field.name])
             found[field.name] = kind, shown, meaning
             continue
-        shown = _as_spelled(value, inner)
+        shown = _as_spelled(value, explained, inner)
         if inner.nested:
             found[field.name] = type(shown), shown, meaning
             continue
@@ -272,6 +276,9 @@ def _as_spelled(options: Any, choice: Choice | None = None) -> Any:
     )
     form.__doc__ = usual.__doc__
     return form()
+
+
+ITS_OPTIONS = "--help shows the options of the one that is chosen."
 
 
 def _first_line(kind: Any) -> str:
@@ -299,15 +306,16 @@ def parse(default: Any, arguments: list[str], usage: str, description: str = "")
     """
     import tyro
 
-    is_class = isinstance(default, type)
+    is_class, helps = isinstance(default, type), asks_for_help(arguments)
     chosen = default if is_class else switched(default, _given(arguments))
-    options = default if is_class else _as_spelled(chosen)
-    if asks_for_help(arguments):
+    if not is_class and not helps:
+        _refuse_other_kinds(chosen, arguments)
+    options = default if is_class else _as_spelled(chosen, explained=helps)
+    if helps:
         print_help(options, usage, description)  # and exit
     program = " ".join(usage.split()[:2])
-    if not is_class:
-        _refuse_other_kinds(chosen, arguments)
-    arguments = _spelled_out(arguments, _option_names(options), options)
+    others = () if is_class else dotted_names(type(default))
+    arguments = _spelled_out(arguments, _option_names(options), options, others)
     if missing := _missing(options, arguments):
         raise UserError(f"give the required {' and '.join(missing)}; see {program} --help")
     printed = io.StringIO()
@@ -346,11 +354,11 @@ def _refuse_other_kinds(options: Any, arguments: list[str], path: str = "") -> N
         below = path if choice is not None and not choice.nested else f"{path}{field.name}."
         if choice is not None:
             kind = None if value is None else type(value)
-            own = {*choice.tags, *(() if kind is None else spelled_names(kind))}
-            for name in {name for each in choice.kinds for name in spelled_names(each)} - own:
-                for word in given:
-                    if word == below + name or word.startswith(f"{below}{name}."):
-                        raise UserError(of_another_kind(choice, kind, word.removeprefix(below), given[word], below))
+            own = {word.removeprefix(below): text for word, text in given.items() if word.startswith(below)}
+            for name in own:
+                if name not in choice.tags and choice.refuses(kind, name):
+                    need_values(choice, own, below)
+                    raise UserError(of_another_kind(choice, kind, name, own[name], below))
         if dataclasses.is_dataclass(value):
             _refuse_other_kinds(value, arguments, below)
 
@@ -416,7 +424,11 @@ def divided(arguments: list[str], names: list[str], config: Config) -> tuple[lis
     Raises:
       UserError: an option of neither that resembles one of `names`.
     """
-    others = [*_option_names(config), *(field.name for field in dataclasses.fields(PhaseConfig))]
+    others = [
+        *_option_names(config),
+        *dotted_names(type(config)),
+        *(field.name for field in dataclasses.fields(PhaseConfig)),
+    ]
     first: list[str] = []
     second: list[str] = []
     chosen = second
@@ -467,8 +479,11 @@ def _option_names(default: Any, prefix: str = "") -> list[str]:
     return names
 
 
-def _spelled_out(arguments: list[str], names: list[str], config: Any) -> list[str]:
-    """Return the same words with short forms replaced by full names; raise a UserError about unknown options."""
+def _spelled_out(arguments: list[str], names: list[str], config: Any, others: Sequence[str] = ()) -> list[str]:
+    """Return the same words with short forms replaced by full names; raise a UserError about unknown options.
+
+    It may suggest one of `others`, such as an option of a kind that is not chosen.
+    """
     phase_fields = [field.name for field in dataclasses.fields(PhaseConfig)] if hasattr(config, "phases") else []
     out, takes_value = [], False
     for word, following in zip(arguments, [*arguments[1:], ""], strict=False):
@@ -488,9 +503,8 @@ def _spelled_out(arguments: list[str], names: list[str], config: Any) -> list[st
                 )
             name = f"phases.0.{name}"
         if name not in names:
-            close = difflib.get_close_matches(name, names + phase_fields, n=1) or [
-                n for n in names if n.endswith("." + name)
-            ]
+            known = [*names, *phase_fields, *others]
+            close = difflib.get_close_matches(name, known, n=1) or [n for n in known if n.endswith("." + name)]
             hint = f"; perhaps you meant --{close[0]}" if close else "; --help lists the options"
             raise UserError(f"unknown option --{name}{hint}")
         if (

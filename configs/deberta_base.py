@@ -11,7 +11,7 @@ vocabulary is a byte-level one of 50,265 entries; here it is the store's, and on
 Not trained here: neither cost nor result is measured.
 """
 
-from bert_jax.config import Config, DataConfig, MaskingConfig, ObjectiveConfig, OptimizerConfig, PhaseConfig
+from bert_jax.config import Config, DataConfig, MaskedWords, MaskingConfig, OptimizerConfig, PhaseConfig
 from bert_jax.config.presets import deberta_config
 
 
@@ -20,7 +20,7 @@ def get_config() -> Config:
         model=deberta_config(version=1),
         data=DataConfig(sentence_pairs="none", short_sequence_probability=0.0),
         masking=MaskingConfig(unit="ngram"),
-        objective=ObjectiveConfig(mask_decoder=True),
+        objective=MaskedWords(mask_decoder=True),
         phases=(
             PhaseConfig(
                 steps=1_000_000, sequence_length=512, batch_size=2_048, learning_rate=2e-4, warmup_steps=10_000

@@ -6,7 +6,7 @@
 AdamW is our choice.
 """
 
-from bert_jax.config import Config, DataConfig, MaskingConfig, ObjectiveConfig, OptimizerConfig, PhaseConfig
+from bert_jax.config import Config, DataConfig, MaskedWords, MaskingConfig, OptimizerConfig, PhaseConfig
 from bert_jax.config.presets import deberta_config
 
 
@@ -15,7 +15,7 @@ def get_config() -> Config:
         model=deberta_config(version=3, num_layers=4, hidden_size=256, max_distance=128, buckets=32),
         data=DataConfig(sentence_pairs="none"),
         masking=MaskingConfig(unit="ngram"),
-        objective=ObjectiveConfig(mask_decoder=True),
+        objective=MaskedWords(mask_decoder=True),
         phases=(PhaseConfig(steps=300_000, sequence_length=128, batch_size=256, learning_rate=7e-4),),
         optimizer=OptimizerConfig(name="adamw"),
     )

@@ -10,7 +10,7 @@ and as in its code (rtd_task.py) every predicted token becomes [MASK]. The paper
 128,100 entries; here it is the store's. Not trained here: neither cost nor result is measured.
 """
 
-from bert_jax.config import Config, DataConfig, MaskingConfig, ObjectiveConfig, OptimizerConfig, PhaseConfig
+from bert_jax.config import Config, DataConfig, MaskingConfig, OptimizerConfig, PhaseConfig, ReplacedTokens
 from bert_jax.config.objective import GeneratorConfig
 from bert_jax.config.presets import deberta_config
 
@@ -20,8 +20,7 @@ def get_config() -> Config:
         model=deberta_config(version=3),
         data=DataConfig(sentence_pairs="none", short_sequence_probability=0.0),
         masking=MaskingConfig(mask_share=1.0, random_share=0.0),
-        objective=ObjectiveConfig(
-            name="replaced_tokens",
+        objective=ReplacedTokens(
             mask_decoder=True,
             generator=GeneratorConfig(hidden_size=768, num_layers=6, embeddings="disentangled"),
         ),

@@ -6,7 +6,7 @@ The encoder of deberta_mini, trained as deberta_v3_base is: it detects the words
 replaces, with a word table that is the generator's plus a difference. The rate for AdamW is our choice.
 """
 
-from bert_jax.config import Config, DataConfig, MaskingConfig, ObjectiveConfig, OptimizerConfig, PhaseConfig
+from bert_jax.config import Config, DataConfig, MaskingConfig, OptimizerConfig, PhaseConfig, ReplacedTokens
 from bert_jax.config.objective import GeneratorConfig
 from bert_jax.config.presets import deberta_config
 
@@ -16,8 +16,7 @@ def get_config() -> Config:
         model=deberta_config(version=3, num_layers=4, hidden_size=256, max_distance=128, buckets=32),
         data=DataConfig(sentence_pairs="none"),
         masking=MaskingConfig(mask_share=1.0, random_share=0.0),
-        objective=ObjectiveConfig(
-            name="replaced_tokens",
+        objective=ReplacedTokens(
             mask_decoder=True,
             generator=GeneratorConfig(hidden_size=256, num_layers=2, embeddings="disentangled"),
         ),

@@ -8,7 +8,7 @@ over all tokens, as in the published code. Without a teacher it learns the maske
 The paper's batch is about 4,000; steps and rate are our choice. Not measured.
 """
 
-from bert_jax.config import Config, DataConfig, ModelConfig, ObjectiveConfig, OptimizerConfig, PhaseConfig
+from bert_jax.config import Config, DataConfig, MaskedWords, ModelConfig, OptimizerConfig, PhaseConfig
 from bert_jax.config.objective import DistillationConfig
 
 
@@ -22,7 +22,7 @@ def get_config() -> Config:
             activation="gelu_erf",
         ),
         data=DataConfig(sentence_pairs="none"),
-        objective=ObjectiveConfig(mlm_weight=2.0, distillation=DistillationConfig(soft_positions="all")),
+        objective=MaskedWords(mlm_weight=2.0, distillation=DistillationConfig(soft_positions="all")),
         init_from_layers=(0, 2, 4, 7, 9, 11),
         phases=(PhaseConfig(steps=125_000, sequence_length=512, batch_size=4_096, learning_rate=4e-4),),
         optimizer=OptimizerConfig(name="adamw"),

@@ -9,7 +9,7 @@ alone, from random parameters. Steps and rate are those of bert_mini. docs/famil
 batches; this configuration as it is: not measured.
 """
 
-from bert_jax.config import Config, DataConfig, ModelConfig, ObjectiveConfig, OptimizerConfig, PhaseConfig
+from bert_jax.config import Config, DataConfig, MaskedWords, ModelConfig, OptimizerConfig, PhaseConfig
 
 
 def get_config() -> Config:
@@ -24,7 +24,7 @@ def get_config() -> Config:
             activation="gelu_erf",
         ),
         data=DataConfig(sentence_pairs="none"),
-        objective=ObjectiveConfig(mlm_weight=2.0),
+        objective=MaskedWords(mlm_weight=2.0),
         init_from_layers=(0, 2),
         phases=(PhaseConfig(steps=300_000, sequence_length=128, batch_size=256, learning_rate=7e-4),),
         optimizer=OptimizerConfig(name="adamw"),

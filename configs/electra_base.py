@@ -9,7 +9,7 @@ warm-up 10,000 steps; otherwise the recipe of electra_small, with what differs t
 Fine-tuning in the paper: --layer_decay=0.8. Time and result of this configuration: not measured.
 """
 
-from bert_jax.config import Config, DataConfig, MaskingConfig, ObjectiveConfig, OptimizerConfig, PhaseConfig
+from bert_jax.config import Config, DataConfig, MaskingConfig, OptimizerConfig, PhaseConfig, ReplacedTokens
 from bert_jax.config.objective import GeneratorConfig
 from bert_jax.config.presets import electra_config
 
@@ -19,7 +19,7 @@ def get_config() -> Config:
         model=electra_config("base"),
         data=DataConfig(sentence_pairs="adjacent", short_sequence_probability=0.05),
         masking=MaskingConfig(mask_share=0.85, random_share=0.0),
-        objective=ObjectiveConfig(name="replaced_tokens", generator=GeneratorConfig(hidden_size=256)),
+        objective=ReplacedTokens(generator=GeneratorConfig(hidden_size=256)),
         phases=(
             PhaseConfig(steps=766_000, sequence_length=512, batch_size=256, learning_rate=2e-4, warmup_steps=10_000),
         ),

@@ -8,7 +8,7 @@ tokens are predicted; peak 2e-4, warm-up 10,000 steps; otherwise the recipe of e
 Fine-tuning in the paper: --layer_decay=0.9. Time and result of this configuration: not measured.
 """
 
-from bert_jax.config import Config, DataConfig, MaskingConfig, ObjectiveConfig, OptimizerConfig, PhaseConfig
+from bert_jax.config import Config, DataConfig, MaskingConfig, OptimizerConfig, PhaseConfig, ReplacedTokens
 from bert_jax.config.presets import electra_config
 
 
@@ -17,7 +17,7 @@ def get_config() -> Config:
         model=electra_config("large"),
         data=DataConfig(sentence_pairs="adjacent", short_sequence_probability=0.05),
         masking=MaskingConfig(rate=0.25, mask_share=0.85, random_share=0.0),
-        objective=ObjectiveConfig(name="replaced_tokens"),
+        objective=ReplacedTokens(),
         phases=(
             PhaseConfig(steps=400_000, sequence_length=512, batch_size=2_048, learning_rate=2e-4, warmup_steps=10_000),
         ),

@@ -6,7 +6,7 @@ The recipe of electra_small with a generator of a quarter of the width and as ma
 choice. docs/electra.md has a short run of it.
 """
 
-from bert_jax.config import Config, DataConfig, MaskingConfig, ObjectiveConfig, OptimizerConfig, PhaseConfig
+from bert_jax.config import Config, DataConfig, MaskingConfig, OptimizerConfig, PhaseConfig, ReplacedTokens
 from bert_jax.config.presets import electra_config
 
 
@@ -15,7 +15,7 @@ def get_config() -> Config:
         model=electra_config("mini"),
         data=DataConfig(sentence_pairs="adjacent", short_sequence_probability=0.05),
         masking=MaskingConfig(mask_share=0.85, random_share=0.0),
-        objective=ObjectiveConfig(name="replaced_tokens"),
+        objective=ReplacedTokens(),
         phases=(PhaseConfig(steps=300_000, sequence_length=128, batch_size=128, learning_rate=5e-4),),
         optimizer=OptimizerConfig(name="adamw"),
     )

@@ -14,7 +14,7 @@ decay and the warm-up are not multiplied. Fine-tuning in the paper: learning rat
 (--layer_decay=0.8). Time and result of this configuration: not measured.
 """
 
-from bert_jax.config import Config, DataConfig, MaskingConfig, ObjectiveConfig, OptimizerConfig, PhaseConfig
+from bert_jax.config import Config, DataConfig, MaskingConfig, OptimizerConfig, PhaseConfig, ReplacedTokens
 from bert_jax.config.presets import electra_config
 
 
@@ -23,7 +23,7 @@ def get_config() -> Config:
         model=electra_config("small"),
         data=DataConfig(sentence_pairs="adjacent", short_sequence_probability=0.05),
         masking=MaskingConfig(mask_share=0.85, random_share=0.0),
-        objective=ObjectiveConfig(name="replaced_tokens"),
+        objective=ReplacedTokens(),
         phases=(
             PhaseConfig(steps=1_000_000, sequence_length=128, batch_size=128, learning_rate=5e-4, warmup_steps=10_000),
         ),

@@ -14,10 +14,10 @@ from bert_jax.config import (
     Config,
     DataConfig,
     NoPositions,
-    ObjectiveConfig,
     OptimizerConfig,
     PhaseConfig,
     RecurrentConfig,
+    TwoDirections,
 )
 
 
@@ -31,7 +31,7 @@ def get_config() -> Config:
             pair_head=False,
         ),
         data=DataConfig(sentence_pairs="none"),
-        objective=ObjectiveConfig(name="two_directions"),
+        objective=TwoDirections(),
         phases=(PhaseConfig(steps=100_000, sequence_length=128, batch_size=128, learning_rate=1e-3),),
         optimizer=OptimizerConfig(name="adamw", weight_decay=0.0, clip_norm=10.0),
     )

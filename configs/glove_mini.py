@@ -13,10 +13,10 @@ whole run is not measured.
 from bert_jax.config import (
     Config,
     DataConfig,
-    ObjectiveConfig,
+    GloVe,
+    GloVeConfig,
     OptimizerConfig,
     PhaseConfig,
-    StaticVectorsConfig,
     WordVectorsConfig,
 )
 
@@ -28,7 +28,7 @@ def get_config() -> Config:
             hidden_dropout=0.0,
         ),
         data=DataConfig(sentence_pairs="none"),
-        objective=ObjectiveConfig(name="glove", static_vectors=StaticVectorsConfig(window=10)),
+        objective=GloVe(static_vectors=GloVeConfig(window=10)),
         phases=(PhaseConfig(steps=20_000, sequence_length=128, batch_size=128, learning_rate=1e-3),),
         optimizer=OptimizerConfig(name="adamw", weight_decay=0.0),
     )

@@ -9,7 +9,7 @@ before it, every token predicted from those before. Tasks read the last token of
 
 import dataclasses
 
-from bert_jax.config import Config, DataConfig, ObjectiveConfig, OptimizerConfig, PhaseConfig
+from bert_jax.config import Config, DataConfig, LeftToRight, OptimizerConfig, PhaseConfig
 from bert_jax.config.presets import model_config
 
 
@@ -18,7 +18,7 @@ def get_config() -> Config:
     return Config(
         model=model,
         data=DataConfig(sentence_pairs="none"),
-        objective=ObjectiveConfig(name="left_to_right"),
+        objective=LeftToRight(),
         phases=(PhaseConfig(steps=100_000, sequence_length=128, batch_size=256, learning_rate=7e-4),),
         optimizer=OptimizerConfig(name="adamw"),
     )

@@ -11,10 +11,10 @@ not measured.
 from bert_jax.config import (
     Config,
     DataConfig,
-    ObjectiveConfig,
     OptimizerConfig,
     PhaseConfig,
-    StaticVectorsConfig,
+    SkipGram,
+    SkipGramConfig,
     WordVectorsConfig,
 )
 
@@ -26,7 +26,7 @@ def get_config() -> Config:
             hidden_dropout=0.0,
         ),
         data=DataConfig(sentence_pairs="none"),
-        objective=ObjectiveConfig(name="skip_gram", static_vectors=StaticVectorsConfig(subsampling=1e-4)),
+        objective=SkipGram(static_vectors=SkipGramConfig(subsampling=1e-4)),
         phases=(PhaseConfig(steps=20_000, sequence_length=128, batch_size=128, learning_rate=1e-3),),
         optimizer=OptimizerConfig(name="adamw", weight_decay=0.0),
     )

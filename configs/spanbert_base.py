@@ -13,8 +13,8 @@ Time and result of this configuration: not measured.
 from bert_jax.config import (
     Config,
     DataConfig,
+    MaskedWords,
     MaskingConfig,
-    ObjectiveConfig,
     OptimizerConfig,
     PhaseConfig,
     ScheduleConfig,
@@ -27,7 +27,7 @@ def get_config() -> Config:
         model=spanbert_config("base"),
         data=DataConfig(sentence_pairs="none", short_sequence_probability=0.0, packing="on"),
         masking=MaskingConfig(unit="span", replacement="span"),
-        objective=ObjectiveConfig(span_boundary_weight=1.0),
+        objective=MaskedWords(span_boundary_weight=1.0),
         phases=(
             PhaseConfig(steps=2_400_000, sequence_length=512, batch_size=256, learning_rate=1e-4, warmup_steps=10_000),
         ),

@@ -6,7 +6,7 @@ Spans, one replacement decision for each, and the span boundary objective as in 
 those of roberta_mini. Time and result of this configuration: not measured.
 """
 
-from bert_jax.config import Config, DataConfig, MaskingConfig, ObjectiveConfig, OptimizerConfig, PhaseConfig
+from bert_jax.config import Config, DataConfig, MaskedWords, MaskingConfig, OptimizerConfig, PhaseConfig
 from bert_jax.config.presets import spanbert_config
 
 
@@ -15,7 +15,7 @@ def get_config() -> Config:
         model=spanbert_config("mini"),
         data=DataConfig(sentence_pairs="none", short_sequence_probability=0.0, packing="on"),
         masking=MaskingConfig(unit="span", replacement="span"),
-        objective=ObjectiveConfig(span_boundary_weight=1.0),
+        objective=MaskedWords(span_boundary_weight=1.0),
         phases=(
             PhaseConfig(steps=100_000, sequence_length=128, batch_size=64, learning_rate=1e-3, warmup_steps=1_000),
         ),

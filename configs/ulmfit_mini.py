@@ -13,8 +13,8 @@ of 400, and the pooling of all states for classifiers, which here read the last.
 from bert_jax.config import (
     Config,
     DataConfig,
+    LeftToRight,
     NoPositions,
-    ObjectiveConfig,
     OptimizerConfig,
     PhaseConfig,
     RecurrentConfig,
@@ -33,7 +33,7 @@ def get_config() -> Config:
             recurrent_dropout=0.5,
         ),
         data=DataConfig(sentence_pairs="none"),
-        objective=ObjectiveConfig(name="left_to_right"),
+        objective=LeftToRight(),
         phases=(PhaseConfig(steps=100_000, sequence_length=128, batch_size=128, learning_rate=1e-3),),
         optimizer=OptimizerConfig(name="adamw", weight_decay=0.0),
     )

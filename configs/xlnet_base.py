@@ -16,8 +16,8 @@ from bert_jax.config import (
     Config,
     DataConfig,
     MaskingConfig,
-    ObjectiveConfig,
     OptimizerConfig,
+    Permutation,
     PhaseConfig,
     ScheduleConfig,
 )
@@ -29,7 +29,7 @@ def get_config() -> Config:
         model=xlnet_config("base"),
         data=DataConfig(sentence_pairs="none", short_sequence_probability=0.0, packing="off"),
         masking=MaskingConfig(rate=1 / 6),
-        objective=ObjectiveConfig(name="permutation"),
+        objective=Permutation(),
         phases=(
             PhaseConfig(steps=500_000, sequence_length=512, batch_size=8_192, learning_rate=4e-4, warmup_steps=40_000),
         ),

@@ -6,7 +6,7 @@ A sixth of the tokens of every row of 128 is predicted, each from those before i
 rate for this size is our choice. Time and result of this configuration: not measured.
 """
 
-from bert_jax.config import Config, DataConfig, MaskingConfig, ObjectiveConfig, OptimizerConfig, PhaseConfig
+from bert_jax.config import Config, DataConfig, MaskingConfig, OptimizerConfig, Permutation, PhaseConfig
 from bert_jax.config.presets import xlnet_config
 
 
@@ -15,7 +15,7 @@ def get_config() -> Config:
         model=xlnet_config("mini"),
         data=DataConfig(sentence_pairs="none", short_sequence_probability=0.0, packing="off"),
         masking=MaskingConfig(rate=1 / 6),
-        objective=ObjectiveConfig(name="permutation"),
+        objective=Permutation(),
         phases=(
             PhaseConfig(steps=100_000, sequence_length=128, batch_size=64, learning_rate=1e-3, warmup_steps=1_000),
         ),

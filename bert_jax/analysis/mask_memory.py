@@ -29,7 +29,7 @@ from bert_jax.analysis.results import (
 from bert_jax.analysis.texts import MaskedTexts, sequence_losses
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.workdir import read_config
-from bert_jax.config import Config, Phase, resolve_phases, resolve_stages
+from bert_jax.config import Config, MaskedWords, Phase, resolve_phases, resolve_stages
 from bert_jax.config.analyses import MaskGapConfig
 from bert_jax.config.checks import resolve_mixtures
 from bert_jax.config.json_form import to_dict
@@ -153,7 +153,7 @@ def mask_gap(
 def check_measurable(config: Config, run: str | os.PathLike[str]) -> None:
     """Raise a UserError if the masks of a run cannot be compared with fresh ones."""
     reasons = {
-        f"objective.name={config.objective.name} has no masked words": config.objective.name != "masked_words",
+        f"objective.name={config.objective.name} has no masked words": not isinstance(config.objective, MaskedWords),
         "its rows are packed, which a loaded model does not read": any(each.packed for each in resolve_phases(config)),
         "data.noise changes the text with the masks": config.data.noise.rate > 0,
         "it reads a mixture of stores": any(resolve_mixtures(config)),

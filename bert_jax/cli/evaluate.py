@@ -15,7 +15,18 @@ from rich.console import Console
 from rich.table import Table
 
 from bert_jax.checkpoints.workdir import read_settings
-from bert_jax.config import Config, EncoderConfig, PhaseConfig, resolve_phases
+from bert_jax.config import (
+    Config,
+    EncoderConfig,
+    LeftToRight,
+    MaskedWords,
+    ObjectiveConfig,
+    Permutation,
+    PhaseConfig,
+    ReplacedTokens,
+    TwoDirections,
+    resolve_phases,
+)
 from bert_jax.config.json_form import (
     differences,
     first_lines,
@@ -79,8 +90,8 @@ def measured_model(
         objective from outside and a different one would be measured.
     """
     params, teacher, is_given = model.params, None, objective is not None
-    if objective is None and trained.objective.name == "replaced_tokens":
-        params, trained = _both(model, generator, trained)
+    if objective is None and isinstance(trained.objective, ReplacedTokens):
+        params, trained = _both(model, generator, trained, trained.objective)
     elif objective is None:
         _check_measurable(model, trained.data.has_pair_labels)
         teacher = _teacher(model, _taught(trained, given), mesh)
@@ -93,14 +104,17 @@ def measured_model(
 
 def _taught(trained: Config, given: Config) -> Config:
     """Return the options of a run with the computation and the teacher of those that were given."""
-    distillation = dataclasses.replace(trained.objective.distillation, teacher=given.objective.distillation.teacher)
-    objective = dataclasses.replace(trained.objective, distillation=distillation)
+    objective, taught = trained.objective, given.objective.taught
+    if isinstance(objective, MaskedWords):
+        distillation = dataclasses.replace(objective.distillation, teacher="" if taught is None else taught.teacher)
+        objective = dataclasses.replace(objective, distillation=distillation)
     return dataclasses.replace(trained, compute=given.compute, objective=objective)
 
 
 def _teacher(model: PretrainedModel, config: Config, mesh: Mesh) -> Teacher[BertForPreTraining] | None:
     """Return the teacher that the options name; None, and a warning, if it is not where the run had it."""
-    path, run = config.objective.distillation.teacher, model.history.get("run")
+    taught, run = config.objective.taught, model.history.get("run")
+    path = "" if taught is None else taught.teacher
     recorded = (model.history.get("config") or {}).get("objective", {}).get("distillation", {}).get("teacher")
     if path and path == recorded and not decide(teacher_is_there(path), all):
         logging.warning(
@@ -120,15 +134,17 @@ def _teacher(model: PretrainedModel, config: Config, mesh: Mesh) -> Teacher[Bert
     return teacher
 
 
-def _both(model: PretrainedModel, generator: PretrainedModel | None, config: Config) -> tuple[dict[str, Any], Config]:
+def _both(
+    model: PretrainedModel, generator: PretrainedModel | None, config: Config, objective: ReplacedTokens
+) -> tuple[dict[str, Any], Config]:
     """Return the parameters of a discriminator and its generator, and options by which each has all of its own."""
     if generator is None:
         raise UserError(
             f"{model.path} is a discriminator without its generator, so nothing replaces tokens for it to find; "
             "evaluate the work directory of its run"
         )
-    own = dataclasses.replace(config.objective.generator, embeddings="own")
-    config = dataclasses.replace(config, objective=dataclasses.replace(config.objective, generator=own))
+    own = dataclasses.replace(objective.generator, embeddings="own")
+    config = dataclasses.replace(config, objective=dataclasses.replace(objective, generator=own))
     return {**model.params, GENERATOR: generator.params}, config
 
 
@@ -198,22 +214,22 @@ def default_config(workdir: str) -> Config:
     config = from_dict(Config, options)
     model, objective = config.model, _fitting_objective(config.model)
     length = min(PhaseConfig().sequence_length, model.longest_sequence)
-    pairs = "nsp" if objective == "masked_words" and model.type_vocab_size > 1 and model.pair_head else "none"
+    pairs = "nsp" if objective.masks_words and model.type_vocab_size > 1 and model.pair_head else "none"
     return dataclasses.replace(
         config,
         phases=(PhaseConfig(sequence_length=length),),
         data=dataclasses.replace(config.data, sentence_pairs=pairs),
-        objective=dataclasses.replace(config.objective, name=objective),
+        objective=objective,
     )
 
 
-def _fitting_objective(model: EncoderConfig) -> str:
-    """Return the name of the objective that a model of this form is trained for."""
+def _fitting_objective(model: EncoderConfig) -> ObjectiveConfig:
+    """Return the objective that a model of this form is trained for."""
     if model.two_directions:
-        return "two_directions"
+        return TwoDirections()
     if model.two_streams:
-        return "permutation"
-    return "left_to_right" if model.direction == "left_to_right" else "masked_words"
+        return Permutation()
+    return LeftToRight() if model.direction == "left_to_right" else MaskedWords()
 
 
 def check_used(workdir: str, config: Config) -> None:

@@ -7,7 +7,19 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bert_jax.config import Config, PhaseConfig, max_predictions, resolve_stages
+from bert_jax.config import (
+    Config,
+    GloVe,
+    LeftToRight,
+    MaskedWords,
+    Permutation,
+    PhaseConfig,
+    ReplacedTokens,
+    SkipGram,
+    TwoDirections,
+    max_predictions,
+    resolve_stages,
+)
 from bert_jax.models import costs
 from bert_jax.models.costs import computed_flops, run_activation_bytes, run_flops, trained_encoders, trained_parameters
 from bert_jax.parameters import total_size
@@ -19,13 +31,13 @@ SHARED = {
     "all": ", all shared",
 }
 WORD_HEADS = {
-    "masked_words": "masked-language-model head",
-    "permutation": "permutation-language-model head",
-    "left_to_right": "language-model head",
-    "two_directions": "language-model head",
+    MaskedWords: "masked-language-model head",
+    Permutation: "permutation-language-model head",
+    LeftToRight: "language-model head",
+    TwoDirections: "language-model head",
 }
 """What the head that predicts words is called, by objective; static vectors have none."""
-CONTEXTS = {"skip_gram": "second table of words", "glove": "second table of words, and biases"}
+CONTEXTS = {SkipGram: "second table of words", GloVe: "second table of words, and biases"}
 PAIR_HEADS = {"nsp": "next-sentence head", "sop": "sentence-order head"}
 """What the head for pairs is called, by data.sentence_pairs; without labels it is not trained."""
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
@@ -58,22 +70,22 @@ def run_info(config: Config) -> None:
 
 def _teacher_size(config: Config) -> int | None:
     """Return the width of the teacher's states that those of the student are mapped to; None if they are not."""
-    if not config.objective.distillation.teacher:
+    taught = config.objective.taught
+    if taught is None:
         return None
     from bert_jax.pretrained.teacher import stored_teacher  # loads jax, which nothing else here needs
 
     teacher = stored_teacher(config)
     assert teacher is not None, "the options name one"
-    return config.objective.distillation.teacher_size(config.model.hidden_size, teacher.model.hidden_size)
+    return taught.teacher_size(config.model.hidden_size, teacher.model.hidden_size)
 
 
 def parameter_table(config: Config, teacher_size: int | None = None) -> Table:
-    encoder, *generator = trained_encoders(config, teacher_size)
-    counts = costs.parameter_counts(encoder.parameters)
-    if generator:
-        return _table_of_both(config, counts, costs.parameter_counts(generator[0].parameters))
+    if isinstance(config.objective, ReplacedTokens):
+        return _table_of_both(config, config.objective)
+    counts = costs.parameter_counts(trained_parameters(config, teacher_size))
     layer = "block" if config.model.attention_heads else "layer"
-    word_head = WORD_HEADS.get(config.objective.name)
+    word_head = WORD_HEADS.get(type(config.objective))
     table = _table("Parameters", "part", "number")
     rows = (  # title, number, whether it is shown
         ("embeddings", counts.embeddings, True),
@@ -83,7 +95,7 @@ def parameter_table(config: Config, teacher_size: int | None = None) -> Table:
         (f"encoder{' without pooler' * bool(counts.pooler)}", counts.encoder_without_pooler, counts.layers),
         ("pooler", counts.pooler, counts.pooler),
         ("encoder with pooler", counts.encoder, counts.pooler),
-        (CONTEXTS.get(config.objective.name), counts.contexts, counts.contexts),
+        (CONTEXTS.get(type(config.objective)), counts.contexts, counts.contexts),
         (f"{word_head} (table shared)", counts.mlm_head, word_head),
         (PAIR_HEADS.get(config.data.sentence_pairs, "head for pairs (untrained)"), counts.next_sentence, counts.pooler),
         ("span boundary head (table shared)", counts.span_boundary, counts.span_boundary),
@@ -97,24 +109,26 @@ def parameter_table(config: Config, teacher_size: int | None = None) -> Table:
     return table
 
 
-def _table_of_both(config: Config, discriminator: costs.ParameterCounts, generator: costs.ParameterCounts) -> Table:
+def _table_of_both(config: Config, objective: ReplacedTokens) -> Table:
     """Return the parameters of replaced-token detection."""
     table = _table("Parameters", "part", "discriminator", "generator")
-    layers = [encoder.config.num_layers for encoder in trained_encoders(config)]
+    encoders = trained_encoders(config)
+    layers = [encoder.config.num_layers for encoder in encoders]
+    discriminator, generator = (costs.parameter_counts(encoder.parameters) for encoder in encoders)
     rows = (
         ("embeddings", discriminator.embeddings, generator.embeddings),
         ("block", discriminator.block, generator.block),
         (f"{layers[0]} and {layers[1]} blocks{SHARED[config.model.sharing]}", discriminator.layers, generator.layers),
         ("encoder", discriminator.encoder, generator.encoder),
         ("replaced-token head", discriminator.replaced_tokens, 0),
-        (f"{WORD_HEADS['masked_words']} (table shared)", 0, generator.mlm_head),
+        (f"{WORD_HEADS[MaskedWords]} (table shared)", 0, generator.mlm_head),
         *((("positions of the mask decoder", 0, generator.mask_decoder),) if generator.mask_decoder else ()),
         ("model", discriminator.pretraining, generator.pretraining),
     )
     for name, *numbers in rows:
         table.add_row(name, *(f"{number:,}" if number else "" for number in numbers))
     both = total_size(trained_parameters(config))
-    table.add_row(f"both, with {config.objective.generator.embeddings} embeddings", f"{both:,}", "")
+    table.add_row(f"both, with {objective.generator.embeddings} embeddings", f"{both:,}", "")
     return table
 
 

@@ -11,17 +11,8 @@ import re
 from typing import Literal
 
 from bert_jax.config.json_form import check_effects, need_positive, need_share
-from bert_jax.config.model import ModelConfig, Rope, WordVectorsConfig
-from bert_jax.config.objective import (
-    GeneratorConfig,
-    ObjectiveConfig,
-    StaticVectorsConfig,
-    check_distillation,
-    generator_model,
-)
 from bert_jax.config.pretraining import (
     Config,
-    MaskingConfig,
     MeshConfig,
     OptimizerConfig,
     PhaseConfig,
@@ -32,69 +23,6 @@ from bert_jax.config.pretraining import (
     traced_steps,
 )
 from bert_jax.errors import UserError
-
-
-def check_generator(config: Config) -> None:
-    """Raise a UserError if generator and discriminator cannot be trained, or if there are none to train."""
-    objective, default = config.objective, ObjectiveConfig()
-    if objective.name != "replaced_tokens":
-        for name in ("generator", "replaced_tokens_weight"):
-            if getattr(objective, name) != getattr(default, name):
-                raise UserError(
-                    f"objective.{name} belongs to objective.name=replaced_tokens, not to {objective.name}; set that "
-                    "name or leave the option out"
-                )
-        return
-    for name, consequence in (
-        ("mlm_weight", "the generator would never learn"),
-        ("replaced_tokens_weight", "the discriminator would never learn"),
-    ):
-        if not getattr(objective, name):
-            raise UserError(
-                f"objective.{name}=0 with objective.name=replaced_tokens: {consequence}; the paper's weights are "
-                "mlm_weight=1 and replaced_tokens_weight=50"
-            )
-    for name in ("sentence_pair_weight", "span_boundary_weight"):
-        if getattr(objective, name) != getattr(default, name):
-            raise UserError(
-                f"objective.{name}={getattr(objective, name):g} has no effect with objective.name=replaced_tokens; "
-                "leave it out"
-            )
-    if config.data.has_pair_labels or config.model.pair_head:
-        raise UserError(
-            f"objective.name=replaced_tokens has no second objective, but data.sentence_pairs="
-            f"{config.data.sentence_pairs} and model.pair_head={config.model.pair_head}; set "
-            "data.sentence_pairs=adjacent (or none) and model.pair_head=False"
-        )
-    _check_sizes(config, objective.generator)
-
-
-def _check_sizes(config: Config, generator: GeneratorConfig) -> None:
-    for name in ("hidden_size", "num_layers", "num_heads", "intermediate_size"):
-        if (value := getattr(generator, name)) is not None and value < 1:
-            raise UserError(f"objective.generator.{name}={value} must be positive")
-    model = generator_model(config.model, generator)
-    if model.hidden_size > config.model.hidden_size:
-        raise UserError(
-            f"objective.generator.hidden_size={model.hidden_size} is wider than the discriminator, "
-            f"model.hidden_size={config.model.hidden_size}; the paper takes a quarter to a half of it"
-        )
-    if isinstance(model, ModelConfig) and model.hidden_size % model.num_heads:
-        raise UserError(
-            f"the generator's width of {model.hidden_size} is not divisible by its {model.attention_heads} heads; set "
-            "objective.generator.hidden_size or objective.generator.num_heads so that it is"
-        )
-    if config.objective.mask_decoder and model.num_layers < 2:
-        raise UserError(
-            "objective.mask_decoder=True passes through the last of several layers again, but "
-            f"objective.generator.num_layers={model.num_layers}; give it two or leave the decoder out"
-        )
-    if isinstance(model, ModelConfig) and isinstance(model.positions, Rope) and model.head_size % 2:
-        raise UserError(
-            f"model.positions=rope turns features in pairs, but the generator has heads of {model.head_size}; set "
-            "objective.generator.num_heads so that they are even"
-        )
-
 
 _UNITS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _BUDGET = re.compile(r"(\d+(?:\.\d*)?|\.\d+)([KMBT])")
@@ -192,231 +120,6 @@ def _part(item: str, option: str) -> MixturePart:
     return MixturePart(path, weight, "weight")
 
 
-def check_permutation(config: Config) -> None:
-    """Raise a UserError if model and objective are not both XLNet's, or an option would be ignored."""
-    model, objective = config.model, config.objective
-    if (objective.name == "permutation") != model.two_streams:
-        raise UserError(
-            f"{model.spelled} and objective.name={objective.name}: the tokens of a permutation are "
-            "predicted by XLNet's second stream of states, and nothing else trains it; set model.positions=xlnet and "
-            "objective.name=permutation, or neither"
-        )
-    if objective.longest_span < 1:
-        raise UserError(f"objective.longest_span={objective.longest_span} must be positive; the paper's is 5")
-    if objective.name != "permutation":
-        if objective.longest_span != ObjectiveConfig.longest_span:
-            raise UserError(
-                f"objective.longest_span={objective.longest_span} belongs to objective.name=permutation, not to "
-                f"{objective.name}; set that name or leave the option out"
-            )
-        return
-    why = "objective.name=permutation predicts tokens that it leaves as they are"
-    for name, value in vars(config.masking).items():
-        if name not in ("rate", "static_masks") and value != getattr(MaskingConfig, name):
-            raise UserError(
-                f"{why}, in spans of up to objective.longest_span, so masking.{name}={value} has no effect; leave it "
-                "out"
-            )
-    if config.data.sentence_pairs != "none":
-        raise UserError(
-            f"{why} and reads single texts, but data.sentence_pairs={config.data.sentence_pairs}; set "
-            "data.sentence_pairs=none"
-        )
-    for name, alone in (("mlm_weight", 1), ("sentence_pair_weight", 1), ("span_boundary_weight", 0)):
-        if getattr(objective, name) != alone:
-            raise UserError(
-                f"{why}, which is its only loss, so objective.{name}={getattr(objective, name):g} has no effect; "
-                "leave it out"
-            )
-
-
-def check_objective(config: Config) -> None:
-    """Raise a UserError if the objective cannot be trained with the other options."""
-    values = dataclasses.asdict(config.objective)
-    weights = {name: value for name, value in values.items() if name.endswith("_weight")}
-    for name, weight in weights.items():
-        if not 0 <= weight < math.inf:
-            default = getattr(ObjectiveConfig, name)
-            raise UserError(f"objective.{name}={weight} must be 0 or a positive number; the default is {default:g}")
-    check_generator(config)
-    pairs = config.data.sentence_pairs
-    others = weights["span_boundary_weight"] or (config.data.has_pair_labels and weights["sentence_pair_weight"])
-    if not weights["mlm_weight"] and not others:
-        raise UserError(
-            f"objective.mlm_weight=0 leaves nothing to learn: objective.sentence_pair_weight="
-            f"{weights['sentence_pair_weight']:g}, data.sentence_pairs={pairs}; the paper's weights are 1"
-        )
-    if config.objective.distillation.teacher:
-        _check_taught(config)
-    if config.objective.predicts_all:
-        _check_neighbours(config)
-    if config.objective.predicts_neighbours:
-        _check_alone(config, f"objective.name={config.objective.name} predicts the neighbours of each word")
-    _check_directions(config.objective)
-    check_permutation(config)
-    if config.objective.mask_decoder:
-        _check_mask_decoder(config)
-    if pairs != "none":
-        _check_pairs(config)
-
-
-def _check_pairs(config: Config) -> None:
-    """Raise a UserError if the model cannot read pairs, which its objective allows, or not learn from their labels."""
-    model, labelled = config.model, config.data.has_pair_labels
-    needed = {"type_vocab_size": max(2, model.type_vocab_size)} | ({"pair_head": True} if labelled else {})
-    if wrong := [name for name, value in needed.items() if getattr(model, name) != value]:
-        raise UserError(
-            f"data.sentence_pairs={config.data.sentence_pairs} needs two segments"
-            f"{' and a head for pairs' if labelled else ''}, but "
-            f"{' and '.join(f'model.{name}={getattr(model, name)}' for name in wrong)}; set "
-            f"{' and '.join(f'model.{name}={needed[name]}' for name in wrong)}, or data.sentence_pairs=none"
-        )
-
-
-def _check_mask_decoder(config: Config) -> None:
-    """Raise a UserError if the model has no layer that the enhanced mask decoder could pass through again."""
-    model = config.model
-    for name, value, fitting in (
-        ("model.disentangled.terms", "none", model.disentangled is not None),
-        ("model.positions", "learned", model.position_table is None),
-        ("model.norm_position", model.norm_position, model.norm_position == "post"),
-        ("model.num_layers", model.num_layers, model.num_layers > 1),
-        ("objective.name", config.objective.name, config.objective.masks_words),
-    ):
-        if not fitting:
-            raise UserError(
-                f"objective.mask_decoder=True cannot be combined with {name}={value}: masked words are predicted by "
-                "further passes of the last of several layers of a DeBERTa (terms=c2p+p2c, positions=none, "
-                "norm_position=post), whose input has no absolute positions; leave it out"
-            )
-
-
-def _check_taught(config: Config) -> None:
-    """Raise a UserError if what is learned from a teacher cannot go with the objective."""
-    objective = config.objective
-    check_distillation(objective.distillation)
-    if objective.name != "masked_words":
-        raise UserError(
-            f"objective.distillation.teacher={objective.distillation.teacher} teaches masked words, but "
-            f"objective.name={objective.name}; set objective.name=masked_words"
-        )
-
-
-def _check_neighbours(config: Config) -> None:
-    """Raise a UserError if a token could see what it has to predict, or an option would be ignored."""
-    name, model = config.objective.name, config.model
-    why = f"objective.name={name} predicts each token from those on one side of it"
-    if name == "left_to_right" and model.direction != "left_to_right":
-        raise UserError(
-            f"{why}, but with model.direction={model.direction} it would see the answer; set "
-            "model.direction=left_to_right"
-        )
-    if name == "two_directions" and not model.two_directions:
-        raise UserError(
-            f"{why}, but with {model.spelled}, model.direction={model.direction} it would see the answer; "
-            "set model.layer=lstm and model.direction=both, whose two directions are kept apart"
-        )
-    _check_alone(config, why)
-
-
-def _check_directions(objective: ObjectiveConfig) -> None:
-    """Raise a UserError if the weights of the two directions leave nothing to learn, or there is only one loss."""
-    weights = {name: getattr(objective, name) for name in ("next_word_weight", "previous_word_weight")}
-    if objective.name == "two_directions" and not any(weights.values()):
-        raise UserError(
-            "objective.next_word_weight=0 and objective.previous_word_weight=0 leave nothing to learn; the paper's "
-            "weights are 1"
-        )
-    for name, weight in weights.items():
-        if objective.name != "two_directions" and weight != 1:
-            raise UserError(
-                f"objective.{name}={weight:g} belongs to objective.name=two_directions, not to {objective.name}; set "
-                "that name or leave the option out"
-            )
-
-
-def _check_alone(config: Config, why: str) -> None:
-    """Raise a UserError if there are pairs, or options of masked words; `why` begins the message."""
-    if config.data.sentence_pairs != "none":
-        raise UserError(
-            f"{why} and reads single texts, but data.sentence_pairs={config.data.sentence_pairs}; set "
-            "data.sentence_pairs=none"
-        )
-    for weight, alone in (("mlm_weight", 1), ("sentence_pair_weight", 1), ("span_boundary_weight", 0)):
-        if getattr(config.objective, weight) != alone:
-            raise UserError(
-                f"{why} and masks none, so objective.{weight}={getattr(config.objective, weight):g} has no effect; "
-                "leave it out"
-            )
-    for name, value in vars(config.masking).items():
-        if name != "static_masks" and value != getattr(MaskingConfig, name):
-            raise UserError(f"{why} and masks none, so masking.{name}={value} does not apply; leave it out")
-    for index, phase in enumerate(config.phases):
-        if phase.max_predictions is not None:
-            raise UserError(
-                f"{why}, all of them, so phases.{index}.max_predictions={phase.max_predictions} has no effect; leave "
-                "it out"
-            )
-
-
-def check_static_vectors(config: Config) -> None:
-    """Raise a UserError if only one of model and objective is for static vectors, or an option does not fit them."""
-    model, objective, options = config.model, config.objective, config.objective.static_vectors
-    if not objective.predicts_neighbours:
-        if isinstance(model, WordVectorsConfig):
-            raise UserError(
-                f"model.layer=none gives a word the same vector everywhere, which objective.name={objective.name} "
-                "cannot learn from; set objective.name=skip_gram or glove"
-            )
-        if options != type(options)():
-            raise UserError(
-                "objective.static_vectors has no effect without objective.name=skip_gram or glove; leave it out"
-            )
-        return
-    if not isinstance(model, WordVectorsConfig):
-        raise UserError(
-            f"objective.name={objective.name} learns one vector per word, but with {model.spelled} it would "
-            "see the neighbours that it has to predict; set model.layer=none"
-        )
-    _check_names(objective.name, options)
-    for name in ("window", "negatives"):
-        if getattr(options, name) < 1:
-            raise UserError(
-                f"objective.static_vectors.{name}={getattr(options, name)} must be positive; the paper's is 5"
-            )
-    if not 0 <= options.subsampling < 1:
-        raise UserError(
-            f"objective.static_vectors.subsampling={options.subsampling} must be a share of the text, from 0 to below "
-            "1; the paper's is 1e-5"
-        )
-    if not (0 < options.maximum_count < math.inf and 0 <= options.count_power <= 1):
-        raise UserError(
-            f"objective.static_vectors.maximum_count={options.maximum_count:g} must be positive and count_power="
-            f"{options.count_power:g} from 0 to 1; the paper's are 100 and 0.75"
-        )
-    for phase in resolve_phases(config):
-        if phase.sequence_length <= options.window:
-            raise UserError(
-                f"objective.static_vectors.window={options.window} is not shorter than the rows of "
-                f"phases.{phase.index}.sequence_length={phase.sequence_length}; make it smaller, or the rows longer"
-            )
-
-
-_OF_ONE = {"skip_gram": ("negatives", "subsampling"), "glove": ("counts", "maximum_count", "count_power")}
-"""Options that only one of the objectives has."""
-
-
-def _check_names(name: str, options: StaticVectorsConfig) -> None:
-    """Raise a UserError if an option is for the other objective."""
-    for other, names in _OF_ONE.items():
-        for option in names:
-            if other != name and getattr(options, option) != getattr(StaticVectorsConfig(), option):
-                raise UserError(
-                    f"objective.static_vectors.{option}={getattr(options, option)} has no effect with objective.name="
-                    f"{name}; leave it out, or set objective.name={other}"
-                )
-
-
 def need_divisible(prefix: str, name: str, batch_size: int, micro_batches: int) -> None:
     """Raise a UserError unless the batches of option `name` divide into micro-batches."""
     if batch_size % micro_batches:
@@ -430,10 +133,10 @@ def need_divisible(prefix: str, name: str, batch_size: int, micro_batches: int) 
 def check(config: Config) -> Config:
     """Return `config` if its values fit together; raise a UserError that names key, value and remedy otherwise."""
     check_effects(config)
-    check_static_vectors(config)
+    config.objective.check_model(config.model)
     config.model.check()
     _check_data(config)
-    check_objective(config)
+    config.objective.check(config)
     check_optimizer(config.optimizer)
     check_schedule(config.schedule)
     need_positive(config.checkpoint, "checkpoint.", "every_steps", "keep_last", "local_every_steps")
@@ -467,7 +170,8 @@ def check(config: Config) -> Config:
 
 def _check_source(config: Config) -> None:
     """Raise a UserError if the model to start from has to give another number of layers than there are."""
-    layers, source = config.init_from_layers, config.init_from or config.objective.distillation.teacher
+    layers, taught = config.init_from_layers, config.objective.taught
+    source = config.init_from or (taught and taught.teacher)
     if layers and source and len(layers) != config.model.num_layers:
         raise UserError(
             f"init_from_layers={','.join(map(str, layers))} names {len(layers)} layers of {source}, but "

@@ -8,6 +8,7 @@ different value is an error. Standard library only.
 
 import dataclasses
 import difflib
+import functools
 import math
 import types
 import typing
@@ -136,12 +137,16 @@ class Choice:
         ]
         return max(fitting, key=lambda kind: len(choosing(kind)), default=None)
 
-    def owners(self, name: str, path: str = "") -> list[str]:
-        """Return how each kind that has an option of this name is chosen, as a user writes it."""
-        owning = [kind for kind in self.kinds if name in spelled_names(kind)]
-        if self.absent:
-            return [path + tag for tag in self.absent] if owning and name not in self.absent else []
-        return [" and ".join(f"{path}{tag}={value}" for tag, value in _own(self, kind).items()) for kind in owning]
+    def owners(self, name: str) -> list[Any]:
+        """Return the kinds that have an option of this dotted name or, if none has, what it would be below."""
+        for known in (name, name.partition(".")[0]):
+            if owners := [each for each in self.kinds if known in choosing(each) or has_option(each, known)]:
+                return owners
+        return []
+
+    def refuses(self, kind: Any, name: str) -> bool:
+        """Return whether only other kinds have an option of this dotted name; `kind` may be None."""
+        return name not in self.absent and name not in choosing(kind) and kind not in (self.owners(name) or [kind])
 
 
 def _own(choice: Choice, kind: Any) -> Mapping[str, str]:
@@ -157,7 +162,7 @@ def choosing(kind: Any) -> Mapping[str, str]:
 
 
 def choice_of(owner: Any, name: str) -> Choice | None:
-    """Return the kinds of a field of a dataclass, or None if it is no such field."""
+    """Return the kinds of a field of a dataclass or an instance of one, or None if it is no such field."""
     field = next(field for field in dataclasses.fields(owner) if field.name == name)
     if "kinds" not in field.metadata:
         return None
@@ -170,16 +175,29 @@ def _kinds_in(hint: Any) -> tuple[Any, ...]:
     return tuple(kind for kind in several if dataclasses.is_dataclass(kind))
 
 
-def spelled_names(kind: Any) -> tuple[str, ...]:
-    """Return the names of the options of a dataclass as they are spelled, those of every kind that it may have."""
-    names: list[str] = []
+@functools.cache
+def dotted_names(kind: Any) -> tuple[str, ...]:
+    """Return the dotted names of the options of a dataclass as they are spelled, those of every kind of its fields."""
+    hints, names = typing.get_type_hints(kind), []
     for field in dataclasses.fields(kind):
         choice = choice_of(kind, field.name)
+        inner = _kinds_in(hints[field.name]) if choice is None else choice.kinds
+        found = [*(() if choice is None else choice.tags), *(name for each in inner for name in dotted_names(each))]
         if choice is None or choice.nested:
-            names.append(field.name)
+            names += [f"{field.name}.{name}" for name in found] or [field.name]
         else:
-            names += [*choice.tags, *(name for each in choice.kinds for name in spelled_names(each))]
+            names += found
     return tuple(dict.fromkeys(names))
+
+
+def spelled_names(kind: Any) -> tuple[str, ...]:
+    """Return the names of the options of a dataclass as they are spelled, without those below them."""
+    return tuple(dict.fromkeys(name.partition(".")[0] for name in dotted_names(kind)))
+
+
+def has_option(kind: Any, name: str) -> bool:
+    """Return whether a dataclass has an option, or a group of options, of this dotted name."""
+    return any(each == name or each.startswith(f"{name}.") for each in dotted_names(kind))
 
 
 def switched(options: Any, given: Mapping[str, str], path: str = "") -> Any:
@@ -242,12 +260,15 @@ def _spelled(value: Any) -> dict[str, Any]:
 
 def _as_kind(kind: Any, value: Any) -> Any:
     """Return an instance of a kind with those values of another that it can have."""
-    shared = {}
+    hints, shared = typing.get_type_hints(kind), {}
     for field in dataclasses.fields(kind):
         if value is None or field.name not in {each.name for each in dataclasses.fields(value)}:
             continue
         choice, found = choice_of(kind, field.name), getattr(value, field.name)
-        if choice is None or type(found) in choice.kinds or found is None and choice.absent:
+        if choice is None:
+            other = dataclasses.is_dataclass(found) and type(found) is not hints[field.name]
+            shared[field.name] = _as_kind(hints[field.name], found) if other else found
+        elif type(found) in choice.kinds or found is None and choice.absent:
             shared[field.name] = found
     return kind(**shared)
 
@@ -317,8 +338,7 @@ def from_dict(cls: Any, values: dict[str, Any], path: str = "", complete: bool =
         choice = choice_of(cls, field.name)
         if choice is not None and not choice.nested:
             own = {tag: value for tag, value in values.items() if tag in _names(choice)}
-            missing += [path + tag for tag in choice.tags if complete and tag not in own]
-            if own and not missing:
+            if own or complete:
                 arguments[field.name] = _from_choice(choice, own, path, complete)
         elif field.name in values:
             inner = f"{path}{field.name}"
@@ -346,9 +366,9 @@ def _need_object(values: Any, name: str, path: str) -> None:
         )
 
 
-def _unknown(key: Any, names: Iterable[str], name: str, path: str) -> str:
+def _unknown(key: Any, names: Iterable[str], name: str, path: str, others: Iterable[str] = ()) -> str:
     names = tuple(names)
-    close = difflib.get_close_matches(str(key)[:60], names, n=1)
+    close = difflib.get_close_matches(str(key)[:60], [*names, *others], n=1)
     hint = f"; perhaps you meant {path}{close[0]}" if close else f"; {name} has {', '.join(names)}"
     return f"unknown option {path}{_shown(key)}{hint}"
 
@@ -356,39 +376,60 @@ def _unknown(key: Any, names: Iterable[str], name: str, path: str) -> str:
 def _from_choice(choice: Choice, values: dict[str, Any], path: str, complete: bool) -> Any:
     """Return the instance of the kind that `values` choose, which must have no option of another kind."""
     _need_object(values, choice.kinds[0].__name__, path)
-    for tag in choice.tags:
-        if complete and tag not in values:
-            raise UserError(f"missing: {path}{tag}")
-        fitting = choice.values(tag)
-        if tag in values and fitting and values[tag] not in fitting and not _is_spelled(choice, tag):
-            raise UserError(f"{path}{tag}={values[tag]!r:.80} must be one of {', '.join(fitting)}")
+    need_values(choice, values, path)
     kind = choice.pick(values)
     if kind is None and not choice.absent:
         chosen = ", ".join(f"{path}{tag}={values[tag]!r:.80}" for tag in choice.tags if tag in values)
         raise UserError(f"{chosen} cannot be combined")
-    names = {*choice.absent} if kind is None else {*spelled_names(kind), *choosing(kind)}
-    for key in values:
-        if key not in names and key in _names(choice):
-            raise UserError(of_another_kind(choice, kind, key, values[key], path))
+    if complete and (missing := [path + tag for tag in choosing(kind) or choice.absent if tag not in values]):
+        raise UserError(f"missing: {', '.join(missing)}")
+    for key, value in _dotted(values):
+        if choice.refuses(kind, key):
+            raise UserError(of_another_kind(choice, kind, key, value, path))
     if kind is None:
         return None
+    own_names = dict.fromkeys([*choosing(kind), *spelled_names(kind)])
+    for key in values:
+        if key not in own_names:
+            raise UserError(_unknown(key, own_names, kind.__name__, path, _names(choice)))
     own = {key: value for key, value in values.items() if key not in choosing(kind) or key in spelled_names(kind)}
     return from_dict(kind, own, path, complete)
 
 
-def _is_spelled(choice: Choice, tag: str) -> bool:
-    """Return whether an option that chooses a kind is also one of an option of a kind, with values of its own."""
-    return any(tag in spelled_names(kind) for kind in choice.kinds)
+def _dotted(values: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    """Yield the dotted name and the value of what is in nested dicts, and of those that are empty."""
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _dotted(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def need_values(choice: Choice, values: Mapping[str, Any], path: str) -> None:
+    """Raise a UserError if what should choose a kind has a value that chooses none, and no option has either."""
+    for tag in choice.tags:
+        fitting, is_option = choice.values(tag), any(tag in spelled_names(kind) for kind in choice.kinds)
+        if tag in values and fitting and values[tag] not in fitting and not is_option:
+            raise UserError(f"{path}{tag}={values[tag]!r:.80} must be one of {', '.join(fitting)}")
 
 
 def of_another_kind(choice: Choice, kind: Any, name: str, value: Any, path: str) -> str:
     """Return the message that an option is given, but a kind is chosen that does not have it."""
-    owners = " or ".join(choice.owners(name.partition(".")[0], path))
+    given, owners = f"{path}{name}={_shown(value)}", choice.owners(name)
     if kind is None:
         (tag, none), *_ = choice.absent.items()
-        return f"{path}{name}={_shown(value)} needs {owners}, but {path}{tag}={none}; set that too, or leave it out"
-    chosen = " and ".join(f"{path}{tag}={each}" for tag, each in _own(choice, kind).items())
-    return f"{path}{name}={_shown(value)} belongs to {owners}, not to {chosen}; set that, or leave the option out"
+        return f"{given} needs {path}{tag}, but {path}{tag}={none}; set that too, or leave it out"
+    others = [_spelling(choice, each, path) for each in owners]
+    way_out = "set that" if len(others) == 1 else "set one of these"
+    return (
+        f"{given} belongs to {' or '.join(others)}, not to {_spelling(choice, kind, path)}; {way_out}, or leave the "
+        "option out"
+    )
+
+
+def _spelling(choice: Choice, kind: Any, path: str) -> str:
+    """Return how a kind is chosen, as a user writes it."""
+    return " and ".join(f"{path}{tag}={value}" for tag, value in _own(choice, kind).items())
 
 
 def from_record(cls: Any, values: dict[str, Any], where: str, path: str = "") -> Any:
@@ -426,10 +467,8 @@ def _typed(hint: Any, value: Any, path: str, complete: bool):
         if value in args:
             return value
         raise UserError(f"{path}={value!r:.80} must be one of {', '.join(args)}")
-    if origin is types.UnionType:
-        if value is None:
-            return None
-        hint = args[0]
+    if origin in (types.UnionType, typing.Union):
+        return None if value is None else _typed(args[0], value, path, complete)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
@@ -437,18 +476,27 @@ def _typed(hint: Any, value: Any, path: str, complete: bool):
     return value
 
 
-def differences(old: dict[str, Any], new: dict[str, Any], path: str = "") -> list[str]:
-    """Return a line `key: old → new` for every leaf in which two nested dicts differ."""
-    lines = []
+def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """Return a line `key: old → new` for every leaf in which two nested dicts differ.
+
+    Those that only one has, because it chooses another kind, come last.
+    """
+    return [line for _, line in sorted(_differences(old, new), key=lambda found: found[0])]
+
+
+def _differences(old: dict[str, Any], new: dict[str, Any], path: str = "") -> Iterable[tuple[bool, str]]:
+    """Yield whether only one dict has a leaf that differs, and its line."""
     for key in sorted({*old, *new}):
-        a, b = old.get(key), new.get(key)
+        missing = {} if isinstance(old.get(key, new.get(key)), dict) else None
+        a, b = old.get(key, missing), new.get(key, missing)
         if isinstance(a, list) and isinstance(b, list):
             a, b = dict(enumerate(a)), dict(enumerate(b))
         if isinstance(a, dict) and isinstance(b, dict):
-            lines += differences({str(k): v for k, v in a.items()}, {str(k): v for k, v in b.items()}, f"{path}{key}.")
+            yield from _differences(
+                {str(k): v for k, v in a.items()}, {str(k): v for k, v in b.items()}, f"{path}{key}."
+            )
         elif a != b:
-            lines.append(f"{path}{_shown(key)}: {_shown(a)} → {_shown(b)}")
-    return lines
+            yield key not in old or key not in new, f"{path}{_shown(key)}: {_shown(a)} → {_shown(b)}"
 
 
 def flattened(values: dict[str, Any]) -> dict[str, Any]:
@@ -490,9 +538,9 @@ def resume_rule(kind: Any, key: str) -> Resume | None:
         inner = typing.get_type_hints(kind)[field.name]
         found: Resume | None
         if choice is not None and not choice.nested:
-            found = next((resume_rule(each, key) for each in choice.kinds if name in spelled_names(each)), None)
-            if found is not None:
-                return found
+            for each in choice.kinds:
+                if (found := resume_rule(each, key)) is not None:
+                    return found
         elif field.name == name:
             return _rule_below(field.metadata.get("resume"), choice, inner, rest)
     return None

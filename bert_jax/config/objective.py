@@ -1,14 +1,16 @@
-"""Objectives of pre-training as frozen dataclasses: masked words, generator, teacher, static word vectors.
+"""Objectives of pre-training, each a frozen dataclass with its own options, and what the rest of the package asks them.
 
-Standard library only.
+`ObjectiveConfig` is any of them, and `_Objective` lists the questions. Also here: generator, teacher, static word
+vectors. Standard library only.
 """
 
 import dataclasses
 import math
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal, Protocol
 
 from bert_jax.config.json_form import option
-from bert_jax.config.model import EncoderConfig, ModelConfig, RecurrentConfig
+from bert_jax.config.model import EncoderConfig, ModelConfig, RecurrentConfig, Rope, WordVectorsConfig
 from bert_jax.errors import UserError, need_cloud_storage
 
 EmbeddingSharing = Literal["shared", "own", "disentangled"]
@@ -57,25 +59,33 @@ SHARED_NEGATIVES = 64
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StaticVectorsConfig:
-    """Skip-gram with negative sampling (Mikolov et al. 2013, arXiv 1310.4546) and GloVe (Pennington et al. 2014)."""
+class SkipGramConfig:
+    """Windows and random words of skip-gram with negative sampling (Mikolov et al. 2013, arXiv 1310.4546)."""
 
     window: int = 5
-    """Maximum number of words to either side of a word that count as its neighbours. Skip-gram draws the number for
-    each word, from 1 to this; GloVe takes them all, each with the weight 1 / distance."""
+    """Maximum number of words to either side of a word that count as its neighbours. The number for each word is drawn,
+    from 1 to this."""
     negatives: int = 5
     """Weight of the randomly drawn words against each neighbour. In the paper it is their number; here all neighbours
     in a row share the words that are drawn, with the same expectation."""
     subsampling: float = 0.0
     """Threshold t for frequent words: a word that is a share f of the text is left out with probability 1 - √(t / f).
     The paper uses 1e-5 for a billion words. 0: none is left out."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GloVeConfig:
+    """Windows and counts of GloVe (Pennington et al. 2014)."""
+
+    window: int = 5
+    """Number of words to either side of a word that count as its neighbours, each with the weight 1 / distance; that of
+    the counts."""
     counts: str = ""
-    """Directory of the counts of pairs that `bert-jax count` wrote, which GloVe needs. window must be that of the
-    counts."""
+    """Directory of the counts of pairs that `bert-jax count` wrote, which GloVe needs."""
     maximum_count: float = 100.0
-    """Count from which all pairs have the same weight in GloVe (x_max in the paper)."""
+    """Count from which all pairs have the same weight (x_max in the paper)."""
     count_power: float = 0.75
-    """Power of the count by which rarer pairs weigh less in GloVe (α in the paper)."""
+    """Power of the count by which rarer pairs weigh less (α in the paper)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -173,21 +183,178 @@ def check_task_distillation(options: TaskDistillationConfig, crf: bool) -> None:
         )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ObjectiveConfig:
-    """The objective, and the weights of its losses in the sum that is minimized; those of the paper are 1."""
+class _Data(Protocol):
+    @property
+    def sentence_pairs(self) -> str: ...
+    @property
+    def has_pair_labels(self) -> bool: ...
 
-    name: Literal[
-        "masked_words", "left_to_right", "two_directions", "replaced_tokens", "permutation", "skip_gram", "glove"
-    ] = "masked_words"
-    """Objective of the training. masked_words: BERT's masked language model, with the second objective of
-    data.sentence_pairs. left_to_right: each token of a text, from those before it; the model needs
-    direction=left_to_right. two_directions: from those before it and, by the other half of the states, from those after
-    it, as in ELMo; the model needs layer=lstm. replaced_tokens: ELECTRA's discriminator, which tells the words of a
-    generator, trained with it, from those of the text. permutation: some tokens, from those that come before them in
-    a random order, as in XLNet; the model needs positions=xlnet. skip_gram: the words near each word, from its vector
-    alone (word2vec); the model needs layer=none. glove: how often each two words are near each other, from their
-    vectors; the model needs layer=none, and the data static_vectors.counts."""
+
+class _Phase(Protocol):
+    @property
+    def sequence_length(self) -> int: ...
+    @property
+    def max_predictions(self) -> int | None: ...
+
+
+class Run(Protocol):
+    """The options of a run that objectives check, a part of `Config`."""
+
+    @property
+    def model(self) -> EncoderConfig: ...
+    @property
+    def data(self) -> _Data: ...
+    @property
+    def masking(self) -> object: ...
+    @property
+    def phases(self) -> Sequence[_Phase]: ...
+
+
+class _Objective:
+    """What is asked of every objective, with the answer of most."""
+
+    chosen_by: ClassVar[Mapping[str, str]]
+    """The option that chooses it, and its value."""
+    masks_words: ClassVar[bool] = False
+    """Whether batches have masked words, which the model or its generator fills in."""
+    reads_texts: ClassVar[bool] = True
+    """Whether rows are texts with their special tokens, rather than words alone."""
+    predicts: ClassVar[str]
+    """What it does without masked words, as messages tell it; of one that masks none."""
+
+    @property
+    def name(self) -> str:
+        """Its name in messages, the value of objective.name."""
+        return self.chosen_by["name"]
+
+    @property
+    def taught(self) -> DistillationConfig | None:
+        """The teacher, and what is learned from it; None without one."""
+        return None
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Parts of the model that other objectives do without."""
+        return ()
+
+    def predictions(self, sequence_length: int, given: int | None, rate: float) -> int:
+        """Return the width of the arrays of predicted places, as the original advises (20 at length 128, 77 at 512).
+
+        Args:
+          sequence_length: tokens of a row.
+          given: max_predictions of the phase.
+          rate: share of the tokens that is predicted.
+        """
+        return min(sequence_length, max(1, math.ceil(sequence_length * rate))) if given is None else given
+
+    def arrays(self, sequence_length: int) -> dict[str, tuple[tuple[int, ...], type[int] | type[float]]]:
+        """Return the shape of a row, and the type of its numbers, of the arrays that only its batches have."""
+        del sequence_length
+        return {}
+
+    def check_model(self, model: EncoderConfig) -> None:
+        """Raise a UserError if a model of this form cannot be trained for it."""
+        _need_contexts(model, self.name)
+        if model.two_streams:
+            raise UserError(_only_together(model, self.name))
+
+    def check(self, run: Run) -> None:
+        """Raise a UserError if its options are out of range, or contradict those of the run."""
+        if self.masks_words:
+            _check_pairs(run)
+        else:
+            _check_single_texts(run, self.reason)
+            _check_no_masks(run, self.reason)
+
+    @property
+    def reason(self) -> str:
+        """The beginning of messages that refuse an option which means nothing to it."""
+        return f"objective.name={self.name} {self.predicts}"
+
+
+def _need_contexts(model: EncoderConfig, name: str) -> None:
+    """Raise a UserError if a word has the same vector in every context."""
+    if isinstance(model, WordVectorsConfig):
+        raise UserError(
+            f"model.layer=none gives a word the same vector everywhere, which objective.name={name} cannot learn from; "
+            "set objective.name=skip_gram or glove"
+        )
+
+
+def _only_together(model: EncoderConfig, name: str) -> str:
+    return (
+        f"{model.spelled} and objective.name={name}: the tokens of a permutation are "
+        "predicted by XLNet's second stream of states, and nothing else trains it; set model.positions=xlnet and "
+        "objective.name=permutation, or neither"
+    )
+
+
+def _check_weights(objective: "MaskedWords | TwoDirections | ReplacedTokens") -> None:
+    """Raise a UserError if a weight is out of range."""
+    for field in dataclasses.fields(objective):
+        if field.name.endswith("_weight") and not 0 <= (weight := getattr(objective, field.name)) < math.inf:
+            raise UserError(
+                f"objective.{field.name}={weight} must be 0 or a positive number; the default is {field.default:g}"
+            )
+
+
+def _check_single_texts(run: Run, why: str) -> None:
+    """Raise a UserError, which begins with `why`, if there are pairs."""
+    if run.data.sentence_pairs != "none":
+        raise UserError(
+            f"{why} and reads single texts, but data.sentence_pairs={run.data.sentence_pairs}; set "
+            "data.sentence_pairs=none"
+        )
+
+
+def _check_no_masks(run: Run, why: str) -> None:
+    """Raise a UserError, which begins with `why`, if there are options of masked words."""
+    for name, value in vars(run.masking).items():
+        if name != "static_masks" and value != getattr(type(run.masking), name):
+            raise UserError(f"{why} and masks none, so masking.{name}={value} does not apply; leave it out")
+    for index, phase in enumerate(run.phases):
+        if phase.max_predictions is not None:
+            raise UserError(
+                f"{why}, all of them, so phases.{index}.max_predictions={phase.max_predictions} has no effect; leave "
+                "it out"
+            )
+
+
+def _check_pairs(run: Run) -> None:
+    """Raise a UserError if there are pairs, but the model cannot read them or not learn from their labels."""
+    model, pairs, labelled = run.model, run.data.sentence_pairs, run.data.has_pair_labels
+    needed = {"type_vocab_size": max(2, model.type_vocab_size)} | ({"pair_head": True} if labelled else {})
+    if pairs != "none" and (wrong := [name for name, value in needed.items() if getattr(model, name) != value]):
+        raise UserError(
+            f"data.sentence_pairs={pairs} needs two segments{' and a head for pairs' if labelled else ''}, but "
+            f"{' and '.join(f'model.{name}={getattr(model, name)}' for name in wrong)}; set "
+            f"{' and '.join(f'model.{name}={needed[name]}' for name in wrong)}, or data.sentence_pairs=none"
+        )
+
+
+def _check_mask_decoder(model: EncoderConfig) -> None:
+    """Raise a UserError if the model has no layer that the enhanced mask decoder could pass through again."""
+    for name, value, fitting in (
+        ("model.disentangled.terms", "none", model.disentangled is not None),
+        ("model.positions", "learned", model.position_table is None),
+        ("model.norm_position", model.norm_position, model.norm_position == "post"),
+        ("model.num_layers", model.num_layers, model.num_layers > 1),
+    ):
+        if not fitting:
+            raise UserError(
+                f"objective.mask_decoder=True cannot be combined with {name}={value}: masked words are predicted by "
+                "further passes of the last of several layers of a DeBERTa (terms=c2p+p2c, positions=none, "
+                "norm_position=post), whose input has no absolute positions; leave it out"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskedWords(_Objective):
+    """BERT's masked language model, with the second objective of data.sentence_pairs."""
+
+    chosen_by: ClassVar[Mapping[str, str]] = {"name": "masked_words"}
+    masks_words: ClassVar[bool] = True
+
     mlm_weight: float = 1.0
     """Weight of the loss of the masked words. 0: its head is not trained."""
     sentence_pair_weight: float = 1.0
@@ -196,37 +363,277 @@ class ObjectiveConfig:
     span_boundary_weight: float = 0.0
     """Weight of the loss of the span boundary objective (SpanBERT): the words of each run of masked tokens, from the
     two tokens at its borders. 0: there is no such head. Use it with masking.unit=span."""
-    next_word_weight: float = 1.0
-    """Weight of the loss of the next words with name=two_directions."""
-    previous_word_weight: float = 1.0
-    """Weight of the loss of the previous words with name=two_directions."""
-    longest_span: int = 5
-    """Maximum number of adjacent tokens that are predicted together with name=permutation; the probability of n is
-    proportional to 1/n. masking.rate is the share of all tokens."""
-    replaced_tokens_weight: float = 50.0
-    """Weight of the discriminator's loss with name=replaced_tokens; mlm_weight is then that of the generator's."""
-    generator: GeneratorConfig = GeneratorConfig()
-    """The generator of name=replaced_tokens."""
     distillation: DistillationConfig = DistillationConfig()
     """A teacher to learn from, in addition to the masked words, and the weights of what is learned from it."""
     mask_decoder: bool = False
-    """Whether masked words, including a generator's, are predicted by DeBERTa's enhanced mask decoder: from two more
-    passes of the last layer, whose queries begin with absolute positions. It needs model.disentangled.terms and is left
-    out of exports."""
-    static_vectors: StaticVectorsConfig = StaticVectorsConfig()
-    """Windows and random words of skip_gram; windows and counts of glove."""
+    """Whether masked words are predicted by DeBERTa's enhanced mask decoder: from two more passes of the last layer,
+    whose queries begin with absolute positions. It needs model.disentangled.terms and is left out of exports."""
 
     @property
-    def predicts_neighbours(self) -> bool:
-        """Whether each word has one vector, from which its neighbours, or their counts, are predicted."""
-        return self.name in ("skip_gram", "glove")
+    def taught(self) -> DistillationConfig | None:
+        return self.distillation if self.distillation.teacher else None
 
     @property
-    def masks_words(self) -> bool:
-        """Whether batches have masked words, which the model or its generator fills in."""
-        return self.name in ("masked_words", "replaced_tokens")
+    def parts(self) -> tuple[str, ...]:
+        wanted = {"span_boundary": self.span_boundary_weight, "mask_decoder": self.mask_decoder}
+        return tuple(part for part, is_wanted in wanted.items() if is_wanted)
+
+    def check(self, run: Run) -> None:
+        _check_weights(self)
+        others = self.span_boundary_weight or (run.data.has_pair_labels and self.sentence_pair_weight)
+        if not self.mlm_weight and not others:
+            raise UserError(
+                f"objective.mlm_weight=0 leaves nothing to learn: objective.sentence_pair_weight="
+                f"{self.sentence_pair_weight:g}, data.sentence_pairs={run.data.sentence_pairs}; the paper's weights "
+                "are 1"
+            )
+        if self.taught is not None:
+            check_distillation(self.taught)
+        if self.mask_decoder:
+            _check_mask_decoder(run.model)
+        super().check(run)
+
+
+class _OneSided(_Objective):
+    """What the objectives that predict every token have in common."""
+
+    predicts: ClassVar[str] = "predicts each token from those on one side of it"
+
+    def predictions(self, sequence_length: int, given: int | None, rate: float) -> int:
+        del given, rate
+        return sequence_length - 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LeftToRight(_OneSided):
+    """Each token of a text, from those before it; the model needs direction=left_to_right."""
+
+    chosen_by: ClassVar[Mapping[str, str]] = {"name": "left_to_right"}
+
+    def check(self, run: Run) -> None:
+        if run.model.direction != "left_to_right":
+            raise UserError(
+                f"{self.reason}, but with model.direction={run.model.direction} it would see the answer; set "
+                "model.direction=left_to_right"
+            )
+        super().check(run)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TwoDirections(_OneSided):
+    """Each token of a text, from those before it and, by the other half of the states, from those after it, as in
+    ELMo; the model needs layer=lstm."""
+
+    chosen_by: ClassVar[Mapping[str, str]] = {"name": "two_directions"}
+
+    next_word_weight: float = 1.0
+    """Weight of the loss of the next words."""
+    previous_word_weight: float = 1.0
+    """Weight of the loss of the previous words."""
+
+    def check(self, run: Run) -> None:
+        model = run.model
+        if not model.two_directions:
+            raise UserError(
+                f"{self.reason}, but with {model.spelled}, model.direction={model.direction} it would see "
+                "the answer; set model.layer=lstm and model.direction=both, whose two directions are kept apart"
+            )
+        super().check(run)
+        _check_weights(self)
+        if not (self.next_word_weight or self.previous_word_weight):
+            raise UserError(
+                "objective.next_word_weight=0 and objective.previous_word_weight=0 leave nothing to learn; the paper's "
+                "weights are 1"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReplacedTokens(_Objective):
+    """ELECTRA's discriminator, which tells the words of a generator, trained with it, from those of the text."""
+
+    chosen_by: ClassVar[Mapping[str, str]] = {"name": "replaced_tokens"}
+    masks_words: ClassVar[bool] = True
+
+    mlm_weight: float = 1.0
+    """Weight of the loss of the generator's masked words."""
+    replaced_tokens_weight: float = 50.0
+    """Weight of the discriminator's loss."""
+    generator: GeneratorConfig = GeneratorConfig()
+    """The generator."""
+    mask_decoder: bool = False
+    """Whether the generator's words are predicted by DeBERTa's enhanced mask decoder: from two more passes of its last
+    layer, whose queries begin with absolute positions. It needs model.disentangled.terms and is left out of exports."""
 
     @property
-    def predicts_all(self) -> bool:
-        """Whether every token is predicted from those on one side of it, and none is masked."""
-        return self.name in ("left_to_right", "two_directions")
+    def parts(self) -> tuple[str, ...]:
+        return ("mask_decoder",) if self.mask_decoder else ()
+
+    def check(self, run: Run) -> None:
+        _check_weights(self)
+        for name, consequence in (
+            ("mlm_weight", "the generator would never learn"),
+            ("replaced_tokens_weight", "the discriminator would never learn"),
+        ):
+            if not getattr(self, name):
+                raise UserError(
+                    f"objective.{name}=0 with objective.name=replaced_tokens: {consequence}; the paper's weights are "
+                    "mlm_weight=1 and replaced_tokens_weight=50"
+                )
+        if run.data.has_pair_labels or run.model.pair_head:
+            raise UserError(
+                f"objective.name=replaced_tokens has no second objective, but data.sentence_pairs="
+                f"{run.data.sentence_pairs} and model.pair_head={run.model.pair_head}; set "
+                "data.sentence_pairs=adjacent (or none) and model.pair_head=False"
+            )
+        self._check_generator(run.model)
+        if self.mask_decoder:
+            _check_mask_decoder(run.model)
+        super().check(run)
+
+    def _check_generator(self, discriminator: EncoderConfig) -> None:
+        for name in ("hidden_size", "num_layers", "num_heads", "intermediate_size"):
+            if (value := getattr(self.generator, name)) is not None and value < 1:
+                raise UserError(f"objective.generator.{name}={value} must be positive")
+        model = generator_model(discriminator, self.generator)
+        if model.hidden_size > discriminator.hidden_size:
+            raise UserError(
+                f"objective.generator.hidden_size={model.hidden_size} is wider than the discriminator, "
+                f"model.hidden_size={discriminator.hidden_size}; the paper takes a quarter to a half of it"
+            )
+        if isinstance(model, ModelConfig) and model.hidden_size % model.num_heads:
+            raise UserError(
+                f"the generator's width of {model.hidden_size} is not divisible by its {model.num_heads} heads; set "
+                "objective.generator.hidden_size or objective.generator.num_heads so that it is"
+            )
+        if self.mask_decoder and model.num_layers < 2:
+            raise UserError(
+                "objective.mask_decoder=True passes through the last of several layers again, but "
+                f"objective.generator.num_layers={model.num_layers}; give it two or leave the decoder out"
+            )
+        if isinstance(model, ModelConfig) and isinstance(model.positions, Rope) and model.head_size % 2:
+            raise UserError(
+                f"model.positions=rope turns features in pairs, but the generator has heads of {model.head_size}; set "
+                "objective.generator.num_heads so that they are even"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Permutation(_Objective):
+    """Some tokens, from those that come before them in a random order, as in XLNet; the model needs
+    positions=xlnet."""
+
+    chosen_by: ClassVar[Mapping[str, str]] = {"name": "permutation"}
+    predicts: ClassVar[str] = "predicts tokens that it leaves as they are"
+
+    longest_span: int = 5
+    """Maximum number of adjacent tokens that are predicted together; the probability of n is proportional to 1/n.
+    masking.rate is the share of all tokens."""
+
+    def arrays(self, sequence_length: int) -> dict[str, tuple[tuple[int, ...], type[int] | type[float]]]:
+        return {"order": ((sequence_length,), int)}
+
+    def check_model(self, model: EncoderConfig) -> None:
+        _need_contexts(model, self.name)
+        if not model.two_streams:
+            raise UserError(_only_together(model, self.name))
+
+    def check(self, run: Run) -> None:
+        if self.longest_span < 1:
+            raise UserError(f"objective.longest_span={self.longest_span} must be positive; the paper's is 5")
+        for name, value in vars(run.masking).items():
+            if name not in ("rate", "static_masks") and value != getattr(type(run.masking), name):
+                raise UserError(
+                    f"{self.reason}, in spans of up to objective.longest_span, so masking.{name}={value} has no "
+                    "effect; leave it out"
+                )
+        _check_single_texts(run, self.reason)
+
+
+class _StaticVectors(_Objective):
+    """What the objectives of static word vectors have in common."""
+
+    reads_texts: ClassVar[bool] = False
+    predicts: ClassVar[str] = "predicts the neighbours of each word"
+
+    def predictions(self, sequence_length: int, given: int | None, rate: float) -> int:
+        del given, rate
+        return sequence_length
+
+    def check_model(self, model: EncoderConfig) -> None:
+        if not isinstance(model, WordVectorsConfig):
+            raise UserError(
+                f"objective.name={self.name} learns one vector per word, but with {model.spelled} it would "
+                "see the neighbours that it has to predict; set model.layer=none"
+            )
+
+
+def _check_window(run: Run, window: int) -> None:
+    """Raise a UserError unless there are neighbours, and some inside a row."""
+    _need_positive("window", window)
+    for index, phase in enumerate(run.phases):
+        if phase.sequence_length <= window:
+            raise UserError(
+                f"objective.static_vectors.window={window} is not shorter than the rows of "
+                f"phases.{index}.sequence_length={phase.sequence_length}; make it smaller, or the rows longer"
+            )
+
+
+def _need_positive(name: str, value: int) -> None:
+    if value < 1:
+        raise UserError(f"objective.static_vectors.{name}={value} must be positive; the paper's is 5")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SkipGram(_StaticVectors):
+    """The words near each word, from its vector alone (word2vec); the model needs layer=none."""
+
+    chosen_by: ClassVar[Mapping[str, str]] = {"name": "skip_gram"}
+
+    static_vectors: SkipGramConfig = SkipGramConfig()
+    """Windows and random words."""
+
+    def arrays(self, sequence_length: int) -> dict[str, tuple[tuple[int, ...], type[int] | type[float]]]:
+        return {"windows": ((sequence_length, 2), int), "negatives": ((SHARED_NEGATIVES,), int)}
+
+    def check(self, run: Run) -> None:
+        options = self.static_vectors
+        _check_window(run, options.window)
+        _need_positive("negatives", options.negatives)
+        if not 0 <= options.subsampling < 1:
+            raise UserError(
+                f"objective.static_vectors.subsampling={options.subsampling} must be a share of the text, from 0 to "
+                "below 1; the paper's is 1e-5"
+            )
+        super().check(run)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GloVe(_StaticVectors):
+    """How often each two words are near each other, from their vectors; the model needs layer=none, and the data
+    static_vectors.counts."""
+
+    chosen_by: ClassVar[Mapping[str, str]] = {"name": "glove"}
+
+    static_vectors: GloVeConfig = GloVeConfig()
+    """Windows and counts."""
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return ("context_biases",)
+
+    def arrays(self, sequence_length: int) -> dict[str, tuple[tuple[int, ...], type[int] | type[float]]]:
+        return {"pair_counts": ((sequence_length, self.static_vectors.window), float)}
+
+    def check(self, run: Run) -> None:
+        options = self.static_vectors
+        _check_window(run, options.window)
+        if not (0 < options.maximum_count < math.inf and 0 <= options.count_power <= 1):
+            raise UserError(
+                f"objective.static_vectors.maximum_count={options.maximum_count:g} must be positive and count_power="
+                f"{options.count_power:g} from 0 to 1; the paper's are 100 and 0.75"
+            )
+        super().check(run)
+
+
+ObjectiveConfig = MaskedWords | LeftToRight | TwoDirections | ReplacedTokens | Permutation | SkipGram | GloVe
+"""The objective of a run: one of these."""

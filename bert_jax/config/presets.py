@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Literal, TypeVar
 
 from bert_jax.config.model import DisentangledConfig, Learned, ModelConfig, NoPositions, Rope, Window, XLNetConfig
-from bert_jax.config.objective import ObjectiveConfig
+from bert_jax.config.objective import MaskedWords
 from bert_jax.config.pretraining import Config, MaskingConfig, OptimizerConfig, ScheduleConfig
 from bert_jax.errors import UserError
 
@@ -247,7 +247,7 @@ def google2018(config: Config) -> Config:
             copies=10,
         ),
         masking=MaskingConfig(loss_epsilon=1e-5),
-        objective=ObjectiveConfig(),
+        objective=MaskedWords(),
         optimizer=OptimizerConfig(name="adamw_bert"),
         schedule=ScheduleConfig(),
         compute=dataclasses.replace(config.compute, dtype="float32"),

@@ -14,7 +14,7 @@ from typing import Literal
 
 from bert_jax.config.json_form import kinds, option
 from bert_jax.config.model import EncoderConfig, ModelConfig
-from bert_jax.config.objective import ObjectiveConfig
+from bert_jax.config.objective import MaskedWords, ObjectiveConfig
 from bert_jax.errors import UserError
 
 SentencePairs = Literal["nsp", "sop", "adjacent", "none"]
@@ -473,7 +473,7 @@ class Config:
     """Where the token store is, and how examples are cut from it."""
     masking: MaskingConfig = MaskingConfig()
     """Which pieces are masked, and what replaces them."""
-    objective: ObjectiveConfig = ObjectiveConfig()
+    objective: ObjectiveConfig = kinds(MaskedWords(), nested=True)
     """Objective of the training, and the weights of the losses."""
     phases: tuple[PhaseConfig, ...] = (PhaseConfig(),)
     """Parts of training, each at one sequence length."""
@@ -644,16 +644,5 @@ def warmup_steps(config: Config, first: int) -> int:
 
 
 def max_predictions(phase: PhaseConfig, config: Config) -> int:
-    """Return the width of the masked-position arrays.
-
-    It is the phase's own, or about rate × length as the original advises (20 at length 128, 77 at 512); one less
-    than the length for objectives that predict every token from its neighbours, and the length for those that predict
-    the neighbours of each.
-    """
-    if config.objective.predicts_neighbours:
-        return phase.sequence_length
-    if config.objective.predicts_all:
-        return phase.sequence_length - 1
-    if phase.max_predictions is not None:
-        return phase.max_predictions
-    return min(phase.sequence_length, max(1, math.ceil(phase.sequence_length * config.masking.rate)))
+    """Return the width of the masked-position arrays."""
+    return config.objective.predictions(phase.sequence_length, phase.max_predictions, config.masking.rate)

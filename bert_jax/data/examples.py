@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.config import Config, Phase, resolve_phases
-from bert_jax.config.objective import SHARED_NEGATIVES
+from bert_jax.config.objective import GloVe, LeftToRight, Permutation, SkipGram, TwoDirections
 from bert_jax.config.pretraining import SentencePairs
 from bert_jax.data.chunks import DocumentChunks, Documents, FullSentences
 from bert_jax.data.masking import Masking, NextWords, Permutations
@@ -44,14 +44,10 @@ def batch_layout(phase: Phase, config: Config) -> dict[str, tuple[tuple[int, ...
         **dict.fromkeys(("masked_positions", "masked_ids"), (masked, np.int32)),
         "masked_weights": (masked, np.float32),
     }
-    if phase.packed and not config.objective.predicts_neighbours:
+    if phase.packed and config.objective.reads_texts:
         layout |= {"text_ids": (tokens, np.int32), "text_starts": (texts, np.int32)}
-    if config.objective.name == "permutation":
-        layout |= {"order": (tokens, np.int32)}
-    if config.objective.name == "skip_gram":
-        layout |= {"windows": ((*tokens, 2), np.int32), "negatives": ((SHARED_NEGATIVES,), np.int32)}
-    if config.objective.name == "glove":
-        layout |= {"pair_counts": ((*tokens, config.objective.static_vectors.window), np.float32)}
+    for name, (shape, kind) in config.objective.arrays(phase.sequence_length).items():
+        layout[name] = shape, {int: np.int32, float: np.float32}[kind]
     if config.data.has_pair_labels:
         layout |= {"next_sentence_labels": (texts, np.int32)}
         layout |= {"next_sentence_weights": (texts, np.float32)} if phase.packed else {}
@@ -62,18 +58,20 @@ def predicted_places(
     config: Config, phase: Phase, store: Store, tokenizer: Tokenizer, split: str
 ) -> Masking | NextWords | Permutations | NeighbourWindows | NeighbourCounts:
     """Return what chooses the places of a row that are predicted, and hides what must not be seen."""
-    if config.objective.predicts_all:
-        return NextWords(phase.max_predictions, tokenizer.cls_id)
-    if config.objective.name == "skip_gram":
-        return NeighbourWindows(config.objective.static_vectors, store.token_counts, tokenizer.pad_id)
-    if config.objective.name == "glove":
-        held_out = 0 if config.data.eval_path else config.data.held_out
-        counts = counts_for(config.objective.static_vectors, store, held_out if split == "train" else None)
-        return NeighbourCounts(counts, tokenizer.pad_id)
     begins = np.asarray(tokenizer.continues_word(), bool)
-    if config.objective.name == "permutation":
-        return Permutations(config.masking.rate, config.objective.longest_span, phase.max_predictions, begins)
-    return Masking(config.masking, phase.max_predictions, store.vocab_size, tokenizer.mask_id, begins)
+    match config.objective:
+        case LeftToRight() | TwoDirections():
+            return NextWords(phase.max_predictions, tokenizer.cls_id)
+        case Permutation(longest_span=longest_span):
+            return Permutations(config.masking.rate, longest_span, phase.max_predictions, begins)
+        case SkipGram(static_vectors=options):
+            return NeighbourWindows(options, store.token_counts, tokenizer.pad_id)
+        case GloVe(static_vectors=options):
+            held_out = 0 if config.data.eval_path else config.data.held_out
+            counts = counts_for(options, store, held_out if split == "train" else None)
+            return NeighbourCounts(counts, tokenizer.pad_id)
+        case _:  # masked words
+            return Masking(config.masking, phase.max_predictions, store.vocab_size, tokenizer.mask_id, begins)
 
 
 class Examples:

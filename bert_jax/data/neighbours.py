@@ -6,7 +6,7 @@ words, and how often the store has each of them near those that follow it.
 
 import numpy as np
 
-from bert_jax.config.objective import SHARED_NEGATIVES, StaticVectorsConfig
+from bert_jax.config.objective import SHARED_NEGATIVES, GloVeConfig, SkipGramConfig
 from bert_jax.data.pair_counts import AGAIN, PairCounts, open_pair_counts
 from bert_jax.data.store import Store
 from bert_jax.errors import UserError
@@ -24,7 +24,7 @@ class NeighbourWindows:
       padding: id of [PAD].
     """
 
-    def __init__(self, options: StaticVectorsConfig, counts: np.ndarray, padding: int):
+    def __init__(self, options: SkipGramConfig, counts: np.ndarray, padding: int):
         self._window, self._padding = options.window, padding
         self._ends = np.cumsum(counts**POWER)
         self._ends /= self._ends[-1]
@@ -121,7 +121,7 @@ class NeighbourCounts:
         }
 
 
-def counts_for(options: StaticVectorsConfig, store: Store, held_out: float | None) -> PairCounts:
+def counts_for(options: GloVeConfig, store: Store, held_out: float | None) -> PairCounts:
     """Open the counts that `options` name.
 
     Args:

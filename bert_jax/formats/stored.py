@@ -18,7 +18,12 @@ from typing import Any, Literal
 import numpy as np
 from absl import logging
 
-from bert_jax.config import Config, EmbeddingConfig, EncoderConfig, HeadConfig, ObjectiveConfig
+from bert_jax.config import (
+    EmbeddingConfig,
+    EncoderConfig,
+    HeadConfig,
+    MaskedWords,
+)
 from bert_jax.config.json_form import first_lines, from_record, to_dict
 from bert_jax.config.model import Combination, Pooling
 from bert_jax.config.objective import GeneratorConfig, generator_model
@@ -388,13 +393,13 @@ def generator_of(stored: StoredModel) -> StoredModel:
     generator, where = settings["objective"]["generator"], f"the record of {stored.path}"
     options = from_record(GeneratorConfig, generator, where, "objective.generator.")
     # Opened, evaluated and continued, it is a masked language model like any other.
-    history = stored.history | {"config": settings | {"objective": to_dict(ObjectiveConfig())}}
+    history = stored.history | {"config": settings | {"objective": to_dict(MaskedWords())}}
     return dataclasses.replace(
         stored, model=generator_model(stored.model, options), arrays=arrays, beside={}, history=history
     )
 
 
-def with_generator(stored: StoredModel, config: Config) -> StoredModel:
+def with_generator(stored: StoredModel, model: EncoderConfig, generator: GeneratorConfig) -> StoredModel:
     """Return a model that a run of replaced-token detection starts from, with arrays under all paths of its table.
 
     A model without a generator gives its tables to that of the run, whose layers start fresh.
@@ -405,7 +410,7 @@ def with_generator(stored: StoredModel, config: Config) -> StoredModel:
     if not stored.beside:
         tables = {_BELOW + path: array for path, array in stored.arrays.items() if is_shareable(path)}
         return dataclasses.replace(stored, arrays=stored.arrays | tables)
-    theirs, ours = generator_of(stored).model, generator_model(config.model, config.objective.generator)
+    theirs, ours = generator_of(stored).model, generator_model(model, generator)
     differing = {
         option: (getattr(ours, name), getattr(theirs, name))
         for option, name in _SIZES.items()

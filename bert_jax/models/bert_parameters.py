@@ -13,6 +13,7 @@ from bert_jax.config import (
     HeadConfig,
     ObjectiveConfig,
     RecurrentConfig,
+    ReplacedTokens,
     WordVectorsConfig,
 )
 from bert_jax.config.objective import EmbeddingSharing
@@ -41,14 +42,10 @@ SHARE_ROWS = ("classification", "regression")
 
 def pretraining_parts(config: EncoderConfig, objective: ObjectiveConfig | None = None) -> tuple[str, ...]:
     """Return those of MODEL_PARTS that a run of pre-training has."""
+    more = () if objective is None else objective.parts
     if isinstance(config, WordVectorsConfig):
-        counted = objective is not None and objective.name == "glove"
-        return ("contexts", "context_biases") if counted else ("contexts",)
-    parts = PRETRAINING_PARTS if config.pair_head else ("mlm",)
-    if objective is None:
-        return parts
-    more = {"span_boundary": objective.span_boundary_weight, "mask_decoder": objective.mask_decoder}
-    return (*parts, *(part for part, wanted in more.items() if wanted))
+        return ("contexts", *more)
+    return (*(PRETRAINING_PARTS if config.pair_head else ("mlm",)), *more)
 
 
 def bert_parameters(
@@ -278,9 +275,9 @@ DIFFERENCE = "delta"
 DISCRIMINATOR_PARTS = ("replaced_tokens",)
 
 
-def generator_parts(objective: ObjectiveConfig) -> tuple[str, ...]:
+def generator_parts(objective: ReplacedTokens) -> tuple[str, ...]:
     """Return the parts of a generator on its encoder; see MODEL_PARTS."""
-    return ("mlm", "mask_decoder") if objective.mask_decoder else ("mlm",)
+    return ("mlm", *objective.parts)
 
 
 def is_shareable(path: str) -> bool:

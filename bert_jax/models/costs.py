@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from bert_jax.config import Config, EncoderConfig, ModelConfig, RecurrentConfig, WordVectorsConfig
-from bert_jax.config.objective import SHARED_NEGATIVES, generator_model
+from bert_jax.config.objective import SHARED_NEGATIVES, ReplacedTokens, generator_model
 from bert_jax.models.bert_parameters import (
     DISCRIMINATOR_PARTS,
     bert_parameters,
@@ -452,7 +452,7 @@ def trained_encoders(config: Config, teacher_size: int | None = None) -> tuple[T
     `teacher_size` is the width of the teacher's states that an encoder maps its own to; None: it has no such map.
     """
     model, objective = config.model, config.objective
-    if objective.name != "replaced_tokens":
+    if not isinstance(objective, ReplacedTokens):
         parts = pretraining_parts(model, objective)
         return (TrainedEncoder(model, bert_parameters(model, parts, teacher_size=teacher_size), True),)
     generator = generator_model(model, objective.generator)
@@ -464,8 +464,10 @@ def trained_encoders(config: Config, teacher_size: int | None = None) -> tuple[T
 
 def trained_parameters(config: Config, teacher_size: int | None = None) -> ParameterTable:
     """Return the table of parameters of a run, whose arguments are those of `trained_encoders`."""
-    first, *others = (encoder.parameters for encoder in trained_encoders(config, teacher_size))
-    return joined(first, others[0], config.objective.generator.embeddings) if others else first
+    objective, (first, *others) = config.objective, trained_encoders(config, teacher_size)
+    if not isinstance(objective, ReplacedTokens):
+        return first.parameters
+    return joined(first.parameters, others[0].parameters, objective.generator.embeddings)
 
 
 def run_flops(config: Config, sequence_length: int, predictions: int) -> Flops:
@@ -482,7 +484,7 @@ def computed_flops(config: Config, sequence_length: int, predictions: int) -> Fl
 
     The states of a student are all read.
     """
-    if config.objective.distillation.teacher:
+    if config.objective.taught is not None:
         return run_flops(config, sequence_length, predictions)
     parts = []
     for encoder in trained_encoders(config):

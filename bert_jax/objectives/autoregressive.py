@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bert_jax.config import ObjectiveConfig
+from bert_jax.config import TwoDirections
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.layers import PackedTexts
 from bert_jax.models.protocol import EncoderOutput, encoder_inputs
@@ -60,7 +60,7 @@ class TwoDirectionsObjective:
     """The neighbours of every place (see `Objective`); batches are those of `data.examples.next_words`."""
 
     model: BertForPreTraining
-    weights: ObjectiveConfig
+    weights: TwoDirections
 
     @property
     def terms(self) -> tuple[Term, ...]:

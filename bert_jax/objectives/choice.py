@@ -8,6 +8,15 @@ from collections.abc import Callable
 from typing import Any
 
 from bert_jax.config import Config
+from bert_jax.config.objective import (
+    GloVe,
+    LeftToRight,
+    MaskedWords,
+    Permutation,
+    ReplacedTokens,
+    SkipGram,
+    TwoDirections,
+)
 from bert_jax.models.architecture import bert_architecture
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.electra import Electra
@@ -62,21 +71,21 @@ def default_objective(
     `model` has the parts of BERT's pre-training; an objective that needs others replaces them. Without the `teacher` of
     objective.distillation, what is measured of a model that had one is the loss of its labels alone.
     """
-    match config.objective.name:
-        case "masked_words":
-            options = config.objective, config.masking.loss_epsilon, config.data.sentence_pairs
+    match config.objective:
+        case MaskedWords() as objective:
+            options = objective, config.masking.loss_epsilon, config.data.sentence_pairs
             if teacher is None:
                 return PretrainingObjective(model, *options)
             return DistillationObjective(model, teacher, *options)
-        case "left_to_right":
+        case LeftToRight():
             return LeftToRightObjective(model)
-        case "two_directions":
-            return TwoDirectionsObjective(model, config.objective)
-        case "replaced_tokens":
-            return replaced_token_detection(model, config)
-        case "permutation":
+        case TwoDirections() as objective:
+            return TwoDirectionsObjective(model, objective)
+        case ReplacedTokens() as objective:
+            return replaced_token_detection(model, objective, config.masking.loss_epsilon)
+        case Permutation():
             return PermutationObjective(model)
-        case "skip_gram":
-            return SkipGramObjective(model, config.objective.static_vectors.negatives)
-        case "glove":
-            return GloveObjective(model, config.objective.static_vectors)
+        case SkipGram() as objective:
+            return SkipGramObjective(model, objective.static_vectors.negatives)
+        case GloVe() as objective:
+            return GloveObjective(model, objective.static_vectors)

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import jax
 import jax.numpy as jnp
 
-from bert_jax.config import EncoderConfig, ObjectiveConfig
+from bert_jax.config import EncoderConfig, MaskedWords
 from bert_jax.config.objective import DistillationConfig, TaskDistillationConfig
 from bert_jax.config.pretraining import SentencePairs
 from bert_jax.errors import UserError
@@ -107,7 +107,7 @@ class DistillationObjective:
     model: BertForPreTraining
     """The student; where its states are compared with wider or narrower ones, it has the map to them."""
     teacher: BertForPreTraining
-    weights: ObjectiveConfig
+    weights: MaskedWords
     epsilon: float = 0.0
     sentence_pairs: SentencePairs = "none"
     """Both are the same as in `PretrainingObjective`."""

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.config import ObjectiveConfig
+from bert_jax.config import MaskedWords
 from bert_jax.config.pretraining import SentencePairs
 from bert_jax.models.bert import BertForPreTraining, WordPart
 from bert_jax.models.heads import SpanBoundaries
@@ -102,7 +102,7 @@ class PretrainingObjective:
     """
 
     model: BertForPreTraining
-    weights: ObjectiveConfig = ObjectiveConfig()
+    weights: MaskedWords = MaskedWords()
     epsilon: float = 0.0
     """Added to the number of masked words, by which their loss is divided; see masking.loss_epsilon."""
     sentence_pairs: SentencePairs = "nsp"

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bert_jax.config import Config, ObjectiveConfig
+from bert_jax.config import ReplacedTokens
 from bert_jax.config.objective import generator_model
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import DISCRIMINATOR_PARTS, generator_parts
@@ -76,7 +76,7 @@ REPLACED_TOKENS = Term(
 
 
 @dataclasses.dataclass(frozen=True)
-class ReplacedTokens:
+class ReplacedTokensObjective:
     """The generator's masked words, and the discriminator's judgement of each token (see `Objective`).
 
     The loss is that of the generator plus, 50 times, that of the discriminator over all real tokens, [CLS] and [SEP]
@@ -85,7 +85,7 @@ class ReplacedTokens:
     """
 
     model: Electra
-    weights: ObjectiveConfig = ObjectiveConfig()
+    weights: ReplacedTokens = ReplacedTokens()
     epsilon: float = 0.0
     """Added to the number of masked words, by which their loss is divided; see masking.loss_epsilon."""
 
@@ -140,14 +140,14 @@ def loss_sums(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> Sums:
     return Sums(jnp.sum(weights * losses), jnp.sum(weights), jnp.sum(weights * correct))
 
 
-def replaced_token_detection(model: BertForPreTraining, config: Config) -> ReplacedTokens:
+def replaced_token_detection(
+    model: BertForPreTraining, objective: ReplacedTokens, epsilon: float
+) -> ReplacedTokensObjective:
     """Return the objective of a run whose discriminator is the encoder of `model`, and which has its own generator."""
-    generator = config.objective.generator
+    generator = objective.generator
     parts = Electra(
         dataclasses.replace(model, parts=DISCRIMINATOR_PARTS),
-        dataclasses.replace(
-            model, config=generator_model(model.config, generator), parts=generator_parts(config.objective)
-        ),
+        dataclasses.replace(model, config=generator_model(model.config, generator), parts=generator_parts(objective)),
         generator.embeddings,
     )
-    return ReplacedTokens(parts, config.objective, config.masking.loss_epsilon)
+    return ReplacedTokensObjective(parts, objective, epsilon)

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bert_jax.config.objective import StaticVectorsConfig
+from bert_jax.config.objective import GloVeConfig
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.protocol import encoder_inputs
 from bert_jax.objectives.objective import Batch, Sums, Term
@@ -30,7 +30,7 @@ class GloveObjective:
     """
 
     model: BertForPreTraining
-    options: StaticVectorsConfig
+    options: GloVeConfig
     terms: tuple[Term, ...] = (COUNTS,)
 
     def denominators(self, batch: Batch) -> dict[str, jax.Array]:

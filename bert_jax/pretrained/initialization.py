@@ -14,7 +14,7 @@ import numpy as np
 from rich.table import Table
 
 from bert_jax.checkpoints.record import stored_fingerprint
-from bert_jax.config import AttentionConfig, Config, EncoderConfig
+from bert_jax.config import AttentionConfig, Config, EncoderConfig, ReplacedTokens
 from bert_jax.config.json_form import flattened, to_dict
 from bert_jax.config.model import OUTSIDE_THE_FUNCTION
 from bert_jax.devices.placement import StoredArray, placed
@@ -363,8 +363,8 @@ def open_source(config: Config, resumed: bool) -> StoredModel | None:
       UserError: there is no such model, or it has another architecture.
     """
     path, option, layers = config.init_from, "init_from", config.init_from_layers
-    if layers and not path:
-        path, option = config.objective.distillation.teacher, "objective.distillation.teacher"
+    if layers and not path and config.objective.taught is not None:
+        path, option = config.objective.taught.teacher, "objective.distillation.teacher"
     if not path or resumed:
         return None
     from bert_jax.formats.opening import open_stored  # the readers of all formats, which most runs do not need
@@ -374,7 +374,9 @@ def open_source(config: Config, resumed: bool) -> StoredModel | None:
     source = source.without(STATE_PROJECTION)  # to a teacher that need not be that of this run
     source = with_layers(source, layers, config.model) if layers else source
     check_architecture(source, config.model, option)
-    return with_generator(source, config) if config.objective.name == "replaced_tokens" else source
+    if isinstance(config.objective, ReplacedTokens):
+        return with_generator(source, config.model, config.objective.generator)
+    return source
 
 
 def source_fingerprint(source: StoredModel | None) -> dict[str, str | None]:

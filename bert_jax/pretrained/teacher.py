@@ -71,11 +71,11 @@ def describe_teacher(config: Config, mesh: Mesh) -> Teacher[BertForPreTraining] 
 
 def stored_teacher(config: Config) -> StoredModel | None:
     """Return the description of the teacher on disk; None if the options name none."""
-    if not config.objective.distillation.teacher:
+    if config.objective.taught is None:
         return None
     from bert_jax.formats.opening import open_stored
 
-    stored = open_stored(config.objective.distillation.teacher)
+    stored = open_stored(config.objective.taught.teacher)
     check_fit(stored)
     return stored.without(STATE_PROJECTION)  # of a student that teaches
 
@@ -175,7 +175,8 @@ def check_vocabularies(stored: StoredModel, tokenizer: Tokenizer, option: str) -
 
 def _check_states(stored: StoredModel, config: Config) -> None:
     """Raise a UserError if what the options compare is not there, or has another shape."""
-    options, ours, theirs = config.objective.distillation, config.model, stored.model
+    options, ours, theirs = config.objective.taught, config.model, stored.model
+    assert options is not None, "the teacher is named there"
     name = f"{OPTION}.teacher={stored.path}"
     if "mlm" not in stored.parts and options.soft_weight:
         raise UserError(

@@ -21,7 +21,7 @@ from bert_jax.config import Config, PhaseConfig, resolve_phases
 from bert_jax.config.checks import check
 from bert_jax.config.commands import HELD_OUT, OWN, Arm, Study, StudyConfig, check_study
 from bert_jax.config.finetuning import RESULTS, FinetuneConfig, check_finetune
-from bert_jax.config.json_form import differences, first_lines, flattened, is_harmless, to_dict, with_options
+from bert_jax.config.json_form import differences, first_lines, flattened, is_harmless, switched, to_dict, with_options
 from bert_jax.config.presets import shipped_studies
 from bert_jax.console import executed, load_config, named_file, parse
 from bert_jax.data.mixtures import open_corpus
@@ -216,8 +216,10 @@ def _digest(config: Config) -> str:
 
     Those at their defaults do not enter it, so that it stays the same when bert_jax gets another option.
     """
-    defaults = flattened(to_dict(Config()))
-    chosen = {name: value for name, value in flattened(to_dict(config)).items() if value != defaults.get(name)}
+    values = flattened(to_dict(config))
+    own = switched(Config(), {name: str(value) for name, value in values.items()})  # the kinds that were chosen
+    defaults = flattened(to_dict(own)) | flattened(to_dict(Config()))
+    chosen = {name: value for name, value in values.items() if value != defaults.get(name)}
     return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -277,7 +279,7 @@ def task_metrics(task: FinetuneConfig) -> dict[str, float]:
 
 def same_texts(config: Config, base: Config) -> bool:
     """Return whether an arm's own evaluation reads what that of the base reads, or has nothing in common with it."""
-    return config.objective.name != base.objective.name or _as_base(config, base) == config
+    return type(config.objective) is not type(base.objective) or _as_base(config, base) == config
 
 
 def measure_held_out(config: Config, base: Config, devices: sharding.Devices = None) -> None:

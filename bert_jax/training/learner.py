@@ -321,9 +321,9 @@ class Learner:
 
 def _model(config: Config, teacher: Teacher[BertForPreTraining] | None) -> BertForPreTraining:
     """Return the model that an objective is made of."""
-    model, size = config.model, None
-    if teacher is not None:
-        size = config.objective.distillation.teacher_size(model.hidden_size, teacher.model.config.hidden_size)
+    model, size, taught = config.model, None, config.objective.taught
+    if teacher is not None and taught is not None:
+        size = taught.teacher_size(model.hidden_size, teacher.model.config.hidden_size)
     parts = pretraining_parts(model, config.objective)
     return BertForPreTraining(model, config.compute, parts, teacher_size=size)
 

@@ -13,7 +13,7 @@ from bert_jax import cli
 from bert_jax.analysis import mask_gap
 from bert_jax.analysis.mask_memory import check_measurable, last_visits, seen_by
 from bert_jax.config import Config, DataConfig, MaskingConfig, PhaseConfig
-from bert_jax.config.objective import ObjectiveConfig
+from bert_jax.config.objective import Permutation
 from bert_jax.config.pretraining import PretrainingNoiseConfig
 from bert_jax.data.examples import Examples
 from bert_jax.data.store import open_store
@@ -117,7 +117,7 @@ def test_what_had_been_seen(small_store):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"objective": ObjectiveConfig(name="permutation")}, "objective.name=permutation has no masked words"),
+        ({"objective": Permutation()}, "objective.name=permutation has no masked words"),
         ({"data": DataConfig(packing="on")}, "its rows are packed"),
         ({"data": DataConfig(noise=PretrainingNoiseConfig(rate=0.1))}, "data.noise changes the text"),
         ({"data": DataConfig(mixture="a:1,b:1")}, "it reads a mixture of stores"),

@@ -81,7 +81,11 @@ CASES = [
     Case(
         "spans of a permutation for a BERT",
         pretrain("bert_mini", "--objective.longest_span=3"),
-        ("objective.longest_span=3 belongs to objective.name=permutation, not to masked_words", "leave"),
+        (
+            "objective.longest_span=3 belongs to objective.name=permutation",
+            "not to objective.name=masked_words",
+            "leave",
+        ),
     ),
     Case(
         "left to right with masks",

@@ -59,7 +59,7 @@ CASES = [
     Case(
         "a teacher and another objective",
         f"{TAUGHT} --objective.name=permutation",
-        ("teaches masked words", "objective.name=permutation", "set objective.name=masked_words"),
+        (f"{TEACHER[2:]}=", "belongs to objective.name=masked_words", "not to objective.name=permutation; set that"),
     ),
     Case(
         "evaluate with a wrong teacher",

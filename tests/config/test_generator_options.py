@@ -19,8 +19,8 @@ WRONG = {
     ("--objective.mlm_weight=0",): "the generator would never learn",
     ("--objective.replaced_tokens_weight=0",): "the discriminator would never learn",
     ("--objective.replaced_tokens_weight=-1",): "must be 0 or a positive number",
-    ("--objective.sentence_pair_weight=2",): "sentence_pair_weight=2 has no effect",
-    ("--objective.span_boundary_weight=1",): "span_boundary_weight=1 has no effect",
+    ("--objective.sentence_pair_weight=2",): "sentence_pair_weight=2 belongs to objective.name=masked_words, not to",
+    ("--objective.span_boundary_weight=1",): "span_boundary_weight=1 belongs to objective.name=masked_words, not to",
     ("--data.sentence_pairs=sop",): "no second objective, but data.sentence_pairs=sop",
     ("--model.pair_head=true",): "has no second objective",
     ("--data.sentence_pairs=nsp", "--model.pair_head=true"): "set data.sentence_pairs=adjacent (or none) and",
@@ -29,7 +29,10 @@ WRONG = {
     ("--masking.rate=0",): "masking.rate=0 leaves nothing to predict",
     ("--masking.rate=1.2",): "masking.rate=1.2 must be between 0 and 1",
     ("--model.positions=rope", "--objective.generator.num_heads=64"): "the generator has heads of 1",
-    ("--objective.name=masked_words", "--objective.generator.num_layers=3"): "objective.generator belongs to",
+    (
+        "--objective.name=masked_words",
+        "--objective.generator.num_layers=3",
+    ): "objective.generator.num_layers=3 belongs to",
     ("--objective.name=masked_words", "--objective.replaced_tokens_weight=3"): "belongs to objective.name=replaced",
 }
 

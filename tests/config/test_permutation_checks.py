@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from bert_jax.config import Config, ModelConfig, ObjectiveConfig
+from bert_jax.config import Config, MaskedWords, ModelConfig, Permutation
 from bert_jax.config.checks import check
 from bert_jax.config.json_form import with_options
-from bert_jax.console import load_config
+from bert_jax.console import load_config, parse
 from bert_jax.errors import UserError
 
 MINI = load_config("xlnet_mini")
@@ -20,13 +20,16 @@ def changed(part: str, **changes) -> Callable[[], Config]:
 @pytest.mark.parametrize("name", ["mini", "base", "large"])
 def test_the_shipped_configurations_are_good(name):
     config = check(load_config(f"xlnet_{name}"))
-    assert config.model.two_streams and not config.model.pair_head and config.objective.name == "permutation"
+    assert config.model.two_streams and not config.model.pair_head and config.objective == Permutation()
 
 
 @pytest.mark.parametrize(
     "config, message",
     [
-        (changed("objective", name="masked_words"), "positions=xlnet and objective.name=masked_words.*or neither"),
+        (
+            changed("objective", name="masked_words"),
+            "positions=xlnet and objective.name=masked_words.*or neither",
+        ),
         (changed("model", positions="learned"), "positions=learned and objective.name=permutation.*or neither"),
         (
             changed("model", norm_position="pre"),
@@ -46,7 +49,6 @@ def test_the_shipped_configurations_are_good(name):
         (changed("masking", unit="span"), "masking.unit=span has no effect"),
         (changed("masking", random_share=0.0), "masking.random_share=0.0 has no effect"),
         (changed("objective", longest_span=0), "longest_span=0 must be positive; the paper's is 5"),
-        (changed("objective", mlm_weight=0.5), "objective.mlm_weight=0.5 has no effect"),
         (
             lambda: with_options(MINI, {"data.sentence_pairs": "nsp", "model.pair_head": True}),
             "sentence_pairs=nsp",
@@ -59,5 +61,10 @@ def test_what_does_not_go_with_xlnet_is_refused(config, message):
     assert "\n" not in str(caught.value)
 
 
+def test_the_weight_of_masked_words_is_refused():
+    with pytest.raises(UserError, match="objective.mlm_weight=0.5 belongs to .*, not to objective.name=permutation"):
+        parse(MINI, ["--objective.mlm_weight=0.5"], "pretrain")
+
+
 def test_a_bert_without_an_order_is_untouched():
-    assert check(Config(model=ModelConfig(), objective=ObjectiveConfig())) == Config()
+    assert check(Config(model=ModelConfig(), objective=MaskedWords())) == Config()

@@ -9,6 +9,7 @@ from bert_jax.config.checks import check, check_ramps
 from bert_jax.config.finetuning import FinetuneConfig, FinetuningRecord
 from bert_jax.config.json_form import (
     differing_options,
+    dotted_names,
     flattened,
     is_among,
     is_harmless,
@@ -90,7 +91,7 @@ OTHERS = {  # the other rules
 
 @pytest.mark.parametrize("kind", [Config, FinetuneConfig])
 def test_every_option_says_whether_a_resumed_run_may_change_it_and_whether_hosts_may_differ_in_it(kind):
-    leaves = flattened(to_dict(kind()))
+    leaves = {*flattened(to_dict(kind())), *dotted_names(kind)}
     assert len(leaves) > 90
     free = {name for name in leaves if resume_rule(kind, name) == "free"}
     assert free == {name for name in leaves if is_among(name, HOW[kind])}

@@ -44,7 +44,7 @@ from bert_jax.config.commands import (
     TpuConfig,
 )
 from bert_jax.config.finetuning import TASKS, FinetuneConfig, PredictConfig
-from bert_jax.config.json_form import choice_of, to_dict
+from bert_jax.config.json_form import dotted_names, to_dict
 from bert_jax.config.pretraining import DescribeConfig, DoctorConfig, ReportConfig, StatusConfig
 from bert_jax.console import parse
 
@@ -79,6 +79,11 @@ def leaves(values, prefix: str = "") -> list[str]:
         nested = isinstance(value, dict) or (isinstance(value, (list, tuple)) and value and isinstance(value[0], dict))
         names += leaves(value, f"{prefix}{name}.") if nested else [f"{prefix}{name}"]
     return names
+
+
+def every_name(options) -> list[str]:
+    """Dotted names of the leaves of options, with those of every kind that they may have."""
+    return [*leaves(to_dict(options)), *dotted_names(type(options))]
 
 
 def with_required(options):
@@ -152,13 +157,15 @@ def test_every_command_explains_itself(command, monkeypatch, capsys):
 def test_every_option_says_what_it_is(cls):
     hints = typing.get_type_hints(cls)
     meanings = {found.arg_name: found.description for found in docstring_parser.parse_from_object(cls).params}
-    inherited = {field.name for base in cls.__bases__ if base is not object for field in dataclasses.fields(base)}
+    bases = filter(dataclasses.is_dataclass, cls.__bases__)
+    inherited = {field.name for base in bases for field in dataclasses.fields(base)}
     for field in dataclasses.fields(cls):
         if field.name in inherited:  # and documented there
             continue
-        kind = (typing.get_args(hints[field.name]) or (hints[field.name],))[0]
-        if dataclasses.is_dataclass(kind):
-            test_every_option_says_what_it_is(kind)
+        kinds = typing.get_args(hints[field.name]) or (hints[field.name],)
+        if dataclasses.is_dataclass(kinds[0]):
+            for kind in filter(dataclasses.is_dataclass, kinds):
+                test_every_option_says_what_it_is(kind)
             continue
         meaning = meanings.get(field.name) or ""
         name = f"{cls.__name__}.{field.name}"
@@ -202,6 +209,20 @@ def test_defaults_are_those_of_the_configuration_or_task_that_is_named(tmp_path,
         text = printed_by(capsys, "finetune", *words, "--help")
         assert f"(default: {length})" in shown_options(text)["options.max_length"]
         assert " ".join(TASKS) in prose(text)
+
+
+def test_only_the_options_of_the_chosen_objective_are_shown(capsys):
+    for words, own in (
+        ((), {"mlm_weight", "sentence_pair_weight", "span_boundary_weight", "mask_decoder", "distillation"}),
+        (("xlnet_mini",), {"longest_span"}),
+        (("gpt_mini",), set()),
+        (("skipgram_mini", "--objective.name=glove"), {"static_vectors"}),
+        (("--objective.name=replaced_tokens",), {"mlm_weight", "replaced_tokens_weight", "generator", "mask_decoder"}),
+    ):
+        options = shown_options(printed_by(capsys, "pretrain", *words, "--help"))
+        shown = {name.split(".")[1] for name in options if name.startswith("objective.")}
+        assert shown == {"name", *own}
+        assert "glove: How often each two words are near each other" in options["objective.name"]
 
 
 def test_several_numbers_are_shown_as_they_are_written(capsys):
@@ -264,24 +285,6 @@ def test_help_answers_without_the_heavy_libraries():
     assert done.returncode == 0 and done.stderr.strip() == "[]"
 
 
-def every_option(cls, prefix: str = "") -> list[str]:
-    """Dotted names of the options of a dataclass, and of every kind that one of its fields can be."""
-    names = []
-    for field in dataclasses.fields(cls):
-        kind, choice = typing.get_type_hints(cls)[field.name], choice_of(cls, field.name)
-        if choice is not None:
-            below = f"{prefix}{field.name}." if choice.nested else prefix
-            names += [f"{below}{tag}" for tag in choice.tags]
-            names += [name for each in choice.kinds for name in every_option(each, below)]
-        elif dataclasses.is_dataclass(kind):
-            names += every_option(kind, f"{prefix}{field.name}.")
-        elif phases := [each for each in typing.get_args(kind) if dataclasses.is_dataclass(each)]:
-            names += every_option(phases[0], f"{prefix}{field.name}.0.")
-        else:
-            names.append(prefix + field.name)
-    return names
-
-
 def test_commands_of_the_guides_exist_with_their_options():
     found = 0
     for file in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
@@ -295,7 +298,7 @@ def test_commands_of_the_guides_exist_with_their_options():
                 continue
             command = f"{command} {words[0]}" if command in ("launch", "bench", "analyze") else command
             taken = [OPTIONS[command], *([Config()] if command.startswith("launch") else [])]
-            options = {"debug", "help", *PHASE_OPTIONS, *(name for each in taken for name in every_option(type(each)))}
+            options = {"debug", "help", *PHASE_OPTIONS, *(name for each in taken for name in every_name(each))}
             for name in re.findall(r"(?<!\S)--([\w.]+)", " ".join(words)):
                 if name.startswith("beam."):  # see test_beam.py
                     continue

@@ -19,6 +19,7 @@ from bert_jax.config import (
     Config,
     DataConfig,
     DisentangledConfig,
+    MaskedWords,
     ModelConfig,
     ObjectiveConfig,
     PhaseConfig,
@@ -312,11 +313,11 @@ def test_other_parts_that_do_not_fit_are_refused_in_one_line(changes, message):
 )
 def test_a_mask_decoder_needs_the_layers_of_deberta(changes, value):
     message = f"objective.mask_decoder=True cannot be combined with {value}"
-    refused(lambda: variant(FIRST, **changes), message, ObjectiveConfig(mask_decoder=True))
+    refused(lambda: variant(FIRST, **changes), message, MaskedWords(mask_decoder=True))
 
 
 def refused(model: Callable[[], ModelConfig], message: str, objective: ObjectiveConfig | None = None) -> None:
-    objective = objective or ObjectiveConfig()
+    objective = objective or MaskedWords()
     phases = (PhaseConfig(steps=1, sequence_length=16, batch_size=2, learning_rate=1e-3),)
     with pytest.raises(UserError, match=message) as raised:
         check(Config(model=model(), data=DataConfig(sentence_pairs="none"), objective=objective, phases=phases))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from small_model import compiled
 
-from bert_jax.config import ComputeConfig, Config, ModelConfig, ObjectiveConfig
+from bert_jax.config import ComputeConfig, Config, ModelConfig, ReplacedTokens
 from bert_jax.config.objective import GeneratorConfig
 from bert_jax.console import load_config
 from bert_jax.models.bert import BertForPreTraining
@@ -44,7 +44,7 @@ def objective_of(config: Config):
 
 def small(embeddings: str = "shared", **options) -> Config:
     generator = GeneratorConfig(hidden_size=32, num_layers=1, embeddings=embeddings)
-    return Config(model=SMALL, objective=ObjectiveConfig(name="replaced_tokens", generator=generator), **options)
+    return Config(model=SMALL, objective=ReplacedTokens(generator=generator), **options)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -112,9 +112,7 @@ def test_a_discriminator_starts_as_it_would_alone_and_differences_from_nothing()
 def test_flops_are_those_the_compiler_counts():
     """Of a forward pass of both parts, whose sampling and elementwise work are a small share at this width."""
     model = ModelConfig(**{**vars(SMALL), "hidden_size": 256, "embedding_size": 128, "vocab_size": 2_000})
-    config = Config(
-        model=model, objective=ObjectiveConfig(name="replaced_tokens"), compute=ComputeConfig(layers="loop")
-    )
+    config = Config(model=model, objective=ReplacedTokens(), compute=ComputeConfig(layers="loop"))
     objective = objective_of(config)
     ids, slots = (jax.ShapeDtypeStruct((4, size), "int32") for size in (128, 20))
     batch = dict(input_ids=ids, token_type_ids=ids, attention_mask=ids, masked_positions=slots, masked_ids=slots)
@@ -128,7 +126,7 @@ def test_flops_are_those_the_compiler_counts():
 def test_activations_are_those_that_differentiation_keeps():
     """What a closure over the backward pass holds, beside the parameters: that of both, and one head for words."""
     model = dataclasses.replace(SMALL, hidden_size=256, embedding_size=128, vocab_size=3_000, num_layers=4)
-    config = Config(model=model, objective=ObjectiveConfig(name="replaced_tokens"))
+    config = Config(model=model, objective=ReplacedTokens())
     objective, rows = objective_of(dataclasses.replace(config, compute=ComputeConfig(layers="scan"))), 3
     batch = {name: np.zeros((rows, 40), np.int32) for name in ("input_ids", "token_type_ids", "attention_mask")}
     batch |= {name: np.zeros((rows, 7), np.int32) for name in ("masked_positions", "masked_ids")}

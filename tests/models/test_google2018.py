@@ -13,7 +13,16 @@ import numpy_bert
 import pytest
 from published_optimizers import PEAK, STEPS, bert_2018, published
 
-from bert_jax.config import Config, DataConfig, MaskingConfig, MeshConfig, ModelConfig, OptimizerConfig, PhaseConfig
+from bert_jax.config import (
+    Config,
+    DataConfig,
+    MaskingConfig,
+    MeshConfig,
+    ModelConfig,
+    ObjectiveConfig,
+    OptimizerConfig,
+    PhaseConfig,
+)
 from bert_jax.config.checks import check
 from bert_jax.config.json_form import differences, to_dict
 from bert_jax.config.presets import google2018, model_config
@@ -185,6 +194,11 @@ def test_nothing_else_that_decides_what_is_learned_is_left_open(group):
     for name in {field.name for field in dataclasses.fields(part)} - ARGUMENTS[group]:
         changed = dataclasses.replace(part, **{name: another(getattr(part, name), types[name])})
         assert google2018(dataclasses.replace(Config(), **{group: changed})) == config, f"{group}.{name}"
+
+
+def test_nor_is_another_objective():
+    for kind in typing.get_args(ObjectiveConfig):
+        assert google2018(dataclasses.replace(Config(), objective=kind())) == google2018(Config())
 
 
 def documented() -> list[str]:

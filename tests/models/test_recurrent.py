@@ -10,8 +10,9 @@ from model_variants import variant
 from small_model import compiled, perturbed
 from small_model import encode as encode_once
 
-from bert_jax.config import Config, DataConfig, ModelConfig, ObjectiveConfig, PhaseConfig
+from bert_jax.config import Config, DataConfig, LeftToRight, ModelConfig, PhaseConfig, TwoDirections
 from bert_jax.config.checks import check
+from bert_jax.console import parse
 from bert_jax.data.masking import NextWords
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
@@ -36,7 +37,7 @@ SIZES = variant(
 )
 CONFIG = Config(
     model=SIZES,
-    objective=ObjectiveConfig(name="two_directions"),
+    objective=TwoDirections(),
     data=DataConfig(sentence_pairs="none"),
     phases=(PhaseConfig(sequence_length=LENGTH, batch_size=2),),
 )
@@ -113,21 +114,20 @@ def test_each_direction_has_a_weight_in_the_sum_that_is_minimized(model, params)
 
 
 @pytest.mark.parametrize(
-    ("objective", "message"),
+    ("words", "message"),
     [
-        ({"next_word_weight": 0.0, "previous_word_weight": 0.0}, "leave nothing to learn; the paper's weights are 1"),
-        ({"previous_word_weight": -1.0}, "objective.previous_word_weight=-1.0 must be 0 or a positive number"),
-        ({"mlm_weight": 2.0}, "objective.mlm_weight=2 has no effect"),
+        ("next_word_weight=0 previous_word_weight=0", "leave nothing to learn; the paper's weights are 1"),
+        ("previous_word_weight=-1", "objective.previous_word_weight=-1.0 must be 0 or a positive number"),
+        ("mlm_weight=2", "objective.mlm_weight=2 belongs to .*, not to objective.name=two_directions"),
         (
-            {"name": "left_to_right", "next_word_weight": 2.0},
-            "objective.next_word_weight=2 belongs to objective.name=two_directions, not to left_to_right",
+            "name=left_to_right next_word_weight=2",
+            "=2 belongs to objective.name=two_directions, not to objective.name=left_to_right; set that, or leave",
         ),
     ],
 )
-def test_weights_without_a_loss_of_theirs_are_refused(objective, message):
-    model = dataclasses.replace(SIZES, direction="left_to_right" if "name" in objective else "both")
+def test_weights_without_a_loss_of_theirs_are_refused(words, message):
     with pytest.raises(UserError, match=message):
-        check(dataclasses.replace(CONFIG, model=model, objective=dataclasses.replace(CONFIG.objective, **objective)))
+        check(parse(CONFIG, [f"--objective.{word}" for word in words.split()], "pretrain"))
 
 
 def test_the_pooler_reads_the_end_of_each_direction(params, encode):
@@ -234,7 +234,7 @@ def test_the_operations_of_a_step_are_those_of_its_products(model):
 LEFT_TO_RIGHT = dataclasses.replace(
     CONFIG,
     model=dataclasses.replace(SIZES, direction="left_to_right", num_layers=3),
-    objective=ObjectiveConfig(name="left_to_right"),
+    objective=LeftToRight(),
 )
 
 

@@ -14,7 +14,7 @@ from synthetic_store import SyntheticStore
 from unpacked_texts import MODEL as PACKED
 from unpacked_texts import unpacked
 
-from bert_jax.config import ObjectiveConfig
+from bert_jax.config import MaskedWords
 from bert_jax.config.objective import DistillationConfig
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
@@ -56,7 +56,7 @@ def test_terms_and_gradients_are_those_of_torch(oracle, name):
 
 def taught(student, teacher, params, options, mlm_weight=2.0):
     models = [BertForPreTraining(each, FLOAT32, ("mlm",)) for each in (student, teacher)]
-    weights = ObjectiveConfig(mlm_weight=mlm_weight, distillation=options)
+    weights = MaskedWords(mlm_weight=mlm_weight, distillation=options)
     return DistillationObjective(*models, weights).reading(params)
 
 
@@ -119,7 +119,7 @@ def test_pairs_and_spans_are_learned_beside_a_teacher(teacher_params):
     batch = make_batch()
     batch["masked_positions"] = np.sort(batch["masked_positions"], axis=1)
     student = BertForPreTraining(dataclasses.replace(SMALL, num_layers=1), FLOAT32, PARTS)
-    weights = ObjectiveConfig(span_boundary_weight=0.5, sentence_pair_weight=2.0, distillation=EVERYTHING)
+    weights = MaskedWords(span_boundary_weight=0.5, sentence_pair_weight=2.0, distillation=EVERYTHING)
     teacher = BertForPreTraining(SMALL, FLOAT32, ("mlm",))
     both = DistillationObjective(student, teacher, weights, sentence_pairs="sop").reading(teacher_params)
     alone = PretrainingObjective(student, weights, sentence_pairs="sop")

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from small_model import compiled, encode, perturbed
 
-from bert_jax.config import Config, DataConfig, ModelConfig, ObjectiveConfig, PhaseConfig
+from bert_jax.config import Config, DataConfig, LeftToRight, ModelConfig, PhaseConfig
 from bert_jax.config.checks import check
+from bert_jax.console import parse
 from bert_jax.data.masking import NextWords
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
@@ -32,7 +33,7 @@ SIZES = ModelConfig(
 PAIRS = dataclasses.replace(SIZES, type_vocab_size=2, pair_head=True)
 CONFIG = Config(
     model=SIZES,
-    objective=ObjectiveConfig(name="left_to_right"),
+    objective=LeftToRight(),
     data=DataConfig(sentence_pairs="none"),
     phases=(PhaseConfig(sequence_length=LENGTH, batch_size=2),),
 )
@@ -131,10 +132,15 @@ def test_the_pooler_reads_the_last_real_token(model, params, text, pad_left):
     [
         ({"model": dataclasses.replace(SIZES, direction="both")}, "would see the answer; set model.direction"),
         ({"data": DataConfig(), "model": PAIRS}, "set data.sentence_pairs"),
-        ({"objective": ObjectiveConfig(name="left_to_right", mlm_weight=2.0)}, "objective.mlm_weight=2 has no effect"),
         ({"phases": (PhaseConfig(sequence_length=8, max_predictions=2),)}, "phases.0.max_predictions=2 has no effect"),
     ],
 )
 def test_what_would_leak_or_be_ignored_is_refused(changes, message):
     with pytest.raises(UserError, match=message):
         check(dataclasses.replace(CONFIG, **changes))
+
+
+def test_the_weight_of_masked_words_is_refused():
+    message = "objective.mlm_weight=2 belongs to objective.name=masked_words or .*, not to objective.name=left_to_right"
+    with pytest.raises(UserError, match=message):
+        parse(CONFIG, ["--objective.mlm_weight=2"], "pretrain")

@@ -5,7 +5,7 @@ import math
 import jax.numpy as jnp
 import pytest
 
-from bert_jax.config import Config, DataConfig, ObjectiveConfig
+from bert_jax.config import Config, DataConfig, MaskedWords
 from bert_jax.config.checks import check
 from bert_jax.errors import UserError
 from bert_jax.objectives.choice import default_objective
@@ -55,7 +55,7 @@ def test_a_misspelt_term_is_refused_when_it_is_measured_too():
 def test_the_main_term_is_the_first_that_is_trained_for():
     assert main_term((FIRST, SECOND)) is FIRST
     assert main_term((Term(name="shown", weight=0.0), SECOND)) is SECOND
-    assert main_term(PretrainingObjective(None, ObjectiveConfig(mlm_weight=0.0)).terms).loss == "next_sentence_loss"
+    assert main_term(PretrainingObjective(None, MaskedWords(mlm_weight=0.0)).terms).loss == "next_sentence_loss"
     for terms in ((), (Term(name="shown", weight=0.0),)):
         with pytest.raises(UserError, match="no term of the objective has a weight above 0"):
             main_term(terms)
@@ -82,7 +82,7 @@ def test_nothing_weighed_is_zero_and_not_nan():
 
 
 def test_the_options_are_the_weights_of_the_terms():
-    words, pairs = PretrainingObjective(None, ObjectiveConfig(mlm_weight=0.25, sentence_pair_weight=4)).terms
+    words, pairs = PretrainingObjective(None, MaskedWords(mlm_weight=0.25, sentence_pair_weight=4)).terms
     assert (words.name, words.weight, pairs.name, pairs.weight) == ("mlm", 0.25, "next_sentence", 4)
 
 
@@ -91,7 +91,7 @@ def test_the_options_are_the_weights_of_the_terms():
     [("nsp", ("next_sentence", "NSP", "Next sentence")), ("sop", ("sentence_order", "SOP", "Sentence order"))],
 )
 def test_each_task_on_pairs_has_names_of_its_own_and_the_weight_of_the_option(pairs, names):
-    config = Config(objective=ObjectiveConfig(sentence_pair_weight=4), data=DataConfig(sentence_pairs=pairs))
+    config = Config(objective=MaskedWords(sentence_pair_weight=4), data=DataConfig(sentence_pairs=pairs))
     _, term = default_objective(None, config).terms
     assert (term.name, term.label, term.title) == names and term.weight == 4
 
@@ -107,9 +107,9 @@ def test_each_task_on_pairs_has_names_of_its_own_and_the_weight_of_the_option(pa
 )
 def test_weights_that_cannot_be_are_refused(weights, pairs, said):
     with pytest.raises(UserError, match=said):
-        check(Config(objective=ObjectiveConfig(**weights), data=DataConfig(sentence_pairs=pairs)))
+        check(Config(objective=MaskedWords(**weights), data=DataConfig(sentence_pairs=pairs)))
 
 
 def test_one_of_the_two_tasks_may_weigh_nothing():
     for weights in ({"mlm_weight": 0.0}, {"sentence_pair_weight": 0.0}):
-        check(Config(objective=ObjectiveConfig(**weights)))
+        check(Config(objective=MaskedWords(**weights)))

@@ -10,7 +10,7 @@ from synthetic_examples import LABELLED, PAIRS, make_examples
 from synthetic_store import VOCAB_SIZE, SyntheticStore
 from unpacked_texts import MODEL, unpacked
 
-from bert_jax.config import Config, ObjectiveConfig
+from bert_jax.config import Config, ReplacedTokens
 from bert_jax.config.objective import GeneratorConfig
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.layers import PackedTexts
@@ -67,7 +67,7 @@ def test_replaced_tokens_of_packed_pairs_without_labels_are_those_of_the_pairs_o
     other = lambda ids: jnp.where(ids % 3 == 0, ids, 5 + (ids + 11) % (VOCAB_SIZE - 5))
     monkeypatch.setattr(replaced_tokens, "sampled_words", lambda logits, batch: other(batch["masked_ids"]))
     generator = GeneratorConfig(hidden_size=12, num_heads=2, embeddings=embeddings)
-    config = Config(objective=ObjectiveConfig(name="replaced_tokens", generator=generator))
+    config = Config(objective=ReplacedTokens(generator=generator))
     objective = default_objective(BertForPreTraining(MODEL, FLOAT32), config)
     batch = make_examples(store, sentence_pairs="adjacent", packing="on").batch(np.arange(6))
     alone, rows = unpacked(batch)

@@ -14,7 +14,7 @@ import safetensors.numpy
 from small_model import FLOAT32, compiled, loss_and_gradient
 
 from bert_jax.checkpoints.record import leaf_paths
-from bert_jax.config import Config, ObjectiveConfig
+from bert_jax.config import Config, ReplacedTokens
 from bert_jax.config.objective import GeneratorConfig
 from bert_jax.formats.huggingface import open_huggingface
 from bert_jax.formats.opening import place
@@ -63,7 +63,7 @@ def objective_of(model, embeddings: str):
         intermediate_size=generator["intermediate_size"],
         embeddings=embeddings,
     )
-    config = Config(model=model, objective=ObjectiveConfig(name="replaced_tokens", generator=options))
+    config = Config(model=model, objective=ReplacedTokens(generator=options))
     return default_objective(BertForPreTraining(model, FLOAT32), config)
 
 

@@ -16,12 +16,14 @@ from bert_jax.config import (
     Config,
     DataConfig,
     DisentangledConfig,
+    MaskedWords,
     ModelConfig,
-    ObjectiveConfig,
     PhaseConfig,
-    StaticVectorsConfig,
+    SkipGram,
+    SkipGramConfig,
 )
 from bert_jax.config.checks import check
+from bert_jax.console import parse
 from bert_jax.data.neighbours import NeighbourWindows
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
@@ -34,7 +36,7 @@ SIZES = variant(
 )
 CONFIG = Config(
     model=SIZES,
-    objective=ObjectiveConfig(name="skip_gram", static_vectors=StaticVectorsConfig(negatives=NEGATIVES)),
+    objective=SkipGram(static_vectors=SkipGramConfig(negatives=NEGATIVES)),
     data=DataConfig(sentence_pairs="none"),
     phases=(PhaseConfig(sequence_length=LENGTH, batch_size=2),),
 )
@@ -67,7 +69,7 @@ def batch(texts):
     for row, lengths in enumerate(texts):
         tokens = [id for length in lengths for id in [*(words[row].pop() for _ in range(length)), 3]][:-1]
         ids[row, : len(tokens)] = tokens
-    windows = NeighbourWindows(StaticVectorsConfig(window=3), np.arange(1, VOCABULARY + 1), 0)
+    windows = NeighbourWindows(SkipGramConfig(window=3), np.arange(1, VOCABULARY + 1), 0)
     made = windows(ids, ids >= 5, (ids > 0).sum(axis=1), np.array([11, 12], np.uint64))
     return made | {"token_type_ids": np.zeros_like(ids)}
 
@@ -118,7 +120,7 @@ def test_the_model_is_its_two_tables(model, params):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"objective": ObjectiveConfig()}, "model.layer=none gives a word the same vector everywhere"),
+        ({"objective": MaskedWords()}, "model.layer=none gives a word the same vector everywhere"),
         (
             {"model": variant(dataclasses.replace(SIZES, num_layers=1), layer="lstm")},
             "would see the neighbours .* model.layer=none",
@@ -131,19 +133,23 @@ def test_the_model_is_its_two_tables(model, params):
         ),
         ({"phases": (PhaseConfig(sequence_length=5),)}, "window=5 is not shorter than the rows"),
         (
-            {"objective": ObjectiveConfig(name="skip_gram", static_vectors=StaticVectorsConfig(window=0))},
+            {"objective": SkipGram(static_vectors=SkipGramConfig(window=0))},
             "window=0 must be positive",
         ),
         (
-            {"objective": ObjectiveConfig(name="skip_gram", static_vectors=StaticVectorsConfig(subsampling=1.0))},
+            {"objective": SkipGram(static_vectors=SkipGramConfig(subsampling=1.0))},
             "subsampling=1.0 must be a share",
         ),
-        ({"objective": ObjectiveConfig(name="skip_gram", mlm_weight=0.5)}, "objective.mlm_weight=0.5 has no effect"),
     ],
 )
 def test_what_cannot_be_is_refused(changes, message):
     with pytest.raises(UserError, match=message):
         check(dataclasses.replace(CONFIG, **changes))
+
+
+def test_the_weight_of_masked_words_is_refused():
+    with pytest.raises(UserError, match="objective.mlm_weight=0.5 belongs to .*, not to objective.name=skip_gram"):
+        parse(CONFIG, ["--objective.mlm_weight=0.5"], "pretrain")
 
 
 def test_loaded_embedded_and_fine_tuned_on_the_mean_of_a_text(tmp_path):

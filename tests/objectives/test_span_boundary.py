@@ -10,7 +10,7 @@ from small_model import FLOAT32, SMALL, compiled, make_batch, perturbed
 from synthetic_examples import make_examples
 from synthetic_store import SyntheticStore, random_documents
 
-from bert_jax.config import ComputeConfig, ObjectiveConfig
+from bert_jax.config import ComputeConfig, MaskedWords
 from bert_jax.console import load_config
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import PRETRAINING_PARTS, SPAN_PLACES, bert_parameters, pretraining_parts
@@ -21,7 +21,7 @@ from bert_jax.objectives.objective import mean_loss, training_metrics
 from bert_jax.parameters import check_complete, entries
 
 PARTS = (*PRETRAINING_PARTS, "span_boundary")
-WEIGHTS = ObjectiveConfig(mlm_weight=1.0, span_boundary_weight=0.5, sentence_pair_weight=2.0)
+WEIGHTS = MaskedWords(mlm_weight=1.0, span_boundary_weight=0.5, sentence_pair_weight=2.0)
 
 
 spans_of = compiled(SpanBoundaries.of)
@@ -133,9 +133,7 @@ def test_gradients_are_those_of_the_transcription(params):
     """Along a random direction in every array, by central differences in float64."""
     batch = hand_made_batch()
     model = BertForPreTraining(SMALL, FLOAT32, PARTS)
-    objective = PretrainingObjective(
-        model, ObjectiveConfig(mlm_weight=0, sentence_pair_weight=0, span_boundary_weight=1)
-    )
+    objective = PretrainingObjective(model, MaskedWords(mlm_weight=0, sentence_pair_weight=0, span_boundary_weight=1))
     loss = lambda p: mean_loss(objective.terms, objective.sums(p, batch), objective.denominators(batch))
     gradients = compiled(jax.grad(loss))(params)
     random = np.random.default_rng(1)

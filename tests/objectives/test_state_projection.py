@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec as P
 from small_model import FLOAT32, SMALL, compiled, encode, loss_and_gradient, make_batch, perturbed
 
 from bert_jax.checkpoints.record import leaf_paths
-from bert_jax.config import MeshConfig, ObjectiveConfig
+from bert_jax.config import MaskedWords, MeshConfig
 from bert_jax.config.objective import DistillationConfig
 from bert_jax.devices import sharding
 from bert_jax.models.bert import BertForPreTraining
@@ -25,7 +25,7 @@ NOTHING = DistillationConfig(teacher="there", soft_weight=0.0, cosine_weight=0.0
 
 def taught(student, teacher, teacher_params, **weights):
     options = dataclasses.replace(NOTHING, **weights)
-    objective = DistillationObjective(student, teacher, ObjectiveConfig(mlm_weight=0.0, distillation=options))
+    objective = DistillationObjective(student, teacher, MaskedWords(mlm_weight=0.0, distillation=options))
     return objective.reading(teacher_params)
 
 

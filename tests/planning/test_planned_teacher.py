@@ -7,7 +7,7 @@ import pytest
 import written_teacher
 
 from bert_jax import cli
-from bert_jax.config import ComputeConfig, Config, DataConfig, MeshConfig, ObjectiveConfig, PhaseConfig
+from bert_jax.config import ComputeConfig, Config, DataConfig, MaskedWords, MeshConfig, PhaseConfig
 from bert_jax.config.objective import DistillationConfig
 from bert_jax.models.costs import state_bytes, training_flops
 from bert_jax.parameters import FLOAT32, total_size
@@ -36,7 +36,7 @@ def taught(teacher, **mesh) -> Config:
         data=DataConfig(sentence_pairs="none"),
         compute=ComputeConfig(remat="none"),
         mesh=MeshConfig(**mesh),
-        objective=ObjectiveConfig(distillation=DistillationConfig(teacher=str(place))),
+        objective=MaskedWords(distillation=DistillationConfig(teacher=str(place))),
         phases=(phase,),
     )
 
@@ -46,7 +46,7 @@ def plans(teacher, kept_plans):
     """Of the student with and without its teacher on four devices of a processor."""
     topology = find_topology("cpu:4")
     config = resolved(taught(teacher), topology)
-    alone = dataclasses.replace(config, objective=ObjectiveConfig())
+    alone = dataclasses.replace(config, objective=MaskedWords())
     return [plan_phase(each, topology, 0, lambda stage: None) for each in (config, alone)]
 
 
@@ -75,7 +75,7 @@ def test_a_graphics_card_is_planned_with_the_teacher(teacher):
     assert planned.memory is not None
     whole = state_bytes(teacher[1].parameters, moments=2).parameters
     assert whole / 4 <= planned.memory.teacher < whole / 3  # small vectors are on every device
-    alone = plan_phase(dataclasses.replace(config, objective=ObjectiveConfig()), topology, 0, lambda stage: None)
+    alone = plan_phase(dataclasses.replace(config, objective=MaskedWords()), topology, 0, lambda stage: None)
     assert planned.needed.gradients == alone.needed.gradients
     gathered = (planned.needed.parameters - alone.needed.parameters) / (2 * total_size(teacher[1].parameters))
     assert gathered == pytest.approx(3 / 4)  # in bfloat16, all but the quarter that is there already

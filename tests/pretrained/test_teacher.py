@@ -14,8 +14,8 @@ from bert_jax.config import (
     Config,
     DataConfig,
     HeadConfig,
+    MaskedWords,
     MeshConfig,
-    ObjectiveConfig,
     OptimizerConfig,
     PhaseConfig,
     resolve_phases,
@@ -57,7 +57,7 @@ def taught(teacher, model=None, layers=(), **options) -> Config:
     return Config(
         model=dataclasses.replace(student, **(model or {})),
         data=DataConfig(sentence_pairs="none"),
-        objective=ObjectiveConfig(distillation=DistillationConfig(teacher=str(teacher), **options)),
+        objective=MaskedWords(distillation=DistillationConfig(teacher=str(teacher), **options)),
         init_from_layers=layers,
         phases=(PhaseConfig(sequence_length=48),),
     )
@@ -171,10 +171,10 @@ def test_options_out_of_range_are_refused(problem, changes):
 
 
 def test_a_teacher_goes_with_masked_words():
-    config = taught("somewhere")
-    words = dataclasses.replace(config.objective, name="left_to_right")
-    with pytest.raises(UserError, match="but objective.name=left_to_right; set objective.name=masked_words"):
-        check(dataclasses.replace(config, objective=words))
+    words = ["--objective.name=left_to_right", "--objective.distillation.teacher=somewhere"]
+    message = "teacher=somewhere belongs to objective.name=masked_words, not to objective.name=left_to_right; set that"
+    with pytest.raises(UserError, match=message):
+        parse(taught("somewhere"), words, "pretrain")
 
 
 @pytest.mark.parametrize("pairs", ["nsp", "adjacent"])

@@ -24,8 +24,8 @@ from bert_jax.config import (
     EvaluationConfig,
     MaskingConfig,
     MeshConfig,
-    ObjectiveConfig,
     PhaseConfig,
+    ReplacedTokens,
 )
 from bert_jax.config.objective import GeneratorConfig
 from bert_jax.devices.placement import StoredArray
@@ -46,7 +46,7 @@ def electra(store, workdir, embeddings: str = "shared", **changes) -> Config:
         "model": DISCRIMINATOR,
         "data": DataConfig(path=str(store), held_out=0.1, loader="plain", sentence_pairs="adjacent"),
         "masking": MaskingConfig(mask_share=0.85, random_share=0.0),
-        "objective": ObjectiveConfig(name="replaced_tokens", generator=generator),
+        "objective": ReplacedTokens(generator=generator),
         "phases": (PhaseConfig(steps=8, sequence_length=32, batch_size=16, learning_rate=2e-3, warmup_steps=2),),
         "evaluation": EvaluationConfig(every_steps=4, sequences=32, batch_size=32, samples=2),
     }
@@ -214,7 +214,7 @@ def test_a_discriminator_without_a_generator_gives_it_tables_and_another_generat
     assert lacking and all(path.startswith(("generator/encoder/", "generator/mlm/")) for path in _without_map(lacking))
     tables = (whole(source.arrays[f"{part}embeddings/word/table"]) for part in ("", "generator/"))
     np.testing.assert_array_equal(*tables)
-    objective = ObjectiveConfig(name="replaced_tokens", generator=GeneratorConfig(hidden_size=8, num_heads=2))
+    objective = ReplacedTokens(generator=GeneratorConfig(hidden_size=8, num_heads=2))
     other = electra(small_store, tmp_path / "other", init_from=run.workdir, objective=objective)
     with pytest.raises(UserError, match=r"hidden_size is 8 here and 16 there.*--objective.generator.hidden_size=16"):
         open_source(other, resumed=False)

@@ -46,19 +46,24 @@ EDITS = {  # row of the table → file → what is replaced there, and by what; 
                 "from bert_jax.objectives.static_vectors",
                 "from bert_jax.objectives.smoothed_words import SmoothedWords\nfrom bert_jax.objectives.static_vectors",
             ),
+            ("    SkipGram,\n", "    SkipGram,\n    Smoothed,\n"),
             (
-                '        case "skip_gram":',
-                '        case "smoothed_words":\n            return SmoothedWords(model, config.objective.smoothing)\n'
-                '        case "skip_gram":',
+                "        case SkipGram()",
+                "        case Smoothed(smoothing=smoothing):\n            return SmoothedWords(model, smoothing)\n"
+                "        case SkipGram()",
             ),
         ],
         "config/objective.py": [
-            ('"skip_gram", "glove"\n    ] =', '"skip_gram", "glove", "smoothed_words"\n    ] ='),
             (
-                "    mlm_weight: float = 1.0\n",
+                "ObjectiveConfig = MaskedWords",
+                "@dataclasses.dataclass(frozen=True, kw_only=True)\n"
+                "class Smoothed(_Objective):\n"
+                '    """Masked words with label smoothing."""\n\n'
+                '    chosen_by: ClassVar[Mapping[str, str]] = {"name": "smoothed_words"}\n'
+                "    masks_words: ClassVar[bool] = True\n\n"
                 "    smoothing: float = 0.0\n"
-                '    """Share of the probability that smoothed_words spreads over all words."""\n'
-                "    mlm_weight: float = 1.0\n",
+                '    """Share of the probability that is spread over all words."""\n\n\n'
+                "ObjectiveConfig = MaskedWords | Smoothed",
             ),
         ],
     },

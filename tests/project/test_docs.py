@@ -116,14 +116,29 @@ def test_what_the_guide_to_extending_imports_is_in_the_reference():
 
 @pytest.mark.parametrize("path", reference())
 def test_the_reference_leaves_nothing_of_a_class_out(path):
-    """It shows what has a docstring: every field, property and method whose name has no underscore must have one."""
+    """It shows what has a docstring: every field, property and method whose name has no underscore must have one.
+
+    What a class of ours that it extends has is explained there.
+    """
     shown = pydoc.locate(path)
     assert shown is not None
-    if not inspect.isclass(shown):
-        return
-    definition = ast.parse(textwrap.dedent(inspect.getsource(shown))).body[0]
+    if inspect.isclass(shown):
+        ours = [each for each in shown.__mro__ if each.__module__.startswith("bert_jax")]
+        for number, each in enumerate(ours):
+            check_explained(path, each, {name for base in ours[number + 1 :] for name in members(base)})
+
+
+def members(cls: type) -> set[str]:
+    return {*vars(cls), *inspect.get_annotations(cls)}
+
+
+def check_explained(path: str, cls: type, elsewhere: set[str]) -> None:
+    definition = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
     assert isinstance(definition, ast.ClassDef) and ast.get_docstring(definition)
     for statement, below in itertools.zip_longest(definition.body, definition.body[1:]):
+        name = statement.target.id if isinstance(statement, ast.AnnAssign) else getattr(statement, "name", "")
+        if name in elsewhere:
+            continue
         if isinstance(statement, ast.AnnAssign):
             described = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
             assert described, f"{path}: {ast.unparse(statement)}"

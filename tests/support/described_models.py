@@ -5,7 +5,7 @@ import dataclasses
 import jax
 from model_variants import variant
 
-from bert_jax.config import Config, DisentangledConfig, HeadConfig, ModelConfig, ObjectiveConfig
+from bert_jax.config import Config, DisentangledConfig, GeneratorConfig, HeadConfig, ModelConfig, ReplacedTokens
 from bert_jax.config.objective import EmbeddingSharing
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import pretraining_parts
@@ -70,9 +70,8 @@ MODELS = {
 
 def detection(embeddings: EmbeddingSharing) -> Config:
     """A run of replaced-token detection whose generator shares its embeddings like this."""
-    objective = ObjectiveConfig(name="replaced_tokens", mask_decoder=True)
-    generator = dataclasses.replace(objective.generator, embeddings=embeddings)
-    return Config(model=MODELS["disentangled"], objective=dataclasses.replace(objective, generator=generator))
+    objective = ReplacedTokens(mask_decoder=True, generator=GeneratorConfig(embeddings=embeddings))
+    return Config(model=MODELS["disentangled"], objective=objective)
 
 
 LABELS = ("O", "B-X", "I-X")

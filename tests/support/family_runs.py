@@ -7,7 +7,7 @@ from forked_run import run
 from model_variants import variant
 from small_pretraining import rows, run_config
 
-from bert_jax.config import CheckpointConfig, Config, MeshConfig, ObjectiveConfig, PhaseConfig
+from bert_jax.config import CheckpointConfig, Config, GloVe, MeshConfig, PhaseConfig, ReplacedTokens
 from bert_jax.config.commands import CountConfig
 from bert_jax.console import load_config
 from bert_jax.data.pair_counts import run_count
@@ -29,10 +29,10 @@ def small(name: str, store, workdir) -> Config:
     if model.padding_id is not None:
         model = variant(model, padding_id=0)  # that of the vocabulary of tests
     objective = config.objective
-    if objective.generator.hidden_size is not None:
+    if isinstance(objective, ReplacedTokens) and objective.generator.hidden_size is not None:
         generator = dataclasses.replace(objective.generator, hidden_size=SMALLER["hidden_size"])
         objective = dataclasses.replace(objective, generator=generator)
-    if objective.name == "glove":
+    if isinstance(objective, GloVe):
         objective = with_counts(objective, store, workdir)
     return run_config(
         store,
@@ -47,7 +47,7 @@ def small(name: str, store, workdir) -> Config:
     )
 
 
-def with_counts(objective: ObjectiveConfig, store, workdir) -> ObjectiveConfig:
+def with_counts(objective: GloVe, store, workdir) -> GloVe:
     """Return the objective with counts of the pairs of the store."""
     counts = workdir.with_name(f"{workdir.name}_counts")
     run_count(str(store), CountConfig(output=str(counts), held_out=0.1))

@@ -9,7 +9,7 @@ from pretrained_model import random_params
 from small_model import FLOAT32, SMALL, make_batch
 
 from bert_jax.checkpoints.record import leaf_paths
-from bert_jax.config import Config, DataConfig, MeshConfig, ObjectiveConfig, PhaseConfig, resolve_phases
+from bert_jax.config import Config, DataConfig, MaskedWords, MeshConfig, PhaseConfig, resolve_phases
 from bert_jax.config.objective import DistillationConfig
 from bert_jax.devices import sharding
 from bert_jax.models.bert import BertForPreTraining
@@ -30,7 +30,7 @@ def learner_on(mesh, arrays):
         model=ONE_LAYER,
         compute=FLOAT32,
         data=DataConfig(sentence_pairs="none"),
-        objective=ObjectiveConfig(distillation=DistillationConfig(teacher="there")),
+        objective=MaskedWords(distillation=DistillationConfig(teacher="there")),
         phases=(PhaseConfig(steps=4, sequence_length=14, batch_size=3, max_predictions=4),),
     )
     return Learner.of(config, mesh, default_objective, None, teacher)

@@ -11,7 +11,7 @@ from one_device import pretrain
 from small_pretraining import rows, run_config
 
 import bert_jax
-from bert_jax.config import Config, EvaluationConfig, MeshConfig, ObjectiveConfig
+from bert_jax.config import Config, EvaluationConfig, LeftToRight, MaskedWords, MeshConfig
 from bert_jax.config.pretraining import ReportConfig
 from bert_jax.tools.report import is_samples, run_report
 from bert_jax.training.evaluation import make_samples
@@ -72,13 +72,14 @@ def test_what_has_another_form_is_no_sample():
     assert not any(is_samples(bad) for bad in (None, {}, "x", [3], *wrong))
 
 
-@pytest.mark.parametrize("name, parts", [("left_to_right", ("mlm",)), ("masked_words", ("pooler",))])
-def test_of_what_fills_no_masks_in_nothing_is_noted_and_that_is_said(name, parts, caplog):
+@pytest.mark.parametrize("given, parts", [(LeftToRight(), ("mlm",)), (MaskedWords(), ("pooler",))])
+def test_of_what_fills_no_masks_in_nothing_is_noted_and_that_is_said(given, parts, caplog):
     model = bert_jax.BertForPreTraining(bert_jax.ModelConfig(vocab_size=61), parts=parts)
-    config = Config(objective=ObjectiveConfig(name=name), evaluation=EvaluationConfig(samples=3))
+    config = Config(objective=given, evaluation=EvaluationConfig(samples=3))
     learner = types.SimpleNamespace(config=config, objective=types.SimpleNamespace(model=model))
     assert make_samples(learner, evaluation=None, store=None) is None
-    assert f"evaluation.samples=3 notes nothing: the model BertForPreTraining with objective.name={name}" in caplog.text
+    form = f"the model BertForPreTraining with objective.name={given.name}"
+    assert f"evaluation.samples=3 notes nothing: {form}" in caplog.text
 
 
 def test_without_the_option_nothing_is_noted(finished):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.config import Config, ModelConfig, Phase, resolve_phases
+from bert_jax.config import Config, MaskedWords, ModelConfig, Phase, resolve_phases
 from bert_jax.config.commands import StepBenchConfig
 from bert_jax.config.json_form import to_dict
 from bert_jax.data.mixtures import open_corpus
@@ -149,9 +149,9 @@ def beyond_the_peer(config: Config) -> list[str]:
         found.append(f"model.disentangled.terms={model.disentangled.terms}")
     if not model.type_vocab_size:
         found.append("model.type_vocab_size=0")
-    if objective.name != "masked_words":
+    if not isinstance(objective, MaskedWords):
         found.append(f"objective.name={objective.name}")
-    if objective.span_boundary_weight or objective.distillation.teacher:
+    elif objective.span_boundary_weight or objective.taught is not None:
         found.append("objective.span_boundary_weight and objective.distillation")
     return found
 
@@ -335,7 +335,7 @@ def synthetic_batch(config: Config, phase: Phase, padding: float, seed: int) -> 
     }
     if config.data.has_pair_labels:
         batch["next_sentence_labels"] = random.integers(0, 2, rows, np.int32)
-    if config.objective.name == "permutation":  # the predicted words in turn, after all others
+    if "order" in config.objective.arrays(length):  # the predicted words in turn, after all others
         batch["order"] = np.zeros_like(ids)
         turns = np.broadcast_to(np.arange(1, masked + 1, dtype=np.int32), (rows, masked))
         np.put_along_axis(batch["order"], positions[:, :masked], turns, 1)

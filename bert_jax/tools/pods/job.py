@@ -66,12 +66,12 @@ class Job:
             raise UserError(
                 f"--workdir={self.config.workdir} is not in a bucket: {reason}; give --workdir=gs://BUCKET/DIRECTORY"
             )
-        paths = training_paths(self.config)
+        paths, taught = training_paths(self.config), self.config.objective.taught
         for name, path in (
             *(("data.path" if path == self.config.data.path else "data.mixture", path) for path in paths),
             ("data.eval_path", self.config.data.eval_path),
             ("init_from", self.config.init_from),
-            ("objective.distillation.teacher", self.config.objective.distillation.teacher),
+            ("objective.distillation.teacher", "" if taught is None else taught.teacher),
         ):
             if path and not path.startswith(("gs://", "/")):
                 raise UserError(

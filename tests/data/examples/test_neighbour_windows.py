@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bert_jax.config import Config, DataConfig, ObjectiveConfig, PhaseConfig
-from bert_jax.config.objective import SHARED_NEGATIVES, StaticVectorsConfig
+from bert_jax.config import Config, DataConfig, PhaseConfig, SkipGram
+from bert_jax.config.objective import SHARED_NEGATIVES, SkipGramConfig
 from bert_jax.data.examples import Examples
 from bert_jax.data.neighbours import NeighbourWindows
 from bert_jax.data.store import open_store
@@ -26,7 +26,7 @@ def given():
 
 
 def rows(given, **options):
-    return NeighbourWindows(StaticVectorsConfig(**options), COUNTS, PAD)(*given)
+    return NeighbourWindows(SkipGramConfig(**options), COUNTS, PAD)(*given)
 
 
 def test_a_row_keeps_its_words_alone_and_in_order(given):
@@ -37,7 +37,7 @@ def test_a_row_keeps_its_words_alone_and_in_order(given):
 
 
 def test_in_packed_rows_no_text_has_neighbours_in_another(small_store):
-    objective = ObjectiveConfig(name="skip_gram")
+    objective = SkipGram()
     phase = PhaseConfig(sequence_length=256, batch_size=16)
     config = Config(phases=(phase,), data=DataConfig(sentence_pairs="none", packing="on"), objective=objective)
     examples = Examples(open_store(small_store), config)

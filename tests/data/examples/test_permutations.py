@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bert_jax.config import Config, DataConfig, MaskingConfig, ObjectiveConfig, PhaseConfig
+from bert_jax.config import Config, DataConfig, MaskingConfig, Permutation, PhaseConfig
 from bert_jax.config.presets import xlnet_config
 from bert_jax.data.examples import Examples
 from bert_jax.data.masking import Permutations
@@ -106,7 +106,7 @@ def test_batches_are_a_function_of_seed_and_position(small_store, packing):
         model=dataclasses.replace(xlnet_config("mini"), max_position_embeddings=64),
         data=DataConfig(path=str(small_store), sentence_pairs="none", packing=packing),
         masking=MaskingConfig(rate=1 / 6),
-        objective=ObjectiveConfig(name="permutation"),
+        objective=Permutation(),
         phases=(PhaseConfig(sequence_length=48, batch_size=8),),
     )
     store = open_store(str(small_store))

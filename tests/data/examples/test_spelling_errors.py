@@ -8,7 +8,7 @@ import small_corpus
 
 from bert_jax.config import Config, DataConfig, MaskingConfig, PhaseConfig, PrepareConfig, TrainVocabConfig
 from bert_jax.config.checks import check
-from bert_jax.config.objective import ObjectiveConfig
+from bert_jax.config.objective import LeftToRight
 from bert_jax.config.pretraining import PretrainingNoiseConfig
 from bert_jax.data.examples import Examples
 from bert_jax.data.pipeline import batches
@@ -163,4 +163,4 @@ def test_objectives_without_masks_are_refused():
     config = Config(data=DataConfig(path="s", sentence_pairs="none", noise=NOISE))
     check(dataclasses.replace(config, workdir="w"))
     with pytest.raises(UserError, match="data.noise.rate=0.2 puts errors into words that are not predicted"):
-        check(dataclasses.replace(config, objective=ObjectiveConfig(name="left_to_right")))
+        check(dataclasses.replace(config, objective=LeftToRight()))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bert_jax import cli
-from bert_jax.config.objective import StaticVectorsConfig
+from bert_jax.config.objective import GloVeConfig
 from bert_jax.data.neighbours import counts_for
 from bert_jax.data.pair_counts import COUNTS, MANIFEST, PAIRS, open_pair_counts, write_pair_counts
 from bert_jax.data.store import open_store
@@ -76,14 +76,14 @@ def test_the_command_counts_and_does_not_overwrite(small_store, counted, tmp_pat
 
 
 def test_counts_of_something_else_are_refused(small_store, counted, tmp_path):
-    store, options = open_store(small_store), StaticVectorsConfig(window=WINDOW, counts=str(counted))
+    store, options = open_store(small_store), GloVeConfig(window=WINDOW, counts=str(counted))
     assert counts_for(options, store, HELD_OUT).counted.window == WINDOW
     with pytest.raises(UserError, match="window=4, and --objective.static_vectors.window is 5"):
         counts_for(dataclasses.replace(options, window=5), store, HELD_OUT)
     with pytest.raises(UserError, match="held_out=0.1, and --data.held_out.* is 0.2"):
         counts_for(options, store, 0.2)
     with pytest.raises(UserError, match="counts is missing: count the pairs"):
-        counts_for(StaticVectorsConfig(), store, HELD_OUT)
+        counts_for(GloVeConfig(), store, HELD_OUT)
     with pytest.raises(UserError, match=r"no counts of pairs in .*nowhere .*bert-jax count"):
         counts_for(dataclasses.replace(options, counts=str(tmp_path / "nowhere")), store, HELD_OUT)
 

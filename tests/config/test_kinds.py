@@ -1,0 +1,306 @@
+"""Fields that hold one of several kinds: spelled flat or nested, chosen by options, and refused by name."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+import pytest
+
+from bert_jax.config.finetuning import InputFormConfig
+from bert_jax.config.json_form import (
+    differences,
+    differing_options,
+    dotted_names,
+    flattened,
+    from_dict,
+    is_harmless,
+    kinds,
+    option,
+    resume_rule,
+    spelled_names,
+    to_dict,
+)
+from bert_jax.console import parse
+from bert_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Engine:
+    """An engine."""
+
+    power: int = 5
+    """Its power."""
+    maker: str = option("", resume="free", hosts_differ=True)
+    """Who made it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Oars:
+    """A pair of oars."""
+
+    power: int = 1
+    """Power of who rows."""
+    length: float = 2.5
+    """Their length."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Motor:
+    """Driven by an engine."""
+
+    chosen_by: ClassVar[Mapping[str, str]] = {"name": "motor"}
+
+    load: int = 3
+    """How much it carries."""
+    tank: float = 10.0
+    """Size of the tank."""
+    drive: Engine = Engine()
+    """The engine."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rowing:
+    """Driven by people."""
+
+    chosen_by: ClassVar[Mapping[str, str]] = {"name": "rowing"}
+
+    load: int = 2
+    """How much it carries."""
+    pace: Literal["slow", "fast"] = "slow"
+    """The pace."""
+    drive: Oars = Oars()
+    """The oars."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Drifting:
+    """Driven by nothing."""
+
+    chosen_by: ClassVar[Mapping[str, str]] = {"name": "drifting"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Canoe:
+    """Narrow."""
+
+    chosen_by: ClassVar[Mapping[str, str]] = {"hull": "canoe"}
+
+    keel: float = option(0.1, resume="free")
+    """Depth of the keel."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Raft:
+    """Flat."""
+
+    chosen_by: ClassVar[Mapping[str, str]] = {"hull": "raft"}
+
+    logs: int = 8
+    """Number of logs."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sail:
+    """A sail."""
+
+    area: int = 6
+    """Its area. None: there is no sail."""
+    reefs: int = 2
+    """Number of reefs."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Boat:
+    """A boat."""
+
+    title: str = "ark"
+    """What it is called."""
+    moved: Motor | Rowing | Drifting = kinds(Motor(), nested=True)
+    """What moves it."""
+    form: Canoe | Raft = kinds(Canoe())
+    """Its form."""
+    sail: Sail | None = kinds(None, absent={"area": None})
+    """Its sail."""
+
+
+BOATS = [
+    Boat(),
+    Boat(moved=Rowing(pace="fast", drive=Oars(length=3.0)), form=Raft(logs=9), sail=Sail(area=4)),
+    Boat(moved=Drifting(), sail=Sail()),
+    Boat(moved=Motor(drive=Engine(maker="me")), form=Canoe(keel=0.5)),
+]
+
+
+def test_each_kind_is_spelled_with_its_own_options_alone():
+    assert to_dict(Boat()) == {
+        "title": "ark",
+        "moved": {"name": "motor", "load": 3, "tank": 10.0, "drive": {"power": 5, "maker": ""}},
+        "hull": "canoe",
+        "keel": 0.1,
+        "area": None,
+    }
+    assert to_dict(BOATS[2]) == {
+        "title": "ark",
+        "moved": {"name": "drifting"},
+        "hull": "canoe",
+        "keel": 0.1,
+        "area": 6,
+        "reefs": 2,
+    }
+
+
+@pytest.mark.parametrize("boat", BOATS, ids=range(len(BOATS)))
+def test_what_was_written_is_read_again_and_must_be_complete(boat):
+    values = to_dict(boat)
+    assert from_dict(Boat, values) == from_dict(Boat, values, complete=True) == boat
+    for name in flattened(values):
+        *groups, last = name.split(".")
+        lacking = to_dict(boat)
+        group = lacking
+        for each in groups:
+            group = group[each]
+        del group[last]
+        with pytest.raises(UserError, match=f"missing: {name}"):
+            from_dict(Boat, lacking, complete=True)
+
+
+def test_what_is_left_out_has_the_usual_value_and_the_usual_kind():
+    assert from_dict(Boat, {}) == Boat()
+    assert from_dict(Boat, {"moved": {"load": 7}, "keel": 0.2, "area": 9}) == Boat(
+        moved=Motor(load=7), form=Canoe(keel=0.2), sail=Sail(area=9)
+    )
+    assert from_dict(Boat, {"moved": {"name": "rowing"}, "hull": "raft"}) == Boat(moved=Rowing(), form=Raft())
+
+
+WRONG = {  # values of a file, and what is said of them; a word of the command line says the same where it is given
+    "of another kind": (
+        {"moved": {"tank": 2.0, "name": "rowing"}},
+        ["--moved.name=rowing", "--moved.tank=2.0"],
+        "moved.tank=2.0 belongs to moved.name=motor, not to moved.name=rowing; set that, or leave the option out",
+    ),
+    "of two other kinds": (
+        {"moved": {"name": "drifting", "load": 4}},
+        ["--moved.name=drifting", "--moved.load", "4"],
+        "moved.load=4 belongs to moved.name=motor or moved.name=rowing, not to moved.name=drifting; set one of these, ",
+    ),
+    "below an option that both kinds have": (
+        {"moved": {"drive": {"length": 3.0}}},
+        ["--moved.drive.length=3.0"],
+        "moved.drive.length=3.0 belongs to moved.name=rowing, not to moved.name=motor; set that, or leave the option",
+    ),
+    "of another kind next to the field": (
+        {"logs": 4},
+        ["--logs=4"],
+        "logs=4 belongs to hull=raft, not to hull=canoe; set that, or leave the option out",
+    ),
+    "of a kind that is absent": (
+        {"reefs": 4},
+        ["--reefs=4"],
+        "reefs=4 needs area, but area=None; set that too, or leave it out",
+    ),
+    "no kind, and one of its options": (
+        {"moved": {"name": "rowin", "pace": "fast"}},
+        ["--moved.name=rowin", "--moved.pace=fast"],
+        "moved.name='rowin' must be one of motor, rowing, drifting",
+    ),
+    "no option of any kind": (
+        {"moved": {"tanc": 2.0}},
+        None,
+        "unknown option moved.tanc; perhaps you meant moved.tank",
+    ),
+    "resembles an option of another kind": (
+        {"moved": {"pase": "fast"}},
+        ["--moved.pase=fast"],
+        "moved.pase; perhaps you meant ",
+    ),
+    "resembles nothing": (
+        {"moved": {"name": "drifting", "x": 1}},
+        None,
+        "unknown option moved.x; Drifting has name",
+    ),
+    "no kind": ({"hull": "tub"}, None, "hull='tub' must be one of canoe, raft"),
+    "the wrong type": ({"moved": {"load": "much"}}, None, "moved.load='much' must be of type int"),
+    "no object": ({"moved": "rowing"}, None, "moved must be an object with the fields of Motor, not 'rowing'"),
+    "no option": ({"titel": "x"}, ["--titel=x"], "titel; perhaps you meant "),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_names_the_option_its_value_and_the_way_out(case):
+    values, words, message = WRONG[case]
+    with pytest.raises(UserError) as raised:
+        from_dict(Boat, values)
+    assert message in str(raised.value)
+    if words is not None:
+        with pytest.raises(UserError) as raised:
+            parse(Boat(), words, "boat")
+        assert message in str(raised.value).replace("--", "")
+
+
+def test_the_command_line_chooses_kinds_and_keeps_what_they_share():
+    start = Boat(moved=Motor(load=9, tank=1.0, drive=Engine(power=7)), form=Canoe(keel=0.5))
+    assert parse(start, [], "boat") == start
+    assert parse(start, ["--moved.name=rowing"], "boat").moved == Rowing(load=9, drive=Oars(power=7))
+    assert parse(start, ["--moved.name", "rowing", "--moved.drive.length=4"], "boat").moved == Rowing(
+        load=9, drive=Oars(power=7, length=4.0)
+    )
+    assert parse(start, ["--moved.name=motor", "--moved.load=1"], "boat").moved == dataclasses.replace(
+        start.moved, load=1
+    )
+    assert parse(start, ["--hull=raft", "--logs=3"], "boat").form == Raft(logs=3)
+    assert parse(start, ["--area=4", "--reefs=1"], "boat").sail == Sail(area=4, reefs=1)
+    furled = parse(dataclasses.replace(start, sail=Sail()), ["--area=None"], "boat")
+    assert furled == start
+
+
+def test_help_shows_the_options_of_what_is_chosen_and_the_meaning_of_every_choice(capsys):
+    def shown(*words) -> str:
+        with pytest.raises(SystemExit):
+            parse(Boat(), [*words, "--help"], "bert-jax boat [--OPTION=VALUE …]", "Build a boat.")
+        return " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+    usual, other = shown(), shown("--moved.name=rowing", "--hull=raft", "--area=3")
+    for meaning in ("motor: Driven by an engine.", "drifting: Driven by nothing.", "canoe: Narrow. raft: Flat."):
+        assert meaning in usual and meaning in other
+    assert all(f"--{name} " in usual for name in flattened(to_dict(Boat())))
+    chosen = flattened(to_dict(Boat(moved=Rowing(), form=Raft(), sail=Sail())))
+    assert all(f"--{name} " in other for name in chosen)
+    assert not [name for name in dotted_names(Boat) if name not in chosen and f"--{name} " in other]
+    assert not [name for name in dotted_names(Boat) if name not in flattened(to_dict(Boat())) and f"--{name} " in usual]
+
+
+def test_every_kind_counts_in_what_may_change_and_what_hosts_may_differ_in():
+    assert dotted_names(Boat) == (
+        *("title", "moved.name", "moved.load", "moved.tank", "moved.drive.power", "moved.drive.maker"),
+        *("moved.pace", "moved.drive.length", "hull", "keel", "logs", "area", "reefs"),
+    )
+    assert spelled_names(Boat) == ("title", "moved", "hull", "keel", "logs", "area", "reefs")
+    rules = {name: resume_rule(Boat, name) for name in dotted_names(Boat)}
+    assert {name for name, rule in rules.items() if rule} == {"moved.drive.maker", "keel"}
+    assert set(rules.values()) == {None, "free"}
+    assert differing_options(Boat) == ("moved.drive.maker",)
+
+
+def test_a_change_of_kind_is_told_before_the_options_that_only_one_has():
+    lines = differences(to_dict(Boat()), to_dict(Boat(moved=Rowing(), form=Raft())))
+    assert lines == [
+        "hull: canoe → raft",
+        "moved.drive.power: 5 → 1",
+        "moved.load: 3 → 2",
+        "moved.name: motor → rowing",
+        "keel: 0.1 → None",
+        "logs: None → 8",
+        "moved.drive.length: None → 2.5",
+        "moved.drive.maker:  → None",
+        "moved.pace: None → slow",
+        "moved.tank: 10.0 → None",
+    ]
+    assert not is_harmless(Boat, "moved.name: motor → rowing")
+
+
+def test_a_choice_that_may_be_left_open_is_read_from_a_file_and_from_the_command_line():
+    assert parse(InputFormConfig(), ["--scheme=iob2"], "predict").scheme == "iob2"
+    assert parse(InputFormConfig(scheme="iob2"), ["--scheme=None"], "predict").scheme is None
+    assert from_dict(InputFormConfig, {"scheme": "iob2"}).scheme == "iob2"
+    with pytest.raises(UserError, match="scheme='iob3' must be one of auto, iob1, iob2"):
+        from_dict(InputFormConfig, {"scheme": "iob3"})
