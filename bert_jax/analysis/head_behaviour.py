@@ -14,27 +14,18 @@ and `(e1-person)` is a mention of a single word.
 
 import collections
 import dataclasses
-import functools
 import itertools
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 from scipy.special import entr
 
-from bert_jax.analysis.results import (
-    new_figure,
-    plain_frame,
-    print_files,
-    saved_or_computed,
-    short_path,
-    write_pictures,
-)
+from bert_jax.analysis.results import framed, panels, run_on_texts, short_path, table, with_options
 from bert_jax.analysis.texts import mask_words, windows
 from bert_jax.config.analyses import HeadsConfig
 from bert_jax.config.finetuning import TaskDataConfig
@@ -673,24 +664,22 @@ LARGEST = 60  # heads, up to which each has its name or number in a picture
 def draw_heads(result: HeadBehaviour) -> "Figure":
     """Return nine maps, of layers (rows) and heads (columns); under each its value for attention to all alike."""
     layers, heads = result.entropy.shape
-    figure = new_figure(3 * max(2.6, 0.5 * heads + 0.6), 3 * max(2.2, 0.4 * layers + 1.0))
-    for number, (name, axes) in enumerate(zip(MEASURES, figure.subplots(3, 3).flat, strict=True)):
+    heading = f"{short_path(result.model)}: heads over {result.texts:,} texts, {result.tokens:,} tokens"
+    figure, maps = panels((3 * max(2.6, 0.5 * heads + 0.6), 3 * max(2.2, 0.4 * layers + 1.0)), heading, 3, 3)
+    for number, (name, axes) in enumerate(zip(MEASURES, maps.flat, strict=True)):
         values, share = getattr(result, name), number < SHARES or name == "broadness"
         titles = {"cls": "to [CLS]", "sep": "to [SEP]", "punctuation": "to punctuation", "itself": "to itself"}
         titles |= {"previous": "to the previous token", "next": "to the next token", "distance": "distance (tokens)"}
         _by_head(axes, values, (0.0, 1.0) if share else (0.0, float(np.nanmax(values, initial=1e-9))))
         axes.set_title(titles.get(name, name), loc="left", fontsize=9)
         axes.set_xlabel(f"attention to all alike: {result.uniform[number]:.2f}", fontsize=7)
-    heading = f"{short_path(result.model)}: heads over {result.texts:,} texts, {result.tokens:,} tokens"
-    figure.suptitle(heading, fontsize=11, parse_math=False)
     return figure
 
 
 def draw_head_clusters(result: HeadBehaviour) -> "Figure":
     """Return the map of heads by the divergence of their attention; colours are clusters, 2-3 is layer 2, head 3."""
     heads = result.entropy.shape[1]
-    figure = new_figure(7.0, 6.0)
-    axes = figure.subplots()
+    figure, axes = panels((7.0, 6.0), f"{short_path(result.model)}: heads by how differently they attend")
     clusters = result.clusters.astype(int)
     for cluster in range(clusters.max() + 1):
         points = result.points[clusters == cluster]
@@ -699,19 +688,16 @@ def draw_head_clusters(result: HeadBehaviour) -> "Figure":
         if len(result.points) <= LARGEST:
             label = f"{number // heads + 1}-{number % heads + 1}"
             axes.annotate(label, (x, y), (3, 3), textcoords="offset points", fontsize=8)
-    plain_frame(axes)
+    framed(axes, legend=8)
     axes.set_aspect("equal", "datalim")
-    axes.legend(frameon=False, fontsize=8)
-    heading = f"{short_path(result.model)}: heads by how differently they attend"
-    figure.suptitle(heading, fontsize=11, parse_math=False)
     return figure
 
 
 def draw_head_ablation(result: HeadBehaviour) -> "Figure":
     """Return the increase of the loss without each head, with 95 % intervals, layer by layer."""
     ablation, (layers, heads) = result.ablation, result.ablation.increase.shape
-    figure = new_figure(max(6.0, 0.22 * layers * heads + 1.5), 3.8)
-    axes = figure.subplots()
+    heading = f"{short_path(result.model)}: MLM loss {ablation.loss:.3f}, and how much more without each head"
+    figure, axes = panels((max(6.0, 0.22 * layers * heads + 1.5), 3.8), heading, heading_size=10)
     for layer in range(layers):
         places = np.arange(heads) + layer * (heads + 1)
         intervals = 1.96 * ablation.error[layer]
@@ -720,9 +706,7 @@ def draw_head_ablation(result: HeadBehaviour) -> "Figure":
     axes.set_xticks(places, [f"layer {layer + 1}" for layer in range(layers)])
     axes.axhline(0.0, color="black", linewidth=0.8)
     axes.set_ylabel("increase of the loss (nats)")
-    plain_frame(axes)
-    heading = f"{short_path(result.model)}: MLM loss {ablation.loss:.3f}, and how much more without each head"
-    figure.suptitle(heading, fontsize=10, parse_math=False)
+    framed(axes)
     return figure
 
 
@@ -731,8 +715,7 @@ def draw_head_relations(result: HeadBehaviour) -> "Figure":
     found = result.relations
     count = min(len(found.relations), RELATIONS)
     best = np.maximum(found.to_head, found.from_head)[:count].reshape(count, -1).max(axis=1)
-    figure = new_figure(7.0, 0.3 * count + 1.4)
-    axes = figure.subplots()
+    figure, axes = panels((7.0, 0.3 * count + 1.4), f"{short_path(result.model)}: {found.sentences:,} sentences")
     places = np.arange(count)
     axes.barh(places - 0.2, best, 0.4, label="the best head", color="#1f5fa8")
     axes.barh(places + 0.2, found.baseline[:count], 0.4, label="the most frequent distance", color="#b8b8b8")
@@ -741,10 +724,7 @@ def draw_head_relations(result: HeadBehaviour) -> "Figure":
     )
     axes.invert_yaxis()
     axes.set_xlim(0.0, 1.0)
-    axes.set_xlabel("share of the words whose syntactic head is found")
-    axes.legend(frameon=False, fontsize=8)
-    plain_frame(axes)
-    figure.suptitle(f"{short_path(result.model)}: {found.sentences:,} sentences", fontsize=11, parse_math=False)
+    framed(axes, below="share of the words whose syntactic head is found", legend=8)
     return figure
 
 
@@ -770,63 +750,59 @@ def run_heads(path: str, options: HeadsConfig) -> None:
     """Print and draw what the heads of a model do over texts, and in parsed sentences."""
     trees = read_parsed(options.trees) if options.trees else []  # before anything that takes long
     model = load(path)
-    compute = functools.partial(
-        heads,
-        model,
-        trees=trees,
-        clusters=options.clusters,
-        ablation_texts=options.ablation_texts,
-        seed=options.seed,
-        batch_size=options.batch_size,
-        max_length=options.max_length,
-    )
-    result = saved_or_computed(HeadBehaviour, "heads", [model], options, compute, more_input=options.trees)
-    _print_heads(result)
-    drawn = {"heads": draw_heads, "clusters": draw_head_clusters}
+    compute = with_options(heads, options, model, trees=trees)
+    run_on_texts("heads", HeadBehaviour, options, [model], compute, _told, _drawn, more_input=options.trees)
+
+
+def _drawn(result: HeadBehaviour) -> dict[str, "Figure"]:
+    drawn = {"heads": draw_heads(result), "clusters": draw_head_clusters(result)}
     if result.ablation.texts:
-        drawn["ablation"] = draw_head_ablation
+        drawn["ablation"] = draw_head_ablation(result)
     if result.relations.relations:
-        _print_relations(result.relations)
-        drawn["relations"] = draw_head_relations
-    pictures = [file for name, draw in drawn.items() for file in write_pictures(draw(result), options.output, name)]
-    print_files(options, pictures)
+        drawn["relations"] = draw_head_relations(result)
+    return drawn
 
 
-def _print_heads(result: HeadBehaviour) -> None:
+def _told(result: HeadBehaviour) -> Iterator[Table | str]:
+    yield _heads_table(result)
+    yield f"states with and without returning attention differ by at most {result.map_error:.1e}"
+    if result.ablation.texts:
+        yield (
+            f"MLM loss {result.ablation.loss:.4f} over {result.ablation.predictions:,} masked tokens of "
+            f"{result.ablation.texts:,} texts; the column is how much more without the head"
+        )
+    if result.relations.relations:
+        yield from _relations_told(result.relations)
+
+
+def _heads_table(result: HeadBehaviour) -> Table:
     title = f"{result.texts:,} texts, {result.tokens:,} tokens"
-    table = Table(*COLUMNS, title=title, padding=(0, 0), collapse_padding=True)
+    made = Table(*COLUMNS, title=title, padding=(0, 0), collapse_padding=True)
     clusters = result.clusters.reshape(result.entropy.shape)
     for layer, head in np.ndindex(result.entropy.shape):
         values = (format(getattr(result, name)[layer, head], ".2f") for name in MEASURES)
         increase, error = result.ablation.increase[layer, head], result.ablation.error[layer, head]
         effect = f"{increase:+.3f} ±{error:.3f}" if result.ablation.texts else "-"
-        table.add_row(f"{layer + 1}-{head + 1}", *values, str(int(clusters[layer, head]) + 1), effect)
-    table.add_section()
-    table.add_row("even", *(format(value, ".2f") for value in result.uniform), "", "")
-    Console().print(table)
-    print(f"states with and without returning attention differ by at most {result.map_error:.1e}")
-    if result.ablation.texts:
-        print(
-            f"MLM loss {result.ablation.loss:.4f} over {result.ablation.predictions:,} masked tokens of "
-            f"{result.ablation.texts:,} texts; the column is how much more without the head"
-        )
+        made.add_row(f"{layer + 1}-{head + 1}", *values, str(int(clusters[layer, head]) + 1), effect)
+    made.add_section()
+    made.add_row("even", *(format(value, ".2f") for value in result.uniform), "", "")
+    return made
 
 
-def _print_relations(found: HeadRelations) -> None:
-    title = f"{found.sentences:,} sentences ({found.skipped:,} left out)"
-    table = Table("relation", "pairs", "best head", "who looks", "found", "distance", "found by it", title=title)
+def _relations_told(found: HeadRelations) -> Iterator[Table | str]:
+    rows = []
     for row, name in enumerate(found.relations[:SHOWN]):
         ways = np.stack([found.to_head[row], found.from_head[row]])
         way, layer, head = np.unravel_index(ways.argmax(), ways.shape)
-        looks = ("word", "its head")[way]
-        place = f"{layer + 1}-{head + 1}", looks, f"{ways.max():.3f}"
-        table.add_row(
-            name, f"{int(found.counts[row]):,}", *place, f"{found.offsets[row]:+.0f}", f"{found.baseline[row]:.3f}"
+        best = f"{layer + 1}-{head + 1}", ("word", "its head")[way], f"{ways.max():.3f}"
+        rows.append(
+            (name, f"{int(found.counts[row]):,}", *best, f"{found.offsets[row]:+.0f}", f"{found.baseline[row]:.3f}")
         )
-    Console().print(table)
+    header = ("relation", "pairs", "best head", "who looks", "found", "distance", "found by it")
+    yield table(header, rows, f"{found.sentences:,} sentences ({found.skipped:,} left out)")
     if found.mentions:
         layer, head = np.unravel_index(found.antecedents.argmax(), found.antecedents.shape)
-        print(
+        yield (
             f"antecedents of {found.mentions:,} mentions: head {layer + 1}-{head + 1} finds "
             f"{found.antecedents.max():.3f}, the nearest earlier mention {found.nearest:.3f}"
         )

@@ -24,20 +24,19 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from bert_jax.analysis.results import (
+    framed,
     layer_names,
+    layers_table,
     lines_by_layer,
-    new_figure,
-    plain_frame,
-    print_files,
-    print_layers,
-    saved_or_computed,
+    panels,
+    run_on_texts,
     short_path,
+    table,
+    with_options,
     write_numbers,
-    write_pictures,
 )
 from bert_jax.analysis.texts import CONSTANT, WINDOW, check_vectors, counted_texts, layer_vectors, windows
 from bert_jax.config.analyses import CkaConfig, IsotropyConfig, VectorKind
@@ -552,8 +551,7 @@ MOST_NUMBERED = 14  # rows or columns of a heat map whose cells show their numbe
 def draw_layer_similarity(result: LayerSimilarity) -> "Figure":
     """Return a heat map of the CKA matrix, with the embeddings in the lower left corner."""
     rows, columns = result.matrix.shape
-    figure = new_figure(2.2 + 0.5 * columns, 1.6 + 0.5 * rows)
-    axes = figure.subplots()
+    figure, axes = panels((2.2 + 0.5 * columns, 1.6 + 0.5 * rows), "")
     image = axes.imshow(result.matrix, cmap="viridis", vmin=0.0, vmax=1.0, origin="lower")
     figure.colorbar(image, ax=axes, label="linear CKA", shrink=0.8)
     for labels, size, name, axis in (
@@ -573,112 +571,84 @@ def draw_layer_isotropy(result: LayerIsotropy) -> "Figure":
     from matplotlib import colormaps
 
     count = len(result.cosine)
-    figure = new_figure(13.0, 3.8)
-    cosines, partition, spectrum = figure.subplots(1, 3)
-    lines_by_layer(cosines, {"mean cosine": result.cosine, "mean |cosine|": result.absolute_cosine})
+    heading = f"{short_path(result.model)}: {result.texts:,} texts, vectors: {result.vectors}"
+    figure, (cosines, partition, spectrum) = panels((13.0, 3.8), heading, 1, 3)
+    series = {"mean cosine": result.cosine, "mean |cosine|": result.absolute_cosine}
+    lines_by_layer(cosines, "Pairs of texts", series)
     cosines.axhline(0.0, color="#8a8a8a", linewidth=0.8)
     cosines.legend(frameon=False)
-    lines_by_layer(partition, {"partition": result.partition})
+    lines_by_layer(partition, "Partition function, min F / max F", {"partition": result.partition})
     partition.set_yscale("log")
-    cosines.set_title("Pairs of texts", loc="left")
-    partition.set_title("Partition function, min F / max F", loc="left")
     for layer, (name, values) in enumerate(zip(layer_names(count), result.spectrum, strict=True)):
         if total := values.sum():
             colour = colormaps["viridis"](layer / count)
             spectrum.plot(np.arange(1, len(values) + 1), np.cumsum(values) / total, color=colour, label=name)
     spectrum.set_xscale("log")
     spectrum.set_ylim(0.0, 1.02)
-    spectrum.set_title("Share of the variance in the first directions", loc="left")
-    spectrum.set_xlabel("number of directions")
+    framed(spectrum, "Share of the variance in the first directions", "number of directions")
     spectrum.legend(frameon=False, title="layer", fontsize=8)
-    plain_frame(spectrum)
-    heading = f"{short_path(result.model)}: {result.texts:,} texts, vectors: {result.vectors}"
-    figure.suptitle(heading, fontsize=11, parse_math=False)
     return figure
 
 
 def draw_sentence_correlation(result: SentenceCorrelation) -> "Figure":
     """Return one panel per pooling: the correlation by layer, before and after each treatment."""
-    figure = new_figure(10.0, 3.8)
-    panels = figure.subplots(1, len(result.poolings), sharey=True)
-    for axes, pooling, values in zip(panels, result.poolings, result.spearman, strict=True):
-        names = (treatment.replace("_", " ") for treatment in result.treatments)
-        lines_by_layer(axes, dict(zip(names, values.T, strict=True)))
-        axes.set_title(f"vectors: {pooling}", loc="left")
-    panels[0].set_ylabel("Spearman's correlation")
-    panels[0].legend(frameon=False, fontsize=9)
     heading = f"{short_path(result.model)}: {result.pairs:,} pairs, fitted on {result.texts:,} texts"
-    figure.suptitle(heading, fontsize=11, parse_math=False)
+    figure, drawn = panels((10.0, 3.8), heading, 1, len(result.poolings), sharey=True)
+    for axes, pooling, values in zip(drawn, result.poolings, result.spearman, strict=True):
+        names = (treatment.replace("_", " ") for treatment in result.treatments)
+        lines_by_layer(axes, f"vectors: {pooling}", dict(zip(names, values.T, strict=True)))
+    drawn[0].set_ylabel("Spearman's correlation")
+    drawn[0].legend(frameon=False, fontsize=9)
     return figure
 
 
 def run_cka(path: str, options: CkaConfig) -> None:
     """Print and draw how similar the layers of a model are, or those of two models."""
-    model, other = load(path), load(options.other) if options.other else None
-    compute = functools.partial(
-        cka,
-        model,
-        other=other,
-        vectors=options.vectors,
-        minibatch=options.minibatch,
-        seed=options.seed,
-        batch_size=options.batch_size,
-        max_length=options.max_length,
-    )
-    models = [model] if other is None else [model, other]
-    result = saved_or_computed(LayerSimilarity, "cka", models, options, compute)
-    pictures = write_pictures(draw_layer_similarity(result), options.output, "cka")
-    print(f"linear CKA over {result.texts:,} texts in {result.minibatches} minibatches")
-    if other is None:
-        steps = [float(result.matrix[layer, layer + 1]) for layer in range(len(result.matrix) - 1)]
-        print(f"neighbouring layers, from the embeddings up: {', '.join(f'{each:.3f}' for each in steps)}")
-    else:
-        print(f"the last layers of both: {result.matrix[-1, -1]:.3f}")
-    print_files(options, pictures)
+    models = [load(each) for each in (path, options.other) if each]
+    compute = with_options(cka, options, models[0], other=models[1] if options.other else None)
+    tell = functools.partial(_cka_told, alone=len(models) == 1)
+    draw = lambda result: {"cka": draw_layer_similarity(result)}
+    run_on_texts("cka", LayerSimilarity, options, models, compute, tell, draw)
+
+
+def _cka_told(result: LayerSimilarity, alone: bool) -> list[str]:
+    steps = ", ".join(f"{each:.3f}" for each in np.diagonal(result.matrix, 1))
+    of_one = f"neighbouring layers, from the embeddings up: {steps}"
+    of_two = f"the last layers of both: {result.matrix[-1, -1]:.3f}"
+    return [f"linear CKA over {result.texts:,} texts in {result.minibatches} minibatches", of_one if alone else of_two]
 
 
 def run_isotropy(path: str, options: IsotropyConfig) -> None:
     """Print and draw how evenly vectors fill their space by layer; with `--sts`, how well they tell similar texts."""
     judged = read_judged_pairs(options.sts) if options.sts else None  # before anything that takes long
     model = load(path)
-    compute = functools.partial(
-        isotropy,
-        model,
-        vectors=options.vectors,
-        seed=options.seed,
-        batch_size=options.batch_size,
-        max_length=options.max_length,
-    )
-    result = saved_or_computed(LayerIsotropy, "isotropy", [model], options, compute)
-    pictures = write_pictures(draw_layer_isotropy(result), options.output, "isotropy")
+    compute = with_options(isotropy, options, model)
+    draw = lambda result: {"isotropy": draw_layer_isotropy(result)}
+    run_on_texts("isotropy", LayerIsotropy, options, [model], compute, _isotropy_told, draw)
+    if judged is not None:
+        pairs, similarities = judged
+        compute = with_options(sentence_correlation, options, model, pairs=pairs, similarities=similarities)
+        draw = lambda result: {"sts": draw_sentence_correlation(result)}
+        run_on_texts(
+            "sts", SentenceCorrelation, options, [model], compute, _sts_told, draw, "sts.json", more_input=options.sts
+        )
+
+
+def _isotropy_told(result: LayerIsotropy) -> list[Table]:
     columns = {
         "mean cosine": result.cosine,
         "mean |cosine|": result.absolute_cosine,
         "partition": result.partition,
         "effective dimensions": result.effective_dimensions,
     }
-    print_layers(columns, digits=".3g")
-    print_files(options, pictures)
-    if judged is not None:
-        _sentence_correlation(model, options, *judged)
+    return [layers_table(columns, digits=".3g")]
 
 
-def _sentence_correlation(
-    model: PretrainedModel, options: IsotropyConfig, pairs: list[tuple[str, str]], similarities: list[float]
-) -> None:
-    compute = functools.partial(
-        sentence_correlation,
-        model,
-        pairs=pairs,
-        similarities=similarities,
-        batch_size=options.batch_size,
-        max_length=options.max_length,
-    )
-    result = saved_or_computed(SentenceCorrelation, "sts", [model], options, compute, "sts.json", options.sts)
-    pictures = write_pictures(draw_sentence_correlation(result), options.output, "sts")
-    table = Table("vectors", "layer", *result.treatments, title=f"Spearman's correlation, {result.pairs:,} pairs")
-    for pooling, layers in zip(result.poolings, result.spearman, strict=True):
-        for name, values in zip(layer_names(len(layers)), layers, strict=True):
-            table.add_row(pooling, name, *(f"{value:.3f}" for value in values))
-    Console().print(table)
-    print_files(options, pictures, "sts.json")
+def _sts_told(result: SentenceCorrelation) -> list[Table]:
+    rows = [
+        (pooling, name, *(f"{value:.3f}" for value in values))
+        for pooling, layers in zip(result.poolings, result.spearman, strict=True)
+        for name, values in zip(layer_names(len(layers)), layers, strict=True)
+    ]
+    title = f"Spearman's correlation, {result.pairs:,} pairs"
+    return [table(("vectors", "layer", *result.treatments), rows, title)]

@@ -13,19 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from etils import epath
-from rich.console import Console
 from rich.table import Table
 
-from bert_jax.analysis.results import (
-    model_fingerprint,
-    new_figure,
-    output_directory,
-    plain_frame,
-    save_result,
-    saved_result,
-    short_path,
-    write_pictures,
-)
+from bert_jax.analysis.results import framed, model_fingerprint, panels, run, short_path, table, with_options
 from bert_jax.analysis.texts import MaskedTexts, sequence_losses
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.workdir import read_config
@@ -223,12 +213,12 @@ def _masks(config: Config) -> str:
 
 def draw_mask_gap(result: MaskGap) -> "Figure":
     """Return the losses and the gaps, with bands of two standard errors, over the steps of training."""
-    figure = new_figure(10.0, 3.8)
-    losses, gaps = figure.subplots(1, 2)
+    heading = f"{short_path(result.run)}: {result.masks} masks, {result.sequences:,} sequences"
+    figure, (losses, gaps) = panels((10.0, 3.8), heading, 1, 2)
     losses.plot(result.steps, result.trained, marker="o", label="training text, masks of training")
     losses.plot(result.steps, result.fresh, marker="o", label="training text, fresh masks")
     losses.plot(result.steps, result.held_out, marker="o", label="held-out text, fresh masks")
-    losses.set_title("Loss of the masked words", loc="left")
+    framed(losses, "Loss of the masked words", "step", legend=9)
     for name, values, errors in (
         ("training text", result.gap, result.gap_error),
         ("held-out text", result.held_out_gap, result.held_out_gap_error),
@@ -238,58 +228,28 @@ def draw_mask_gap(result: MaskGap) -> "Figure":
             result.steps, values - 2 * errors, values + 2 * errors, alpha=0.2, color=line.get_color(), linewidth=0
         )
     gaps.axhline(0.0, color="#8a8a8a", linewidth=0.8)
-    gaps.set_title("Masks of training less fresh masks", loc="left")
-    for axes in (losses, gaps):
-        axes.set_xlabel("step")
-        axes.legend(frameon=False, fontsize=9)
-        plain_frame(axes)
-    heading = f"{short_path(result.run)}: {result.masks} masks, {result.sequences:,} sequences"
-    figure.suptitle(heading, fontsize=11, parse_math=False)
+    framed(gaps, "Masks of training less fresh masks", "step", legend=9)
     return figure
 
 
 def run_mask_gap(path: str, options: MaskGapConfig) -> None:
     """Print and draw the gap between masks of training and fresh masks at every checkpoint of a run."""
-    config = read_config(path)
-    chosen = {
-        name: value for name, value in dataclasses.asdict(options).items() if name not in ("output", "batch_size")
-    }
-    key = {
-        "analysis": "mask_gap",
+    origin = {
         "run": os.fspath(path),
-        "config": to_dict(config),
+        "config": to_dict(read_config(path)),
         "steps": Checkpoints(os.path.join(path, "checkpoints"), read_only=True).steps(),
         "newest": model_fingerprint(load(path)),
-        "options": chosen,
     }
-    file = output_directory(options.output) / "result.json"
-    result = saved_result(file, key, MaskGap)
-    if result is not None:
-        print(f"{options.output}/result.json has this result already; it is not computed again")
-    else:
-        result = mask_gap(
-            path,
-            sequences=options.sequences,
-            fresh_masks=options.fresh_masks,
-            seed=options.seed,
-            batch_size=options.batch_size,
-        )
-        save_result(file, key, result)
-    pictures = write_pictures(draw_mask_gap(result), options.output, "mask_gap")
-    _print_steps(result)
-    print(f"{options.output}: {', '.join(['result.json', *pictures])}")
+    draw = lambda result: {"mask_gap": draw_mask_gap(result)}
+    run("mask_gap", MaskGap, options, origin, with_options(mask_gap, options, path), _told, draw)
 
 
-def _print_steps(result: MaskGap) -> None:
+def _told(result: MaskGap) -> list[Table]:
+    columns = (result.trained, result.fresh, result.gap, result.gap_error)
+    columns += (result.held_out, result.held_out_gap, result.held_out_gap_error)
+    rows = [
+        (f"{step:,.0f}", f"{epochs:.1f}", f"{visits:.1f}", *(f"{value:.2f}" for value in values))
+        for step, epochs, visits, *values in zip(result.steps, result.epochs, result.visits, *columns, strict=True)
+    ]
     title = f"{result.masks} masks: {result.sequences:,} sequences, {result.held_out_sequences:,} held out"
-    table = Table("step", "epochs", "visits", "own", "fresh", "gap", "±", "held out", "gap", "±", title=title)
-    for number, step in enumerate(result.steps):
-        values = (result.trained, result.fresh, result.gap, result.gap_error)
-        reference = (result.held_out, result.held_out_gap, result.held_out_gap_error)
-        table.add_row(
-            f"{step:,.0f}",
-            f"{result.epochs[number]:.1f}",
-            f"{result.visits[number]:.1f}",
-            *(f"{each[number]:.2f}" for each in (*values, *reference)),
-        )
-    Console().print(table)
+    return [table(("step", "epochs", "visits", "own", "fresh", "gap", "±", "held out", "gap", "±"), rows, title)]

@@ -18,23 +18,22 @@ import os
 import pathlib
 import tempfile
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from bert_jax.analysis.probing_tasks import ProbingTask, control_labels, divided, drawn_examples, read_probing_tasks
 from bert_jax.analysis.results import (
+    columns_table,
+    framed,
     model_fingerprint,
-    new_figure,
-    output_directory,
-    plain_frame,
-    save_result,
-    saved_result,
+    panels,
+    run,
     short_path,
-    write_pictures,
+    table,
+    with_options,
 )
 from bert_jax.config.analyses import ProbeConfig
 from bert_jax.corpus.readers import find_sources
@@ -627,15 +626,13 @@ def draw_probes(result: LayerProbes) -> "Figure":
     """Return a panel per task: the score by layer and of the mix, its control and its baseline."""
     columns = min(COLUMNS, len(result.tasks))
     rows = -(-len(result.tasks) // columns)
-    figure = new_figure(4.4 * columns, 3.0 * rows + 0.4)
-    panels = figure.subplots(rows, columns, squeeze=False).ravel()
-    names = [*("emb" if layer == 0 else str(layer) for layer in result.layers), "mix"]
-    for axes, task in zip(panels, result.tasks, strict=False):
-        _draw_task(axes, task, names)
-    for axes in panels[len(result.tasks) :]:
+    heading = f"{short_path(result.model)}: linear probes, {result.seeds} seeds"
+    figure, grid = panels((4.4 * columns, 3.0 * rows + 0.4), heading, rows, columns, squeeze=False)
+    for axes, task in zip(grid.ravel(), result.tasks, strict=False):
+        _draw_task(axes, task, _names(result))
+    for axes in grid.ravel()[len(result.tasks) :]:
         axes.set_visible(False)
-    panels[0].legend(frameon=False, fontsize=8)
-    figure.suptitle(f"{short_path(result.model)}: linear probes, {result.seeds} seeds", fontsize=11, parse_math=False)
+    grid[0, 0].legend(frameon=False, fontsize=8)
     return figure
 
 
@@ -648,86 +645,54 @@ def _draw_task(axes: "Axes", task: TaskProbes, names: list[str]) -> None:
     axes.axhline(task.baseline.mean(), color="#8a8a8a", linewidth=0.9, linestyle=":", label="most frequent label")
     axes.set_xticks(places, names)
     axes.set_ylabel(task.metric)
+    framed(axes)
     title = f"{task.task}, centre {task.centre_of_gravity.mean():.2f}"
     axes.set_title(title, loc="left", fontsize=10, parse_math=False)
-    plain_frame(axes)
 
 
-NOT_IN_KEY = ("input", "dev", "test", "output", "batch_size")
+def _names(result: LayerProbes) -> list[str]:
+    return [*("emb" if layer == 0 else str(layer) for layer in result.layers), "mix"]
 
 
 def run_probe(path: str, options: ProbeConfig) -> None:
     """Print and draw what linear probes read from each layer."""
-    directory = output_directory(options.output)
     model = load(path)
-    key = _key(model, options)
-    result = saved_result(directory / "result.json", key, LayerProbes)
-    if result is None:
-        result = _computed(model, options)
-        save_result(directory / "result.json", key, result)
-    else:
-        print(f"{options.output}/result.json has this result already; it is not computed again")
-    pictures = write_pictures(draw_probes(result), options.output, "probe")
-    _print(result)
-    print(f"{options.output}: {', '.join(['result.json', *pictures])}")
-
-
-def _key(model: PretrainedModel, options: ProbeConfig) -> dict[str, Any]:
-    return {
-        "analysis": "probe",
+    origin = {
         "models": [model_fingerprint(model)],
         "input": [
             [dataclasses.astuple(source) for source in find_sources(files, "text")] if files else []
             for files in (options.input, options.dev, options.test)
         ],
-        "options": {name: value for name, value in dataclasses.asdict(options).items() if name not in NOT_IN_KEY},
     }
+    names = [name.strip() for name in options.tasks.split(",") if name.strip()]
+
+    def compute() -> LayerProbes:
+        columns = options.tag_columns()
+        tasks = with_options(read_probing_tasks, options, model, options.input, tasks=names, columns=columns)()
+        return with_options(probe, options, model, tasks, directory=options.output, layers=options.layer_numbers())()
+
+    run("probe", LayerProbes, options, origin, compute, _told, lambda result: {"probe": draw_probes(result)})
 
 
-def _computed(model: PretrainedModel, options: ProbeConfig) -> LayerProbes:
-    tasks = read_probing_tasks(
-        model,
-        options.input,
-        dev=options.dev,
-        test=options.test,
-        tasks=[name.strip() for name in options.tasks.split(",") if name.strip()],
-        columns=options.tag_columns(),
-        texts=options.texts,
-        seed=options.seed,
-        text_field=options.text_field,
-    )
-    return probe(
-        model,
-        tasks,
-        directory=options.output,
-        layers=options.layer_numbers(),
-        pieces=options.pieces,
-        seeds=options.seeds,
-        examples=options.examples,
-        seed=options.seed,
-        batch_size=options.batch_size,
-        max_length=options.max_length,
-    )
-
-
-def _print(result: LayerProbes) -> None:
-    names = ["baseline", *("emb" if layer == 0 else str(layer) for layer in result.layers), "mix"]
-    for title, rows in (
-        (f"scores on test, {result.seeds} seeds", [(task.baseline.mean(), *task.mean) for task in result.tasks]),
-        ("selectivity", [task.selectivity for task in result.tasks]),
-    ):
-        table = Table("layer", *(f"{task.task}, {task.metric}" for task in result.tasks), title=title)
-        for name, *values in zip(names[-len(rows[0]) :], *rows, strict=True):
-            table.add_row(name, *(f"{value:.3f}" for value in values))
-        if title != "selectivity":
-            table.add_row("widest ±", *(f"{task.interval.max():.3f}" for task in result.tasks))
-            table.add_row("centre", *(f"{task.centre_of_gravity.mean():.2f}" for task in result.tasks))
-        Console().print(table)
-    for task in result.tasks:
+def _told(result: LayerProbes) -> Iterator[Table | str]:
+    names, tasks = _names(result), result.tasks
+    header = ("layer", *(f"{task.task}, {task.metric}" for task in tasks))
+    rows = [
+        (name, *(f"{value:.3f}" for value in values))
+        for name, *values in zip(
+            ["baseline", *names], *((task.baseline.mean(), *task.mean) for task in tasks), strict=True
+        )
+    ]
+    rows.append(("widest ±", *(f"{task.interval.max():.3f}" for task in tasks)))
+    rows.append(("centre", *(f"{task.centre_of_gravity.mean():.2f}" for task in tasks)))
+    yield table(header, rows, f"scores on test, {result.seeds} seeds")
+    selectivity = {title: task.selectivity for title, task in zip(header[1:], tasks, strict=True)}
+    yield columns_table("layer", names, selectivity, title="selectivity")
+    for task in tasks:
         if task.left_out:
-            print(f"{task.task}: {task.left_out:,} examples are left out, because their texts were cut before them")
+            yield f"{task.task}: {task.left_out:,} examples are left out, because their texts were cut before them"
         if task.unconverged:
-            print(
+            yield (
                 f"{task.task}: {task.unconverged} probes did not converge; the largest gradient among those chosen is "
                 f"{task.gradient:.1e}"
             )

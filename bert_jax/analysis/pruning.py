@@ -5,7 +5,6 @@ its layers is an ordinary model.
 """
 
 import dataclasses
-import functools
 import itertools
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -13,21 +12,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from etils import epath
-from rich.console import Console
 from rich.table import Table
 
 from bert_jax.analysis.layers import SMALLEST, HsicSums
 from bert_jax.analysis.results import (
     FineTunedScore,
     TaskScore,
+    framed,
     model_fingerprint,
-    new_figure,
-    plain_frame,
-    print_files,
-    saved_or_computed,
+    panels,
+    run_on_texts,
     short_path,
+    with_options,
     write_numbers,
-    write_pictures,
 )
 from bert_jax.analysis.texts import check_vectors, in_batches, mask_words, text_arrays, token_weights, word_scores
 from bert_jax.config.analyses import PruneConfig, VectorKind
@@ -337,21 +334,21 @@ def draw_pruning(result: Pruning) -> "Figure":
     names = {"similarity": "CKA with the whole model", "mlm_accuracy": "MLM accuracy", "score": result.score_name}
     shown = [name for name in names if not np.isnan(getattr(result.curves[0], name)).all()]
     steps, count = result.candidates.shape
-    figure = new_figure(4.0 * len(shown) + 1.6 + 0.45 * count, 3.8)
-    panels = figure.subplots(1, len(shown) + 1, width_ratios=[*[1.0] * len(shown), (1.0 + 0.45 * count) / 4.0])
-    for axes, name in zip(panels, shown, strict=False):
-        _curves(axes, result, name)
-        axes.set_title(names[name], loc="left", parse_math=False)
-    panels[0].legend(frameon=False, fontsize=9)
-    panels[-1].imshow(result.candidates, cmap="viridis", vmin=0.0, vmax=1.0)
-    write_numbers(panels[-1], result.candidates)
-    panels[-1].set_xticks(range(count))
-    panels[-1].set_yticks(range(steps), [f"{depth - 1}" for depth in result.depths[:-1]])
-    panels[-1].set_xlabel("layer left out")
-    panels[-1].set_ylabel("layers left")
-    panels[-1].set_title("CKA of each candidate", loc="left")
     heading = f"{short_path(result.model)}: {result.texts:,} texts, vectors: {result.vectors}"
-    figure.suptitle(heading, fontsize=11, parse_math=False)
+    widths = [*[1.0] * len(shown), (1.0 + 0.45 * count) / 4.0]
+    size = (4.0 * len(shown) + 1.6 + 0.45 * count, 3.8)
+    figure, (*curves, candidates) = panels(size, heading, 1, len(widths), width_ratios=widths)
+    for axes, name in zip(curves, shown, strict=True):
+        _curves(axes, result, name)
+        framed(axes, names[name], "layers")
+    curves[0].legend(frameon=False, fontsize=9)
+    candidates.imshow(result.candidates, cmap="viridis", vmin=0.0, vmax=1.0)
+    write_numbers(candidates, result.candidates)
+    candidates.set_xticks(range(count))
+    candidates.set_yticks(range(steps), [f"{depth - 1}" for depth in result.depths[:-1]])
+    candidates.set_xlabel("layer left out")
+    candidates.set_ylabel("layers left")
+    candidates.set_title("CKA of each candidate", loc="left")
     return figure
 
 
@@ -372,30 +369,16 @@ def _curves(axes: "Axes", result: Pruning, name: str) -> None:
         labelled.add(label)
     axes.set_xticks(result.depths)
     axes.invert_xaxis()
-    axes.set_xlabel("layers")
-    plain_frame(axes)
 
 
 def run_prune(path: str, options: PruneConfig) -> None:
     """Take layers away, print and draw what is lost, and write the smaller model into the output."""
     model = load(path)
     score = _score(model, options)
-    compute = functools.partial(
-        prune,
-        model,
-        depth=options.depth,
-        vectors=options.vectors,
-        draws=options.draws,
-        score=score,
-        score_name="" if score is None else score.name,
-        seed=options.seed,
-        batch_size=options.batch_size,
-        max_length=options.max_length,
-    )
-    result = saved_or_computed(Pruning, "prune", [model], options, compute, more_input=options.task_data)
-    pictures = write_pictures(draw_pruning(result), options.output, "prune")
-    _print(result)
-    print_files(options, pictures)
+    given = {"score": score, "score_name": "" if score is None else score.name}
+    compute = with_options(prune, options, model, depth=options.depth, **given)
+    draw = lambda result: {"prune": draw_pruning(result)}
+    result = run_on_texts("prune", Pruning, options, [model], compute, _told, draw, more_input=options.task_data)
     _write_model(keep_layers(model, result.layers), result, epath.Path(options.output) / "model")
 
 
@@ -411,28 +394,21 @@ def _score(model: PretrainedModel, options: PruneConfig) -> TaskScore | FineTune
             f"{model.path} is a pre-trained model, which is fine-tuned for a score; give --task=NAME, or a fine-tuned "
             "model"
         )
-    return FineTunedScore(
-        options.task,
-        data,
-        epath.Path(options.output) / "fine_tuned",
-        epochs=options.epochs,
-        learning_rate=options.learning_rate,
-        seeds=options.seeds,
-        seed=options.seed,
-    )
+    given = {name: getattr(options, name) for name in ("epochs", "learning_rate", "seeds", "seed")}
+    return FineTunedScore(options.task, data, epath.Path(options.output) / "fine_tuned", **given)
 
 
-def _print(result: Pruning) -> None:
+def _told(result: Pruning) -> list[Table]:
     measures = {"CKA": "similarity", "MLM loss": "mlm_loss", "MLM accuracy": "mlm_accuracy", result.score_name: "score"}
     shown = {title: name for title, name in measures.items() if not np.isnan(getattr(result.curves[0], name)).all()}
-    table = Table("removed", "layers kept (from 0)", *shown, title=f"{result.texts:,} texts guide the removal")
+    made = Table("removed", "layers kept (from 0)", *shown, title=f"{result.texts:,} texts guide the removal")
     for curve in result.curves:
         for number, layers in enumerate(curve.layers):
             values = (f"{getattr(curve, name)[number]:.3f}" for name in shown.values())
             label = f"{curve.order} {len(curve.layers[0]) - len(layers)}"
-            table.add_row(label, ", ".join(map(str, layers)), *values)
-        table.add_section()
-    Console().print(table)
+            made.add_row(label, ", ".join(map(str, layers)), *values)
+        made.add_section()
+    return [made]
 
 
 def _write_model(smaller: PretrainedModel, result: Pruning, directory: epath.Path) -> None:

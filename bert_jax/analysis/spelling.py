@@ -6,25 +6,15 @@ random numbers at every rate: the errors of a lower rate are among those of a hi
 """
 
 import dataclasses
-import functools
 import typing
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
 from etils import epath
-from rich.console import Console
 from rich.table import Table
 
-from bert_jax.analysis.results import (
-    TaskScore,
-    new_figure,
-    plain_frame,
-    print_files,
-    saved_or_computed,
-    short_path,
-    write_pictures,
-)
+from bert_jax.analysis.results import TaskScore, columns_table, framed, panels, run_on_texts, short_path, with_options
 from bert_jax.analysis.texts import MaskedTexts, counted_texts, windows, word_scores
 from bert_jax.config.analyses import SpellingConfig
 from bert_jax.config.finetuning import TaskDataConfig
@@ -217,7 +207,6 @@ def _widened(values: np.ndarray, length: int) -> np.ndarray:
     return np.pad(values, ((0, 0), (0, length - values.shape[1])))
 
 
-RATES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
 _WINDOW = 512  # texts that are tokenized and held at once
 
 
@@ -225,7 +214,7 @@ def noise(
     model: PretrainedModel,
     texts: Iterable[str],
     *,
-    rates: Iterable[float] = RATES,
+    rates: Iterable[float] = SpellingConfig.rates,
     per: ErrorUnit = "character",
     kinds: Iterable[str] = EDITS,
     seed: int = 0,
@@ -308,7 +297,7 @@ def task_noise(
     model: PretrainedModel,
     data: TaskDataConfig,
     *,
-    rates: Iterable[float] = RATES,
+    rates: Iterable[float] = SpellingConfig.rates,
     per: ErrorUnit = "character",
     kinds: Iterable[str] = EDITS,
     task: str = "",
@@ -356,7 +345,7 @@ def task_noise(
 
 def draw_noise(result: SpellingNoise) -> "Figure":
     """Return accuracy, loss and the shares of words that are broken up, over the rate of errors."""
-    panels = {
+    shown = {
         "Accuracy of hidden words": {"": result.accuracy},
         "Loss of hidden words": {"": result.loss},
         "Pieces per word": {"": result.pieces_per_word},
@@ -367,51 +356,43 @@ def draw_noise(result: SpellingNoise) -> "Figure":
         },
     }
     heading = f"{short_path(result.model)}: {result.predictions:,} hidden pieces in {result.texts:,} texts"
-    return _over_rates(result.rates, panels, heading)
+    return _over_rates(result.rates, shown, heading)
 
 
 def draw_task_noise(result: TaskNoise) -> "Figure":
     """Return the score and the lengths of the sequences over the rate of errors."""
-    panels = {
+    shown = {
         result.metric: {"": result.score},
         "Pieces per example": {"": result.pieces},
         "Share of the unknown piece": {"": result.unknown},
     }
-    return _over_rates(result.rates, panels, f"{short_path(result.model)}: {result.examples:,} examples")
+    return _over_rates(result.rates, shown, f"{short_path(result.model)}: {result.examples:,} examples")
 
 
-def _over_rates(rates: np.ndarray, panels: dict[str, dict[str, np.ndarray]], heading: str) -> "Figure":
-    figure = new_figure(3.9 * len(panels), 3.6)
-    for axes, (title, lines) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
+def _over_rates(rates: np.ndarray, shown: dict[str, dict[str, np.ndarray]], heading: str) -> "Figure":
+    figure, drawn = panels((3.9 * len(shown), 3.6), heading, 1, len(shown))
+    for axes, (title, lines) in zip(drawn, shown.items(), strict=True):
         for label, values in lines.items():
             axes.plot(rates, values, marker="o", label=label)
-        if len(lines) > 1:
-            axes.legend(frameon=False, fontsize=9)
-        axes.set_title(title, loc="left", parse_math=False)
-        axes.set_xlabel("rate of errors")
-        plain_frame(axes)
-    figure.suptitle(heading, fontsize=11, parse_math=False)
+        framed(axes, title, "rate of errors", legend=9 if len(lines) > 1 else None)
     return figure
 
 
 def run_noise(path: str, options: SpellingConfig) -> None:
     """Print and draw how well a model copes with spelling errors, at hidden words or in its task."""
     model = load(path)
-    if model.head is not None:
-        _run_task_noise(model, options)
+    if model.head is None:
+        compute, draw = with_options(noise, options, model), lambda result: {"noise": draw_noise(result)}
+        run_on_texts("noise", SpellingNoise, options, [model], compute, _noise_told, draw)
         return
-    compute = functools.partial(
-        noise,
-        model,
-        rates=options.rates,
-        per=options.per,
-        kinds=options.kinds,
-        seed=options.seed,
-        batch_size=options.batch_size,
-        max_length=options.max_length,
-    )
-    result = saved_or_computed(SpellingNoise, "noise", [model], options, compute)
-    pictures = write_pictures(draw_noise(result), options.output, "noise")
+    place = epath.Path(options.input).expanduser()
+    data = TaskDataConfig(dir=options.input) if place.is_dir() else TaskDataConfig(dev=options.input)
+    options = dataclasses.replace(options, texts=0)  # they are only named
+    score, draw = with_options(task_noise, options, model, data), lambda result: {"noise": draw_task_noise(result)}
+    run_on_texts("task_noise", TaskNoise, options, [model], lambda texts: score(), _task_told, draw)
+
+
+def _noise_told(result: SpellingNoise) -> list[Table]:
     columns = {
         "edits": result.edits,
         "accuracy": result.accuracy,
@@ -422,36 +403,9 @@ def run_noise(path: str, options: SpellingConfig) -> None:
         "unknown": result.unknown_words,
     }
     title = f"{result.predictions:,} hidden pieces, {result.words:,} other words, {result.texts:,} texts"
-    _print_rates(result.rates, columns, title)
-    print_files(options, pictures)
+    return [columns_table("rate", map("{:g}".format, result.rates), columns, title=title)]
 
 
-def _run_task_noise(model: PretrainedModel, options: SpellingConfig) -> None:
-    file = epath.Path(options.input).expanduser()
-    data = TaskDataConfig(dir=options.input) if file.is_dir() else TaskDataConfig(dev=options.input)
-    options = dataclasses.replace(options, texts=0)
-
-    def compute(texts: Iterable[str]) -> TaskNoise:
-        return task_noise(
-            model,
-            data,
-            rates=options.rates,
-            per=options.per,
-            kinds=options.kinds,
-            task=options.task,
-            seed=options.seed,
-            batch_size=options.batch_size,
-        )
-
-    result = saved_or_computed(TaskNoise, "task_noise", [model], options, compute)
-    pictures = write_pictures(draw_task_noise(result), options.output, "noise")
+def _task_told(result: TaskNoise) -> list[Table]:
     columns = {result.metric: result.score, "pieces": result.pieces, "unknown": result.unknown}
-    _print_rates(result.rates, columns, f"{result.examples:,} examples")
-    print_files(options, pictures)
-
-
-def _print_rates(rates: np.ndarray, columns: dict[str, np.ndarray], title: str) -> None:
-    table = Table("rate", *columns, title=title)
-    for rate, *values in zip(rates, *columns.values(), strict=True):
-        table.add_row(f"{rate:g}", *(f"{value:.3f}" for value in values))
-    Console().print(table)
+    return [columns_table("rate", map("{:g}".format, result.rates), columns, title=f"{result.examples:,} examples")]

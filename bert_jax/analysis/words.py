@@ -9,24 +9,23 @@ apart.
 
 import collections
 import dataclasses
-import functools
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from etils import epath
+from rich.table import Table
 
 from bert_jax.analysis.layers import CosineSums
 from bert_jax.analysis.results import (
+    layers_table,
     lines_by_layer,
-    new_figure,
-    output_directory,
-    print_files,
-    print_layers,
-    save_result,
-    saved_or_computed,
+    model_fingerprint,
+    panels,
+    run,
+    run_on_texts,
     short_path,
-    write_pictures,
+    with_options,
 )
 from bert_jax.analysis.texts import WINDOW, counted_texts, windows
 from bert_jax.config.analyses import SimilarityConfig
@@ -370,39 +369,33 @@ def _baseline(others: list[tuple[int, np.ndarray]], layers: int) -> np.ndarray:
 
 def draw_context_similarity(result: ContextSimilarity) -> "Figure":
     """Return three panels: each measure by layer, with the baseline that it is to be compared with."""
-    figure = new_figure(13.0, 3.8)
-    panels = figure.subplots(1, 3)
+    heading = f"{short_path(result.model)}: {len(result.words)} words in {result.contexts} texts each"
+    figure, drawn = panels((13.0, 3.8), heading, 1, 3)
     for axes, title, values, baseline in zip(
-        panels,
+        drawn,
         ("Self-similarity of words", "Words and their sentence's mean", "Explained by one direction"),
         (result.self_similarity.mean(axis=0), result.intra_sentence, result.explained_variance.mean(axis=0)),
         (result.cosine_baseline, result.cosine_baseline, result.explained_baseline),
         strict=True,
     ):
-        lines_by_layer(axes, {"measured": values, "words at random": baseline})
-        axes.set_title(title, loc="left")
-    panels[0].legend(frameon=False)
-    heading = f"{short_path(result.model)}: {len(result.words)} words in {result.contexts} texts each"
-    figure.suptitle(heading, fontsize=11, parse_math=False)
+        lines_by_layer(axes, title, {"measured": values, "words at random": baseline})
+    drawn[0].legend(frameon=False)
     return figure
 
 
 def draw_sense_similarity(result: SenseSimilarity) -> "Figure":
     """Return the cosines within and between senses by layer, and those of all texts in the last layer."""
     order = np.argsort(result.senses, kind="stable")
-    figure = new_figure(11.0, 4.2)
-    by_layer, pairs = figure.subplots(1, 2)
+    figure, (by_layer, pairs) = panels((11.0, 4.2), f"{short_path(result.model)}: {result.word!r}", 1, 2)
     series = {"within senses": result.within, "between senses": result.between, "other words": result.baseline}
-    lines_by_layer(by_layer, series)
+    lines_by_layer(by_layer, "Mean cosine", series)
     by_layer.legend(frameon=False)
-    by_layer.set_title("Mean cosine", loc="left")
     image = pairs.imshow(result.cosines[-1][np.ix_(order, order)], cmap="viridis")
     labels = [result.senses[number] or result.texts[number][:20] for number in order]
     pairs.set_yticks(range(len(order)), labels, fontsize=8, parse_math=False)
     pairs.set_xticks([])
     pairs.set_title("Texts in the last layer", loc="left")
     figure.colorbar(image, ax=pairs, label="cosine")
-    figure.suptitle(f"{short_path(result.model)}: {result.word!r}", fontsize=11, parse_math=False)
     return figure
 
 
@@ -410,17 +403,18 @@ def run_similarity(path: str, options: SimilarityConfig) -> None:
     """Print and draw how much the vectors of words depend on their contexts; with `--word`, on its senses."""
     rows = read_senses(options.senses) if options.word else None  # before anything that takes long
     model = load(path)
-    compute = functools.partial(
-        similarity,
-        model,
-        words=options.words,
-        contexts=options.contexts,
-        seed=options.seed,
-        batch_size=options.batch_size,
-        max_length=options.max_length,
-    )
-    result = saved_or_computed(ContextSimilarity, "similarity", [model], options, compute)
-    pictures = write_pictures(draw_context_similarity(result), options.output, "similarity")
+    draw = lambda result: {"similarity": draw_context_similarity(result)}
+    compute = with_options(similarity, options, model)
+    run_on_texts("similarity", ContextSimilarity, options, [model], compute, _told, draw)
+    if rows is not None:
+        origin = {"models": [model_fingerprint(model)], "word": options.word, "texts": rows}
+        senses, texts = zip(*rows, strict=True) if rows else ((), ())
+        compute = with_options(word_senses, options, model, options.word, texts, senses)
+        draw = lambda result: {"word": draw_sense_similarity(result)}
+        run("word_senses", SenseSimilarity, options, origin, compute, _senses_told, draw, "word.json")
+
+
+def _told(result: ContextSimilarity) -> list[Table]:
     columns = {
         "self-similarity": result.self_similarity.mean(axis=0),
         "intra-sentence": result.intra_sentence,
@@ -428,19 +422,9 @@ def run_similarity(path: str, options: SimilarityConfig) -> None:
         "explained": result.explained_variance.mean(axis=0),
         "of any words": result.explained_baseline,
     }
-    print_layers(columns, title=f"{len(result.words)} words in {result.contexts} texts each")
-    print_files(options, pictures)
-    if rows is not None:
-        _word_senses(model, options, rows)
+    return [layers_table(columns, title=f"{len(result.words)} words in {result.contexts} texts each")]
 
 
-def _word_senses(model: PretrainedModel, options: SimilarityConfig, rows: list[tuple[str, str]]) -> None:
-    senses, texts = [sense for sense, _ in rows], [text for _, text in rows]
-    result = word_senses(
-        model, options.word, texts, senses, batch_size=options.batch_size, max_length=options.max_length
-    )
-    save_result(output_directory(options.output) / "word.json", {"word": options.word, "model": model.path}, result)
-    pictures = write_pictures(draw_sense_similarity(result), options.output, "word")
+def _senses_told(result: SenseSimilarity) -> list[Table]:
     columns = {"within senses": result.within, "between senses": result.between, "other words": result.baseline}
-    print_layers(columns, title=f"cosines of {options.word!r}")
-    print_files(options, pictures, "word.json")
+    return [layers_table(columns, title=f"cosines of {result.word!r}")]
