@@ -27,7 +27,7 @@ from scipy.special import entr
 
 from bert_jax.analysis.results import framed, panels, run_on_texts, short_path, table, with_options
 from bert_jax.analysis.texts import mask_words, windows
-from bert_jax.config.analyses import HeadsConfig
+from bert_jax.config.analyses import HeadsConfig, at_least
 from bert_jax.config.finetuning import TaskDataConfig
 from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel, load
@@ -643,8 +643,7 @@ def _check(model: PretrainedModel, clusters: int, ablation_texts: int) -> None:
     number = model.config.num_layers * model.config.num_heads
     if not 1 <= clusters <= number:
         raise UserError(f"clusters={clusters} must be from 1 to the {number} heads of {model.path}")
-    if ablation_texts < 0:
-        raise UserError(f"ablation_texts={ablation_texts} must be 0 or more")
+    at_least(0, ablation_texts=ablation_texts)
 
 
 def _map_error(model: PretrainedModel, texts: list[str], max_length: int | None) -> float:

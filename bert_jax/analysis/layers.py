@@ -38,7 +38,15 @@ from bert_jax.analysis.results import (
     with_options,
     write_numbers,
 )
-from bert_jax.analysis.texts import CONSTANT, WINDOW, check_vectors, counted_texts, layer_vectors, windows
+from bert_jax.analysis.texts import (
+    CONSTANT,
+    WINDOW,
+    check_vectors,
+    counted_texts,
+    layer_vectors,
+    window_vectors,
+    windows,
+)
 from bert_jax.config.analyses import CkaConfig, IsotropyConfig, VectorKind
 from bert_jax.config.finetuning import TaskDataConfig
 from bert_jax.config.model import Combination, Pooling
@@ -110,28 +118,15 @@ def cka(
     models = (model,) if other is None else (model, other)
     _check_tokenizers(models, vectors)
     length = min(each.config.longest_sequence for each in models) if max_length is None else max_length
-    sums, seen, read = HsicSums(), 0, 0
-    with counted_texts(texts, len(models), progress) as done:
-        for window in windows(texts, -(-WINDOW // minibatch) * minibatch):
-            states = [
-                layer_vectors(
-                    each,
-                    window,
-                    vectors,
-                    first=read,
-                    seed=seed,
-                    batch_size=batch_size,
-                    max_length=length,
-                    done=done,
-                )
-                for each in models
-            ]
-            read += len(window)
-            for start in range(0, len(window), minibatch):
-                size = min(minibatch, len(window) - start)
-                if size == minibatch or (not seen and size >= SMALLEST):
-                    sums.add(states[0][start : start + size], states[-1][start : start + size])
-                    seen += size
+    sums, seen, read, kept = HsicSums(), 0, 0, {"seed": seed, "batch_size": batch_size, "progress": progress}
+    size = -(-WINDOW // minibatch) * minibatch
+    for states in window_vectors(models, texts, vectors, size, max_length=length, **kept):
+        read += len(states[0])
+        for start in range(0, len(states[0]), minibatch):
+            rows, columns = (each[start : start + minibatch] for each in (states[0], states[-1]))
+            if len(rows) == minibatch or (not seen and len(rows) >= SMALLEST):
+                sums.add(rows, columns)
+                seen += len(rows)
     if not sums.count:
         raise UserError(f"CKA needs at least {SMALLEST} texts, not {read}; give more")
     return LayerSimilarity(sums.similarity(), seen, sums.count, (models[0].path, models[-1].path), vectors)
@@ -276,21 +271,11 @@ def isotropy(
     check_vectors(vectors)
     layers, size = model.config.num_layers + 1, model.config.hidden_size
     moments, cosines, first = Moments(layers, size), CosineSums(layers), np.zeros((0, layers, size), np.float32)
-    with counted_texts(texts, visible=progress) as done:
-        for window in windows(texts, WINDOW):
-            states = layer_vectors(
-                model,
-                window,
-                vectors,
-                first=moments.count,
-                seed=seed,
-                batch_size=batch_size,
-                max_length=max_length,
-                done=done,
-            )
-            first = states if not moments.count else first
-            moments.add(states)
-            cosines.add(states)
+    kept = {"seed": seed, "batch_size": batch_size, "max_length": max_length, "progress": progress}
+    for (states,) in window_vectors((model,), texts, vectors, **kept):
+        first = states if not moments.count else first
+        moments.add(states)
+        cosines.add(states)
     if moments.count < 2:
         raise UserError("isotropy is measured between texts, and there is only one; give two or more")
     spectrum = covariance_spectrum(moments)
@@ -309,6 +294,12 @@ def isotropy(
     )
 
 
+def units(vectors: np.ndarray) -> np.ndarray:
+    """Return vectors [..., H] with length 1; one of zeros stays."""
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
+
+
 class CosineSums:
     """Sums of the cosines of all pairs of different vectors that were added together."""
 
@@ -323,10 +314,8 @@ class CosineSums:
         self.pairs += n * (n - 1)
         different = ~np.eye(n, dtype=bool)
         for layer in range(vectors.shape[1]):
-            states = vectors[:, layer].astype(np.float64)
-            lengths = np.linalg.norm(states, axis=1, keepdims=True)
-            units = np.divide(states, lengths, out=np.zeros_like(states), where=lengths > 0)
-            cosines = units @ units.T
+            directions = units(vectors[:, layer].astype(np.float64))
+            cosines = directions @ directions.T
             self.signed[layer] += np.sum(cosines, where=different)
             self.absolute[layer] += np.sum(np.abs(cosines), where=different)
 
@@ -508,12 +497,10 @@ def sentence_correlation(
     found = np.full((len(POOLINGS), layers, len(TREATMENTS)), np.nan)
     judged, count = [text for pair in pairs for text in pair], 0
     for row, pooling in enumerate(POOLINGS):
-        moments = Moments(layers, size)
-        with counted_texts(texts, visible=progress) as done:
-            for window in windows(texts, WINDOW):
-                states = layer_vectors(model, window, pooling, batch_size=batch_size, max_length=max_length, done=done)
-                moments.add(states)
-        vectors = layer_vectors(model, judged, pooling, batch_size=batch_size, max_length=max_length)
+        moments, kept = Moments(layers, size), {"batch_size": batch_size, "max_length": max_length}
+        for (states,) in window_vectors((model,), texts, pooling, **kept, progress=progress):
+            moments.add(states)
+        vectors = layer_vectors(model, judged, pooling, **kept)
         covariance, count = moments.covariance(), moments.count
         for layer in np.flatnonzero(covariance_spectrum(moments).any(axis=1)):
             centred = vectors[:, layer] - moments.mean[layer]
@@ -529,9 +516,8 @@ def sentence_correlation(
 
 def pair_cosines(vectors: np.ndarray) -> np.ndarray:
     """Return float64 [n]: the cosines of vectors 0 and 1, 2 and 3, … of [2n, K]; 0 with a vector of zeros."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    units = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
-    return np.vecdot(units[::2], units[1::2])
+    directions = units(vectors)
+    return np.vecdot(directions[::2], directions[1::2])
 
 
 def read_judged_pairs(path: str) -> tuple[list[tuple[str, str]], list[float]]:

@@ -20,7 +20,7 @@ from bert_jax.analysis.texts import MaskedTexts, sequence_losses
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.workdir import read_config
 from bert_jax.config import Config, Phase, resolve_phases, resolve_stages
-from bert_jax.config.analyses import MaskGapConfig
+from bert_jax.config.analyses import MaskGapConfig, at_least
 from bert_jax.config.checks import resolve_mixtures
 from bert_jax.config.json_form import to_dict
 from bert_jax.data.examples import Batch, Examples
@@ -93,10 +93,7 @@ def mask_gap(
       UserError: there is no such run, checkpoint or store, or the run has no masks, packed rows, errors in its text or
         several stores.
     """
-    if min(sequences, fresh_masks, batch_size) < 1:
-        raise UserError(
-            f"sequences={sequences}, fresh_masks={fresh_masks} and batch_size={batch_size} must be at least 1"
-        )
+    at_least(1, sequences=sequences, fresh_masks=fresh_masks, batch_size=batch_size)
     config = read_config(run)
     check_measurable(config, run)
     corpus, held_out = open_corpus(config), None

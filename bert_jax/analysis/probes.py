@@ -35,7 +35,7 @@ from bert_jax.analysis.results import (
     table,
     with_options,
 )
-from bert_jax.config.analyses import ProbeConfig
+from bert_jax.config.analyses import ProbeConfig, at_least
 from bert_jax.corpus.readers import find_sources
 from bert_jax.data.sequences import as_features, batches
 from bert_jax.errors import UserError
@@ -546,8 +546,8 @@ def probe(
     Raises:
       UserError: there is no such layer, a task has too few texts to divide, or an option cannot work.
     """
-    if seeds < 1 or examples < 10:
-        raise UserError(f"seeds={seeds} must be at least 1, and examples={examples} at least 10")
+    at_least(1, seeds=seeds)
+    at_least(10, examples=examples)
     if not tasks:
         raise UserError("there are no tasks to probe; give one or more")
     chosen = layer_indices(layers, model.config.num_layers) or (model.config.num_layers,)

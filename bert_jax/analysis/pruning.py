@@ -27,7 +27,7 @@ from bert_jax.analysis.results import (
     write_numbers,
 )
 from bert_jax.analysis.texts import check_vectors, in_batches, mask_words, text_arrays, token_weights, word_scores
-from bert_jax.config.analyses import PruneConfig, VectorKind
+from bert_jax.config.analyses import PruneConfig, VectorKind, at_least
 from bert_jax.config.finetuning import TaskDataConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.opening import place
@@ -213,8 +213,7 @@ def prune(
             f"depth={depth} must be at least 1 and below the {count} layers that {model.path} has, so that at least "
             "one layer is removed"
         )
-    if draws < 0:
-        raise UserError(f"draws={draws} must be at least 0")
+    at_least(0, draws=draws)
     held = _several(texts)
     steps = range(depth, count)
     shuffled = [np.random.default_rng((seed, draw)).permutation(count).tolist() for draw in range(draws)]

@@ -6,7 +6,6 @@ random numbers at every rate: the errors of a lower rate are among those of a hi
 """
 
 import dataclasses
-import typing
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -16,9 +15,9 @@ from rich.table import Table
 
 from bert_jax.analysis.results import TaskScore, columns_table, framed, panels, run_on_texts, short_path, with_options
 from bert_jax.analysis.texts import MaskedTexts, counted_texts, windows, word_scores
-from bert_jax.config.analyses import SpellingConfig
+from bert_jax.config.analyses import SpellingConfig, at_least, spelling_noises
 from bert_jax.config.finetuning import TaskDataConfig
-from bert_jax.config.pretraining import EDITS, ErrorUnit, NoiseConfig, check_noise
+from bert_jax.config.pretraining import EDITS, ErrorUnit, NoiseConfig
 from bert_jax.data.spelling_errors import edit_sites, edited_words
 from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel, load
@@ -247,8 +246,8 @@ def noise(
             "a fine-tuned one and the dev set of its task"
         )
     longest = min(max_length or model.config.longest_sequence, model.config.longest_sequence)
-    if longest < 3 or batch_size < 1:
-        raise UserError(f"max_length={max_length} must be at least 3, and batch_size={batch_size} at least 1")
+    at_least(3, max_length=longest)
+    at_least(1, batch_size=batch_size)
     sums, count = NoiseSums(model, noises, longest, batch_size), 0
     with counted_texts(texts, visible=progress) as done:
         for window in windows(texts, _WINDOW):
@@ -256,21 +255,6 @@ def noise(
             count += len(window)
             done(len(window))
     return sums.result(count)
-
-
-def spelling_noises(rates: Iterable[float], per: ErrorUnit, kinds: Iterable[str]) -> list[NoiseConfig]:
-    """Return the noise of each rate; raise a UserError if one cannot work or the rates do not ascend."""
-    rates = [float(rate) for rate in rates]
-    if not rates or any(low >= high for low, high in zip(rates, rates[1:], strict=False)):
-        raise UserError(
-            f"rates={','.join(map(str, rates))} must be ascending numbers, at least one, such as 0,0.05,0.1"
-        )
-    if per not in typing.get_args(ErrorUnit):
-        raise UserError(f"per={per!r} must be {' or '.join(typing.get_args(ErrorUnit))}")
-    noises = [NoiseConfig(rate=rate, per=per, kinds=tuple(kinds)) for rate in rates]
-    for each in noises:
-        check_noise(each, "")
-    return noises
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import itertools
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -224,6 +224,25 @@ def layer_vectors(
             found[numbers, layer] = np.einsum("nlh,nl->nh", states, weights)
         done(len(numbers))
     return found
+
+
+def window_vectors(
+    models: Sequence[PretrainedModel],
+    texts: Iterable[str],
+    kind: VectorKind,
+    size: int = WINDOW,
+    *,
+    seed: int = 0,
+    batch_size: int = 32,
+    max_length: int | None = None,
+    progress: bool = True,
+) -> Iterator[list[np.ndarray]]:
+    """Yield, for every `size` texts, their `layer_vectors` in each of the models; a bar counts the texts."""
+    read, options = 0, {"seed": seed, "batch_size": batch_size, "max_length": max_length}
+    with counted_texts(texts, len(models), progress) as done:
+        for window in windows(texts, size):
+            yield [layer_vectors(each, window, kind, first=read, done=done, **options) for each in models]
+            read += len(window)
 
 
 def check_vectors(kind: str) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from etils import epath
 from rich.table import Table
 
-from bert_jax.analysis.layers import CosineSums
+from bert_jax.analysis.layers import CosineSums, units
 from bert_jax.analysis.results import (
     layers_table,
     lines_by_layer,
@@ -28,7 +28,7 @@ from bert_jax.analysis.results import (
     with_options,
 )
 from bert_jax.analysis.texts import WINDOW, counted_texts, windows
-from bert_jax.config.analyses import SimilarityConfig
+from bert_jax.config.analyses import SimilarityConfig, at_least
 from bert_jax.errors import UserError
 from bert_jax.pretrained.encodings import Encoding
 from bert_jax.pretrained.model import PretrainedModel, load
@@ -129,8 +129,8 @@ def similarity(
     Raises:
       UserError: no word occurs in so many texts, or an option that cannot work.
     """
-    if words < 1 or contexts < 2:
-        raise UserError(f"words={words} must be at least 1, and contexts={contexts} at least 2")
+    at_least(1, words=words)
+    at_least(2, contexts=contexts)
     chosen, count = _chosen_words(model, texts, words, contexts, seed, max_length)
     sums = _ContextSums(model, chosen, contexts, seed)
     with counted_texts(texts, visible=progress) as done:
@@ -344,10 +344,8 @@ def _single_word(model: PretrainedModel, word: str) -> tuple[int, ...]:
 
 def _cosines(vectors: np.ndarray) -> np.ndarray:
     """Return float64 [R, n, n] for [n, R, H]."""
-    layers = np.moveaxis(vectors, 1, 0)
-    lengths = np.linalg.norm(layers, axis=2, keepdims=True)
-    units = np.divide(layers, lengths, out=np.zeros_like(layers), where=lengths > 0)
-    return units @ np.swapaxes(units, 1, 2)
+    layers = units(np.moveaxis(vectors, 1, 0))
+    return layers @ np.swapaxes(layers, 1, 2)
 
 
 def _mean(cosines: np.ndarray, pairs: np.ndarray) -> np.ndarray:
