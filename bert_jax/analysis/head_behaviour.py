@@ -86,9 +86,6 @@ def head_ablation(
       model: any with heads; one without a head for masked words gives NaN.
       texts: what it reads; none give NaN.
       seed: of the choice of words.
-      batch_size: number of texts that the model reads at once.
-      max_length: tokens per text; None: as many as the model has positions.
-      progress: whether to show a bar.
     """
     shape = model.config.num_layers, model.config.num_heads
     masked = mask_words(model, list(texts), seed=seed, max_length=max_length) if texts else None
@@ -414,7 +411,6 @@ def head_relations(
       trees: sentences; none give a result without relations.
       batch_size: number of sentences that the model reads at once.
       max_length: tokens per sentence; longer ones are left out. None: as many as the model has positions.
-      progress: whether to show a bar.
 
     Raises:
       UserError: every sentence is too long.
@@ -593,8 +589,6 @@ def heads(
         none are.
       seed: of what is drawn at random.
       batch_size: number of texts that the model reads at once, fewer if their attention would not fit into memory.
-      max_length: tokens per text; None: as many as the model has positions.
-      progress: whether to show bars.
 
     Raises:
       UserError: the model has no heads, there are no texts, or an option cannot work.

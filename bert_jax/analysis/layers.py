@@ -104,9 +104,7 @@ def cka(
         at random, the same in all layers.
       minibatch: number of texts per estimate, 4 or more; memory grows with its square.
       seed: of the tokens drawn.
-      batch_size: number of texts that a model reads at once.
       max_length: tokens per text; None: as many as both models have positions.
-      progress: whether to show a bar.
 
     Raises:
       UserError: fewer than 4 texts or an option that cannot work; with vectors="token", two models with different
@@ -261,9 +259,6 @@ def isotropy(
       vectors: what represents a text in each layer: the "mean" of its tokens, its [CLS] ("cls"), or one "token" drawn
         at random, the same in all layers.
       seed: of the tokens drawn.
-      batch_size: number of texts that the model reads at once.
-      max_length: tokens per text; None: as many as the model has positions.
-      progress: whether to show a bar.
 
     Raises:
       UserError: fewer than two texts, or an option that cannot work.
@@ -272,7 +267,7 @@ def isotropy(
     layers, size = model.config.num_layers + 1, model.config.hidden_size
     moments, cosines, first = Moments(layers, size), CosineSums(layers), np.zeros((0, layers, size), np.float32)
     kept = {"seed": seed, "batch_size": batch_size, "max_length": max_length, "progress": progress}
-    for (states,) in window_vectors((model,), texts, vectors, **kept):
+    for (states,) in window_vectors((model,), texts, vectors, WINDOW, **kept):
         first = states if not moments.count else first
         moments.add(states)
         cosines.add(states)
@@ -379,9 +374,7 @@ def fit_postprocess(
         directions in which the old ones vary. That is one less than they have values if a LayerNorm made them, as in
         BERT: what it adds and multiplies apart, its output sums to zero. Of component_removal, how many directions to
         remove; None: one for every hundred values, as in the paper, and at least one.
-      batch_size: number of texts that the model reads at once.
       max_length: tokens per text; None: as `embed`.
-      progress: whether to show a bar.
 
     Raises:
       UserError: whitening with too few texts for the number of dimensions, texts whose vectors do not vary in as many
@@ -484,9 +477,6 @@ def sentence_correlation(
         can be read twice.
       pairs: texts that were judged.
       similarities: their similarities, the higher the more alike.
-      batch_size: number of texts that the model reads at once.
-      max_length: tokens per text; None: as many as the model has positions.
-      progress: whether to show a bar.
 
     Raises:
       UserError: too few texts to whiten with, or pairs and similarities that do not go together.
@@ -498,7 +488,7 @@ def sentence_correlation(
     judged, count = [text for pair in pairs for text in pair], 0
     for row, pooling in enumerate(POOLINGS):
         moments, kept = Moments(layers, size), {"batch_size": batch_size, "max_length": max_length}
-        for (states,) in window_vectors((model,), texts, pooling, **kept, progress=progress):
+        for (states,) in window_vectors((model,), texts, pooling, WINDOW, **kept, progress=progress):
             moments.add(states)
         vectors = layer_vectors(model, judged, pooling, **kept)
         covariance, count = moments.covariance(), moments.count

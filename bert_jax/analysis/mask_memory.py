@@ -87,7 +87,6 @@ def mask_gap(
       fresh_masks: number of fresh masks of each sequence.
       seed: of the sequences and of the fresh masks.
       batch_size: number of sequences that the model reads at once.
-      progress: whether to show a bar.
 
     Raises:
       UserError: there is no such run, checkpoint or store, or the run has no masks, packed rows, errors in its text or

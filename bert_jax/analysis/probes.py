@@ -35,6 +35,7 @@ from bert_jax.analysis.results import (
     table,
     with_options,
 )
+from bert_jax.analysis.texts import span_means
 from bert_jax.config.analyses import ProbeConfig, at_least
 from bert_jax.corpus.readers import find_sources
 from bert_jax.data.sequences import as_features, batches
@@ -72,7 +73,6 @@ class LinearProbe:
     penalty: float
     gradient: float
     """Largest component of the gradient at the end, see TOLERANCE."""
-    iterations: int
 
     @property
     def converged(self) -> bool:
@@ -110,9 +110,7 @@ def _minimum(problem: "_Problem", penalty: float, start: LinearProbe | None) -> 
         options={"gtol": TOLERANCE, "ftol": 0.0, "maxiter": MOST_ITERATIONS, "maxfun": 2 * MOST_ITERATIONS},
     )
     shares, matrix, bias = problem.unpacked(found.x)
-    return LinearProbe(
-        matrix, bias, shares, problem.scale(shares), penalty, float(np.abs(found.jac).max()), int(found.nit)
-    )
+    return LinearProbe(matrix, bias, shares, problem.scale(shares), penalty, float(np.abs(found.jac).max()))
 
 
 def fit_and_choose(
@@ -266,9 +264,6 @@ def span_states(
       spans: int [m, 3]: number of the text, first character, the one behind the last.
       directory: the array is a file in it, mapped into memory; a call with the same arguments finds it there.
       pieces: which of the pieces that overlap a span represent it.
-      batch_size: number of texts that the model reads at once.
-      max_length: tokens per text; None: as many as the model has positions.
-      progress: whether to show a bar.
     """
     longest = model.config.longest_sequence
     if max_length is not None and not 5 <= max_length <= longest:
@@ -313,7 +308,7 @@ def _compute(
             for row, number in enumerate(numbers):
                 places = by_text[number]
                 tokens = _tokens(encoded[number][1], spans[places, 1:], text_start(tokenizer), limit, pieces)
-                found[:, places] = np.moveaxis(_means(states[row], tokens), 1, 0)
+                found[:, places] = np.moveaxis(span_means(states[row], tokens), 1, 0)
             done += len(numbers)
             move_to(done)
     found.flush()
@@ -332,14 +327,6 @@ def _tokens(offsets: list[Any], spans: np.ndarray, first: int, limit: int, piece
     elif pieces == "last":
         low = high - 1
     return np.where(read[:, None], first + np.stack([low, high], axis=1), 0)
-
-
-def _means(states: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-    """Return float64 [m, N + 1, H]: means of the states [L, N + 1, H] over tokens [m, 2]; NaN over none."""
-    sums = np.concatenate([np.zeros((1, *states.shape[1:])), np.cumsum(states, axis=0, dtype=np.float64)])
-    low, high = tokens.T
-    count = np.where(high > low, high - low, np.nan)
-    return (sums[high] - sums[low]) / count[:, None, None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -539,9 +526,6 @@ def probe(
       seeds: number of seeds, 2 or more for intervals.
       examples: largest number of examples of a task and part, drawn at random.
       seed: the first of the seeds, and that of what is drawn.
-      batch_size: number of texts that the model reads at once.
-      max_length: tokens per text; None: as many as the model has positions.
-      progress: whether to show bars.
 
     Raises:
       UserError: there is no such layer, a task has too few texts to divide, or an option cannot work.

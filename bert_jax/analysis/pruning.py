@@ -198,9 +198,6 @@ def prune(
       score: also measured for every model, such as `TaskScore`; None: nothing more is.
       score_name: what `score` measures.
       seed: of tokens to mask, tokens drawn and random orders.
-      batch_size: number of texts that a model reads at once.
-      max_length: tokens per text; None: as many as the model has positions.
-      progress: whether to show a bar.
 
     Raises:
       UserError: the depth is not below that of the model, layers cannot be taken away, or there are too few texts.

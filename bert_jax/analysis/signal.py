@@ -30,6 +30,7 @@ import numpy as np
 from etils import epath
 from rich.table import Table
 
+from bert_jax.analysis.layers import units
 from bert_jax.analysis.results import (
     framed,
     layer_names,
@@ -267,10 +268,7 @@ def _one_draw(model: BertForPreTraining, length: int, key: jax.Array) -> dict[st
 
     def loss(params: Any) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         encoded = model.encode(params, ids, jnp.zeros_like(ids), jnp.ones_like(ids), collect=True)
-        sums = masked_word_sums(
-            model.mlm_logits(params, batch, encoded), batch["masked_ids"], jnp.ones((BATCH_SIZE, count))
-        )
-        return jnp.asarray(sums.loss / sums.weight), encoded.hidden_states or ()
+        return _loss(model, params, batch, encoded), encoded.hidden_states or ()
 
     gradients, states = jax.grad(loss, has_aux=True)(model.init(init_key))
     layers = [jnp.sum(leaf.reshape(leaf.shape[0], -1) ** 2, axis=1) for leaf in jax.tree.leaves(gradients["encoder"])]
@@ -285,6 +283,13 @@ def _one_draw(model: BertForPreTraining, length: int, key: jax.Array) -> dict[st
         "output": jnp.sum(output.reshape(len(output), -1) ** 2, axis=1),
         "start": jnp.stack([common, total - common]),
     }
+
+
+def _loss(model: BertForPreTraining, params: Any, batch: dict[str, jax.Array], encoded: Any) -> jax.Array:
+    """Return the mean loss of the masked words of a batch, all of which count."""
+    weights = jnp.ones(batch["masked_ids"].shape)
+    sums = masked_word_sums(model.mlm_logits(params, batch, encoded), batch["masked_ids"], weights)
+    return jnp.asarray(sums.loss / sums.weight)
 
 
 MOST = 128  # rows of a map; of longer tables, evenly spaced ones
@@ -335,8 +340,8 @@ def position_similarity(config: ModelConfig, learned: np.ndarray | None = None, 
 
 
 def _cosines(table: np.ndarray) -> np.ndarray:
-    unit = table / np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-30)
-    return unit @ unit.T
+    directions = units(table)
+    return directions @ directions.T
 
 
 @dataclasses.dataclass(frozen=True)
@@ -391,9 +396,7 @@ def step_costs(
 def _compiled(model: BertForPreTraining, length: int, predictions: int, sequences: int) -> jax.stages.Compiled:
     def loss(params: Any, batch: Any) -> jax.Array:
         encoded = model.encode(params, *(batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")))
-        weights = jnp.ones((sequences, predictions))
-        sums = masked_word_sums(model.mlm_logits(params, batch, encoded), batch["masked_ids"], weights)
-        return jnp.asarray(sums.loss / sums.weight)
+        return _loss(model, params, batch, encoded)
 
     sizes = dict.fromkeys(("input_ids", "token_type_ids", "attention_mask"), length)
     sizes |= dict.fromkeys(("masked_positions", "masked_ids"), predictions)
@@ -440,7 +443,6 @@ def init(
       length: tokens of a sequence in all other measurements.
       seed: of everything that is drawn.
       name: of the result; by default the path of the model.
-      progress: whether to show a bar.
 
     Raises:
       UserError: the model is not a Transformer with attention by content, or a value cannot work.

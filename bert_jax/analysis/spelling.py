@@ -232,9 +232,6 @@ def noise(
       per: what the rates count, letters and digits ("character") or words ("word").
       kinds: edits to draw from.
       seed: of the errors and of the hidden words.
-      batch_size: number of texts that the model reads at once.
-      max_length: tokens per text; None: as many as the model has positions.
-      progress: whether to show a bar.
 
     Raises:
       UserError: the model predicts no masked words, the texts have no words, or an option that cannot work.
@@ -300,7 +297,6 @@ def task_noise(
       task: name of the task; "": the one that the model records.
       seed: of the errors.
       batch_size: number of sequences that the model reads at once.
-      progress: whether to show a bar.
 
     Raises:
       UserError: the model has no task head, the data cannot be read or have no labels, an option that cannot work, or

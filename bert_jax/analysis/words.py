@@ -27,7 +27,7 @@ from bert_jax.analysis.results import (
     short_path,
     with_options,
 )
-from bert_jax.analysis.texts import WINDOW, counted_texts, windows
+from bert_jax.analysis.texts import WINDOW, counted_texts, span_means, windows
 from bert_jax.config.analyses import SimilarityConfig, at_least
 from bert_jax.errors import UserError
 from bert_jax.pretrained.encodings import Encoding
@@ -68,10 +68,7 @@ def spelled(ids: np.ndarray, span: tuple[int, int]) -> tuple[int, ...]:
 
 def word_vectors(encoding: Encoding, row: int, spans: list[tuple[int, int]]) -> np.ndarray:
     """Return float64 [words, N + 1, H]: the vectors of the words of one text of an encoding, in all its layers."""
-    states = np.stack([layer[row] for layer in encoding.hidden_states], axis=1).astype(np.float64)
-    sums = np.concatenate([np.zeros((1, *states.shape[1:])), np.cumsum(states, axis=0)])
-    first, behind = np.array(spans).T
-    return (sums[behind] - sums[first]) / (behind - first)[:, None, None]
+    return span_means(np.stack([layer[row] for layer in encoding.hidden_states], axis=1), np.array(spans))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,9 +119,6 @@ def similarity(
       words: number of words, drawn at random from those that occur in enough texts.
       contexts: number of texts per word, 2 or more. Memory is that of words · contexts vectors of all layers.
       seed: of what is drawn.
-      batch_size: number of texts that the model reads at once.
-      max_length: tokens per text; None: as many as the model has positions.
-      progress: whether to show a bar.
 
     Raises:
       UserError: no word occurs in so many texts, or an option that cannot work.
@@ -272,8 +266,6 @@ def word_senses(
       word: a word as the tokenizer divides text, such as "bank"; its vector is the mean of those of its pieces.
       texts: two or more that have the word; its first occurrence counts.
       senses: a name for each text; None: all have the same.
-      batch_size: number of texts that the model reads at once.
-      max_length: tokens per text; None: as many as the model has positions.
 
     Raises:
       UserError: the word is no single word or not in one of the texts, or texts and senses do not go together.
@@ -369,13 +361,12 @@ def draw_context_similarity(result: ContextSimilarity) -> "Figure":
     """Return three panels: each measure by layer, with the baseline that it is to be compared with."""
     heading = f"{short_path(result.model)}: {len(result.words)} words in {result.contexts} texts each"
     figure, drawn = panels((13.0, 3.8), heading, 1, 3)
-    for axes, title, values, baseline in zip(
-        drawn,
-        ("Self-similarity of words", "Words and their sentence's mean", "Explained by one direction"),
-        (result.self_similarity.mean(axis=0), result.intra_sentence, result.explained_variance.mean(axis=0)),
-        (result.cosine_baseline, result.cosine_baseline, result.explained_baseline),
-        strict=True,
-    ):
+    shown = {
+        "Self-similarity of words": (result.self_similarity.mean(axis=0), result.cosine_baseline),
+        "Words and their sentence's mean": (result.intra_sentence, result.cosine_baseline),
+        "Explained by one direction": (result.explained_variance.mean(axis=0), result.explained_baseline),
+    }
+    for axes, (title, (values, baseline)) in zip(drawn, shown.items(), strict=True):
         lines_by_layer(axes, title, {"measured": values, "words at random": baseline})
     drawn[0].legend(frameon=False)
     return figure

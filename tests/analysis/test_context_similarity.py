@@ -138,7 +138,7 @@ def test_bad_input_is_one_clear_error(model):
             lambda: similarity(model, SENTENCES, contexts=9, progress=False),
             "no word occurs in contexts=9 of the 4 texts",
         ),
-        (lambda: similarity(model, SENTENCES, contexts=1, progress=False), "contexts=1 at least 2"),
+        (lambda: similarity(model, SENTENCES, contexts=1, progress=False), "contexts=1 must be at least 2"),
         (lambda: similarity(model, [], progress=False), "there are no texts"),
     ):
         with pytest.raises(UserError, match=message):
