@@ -23,7 +23,7 @@ from bert_jax.data.store import Store, open_store
 from bert_jax.errors import UserError, need_extra
 from bert_jax.files import write_atomically
 from bert_jax.progress import progress_bar
-from bert_jax.tools.report import COLOURS, Table, page
+from bert_jax.tools.report import COLOURS, Table, figure, page
 
 DRAWN_DOCUMENTS = 1_000
 """Of so many, the share of a language has a standard error of at most 1.6 percentage points."""
@@ -246,7 +246,7 @@ def corpus_card(store: Store, path: str, samples: int = 8, seed: int = 0) -> Cor
     edges = length_edges(int(documents.max(initial=1)))
     sentences = _sentence_lengths(store)
     frequencies = np.sort(counts.ids)[::-1]
-    repeats, total = _repeats(counts), int(frequencies.sum())
+    repeated, total = repeats(counts), int(frequencies.sum())
     common = [number for number in COMMON if number < store.vocab_size]
     return CorpusCard(
         path=path,
@@ -262,8 +262,8 @@ def corpus_card(store: Store, path: str, samples: int = 8, seed: int = 0) -> Cor
         token_shares={number: float(frequencies[:number].sum() / max(1, total)) for number in common},
         entropy=counts.entropy(),
         frequencies=frequencies,
-        duplicated_documents=int(repeats.sum()),
-        duplicated_tokens=int(documents[repeats].sum()),
+        duplicated_documents=int(repeated.sum()),
+        duplicated_tokens=int(documents[repeated].sum()),
         frequent=frequent,
         languages=language_shares(store, seed),
         cleaning=[to_dict(step) for step in store.manifest.cleaning],
@@ -299,11 +299,11 @@ def _percentiles(counts: np.ndarray) -> np.ndarray:
     return np.array([np.searchsorted(shares, share / 100) for share in SHARES], np.float64)
 
 
-def _repeats(counts: TokenCounts) -> np.ndarray:
+def repeats(counts: TokenCounts) -> np.ndarray:
     """Return bool [num_documents]: whether an earlier document has the same tokens."""
-    repeats = np.ones(len(counts.hashes), bool)
-    repeats[np.unique(counts.hashes, return_index=True)[1]] = False
-    return repeats
+    found = np.ones(len(counts.hashes), bool)
+    found[np.unique(counts.hashes, return_index=True)[1]] = False
+    return found
 
 
 def _samples(store: Store, number: int, seed: int) -> list[str]:
@@ -432,16 +432,7 @@ def figures(cards: list[CorpusCard]) -> dict[str, dict[str, Any]]:
 
 
 def _figure(traces: list[dict[str, Any]], title: str, scale: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "data": traces,
-        "layout": {
-            "xaxis": {"title": {"text": title}, "type": "log", "gridcolor": "#e6e6e6"},
-            "yaxis": {"gridcolor": "#e6e6e6", "zeroline": False, **scale},
-            "height": 340,
-            "margin": {"l": 55, "r": 15, "t": 10, "b": 45},
-            "legend": {"orientation": "h", "y": -0.28},
-        },
-    }
+    return figure(traces, {"title": {"text": title}, "type": "log"}, scale)
 
 
 def _facts(card: CorpusCard) -> dict[str, str]:

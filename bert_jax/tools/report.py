@@ -52,19 +52,25 @@ def _figure(metric: str, runs: dict[str, RunHistory], logarithmic: bool) -> dict
         colour = COLOURS[number % len(COLOURS)]
         traces += _traces(metric, name, run, colour)
         shapes += _marks(run, colour) + _baseline(metric, run, colour)
-    axis = {"title": {"text": "step"}, "rangemode": "tozero", "gridcolor": "#e6e6e6"}
+    axis = {"title": {"text": "step"}, "rangemode": "tozero"}
     scale = {"type": "log"} if logarithmic else {"tickformat": ".1%"} if _is_share(metric) else {}
+    longest = {"namelength": -1}  # by default 15 letters of a name, by which runs cannot be told apart
+    return figure(traces, axis, scale, {"shapes": shapes, "hovermode": "x", "hoverlabel": longest})
+
+
+def figure(
+    traces: list[dict[str, Any]], below: dict[str, Any], left: dict[str, Any], layout: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return a figure of Plotly; `below` and `left` are added to its axes, `layout` to its layout."""
     return {
         "data": traces,
         "layout": {
-            "xaxis": axis,
-            "yaxis": {"gridcolor": "#e6e6e6", "zeroline": False, **scale},
-            "shapes": shapes,
-            "hovermode": "x",
-            "hoverlabel": {"namelength": -1},  # by default 15 letters of a name, by which runs cannot be told apart
+            "xaxis": {"gridcolor": "#e6e6e6", **below},
+            "yaxis": {"gridcolor": "#e6e6e6", "zeroline": False, **left},
             "height": 340,
             "margin": {"l": 55, "r": 15, "t": 10, "b": 45},
             "legend": {"orientation": "h", "y": -0.28},
+            **(layout or {}),
         },
     }
 

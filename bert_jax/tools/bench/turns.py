@@ -38,17 +38,7 @@ PEER_VERSIONS = (
 )
 PEER_SECONDS = 120  # importing torch from a cold disk
 # Those that decide how fast matrix products are.
-INSTRUCTION_SETS = (
-    "avx2",
-    "fma",
-    "avx512f",
-    "avx512_vnni",
-    "avx512_bf16",
-    "avx512_fp16",
-    "avx_vnni",
-    "amx_tile",
-    "amx_bf16",
-)
+INSTRUCTION_SETS = "avx2 fma avx512f avx512_vnni avx512_bf16 avx512_fp16 avx_vnni amx_tile amx_bf16".split()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -211,7 +211,11 @@ def work_of(program: Program, peak_flops: float, memory_bandwidth: float) -> Wor
         operations[each.op_name or each.op, each.type.strip("(").partition("{")[0]].append(found)
         if own_cycles is None and own_bytes > NOTABLE_BYTES and not is_collective(program, each):
             missing[each.op] += times
-    alike = [_operation(*place, *map(sum, zip(*found, strict=True))) for place, found in operations.items()]
+    sums = ("times", "cycles", "roofline_seconds", "flops", "bytes")
+    alike = [
+        Operation(origin=origin, result=result, **dict(zip(sums, map(sum, zip(*found, strict=True)), strict=True)))
+        for (origin, result), found in operations.items()
+    ]
     return Work(
         flops=sum(each.flops for each in alike),
         bytes=sum(each.bytes for each in alike),
@@ -228,18 +232,6 @@ def _costliest(operations: list[Operation]) -> list[Operation]:
         return sorted(estimated, key=lambda each: -each.cycles)[:MOST_OPERATIONS]
     known = [each for each in operations if each.roofline_seconds]  # of a processor no peaks are
     return sorted(known, key=lambda each: -each.roofline_seconds)[:MOST_OPERATIONS]
-
-
-def _operation(origin: str, result: str, times: int, cycles: int, seconds: float, flops: int, moved: int) -> Operation:
-    return Operation(
-        origin=origin,
-        result=result,
-        times=times,
-        cycles=cycles,
-        roofline_seconds=seconds,
-        flops=flops,
-        bytes=moved,
-    )
 
 
 def flops_of(program: Program, computation: str, each: Instruction) -> int:
