@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bert_jax.analysis.results import model_fingerprint, panels, run, short_path, with_options
+from bert_jax.analysis.results import Analysis, model_fingerprint, panels, short_path, with_options
 from bert_jax.config.analyses import AttentionConfig
 from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel, load
@@ -227,20 +227,16 @@ def draw_attention(result: AttentionMaps) -> "Figure":
     return figure
 
 
-def run_attention(path: str, options: AttentionConfig) -> None:
-    """Write the attention in a text as a page, a picture and numbers."""
-    model = load(path)
-    run(
-        "attention",
-        AttentionMaps,
-        options,
-        {"models": [model_fingerprint(model)]},
-        with_options(attention, options, model, options.text, options.pair or None),
-        _told,
-        lambda result: {"index.html": attention_page(result), "attention": draw_attention(result)},
-    )
-
-
 def _told(result: AttentionMaps) -> list[str]:
     layers, heads, tokens, _ = result.weights.shape
     return [f"{layers} layers of {heads} heads over {tokens} tokens: {' '.join(result.tokens)}"]
+
+
+MAPS = Analysis("attention", AttentionMaps, _told, {"index.html": attention_page, "attention": draw_attention})
+
+
+def run_attention(path: str, options: AttentionConfig) -> None:
+    """Write the attention in a text as a page, a picture and numbers."""
+    model = load(path)
+    compute = with_options(attention, options, model, options.text, options.pair or None)
+    MAPS.run(options, {"models": [model_fingerprint(model)]}, compute)

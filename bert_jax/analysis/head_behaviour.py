@@ -25,7 +25,7 @@ import numpy as np
 from rich.table import Table
 from scipy.special import entr
 
-from bert_jax.analysis.results import framed, panels, run_on_texts, short_path, table, with_options
+from bert_jax.analysis.results import Analysis, framed, panels, short_path, table, with_options
 from bert_jax.analysis.texts import mask_words, windows
 from bert_jax.config.analyses import HeadsConfig, at_least
 from bert_jax.config.finetuning import TaskDataConfig
@@ -739,23 +739,6 @@ COLUMNS = ("head", "prev", "next", "self", "CLS", "SEP", "punct", "dist", "entro
 SHOWN = 20  # relations in the table, the most frequent ones
 
 
-def run_heads(path: str, options: HeadsConfig) -> None:
-    """Print and draw what the heads of a model do over texts, and in parsed sentences."""
-    trees = read_parsed(options.trees) if options.trees else []  # before anything that takes long
-    model = load(path)
-    compute = with_options(heads, options, model, trees=trees)
-    run_on_texts("heads", HeadBehaviour, options, [model], compute, _told, _drawn, more_input=options.trees)
-
-
-def _drawn(result: HeadBehaviour) -> dict[str, "Figure"]:
-    drawn = {"heads": draw_heads(result), "clusters": draw_head_clusters(result)}
-    if result.ablation.texts:
-        drawn["ablation"] = draw_head_ablation(result)
-    if result.relations.relations:
-        drawn["relations"] = draw_head_relations(result)
-    return drawn
-
-
 def _told(result: HeadBehaviour) -> Iterator[Table | str]:
     yield _heads_table(result)
     yield f"states with and without returning attention differ by at most {result.map_error:.1e}"
@@ -799,3 +782,23 @@ def _relations_told(found: HeadRelations) -> Iterator[Table | str]:
             f"antecedents of {found.mentions:,} mentions: head {layer + 1}-{head + 1} finds "
             f"{found.antecedents.max():.3f}, the nearest earlier mention {found.nearest:.3f}"
         )
+
+
+HEADS = Analysis(
+    "heads",
+    HeadBehaviour,
+    _told,
+    {
+        "heads": draw_heads,
+        "clusters": draw_head_clusters,
+        "ablation": lambda result: draw_head_ablation(result) if result.ablation.texts else None,
+        "relations": lambda result: draw_head_relations(result) if result.relations.relations else None,
+    },
+)
+
+
+def run_heads(path: str, options: HeadsConfig) -> None:
+    """Print and draw what the heads of a model do over texts, and in parsed sentences."""
+    trees = read_parsed(options.trees) if options.trees else []  # before anything that takes long
+    model = load(path)
+    HEADS.run_on_texts(options, [model], with_options(heads, options, model, trees=trees), options.trees)

@@ -27,12 +27,12 @@ import numpy as np
 from rich.table import Table
 
 from bert_jax.analysis.results import (
+    Analysis,
     framed,
     layer_names,
     layers_table,
     lines_by_layer,
     panels,
-    run_on_texts,
     short_path,
     table,
     with_options,
@@ -578,36 +578,11 @@ def draw_sentence_correlation(result: SentenceCorrelation) -> "Figure":
     return figure
 
 
-def run_cka(path: str, options: CkaConfig) -> None:
-    """Print and draw how similar the layers of a model are, or those of two models."""
-    models = [load(each) for each in (path, options.other) if each]
-    compute = with_options(cka, options, models[0], other=models[1] if options.other else None)
-    tell = functools.partial(_cka_told, alone=len(models) == 1)
-    draw = lambda result: {"cka": draw_layer_similarity(result)}
-    run_on_texts("cka", LayerSimilarity, options, models, compute, tell, draw)
-
-
 def _cka_told(result: LayerSimilarity, alone: bool) -> list[str]:
     steps = ", ".join(f"{each:.3f}" for each in np.diagonal(result.matrix, 1))
     of_one = f"neighbouring layers, from the embeddings up: {steps}"
     of_two = f"the last layers of both: {result.matrix[-1, -1]:.3f}"
     return [f"linear CKA over {result.texts:,} texts in {result.minibatches} minibatches", of_one if alone else of_two]
-
-
-def run_isotropy(path: str, options: IsotropyConfig) -> None:
-    """Print and draw how evenly vectors fill their space by layer; with `--sts`, how well they tell similar texts."""
-    judged = read_judged_pairs(options.sts) if options.sts else None  # before anything that takes long
-    model = load(path)
-    compute = with_options(isotropy, options, model)
-    draw = lambda result: {"isotropy": draw_layer_isotropy(result)}
-    run_on_texts("isotropy", LayerIsotropy, options, [model], compute, _isotropy_told, draw)
-    if judged is not None:
-        pairs, similarities = judged
-        compute = with_options(sentence_correlation, options, model, pairs=pairs, similarities=similarities)
-        draw = lambda result: {"sts": draw_sentence_correlation(result)}
-        run_on_texts(
-            "sts", SentenceCorrelation, options, [model], compute, _sts_told, draw, "sts.json", more_input=options.sts
-        )
 
 
 def _isotropy_told(result: LayerIsotropy) -> list[Table]:
@@ -628,3 +603,26 @@ def _sts_told(result: SentenceCorrelation) -> list[Table]:
     ]
     title = f"Spearman's correlation, {result.pairs:,} pairs"
     return [table(("vectors", "layer", *result.treatments), rows, title)]
+
+
+ISOTROPY = Analysis("isotropy", LayerIsotropy, _isotropy_told, {"isotropy": draw_layer_isotropy})
+STS = Analysis("sts", SentenceCorrelation, _sts_told, {"sts": draw_sentence_correlation}, "sts.json")
+
+
+def run_cka(path: str, options: CkaConfig) -> None:
+    """Print and draw how similar the layers of a model are, or those of two models."""
+    models = [load(each) for each in (path, options.other) if each]
+    tell = functools.partial(_cka_told, alone=len(models) == 1)
+    compute = with_options(cka, options, models[0], other=models[1] if options.other else None)
+    Analysis("cka", LayerSimilarity, tell, {"cka": draw_layer_similarity}).run_on_texts(options, models, compute)
+
+
+def run_isotropy(path: str, options: IsotropyConfig) -> None:
+    """Print and draw how evenly vectors fill their space by layer; with `--sts`, how well they tell similar texts."""
+    judged = read_judged_pairs(options.sts) if options.sts else None  # before anything that takes long
+    model = load(path)
+    ISOTROPY.run_on_texts(options, [model], with_options(isotropy, options, model))
+    if judged is not None:
+        pairs, similarities = judged
+        compute = with_options(sentence_correlation, options, model, pairs=pairs, similarities=similarities)
+        STS.run_on_texts(options, [model], compute, options.sts)

@@ -15,7 +15,7 @@ import numpy as np
 from etils import epath
 from rich.table import Table
 
-from bert_jax.analysis.results import framed, model_fingerprint, panels, run, short_path, table, with_options
+from bert_jax.analysis.results import Analysis, framed, model_fingerprint, panels, short_path, table, with_options
 from bert_jax.analysis.texts import MaskedTexts, sequence_losses
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.workdir import read_config
@@ -228,18 +228,6 @@ def draw_mask_gap(result: MaskGap) -> "Figure":
     return figure
 
 
-def run_mask_gap(path: str, options: MaskGapConfig) -> None:
-    """Print and draw the gap between masks of training and fresh masks at every checkpoint of a run."""
-    origin = {
-        "run": os.fspath(path),
-        "config": to_dict(read_config(path)),
-        "steps": Checkpoints(os.path.join(path, "checkpoints"), read_only=True).steps(),
-        "newest": model_fingerprint(load(path)),
-    }
-    draw = lambda result: {"mask_gap": draw_mask_gap(result)}
-    run("mask_gap", MaskGap, options, origin, with_options(mask_gap, options, path), _told, draw)
-
-
 def _told(result: MaskGap) -> list[Table]:
     columns = (result.trained, result.fresh, result.gap, result.gap_error)
     columns += (result.held_out, result.held_out_gap, result.held_out_gap_error)
@@ -249,3 +237,17 @@ def _told(result: MaskGap) -> list[Table]:
     ]
     title = f"{result.masks} masks: {result.sequences:,} sequences, {result.held_out_sequences:,} held out"
     return [table(("step", "epochs", "visits", "own", "fresh", "gap", "±", "held out", "gap", "±"), rows, title)]
+
+
+MASK_GAP = Analysis("mask_gap", MaskGap, _told, {"mask_gap": draw_mask_gap})
+
+
+def run_mask_gap(path: str, options: MaskGapConfig) -> None:
+    """Print and draw the gap between masks of training and fresh masks at every checkpoint of a run."""
+    origin = {
+        "run": os.fspath(path),
+        "config": to_dict(read_config(path)),
+        "steps": Checkpoints(os.path.join(path, "checkpoints"), read_only=True).steps(),
+        "newest": model_fingerprint(load(path)),
+    }
+    MASK_GAP.run(options, origin, with_options(mask_gap, options, path))

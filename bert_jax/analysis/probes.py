@@ -26,11 +26,11 @@ from rich.table import Table
 
 from bert_jax.analysis.probing_tasks import ProbingTask, control_labels, divided, drawn_examples, read_probing_tasks
 from bert_jax.analysis.results import (
+    Analysis,
     columns_table,
     framed,
     model_fingerprint,
     panels,
-    run,
     short_path,
     table,
     with_options,
@@ -638,26 +638,6 @@ def _names(result: LayerProbes) -> list[str]:
     return [*("emb" if layer == 0 else str(layer) for layer in result.layers), "mix"]
 
 
-def run_probe(path: str, options: ProbeConfig) -> None:
-    """Print and draw what linear probes read from each layer."""
-    model = load(path)
-    origin = {
-        "models": [model_fingerprint(model)],
-        "input": [
-            [dataclasses.astuple(source) for source in find_sources(files, "text")] if files else []
-            for files in (options.input, options.dev, options.test)
-        ],
-    }
-    names = [name.strip() for name in options.tasks.split(",") if name.strip()]
-
-    def compute() -> LayerProbes:
-        columns = options.tag_columns()
-        tasks = with_options(read_probing_tasks, options, model, options.input, tasks=names, columns=columns)()
-        return with_options(probe, options, model, tasks, directory=options.output, layers=options.layer_numbers())()
-
-    run("probe", LayerProbes, options, origin, compute, _told, lambda result: {"probe": draw_probes(result)})
-
-
 def _told(result: LayerProbes) -> Iterator[Table | str]:
     names, tasks = _names(result), result.tasks
     header = ("layer", *(f"{task.task}, {task.metric}" for task in tasks))
@@ -680,3 +660,26 @@ def _told(result: LayerProbes) -> Iterator[Table | str]:
                 f"{task.task}: {task.unconverged} probes did not converge; the largest gradient among those chosen is "
                 f"{task.gradient:.1e}"
             )
+
+
+PROBE = Analysis("probe", LayerProbes, _told, {"probe": draw_probes})
+
+
+def run_probe(path: str, options: ProbeConfig) -> None:
+    """Print and draw what linear probes read from each layer."""
+    model = load(path)
+    origin = {
+        "models": [model_fingerprint(model)],
+        "input": [
+            [dataclasses.astuple(source) for source in find_sources(files, "text")] if files else []
+            for files in (options.input, options.dev, options.test)
+        ],
+    }
+    names = [name.strip() for name in options.tasks.split(",") if name.strip()]
+
+    def compute() -> LayerProbes:
+        columns = options.tag_columns()
+        tasks = with_options(read_probing_tasks, options, model, options.input, tasks=names, columns=columns)()
+        return with_options(probe, options, model, tasks, directory=options.output, layers=options.layer_numbers())()
+
+    PROBE.run(options, origin, compute)

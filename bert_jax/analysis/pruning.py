@@ -16,12 +16,12 @@ from rich.table import Table
 
 from bert_jax.analysis.layers import SMALLEST, HsicSums
 from bert_jax.analysis.results import (
+    Analysis,
     FineTunedScore,
     TaskScore,
     framed,
     model_fingerprint,
     panels,
-    run_on_texts,
     short_path,
     with_options,
     write_numbers,
@@ -373,8 +373,8 @@ def run_prune(path: str, options: PruneConfig) -> None:
     score = _score(model, options)
     given = {"score": score, "score_name": "" if score is None else score.name}
     compute = with_options(prune, options, model, depth=options.depth, **given)
-    draw = lambda result: {"prune": draw_pruning(result)}
-    result = run_on_texts("prune", Pruning, options, [model], compute, _told, draw, more_input=options.task_data)
+    analysis = Analysis("prune", Pruning, _told, {"prune": draw_pruning})
+    result = analysis.run_on_texts(options, [model], compute, options.task_data)
     _write_model(keep_layers(model, result.layers), result, epath.Path(options.output) / "model")
 
 

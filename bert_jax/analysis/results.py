@@ -1,6 +1,6 @@
 """One analysis from its options to its files: a result that is computed or found again, printed and drawn.
 
-`run` does this for every analysis, `run_on_texts` for those of texts. A result is computed only if none was saved
+`Analysis` does this for all of them. A result is computed only if none was saved
 under the same key, which names everything it was computed from. Pictures are Matplotlib figures that need neither
 global state nor a display.
 
@@ -218,73 +218,67 @@ def with_options(function: Callable[..., Result], options: Any, *given: Any, **n
     return call
 
 
-def run(
-    name: str,
-    kind: type[Result],
-    options: Any,
-    origin: dict[str, Any],
-    compute: Callable[[], Result],
-    tell: Callable[[Result], Iterable[Table | str]],
-    draw: Callable[[Result], Mapping[str, "Figure | str"]],
-    file: str = "result.json",
-) -> Result:
-    """Return the result of an analysis, and print it, draw it, and name its files.
+@dataclasses.dataclass(frozen=True)
+class Analysis(typing.Generic[Result]):
+    """What is done with a result of `bert-jax analyze`, once it is computed or read."""
 
-    Args:
-      name: of the analysis.
-      kind: dataclass of the result.
-      options: of the analysis; `output` is the directory of the files.
-      origin: everything else that the result follows from, of JSON types; in its key together with the options.
-      compute: called only if the result was not saved before.
-      tell: returns the tables and lines to print.
-      draw: returns pictures by their names without a suffix, and texts by the names of their files.
-      file: name of the file with the result.
-    """
-    directory = output_directory(options.output)
-    chosen = {field: value for field, value in dataclasses.asdict(options).items() if field not in NOT_IN_KEY}
-    key = {"analysis": name, **origin, "options": chosen}
-    result = saved_result(directory / file, key, kind)
-    if result is None:
-        result = compute()
-        save_result(directory / file, key, result)
-    else:
-        print(f"{options.output}/{file} has this result already; it is not computed again")
-    for part in tell(result):
-        Console().print(part) if isinstance(part, Table) else print(part)
-    files = [file]
-    for picture, content in draw(result).items():
-        if isinstance(content, str):
-            write_atomically(directory / picture, content.encode())
-            files.append(picture)
+    name: str
+    """Name in the key of the result."""
+    kind: type[Result]
+    """The dataclass that the result is."""
+    tell: Callable[[Result], Iterable[Table | str]]
+    """Returns the tables and lines to print."""
+    draw: Mapping[str, Callable[[Result], "Figure | str | None"]]
+    """Makes pictures, by their names without a suffix, and pages, by the names of their files; None is left out."""
+    file: str = "result.json"
+    """File of the result."""
+
+    def run(self, options: Any, origin: dict[str, Any], compute: Callable[[], Result]) -> Result:
+        """Return the result, and print it, draw it, and name its files.
+
+        Args:
+          options: of the analysis; `output` is the directory of the files.
+          origin: everything else that the result follows from, of JSON types; in its key together with the options.
+          compute: called only if the result was not saved before.
+        """
+        directory = output_directory(options.output)
+        chosen = {field: value for field, value in dataclasses.asdict(options).items() if field not in NOT_IN_KEY}
+        key = {"analysis": self.name, **origin, "options": chosen}
+        result = saved_result(directory / self.file, key, self.kind)
+        if result is None:
+            result = compute()
+            save_result(directory / self.file, key, result)
         else:
-            files += write_pictures(content, directory, picture)
-    print(f"{options.output}: {', '.join(files)}")
-    return result
+            print(f"{options.output}/{self.file} has this result already; it is not computed again")
+        for part in self.tell(result):
+            Console().print(part) if isinstance(part, Table) else print(part)
+        files = [self.file]
+        for name, make in self.draw.items():
+            content = make(result)
+            if isinstance(content, str):
+                write_atomically(directory / name, content.encode())
+                files.append(name)
+            elif content is not None:
+                files += write_pictures(content, directory, name)
+        print(f"{options.output}: {', '.join(files)}")
+        return result
 
-
-def run_on_texts(
-    name: str,
-    kind: type[Result],
-    options: AnalysisConfig,
-    models: list[PretrainedModel],
-    compute: Callable[[Iterable[str]], Result],
-    tell: Callable[[Result], Iterable[Table | str]],
-    draw: Callable[[Result], Mapping[str, "Figure | str"]],
-    file: str = "result.json",
-    more_input: str = "",
-) -> Result:
-    """Return the result of `compute` for the texts of the input, as `run` does.
-
-    It also depends on the models, and on the file `more_input`, if one is named.
-    """
-    sources = find_sources(options.input, options.format)
-    further = find_sources(more_input) if more_input else []
-    origin = {
-        "models": [model_fingerprint(model) for model in models],
-        "input": [dataclasses.astuple(source) for source in (*sources, *further)],
-    }
-    texts = functools.partial(texts_of, sources, options.texts, options.seed, options.text_field)
-    return run(name, kind, options, origin, lambda: compute(texts()), tell, draw, file)
+    def run_on_texts(
+        self,
+        options: AnalysisConfig,
+        models: list[PretrainedModel],
+        compute: Callable[[Iterable[str]], Result],
+        more_input: str = "",
+    ) -> Result:
+        """Do the same for the result of models on the texts of the input, and of a file `more_input` if it is named."""
+        sources = find_sources(options.input, options.format)
+        further = find_sources(more_input) if more_input else []
+        origin = {
+            "models": [model_fingerprint(model) for model in models],
+            "input": [dataclasses.astuple(source) for source in (*sources, *further)],
+        }
+        texts = functools.partial(texts_of, sources, options.texts, options.seed, options.text_field)
+        return self.run(options, origin, lambda: compute(texts()))
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[str]], title: str | None = None) -> Table:

@@ -32,11 +32,11 @@ from rich.table import Table
 
 from bert_jax.analysis.layers import units
 from bert_jax.analysis.results import (
+    Analysis,
     framed,
     layer_names,
     model_fingerprint,
     panels,
-    run,
     short_path,
     table,
     with_options,
@@ -582,12 +582,9 @@ def run_init(path: str, options: InitConfig) -> None:
     model = _model(path)
     config = to_dict(model) if isinstance(model, ModelConfig) else model_fingerprint(model)
     compute = with_options(init, options, model, name=path)
-    run("init", Initialisation, options, {"model": config}, compute, _tables, functools.partial(_drawn, path))
-
-
-def _drawn(path: str, result: Initialisation) -> dict[str, "Figure"]:
-    drawn = {"init": draw_initialisation(result)}
-    return drawn if result.positions is None else drawn | {"positions": draw_positions(result.positions, path)}
+    positions = lambda result: None if result.positions is None else draw_positions(result.positions, path)
+    draw = {"init": draw_initialisation, "positions": positions}
+    Analysis("init", Initialisation, _tables, draw).run(options, {"model": config}, compute)
 
 
 def _model(path: str) -> PretrainedModel | ModelConfig:

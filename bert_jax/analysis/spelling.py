@@ -13,7 +13,7 @@ import numpy as np
 from etils import epath
 from rich.table import Table
 
-from bert_jax.analysis.results import TaskScore, columns_table, framed, panels, run_on_texts, short_path, with_options
+from bert_jax.analysis.results import Analysis, TaskScore, columns_table, framed, panels, short_path, with_options
 from bert_jax.analysis.texts import MaskedTexts, counted_texts, windows, word_scores
 from bert_jax.config.analyses import SpellingConfig, at_least, spelling_noises
 from bert_jax.config.finetuning import TaskDataConfig
@@ -362,14 +362,15 @@ def run_noise(path: str, options: SpellingConfig) -> None:
     """Print and draw how well a model copes with spelling errors, at hidden words or in its task."""
     model = load(path)
     if model.head is None:
-        compute, draw = with_options(noise, options, model), lambda result: {"noise": draw_noise(result)}
-        run_on_texts("noise", SpellingNoise, options, [model], compute, _noise_told, draw)
+        analysis = Analysis("noise", SpellingNoise, _noise_told, {"noise": draw_noise})
+        analysis.run_on_texts(options, [model], with_options(noise, options, model))
         return
     place = epath.Path(options.input).expanduser()
     data = TaskDataConfig(dir=options.input) if place.is_dir() else TaskDataConfig(dev=options.input)
     options = dataclasses.replace(options, texts=0)  # they are only named
-    score, draw = with_options(task_noise, options, model, data), lambda result: {"noise": draw_task_noise(result)}
-    run_on_texts("task_noise", TaskNoise, options, [model], lambda texts: score(), _task_told, draw)
+    score = with_options(task_noise, options, model, data)
+    analysis = Analysis("task_noise", TaskNoise, _task_told, {"noise": draw_task_noise})
+    analysis.run_on_texts(options, [model], lambda texts: score())
 
 
 def _noise_told(result: SpellingNoise) -> list[Table]:

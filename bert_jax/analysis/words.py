@@ -18,12 +18,11 @@ from rich.table import Table
 
 from bert_jax.analysis.layers import CosineSums, units
 from bert_jax.analysis.results import (
+    Analysis,
     layers_table,
     lines_by_layer,
     model_fingerprint,
     panels,
-    run,
-    run_on_texts,
     short_path,
     with_options,
 )
@@ -388,21 +387,6 @@ def draw_sense_similarity(result: SenseSimilarity) -> "Figure":
     return figure
 
 
-def run_similarity(path: str, options: SimilarityConfig) -> None:
-    """Print and draw how much the vectors of words depend on their contexts; with `--word`, on its senses."""
-    rows = read_senses(options.senses) if options.word else None  # before anything that takes long
-    model = load(path)
-    draw = lambda result: {"similarity": draw_context_similarity(result)}
-    compute = with_options(similarity, options, model)
-    run_on_texts("similarity", ContextSimilarity, options, [model], compute, _told, draw)
-    if rows is not None:
-        origin = {"models": [model_fingerprint(model)], "word": options.word, "texts": rows}
-        senses, texts = zip(*rows, strict=True) if rows else ((), ())
-        compute = with_options(word_senses, options, model, options.word, texts, senses)
-        draw = lambda result: {"word": draw_sense_similarity(result)}
-        run("word_senses", SenseSimilarity, options, origin, compute, _senses_told, draw, "word.json")
-
-
 def _told(result: ContextSimilarity) -> list[Table]:
     columns = {
         "self-similarity": result.self_similarity.mean(axis=0),
@@ -417,3 +401,18 @@ def _told(result: ContextSimilarity) -> list[Table]:
 def _senses_told(result: SenseSimilarity) -> list[Table]:
     columns = {"within senses": result.within, "between senses": result.between, "other words": result.baseline}
     return [layers_table(columns, title=f"cosines of {result.word!r}")]
+
+
+SIMILARITY = Analysis("similarity", ContextSimilarity, _told, {"similarity": draw_context_similarity})
+SENSES = Analysis("word_senses", SenseSimilarity, _senses_told, {"word": draw_sense_similarity}, "word.json")
+
+
+def run_similarity(path: str, options: SimilarityConfig) -> None:
+    """Print and draw how much the vectors of words depend on their contexts; with `--word`, on its senses."""
+    rows = read_senses(options.senses) if options.word else None  # before anything that takes long
+    model = load(path)
+    SIMILARITY.run_on_texts(options, [model], with_options(similarity, options, model))
+    if rows is not None:
+        origin = {"models": [model_fingerprint(model)], "word": options.word, "texts": rows}
+        senses, texts = zip(*rows, strict=True) if rows else ((), ())
+        SENSES.run(options, origin, with_options(word_senses, options, model, options.word, texts, senses))
