@@ -50,7 +50,7 @@ def attention(
     Args:
       model: a Transformer.
       text: what it reads.
-      pair: second text, read after the first in the pair format of the vocabulary; None: there is none.
+      pair: second text, read after the first in the pair format of the vocabulary; None for a single text.
       max_length: tokens, special ones included; a longer text is cut. None: as many as the model has positions.
 
     Raises:

@@ -336,7 +336,7 @@ def _parsed(sentence: conll.Sentence, related: conll.Sentence, marked: conll.Sen
 
 
 def _mentions(notes: tuple[str, ...], heads: list[int]) -> tuple[Mention, ...]:
-    """Return the mentions with an antecedent; a mention that does not end in the sentence is none."""
+    """Return the mentions with an antecedent; a mention that does not end in the sentence does not count."""
     spans: list[tuple[int, int, str]] = []
     begun: dict[str, list[int]] = {}
     for word, note in enumerate(notes):
@@ -381,7 +381,7 @@ class HeadRelations:
     offsets: np.ndarray
     """float64 [R]: the distance from a word to its head that is most frequent."""
     baseline: np.ndarray
-    """float64 [R]: share of the pairs with that distance, which is what guessing by place gives."""
+    """float64 [R]: share of the pairs with that distance, which is the score of guessing by place."""
     attention: np.ndarray
     """float64 [N, A]: mean attention of a word to its head."""
     antecedents: np.ndarray
@@ -520,7 +520,7 @@ TEXTS_AT_A_TIME = 256  # texts in memory at a time
 
 @dataclasses.dataclass(frozen=True)
 class HeadBehaviour:
-    """Measures of N layers of A heads: float64 [N, A], means over tokens, unless something else is said.
+    """Measures of N layers of A heads: float64 [N, A], means over tokens unless noted otherwise.
 
     Clark et al. 2019, "What Does BERT Look At?", sections 3 to 6, measure the same.
     """
@@ -552,7 +552,7 @@ class HeadBehaviour:
     clusters: np.ndarray
     """[N · A]: the cluster of each head, from 0, the largest first."""
     ablation: HeadAblation
-    """What the loss of masked words gains without each head."""
+    """Increase of the loss of masked words without each head."""
     relations: HeadRelations
     """Whether heads find syntactic heads and antecedents."""
     texts: int
@@ -704,7 +704,7 @@ def draw_head_ablation(result: HeadBehaviour) -> "Figure":
 
 
 def draw_head_relations(result: HeadBehaviour) -> "Figure":
-    """Return, for the most frequent relations, the head that finds them best, beside guessing by place."""
+    """Return, for the most frequent relations, the best head's share next to that of guessing by place."""
     found = result.relations
     count = min(len(found.relations), RELATIONS)
     best = np.maximum(found.to_head, found.from_head)[:count].reshape(count, -1).max(axis=1)

@@ -78,7 +78,7 @@ class LayerSimilarity:
     models: tuple[str, str]
     """Paths of the models of the rows and of the columns."""
     vectors: str
-    """What represents a text: mean, cls or token."""
+    """Kind of vector that represents a text: mean, cls or token."""
 
 
 def cka(
@@ -237,7 +237,7 @@ class LayerIsotropy:
     model: str
     """Path of the model."""
     vectors: str
-    """What represents a text: mean, cls or token."""
+    """Kind of vector that represents a text: mean, cls or token."""
 
 
 def isotropy(

@@ -69,7 +69,7 @@ class LinearProbe:
     mix: np.ndarray
     """float64 [R]: share of each layer, which sum to 1."""
     scale: float
-    """What the mix is multiplied by."""
+    """Factor of the mix."""
     penalty: float
     gradient: float
     """Largest component of the gradient at the end, see TOLERANCE."""
@@ -420,7 +420,7 @@ def probe_task(
 
 @dataclasses.dataclass
 class _Seed:
-    """What one seed gives: scores of the task and of its control, by layer and for the mix."""
+    """Results of one seed: scores of the task and of its control, by layer and for the mix."""
 
     sizes: tuple[int, int, int]
     baseline: float

@@ -38,7 +38,7 @@ class ProbingTask:
     """T texts, and n examples in them: each is one or two spans of characters and a label."""
 
     name: str
-    """What the task is called in results and pictures."""
+    """Name of the task in results and pictures."""
     texts: tuple[str, ...]
     """The texts that the model reads."""
     parts: np.ndarray

@@ -152,9 +152,9 @@ class Pruning:
     predictions: int
     """Number of masked tokens, in other texts, that losses and accuracies are of."""
     vectors: str
-    """What represented a text: mean, cls or token."""
+    """Kind of vector that represented a text: mean, cls or token."""
     score_name: str
-    """What `score` measures; "" if there was none."""
+    """Name of the measure `score`; "" if there was none."""
 
     @property
     def depths(self) -> list[int]:
@@ -186,7 +186,7 @@ def prune(
     At each step the layer goes without which the last states of the model stay most similar to those of the whole
     model, by linear CKA over texts (the criterion of Pons et al. 2024, "Effective Layer Pruning Through Similarity
     Metric Perspective"); of two equally good ones, the upper. Removal of the top layers and in random orders is
-    measured beside it.
+    measured for comparison.
 
     Args:
       model: N layers of one kind with parameters of their own.
@@ -260,7 +260,7 @@ def _curve(measured: "_Measurements", order: str, kept: list[tuple[int, ...]]) -
 
 
 class _Measurements:
-    """What is known of models with some of the layers, each measured once."""
+    """Measures of models with some of the layers, each taken once."""
 
     def __init__(
         self,

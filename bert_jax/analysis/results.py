@@ -160,7 +160,7 @@ def saved_result(file: epath.Path, key: dict[str, Any], kind: type[Result]) -> R
     """Return the result with this key, a dataclass `kind`, that `save_result` wrote; None if there is none.
 
     Raises:
-      UserError: the file is damaged, or no result of ours.
+      UserError: the file is damaged, or was not written by `save_result`.
     """
     if not file.exists():
         return None
@@ -220,7 +220,7 @@ def with_options(function: Callable[..., Result], options: Any, *given: Any, **n
 
 @dataclasses.dataclass(frozen=True)
 class Analysis(typing.Generic[Result]):
-    """What is done with a result of `bert-jax analyze`, once it is computed or read."""
+    """One kind of result of `bert-jax analyze`: how it is saved, printed and drawn."""
 
     name: str
     """Name in the key of the result."""
@@ -356,7 +356,7 @@ class TaskScore:
 
 @dataclasses.dataclass(frozen=True)
 class FineTuned:
-    """What fine-tuning a model reached on the dev set."""
+    """Scores on the dev set after fine-tuning a model."""
 
     score: float
     """The main metric, a mean over the seeds."""

@@ -357,7 +357,7 @@ class StepCosts:
     attention_flops: np.ndarray
     """float64 [lengths]: the part of `closed_flops` that is quadratic in the length."""
     bytes: np.ndarray
-    """float64 [lengths]: temporary memory that XLA assigns to the program, beside parameters and gradients."""
+    """float64 [lengths]: temporary memory that XLA assigns to the program, in addition to parameters and gradients."""
     closed_bytes: np.ndarray
     """float64 [lengths]: what `models.memory_costs.activation_bytes` says is kept for the backward pass."""
     sequences: int
@@ -407,7 +407,7 @@ def _compiled(model: BertForPreTraining, length: int, predictions: int, sequence
 
 @dataclasses.dataclass(frozen=True)
 class Initialisation:
-    """What is known of a configuration before its first step."""
+    """Measures of a configuration before its first step."""
 
     norm: AttentionNorm
     """The norm of multi-head attention, by the number of heads."""

@@ -75,7 +75,7 @@ class Words:
 
 
 class NoiseSums:
-    """What a stream of texts leaves behind: sums of each measure, [R, number of measures]."""
+    """Sums of each measure over a stream of texts, [R, number of measures]."""
 
     def __init__(self, model: PretrainedModel, noises: list[NoiseConfig], longest: int, batch_size: int):
         self._model, self._noises, self._longest, self._batch_size = model, noises, longest, batch_size

@@ -109,8 +109,8 @@ def similarity(
 ) -> ContextSimilarity:
     """Return how much the vectors of words differ between contexts, next to the same of words drawn at random.
 
-    A word is what the tokenizer splits into pieces, its vector the mean of theirs. Only words that occur in `contexts`
-    texts are measured, each in the first so many, once a text, so that all have the same share of chance.
+    A word is what the tokenizer splits into pieces; its vector is the mean of their vectors. Only words that occur in
+    `contexts` texts are measured, once per text and in the first `contexts` of them, so that chance affects all alike.
 
     Args:
       model: any model with a tokenizer.
@@ -158,7 +158,7 @@ def intra_sentence_similarity(vectors: np.ndarray) -> np.ndarray:
 
 
 class _ContextSums:
-    """What a stream of encodings leaves behind: the vectors of the chosen words, of random ones, and a sum."""
+    """Sums over a stream of encodings: the vectors of the chosen words and of random ones, and cosines."""
 
     def __init__(self, model: PretrainedModel, chosen: list[tuple[int, ...]], contexts: int, seed: int):
         self._model, self._contexts, self._finder = model, contexts, WordFinder.of(model)

@@ -30,7 +30,7 @@ ROBERTA_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 DEBERTA_SPECIALS = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")
 """The same of DeBERTa v1."""
 SPACES = tuple("ĠĊĉčċČ")
-"""What the bytes of white space are written as."""
+"""Characters that represent the bytes of white space."""
 
 
 @dataclasses.dataclass(eq=False, repr=False)

@@ -209,7 +209,7 @@ def _number(value: int) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class PieceFamily:
-    """What the models of one `model_type` do with a SentencePiece model."""
+    """Use of a SentencePiece model by the models of one `model_type`."""
 
     name: str
     special_names: tuple[str, ...]

@@ -78,7 +78,7 @@ class TokenCounts:
 
 
 def count_tokens(store: Store, advance_to: Callable[[int], object] = lambda tokens: None) -> TokenCounts:
-    """Read every token of `store` once; `advance_to` is told how many have been read."""
+    """Read every token of `store` once; `advance_to` is called with the number read so far."""
     ids, hashes, done = np.zeros(store.vocab_size, np.int64), [], 0
     for shard, tokens in enumerate(store.arrays["tokens"]):
         sentences = np.asarray(store.arrays["sentences"][shard]).astype(np.int64)
@@ -121,7 +121,7 @@ _BUCKETS = 1 << 22
 
 @dataclasses.dataclass(frozen=True)
 class FrequentSentence:
-    """A sentence and how often the store has it."""
+    """A sentence and how often it occurs in the store."""
 
     text: str
     count: int
@@ -137,7 +137,7 @@ def frequent_sentences(
     be missed only where as many other buckets are fuller than its own.
 
     Args:
-      advance_to: is told how many sentences have been read, of twice as many as the store has.
+      advance_to: called with the number of sentences read so far, out of twice as many as the store has.
     """
     buckets, done = np.zeros(_BUCKETS, np.int64), 0
     for _, found in _hashed(store):
@@ -184,7 +184,7 @@ _SENTENCES_AT_ONCE = 1 << 20  # sentences whose lengths are counted at once
 
 @dataclasses.dataclass(frozen=True)
 class CorpusCard:
-    """What `bert-jax describe` says of one store."""
+    """Everything that `bert-jax describe` reports about one store."""
 
     path: str
     fingerprint: str
@@ -320,7 +320,7 @@ MOST_RANKS = 400  # points of the curve of frequencies
 
 
 def run_describe(paths: list[str], config: DescribeConfig) -> list[CorpusCard]:
-    """Write the card of each store to config.output, and the same figures as JSON beside it.
+    """Write the card of each store to config.output, and the same figures as JSON next to it.
 
     Args:
       paths: one token store, or two to compare.

@@ -37,10 +37,10 @@ class Check:
     seen: str
     """The figure, in words."""
     limit: str
-    """What the figure has to be."""
+    """Required value of the figure."""
     is_wrong: bool
     remedy: str
-    """What to do if it is wrong."""
+    """Advice if it is wrong."""
 
 
 SETTLED_STEPS = 100  # from here on, and past the warm-up, a loss must have left the bias

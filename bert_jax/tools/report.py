@@ -167,7 +167,7 @@ class Table:
     head: list[str]
     rows: list[list[str]]
     nothing: str = ""
-    """What to say where there are no rows."""
+    """Text in place of rows if there are none."""
     folded: tuple["Table", ...] = ()
     """Tables below it that open on a click."""
 
@@ -179,7 +179,7 @@ def page(
 
     Args:
       figures: figures of Plotly, by heading.
-      tables: the first one stands above the figures, the others below.
+      tables: the first one goes above the figures, the others below.
       now: time of the page, in seconds since 1970.
       heading: that of the figures.
     """

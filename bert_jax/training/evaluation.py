@@ -162,7 +162,7 @@ class Part:
         return cls(held_out.name, share, examples, num_batches, max(1, wanted // num_batches // rows) * rows)
 
     def batches(self, mesh: Any) -> Generator[dict[str, np.ndarray], None, None]:
-        # Always the plain loader: no second TensorFlow pipeline beside the training one, and the batches are the same.
+        # Always the plain loader: no second TensorFlow pipeline next to the training one, and the batches are the same.
         rows = sharding.host_rows(mesh, self.batch_size)
         return batches(self.examples, 0, self.batch_size, rows, self.num_batches, loader="plain")
 
@@ -175,7 +175,7 @@ class Samples:
     """The first sequences of an evaluation, whose masked words a model predicts.
 
     Args:
-      model: has the head for masked words, or a generator that has it.
+      model: with a head for masked words, its own or that of a generator.
       evaluation: has the sequences, their masks and the mesh.
       tokenizer: makes text of ids.
       shardings: tree of the shardings of the parameters.

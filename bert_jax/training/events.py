@@ -31,14 +31,14 @@ UPLOAD_SECONDS = 5  # an object store cannot append, so the whole file is writte
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What readers of a run make of an event."""
+    """Meaning of an event for readers of a run."""
 
     is_told: bool = False
-    """Whether the table of events in `bert-jax report` has it."""
+    """Whether it appears in the table of events of `bert-jax report`."""
     mark: str = ""
-    """What its line on a curve is called; empty: it has none."""
+    """Label of its line on a curve; empty if there is no line."""
     alarm: str = ""
-    """What `bert-jax status` says of it behind how often it was, if it was lately; empty: nothing."""
+    """Text of `bert-jax status` after the number of recent events; empty if it reports none."""
     ending: str = ""
     """How `bert-jax status` says that a run has ended whose last row it is, with its details in braces; empty: it ends
     none."""

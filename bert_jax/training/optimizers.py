@@ -173,7 +173,7 @@ def average_of(state: optax.OptState) -> dict[str, Any] | None:
 
 
 def _copied(params: dict[str, Any]) -> dict[str, Any]:
-    """Return arrays of their own, since a step gives away the memory of both."""
+    """Return separate arrays, since a step gives away the memory of both."""
     return jax.tree.map(jnp.copy, params)
 
 

@@ -173,7 +173,7 @@ class WeightsAndBiases:
 
         quiet = wandb.Settings(console="off", silent=True)
         self._run = wandb.init(project=project, id=run_id, name=name, config=config, resume="allow", settings=quiet)
-        # A metric of ours is the axis: steps of the service itself may only grow, and those taken again do not.
+        # One of our own metrics is the axis: steps of the service itself may only grow, and those taken again do not.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 

@@ -43,7 +43,7 @@ INSTRUCTION_SETS = "avx2 fma avx512f avx512_vnni avx512_bf16 avx512_fp16 avx_vnn
 
 @dataclasses.dataclass(frozen=True)
 class Turn:
-    """What one turn of a contestant took."""
+    """Time and memory of one turn of a contestant."""
 
     units: int
     """Units of work done, such as training steps."""
@@ -52,7 +52,7 @@ class Turn:
     cpu: float
     """Seconds of processor time, summed over the threads of the contestant and the processes that it started."""
     found: Any = None
-    """What the work has found, if anything."""
+    """Result of the work, if any."""
     peak_memory_bytes: int = 0
     """The most memory that the contestant has held so far, in this turn or before."""
 
@@ -81,7 +81,7 @@ def peer_program(python: str, *words: str, file: str = "torch_contestants.py") -
 
 
 def as_ours(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return what a peer computes on: the device that our process has told of, and as many threads."""
+    """Return what a peer computes on: the device that our process has reported, and as many threads."""
     return {"device": "cuda" if "(gpu)" in facts["device"] else "cpu", "threads": cores()}
 
 
@@ -322,7 +322,7 @@ def unpacked(config: Config) -> Config:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a benchmark found."""
+    """Results of a benchmark."""
 
     values: dict[str, Any]
     """Everything, for programs."""
@@ -334,7 +334,7 @@ class Report:
 
     @property
     def device(self) -> str | None:
-        """What the first contestant that uses a device computed on."""
+        """Device of the first contestant that uses one."""
         facts = (contestant.get("facts", {}) for contestant in self.values["contestants"])
         return next((each["device"] for each in facts if "device" in each), None)
 

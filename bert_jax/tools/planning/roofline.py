@@ -176,14 +176,14 @@ class Operation:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Work:
-    """What one device does in a step."""
+    """Work of one device in a step."""
 
     flops: int
     """Operations of matrix products, those of our kernels included; a multiply-add counts as two."""
     bytes: int
     """Bytes between the chip and its memory."""
     cycles: int
-    """Sum of the compiler's estimates, and of ours for our kernels (models/kernels/tpu.py)."""
+    """Sum of the compiler's estimates, and of our own estimates for our kernels (models/kernels/tpu.py)."""
     roofline_seconds: float
     """Each instruction at the peak of products or of the memory, whichever takes longer, one after the other."""
     without_estimate: dict[str, int]
@@ -261,7 +261,7 @@ def _of_cublas(each: Instruction) -> bool:
 
 
 def _kernel_cycles(each: Instruction) -> int | None:
-    """Return the cycles of a kernel of ours, which the compiler does not estimate."""
+    """Return the cycles of one of our kernels, which the compiler does not estimate."""
     return kernel_cycles(each.op_name, _stated(each, "transcendentals")) if each.op == "custom-call" else None
 
 
@@ -418,7 +418,7 @@ def step_time(topology: Topology, work: Work, collectives: list[Collective]) -> 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Throughput:
-    """What a time of a step means for a phase."""
+    """Rates and duration of a phase that follow from the time of a step."""
 
     step_seconds: float
     tokens_per_second: float

@@ -115,7 +115,7 @@ def find_topology(name: str) -> Topology:
     """Return the machine of that name.
 
     Raises:
-      UserError: there is none; the message has the names that there are.
+      UserError: there is none; the message lists the known names.
     """
     match = re.fullmatch(r"(?:([1-9]\d{0,2})x)?(v\w+):([\dx]+)", name)
     if match and match[2] in TPUS and match[3] in _shapes(match[2]):
