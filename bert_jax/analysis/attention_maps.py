@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 MOST_VALUES = 20_000_000
-"""Probabilities that a result may hold: 12 layers of 12 heads over 370 tokens. Browsers and JSON end not far above."""
+"""Probabilities that a result may hold: 12 layers of 12 heads over 370 tokens. Browsers cope with little more."""
 
 
 @dataclasses.dataclass(frozen=True)

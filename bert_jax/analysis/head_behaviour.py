@@ -248,7 +248,7 @@ class HeadSums:
 def punctuation_pieces(tokenizer: Tokenizer) -> np.ndarray:
     """Return bool [vocab_size]: whether a piece has punctuation only, by BERT's definition, and is no special token.
 
-    It is every character of the Unicode categories P, and every one of ASCII that is no letter, digit or space.
+    It is every character of the Unicode categories P, and every one of ASCII that is not a letter, digit or space.
     """
     found = np.array([_is_punctuation(token) for token in tokenizer.tokens])
     found[list(tokenizer.special_ids)] = False
@@ -274,7 +274,7 @@ def heads_of(sentence: conll.Sentence) -> list[int]:
     """Return the place of each word's head, -1 for the root, of a sentence whose tags are those of column HEAD.
 
     Raises:
-      UserError: a head is no number, the word itself, or beyond the sentence. Names file and line.
+      UserError: a head is not a number, is the word itself, or is beyond the sentence. Names file and line.
     """
     found = []
     for word, (head, place) in enumerate(zip(sentence.need_tags(), sentence.places, strict=True)):
@@ -321,7 +321,7 @@ def read_parsed(file: str | os.PathLike[str]) -> list[ParsedText]:
     """Return the sentences of a *.conllu file.
 
     Raises:
-      UserError: the file has another name, cannot be read, or has a head that is no word. Names file and line.
+      UserError: the file has another name, cannot be read, or has a head that is not a word. Names file and line.
     """
     if not os.fspath(file).endswith(".conllu"):
         raise UserError(f"trees={os.fspath(file)} must be a CoNLL-U file, *.conllu (if it is compressed, unpack it)")

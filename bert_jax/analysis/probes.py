@@ -367,10 +367,9 @@ class TaskProbes:
     penalties: np.ndarray
     """float64 [K, R + 1]: strength of the penalty that was chosen."""
     gradient: float
-    """Largest component of the gradient of any of these probes at the end of its training; linear_probe.TOLERANCE ends
-    it."""
+    """Largest component of the gradient of any of these probes at the end of its training; TOLERANCE ends it."""
     unconverged: int
-    """Number of probes, of all trained, that had not come so far after linear_probe.MOST_ITERATIONS."""
+    """Number of probes, of all trained, that had not come so far after MOST_ITERATIONS."""
 
 
 def probe_task(

@@ -306,7 +306,7 @@ def tagging_task(
 
 
 def column_tasks(file: str, columns: dict[str, int], part: Part = "train") -> list[ProbingTask]:
-    """Return a tagging task for each named column, numbered from 1, of a CoNLL file; see `tasks.ner.conll`."""
+    """Return a tagging task for each named column, numbered from 1, of a CoNLL file; see `tasks.conll`."""
     found = []
     for name, column in columns.items():
         sentences = conll.read(file, TaskDataConfig(tag_column=column))

@@ -99,7 +99,7 @@ class KeptLayers:
         return self._of_depth[len(layers)]
 
     def fresh(self, layers: tuple[int, ...]) -> PretrainedModel:
-        """Return a model of its own."""
+        """Return a separate model."""
         stored = self._chosen(layers)
         return PretrainedModel(stored, place(stored, self._whole.mesh), self._whole.mesh, self._whole.network.compute)
 
@@ -408,7 +408,7 @@ def _told(result: Pruning) -> list[Table]:
 
 
 def _write_model(smaller: PretrainedModel, result: Pruning, directory: epath.Path) -> None:
-    """Save the model, unless it is there; a model that is another one is left alone."""
+    """Save the model, unless it is there; a different model there is left alone."""
     if directory.exists() and any(directory.iterdir()):
         if model_fingerprint(load(directory)) != model_fingerprint(smaller):
             raise UserError(

@@ -1,4 +1,4 @@
-"""One analysis from its options to its files: a result that is computed or found again, printed and drawn.
+"""One analysis from its options to its files: its result is computed or found again, printed and drawn.
 
 `Analysis` does this for all of them. A result is computed only if none was saved
 under the same key, which names everything it was computed from. Pictures are Matplotlib figures that need neither

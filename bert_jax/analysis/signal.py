@@ -194,7 +194,7 @@ def predicted_growth(config: ModelConfig, length: int, common: float, own: float
     """Return the root mean square of the states of a pre-norm model, float64 [N + 1], from the embeddings up.
 
     A state is followed by two mean squares of its values: of what all tokens have in common, and of what is each one's
-    own. Attention adds to the first alone, because its weights are nearly uniform (see attention_norm.py). Of what the
+    own. Attention adds to the first alone, because its weights are nearly uniform (see above). Of what the
     feed-forward network adds, the common part is its kernel at the correlation of two tokens (the expectation over
     wide layers of Poole et al. 2016, section 2).
 
@@ -359,7 +359,7 @@ class StepCosts:
     bytes: np.ndarray
     """float64 [lengths]: temporary memory that XLA assigns to the program, in addition to parameters and gradients."""
     closed_bytes: np.ndarray
-    """float64 [lengths]: what `models.memory_costs.activation_bytes` says is kept for the backward pass."""
+    """float64 [lengths]: what is kept for the backward pass, by `models.costs.activation_bytes`."""
     sequences: int
     """Sequences of the compiled step, by which its costs are divided."""
 

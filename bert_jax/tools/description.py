@@ -220,7 +220,7 @@ class CorpusCard:
     cleaning: list[dict[str, Any]]
     """As in manifest.json: what each step of the cleaning removed, with samples."""
     removed: list[dict[str, Any]]
-    """As in manifest.json: what the sources held that is no text."""
+    """As in manifest.json: contents of the sources that are not text."""
     sources: list[dict[str, Any]]
     """As in manifest.json: name, format, bytes, revision, licence, SHA-256."""
     files: list[dict[str, Any]]
@@ -398,7 +398,7 @@ def _languages(card: CorpusCard, of_it: str) -> Table:
 
 
 def _left_out(card: CorpusCard, of_it: str) -> list[Table]:
-    """Return what the cleaning removed and what was no text, for a store that lacks anything of its sources."""
+    """Return what the cleaning removed and what was not text, for a store that lacks parts of its sources."""
     steps = [
         [step["step"], *(f"{step[key]:,}" for key in ("documents", "paragraphs", "characters"))]
         for step in card.cleaning

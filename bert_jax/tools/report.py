@@ -225,7 +225,7 @@ def _table(table: Table) -> str:
     return f'<div class="scroll"><table><tr>{head}</tr>\n{rows}</table></div>'
 
 
-UNTOLD = ("time", "event", "step", "versions", "norms", "terms")  # of an event: what has a column, or is too long
+UNTOLD = ("time", "event", "step", "versions", "norms", "terms")  # of an event: they have a column, or are too long
 MOST_EVENTS = 200  # per run, the newest
 MOST_RUNS = 32
 MOST_STEPS = 8  # columns of a table of sample predictions
@@ -349,7 +349,7 @@ def sampled(runs: dict[str, RunHistory]) -> Table:
 
 
 def is_samples(value: Any) -> bool:
-    """Return whether a value from events.jsonl has the form that `training.samples` writes."""
+    """Return whether a value from events.jsonl has the form that `training.evaluation.Samples` writes."""
     if not isinstance(value, list):
         return False
     return all(

@@ -46,7 +46,7 @@ class Goodput:
     """Seconds from the first start of a run to its last row, by what they were spent on."""
 
     seconds: dict[str, float]
-    """By category of `training.wall_time`, and `LOST`."""
+    """By category of `training.metrics.CATEGORIES`, and `LOST`."""
     restarts: int
     """Number of starts, or returns to an earlier checkpoint, that steps of the run follow."""
 

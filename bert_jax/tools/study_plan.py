@@ -296,7 +296,7 @@ def same_texts(config: Config, base: Config) -> bool:
 
 
 def measure_held_out(config: Config, base: Config, devices: sharding.Devices = None) -> None:
-    """Measure the last checkpoint of an arm on held-out texts, cut and masked as in the base; write the result there."""
+    """Measure the last checkpoint of an arm on held-out texts, cut and masked as in the base; save the result."""
     if _saved(config, base):
         return
     mesh = sharding.make_mesh(config.mesh, devices)

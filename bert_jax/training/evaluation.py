@@ -63,7 +63,7 @@ class Evaluation:
 
     @property
     def examples(self) -> Examples:
-        """Those of the first store, to show some."""
+        """Sequences of the first store, from which samples are shown."""
         return self._parts[0].examples
 
     def run(self, params: Any, signals: StopSignals | None = None, rates: Rates | None = None) -> dict[str, float]:
@@ -177,7 +177,7 @@ class Samples:
     Args:
       model: with a head for masked words, its own or that of a generator.
       evaluation: has the sequences, their masks and the mesh.
-      tokenizer: makes text of ids.
+      tokenizer: turns ids into text.
       shardings: tree of the shardings of the parameters.
       count: number of sequences.
     """
@@ -225,7 +225,7 @@ class Samples:
 
 
 def make_samples(learner: Learner, evaluation: Evaluation, store: Store) -> Samples | None:
-    """Return what notes predictions at evaluations; None if nobody asked, or no part of the model fills masks in."""
+    """Return the sequences whose predictions are noted; None if none are requested or the model cannot fill masks."""
     model, config = learner.objective.model, learner.config
     if not config.evaluation.samples:
         return None

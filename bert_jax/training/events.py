@@ -40,8 +40,8 @@ class Kind:
     alarm: str = ""
     """Text of `bert-jax status` after the number of recent events; empty if it reports none."""
     ending: str = ""
-    """How `bert-jax status` says that a run has ended whose last row it is, with its details in braces; empty: it ends
-    none."""
+    """Text of `bert-jax status` about the end of a run whose last row it is, with its details in braces; empty if it
+    does not end a run."""
 
 
 EVENTS = {
@@ -182,7 +182,7 @@ class Events:
         self._uploaded = time.monotonic()
         try:
             self._file.write_bytes(self._text)
-        except OSError as error:  # the next upload has these rows too; a run does not end for its diary
+        except OSError as error:  # the next upload has these rows too; that is no reason to end the run
             logging.warning("%s could not be written: %s", self._file, error)
 
     def _close_stream(self) -> None:
@@ -242,7 +242,7 @@ class HostTimes:
     def row(self, step: int) -> dict[str, float]:
         """Return quantiles over the hosts of the mean seconds per step since the last call; {} if there is one host.
 
-        It is what every host said with its last heartbeat, a few seconds ago, and {} on all hosts but the first.
+        Each host reports its seconds with its heartbeat, every few seconds; all hosts but the first return {}.
         """
         if not self._steps:
             return {}

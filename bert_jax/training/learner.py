@@ -75,7 +75,7 @@ def local_keys(
 def _paths(
     model: ModelConfig, compute: ComputeConfig, mesh: Mesh, rows: int, length: int, max_texts: int = 1
 ) -> tuple[str, str]:
-    """Return how layers compute attention, and how those do that see a window alone."""
+    """Return how layers compute attention, and how layers that see only a window do."""
     call = Call(
         rows=rows,
         row_parts=sharding.batch_parts(mesh),
@@ -131,7 +131,7 @@ def remat_policy(model: Model, compute: ComputeConfig, load: Load) -> str:
 
 
 def needed_bytes(model: Model, compute: ComputeConfig, load: Load, remat: str) -> int:
-    """Return the memory that a step takes on a device by closed form, with one of the policies but for auto."""
+    """Return the memory that a step takes on a device by closed form, with a policy other than auto."""
     sizes = dataclasses.asdict(load)
     del sizes["memory_bytes"]
     return step_bytes(

@@ -222,7 +222,7 @@ a start (or of a phase) but compiling."""
 class WallTime:
     """A stopwatch that always runs for exactly one category, so that the seconds of all add up to the time elapsed.
 
-    What is lost to a restart is found later (`monitoring.goodput`): it is the time between two rows of which neither
+    What is lost to a restart is found later (`tools.status.goodput`): it is the time between two rows of which neither
     start knows anything.
 
     Args:
@@ -310,7 +310,7 @@ class Rates:
 
     @contextlib.contextmanager
     def paused(self, category: str) -> Iterator[None]:
-        """Leave the block out of the rates, and count it as `category` of `wall_time.CATEGORIES`; blocks may nest."""
+        """Leave the block out of the rates, and count it as `category` of CATEGORIES; blocks may nest."""
         start, outermost, self._is_paused = self._clock(), not self._is_paused, True
         try:
             with self.wall_time.spent_on(category):

@@ -61,12 +61,12 @@ Schedule = Callable[[jax.Array], jax.Array | float]
 
 
 def given_optimizer(optimizer: optax.GradientTransformation) -> Holding:
-    """Return an optimizer from outside as one that holds its state, which has arrays of its own.
+    """Return an optimizer from outside as one that holds its state, which has its own arrays.
 
     Random keys are kept as their numbers, as checkpoints need them.
 
     Raises:
-      UserError: it is no transformation of optax.
+      UserError: it is not a transformation of optax.
     """
     if not isinstance(optimizer, optax.GradientTransformation):
         raise UserError(

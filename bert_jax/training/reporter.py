@@ -107,7 +107,7 @@ class Guard:
         self._losses.append(loss)
 
     def _bound(self) -> float | None:
-        """Return the highest loss that is no spike; None before that is known."""
+        """Return the highest loss that is not a spike; None before that is known."""
         if len(self._losses) < FEWEST:
             return None
         median = statistics.median(self._losses)

@@ -296,7 +296,7 @@ def make_train_step(
     """Return a compiled (state, batch, *frozen) → (state, metrics); the state passed in is consumed (donated).
 
     Metrics are float32 scalars: loss, NAME_loss and NAME_accuracy of each term that the batch has, learning_rate,
-    grad_norm (before clipping), skipped, and the `useful_work.counts` of the batch. A loss or gradient that is not
+    grad_norm (before clipping), skipped, and the COUNTS of the batch. A loss or gradient that is not
     finite leaves parameters and optimizer state as they were (skipped = 1); the step counter advances all the same.
 
     Args:

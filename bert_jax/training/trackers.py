@@ -163,7 +163,7 @@ class Tolerated:
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases whose id is ours, so that a resumed one continues it.
+    """A run of Weights & Biases under our own id, so that a resumed run continues it.
 
     Steps that are taken again after a crash appear twice, because the service keeps what it has been sent.
     """

@@ -203,7 +203,7 @@ def _environment(contestant: Contestant) -> dict[str, str]:
     """
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     own = {"PYTHONPATH": str(PACKAGE_DIRECTORY.parent), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    own["JAX_TRACEBACK_FILTERING"] = "off"  # the last line of a traceback is then the error, and no note about frames
+    own["JAX_TRACEBACK_FILTERING"] = "off"  # the last line of a traceback is then the error, not a note about frames
     own |= computing_variables(kept)  # as the commands that are measured
     return kept | ({} if contestant.is_peer else own) | contestant.environment
 

@@ -320,7 +320,7 @@ PARTS = {
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """A table with its title and what is to be said below it."""
+    """A table with its title and the notes below it."""
 
     title: str
     columns: tuple[str, ...]

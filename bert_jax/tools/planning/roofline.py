@@ -230,7 +230,7 @@ def _costliest(operations: list[Operation]) -> list[Operation]:
     estimated = [each for each in operations if each.cycles]
     if estimated:
         return sorted(estimated, key=lambda each: -each.cycles)[:MOST_OPERATIONS]
-    known = [each for each in operations if each.roofline_seconds]  # of a processor no peaks are
+    known = [each for each in operations if each.roofline_seconds]  # the peaks of a processor are unknown
     return sorted(known, key=lambda each: -each.roofline_seconds)[:MOST_OPERATIONS]
 
 

@@ -91,7 +91,7 @@ class Topology:
     name: str
     platform: Literal["tpu", "gpu", "cpu"]
     chip: Chip | None
-    """None for processors, of which no peak is known."""
+    """None for processors, whose peak is unknown."""
     slices: int
     shape: str
     """Chips of one slice along each axis of its torus, such as 4x4; the number of devices where there is no torus."""
