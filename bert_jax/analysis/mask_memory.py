@@ -15,7 +15,15 @@ import numpy as np
 from etils import epath
 from rich.table import Table
 
-from bert_jax.analysis.results import Analysis, framed, model_fingerprint, panels, short_path, table, with_options
+from bert_jax.analysis.results import (
+    Analysis,
+    columns_table,
+    framed,
+    model_fingerprint,
+    panels,
+    short_path,
+    with_options,
+)
 from bert_jax.analysis.texts import MaskedTexts, sequence_losses
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.workdir import read_config
@@ -229,14 +237,13 @@ def draw_mask_gap(result: MaskGap) -> "Figure":
 
 
 def _told(result: MaskGap) -> list[Table]:
-    columns = (result.trained, result.fresh, result.gap, result.gap_error)
-    columns += (result.held_out, result.held_out_gap, result.held_out_gap_error)
-    rows = [
-        (f"{step:,.0f}", f"{epochs:.1f}", f"{visits:.1f}", *(f"{value:.2f}" for value in values))
-        for step, epochs, visits, *values in zip(result.steps, result.epochs, result.visits, *columns, strict=True)
-    ]
+    losses = (result.trained, result.fresh, result.gap, result.gap_error)
+    losses += (result.held_out, result.held_out_gap, result.held_out_gap_error)
+    names = ("own", "fresh", "gap", "±", "held out", "gap", "±")
+    columns = [("step", ",.0f", result.steps), ("epochs", ".1f", result.epochs), ("visits", ".1f", result.visits)]
+    columns += [(name, ".2f", values) for name, values in zip(names, losses, strict=True)]
     title = f"{result.masks} masks: {result.sequences:,} sequences, {result.held_out_sequences:,} held out"
-    return [table(("step", "epochs", "visits", "own", "fresh", "gap", "±", "held out", "gap", "±"), rows, title)]
+    return [columns_table(columns, title)]
 
 
 MASK_GAP = Analysis("mask_gap", MaskGap, _told, {"mask_gap": draw_mask_gap})

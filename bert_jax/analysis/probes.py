@@ -32,7 +32,6 @@ from bert_jax.analysis.results import (
     model_fingerprint,
     panels,
     short_path,
-    table,
     with_options,
 )
 from bert_jax.analysis.texts import span_means
@@ -638,20 +637,15 @@ def _names(result: LayerProbes) -> list[str]:
 
 
 def _told(result: LayerProbes) -> Iterator[Table | str]:
-    names, tasks = _names(result), result.tasks
-    header = ("layer", *(f"{task.task}, {task.metric}" for task in tasks))
-    rows = [
-        (name, *(f"{value:.3f}" for value in values))
-        for name, *values in zip(
-            ["baseline", *names], *((task.baseline.mean(), *task.mean) for task in tasks), strict=True
-        )
-    ]
-    rows.append(("widest ±", *(f"{task.interval.max():.3f}" for task in tasks)))
-    rows.append(("centre", *(f"{task.centre_of_gravity.mean():.2f}" for task in tasks)))
-    yield table(header, rows, f"scores on test, {result.seeds} seeds")
-    selectivity = {title: task.selectivity for title, task in zip(header[1:], tasks, strict=True)}
-    yield columns_table("layer", names, selectivity, title="selectivity")
-    for task in tasks:
+    names, tasks = _names(result), {f"{task.task}, {task.metric}": task for task in result.tasks}
+    columns = [("layer", "", ["baseline", *names, "widest ±", "centre"])]
+    for title, task in tasks.items():
+        scores = map("{:.3f}".format, (task.baseline.mean(), *task.mean, task.interval.max()))
+        columns.append((title, "", [*scores, f"{task.centre_of_gravity.mean():.2f}"]))
+    yield columns_table(columns, f"scores on test, {result.seeds} seeds")
+    selectivity = [(title, ".3f", task.selectivity) for title, task in tasks.items()]
+    yield columns_table([("layer", "", names), *selectivity], "selectivity")
+    for task in result.tasks:
         if task.left_out:
             yield f"{task.task}: {task.left_out:,} examples are left out, because their texts were cut before them"
         if task.unconverged:

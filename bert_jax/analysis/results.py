@@ -289,17 +289,16 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]], title: str | Non
     return made
 
 
-def columns_table(
-    first: str, names: Iterable[str], columns: Mapping[str, np.ndarray], digits: str = ".3f", title: str | None = None
-) -> Table:
-    """Return a table with one number per name in each column; `first` is the heading of the names."""
-    rows = zip(names, *columns.values(), strict=True)
-    return table([first, *columns], ([name, *(format(value, digits) for value in rest)] for name, *rest in rows), title)
+def columns_table(columns: Iterable[tuple[str, str, Iterable[Any]]], title: str | None = None) -> Table:
+    """Return a table to print of columns with a heading, a format and values each."""
+    headings, formats, values = zip(*columns, strict=True)
+    return table(headings, (map(format, row, formats) for row in zip(*values, strict=True)), title)
 
 
 def layers_table(columns: Mapping[str, np.ndarray], digits: str = ".3f", title: str | None = None) -> Table:
     """Return a table with one row for each layer, the embeddings first; columns hold one number per layer."""
-    return columns_table("layer", layer_names(len(next(iter(columns.values())))), columns, digits, title)
+    layers = layer_names(len(next(iter(columns.values()))))
+    return columns_table([("layer", "", layers), *((name, digits, each) for name, each in columns.items())], title)
 
 
 class TaskScore:

@@ -33,12 +33,12 @@ from rich.table import Table
 from bert_jax.analysis.layers import units
 from bert_jax.analysis.results import (
     Analysis,
+    columns_table,
     framed,
     layer_names,
     model_fingerprint,
     panels,
     short_path,
-    table,
     with_options,
 )
 from bert_jax.config import ComputeConfig, ModelConfig
@@ -595,46 +595,18 @@ def _model(path: str) -> PretrainedModel | ModelConfig:
 
 def _tables(result: Initialisation) -> Iterator[Table]:
     norm, growth, costs = result.norm, result.growth, result.costs
-    columns = zip(norm.heads, norm.measured, norm.predicted, norm.ratio, norm.standard_error, strict=True)
-    yield table(
-        ("heads", "norm", "law", "squared, measured / law"),
-        (
-            (str(count), f"{norm:.4f}", f"{law:.4f}", f"{ratio:.3f} ± {error:.3f}")
-            for count, norm, law, ratio, error in columns
-        ),
-        "norm of attention",
-    )
-    gradients = [("", ""), *([f"{value:.4f}" for value in values] for values in growth.gradient.T)]
-    columns = zip(
-        layer_names(len(growth.predicted_state)), *growth.state, growth.predicted_state, gradients, strict=True
-    )
-    yield table(
-        ("layer", "state, post", "pre", "pre, theory", "gradient, post", "pre"),
-        ((name, *(f"{value:.3f}" for value in states), *gradient) for name, *states, gradient in columns),
-        "growth by depth",
-    )
-    columns = zip(growth.depths, *growth.last_gradient, growth.predicted_ratio, strict=True)
-    yield table(
-        ("depth", "post", "pre", "post / pre", "theory"),
-        (
-            (str(depth), f"{post:.4f}", f"{pre:.4f}", f"{post / pre:.3f}", f"{ratio:.3f}")
-            for depth, post, pre, ratio in columns
-        ),
-        "gradient of the last output kernel",
-    )
-    columns = zip(
-        costs.lengths,
-        costs.flops / 1e9,
-        costs.closed_flops / 1e9,
-        costs.bytes / 1e6,
-        costs.closed_bytes / 1e6,
-        strict=True,
-    )
-    yield table(
-        ("tokens", "GFLOP, XLA", "closed form", "MB, XLA", "closed form"),
-        (
-            (str(length), f"{flops:.3f}", f"{closed:.3f}", f"{memory:.2f}", f"{kept:.2f}")
-            for length, flops, closed, memory, kept in columns
-        ),
-        "a step, per sequence",
-    )
+    ratios = map("{:.3f} ± {:.3f}".format, norm.ratio, norm.standard_error)
+    columns = [("heads", "", norm.heads), ("norm", ".4f", norm.measured), ("law", ".4f", norm.predicted)]
+    yield columns_table([*columns, ("squared, measured / law", "", ratios)], "norm of attention")
+    states = zip(("state, post", "pre", "pre, theory"), (*growth.state, growth.predicted_state), strict=True)
+    gradients = [["", *map("{:.4f}".format, values)] for values in growth.gradient]
+    columns = [("layer", "", layer_names(len(growth.predicted_state))), *((name, ".3f", each) for name, each in states)]
+    columns += [("gradient, post", "", gradients[0]), ("pre", "", gradients[1])]
+    yield columns_table(columns, "growth by depth")
+    post, pre = growth.last_gradient
+    columns = [("depth", "", growth.depths), ("post", ".4f", post), ("pre", ".4f", pre)]
+    columns += [("post / pre", ".3f", post / pre), ("theory", ".3f", growth.predicted_ratio)]
+    yield columns_table(columns, "gradient of the last output kernel")
+    columns = [("tokens", "", costs.lengths), ("GFLOP, XLA", ".3f", costs.flops / 1e9)]
+    columns += [("closed form", ".3f", costs.closed_flops / 1e9), ("MB, XLA", ".2f", costs.bytes / 1e6)]
+    yield columns_table([*columns, ("closed form", ".2f", costs.closed_bytes / 1e6)], "a step, per sequence")

@@ -384,9 +384,13 @@ def _noise_told(result: SpellingNoise) -> list[Table]:
         "unknown": result.unknown_words,
     }
     title = f"{result.predictions:,} hidden pieces, {result.words:,} other words, {result.texts:,} texts"
-    return [columns_table("rate", map("{:g}".format, result.rates), columns, title=title)]
+    return [_rates_table(result.rates, columns, title)]
 
 
 def _task_told(result: TaskNoise) -> list[Table]:
     columns = {result.metric: result.score, "pieces": result.pieces, "unknown": result.unknown}
-    return [columns_table("rate", map("{:g}".format, result.rates), columns, title=f"{result.examples:,} examples")]
+    return [_rates_table(result.rates, columns, f"{result.examples:,} examples")]
+
+
+def _rates_table(rates: np.ndarray, columns: dict[str, np.ndarray], title: str) -> Table:
+    return columns_table([("rate", "g", rates), *((name, ".3f", each) for name, each in columns.items())], title)
