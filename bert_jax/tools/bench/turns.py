@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bert_jax.config import Config
@@ -327,8 +327,8 @@ class Report:
     values: dict[str, Any]
     """Everything, for programs."""
     title: str
-    header: tuple[str, ...]
-    rows: list[tuple[str, ...]]
+    columns: Mapping[str, Callable[[dict[str, Any]], str]]
+    """The cell of each of the contestants in `values`, by the heading of its column."""
     notes: list[str]
     """Sentences below the table."""
 
@@ -345,10 +345,11 @@ class Report:
             "",
             _where(self.values, self.device),
             "",
-            _row(self.header),
-            _row(["---"] * len(self.header)),
+            _row(self.columns),
+            _row(["---"] * len(self.columns)),
         ]
-        return "\n".join([*lines, *map(_row, self.rows), "", *self.notes]) + "\n"
+        rows = [_row(cell(entry) for cell in self.columns.values()) for entry in self.values["contestants"]]
+        return "\n".join([*lines, *rows, "", *self.notes]) + "\n"
 
 
 def recorded(benchmark: str, arguments: list[str], loads: tuple[float, float], **values: Any) -> dict[str, Any]:
@@ -381,9 +382,10 @@ def show(report: Report, output: str) -> None:
         print(f"\nwritten: {output} and {output.removesuffix('.json')}.md")
 
 
-def shown(spread: Spread, form: str = ",.0f") -> str:
-    """Return a median with its quartiles, as in a table."""
-    return f"{spread.median:{form}} ({spread.lower_quartile:{form}} to {spread.upper_quartile:{form}})"
+def shown(spread: Spread, form: str = ",.0f", scale: float = 1.0) -> str:
+    """Return a median with its quartiles, each times `scale`, as in a table."""
+    quartiles = f"{scale * spread.lower_quartile:{form}} to {scale * spread.upper_quartile:{form}}"
+    return f"{scale * spread.median:{form}} ({quartiles})"
 
 
 def _where(values: dict[str, Any], device: str | None) -> str:
