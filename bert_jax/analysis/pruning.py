@@ -367,14 +367,29 @@ def _curves(axes: "Axes", result: Pruning, name: str) -> None:
     axes.invert_xaxis()
 
 
+def _told(result: Pruning) -> list[Table]:
+    measures = {"CKA": "similarity", "MLM loss": "mlm_loss", "MLM accuracy": "mlm_accuracy", result.score_name: "score"}
+    shown = {title: name for title, name in measures.items() if not np.isnan(getattr(result.curves[0], name)).all()}
+    made = Table("removed", "layers kept (from 0)", *shown, title=f"{result.texts:,} texts guide the removal")
+    for curve in result.curves:
+        for number, layers in enumerate(curve.layers):
+            values = (f"{getattr(curve, name)[number]:.3f}" for name in shown.values())
+            label = f"{curve.order} {len(curve.layers[0]) - len(layers)}"
+            made.add_row(label, ", ".join(map(str, layers)), *values)
+        made.add_section()
+    return [made]
+
+
+PRUNE = Analysis("prune", Pruning, _told, {"prune": draw_pruning})
+
+
 def run_prune(path: str, options: PruneConfig) -> None:
     """Take layers away, print and draw what is lost, and write the smaller model into the output."""
     model = load(path)
     score = _score(model, options)
     given = {"score": score, "score_name": "" if score is None else score.name}
     compute = with_options(prune, options, model, depth=options.depth, **given)
-    analysis = Analysis("prune", Pruning, _told, {"prune": draw_pruning})
-    result = analysis.run_on_texts(options, [model], compute, options.task_data)
+    result = PRUNE.run_on_texts(options, [model], compute, options.task_data)
     _write_model(keep_layers(model, result.layers), result, epath.Path(options.output) / "model")
 
 
@@ -392,19 +407,6 @@ def _score(model: PretrainedModel, options: PruneConfig) -> TaskScore | FineTune
         )
     given = {name: getattr(options, name) for name in ("epochs", "learning_rate", "seeds", "seed")}
     return FineTunedScore(options.task, data, epath.Path(options.output) / "fine_tuned", **given)
-
-
-def _told(result: Pruning) -> list[Table]:
-    measures = {"CKA": "similarity", "MLM loss": "mlm_loss", "MLM accuracy": "mlm_accuracy", result.score_name: "score"}
-    shown = {title: name for title, name in measures.items() if not np.isnan(getattr(result.curves[0], name)).all()}
-    made = Table("removed", "layers kept (from 0)", *shown, title=f"{result.texts:,} texts guide the removal")
-    for curve in result.curves:
-        for number, layers in enumerate(curve.layers):
-            values = (f"{getattr(curve, name)[number]:.3f}" for name in shown.values())
-            label = f"{curve.order} {len(curve.layers[0]) - len(layers)}"
-            made.add_row(label, ", ".join(map(str, layers)), *values)
-        made.add_section()
-    return [made]
 
 
 def _write_model(smaller: PretrainedModel, result: Pruning, directory: epath.Path) -> None:

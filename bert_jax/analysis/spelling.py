@@ -358,21 +358,6 @@ def _over_rates(rates: np.ndarray, shown: dict[str, dict[str, np.ndarray]], head
     return figure
 
 
-def run_noise(path: str, options: SpellingConfig) -> None:
-    """Print and draw how well a model copes with spelling errors, at hidden words or in its task."""
-    model = load(path)
-    if model.head is None:
-        analysis = Analysis("noise", SpellingNoise, _noise_told, {"noise": draw_noise})
-        analysis.run_on_texts(options, [model], with_options(noise, options, model))
-        return
-    place = epath.Path(options.input).expanduser()
-    data = TaskDataConfig(dir=options.input) if place.is_dir() else TaskDataConfig(dev=options.input)
-    options = dataclasses.replace(options, texts=0)  # they are only named
-    score = with_options(task_noise, options, model, data)
-    analysis = Analysis("task_noise", TaskNoise, _task_told, {"noise": draw_task_noise})
-    analysis.run_on_texts(options, [model], lambda texts: score())
-
-
 def _noise_told(result: SpellingNoise) -> list[Table]:
     columns = {
         "edits": result.edits,
@@ -394,3 +379,20 @@ def _task_told(result: TaskNoise) -> list[Table]:
 
 def _rates_table(rates: np.ndarray, columns: dict[str, np.ndarray], title: str) -> Table:
     return columns_table([("rate", "g", rates), *((name, ".3f", each) for name, each in columns.items())], title)
+
+
+NOISE = Analysis("noise", SpellingNoise, _noise_told, {"noise": draw_noise})
+TASK_NOISE = Analysis("task_noise", TaskNoise, _task_told, {"noise": draw_task_noise})
+
+
+def run_noise(path: str, options: SpellingConfig) -> None:
+    """Print and draw how well a model copes with spelling errors, at hidden words or in its task."""
+    model = load(path)
+    if model.head is None:
+        NOISE.run_on_texts(options, [model], with_options(noise, options, model))
+        return
+    place = epath.Path(options.input).expanduser()
+    data = TaskDataConfig(dir=options.input) if place.is_dir() else TaskDataConfig(dev=options.input)
+    options = dataclasses.replace(options, texts=0)  # they are only named
+    score = with_options(task_noise, options, model, data)
+    TASK_NOISE.run_on_texts(options, [model], lambda texts: score())

@@ -1,5 +1,6 @@
 """`bert-jax analyze`: its texts, its files, a second call that computes nothing, and bad input."""
 
+import argparse
 import pathlib
 
 import numpy as np
@@ -10,7 +11,7 @@ from pretrained_model import write_workdir
 import bert_jax
 from bert_jax.analysis import layers
 from bert_jax.analysis.layers import LayerSimilarity
-from bert_jax.analysis.results import save_result, saved_result
+from bert_jax.analysis.results import save_result, saved_result, with_options
 from bert_jax.analysis.texts import drawn, texts_of, windows
 from bert_jax.corpus.readers import find_sources
 from bert_jax.errors import UserError
@@ -86,6 +87,15 @@ def test_a_result_comes_back_as_it_was_saved(tmp_path):
     assert found.models == ("one", "two") and (found.texts, found.minibatches, found.vectors) == (9, 2, "cls")
     assert saved_result(tmp_path / "result.json", {"a": 2}, LayerSimilarity) is None
     assert saved_result(tmp_path / "other.json", {"a": 1}, LayerSimilarity) is None
+
+
+def test_keywords_get_the_options_of_their_names_unless_they_are_given():
+    def function(first, second=0, *, seed=0, draws=1, progress=True):
+        return first, second, seed, draws, progress
+
+    options = argparse.Namespace(seed=5, draws=7, second=9, first=8)
+    assert with_options(function, options, 1, draws=2)() == (1, 0, 5, 2, True)
+    assert with_options(function, options, 1)(3) == (1, 3, 5, 7, True)
 
 
 @pytest.mark.parametrize(
