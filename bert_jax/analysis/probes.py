@@ -259,7 +259,7 @@ def span_states(
 
     Args:
       model: any model with a tokenizer.
-      texts: T texts. "[MASK]" in them is no mask.
+      texts: T texts. "[MASK]" in them is not a mask.
       spans: int [m, 3]: number of the text, first character, the one behind the last.
       directory: the array is a file in it, mapped into memory; a call with the same arguments finds it there.
       pieces: which of the pieces that overlap a span represent it.

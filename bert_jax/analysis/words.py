@@ -43,7 +43,7 @@ class WordFinder:
     continues: np.ndarray
     """bool [vocab_size]: whether a piece continues the word before it."""
     special_ids: np.ndarray
-    """Ids of pieces that are no part of a word, such as [SEP]."""
+    """Ids of pieces that are not part of a word, such as [SEP]."""
 
     @classmethod
     def of(cls, model: PretrainedModel) -> "WordFinder":
@@ -267,7 +267,7 @@ def word_senses(
       senses: a name for each text; None: all have the same.
 
     Raises:
-      UserError: the word is no single word or not in one of the texts, or texts and senses do not go together.
+      UserError: the word is not a single word or not in one of the texts, or texts and senses do not go together.
     """
     senses = [""] * len(texts) if senses is None else list(senses)
     if len(senses) != len(texts) or len(texts) < 2:
