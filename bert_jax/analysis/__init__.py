@@ -1,6 +1,8 @@
 """Analyses of a loaded model on the user's texts: functions that return objects with arrays, for notebooks.
 
-`bert-jax analyze NAME MODEL …` runs the same functions, and writes JSON and pictures.
+`bert-jax analyze NAME MODEL …` runs the same functions, and writes JSON and pictures. Where a function does not say
+otherwise, `batch_size` is the number of texts that the model reads at once, `max_length` the number of tokens per text
+(None: as many as the model has positions), and `progress` tells whether to show a bar.
 """
 
 from bert_jax.analysis.attention_maps import AttentionMaps, attention, attention_page, draw_attention
@@ -47,65 +49,18 @@ from bert_jax.analysis.words import (
     word_senses,
 )
 
-__all__ = [
-    "AttentionMaps",
-    "ContextSimilarity",
-    "Initialisation",
-    "HeadAblation",
-    "HeadBehaviour",
-    "HeadRelations",
-    "LayerIsotropy",
-    "LayerProbes",
-    "LayerSimilarity",
-    "MaskGap",
-    "Mention",
-    "ParsedText",
-    "ProbingTask",
-    "Pruning",
-    "RemovalCurve",
-    "SenseSimilarity",
-    "SentenceCorrelation",
-    "SpellingNoise",
-    "TaskNoise",
-    "TaskProbes",
-    "TaskScore",
-    "attention",
-    "attention_page",
-    "cka",
-    "draw_attention",
-    "draw_context_similarity",
-    "draw_initialisation",
-    "draw_head_ablation",
-    "draw_head_clusters",
-    "draw_head_relations",
-    "draw_heads",
-    "draw_layer_isotropy",
-    "draw_layer_similarity",
-    "draw_mask_gap",
-    "draw_noise",
-    "draw_probes",
-    "draw_positions",
-    "draw_pruning",
-    "draw_sense_similarity",
-    "draw_sentence_correlation",
-    "draw_task_noise",
-    "fit_postprocess",
-    "init",
-    "head_ablation",
-    "head_relations",
-    "heads",
-    "isotropy",
-    "keep_layers",
-    "make_task",
-    "mask_gap",
-    "noise",
-    "probe",
-    "prune",
-    "read_parsed",
-    "read_probing_tasks",
-    "sentence_correlation",
-    "similarity",
-    "tagging_task",
-    "task_noise",
-    "word_senses",
-]
+__all__ = ["AttentionMaps", "attention", "attention_page", "draw_attention"]
+__all__ += ["HeadAblation", "HeadBehaviour", "HeadRelations", "Mention", "ParsedText", "draw_head_ablation"]
+__all__ += ["draw_head_clusters", "draw_head_relations", "draw_heads", "head_ablation", "head_relations", "heads"]
+__all__ += ["read_parsed"]
+__all__ += ["LayerIsotropy", "LayerSimilarity", "SentenceCorrelation", "cka", "draw_layer_isotropy"]
+__all__ += ["draw_layer_similarity", "draw_sentence_correlation", "fit_postprocess", "isotropy", "sentence_correlation"]
+__all__ += ["MaskGap", "draw_mask_gap", "mask_gap"]
+__all__ += ["LayerProbes", "TaskProbes", "draw_probes", "probe"]
+__all__ += ["ProbingTask", "make_task", "read_probing_tasks", "tagging_task"]
+__all__ += ["Pruning", "RemovalCurve", "draw_pruning", "keep_layers", "prune"]
+__all__ += ["TaskScore"]
+__all__ += ["Initialisation", "draw_initialisation", "draw_positions", "init"]
+__all__ += ["SpellingNoise", "TaskNoise", "draw_noise", "draw_task_noise", "noise", "task_noise"]
+__all__ += ["ContextSimilarity", "SenseSimilarity", "draw_context_similarity", "draw_sense_similarity", "similarity"]
+__all__ += ["word_senses"]

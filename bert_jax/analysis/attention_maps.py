@@ -13,18 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bert_jax.analysis.results import (
-    model_fingerprint,
-    new_figure,
-    output_directory,
-    save_result,
-    saved_result,
-    short_path,
-    write_pictures,
-)
+from bert_jax.analysis.results import Analysis, call_with, model_fingerprint, panels, short_path
 from bert_jax.config.analyses import AttentionConfig
 from bert_jax.errors import UserError
-from bert_jax.files import write_atomically
 from bert_jax.pretrained.model import PretrainedModel, load
 
 if TYPE_CHECKING:
@@ -32,7 +23,7 @@ if TYPE_CHECKING:
 
 
 MOST_VALUES = 20_000_000
-"""Probabilities that a result may hold: 12 layers of 12 heads over 370 tokens. Browsers and JSON end not far above."""
+"""Probabilities that a result may hold: 12 layers of 12 heads over 370 tokens. Browsers cope with little more."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +50,7 @@ def attention(
     Args:
       model: a Transformer.
       text: what it reads.
-      pair: second text, read after the first in the pair format of the vocabulary; None: there is none.
+      pair: second text, read after the first in the pair format of the vocabulary; None for a single text.
       max_length: tokens, special ones included; a longer text is cut. None: as many as the model has positions.
 
     Raises:
@@ -219,8 +210,8 @@ over.</p>
 def draw_attention(result: AttentionMaps) -> "Figure":
     """Return a map for every layer (rows, the first at the top) and head: queries from the top, keys from the left."""
     layers, heads, count, _ = result.weights.shape
-    figure = new_figure(1.2 * heads + 1.4, 1.2 * layers + 1.0)
-    axes = figure.subplots()
+    heading = f"{short_path(result.model)}: attention in {count} tokens (square roots of the probabilities)"
+    figure, axes = panels((1.2 * heads + 1.4, 1.2 * layers + 1.0), heading, heading_size=10)
     size = count + max(2, count // 15)  # of a map with the gap behind it
     picture = np.full((layers * size, heads * size), np.nan)
     for layer, head in np.ndindex(layers, heads):
@@ -233,26 +224,19 @@ def draw_attention(result: AttentionMaps) -> "Figure":
     axes.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
     axes.spines[:].set_visible(False)
     axes.set_facecolor("#e6e6e6")
-    heading = f"{short_path(result.model)}: attention in {count} tokens (square roots of the probabilities)"
-    figure.suptitle(heading, fontsize=10, parse_math=False)
     return figure
 
 
-def run_attention(path: str, options: AttentionConfig) -> None:
-    """Write the attention in a text, or the page and the picture of what was computed before."""
-    model = load(path)
-    directory = output_directory(options.output)
-    key = {
-        "analysis": "attention",
-        "models": [model_fingerprint(model)],
-        "options": {"text": options.text, "pair": options.pair, "max_length": options.max_length},
-    }
-    result = saved_result(directory / "result.json", key, AttentionMaps)
-    if result is None:
-        result = attention(model, options.text, options.pair or None, max_length=options.max_length)
-        save_result(directory / "result.json", key, result)
-    write_atomically(directory / "index.html", attention_page(result).encode())
-    pictures = write_pictures(draw_attention(result), options.output, "attention")
+def _told(result: AttentionMaps) -> list[str]:
     layers, heads, tokens, _ = result.weights.shape
-    print(f"{layers} layers of {heads} heads over {tokens} tokens: {' '.join(result.tokens)}")
-    print(f"{options.output}: result.json, index.html, {', '.join(pictures)}")
+    return [f"{layers} layers of {heads} heads over {tokens} tokens: {' '.join(result.tokens)}"]
+
+
+MAPS = Analysis("attention", AttentionMaps, _told, {"index.html": attention_page, "attention": draw_attention})
+
+
+def run_attention(path: str, options: AttentionConfig) -> None:
+    """Write the attention in a text as a page, a picture and numbers."""
+    model = load(path)
+    compute = call_with(attention, options, model, options.text, options.pair or None)
+    MAPS.run(options, {"models": [model_fingerprint(model)]}, compute)

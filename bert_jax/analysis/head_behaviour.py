@@ -14,29 +14,20 @@ and `(e1-person)` is a mention of a single word.
 
 import collections
 import dataclasses
-import functools
 import itertools
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 from scipy.special import entr
 
-from bert_jax.analysis.results import (
-    new_figure,
-    plain_frame,
-    print_files,
-    saved_or_computed,
-    short_path,
-    write_pictures,
-)
+from bert_jax.analysis.results import Analysis, call_with, framed, panels, short_path, table
 from bert_jax.analysis.texts import mask_words, windows
-from bert_jax.config.analyses import HeadsConfig
+from bert_jax.config.analyses import HeadsConfig, at_least
 from bert_jax.config.finetuning import TaskDataConfig
 from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel, load
@@ -95,9 +86,6 @@ def head_ablation(
       model: any with heads; one without a head for masked words gives NaN.
       texts: what it reads; none give NaN.
       seed: of the choice of words.
-      batch_size: number of texts that the model reads at once.
-      max_length: tokens per text; None: as many as the model has positions.
-      progress: whether to show a bar.
     """
     shape = model.config.num_layers, model.config.attention_heads
     masked = mask_words(model, list(texts), seed=seed, max_length=max_length) if texts else None
@@ -260,7 +248,7 @@ class HeadSums:
 def punctuation_pieces(tokenizer: Tokenizer) -> np.ndarray:
     """Return bool [vocab_size]: whether a piece has punctuation only, by BERT's definition, and is no special token.
 
-    It is every character of the Unicode categories P, and every one of ASCII that is no letter, digit or space.
+    It is every character of the Unicode categories P, and every one of ASCII that is not a letter, digit or space.
     """
     found = np.array([_is_punctuation(token) for token in tokenizer.tokens])
     found[list(tokenizer.special_ids)] = False
@@ -286,7 +274,7 @@ def heads_of(sentence: conll.Sentence) -> list[int]:
     """Return the place of each word's head, -1 for the root, of a sentence whose tags are those of column HEAD.
 
     Raises:
-      UserError: a head is no number, the word itself, or beyond the sentence. Names file and line.
+      UserError: a head is not a number, is the word itself, or is beyond the sentence. Names file and line.
     """
     found = []
     for word, (head, place) in enumerate(zip(sentence.need_tags(), sentence.places, strict=True)):
@@ -333,7 +321,7 @@ def read_parsed(file: str | os.PathLike[str]) -> list[ParsedText]:
     """Return the sentences of a *.conllu file.
 
     Raises:
-      UserError: the file has another name, cannot be read, or has a head that is no word. Names file and line.
+      UserError: the file has another name, cannot be read, or has a head that is not a word. Names file and line.
     """
     if not os.fspath(file).endswith(".conllu"):
         raise UserError(f"trees={os.fspath(file)} must be a CoNLL-U file, *.conllu (if it is compressed, unpack it)")
@@ -348,7 +336,7 @@ def _parsed(sentence: conll.Sentence, related: conll.Sentence, marked: conll.Sen
 
 
 def _mentions(notes: tuple[str, ...], heads: list[int]) -> tuple[Mention, ...]:
-    """Return the mentions with an antecedent; a mention that does not end in the sentence is none."""
+    """Return the mentions with an antecedent; a mention that does not end in the sentence does not count."""
     spans: list[tuple[int, int, str]] = []
     begun: dict[str, list[int]] = {}
     for word, note in enumerate(notes):
@@ -393,7 +381,7 @@ class HeadRelations:
     offsets: np.ndarray
     """float64 [R]: the distance from a word to its head that is most frequent."""
     baseline: np.ndarray
-    """float64 [R]: share of the pairs with that distance, which is what guessing by place gives."""
+    """float64 [R]: share of the pairs with that distance, which is the score of guessing by place."""
     attention: np.ndarray
     """float64 [N, A]: mean attention of a word to its head."""
     antecedents: np.ndarray
@@ -423,7 +411,6 @@ def head_relations(
       trees: sentences; none give a result without relations.
       batch_size: number of sentences that the model reads at once.
       max_length: tokens per sentence; longer ones are left out. None: as many as the model has positions.
-      progress: whether to show a bar.
 
     Raises:
       UserError: every sentence is too long.
@@ -533,7 +520,7 @@ TEXTS_AT_A_TIME = 256  # texts in memory at a time
 
 @dataclasses.dataclass(frozen=True)
 class HeadBehaviour:
-    """Measures of N layers of A heads: float64 [N, A], means over tokens, unless something else is said.
+    """Measures of N layers of A heads: float64 [N, A], means over tokens unless noted otherwise.
 
     Clark et al. 2019, "What Does BERT Look At?", sections 3 to 6, measure the same.
     """
@@ -565,7 +552,7 @@ class HeadBehaviour:
     clusters: np.ndarray
     """[N · A]: the cluster of each head, from 0, the largest first."""
     ablation: HeadAblation
-    """What the loss of masked words gains without each head."""
+    """Increase of the loss of masked words without each head."""
     relations: HeadRelations
     """Whether heads find syntactic heads and antecedents."""
     texts: int
@@ -602,8 +589,6 @@ def heads(
         none are.
       seed: of what is drawn at random.
       batch_size: number of texts that the model reads at once, fewer if their attention would not fit into memory.
-      max_length: tokens per text; None: as many as the model has positions.
-      progress: whether to show bars.
 
     Raises:
       UserError: the model has no heads, there are no texts, or an option cannot work.
@@ -652,8 +637,7 @@ def _check(model: PretrainedModel, clusters: int, ablation_texts: int) -> None:
     number = model.config.num_layers * model.config.attention_heads
     if not 1 <= clusters <= number:
         raise UserError(f"clusters={clusters} must be from 1 to the {number} heads of {model.path}")
-    if ablation_texts < 0:
-        raise UserError(f"ablation_texts={ablation_texts} must be 0 or more")
+    at_least(0, ablation_texts=ablation_texts)
 
 
 def _map_error(model: PretrainedModel, texts: list[str], max_length: int | None) -> float:
@@ -673,24 +657,22 @@ LARGEST = 60  # heads, up to which each has its name or number in a picture
 def draw_heads(result: HeadBehaviour) -> "Figure":
     """Return nine maps, of layers (rows) and heads (columns); under each its value for attention to all alike."""
     layers, heads = result.entropy.shape
-    figure = new_figure(3 * max(2.6, 0.5 * heads + 0.6), 3 * max(2.2, 0.4 * layers + 1.0))
-    for number, (name, axes) in enumerate(zip(MEASURES, figure.subplots(3, 3).flat, strict=True)):
+    heading = f"{short_path(result.model)}: heads over {result.texts:,} texts, {result.tokens:,} tokens"
+    figure, maps = panels((3 * max(2.6, 0.5 * heads + 0.6), 3 * max(2.2, 0.4 * layers + 1.0)), heading, 3, 3)
+    for number, (name, axes) in enumerate(zip(MEASURES, maps.flat, strict=True)):
         values, share = getattr(result, name), number < SHARES or name == "broadness"
         titles = {"cls": "to [CLS]", "sep": "to [SEP]", "punctuation": "to punctuation", "itself": "to itself"}
         titles |= {"previous": "to the previous token", "next": "to the next token", "distance": "distance (tokens)"}
         _by_head(axes, values, (0.0, 1.0) if share else (0.0, float(np.nanmax(values, initial=1e-9))))
         axes.set_title(titles.get(name, name), loc="left", fontsize=9)
         axes.set_xlabel(f"attention to all alike: {result.uniform[number]:.2f}", fontsize=7)
-    heading = f"{short_path(result.model)}: heads over {result.texts:,} texts, {result.tokens:,} tokens"
-    figure.suptitle(heading, fontsize=11, parse_math=False)
     return figure
 
 
 def draw_head_clusters(result: HeadBehaviour) -> "Figure":
     """Return the map of heads by the divergence of their attention; colours are clusters, 2-3 is layer 2, head 3."""
     heads = result.entropy.shape[1]
-    figure = new_figure(7.0, 6.0)
-    axes = figure.subplots()
+    figure, axes = panels((7.0, 6.0), f"{short_path(result.model)}: heads by how differently they attend")
     clusters = result.clusters.astype(int)
     for cluster in range(clusters.max() + 1):
         points = result.points[clusters == cluster]
@@ -699,19 +681,16 @@ def draw_head_clusters(result: HeadBehaviour) -> "Figure":
         if len(result.points) <= LARGEST:
             label = f"{number // heads + 1}-{number % heads + 1}"
             axes.annotate(label, (x, y), (3, 3), textcoords="offset points", fontsize=8)
-    plain_frame(axes)
+    framed(axes, legend=8)
     axes.set_aspect("equal", "datalim")
-    axes.legend(frameon=False, fontsize=8)
-    heading = f"{short_path(result.model)}: heads by how differently they attend"
-    figure.suptitle(heading, fontsize=11, parse_math=False)
     return figure
 
 
 def draw_head_ablation(result: HeadBehaviour) -> "Figure":
     """Return the increase of the loss without each head, with 95 % intervals, layer by layer."""
     ablation, (layers, heads) = result.ablation, result.ablation.increase.shape
-    figure = new_figure(max(6.0, 0.22 * layers * heads + 1.5), 3.8)
-    axes = figure.subplots()
+    heading = f"{short_path(result.model)}: MLM loss {ablation.loss:.3f}, and how much more without each head"
+    figure, axes = panels((max(6.0, 0.22 * layers * heads + 1.5), 3.8), heading, heading_size=10)
     for layer in range(layers):
         places = np.arange(heads) + layer * (heads + 1)
         intervals = 1.96 * ablation.error[layer]
@@ -720,19 +699,16 @@ def draw_head_ablation(result: HeadBehaviour) -> "Figure":
     axes.set_xticks(places, [f"layer {layer + 1}" for layer in range(layers)])
     axes.axhline(0.0, color="black", linewidth=0.8)
     axes.set_ylabel("increase of the loss (nats)")
-    plain_frame(axes)
-    heading = f"{short_path(result.model)}: MLM loss {ablation.loss:.3f}, and how much more without each head"
-    figure.suptitle(heading, fontsize=10, parse_math=False)
+    framed(axes)
     return figure
 
 
 def draw_head_relations(result: HeadBehaviour) -> "Figure":
-    """Return, for the most frequent relations, the head that finds them best, beside guessing by place."""
+    """Return, for the most frequent relations, the best head's share next to that of guessing by place."""
     found = result.relations
     count = min(len(found.relations), RELATIONS)
     best = np.maximum(found.to_head, found.from_head)[:count].reshape(count, -1).max(axis=1)
-    figure = new_figure(7.0, 0.3 * count + 1.4)
-    axes = figure.subplots()
+    figure, axes = panels((7.0, 0.3 * count + 1.4), f"{short_path(result.model)}: {found.sentences:,} sentences")
     places = np.arange(count)
     axes.barh(places - 0.2, best, 0.4, label="the best head", color="#1f5fa8")
     axes.barh(places + 0.2, found.baseline[:count], 0.4, label="the most frequent distance", color="#b8b8b8")
@@ -741,10 +717,7 @@ def draw_head_relations(result: HeadBehaviour) -> "Figure":
     )
     axes.invert_yaxis()
     axes.set_xlim(0.0, 1.0)
-    axes.set_xlabel("share of the words whose syntactic head is found")
-    axes.legend(frameon=False, fontsize=8)
-    plain_frame(axes)
-    figure.suptitle(f"{short_path(result.model)}: {found.sentences:,} sentences", fontsize=11, parse_math=False)
+    framed(axes, below="share of the words whose syntactic head is found", legend=8)
     return figure
 
 
@@ -766,67 +739,66 @@ COLUMNS = ("head", "prev", "next", "self", "CLS", "SEP", "punct", "dist", "entro
 SHOWN = 20  # relations in the table, the most frequent ones
 
 
-def run_heads(path: str, options: HeadsConfig) -> None:
-    """Print and draw what the heads of a model do over texts, and in parsed sentences."""
-    trees = read_parsed(options.trees) if options.trees else []  # before anything that takes long
-    model = load(path)
-    compute = functools.partial(
-        heads,
-        model,
-        trees=trees,
-        clusters=options.clusters,
-        ablation_texts=options.ablation_texts,
-        seed=options.seed,
-        batch_size=options.batch_size,
-        max_length=options.max_length,
-    )
-    result = saved_or_computed(HeadBehaviour, "heads", [model], options, compute, more_input=options.trees)
-    _print_heads(result)
-    drawn = {"heads": draw_heads, "clusters": draw_head_clusters}
+def _told(result: HeadBehaviour) -> Iterator[Table | str]:
+    yield _heads_table(result)
+    yield f"states with and without returning attention differ by at most {result.map_error:.1e}"
     if result.ablation.texts:
-        drawn["ablation"] = draw_head_ablation
+        yield (
+            f"MLM loss {result.ablation.loss:.4f} over {result.ablation.predictions:,} masked tokens of "
+            f"{result.ablation.texts:,} texts; the column is how much more without the head"
+        )
     if result.relations.relations:
-        _print_relations(result.relations)
-        drawn["relations"] = draw_head_relations
-    pictures = [file for name, draw in drawn.items() for file in write_pictures(draw(result), options.output, name)]
-    print_files(options, pictures)
+        yield from _relations_told(result.relations)
 
 
-def _print_heads(result: HeadBehaviour) -> None:
+def _heads_table(result: HeadBehaviour) -> Table:
     title = f"{result.texts:,} texts, {result.tokens:,} tokens"
-    table = Table(*COLUMNS, title=title, padding=(0, 0), collapse_padding=True)
+    made = Table(*COLUMNS, title=title, padding=(0, 0), collapse_padding=True)
     clusters = result.clusters.reshape(result.entropy.shape)
     for layer, head in np.ndindex(result.entropy.shape):
         values = (format(getattr(result, name)[layer, head], ".2f") for name in MEASURES)
         increase, error = result.ablation.increase[layer, head], result.ablation.error[layer, head]
         effect = f"{increase:+.3f} ±{error:.3f}" if result.ablation.texts else "-"
-        table.add_row(f"{layer + 1}-{head + 1}", *values, str(int(clusters[layer, head]) + 1), effect)
-    table.add_section()
-    table.add_row("even", *(format(value, ".2f") for value in result.uniform), "", "")
-    Console().print(table)
-    print(f"states with and without returning attention differ by at most {result.map_error:.1e}")
-    if result.ablation.texts:
-        print(
-            f"MLM loss {result.ablation.loss:.4f} over {result.ablation.predictions:,} masked tokens of "
-            f"{result.ablation.texts:,} texts; the column is how much more without the head"
-        )
+        made.add_row(f"{layer + 1}-{head + 1}", *values, str(int(clusters[layer, head]) + 1), effect)
+    made.add_section()
+    made.add_row("even", *(format(value, ".2f") for value in result.uniform), "", "")
+    return made
 
 
-def _print_relations(found: HeadRelations) -> None:
-    title = f"{found.sentences:,} sentences ({found.skipped:,} left out)"
-    table = Table("relation", "pairs", "best head", "who looks", "found", "distance", "found by it", title=title)
+def _relations_told(found: HeadRelations) -> Iterator[Table | str]:
+    rows = []
     for row, name in enumerate(found.relations[:SHOWN]):
         ways = np.stack([found.to_head[row], found.from_head[row]])
         way, layer, head = np.unravel_index(ways.argmax(), ways.shape)
-        looks = ("word", "its head")[way]
-        place = f"{layer + 1}-{head + 1}", looks, f"{ways.max():.3f}"
-        table.add_row(
-            name, f"{int(found.counts[row]):,}", *place, f"{found.offsets[row]:+.0f}", f"{found.baseline[row]:.3f}"
+        best = f"{layer + 1}-{head + 1}", ("word", "its head")[way], f"{ways.max():.3f}"
+        rows.append(
+            (name, f"{int(found.counts[row]):,}", *best, f"{found.offsets[row]:+.0f}", f"{found.baseline[row]:.3f}")
         )
-    Console().print(table)
+    header = ("relation", "pairs", "best head", "who looks", "found", "distance", "found by it")
+    yield table(header, rows, f"{found.sentences:,} sentences ({found.skipped:,} left out)")
     if found.mentions:
         layer, head = np.unravel_index(found.antecedents.argmax(), found.antecedents.shape)
-        print(
+        yield (
             f"antecedents of {found.mentions:,} mentions: head {layer + 1}-{head + 1} finds "
             f"{found.antecedents.max():.3f}, the nearest earlier mention {found.nearest:.3f}"
         )
+
+
+HEADS = Analysis(
+    "heads",
+    HeadBehaviour,
+    _told,
+    {
+        "heads": draw_heads,
+        "clusters": draw_head_clusters,
+        "ablation": lambda result: draw_head_ablation(result) if result.ablation.texts else None,
+        "relations": lambda result: draw_head_relations(result) if result.relations.relations else None,
+    },
+)
+
+
+def run_heads(path: str, options: HeadsConfig) -> None:
+    """Print and draw what the heads of a model do over texts, and in parsed sentences."""
+    trees = read_parsed(options.trees) if options.trees else []  # before anything that takes long
+    model = load(path)
+    HEADS.run_on_texts(options, [model], call_with(heads, options, model, trees=trees), options.trees)

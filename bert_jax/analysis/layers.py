@@ -24,22 +24,29 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from bert_jax.analysis.results import (
+    Analysis,
+    call_with,
+    framed,
     layer_names,
+    layers_table,
     lines_by_layer,
-    new_figure,
-    plain_frame,
-    print_files,
-    print_layers,
-    saved_or_computed,
+    panels,
     short_path,
+    table,
     write_numbers,
-    write_pictures,
 )
-from bert_jax.analysis.texts import CONSTANT, WINDOW, check_vectors, counted_texts, layer_vectors, windows
+from bert_jax.analysis.texts import (
+    CONSTANT,
+    WINDOW,
+    check_vectors,
+    counted_texts,
+    layer_vectors,
+    window_vectors,
+    windows,
+)
 from bert_jax.config.analyses import CkaConfig, IsotropyConfig, VectorKind
 from bert_jax.config.finetuning import TaskDataConfig
 from bert_jax.config.model import Combination, Pooling
@@ -71,7 +78,7 @@ class LayerSimilarity:
     models: tuple[str, str]
     """Paths of the models of the rows and of the columns."""
     vectors: str
-    """What represents a text: mean, cls or token."""
+    """Kind of vector that represents a text: mean, cls or token."""
 
 
 def cka(
@@ -97,9 +104,7 @@ def cka(
         at random, the same in all layers.
       minibatch: number of texts per estimate, 4 or more; memory grows with its square.
       seed: of the tokens drawn.
-      batch_size: number of texts that a model reads at once.
       max_length: tokens per text; None: as many as both models have positions.
-      progress: whether to show a bar.
 
     Raises:
       UserError: fewer than 4 texts or an option that cannot work; with vectors="token", two models with different
@@ -111,28 +116,15 @@ def cka(
     models = (model,) if other is None else (model, other)
     _check_tokenizers(models, vectors)
     length = min(each.config.longest_sequence for each in models) if max_length is None else max_length
-    sums, seen, read = HsicSums(), 0, 0
-    with counted_texts(texts, len(models), progress) as done:
-        for window in windows(texts, -(-WINDOW // minibatch) * minibatch):
-            states = [
-                layer_vectors(
-                    each,
-                    window,
-                    vectors,
-                    first=read,
-                    seed=seed,
-                    batch_size=batch_size,
-                    max_length=length,
-                    done=done,
-                )
-                for each in models
-            ]
-            read += len(window)
-            for start in range(0, len(window), minibatch):
-                size = min(minibatch, len(window) - start)
-                if size == minibatch or (not seen and size >= SMALLEST):
-                    sums.add(states[0][start : start + size], states[-1][start : start + size])
-                    seen += size
+    sums, seen, read, kept = HsicSums(), 0, 0, {"seed": seed, "batch_size": batch_size, "progress": progress}
+    size = -(-WINDOW // minibatch) * minibatch
+    for states in window_vectors(models, texts, vectors, size, max_length=length, **kept):
+        read += len(states[0])
+        for start in range(0, len(states[0]), minibatch):
+            rows, columns = (each[start : start + minibatch] for each in (states[0], states[-1]))
+            if len(rows) == minibatch or (not seen and len(rows) >= SMALLEST):
+                sums.add(rows, columns)
+                seen += len(rows)
     if not sums.count:
         raise UserError(f"CKA needs at least {SMALLEST} texts, not {read}; give more")
     return LayerSimilarity(sums.similarity(), seen, sums.count, (models[0].path, models[-1].path), vectors)
@@ -245,7 +237,7 @@ class LayerIsotropy:
     model: str
     """Path of the model."""
     vectors: str
-    """What represents a text: mean, cls or token."""
+    """Kind of vector that represents a text: mean, cls or token."""
 
 
 def isotropy(
@@ -267,9 +259,6 @@ def isotropy(
       vectors: what represents a text in each layer: the "mean" of its tokens, its [CLS] ("cls"), or one "token" drawn
         at random, the same in all layers.
       seed: of the tokens drawn.
-      batch_size: number of texts that the model reads at once.
-      max_length: tokens per text; None: as many as the model has positions.
-      progress: whether to show a bar.
 
     Raises:
       UserError: fewer than two texts, or an option that cannot work.
@@ -277,21 +266,11 @@ def isotropy(
     check_vectors(vectors)
     layers, size = model.config.num_layers + 1, model.config.hidden_size
     moments, cosines, first = Moments(layers, size), CosineSums(layers), np.zeros((0, layers, size), np.float32)
-    with counted_texts(texts, visible=progress) as done:
-        for window in windows(texts, WINDOW):
-            states = layer_vectors(
-                model,
-                window,
-                vectors,
-                first=moments.count,
-                seed=seed,
-                batch_size=batch_size,
-                max_length=max_length,
-                done=done,
-            )
-            first = states if not moments.count else first
-            moments.add(states)
-            cosines.add(states)
+    kept = {"seed": seed, "batch_size": batch_size, "max_length": max_length, "progress": progress}
+    for (states,) in window_vectors((model,), texts, vectors, WINDOW, **kept):
+        first = states if not moments.count else first
+        moments.add(states)
+        cosines.add(states)
     if moments.count < 2:
         raise UserError("isotropy is measured between texts, and there is only one; give two or more")
     spectrum = covariance_spectrum(moments)
@@ -310,6 +289,12 @@ def isotropy(
     )
 
 
+def units(vectors: np.ndarray) -> np.ndarray:
+    """Return vectors [..., H] with length 1; one of zeros stays."""
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
+
+
 class CosineSums:
     """Sums of the cosines of all pairs of different vectors that were added together."""
 
@@ -324,10 +309,8 @@ class CosineSums:
         self.pairs += n * (n - 1)
         different = ~np.eye(n, dtype=bool)
         for layer in range(vectors.shape[1]):
-            states = vectors[:, layer].astype(np.float64)
-            lengths = np.linalg.norm(states, axis=1, keepdims=True)
-            units = np.divide(states, lengths, out=np.zeros_like(states), where=lengths > 0)
-            cosines = units @ units.T
+            directions = units(vectors[:, layer].astype(np.float64))
+            cosines = directions @ directions.T
             self.signed[layer] += np.sum(cosines, where=different)
             self.absolute[layer] += np.sum(np.abs(cosines), where=different)
 
@@ -391,9 +374,7 @@ def fit_postprocess(
         directions in which the old ones vary. That is one less than they have values if a LayerNorm made them, as in
         BERT: what it adds and multiplies apart, its output sums to zero. Of component_removal, how many directions to
         remove; None: one for every hundred values, as in the paper, and at least one.
-      batch_size: number of texts that the model reads at once.
       max_length: tokens per text; None: as `embed`.
-      progress: whether to show a bar.
 
     Raises:
       UserError: whitening with too few texts for the number of dimensions, texts whose vectors do not vary in as many
@@ -496,9 +477,6 @@ def sentence_correlation(
         can be read twice.
       pairs: texts that were judged.
       similarities: their similarities, the higher the more alike.
-      batch_size: number of texts that the model reads at once.
-      max_length: tokens per text; None: as many as the model has positions.
-      progress: whether to show a bar.
 
     Raises:
       UserError: too few texts to whiten with, or pairs and similarities that do not go together.
@@ -509,12 +487,10 @@ def sentence_correlation(
     found = np.full((len(POOLINGS), layers, len(TREATMENTS)), np.nan)
     judged, count = [text for pair in pairs for text in pair], 0
     for row, pooling in enumerate(POOLINGS):
-        moments = Moments(layers, size)
-        with counted_texts(texts, visible=progress) as done:
-            for window in windows(texts, WINDOW):
-                states = layer_vectors(model, window, pooling, batch_size=batch_size, max_length=max_length, done=done)
-                moments.add(states)
-        vectors = layer_vectors(model, judged, pooling, batch_size=batch_size, max_length=max_length)
+        moments, kept = Moments(layers, size), {"batch_size": batch_size, "max_length": max_length}
+        for (states,) in window_vectors((model,), texts, pooling, WINDOW, **kept, progress=progress):
+            moments.add(states)
+        vectors = layer_vectors(model, judged, pooling, **kept)
         covariance, count = moments.covariance(), moments.count
         for layer in np.flatnonzero(covariance_spectrum(moments).any(axis=1)):
             centred = vectors[:, layer] - moments.mean[layer]
@@ -530,9 +506,8 @@ def sentence_correlation(
 
 def pair_cosines(vectors: np.ndarray) -> np.ndarray:
     """Return float64 [n]: the cosines of vectors 0 and 1, 2 and 3, … of [2n, K]; 0 with a vector of zeros."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    units = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
-    return np.vecdot(units[::2], units[1::2])
+    directions = units(vectors)
+    return np.vecdot(directions[::2], directions[1::2])
 
 
 def read_judged_pairs(path: str) -> tuple[list[tuple[str, str]], list[float]]:
@@ -552,8 +527,7 @@ MOST_NUMBERED = 14  # rows or columns of a heat map whose cells show their numbe
 def draw_layer_similarity(result: LayerSimilarity) -> "Figure":
     """Return a heat map of the CKA matrix, with the embeddings in the lower left corner."""
     rows, columns = result.matrix.shape
-    figure = new_figure(2.2 + 0.5 * columns, 1.6 + 0.5 * rows)
-    axes = figure.subplots()
+    figure, axes = panels((2.2 + 0.5 * columns, 1.6 + 0.5 * rows), "")
     image = axes.imshow(result.matrix, cmap="viridis", vmin=0.0, vmax=1.0, origin="lower")
     figure.colorbar(image, ax=axes, label="linear CKA", shrink=0.8)
     for labels, size, name, axis in (
@@ -573,112 +547,82 @@ def draw_layer_isotropy(result: LayerIsotropy) -> "Figure":
     from matplotlib import colormaps
 
     count = len(result.cosine)
-    figure = new_figure(13.0, 3.8)
-    cosines, partition, spectrum = figure.subplots(1, 3)
-    lines_by_layer(cosines, {"mean cosine": result.cosine, "mean |cosine|": result.absolute_cosine})
+    heading = f"{short_path(result.model)}: {result.texts:,} texts, vectors: {result.vectors}"
+    figure, (cosines, partition, spectrum) = panels((13.0, 3.8), heading, 1, 3)
+    series = {"mean cosine": result.cosine, "mean |cosine|": result.absolute_cosine}
+    lines_by_layer(cosines, "Pairs of texts", series)
     cosines.axhline(0.0, color="#8a8a8a", linewidth=0.8)
     cosines.legend(frameon=False)
-    lines_by_layer(partition, {"partition": result.partition})
+    lines_by_layer(partition, "Partition function, min F / max F", {"partition": result.partition})
     partition.set_yscale("log")
-    cosines.set_title("Pairs of texts", loc="left")
-    partition.set_title("Partition function, min F / max F", loc="left")
     for layer, (name, values) in enumerate(zip(layer_names(count), result.spectrum, strict=True)):
         if total := values.sum():
             colour = colormaps["viridis"](layer / count)
             spectrum.plot(np.arange(1, len(values) + 1), np.cumsum(values) / total, color=colour, label=name)
     spectrum.set_xscale("log")
     spectrum.set_ylim(0.0, 1.02)
-    spectrum.set_title("Share of the variance in the first directions", loc="left")
-    spectrum.set_xlabel("number of directions")
+    framed(spectrum, "Share of the variance in the first directions", "number of directions")
     spectrum.legend(frameon=False, title="layer", fontsize=8)
-    plain_frame(spectrum)
-    heading = f"{short_path(result.model)}: {result.texts:,} texts, vectors: {result.vectors}"
-    figure.suptitle(heading, fontsize=11, parse_math=False)
     return figure
 
 
 def draw_sentence_correlation(result: SentenceCorrelation) -> "Figure":
     """Return one panel per pooling: the correlation by layer, before and after each treatment."""
-    figure = new_figure(10.0, 3.8)
-    panels = figure.subplots(1, len(result.poolings), sharey=True)
-    for axes, pooling, values in zip(panels, result.poolings, result.spearman, strict=True):
-        names = (treatment.replace("_", " ") for treatment in result.treatments)
-        lines_by_layer(axes, dict(zip(names, values.T, strict=True)))
-        axes.set_title(f"vectors: {pooling}", loc="left")
-    panels[0].set_ylabel("Spearman's correlation")
-    panels[0].legend(frameon=False, fontsize=9)
     heading = f"{short_path(result.model)}: {result.pairs:,} pairs, fitted on {result.texts:,} texts"
-    figure.suptitle(heading, fontsize=11, parse_math=False)
+    figure, drawn = panels((10.0, 3.8), heading, 1, len(result.poolings), sharey=True)
+    for axes, pooling, values in zip(drawn, result.poolings, result.spearman, strict=True):
+        names = (treatment.replace("_", " ") for treatment in result.treatments)
+        lines_by_layer(axes, f"vectors: {pooling}", dict(zip(names, values.T, strict=True)))
+    drawn[0].set_ylabel("Spearman's correlation")
+    drawn[0].legend(frameon=False, fontsize=9)
     return figure
 
 
-def run_cka(path: str, options: CkaConfig) -> None:
-    """Print and draw how similar the layers of a model are, or those of two models."""
-    model, other = load(path), load(options.other) if options.other else None
-    compute = functools.partial(
-        cka,
-        model,
-        other=other,
-        vectors=options.vectors,
-        minibatch=options.minibatch,
-        seed=options.seed,
-        batch_size=options.batch_size,
-        max_length=options.max_length,
-    )
-    models = [model] if other is None else [model, other]
-    result = saved_or_computed(LayerSimilarity, "cka", models, options, compute)
-    pictures = write_pictures(draw_layer_similarity(result), options.output, "cka")
-    print(f"linear CKA over {result.texts:,} texts in {result.minibatches} minibatches")
-    if other is None:
-        steps = [float(result.matrix[layer, layer + 1]) for layer in range(len(result.matrix) - 1)]
-        print(f"neighbouring layers, from the embeddings up: {', '.join(f'{each:.3f}' for each in steps)}")
-    else:
-        print(f"the last layers of both: {result.matrix[-1, -1]:.3f}")
-    print_files(options, pictures)
+def _cka_told(result: LayerSimilarity, alone: bool) -> list[str]:
+    steps = ", ".join(f"{each:.3f}" for each in np.diagonal(result.matrix, 1))
+    of_one = f"neighbouring layers, from the embeddings up: {steps}"
+    of_two = f"the last layers of both: {result.matrix[-1, -1]:.3f}"
+    return [f"linear CKA over {result.texts:,} texts in {result.minibatches} minibatches", of_one if alone else of_two]
 
 
-def run_isotropy(path: str, options: IsotropyConfig) -> None:
-    """Print and draw how evenly vectors fill their space by layer; with `--sts`, how well they tell similar texts."""
-    judged = read_judged_pairs(options.sts) if options.sts else None  # before anything that takes long
-    model = load(path)
-    compute = functools.partial(
-        isotropy,
-        model,
-        vectors=options.vectors,
-        seed=options.seed,
-        batch_size=options.batch_size,
-        max_length=options.max_length,
-    )
-    result = saved_or_computed(LayerIsotropy, "isotropy", [model], options, compute)
-    pictures = write_pictures(draw_layer_isotropy(result), options.output, "isotropy")
+def _isotropy_told(result: LayerIsotropy) -> list[Table]:
     columns = {
         "mean cosine": result.cosine,
         "mean |cosine|": result.absolute_cosine,
         "partition": result.partition,
         "effective dimensions": result.effective_dimensions,
     }
-    print_layers(columns, digits=".3g")
-    print_files(options, pictures)
+    return [layers_table(columns, digits=".3g")]
+
+
+def _sts_told(result: SentenceCorrelation) -> list[Table]:
+    rows = [
+        (pooling, name, *(f"{value:.3f}" for value in values))
+        for pooling, layers in zip(result.poolings, result.spearman, strict=True)
+        for name, values in zip(layer_names(len(layers)), layers, strict=True)
+    ]
+    title = f"Spearman's correlation, {result.pairs:,} pairs"
+    return [table(("vectors", "layer", *result.treatments), rows, title)]
+
+
+ISOTROPY = Analysis("isotropy", LayerIsotropy, _isotropy_told, {"isotropy": draw_layer_isotropy})
+STS = Analysis("sts", SentenceCorrelation, _sts_told, {"sts": draw_sentence_correlation}, "sts.json")
+
+
+def run_cka(path: str, options: CkaConfig) -> None:
+    """Print and draw how similar the layers of a model are, or those of two models."""
+    models = [load(each) for each in (path, options.other) if each]
+    tell = functools.partial(_cka_told, alone=len(models) == 1)
+    compute = call_with(cka, options, models[0], other=models[1] if options.other else None)
+    Analysis("cka", LayerSimilarity, tell, {"cka": draw_layer_similarity}).run_on_texts(options, models, compute)
+
+
+def run_isotropy(path: str, options: IsotropyConfig) -> None:
+    """Print and draw how evenly vectors fill their space by layer; with `--sts`, how well they tell similar texts."""
+    judged = read_judged_pairs(options.sts) if options.sts else None  # before anything that takes long
+    model = load(path)
+    ISOTROPY.run_on_texts(options, [model], call_with(isotropy, options, model))
     if judged is not None:
-        _sentence_correlation(model, options, *judged)
-
-
-def _sentence_correlation(
-    model: PretrainedModel, options: IsotropyConfig, pairs: list[tuple[str, str]], similarities: list[float]
-) -> None:
-    compute = functools.partial(
-        sentence_correlation,
-        model,
-        pairs=pairs,
-        similarities=similarities,
-        batch_size=options.batch_size,
-        max_length=options.max_length,
-    )
-    result = saved_or_computed(SentenceCorrelation, "sts", [model], options, compute, "sts.json", options.sts)
-    pictures = write_pictures(draw_sentence_correlation(result), options.output, "sts")
-    table = Table("vectors", "layer", *result.treatments, title=f"Spearman's correlation, {result.pairs:,} pairs")
-    for pooling, layers in zip(result.poolings, result.spearman, strict=True):
-        for name, values in zip(layer_names(len(layers)), layers, strict=True):
-            table.add_row(pooling, name, *(f"{value:.3f}" for value in values))
-    Console().print(table)
-    print_files(options, pictures, "sts.json")
+        pairs, similarities = judged
+        compute = call_with(sentence_correlation, options, model, pairs=pairs, similarities=similarities)
+        STS.run_on_texts(options, [model], compute, options.sts)

@@ -13,24 +13,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from etils import epath
-from rich.console import Console
 from rich.table import Table
 
 from bert_jax.analysis.results import (
+    Analysis,
+    call_with,
+    columns_table,
+    framed,
     model_fingerprint,
-    new_figure,
-    output_directory,
-    plain_frame,
-    save_result,
-    saved_result,
+    panels,
     short_path,
-    write_pictures,
 )
 from bert_jax.analysis.texts import MaskedTexts, sequence_losses
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.workdir import read_config
 from bert_jax.config import Config, MaskedWords, Phase, resolve_phases, resolve_stages
-from bert_jax.config.analyses import MaskGapConfig
+from bert_jax.config.analyses import MaskGapConfig, at_least
 from bert_jax.config.checks import resolve_mixtures
 from bert_jax.config.json_form import to_dict
 from bert_jax.data.examples import Batch, Examples
@@ -97,16 +95,12 @@ def mask_gap(
       fresh_masks: number of fresh masks of each sequence.
       seed: of the sequences and of the fresh masks.
       batch_size: number of sequences that the model reads at once.
-      progress: whether to show a bar.
 
     Raises:
       UserError: there is no such run, checkpoint or store, or the run has no masks, packed rows, errors in its text or
         several stores.
     """
-    if min(sequences, fresh_masks, batch_size) < 1:
-        raise UserError(
-            f"sequences={sequences}, fresh_masks={fresh_masks} and batch_size={batch_size} must be at least 1"
-        )
+    at_least(1, sequences=sequences, fresh_masks=fresh_masks, batch_size=batch_size)
     config = read_config(run)
     check_measurable(config, run)
     corpus, held_out = open_corpus(config), None
@@ -223,12 +217,12 @@ def _masks(config: Config) -> str:
 
 def draw_mask_gap(result: MaskGap) -> "Figure":
     """Return the losses and the gaps, with bands of two standard errors, over the steps of training."""
-    figure = new_figure(10.0, 3.8)
-    losses, gaps = figure.subplots(1, 2)
+    heading = f"{short_path(result.run)}: {result.masks} masks, {result.sequences:,} sequences"
+    figure, (losses, gaps) = panels((10.0, 3.8), heading, 1, 2)
     losses.plot(result.steps, result.trained, marker="o", label="training text, masks of training")
     losses.plot(result.steps, result.fresh, marker="o", label="training text, fresh masks")
     losses.plot(result.steps, result.held_out, marker="o", label="held-out text, fresh masks")
-    losses.set_title("Loss of the masked words", loc="left")
+    framed(losses, "Loss of the masked words", "step", legend=9)
     for name, values, errors in (
         ("training text", result.gap, result.gap_error),
         ("held-out text", result.held_out_gap, result.held_out_gap_error),
@@ -238,58 +232,29 @@ def draw_mask_gap(result: MaskGap) -> "Figure":
             result.steps, values - 2 * errors, values + 2 * errors, alpha=0.2, color=line.get_color(), linewidth=0
         )
     gaps.axhline(0.0, color="#8a8a8a", linewidth=0.8)
-    gaps.set_title("Masks of training less fresh masks", loc="left")
-    for axes in (losses, gaps):
-        axes.set_xlabel("step")
-        axes.legend(frameon=False, fontsize=9)
-        plain_frame(axes)
-    heading = f"{short_path(result.run)}: {result.masks} masks, {result.sequences:,} sequences"
-    figure.suptitle(heading, fontsize=11, parse_math=False)
+    framed(gaps, "Masks of training less fresh masks", "step", legend=9)
     return figure
+
+
+def _told(result: MaskGap) -> list[Table]:
+    losses = (result.trained, result.fresh, result.gap, result.gap_error)
+    losses += (result.held_out, result.held_out_gap, result.held_out_gap_error)
+    names = ("own", "fresh", "gap", "±", "held out", "gap", "±")
+    columns = [("step", ",.0f", result.steps), ("epochs", ".1f", result.epochs), ("visits", ".1f", result.visits)]
+    columns += [(name, ".2f", values) for name, values in zip(names, losses, strict=True)]
+    title = f"{result.masks} masks: {result.sequences:,} sequences, {result.held_out_sequences:,} held out"
+    return [columns_table(columns, title)]
+
+
+MASK_GAP = Analysis("mask_gap", MaskGap, _told, {"mask_gap": draw_mask_gap})
 
 
 def run_mask_gap(path: str, options: MaskGapConfig) -> None:
     """Print and draw the gap between masks of training and fresh masks at every checkpoint of a run."""
-    config = read_config(path)
-    chosen = {
-        name: value for name, value in dataclasses.asdict(options).items() if name not in ("output", "batch_size")
-    }
-    key = {
-        "analysis": "mask_gap",
+    origin = {
         "run": os.fspath(path),
-        "config": to_dict(config),
+        "config": to_dict(read_config(path)),
         "steps": Checkpoints(os.path.join(path, "checkpoints"), read_only=True).steps(),
         "newest": model_fingerprint(load(path)),
-        "options": chosen,
     }
-    file = output_directory(options.output) / "result.json"
-    result = saved_result(file, key, MaskGap)
-    if result is not None:
-        print(f"{options.output}/result.json has this result already; it is not computed again")
-    else:
-        result = mask_gap(
-            path,
-            sequences=options.sequences,
-            fresh_masks=options.fresh_masks,
-            seed=options.seed,
-            batch_size=options.batch_size,
-        )
-        save_result(file, key, result)
-    pictures = write_pictures(draw_mask_gap(result), options.output, "mask_gap")
-    _print_steps(result)
-    print(f"{options.output}: {', '.join(['result.json', *pictures])}")
-
-
-def _print_steps(result: MaskGap) -> None:
-    title = f"{result.masks} masks: {result.sequences:,} sequences, {result.held_out_sequences:,} held out"
-    table = Table("step", "epochs", "visits", "own", "fresh", "gap", "±", "held out", "gap", "±", title=title)
-    for number, step in enumerate(result.steps):
-        values = (result.trained, result.fresh, result.gap, result.gap_error)
-        reference = (result.held_out, result.held_out_gap, result.held_out_gap_error)
-        table.add_row(
-            f"{step:,.0f}",
-            f"{result.epochs[number]:.1f}",
-            f"{result.visits[number]:.1f}",
-            *(f"{each[number]:.2f}" for each in (*values, *reference)),
-        )
-    Console().print(table)
+    MASK_GAP.run(options, origin, call_with(mask_gap, options, path))

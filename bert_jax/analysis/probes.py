@@ -18,25 +18,24 @@ import os
 import pathlib
 import tempfile
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from bert_jax.analysis.probing_tasks import ProbingTask, control_labels, divided, drawn_examples, read_probing_tasks
 from bert_jax.analysis.results import (
+    Analysis,
+    call_with,
+    columns_table,
+    framed,
     model_fingerprint,
-    new_figure,
-    output_directory,
-    plain_frame,
-    save_result,
-    saved_result,
+    panels,
     short_path,
-    write_pictures,
 )
-from bert_jax.config.analyses import ProbeConfig
+from bert_jax.analysis.texts import span_means
+from bert_jax.config.analyses import ProbeConfig, at_least
 from bert_jax.corpus.readers import find_sources
 from bert_jax.data.sequences import as_features, batches
 from bert_jax.errors import UserError
@@ -69,11 +68,10 @@ class LinearProbe:
     mix: np.ndarray
     """float64 [R]: share of each layer, which sum to 1."""
     scale: float
-    """What the mix is multiplied by."""
+    """Factor of the mix."""
     penalty: float
     gradient: float
     """Largest component of the gradient at the end, see TOLERANCE."""
-    iterations: int
 
     @property
     def converged(self) -> bool:
@@ -111,9 +109,7 @@ def _minimum(problem: "_Problem", penalty: float, start: LinearProbe | None) -> 
         options={"gtol": TOLERANCE, "ftol": 0.0, "maxiter": MOST_ITERATIONS, "maxfun": 2 * MOST_ITERATIONS},
     )
     shares, matrix, bias = problem.unpacked(found.x)
-    return LinearProbe(
-        matrix, bias, shares, problem.scale(shares), penalty, float(np.abs(found.jac).max()), int(found.nit)
-    )
+    return LinearProbe(matrix, bias, shares, problem.scale(shares), penalty, float(np.abs(found.jac).max()))
 
 
 def fit_and_choose(
@@ -263,13 +259,10 @@ def span_states(
 
     Args:
       model: any model with a tokenizer.
-      texts: T texts. "[MASK]" in them is no mask.
+      texts: T texts. "[MASK]" in them is not a mask.
       spans: int [m, 3]: number of the text, first character, the one behind the last.
       directory: the array is a file in it, mapped into memory; a call with the same arguments finds it there.
       pieces: which of the pieces that overlap a span represent it.
-      batch_size: number of texts that the model reads at once.
-      max_length: tokens per text; None: as many as the model has positions.
-      progress: whether to show a bar.
     """
     longest = model.config.longest_sequence
     if max_length is not None and not 5 <= max_length <= longest:
@@ -314,7 +307,7 @@ def _compute(
             for row, number in enumerate(numbers):
                 places = by_text[number]
                 tokens = _tokens(encoded[number][1], spans[places, 1:], text_start(tokenizer), limit, pieces)
-                found[:, places] = np.moveaxis(_means(states[row], tokens), 1, 0)
+                found[:, places] = np.moveaxis(span_means(states[row], tokens), 1, 0)
             done += len(numbers)
             move_to(done)
     found.flush()
@@ -333,14 +326,6 @@ def _tokens(offsets: list[Any], spans: np.ndarray, first: int, limit: int, piece
     elif pieces == "last":
         low = high - 1
     return np.where(read[:, None], first + np.stack([low, high], axis=1), 0)
-
-
-def _means(states: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-    """Return float64 [m, N + 1, H]: means of the states [L, N + 1, H] over tokens [m, 2]; NaN over none."""
-    sums = np.concatenate([np.zeros((1, *states.shape[1:])), np.cumsum(states, axis=0, dtype=np.float64)])
-    low, high = tokens.T
-    count = np.where(high > low, high - low, np.nan)
-    return (sums[high] - sums[low]) / count[:, None, None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -381,10 +366,9 @@ class TaskProbes:
     penalties: np.ndarray
     """float64 [K, R + 1]: strength of the penalty that was chosen."""
     gradient: float
-    """Largest component of the gradient of any of these probes at the end of its training; linear_probe.TOLERANCE ends
-    it."""
+    """Largest component of the gradient of any of these probes at the end of its training; TOLERANCE ends it."""
     unconverged: int
-    """Number of probes, of all trained, that had not come so far after linear_probe.MOST_ITERATIONS."""
+    """Number of probes, of all trained, that had not come so far after MOST_ITERATIONS."""
 
 
 def probe_task(
@@ -434,7 +418,7 @@ def probe_task(
 
 @dataclasses.dataclass
 class _Seed:
-    """What one seed gives: scores of the task and of its control, by layer and for the mix."""
+    """Results of one seed: scores of the task and of its control, by layer and for the mix."""
 
     sizes: tuple[int, int, int]
     baseline: float
@@ -540,15 +524,12 @@ def probe(
       seeds: number of seeds, 2 or more for intervals.
       examples: largest number of examples of a task and part, drawn at random.
       seed: the first of the seeds, and that of what is drawn.
-      batch_size: number of texts that the model reads at once.
-      max_length: tokens per text; None: as many as the model has positions.
-      progress: whether to show bars.
 
     Raises:
       UserError: there is no such layer, a task has too few texts to divide, or an option cannot work.
     """
-    if seeds < 1 or examples < 10:
-        raise UserError(f"seeds={seeds} must be at least 1, and examples={examples} at least 10")
+    at_least(1, seeds=seeds)
+    at_least(10, examples=examples)
     if not tasks:
         raise UserError("there are no tasks to probe; give one or more")
     chosen = layer_indices(layers, model.config.num_layers) or (model.config.num_layers,)
@@ -627,15 +608,13 @@ def draw_probes(result: LayerProbes) -> "Figure":
     """Return a panel per task: the score by layer and of the mix, its control and its baseline."""
     columns = min(COLUMNS, len(result.tasks))
     rows = -(-len(result.tasks) // columns)
-    figure = new_figure(4.4 * columns, 3.0 * rows + 0.4)
-    panels = figure.subplots(rows, columns, squeeze=False).ravel()
-    names = [*("emb" if layer == 0 else str(layer) for layer in result.layers), "mix"]
-    for axes, task in zip(panels, result.tasks, strict=False):
-        _draw_task(axes, task, names)
-    for axes in panels[len(result.tasks) :]:
+    heading = f"{short_path(result.model)}: linear probes, {result.seeds} seeds"
+    figure, grid = panels((4.4 * columns, 3.0 * rows + 0.4), heading, rows, columns, squeeze=False)
+    for axes, task in zip(grid.ravel(), result.tasks, strict=False):
+        _draw_task(axes, task, _names(result))
+    for axes in grid.ravel()[len(result.tasks) :]:
         axes.set_visible(False)
-    panels[0].legend(frameon=False, fontsize=8)
-    figure.suptitle(f"{short_path(result.model)}: linear probes, {result.seeds} seeds", fontsize=11, parse_math=False)
+    grid[0, 0].legend(frameon=False, fontsize=8)
     return figure
 
 
@@ -648,86 +627,52 @@ def _draw_task(axes: "Axes", task: TaskProbes, names: list[str]) -> None:
     axes.axhline(task.baseline.mean(), color="#8a8a8a", linewidth=0.9, linestyle=":", label="most frequent label")
     axes.set_xticks(places, names)
     axes.set_ylabel(task.metric)
+    framed(axes)
     title = f"{task.task}, centre {task.centre_of_gravity.mean():.2f}"
     axes.set_title(title, loc="left", fontsize=10, parse_math=False)
-    plain_frame(axes)
 
 
-NOT_IN_KEY = ("input", "dev", "test", "output", "batch_size")
+def _names(result: LayerProbes) -> list[str]:
+    return [*("emb" if layer == 0 else str(layer) for layer in result.layers), "mix"]
+
+
+def _told(result: LayerProbes) -> Iterator[Table | str]:
+    names, tasks = _names(result), {f"{task.task}, {task.metric}": task for task in result.tasks}
+    columns = [("layer", "", ["baseline", *names, "widest ±", "centre"])]
+    for title, task in tasks.items():
+        scores = map("{:.3f}".format, (task.baseline.mean(), *task.mean, task.interval.max()))
+        columns.append((title, "", [*scores, f"{task.centre_of_gravity.mean():.2f}"]))
+    yield columns_table(columns, f"scores on test, {result.seeds} seeds")
+    selectivity = [(title, ".3f", task.selectivity) for title, task in tasks.items()]
+    yield columns_table([("layer", "", names), *selectivity], "selectivity")
+    for task in result.tasks:
+        if task.left_out:
+            yield f"{task.task}: {task.left_out:,} examples are left out, because their texts were cut before them"
+        if task.unconverged:
+            yield (
+                f"{task.task}: {task.unconverged} probes did not converge; the largest gradient among those chosen is "
+                f"{task.gradient:.1e}"
+            )
+
+
+PROBE = Analysis("probe", LayerProbes, _told, {"probe": draw_probes})
 
 
 def run_probe(path: str, options: ProbeConfig) -> None:
     """Print and draw what linear probes read from each layer."""
-    directory = output_directory(options.output)
     model = load(path)
-    key = _key(model, options)
-    result = saved_result(directory / "result.json", key, LayerProbes)
-    if result is None:
-        result = _computed(model, options)
-        save_result(directory / "result.json", key, result)
-    else:
-        print(f"{options.output}/result.json has this result already; it is not computed again")
-    pictures = write_pictures(draw_probes(result), options.output, "probe")
-    _print(result)
-    print(f"{options.output}: {', '.join(['result.json', *pictures])}")
-
-
-def _key(model: PretrainedModel, options: ProbeConfig) -> dict[str, Any]:
-    return {
-        "analysis": "probe",
+    origin = {
         "models": [model_fingerprint(model)],
         "input": [
             [dataclasses.astuple(source) for source in find_sources(files, "text")] if files else []
             for files in (options.input, options.dev, options.test)
         ],
-        "options": {name: value for name, value in dataclasses.asdict(options).items() if name not in NOT_IN_KEY},
     }
+    names = [name.strip() for name in options.tasks.split(",") if name.strip()]
 
+    def compute() -> LayerProbes:
+        columns = options.tag_columns()
+        tasks = call_with(read_probing_tasks, options, model, options.input, tasks=names, columns=columns)()
+        return call_with(probe, options, model, tasks, directory=options.output, layers=options.layer_numbers())()
 
-def _computed(model: PretrainedModel, options: ProbeConfig) -> LayerProbes:
-    tasks = read_probing_tasks(
-        model,
-        options.input,
-        dev=options.dev,
-        test=options.test,
-        tasks=[name.strip() for name in options.tasks.split(",") if name.strip()],
-        columns=options.tag_columns(),
-        texts=options.texts,
-        seed=options.seed,
-        text_field=options.text_field,
-    )
-    return probe(
-        model,
-        tasks,
-        directory=options.output,
-        layers=options.layer_numbers(),
-        pieces=options.pieces,
-        seeds=options.seeds,
-        examples=options.examples,
-        seed=options.seed,
-        batch_size=options.batch_size,
-        max_length=options.max_length,
-    )
-
-
-def _print(result: LayerProbes) -> None:
-    names = ["baseline", *("emb" if layer == 0 else str(layer) for layer in result.layers), "mix"]
-    for title, rows in (
-        (f"scores on test, {result.seeds} seeds", [(task.baseline.mean(), *task.mean) for task in result.tasks]),
-        ("selectivity", [task.selectivity for task in result.tasks]),
-    ):
-        table = Table("layer", *(f"{task.task}, {task.metric}" for task in result.tasks), title=title)
-        for name, *values in zip(names[-len(rows[0]) :], *rows, strict=True):
-            table.add_row(name, *(f"{value:.3f}" for value in values))
-        if title != "selectivity":
-            table.add_row("widest ±", *(f"{task.interval.max():.3f}" for task in result.tasks))
-            table.add_row("centre", *(f"{task.centre_of_gravity.mean():.2f}" for task in result.tasks))
-        Console().print(table)
-    for task in result.tasks:
-        if task.left_out:
-            print(f"{task.task}: {task.left_out:,} examples are left out, because their texts were cut before them")
-        if task.unconverged:
-            print(
-                f"{task.task}: {task.unconverged} probes did not converge; the largest gradient among those chosen is "
-                f"{task.gradient:.1e}"
-            )
+    PROBE.run(options, origin, compute)

@@ -38,7 +38,7 @@ class ProbingTask:
     """T texts, and n examples in them: each is one or two spans of characters and a label."""
 
     name: str
-    """What the task is called in results and pictures."""
+    """Name of the task in results and pictures."""
     texts: tuple[str, ...]
     """The texts that the model reads."""
     parts: np.ndarray
@@ -184,7 +184,10 @@ COMMON, CONTENT_WORDS = 30, 20
 FEWEST_WORDS = 4
 
 
-def text_tasks(tokenizer: Tokenizer, lines: Iterable[str], seed: int = 0) -> dict[str, Callable[[], ProbingTask]]:
+Makers = dict[str, Callable[[], ProbingTask]]
+
+
+def text_tasks(tokenizer: Tokenizer, lines: Iterable[str], seed: int = 0) -> Makers:
     """Return what makes each task from one sentence, drawn at random, of every line that has one of four words or more.
 
     - length: in which of seven classes is the number of words?
@@ -303,7 +306,7 @@ def tagging_task(
 
 
 def column_tasks(file: str, columns: dict[str, int], part: Part = "train") -> list[ProbingTask]:
-    """Return a tagging task for each named column, numbered from 1, of a CoNLL file; see `tasks.ner.conll`."""
+    """Return a tagging task for each named column, numbered from 1, of a CoNLL file; see `tasks.conll`."""
     found = []
     for name, column in columns.items():
         sentences = conll.read(file, TaskDataConfig(tag_column=column))
@@ -454,10 +457,12 @@ def read_probing_tasks(
       UserError: a file cannot be read or makes no task of these names, or two make the same.
     """
     found: dict[str, list[ProbingTask]] = collections.defaultdict(list)
+    lines = lambda file: texts_of(find_sources(file), texts, seed, text_field)
+    of_text = lambda file: text_tasks(model.need_tokenizer(), lines(file), seed)
     for part, files in zip(PARTS, (input, dev, test), strict=True):
         there: set[str] = set()
         for file in filter(None, map(str.strip, files.split(","))):
-            for task in _tasks_of(model, file, part, frozenset(tasks), columns, texts, seed, text_field):
+            for task in _tasks_of(file, part, set(tasks), columns, seed, of_text):
                 if task.name in there:
                     raise UserError(
                         f"{file}: another file of {part} gives the task {task.name!r} too; probe the two separately"
@@ -475,14 +480,7 @@ def read_probing_tasks(
 
 
 def _tasks_of(
-    model: PretrainedModel,
-    file: str,
-    part: Part,
-    wanted: frozenset[str],
-    columns: dict[str, int] | None,
-    texts: int,
-    seed: int,
-    text_field: str,
+    file: str, part: Part, wanted: set[str], columns: dict[str, int] | None, seed: int, of_text: Callable[[str], Makers]
 ) -> list[ProbingTask]:
     end = os.path.splitext(file)[1]
     if end == ".conllu":
@@ -494,6 +492,5 @@ def _tasks_of(
     elif part != "train":
         raise UserError(f"{file}: tasks from text are divided by the seed; name only files with labels in dev and test")
     else:
-        makers = text_tasks(model.need_tokenizer(), texts_of(find_sources(file), texts, seed, text_field), seed)
-        return [make() for name, make in makers.items() if not wanted or name in wanted]
+        return [make() for name, make in of_text(file).items() if not wanted or name in wanted]
     return [task for task in found if not wanted or task.name in wanted]

@@ -5,7 +5,6 @@ its layers is an ordinary model.
 """
 
 import dataclasses
-import functools
 import itertools
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -13,24 +12,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from etils import epath
-from rich.console import Console
 from rich.table import Table
 
 from bert_jax.analysis.layers import SMALLEST, HsicSums
 from bert_jax.analysis.results import (
+    Analysis,
     FineTunedScore,
     TaskScore,
+    call_with,
+    framed,
     model_fingerprint,
-    new_figure,
-    plain_frame,
-    print_files,
-    saved_or_computed,
+    panels,
     short_path,
     write_numbers,
-    write_pictures,
 )
 from bert_jax.analysis.texts import check_vectors, in_batches, mask_words, text_arrays, token_weights, word_scores
-from bert_jax.config.analyses import PruneConfig, VectorKind
+from bert_jax.config.analyses import PruneConfig, VectorKind, at_least
 from bert_jax.config.finetuning import TaskDataConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.opening import place
@@ -104,7 +101,7 @@ class KeptLayers:
         return self._of_depth[len(layers)]
 
     def fresh(self, layers: tuple[int, ...]) -> PretrainedModel:
-        """Return a model of its own."""
+        """Return a separate model."""
         stored = self._chosen(layers)
         return PretrainedModel(stored, place(stored, self._whole.mesh), self._whole.mesh, self._whole.network.compute)
 
@@ -157,9 +154,9 @@ class Pruning:
     predictions: int
     """Number of masked tokens, in other texts, that losses and accuracies are of."""
     vectors: str
-    """What represented a text: mean, cls or token."""
+    """Kind of vector that represented a text: mean, cls or token."""
     score_name: str
-    """What `score` measures; "" if there was none."""
+    """Name of the measure `score`; "" if there was none."""
 
     @property
     def depths(self) -> list[int]:
@@ -191,7 +188,7 @@ def prune(
     At each step the layer goes without which the last states of the model stay most similar to those of the whole
     model, by linear CKA over texts (the criterion of Pons et al. 2024, "Effective Layer Pruning Through Similarity
     Metric Perspective"); of two equally good ones, the upper. Removal of the top layers and in random orders is
-    measured beside it.
+    measured for comparison.
 
     Args:
       model: N layers of one kind with parameters of their own.
@@ -203,9 +200,6 @@ def prune(
       score: also measured for every model, such as `TaskScore`; None: nothing more is.
       score_name: what `score` measures.
       seed: of tokens to mask, tokens drawn and random orders.
-      batch_size: number of texts that a model reads at once.
-      max_length: tokens per text; None: as many as the model has positions.
-      progress: whether to show a bar.
 
     Raises:
       UserError: the depth is not below that of the model, layers cannot be taken away, or there are too few texts.
@@ -218,8 +212,7 @@ def prune(
             f"depth={depth} must be at least 1 and below the {count} layers that {model.path} has, so that at least "
             "one layer is removed"
         )
-    if draws < 0:
-        raise UserError(f"draws={draws} must be at least 0")
+    at_least(0, draws=draws)
     held = _several(texts)
     steps = range(depth, count)
     shuffled = [np.random.default_rng((seed, draw)).permutation(count).tolist() for draw in range(draws)]
@@ -269,7 +262,7 @@ def _curve(measured: "_Measurements", order: str, kept: list[tuple[int, ...]]) -
 
 
 class _Measurements:
-    """What is known of models with some of the layers, each measured once."""
+    """Measures of models with some of the layers, each taken once."""
 
     def __init__(
         self,
@@ -339,21 +332,21 @@ def draw_pruning(result: Pruning) -> "Figure":
     names = {"similarity": "CKA with the whole model", "mlm_accuracy": "MLM accuracy", "score": result.score_name}
     shown = [name for name in names if not np.isnan(getattr(result.curves[0], name)).all()]
     steps, count = result.candidates.shape
-    figure = new_figure(4.0 * len(shown) + 1.6 + 0.45 * count, 3.8)
-    panels = figure.subplots(1, len(shown) + 1, width_ratios=[*[1.0] * len(shown), (1.0 + 0.45 * count) / 4.0])
-    for axes, name in zip(panels, shown, strict=False):
-        _curves(axes, result, name)
-        axes.set_title(names[name], loc="left", parse_math=False)
-    panels[0].legend(frameon=False, fontsize=9)
-    panels[-1].imshow(result.candidates, cmap="viridis", vmin=0.0, vmax=1.0)
-    write_numbers(panels[-1], result.candidates)
-    panels[-1].set_xticks(range(count))
-    panels[-1].set_yticks(range(steps), [f"{depth - 1}" for depth in result.depths[:-1]])
-    panels[-1].set_xlabel("layer left out")
-    panels[-1].set_ylabel("layers left")
-    panels[-1].set_title("CKA of each candidate", loc="left")
     heading = f"{short_path(result.model)}: {result.texts:,} texts, vectors: {result.vectors}"
-    figure.suptitle(heading, fontsize=11, parse_math=False)
+    widths = [*[1.0] * len(shown), (1.0 + 0.45 * count) / 4.0]
+    size = (4.0 * len(shown) + 1.6 + 0.45 * count, 3.8)
+    figure, (*curves, candidates) = panels(size, heading, 1, len(widths), width_ratios=widths)
+    for axes, name in zip(curves, shown, strict=True):
+        _curves(axes, result, name)
+        framed(axes, names[name], "layers")
+    curves[0].legend(frameon=False, fontsize=9)
+    candidates.imshow(result.candidates, cmap="viridis", vmin=0.0, vmax=1.0)
+    write_numbers(candidates, result.candidates)
+    candidates.set_xticks(range(count))
+    candidates.set_yticks(range(steps), [f"{depth - 1}" for depth in result.depths[:-1]])
+    candidates.set_xlabel("layer left out")
+    candidates.set_ylabel("layers left")
+    candidates.set_title("CKA of each candidate", loc="left")
     return figure
 
 
@@ -374,30 +367,31 @@ def _curves(axes: "Axes", result: Pruning, name: str) -> None:
         labelled.add(label)
     axes.set_xticks(result.depths)
     axes.invert_xaxis()
-    axes.set_xlabel("layers")
-    plain_frame(axes)
+
+
+def _told(result: Pruning) -> list[Table]:
+    measures = {"CKA": "similarity", "MLM loss": "mlm_loss", "MLM accuracy": "mlm_accuracy", result.score_name: "score"}
+    shown = {title: name for title, name in measures.items() if not np.isnan(getattr(result.curves[0], name)).all()}
+    made = Table("removed", "layers kept (from 0)", *shown, title=f"{result.texts:,} texts guide the removal")
+    for curve in result.curves:
+        for number, layers in enumerate(curve.layers):
+            values = (f"{getattr(curve, name)[number]:.3f}" for name in shown.values())
+            label = f"{curve.order} {len(curve.layers[0]) - len(layers)}"
+            made.add_row(label, ", ".join(map(str, layers)), *values)
+        made.add_section()
+    return [made]
+
+
+PRUNE = Analysis("prune", Pruning, _told, {"prune": draw_pruning})
 
 
 def run_prune(path: str, options: PruneConfig) -> None:
     """Take layers away, print and draw what is lost, and write the smaller model into the output."""
     model = load(path)
     score = _score(model, options)
-    compute = functools.partial(
-        prune,
-        model,
-        depth=options.depth,
-        vectors=options.vectors,
-        draws=options.draws,
-        score=score,
-        score_name="" if score is None else score.name,
-        seed=options.seed,
-        batch_size=options.batch_size,
-        max_length=options.max_length,
-    )
-    result = saved_or_computed(Pruning, "prune", [model], options, compute, more_input=options.task_data)
-    pictures = write_pictures(draw_pruning(result), options.output, "prune")
-    _print(result)
-    print_files(options, pictures)
+    given = {"score": score, "score_name": "" if score is None else score.name}
+    compute = call_with(prune, options, model, depth=options.depth, **given)
+    result = PRUNE.run_on_texts(options, [model], compute, options.task_data)
     _write_model(keep_layers(model, result.layers), result, epath.Path(options.output) / "model")
 
 
@@ -413,32 +407,12 @@ def _score(model: PretrainedModel, options: PruneConfig) -> TaskScore | FineTune
             f"{model.path} is a pre-trained model, which is fine-tuned for a score; give --task=NAME, or a fine-tuned "
             "model"
         )
-    return FineTunedScore(
-        options.task,
-        data,
-        epath.Path(options.output) / "fine_tuned",
-        epochs=options.epochs,
-        learning_rate=options.learning_rate,
-        seeds=options.seeds,
-        seed=options.seed,
-    )
-
-
-def _print(result: Pruning) -> None:
-    measures = {"CKA": "similarity", "MLM loss": "mlm_loss", "MLM accuracy": "mlm_accuracy", result.score_name: "score"}
-    shown = {title: name for title, name in measures.items() if not np.isnan(getattr(result.curves[0], name)).all()}
-    table = Table("removed", "layers kept (from 0)", *shown, title=f"{result.texts:,} texts guide the removal")
-    for curve in result.curves:
-        for number, layers in enumerate(curve.layers):
-            values = (f"{getattr(curve, name)[number]:.3f}" for name in shown.values())
-            label = f"{curve.order} {len(curve.layers[0]) - len(layers)}"
-            table.add_row(label, ", ".join(map(str, layers)), *values)
-        table.add_section()
-    Console().print(table)
+    given = {name: getattr(options, name) for name in ("epochs", "learning_rate", "seeds", "seed")}
+    return FineTunedScore(options.task, data, epath.Path(options.output) / "fine_tuned", **given)
 
 
 def _write_model(smaller: PretrainedModel, result: Pruning, directory: epath.Path) -> None:
-    """Save the model, unless it is there; a model that is another one is left alone."""
+    """Save the model, unless it is there; a different model there is left alone."""
     if directory.exists() and any(directory.iterdir()):
         if model_fingerprint(load(directory)) != model_fingerprint(smaller):
             raise UserError(

@@ -1,7 +1,8 @@
-"""Results of an analysis: saved, found again by key, printed by layer, drawn; and the task scores of models.
+"""One analysis from its options to its files: its result is computed or found again, printed and drawn.
 
-A result is computed only if none was saved under the same key, which names everything it was computed from. Pictures
-are Matplotlib figures that need neither global state nor a display.
+`Analysis` does this for all of them. A result is computed only if none was saved
+under the same key, which names everything it was computed from. Pictures are Matplotlib figures that need neither
+global state nor a display.
 
 `TaskScore` measures a fine-tuned model on its dev set, whichever of its layers are left. `FineTunedScore` fine-tunes
 a pre-trained model first; its result is written to a file at once, and not computed again.
@@ -9,6 +10,8 @@ a pre-trained model first; its result is written to a file at once, and not comp
 
 import copy
 import dataclasses
+import functools
+import inspect
 import io
 import json
 import os
@@ -66,30 +69,40 @@ def write_pictures(figure: "Figure", directory: str | os.PathLike[str], name: st
     return [f"{name}.png", f"{name}.svg"]
 
 
-def new_figure(width: float, height: float) -> "Figure":
-    """Return an empty figure; sizes are in inches."""
+def panels(
+    size: tuple[float, float], heading: str, rows: int = 1, columns: int = 1, *, heading_size: int = 11, **options: Any
+) -> tuple["Figure", Any]:
+    """Return a figure with a heading, of a size in inches, and its panels, as `Figure.subplots` returns them."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # takes a second to import
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    figure = Figure(figsize=size, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
-    return figure
+    if heading:
+        figure.suptitle(heading, fontsize=heading_size, parse_math=False)
+    return figure, figure.subplots(rows, columns, **options)
 
 
-def lines_by_layer(axes: "Axes", series: dict[str, np.ndarray]) -> None:
+def lines_by_layer(axes: "Axes", title: str, series: Mapping[str, np.ndarray]) -> None:
     """Draw lines over the layers, one for each entry of `series`, float [layers + 1]."""
     for label, values in series.items():
         axes.plot(range(len(values)), values, marker="o", label=label)
         axes.set_xticks(range(len(values)), layer_names(len(values)))
-    axes.set_xlabel("layer")
-    plain_frame(axes)
+    framed(axes, title, "layer")
 
 
-def plain_frame(axes: "Axes") -> None:
-    """Take away the upper and the right edge, and draw a grid behind everything."""
+def framed(axes: "Axes", title: str = "", below: str = "", legend: int | None = None) -> None:
+    """Give a panel a title and a label below it, a grid behind everything, and no upper and right edge.
+
+    `legend` is the font size of a legend of the lines that have been drawn; by default there is none.
+    """
+    axes.set_title(title, loc="left", parse_math=False)
+    axes.set_xlabel(below)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#e6e6e6", linewidth=0.8)
     axes.set_axisbelow(True)
+    if legend:
+        axes.legend(frameon=False, fontsize=legend)
 
 
 def write_numbers(axes: "Axes", matrix: np.ndarray) -> None:
@@ -147,7 +160,7 @@ def saved_result(file: epath.Path, key: dict[str, Any], kind: type[Result]) -> R
     """Return the result with this key, a dataclass `kind`, that `save_result` wrote; None if there is none.
 
     Raises:
-      UserError: the file is damaged, or no result of ours.
+      UserError: the file is damaged, or was not written by `save_result`.
     """
     if not file.exists():
         return None
@@ -190,53 +203,102 @@ def _built(kind: Any, value: Any) -> Any:
     return value
 
 
-NOT_IN_KEY = ("input", "other", "sts", "word", "senses", "task_data", "trees", "output", "batch_size")
+NOT_IN_KEY = "input dev test other sts word senses task_data trees output batch_size".split()
 """Options whose values are not in the key of a result: files and models are in it by their contents."""
 
 
-def saved_or_computed(
-    kind: type[Result],
-    name: str,
-    models: list[PretrainedModel],
-    options: AnalysisConfig,
-    compute: Callable[[Iterable[str]], Result],
-    file: str = "result.json",
-    more_input: str = "",
-) -> Result:
-    """Return the result of `compute` for the texts of the input, and save it; or the one that was saved before.
+def call_with(function: Callable[..., Result], options: Any, *given: Any, **named: Any) -> Callable[..., Result]:
+    """Return `function` with these arguments; its other keyword-only parameters get the options of the same names."""
 
-    The result also depends on the file `more_input`, if one is named.
-    """
-    sources = find_sources(options.input, options.format)
-    further = find_sources(more_input) if more_input else []
-    directory = output_directory(options.output)
-    chosen = {field: value for field, value in dataclasses.asdict(options).items() if field not in NOT_IN_KEY}
-    key = {
-        "analysis": name,
-        "models": [model_fingerprint(model) for model in models],
-        "input": [dataclasses.astuple(source) for source in (*sources, *further)],
-        "options": chosen,
-    }
-    result = saved_result(directory / file, key, kind)
-    if result is not None:
-        print(f"{options.output}/{file} has this result already; it is not computed again")
+    def call(*more: Any) -> Result:
+        parameters = inspect.signature(function).parameters.values()
+        wanted = {each.name for each in parameters if each.kind is each.KEYWORD_ONLY and hasattr(options, each.name)}
+        return function(*given, *more, **{name: getattr(options, name) for name in wanted} | named)
+
+    return call
+
+
+@dataclasses.dataclass(frozen=True)
+class Analysis(typing.Generic[Result]):
+    """One kind of result of `bert-jax analyze`: how it is saved, printed and drawn."""
+
+    name: str
+    """Name in the key of the result."""
+    kind: type[Result]
+    """The dataclass that the result is."""
+    tell: Callable[[Result], Iterable[Table | str]]
+    """Returns the tables and lines to print."""
+    draw: Mapping[str, Callable[[Result], "Figure | str | None"]]
+    """Makes pictures, by their names without a suffix, and pages, by the names of their files; None is left out."""
+    file: str = "result.json"
+    """File of the result."""
+
+    def run(self, options: Any, origin: dict[str, Any], compute: Callable[[], Result]) -> Result:
+        """Return the result, and print it, draw it, and name its files.
+
+        Args:
+          options: of the analysis; `output` is the directory of the files.
+          origin: everything else that the result follows from, of JSON types; in its key together with the options.
+          compute: called only if the result was not saved before.
+        """
+        directory = output_directory(options.output)
+        chosen = {field: value for field, value in dataclasses.asdict(options).items() if field not in NOT_IN_KEY}
+        key = {"analysis": self.name, **origin, "options": chosen}
+        result = saved_result(directory / self.file, key, self.kind)
+        if result is None:
+            result = compute()
+            save_result(directory / self.file, key, result)
+        else:
+            print(f"{options.output}/{self.file} has this result already; it is not computed again")
+        for part in self.tell(result):
+            Console().print(part) if isinstance(part, Table) else print(part)
+        files = [self.file]
+        for name, make in self.draw.items():
+            content = make(result)
+            if isinstance(content, str):
+                write_atomically(directory / name, content.encode())
+                files.append(name)
+            elif content is not None:
+                files += write_pictures(content, directory, name)
+        print(f"{options.output}: {', '.join(files)}")
         return result
-    result = compute(texts_of(sources, options.texts, options.seed, options.text_field))
-    save_result(directory / file, key, result)
-    return result
+
+    def run_on_texts(
+        self,
+        options: AnalysisConfig,
+        models: list[PretrainedModel],
+        compute: Callable[[Iterable[str]], Result],
+        more_input: str = "",
+    ) -> Result:
+        """Do the same for the result of models on the texts of the input, and of a file `more_input` if it is named."""
+        sources = find_sources(options.input, options.format)
+        further = find_sources(more_input) if more_input else []
+        origin = {
+            "models": [model_fingerprint(model) for model in models],
+            "input": [dataclasses.astuple(source) for source in (*sources, *further)],
+        }
+        texts = functools.partial(texts_of, sources, options.texts, options.seed, options.text_field)
+        return self.run(options, origin, lambda: compute(texts()))
 
 
-def print_layers(columns: Mapping[str, np.ndarray], digits: str = ".3f", title: str | None = None) -> None:
-    """Print one row for each layer, the embeddings first; columns hold one number per layer."""
-    table = Table("layer", *columns, title=title)
-    for name, *values in zip(layer_names(len(next(iter(columns.values())))), *columns.values(), strict=True):
-        table.add_row(name, *(format(value, digits) for value in values))
-    Console().print(table)
+def table(header: Iterable[str], rows: Iterable[Iterable[str]], title: str | None = None) -> Table:
+    """Return a table to print."""
+    made = Table(*header, title=title)
+    for row in rows:
+        made.add_row(*row)
+    return made
 
 
-def print_files(options: AnalysisConfig, pictures: list[str], file: str = "result.json") -> None:
-    """Print where the result and the pictures of an analysis are."""
-    print(f"{options.output}: {', '.join([file, *pictures])}")
+def columns_table(columns: Iterable[tuple[str, str, Iterable[Any]]], title: str | None = None) -> Table:
+    """Return a table to print of columns with a heading, a format and values each."""
+    headings, formats, values = zip(*columns, strict=True)
+    return table(headings, (map(format, row, formats) for row in zip(*values, strict=True)), title)
+
+
+def layers_table(columns: Mapping[str, np.ndarray], digits: str = ".3f", title: str | None = None) -> Table:
+    """Return a table with one row for each layer, the embeddings first; columns hold one number per layer."""
+    layers = layer_names(len(next(iter(columns.values()))))
+    return columns_table([("layer", "", layers), *((name, digits, each) for name, each in columns.items())], title)
 
 
 class TaskScore:
@@ -293,7 +355,7 @@ class TaskScore:
 
 @dataclasses.dataclass(frozen=True)
 class FineTuned:
-    """What fine-tuning a model reached on the dev set."""
+    """Scores on the dev set after fine-tuning a model."""
 
     score: float
     """The main metric, a mean over the seeds."""

@@ -21,26 +21,25 @@ vector a with s⁴ |x|² in each direction, Ĉ = mean_j (x_j - x̄)(x_j - x̄)�
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from etils import epath
-from rich.console import Console
 from rich.table import Table
 
+from bert_jax.analysis.layers import units
 from bert_jax.analysis.results import (
+    Analysis,
+    call_with,
+    columns_table,
+    framed,
     layer_names,
     model_fingerprint,
-    new_figure,
-    output_directory,
-    plain_frame,
-    save_result,
-    saved_result,
+    panels,
     short_path,
-    write_pictures,
 )
 from bert_jax.config import ComputeConfig, EncoderConfig, ModelConfig
 from bert_jax.config.analyses import InitConfig
@@ -195,7 +194,7 @@ def predicted_growth(config: ModelConfig, length: int, common: float, own: float
     """Return the root mean square of the states of a pre-norm model, float64 [N + 1], from the embeddings up.
 
     A state is followed by two mean squares of its values: of what all tokens have in common, and of what is each one's
-    own. Attention adds to the first alone, because its weights are nearly uniform (see attention_norm.py). Of what the
+    own. Attention adds to the first alone, because its weights are nearly uniform (see above). Of what the
     feed-forward network adds, the common part is its kernel at the correlation of two tokens (the expectation over
     wide layers of Poole et al. 2016, section 2).
 
@@ -269,10 +268,7 @@ def _one_draw(model: BertForPreTraining, length: int, key: jax.Array) -> dict[st
 
     def loss(params: Any) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         encoded = model.encode(params, ids, jnp.zeros_like(ids), jnp.ones_like(ids), collect=True)
-        sums = masked_word_sums(
-            model.mlm_logits(params, batch, encoded), batch["masked_ids"], jnp.ones((BATCH_SIZE, count))
-        )
-        return jnp.asarray(sums.loss / sums.weight), encoded.hidden_states or ()
+        return _loss(model, params, batch, encoded), encoded.hidden_states or ()
 
     gradients, states = jax.grad(loss, has_aux=True)(model.init(init_key))
     layers = [jnp.sum(leaf.reshape(leaf.shape[0], -1) ** 2, axis=1) for leaf in jax.tree.leaves(gradients["encoder"])]
@@ -287,6 +283,13 @@ def _one_draw(model: BertForPreTraining, length: int, key: jax.Array) -> dict[st
         "output": jnp.sum(output.reshape(len(output), -1) ** 2, axis=1),
         "start": jnp.stack([common, total - common]),
     }
+
+
+def _loss(model: BertForPreTraining, params: Any, batch: dict[str, jax.Array], encoded: Any) -> jax.Array:
+    """Return the mean loss of the masked words of a batch, all of which count."""
+    weights = jnp.ones(batch["masked_ids"].shape)
+    sums = masked_word_sums(model.mlm_logits(params, batch, encoded), batch["masked_ids"], weights)
+    return jnp.asarray(sums.loss / sums.weight)
 
 
 MOST = 128  # rows of a map; of longer tables, evenly spaced ones
@@ -337,8 +340,8 @@ def position_similarity(config: EncoderConfig, learned: np.ndarray | None = None
 
 
 def _cosines(table: np.ndarray) -> np.ndarray:
-    unit = table / np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-30)
-    return unit @ unit.T
+    directions = units(table)
+    return directions @ directions.T
 
 
 @dataclasses.dataclass(frozen=True)
@@ -354,9 +357,9 @@ class StepCosts:
     attention_flops: np.ndarray
     """float64 [lengths]: the part of `closed_flops` that is quadratic in the length."""
     bytes: np.ndarray
-    """float64 [lengths]: temporary memory that XLA assigns to the program, beside parameters and gradients."""
+    """float64 [lengths]: temporary memory that XLA assigns to the program, in addition to parameters and gradients."""
     closed_bytes: np.ndarray
-    """float64 [lengths]: what `models.memory_costs.activation_bytes` says is kept for the backward pass."""
+    """float64 [lengths]: what is kept for the backward pass, by `models.costs.activation_bytes`."""
     sequences: int
     """Sequences of the compiled step, by which its costs are divided."""
 
@@ -393,9 +396,7 @@ def step_costs(
 def _compiled(model: BertForPreTraining, length: int, predictions: int, sequences: int) -> jax.stages.Compiled:
     def loss(params: Any, batch: Any) -> jax.Array:
         encoded = model.encode(params, *(batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")))
-        weights = jnp.ones((sequences, predictions))
-        sums = masked_word_sums(model.mlm_logits(params, batch, encoded), batch["masked_ids"], weights)
-        return jnp.asarray(sums.loss / sums.weight)
+        return _loss(model, params, batch, encoded)
 
     sizes = dict.fromkeys(("input_ids", "token_type_ids", "attention_mask"), length)
     sizes |= dict.fromkeys(("masked_positions", "masked_ids"), predictions)
@@ -404,13 +405,9 @@ def _compiled(model: BertForPreTraining, length: int, predictions: int, sequence
     return jax.jit(jax.value_and_grad(loss)).lower(params, batch).compile()
 
 
-HEADS = (1, 2, 4, 8, 16)
-LENGTHS = (32, 64, 128, 256, 512)
-
-
 @dataclasses.dataclass(frozen=True)
 class Initialisation:
-    """What is known of a configuration before its first step."""
+    """Measures of a configuration before its first step."""
 
     norm: AttentionNorm
     """The norm of multi-head attention, by the number of heads."""
@@ -427,8 +424,8 @@ class Initialisation:
 def init(
     model: PretrainedModel | EncoderConfig,
     *,
-    heads: tuple[int, ...] = HEADS,
-    lengths: tuple[int, ...] = LENGTHS,
+    heads: tuple[int, ...] = InitConfig.heads,
+    lengths: tuple[int, ...] = InitConfig.lengths,
     draws: int = 64,
     length: int = 64,
     seed: int = 0,
@@ -446,7 +443,6 @@ def init(
       length: tokens of a sequence in all other measurements.
       seed: of everything that is drawn.
       name: of the result; by default the path of the model.
-      progress: whether to show a bar.
 
     Raises:
       UserError: the model is not a Transformer with attention by content, or a value cannot work.
@@ -507,38 +503,28 @@ def _possible(
 
 def draw_initialisation(result: Initialisation) -> "Figure":
     """Return six panels: norm of attention, states, gradients, the last gradient, operations, memory."""
-    figure = new_figure(13.0, 7.4)
-    panels = figure.subplots(2, 3)
-    _norms(panels[0, 0], result.norm)
-    _growth(panels[0, 1], panels[0, 2], panels[1, 0], result.growth)
-    _costs(panels[1, 1], panels[1, 2], result.costs)
-    for axes in panels.flat:
-        plain_frame(axes)
-    figure.suptitle(f"{short_path(result.model)} before its first step", fontsize=11, parse_math=False)
+    figure, drawn = panels((13.0, 7.4), f"{short_path(result.model)} before its first step", 2, 3)
+    _norms(drawn[0, 0], result.norm)
+    _growth(drawn[0, 1], drawn[0, 2], drawn[1, 0], result.growth)
+    _costs(drawn[1, 1], drawn[1, 2], result.costs)
     return figure
 
 
 def draw_positions(result: PositionSimilarity, name: str = "") -> "Figure":
     """Return a map of cosines for each table, and the mean cosine by distance."""
     count = len(result.tables)
-    figure = new_figure(3.6 * (count + 1), 3.6)
-    panels = figure.subplots(1, count + 1)
-    for axes, table, matrix in zip(panels, result.tables, result.maps, strict=False):
+    heading = f"{short_path(name)}: position tables" if name else "Position tables"
+    figure, (*maps, distances) = panels((3.6 * (count + 1), 3.6), heading, 1, count + 1)
+    for axes, kind, matrix in zip(maps, result.tables, result.maps, strict=True):
         ends = (result.rows[0], result.rows[-1])
         axes.imshow(matrix, cmap="RdBu_r", vmin=-1.0, vmax=1.0, origin="lower", extent=(*ends, *ends))
-        axes.set_title(table, loc="left")
+        axes.set_title(kind, loc="left")
         axes.set_xlabel("position")
-    figure.colorbar(panels[0].images[0], ax=panels[count - 1], label="cosine", shrink=0.8)
-    for table, values in zip(result.tables, result.by_distance, strict=True):
-        panels[-1].plot(values, label=table)
-    panels[-1].plot(result.predicted, color="black", linestyle=":", label="sinusoids, closed form")
-    panels[-1].set_title("Mean cosine by distance", loc="left")
-    panels[-1].set_xlabel("distance")
-    panels[-1].legend(frameon=False, fontsize=8)
-    plain_frame(panels[-1])
-    figure.suptitle(
-        f"{short_path(name)}: position tables" if name else "Position tables", fontsize=11, parse_math=False
-    )
+    figure.colorbar(maps[0].images[0], ax=maps[-1], label="cosine", shrink=0.8)
+    for kind, values in zip(result.tables, result.by_distance, strict=True):
+        distances.plot(values, label=kind)
+    distances.plot(result.predicted, color="black", linestyle=":", label="sinusoids, closed form")
+    framed(distances, "Mean cosine by distance", "distance", legend=8)
     return figure
 
 
@@ -547,9 +533,7 @@ def _norms(axes: "Axes", norm: AttentionNorm) -> None:
     axes.errorbar(places, norm.ratio, yerr=2 * norm.standard_error, fmt="o", capsize=4, label="measured ± 2 errors")
     axes.axhline(1.0, color="black", linestyle=":", label="law")
     axes.set_xticks(places, list(map(str, norm.heads)))
-    axes.set_xlabel("heads")
-    axes.set_title("Squared norm of attention / law", loc="left")
-    axes.legend(frameon=False, fontsize=9)
+    framed(axes, "Squared norm of attention / law", "heads", legend=9)
 
 
 def _growth(states: "Axes", gradients: "Axes", last: "Axes", growth: DepthGrowth) -> None:
@@ -566,12 +550,9 @@ def _growth(states: "Axes", gradients: "Axes", last: "Axes", growth: DepthGrowth
         linestyle=":",
         label="pre-norm, from post by theory",
     )
-    states.set_title("Root mean square of states", loc="left")
-    gradients.set_title("Gradient norm by layer", loc="left")
-    last.set_title("Gradient of the last layer's output kernel", loc="left")
-    for axes, label in ((states, "layer"), (gradients, "layer"), (last, "depth of the model")):
-        axes.set_xlabel(label)
-        axes.legend(frameon=False, fontsize=9)
+    framed(states, "Root mean square of states", "layer", legend=9)
+    framed(gradients, "Gradient norm by layer", "layer", legend=9)
+    framed(last, "Gradient of the last layer's output kernel", "depth of the model", legend=9)
     states.set_xticks(range(len(names)), names)
     gradients.set_xticks(range(1, len(names)), names[1:])
     last.set_xticks(growth.depths)
@@ -589,34 +570,20 @@ def _costs(operations: "Axes", memory: "Axes", costs: StepCosts) -> None:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_xticks(costs.lengths, list(map(str, costs.lengths)))
-        axes.set_xlabel("tokens")
-        axes.set_title(title, loc="left")
-        axes.legend(frameon=False, fontsize=9)
-    operations.plot(costs.lengths, costs.attention_flops, color="#8a8a8a", linewidth=1.0, label="its quadratic part")
-    operations.legend(frameon=False, fontsize=9)
+        if axes is operations:
+            axes.plot(costs.lengths, costs.attention_flops, color="#8a8a8a", linewidth=1.0, label="its quadratic part")
+        framed(axes, title, "tokens", legend=9)
 
 
 def run_init(path: str, options: InitConfig) -> None:
     """Print and draw how a model begins, or what was computed before."""
     all_devices()  # as `load` does, but for a configuration alone
     model = _model(path)
-    directory = output_directory(options.output)
     config = to_dict(model) if isinstance(model, EncoderConfig) else model_fingerprint(model)
-    chosen = {name: value for name, value in dataclasses.asdict(options).items() if name != "output"}
-    key = {"analysis": "init", "model": config, "options": chosen}
-    result = saved_result(directory / "result.json", key, Initialisation)
-    if result is None:
-        sizes = {"heads": options.heads, "lengths": options.lengths, "draws": options.draws, "length": options.length}
-        result = init(model, **sizes, seed=options.seed, name=path)
-        save_result(directory / "result.json", key, result)
-    else:
-        print(f"{options.output}/result.json has this result already; it is not computed again")
-    pictures = write_pictures(draw_initialisation(result), options.output, "init")
-    if result.positions is not None:
-        pictures += write_pictures(draw_positions(result.positions, path), options.output, "positions")
-    for table in _tables(result):
-        Console().print(table)
-    print(f"{options.output}: {', '.join(['result.json', *pictures])}")
+    compute = call_with(init, options, model, name=path)
+    positions = lambda result: None if result.positions is None else draw_positions(result.positions, path)
+    draw = {"init": draw_initialisation, "positions": positions}
+    Analysis("init", Initialisation, _tables, draw).run(options, {"model": config}, compute)
 
 
 def _model(path: str) -> PretrainedModel | EncoderConfig:
@@ -625,26 +592,20 @@ def _model(path: str) -> PretrainedModel | EncoderConfig:
     return load_config(path).model if named and not epath.Path(path).is_dir() else load(path)
 
 
-def _tables(result: Initialisation) -> list[Table]:
+def _tables(result: Initialisation) -> Iterator[Table]:
     norm, growth, costs = result.norm, result.growth, result.costs
-    heads = Table("heads", "norm", "law", "squared, measured / law", title="norm of attention")
-    for count, *values, error in zip(
-        norm.heads, norm.measured, norm.predicted, norm.ratio, norm.standard_error, strict=True
-    ):
-        heads.add_row(str(count), *(f"{value:.4f}" for value in values[:2]), f"{values[2]:.3f} ± {error:.3f}")
-    layers = Table("layer", "state, post", "pre", "pre, theory", "gradient, post", "pre", title="growth by depth")
-    for layer, (*states, theory) in enumerate(zip(*growth.state, growth.predicted_state, strict=True)):
-        gradients = growth.gradient[:, layer - 1] if layer else ()
-        row = [f"{value:.3f}" for value in (*states, theory)] + [f"{value:.4f}" for value in gradients]
-        layers.add_row(str(layer) if layer else "emb", *row)
-    last = Table("depth", "post", "pre", "post / pre", "theory", title="gradient of the last output kernel")
-    for depth, post, pre, ratio in zip(growth.depths, *growth.last_gradient, growth.predicted_ratio, strict=True):
-        last.add_row(str(depth), f"{post:.4f}", f"{pre:.4f}", f"{post / pre:.3f}", f"{ratio:.3f}")
-    work = Table("tokens", "GFLOP, XLA", "closed form", "MB, XLA", "closed form", title="a step, per sequence")
-    for length, flops, closed, memory, kept in zip(
-        costs.lengths, costs.flops, costs.closed_flops, costs.bytes, costs.closed_bytes, strict=True
-    ):
-        work.add_row(
-            str(length), f"{flops / 1e9:.3f}", f"{closed / 1e9:.3f}", f"{memory / 1e6:.2f}", f"{kept / 1e6:.2f}"
-        )
-    return [heads, layers, last, work]
+    ratios = map("{:.3f} ± {:.3f}".format, norm.ratio, norm.standard_error)
+    columns = [("heads", "", norm.heads), ("norm", ".4f", norm.measured), ("law", ".4f", norm.predicted)]
+    yield columns_table([*columns, ("squared, measured / law", "", ratios)], "norm of attention")
+    states = zip(("state, post", "pre", "pre, theory"), (*growth.state, growth.predicted_state), strict=True)
+    gradients = [["", *map("{:.4f}".format, values)] for values in growth.gradient]
+    columns = [("layer", "", layer_names(len(growth.predicted_state))), *((name, ".3f", each) for name, each in states)]
+    columns += [("gradient, post", "", gradients[0]), ("pre", "", gradients[1])]
+    yield columns_table(columns, "growth by depth")
+    post, pre = growth.last_gradient
+    columns = [("depth", "", growth.depths), ("post", ".4f", post), ("pre", ".4f", pre)]
+    columns += [("post / pre", ".3f", post / pre), ("theory", ".3f", growth.predicted_ratio)]
+    yield columns_table(columns, "gradient of the last output kernel")
+    columns = [("tokens", "", costs.lengths), ("GFLOP, XLA", ".3f", costs.flops / 1e9)]
+    columns += [("closed form", ".3f", costs.closed_flops / 1e9), ("MB, XLA", ".2f", costs.bytes / 1e6)]
+    yield columns_table([*columns, ("closed form", ".2f", costs.closed_bytes / 1e6)], "a step, per sequence")

@@ -6,29 +6,18 @@ random numbers at every rate: the errors of a lower rate are among those of a hi
 """
 
 import dataclasses
-import functools
-import typing
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
 from etils import epath
-from rich.console import Console
 from rich.table import Table
 
-from bert_jax.analysis.results import (
-    TaskScore,
-    new_figure,
-    plain_frame,
-    print_files,
-    saved_or_computed,
-    short_path,
-    write_pictures,
-)
+from bert_jax.analysis.results import Analysis, TaskScore, call_with, columns_table, framed, panels, short_path
 from bert_jax.analysis.texts import MaskedTexts, counted_texts, windows, word_scores
-from bert_jax.config.analyses import SpellingConfig
+from bert_jax.config.analyses import SpellingConfig, at_least, spelling_noises
 from bert_jax.config.finetuning import TaskDataConfig
-from bert_jax.config.pretraining import EDITS, ErrorUnit, NoiseConfig, check_noise
+from bert_jax.config.pretraining import EDITS, ErrorUnit, NoiseConfig
 from bert_jax.data.spelling_errors import edit_sites, edited_words
 from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel, load
@@ -86,7 +75,7 @@ class Words:
 
 
 class NoiseSums:
-    """What a stream of texts leaves behind: sums of each measure, [R, number of measures]."""
+    """Sums of each measure over a stream of texts, [R, number of measures]."""
 
     def __init__(self, model: PretrainedModel, noises: list[NoiseConfig], longest: int, batch_size: int):
         self._model, self._noises, self._longest, self._batch_size = model, noises, longest, batch_size
@@ -217,7 +206,6 @@ def _widened(values: np.ndarray, length: int) -> np.ndarray:
     return np.pad(values, ((0, 0), (0, length - values.shape[1])))
 
 
-RATES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
 _WINDOW = 512  # texts that are tokenized and held at once
 
 
@@ -225,7 +213,7 @@ def noise(
     model: PretrainedModel,
     texts: Iterable[str],
     *,
-    rates: Iterable[float] = RATES,
+    rates: Iterable[float] = SpellingConfig.rates,
     per: ErrorUnit = "character",
     kinds: Iterable[str] = EDITS,
     seed: int = 0,
@@ -244,9 +232,6 @@ def noise(
       per: what the rates count, letters and digits ("character") or words ("word").
       kinds: edits to draw from.
       seed: of the errors and of the hidden words.
-      batch_size: number of texts that the model reads at once.
-      max_length: tokens per text; None: as many as the model has positions.
-      progress: whether to show a bar.
 
     Raises:
       UserError: the model predicts no masked words, the texts have no words, or an option that cannot work.
@@ -258,8 +243,8 @@ def noise(
             "a fine-tuned one and the dev set of its task"
         )
     longest = min(max_length or model.config.longest_sequence, model.config.longest_sequence)
-    if longest < 3 or batch_size < 1:
-        raise UserError(f"max_length={max_length} must be at least 3, and batch_size={batch_size} at least 1")
+    at_least(3, max_length=longest)
+    at_least(1, batch_size=batch_size)
     sums, count = NoiseSums(model, noises, longest, batch_size), 0
     with counted_texts(texts, visible=progress) as done:
         for window in windows(texts, _WINDOW):
@@ -267,21 +252,6 @@ def noise(
             count += len(window)
             done(len(window))
     return sums.result(count)
-
-
-def spelling_noises(rates: Iterable[float], per: ErrorUnit, kinds: Iterable[str]) -> list[NoiseConfig]:
-    """Return the noise of each rate; raise a UserError if one cannot work or the rates do not ascend."""
-    rates = [float(rate) for rate in rates]
-    if not rates or any(low >= high for low, high in zip(rates, rates[1:], strict=False)):
-        raise UserError(
-            f"rates={','.join(map(str, rates))} must be ascending numbers, at least one, such as 0,0.05,0.1"
-        )
-    if per not in typing.get_args(ErrorUnit):
-        raise UserError(f"per={per!r} must be {' or '.join(typing.get_args(ErrorUnit))}")
-    noises = [NoiseConfig(rate=rate, per=per, kinds=tuple(kinds)) for rate in rates]
-    for each in noises:
-        check_noise(each, "")
-    return noises
 
 
 @dataclasses.dataclass(frozen=True)
@@ -308,7 +278,7 @@ def task_noise(
     model: PretrainedModel,
     data: TaskDataConfig,
     *,
-    rates: Iterable[float] = RATES,
+    rates: Iterable[float] = SpellingConfig.rates,
     per: ErrorUnit = "character",
     kinds: Iterable[str] = EDITS,
     task: str = "",
@@ -327,7 +297,6 @@ def task_noise(
       task: name of the task; "": the one that the model records.
       seed: of the errors.
       batch_size: number of sequences that the model reads at once.
-      progress: whether to show a bar.
 
     Raises:
       UserError: the model has no task head, the data cannot be read or have no labels, an option that cannot work, or
@@ -356,7 +325,7 @@ def task_noise(
 
 def draw_noise(result: SpellingNoise) -> "Figure":
     """Return accuracy, loss and the shares of words that are broken up, over the rate of errors."""
-    panels = {
+    shown = {
         "Accuracy of hidden words": {"": result.accuracy},
         "Loss of hidden words": {"": result.loss},
         "Pieces per word": {"": result.pieces_per_word},
@@ -367,51 +336,29 @@ def draw_noise(result: SpellingNoise) -> "Figure":
         },
     }
     heading = f"{short_path(result.model)}: {result.predictions:,} hidden pieces in {result.texts:,} texts"
-    return _over_rates(result.rates, panels, heading)
+    return _over_rates(result.rates, shown, heading)
 
 
 def draw_task_noise(result: TaskNoise) -> "Figure":
     """Return the score and the lengths of the sequences over the rate of errors."""
-    panels = {
+    shown = {
         result.metric: {"": result.score},
         "Pieces per example": {"": result.pieces},
         "Share of the unknown piece": {"": result.unknown},
     }
-    return _over_rates(result.rates, panels, f"{short_path(result.model)}: {result.examples:,} examples")
+    return _over_rates(result.rates, shown, f"{short_path(result.model)}: {result.examples:,} examples")
 
 
-def _over_rates(rates: np.ndarray, panels: dict[str, dict[str, np.ndarray]], heading: str) -> "Figure":
-    figure = new_figure(3.9 * len(panels), 3.6)
-    for axes, (title, lines) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
+def _over_rates(rates: np.ndarray, shown: dict[str, dict[str, np.ndarray]], heading: str) -> "Figure":
+    figure, drawn = panels((3.9 * len(shown), 3.6), heading, 1, len(shown))
+    for axes, (title, lines) in zip(drawn, shown.items(), strict=True):
         for label, values in lines.items():
             axes.plot(rates, values, marker="o", label=label)
-        if len(lines) > 1:
-            axes.legend(frameon=False, fontsize=9)
-        axes.set_title(title, loc="left", parse_math=False)
-        axes.set_xlabel("rate of errors")
-        plain_frame(axes)
-    figure.suptitle(heading, fontsize=11, parse_math=False)
+        framed(axes, title, "rate of errors", legend=9 if len(lines) > 1 else None)
     return figure
 
 
-def run_noise(path: str, options: SpellingConfig) -> None:
-    """Print and draw how well a model copes with spelling errors, at hidden words or in its task."""
-    model = load(path)
-    if model.head is not None:
-        _run_task_noise(model, options)
-        return
-    compute = functools.partial(
-        noise,
-        model,
-        rates=options.rates,
-        per=options.per,
-        kinds=options.kinds,
-        seed=options.seed,
-        batch_size=options.batch_size,
-        max_length=options.max_length,
-    )
-    result = saved_or_computed(SpellingNoise, "noise", [model], options, compute)
-    pictures = write_pictures(draw_noise(result), options.output, "noise")
+def _noise_told(result: SpellingNoise) -> list[Table]:
     columns = {
         "edits": result.edits,
         "accuracy": result.accuracy,
@@ -422,36 +369,30 @@ def run_noise(path: str, options: SpellingConfig) -> None:
         "unknown": result.unknown_words,
     }
     title = f"{result.predictions:,} hidden pieces, {result.words:,} other words, {result.texts:,} texts"
-    _print_rates(result.rates, columns, title)
-    print_files(options, pictures)
+    return [_rates_table(result.rates, columns, title)]
 
 
-def _run_task_noise(model: PretrainedModel, options: SpellingConfig) -> None:
-    file = epath.Path(options.input).expanduser()
-    data = TaskDataConfig(dir=options.input) if file.is_dir() else TaskDataConfig(dev=options.input)
-    options = dataclasses.replace(options, texts=0)
-
-    def compute(texts: Iterable[str]) -> TaskNoise:
-        return task_noise(
-            model,
-            data,
-            rates=options.rates,
-            per=options.per,
-            kinds=options.kinds,
-            task=options.task,
-            seed=options.seed,
-            batch_size=options.batch_size,
-        )
-
-    result = saved_or_computed(TaskNoise, "task_noise", [model], options, compute)
-    pictures = write_pictures(draw_task_noise(result), options.output, "noise")
+def _task_told(result: TaskNoise) -> list[Table]:
     columns = {result.metric: result.score, "pieces": result.pieces, "unknown": result.unknown}
-    _print_rates(result.rates, columns, f"{result.examples:,} examples")
-    print_files(options, pictures)
+    return [_rates_table(result.rates, columns, f"{result.examples:,} examples")]
 
 
-def _print_rates(rates: np.ndarray, columns: dict[str, np.ndarray], title: str) -> None:
-    table = Table("rate", *columns, title=title)
-    for rate, *values in zip(rates, *columns.values(), strict=True):
-        table.add_row(f"{rate:g}", *(f"{value:.3f}" for value in values))
-    Console().print(table)
+def _rates_table(rates: np.ndarray, columns: dict[str, np.ndarray], title: str) -> Table:
+    return columns_table([("rate", "g", rates), *((name, ".3f", each) for name, each in columns.items())], title)
+
+
+NOISE = Analysis("noise", SpellingNoise, _noise_told, {"noise": draw_noise})
+TASK_NOISE = Analysis("task_noise", TaskNoise, _task_told, {"noise": draw_task_noise})
+
+
+def run_noise(path: str, options: SpellingConfig) -> None:
+    """Print and draw how well a model copes with spelling errors, at hidden words or in its task."""
+    model = load(path)
+    if model.head is None:
+        NOISE.run_on_texts(options, [model], call_with(noise, options, model))
+        return
+    place = epath.Path(options.input).expanduser()
+    data = TaskDataConfig(dir=options.input) if place.is_dir() else TaskDataConfig(dev=options.input)
+    options = dataclasses.replace(options, texts=0)  # they are only named
+    score = call_with(task_noise, options, model, data)
+    TASK_NOISE.run_on_texts(options, [model], lambda texts: score())

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import itertools
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -211,8 +211,6 @@ def layer_vectors(
       kind: see VectorKind.
       first: number of the first of these texts among all, from which, with the seed, its token is drawn.
       seed: see `first`.
-      batch_size: number of texts that the model reads at once.
-      max_length: tokens per text; None: as many as the model has positions.
       done: called with the number of texts of every batch, for a progress bar.
     """
     found = np.zeros((len(texts), model.config.num_layers + 1, model.config.hidden_size), np.float32)
@@ -224,6 +222,25 @@ def layer_vectors(
             found[numbers, layer] = np.einsum("nlh,nl->nh", states, weights)
         done(len(numbers))
     return found
+
+
+def window_vectors(
+    models: Sequence[PretrainedModel],
+    texts: Iterable[str],
+    kind: VectorKind,
+    size: int,
+    *,
+    seed: int = 0,
+    batch_size: int = 32,
+    max_length: int | None = None,
+    progress: bool = True,
+) -> Iterator[list[np.ndarray]]:
+    """Yield, for every `size` texts, their `layer_vectors` in each of the models; a bar counts the texts."""
+    read, options = 0, {"seed": seed, "batch_size": batch_size, "max_length": max_length}
+    with counted_texts(texts, len(models), progress) as done:
+        for window in windows(texts, size):
+            yield [layer_vectors(each, window, kind, first=read, done=done, **options) for each in models]
+            read += len(window)
 
 
 def check_vectors(kind: str) -> None:
@@ -247,6 +264,14 @@ def counted_texts(texts: Iterable[str], models: int = 1, visible: bool = True) -
             move_to(read)
 
         yield add
+
+
+def span_means(states: np.ndarray, spans: np.ndarray) -> np.ndarray:
+    """Return float64 [m, R, H]: means of states [L, R, H] over spans [m, 2] of tokens; NaN over an empty span."""
+    sums = np.concatenate([np.zeros((1, *states.shape[1:])), np.cumsum(states, axis=0, dtype=np.float64)])
+    first, behind = spans.T
+    count = np.where(behind > first, behind - first, np.nan)
+    return (sums[behind] - sums[first]) / count[:, None, None]
 
 
 def token_weights(attention_mask: np.ndarray, kind: VectorKind, random: np.ndarray) -> np.ndarray:

@@ -9,27 +9,25 @@ apart.
 
 import collections
 import dataclasses
-import functools
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from etils import epath
+from rich.table import Table
 
-from bert_jax.analysis.layers import CosineSums
+from bert_jax.analysis.layers import CosineSums, units
 from bert_jax.analysis.results import (
+    Analysis,
+    call_with,
+    layers_table,
     lines_by_layer,
-    new_figure,
-    output_directory,
-    print_files,
-    print_layers,
-    save_result,
-    saved_or_computed,
+    model_fingerprint,
+    panels,
     short_path,
-    write_pictures,
 )
-from bert_jax.analysis.texts import WINDOW, counted_texts, windows
-from bert_jax.config.analyses import SimilarityConfig
+from bert_jax.analysis.texts import WINDOW, counted_texts, span_means, windows
+from bert_jax.config.analyses import SimilarityConfig, at_least
 from bert_jax.errors import UserError
 from bert_jax.pretrained.encodings import Encoding
 from bert_jax.pretrained.model import PretrainedModel, load
@@ -45,7 +43,7 @@ class WordFinder:
     continues: np.ndarray
     """bool [vocab_size]: whether a piece continues the word before it."""
     special_ids: np.ndarray
-    """Ids of pieces that are no part of a word, such as [SEP]."""
+    """Ids of pieces that are not part of a word, such as [SEP]."""
 
     @classmethod
     def of(cls, model: PretrainedModel) -> "WordFinder":
@@ -69,10 +67,7 @@ def spelled(ids: np.ndarray, span: tuple[int, int]) -> tuple[int, ...]:
 
 def word_vectors(encoding: Encoding, row: int, spans: list[tuple[int, int]]) -> np.ndarray:
     """Return float64 [words, N + 1, H]: the vectors of the words of one text of an encoding, in all its layers."""
-    states = np.stack([layer[row] for layer in encoding.hidden_states], axis=1).astype(np.float64)
-    sums = np.concatenate([np.zeros((1, *states.shape[1:])), np.cumsum(states, axis=0)])
-    first, behind = np.array(spans).T
-    return (sums[behind] - sums[first]) / (behind - first)[:, None, None]
+    return span_means(np.stack([layer[row] for layer in encoding.hidden_states], axis=1), np.array(spans))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,8 +109,8 @@ def similarity(
 ) -> ContextSimilarity:
     """Return how much the vectors of words differ between contexts, next to the same of words drawn at random.
 
-    A word is what the tokenizer splits into pieces, its vector the mean of theirs. Only words that occur in `contexts`
-    texts are measured, each in the first so many, once a text, so that all have the same share of chance.
+    A word is what the tokenizer splits into pieces; its vector is the mean of their vectors. Only words that occur in
+    `contexts` texts are measured, once per text and in the first `contexts` of them, so that chance affects all alike.
 
     Args:
       model: any model with a tokenizer.
@@ -123,15 +118,12 @@ def similarity(
       words: number of words, drawn at random from those that occur in enough texts.
       contexts: number of texts per word, 2 or more. Memory is that of words · contexts vectors of all layers.
       seed: of what is drawn.
-      batch_size: number of texts that the model reads at once.
-      max_length: tokens per text; None: as many as the model has positions.
-      progress: whether to show a bar.
 
     Raises:
       UserError: no word occurs in so many texts, or an option that cannot work.
     """
-    if words < 1 or contexts < 2:
-        raise UserError(f"words={words} must be at least 1, and contexts={contexts} at least 2")
+    at_least(1, words=words)
+    at_least(2, contexts=contexts)
     chosen, count = _chosen_words(model, texts, words, contexts, seed, max_length)
     sums = _ContextSums(model, chosen, contexts, seed)
     with counted_texts(texts, visible=progress) as done:
@@ -166,7 +158,7 @@ def intra_sentence_similarity(vectors: np.ndarray) -> np.ndarray:
 
 
 class _ContextSums:
-    """What a stream of encodings leaves behind: the vectors of the chosen words, of random ones, and a sum."""
+    """Sums over a stream of encodings: the vectors of the chosen words and of random ones, and cosines."""
 
     def __init__(self, model: PretrainedModel, chosen: list[tuple[int, ...]], contexts: int, seed: int):
         self._model, self._contexts, self._finder = model, contexts, WordFinder.of(model)
@@ -273,11 +265,9 @@ def word_senses(
       word: a word as the tokenizer divides text, such as "bank"; its vector is the mean of those of its pieces.
       texts: two or more that have the word; its first occurrence counts.
       senses: a name for each text; None: all have the same.
-      batch_size: number of texts that the model reads at once.
-      max_length: tokens per text; None: as many as the model has positions.
 
     Raises:
-      UserError: the word is no single word or not in one of the texts, or texts and senses do not go together.
+      UserError: the word is not a single word or not in one of the texts, or texts and senses do not go together.
     """
     senses = [""] * len(texts) if senses is None else list(senses)
     if len(senses) != len(texts) or len(texts) < 2:
@@ -345,10 +335,8 @@ def _single_word(model: PretrainedModel, word: str) -> tuple[int, ...]:
 
 def _cosines(vectors: np.ndarray) -> np.ndarray:
     """Return float64 [R, n, n] for [n, R, H]."""
-    layers = np.moveaxis(vectors, 1, 0)
-    lengths = np.linalg.norm(layers, axis=2, keepdims=True)
-    units = np.divide(layers, lengths, out=np.zeros_like(layers), where=lengths > 0)
-    return units @ np.swapaxes(units, 1, 2)
+    layers = units(np.moveaxis(vectors, 1, 0))
+    return layers @ np.swapaxes(layers, 1, 2)
 
 
 def _mean(cosines: np.ndarray, pairs: np.ndarray) -> np.ndarray:
@@ -370,57 +358,36 @@ def _baseline(others: list[tuple[int, np.ndarray]], layers: int) -> np.ndarray:
 
 def draw_context_similarity(result: ContextSimilarity) -> "Figure":
     """Return three panels: each measure by layer, with the baseline that it is to be compared with."""
-    figure = new_figure(13.0, 3.8)
-    panels = figure.subplots(1, 3)
-    for axes, title, values, baseline in zip(
-        panels,
-        ("Self-similarity of words", "Words and their sentence's mean", "Explained by one direction"),
-        (result.self_similarity.mean(axis=0), result.intra_sentence, result.explained_variance.mean(axis=0)),
-        (result.cosine_baseline, result.cosine_baseline, result.explained_baseline),
-        strict=True,
-    ):
-        lines_by_layer(axes, {"measured": values, "words at random": baseline})
-        axes.set_title(title, loc="left")
-    panels[0].legend(frameon=False)
     heading = f"{short_path(result.model)}: {len(result.words)} words in {result.contexts} texts each"
-    figure.suptitle(heading, fontsize=11, parse_math=False)
+    figure, drawn = panels((13.0, 3.8), heading, 1, 3)
+    shown = {
+        "Self-similarity of words": (result.self_similarity.mean(axis=0), result.cosine_baseline),
+        "Words and their sentence's mean": (result.intra_sentence, result.cosine_baseline),
+        "Explained by one direction": (result.explained_variance.mean(axis=0), result.explained_baseline),
+    }
+    for axes, (title, (values, baseline)) in zip(drawn, shown.items(), strict=True):
+        lines_by_layer(axes, title, {"measured": values, "words at random": baseline})
+    drawn[0].legend(frameon=False)
     return figure
 
 
 def draw_sense_similarity(result: SenseSimilarity) -> "Figure":
     """Return the cosines within and between senses by layer, and those of all texts in the last layer."""
     order = np.argsort(result.senses, kind="stable")
-    figure = new_figure(11.0, 4.2)
-    by_layer, pairs = figure.subplots(1, 2)
+    figure, (by_layer, pairs) = panels((11.0, 4.2), f"{short_path(result.model)}: {result.word!r}", 1, 2)
     series = {"within senses": result.within, "between senses": result.between, "other words": result.baseline}
-    lines_by_layer(by_layer, series)
+    lines_by_layer(by_layer, "Mean cosine", series)
     by_layer.legend(frameon=False)
-    by_layer.set_title("Mean cosine", loc="left")
     image = pairs.imshow(result.cosines[-1][np.ix_(order, order)], cmap="viridis")
     labels = [result.senses[number] or result.texts[number][:20] for number in order]
     pairs.set_yticks(range(len(order)), labels, fontsize=8, parse_math=False)
     pairs.set_xticks([])
     pairs.set_title("Texts in the last layer", loc="left")
     figure.colorbar(image, ax=pairs, label="cosine")
-    figure.suptitle(f"{short_path(result.model)}: {result.word!r}", fontsize=11, parse_math=False)
     return figure
 
 
-def run_similarity(path: str, options: SimilarityConfig) -> None:
-    """Print and draw how much the vectors of words depend on their contexts; with `--word`, on its senses."""
-    rows = read_senses(options.senses) if options.word else None  # before anything that takes long
-    model = load(path)
-    compute = functools.partial(
-        similarity,
-        model,
-        words=options.words,
-        contexts=options.contexts,
-        seed=options.seed,
-        batch_size=options.batch_size,
-        max_length=options.max_length,
-    )
-    result = saved_or_computed(ContextSimilarity, "similarity", [model], options, compute)
-    pictures = write_pictures(draw_context_similarity(result), options.output, "similarity")
+def _told(result: ContextSimilarity) -> list[Table]:
     columns = {
         "self-similarity": result.self_similarity.mean(axis=0),
         "intra-sentence": result.intra_sentence,
@@ -428,19 +395,24 @@ def run_similarity(path: str, options: SimilarityConfig) -> None:
         "explained": result.explained_variance.mean(axis=0),
         "of any words": result.explained_baseline,
     }
-    print_layers(columns, title=f"{len(result.words)} words in {result.contexts} texts each")
-    print_files(options, pictures)
-    if rows is not None:
-        _word_senses(model, options, rows)
+    return [layers_table(columns, title=f"{len(result.words)} words in {result.contexts} texts each")]
 
 
-def _word_senses(model: PretrainedModel, options: SimilarityConfig, rows: list[tuple[str, str]]) -> None:
-    senses, texts = [sense for sense, _ in rows], [text for _, text in rows]
-    result = word_senses(
-        model, options.word, texts, senses, batch_size=options.batch_size, max_length=options.max_length
-    )
-    save_result(output_directory(options.output) / "word.json", {"word": options.word, "model": model.path}, result)
-    pictures = write_pictures(draw_sense_similarity(result), options.output, "word")
+def _senses_told(result: SenseSimilarity) -> list[Table]:
     columns = {"within senses": result.within, "between senses": result.between, "other words": result.baseline}
-    print_layers(columns, title=f"cosines of {options.word!r}")
-    print_files(options, pictures, "word.json")
+    return [layers_table(columns, title=f"cosines of {result.word!r}")]
+
+
+SIMILARITY = Analysis("similarity", ContextSimilarity, _told, {"similarity": draw_context_similarity})
+SENSES = Analysis("word_senses", SenseSimilarity, _senses_told, {"word": draw_sense_similarity}, "word.json")
+
+
+def run_similarity(path: str, options: SimilarityConfig) -> None:
+    """Print and draw how much the vectors of words depend on their contexts; with `--word`, on its senses."""
+    rows = read_senses(options.senses) if options.word else None  # before anything that takes long
+    model = load(path)
+    SIMILARITY.run_on_texts(options, [model], call_with(similarity, options, model))
+    if rows is not None:
+        origin = {"models": [model_fingerprint(model)], "word": options.word, "texts": rows}
+        senses, texts = zip(*rows, strict=True) if rows else ((), ())
+        SENSES.run(options, origin, call_with(word_senses, options, model, options.word, texts, senses))

@@ -397,14 +397,38 @@ def analyze(arguments: list[str]) -> int:
     `bert-jax analyze cka --help` lists those of cka. If DIR already has the result, the same command reads it from
     there.
     """
-    from bert_jax.config.analyses import ANALYSES
-
     analysis, words = positional(arguments, usage(analyze), " or ".join(ANALYSES))
     if not analysis:
         print(choices(analyze, ANALYSES.values()))
         return 0
+    if analysis not in ANALYSES:
+        raise UserError(f"unknown analysis {analysis!r}; analyses: {', '.join(ANALYSES)}")
+    path, words = positional(words, usage(ANALYSES[analysis]), "MODEL")
+    options = parse(ANALYSES[analysis], words, *described(ANALYSES[analysis]))
+    options.check()
+    from bert_jax.analysis.attention_maps import run_attention  # --help answers without what computes
+    from bert_jax.analysis.head_behaviour import run_heads
+    from bert_jax.analysis.layers import run_cka, run_isotropy
+    from bert_jax.analysis.mask_memory import run_mask_gap
+    from bert_jax.analysis.probes import run_probe
+    from bert_jax.analysis.pruning import run_prune
+    from bert_jax.analysis.signal import run_init
+    from bert_jax.analysis.spelling import run_noise
+    from bert_jax.analysis.words import run_similarity
 
-    run_analysis(analysis, words)
+    runs = {
+        "attention": run_attention,
+        "cka": run_cka,
+        "init": run_init,
+        "heads": run_heads,
+        "isotropy": run_isotropy,
+        "probe": run_probe,
+        "mask_gap": run_mask_gap,
+        "noise": run_noise,
+        "prune": run_prune,
+        "similarity": run_similarity,
+    }
+    runs[analysis](path, options)
     return 0
 
 
@@ -482,43 +506,3 @@ def convert(arguments: list[str]) -> int:
 
     run(source, destination, to=chosen.to, parts=chosen.parts, weights=chosen.weights)
     return 0
-
-
-def run_analysis(name: str, words: list[str]) -> None:
-    """Run an analysis and write its files, or print its help.
-
-    Args:
-      name: one of ANALYSES.
-      words: the words of the command line after the name.
-
-    Raises:
-      UserError: an unknown analysis, a model or texts that cannot be read, or options that cannot work.
-    """
-    if name not in ANALYSES:
-        raise UserError(f"unknown analysis {name!r}; analyses: {', '.join(ANALYSES)}")
-    path, given = positional(words, usage(ANALYSES[name]), "MODEL")
-    options = parse(ANALYSES[name], given, *described(ANALYSES[name]))
-    options.check()
-    from bert_jax.analysis.attention_maps import run_attention  # --help answers without what computes
-    from bert_jax.analysis.head_behaviour import run_heads
-    from bert_jax.analysis.layers import run_cka, run_isotropy
-    from bert_jax.analysis.mask_memory import run_mask_gap
-    from bert_jax.analysis.probes import run_probe
-    from bert_jax.analysis.pruning import run_prune
-    from bert_jax.analysis.signal import run_init
-    from bert_jax.analysis.spelling import run_noise
-    from bert_jax.analysis.words import run_similarity
-
-    runs = {
-        "attention": run_attention,
-        "cka": run_cka,
-        "init": run_init,
-        "heads": run_heads,
-        "isotropy": run_isotropy,
-        "probe": run_probe,
-        "mask_gap": run_mask_gap,
-        "noise": run_noise,
-        "prune": run_prune,
-        "similarity": run_similarity,
-    }
-    runs[name](path, options)

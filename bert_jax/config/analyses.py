@@ -5,6 +5,8 @@ opened.
 """
 
 import dataclasses
+import typing
+from collections.abc import Iterable
 from typing import Literal
 
 from bert_jax.config.pretraining import EDITS, ErrorUnit, NoiseConfig, check_noise
@@ -13,6 +15,49 @@ from bert_jax.errors import UserError
 VectorKind = Literal["mean", "cls", "token"]
 """Vector that represents a text. mean: the mean over all tokens, [CLS] and [SEP] included, as `embed` does; cls: the
 first token; token: one token that is neither, drawn at random."""
+
+
+def at_least(least: int, **values: int) -> None:
+    """Raise a UserError if one of the values is less."""
+    for name, value in values.items():
+        if value < least:
+            raise UserError(f"{name}={value} must be at least {least}")
+
+
+def _check_places(output: str, **inputs: str) -> None:
+    """Raise a UserError if the output or the input is empty; the input is named by what it holds."""
+    for kind, place in inputs.items():
+        if not place.strip():
+            raise UserError(f"input is empty; give the {kind}")
+    if not output.strip():
+        raise UserError("output is empty; give the directory of the result")
+
+
+def spelling_noises(rates: Iterable[float], per: ErrorUnit, kinds: Iterable[str]) -> list[NoiseConfig]:
+    """Return the noise of each rate; raise a UserError if one cannot work or the rates do not ascend."""
+    rates = [float(rate) for rate in rates]
+    if not rates or any(low >= high for low, high in zip(rates, rates[1:], strict=False)):
+        raise UserError(
+            f"rates={','.join(map(str, rates))} must be ascending numbers, at least one, such as 0,0.05,0.1"
+        )
+    if per not in typing.get_args(ErrorUnit):
+        raise UserError(f"per={per!r} must be {' or '.join(typing.get_args(ErrorUnit))}")
+    noises = [NoiseConfig(rate=rate, per=per, kinds=tuple(kinds)) for rate in rates]
+    for each in noises:
+        check_noise(each, "")
+    return noises
+
+
+Options = typing.TypeVar("Options")
+
+
+def _of_a_model(options: type[Options]) -> type[Options]:
+    """Add to the help of an analysis what its MODEL is."""
+    options.__doc__ = (
+        f"{options.__doc__}\n\nMODEL is anything that bert_jax.load opens, such as a work directory or one checkpoint "
+        "of it (RUN/checkpoints/step_000001000)."
+    )
+    return options
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,24 +85,17 @@ class AnalysisConfig:
 
     def check(self) -> None:
         """Raise a UserError if an option cannot work; called before a model is opened."""
-        for name, least in (("texts", 0), ("batch_size", 1)):
-            if getattr(self, name) < least:
-                raise UserError(f"{name}={getattr(self, name)} must be at least {least}")
-        for name in ("input", "output"):
-            if not getattr(self, name).strip():
-                raise UserError(
-                    f"{name} is empty; give the {'texts' if name == 'input' else 'directory of the result'}"
-                )
+        at_least(0, texts=self.texts)
+        at_least(1, batch_size=self.batch_size)
+        _check_places(self.output, texts=self.input)
 
 
+@_of_a_model
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttentionConfig:
     """analyze attention MODEL --text=TEXT --output=DIR [--pair=TEXT]
 
     Show who attends to whom in a text or a pair of texts: a page to explore every layer and head, and a picture of all.
-
-    MODEL is anything that bert_jax.load opens, such as a work directory or one checkpoint of it
-    (RUN/checkpoints/step_000001000).
     """
 
     text: str
@@ -72,10 +110,10 @@ class AttentionConfig:
 
     def check(self) -> None:
         """Raise a UserError if an option cannot work; called before a model is opened."""
-        if not self.output.strip():
-            raise UserError("output is empty; give the directory of the result")
+        _check_places(self.output)
 
 
+@_of_a_model
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeadsConfig(AnalysisConfig):
     """analyze heads MODEL --input=FILE --output=DIR [--trees=FILE.conllu]
@@ -83,9 +121,6 @@ class HeadsConfig(AnalysisConfig):
     Measure what every attention head does over a corpus: where it looks (neighbours, special tokens, punctuation,
     distance, entropy), which heads are alike, whether it finds syntactic heads and antecedents, and what the loss of
     masked words gains without it.
-
-    MODEL is anything that bert_jax.load opens, such as a work directory or one checkpoint of it
-    (RUN/checkpoints/step_000001000).
     """
 
     texts: int = 1_000
@@ -104,20 +139,17 @@ class HeadsConfig(AnalysisConfig):
     def check(self) -> None:
         """Raise a UserError if an option cannot work."""
         super().check()
-        for name, least in (("clusters", 1), ("ablation_texts", 0)):
-            if getattr(self, name) < least:
-                raise UserError(f"{name}={getattr(self, name)} must be at least {least}")
+        at_least(1, clusters=self.clusters)
+        at_least(0, ablation_texts=self.ablation_texts)
 
 
+@_of_a_model
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CkaConfig(AnalysisConfig):
     """analyze cka MODEL --input=FILE --output=DIR [--other=MODEL]
 
     Compare the layers of a model, or those of two models or checkpoints, by linear CKA: 1 where two layers represent
     texts alike up to rotation and scale, 0 where they have nothing in common.
-
-    MODEL is anything that bert_jax.load opens, such as a work directory or one checkpoint of it
-    (RUN/checkpoints/step_000001000).
     """
 
     other: str = ""
@@ -130,15 +162,13 @@ class CkaConfig(AnalysisConfig):
     of at least 4."""
 
 
+@_of_a_model
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class IsotropyConfig(AnalysisConfig):
     """analyze isotropy MODEL --input=FILE --output=DIR
 
     Measure how evenly the vectors of texts fill the space, layer by layer: mean cosines, the partition function, the
     spectrum of the covariance.
-
-    MODEL is anything that bert_jax.load opens, such as a work directory or one checkpoint of it
-    (RUN/checkpoints/step_000001000).
     """
 
     vectors: VectorKind = "mean"
@@ -176,15 +206,13 @@ class MaskGapConfig:
 
     def check(self) -> None:
         """Raise a UserError if an option cannot work; called before a run is opened."""
-        for name in ("sequences", "fresh_masks", "batch_size"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name}={getattr(self, name)} must be at least 1")
+        at_least(1, sequences=self.sequences, fresh_masks=self.fresh_masks, batch_size=self.batch_size)
         if self.seed < 0:
             raise UserError(f"seed={self.seed} must not be negative")
-        if not self.output.strip():
-            raise UserError("output is empty; give the directory of the result")
+        _check_places(self.output)
 
 
+@_of_a_model
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProbeConfig:
     """analyze probe MODEL --input=FILE --output=DIR [--dev=FILE --test=FILE]
@@ -196,9 +224,6 @@ class ProbeConfig:
     and its tags per line, gives one task for each of --columns. *.jsonl, with labelled spans or pairs of spans, gives
     one task with the name of the file. Any other file is text and gives the tasks length, content, order, capital and
     subword.
-
-    MODEL is anything that bert_jax.load opens, such as a work directory or one checkpoint of it
-    (RUN/checkpoints/step_000001000).
     """
 
     input: str
@@ -238,14 +263,10 @@ class ProbeConfig:
 
     def check(self) -> None:
         """Raise a UserError if an option cannot work; called before a model is opened."""
-        for name, least in (("seeds", 1), ("examples", 10), ("texts", 0), ("batch_size", 1)):
-            if getattr(self, name) < least:
-                raise UserError(f"{name}={getattr(self, name)} must be at least {least}")
-        for name in ("input", "output"):
-            if not getattr(self, name).strip():
-                raise UserError(
-                    f"{name} is empty; give the {'files' if name == 'input' else 'directory of the result'}"
-                )
+        at_least(1, seeds=self.seeds, batch_size=self.batch_size)
+        at_least(10, examples=self.examples)
+        at_least(0, texts=self.texts)
+        _check_places(self.output, files=self.input)
         if "://" in self.output:
             raise UserError(
                 f"output={self.output} must be a local directory, because states in it are mapped to memory"
@@ -275,6 +296,7 @@ class ProbeConfig:
         return found or None
 
 
+@_of_a_model
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PruneConfig(AnalysisConfig):
     """analyze prune MODEL --depth=N --input=FILE --output=DIR [--task=NAME --task_data=DIR]
@@ -282,9 +304,6 @@ class PruneConfig(AnalysisConfig):
     Remove the layers that a model needs least, as judged by CKA, down to a given depth. Measure what is lost, compared
     with removing the top layers or random ones. The smaller model is DIR/model: train it further (pretrain
     --init_from), fine-tune it, or convert it.
-
-    MODEL is anything that bert_jax.load opens, such as a work directory or one checkpoint of it
-    (RUN/checkpoints/step_000001000).
     """
 
     depth: int
@@ -319,9 +338,8 @@ class PruneConfig(AnalysisConfig):
             raise UserError(f"depth={self.depth} must be at least 1: a model needs a layer")
         if self.texts == 0:
             raise UserError("texts=0: pruning reads its texts once per candidate and holds them; give a number of them")
-        for name, least in (("draws", 0), ("epochs", 1), ("seeds", 1)):
-            if getattr(self, name) < least:
-                raise UserError(f"{name}={getattr(self, name)} must be at least {least}")
+        at_least(0, draws=self.draws)
+        at_least(1, epochs=self.epochs, seeds=self.seeds)
         if self.task and not self.task_data:
             raise UserError(f"task={self.task} needs its examples; give --task_data=DIRECTORY")
 
@@ -355,8 +373,7 @@ class InitConfig:
 
     def check(self) -> None:
         """Raise a UserError if an option cannot work."""
-        if not self.output.strip():
-            raise UserError("output is empty; give the directory of the result")
+        _check_places(self.output)
         if self.draws < 2:
             raise UserError(f"draws={self.draws} must be at least 2, or there is no sampling error")
         for name in ("heads", "lengths"):
@@ -394,23 +411,16 @@ class SpellingConfig(AnalysisConfig):
     def check(self) -> None:
         """Raise a UserError if an option cannot work; called before a model is opened."""
         super().check()
-        if not self.rates or any(low >= high for low, high in zip(self.rates, self.rates[1:], strict=False)):
-            raise UserError(
-                f"rates={','.join(map(str, self.rates))} must be ascending numbers, at least one, such as 0,0.05,0.1"
-            )
-        for rate in self.rates:
-            check_noise(NoiseConfig(rate=rate, per=self.per, kinds=self.kinds), "")
+        spelling_noises(self.rates, self.per, self.kinds)
 
 
+@_of_a_model
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SimilarityConfig(AnalysisConfig):
     """analyze similarity MODEL --input=FILE --output=DIR [--word=WORD --senses=FILE]
 
     Measure how much the vector of a word depends on its context, layer by layer, and whether the senses of one word
     come apart.
-
-    MODEL is anything that bert_jax.load opens, such as a work directory or one checkpoint of it
-    (RUN/checkpoints/step_000001000).
     """
 
     words: int = 100

@@ -24,13 +24,13 @@ from bert_jax.tokenization.vocabulary import (
 )
 
 ROBERTA_NAMES = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
-"""Names of the special tokens in the order of SPECIAL_NAMES, which are the other possibility."""
+"""Names of the special tokens in RoBERTa, in the order of SPECIAL_NAMES, the names in BERT."""
 ROBERTA_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 """RoBERTa's special tokens in the order of the ids that a new vocabulary gives them."""
 DEBERTA_SPECIALS = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")
-"""The same of DeBERTa v1."""
+"""The same for DeBERTa v1."""
 SPACES = tuple("ĠĊĉčċČ")
-"""What the bytes of white space are written as."""
+"""Characters that represent the bytes of white space."""
 
 
 @dataclasses.dataclass(eq=False, repr=False)

@@ -1,6 +1,6 @@
 """A tokenizer.json of Hugging Face, run by their library because no other kind of vocabulary can express it.
 
-Such files normalize text in a way of their own, find added tokens in a text before it is split, or join a pair
+Such files normalize text in their own way, find added tokens in a text before it is split, or join a pair
 differently, as the tokenizers of ModernBERT and those that transformers 5 saves for ALBERT, XLNet and DeBERTa v3 do.
 """
 

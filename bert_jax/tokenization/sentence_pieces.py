@@ -209,7 +209,7 @@ def _number(value: int) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class PieceFamily:
-    """What the models of one `model_type` do with a SentencePiece model."""
+    """Use of a SentencePiece model by the models of one `model_type`."""
 
     name: str
     special_names: tuple[str, ...]
@@ -221,7 +221,7 @@ class PieceFamily:
     dropped: int = 0
     """Number of the file's own pieces that these replace."""
     adds_mask: bool = False
-    """Whether the mask has the id after the last piece, where it is none of them."""
+    """Whether the mask has the id after the last piece, if it is not one of them."""
     separators: int = 1
     class_last: bool = False
     cleaning: Cleaning = Cleaning()
@@ -510,7 +510,7 @@ def pieces_of(file: epath.Path, contents: bytes, family: PieceFamily, cleaning: 
     """Return the vocabulary of a .model file's contents; `file` is named in errors.
 
     Raises:
-      UserError: it lacks a special token, or is no model.
+      UserError: it lacks a special token, or is not a model.
     """
     model, special_ids = in_order_of_ids(contents, family, file)
     try:

@@ -27,7 +27,7 @@ WORD_START = "\u2581"
 
 
 class Vocabulary:
-    """A vocabulary and how text is read with it; each kind is a dataclass that says what is its own.
+    """A vocabulary and how text is read with it; each kind is a dataclass with what distinguishes it.
 
     The attributes are those of `Tokenizer`, and:
 

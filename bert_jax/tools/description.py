@@ -23,7 +23,7 @@ from bert_jax.data.store import Store, open_store
 from bert_jax.errors import UserError, need_extra
 from bert_jax.files import write_atomically
 from bert_jax.progress import progress_bar
-from bert_jax.tools.report import COLOURS, Table, page
+from bert_jax.tools.report import COLOURS, Table, figure, page
 
 DRAWN_DOCUMENTS = 1_000
 """Of so many, the share of a language has a standard error of at most 1.6 percentage points."""
@@ -78,7 +78,7 @@ class TokenCounts:
 
 
 def count_tokens(store: Store, advance_to: Callable[[int], object] = lambda tokens: None) -> TokenCounts:
-    """Read every token of `store` once; `advance_to` is told how many have been read."""
+    """Read every token of `store` once; `advance_to` is called with the number read so far."""
     ids, hashes, done = np.zeros(store.vocab_size, np.int64), [], 0
     for shard, tokens in enumerate(store.arrays["tokens"]):
         sentences = np.asarray(store.arrays["sentences"][shard]).astype(np.int64)
@@ -121,7 +121,7 @@ _BUCKETS = 1 << 22
 
 @dataclasses.dataclass(frozen=True)
 class FrequentSentence:
-    """A sentence and how often the store has it."""
+    """A sentence and how often it occurs in the store."""
 
     text: str
     count: int
@@ -137,7 +137,7 @@ def frequent_sentences(
     be missed only where as many other buckets are fuller than its own.
 
     Args:
-      advance_to: is told how many sentences have been read, of twice as many as the store has.
+      advance_to: called with the number of sentences read so far, out of twice as many as the store has.
     """
     buckets, done = np.zeros(_BUCKETS, np.int64), 0
     for _, found in _hashed(store):
@@ -184,7 +184,7 @@ _SENTENCES_AT_ONCE = 1 << 20  # sentences whose lengths are counted at once
 
 @dataclasses.dataclass(frozen=True)
 class CorpusCard:
-    """What `bert-jax describe` says of one store."""
+    """Everything that `bert-jax describe` reports about one store."""
 
     path: str
     fingerprint: str
@@ -220,7 +220,7 @@ class CorpusCard:
     cleaning: list[dict[str, Any]]
     """As in manifest.json: what each step of the cleaning removed, with samples."""
     removed: list[dict[str, Any]]
-    """As in manifest.json: what the sources held that is no text."""
+    """As in manifest.json: contents of the sources that are not text."""
     sources: list[dict[str, Any]]
     """As in manifest.json: name, format, bytes, revision, licence, SHA-256."""
     files: list[dict[str, Any]]
@@ -246,7 +246,7 @@ def corpus_card(store: Store, path: str, samples: int = 8, seed: int = 0) -> Cor
     edges = length_edges(int(documents.max(initial=1)))
     sentences = _sentence_lengths(store)
     frequencies = np.sort(counts.ids)[::-1]
-    repeats, total = _repeats(counts), int(frequencies.sum())
+    repeated, total = repeats(counts), int(frequencies.sum())
     common = [number for number in COMMON if number < store.vocab_size]
     return CorpusCard(
         path=path,
@@ -262,8 +262,8 @@ def corpus_card(store: Store, path: str, samples: int = 8, seed: int = 0) -> Cor
         token_shares={number: float(frequencies[:number].sum() / max(1, total)) for number in common},
         entropy=counts.entropy(),
         frequencies=frequencies,
-        duplicated_documents=int(repeats.sum()),
-        duplicated_tokens=int(documents[repeats].sum()),
+        duplicated_documents=int(repeated.sum()),
+        duplicated_tokens=int(documents[repeated].sum()),
         frequent=frequent,
         languages=language_shares(store, seed),
         cleaning=[to_dict(step) for step in store.manifest.cleaning],
@@ -299,11 +299,11 @@ def _percentiles(counts: np.ndarray) -> np.ndarray:
     return np.array([np.searchsorted(shares, share / 100) for share in SHARES], np.float64)
 
 
-def _repeats(counts: TokenCounts) -> np.ndarray:
+def repeats(counts: TokenCounts) -> np.ndarray:
     """Return bool [num_documents]: whether an earlier document has the same tokens."""
-    repeats = np.ones(len(counts.hashes), bool)
-    repeats[np.unique(counts.hashes, return_index=True)[1]] = False
-    return repeats
+    found = np.ones(len(counts.hashes), bool)
+    found[np.unique(counts.hashes, return_index=True)[1]] = False
+    return found
 
 
 def _samples(store: Store, number: int, seed: int) -> list[str]:
@@ -320,7 +320,7 @@ MOST_RANKS = 400  # points of the curve of frequencies
 
 
 def run_describe(paths: list[str], config: DescribeConfig) -> list[CorpusCard]:
-    """Write the card of each store to config.output, and the same figures as JSON beside it.
+    """Write the card of each store to config.output, and the same figures as JSON next to it.
 
     Args:
       paths: one token store, or two to compare.
@@ -398,7 +398,7 @@ def _languages(card: CorpusCard, of_it: str) -> Table:
 
 
 def _left_out(card: CorpusCard, of_it: str) -> list[Table]:
-    """Return what the cleaning removed and what was no text, for a store that lacks anything of its sources."""
+    """Return what the cleaning removed and what was not text, for a store that lacks parts of its sources."""
     steps = [
         [step["step"], *(f"{step[key]:,}" for key in ("documents", "paragraphs", "characters"))]
         for step in card.cleaning
@@ -432,16 +432,7 @@ def figures(cards: list[CorpusCard]) -> dict[str, dict[str, Any]]:
 
 
 def _figure(traces: list[dict[str, Any]], title: str, scale: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "data": traces,
-        "layout": {
-            "xaxis": {"title": {"text": title}, "type": "log", "gridcolor": "#e6e6e6"},
-            "yaxis": {"gridcolor": "#e6e6e6", "zeroline": False, **scale},
-            "height": 340,
-            "margin": {"l": 55, "r": 15, "t": 10, "b": 45},
-            "legend": {"orientation": "h", "y": -0.28},
-        },
-    }
+    return figure(traces, {"title": {"text": title}, "type": "log"}, scale)
 
 
 def _facts(card: CorpusCard) -> dict[str, str]:

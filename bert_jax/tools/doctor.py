@@ -24,7 +24,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import read_object
 from bert_jax.progress import progress_bar
 from bert_jax.tokenization.tokenizer import Tokenizer
-from bert_jax.tools.description import TokenCounts, count_tokens
+from bert_jax.tools.description import TokenCounts, count_tokens, repeats
 from bert_jax.tools.status import RunHistory, read_run
 
 
@@ -37,10 +37,10 @@ class Check:
     seen: str
     """The figure, in words."""
     limit: str
-    """What the figure has to be."""
+    """Required value of the figure."""
     is_wrong: bool
     remedy: str
-    """What to do if it is wrong."""
+    """Advice if it is wrong."""
 
 
 SETTLED_STEPS = 100  # from here on, and past the warm-up, a loss must have left the bias
@@ -329,9 +329,7 @@ def _documents(store: Store) -> Check:
 
 def _duplicates(store: Store, counts: TokenCounts) -> Check:
     lengths = np.diff(store.document_tokens)
-    _, first = np.unique(counts.hashes, return_index=True)
-    repeated = np.ones(len(lengths), bool)
-    repeated[first] = False
+    repeated = repeats(counts)
     share = lengths[repeated].sum() / lengths.sum()
     return Check(
         name="duplicated documents",

@@ -52,19 +52,25 @@ def _figure(metric: str, runs: dict[str, RunHistory], logarithmic: bool) -> dict
         colour = COLOURS[number % len(COLOURS)]
         traces += _traces(metric, name, run, colour)
         shapes += _marks(run, colour) + _baseline(metric, run, colour)
-    axis = {"title": {"text": "step"}, "rangemode": "tozero", "gridcolor": "#e6e6e6"}
+    axis = {"title": {"text": "step"}, "rangemode": "tozero"}
     scale = {"type": "log"} if logarithmic else {"tickformat": ".1%"} if _is_share(metric) else {}
+    longest = {"namelength": -1}  # by default 15 letters of a name, by which runs cannot be told apart
+    return figure(traces, axis, scale, {"shapes": shapes, "hovermode": "x", "hoverlabel": longest})
+
+
+def figure(
+    traces: list[dict[str, Any]], below: dict[str, Any], left: dict[str, Any], layout: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return a figure of Plotly; `below` and `left` are added to its axes, `layout` to its layout."""
     return {
         "data": traces,
         "layout": {
-            "xaxis": axis,
-            "yaxis": {"gridcolor": "#e6e6e6", "zeroline": False, **scale},
-            "shapes": shapes,
-            "hovermode": "x",
-            "hoverlabel": {"namelength": -1},  # by default 15 letters of a name, by which runs cannot be told apart
+            "xaxis": {"gridcolor": "#e6e6e6", **below},
+            "yaxis": {"gridcolor": "#e6e6e6", "zeroline": False, **left},
             "height": 340,
             "margin": {"l": 55, "r": 15, "t": 10, "b": 45},
             "legend": {"orientation": "h", "y": -0.28},
+            **(layout or {}),
         },
     }
 
@@ -161,7 +167,7 @@ class Table:
     head: list[str]
     rows: list[list[str]]
     nothing: str = ""
-    """What to say where there are no rows."""
+    """Text in place of rows if there are none."""
     folded: tuple["Table", ...] = ()
     """Tables below it that open on a click."""
 
@@ -173,7 +179,7 @@ def page(
 
     Args:
       figures: figures of Plotly, by heading.
-      tables: the first one stands above the figures, the others below.
+      tables: the first one goes above the figures, the others below.
       now: time of the page, in seconds since 1970.
       heading: that of the figures.
     """
@@ -219,7 +225,7 @@ def _table(table: Table) -> str:
     return f'<div class="scroll"><table><tr>{head}</tr>\n{rows}</table></div>'
 
 
-UNTOLD = ("time", "event", "step", "versions", "norms", "terms")  # of an event: what has a column, or is too long
+UNTOLD = ("time", "event", "step", "versions", "norms", "terms")  # of an event: they have a column, or are too long
 MOST_EVENTS = 200  # per run, the newest
 MOST_RUNS = 32
 MOST_STEPS = 8  # columns of a table of sample predictions
@@ -343,7 +349,7 @@ def sampled(runs: dict[str, RunHistory]) -> Table:
 
 
 def is_samples(value: Any) -> bool:
-    """Return whether a value from events.jsonl has the form that `training.samples` writes."""
+    """Return whether a value from events.jsonl has the form that `training.evaluation.Samples` writes."""
     if not isinstance(value, list):
         return False
     return all(

@@ -46,7 +46,7 @@ class Goodput:
     """Seconds from the first start of a run to its last row, by what they were spent on."""
 
     seconds: dict[str, float]
-    """By category of `training.wall_time`, and `LOST`."""
+    """By category of `training.metrics.CATEGORIES`, and `LOST`."""
     restarts: int
     """Number of starts, or returns to an earlier checkpoint, that steps of the run follow."""
 
@@ -92,7 +92,7 @@ class Saved:
 
 @dataclasses.dataclass(frozen=True)
 class RunHistory:
-    """What a work directory says of its run; what it has not written yet, or a crash has torn, is missing."""
+    """Records of a run in its work directory, without what is not yet written or was torn by a crash."""
 
     path: epath.Path
     run: dict[str, Any]
@@ -233,7 +233,7 @@ SILENT_SECONDS = 300.0  # evaluations, compilations and saves leave shorter sile
 SILENT_INTERVALS = 10
 RECENT_STEPS = 1_000
 OVERDUE_INTERVALS = 2
-FREE_CHECKPOINTS = 2  # an asynchronous save needs room beside those that it replaces
+FREE_CHECKPOINTS = 2  # an asynchronous save needs room in addition to those that it replaces
 FREE_BYTES = 1 << 30
 
 
@@ -433,7 +433,7 @@ def _of_finetuning(run: RunHistory) -> dict[str, Any]:
 
 
 def _pace(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the rates in a row of training and the seconds left at them, as far as they are there."""
+    """Return the rates in a row of training and the seconds left at these rates, where present."""
     found: dict[str, Any] = {"rates": {name: finite_json(row[name]) for name in RATES if name in row}}
     return found | {name: finite_json(row[name]) for name in ("seconds_left",) if name in row}
 

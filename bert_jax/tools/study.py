@@ -389,7 +389,7 @@ def _results(
 
 @dataclasses.dataclass
 class Progress:
-    """What went wrong so far, and whether a signal ended a run."""
+    """Failures so far, and whether a signal ended a run."""
 
     failures: dict[str, str] = dataclasses.field(default_factory=dict)
     """The reason of each failure, by the name of the run."""

@@ -94,18 +94,18 @@ class StudyRun:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name in messages."""
         return f"{self.arm.name}, seed {self.seed}"
 
 
 @dataclasses.dataclass(frozen=True)
 class StudyPlan:
-    """What a call of `bert-jax study` runs, in order."""
+    """Runs of a call of `bert-jax study`, in order."""
 
     study: Study
     workdir: str
     base: Config
-    """What all arms share."""
+    """Options that all arms share."""
     runs: tuple[StudyRun, ...]
     """All arms with the first seed, then all with the second, and so on, so that what is done compares."""
 
@@ -166,7 +166,7 @@ def _check_differs(arms: Iterable[Arm], given: Given) -> None:
 
 
 def _full_name(name: str) -> str:
-    """Return the full name of an option of pre-training, which those of the only phase have beside their own."""
+    """Return the full name of an option of pre-training; options of the only phase have a short name too."""
     return f"phases.0.{name}" if name in {field.name for field in dataclasses.fields(PhaseConfig)} else name
 
 
@@ -283,7 +283,7 @@ def same_texts(config: Config, base: Config) -> bool:
 
 
 def measure_held_out(config: Config, base: Config, devices: sharding.Devices = None) -> None:
-    """Measure the last checkpoint of an arm on held-out texts as the base cuts and masks them; write it beside it."""
+    """Measure the last checkpoint of an arm on held-out texts, cut and masked as in the base; save the result."""
     if _saved(config, base):
         return
     mesh = sharding.make_mesh(config.mesh, devices)
@@ -331,7 +331,7 @@ def _saved(config: Config, base: Config) -> dict[str, float]:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What one pre-training takes."""
+    """Cost of one pre-training."""
 
     steps: int
     flops: float

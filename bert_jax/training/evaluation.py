@@ -63,7 +63,7 @@ class Evaluation:
 
     @property
     def examples(self) -> Examples:
-        """Those of the first store, to show some."""
+        """Sequences of the first store, from which samples are shown."""
         return self._parts[0].examples
 
     def run(self, params: Any, signals: StopSignals | None = None, rates: Rates | None = None) -> dict[str, float]:
@@ -162,7 +162,7 @@ class Part:
         return cls(held_out.name, share, examples, num_batches, max(1, wanted // num_batches // rows) * rows)
 
     def batches(self, mesh: Any) -> Generator[dict[str, np.ndarray], None, None]:
-        # Always the plain loader: no second TensorFlow pipeline beside the training one, and the batches are the same.
+        # Always the plain loader: no second TensorFlow pipeline next to the training one, and the batches are the same.
         rows = sharding.host_rows(mesh, self.batch_size)
         return batches(self.examples, 0, self.batch_size, rows, self.num_batches, loader="plain")
 
@@ -175,9 +175,9 @@ class Samples:
     """The first sequences of an evaluation, whose masked words a model predicts.
 
     Args:
-      model: has the head for masked words, or a generator that has it.
+      model: with a head for masked words, its own or that of a generator.
       evaluation: has the sequences, their masks and the mesh.
-      tokenizer: makes text of ids.
+      tokenizer: turns ids into text.
       shardings: tree of the shardings of the parameters.
       count: number of sequences.
     """
@@ -225,7 +225,7 @@ class Samples:
 
 
 def make_samples(learner: Learner, evaluation: Evaluation, store: Store) -> Samples | None:
-    """Return what notes predictions at evaluations; None if nobody asked, or no part of the model fills masks in."""
+    """Return the sequences whose predictions are noted; None if none are requested or the model cannot fill masks."""
     model, config = learner.objective.model, learner.config
     if not config.evaluation.samples:
         return None

@@ -31,17 +31,17 @@ UPLOAD_SECONDS = 5  # an object store cannot append, so the whole file is writte
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What readers of a run make of an event."""
+    """Meaning of an event for readers of a run."""
 
     is_told: bool = False
-    """Whether the table of events in `bert-jax report` has it."""
+    """Whether it appears in the table of events of `bert-jax report`."""
     mark: str = ""
-    """What its line on a curve is called; empty: it has none."""
+    """Label of its line on a curve; empty if there is no line."""
     alarm: str = ""
-    """What `bert-jax status` says of it behind how often it was, if it was lately; empty: nothing."""
+    """Text of `bert-jax status` after the number of recent events; empty if it reports none."""
     ending: str = ""
-    """How `bert-jax status` says that a run has ended whose last row it is, with its details in braces; empty: it ends
-    none."""
+    """Text of `bert-jax status` about the end of a run whose last row it is, with its details in braces; empty if it
+    does not end a run."""
 
 
 EVENTS = {
@@ -182,7 +182,7 @@ class Events:
         self._uploaded = time.monotonic()
         try:
             self._file.write_bytes(self._text)
-        except OSError as error:  # the next upload has these rows too; a run does not end for its diary
+        except OSError as error:  # the next upload has these rows too; that is no reason to end the run
             logging.warning("%s could not be written: %s", self._file, error)
 
     def _close_stream(self) -> None:
@@ -242,7 +242,7 @@ class HostTimes:
     def row(self, step: int) -> dict[str, float]:
         """Return quantiles over the hosts of the mean seconds per step since the last call; {} if there is one host.
 
-        It is what every host said with its last heartbeat, a few seconds ago, and {} on all hosts but the first.
+        Each host reports its seconds with its heartbeat, every few seconds; all hosts but the first return {}.
         """
         if not self._steps:
             return {}

@@ -45,7 +45,7 @@ from bert_jax.training.step import Frozen, make_train_step
 
 
 def attention_of(
-    model: EncoderConfig, compute: ComputeConfig, mesh: Mesh, rows: int, length: int, max_texts: int = 1
+    model: AttentionConfig, compute: ComputeConfig, mesh: Mesh, rows: int, length: int, max_texts: int = 1
 ) -> str:
     """Return how attention is computed in training, for people.
 
@@ -84,7 +84,7 @@ def local_keys(
 def _paths(
     model: AttentionConfig, compute: ComputeConfig, mesh: Mesh, rows: int, length: int, max_texts: int = 1
 ) -> tuple[str, str]:
-    """Return how layers compute attention, and how those do that see a window alone."""
+    """Return how layers compute attention, and how layers that see only a window do."""
     call = Call(
         rows=rows,
         row_parts=sharding.batch_parts(mesh),
@@ -109,7 +109,7 @@ USABLE = 0.9
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Load:
-    """What a device has to hold during a step, beside the model."""
+    """Memory that a device needs during a step in addition to the model."""
 
     memory_bytes: int | None
     """Memory of the device; None if it is unknown, as of a processor."""
@@ -141,7 +141,7 @@ def remat_policy(model: Model, compute: ComputeConfig, load: Load) -> str:
 
 
 def needed_bytes(model: Model, compute: ComputeConfig, load: Load, remat: str) -> int:
-    """Return the memory that a step takes on a device by closed form, with one of the policies but for auto."""
+    """Return the memory that a step takes on a device by closed form, with a policy other than auto."""
     sizes = dataclasses.asdict(load)
     del sizes["memory_bytes"]
     return step_bytes(
@@ -157,7 +157,7 @@ def needed_bytes(model: Model, compute: ComputeConfig, load: Load, remat: str) -
 
 @dataclasses.dataclass(frozen=True)
 class Learner:
-    """What is trained, and how its state is placed on the devices."""
+    """Model, objective and optimizer of a run, and the placement of their state on the devices."""
 
     config: Config
     make_objective: MakeObjective
@@ -172,7 +172,7 @@ class Learner:
     memory_bytes: int | None
     """Memory of a device, by which compute.remat=auto is decided; None if it is unknown, as of a processor."""
     teacher: Teacher[BertForPreTraining] | None = None
-    """What the objective learns from, if it is a model."""
+    """Model that the objective learns from, if any."""
     given: dict[str, str] = dataclasses.field(default_factory=dict)
     """Names of the optimizer and the schedule, if they were given in Python."""
 
@@ -233,14 +233,14 @@ class Learner:
 
     @property
     def own_names(self) -> dict[str, str]:
-        """What a resumed run must have in common with the earlier start; see `objectives.choice.own_names`."""
+        """Names that a resumed run must share with the earlier start; see `objectives.choice.own_names`."""
         is_given = self.teacher is None and self.make_objective is not default_objective
         names = own_names(self.objective, is_given) | self.given
         return names if self.teacher is None else names | {"teacher": self.teacher.fingerprint}
 
     @property
     def frozen(self) -> Frozen:
-        """Arrays that the steps and the evaluation read beside the state."""
+        """Arrays that the steps and the evaluation read in addition to the state."""
         return () if self.teacher is None else (self.teacher.params,)
 
     def remat(self, phase: Phase) -> str:
@@ -280,7 +280,7 @@ class Learner:
 
     @property
     def _teacher_bytes(self) -> int:
-        """What a teacher takes on a device: it is there, and whole in the type of the products."""
+        """Bytes of a teacher on a device: its own part, and the whole of it in the type of the products."""
         size = 0 if self.teacher is None else total_size(self.teacher.model.parameters)
         return FLOAT32 * size // self._split + FLOAT32 // 2 * size
 

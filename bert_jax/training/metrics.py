@@ -134,7 +134,7 @@ class ConsoleLines:
 
     def write(self, step: int, kind: str, metrics: dict[str, float]) -> None:
         if self._progress is not None and kind == "train":
-            main = self._terms[:1]  # one term and the rates fit beside the bar in 80 columns
+            main = self._terms[:1]  # one term and the rates fit next to the bar in 80 columns
             names = [name for term in main if term.label for name in (term.loss, term.accuracy)]
             short = {name: metrics[name] for name in (*names, *BESIDE_BAR) if name in metrics}
             self._progress.update(self._task, completed=step, summary=" · ".join(describe(short, main)))
@@ -222,7 +222,7 @@ a start (or of a phase) but compiling."""
 class WallTime:
     """A stopwatch that always runs for exactly one category, so that the seconds of all add up to the time elapsed.
 
-    What is lost to a restart is found later (`monitoring.goodput`): it is the time between two rows of which neither
+    What is lost to a restart is found later (`tools.status.goodput`): it is the time between two rows of which neither
     start knows anything.
 
     Args:
@@ -281,7 +281,7 @@ class Rates:
     Args:
       peak_flops: FLOP/s of all devices together; None if unknown, which leaves out `mfu`.
       clock: returns seconds since any moment.
-      wall_time: is told what each pause is for; None for one of its own.
+      wall_time: called with the reason for each pause; None for one of its own.
     """
 
     def __init__(
@@ -310,7 +310,7 @@ class Rates:
 
     @contextlib.contextmanager
     def paused(self, category: str) -> Iterator[None]:
-        """Leave the block out of the rates, and count it as `category` of `wall_time.CATEGORIES`; blocks may nest."""
+        """Leave the block out of the rates, and count it as `category` of CATEGORIES; blocks may nest."""
         start, outermost, self._is_paused = self._clock(), not self._is_paused, True
         try:
             with self.wall_time.spent_on(category):

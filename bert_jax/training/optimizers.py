@@ -61,12 +61,12 @@ Schedule = Callable[[jax.Array], jax.Array | float]
 
 
 def given_optimizer(optimizer: optax.GradientTransformation) -> Holding:
-    """Return an optimizer from outside as one that holds its state, which has arrays of its own.
+    """Return an optimizer from outside as one that holds its state, which has its own arrays.
 
     Random keys are kept as their numbers, as checkpoints need them.
 
     Raises:
-      UserError: it is no transformation of optax.
+      UserError: it is not a transformation of optax.
     """
     if not isinstance(optimizer, optax.GradientTransformation):
         raise UserError(
@@ -173,7 +173,7 @@ def average_of(state: optax.OptState) -> dict[str, Any] | None:
 
 
 def _copied(params: dict[str, Any]) -> dict[str, Any]:
-    """Return arrays of their own, since a step gives away the memory of both."""
+    """Return separate arrays, since a step gives away the memory of both."""
     return jax.tree.map(jnp.copy, params)
 
 

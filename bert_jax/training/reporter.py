@@ -107,7 +107,7 @@ class Guard:
         self._losses.append(loss)
 
     def _bound(self) -> float | None:
-        """Return the highest loss that is no spike; None before that is known."""
+        """Return the highest loss that is not a spike; None before that is known."""
         if len(self._losses) < FEWEST:
             return None
         median = statistics.median(self._losses)
@@ -121,7 +121,7 @@ def due(step: int, every: int) -> bool:
 
 
 class Work(NamedTuple):
-    """What a step has to compute, see `Rates.count`."""
+    """Work of a step; see `Rates.count`."""
 
     sequences: int
     tokens: float
@@ -130,7 +130,7 @@ class Work(NamedTuple):
 
 
 class Tally(Protocol):
-    """What is made of the metrics of single steps."""
+    """Processing of the metrics of single steps."""
 
     def observe(self, step: int, values: dict[str, Any]) -> None:
         """Take in the metrics of the update to `step`; every step once, in order.

@@ -196,7 +196,7 @@ class Position:
     skipped: tuple[Span, ...] = ()
     """One span per rollback, in the order of the rollbacks."""
     guard: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """What the guard of the phase remembers of the steps before, see `Guard.memory`."""
+    """Memory of the guard of the phase about earlier steps; see `Guard.memory`."""
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> "Position":
@@ -394,12 +394,12 @@ class Saver:
 
 
 class Input(NamedTuple):
-    """What a step takes after the state."""
+    """Arguments of a step after the state."""
 
     arguments: tuple[Any, ...]
     """A batch on the devices, and whatever else the step reads."""
     work: Work | None = None
-    """What the step has to compute; None if that is known after it."""
+    """Work of the step; None if it is known only after it."""
 
 
 class Task(Protocol):
@@ -422,7 +422,7 @@ class Task(Protocol):
         """Evaluate and save the state after `step` where that is due; called for the first state as well."""
 
     def save_for_good(self, step: int, state: TrainState) -> None:
-        """Save the state after `step`, to which the run is told to stop, and wait until it is written."""
+        """Save the state after `step`, at which the run has to stop, and wait until it is written."""
 
     def shortage(self) -> tuple[str, list[str]]:
         """Return what does not fit when the memory of a device runs out, and what helps."""
@@ -432,7 +432,7 @@ class Task(Protocol):
 def train(task: Task, opened: Opened, state: TrainState) -> tuple[TrainState, int, Trouble | None]:
     """Take the steps of a task from `state` on: to its end, until told to stop, or until something goes wrong.
 
-    Where it was told to stop, which `exit_code` of the signals says, the state has been saved.
+    If a signal has stopped it, as `exit_code` of the signals says, the state has been saved.
 
     Returns:
       The newest state, its step, and the trouble that calls for an older state, if there is any.
@@ -481,7 +481,7 @@ class GuardedSteps:
     """The steps of a phase: their useful work, and their losses, which a guard watches.
 
     Args:
-      rates: are told of the work.
+      rates: counts the work.
       guard: sees the loss of each step.
       events: where a skipped update is noted.
       model: counts the operations.

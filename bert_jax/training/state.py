@@ -116,7 +116,7 @@ class Replicas:
             mesh=mesh,
             in_specs=(specs,),
             out_specs=P(mesh.axis_names),
-            check_vma=False,  # what should be the same on several devices is what is to be found out
+            check_vma=False,  # whether the devices hold the same is the question
         )
         self._hashes = jax.jit(lambda state: jax.lax.with_sharding_constraint(own(state), sharding.replicated(mesh)))
 

@@ -296,7 +296,7 @@ def make_train_step(
     """Return a compiled (state, batch, *frozen) → (state, metrics); the state passed in is consumed (donated).
 
     Metrics are float32 scalars: loss, NAME_loss and NAME_accuracy of each term that the batch has, learning_rate,
-    grad_norm (before clipping), skipped, and the `useful_work.counts` of the batch. A loss or gradient that is not
+    grad_norm (before clipping), skipped, and the COUNTS of the batch. A loss or gradient that is not
     finite leaves parameters and optimizer state as they were (skipped = 1); the step counter advances all the same.
 
     Args:
@@ -309,7 +309,7 @@ def make_train_step(
         update are those of the whole batch, except for which elements dropout drops.
       schedule: maps a step to the learning rate of the update from that step to the next.
       seed: determines dropout, together with the step.
-      frozen: what the objective reads beside the parameters.
+      frozen: what the objective reads in addition to the parameters.
     """
     reading = reader(objective, frozen)
 
@@ -409,7 +409,7 @@ def make_forward_step(
       function: takes the global batch.
       mesh: the devices.
       shardings: tree of the shardings of the parameters.
-      frozen: what it reads beside them.
+      frozen: what it reads in addition to them.
     """
 
     def forward_step(params: Any, batch: Batch, *arrays: Any):

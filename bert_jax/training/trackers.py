@@ -163,7 +163,7 @@ class Tolerated:
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases whose id is ours, so that a resumed one continues it.
+    """A run of Weights & Biases under our own id, so that a resumed run continues it.
 
     Steps that are taken again after a crash appear twice, because the service keeps what it has been sent.
     """
@@ -173,7 +173,7 @@ class WeightsAndBiases:
 
         quiet = wandb.Settings(console="off", silent=True)
         self._run = wandb.init(project=project, id=run_id, name=name, config=config, resume="allow", settings=quiet)
-        # A metric of ours is the axis: steps of the service itself may only grow, and those taken again do not.
+        # One of our own metrics is the axis: steps of the service itself may only grow, and those taken again do not.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 

@@ -1,6 +1,11 @@
-"""What most analyses are tried on."""
+"""What most analyses are tried on, and their command."""
+
+import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from command_lines import succeed
 from loaded_model import loaded
 from pretrained_model import stored_model
 
@@ -11,3 +16,14 @@ from bert_jax.pretrained.model import PretrainedModel
 def model() -> PretrainedModel:
     """A model of five layers and random parameters."""
     return loaded(stored_model())
+
+
+@pytest.fixture
+def analyze(tmp_path, capsys) -> Callable[..., tuple[str, Any]]:
+    """`bert-jax analyze` with its files in tmp_path/out: what it prints, and the result that it leaves there."""
+
+    def run(*words: object, file: str = "result.json") -> tuple[str, Any]:
+        succeed("analyze", *words, f"--output={tmp_path}/out")
+        return capsys.readouterr().out, json.loads((tmp_path / "out" / file).read_text())["result"]
+
+    return run

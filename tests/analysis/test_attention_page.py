@@ -14,7 +14,6 @@ from model_variants import variant
 from pretrained_model import stored_model, write_workdir
 from processes import SECONDS
 
-from bert_jax import cli
 from bert_jax.analysis import attention, attention_maps
 from bert_jax.analysis.attention_maps import AttentionMaps, attention_page
 from bert_jax.errors import UserError
@@ -51,19 +50,18 @@ def test_the_maps_are_those_of_the_states_that_the_model_computes(model):
     np.testing.assert_allclose(encoding.last_hidden_state, expected["last_hidden_state"], atol=1e-5)
 
 
-def test_the_command_leaves_a_page_a_picture_and_the_numbers(tmp_path, capsys, monkeypatch):
+def test_the_command_leaves_a_page_a_picture_and_the_numbers(tmp_path, analyze, monkeypatch):
     write_workdir(tmp_path / "run", 1)
-    words = [str(tmp_path / "run"), "--text=the cat <b>sat", f"--output={tmp_path / 'out'}"]
-    assert cli._run(["bert-jax", "analyze", "attention", *words]) == 0
-    assert "result.json, index.html, attention.png, attention.svg" in capsys.readouterr().out
-    saved = json.loads((tmp_path / "out/result.json").read_text())["result"]
+    words = ["attention", tmp_path / "run", "--text=the cat <b>sat"]
+    printed, saved = analyze(*words)
+    assert "result.json, index.html, attention.png, attention.svg" in printed
     page = (tmp_path / "out/index.html").read_text()
     (data,) = re.findall(r'<script type="application/json" id="maps">(.*?)</script>', page)
     assert json.loads(data)["tokens"] == saved["tokens"] and "<b>" not in page
     np.testing.assert_allclose(json.loads(data)["weights"], saved["weights"], atol=5.1e-5)
     (tmp_path / "out/index.html").unlink()
     monkeypatch.setattr("bert_jax.analysis.attention_maps.attention", None)  # is not called again
-    assert cli._run(["bert-jax", "analyze", "attention", *words]) == 0
+    assert "has this result already" in analyze(*words)[0]
     assert (tmp_path / "out/index.html").exists()
 
 

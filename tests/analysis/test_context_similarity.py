@@ -1,13 +1,12 @@
 """Contextuality of words against loops over encode, known answers, and one word in several senses."""
 
 import itertools
-import json
 
 import numpy as np
 import pytest
+from command_lines import refusal
 from pretrained_model import CONFIG, TOKENIZER, write_workdir
 
-from bert_jax import cli
 from bert_jax.analysis import similarity, word_senses
 from bert_jax.analysis.words import WordFinder, explained_variance, intra_sentence_similarity, mean_cosine
 from bert_jax.errors import UserError
@@ -138,7 +137,7 @@ def test_bad_input_is_one_clear_error(model):
             lambda: similarity(model, SENTENCES, contexts=9, progress=False),
             "no word occurs in contexts=9 of the 4 texts",
         ),
-        (lambda: similarity(model, SENTENCES, contexts=1, progress=False), "contexts=1 at least 2"),
+        (lambda: similarity(model, SENTENCES, contexts=1, progress=False), "contexts=1 must be at least 2"),
         (lambda: similarity(model, [], progress=False), "there are no texts"),
     ):
         with pytest.raises(UserError, match=message):
@@ -146,26 +145,23 @@ def test_bad_input_is_one_clear_error(model):
 
 
 @pytest.mark.slow
-def test_the_command_measures_words_and_senses(tmp_path, capsys):
+def test_the_command_measures_words_and_senses(tmp_path, capsys, analyze):
     write_workdir(tmp_path / "run", 1)
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
     (tmp_path / "senses.tsv").write_text("\n".join("\t".join(row) for row in zip(SENSES, SENTENCES)) + "\n")
-    words = ["similarity", f"{tmp_path}/run", f"--input={tmp_path}/texts.txt", f"--output={tmp_path}/out"]
-    assert (
-        cli._run(["bert-jax", "analyze", *words, "--word=cat", f"--senses={tmp_path}/senses.tsv", "--contexts=5"]) == 0
-    )
-    printed = capsys.readouterr().out
+    words = ["similarity", f"{tmp_path}/run", f"--input={tmp_path}/texts.txt"]
+    of_senses = ["--word=cat", f"--senses={tmp_path}/senses.tsv"]
+    printed, saved = analyze(*words, "--contexts=5", *of_senses, file="word.json")
     assert "result.json, similarity.png, similarity.svg" in printed and "word.json, word.png, word.svg" in printed
-    saved = json.loads((tmp_path / "out" / "word.json").read_text())["result"]
     assert saved["senses"] == SENSES and np.shape(saved["cosines"]) == (LAYERS, 4, 4)
-    assert cli._run(["bert-jax", "analyze", *words, "--contexts=5"]) == 0
-    assert "result.json has this result already" in capsys.readouterr().out
+    again, _ = analyze(*words, "--contexts=5")
+    assert "result.json has this result already" in again and "word.json" not in again
+    again, _ = analyze(*words, "--contexts=5", *of_senses)
+    assert "word.json has this result already" in again
     (tmp_path / "bad.tsv").write_text("animal the cat\n")
     for more, message in (
         (["--word=cat"], "give both, --word=WORD --senses=FILE, or neither"),
         (["--word=cat", f"--senses={tmp_path}/none.tsv"], "none.tsv cannot be read"),
         (["--word=cat", f"--senses={tmp_path}/bad.tsv"], "bad.tsv, line 1: expected the name of a sense, a tab"),
     ):
-        assert cli._run(["bert-jax", "analyze", *words, *more]) == 2
-        error = capsys.readouterr().err
-        assert message in error and len(error.splitlines()) == 1
+        assert message in refusal(capsys, "analyze", *words, f"--output={tmp_path}/out", *more)

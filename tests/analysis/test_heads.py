@@ -1,7 +1,6 @@
 """What heads do: planted attention for every measure, relations, clusters, ablation, and the command."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from model_variants import variant
 from pretrained_model import TOKENIZER, stored_model, write_workdir
 from scipy.spatial.distance import jensenshannon
 
-from bert_jax import cli
 from bert_jax.analysis import heads
 from bert_jax.analysis.head_behaviour import (
     MEASURES,
@@ -177,20 +175,18 @@ def test_batches_shrink_where_their_attention_is_large(model):
 
 
 @pytest.mark.slow
-def test_the_command_leaves_numbers_and_pictures_and_computes_once(tmp_path, capsys):
+def test_the_command_leaves_numbers_and_pictures_and_computes_once(tmp_path, analyze):
     write_workdir(tmp_path / "run", 1, config=SMALL)
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
     (tmp_path / "some.conllu").write_text(TREE)
-    words = [str(tmp_path / "run"), f"--input={tmp_path}/texts.txt", f"--trees={tmp_path}/some.conllu"]
-    words += [f"--output={tmp_path / 'out'}", "--max_length=16"]
-    assert cli._run(["bert-jax", "analyze", "heads", *words]) == 0
-    printed = capsys.readouterr().out
+    words = ["heads", tmp_path / "run", f"--input={tmp_path}/texts.txt", f"--trees={tmp_path}/some.conllu"]
+    words.append("--max_length=16")
+    printed, saved = analyze(*words)
     assert "antecedents of 1 mentions" in printed and "MLM loss" in printed
     names = {f"{name}.{end}" for name in ("heads", "clusters", "ablation", "relations") for end in ("png", "svg")}
     assert {path.name for path in (tmp_path / "out").iterdir()} == names | {"result.json"}
-    assert np.shape(json.loads((tmp_path / "out/result.json").read_text())["result"]["itself"]) == (2, 4)
-    assert cli._run(["bert-jax", "analyze", "heads", *words]) == 0
-    assert "has this result already" in capsys.readouterr().out
+    assert np.shape(saved["itself"]) == (2, 4)
+    assert "has this result already" in analyze(*words)[0]
 
 
 def test_what_cannot_work_is_one_line(model, tmp_path):

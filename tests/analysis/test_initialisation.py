@@ -1,17 +1,15 @@
 """A model before its first step: laws within their sampling error, closed forms, and the command."""
 
 import dataclasses
-import json
-import pathlib
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from command_lines import refusal
 from etils import epath
 from model_variants import variant
 from pretrained_model import CONFIG, write_workdir
 
-from bert_jax import cli
 from bert_jax.analysis import draw_initialisation, draw_positions, init, signal
 from bert_jax.analysis.results import save_result, saved_result
 from bert_jax.analysis.signal import (
@@ -120,25 +118,19 @@ def test_the_compiler_counts_the_operations_of_the_closed_form():
     assert quadratic[1] == 16 * quadratic[0] == 3 * 2 * 2 * 2 * 128 * 32**2
 
 
-def run(model: str | pathlib.Path, output: pathlib.Path, *words: str) -> int:
-    given = [f"--output={output}", "--draws=2", "--lengths=8", "--length=8", "--heads=1,4,5", *words]
-    return cli._run(["bert-jax", "analyze", "init", str(model), *given])
-
-
 @pytest.mark.slow
-def test_init_leaves_its_result_and_pictures_and_is_not_computed_again(tmp_path, monkeypatch, capsys):
+def test_init_leaves_its_result_and_pictures_and_is_not_computed_again(tmp_path, monkeypatch, analyze):
     write_workdir(tmp_path / "run", 1, config=dataclasses.replace(CONFIG, num_layers=1))
-    assert run(tmp_path / "run", tmp_path / "out") == 0
+    words = ["init", tmp_path / "run", "--draws=2", "--lengths=8", "--length=8", "--heads=1,4,5"]
+    printed, result = analyze(*words)
     names = ["init.png", "init.svg", "positions.png", "positions.svg", "result.json"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
-    result = json.loads((tmp_path / "out" / "result.json").read_text())["result"]
     assert result["norm"]["heads"] == [1, 4]  # 5 does not divide 16
     assert result["positions"]["tables"] == ["random", "sinusoidal", "learned"]
-    assert "norm of attention" in capsys.readouterr().out
+    assert "norm of attention" in printed
     monkeypatch.setattr(signal, "init", None)
     (tmp_path / "out" / "init.svg").unlink()
-    assert run(tmp_path / "run", tmp_path / "out") == 0
-    assert "has this result already" in capsys.readouterr().out and (tmp_path / "out" / "init.svg").exists()
+    assert "has this result already" in analyze(*words)[0] and (tmp_path / "out" / "init.svg").exists()
 
 
 @pytest.mark.slow
@@ -179,8 +171,6 @@ def test_a_shipped_configuration_is_known_by_its_name():
 
 
 def test_bad_options_are_one_line(tmp_path, capsys):
-    assert run(tmp_path / "nothing", tmp_path / "out", "--draws=1") != 0
-    assert "draws=1 must be at least 2" in capsys.readouterr().err
-    assert run("bert_huge", tmp_path / "out") != 0
-    error = capsys.readouterr().err
-    assert "bert_huge" in error and "Traceback" not in error
+    words = ["analyze", "init", "bert_huge", f"--output={tmp_path}/out"]
+    assert "draws=1 must be at least 2" in refusal(capsys, *words, "--draws=1")
+    assert "bert_huge" in refusal(capsys, *words)

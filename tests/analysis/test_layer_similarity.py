@@ -7,7 +7,7 @@ import pytest
 from loaded_model import loaded
 from pretrained_model import CONFIG, TOKENIZER, WORDS, random_texts, stored_model
 
-from bert_jax.analysis import cka, layers
+from bert_jax.analysis import cka, layers, texts
 from bert_jax.analysis.layers import HsicSums, hsic
 from bert_jax.errors import UserError
 from bert_jax.tokenization.tokenizer import Tokenizer
@@ -154,13 +154,13 @@ def test_a_stream_is_read_window_by_window(model, monkeypatch):
             seen.append(line)
             yield line
 
-    measured = layers.layer_vectors
+    measured = texts.layer_vectors
 
     def watched(model, window, *rest, **options):
         ahead.append(len(seen))
         return measured(model, window, *rest, **options)
 
-    monkeypatch.setattr(layers, "layer_vectors", watched)
+    monkeypatch.setattr(texts, "layer_vectors", watched)
     streamed = cka(model, stream(), minibatch=8, progress=False)
     assert ahead == [8, 16, 24, 32, 40]
     monkeypatch.setattr(layers, "WINDOW", 64)

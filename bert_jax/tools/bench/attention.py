@@ -13,7 +13,6 @@ from bert_jax.errors import UserError
 from bert_jax.tools.bench.turns import (
     Contestant,
     Report,
-    Spread,
     Turn,
     Waiting,
     as_ours,
@@ -118,26 +117,25 @@ def attention_figures(
 
 def attention_report(options: AttentionBenchConfig, found: list[dict[str, Any]], values: dict[str, Any]) -> Report:
     """Return a row for each kernel and length."""
-    header = ("length", "kernel", "path", "ms", "CPU ms", "GFLOP/s", "MiB", f"{options.kernels[0]} is faster by")
-    table = []
-    for entry in found:
-        scaled = [
-            Spread(*(1e3 * figure for figure in dataclasses.astuple(spread)))
-            for spread in (entry["seconds"], entry["cpu_seconds"])
-        ]
-        compared = "" if entry["kernel"] == options.kernels[0] else shown(entry["ratio"].wall, ".2f")
-        rate = f"{entry['flops_per_second'] / 1e9:,.1f}"
-        times = (shown(spread, ",.2f") for spread in scaled)
-        memory = "" if entry["temporary_bytes"] is None else f"{entry['temporary_bytes'] / 2**20:,.0f}"
-        table.append((str(entry["length"]), entry["kernel"], entry["path"], *times, rate, memory, compared))
+    first, memory = options.kernels[0], lambda size: "" if size is None else f"{size / 2**20:,.0f}"
     return Report(
         {**values, "contestants": found},
         f"Attention, forward and backward: {options.heads} heads of {HEAD_SIZE}, about {options.tokens:,} tokens, "
         f"{options.dtype}, dropout {options.dropout}"
         + (f", window {options.window}" if options.window else "")
         + (f", {options.global_tokens} global tokens" if options.global_tokens else ""),
-        header,
-        table,
+        {
+            "length": lambda entry: str(entry["length"]),
+            "kernel": lambda entry: entry["kernel"],
+            "path": lambda entry: entry["path"],
+            "ms": lambda entry: shown(entry["seconds"], ",.2f", 1e3),
+            "CPU ms": lambda entry: shown(entry["cpu_seconds"], ",.2f", 1e3),
+            "GFLOP/s": lambda entry: f"{entry['flops_per_second'] / 1e9:,.1f}",
+            "MiB": lambda entry: memory(entry["temporary_bytes"]),
+            f"{first} is faster by": lambda entry: (
+                "" if entry["kernel"] == first else shown(entry["ratio"].wall, ".2f")
+            ),
+        },
         [
             f"Medians of {options.rounds} rounds with quartiles. Operations: {PRODUCTS} products, of whole rows. MiB: "
             "what our compiled program needs in addition to its inputs and gradients.",

@@ -1,7 +1,7 @@
-"""Run bert_jax as one contestant of a benchmark, in its own process: `python -m bert_jax.bench.contestants step`.
+"""Run bert_jax as one contestant of a benchmark, in its own process: `python -m bert_jax.tools.bench.contestants step`.
 
 Each function prepares the work of one benchmark and imports what that takes, since what a process has loaded counts in
-its memory. `load` is no contestant but the program that a contestant starts: `… contestants load MODEL`.
+its memory. `load` is not a contestant but the program that a contestant starts: `… contestants load MODEL`.
 """
 
 import json

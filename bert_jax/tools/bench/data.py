@@ -26,7 +26,6 @@ from bert_jax.tools.bench.turns import (
     OURS,
     Contestant,
     Report,
-    Spread,
     Turn,
     Waiting,
     load_average,
@@ -162,15 +161,14 @@ def data_report(
             "contestants": found,
         },
         f"Making batches: {phase.batch_size} × {phase.sequence_length}, {options.masking.unit}",
-        (
-            "contestant",
-            "sequences/CPU s",
-            "useful tokens/CPU s",
-            "tokens among positions",
-            "peak MiB",
-            "first is faster by, CPU",
-        ),
-        [_data_row(entry, entry is found[0]) for entry in found],
+        {
+            "contestant": lambda entry: entry["name"],
+            "sequences/CPU s": lambda entry: f"{entry['sequences_per_cpu_second']:,.0f}",
+            "useful tokens/CPU s": lambda entry: f"{entry['tokens_per_cpu_second']:,.0f}",
+            "tokens among positions": lambda entry: f"{entry['token_share']:.1%}",
+            "peak MiB": lambda entry: f"{entry['peak_memory_bytes'] / 2**20:,.0f}",
+            "first is faster by, CPU": lambda entry: "" if entry is found[0] else shown(entry["ratio"].cpu, ".2f"),
+        },
         [
             f"Medians of {options.rounds} rounds with quartiles.",
             *(
@@ -196,18 +194,6 @@ def data_figures(one: Waiting, taken: list[Turn], first: list[Turn]) -> dict[str
         "facts": one.facts,
         "turns": taken,
     }
-
-
-def _data_row(entry: dict[str, Any], is_first: bool) -> tuple[str, ...]:
-    compared: Spread = entry["ratio"].cpu
-    return (
-        entry["name"],
-        f"{entry['sequences_per_cpu_second']:,.0f}",
-        f"{entry['tokens_per_cpu_second']:,.0f}",
-        f"{entry['token_share']:.1%}",
-        f"{entry['peak_memory_bytes'] / 2**20:,.0f}",
-        "" if is_first else shown(compared, ".2f"),
-    )
 
 
 def needed(options: DataBenchConfig) -> dict[str, float]:
@@ -330,24 +316,19 @@ def prepare_report(
                 "turns": taken,
             }
         )
-    compared: list[Spread] = [entry["ratio"].cpu for entry in found]
     return Report(
         {
             **values,
             "megabytes_per_cpu_second": found[0]["megabytes_per_cpu_second"],
-            "ratio_to_tokenizer": compared[1].median,
+            "ratio_to_tokenizer": found[1]["ratio"].cpu.median,
             "contestants": found,
         },
         f"Preparing {size / 1e6:,.1f} MB of text",
-        ("contestant", "MB/CPU s", "MB/s", "first is faster by, CPU"),
-        [
-            (
-                entry["name"],
-                f"{entry['megabytes_per_cpu_second']:,.2f}",
-                f"{entry['megabytes_per_second']:,.2f}",
-                shown(spread, ".2f") if number else "",
-            )
-            for number, (entry, spread) in enumerate(zip(found, compared, strict=True))
-        ],
+        {
+            "contestant": lambda entry: entry["name"],
+            "MB/CPU s": lambda entry: f"{entry['megabytes_per_cpu_second']:,.2f}",
+            "MB/s": lambda entry: f"{entry['megabytes_per_second']:,.2f}",
+            "first is faster by, CPU": lambda entry: "" if entry is found[0] else shown(entry["ratio"].cpu, ".2f"),
+        },
         [f"Medians of {options.rounds} rounds with quartiles."],
     )

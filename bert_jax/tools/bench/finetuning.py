@@ -3,6 +3,7 @@
 The peer is transformers, which trains and encodes in the order and data type that are fastest for it.
 """
 
+import functools
 import json
 import os
 import pathlib
@@ -149,29 +150,25 @@ def finetune_report(
         work, compared = entry["work"], entry["ratio"]
         ratios[f"ratio_{work}"], ratios[f"cpu_ratio_{work}"] = compared.wall.median, compared.cpu.median
         ratios[f"total_cpu_ratio_{work}"] = compared.total_cpu
+    of_peer = lambda entry, cell: cell if "form" in entry["facts"] else ""
     rates = {f"{entry['work']}_sequences_per_second": entry["sequences_per_second"] for entry in found[: len(WORKS)]}
     return Report(
         {**values, **rates, **ratios, "contestants": found},
         f"Fine-tuning {options.task}, batch {options.batch_size}, and encoding {texts:,} texts",
-        ("contestant", "sequences/s", "per CPU s", "in all", "form", "ours is faster by, wall", "CPU", "CPU, in all"),
-        [_finetune_row(entry) for entry in found],
+        {
+            "contestant": lambda entry: entry["name"],
+            "sequences/s": lambda entry: f"{entry['sequences_per_second']:,.1f}",
+            "per CPU s": lambda entry: f"{entry['sequences_per_cpu_second']:,.1f}",
+            "in all": lambda entry: f"{entry['total_sequences_per_cpu_second']:,.1f}",
+            "form": lambda entry: entry["facts"].get("form", ""),
+            "ours is faster by, wall": lambda entry: of_peer(entry, shown(entry["ratio"].wall, ".2f")),
+            "CPU": lambda entry: of_peer(entry, shown(entry["ratio"].cpu, ".2f")),
+            "CPU, in all": lambda entry: of_peer(entry, f"{entry['ratio'].total_cpu:.2f}"),
+        },
         [
             f"Medians of {options.rounds} rounds with quartiles, and all rounds together, since rounds differ where "
             "batches are grouped by length. The form of transformers is the fastest that was tried."
         ],
-    )
-
-
-def _finetune_row(entry: dict[str, Any]) -> tuple[str, ...]:
-    compared = entry["ratio"]
-    faster = shown(compared.wall, ".2f"), shown(compared.cpu, ".2f"), f"{compared.total_cpu:.2f}"
-    return (
-        entry["name"],
-        f"{entry['sequences_per_second']:,.1f}",
-        f"{entry['sequences_per_cpu_second']:,.1f}",
-        f"{entry['total_sequences_per_cpu_second']:,.1f}",
-        entry["facts"].get("form", ""),
-        *(faster if "form" in entry["facts"] else [""] * len(faster)),
     )
 
 
@@ -223,6 +220,7 @@ def load_report(
             {"name": one.name, "seconds": seconds, "peak_memory_bytes": memory, "ratio": compared, "turns": taken}
         )
     peers = [entry for entry in found if entry["name"] == "transformers"]
+    of_others = lambda entry, spread: "" if entry is found[0] else shown(spread, ".2f")
     return Report(
         {
             **values,
@@ -231,27 +229,16 @@ def load_report(
             "contestants": found,
         },
         "Loading a model in a new process",
-        (
-            "contestant",
-            "imports s",
-            "load s",
-            "load and read s",
-            "from the start s",
-            "peak MiB",
-            "first is faster by",
-            "CPU",
-        ),
-        [
-            (
-                entry["name"],
-                *(f"{entry['seconds'][name]:.2f}" for name in PARTS),
-                f"{entry['peak_memory_bytes'] / 2**20:,.0f}",
-                *(
-                    shown(getattr(entry["ratio"], clock), ".2f") if entry is not found[0] else ""
-                    for clock in ("wall", "cpu")
-                ),
-            )
-            for entry in found
-        ],
+        {
+            "contestant": lambda entry: entry["name"],
+            **{f"{part.replace('_', ' ')} s": functools.partial(_part, part) for part in PARTS},
+            "peak MiB": lambda entry: f"{entry['peak_memory_bytes'] / 2**20:,.0f}",
+            "first is faster by": lambda entry: of_others(entry, entry["ratio"].wall),
+            "CPU": lambda entry: of_others(entry, entry["ratio"].cpu),
+        },
         [f"Medians of {options.rounds} rounds; ratios are those of whole processes, their end included."],
     )
+
+
+def _part(part: str, entry: dict[str, Any]) -> str:
+    return f"{entry['seconds'][part]:.2f}"

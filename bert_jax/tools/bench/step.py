@@ -20,7 +20,6 @@ from bert_jax.tools.bench.turns import (
     OURS,
     Contestant,
     Report,
-    Spread,
     Turn,
     Waiting,
     as_ours,
@@ -223,22 +222,22 @@ def step_report(
         if entry["role"] in PEERS
         for kind, clock in (("", "wall"), ("cpu_", "cpu"))
     }
+    of_others = lambda entry, spread: "" if entry["role"] == "ours" else shown(spread, ".2f")
     facts = waiting[0].facts
     shape = f"batch {phase.batch_size} × {phase.sequence_length}, {facts['dtype']}"
     return Report(
         {**values, **ours, **ratios, "config": to_dict(options.run), "contestants": found},
         f"Training step: {options.model.num_layers} layers, hidden size {options.model.hidden_size}, {shape}",
-        (
-            "contestant",
-            "useful tokens/s",
-            "per CPU s",
-            "padding",
-            "s per step",
-            "CPU s per step",
-            "ours is faster by, wall",
-            "CPU",
-        ),
-        [_step_row(entry) for entry in found],
+        {
+            "contestant": lambda entry: entry["name"],
+            "useful tokens/s": lambda entry: f"{entry['useful_tokens_per_second']:,.0f}",
+            "per CPU s": lambda entry: f"{entry['useful_tokens_per_cpu_second']:,.0f}",
+            "padding": lambda entry: f"{entry['padding']:.1%}",
+            "s per step": lambda entry: shown(entry["seconds_per_step"], ".3f"),
+            "CPU s per step": lambda entry: shown(entry["cpu_seconds_per_step"], ".3f"),
+            "ours is faster by, wall": lambda entry: of_others(entry, entry["ratio"].wall),
+            "CPU": lambda entry: of_others(entry, entry["ratio"].cpu),
+        },
         [
             f"Medians of {len(turns[0])} rounds with quartiles; a ratio is the median of those of neighbouring turns.",
             f"Ours: attention by {facts['attention']}; remat: {facts['remat']}; "
@@ -263,21 +262,6 @@ def step_figures(entry: Entry, one: Waiting, taken: list[Turn]) -> dict[str, Any
         "facts": one.facts,
         "turns": taken,
     }
-
-
-def _step_row(entry: dict[str, Any]) -> tuple[str, ...]:
-    compared = entry["ratio"]
-    ratios = ("", "") if entry["role"] == "ours" else (shown(compared.wall, ".2f"), shown(compared.cpu, ".2f"))
-    spread: Spread = entry["seconds_per_step"]
-    return (
-        entry["name"],
-        f"{entry['useful_tokens_per_second']:,.0f}",
-        f"{entry['useful_tokens_per_cpu_second']:,.0f}",
-        f"{entry['padding']:.1%}",
-        shown(spread, ".3f"),
-        shown(entry["cpu_seconds_per_step"], ".3f"),
-        *ratios,
-    )
 
 
 def with_vocabulary(config: Config) -> Config:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bert_jax.config import Config
@@ -38,22 +38,12 @@ PEER_VERSIONS = (
 )
 PEER_SECONDS = 120  # importing torch from a cold disk
 # Those that decide how fast matrix products are.
-INSTRUCTION_SETS = (
-    "avx2",
-    "fma",
-    "avx512f",
-    "avx512_vnni",
-    "avx512_bf16",
-    "avx512_fp16",
-    "avx_vnni",
-    "amx_tile",
-    "amx_bf16",
-)
+INSTRUCTION_SETS = "avx2 fma avx512f avx512_vnni avx512_bf16 avx512_fp16 avx_vnni amx_tile amx_bf16".split()
 
 
 @dataclasses.dataclass(frozen=True)
 class Turn:
-    """What one turn of a contestant took."""
+    """Time and memory of one turn of a contestant."""
 
     units: int
     """Units of work done, such as training steps."""
@@ -62,7 +52,7 @@ class Turn:
     cpu: float
     """Seconds of processor time, summed over the threads of the contestant and the processes that it started."""
     found: Any = None
-    """What the work has found, if anything."""
+    """Result of the work, if any."""
     peak_memory_bytes: int = 0
     """The most memory that the contestant has held so far, in this turn or before."""
 
@@ -91,7 +81,7 @@ def peer_program(python: str, *words: str, file: str = "torch_contestants.py") -
 
 
 def as_ours(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return what a peer computes on: the device that our process has told of, and as many threads."""
+    """Return what a peer computes on: the device that our process has reported, and as many threads."""
     return {"device": "cuda" if "(gpu)" in facts["device"] else "cpu", "threads": cores()}
 
 
@@ -213,7 +203,7 @@ def _environment(contestant: Contestant) -> dict[str, str]:
     """
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     own = {"PYTHONPATH": str(PACKAGE_DIRECTORY.parent), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    own["JAX_TRACEBACK_FILTERING"] = "off"  # the last line of a traceback is then the error, and no note about frames
+    own["JAX_TRACEBACK_FILTERING"] = "off"  # the last line of a traceback is then the error, not a note about frames
     own |= computing_variables(kept)  # as the commands that are measured
     return kept | ({} if contestant.is_peer else own) | contestant.environment
 
@@ -332,19 +322,19 @@ def unpacked(config: Config) -> Config:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a benchmark found."""
+    """Results of a benchmark."""
 
     values: dict[str, Any]
     """Everything, for programs."""
     title: str
-    header: tuple[str, ...]
-    rows: list[tuple[str, ...]]
+    columns: Mapping[str, Callable[[dict[str, Any]], str]]
+    """The cell of each of the contestants in `values`, by the heading of its column."""
     notes: list[str]
     """Sentences below the table."""
 
     @property
     def device(self) -> str | None:
-        """What the first contestant that uses a device computed on."""
+        """Device of the first contestant that uses one."""
         facts = (contestant.get("facts", {}) for contestant in self.values["contestants"])
         return next((each["device"] for each in facts if "device" in each), None)
 
@@ -355,10 +345,11 @@ class Report:
             "",
             _where(self.values, self.device),
             "",
-            _row(self.header),
-            _row(["---"] * len(self.header)),
+            _row(self.columns),
+            _row(["---"] * len(self.columns)),
         ]
-        return "\n".join([*lines, *map(_row, self.rows), "", *self.notes]) + "\n"
+        rows = [_row(cell(entry) for cell in self.columns.values()) for entry in self.values["contestants"]]
+        return "\n".join([*lines, *rows, "", *self.notes]) + "\n"
 
 
 def recorded(benchmark: str, arguments: list[str], loads: tuple[float, float], **values: Any) -> dict[str, Any]:
@@ -391,9 +382,10 @@ def show(report: Report, output: str) -> None:
         print(f"\nwritten: {output} and {output.removesuffix('.json')}.md")
 
 
-def shown(spread: Spread, form: str = ",.0f") -> str:
-    """Return a median with its quartiles, as in a table."""
-    return f"{spread.median:{form}} ({spread.lower_quartile:{form}} to {spread.upper_quartile:{form}})"
+def shown(spread: Spread, form: str = ",.0f", scale: float = 1.0) -> str:
+    """Return a median with its quartiles, each times `scale`, as in a table."""
+    quartiles = f"{scale * spread.lower_quartile:{form}} to {scale * spread.upper_quartile:{form}}"
+    return f"{scale * spread.median:{form}} ({quartiles})"
 
 
 def _where(values: dict[str, Any], device: str | None) -> str:

@@ -57,7 +57,7 @@ of its kernels need settings that are found in this way; so all products are cuB
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Multiprocessors:
-    """What the compiler asks of a card beside its memory."""
+    """Facts about a card that the compiler needs in addition to its memory."""
 
     count: int
     compute_capability: int
@@ -130,7 +130,7 @@ def described_cards(chip: Chip, count: int) -> Any:
 
 
 def target_config(chip: Chip) -> str:
-    """Return what XLA is told of a card: a GpuTargetConfigProto as text."""
+    """Return the description of a card for XLA: a GpuTargetConfigProto as text."""
     card = CARDS[chip.name]
     return f"""gpu_device_info {{
   threads_per_block_limit: 1024 threads_per_warp: 32 threads_per_core_limit: 2048
@@ -166,7 +166,7 @@ class CompiledProgram:
     memory: dict[str, int]
     """Bytes on one device: argument, output, alias, temp, generated_code; empty if it did not fit."""
     failure: str
-    """What the compiler said where the program needs more memory than there is; else empty."""
+    """Message of the compiler if the program needs more memory than there is; else empty."""
     resharding_warnings: int
     """How often the compiler said that it copies a whole array to move it between devices."""
     seconds: float
@@ -181,7 +181,7 @@ def program_key(text: str, *circumstances: str) -> str:
 
 
 def load_program(key: str) -> CompiledProgram | None:
-    """Return the stored program; None if there is none that is whole."""
+    """Return the stored program; None if there is no complete one."""
     file = _directory() / f"{key}.json.gz"
     try:
         unpacker = zlib.decompressobj(wbits=31)
@@ -196,7 +196,7 @@ def load_program(key: str) -> CompiledProgram | None:
 
 
 def store_program(key: str, program: CompiledProgram) -> None:
-    """Store a program and remove the oldest if there are too many; a disk that cannot be written is no error."""
+    """Store a program and remove the oldest if there are too many; a disk that cannot be written is not an error."""
     try:
         _directory().mkdir(mode=0o700, parents=True, exist_ok=True)
         packed = gzip.compress(json.dumps(dataclasses.asdict(program)).encode(), compresslevel=6)
@@ -258,7 +258,7 @@ def compile_phase(
       config: options of the run, resolved for the machine.
       topology: the machine.
       phase: its number.
-      stage: is told what the child is doing, in a few words.
+      stage: called with a few words on what the child is doing.
 
     Returns:
       The program (None for GPUs whose compiler is not installed), and what is known without it: bytes on each device.
@@ -505,7 +505,7 @@ def compiled(lowered: jax.stages.Lowered, flags: Mapping[str, Any]) -> CompiledP
 
 
 def _dumped(directory: str, ending: str) -> str:
-    """Return what the compiler has written of the largest program; there are small ones beside the step on the CPU."""
+    """Return the compiler's file on the largest program; on the CPU there are small programs next to the step."""
     files = [file for file in pathlib.Path(directory).iterdir() if file.name.endswith(ending)]
     return max(files, key=lambda file: file.stat().st_size).read_text(errors="replace") if files else ""
 

@@ -300,7 +300,7 @@ def collectives_of(program: Program, chips: int, slices: int = 1) -> list[Collec
 
 
 def _part(kind: str, each: Instruction) -> tuple[str, str | None] | None:
-    """Return what names a collective that stands in several fusions, or None: its number, if it is in a chain."""
+    """Return what names a collective that occurs in several fusions, or None: its number, if it is in a chain."""
     return (kind, each.attribute(r"channel_id=(\d+)")) if each.attribute(r'chain_id="(\w+)"') else None
 
 

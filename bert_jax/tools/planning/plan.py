@@ -79,7 +79,7 @@ class PhasePlan:
     memory: Memory | None
     """None if the compiler found that the program does not fit."""
     shortage: Shortage | None
-    """What is missing if it does not fit."""
+    """Memory that is missing if it does not fit."""
     closed_form_bytes: int
     """Memory that the closed form behind compute.remat=auto expects on a chip."""
     needed: Needed
@@ -108,7 +108,7 @@ def plan_phase(config: Config, topology: Topology, number: int, stage: Callable[
       config: options of the run, resolved for the machine.
       topology: the machine.
       number: of the phase.
-      stage: is told what is being done, in a few words.
+      stage: called with a few words on what is being done.
 
     Raises:
       UserError: the options do not fit the machine.
@@ -208,7 +208,7 @@ class Candidate:
     """A change of the options of a phase and what comes of it."""
 
     question: str
-    """What is searched for: remat, batch or mesh."""
+    """Subject of the search: remat, batch or mesh."""
     change: str
     """The options, as they are written on the command line."""
     plan: PhasePlan
@@ -320,7 +320,7 @@ PARTS = {
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """A table with its title and what is to be said below it."""
+    """A table with its title and the notes below it."""
 
     title: str
     columns: tuple[str, ...]
@@ -585,7 +585,7 @@ class Plan:
     topology: Topology
     phases: list[PhasePlan]
     candidates: list[Candidate]
-    """What a search has tried."""
+    """Changes that a search has tried."""
 
     @property
     def fits(self) -> bool:

@@ -176,14 +176,14 @@ class Operation:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Work:
-    """What one device does in a step."""
+    """Work of one device in a step."""
 
     flops: int
     """Operations of matrix products, those of our kernels included; a multiply-add counts as two."""
     bytes: int
     """Bytes between the chip and its memory."""
     cycles: int
-    """Sum of the compiler's estimates, and of ours for our kernels (models/kernels/tpu.py)."""
+    """Sum of the compiler's estimates, and of our own estimates for our kernels (models/kernels/tpu.py)."""
     roofline_seconds: float
     """Each instruction at the peak of products or of the memory, whichever takes longer, one after the other."""
     without_estimate: dict[str, int]
@@ -211,7 +211,11 @@ def work_of(program: Program, peak_flops: float, memory_bandwidth: float) -> Wor
         operations[each.op_name or each.op, each.type.strip("(").partition("{")[0]].append(found)
         if own_cycles is None and own_bytes > NOTABLE_BYTES and not is_collective(program, each):
             missing[each.op] += times
-    alike = [_operation(*place, *map(sum, zip(*found, strict=True))) for place, found in operations.items()]
+    sums = ("times", "cycles", "roofline_seconds", "flops", "bytes")
+    alike = [
+        Operation(origin=origin, result=result, **dict(zip(sums, map(sum, zip(*found, strict=True)), strict=True)))
+        for (origin, result), found in operations.items()
+    ]
     return Work(
         flops=sum(each.flops for each in alike),
         bytes=sum(each.bytes for each in alike),
@@ -226,20 +230,8 @@ def _costliest(operations: list[Operation]) -> list[Operation]:
     estimated = [each for each in operations if each.cycles]
     if estimated:
         return sorted(estimated, key=lambda each: -each.cycles)[:MOST_OPERATIONS]
-    known = [each for each in operations if each.roofline_seconds]  # of a processor no peaks are
+    known = [each for each in operations if each.roofline_seconds]  # the peaks of a processor are unknown
     return sorted(known, key=lambda each: -each.roofline_seconds)[:MOST_OPERATIONS]
-
-
-def _operation(origin: str, result: str, times: int, cycles: int, seconds: float, flops: int, moved: int) -> Operation:
-    return Operation(
-        origin=origin,
-        result=result,
-        times=times,
-        cycles=cycles,
-        roofline_seconds=seconds,
-        flops=flops,
-        bytes=moved,
-    )
 
 
 def flops_of(program: Program, computation: str, each: Instruction) -> int:
@@ -269,7 +261,7 @@ def _of_cublas(each: Instruction) -> bool:
 
 
 def _kernel_cycles(each: Instruction) -> int | None:
-    """Return the cycles of a kernel of ours, which the compiler does not estimate."""
+    """Return the cycles of one of our kernels, which the compiler does not estimate."""
     return kernel_cycles(each.op_name, _stated(each, "transcendentals")) if each.op == "custom-call" else None
 
 
@@ -426,7 +418,7 @@ def step_time(topology: Topology, work: Work, collectives: list[Collective]) -> 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Throughput:
-    """What a time of a step means for a phase."""
+    """Rates and duration of a phase that follow from the time of a step."""
 
     step_seconds: float
     tokens_per_second: float

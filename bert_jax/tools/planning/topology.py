@@ -45,75 +45,42 @@ class Chip:
 # Memory: the limit that the compiler of libtpu 0.0.51 names in its message about a program that does not fit. Memory
 # bandwidth and matrix units: cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e}. Links: "How to Scale Your Model" (Austin et
 # al. 2025), part 2. Clock: peak ÷ (units × 2 × side²): 8 of 128² in v4 and v5p, 4 of 128² in v5e, 4 of 256² in v6e.
+# Name, JAX's name, GiB that a program can use, bytes/s of the memory and of a link, links, cycles/s.
 TPUS = {
-    "v4": Chip(
-        name="v4",
-        kind="TPU v4",
-        memory_bytes=int(31.75 * 2**30),
-        memory_bandwidth=1228e9,
-        link_bandwidth=45e9,
-        links=6,
-        clock=1.05e9,
-    ),
-    "v5e": Chip(
-        name="v5e",
-        kind="TPU v5 lite",
-        memory_bytes=int(15.75 * 2**30),
-        memory_bandwidth=819e9,
-        link_bandwidth=50e9,
-        links=4,
-        clock=1.5e9,
-    ),
-    "v5p": Chip(
-        name="v5p",
-        kind="TPU v5",
-        memory_bytes=int(95.74 * 2**30),
-        memory_bandwidth=2765e9,
-        link_bandwidth=100e9,
-        links=6,
-        clock=1.75e9,
-    ),
-    "v6e": Chip(
-        name="v6e",
-        kind="TPU v6 lite",
-        memory_bytes=int(31.25 * 2**30),
-        memory_bandwidth=1640e9,
-        link_bandwidth=100e9,
-        links=4,
-        clock=1.75e9,
-    ),
+    name: Chip(
+        name=name,
+        kind=kind,
+        memory_bytes=int(gib * 2**30),
+        memory_bandwidth=memory,
+        link_bandwidth=link,
+        links=links,
+        clock=clock,
+    )
+    for name, kind, gib, memory, link, links, clock in (
+        ("v4", "TPU v4", 31.75, 1228e9, 45e9, 6, 1.05e9),
+        ("v5e", "TPU v5 lite", 15.75, 819e9, 50e9, 4, 1.5e9),
+        ("v5p", "TPU v5", 95.74, 2765e9, 100e9, 6, 1.75e9),
+        ("v6e", "TPU v6 lite", 31.25, 1640e9, 100e9, 4, 1.75e9),
+    )
 }
 OF_A_CARD = 0.75  # what JAX takes of a card's memory unless one of these variables, the new and the old one, is set
 MEMORY_SHARES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 # Memory, its bandwidth and NVLink in each direction: data sheets of NVIDIA, for the SXM form where there are several.
 GPUS = {
-    "a100": Chip(
-        name="a100",
-        kind="NVIDIA A100-SXM4-80GB",
-        memory_bytes=80 * 10**9,
-        memory_bandwidth=2039e9,
-        link_bandwidth=300e9,
+    name: Chip(
+        name=name,
+        kind=kind,
+        memory_bytes=gigabytes * 10**9,
+        memory_bandwidth=memory,
+        link_bandwidth=link,
         links=1,
         per_host=8,
-    ),
-    "h100": Chip(
-        name="h100",
-        kind="NVIDIA H100 80GB HBM3",
-        memory_bytes=80 * 10**9,
-        memory_bandwidth=3350e9,
-        link_bandwidth=450e9,
-        links=1,
-        per_host=8,
-    ),
-    "h200": Chip(
-        name="h200",
-        kind="NVIDIA H200",
-        memory_bytes=141 * 10**9,
-        memory_bandwidth=4800e9,
-        link_bandwidth=450e9,
-        links=1,
-        per_host=8,
-    ),
+    )
+    for name, kind, gigabytes, memory, link in (
+        ("a100", "NVIDIA A100-SXM4-80GB", 80, 2039e9, 300e9),
+        ("h100", "NVIDIA H100 80GB HBM3", 80, 3350e9, 450e9),
+        ("h200", "NVIDIA H200", 141, 4800e9, 450e9),
+    )
 }
 
 
@@ -124,7 +91,7 @@ class Topology:
     name: str
     platform: Literal["tpu", "gpu", "cpu"]
     chip: Chip | None
-    """None for processors, of which no peak is known."""
+    """None for processors, whose peak is unknown."""
     slices: int
     shape: str
     """Chips of one slice along each axis of its torus, such as 4x4; the number of devices where there is no torus."""
@@ -148,7 +115,7 @@ def find_topology(name: str) -> Topology:
     """Return the machine of that name.
 
     Raises:
-      UserError: there is none; the message has the names that there are.
+      UserError: there is none; the message lists the known names.
     """
     match = re.fullmatch(r"(?:([1-9]\d{0,2})x)?(v\w+):([\dx]+)", name)
     if match and match[2] in TPUS and match[3] in _shapes(match[2]):

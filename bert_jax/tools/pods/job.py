@@ -142,7 +142,7 @@ class Restarts:
         self._started: float | None = None
 
     def begin(self) -> None:
-        """Note that the run has started now; the wait for machines before that is no part of its life."""
+        """Note that the run has started now; the wait for machines before that is not part of its life."""
         self._started = time.monotonic()
 
     def wait(self, why: str) -> bool:
