@@ -37,9 +37,11 @@ from bert_jax.config.json_form import (
     choosing,
     dotted_names,
     from_dict,
+    has_effect,
     need_values,
     of_another_kind,
     options_recorded,
+    spelled_names,
     switched,
     to_dict,
 )
@@ -116,6 +118,11 @@ def print_help(default: Any, usage: str, description: str) -> None:
     for name in required if cls is not default else ():
         instance = _replaced(instance, name, tyro.MISSING)
     paragraphs = description.split("\n\n")
+    if cls is not default and _hides(default):
+        paragraphs.append(
+            "Options that have no effect with the values of others are not shown; give those values together with "
+            "--help, such as --schedule.name=constant --help, to see what belongs to them."
+        )
     if required:
         paragraphs.append(f"Required: {', '.join(f'--{name}' for name in required)}.")
     registry = tyro.constructors.ConstructorRegistry()
@@ -184,6 +191,8 @@ def _documented(info: Any):
     meanings = _meanings(info.type)
     fields = []
     for field in dataclasses.fields(info.type):
+        if field.metadata.get("idle") or (isinstance(info.default, info.type) and _is_idle(info.default, field)):
+            continue
         default = tyro.MISSING_NONPROP if field.default is dataclasses.MISSING else field.default
         default = getattr(info.default, field.name, default)
         shown: typing.Any = types[field.name]
@@ -231,8 +240,10 @@ def _as_spelled(options: Any, explained: bool, choice: Choice | None = None) -> 
       choice: the kinds that it is one of.
     """
     found: dict[str, tuple[Any, Any, str]] = {}
+    idle = set()  # options that have no effect
+    own = () if options is None else (*choosing(type(options)), *spelled_names(type(options)))
     for tag in choice.tags if choice is not None else ():
-        if choice is not None and choice.values(tag):
+        if choice is not None and choice.values(tag) and tag in own:
             described = {choosing(kind)[tag]: kind for kind in reversed(choice.kinds) if tag in choosing(kind)}
             meanings = [f"{value}: {_first_line(described[value])}" for value in choice.values(tag)]
             meaning = " ".join([*meanings, ITS_OPTIONS])
@@ -246,6 +257,8 @@ def _as_spelled(options: Any, explained: bool, choice: Choice | None = None) -> 
     for field in dataclasses.fields(options) if options is not None else ():
         value, inner = getattr(options, field.name), choice_of(options, field.name)
         hint, meaning = hints.get(field.name), texts.get(field.name, "")
+        if _is_idle(options, field):
+            idle.add(field.name)
         if inner is None:
             shown = _as_spelled(value, explained) if dataclasses.is_dataclass(value) else value
             kind = type(shown) if dataclasses.is_dataclass(value) else hint
@@ -264,11 +277,12 @@ def _as_spelled(options: Any, explained: bool, choice: Choice | None = None) -> 
             if each.name in found:
                 kind, text = _or(found[each.name][0], *typing.get_args(kind)), f"{text} {found[each.name][2]}"
             found[each.name] = kind, getattr(shown, each.name), text
+            idle |= {each.name} if each.metadata["idle"] else set()
     usual = choice.kinds[0] if options is None and choice is not None else type(options)
     form = dataclasses.make_dataclass(
         usual.__name__,
         [
-            (name, hint, dataclasses.field(default=value, metadata={"meaning": text}))
+            (name, hint, dataclasses.field(default=value, metadata={"meaning": text, "idle": name in idle}))
             for name, (hint, value, text) in found.items()
         ],
         kw_only=True,
@@ -276,6 +290,20 @@ def _as_spelled(options: Any, explained: bool, choice: Choice | None = None) -> 
     )
     form.__doc__ = usual.__doc__
     return form()
+
+
+def _is_idle(options: Any, field: dataclasses.Field[Any]) -> bool:
+    """Return whether an option has its default, and no other value would have an effect, so that --help is silent."""
+    return not has_effect(options, field) and getattr(options, field.name) == field.default
+
+
+def _hides(options: Any) -> bool:
+    """Return whether an option, at any depth of those that --help explains, is not shown."""
+    return any(
+        field.metadata.get("idle") or _is_idle(options, field) or (dataclasses.is_dataclass(value) and _hides(value))
+        for field in dataclasses.fields(options)
+        for value in [getattr(options, field.name)]
+    )
 
 
 ITS_OPTIONS = "--help shows the options of the one that is chosen."

@@ -95,22 +95,22 @@ class DistillationConfig:
     teacher: str = option("", resume="free", hosts_differ=True)
     """Model to learn from: any directory that init_from takes, with the vocabulary of the data and a head for masked
     words. A run resumes only with the same teacher, whose path may change. By default there is none."""
-    temperature: float = 2.0
+    temperature: float = option(2.0, of=("teacher",), refused=False)
     """Divisor of the logits of both models before they are compared. The loss is multiplied by its square."""
-    soft_weight: float = 5.0
+    soft_weight: float = option(5.0, of=("teacher",), refused=False)
     """Weight of the divergence of the student's predictions from the teacher's."""
-    soft_positions: Literal["masked", "all"] = "masked"
+    soft_positions: Literal["masked", "all"] = option("masked", of=("teacher",), refused=False)
     """Positions at which predictions are compared: the masked ones, or all tokens, as in the published code, which
     computes the logits of all of them."""
-    cosine_weight: float = 1.0
+    cosine_weight: float = option(1.0, of=("teacher",), refused=False)
     """Weight of 1 - cosine of the last states of student and teacher. Where their widths differ, these and all other
     states of the student are compared through one linear map, which is learned."""
-    hidden_weight: float = 0.0
+    hidden_weight: float = option(0.0, of=("teacher",), refused=False)
     """Weight of the squared difference of the embeddings and of the states after each layer (TinyBERT)."""
-    attention_weight: float = 0.0
+    attention_weight: float = option(0.0, of=("teacher",), refused=False)
     """Weight of the squared difference of the attention probabilities of each layer, for equal numbers of heads
     (TinyBERT compares the scores before the softmax)."""
-    layers: tuple[int, ...] = ()
+    layers: tuple[int, ...] = option((), of=("teacher",), refused=False)
     """Layers of the teacher, from 0, that the student's layers are compared with, in order. By default they are spread
     evenly: the last is compared with the last and, for half as many layers, every second one is used."""
 
@@ -158,10 +158,10 @@ class TaskDistillationConfig:
     teacher: str = option("", resume="free", hosts_differ=True)
     """Fine-tuned model to learn from, for the same labels and with the vocabulary of init_from. A command resumes only
     with the same teacher, whose path may change. By default there is none."""
-    temperature: float = 2.0
+    temperature: float = option(2.0, of=("teacher",), refused=False)
     """Divisor of the logits of both models before they are compared. The loss is multiplied by its square. Regression
     compares the numbers directly."""
-    share: float = 0.5
+    share: float = option(0.5, of=("teacher",), refused=False)
     """Share of the teacher in the loss; the rest is the loss of the labels. 1: the labels are ignored."""
 
 

@@ -44,7 +44,7 @@ from bert_jax.config.commands import (
     TpuConfig,
 )
 from bert_jax.config.finetuning import TASKS, FinetuneConfig, PredictConfig
-from bert_jax.config.json_form import dotted_names, to_dict
+from bert_jax.config.json_form import choice_of, dotted_names, to_dict
 from bert_jax.config.pretraining import DescribeConfig, DoctorConfig, ReportConfig, StatusConfig
 from bert_jax.console import parse
 
@@ -132,6 +132,27 @@ OPTIONS = {  # of every command
 }
 
 
+def idle_options(options, prefix: str = "") -> list[str]:
+    """Dotted names of the options that belong to a value which another one, their neighbour, does not have."""
+    names = []
+    for field in dataclasses.fields(options):
+        value, choice = getattr(options, field.name), choice_of(options, field.name)
+        below = prefix if choice is not None and not choice.nested else f"{prefix}{field.name}."
+        if dataclasses.is_dataclass(value):
+            names += idle_options(value, below)
+        for index, each in enumerate(value if isinstance(value, tuple) else ()):
+            names += idle_options(each, f"{below}{index}.") if dataclasses.is_dataclass(each) else []
+        neighbour, *wanted = field.metadata.get("of") or ("",)
+        found = getattr(options, neighbour, None)
+        if neighbour and (found not in wanted if wanted else not found):
+            names.append(prefix + field.name)
+    return names
+
+
+def test_pretraining_shows_no_more_than_a_person_can_read(capsys):
+    assert len(shown_options(printed_by(capsys, "pretrain", "bert_mini", "--help"))) <= 110
+
+
 def test_the_table_of_options_has_every_command():
     assert {name.split()[0] for name in OPTIONS} == set(cli.COMMANDS)
     assert {name.removeprefix("bench ") for name in OPTIONS if name.startswith("bench ")} == set(BENCHMARKS)
@@ -147,7 +168,9 @@ def test_every_command_explains_itself(command, monkeypatch, capsys):
     assert text.startswith(f"usage: bert-jax {command} ")
     assert max(map(len, text.splitlines()[1:])) <= 80
     assert "(default: '')" not in text
-    assert sorted(shown_options(text)) == sorted(leaves(to_dict(OPTIONS[command])))
+    without_effect = set(idle_options(OPTIONS[command]))
+    assert sorted(shown_options(text)) == sorted(set(leaves(to_dict(OPTIONS[command]))) - without_effect)
+    assert ("have no effect with the values of others are not shown" in prose(text)) == bool(without_effect)
     # Every word in capitals that stands in the usage is explained below it.
     for word in set(re.findall(r"\b[A-Z]{3,}\b", text.splitlines()[0])) - {"OPTIONS", "STR", "INT", "FLOAT"}:
         assert re.search(rf"\b{word} is ", prose(text)), word

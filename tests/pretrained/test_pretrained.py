@@ -93,7 +93,7 @@ def test_layers_pick_and_keep_their_order(model, in_shared_rows):
         {"local_window": 1, "global_tokens": 3, "global_every": 5},
         {"layer": "lstm"},
         {"layer": "lstm", "direction": "left_to_right"},
-        {"layer": "none", "num_layers": 0},
+        {"layer": "none"},
     ],
 )
 def test_texts_share_rows_and_each_is_computed_as_if_alone(form):
