@@ -75,8 +75,18 @@ class EmbeddingConfig:
     """Description of what the directory asks for that is not supported; `embed` then requires an explicit pooling."""
 
 
+class _Positions:
+    """What every encoding of positions has."""
+
+    chosen_by: ClassVar[Mapping[str, str]]
+    """The option that chooses it, and its value."""
+
+    def check(self, model: "ModelConfig | RecurrentConfig") -> None:
+        """Raise a UserError if a value is out of range, or cannot go with the model."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Learned:
+class Learned(_Positions):
     """By a table that is added to the words (BERT)."""
 
     chosen_by: ClassVar[Mapping[str, str]] = {"positions": "learned"}
@@ -88,7 +98,6 @@ class Learned:
     max_position_embeddings. None: positions are 0, 1, 2, … as in BERT."""
 
     def check(self, model: "ModelConfig | RecurrentConfig") -> None:
-        """Raise a UserError if the table has no row for a token."""
         if self.padding_id is not None and not 0 <= self.padding_id < model.max_position_embeddings - 1:
             raise UserError(
                 f"model.padding_id={self.padding_id} must be an id, 0 or more, and leave positions of the "
@@ -97,7 +106,7 @@ class Learned:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Rope:
+class Rope(_Positions):
     """Queries and keys are turned by an angle that grows with their position (Su et al. 2021)."""
 
     chosen_by: ClassVar[Mapping[str, str]] = {"positions": "rope"}
@@ -114,8 +123,8 @@ class Rope:
         """Base of the wavelengths in layers with a window, also if `rope_local_theta` is None."""
         return self.rope_theta if self.rope_local_theta is None else self.rope_local_theta
 
-    def check(self, model: "ModelConfig") -> None:
-        """Raise a UserError if a value is out of range, or the heads have features that have no partner."""
+    def check(self, model: "ModelConfig | RecurrentConfig") -> None:
+        assert isinstance(model, ModelConfig)  # recurrent layers have no such positions
         need_positive(self, "model.", "rope_theta", "rope_scale")
         if self.rope_local_theta is not None and not 0 < self.rope_local_theta < math.inf:
             raise UserError(f"model.rope_local_theta={self.rope_local_theta} must be positive, or None for rope_theta")
@@ -128,23 +137,17 @@ class Rope:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Alibi:
+class Alibi(_Positions):
     """Scores fall with the distance (Press et al. 2022), as in MosaicBERT."""
 
     chosen_by: ClassVar[Mapping[str, str]] = {"positions": "alibi"}
 
-    def check(self, model: "ModelConfig") -> None:
-        """Accept every model."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NoPositions:
+class NoPositions(_Positions):
     """Not at all."""
 
     chosen_by: ClassVar[Mapping[str, str]] = {"positions": "none"}
-
-    def check(self, model: "ModelConfig | RecurrentConfig") -> None:
-        """Accept every model."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -352,6 +355,7 @@ class EncoderOptions:
         return tuple(name for name, value in own.items() if value != usual[name])
 
     chosen_by: ClassVar[Mapping[str, str]] = {}
+    """The options that choose it, and their values."""
 
     @property
     def spelled(self) -> str:
@@ -630,8 +634,32 @@ class ModelConfig(AttentionOptions):
                 part.check(self)
 
 
+class _NotTransformer:
+    """What encoders other than BERT's relatives have one value of."""
+
+    window: ClassVar[None] = None
+    """No layer has a window."""
+    disentangled: ClassVar[None] = None
+    """Scores have no terms of relative positions as in DeBERTa."""
+    convolution: ClassVar[None] = None
+    """No convolution follows the first layer."""
+    first_attention_norm: ClassVar[bool] = True
+    """All layers are of one form."""
+
+
+class _OneForm(_NotTransformer):
+    """What XLNets and encoders without layers have one value of."""
+
+    embedding_size: ClassVar[None] = None
+    """Embeddings are as wide as the layers."""
+    norm_position: ClassVar[Literal["post"]] = "post"
+    """There is no norm after the last layer."""
+    direction: ClassVar[Literal["both"]] = "both"
+    """Tokens are not read from left to right."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class XLNetConfig(AttentionOptions):
+class XLNetConfig(_OneForm, AttentionOptions):
     """XLNet (Yang et al. 2019): tokens are predicted in a second stream of states, in a random order.
 
     Attention compares queries with the distance to each key, and with whether both are in the same segment. Embeddings
@@ -640,15 +668,10 @@ class XLNetConfig(AttentionOptions):
     """
 
     chosen_by: ClassVar[Mapping[str, str]] = {"layer": "transformer", "positions": "xlnet"}
-    embedding_size: ClassVar[None] = None
-    norm_position: ClassVar[Literal["post"]] = "post"
-    first_attention_norm: ClassVar[bool] = True
     use_bias: ClassVar[bool] = True
-    direction: ClassVar[Literal["both"]] = "both"
+    """The affine maps outside attention add a bias."""
     task_transform: ClassVar[bool] = False
-    window: ClassVar[None] = None
-    convolution: ClassVar[None] = None
-    disentangled: ClassVar[None] = None
+    """Heads of tasks read the pooler."""
 
     @property
     def two_streams(self) -> bool:
@@ -686,7 +709,7 @@ class XLNetConfig(AttentionOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RecurrentConfig(LayerOptions):
+class RecurrentConfig(_NotTransformer, LayerOptions):
     """Recurrent networks in place of attention and feed-forward (LSTM, Hochreiter & Schmidhuber 1997), in float32.
 
     With direction=both, two networks of half the width, one in each direction, which never see each other's states
@@ -694,10 +717,6 @@ class RecurrentConfig(LayerOptions):
     """
 
     chosen_by: ClassVar[Mapping[str, str]] = {"layer": "lstm"}
-    window: ClassVar[None] = None
-    convolution: ClassVar[None] = None
-    disentangled: ClassVar[None] = None
-    first_attention_norm: ClassVar[bool] = True
     embedding_size: int | None = None
     """Width of the embedding tables; an affine map then takes it to hidden_size. None: hidden_size, without a map."""
     norm_position: Literal["post", "pre"] = "post"
@@ -769,23 +788,22 @@ class RecurrentConfig(LayerOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class WordVectorsConfig(EncoderOptions):
+class WordVectorsConfig(_OneForm, EncoderOptions):
     """No layers and no norm of the embeddings: a word has one vector everywhere; poolers read the mean of a text."""
 
     chosen_by: ClassVar[Mapping[str, str]] = {"layer": "none"}
-    embedding_size: ClassVar[None] = None
     num_layers: ClassVar[int] = 0
+    """There are no layers."""
     type_vocab_size: ClassVar[int] = 0
+    """There are no segments."""
     pair_head: ClassVar[bool] = False
-    norm_position: ClassVar[Literal["post"]] = "post"
-    first_attention_norm: ClassVar[bool] = True
-    direction: ClassVar[Literal["both"]] = "both"
+    """There is no head for pairs."""
     sharing: ClassVar[Literal["none"]] = "none"
+    """There are no layers that could share parameters."""
     parameter_sets: ClassVar[int] = 0
+    """Number of sets of the parameters of a layer."""
     windows: ClassVar[tuple[int | None, ...]] = ()
-    window: ClassVar[None] = None
-    convolution: ClassVar[None] = None
-    disentangled: ClassVar[None] = None
+    """The windows of no layers."""
     use_bias: bool = True
     """Whether the affine map of the pooler, and that of a task head with task_transform, add a bias."""
     task_transform: bool = False

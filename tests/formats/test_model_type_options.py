@@ -22,7 +22,7 @@ from tokenizers import pre_tokenizers
 
 import bert_jax
 from bert_jax.checkpoints.record import leaf_paths
-from bert_jax.config import HeadConfig
+from bert_jax.config import HeadConfig, NoPositions
 from bert_jax.config.presets import roberta_config
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
@@ -202,7 +202,7 @@ def test_the_options_of_published_files_are_read(tmp_path):
     written = {"pos_att_type": "p2c|c2p", "max_relative_positions": -1, "norm_rel_ebd": "layer_norm"}
     stored = open_huggingface(CASES["deberta/third"].save(tmp_path / "theirs", **written))
     assert (stored.model.disentangled.terms, stored.model.disentangled.max_distance) == ("c2p+p2c", 64)
-    assert (stored.model.positions, stored.model.pooler, stored.model.pair_head) == ("none", "gelu_erf", False)
+    assert (stored.model.positions, stored.model.pooler, stored.model.pair_head) == (NoPositions(), "gelu_erf", False)
 
 
 def test_version_1_has_no_class_for_multiple_choice(tmp_path):
@@ -298,7 +298,7 @@ def test_the_options_of_older_files_and_of_newer_ones_are_the_same_model(tmp_pat
     old = open_huggingface(CASES["modernbert/words"].save(tmp_path / "old", **older, **bases))
     assert old.model == new.model
     assert new.model.windows == (None, 3, 3, None, 3)
-    assert (new.model.rope_theta, new.model.rope_local_theta) == (160_000.0, 10_000.0)
+    assert (new.model.positions.rope_theta, new.model.positions.rope_local_theta) == (160_000.0, 10_000.0)
     scaled = {"rope_parameters": {"full_attention": {"type": "linear", "factor": 2.5}}}  # bases and the rest by default
     found = open_huggingface(CASES["modernbert/words"].save(tmp_path / "scaled", **scaled))
     assert found.model == variant(new.model, rope_scale=2.5)
@@ -316,7 +316,11 @@ def test_layers_may_all_be_local(tmp_path):
 
 def test_scale_biases_and_activation_of_a_modernbert(tmp_path):
     stored = open_huggingface(CASES["modernbert/mean"].save(tmp_path / "theirs"))
-    assert (stored.model.rope_scale, stored.model.use_bias, stored.model.activation) == (2.5, True, "gelu_tanh")
+    assert (stored.model.positions.rope_scale, stored.model.use_bias, stored.model.activation) == (
+        2.5,
+        True,
+        "gelu_tanh",
+    )
 
 
 def test_segments_read_one_after_the_other_have_the_states_of_transformers(tmp_path):

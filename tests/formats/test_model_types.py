@@ -437,7 +437,7 @@ TYPES = [
     (MODERN, "modernbert"),
     (xlnet_config("mini"), "xlnet"),
     *[
-        (dataclasses.replace(model, **changes), None)
+        (variant(model, **changes), None)
         for model, changes in (
             (FIRST, {"norm_position": "pre"}),
             (FIRST, {"convolution_width": 3}),

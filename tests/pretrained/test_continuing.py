@@ -160,7 +160,7 @@ def with_tokenizer(source: pathlib.Path, target: pathlib.Path, tokenizer) -> Non
         (["--init_from=@/nowhere"], ["nowhere"]),
         (
             ["--init_from=@/source", "--model.activation=gelu_erf", "--model.hidden_size=32"],
-            ["add: --model.hidden_size=16 --model.intermediate_size=64 --model.activation=gelu_tanh"],
+            ["add: --model.hidden_size=16 --model.activation=gelu_tanh --model.intermediate_size=64"],
         ),
         (
             ["--init_from=@/cased_source"],

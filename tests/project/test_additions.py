@@ -89,8 +89,8 @@ EDITS = {  # row of the table → file → what is replaced there, and by what; 
                 "from bert_jax.models.scaled_feed_forward import ScaledFeedForward\nfrom bert_jax.models.stack import",
             ),
             (
-                "functools.partial(FeedForward, config,",
-                "functools.partial(ScaledFeedForward if config.layer_scale else FeedForward, config,",
+                'FeedForward if config.feed_forward == "plain"',
+                '(ScaledFeedForward if config.layer_scale else FeedForward) if config.feed_forward == "plain"',
             ),
         ],
         "config/model.py": [
