@@ -252,13 +252,17 @@ class _Objective:
         return {}
 
     def check_model(self, model: ModelConfig) -> None:
-        """Raise a UserError if a model of this form cannot be trained for it."""
-        _need_contexts(model, self.name)
-        if model.is_xlnet:
-            raise UserError(_only_together(model, self.name))
+        """Raise a UserError if a model with these layers, or without any, cannot be trained for it."""
+        if model.layer == "none":
+            raise UserError(
+                f"model.layer=none gives a word the same vector everywhere, which objective.name={self.name} cannot "
+                "learn from; set objective.name=skip_gram or glove"
+            )
 
     def check(self, run: Run) -> None:
         """Raise a UserError if its options are out of range, or contradict those of the run."""
+        if run.model.is_xlnet:
+            raise UserError(_only_together(run.model, self.name))
         if self.masks_words:
             _check_pairs(run)
         else:
@@ -269,15 +273,6 @@ class _Objective:
     def reason(self) -> str:
         """The beginning of messages that refuse an option which means nothing to it."""
         return f"objective.name={self.name} {self.predicts}"
-
-
-def _need_contexts(model: ModelConfig, name: str) -> None:
-    """Raise a UserError if a word has the same vector in every context."""
-    if model.layer == "none":
-        raise UserError(
-            f"model.layer=none gives a word the same vector everywhere, which objective.name={name} cannot learn from; "
-            "set objective.name=skip_gram or glove"
-        )
 
 
 def _only_together(model: ModelConfig, name: str) -> str:
@@ -531,12 +526,9 @@ class Permutation(_Objective):
     def arrays(self, sequence_length: int) -> dict[str, tuple[tuple[int, ...], type[int] | type[float]]]:
         return {"order": ((sequence_length,), int)}
 
-    def check_model(self, model: ModelConfig) -> None:
-        _need_contexts(model, self.name)
-        if not model.is_xlnet:
-            raise UserError(_only_together(model, self.name))
-
     def check(self, run: Run) -> None:
+        if not run.model.is_xlnet:
+            raise UserError(_only_together(run.model, self.name))
         if self.longest_span < 1:
             raise UserError(f"objective.longest_span={self.longest_span} must be positive; the paper's is 5")
         for name, value in vars(run.masking).items():
