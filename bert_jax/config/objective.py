@@ -253,13 +253,17 @@ class _Objective:
         return {}
 
     def check_model(self, model: EncoderConfig) -> None:
-        """Raise a UserError if a model of this form cannot be trained for it."""
-        _need_contexts(model, self.name)
-        if model.two_streams:
-            raise UserError(_only_together(model, self.name))
+        """Raise a UserError if a model with these layers, or without any, cannot be trained for it."""
+        if isinstance(model, WordVectorsConfig):
+            raise UserError(
+                f"model.layer=none gives a word the same vector everywhere, which objective.name={self.name} cannot "
+                "learn from; set objective.name=skip_gram or glove"
+            )
 
     def check(self, run: Run) -> None:
         """Raise a UserError if its options are out of range, or contradict those of the run."""
+        if run.model.two_streams:
+            raise UserError(_only_together(run.model, self.name))
         if self.masks_words:
             _check_pairs(run)
         else:
@@ -270,15 +274,6 @@ class _Objective:
     def reason(self) -> str:
         """The beginning of messages that refuse an option which means nothing to it."""
         return f"objective.name={self.name} {self.predicts}"
-
-
-def _need_contexts(model: EncoderConfig, name: str) -> None:
-    """Raise a UserError if a word has the same vector in every context."""
-    if isinstance(model, WordVectorsConfig):
-        raise UserError(
-            f"model.layer=none gives a word the same vector everywhere, which objective.name={name} cannot learn from; "
-            "set objective.name=skip_gram or glove"
-        )
 
 
 def _only_together(model: EncoderConfig, name: str) -> str:
@@ -532,12 +527,9 @@ class Permutation(_Objective):
     def arrays(self, sequence_length: int) -> dict[str, tuple[tuple[int, ...], type[int] | type[float]]]:
         return {"order": ((sequence_length,), int)}
 
-    def check_model(self, model: EncoderConfig) -> None:
-        _need_contexts(model, self.name)
-        if not model.two_streams:
-            raise UserError(_only_together(model, self.name))
-
     def check(self, run: Run) -> None:
+        if not run.model.two_streams:
+            raise UserError(_only_together(run.model, self.name))
         if self.longest_span < 1:
             raise UserError(f"objective.longest_span={self.longest_span} must be positive; the paper's is 5")
         for name, value in vars(run.masking).items():

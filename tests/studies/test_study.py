@@ -1,6 +1,7 @@
 """A study of two tiny arms from its file to its table, killed and resumed; and what it refuses before it runs."""
 
 import dataclasses
+import hashlib
 import json
 import pathlib
 
@@ -9,7 +10,7 @@ import pytest
 from small_finetuning import FAST, sentences
 from small_pretraining import run_config
 
-from bert_jax.config import EvaluationConfig, PhaseConfig
+from bert_jax.config import Config, EvaluationConfig, GeneratorConfig, PhaseConfig, ReplacedTokens
 from bert_jax.config.commands import Arm, Measure, Published, Study, StudyConfig, check_study
 from bert_jax.config.finetuning import TaskDataConfig, task_defaults
 from bert_jax.config.json_form import to_dict
@@ -17,7 +18,7 @@ from bert_jax.config.presets import shipped_studies
 from bert_jax.errors import UserError
 from bert_jax.tools import study as study_loop
 from bert_jax.tools.study import run_study
-from bert_jax.tools.study_plan import Given, given_words, load_study, measure_held_out, study_plan
+from bert_jax.tools.study_plan import Given, _digest, changed, given_words, load_study, measure_held_out, study_plan
 
 PHASE = PhaseConfig(steps=6, sequence_length=32, batch_size=16, learning_rate=1e-2, warmup_steps=1)
 
@@ -209,6 +210,18 @@ def test_studies_share_the_pre_trainings_of_a_directory_by_their_options(study):
     ]
     assert places[0][0] == places[1][1] and len({*places[0], *places[1]}) == 3
     assert all(place.startswith("all/") for place in (*places[0], *places[1]))
+
+
+def test_an_arm_may_have_another_objective_and_its_place_is_named_by_what_differs_from_the_defaults():
+    options = {"objective.generator.num_layers": 1, "objective.name": "replaced_tokens", "seed": 3}
+    config = changed(Config(), options)
+    assert config == Config(objective=ReplacedTokens(generator=GeneratorConfig(num_layers=1)), seed=3)
+    digest = hashlib.sha256(json.dumps(options).encode()).hexdigest()
+    assert _digest(config) == digest[:16]
+    with pytest.raises(
+        UserError, match="num_layers=1 belongs to objective.name=replaced_tokens, not to .*masked_words"
+    ):
+        changed(Config(), {"objective.generator.num_layers": 1})
 
 
 @pytest.mark.parametrize("name", shipped_studies())
