@@ -22,6 +22,7 @@ from rich.console import Console
 
 from bert_jax.checkpoints.record import stored_fingerprint
 from bert_jax.checkpoints.workdir import FINETUNING, WorkDirectory, open_workdir, read_json, write_json
+from bert_jax.config import AttentionConfig
 from bert_jax.config.finetuning import (
     RESULTS,
     FinetuneConfig,
@@ -514,10 +515,13 @@ def _announce(tuning: Tuning, note: str) -> None:
     rows = config.batch_size // config.micro_batches
     length = config.options.max_length
     texts = min(config.batch_size, most_sequences(length)) if config.packing else 1
-    path = attention_of(model, config.compute, programs.mesh, rows, length, texts)
-    layout = "shared by several sequences" if config.packing else "of one sequence each"
-    remat = programs.model.compute.remat
-    say(f"attention by {path} (rows of up to {length} tokens, {layout}); remat: {remat}")
+    layout = (
+        f"rows of up to {length} tokens, {'shared by several sequences' if config.packing else 'of one sequence each'}"
+    )
+    if isinstance(model, AttentionConfig):
+        path = attention_of(model, config.compute, programs.mesh, rows, length, texts)
+        layout = f"attention by {path} ({layout})"
+    say(f"{layout}; remat: {programs.model.compute.remat}")
     if note:
         say(note)
     layers, epochs = model.num_layers, min(run.epochs for run in runs)

@@ -4,12 +4,12 @@ To add one, define a `ModelType` in a file here and an entry of MODEL_TYPES; rea
 follow.
 """
 
-import operator
 from typing import Any
 
 from etils import epath
 
 from bert_jax.config import EncoderConfig
+from bert_jax.config.json_form import flattened, to_dict
 from bert_jax.errors import UserError
 from bert_jax.formats.model_types.bert import ALBERT, BERT, CAMEMBERT, DISTILBERT, ELECTRA, ROBERTA, XLM_ROBERTA
 from bert_jax.formats.model_types.deberta import DEBERTA, DEBERTA_V2
@@ -65,4 +65,5 @@ def obstacles(model: EncoderConfig) -> str:
 
 
 def _values(model: EncoderConfig, options: list[str]) -> str:
-    return " and ".join(f"model.{option}={operator.attrgetter(option)(model)}" for option in options)
+    values = flattened(to_dict(model))
+    return " and ".join(f"model.{name}={values.get(name, getattr(model, name, 'none'))}" for name in options)
