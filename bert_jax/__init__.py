@@ -207,7 +207,7 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # or type checkers would take any name for one of ours
+if not TYPE_CHECKING:  # or type checkers would accept any name
 
     def __getattr__(name: str):
         if name in _PACKAGES:

@@ -27,7 +27,7 @@ def near_path(path: str) -> str:
 
 
 def write_atomically(file: str | os.PathLike[str], contents: bytes) -> None:
-    """Write `contents` to `file` (local or gs://) by way of a file beside it, so that no reader ever sees half of it.
+    """Write `contents` to `file` (local or gs://) by way of a file next to it, so that no reader ever sees half of it.
 
     Raises:
       OSError: the file could not be written; its previous contents are unchanged.

@@ -286,7 +286,7 @@ class PhaseTask:
         return f"phase {phase.index}", phase_advice(phase, learner.mesh.shape, learner.remat(phase))
 
     def draw(self) -> None:
-        """Draw the curves of the run into its directory, with the metrics of word frequencies alone beside them."""
+        """Draw the curves of the run into its directory, together with the metrics of word frequencies alone."""
         workdir, terms = self._opened.workdir, self.learner.objective.terms
         if workdir.is_ours():
             path, title = workdir.path, _name(self._config.workdir)

@@ -74,7 +74,7 @@ class Plan:
 
     name: str
     options: tuple[str, ...]
-    """What is given to `bert-jax pretrain`, beside the name."""
+    """What is given to `bert-jax pretrain` in addition to the name."""
     steps: int
     flops: float
     """Operations of one step."""

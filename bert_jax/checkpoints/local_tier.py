@@ -356,7 +356,7 @@ HOST_NAME = re.compile(r"host_(\d{1,9})")
 
 
 class LocalTier:
-    """The local saves of one run on this host, and what the hosts make of theirs together.
+    """The local saves of one run on this host, and what the hosts make of all of them together.
 
     All hosts make one, and call `steps`, `read` and `save` together.
 
@@ -488,7 +488,7 @@ class LocalTier:
             if found == step:
                 try:
                     copies.append(open_copy(directory, step, self.run_id))
-                except Exception as error:  # a damaged record provokes anything; the other hosts are told
+                except Exception as error:  # a damaged record provokes anything; the other hosts get to know
                     problems.append(reason(error))
         return copies, problems
 

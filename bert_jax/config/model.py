@@ -204,7 +204,7 @@ class DisentangledConfig:
     """
 
     terms: Literal["c2p", "p2c", "c2p+p2c"] = "c2p+p2c"
-    """Terms of the scores besides content·content. none: ordinary attention."""
+    """Terms of the scores in addition to content·content. none: ordinary attention."""
     max_distance: int = 512
     """Distance from which all distances are treated alike (max_relative_positions in published files)."""
     buckets: int | None = None

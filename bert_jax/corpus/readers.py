@@ -64,7 +64,7 @@ def need_libraries(name: str, format: str) -> None:
 
     Raises:
       UserError: it is not, and the message names the extra to install; or the format has a compression of its own, and
-        the file is compressed besides.
+        the file is also compressed.
     """
     if format in ("parquet", "arrow"):
         datasets.need_library(name)

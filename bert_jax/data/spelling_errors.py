@@ -131,7 +131,7 @@ def _cased(letter: str, like: str) -> str:
     return letter.upper() if like[0].isupper() else letter
 
 
-_BY_PLACE = ("token_type_ids", "text_ids")  # beside input_ids, what a batch says of each place
+_BY_PLACE = ("token_type_ids", "text_ids")  # what a batch says of each place, in addition to input_ids
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,7 +34,7 @@ LOOKED_FOR = (
 def open_stored(path: str | os.PathLike[str]) -> StoredModel:
     """Describe the model in `path`, whose kind its contents determine; see `load`."""
     path = _existing(os.fspath(path))
-    if not path.is_dir():  # the prefix of a TensorFlow 1 checkpoint: <prefix>.index is beside it
+    if not path.is_dir():  # the prefix of a TensorFlow 1 checkpoint: <prefix>.index is next to it
         from bert_jax.formats.tf1 import open_tf_checkpoint
 
         return open_tf_checkpoint(path)

@@ -83,7 +83,7 @@ def open_directory(directory: epath.Path) -> dict[str, FileTensor]:
 def inside(directory: epath.Path, name: str) -> epath.Path:
     """Return directory/name if it is a plain file there: no way up, and no link that leads out.
 
-    The cache of the Hugging Face hub is allowed, whose snapshots are links to the blobs beside them.
+    The cache of the Hugging Face hub is allowed, whose snapshots are links to the blobs next to them.
     """
     file = directory / name
     if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:

@@ -158,7 +158,7 @@ def write_postprocesses(directory: str | os.PathLike[str], found: Mapping[str, P
     for name, each in found.items():
         folder = epath.Path(directory) / DIRECTORY
         folder.mkdir(parents=True, exist_ok=True)
-        # safetensors has strings beside its arrays, so all that belongs together is in one file.
+        # safetensors has strings next to its arrays, so all that belongs together is in one file.
         about = {"postprocess": json.dumps({"kind": each.kind, "layers": each.layers, "pooling": each.pooling})}
         arrays = {"mean": each.mean, "matrix": np.ascontiguousarray(each.matrix)}
         write_atomically(folder / f"{name}{SUFFIX}", safetensors.numpy.save(arrays, metadata=about))
@@ -168,7 +168,7 @@ def read_postprocesses(directory: str | os.PathLike[str]) -> dict[str, Postproce
     """Return those that `write_postprocesses` wrote below the directory of a model, by name.
 
     Raises:
-      UserError: a file is damaged, or none of ours.
+      UserError: a file is damaged, or bert_jax did not write it.
     """
     folder = epath.Path(directory) / DIRECTORY
     files = sorted(folder.iterdir()) if folder.is_dir() else []

@@ -110,7 +110,7 @@ class Place:
             wanted[axis] = part
         outer, inner, shape = [], [], []
         for start, end in self._bounds():
-            # Heads and head size share one axis of theirs: whole heads are read, and the rest is cut afterwards.
+            # Heads and head size share one axis there: whole heads are read, and the rest is cut afterwards.
             head, inside = wanted[start], self.split[start + 1 : end]
             outer.append(slice(head.start * math.prod(inside), head.stop * math.prod(inside)))
             shape += [max(0, head.stop - head.start), *inside]
@@ -217,7 +217,7 @@ class StoredModel:
     postprocesses: dict[str, Postprocess] = dataclasses.field(default_factory=dict)
     """What `embed` can do to its vectors, by name."""
     beside: dict[str, StoredArray] = dataclasses.field(default_factory=dict)
-    """What a run of replaced-token detection has beside `arrays`, those of its discriminator, by the paths in its
+    """Further arrays of a run of replaced-token detection: `arrays` are those of its discriminator, by the paths in its
     table of parameters: see formats/stored.py."""
     history: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Information for a model card: metrics, data manifest, step, source; whatever was found, as JSON types."""
@@ -362,7 +362,7 @@ _SIZES = {
 
 
 def without_generator(arrays: dict[str, StoredArray]) -> tuple[dict[str, StoredArray], dict[str, StoredArray]]:
-    """Return the arrays of the discriminator by the paths of any BERT, and those that a run has beside them.
+    """Return the arrays of the discriminator by the paths of any BERT, and the other arrays of a run.
 
     The latter, empty for other runs, are below "generator", or differences from the generator's tables.
     """

@@ -348,7 +348,7 @@ def open_tf_checkpoint(path: str | os.PathLike[str]) -> StoredModel:
 
     Args:
       path: a directory with bert_config.json, vocab.txt and one checkpoint (of several, the one that its file
-        `checkpoint` names), or the prefix of a checkpoint, such as …/model.ckpt-1000, with those two files beside it.
+        `checkpoint` names), or the prefix of a checkpoint, such as …/model.ckpt-1000, with those two files next to it.
 
     Raises:
       UserError: there is no such checkpoint, files are damaged, or files do not belong together.

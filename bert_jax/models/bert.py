@@ -49,7 +49,7 @@ from bert_jax.models.xlnet import Permutation, Relations, WordEmbeddings
 from bert_jax.parameters import Axis, ParameterTable, with_axis
 
 WordPart = Literal["mlm", "span_boundary"]
-"""Parts that predict the words at masked positions: from the states there, or from those beside the span."""
+"""Parts that predict the words at masked positions: from the states there, or from those next to the span."""
 
 
 class Bert(nnx.Module):
@@ -423,7 +423,7 @@ class BertForPreTraining:
         return [bert.state_projection(each) for each in states]
 
     def context_scores(self, params: Params, encoded: EncoderOutput, ids: jax.Array) -> jax.Array:
-        """Return float32 [B, L, M]: how well the words `ids` [B, M] go beside that of each place of `encoded`."""
+        """Return float32 [B, L, M]: how well the words `ids` [B, M] go with that of each place of `encoded`."""
         self.require("contexts")
         bert = self._module(params)
         assert bert.contexts is not None, "require(...) comes first"
@@ -503,7 +503,7 @@ class BertForPreTraining:
         return Bert(self.config, self._pieces, self.parts, key, self.teacher_size)
 
     def _module(self, params: Params) -> Bert:
-        own = (*ENCODER_PARTS, *self.parts)  # a fine-tuned model has its head beside them
+        own = (*ENCODER_PARTS, *self.parts)  # a fine-tuned model has its head, too
         own = own if self.teacher_size is None else (*own, STATE_PROJECTION)
         return nnx.merge(_structure(self), {name: tree for name, tree in params.items() if name in own})
 
@@ -512,7 +512,7 @@ class BertForPreTraining:
         if missing := [part for part in parts if part not in self.parts]:
             present = ", ".join(self.parts) or "nothing"
             raise UserError(
-                f"this model has no {' and no '.join(missing)} (besides the encoder: {present}); load a checkpoint "
+                f"this model has no {' and no '.join(missing)} (apart from the encoder: {present}); load a checkpoint "
                 "with it, for example one of a pre-training run"
             )
 

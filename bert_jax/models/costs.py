@@ -29,7 +29,7 @@ class ParameterCounts:
 
     embeddings: int
     block: int
-    """Parameters of one layer, without a table that all use and without a convolution beside the first, which may also
+    """Parameters of one layer, without a table that all use and without a convolution next to the first, which may also
     have fewer than the others (model.first_attention_norm)."""
     layers: int
     """Parameters of all layers; what they share is counted once, and so are a table of relative positions and a
@@ -334,7 +334,7 @@ def _keys(config: EncoderConfig, length: int, local: int | None) -> tuple[int, .
 
 
 def _copied(config: EncoderConfig, layers: int) -> int:
-    """Return how many numbers per position this many layers keep by blocks, beside those of the full matrix.
+    """Return how many numbers per position this many layers keep by blocks, in addition to those of the full matrix.
 
     Keys and values are stored three times; global tokens also read them as they are.
     """
@@ -412,7 +412,7 @@ def _kept(
     """Return what a compiled step keeps of one sequence for the backward pass.
 
     A scan keeps what differentiation asks for. Of unrolled layers the compiler computes again, inside the operations
-    that read it, what costs no product: beside the probabilities of attention it keeps what `sel` names.
+    that read it, what costs no product: it keeps the probabilities of attention and what `sel` names.
     """
     asked = activation_bytes(config, length, predictions, remat, value_bytes, probabilities, local_keys)
     if remat in LESS or not _is_fused(config, unrolled):

@@ -105,7 +105,7 @@ class Model(Protocol):
 
 @runtime_checkable
 class FillsMasks(Protocol):
-    """What a model has beside `Model` if it can fill masked words in: evaluation.samples notes what it does."""
+    """What a model has in addition to `Model` if it can fill masked words in: evaluation.samples notes what it does."""
 
     @property
     def fills_masks(self) -> bool:
@@ -119,7 +119,7 @@ class FillsMasks(Protocol):
 
 @runtime_checkable
 class HasGenerator(Protocol):
-    """What a model has beside `Model` if another one predicts the words in its place, in the same step."""
+    """What a model has in addition to `Model` if another one predicts the words in its place, in the same step."""
 
     @property
     def generator(self) -> Model:
@@ -129,7 +129,7 @@ class HasGenerator(Protocol):
 
 @runtime_checkable
 class SharesWordTable(Protocol):
-    """What a model has beside `Model` if it may read its word table from copies; see `training.table_copies`."""
+    """What a model has in addition to `Model` if it may read its word table from copies; see `training.table_copies`."""
 
     @property
     def shares_word_table(self) -> bool:
@@ -153,5 +153,5 @@ def arrays(module: nnx.Module) -> Params:
 
 
 def structure(make: Callable[[], Any]) -> nnx.GraphDef[Any]:
-    """Return what `nnx.merge` needs besides `arrays` to give the module that `make()` returns; nothing is computed."""
+    """Return what `nnx.merge` needs in addition to `arrays` to give the module that `make()` returns; nothing is computed."""
     return nnx.graphdef(jax.eval_shape(make))

@@ -80,7 +80,7 @@ def hidden_unless(seen: jax.Array) -> jax.Array:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Relations:
-    """What every layer knows of the tokens beside their states."""
+    """What every layer knows of the tokens in addition to their states."""
 
     mask: AttentionMask
     """Which of the K keys may be seen, whoever looks."""
@@ -100,7 +100,7 @@ class Relations:
         permutation: Permutation | None,
         remembered: int = 0,
     ) -> "Relations":
-        """Return those of a batch for layers of `size` features, which see `remembered` states beside the tokens."""
+        """Return those of a batch for layers of `size` features, which also see `remembered` states."""
         encodings = distance_encodings(token_types.shape[1], remembered, size)
         found = cls(mask, encodings, token_types, permutation)
         if not remembered:

@@ -192,7 +192,7 @@ def read_texts(model: Any, texts: Texts, max_length: int | None = None, truncate
 def in_batches(
     features: Features, batch_size: int, progress: bool | None, packed: bool = False
 ) -> Iterable[tuple[np.ndarray, Batch]]:
-    """Yield batches with the numbers of their texts, beside a bar if `progress`; None: if there are many.
+    """Yield batches with the numbers of their texts, with a bar if `progress`; None: if there are many.
 
     With `packed`, several texts share a row; a text alone is in a batch of the same form as without.
     """

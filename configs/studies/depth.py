@@ -2,8 +2,8 @@
 
     bert-jax study depth --data.path=STORE --workdir=DIR
 
-The arms stand beside the paper's by their shape, not by their size: its 3, 6 and 12 layers of 768 beside 1, 2 and 4 of
-128; its 12 heads beside 4, and 3 beside 1; its 12 layers of 1,024 beside 4 of 192.
+The arms are compared with the paper's by their shape, not by their size: its 3, 6 and 12 layers of 768 with 1, 2 and 4
+of 128; its 12 heads with 4, and 3 with 1; its 12 layers of 1,024 with 4 of 192.
 """
 
 from bert_jax.config.commands import Arm, Measure, Published, Study

@@ -325,7 +325,7 @@ def _append_blocks(
 
 
 def _tasks(progress: Progress, request: Request, duplicates: Removals | None) -> Iterator[tuple[Block, BlockRemovals]]:
-    """Yield every block that is left, with what goes from it because the corpus has it before."""
+    """Yield every block that is left, with what goes from it because it occurs earlier in the corpus."""
     number = {source: index for index, source in enumerate(request.sources)}
     text_field = request.made_from.options.text_field
     for block in remaining_blocks(request.sources, text_field, progress.source, progress.position):

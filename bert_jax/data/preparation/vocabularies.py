@@ -724,7 +724,7 @@ def _read_words(file: epath.Path) -> list[str]:
 
 
 def _save(tokenizer: Tokenizer, output: epath.Path) -> None:
-    """Write to a directory or a .txt file, with a tokenizer_config.json beside it if the file is called vocab.txt."""
+    """Write to a directory or a .txt file, with a tokenizer_config.json next to it if the file is called vocab.txt."""
     if output.suffix != ".txt":
         tokenizer.save(output)
     elif output.name == WORDPIECE_FILE:

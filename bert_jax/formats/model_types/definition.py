@@ -99,7 +99,7 @@ class ModelType:
     """Our path → their name of an array that is not the weight or bias of a module, with {} for the layer; heads are an
     axis of their own in it, and the hidden features come before them."""
     fused: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """Last part of the name of a module there → number of modules of ours in it, which `modules` calls name:0, …"""
+    """Last part of the name of a module there → number of modules here that are in it, which `modules` calls name:0, …"""
     by_head: bool = False
     """Whether the modules of a fused one take turns head by head, instead of one following the other whole."""
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -113,7 +113,7 @@ class ModelType:
     classifier_dropout: str = "classifier_dropout"
     """Key of the dropout rate on the input of a task head."""
     padded_to: tuple[int, ...] = ()
-    """Further multiples, beside `stored.PADDED_TO`, to which published models have rounded up the rows of their word
+    """Multiples in addition to `stored.PADDED_TO` to which published models have rounded up the rows of their word
     table."""
     classifier_pooling: bool = False
     """Whether config.json says what a task head reads: the first position or the mean."""

@@ -23,7 +23,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.layers import dropout, like, wide_einsum, written
 
 # Google's adder. Finite, so that a row with nothing but padding attends as if unmasked instead of giving 0/0; and it is
-# added to float32 scores, where exp(-10000) is exactly 0 and the score beside it still counts.
+# added to float32 scores, where exp(-10000) is exactly 0 and the score next to it still counts.
 MASKED_SCORE = -10_000.0
 
 

@@ -122,7 +122,7 @@ def described_cards(chip: Chip, count: int) -> Any:
     options: dict[str, Any] = {"target_config": target_config(chip), "topology": f"1x1x{count}"}
     try:
         return topologies.get_topology_desc(platform="cuda", **options).devices
-    except NotImplementedError:  # JAX has told why on stderr, and goes on without the plugin
+    except NotImplementedError:  # JAX has said why on stderr, and continues without the plugin
         raise UserError(
             f"jax {__version__} cannot use the plugin with the compiler for GPUs; install the same version of "
             "jax-cuda13-plugin and jax-cuda13-pjrt (docs/planning.md)"
