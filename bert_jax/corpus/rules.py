@@ -204,7 +204,7 @@ def _share_repeated(rows: np.ndarray, lengths: np.ndarray, size: int) -> float:
 
 
 READ_CHARACTERS = 2_000
-"""Number of characters by which the language of a document is recognized; more take longer and hardly change the answer."""
+"""Characters by which the language of a document is recognized; more take longer and hardly change the answer."""
 
 
 def check_languages(languages: tuple[str, ...]) -> None:

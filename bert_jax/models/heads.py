@@ -189,7 +189,7 @@ class TransformedTaskHead(nnx.Module):
 class SpanBoundaries:
     """The span of each of M predictions in B rows: the run of adjacent masked positions that it is in.
 
-    Spans that touch are one, as in the published code, so the states next to a span are never those of masked positions.
+    Spans that touch are one, as in the published code, so the states next to a span are never masked ones.
     [CLS] and [SEP] are never masked: a span does not leave its segment, and there is a position on both sides.
     """
 

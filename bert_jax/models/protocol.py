@@ -129,7 +129,7 @@ class HasGenerator(Protocol):
 
 @runtime_checkable
 class SharesWordTable(Protocol):
-    """What a model has in addition to `Model` if it may read its word table from copies; see `training.table_copies`."""
+    """What a model has in addition to `Model` if it may read copies of its word table; see `training.table_copies`."""
 
     @property
     def shares_word_table(self) -> bool:
@@ -153,5 +153,5 @@ def arrays(module: nnx.Module) -> Params:
 
 
 def structure(make: Callable[[], Any]) -> nnx.GraphDef[Any]:
-    """Return what `nnx.merge` needs in addition to `arrays` to give the module that `make()` returns; nothing is computed."""
+    """Return what `nnx.merge` needs in addition to `arrays` to give the module of `make()`; nothing is computed."""
     return nnx.graphdef(jax.eval_shape(make))

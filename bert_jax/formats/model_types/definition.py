@@ -99,7 +99,7 @@ class ModelType:
     """Our path → their name of an array that is not the weight or bias of a module, with {} for the layer; heads are an
     axis of their own in it, and the hidden features come before them."""
     fused: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """Last part of the name of a module there → number of modules here that are in it, which `modules` calls name:0, …"""
+    """Last part of the name of a module there → number of our modules in it, which `modules` calls name:0, …"""
     by_head: bool = False
     """Whether the modules of a fused one take turns head by head, instead of one following the other whole."""
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
