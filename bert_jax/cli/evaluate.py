@@ -154,7 +154,7 @@ def _check_measurable(model: PretrainedModel, has_pair_labels: bool) -> None:
         wanted = "masked words or pairs" if has_pair_labels else "masked words"
         raise UserError(
             f"{model.path} has no head for {wanted} "
-            f"(besides the encoder: {', '.join(sorted(parts)) or 'nothing'}), so there is nothing to evaluate; "
+            f"(apart from the encoder: {', '.join(sorted(parts)) or 'nothing'}), so there is nothing to evaluate; "
             "convert the pre-trained model with --parts=all, or fine-tune this one"
         )
 

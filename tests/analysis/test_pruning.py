@@ -153,7 +153,7 @@ def shaped(**changes) -> PretrainedModel:
     ids=["shared", "windows", "first", "convolution"],
 )
 def test_layers_that_are_not_interchangeable_are_refused(config: dict, message: str):
-    assert dataclasses.replace(ModelConfig(), **config) != ModelConfig()
+    assert variant(**config) != ModelConfig()
     with pytest.raises(UserError, match=message):
         prune(shaped(**config), random_texts(8), 1)
     with pytest.raises(UserError, match=message):

@@ -142,12 +142,12 @@ CASES = [
     Case(
         "ALiBi for Google's code",
         "convert @/mosaic @/new --to=tf1",
-        ("model.positions=alibi: Google's TF1 code has BERT only", "--to=bert_jax"),
+        ("model.feed_forward=geglu: Google's TF1 code has BERT only", "--to=bert_jax"),
     ),
     Case(
         "masked words in a model without them",
         "fill-mask @/static [MASK]",
-        ("no mlm (besides the encoder: contexts)", "load a checkpoint with it"),
+        ("no mlm (apart from the encoder: contexts)", "load a checkpoint with it"),
     ),
 ]
 

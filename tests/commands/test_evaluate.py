@@ -143,7 +143,7 @@ def test_a_model_without_one_of_the_heads_has_the_other_figures(source, small_st
     says = refusal(
         capsys, "evaluate", f"{tmp_path}/only pairs", f"--data.path={small_store}", "--data.sentence_pairs=none"
     )
-    assert "no head for masked words (besides the encoder: next_sentence, pooler)" in says
+    assert "no head for masked words (apart from the encoder: next_sentence, pooler)" in says
 
 
 def test_one_segment_is_measured_without_pairs(source, small_store, tmp_path, capsys):
@@ -202,7 +202,7 @@ def test_what_cannot_be_measured_is_one_line(source, small_store, tmp_path, caps
         (tmp_path / name).mkdir()
         write_bert_jax(stored, tmp_path / name)
     for name, says in (
-        ("bare", "has no head for masked words or pairs (besides the encoder: nothing)"),
+        ("bare", "has no head for masked words or pairs (apart from the encoder: nothing)"),
         ("tuned", "holds a fine-tuned model, but evaluate measures the objectives of pre-training"),
         ("wordless", "has no vocabulary"),
         ("foreign", f"prepare the corpus again with --vocab={tmp_path}/foreign/tokenizer"),
@@ -219,7 +219,7 @@ def test_the_encoder_of_a_fine_tuned_model_is_no_fine_tuned_model(tmp_path, smal
     conversion.convert(tmp_path / "tuned", tmp_path / "encoder", to="bert_jax", parts="encoder")
     assert default_config(str(tmp_path / "encoder")).model.num_layers == CONFIG.num_layers
     said = refusal(capsys, "evaluate", f"{tmp_path}/encoder", f"--data.path={small_store}")
-    assert "has no head for masked words or pairs (besides the encoder: pooler)" in said
+    assert "has no head for masked words or pairs (apart from the encoder: pooler)" in said
 
 
 def test_the_configuration_of_a_saved_model_can_be_opened(source, tmp_path):

@@ -481,8 +481,8 @@ MODELS = {  # configuration, everything that is said of its options
     "ELMo": (variant(CONFIG, layer="lstm"), "none has model.layer=lstm"),
     "skip-gram": (
         variant(CONFIG, **STATIC),
-        "none has model.layer=none; nearest are deberta-v2 without model.disentangled.terms=none, and xlnet "
-        "without model.positions=none",
+        "none has model.layer=none; nearest are bert without model.type_vocab_size=0, and distilbert without "
+        "model.pooler=tanh, and xlnet without model.positions=none",
     ),
     "pre-norm": (dataclasses.replace(CONFIG, norm_position="pre"), "nearest are bert without model.norm_position=pre"),
     "RoBERTa of another GELU": (

@@ -120,7 +120,7 @@ def test_it_is_chosen_for_windows_far_shorter_than_the_row():
     assert choice.attention_path(ComputeConfig(attention="xla"), "cpu", call) == "xla"
     # With G global tokens a position has 3 · 64 + 2 · G scores, which is half of a row of 512 where G = 32.
     sizes = ((512, 32), (512, 33), (896, 128), (888, 128))
-    calls = [variant(dataclasses.replace(call, length=length), global_tokens=number) for length, number in sizes]
+    calls = [dataclasses.replace(call, length=length, global_tokens=number) for length, number in sizes]
     found = [choice.attention_path(ComputeConfig(), "cpu", each) for each in calls]
     assert found == ["windowed", "xla", "windowed", "xla"]
     # On a TPU it is what the kernel there cannot do: global tokens, and lengths that are no multiple of 128.

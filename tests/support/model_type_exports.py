@@ -1,6 +1,5 @@
 """A small model of every model type of `transformers`, with every head that an export of it can have."""
 
-import dataclasses
 import functools
 import pathlib
 import tempfile
@@ -13,6 +12,7 @@ from modern_model import MODERN
 from pretrained_model import TOKENIZER, stored_model
 
 from bert_jax.config import DisentangledConfig, HeadConfig
+from bert_jax.config.json_form import to_dict
 from bert_jax.formats.model_types import MODEL_TYPES
 from bert_jax.formats.stored import StoredModel
 from bert_jax.tokenization.tokenizer import load_tokenizer
@@ -27,9 +27,7 @@ FORMS = {  # options in which each type is not BERT
     "roberta": ROBERTA,
     "xlm-roberta": ROBERTA,
     "camembert": ROBERTA,
-    "modernbert": {
-        field.name: getattr(MODERN, field.name) for field in dataclasses.fields(MODERN) if field.name not in SIZES
-    },
+    "modernbert": {name: value for name, value in to_dict(MODERN).items() if name not in SIZES},
     "albert": dict(embedding_size=7, sharing="all"),
     "distilbert": dict(type_vocab_size=0, pooler="relu", pair_head=False),
     "electra": dict(embedding_size=7, pooler="gelu_erf", activation="gelu_erf", pair_head=False),
@@ -72,7 +70,7 @@ def tokenizer_of(name: str):
 def make(name: str, key: str, **options) -> StoredModel:
     """A model of this type with what `key` says and with `options` beside those of its form, of random parameters."""
     tokenizer = tokenizer_of(name)
-    config = variant(**SIZES, **FORMS[name], **options, vocab_size=tokenizer.vocab_size)
+    config = variant(**{**SIZES, **FORMS[name], **options, "vocab_size": tokenizer.vocab_size})
     if key in PARTS:
         return stored_model(config, PARTS[key], tokenizer=tokenizer)
     head = HeadConfig(kind=key, labels=LABELS if key in ("classification", "tagging") else ())

@@ -9,7 +9,7 @@ from hand_made_store import edited
 from synthetic_store import SyntheticStore, random_documents, write_store
 
 from bert_jax.config import Config, DataConfig, ModelConfig, PhaseConfig
-from bert_jax.config.checks import check, resolve_mixtures
+from bert_jax.config.checks import check
 from bert_jax.data.examples import Examples
 from bert_jax.data.mixtures import GRAINS, Mixture, assign, grains, open_corpus
 from bert_jax.errors import UserError
@@ -181,7 +181,7 @@ def test_bad_mixtures_are_one_line(mixture, message):
 )
 def test_options_that_contradict_each_other_are_one_line(config, message):
     with pytest.raises(UserError) as error:
-        resolve_mixtures(config)
+        check(config)
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
