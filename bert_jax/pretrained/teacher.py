@@ -181,7 +181,8 @@ def _check_states(stored: StoredModel, config: Config) -> None:
     if "mlm" not in stored.parts and options.soft_weight:
         raise UserError(
             f"{name} has no masked-language-model head (apart from the encoder: "
-            f"{', '.join(stored.parts) or 'nothing'}), which {OPTION}.soft_weight={options.soft_weight:g} needs; choose a pre-trained model, or set it to 0"
+            f"{', '.join(stored.parts) or 'nothing'}), which {OPTION}.soft_weight={options.soft_weight:g} needs; "
+            "choose a pre-trained model, or set it to 0"
         )
     if theirs.direction != ours.direction:
         raise UserError(f"{name} has model.direction={theirs.direction}, the student {ours.direction}; choose another")
