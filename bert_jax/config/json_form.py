@@ -58,8 +58,19 @@ def has_effect(options: Any, field: dataclasses.Field[Any]) -> bool:
     return value in values if values else value != default
 
 
+def check_kinds(options: Any, path: str = "") -> None:
+    """Raise a UserError about a field whose value is none of its kinds, such as a name in place of an instance."""
+    for field in dataclasses.fields(options):
+        value, choice = getattr(options, field.name), choice_of(options, field.name)
+        if choice is None or isinstance(value, choice.kinds) or (value is None and choice.absent):
+            continue
+        names = [f"{kind.__name__}()" for kind in choice.kinds] + (["None"] if choice.absent else [])
+        raise UserError(f"{path}{field.name}={value!r:.80} must be one of {', '.join(names)}")
+
+
 def check_effects(options: Any, path: str = "") -> None:
-    """Raise a UserError about an option, at any depth, with a value that has no effect."""
+    """Raise a UserError about an option, at any depth, with a value that has no effect or is of no kind."""
+    check_kinds(options, path)
     for field in dataclasses.fields(options):
         value, name = getattr(options, field.name), f"{path}{field.name}"
         if dataclasses.is_dataclass(value):
@@ -163,11 +174,15 @@ def choosing(kind: Any) -> Mapping[str, str]:
 
 def choice_of(owner: Any, name: str) -> Choice | None:
     """Return the kinds of a field of a dataclass or an instance of one, or None if it is no such field."""
-    field = next(field for field in dataclasses.fields(owner) if field.name == name)
-    if "kinds" not in field.metadata:
-        return None
-    hints = typing.get_type_hints(owner if isinstance(owner, type) else type(owner))  # also those of base classes
-    return Choice(_kinds_in(hints[name]), **field.metadata["kinds"])
+    return _choices(owner if isinstance(owner, type) else type(owner)).get(name)
+
+
+@functools.lru_cache
+def _choices(owner: type) -> dict[str, Choice]:
+    """Return the kinds of each field of a dataclass that has several, by the name of the field."""
+    fields: list[Any] = [field for field in dataclasses.fields(owner) if "kinds" in field.metadata]
+    hints = typing.get_type_hints(owner) if fields else {}
+    return {field.name: Choice(_kinds_in(hints[field.name]), **field.metadata["kinds"]) for field in fields}
 
 
 def _kinds_in(hint: Any) -> tuple[Any, ...]:

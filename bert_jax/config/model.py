@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from bert_jax.config.json_form import kinds, need_positive, need_share, option, to_dict
+from bert_jax.config.json_form import check_kinds, kinds, need_positive, need_share, option, to_dict
 from bert_jax.errors import UserError
 
 Combination = Literal[
@@ -356,6 +356,9 @@ class EncoderOptions:
 
     chosen_by: ClassVar[Mapping[str, str]] = {}
     """The options that choose it, and their values."""
+
+    def __post_init__(self) -> None:
+        check_kinds(self, "model.")
 
     @property
     def spelled(self) -> str:

@@ -6,6 +6,8 @@ from typing import ClassVar, Literal
 
 import pytest
 
+from bert_jax.config import Config, MaskedWords, ModelConfig, RecurrentConfig, Rope
+from bert_jax.config.checks import check
 from bert_jax.config.finetuning import InputFormConfig
 from bert_jax.config.json_form import (
     differences,
@@ -304,3 +306,16 @@ def test_a_choice_that_may_be_left_open_is_read_from_a_file_and_from_the_command
     assert from_dict(InputFormConfig, {"scheme": "iob2"}).scheme == "iob2"
     with pytest.raises(UserError, match="scheme='iob3' must be one of auto, iob1, iob2"):
         from_dict(InputFormConfig, {"scheme": "iob3"})
+
+
+def test_a_name_or_a_class_in_place_of_a_kind_is_refused():
+    for make, message in (
+        (lambda: ModelConfig(positions="rope"), r"model.positions='rope' must be one of Learned\(\), Rope\(\), "),
+        (lambda: ModelConfig(window=8), r"model.window=8 must be one of Window\(\), None"),
+        (lambda: RecurrentConfig(positions=Rope()), r"must be one of Learned\(\), NoPositions\(\)$"),
+        (lambda: check(Config(objective="glove")), r"^objective='glove' must be one of MaskedWords\(\), "),
+        (lambda: check(Config(objective=MaskedWords)), "^objective=<class .*MaskedWords'> must be one of"),
+        (lambda: check(Config(model=None)), r"^model=None must be one of ModelConfig\(\), "),
+    ):
+        with pytest.raises(UserError, match=message):
+            make()
