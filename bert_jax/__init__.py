@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         TaskOptions,
         task_defaults,
     )
+    from bert_jax.config.json_form import with_options
     from bert_jax.config.presets import model_config
     from bert_jax.data.examples import Examples
     from bert_jax.data.preparation.prepare import run_prepare as prepare
@@ -138,6 +139,7 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "pretrain": "pretraining",
     "task_defaults": "config.finetuning",
     "train_vocab": "data.preparation.vocabularies:run_train_vocab",
+    "with_options": "config.json_form",
 }
 _PACKAGES = ("analysis",)
 """Packages that have public names of their own."""
@@ -204,6 +206,7 @@ __all__ = [
     "pretrain",
     "task_defaults",
     "train_vocab",
+    "with_options",
 ]
 
 

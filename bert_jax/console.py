@@ -33,6 +33,7 @@ from bert_jax.config import Config, PhaseConfig
 from bert_jax.config.checks import check
 from bert_jax.config.json_form import (
     Choice,
+    below,
     choice_of,
     choosing,
     dotted_names,
@@ -243,11 +244,10 @@ def _as_spelled(options: Any, explained: bool, choice: Choice | None = None) -> 
     idle = set()  # options that have no effect
     own = () if options is None else (*choosing(type(options)), *spelled_names(type(options)))
     for tag in choice.tags if choice is not None else ():
-        if choice is not None and choice.values(tag) and tag in own:
-            described = {choosing(kind)[tag]: kind for kind in reversed(choice.kinds) if tag in choosing(kind)}
-            meanings = [f"{value}: {_first_line(described[value])}" for value in choice.values(tag)]
+        if choice is not None and (described := choice.reachable(type(options), tag)) and tag in own:
+            meanings = [f"{value}: {_first_line(kind)}" for value, kind in described.items()]
             meaning = " ".join([*meanings, ITS_OPTIONS])
-            found[tag] = Literal[choice.values(tag)], choosing(type(options)).get(tag), meaning
+            found[tag] = Literal[tuple(described)], choosing(type(options)).get(tag), meaning
         elif choice is not None and options is None:
             kind, none = choice.kinds[0], choice.absent[tag]
             hint = typing.get_type_hints(kind)[tag]
@@ -275,7 +275,8 @@ def _as_spelled(options: Any, explained: bool, choice: Choice | None = None) -> 
             if each.name in inner.tags and inner.values(each.name):
                 text = f"{meaning} {text}"
             if each.name in found:
-                kind, text = _or(found[each.name][0], *typing.get_args(kind)), f"{text} {found[each.name][2]}"
+                kind = _or(found[each.name][0], *typing.get_args(kind))
+                text = f"{text.removesuffix(ITS_OPTIONS)}{found[each.name][2]}"
             found[each.name] = kind, getattr(shown, each.name), text
             idle |= {each.name} if each.metadata["idle"] else set()
     usual = choice.kinds[0] if options is None and choice is not None else type(options)
@@ -378,17 +379,16 @@ def _refuse_other_kinds(options: Any, arguments: list[str], path: str = "") -> N
     """Raise a UserError about an argument that only kinds have which were not chosen; it names these."""
     given = _given(arguments)
     for field in dataclasses.fields(options):
-        value, choice = getattr(options, field.name), choice_of(options, field.name)
-        below = path if choice is not None and not choice.nested else f"{path}{field.name}."
+        value, choice, inside = getattr(options, field.name), choice_of(options, field.name), path + below(field)
         if choice is not None:
             kind = None if value is None else type(value)
-            own = {word.removeprefix(below): text for word, text in given.items() if word.startswith(below)}
+            own = {word.removeprefix(inside): text for word, text in given.items() if word.startswith(inside)}
             for name in own:
                 if name not in choice.tags and choice.refuses(kind, name):
-                    need_values(choice, own, below)
-                    raise UserError(of_another_kind(choice, kind, name, own[name], below))
+                    need_values(choice, own, inside)
+                    raise UserError(of_another_kind(choice, kind, name, own[name], inside))
         if dataclasses.is_dataclass(value):
-            _refuse_other_kinds(value, arguments, below)
+            _refuse_other_kinds(value, arguments, inside)
 
 
 def load_config(path: str) -> Config:

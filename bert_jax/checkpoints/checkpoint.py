@@ -220,7 +220,7 @@ class Checkpoints:
         """Return the newest good step in the shape of `abstract_state`, or None if there is none.
 
         A local save is used rather than a checkpoint of the same step.
-        `own_checkpoint.open_checkpoint` reads the parameters alone.
+        `formats.own.open_checkpoint` reads the parameters alone.
 
         Args:
           abstract_state: pytree of jax.ShapeDtypeStruct with shardings.

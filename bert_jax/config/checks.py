@@ -10,7 +10,7 @@ import math
 import re
 from typing import Literal
 
-from bert_jax.config.json_form import check_effects, need_positive, need_share
+from bert_jax.config.json_form import check_effects, need_no_negative, need_positive, need_share
 from bert_jax.config.pretraining import (
     Config,
     MeshConfig,
@@ -146,14 +146,9 @@ def check(config: Config) -> Config:
             "--workdir may be on gs://"
         )
     need_positive(config.evaluation, "evaluation.", "sequences", "batch_size")
-    for name, value in (
-        ("checkpoint.keep_best", config.checkpoint.keep_best),
-        ("evaluation.every_steps", config.evaluation.every_steps),
-        ("evaluation.samples", config.evaluation.samples),
-        ("seed", config.seed),
-    ):
-        if value < 0:
-            raise UserError(f"{name}={value} must not be negative")
+    need_no_negative(config.checkpoint, "checkpoint.", "keep_best")
+    need_no_negative(config.evaluation, "evaluation.", "every_steps", "samples")
+    need_no_negative(config, "", "seed")
     _check_source(config)
     need_positive(config.data, "data.", "prefetch")
     need_positive(config, "", "log_every_steps")
@@ -208,8 +203,7 @@ def _check_data(config: Config) -> None:
             f"data.copies={config.data.copies} and masking.static_masks={masking.static_masks} contradict each "
             "other: the first repeats several cuts of the text, the second has one; set one of them to 0"
         )
-    if not 0 <= masking.loss_epsilon < math.inf:
-        raise UserError(f"masking.loss_epsilon={masking.loss_epsilon} must be 0 or a positive number")
+    need_no_negative(masking, "masking.", "loss_epsilon")
 
 
 def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:
@@ -290,17 +284,14 @@ def check_optimizer(optimizer: OptimizerConfig) -> None:
     """Raise a UserError if a value is out of range."""
     need_positive(optimizer, "optimizer.", "epsilon")
     need_share(optimizer, "optimizer.", "beta1", "beta2", "momentum", "ema_decay", below_one=True)
-    for name in ("weight_decay", "clip_norm"):
-        if not 0 <= getattr(optimizer, name) < math.inf:
-            raise UserError(f"optimizer.{name}={getattr(optimizer, name)} must be 0 or a positive number")
+    need_no_negative(optimizer, "optimizer.", "weight_decay", "clip_norm")
 
 
 def check_schedule(schedule: ScheduleConfig) -> None:
     """Raise a UserError if a value is out of range."""
     need_share(schedule, "schedule.", "final_fraction")
     need_positive(schedule, "schedule.", "power")
-    if schedule.cooldown_steps < 0:
-        raise UserError(f"schedule.cooldown_steps={schedule.cooldown_steps} must not be negative")
+    need_no_negative(schedule, "schedule.", "cooldown_steps")
 
 
 def check_mesh(mesh: MeshConfig) -> None:

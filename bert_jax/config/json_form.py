@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import functools
 import math
+import re
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -62,10 +63,14 @@ def check_kinds(options: Any, path: str = "") -> None:
     """Raise a UserError about a field whose value is none of its kinds, such as a name in place of an instance."""
     for field in dataclasses.fields(options):
         value, choice = getattr(options, field.name), choice_of(options, field.name)
-        if choice is None or isinstance(value, choice.kinds) or (value is None and choice.absent):
+        if choice is None or (value is None and choice.absent):
             continue
-        names = [f"{kind.__name__}()" for kind in choice.kinds] + (["None"] if choice.absent else [])
-        raise UserError(f"{path}{field.name}={value!r:.80} must be one of {', '.join(names)}")
+        if not isinstance(value, choice.kinds):
+            names = [f"{kind.__name__}()" for kind in choice.kinds] + (["None"] if choice.absent else [])
+            raise UserError(f"{path}{field.name}={value!r:.80} must be one of {', '.join(names)}")
+        for tag, none in choice.absent.items():
+            if getattr(value, tag) == none:
+                raise UserError(f"{path}{field.name} has {tag}={none}, as if there were none; give None in its place")
 
 
 def check_effects(options: Any, path: str = "") -> None:
@@ -74,8 +79,7 @@ def check_effects(options: Any, path: str = "") -> None:
     for field in dataclasses.fields(options):
         value, name = getattr(options, field.name), f"{path}{field.name}"
         if dataclasses.is_dataclass(value):
-            choice = choice_of(options, field.name)
-            check_effects(value, path if choice is not None and not choice.nested else f"{name}.")
+            check_effects(value, path + below(field))
         for index, each in enumerate(value if isinstance(value, tuple) else ()):
             if dataclasses.is_dataclass(each):
                 check_effects(each, f"{name}.{index}.")
@@ -87,7 +91,7 @@ def check_effects(options: Any, path: str = "") -> None:
                 f"{name}={_shown(value)} belongs to {path}{of}={' or '.join(values)}, not to {getattr(options, of)}; "
                 "leave it out"
             )
-        raise UserError(f"{name}={_shown(value)} has no effect without {path}{of}; give that too, or leave it out")
+        raise UserError(f"{name}={_shown(value)} has no effect without {path}{of}; set that too, or leave it out")
 
 
 def kinds(
@@ -95,7 +99,6 @@ def kinds(
     *,
     nested: bool = False,
     absent: Mapping[str, Any] | None = None,
-    resume: Resume | None = None,
 ) -> T:
     """Return a field of a configuration whose value is one of several kinds: a union of dataclasses, or None.
 
@@ -107,10 +110,9 @@ def kinds(
       nested: whether the options of a kind are spelled below the name of the field, as in objective.name, or next to
         it, as in model.positions.
       absent: the option by which None is chosen, and its value then.
-      resume: see `option`.
     """
     choice = {"nested": nested, "absent": dict(absent or {})}
-    field: Any = dataclasses.field(default=default, metadata={"resume": resume, "kinds": choice})
+    field: Any = dataclasses.field(default=default, metadata={"kinds": choice})
     return field
 
 
@@ -131,6 +133,16 @@ class Choice:
     def values(self, tag: str) -> tuple[str, ...]:
         """Return the values of an option that choose a kind each."""
         return tuple(dict.fromkeys(choosing(kind)[tag] for kind in self.kinds if tag in choosing(kind)))
+
+    def reachable(self, kind: Any, tag: str) -> dict[str, Any]:
+        """Return the kinds that other values of an option choose while the rest of what chooses `kind` stays."""
+        rest = {name: value for name, value in choosing(kind).items() if name != tag}
+        found: dict[str, Any] = {}
+        for each in self.kinds:
+            other = dict(choosing(each))
+            if (value := other.pop(tag, None)) is not None and other.items() <= rest.items():
+                found.setdefault(value, each)
+        return found
 
     def pick(self, values: Mapping[str, Any]) -> Any:
         """Return the kind that some options choose, the one that needs most of them; None if it is none of the kinds.
@@ -160,13 +172,6 @@ class Choice:
         return name not in self.absent and name not in choosing(kind) and kind not in (self.owners(name) or [kind])
 
 
-def _own(choice: Choice, kind: Any) -> Mapping[str, str]:
-    """Return what chooses a kind, less what chooses the usual one too."""
-    usual = choosing(choice.kinds[0])
-    chosen = choosing(kind)
-    return {tag: value for tag, value in chosen.items() if kind is choice.kinds[0] or usual.get(tag) != value} or chosen
-
-
 def choosing(kind: Any) -> Mapping[str, str]:
     """Return the options, and their values, that choose a kind."""
     return getattr(kind, "chosen_by", {})
@@ -185,6 +190,11 @@ def _choices(owner: type) -> dict[str, Choice]:
     return {field.name: Choice(_kinds_in(hints[field.name]), **field.metadata["kinds"]) for field in fields}
 
 
+def below(field: dataclasses.Field[Any]) -> str:
+    """Return how the names of the options in a field begin: with its own name, or not, as those of some kinds."""
+    return "" if field.metadata.get("kinds", {}).get("nested") is False else f"{field.name}."
+
+
 def _kinds_in(hint: Any) -> tuple[Any, ...]:
     several = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     return tuple(kind for kind in several if dataclasses.is_dataclass(kind))
@@ -196,12 +206,9 @@ def dotted_names(kind: Any) -> tuple[str, ...]:
     hints, names = typing.get_type_hints(kind), []
     for field in dataclasses.fields(kind):
         choice = choice_of(kind, field.name)
-        inner = _kinds_in(hints[field.name]) if choice is None else choice.kinds
-        found = [*(() if choice is None else choice.tags), *(name for each in inner for name in dotted_names(each))]
-        if choice is None or choice.nested:
-            names += [f"{field.name}.{name}" for name in found] or [field.name]
-        else:
-            names += found
+        inner = [name for each in _kinds_in(hints[field.name]) for name in dotted_names(each)]
+        found = [*(() if choice is None else choice.tags), *inner]
+        names += [f"{below(field)}{name}" for name in found] or [field.name]
     return tuple(dict.fromkeys(names))
 
 
@@ -225,23 +232,21 @@ def switched(options: Any, given: Mapping[str, str], path: str = "") -> Any:
     """
     changes = {}
     for field in dataclasses.fields(options):
-        value, choice = getattr(options, field.name), choice_of(options, field.name)
-        below = path if choice is not None and not choice.nested else f"{path}{field.name}."
+        value, choice, inside = getattr(options, field.name), choice_of(options, field.name), path + below(field)
         if choice is not None:
-            tags = {**choice.absent, **_spelled(value)} | {
-                tag: given[below + tag] for tag in choice.tags if below + tag in given
-            }
+            tags = {**choice.absent} if value is None else to_dict(value)
+            tags |= {tag: given[inside + tag] for tag in choice.tags if inside + tag in given}
             known = [tag for tag in choice.tags if not choice.values(tag) or tags.get(tag) in choice.values(tag)]
             kind = choice.pick({tag: tags[tag] for tag in known if tag in tags})
             if kind is None and choice.absent:
                 value = None
             elif kind is not None and type(value) is not kind:
                 value = _as_kind(kind, value)
-        changes[field.name] = switched(value, given, below) if dataclasses.is_dataclass(value) else value
+        changes[field.name] = switched(value, given, inside) if dataclasses.is_dataclass(value) else value
     return dataclasses.replace(options, **changes)
 
 
-def with_options(options: T, values: Mapping[str, Any]) -> T:
+def with_options(options: Any, values: Mapping[str, Any]) -> Any:
     """Return options with other values, by their dotted names as the command line spells them.
 
     One that chooses another kind does so as on the command line: `with_options(config, {"model.positions": "rope",
@@ -269,10 +274,6 @@ def _put(values: Any, path: list[str], value: Any, option: str) -> None:
         values[name] = value
 
 
-def _spelled(value: Any) -> dict[str, Any]:
-    return {} if value is None else to_dict(value)
-
-
 def _as_kind(kind: Any, value: Any) -> Any:
     """Return an instance of a kind with those values of another that it can have."""
     hints, shared = typing.get_type_hints(kind), {}
@@ -289,11 +290,19 @@ def _as_kind(kind: Any, value: Any) -> Any:
 
 
 def need_positive(part: object, prefix: str, *names: str) -> None:
-    """Raise a UserError unless the options `names` of `part`, which errors begin with `prefix`, are positive."""
+    """Raise a UserError unless the options `names` of `part`, named after `prefix`, are positive or None."""
     for name in names:
         value = getattr(part, name)
-        if not 0 < value < math.inf:
+        if value is not None and not 0 < value < math.inf:
             raise UserError(f"{prefix}{name}={value} must be positive")
+
+
+def need_no_negative(part: object, prefix: str, *names: str) -> None:
+    """Raise a UserError unless the options `names` of `part` are 0 or a positive number."""
+    for name in names:
+        value = getattr(part, name)
+        if not 0 <= value < math.inf:
+            raise UserError(f"{prefix}{name}={value} must be 0 or a positive number")
 
 
 def need_share(part: object, prefix: str, *names: str, below_one: bool = False) -> None:
@@ -330,13 +339,16 @@ def _plain(value: Any):
     return [_plain(v) for v in value] if isinstance(value, tuple) else value
 
 
-def from_dict(cls: Any, values: dict[str, Any], path: str = "", complete: bool = False) -> Any:
+def from_dict(
+    cls: Any, values: dict[str, Any], path: str = "", complete: bool = False, others: Iterable[str] = ()
+) -> Any:
     """Return the instance of dataclass `cls` that a nested dict describes.
 
     Args:
       cls: the dataclass, or a union of kinds.
       path: how messages name the dict, with a dot at the end.
       complete: whether every field must be there, as `to_dict` writes them, also one that has a default.
+      others: options of other kinds, one of which may be what an unknown key was meant to be.
 
     Raises:
       UserError: an unknown or missing key, or a value of the wrong type; the message names the key.
@@ -344,10 +356,10 @@ def from_dict(cls: Any, values: dict[str, Any], path: str = "", complete: bool =
     if isinstance(cls, types.UnionType):
         return _from_choice(Choice(_kinds_in(cls)), values, path, complete)
     _need_object(values, cls.__name__, path)
-    names = {*spelled_names(cls), *choosing(cls)}
+    names = dict.fromkeys([*choosing(cls), *spelled_names(cls)])
     for key in values:
         if key not in names:
-            raise UserError(_unknown(key, tuple(name for name in spelled_names(cls)), cls.__name__, path))
+            raise UserError(_unknown(key, names, cls.__name__, path, others))
     hints, arguments, missing = typing.get_type_hints(cls), {}, []
     for field in dataclasses.fields(cls):
         choice = choice_of(cls, field.name)
@@ -382,7 +394,6 @@ def _need_object(values: Any, name: str, path: str) -> None:
 
 
 def _unknown(key: Any, names: Iterable[str], name: str, path: str, others: Iterable[str] = ()) -> str:
-    names = tuple(names)
     close = difflib.get_close_matches(str(key)[:60], [*names, *others], n=1)
     hint = f"; perhaps you meant {path}{close[0]}" if close else f"; {name} has {', '.join(names)}"
     return f"unknown option {path}{_shown(key)}{hint}"
@@ -401,14 +412,11 @@ def _from_choice(choice: Choice, values: dict[str, Any], path: str, complete: bo
     for key, value in _dotted(values):
         if choice.refuses(kind, key):
             raise UserError(of_another_kind(choice, kind, key, value, path))
-    if kind is None:
-        return None
-    own_names = dict.fromkeys([*choosing(kind), *spelled_names(kind)])
-    for key in values:
-        if key not in own_names:
-            raise UserError(_unknown(key, own_names, kind.__name__, path, _names(choice)))
-    own = {key: value for key, value in values.items() if key not in choosing(kind) or key in spelled_names(kind)}
-    return from_dict(kind, own, path, complete)
+    if kind is not None:
+        return from_dict(kind, values, path, complete, _names(choice))
+    for key in values.keys() - choice.absent.keys():
+        raise UserError(_unknown(key, choice.absent, choice.kinds[0].__name__, path, _names(choice)))
+    return None
 
 
 def _dotted(values: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
@@ -434,7 +442,7 @@ def of_another_kind(choice: Choice, kind: Any, name: str, value: Any, path: str)
     if kind is None:
         (tag, none), *_ = choice.absent.items()
         return f"{given} needs {path}{tag}, but {path}{tag}={none}; set that too, or leave it out"
-    others = [_spelling(choice, each, path) for each in owners]
+    others = [_spelling(choice, each, path, kind) for each in owners]
     way_out = "set that" if len(others) == 1 else "set one of these"
     return (
         f"{given} belongs to {' or '.join(others)}, not to {_spelling(choice, kind, path)}; {way_out}, or leave the "
@@ -442,9 +450,13 @@ def of_another_kind(choice: Choice, kind: Any, name: str, value: Any, path: str)
     )
 
 
-def _spelling(choice: Choice, kind: Any, path: str) -> str:
-    """Return how a kind is chosen, as a user writes it."""
-    return " and ".join(f"{path}{tag}={value}" for tag, value in _own(choice, kind).items())
+def _spelling(choice: Choice, kind: Any, path: str, other: Any = None) -> str:
+    """Return how a kind is chosen, as a user writes it, in place of `other`; without what chooses the usual one too."""
+    usual, chosen = choosing(choice.kinds[0]), choosing(kind)
+    if more := choosing(other).keys() - chosen.keys() if chosen.items() <= choosing(other).items() else ():
+        return " and ".join(f"another {path}{tag}" for tag in sorted(more))
+    own = {tag: value for tag, value in chosen.items() if kind is choice.kinds[0] or usual.get(tag) != value} or chosen
+    return " and ".join(f"{path}{tag}={value}" for tag, value in own.items())
 
 
 def from_record(cls: Any, values: dict[str, Any], where: str, path: str = "") -> Any:
@@ -542,54 +554,36 @@ def _shown(value: Any) -> str:
     return text if text.isprintable() and len(text) <= 200 else f"{text[:200]!r}…"
 
 
-def resume_rule(kind: Any, key: str) -> Resume | None:
-    """Return what a resumed run may do with a dotted option of the dataclass `kind`; None: it must keep the value.
+@functools.cache
+def _rules(kind: Any) -> dict[str, tuple[Resume | None, bool]]:
+    """Return what a resumed run may do with each option of a dataclass, and whether hosts may differ in it.
 
-    The rule of a field that holds options, or several values, is that of all below it.
+    They are by dotted names, with N for an index. The rule of a field that holds options, or several values, is that of
+    all below it.
     """
-    name, _, rest = key.partition(".")
+    hints, rules = typing.get_type_hints(kind), {}
     for field in dataclasses.fields(kind):
-        choice = choice_of(kind, field.name)
-        inner = typing.get_type_hints(kind)[field.name]
-        found: Resume | None
-        if choice is not None and not choice.nested:
-            for each in choice.kinds:
-                if (found := resume_rule(each, key)) is not None:
-                    return found
-        elif field.name == name:
-            return _rule_below(field.metadata.get("resume"), choice, inner, rest)
-    return None
+        hint, own = hints[field.name], (field.metadata.get("resume"), field.metadata.get("hosts_differ", False))
+        name, start = field.name, below(field)
+        if typing.get_origin(hint) is tuple:
+            hint, name, start = typing.get_args(hint)[0], f"{name}.N", f"{name}.N."
+        inner = {} if (kinds := _kinds_in(hint)) else {name: own}
+        for each in kinds:
+            for option, rule in _rules(each).items():
+                known = inner.get(start + option, own)
+                inner[start + option] = known[0] or rule[0], known[1] or rule[1]
+        rules |= inner
+    return rules
 
 
-def _rule_below(rule: Resume | None, choice: Choice | None, inner: Any, rest: str) -> Resume | None:
-    """Return the rule of the option `rest` below a field that has this rule and type."""
-    several = typing.get_origin(inner) is tuple
-    if choice is None and not (several or dataclasses.is_dataclass(inner)):
-        return None if rest else rule
-    if not rest:
-        return None
-    if rule is not None:
-        return rule
-    if several:
-        inner, rest = typing.get_args(inner)[0], rest.partition(".")[2]
-    for each in choice.kinds if choice is not None else (inner,):
-        if dataclasses.is_dataclass(each) and (found := resume_rule(each, rest)) is not None:
-            return found
-    return None
+def resume_rule(kind: Any, key: str) -> Resume | None:
+    """Return what a resumed run may do with a dotted option of the dataclass `kind`; None: it must keep the value."""
+    return _rules(kind).get(re.sub(r"\.\d+\b", ".N", key), (None, False))[0]
 
 
 def differing_options(kind: Any, path: str = "") -> tuple[str, ...]:
     """Return the dotted options of the dataclass `kind` that may differ between hosts, with `path` before each."""
-    hints, names = typing.get_type_hints(kind), []
-    for field in dataclasses.fields(kind):
-        choice = choice_of(kind, field.name)
-        below = path if choice is not None and not choice.nested else f"{path}{field.name}."
-        if field.metadata.get("hosts_differ"):
-            names.append(path + field.name)
-        else:
-            for each in choice.kinds if choice is not None else _kinds_in(hints[field.name]):
-                names += differing_options(each, below)
-    return tuple(dict.fromkeys(names))
+    return tuple(path + name for name, (_, hosts_differ) in _rules(kind).items() if hosts_differ)
 
 
 def is_harmless(kind: Any, line: str) -> bool:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from bert_jax.config.json_form import check_kinds, kinds, need_positive, need_share, option, to_dict
+from bert_jax.config.json_form import check_kinds, kinds, need_no_negative, need_positive, need_share, option, to_dict
 from bert_jax.errors import UserError
 
 Combination = Literal[
@@ -76,18 +76,18 @@ class EmbeddingConfig:
 
 
 class _Positions:
-    """What every encoding of positions has."""
+    """Common part of the encodings of positions."""
 
     chosen_by: ClassVar[Mapping[str, str]]
     """The option that chooses it, and its value."""
 
-    def check(self, model: "ModelConfig | RecurrentConfig") -> None:
+    def check(self, model: "FormOptions") -> None:
         """Raise a UserError if a value is out of range, or cannot go with the model."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Learned(_Positions):
-    """By a table that is added to the words (BERT)."""
+    """A table that is added to the words (BERT)."""
 
     chosen_by: ClassVar[Mapping[str, str]] = {"positions": "learned"}
     position_init: Literal["random", "sinusoidal"] = "random"
@@ -97,7 +97,7 @@ class Learned(_Positions):
     tokens before it, and padding has P, so the longest sequence has P + 1 tokens fewer than
     max_position_embeddings. None: positions are 0, 1, 2, … as in BERT."""
 
-    def check(self, model: "ModelConfig | RecurrentConfig") -> None:
+    def check(self, model: "FormOptions") -> None:
         if self.padding_id is not None and not 0 <= self.padding_id < model.max_position_embeddings - 1:
             raise UserError(
                 f"model.padding_id={self.padding_id} must be an id, 0 or more, and leave positions of the "
@@ -123,7 +123,7 @@ class Rope(_Positions):
         """Base of the wavelengths in layers with a window, also if `rope_local_theta` is None."""
         return self.rope_theta if self.rope_local_theta is None else self.rope_local_theta
 
-    def check(self, model: "ModelConfig | RecurrentConfig") -> None:
+    def check(self, model: "FormOptions") -> None:
         assert isinstance(model, ModelConfig)  # recurrent layers have no such positions
         need_positive(self, "model.", "rope_theta", "rope_scale")
         if self.rope_local_theta is not None and not 0 < self.rope_local_theta < math.inf:
@@ -145,7 +145,7 @@ class Alibi(_Positions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NoPositions(_Positions):
-    """Not at all."""
+    """No encoding of positions."""
 
     chosen_by: ClassVar[Mapping[str, str]] = {"positions": "none"}
 
@@ -155,10 +155,10 @@ class Window:
     """Layers whose tokens see only those near them."""
 
     local_window: int = 64
-    """Number of tokens that local layers see to either side. None: every layer sees the whole sequence."""
+    """Number of tokens that local layers see to either side. None: there are no local layers."""
     global_every: int = 3
-    """With local_window, every n-th layer sees the whole sequence, beginning with the first; with 0 none does, so that
-    time and memory of the whole model grow linearly with the length."""
+    """Every n-th layer sees the whole sequence, beginning with the first; with 0 none does, and time and memory of the
+    model grow linearly with the length."""
     global_tokens: int = 0
     """Number of tokens at the start of each text that see all of its tokens and that all of them see, also in local
     layers."""
@@ -169,9 +169,7 @@ class Window:
 
     def check(self, model: "ModelConfig") -> None:
         """Raise a UserError if the window restricts nothing."""
-        for name in ("global_every", "global_tokens"):
-            if getattr(self, name) < 0:
-                raise UserError(f"model.{name}={getattr(self, name)} must not be negative")
+        need_no_negative(self, "model.", "global_every", "global_tokens")
         if not 0 < self.local_window < model.max_position_embeddings:
             raise UserError(
                 f"model.local_window={self.local_window} must be between 1 and model.max_position_embeddings - 1 = "
@@ -473,12 +471,24 @@ class LayerOptions(EncoderOptions):
     pair_head: bool = True
     """Whether pre-training has a pooler and a head for the labels of data.sentence_pairs. False: it has neither, as in
     RoBERTa, DistilBERT and ELECTRA, and a task that needs a pooler starts with a fresh one."""
+    sharing: Literal["none", "attention", "feed_forward", "all"] = "none"
+    """Which parameters all layers share, each with the norm after it: none (BERT), attention, feed_forward, or all
+    (ALBERT)."""
+
+    @property
+    def parameter_sets(self) -> int:
+        """Number of sets of the parameters of a layer: one for each layer, or one that all layers share."""
+        return 1 if self.sharing == "all" else self.num_layers
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """Number of tokens that each layer sees to either side; None: the whole sequence."""
+        return (None,) * self.num_layers
 
     def check(self) -> None:
         super().check()
         need_positive(self, "model.", "num_layers")
-        if self.type_vocab_size < 0:
-            raise UserError(f"model.type_vocab_size={self.type_vocab_size} must not be negative")
+        need_no_negative(self, "model.", "type_vocab_size")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -495,9 +505,6 @@ class AttentionOptions(LayerOptions):
     """Whether the initial weights of the maps that end a residual branch (the output of attention, and that of the
     feed-forward network) are divided by √(2 · num_layers), so that a deep model's states grow no more than a shallow
     one's, as in Megatron and ModernBERT."""
-    sharing: Literal["none", "attention", "feed_forward", "all"] = "none"
-    """Which parameters all layers share, each with the norm after it: none (BERT), attention, feed_forward, or all
-    (ALBERT)."""
     feed_forward: Literal["plain", "geglu", "swiglu"] = "plain"
     """Form of the feed-forward network. plain: an activation between two affine maps. geglu, swiglu: the product with a
     third map that has the activation (GELU; SiLU; Shazeer 2020)."""
@@ -506,11 +513,6 @@ class AttentionOptions(LayerOptions):
     def attention_heads(self) -> int:
         """Number of attention heads of a layer."""
         return self.num_heads
-
-    @property
-    def parameter_sets(self) -> int:
-        """Number of sets of the parameters of a layer: one for each layer, or one that all layers share."""
-        return 1 if self.sharing == "all" else self.num_layers
 
     @property
     def output_range(self) -> float:
@@ -529,10 +531,8 @@ class AttentionOptions(LayerOptions):
 
     def check(self) -> None:
         super().check()
-        need_positive(self, "model.", "num_heads")
+        need_positive(self, "model.", "num_heads", "intermediate_size")
         need_share(self, "model.", "attention_dropout", below_one=True)
-        if self.intermediate_size is not None and self.intermediate_size < 1:
-            raise UserError(f"model.intermediate_size={self.intermediate_size} must be positive")
         if self.hidden_size % self.num_heads:
             fits = [h for h in range(1, self.hidden_size + 1) if self.hidden_size % h == 0]
             near = sorted(fits, key=lambda h: abs(h - self.num_heads))[:3]
@@ -543,21 +543,17 @@ class AttentionOptions(LayerOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelConfig(AttentionOptions):
-    """The encoder of Devlin et al. 2018, section 3, and its Transformer relatives; the defaults are BERT-base."""
+class FormOptions(LayerOptions):
+    """Options of the kinds of encoder that come in several forms: Transformer layers and recurrent ones."""
 
-    chosen_by: ClassVar[Mapping[str, str]] = {"layer": "transformer"}
     embedding_size: int | None = None
-    """Width of the three embedding tables; an affine map then takes it to hidden_size (ALBERT: 128). None: hidden_size,
+    """Width of the embedding tables; an affine map then takes it to hidden_size (ALBERT: 128). None: hidden_size,
     without a map."""
     norm_position: Literal["post", "pre"] = "post"
-    """Whether LayerNorm follows each residual branch (post, as in BERT) or precedes it (pre)."""
-    first_attention_norm: bool = option(True, of=("norm_position", "pre"))
-    """With norm_position=pre, whether the first attention has a norm before it. ModernBERT has none there, because the
-    embeddings have just been normalized."""
+    """Whether LayerNorm follows each residual branch, or recurrent layer (post, as in BERT), or precedes it (pre)."""
     use_bias: bool = True
-    """Whether the affine maps of layers, pooler and the transform of the masked-language-model head add a bias; that
-    of the word logits always has one."""
+    """Whether the affine maps of attention and feed-forward layers, pooler and the transform of the
+    masked-language-model head add a bias; that of the word logits always has one."""
     direction: Literal["both", "left_to_right"] = "both"
     """Tokens that each token sees: those on both sides (BERT), or itself and those before it, as in GPT and in the
     model without bidirectionality that the paper compares BERT with (section 5.1). Poolers and classifiers then read
@@ -567,8 +563,35 @@ class ModelConfig(AttentionOptions):
     norm), as in ModernBERT, and there is no pooler."""
     positions: Learned | Rope | Alibi | NoPositions = kinds(Learned())
     """Encoding of the order of the tokens."""
+
+    @property
+    def reads_last_token(self) -> bool:
+        return self.direction == "left_to_right"
+
+    @property
+    def position_table(self) -> Learned | None:
+        return self.positions if isinstance(self.positions, Learned) else None
+
+    @property
+    def word_size(self) -> int:
+        return self.hidden_size if self.embedding_size is None else self.embedding_size
+
+    def check(self) -> None:
+        super().check()
+        need_positive(self, "model.", "embedding_size")
+        self.positions.check(self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig(FormOptions, AttentionOptions):
+    """The encoder of Devlin et al. 2018, section 3, and its Transformer relatives; the defaults are BERT-base."""
+
+    chosen_by: ClassVar[Mapping[str, str]] = {"layer": "transformer"}
+    first_attention_norm: bool = option(True, of=("norm_position", "pre"))
+    """With norm_position=pre, whether the first attention has a norm before it. ModernBERT has none there, because the
+    embeddings have just been normalized."""
     window: Window | None = kinds(None, absent={"local_window": None})
-    """Number of tokens that local layers see to either side. None: every layer sees the whole sequence."""
+    """Layers whose tokens see only those near them. None: every layer sees the whole sequence."""
     disentangled: DisentangledConfig | None = kinds(None, nested=True, absent={"terms": "none"})
     """Attention whose scores depend on relative positions (DeBERTa)."""
     convolution: Convolution | None = kinds(None, absent={"convolution_width": 0})
@@ -576,42 +599,22 @@ class ModelConfig(AttentionOptions):
 
     @property
     def spelled(self) -> str:
-        """The options that choose this kind and its positions, as errors name them."""
         return f"{super().spelled} and model.positions={self.positions.chosen_by['positions']}"
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """Number of tokens that each layer sees to either side; None: the whole sequence."""
         return tuple(None if self.window is None else self.window.of_layer(layer) for layer in range(self.num_layers))
 
     @property
     def global_tokens(self) -> int:
-        """Number of tokens at the start of each text that see, and are seen by, all of its tokens in every layer."""
         return 0 if self.window is None else self.window.global_tokens
 
     @property
     def score_terms(self) -> int:
-        """Number of products of a score of attention."""
         return 1 if self.disentangled is None else self.disentangled.count
 
     @property
-    def reads_last_token(self) -> bool:
-        """Whether poolers and classifiers read the last token of a text instead of the first."""
-        return self.direction == "left_to_right"
-
-    @property
-    def position_table(self) -> Learned | None:
-        """The table of positions that is added to the words, if there is one."""
-        return self.positions if isinstance(self.positions, Learned) else None
-
-    @property
-    def word_size(self) -> int:
-        """Width of the embedding tables, also if `embedding_size` is None."""
-        return self.hidden_size if self.embedding_size is None else self.embedding_size
-
-    @property
     def usual_vocab_size(self) -> int:
-        """Number of entries of the vocabulary of published models of this form."""
         deberta = self.disentangled
         forms = (
             (self.padding_id is not None, 50_265),  # RoBERTa
@@ -622,23 +625,19 @@ class ModelConfig(AttentionOptions):
         return next((size for fits, size in forms if fits), DEFAULT_VOCAB_SIZE)
 
     def check(self) -> None:
-        """Raise a UserError if a value is out of range, or options contradict each other."""
         super().check()
-        if self.embedding_size is not None and self.embedding_size < 1:
-            raise UserError(f"model.embedding_size={self.embedding_size} must be positive")
         if not self.first_attention_norm and self.sharing != "none":
             raise UserError(
                 f"model.first_attention_norm=False makes the first layer different, but with model.sharing="
                 f"{self.sharing} layers share parameters; set model.sharing=none"
             )
-        self.positions.check(self)
         for part in (self.window, self.disentangled, self.convolution):
             if part is not None:
                 part.check(self)
 
 
-class _NotTransformer:
-    """What encoders other than BERT's relatives have one value of."""
+class _UniformLayers:
+    """Constants of the kinds whose layers are all alike."""
 
     window: ClassVar[None] = None
     """No layer has a window."""
@@ -650,8 +649,8 @@ class _NotTransformer:
     """All layers are of one form."""
 
 
-class _OneForm(_NotTransformer):
-    """What XLNets and encoders without layers have one value of."""
+class _FixedForm(_UniformLayers):
+    """Constants of XLNets and encoders without layers."""
 
     embedding_size: ClassVar[None] = None
     """Embeddings are as wide as the layers."""
@@ -662,7 +661,7 @@ class _OneForm(_NotTransformer):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class XLNetConfig(_OneForm, AttentionOptions):
+class XLNetConfig(_FixedForm, AttentionOptions):
     """XLNet (Yang et al. 2019): tokens are predicted in a second stream of states, in a random order.
 
     Attention compares queries with the distance to each key, and with whether both are in the same segment. Embeddings
@@ -678,31 +677,21 @@ class XLNetConfig(_OneForm, AttentionOptions):
 
     @property
     def two_streams(self) -> bool:
-        """Whether tokens are predicted in a second stream of states."""
         return True
 
     @property
     def reads_last_token(self) -> bool:
-        """Whether poolers and classifiers read the last token of a text instead of the first."""
         return True
 
     @property
     def score_terms(self) -> int:
-        """Number of products of a score of attention."""
         return 2
 
     @property
-    def windows(self) -> tuple[int | None, ...]:
-        """None for each layer: all see the whole sequence."""
-        return (None,) * self.num_layers
-
-    @property
     def usual_vocab_size(self) -> int:
-        """Number of entries of the vocabulary of the published XLNets."""
         return 32_000
 
     def check(self) -> None:
-        """Raise a UserError if a value is out of range."""
         super().check()
         if self.hidden_size % 2:
             raise UserError(
@@ -712,7 +701,7 @@ class XLNetConfig(_OneForm, AttentionOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RecurrentConfig(_NotTransformer, LayerOptions):
+class RecurrentConfig(_UniformLayers, FormOptions):
     """Recurrent networks in place of attention and feed-forward (LSTM, Hochreiter & Schmidhuber 1997), in float32.
 
     With direction=both, two networks of half the width, one in each direction, which never see each other's states
@@ -720,30 +709,17 @@ class RecurrentConfig(_NotTransformer, LayerOptions):
     """
 
     chosen_by: ClassVar[Mapping[str, str]] = {"layer": "lstm"}
-    embedding_size: int | None = None
-    """Width of the embedding tables; an affine map then takes it to hidden_size. None: hidden_size, without a map."""
-    norm_position: Literal["post", "pre"] = "post"
-    """Whether LayerNorm follows each layer (post) or precedes it (pre)."""
     recurrent_dropout: float = 0.0
-    """Dropout rate on the weights from state to state of layer=lstm (DropConnect; Merity et al. 2018): the same ones
-    for all tokens of all sequences of a batch, or of a micro-batch. Fine-tuning keeps the rate unless --dropout
-    is given. ULMFiT has 0.5."""
+    """Dropout rate on the weights from state to state (DropConnect; Merity et al. 2018): the same ones for all tokens
+    of all sequences of a batch, or of a micro-batch. Fine-tuning keeps the rate unless --dropout is given. ULMFiT has
+    0.5."""
     sharing: Literal["none", "all"] = "none"
     """Whether all layers share their parameters."""
-    use_bias: bool = True
-    """Whether the affine maps of pooler and the transform of the masked-language-model head add a bias."""
-    direction: Literal["both", "left_to_right"] = "both"
-    """Tokens that each token sees: those on both sides, or itself and those before it. Poolers and classifiers then
-    read the last token of a text, the only one that sees all of it."""
-    task_transform: bool = False
-    """Whether the head of a task begins with a layer like that of the masked-language-model head (dense → activation →
-    norm), and there is no pooler."""
     positions: Learned | NoPositions = kinds(Learned())
     """Encoding of the order of the tokens."""
 
     @property
     def two_directions(self) -> bool:
-        """Whether there are networks in both directions, which never see each other's states."""
         return self.direction == "both"
 
     @property
@@ -751,38 +727,9 @@ class RecurrentConfig(_NotTransformer, LayerOptions):
         """Width of one direction of recurrent layers."""
         return self.hidden_size // 2 if self.two_directions else self.hidden_size
 
-    @property
-    def parameter_sets(self) -> int:
-        """Number of sets of the parameters of a layer: one for each layer, or one that all layers share."""
-        return 1 if self.sharing == "all" else self.num_layers
-
-    @property
-    def windows(self) -> tuple[int | None, ...]:
-        """None for each layer: no window restricts it."""
-        return (None,) * self.num_layers
-
-    @property
-    def reads_last_token(self) -> bool:
-        """Whether poolers and classifiers read the last token of a text instead of the first."""
-        return self.direction == "left_to_right"
-
-    @property
-    def position_table(self) -> Learned | None:
-        """The table of positions that is added to the words, if there is one."""
-        return self.positions if isinstance(self.positions, Learned) else None
-
-    @property
-    def word_size(self) -> int:
-        """Width of the embedding tables, also if `embedding_size` is None."""
-        return self.hidden_size if self.embedding_size is None else self.embedding_size
-
     def check(self) -> None:
-        """Raise a UserError if a value is out of range, or two directions cannot share the width."""
         super().check()
         need_share(self, "model.", "recurrent_dropout", below_one=True)
-        if self.embedding_size is not None and self.embedding_size < 1:
-            raise UserError(f"model.embedding_size={self.embedding_size} must be positive")
-        self.positions.check(self)
         if self.two_directions and self.hidden_size % 2:
             raise UserError(
                 f"model.hidden_size={self.hidden_size} cannot be divided between the two directions of "
@@ -791,7 +738,7 @@ class RecurrentConfig(_NotTransformer, LayerOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class WordVectorsConfig(_OneForm, EncoderOptions):
+class WordVectorsConfig(_FixedForm, EncoderOptions):
     """No layers and no norm of the embeddings: a word has one vector everywhere; poolers read the mean of a text."""
 
     chosen_by: ClassVar[Mapping[str, str]] = {"layer": "none"}

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal, Protocol
 
-from bert_jax.config.json_form import option
+from bert_jax.config.json_form import need_no_negative, need_positive, option
 from bert_jax.config.model import EncoderConfig, ModelConfig, RecurrentConfig, Rope, WordVectorsConfig
 from bert_jax.errors import UserError, need_cloud_storage
 
@@ -129,10 +129,8 @@ class DistillationConfig:
 
 def check_distillation(options: DistillationConfig) -> None:
     """Raise a UserError if a value is out of range, or no weight is above 0."""
-    check_temperature("objective.distillation", options.temperature)
-    for name, weight in options.weights.items():
-        if not 0 <= weight < math.inf:
-            raise UserError(f"objective.distillation.{name}={weight} must be 0 or a positive number")
+    need_positive(options, "objective.distillation.", "temperature")
+    need_no_negative(options, "objective.distillation.", *options.weights)
     if not any(options.weights.values()):
         raise UserError(
             f"objective.distillation.teacher={options.teacher}, but all weights below objective.distillation are 0, so "
@@ -143,12 +141,6 @@ def check_distillation(options: DistillationConfig) -> None:
             f"objective.distillation.layers={','.join(map(str, options.layers))} says which layers hidden_weight and "
             "attention_weight compare, and both are 0; give one of them a positive weight, or leave it out"
         )
-
-
-def check_temperature(group: str, temperature: float) -> None:
-    """Raise a UserError unless the temperature is positive."""
-    if not 0 < temperature < math.inf:
-        raise UserError(f"{group}.temperature={temperature} must be positive; DistilBERT has 2")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -170,7 +162,7 @@ def check_task_distillation(options: TaskDistillationConfig, crf: bool) -> None:
     if not options.teacher:
         return
     need_cloud_storage(options.teacher)
-    check_temperature("distillation", options.temperature)
+    need_positive(options, "distillation.", "temperature")
     if not 0 < options.share <= 1:
         raise UserError(
             f"distillation.share={options.share} must be above 0, where nothing is learned from the teacher, and at "
@@ -211,7 +203,7 @@ class Run(Protocol):
 
 
 class _Objective:
-    """What is asked of every objective, with the answer of most."""
+    """Questions that every objective answers, with the answer of most."""
 
     chosen_by: ClassVar[Mapping[str, str]]
     """The option that chooses it, and its value."""
@@ -282,15 +274,6 @@ def _only_together(model: EncoderConfig, name: str) -> str:
         "predicted by XLNet's second stream of states, and nothing else trains it; set model.positions=xlnet and "
         "objective.name=permutation, or neither"
     )
-
-
-def _check_weights(objective: "MaskedWords | TwoDirections | ReplacedTokens") -> None:
-    """Raise a UserError if a weight is out of range."""
-    for field in dataclasses.fields(objective):
-        if field.name.endswith("_weight") and not 0 <= (weight := getattr(objective, field.name)) < math.inf:
-            raise UserError(
-                f"objective.{field.name}={weight} must be 0 or a positive number; the default is {field.default:g}"
-            )
 
 
 def _check_single_texts(run: Run, why: str) -> None:
@@ -374,7 +357,7 @@ class MaskedWords(_Objective):
         return tuple(part for part, is_wanted in wanted.items() if is_wanted)
 
     def check(self, run: Run) -> None:
-        _check_weights(self)
+        need_no_negative(self, "objective.", "mlm_weight", "sentence_pair_weight", "span_boundary_weight")
         others = self.span_boundary_weight or (run.data.has_pair_labels and self.sentence_pair_weight)
         if not self.mlm_weight and not others:
             raise UserError(
@@ -390,7 +373,7 @@ class MaskedWords(_Objective):
 
 
 class _OneSided(_Objective):
-    """What the objectives that predict every token have in common."""
+    """Common part of the objectives that predict every token."""
 
     predicts: ClassVar[str] = "predicts each token from those on one side of it"
 
@@ -434,7 +417,7 @@ class TwoDirections(_OneSided):
                 "the answer; set model.layer=lstm and model.direction=both, whose two directions are kept apart"
             )
         super().check(run)
-        _check_weights(self)
+        need_no_negative(self, "objective.", "next_word_weight", "previous_word_weight")
         if not (self.next_word_weight or self.previous_word_weight):
             raise UserError(
                 "objective.next_word_weight=0 and objective.previous_word_weight=0 leave nothing to learn; the paper's "
@@ -464,7 +447,7 @@ class ReplacedTokens(_Objective):
         return ("mask_decoder",) if self.mask_decoder else ()
 
     def check(self, run: Run) -> None:
-        _check_weights(self)
+        need_no_negative(self, "objective.", "mlm_weight", "replaced_tokens_weight")
         for name, consequence in (
             ("mlm_weight", "the generator would never learn"),
             ("replaced_tokens_weight", "the discriminator would never learn"),
@@ -480,15 +463,14 @@ class ReplacedTokens(_Objective):
                 f"{run.data.sentence_pairs} and model.pair_head={run.model.pair_head}; set "
                 "data.sentence_pairs=adjacent (or none) and model.pair_head=False"
             )
+        super().check(run)
         self._check_generator(run.model)
         if self.mask_decoder:
             _check_mask_decoder(run.model)
-        super().check(run)
 
     def _check_generator(self, discriminator: EncoderConfig) -> None:
-        for name in ("hidden_size", "num_layers", "num_heads", "intermediate_size"):
-            if (value := getattr(self.generator, name)) is not None and value < 1:
-                raise UserError(f"objective.generator.{name}={value} must be positive")
+        sizes = ("hidden_size", "num_layers", "num_heads", "intermediate_size")
+        need_positive(self.generator, "objective.generator.", *sizes)
         model = generator_model(discriminator, self.generator)
         if model.hidden_size > discriminator.hidden_size:
             raise UserError(
@@ -542,7 +524,7 @@ class Permutation(_Objective):
 
 
 class _StaticVectors(_Objective):
-    """What the objectives of static word vectors have in common."""
+    """Common part of the objectives of static word vectors."""
 
     reads_texts: ClassVar[bool] = False
     predicts: ClassVar[str] = "predicts the neighbours of each word"
@@ -560,19 +542,13 @@ class _StaticVectors(_Objective):
 
 
 def _check_window(run: Run, window: int) -> None:
-    """Raise a UserError unless there are neighbours, and some inside a row."""
-    _need_positive("window", window)
+    """Raise a UserError if a row is no longer than the window."""
     for index, phase in enumerate(run.phases):
         if phase.sequence_length <= window:
             raise UserError(
                 f"objective.static_vectors.window={window} is not shorter than the rows of "
                 f"phases.{index}.sequence_length={phase.sequence_length}; make it smaller, or the rows longer"
             )
-
-
-def _need_positive(name: str, value: int) -> None:
-    if value < 1:
-        raise UserError(f"objective.static_vectors.{name}={value} must be positive; the paper's is 5")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -589,8 +565,8 @@ class SkipGram(_StaticVectors):
 
     def check(self, run: Run) -> None:
         options = self.static_vectors
+        need_positive(options, "objective.static_vectors.", "window", "negatives")
         _check_window(run, options.window)
-        _need_positive("negatives", options.negatives)
         if not 0 <= options.subsampling < 1:
             raise UserError(
                 f"objective.static_vectors.subsampling={options.subsampling} must be a share of the text, from 0 to "
@@ -601,7 +577,7 @@ class SkipGram(_StaticVectors):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GloVe(_StaticVectors):
-    """How often each two words are near each other, from their vectors; the model needs layer=none, and the data
+    """Counts of neighbouring words, from the vectors of both; the model needs layer=none, and the data
     static_vectors.counts."""
 
     chosen_by: ClassVar[Mapping[str, str]] = {"name": "glove"}
@@ -618,6 +594,7 @@ class GloVe(_StaticVectors):
 
     def check(self, run: Run) -> None:
         options = self.static_vectors
+        need_positive(options, "objective.static_vectors.", "window")
         _check_window(run, options.window)
         if not (0 < options.maximum_count < math.inf and 0 <= options.count_power <= 1):
             raise UserError(

@@ -175,7 +175,7 @@ class ScheduleConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProfileConfig:
-    """Which steps leave a trace for XProf."""
+    """Steps that leave a trace for XProf."""
 
     steps: str = ""
     """Steps to trace, as FROM:TO. 100:110 traces the ten steps after step 100, on the first host, into the folder
@@ -297,7 +297,7 @@ class ComputeConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Where the token store is and how examples are cut from it."""
+    """Location of the token store, and how examples are cut from it."""
 
     path: str = option("", resume="free", hosts_differ=True)
     """Token store that `bert-jax prepare` wrote, local or gs://."""
@@ -492,7 +492,7 @@ class Config:
     faults: FaultsConfig = option(FaultsConfig(), resume="free")
     """Handling of hosts that hang or die, and of numbers that go wrong."""
     profile: ProfileConfig = option(ProfileConfig(), resume="free")
-    """Which steps leave a trace for XProf."""
+    """Steps that leave a trace for XProf."""
     sinks: SinksConfig = option(SinksConfig(), resume="free")
     """Services that receive the metrics in addition to TensorBoard."""
     workdir: str = option("", resume="free")

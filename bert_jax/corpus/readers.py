@@ -110,7 +110,7 @@ def read_lines(source: Source, text_field: str = "text", bad_utf8: str = "error"
     """Yield the lines of a source, with an empty one before each document.
 
     Raises:
-      UserError: see `blocks.read_blocks` and `parsing.parse_block`.
+      UserError: see `blocks.read_blocks` and `blocks.parse_block`.
     """
     for block in read_blocks(source, text_field):
         for index, piece in enumerate(parse_block(block, text_field, bad_utf8).pieces):

@@ -500,7 +500,7 @@ def run_activation_bytes(
     remat: str,
     value_bytes: int = 2,
 ) -> ActivationBytes:
-    """Return `memory_costs.activation_bytes` of all that a run trains."""
+    """Return `activation_bytes` of all that a run trains."""
     parts = [
         activation_bytes(
             encoder.config,

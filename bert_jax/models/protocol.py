@@ -129,7 +129,7 @@ class HasGenerator(Protocol):
 
 @runtime_checkable
 class SharesWordTable(Protocol):
-    """What a model has in addition to `Model` if it may read copies of its word table; see `training.table_copies`."""
+    """What a model has in addition to `Model` if it may read copies of its word table; see `training.step`."""
 
     @property
     def shares_word_table(self) -> bool:

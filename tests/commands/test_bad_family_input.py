@@ -147,7 +147,7 @@ CASES = [
     Case(
         "a ramp without batches",
         pretrain("bert_mini", "--ramp_steps=2"),
-        ("phases.0.ramp_steps=2 has no effect without phases.0.ramp_batch_sizes", "give that too, or leave it out"),
+        ("phases.0.ramp_steps=2 has no effect without phases.0.ramp_batch_sizes", "set that too, or leave it out"),
     ),
     Case(
         "a cooldown that is longer than the run",

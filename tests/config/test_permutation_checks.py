@@ -41,7 +41,7 @@ def test_the_shipped_configurations_are_good(name):
         ),
         (
             changed("model", local_window=8),
-            "local_window=8 belongs to model.layer=transformer, not to .*xlnet",
+            "local_window=8 belongs to another model.positions, not to .*xlnet",
         ),
         (changed("model", embedding_size=64), "embedding_size=64 belongs to .*, not to model.positions=xlnet"),
         (changed("model", layer="lstm"), "layer=lstm and objective.name=permutation"),

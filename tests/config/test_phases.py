@@ -153,7 +153,7 @@ def test_a_phase_whose_batch_grows_is_divided_where_its_size_changes():
     "sizes, steps, says",
     [
         ((8,), 0, "give batch sizes and a number of steps"),
-        ((), 5, "phases.0.ramp_steps=5 has no effect without phases.0.ramp_batch_sizes; give that too"),
+        ((), 5, "phases.0.ramp_steps=5 has no effect without phases.0.ramp_batch_sizes; set that too"),
         ((8, 16), 1, "from 2 to the 10 of the phase"),
         ((8,), 11, "from 1 to the 10 of the phase"),
         ((8, 3), 4, "3 is no positive multiple of phases.0.micro_batches=2"),

@@ -245,7 +245,7 @@ def test_only_the_options_of_the_chosen_objective_are_shown(capsys):
         options = shown_options(printed_by(capsys, "pretrain", *words, "--help"))
         shown = {name.split(".")[1] for name in options if name.startswith("objective.")}
         assert shown == {"name", *own}
-        assert "glove: How often each two words are near each other" in options["objective.name"]
+        assert "glove: Counts of neighbouring words" in options["objective.name"]
 
 
 def test_several_numbers_are_shown_as_they_are_written(capsys):

@@ -245,9 +245,9 @@ def run(**model) -> Config:
             "global_every=0 needs model.local_window, but model.local_window=None; set that too",
         ),
         ({"norm_position": "post"}, "first_attention_norm=False belongs to model.norm_position=pre, not to post"),
-        ({"global_every": -1}, "global_every=-1 must not be negative"),
+        ({"global_every": -1}, "global_every=-1 must be 0 or a positive number"),
         ({"rope_local_theta": -1.0}, r"rope_local_theta=-1.0 must be positive, or None"),
-        ({"type_vocab_size": -1}, "type_vocab_size=-1 must not be negative"),
+        ({"type_vocab_size": -1}, "type_vocab_size=-1 must be 0 or a positive number"),
     ],
 )
 def test_bad_options_are_one_line(model, message):

@@ -27,7 +27,7 @@ from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class CleanText:
-    """Contents of a block; see `parsing.BlockText` for the pieces. Pieces that were removed are empty."""
+    """Contents of a block; see `blocks.BlockText` for the pieces. Pieces that were removed are empty."""
 
     pieces: list[list[str]]
     replaced: int

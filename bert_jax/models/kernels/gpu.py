@@ -55,7 +55,7 @@ class DeviceKernel(Protocol):
     """Attention on one device."""
 
     def __call__(self, arrays: Arrays, threshold: int, reach: int | None) -> jax.Array:
-        """Return the output, [B, L, A, D], with dropout by that threshold of `counter_bits.keeps` (0: none).
+        """Return the output, [B, L, A, D], with dropout by that threshold of `layers.keeps` (0: none).
 
         `reach` is the window, where it is known when the kernel is built.
         """
@@ -150,7 +150,7 @@ class Blocks:
     together: int
     """Queries of a block, which meet as many keys at once; it divides the length."""
     threshold: int
-    """Of `counter_bits.keeps`; 0 for no dropout."""
+    """Of `layers.keeps`; 0 for no dropout."""
     reach: int | None = None
     """Positions that a query sees to either side, where the window is known when the kernels are built."""
 

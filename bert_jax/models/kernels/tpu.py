@@ -12,10 +12,10 @@ unit as long.
 
 Costs for plans, because the compiler estimates no cycles of such kernels: they count the instructions (VLIW bundles)
 that libtpu 0.0.51 schedules for v5e, in the final bundles that it writes with LIBTPU_INIT_ARGS="--xla_jf_dump_to=DIR
---xla_jf_dump_llo_text=true", for heads of 64 in bfloat16 with segments and dropout of 0.1, on 2026-11-22.
-`scripts/count_kernel_instructions.py` counts them, with the start of each step of the grid, which the table leaves
-out. A bundle is issued each cycle. Stalls are left out too; copies between chip and memory run at the same time. v5p
-has as many bundles (0.99 to 1.03 of these), v6e fewer (0.75 to 0.93). Never measured on a TPU.
+--xla_jf_dump_llo_text=true", for heads of 64 in bfloat16 with segments and dropout of 0.1, on 2026-11-22. The start of
+each step of the grid is left out. A bundle is issued each cycle. Stalls are left out too; copies between chip and
+memory run at the same time. v5p has as many bundles (0.99 to 1.03 of these), v6e fewer (0.75 to 0.93). Never measured
+on a TPU.
 """
 
 import dataclasses
@@ -56,7 +56,7 @@ class Blocks:
     queries: int
     """Queries of one step of the grid, which `keys` of their row meet."""
     threshold: int
-    """Of `counter_bits.keeps`; 0 for no dropout."""
+    """Of `layers.keeps`; 0 for no dropout."""
     segments: bool
     window: bool
     bias: bool
