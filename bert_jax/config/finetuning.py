@@ -146,12 +146,12 @@ class TaskDataConfig:
     tfds_dir: str = option("", hosts_differ=True)
     """Directory where TFDS keeps its data. By default TFDS decides."""
 
-    def check(self) -> None:
-        """Raise a UserError, which names the remedy, if examples to learn from cannot be found."""
+    def check(self, instead: str = "") -> None:
+        """Raise a UserError if the examples cannot be found; `instead` tells what may be given but a dev file."""
         if self.dir or self.tfds or self.train and self.dev:
             return
         if self.train:
-            raise UserError("no dev data, on which runs are compared and chosen: give --data.dev=FILE")
+            raise UserError(f"no dev data, on which runs are compared and chosen: give --data.dev=FILE{instead}")
         raise UserError(
             "no data: give --data.dir=DIR with the task's original files, --data.train=FILE and --data.dev=FILE, "
             "or --data.tfds=NAME"
@@ -180,7 +180,7 @@ class TextDataConfig(TaskDataConfig):
     regression: bool = False
     """Whether the labels are numbers to estimate rather than classes."""
 
-    def check(self) -> None:
+    def check(self, instead: str = "") -> None:
         if not 0 <= self.dev_share < 1:
             raise UserError(
                 f"data.dev_share={self.dev_share} must be between 0 and 1; 0.1 holds out a tenth of the training file"
@@ -192,13 +192,8 @@ class TextDataConfig(TaskDataConfig):
                 else f"data.dev={self.dev} is given"
             )
             raise UserError(f"data.dev_share={self.dev_share} cannot be used: {reason}; leave it out")
-        if self.train and not (self.dir or self.tfds or self.dev or self.dev_share):
-            raise UserError(
-                "no dev data, on which runs are compared and chosen: give --data.dev=FILE, or --data.dev_share=0.1 to "
-                f"hold out a tenth of {self.train}"
-            )
         if not (self.train and self.dev_share):
-            super().check()
+            super().check(instead or f", or --data.dev_share=0.1 to hold out a tenth of {self.train}")
 
     def without_files(self) -> Self:
         return dataclasses.replace(super().without_files(), dev_share=0.0)

@@ -143,8 +143,7 @@ class Choice:
             (tag, none), *_ = self.absent.items()
             return None if str(values.get(tag, none)).lower() == str(none).lower() else self.kinds[0]
         if self.by:
-            fitting = [kind for kind in self.kinds if values.get(self.by) in kind.chosen_for]
-            return fitting[0] if fitting else self.kinds[0]
+            return next((kind for kind in self.kinds if values.get(self.by) in kind.chosen_for), self.kinds[0])
         usual = choosing(self.kinds[0])
         fitting = [
             kind
@@ -154,13 +153,7 @@ class Choice:
         return max(fitting, key=lambda kind: len(choosing(kind)), default=None)
 
     def chooser(self, options: Any, given: Mapping[str, str], path: str) -> dict[str, Any]:
-        """Return the option next to the field, if one chooses, with the value that it has or is given.
-
-        Args:
-          options: the instance that has the field.
-          given: text of each option that is given, by its dotted name.
-          path: the name of `options`, with a dot at the end.
-        """
+        """Return the option next to the field that chooses, if any, with its value, given or in `options` at `path`."""
         return {self.by: given.get(path + self.by, getattr(options, self.by))} if self.by else {}
 
     def owners(self, name: str) -> list[Any]:
@@ -409,8 +402,8 @@ def _from_choice(choice: Choice, values: dict[str, Any], path: str, complete: bo
     need_values(choice, values, path)
     kind = choice.pick({choice.by: chosen} if choice.by else values)
     if kind is None and not choice.absent:
-        chosen = ", ".join(f"{path}{tag}={values[tag]!r:.80}" for tag in choice.tags if tag in values)
-        raise UserError(f"{chosen} cannot be combined")
+        tags = ", ".join(f"{path}{tag}={values[tag]!r:.80}" for tag in choice.tags if tag in values)
+        raise UserError(f"{tags} cannot be combined")
     if complete and (missing := [path + tag for tag in choosing(kind) or choice.absent if tag not in values]):
         raise UserError(f"missing: {', '.join(missing)}")
     for key, value in _dotted(values):

@@ -37,8 +37,8 @@ from bert_jax.tokenization.tokenizer import Tokenizer
 
 
 class Family(Protocol):
-    """What a module of tasks has. Data and options are of the kinds of its tasks, and examples of a type of its own,
-    with `labels`, `has_answers` and a length."""
+    """A module of tasks. Data and options are of the kinds of its tasks, and examples of a type of its own, with
+    `labels`, `has_answers` and a length."""
 
     @property
     def MAIN_METRIC(self) -> Mapping[str, str]:

@@ -242,7 +242,7 @@ def test_the_weighted_layers_of_elmo_are_features(small_store, tmp_path):
     config = small_pretraining.run_config(
         small_store,
         tmp_path / "elmo",
-        model=dataclasses.replace(elmo.model, hidden_size=32, num_heads=2, initializer_range=0.1),
+        model=dataclasses.replace(elmo.model, hidden_size=32, initializer_range=0.1),
         objective=elmo.objective,
         data=dataclasses.replace(elmo.data, path=str(small_store), held_out=0.0, loader="plain"),
     )
