@@ -386,7 +386,8 @@ def _refuse_other_kinds(options: Any, arguments: list[str], path: str = "") -> N
             for name in own:
                 if name not in choice.tags and choice.refuses(kind, name):
                     need_values(choice, own, inside)
-                    raise UserError(of_another_kind(choice, kind, name, own[name], inside))
+                    chosen = choice.chooser(options, given, path).get(choice.by)
+                    raise UserError(of_another_kind(choice, kind, name, own[name], inside, chosen))
         if dataclasses.is_dataclass(value):
             _refuse_other_kinds(value, arguments, inside)
 

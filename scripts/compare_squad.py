@@ -12,7 +12,7 @@ import pathlib
 import sys
 import time
 
-from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
+from bert_jax.config.finetuning import SquadOptions, TaskDataConfig
 from bert_jax.tasks import squad
 from bert_jax.tasks import squad as squad_windows
 from bert_jax.tokenization.tokenizer import load_tokenizer
@@ -21,7 +21,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "
 import original_squad
 from google_tokenization import google_basic
 
-OPTIONS = TaskOptions(max_length=384)
+OPTIONS = SquadOptions()
 
 
 def compare(tokenizer, examples, features, index: int) -> dict[str, int]:

@@ -28,7 +28,7 @@ from scipy.special import entr
 from bert_jax.analysis.results import Analysis, call_with, framed, panels, short_path, table
 from bert_jax.analysis.texts import mask_words, windows
 from bert_jax.config.analyses import HeadsConfig, at_least
-from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.config.finetuning import TaggingDataConfig
 from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.progress import progress_bar, track
@@ -325,7 +325,7 @@ def read_parsed(file: str | os.PathLike[str]) -> list[ParsedText]:
     """
     if not os.fspath(file).endswith(".conllu"):
         raise UserError(f"trees={os.fspath(file)} must be a CoNLL-U file, *.conllu (if it is compressed, unpack it)")
-    columns = [conll.read(file, TaskDataConfig(tag_column=column)) for column in (HEAD, RELATION, _MORE)]
+    columns = [conll.read(file, TaggingDataConfig(tag_column=column)) for column in (HEAD, RELATION, _MORE)]
     return [_parsed(*sentences) for sentences in zip(*columns, strict=True)]
 
 

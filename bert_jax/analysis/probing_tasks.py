@@ -21,7 +21,7 @@ import numpy as np
 
 from bert_jax.analysis.head_behaviour import HEAD, RELATION, heads_of
 from bert_jax.analysis.texts import texts_of
-from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.config.finetuning import TaggingDataConfig
 from bert_jax.corpus.readers import find_sources
 from bert_jax.corpus.text import make_splitter
 from bert_jax.errors import UserError
@@ -309,7 +309,7 @@ def column_tasks(file: str, columns: dict[str, int], part: Part = "train") -> li
     """Return a tagging task for each named column, numbered from 1, of a CoNLL file; see `tasks.conll`."""
     found = []
     for name, column in columns.items():
-        sentences = conll.read(file, TaskDataConfig(tag_column=column))
+        sentences = conll.read(file, TaggingDataConfig(tag_column=column))
         words, tags = [sentence.words for sentence in sentences], [sentence.need_tags() for sentence in sentences]
         found.append(tagging_task(name, words, tags, part))
     return found
@@ -324,7 +324,7 @@ def tree_tasks(file: str, part: Part = "train", seed: int = 0) -> list[ProbingTa
     Raises:
       UserError: the file cannot be read, or its heads make no tree. Names file and line.
     """
-    columns = [conll.read(file, TaskDataConfig(tag_column=column)) for column in (HEAD, RELATION)]
+    columns = [conll.read(file, TaggingDataConfig(tag_column=column)) for column in (HEAD, RELATION)]
     texts, arcs, relations, depths = [], [], [], []
     random = np.random.default_rng(seed)
     for number, (sentence, related) in enumerate(zip(*columns, strict=True)):

@@ -41,7 +41,7 @@ from bert_jax.tasks.task_data import (
     family_of,
     main_metric,
     noisy_examples,
-    recorded_data,
+    recorded_config,
     recorded_options,
     recorded_task,
 )
@@ -325,7 +325,7 @@ class TaskScore:
         if wanted != model.head.kind:
             raise UserError(f"{model.path} has a {model.head.kind} head, but {task} needs one of {wanted}")
         files = {name: getattr(data, name) for name in ("dir", "train", "dev", "test", "tfds")}
-        data = dataclasses.replace(recorded_data(model.history), **files)
+        data = dataclasses.replace(recorded_config(model.history, task).data.without_files(), **files)
         self._examples = self._family.load(task, data, "dev", model.head.labels)
         if not self._examples.has_answers:
             raise UserError(f"the dev set of {task} has no labels, so nothing can be scored; give a labelled one")
@@ -392,7 +392,7 @@ class FineTunedScore:
     def _trained(self, model: PretrainedModel, place: epath.Path) -> FineTuned:
         if not (place / "model").exists():
             model.save(place / "model")
-        length = min(self._config.options.max_length, model.config.longest_sequence)
+        length = min(self._config.max_length, model.config.longest_sequence)
         config = dataclasses.replace(
             self._config,
             init_from=os.fspath(place / "model"),

@@ -437,7 +437,7 @@ def finetune(arguments: list[str]) -> int:
 
     Fine-tune a model on a task: one run, several seeds or a grid. The same command resumes after an interruption.
 
-    TASK is one of: {tasks}. `bert-jax finetune TASK --help` shows the defaults of that task.
+    TASK is one of: {tasks}. `bert-jax finetune TASK --help` shows its options and their defaults.
 
     The examples come from --data.dir=DIR, which holds the task's files under their original names, from
     --data.train=FILE and --data.dev=FILE, or from --data.tfds=NAME.

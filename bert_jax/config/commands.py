@@ -15,7 +15,13 @@ from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 from bert_jax.config.corpora import CorpusFormat, PrepareConfig, PreparedTextConfig
-from bert_jax.config.finetuning import FinetuneConfig, TaskDataConfig, TaskOptions
+from bert_jax.config.finetuning import (
+    FinetuneConfig,
+    SentenceOptions,
+    TaggingDataConfig,
+    TaggingOptions,
+    TaskDataConfig,
+)
 from bert_jax.config.json_form import field_values, metric_scale
 from bert_jax.config.pretraining import Config, MaskUnit, PackingChoice, SentencePairs
 from bert_jax.errors import UserError
@@ -570,8 +576,8 @@ def check_plan(options: PlanConfig) -> None:
 
 PARTS_OF_SPEECH = FinetuneConfig(
     task="ner",
-    data=TaskDataConfig(train="ud/en_ewt-ud-dev.conllu", dev="ud/en_ewt-ud-test.conllu"),
-    options=TaskOptions(max_length=64),
+    data=TaggingDataConfig(train="ud/en_ewt-ud-dev.conllu", dev="ud/en_ewt-ud-test.conllu"),
+    options=TaggingOptions(max_length=64),
     epochs=4,
     learning_rate=1e-3,
     lstm_size=128,
@@ -579,7 +585,7 @@ PARTS_OF_SPEECH = FinetuneConfig(
 SENTIMENT = FinetuneConfig(
     task="sst2",
     data=TaskDataConfig(dir="SST-2"),
-    options=TaskOptions(max_length=64),
+    options=SentenceOptions(max_length=64),
     epochs=1,
     batch_size=64,
     learning_rate=5e-4,

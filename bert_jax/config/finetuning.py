@@ -8,10 +8,10 @@ they are, and how they become sequences and answers.
 import dataclasses
 import difflib
 import math
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self, get_args
 
 from bert_jax.config.checks import check_mesh, check_optimizer, check_schedule, need_divisible
-from bert_jax.config.json_form import check_effects, need_positive, option
+from bert_jax.config.json_form import check_effects, from_dict, kinds, need_positive, option
 from bert_jax.config.model import LayersRead
 from bert_jax.config.objective import TaskDistillationConfig, check_task_distillation
 from bert_jax.config.pretraining import (
@@ -29,17 +29,109 @@ from bert_jax.config.pretraining import (
 from bert_jax.errors import UserError, need_cloud_storage
 
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
-PACKED = (*(task for task in GLUE if task != "ax"), "text")
-"""Tasks whose sequences may share rows: one class or number for each sequence."""
-TASKS = (*GLUE, "squad_v1", "squad_v2", "swag", "race", "choice", "ner", "text")
 TagScheme = Literal["auto", "iob1", "iob2", "iobes", "plain"]
-"""Tagging schemes for entities; see `TaskDataConfig.scheme`."""
+"""Tagging schemes for entities; see `TaggingDataConfig.scheme`."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SequenceOptions:
+    """Options of every task that is trained."""
+
+    chosen_for: ClassVar[tuple[str, ...]]
+    """The tasks that have these options."""
+    max_length: int = 128
+    """Tokens per sequence, [CLS] and [SEP] included. Longer ones are cut."""
+
+    def check(self) -> None:
+        """Raise a UserError if a value is out of range."""
+        if self.max_length < 8:
+            raise UserError(
+                f"options.max_length={self.max_length} is too short for [CLS] A [SEP] B [SEP]; the minimum is 8"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SentenceOptions(SequenceOptions):
+    """Conversion of texts, and pairs of texts, to sequences with a class or a number each."""
+
+    chosen_for: ClassVar[tuple[str, ...]] = (*(task for task in GLUE if task != "ax"), "text")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DiagnosticOptions:
+    """No options: ax, a test set for models of mnli, is read as in their own evaluation."""
+
+    chosen_for: ClassVar[tuple[str, ...]] = ("ax",)
+    """The tasks that have none."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ChoiceOptions(SequenceOptions):
+    """Conversion of questions with several choices to a sequence for each choice."""
+
+    chosen_for: ClassVar[tuple[str, ...]] = ("swag", "race", "choice")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SquadOptions(SequenceOptions):
+    """Conversion of questions and contexts to windows, and of scores to answers, which are parts of the context."""
+
+    chosen_for: ClassVar[tuple[str, ...]] = ("squad_v1",)
+    max_length: int = 384
+    """Tokens per sequence, [CLS] and [SEP] included. Longer ones are split into windows."""
+    doc_stride: int = 128
+    """Number of tokens between the starts of two windows, as in the original (not their overlap)."""
+    max_query_length: int = 64
+    """Maximum number of tokens of a question. Longer ones are cut."""
+    max_answer_length: int = 30
+    """Maximum number of tokens of a predicted answer."""
+    n_best: int = 20
+    """Number of answers that are kept for each question."""
+
+    def check(self) -> None:
+        need_positive(self, "options.", "doc_stride", "max_query_length", "max_answer_length", "n_best")
+        super().check()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Squad2Options(SquadOptions):
+    """The same where a question may have no answer."""
+
+    chosen_for: ClassVar[tuple[str, ...]] = ("squad_v2",)
+    null_threshold: float | None = None
+    """Number by which "no answer" must score higher than the best answer for a question to be left unanswered. None:
+    tuned on dev."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaggingOptions(SequenceOptions):
+    """Conversion of sentences whose words have a tag each to windows."""
+
+    chosen_for: ClassVar[tuple[str, ...]] = ("ner",)
+    max_length: int = 256
+    """Tokens per sequence, [CLS] and [SEP] included. Longer ones are split into windows."""
+    doc_stride: int = 128
+    """Maximum number of tokens that are predicted per window. They are in its middle and at most half of it; the rest
+    of the window is context."""
+    context: bool = True
+    """Whether each window is filled up with the sentences around it, as in the paper."""
+
+    def check(self) -> None:
+        need_positive(self, "options.", "doc_stride")
+        super().check()
+
+
+TaskOptions = SentenceOptions | DiagnosticOptions | SquadOptions | Squad2Options | ChoiceOptions | TaggingOptions
+"""Conversion of the examples of a task to sequences, and of logits to answers: one of these, by the task."""
+TASKS: tuple[str, ...] = tuple(task for kind in get_args(TaskOptions) for task in kind.chosen_for)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskDataConfig:
     """Where the examples of a task are: local files, or a TFDS dataset."""
 
+    chosen_for: ClassVar[tuple[str, ...]] = ()
+    """The tasks of a kind; those of no other kind have this one."""
     dir: str = option("", hosts_differ=True)
     """Directory with the task's files under their original names, local or gs://."""
     train: str = option("", hosts_differ=True)
@@ -48,93 +140,78 @@ class TaskDataConfig:
     """File to evaluate on, if it does not have its original name."""
     test: str = option("", hosts_differ=True)
     """File to predict, labelled or not, if it does not have its original name."""
-    dev_share: float = 0.0
-    """Share of the training file, such as 0.1, that is held out as dev if there is no dev file (text only). Which texts
-    these are depends only on the file, so all seeds and settings have the same ones; equal texts stay together."""
     tfds: str = option("", hosts_differ=True)
     """Name of a TFDS dataset (glue/mrpc, squad/v1.1, …) to read instead of files; train, dev and test then name its
     splits."""
     tfds_dir: str = option("", hosts_differ=True)
     """Directory where TFDS keeps its data. By default TFDS decides."""
-    text_column: str = ""
-    """Column of the sentence in the task text: its name (TSV, CSV), its key (JSON lines, TFDS), or its number, from 1,
-    in a file without a header. By default text, sentence or sentence1."""
-    pair_column: str = ""
-    """Column of the second sentence in the task text. By default text_pair or sentence2, if there is one."""
-    label_column: str = ""
-    """Column of the label in the task text. By default label."""
-    regression: bool = False
-    """Whether the labels of the task text are numbers to estimate rather than classes."""
-    word_column: int = 0
-    """Number of the column of the words in the task ner, from 1. 0: the first (CoNLL-U: the second)."""
-    tag_column: int = 0
-    """Number of the column of the tags in the task ner, from 1. 0: the last (CoNLL-U: the fourth, universal parts of
-    speech)."""
-    scheme: TagScheme = "auto"
-    """Tagging scheme of the task ner. auto: recognized from the tags. plain: tags without B-
-    and I-, such as parts of speech."""
+
+    def check(self, instead: str = "") -> None:
+        """Raise a UserError if the examples cannot be found; `instead` tells what may be given but a dev file."""
+        if self.dir or self.tfds or self.train and self.dev:
+            return
+        if self.train:
+            raise UserError(f"no dev data, on which runs are compared and chosen: give --data.dev=FILE{instead}")
+        raise UserError(
+            "no data: give --data.dir=DIR with the task's original files, --data.train=FILE and --data.dev=FILE, "
+            "or --data.tfds=NAME"
+        )
+
+    def without_files(self) -> Self:
+        """Return how the examples of files are read, without the files."""
+        return dataclasses.replace(self, dir="", train="", dev="", test="", tfds="")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TaskOptions:
-    """Conversion of the examples of a task to sequences, and of logits to answers. Each task uses the options that
-    apply to it."""
+class TextDataConfig(TaskDataConfig):
+    """Where the examples of the task text are, in which columns, and whether their labels are classes or numbers."""
 
-    max_length: int = 128
-    """Tokens per sequence, [CLS] and [SEP] included. Longer ones are cut or, in the SQuAD tasks and ner, split into
-    windows."""
-    doc_stride: int = 128
-    """Number of tokens between the starts of two windows of SQuAD, as in the original (not their overlap). In ner, it
-    is the maximum number of tokens that are predicted per window. They are in its middle and at most half of it; the
-    rest of the window is context."""
-    max_query_length: int = 64
-    """Maximum number of tokens of a question; for SQuAD only. Longer ones are cut."""
-    max_answer_length: int = 30
-    """Maximum number of tokens of a predicted answer; for SQuAD only."""
-    n_best: int = 20
-    """Number of answers that are kept for each question; for SQuAD only."""
-    null_threshold: float | None = None
-    """Number by which "no answer" must score higher than the best answer for a question to be left unanswered; for
-    SQuAD 2.0 only. None: tuned on dev."""
-    context: bool = True
-    """Whether each window is filled up with the sentences around it, as in the paper; for ner only."""
+    chosen_for: ClassVar[tuple[str, ...]] = ("text",)
+    dev_share: float = 0.0
+    """Share of the training file, such as 0.1, that is held out as dev if there is no dev file. Which texts these are
+    depends only on the file, so all seeds and settings have the same ones; equal texts stay together."""
+    text_column: str = ""
+    """Column of the sentence: its name (TSV, CSV), its key (JSON lines, TFDS), or its number, from 1, in a file without
+    a header. By default text, sentence or sentence1."""
+    pair_column: str = ""
+    """Column of the second sentence. By default text_pair or sentence2, if there is one."""
+    label_column: str = ""
+    """Column of the label. By default label."""
+    regression: bool = False
+    """Whether the labels are numbers to estimate rather than classes."""
 
+    def check(self, instead: str = "") -> None:
+        if not 0 <= self.dev_share < 1:
+            raise UserError(
+                f"data.dev_share={self.dev_share} must be between 0 and 1; 0.1 holds out a tenth of the training file"
+            )
+        if self.dev_share and (self.tfds or self.dev):
+            reason = (
+                "a split of TFDS is cut by --data.train='train[:90%]' --data.dev='train[90%:]'"
+                if self.tfds
+                else f"data.dev={self.dev} is given"
+            )
+            raise UserError(f"data.dev_share={self.dev_share} cannot be used: {reason}; leave it out")
+        if not (self.train and self.dev_share):
+            super().check(instead or f", or --data.dev_share=0.1 to hold out a tenth of {self.train}")
 
-def check_task_data(task: str, data: TaskDataConfig) -> None:
-    """Raise a UserError if the examples of `task` cannot be found by `data`, which is named with the remedy."""
-    if not 0 <= data.dev_share < 1:
-        raise UserError(
-            f"data.dev_share={data.dev_share} must be between 0 and 1; 0.1 holds out a tenth of the training file"
-        )
-    if data.dev_share and (task != "text" or data.tfds or data.dev):
-        reason = (
-            f"{task} has a dev file of its own, or takes --data.dev=FILE"
-            if task != "text"
-            else "a split of TFDS is cut by --data.train='train[:90%]' --data.dev='train[90%:]'"
-            if data.tfds
-            else f"data.dev={data.dev} is given"
-        )
-        raise UserError(f"data.dev_share={data.dev_share} cannot be used: {reason}; leave it out")
-    if task == "ax" or data.dir or data.tfds or data.train and (data.dev or data.dev_share):
-        return
-    if data.train:
-        raise UserError(
-            "no dev data, on which runs are compared and chosen: give --data.dev=FILE"
-            + (f", or --data.dev_share=0.1 to hold out a tenth of {data.train}" if task == "text" else "")
-        )
-    raise UserError(
-        "no data: give --data.dir=DIR with the task's original files, --data.train=FILE and --data.dev=FILE, "
-        "or --data.tfds=NAME"
-    )
+    def without_files(self) -> Self:
+        return dataclasses.replace(super().without_files(), dev_share=0.0)
 
 
-def check_task_options(options: TaskOptions) -> None:
-    """Raise a UserError if a value is out of range."""
-    need_positive(options, "options.", "doc_stride", "max_query_length", "max_answer_length", "n_best")
-    if options.max_length < 8:
-        raise UserError(
-            f"options.max_length={options.max_length} is too short for [CLS] A [SEP] B [SEP]; the minimum is 8"
-        )
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaggingDataConfig(TaskDataConfig):
+    """Where the examples of the task ner are, in which columns, and how the tags are written."""
+
+    chosen_for: ClassVar[tuple[str, ...]] = ("ner",)
+    word_column: int = 0
+    """Number of the column of the words, from 1. 0: the first (CoNLL-U: the second)."""
+    tag_column: int = 0
+    """Number of the column of the tags, from 1. 0: the last (CoNLL-U: the fourth, universal parts of speech)."""
+    label_column: str = ""
+    """Key of the tags in a TFDS dataset. By default ner, tags or ner_tags."""
+    scheme: TagScheme = "auto"
+    """Tagging scheme. auto: recognized from the tags. plain: tags without B- and I-, such as parts of speech."""
 
 
 RESULTS = "results.json"
@@ -153,13 +230,15 @@ class FinetuneConfig:
     random_weights: bool = False
     """Whether to take only the shape and the vocabulary from init_from, and start from random parameters. The
     comparison with a run without this option shows what pre-training contributes."""
-    data: TaskDataConfig = option(TaskDataConfig(), resume="free")
+    data: TaskDataConfig | TextDataConfig | TaggingDataConfig = kinds(TaskDataConfig(), by="task", resume="free")
     """Where the examples of the task are."""
-    options: TaskOptions = TaskOptions()
-    """Conversion of examples to sequences, and of logits to answers. Each task uses the options that apply to it."""
-    noise: NoiseConfig = NoiseConfig()
-    """Spelling errors in the training texts, the same in every epoch and run; dev and test stay clean. Not for
-    SQuAD."""
+    options: TaskOptions = kinds(SentenceOptions(), by="task")
+    """Conversion of examples to sequences, and of logits to answers."""
+    noise: NoiseConfig = option(
+        NoiseConfig(), of=("task", *SentenceOptions.chosen_for, *ChoiceOptions.chosen_for, *TaggingOptions.chosen_for)
+    )
+    """Spelling errors in the training texts, the same in every epoch and run; dev and test stay clean. Not for SQuAD,
+    whose answers are positions in the text, which errors would move."""
     workdir: str = option("", resume="free")
     """Directory of the results (local or gs://): results.json, config.json, the chosen checkpoint, predictions,
     runs/."""
@@ -194,8 +273,8 @@ class FinetuneConfig:
     dropout: float | None = None
     """Dropout rate of the encoder: of hidden states, of attention, and of the weights from state to state of recurrent
     layers. None: the rates of the checkpoint's configuration."""
-    crf: bool = False
-    """Whether the head has a linear-chain CRF on its scores; for ner only."""
+    crf: bool = option(False, of=("task", *TaggingOptions.chosen_for))
+    """Whether the head has a linear-chain CRF on its scores."""
     features: LayersRead = ""
     """Layers of the frozen encoder on which a two-layer BiLSTM is trained (paper section 5.3), with a learning rate
     such as 1e-3. weighted_with_embeddings: all layers and the embeddings, with learned weights (ELMo). By default the
@@ -234,10 +313,10 @@ class FinetuneConfig:
     """Number of batches of the shuffled order that are sorted by length together, to reduce padding. 1: plain shuffled
     order. If the lengths of the classes differ, a wide window makes batches of few classes, which hurts on small data
     sets."""
-    packing: bool = option(False, resume="free")
+    packing: bool = option(False, resume="free", of=("task", *SentenceOptions.chosen_for))
     """Whether the sequences of a batch share rows, so that little is computed on padding. The batches and the weight of
     each sequence stay the same; dropout falls on different elements. Sorting becomes superfluous, so use
-    bucket_window=1. Packing works for tasks on sentences and pairs."""
+    bucket_window=1."""
     eval_batch_size: int = option(64, resume="free")
     """Sequences per batch of evaluation and prediction."""
     save_every_steps: int = option(500, resume="free")
@@ -256,6 +335,12 @@ class FinetuneConfig:
     sinks: SinksConfig = option(SinksConfig(), resume="free")
     """Services that receive the metrics in addition to TensorBoard. Each seed and each setting of a grid is a separate
     run there."""
+
+    @property
+    def max_length(self) -> int:
+        """Tokens per sequence of a task that is trained."""
+        assert isinstance(self.options, SequenceOptions)
+        return self.options.max_length
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -276,12 +361,12 @@ class FinetuningRecord:
 # 2018, sections 4.2 to 4.4; lengths: google-research/bert (run_squad.py 384, others 128); STS-B, RTE, MRPC and CoLA are
 # inside the paper's grid with its longest training, because small sets are the ones that fail.
 _DEFAULTS: dict[str, dict[str, Any]] = {
-    "squad_v1": {"epochs": 3, "batch_size": 32, "learning_rate": 5e-5, "max_length": 384},
-    "squad_v2": {"epochs": 2, "batch_size": 48, "learning_rate": 5e-5, "max_length": 384},
+    "squad_v1": {"epochs": 3, "batch_size": 32, "learning_rate": 5e-5},
+    "squad_v2": {"epochs": 2, "batch_size": 48, "learning_rate": 5e-5},
     "swag": {"epochs": 3, "batch_size": 16, "learning_rate": 2e-5},
-    "race": {"epochs": 3, "batch_size": 16, "learning_rate": 2e-5, "max_length": 512},
+    "race": {"epochs": 3, "batch_size": 16, "learning_rate": 2e-5, "options": ChoiceOptions(max_length=512)},
     "choice": {"epochs": 3, "batch_size": 16, "learning_rate": 2e-5},
-    "ner": {"epochs": 4, "batch_size": 16, "learning_rate": 5e-5, "max_length": 256},
+    "ner": {"epochs": 4, "batch_size": 16, "learning_rate": 5e-5},
     **{
         task: {"epochs": 4, "batch_size": 16, "learning_rate": 3e-5} for task in ("cola", "mrpc", "stsb", "rte", "wnli")
     },
@@ -298,25 +383,22 @@ def task_defaults(task: str) -> FinetuneConfig:
         close = difflib.get_close_matches(task.lower().replace("-", "").replace(".", ""), TASKS, n=1)
         hint = f"; perhaps you meant {close[0]}" if close else ""
         raise UserError(f"unknown task {task!r}{hint}; tasks: {' '.join(TASKS)}")
-    values = dict(_DEFAULTS.get(task, {}))
-    options = TaskOptions(max_length=values.pop("max_length", 128))
-    return FinetuneConfig(task=task, options=options, **values)
+    return dataclasses.replace(from_dict(FinetuneConfig, {"task": task}), **_DEFAULTS.get(task, {}))
 
 
 def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
     """Return `config` if its values fit together; raise a UserError that names option, value and remedy otherwise."""
     task_defaults(config.task)
     _check_places(config)
-    check_task_data(config.task, config.data)
+    if isinstance(config.options, SequenceOptions):
+        config.data.check()
+        config.options.check()
     _check_numbers(config)
-    _check_noise(config)
+    check_noise(config.noise, "noise.")
     _check_layers(config)
     _check_head(config)
-    if config.packing and config.task not in PACKED:
-        raise UserError(f"packing is for tasks on sentences and pairs ({', '.join(PACKED)}), not for {config.task}")
     check_effects(config)
     check_task_distillation(config.distillation, config.crf)
-    check_task_options(config.options)
     check_optimizer(config.optimizer)
     if config.optimizer.ema_decay:
         raise UserError(
@@ -374,15 +456,6 @@ def _check_numbers(config: FinetuneConfig) -> None:
         raise UserError(f"seed={config.seed} must be between 0 and {2**31 - 1}")
 
 
-def _check_noise(config: FinetuneConfig) -> None:
-    check_noise(config.noise, "noise.")
-    if config.noise.rate and config.task.startswith("squad"):
-        raise UserError(
-            f"noise.rate={config.noise.rate} would move the answers of {config.task}, which are positions in the text; "
-            "set noise.rate=0"
-        )
-
-
 def _check_layers(config: FinetuneConfig) -> None:
     """Check which layers learn, how fast, and from which parameters."""
     if not 0 < config.layer_decay <= 1:
@@ -404,9 +477,7 @@ def _check_layers(config: FinetuneConfig) -> None:
 
 
 def _check_head(config: FinetuneConfig) -> None:
-    """Check the CRF, and the BiLSTM on an encoder that is frozen or trained."""
-    if config.crf and config.task != "ner":
-        raise UserError(f"crf belongs to tagging (task ner), not to {config.task}; leave --crf out")
+    """Check the BiLSTM on an encoder that is frozen or trained."""
     if config.features and config.reinitialize_layers:
         raise UserError(
             f"reinitialize_layers={config.reinitialize_layers} makes random layers, which features={config.features} "

@@ -85,6 +85,9 @@ def check_effects(options: Any, path: str = "") -> None:
                 check_effects(each, f"{name}.{index}.")
         if has_effect(options, field) or not field.metadata["refused"] or value == field.default:
             continue
+        if dataclasses.is_dataclass(value):
+            inner, value = _changed(value, field.default)
+            name = f"{name}.{inner}"
         of, *values = field.metadata["of"]
         if values:
             raise UserError(
@@ -94,25 +97,36 @@ def check_effects(options: Any, path: str = "") -> None:
         raise UserError(f"{name}={_shown(value)} has no effect without {path}{of}; set that too, or leave it out")
 
 
+def _changed(value: Any, default: Any) -> tuple[str, Any]:
+    """Return the dotted name and the value of the first option in which a dataclass instance is not as usual."""
+    usual = flattened(to_dict(default))
+    return next((name, each) for name, each in flattened(to_dict(value)).items() if each != usual.get(name))
+
+
 def kinds(
     default: T,
     *,
     nested: bool = False,
+    by: str = "",
     absent: Mapping[str, Any] | None = None,
+    resume: Resume | None = None,
 ) -> T:
     """Return a field of a configuration whose value is one of several kinds: a union of dataclasses, or None.
 
     What chooses a kind is spelled like an option: a class has the options and values that choose it in `chosen_by`. A
-    kind without them is chosen by a value, other than the one in `absent`, of an option of its own.
+    kind without them is chosen by a value, other than the one in `absent`, of an option of its own. With `by`, an
+    option next to the field chooses: a kind has those of its values in `chosen_for`, and others choose the usual kind.
 
     Args:
       default: its value unless another one is given.
       nested: whether the options of a kind are spelled below the name of the field, as in objective.name, or next to
         it, as in model.positions.
+      by: the option next to the field that chooses, if any; then the field is nested.
       absent: the option by which None is chosen, and its value then.
+      resume: see `option`.
     """
-    choice = {"nested": nested, "absent": dict(absent or {})}
-    field: Any = dataclasses.field(default=default, metadata={"kinds": choice})
+    choice = {"nested": nested or by != "", "by": by, "absent": dict(absent or {})}
+    field: Any = dataclasses.field(default=default, metadata={"resume": resume, "kinds": choice})
     return field
 
 
@@ -123,6 +137,7 @@ class Choice:
     kinds: tuple[Any, ...]
     """Dataclasses, the usual one first."""
     nested: bool = True
+    by: str = ""
     absent: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
@@ -152,6 +167,8 @@ class Choice:
         if self.absent:
             (tag, none), *_ = self.absent.items()
             return None if str(values.get(tag, none)).lower() == str(none).lower() else self.kinds[0]
+        if self.by:
+            return next((kind for kind in self.kinds if values.get(self.by) in kind.chosen_for), self.kinds[0])
         usual = choosing(self.kinds[0])
         fitting = [
             kind
@@ -159,6 +176,10 @@ class Choice:
             if all(values.get(tag, usual.get(tag)) == v for tag, v in choosing(kind).items())
         ]
         return max(fitting, key=lambda kind: len(choosing(kind)), default=None)
+
+    def chooser(self, options: Any, given: Mapping[str, str], path: str) -> dict[str, Any]:
+        """Return the option next to the field that chooses, if any, with its value, given or in `options` at `path`."""
+        return {self.by: given.get(path + self.by, getattr(options, self.by))} if self.by else {}
 
     def owners(self, name: str) -> list[Any]:
         """Return the kinds that have an option of this dotted name or, if none has, what it would be below."""
@@ -237,7 +258,8 @@ def switched(options: Any, given: Mapping[str, str], path: str = "") -> Any:
             tags = {**choice.absent} if value is None else to_dict(value)
             tags |= {tag: given[inside + tag] for tag in choice.tags if inside + tag in given}
             known = [tag for tag in choice.tags if not choice.values(tag) or tags.get(tag) in choice.values(tag)]
-            kind = choice.pick({tag: tags[tag] for tag in known if tag in tags})
+            chooser = choice.chooser(options, given, path)
+            kind = choice.pick(chooser | {tag: tags[tag] for tag in known if tag in tags})
             if kind is None and choice.absent:
                 value = None
             elif kind is not None and type(value) is not kind:
@@ -367,12 +389,12 @@ def from_dict(
             own = {tag: value for tag, value in values.items() if tag in _names(choice)}
             if own or complete:
                 arguments[field.name] = _from_choice(choice, own, path, complete)
-        elif field.name in values:
+        elif field.name in values or (choice is not None and choice.by and not complete):
             inner = f"{path}{field.name}"
             arguments[field.name] = (
                 _typed(hints[field.name], values[field.name], inner, complete)
                 if choice is None
-                else _from_choice(choice, values[field.name], f"{inner}.", complete)
+                else _from_choice(choice, values.get(field.name, {}), f"{inner}.", complete, values.get(choice.by))
             )
         elif complete or field.default is field.default_factory is dataclasses.MISSING:
             missing.append(path + field.name)
@@ -399,19 +421,22 @@ def _unknown(key: Any, names: Iterable[str], name: str, path: str, others: Itera
     return f"unknown option {path}{_shown(key)}{hint}"
 
 
-def _from_choice(choice: Choice, values: dict[str, Any], path: str, complete: bool) -> Any:
-    """Return the instance of the kind that `values` choose, which must have no option of another kind."""
+def _from_choice(choice: Choice, values: dict[str, Any], path: str, complete: bool, chosen: Any = None) -> Any:
+    """Return the instance of the kind that `values` choose, which must have no option of another kind.
+
+    `chosen` is the value of the option next to the field, if one chooses.
+    """
     _need_object(values, choice.kinds[0].__name__, path)
     need_values(choice, values, path)
-    kind = choice.pick(values)
+    kind = choice.pick({choice.by: chosen} if choice.by else values)
     if kind is None and not choice.absent:
-        chosen = ", ".join(f"{path}{tag}={values[tag]!r:.80}" for tag in choice.tags if tag in values)
-        raise UserError(f"{chosen} cannot be combined")
+        tags = ", ".join(f"{path}{tag}={values[tag]!r:.80}" for tag in choice.tags if tag in values)
+        raise UserError(f"{tags} cannot be combined")
     if complete and (missing := [path + tag for tag in choosing(kind) or choice.absent if tag not in values]):
         raise UserError(f"missing: {', '.join(missing)}")
     for key, value in _dotted(values):
         if choice.refuses(kind, key):
-            raise UserError(of_another_kind(choice, kind, key, value, path))
+            raise UserError(of_another_kind(choice, kind, key, value, path, chosen))
     if kind is not None:
         return from_dict(kind, values, path, complete, _names(choice))
     for key in values.keys() - choice.absent.keys():
@@ -436,9 +461,12 @@ def need_values(choice: Choice, values: Mapping[str, Any], path: str) -> None:
             raise UserError(f"{path}{tag}={values[tag]!r:.80} must be one of {', '.join(fitting)}")
 
 
-def of_another_kind(choice: Choice, kind: Any, name: str, value: Any, path: str) -> str:
-    """Return the message that an option is given, but a kind is chosen that does not have it."""
+def of_another_kind(choice: Choice, kind: Any, name: str, value: Any, path: str, chosen: Any = None) -> str:
+    """Return the message that an option is given, but a kind, chosen by `chosen` next to it, does not have it."""
     given, owners = f"{path}{name}={_shown(value)}", choice.owners(name)
+    if choice.by:
+        fitting = " or ".join(each for owner in owners for each in owner.chosen_for)
+        return f"{given} belongs to {choice.by}={fitting}, not to {chosen}; leave it out"
     if kind is None:
         (tag, none), *_ = choice.absent.items()
         return f"{given} needs {path}{tag}, but {path}{tag}={none}; set that too, or leave it out"

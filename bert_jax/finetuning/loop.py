@@ -25,13 +25,14 @@ from bert_jax.checkpoints.workdir import FINETUNING, WorkDirectory, open_workdir
 from bert_jax.config import AttentionConfig
 from bert_jax.config.finetuning import (
     RESULTS,
+    DiagnosticOptions,
     FinetuneConfig,
     PredictConfig,
-    TaskOptions,
+    SequenceOptions,
     check_finetune,
     task_defaults,
 )
-from bert_jax.config.json_form import differing_options, first_lines, from_dict, to_dict
+from bert_jax.config.json_form import differing_options, dotted_names, first_lines, from_dict, to_dict
 from bert_jax.data.sequences import most_sequences
 from bert_jax.devices import hardware, sharding
 from bert_jax.devices.hosts import check_alike, commit, ending_together, from_first, versions
@@ -83,6 +84,7 @@ def from_arguments(
     if not isinstance(task, FinetuneConfig | str):
         raise UserError(f"finetune takes a task or a FinetuneConfig first, not {task!r:.60}")
     values = to_dict(task if isinstance(task, FinetuneConfig) else task_defaults(task))
+    values = to_dict(from_dict(FinetuneConfig, values))  # with the kinds of its task
     if not isinstance(options.get("init_from", ""), str | os.PathLike):
         raise UserError(
             f"init_from takes the path of a model, not a {type(options['init_from']).__name__}; model.save(path) "
@@ -138,7 +140,7 @@ def _set(values: dict[str, Any], name: str, value: Any) -> None:
             raise UserError(f"{name} takes a dict of its options ({', '.join(values[name])}), not {value!r:.60}")
         values[name] = values[name] | value if isinstance(value, dict) else value
         return
-    known = _leaves(values)
+    known = dotted_names(FinetuneConfig)
     found = [name] if name in known else [full for full in known if full.endswith(f".{name}")]
     if len(found) != 1:
         raise UserError(_unclear(name, found, known))
@@ -148,22 +150,13 @@ def _set(values: dict[str, Any], name: str, value: Any) -> None:
     values[last] = value
 
 
-def _unclear(name: str, found: list[str], known: list[str]) -> str:
+def _unclear(name: str, found: list[str], known: Sequence[str]) -> str:
     if found:
         group, last = found[0].split(".")
         return f"{name} is ambiguous: {' or '.join(found)}; write {group}={{{last!r}: …}}"
     close = difflib.get_close_matches(name, [*known, *(full.split(".")[-1] for full in known)], n=1)
     hint = f"perhaps you meant {close[0]}" if close else "`bert-jax finetune TASK --help` lists them"
     return f"unknown option {name!r}; {hint}"
-
-
-def _leaves(values: dict[str, Any], prefix: str = "") -> list[str]:
-    """Return the dotted names of all options below `values`."""
-    return [
-        full
-        for name, value in values.items()
-        for full in (_leaves(value, f"{prefix}{name}.") if isinstance(value, dict) else [prefix + name])
-    ]
 
 
 def _rows(split: str, source: Any) -> list[Any]:
@@ -248,8 +241,7 @@ def _write_predictions(
 def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict[str, Any]:
     """Apply a model of mnli to AX, write predictions of its splits and results.json, and return that file's content.
 
-    Sequences are made as in that model's own evaluation, whatever `config.options` says. Metrics are those of the split
-    that has labels.
+    Sequences are made as in that model's own evaluation. Metrics are those of the split that has labels.
 
     Raises:
       UserError: the work directory holds another task's results; init_from has no head for mnli's classes; there is no
@@ -293,7 +285,7 @@ def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict[str, Any]:
 
 
 def _diagnose_split(
-    config: FinetuneConfig, stored: StoredModel, family: Family, options: TaskOptions, split: str, mesh: Mesh
+    config: FinetuneConfig, stored: StoredModel, family: Family, options: SequenceOptions, split: str, mesh: Mesh
 ) -> dict[str, float]:
     """Write the predictions of one split, and return its metrics, which are printed too; {} if it has no labels."""
     examples = family.load(config.task, config.data, split, stored.need_head().labels)
@@ -391,7 +383,7 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence[Any]], device
     mesh = sharding.make_mesh(check_finetune(config).mesh, devices)
     check_attention(config.compute, mesh.devices.flat[0].platform)
     check_trackers(config.sinks)
-    if config.task == "ax":  # a test set for models of mnli: there is nothing to train
+    if isinstance(config.options, DiagnosticOptions):  # there is nothing to train
         return Result(diagnose(config, mesh), 0, config.workdir)
     stored = _open_model(config)
     taught_by = stored_task_teacher(config, stored.need_tokenizer())
@@ -513,7 +505,7 @@ def _announce(tuning: Tuning, note: str) -> None:
         if (uncut := split.features.uncut) and uncut.share:
             say(uncut.advise(name, model.longest_sequence))
     rows = config.batch_size // config.micro_batches
-    length = config.options.max_length
+    length = config.max_length
     texts = min(config.batch_size, most_sequences(length)) if config.packing else 1
     layout = (
         f"rows of up to {length} tokens, {'shared by several sequences' if config.packing else 'of one sequence each'}"

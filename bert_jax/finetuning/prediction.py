@@ -16,7 +16,8 @@ import numpy as np
 from etils import epath
 from rich.console import Console
 
-from bert_jax.config.finetuning import PredictConfig, TaskOptions, check_predict
+from bert_jax.config.finetuning import PredictConfig, SequenceOptions, Squad2Options, check_predict
+from bert_jax.config.json_form import with_options
 from bert_jax.data.sequences import Features
 from bert_jax.devices import sharding
 from bert_jax.devices.compilation import use_compilation_cache
@@ -31,7 +32,7 @@ from bert_jax.tasks.task_data import (
     Family,
     check_pairs,
     family_of,
-    recorded_data,
+    recorded_config,
     recorded_options,
     recorded_pairs,
     recorded_task,
@@ -85,11 +86,14 @@ def family_for(stored: StoredModel, task: str) -> Family:
     return family
 
 
-def options_of(members: Sequence[StoredModel], task: str) -> TaskOptions:
+def options_of(members: Sequence[StoredModel], task: str) -> SequenceOptions:
     """Return the options of the first member, no longer than any member reads, with the mean "no answer" threshold."""
     positions = min(member.model.longest_sequence for member in members)
     options = [recorded_options(member.history, task, positions) for member in members]
-    known = [each.null_threshold for each in options if each.null_threshold is not None]
+    if not isinstance(options[0], Squad2Options):
+        return options[0]
+    given = [each.null_threshold for each in options if isinstance(each, Squad2Options)]
+    known = [threshold for threshold in given if threshold is not None]
     return dataclasses.replace(options[0], null_threshold=float(np.mean(known)) if len(known) == len(options) else None)
 
 
@@ -138,8 +142,9 @@ def read_examples(stored: StoredModel, task: str, family: Family, config: Predic
     """
     labels, kind = stored.need_head().labels, stored.need_head().kind
     if config.input and not text.is_plain(config.input, kind):
-        form = {name: value for name, value in dataclasses.asdict(config.data).items() if value is not None}
-        data = dataclasses.replace(recorded_data(stored.history), **form, **{config.split: config.input})
+        form = {f"data.{name}": value for name, value in dataclasses.asdict(config.data).items() if value is not None}
+        data = with_options(recorded_config(stored.history, task), form).data.without_files()
+        data = dataclasses.replace(data, **{config.split: config.input})
         return family, family.load(task, data, config.split, labels)
     if kind not in ("classification", "regression", "tagging"):
         raise UserError(f"plain text does not say what {task} asks of it; give --input=FILE in a format of that task")

@@ -145,7 +145,7 @@ def _by_depth(
 def _resolved(config: FinetuneConfig, model: EncoderConfig, head: HeadConfig, mesh: Mesh) -> ComputeConfig:
     """Return the options of the computation with the policy that compute.remat=auto leaves to the memory."""
     batch_size = max(config.grid_batch_sizes) if config.grid else config.batch_size
-    length, parts = config.options.max_length, sharding.batch_parts(mesh)
+    length, parts = config.max_length, sharding.batch_parts(mesh)
     rows = max(1, batch_size // (parts * config.micro_batches))
     load = Load(
         memory_bytes=from_first(hardware(list(mesh.devices.flat)).memory_bytes),

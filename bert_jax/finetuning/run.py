@@ -275,7 +275,7 @@ def _hyperparameters(run: Run, config: FinetuneConfig, model: BertForTask) -> di
         "features": model.head.features,
         "train_encoder": model.head.train_encoder,
         "dtype": str(model.encoder.dtype),
-        "max_length": config.options.max_length,
+        "max_length": config.max_length,
         "bucket_window": config.bucket_window,
         "select": config.select,
     }
@@ -394,7 +394,7 @@ class RunTask:
         self.program: Program = programs.train_step
         self.end: int = run.epochs * self._epoch
         # The second half of the last epoch: a run of one epoch begins with losses of a model that knows nothing.
-        tail, flops_of = max(1, self._epoch // 2), flops_of_texts(programs.model, config.options.max_length)
+        tail, flops_of = max(1, self._epoch // 2), flops_of_texts(programs.model, config.max_length)
         self.steps: TaskSteps = TaskSteps(self.end, tail, flops_of, position.get("totals"))
         self.reporter: Reporter = Reporter(
             opened.metrics,

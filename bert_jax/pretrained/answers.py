@@ -12,7 +12,7 @@ from typing import Any, overload
 import numpy as np
 from absl import logging
 
-from bert_jax.config.finetuning import TaskOptions
+from bert_jax.config.finetuning import SequenceOptions, SquadOptions, TaggingOptions
 from bert_jax.data.sequences import Features, Uncut, as_features, batches
 from bert_jax.errors import UserError
 from bert_jax.pretrained.encodings import in_batches
@@ -132,8 +132,9 @@ def _tags(model: Any, sentences: Any, scores: Scores) -> list[list[tuple[str, st
     rows = _rows(sentences, (str, tuple), "a sentence")
     sentences = tuple(_sentence(row) for row in rows)
     examples = ner.Examples(sentences, model.head.labels, has_answers=False)
-    options = dataclasses.replace(_options(model, "ner"), context=False)
-    features = ner.features(examples, model.need_tokenizer(), options)
+    options = _options(model, "ner")
+    assert isinstance(options, TaggingOptions)
+    features = ner.features(examples, model.need_tokenizer(), dataclasses.replace(options, context=False))
     tags = ner.predicted_tags(examples, features, scores(features))
     return [
         [TaggedWord(*found) for found in zip(sentence.words, names, sentence.spans, strict=True)]
@@ -210,7 +211,9 @@ def _answers(model: Any, questions: Any, scores: Scores) -> list[Answer]:
     )
     task = "squad_v2" if recorded_task(model.history) == "squad_v2" else "squad_v1"
     examples = squad_files.Examples(task, contexts, numbered, has_answers=False)
-    features = squad.features(examples, model.need_tokenizer(), _options(model, task))
+    options = _options(model, task)
+    assert isinstance(options, SquadOptions)
+    features = squad.features(examples, model.need_tokenizer(), options)
     _warn_of_what_is_cut(features)
     predictions = squad.predict(examples, features, scores(features))
     return [
@@ -224,7 +227,7 @@ def _warn_of_what_is_cut(features: Features) -> None:
         logging.warning("%s", features.uncut.describe("", f"the {features.uncut.limit} tokens that this model reads"))
 
 
-def _options(model: Any, task: str) -> TaskOptions:
+def _options(model: Any, task: str) -> SequenceOptions:
     return recorded_options(model.history, task, model.config.longest_sequence)
 
 

@@ -136,10 +136,10 @@ def _check_task_model(stored: StoredModel, config: FinetuneConfig) -> None:
         )
     if theirs.crf:
         raise UserError(f"{name} has a CRF, whose scores are those of whole sentences; fine-tune it without --crf")
-    if config.options.max_length > stored.model.longest_sequence:
+    if config.max_length > stored.model.longest_sequence:
         raise UserError(
             f"{name} reads at most {stored.model.longest_sequence} tokens, but options.max_length="
-            f"{config.options.max_length}; lower it, or choose a teacher with more positions"
+            f"{config.max_length}; lower it, or choose a teacher with more positions"
         )
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from etils import epath
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
+from bert_jax.config.finetuning import ChoiceOptions, TaskDataConfig
 from bert_jax.data.sequences import Features, Uncut
 from bert_jax.errors import UserError
 from bert_jax.files import write_atomically
@@ -240,7 +240,7 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
     return Examples(task, tuple(questions), has_answers)
 
 
-def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> Features:
+def features(examples: Examples, tokenizer: Tokenizer, options: ChoiceOptions) -> Features:
     """Return, per question, one [CLS] context [SEP] stem choice [SEP] per choice; the longer segment is cut first."""
     contexts = tokenizer.encode_batch([question.context for question in examples.questions])
     continued = tokenizer.encode_batch(

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from absl import logging
 
-from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.config.finetuning import TaggingDataConfig
 from bert_jax.errors import UserError
 from bert_jax.tasks.readers import read_text
 
@@ -169,7 +169,7 @@ class Sentence:
         return self.tags
 
 
-def read(file: str | os.PathLike[str], data: TaskDataConfig, *, to_predict: bool = False) -> list[Sentence]:
+def read(file: str | os.PathLike[str], data: TaggingDataConfig, *, to_predict: bool = False) -> list[Sentence]:
     """Return the sentences of a file; one with a single column has no tags.
 
     Args:
@@ -231,7 +231,7 @@ def _check_columns(place: str, fields: list[str], columns: int) -> None:
 
 
 def _places(
-    columns: int, universal: bool, data: TaskDataConfig, to_predict: bool, place: str
+    columns: int, universal: bool, data: TaggingDataConfig, to_predict: bool, place: str
 ) -> tuple[int, int | None]:
     """Return the indices of the columns of words and of tags; None if there are no tags."""
     if columns == 1:

@@ -17,7 +17,7 @@ import numpy as np
 from etils import epath
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
+from bert_jax.config.finetuning import TaggingDataConfig, TaggingOptions
 from bert_jax.data.sequences import Features
 from bert_jax.errors import UserError
 from bert_jax.files import write_atomically
@@ -50,12 +50,12 @@ class Examples:
         return len(self.sentences)
 
 
-def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
+def splits(task: str, data: TaggingDataConfig) -> tuple[str, ...]:
     """Return those of train, dev and test that the data has."""
     return readers.file_splits(data, FILES)
 
 
-def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | None = None) -> Examples:
+def load(task: str, data: TaggingDataConfig, split: str, labels: tuple[str, ...] | None = None) -> Examples:
     """Read split "train", "dev" or "test" from a CoNLL file or TFDS.
 
     Args:
@@ -106,7 +106,7 @@ def _classes(sentences: list[Sentence]) -> tuple[str, ...]:
     return (conll.OUTSIDE, *(f"{prefix}-{kind}" for kind in types for prefix in "BI"))
 
 
-def _read_tfds(data: TaskDataConfig, split: str) -> list[Sentence]:
+def _read_tfds(data: TaggingDataConfig, split: str) -> list[Sentence]:
     source = f"{data.tfds}, split {readers.tfds_split_name(data, split)}"
     sentences = []
     for index, example in enumerate(
@@ -213,7 +213,7 @@ class TaggingFeatures(Features):
     """int32 [n] for each window: the word of the split, counted through all sentences, for each of its n labels."""
 
 
-def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> TaggingFeatures:
+def features(examples: Examples, tokenizer: Tokenizer, options: TaggingOptions) -> TaggingFeatures:
     """Return windows [CLS] words [SEP] of at most `max_length` tokens; every word is predicted in one of them.
 
     With `options.context` a window continues across the sentences of a document, else it holds one sentence (or part of

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.finetuning import TaskOptions
+from bert_jax.config.finetuning import SentenceOptions
 from bert_jax.data.sequences import Features, Uncut
 from bert_jax.errors import UserError
 from bert_jax.tokenization.tokenizer import Tokenizer, join, sequence_length
@@ -80,7 +80,7 @@ def collect(
     )
 
 
-def features(examples: Sentences, tokenizer: Tokenizer, options: TaskOptions) -> Features:
+def features(examples: Sentences, tokenizer: Tokenizer, options: SentenceOptions) -> Features:
     """Return one sequence per example, in which the longer sentence is cut first."""
     first = tokenizer.encode_batch(examples.first)
     second = [None] * len(first) if examples.second is None else tokenizer.encode_batch(examples.second)

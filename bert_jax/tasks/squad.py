@@ -12,13 +12,13 @@ import itertools
 import json
 import os
 import unicodedata
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from etils import epath
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.finetuning import TaskOptions
+from bert_jax.config.finetuning import Squad2Options, SquadOptions
 from bert_jax.data.sequences import Features, Uncut
 from bert_jax.errors import UserError
 from bert_jax.files import write_atomically
@@ -53,10 +53,10 @@ class SpanFeatures(Features):
     first: np.ndarray
     """int32 [E]: index of the window's first token among those of its context."""
     contexts: list[Context]
-    options: TaskOptions
+    options: SquadOptions
 
 
-def features(examples: Examples, tokenizer: Tokenizer, options: TaskOptions) -> SpanFeatures:
+def features(examples: Examples, tokenizer: Tokenizer, options: SquadOptions) -> SpanFeatures:
     """Return every question with every window of its context, in order; a window without the answer is labelled (0, 0).
 
     Questions are cut after `max_query_length` tokens; windows start `doc_stride` tokens apart and fill the rest.
@@ -243,7 +243,7 @@ def predict(examples: Examples, features: SpanFeatures, logits: list[np.ndarray]
         answers = _answers(examples.contexts[question.context], context, windows, features.options)
         null = min((Answer("", *map(float, window.logits[0])) for window in windows), key=lambda answer: answer.score)
         guess = answers[0] if answers else Answer("", 0.0, 0.0)
-        if examples.task == "squad_v2" or not answers:
+        if isinstance(features.options, Squad2Options) or not answers:
             answers = _with_null(answers, null, features.options.n_best)
         predictions.append(Prediction(answers, guess.text, null.score - guess.score))
     return predictions
@@ -262,7 +262,7 @@ class _Window:
         return len(self.logits) - self.prefix - self.suffix
 
 
-def _answers(text: str, context: Any, windows: list[_Window], options: TaskOptions) -> list[Answer]:
+def _answers(text: str, context: Any, windows: list[_Window], options: SquadOptions) -> list[Answer]:
     """Return up to n_best answers with different texts, the best first."""
     most_context = has_most_context([(window.first, window.length) for window in windows])
     spans = np.concatenate([_spans(window, most, options) for window, most in zip(windows, most_context, strict=True)])
@@ -276,7 +276,7 @@ def _answers(text: str, context: Any, windows: list[_Window], options: TaskOptio
     return list(answers.values())
 
 
-def _spans(window: _Window, most_context: np.ndarray, options: TaskOptions) -> np.ndarray:
+def _spans(window: _Window, most_context: np.ndarray, options: SquadOptions) -> np.ndarray:
     """Return the window's valid answers, float64 [N, 4]: start score, end score, first and last token of the context.
 
     They combine the n_best best starts and ends of all positions. An answer is valid if it is inside the window, starts
@@ -352,16 +352,19 @@ def write_predictions(
     return files
 
 
-def tuned(options: TaskOptions, metrics: dict[str, float]) -> TaskOptions:
+Options = TypeVar("Options")
+
+
+def tuned(options: Options, metrics: dict[str, float]) -> Options:
     """Return `options` for prediction after training: with the threshold that was best on dev unless one is given."""
-    if options.null_threshold is not None or "best_f1_thresh" not in metrics:
+    if not isinstance(options, Squad2Options) or options.null_threshold is not None or "best_f1_thresh" not in metrics:
         return options
     return dataclasses.replace(options, null_threshold=metrics["best_f1_thresh"])
 
 
 def final_texts(examples: Examples, features: SpanFeatures, predictions: list[Prediction]) -> list[str]:
     """Return the answer to every question, "" for no answer."""
-    if examples.task == "squad_v1":
+    if not isinstance(features.options, Squad2Options):
         return [prediction.guess for prediction in predictions]
     threshold = features.options.null_threshold
     if threshold is None:
@@ -374,7 +377,7 @@ def _score(examples: Examples, features: SpanFeatures, predictions: list[Predict
         [prediction.guess for prediction in predictions],
         [question.answers for question in examples.questions],
     )
-    if examples.task == "squad_v1":
+    if not isinstance(features.options, Squad2Options):
         return squad_files.evaluate_v1(guesses, golds)
     odds = [prediction.null_odds for prediction in predictions]
     return squad_files.evaluate_v2(guesses, odds, golds, features.options.null_threshold)

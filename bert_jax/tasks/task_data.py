@@ -6,7 +6,6 @@ are cut, windowed and answered as in the model's evaluation.
 """
 
 import dataclasses
-import functools
 import hashlib
 import importlib
 import json
@@ -16,8 +15,15 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from bert_jax.config import EncoderConfig, HeadConfig
-from bert_jax.config.finetuning import GLUE, FinetuneConfig, TaskDataConfig, TaskOptions, task_defaults
-from bert_jax.config.json_form import from_dict, to_dict
+from bert_jax.config.finetuning import (
+    GLUE,
+    FinetuneConfig,
+    SequenceOptions,
+    SquadOptions,
+    TextDataConfig,
+    task_defaults,
+)
+from bert_jax.config.json_form import from_dict, to_dict, with_options
 from bert_jax.config.pretraining import NoiseConfig
 from bert_jax.data.sequences import Features
 from bert_jax.data.spelling_errors import edited_text, edited_words
@@ -31,22 +37,23 @@ from bert_jax.tokenization.tokenizer import Tokenizer
 
 
 class Family(Protocol):
-    """What a module of tasks has. Its examples are of a type of its own, with `labels`, `has_answers` and a length."""
+    """A module of tasks. Data and options are of the kinds of its tasks, and examples of a type of its own, with
+    `labels`, `has_answers` and a length."""
 
     @property
     def MAIN_METRIC(self) -> Mapping[str, str]:
         """The metric by which runs are compared, by task."""
         ...
 
-    def splits(self, task: str, data: TaskDataConfig) -> tuple[str, ...]:
+    def splits(self, task: str, data: Any) -> tuple[str, ...]:
         """Return those splits of the task that the data has."""
         ...
 
-    def load(self, task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | None = None) -> Any:
+    def load(self, task: str, data: Any, split: str, labels: tuple[str, ...] | None = None) -> Any:
         """Return the examples of one split; `labels` are the classes in the order of a model's outputs."""
         ...
 
-    def features(self, examples: Any, tokenizer: Tokenizer, options: TaskOptions) -> Any:
+    def features(self, examples: Any, tokenizer: Tokenizer, options: Any) -> Any:
         """Return the sequences of the examples, `Features` or more than those."""
         ...
 
@@ -144,10 +151,13 @@ def recorded_task(history: dict[str, Any]) -> str:
     return _settings(history).get("task", "")
 
 
-def recorded_data(history: dict[str, Any]) -> TaskDataConfig:
-    """Return names of columns and the like, without the files."""
-    data = from_dict(TaskDataConfig, _settings(history).get("data", {}), "data.")
-    return dataclasses.replace(data, dir="", train="", dev="", test="", tfds="", dev_share=0.0)
+def recorded_config(history: dict[str, Any], task: str) -> FinetuneConfig:
+    """Return the options of its fine-tuning for `task`, usually its own; ax is read as mnli is.
+
+    For a model from elsewhere these are the defaults of `task`.
+    """
+    task, settings = "mnli" if task == "ax" else task, _settings(history)
+    return with_options(from_dict(FinetuneConfig, settings), {"task": task}) if settings else task_defaults(task)
 
 
 def recorded_pairs(history: dict[str, Any]) -> bool | None:
@@ -177,26 +187,24 @@ def check_pairs(
         )
 
 
-def recorded_options(history: dict[str, Any], task: str, positions: int) -> TaskOptions:
+def recorded_options(history: dict[str, Any], task: str, positions: int) -> SequenceOptions:
     """Return the options of its sequences, with the "no answer" threshold that was best on dev unless one was given.
 
     For a model from elsewhere these are the defaults of `task`. Lengths are within `positions` tokens in either case.
     """
-    options = task_defaults(task).options
-    if "options" in _settings(history):
-        recorded = from_dict(TaskOptions, _settings(history)["options"], "options.")
-        options = tuned(recorded, history.get("metrics") or {})
-    length, query = min(options.max_length, positions), options.max_query_length
-    return dataclasses.replace(
-        options, max_length=length, max_query_length=query if query + 3 < length else length // 3
-    )
+    options = tuned(recorded_config(history, task).options, history.get("metrics") or {})
+    assert isinstance(options, SequenceOptions)  # even of ax
+    length = min(options.max_length, positions)
+    if isinstance(options, SquadOptions) and options.max_query_length + 3 >= length:
+        options = dataclasses.replace(options, max_query_length=length // 3)
+    return dataclasses.replace(options, max_length=length)
 
 
 def without_metrics(history: dict[str, Any]) -> dict[str, Any]:
     """Return `history` for parameters that may differ from those evaluated; a threshold tuned on dev is kept."""
     settings = _settings(history)
     if "options" in settings:
-        options = tuned(from_dict(TaskOptions, settings["options"], "options."), history.get("metrics") or {})
+        options = tuned(from_dict(FinetuneConfig, settings).options, history.get("metrics") or {})
         history = history | {"config": history["config"] | {"finetune": settings | {"options": to_dict(options)}}}
     return history | {"metrics": None}
 
@@ -283,16 +291,18 @@ def read_task(
       UserError: the family rejects the files, max_length exceeds the model's positions, a model with one segment gets
         pairs, or the dev set has no labels.
     """
-    if config.options.max_length > model.longest_sequence:
+    if config.max_length > model.longest_sequence:
         raise UserError(
-            f"options.max_length={config.options.max_length}, but {config.init_from} has "
+            f"options.max_length={config.max_length}, but {config.init_from} has "
             f"{model.longest_sequence} positions; set --options.max_length={model.longest_sequence}"
         )
     family = family_of(config.task)
-    load = functools.partial(text.load, given=given) if given else family.load
 
     def split(name: str, labels: tuple[str, ...] | None = None) -> Split:
-        examples = load(config.task, config.data, name, labels)
+        if isinstance(config.data, TextDataConfig):
+            examples = text.load(config.task, config.data, name, labels, given)
+        else:
+            examples = family.load(config.task, config.data, name, labels)
         if name == "train":
             examples = noisy_examples(examples, config.noise)
         return Split(examples, family.features(examples, tokenizer, config.options))

@@ -16,7 +16,7 @@ import tokenizers
 from etils import epath
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.config.finetuning import TextDataConfig
 from bert_jax.data.sequences import Features
 from bert_jax.errors import UserError
 from bert_jax.randomness import Stream, permute
@@ -36,7 +36,7 @@ def file_names(split: str) -> tuple[str, ...]:
     return (*(f"{split}{suffix}" for suffix in _SUFFIXES), split)
 
 
-def read_records(file: epath.Path, data: TaskDataConfig, split: str) -> list[Record]:
+def read_records(file: epath.Path, data: TextDataConfig, split: str) -> list[Record]:
     """Return the examples of a file or a directory, in the order of the file or of the file names.
 
     Raises:
@@ -59,7 +59,7 @@ def read_records(file: epath.Path, data: TaskDataConfig, split: str) -> list[Rec
 
 
 def records_of(
-    source: str, examples: Iterable[tuple[str, Mapping[str, Any]]], data: TaskDataConfig, split: str
+    source: str, examples: Iterable[tuple[str, Mapping[str, Any]]], data: TextDataConfig, split: str
 ) -> list[Record]:
     """Return records for (where, mapping from column to value) pairs; the first one determines the columns.
 
@@ -103,7 +103,7 @@ def _mappings(file: epath.Path, lines: Iterator[readers.Row], has_header: bool) 
 
 
 def _columns(
-    where: str, values: Mapping[str, Any], data: TaskDataConfig, split: str
+    where: str, values: Mapping[str, Any], data: TextDataConfig, split: str
 ) -> tuple[str, str | None, str | None]:
     """Return the columns of text, second text and label; only a test set may lack labels."""
     choices = ((data.text_column, _TEXT), (data.pair_column, _PAIR), (data.label_column, _LABEL))
@@ -185,7 +185,7 @@ def records_in_memory(split: str, rows: Sequence[Any], regression: bool) -> list
     Raises:
       UserError: a row has a different form; see `text_files.records_of` for texts and labels. Names the row: train[3].
     """
-    return records_of(split, _named_rows(split, rows, regression), TaskDataConfig(), split)
+    return records_of(split, _named_rows(split, rows, regression), TextDataConfig(), split)
 
 
 def _named_rows(split: str, rows: Sequence[Any], regression: bool) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -290,14 +290,14 @@ MAIN_METRIC = {"text": "accuracy"}
 """Main metric for classes; numbers have pearson instead (`families.main_metric`)."""
 
 
-def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
+def splits(task: str, data: TextDataConfig) -> tuple[str, ...]:
     """Return those of train, dev and test that the data has."""
     return readers.file_splits(data, {split: file_names(split) for split in ("train", "dev", "test")})
 
 
 def load(
     task: str,
-    data: TaskDataConfig,
+    data: TextDataConfig,
     split: str,
     labels: tuple[str, ...] | None = None,
     given: Mapping[str, Sequence[Any]] | None = None,
@@ -405,7 +405,7 @@ def head(task: str, labels: tuple[str, ...]) -> HeadConfig:
     return sentences.head(task, labels)
 
 
-def _check_dev(task: str, data: TaskDataConfig, split: str) -> None:
+def _check_dev(task: str, data: TextDataConfig, split: str) -> None:
     """Raise a UserError if the directory has no dev file; one may be held out of the training file."""
     if split == "dev" and data.dir and epath.Path(data.dir).expanduser().is_dir() and "dev" not in splits(task, data):
         raise UserError(
@@ -445,7 +445,7 @@ def _discover(records: list[Record]) -> tuple[str, ...]:
     return tuple(labels)
 
 
-def _tfds_records(data: TaskDataConfig, split: str) -> list[Record]:
+def _tfds_records(data: TextDataConfig, split: str) -> list[Record]:
     name = readers.tfds_split_name(data, split)
     source = f"{data.tfds}, split {name}"
     rows = (

@@ -16,7 +16,7 @@ from processes import UNOPTIMIZED
 
 from bert_jax import cli, load
 from bert_jax.config.commands import FinetuneBenchConfig
-from bert_jax.config.finetuning import TaskDataConfig, TaskOptions, task_defaults
+from bert_jax.config.finetuning import SentenceOptions, TextDataConfig, task_defaults
 from bert_jax.errors import UserError
 from bert_jax.formats.opening import open_stored
 from bert_jax.tasks.task_data import read_task
@@ -81,8 +81,8 @@ def test_training_that_does_not_fit_gets_advice(function, said, pretrained, monk
     config = dataclasses.replace(
         task_defaults("text"),
         init_from=f"{pretrained}/pretrained",
-        data=TaskDataConfig(dir=f"{pretrained}/data"),
-        options=TaskOptions(max_length=16),
+        data=TextDataConfig(dir=f"{pretrained}/data"),
+        options=SentenceOptions(max_length=16),
         batch_size=16,
     )
     with pytest.raises(UserError, match=f"^{said}"):
@@ -119,12 +119,12 @@ def recorder(tmp_path) -> str:
 
 
 def test_the_peer_gets_the_sequences_and_weights_of_ours(pretrained, recorder, tmp_path):
-    data = TaskDataConfig(dir=f"{pretrained}/data")
+    data = TextDataConfig(dir=f"{pretrained}/data")
     config = dataclasses.replace(
         task_defaults("text"),
         init_from=f"{pretrained}/pretrained",
         data=data,
-        options=TaskOptions(max_length=32),
+        options=SentenceOptions(max_length=32),
         batch_size=16,
     )
     options = dataclasses.replace(FinetuneBenchConfig.of(config), peer_python=recorder)

@@ -10,6 +10,7 @@ from bert_jax.config import Config, MaskedWords, ModelConfig, RecurrentConfig, R
 from bert_jax.config.checks import check
 from bert_jax.config.finetuning import InputFormConfig
 from bert_jax.config.json_form import (
+    check_effects,
     differences,
     differing_options,
     dotted_names,
@@ -21,6 +22,7 @@ from bert_jax.config.json_form import (
     resume_rule,
     spelled_names,
     to_dict,
+    with_options,
 )
 from bert_jax.console import parse
 from bert_jax.errors import UserError
@@ -123,6 +125,40 @@ class Boat:
     """Its form."""
     sail: Sail | None = kinds(None, absent={"area": None})
     """Its sail."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sea:
+    """Salt water."""
+
+    chosen_for: ClassVar[tuple[str, ...]] = ("atlantic", "pacific")
+
+    depth: int = 4000
+    """Its depth."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class River:
+    """Fresh water."""
+
+    chosen_for: ClassVar[tuple[str, ...]] = ("rhine", "seine")
+
+    depth: int = 5
+    """Its depth."""
+    locks: int = 12
+    """Number of locks."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Voyage:
+    """A voyage."""
+
+    water: str = "pacific"
+    """Its name."""
+    course: Sea | River = kinds(Sea(), by="water", resume="free")
+    """What it crosses."""
+    tow: Engine = option(Engine(), of=("water", *River.chosen_for))
+    """The engine of a tow."""
 
 
 BOATS = [
@@ -319,3 +355,42 @@ def test_a_name_or_a_class_in_place_of_a_kind_is_refused():
     ):
         with pytest.raises(UserError, match=message):
             make()
+
+
+def test_an_option_next_to_the_field_may_choose():
+    voyages = [Voyage(), Voyage(water="atlantic", course=Sea(depth=3)), Voyage(water="seine", course=River(locks=1))]
+    for voyage in voyages:
+        values = to_dict(voyage)
+        assert from_dict(Voyage, values) == from_dict(Voyage, values, complete=True) == voyage
+        del values["course"]
+        with pytest.raises(UserError, match="missing: course"):
+            from_dict(Voyage, values, complete=True)
+    assert to_dict(voyages[2])["course"] == {"depth": 5, "locks": 1} and to_dict(Voyage())["course"] == {"depth": 4000}
+    assert from_dict(Voyage, {"water": "rhine"}) == Voyage(water="rhine", course=River())
+    assert from_dict(Voyage, {"water": "rhine", "course": {"depth": 2}}).course == River(depth=2)
+    assert from_dict(Voyage, {"water": "baltic"}).course == Sea()  # the usual kind of any other
+    assert parse(Voyage(), ["--water=rhine", "--course.locks=2"], "voyage").course == River(depth=4000, locks=2)
+    assert parse(voyages[2], ["--course.depth=9"], "voyage").course == River(depth=9, locks=1)
+    assert parse(voyages[2], ["--water", "atlantic"], "voyage").course == Sea(depth=5)
+    assert with_options(Voyage(), {"water": "seine", "course.locks": 3}).course.locks == 3
+    assert resume_rule(Voyage, "course.locks") == "free" and "course.locks" in dotted_names(Voyage)
+
+
+@pytest.mark.parametrize("water", ["", "atlantic", "baltic"])
+def test_what_belongs_to_other_values_of_it_names_these(water):
+    message = f"course.locks=3 belongs to water=rhine or seine, not to {water or 'pacific'}; leave it out"
+    chosen = {"water": water} if water else {"water": "pacific"}
+    with pytest.raises(UserError, match=message):
+        from_dict(Voyage, chosen | {"course": {"locks": 3}})
+    with pytest.raises(UserError, match=message):
+        parse(Voyage(), [*([f"--water={water}"] if water else []), "--course.locks=3"], "voyage")
+    with pytest.raises(UserError, match="unknown option course.lokcs; perhaps you meant course.locks"):
+        from_dict(Voyage, chosen | {"course": {"lokcs": 3}})
+
+
+def test_a_group_that_belongs_to_other_values_is_named_by_what_is_not_as_usual():
+    towed = Voyage(tow=Engine(maker="me"))
+    with pytest.raises(UserError, match="tow.maker=me belongs to water=rhine or seine, not to pacific; leave it out"):
+        check_effects(towed)
+    check_effects(dataclasses.replace(towed, water="rhine"))
+    check_effects(Voyage())

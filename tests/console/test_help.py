@@ -43,10 +43,11 @@ from bert_jax.config.commands import (
     StudyConfig,
     TpuConfig,
 )
-from bert_jax.config.finetuning import TASKS, FinetuneConfig, PredictConfig
+from bert_jax.config.finetuning import TASKS, FinetuneConfig, PredictConfig, check_finetune, task_defaults
 from bert_jax.config.json_form import choice_of, dotted_names, to_dict
 from bert_jax.config.pretraining import DescribeConfig, DoctorConfig, ReportConfig, StatusConfig
 from bert_jax.console import parse
+from bert_jax.errors import UserError
 
 
 def printed_by(capsys, *words) -> str:
@@ -145,7 +146,8 @@ def idle_options(options, prefix: str = "") -> list[str]:
         neighbour, *wanted = field.metadata.get("of") or ("",)
         found = getattr(options, neighbour, None)
         if neighbour and (found not in wanted if wanted else not found):
-            names.append(prefix + field.name)
+            group = leaves(to_dict(value)) if dataclasses.is_dataclass(value) else [""]
+            names += [f"{prefix}{field.name}.{name}".rstrip(".") for name in group]
     return names
 
 
@@ -246,6 +248,44 @@ def test_only_the_options_of_the_chosen_objective_are_shown(capsys):
         shown = {name.split(".")[1] for name in options if name.startswith("objective.")}
         assert shown == {"name", *own}
         assert "glove: Counts of neighbouring words" in options["objective.name"]
+
+
+SQUAD = {"squad_v1", "squad_v2"}
+SENTENCES = {"cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "text"}
+OF_TASKS = {  # the tasks that have an option which others do not have, and a value that is not its default
+    "options.max_length": (set(TASKS) - {"ax"}, "9"),
+    "options.doc_stride": ({*SQUAD, "ner"}, "9"),
+    "options.max_query_length": (SQUAD, "9"),
+    "options.max_answer_length": (SQUAD, "9"),
+    "options.n_best": (SQUAD, "9"),
+    "options.null_threshold": ({"squad_v2"}, "1.5"),
+    "options.context": ({"ner"}, "false"),
+    "data.dev_share": ({"text"}, "0.2"),
+    "data.text_column": ({"text"}, "x"),
+    "data.pair_column": ({"text"}, "x"),
+    "data.label_column": ({"text", "ner"}, "x"),
+    "data.regression": ({"text"}, "true"),
+    "data.word_column": ({"ner"}, "2"),
+    "data.tag_column": ({"ner"}, "2"),
+    "data.scheme": ({"ner"}, "iob1"),
+    "crf": ({"ner"}, "true"),
+    "packing": (SENTENCES, "true"),
+    "noise.rate": (set(TASKS) - {"ax", *SQUAD}, "0.1"),
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_has_and_shows_its_own_options_alone(task, capsys):
+    default = dataclasses.replace(task_defaults(task), init_from="m", workdir="w")
+    shown = shown_options(printed_by(capsys, "finetune", task, "--help"))
+    assert {name for name in OF_TASKS if name in shown} == {name for name, (has, _) in OF_TASKS.items() if task in has}
+    assert not [name for name in shown if name.startswith("options.") and name not in OF_TASKS]
+    for name, (has, value) in OF_TASKS.items():
+        if task not in has:
+            with pytest.raises(UserError) as raised:
+                check_finetune(parse(default, [f"--{name}={value}", "--data.dir=d"], "bert-jax finetune TASK"))
+            said = re.fullmatch(rf"{name}=\S+ belongs to task=(.*), not to {task}; leave it out", str(raised.value))
+            assert said is not None and set(said[1].split(" or ")) == has
 
 
 def test_several_numbers_are_shown_as_they_are_written(capsys):

@@ -12,7 +12,7 @@ from small_finetuning import FAST, assert_same_weights, sentences
 
 import bert_jax
 from bert_jax.config import ComputeConfig, OptimizerConfig
-from bert_jax.config.finetuning import FinetuneConfig, TaskDataConfig, TaskOptions, task_defaults
+from bert_jax.config.finetuning import FinetuneConfig, SentenceOptions, TaskDataConfig, TextDataConfig, task_defaults
 from bert_jax.devices import hardware
 from bert_jax.errors import UserError
 from bert_jax.finetuning.loop import IN_MEMORY, from_arguments
@@ -138,17 +138,17 @@ def test_forms(name):
         labels,
         answers,
     )
-    dev = text.load("text", TaskDataConfig(), "dev", labels, {"dev": rows[::-1]})
+    dev = text.load("text", TextDataConfig(), "dev", labels, {"dev": rows[::-1]})
     assert dev.first == first[::-1] and dev.labels == labels
 
 
 def test_numbers_and_test_sets_without_labels():
-    regression = TaskDataConfig(regression=True)
+    regression = TextDataConfig(regression=True)
     examples = text.load(
         "text", regression, "train", given={"train": [("a", 1), ("b", np.float32(0.5)), ("c", "-3e1")]}
     )
     assert (examples.labels, examples.answers.tolist()) == ((), [1, 0.5, -30])
-    unlabelled = text.load("text", TaskDataConfig(), "test", ("x", "y"), {"test": [("a", None), ("b", None)]})
+    unlabelled = text.load("text", TextDataConfig(), "test", ("x", "y"), {"test": [("a", None), ("b", None)]})
     assert unlabelled.first == ["a", "b"] and not unlabelled.has_answers
 
 
@@ -180,7 +180,7 @@ def test_bad_examples_are_named(name):
 
 def test_an_unknown_class_in_dev():
     with pytest.raises(UserError, match=r"dev\[1\]: unknown label 'posi'; expected one of neg, pos; perhaps 'pos'"):
-        text.load("text", TaskDataConfig(), "dev", ("neg", "pos"), {"dev": [("a", "pos"), ("b", "posi")]})
+        text.load("text", TextDataConfig(), "dev", ("neg", "pos"), {"dev": [("a", "pos"), ("b", "posi")]})
 
 
 def test_options_by_keyword(tmp_path):
@@ -208,7 +208,7 @@ def test_options_by_keyword(tmp_path):
         epochs=7,
         learning_rate=1.0,
         grid_epochs=(1, 2),
-        options=TaskOptions(max_length=64),
+        options=SentenceOptions(max_length=64),
         data=TaskDataConfig(train=str(tmp_path / "a.tsv"), dev="b.tsv"),
         head_dropout=0.25,
         optimizer=OptimizerConfig(name="lamb", weight_decay=0.5),
@@ -229,7 +229,9 @@ def test_options_by_keyword(tmp_path):
         ("text", {"optimizer": {"nam": "lamb"}}, "unknown option optimizer.nam; perhaps you meant optimizer.name"),
         ("text", {"optimizer": "lamb"}, "optimizer takes a dict of its options (name, "),
         ("text", {"data": "GLUE"}, "data takes a dict of its options (dir, train, dev, test, "),
-        ("text", {"data": None}, "scheme), not None"),
+        ("text", {"data": None}, "regression), not None"),
+        ("text", {"doc_stride": 9}, "options.doc_stride=9 belongs to task=squad_v1 or squad_v2 or ner, not to text"),
+        ("mrpc", {"data": {"scheme": "iob1"}}, "data.scheme=iob1 belongs to task=ner, not to mrpc; leave it out"),
         ("text", {"epochs": 1.5}, "epochs=1.5 must be of type int"),
         ("text", {"learning_rate": "3e-5"}, "learning_rate='3e-5' must be of type float"),
         ("text", {"select": "first"}, "select='first' must be one of last, best"),

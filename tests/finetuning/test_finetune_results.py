@@ -11,7 +11,7 @@ from etils import epath
 
 from bert_jax.cli import _run
 from bert_jax.config import HeadConfig, ScheduleConfig
-from bert_jax.config.finetuning import TaskOptions, task_defaults
+from bert_jax.config.finetuning import SquadOptions, task_defaults
 from bert_jax.data.sequences import Features
 from bert_jax.errors import UserError
 from bert_jax.finetuning.plan import Run, check_length, collapsed, ignores_input, learning_rates, plan
@@ -100,7 +100,7 @@ def test_collapse_of_answers_in_windows(best, metrics, message):
         suffix=1,
         first=np.zeros(2, int),
         contexts=[],
-        options=TaskOptions(),
+        options=SquadOptions(),
     )
     assert ignores_input(HeadConfig(kind="span"), dev, scores, metrics) == message
 

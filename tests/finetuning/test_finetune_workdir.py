@@ -12,7 +12,7 @@ from small_finetuning import MODEL, Killed, run_config, sentences
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import ComputeConfig
-from bert_jax.config.finetuning import PredictConfig, TaskDataConfig, TaskOptions
+from bert_jax.config.finetuning import PredictConfig, SentenceOptions, SquadOptions, TextDataConfig
 from bert_jax.errors import UserError
 from bert_jax.finetuning import loop
 from bert_jax.formats.opening import open_stored, place
@@ -32,7 +32,7 @@ def test_every_gold_answer_is_part_of_the_data_s_fingerprint(pretrained):
 
     tokenizer, options = (
         load_tokenizer(pretrained / "vocab.txt"),
-        TaskOptions(max_length=24, max_query_length=6, doc_stride=8),
+        SquadOptions(max_length=24, max_query_length=6, doc_stride=8),
     )
     assert fingerprint("France") == fingerprint("France") != fingerprint("France", "Paris")
 
@@ -56,7 +56,7 @@ def test_a_new_test_set_is_predicted_by_the_finished_model(two_seeds, pretrained
     (tmp_path / "data" / "test.tsv").write_text(sentences(30, 1))
     monkeypatch.setattr(loop, "train_run", lambda *_: pytest.fail("a finished run was repeated"))
     config = dataclasses.replace(
-        config, workdir=str(tmp_path / "work"), data=TaskDataConfig(dir=str(tmp_path / "data"))
+        config, workdir=str(tmp_path / "work"), data=TextDataConfig(dir=str(tmp_path / "data"))
     )
     again = finetune(config).results
     assert again["tests"]["test"]["accuracy"] > 0.8 and again["data"]["test"] == 30
@@ -136,20 +136,20 @@ def test_a_run_that_has_saved_nothing_may_be_started_with_other_settings(pretrai
         with pytest.raises(Killed):
             finetune(config)
     assert list((tmp_path / "work" / "runs").iterdir())
-    finetune(dataclasses.replace(config, options=TaskOptions(max_length=12)))
+    finetune(dataclasses.replace(config, options=SentenceOptions(max_length=12)))
     with pytest.raises(UserError, match="max_length"):
         finetune(config)
 
 
 def test_a_directory_of_another_run_is_refused_unchanged(two_seeds, pretrained, tmp_path):
     config, _ = two_seeds
-    other = TaskDataConfig(dir=str(pretrained / "data"), train=str(pretrained / "data/dev.tsv"))
+    other = TextDataConfig(dir=str(pretrained / "data"), train=str(pretrained / "data/dev.tsv"))
     for changes, message in (
         ({"layer_decay": 0.5}, "finetune.layer_decay: 1.0 → 0.5"),
         ({"data": other}, "features_fingerprint"),
-        ({"options": TaskOptions(max_length=12)}, "max_length"),
+        ({"options": SentenceOptions(max_length=12)}, "max_length"),
         ({"init_from": str(config.workdir)}, "init_from"),
-        ({"options": TaskOptions(max_length=64)}, "32 positions"),
+        ({"options": SentenceOptions(max_length=64)}, "32 positions"),
         ({"compute": ComputeConfig(dtype="bfloat16")}, "compute.dtype: auto → bfloat16"),
     ):
         with pytest.raises(UserError, match=message):

@@ -18,7 +18,14 @@ from small_finetuning import MODEL, assert_same_weights, run_config, sentences, 
 import bert_jax
 from bert_jax.cli import _run
 from bert_jax.config import HeadConfig, MeshConfig, OptimizerConfig
-from bert_jax.config.finetuning import PredictConfig, TaskDataConfig, TaskOptions, check_finetune, task_defaults
+from bert_jax.config.finetuning import (
+    PredictConfig,
+    SentenceOptions,
+    TaskDataConfig,
+    TextDataConfig,
+    check_finetune,
+    task_defaults,
+)
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.finetuning import loop, prediction, run
@@ -100,7 +107,7 @@ def cut(pretrained, tmp_path_factory):
         pretrained,
         tmp_path_factory.mktemp("cut") / "work",
         epochs=1,
-        options=TaskOptions(max_length=limit),
+        options=SentenceOptions(max_length=limit),
         random_weights=True,
         learning_rate=1e-12,
     )
@@ -127,7 +134,7 @@ def test_what_is_cut_is_said_and_recorded(cut, pretrained, tmp_path, capsys):
 @pytest.mark.slow
 def test_without_a_dev_file_a_share_of_the_training_file_is_held_out(pretrained, tmp_path):
     """The record says so, and that the model reads single texts."""
-    data = TaskDataConfig(train=str(pretrained / "data/train.tsv"), dev_share=0.25)
+    data = TextDataConfig(train=str(pretrained / "data/train.tsv"), dev_share=0.25)
     config = run_config(pretrained, tmp_path / "work", data=data, epochs=1)
     results = finetune(config).results
     texts = {line.split("\t")[0] for line in (pretrained / "data/train.tsv").read_text().splitlines()[1:]}
@@ -258,14 +265,17 @@ def test_stabilisers(pretrained):
         ({"data": TaskDataConfig()}, "--data.dir=DIR"),
         ({"epochs": 0}, "epochs=0 must be positive"),
         ({"layer_decay": 0.0}, "layer_decay=0.0"),
-        ({"crf": True}, "belongs to tagging"),
+        ({"crf": True}, "crf=True belongs to task=ner, not to sst2; leave it out"),
         ({"task": "ner", "features": "last", "reinitialize_layers": 2}, "features=last leaves untrained"),
         ({"task": "ner", "train_encoder": True}, "give features=last too"),
-        ({"task": "squad_v1", "packing": True}, "packing is for tasks on sentences and pairs"),
+        (
+            {"task": "squad_v1", "packing": True},
+            "packing=True belongs to task=cola or .* or text, not to squad_v1",
+        ),
         ({"warmup_share": 1.5}, "warmup_share=1.5"),
         ({"seed": 2**31}, "seed="),
         ({"grid_epochs": ()}, "grid_epochs is empty"),
-        ({"options": TaskOptions(max_length=4)}, "options.max_length=4"),
+        ({"options": SentenceOptions(max_length=4)}, "options.max_length=4"),
         ({"task": "sst-2"}, "perhaps you meant sst2"),
         ({"optimizer": OptimizerConfig(epsilon=0)}, "optimizer.epsilon"),
     ],
@@ -280,7 +290,7 @@ def test_options_that_cannot_be_are_named(changes, message):
 def test_a_model_with_one_segment_reads_no_pairs(pretrained, tmp_path):
     for name in ("train", "dev"):
         (tmp_path / f"{name}.tsv").write_text("text\ttext_pair\tlabel\nthe sun\tthe sea\ta\nthe sea\tthe sun\tb\n")
-    config = run_config(pretrained, tmp_path / "work", data=TaskDataConfig(dir=str(tmp_path)))
+    config = run_config(pretrained, tmp_path / "work", data=TextDataConfig(dir=str(tmp_path)))
     tokenizer = load_tokenizer(pretrained / "vocab.txt")
     with pytest.raises(UserError, match="text has pairs of texts, but .*pretrained has one segment"):
         read_task(config, dataclasses.replace(MODEL, type_vocab_size=1), tokenizer)

@@ -13,7 +13,14 @@ from processes import EXHAUSTIVE
 from small_finetuning import FAST, weights
 
 import bert_jax
-from bert_jax.config.finetuning import PredictConfig, TaskDataConfig, TaskOptions, task_defaults
+from bert_jax.config.finetuning import (
+    ChoiceOptions,
+    PredictConfig,
+    Squad2Options,
+    TaggingOptions,
+    TaskDataConfig,
+    task_defaults,
+)
 from bert_jax.console import load_config
 from bert_jax.data.sequences import ladder
 from bert_jax.errors import UserError
@@ -77,16 +84,16 @@ def choice(random, count):
     return "\n".join(lines) + "\n"
 
 
-WINDOWS = TaskOptions(max_length=24, max_query_length=6, doc_stride=8)
+WINDOWS = Squad2Options(max_length=24, max_query_length=6, doc_stride=8)
 CASES = {
     "squad_v2": (squad, ".json", 0.6, {"options": WINDOWS, "epochs": 2}, "predictions.json"),
-    "ner": (ner, ".txt", 0.8, {"options": TaskOptions(max_length=16), "epochs": 4}, "predictions.conll"),
+    "ner": (ner, ".txt", 0.8, {"options": TaggingOptions(max_length=16), "epochs": 4}, "predictions.conll"),
     "ner crf features": (
         ner,
         ".txt",
         0.8,
         {
-            "options": TaskOptions(max_length=16),
+            "options": TaggingOptions(max_length=16),
             "crf": True,
             "features": "weighted_all",
             "lstm_size": 8,
@@ -100,7 +107,7 @@ CASES = {
         ".txt",
         0.8,
         {
-            "options": TaskOptions(max_length=16),
+            "options": TaggingOptions(max_length=16),
             "features": "last",
             "train_encoder": True,
             "lstm_size": 32,
@@ -109,7 +116,7 @@ CASES = {
         },
         "predictions.conll",
     ),
-    "choice": (choice, ".jsonl", 0.9, {"options": TaskOptions(max_length=16)}, "predictions.jsonl"),
+    "choice": (choice, ".jsonl", 0.9, {"options": ChoiceOptions(max_length=16)}, "predictions.jsonl"),
 }
 
 
@@ -235,7 +242,7 @@ def test_the_weighted_layers_of_elmo_are_features(small_store, tmp_path):
     config = small_pretraining.run_config(
         small_store,
         tmp_path / "elmo",
-        model=dataclasses.replace(elmo.model, hidden_size=32, num_heads=2, initializer_range=0.1),
+        model=dataclasses.replace(elmo.model, hidden_size=32, initializer_range=0.1),
         objective=elmo.objective,
         data=dataclasses.replace(elmo.data, path=str(small_store), held_out=0.0, loader="plain"),
     )

@@ -13,7 +13,7 @@ from pretrained_model import CONFIG
 from task_models import LABELS, write_model
 
 from bert_jax.config import MeshConfig
-from bert_jax.config.finetuning import InputFormConfig, PredictConfig, TaskDataConfig, TaskOptions, task_defaults
+from bert_jax.config.finetuning import InputFormConfig, PredictConfig, TaskDataConfig, task_defaults
 from bert_jax.errors import UserError
 from bert_jax.finetuning import programs
 
@@ -84,6 +84,9 @@ def test_a_file_without_a_header_is_read_as_its_error_says(tmp_path):
         run_predict(str(model), options)
     run_predict(str(model), dataclasses.replace(options, data=InputFormConfig(text_column="1", label_column="2")))
     assert len((tmp_path / "output.tsv").read_text().splitlines()) == 3
+    options = dataclasses.replace(options, output=str(tmp_path / "other.tsv"), data=InputFormConfig(scheme="iob1"))
+    with pytest.raises(UserError, match="^data.scheme=iob1 belongs to task=ner, not to text; leave it out$"):
+        run_predict(str(model), options)
 
 
 def test_ax_asks_for_a_model_of_mnli(tmp_path, monkeypatch):
@@ -128,5 +131,7 @@ def test_ax_is_read_as_its_model_was_in_batches_of_the_size_asked_for(on_ax, mon
 
     monkeypatch.setattr(programs, "predict_logits", spy)
     for _ in range(2):  # a directory of its own may be written again
-        finetune(dataclasses.replace(on_ax, eval_batch_size=3, options=TaskOptions(max_length=8)))
+        finetune(dataclasses.replace(on_ax, eval_batch_size=3))
     assert seen == [(3, CONFIG.max_position_embeddings)] * 2
+    with pytest.raises(UserError, match="options.max_length=8 belongs to task=cola .*, not to ax; leave it out"):
+        finetune(on_ax, max_length=8)

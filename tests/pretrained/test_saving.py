@@ -1,6 +1,5 @@
 """Parameters edited in Python: they count at once, misfits are named, and every command opens what `save` writes."""
 
-import dataclasses
 import json
 
 import jax
@@ -14,8 +13,8 @@ from pretrained_model import TOKENIZER, contents, stored_model, write_workdir
 import bert_jax
 from bert_jax import cli
 from bert_jax.config import ComputeConfig, Config, HeadConfig
-from bert_jax.config.finetuning import TaskOptions, task_defaults
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.finetuning import task_defaults
+from bert_jax.config.json_form import to_dict, with_options
 from bert_jax.errors import UserError
 from bert_jax.formats.conversion import convert
 from bert_jax.formats.opening import open_stored
@@ -28,7 +27,7 @@ TEXT = "the cat sat on the mat ."
 
 def model_of(task: str = "", **head):
     """A pre-trained model, or one fine-tuned on `task`, with the options and metrics of its training."""
-    finetune = dataclasses.replace(task_defaults(task or "text"), options=TaskOptions(max_length=12))
+    finetune = with_options(task_defaults(task or "text"), {"options.max_length": 12})
     history = {
         "step": 7,
         "metrics": {"best_f1_thresh": -40.0},

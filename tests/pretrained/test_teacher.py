@@ -21,7 +21,7 @@ from bert_jax.config import (
     resolve_phases,
 )
 from bert_jax.config.checks import check
-from bert_jax.config.finetuning import TaskOptions, task_defaults
+from bert_jax.config.finetuning import SentenceOptions, task_defaults
 from bert_jax.config.objective import DistillationConfig, TaskDistillationConfig, check_task_distillation
 from bert_jax.console import load_config, parse
 from bert_jax.devices import sharding
@@ -253,7 +253,7 @@ def test_the_teacher_of_a_task_keeps_its_head_and_its_bits(tmp_path):
     config = dataclasses.replace(
         task_defaults("text"),
         distillation=TaskDistillationConfig(teacher=str(tmp_path / "there")),
-        options=TaskOptions(max_length=32),
+        options=SentenceOptions(max_length=32),
     )
     stored = stored_task_teacher(config, TOKENIZER)
     teacher = open_task_teacher(stored, config, HEAD, mesh)
@@ -266,7 +266,7 @@ def test_the_teacher_of_a_task_keeps_its_head_and_its_bits(tmp_path):
         with pytest.raises(UserError, match=problem):
             open_task_teacher(stored, config, head, mesh)
     with pytest.raises(UserError, match="reads at most 40 tokens, but options.max_length=64"):
-        stored_task_teacher(dataclasses.replace(config, options=TaskOptions(max_length=64)), TOKENIZER)
+        stored_task_teacher(dataclasses.replace(config, options=SentenceOptions(max_length=64)), TOKENIZER)
     with pytest.raises(UserError, match="has a vocabulary .* different from"):
         stored_task_teacher(config, Tokenizer(WordPiece([*TOKENIZER.tokens, "more"], lowercase=True)))
     with new_directory(tmp_path / "bare") as partial:

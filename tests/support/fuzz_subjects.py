@@ -44,7 +44,7 @@ from bert_jax.models.task import BertForTask
 from bert_jax.objectives.masked_words import MASKED_WORDS, NEXT_SENTENCE
 from bert_jax.ownership import Owner
 from bert_jax.pretrained.model import load
-from bert_jax.tasks.task_data import recorded_data, recorded_options, recorded_task
+from bert_jax.tasks.task_data import recorded_config, recorded_options, recorded_task
 from bert_jax.tokenization.tokenizer import Tokenizer
 from bert_jax.tokenization.wordpiece import WordPiece
 from bert_jax.training.metrics import JsonLines, draw_curves, read_rows
@@ -270,7 +270,7 @@ def load_finetuned(directory: pathlib.Path, damaged: str):
         to_dict(model.head),
         model.tokenizer.fingerprint,
         task,
-        to_dict(recorded_data(model.history)),
+        to_dict(recorded_config(model.history, task)),
         to_dict(recorded_options(model.history, task, 16)),
     )
 

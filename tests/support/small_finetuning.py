@@ -10,7 +10,7 @@ from small_pretraining import SCANNED
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import ModelConfig, TrainVocabConfig
-from bert_jax.config.finetuning import FinetuneConfig, TaskDataConfig, TaskOptions, task_defaults
+from bert_jax.config.finetuning import FinetuneConfig, SentenceOptions, TextDataConfig, task_defaults
 from bert_jax.config.json_form import to_dict
 from bert_jax.data.preparation.vocabularies import run_train_vocab
 from bert_jax.formats.opening import open_stored
@@ -24,7 +24,7 @@ MODEL = ModelConfig(
 
 
 FAST = {
-    "options": TaskOptions(max_length=16),
+    "options": SentenceOptions(max_length=16),
     "batch_size": 16,
     "learning_rate": 2e-3,
     "epochs": 2,
@@ -68,7 +68,7 @@ def run_config(home, workdir, **changes) -> FinetuneConfig:
         task_defaults("text"),
         init_from=str(home / "pretrained"),
         workdir=str(workdir),
-        data=TaskDataConfig(dir=str(home / "data")),
+        data=TextDataConfig(dir=str(home / "data")),
         **FAST,
     )
     return dataclasses.replace(base, **changes)

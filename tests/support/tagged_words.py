@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.config.finetuning import TaggingDataConfig
 from bert_jax.models.task import without_edges
 from bert_jax.tasks import ner
 from bert_jax.tokenization.tokenizer import Tokenizer
@@ -29,7 +29,7 @@ in IN B-PP O
 
 def write(path, text, name="train.txt"):
     (path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
-    return TaskDataConfig(dir=str(path))
+    return TaggingDataConfig(dir=str(path))
 
 
 def load(path, text, split="train", labels=None, **options):

@@ -5,7 +5,7 @@ import pytest
 from glue_files import load, write
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.finetuning import GLUE, TaskDataConfig, TaskOptions
+from bert_jax.config.finetuning import GLUE, SentenceOptions, TaskDataConfig
 from bert_jax.errors import UserError
 from bert_jax.tasks import glue, readers, task_data
 from bert_jax.tokenization.tokenizer import Tokenizer, join, truncate_pair
@@ -204,7 +204,7 @@ def tokenizer():
 def test_features_are_cut_and_joined_with_their_segments(tokenizer, tmp_path):
     write(tmp_path, "train.tsv", RTE, "0  a b c d e  f g  not_entailment", "1  a  b  entailment")
     examples = load("rte", tmp_path)
-    found = glue.features(examples, tokenizer, TaskOptions(max_length=8))
+    found = glue.features(examples, tokenizer, SentenceOptions(max_length=8))
     assert [ids.tolist() for ids in found.input_ids] == [[2, 5, 6, 7, 3, 10, 11, 3], [2, 5, 3, 6, 3]]
     assert [types.tolist() for types in found.token_type_ids] == [[0, 0, 0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1]]
     assert found.labels.tolist() == [1, 0] and found.example.tolist() == [0, 1] and found.input_ids[0].dtype == np.int32

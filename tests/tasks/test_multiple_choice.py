@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
+from bert_jax.config.finetuning import ChoiceOptions, TaskDataConfig
 from bert_jax.errors import UserError
 from bert_jax.tasks import choice
 from bert_jax.tokenization.tokenizer import Tokenizer
@@ -53,7 +53,7 @@ def test_swag_is_read_with_and_without_answers(tmp_path):
     assert not unlabelled.has_answers and [q.choices for q in unlabelled.questions] == [
         q.choices for q in examples.questions
     ]
-    assert choice.features(unlabelled, TOKENIZER, TaskOptions()).labels is None
+    assert choice.features(unlabelled, TOKENIZER, ChoiceOptions()).labels is None
 
 
 def test_race(tmp_path):
@@ -137,7 +137,7 @@ def test_data_without_questions_are_refused(tmp_path):
 
 def test_one_sequence_a_choice(tmp_path):
     examples = load(tmp_path, "train.jsonl", LINE, LINE | {"choices": ["It \ud800 sits", "dog"], "answer": 0})
-    features = choice.features(examples, TOKENIZER, TaskOptions(max_length=12))
+    features = choice.features(examples, TOKENIZER, ChoiceOptions(max_length=12))
     by_name = [[" ".join(PIECES[i] for i in ids) for ids in row] for row in features.input_ids]
     assert by_name == [
         ["[CLS] a man runs . [SEP] who runs ? a man [SEP]", "[CLS] a man runs . [SEP] who runs ? a dog [SEP]"],
@@ -147,7 +147,7 @@ def test_one_sequence_a_choice(tmp_path):
     assert (
         features.labels.tolist() == [1, 0] and features.labels.dtype == np.int32 and features.example.tolist() == [0, 1]
     )
-    short = choice.features(examples, TOKENIZER, TaskOptions(max_length=8))
+    short = choice.features(examples, TOKENIZER, ChoiceOptions(max_length=8))
     assert [PIECES[i] for i in short.input_ids[0][0]] == "[CLS] a man runs [SEP] who runs [SEP]".split()
     assert choice.head("choice").outputs == 1
 

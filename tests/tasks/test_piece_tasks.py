@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from family_pieces import FILES, OPTIONS
 
-from bert_jax.config.finetuning import TaskOptions
+from bert_jax.config.finetuning import Squad2Options, SquadOptions, TaggingOptions
 from bert_jax.tasks import ner, squad
 from bert_jax.tasks.conll import Sentence
 from bert_jax.tasks.squad_files import Examples, Question
@@ -32,7 +32,7 @@ def test_an_answer_is_read_back_by_its_characters(tokenizer, answer):
     start = CONTEXT.index(answer)
     question = Question("q", QUESTION, 0, (answer,), (start, start + len(answer)))
     examples = Examples("squad_v1", (CONTEXT,), (question,), True)
-    options = TaskOptions(max_length=300, max_query_length=30, doc_stride=50)
+    options = SquadOptions(max_length=300, max_query_length=30, doc_stride=50)
     features = squad.features(examples, tokenizer, options)
     ids, types = join(tokenizer, tokenizer.encode(QUESTION), tokenizer.encode(CONTEXT), 300)
     assert np.array_equal(features.input_ids[0], ids) and np.array_equal(features.token_type_ids[0], types)
@@ -47,7 +47,7 @@ def test_an_answer_is_read_back_by_its_characters(tokenizer, answer):
 
 
 def test_every_window_of_a_long_context_fits(tokenizer):
-    options = TaskOptions(max_length=40, max_query_length=12, doc_stride=7)
+    options = Squad2Options(max_length=40, max_query_length=12, doc_stride=7)
     question = Question("q", QUESTION, 0, (), None)
     features = squad.features(Examples("squad_v2", (CONTEXT,), (question,), True), tokenizer, options)
     assert len(features.input_ids) > 3 and max(map(len, features.input_ids)) == 40
@@ -63,7 +63,7 @@ def test_the_first_pieces_of_tagged_words_are_labelled(tokenizer):
     words = ("Rose", "docks", "25,", "\u6771\u4eac", ".", "\u0301")
     sentence = Sentence(words, ("B-X", "O", "O", "B-X", "O", "O"), None, words, None)
     examples = ner.Examples((sentence,), ("O", "B-X", "I-X"), has_answers=True)
-    features = ner.features(examples, tokenizer, TaskOptions(max_length=64))
+    features = ner.features(examples, tokenizer, TaggingOptions(max_length=64))
     (ids,), (labels,), (types,) = features.input_ids, features.labels, features.token_type_ids
     whole, expected = join(
         tokenizer, sum(([*tokenizer.encode(word)] or [tokenizer.unk_id] for word in words), []), None, 64

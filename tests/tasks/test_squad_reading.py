@@ -11,12 +11,13 @@ import pytest
 from squad_tokenizer import TOKENIZER
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
+from bert_jax.config.finetuning import Squad2Options, SquadOptions, TaskDataConfig
 from bert_jax.errors import UserError
 from bert_jax.pretrained import answers
 from bert_jax.tasks import squad, squad_files
 
-OPTIONS = TaskOptions(max_length=24, max_query_length=6)
+LENGTHS = {"max_length": 24, "max_query_length": 6}
+OPTIONS = {"squad_v1": SquadOptions(**LENGTHS), "squad_v2": Squad2Options(**LENGTHS)}
 
 
 def question(id: str, *answers: tuple[str, int], **more) -> dict:
@@ -78,7 +79,7 @@ def test_what_is_read(tmp_path):
 def test_impossible_questions_have_no_answer_and_label_the_first_token(tmp_path):
     examples = load(tmp_path, V2, "squad_v2")
     assert [(q.answers, q.span) for q in examples.questions] == [(("cab",), (5, 8)), ((), None), ((), None)]
-    assert squad.features(examples, TOKENIZER, OPTIONS).labels.all(axis=1).tolist() == [True, False, False]
+    assert squad.features(examples, TOKENIZER, OPTIONS["squad_v1"]).labels.all(axis=1).tolist() == [True, False, False]
 
 
 def test_a_question_without_a_good_answer_is_skipped_in_training_only(tmp_path):
@@ -92,7 +93,7 @@ def test_questions_without_answers_are_unlabelled(tmp_path):
     contents = of({"id": "q0", "question": "a?"}, question("q1"))
     for task in ("squad_v1", "squad_v2"):
         examples = load(tmp_path, contents, task, "test")
-        assert not examples.has_answers and squad.features(examples, TOKENIZER, OPTIONS).labels is None
+        assert not examples.has_answers and squad.features(examples, TOKENIZER, OPTIONS["squad_v1"]).labels is None
 
 
 PARAGRAPH = ["data", 0, "paragraphs", 0]
@@ -247,7 +248,7 @@ def test_tfds(tmp_path):
 )
 def test_perfect_scores_give_perfect_answers(tmp_path, monkeypatch, task, contents, scores):
     examples = load(tmp_path, contents, task, "dev")
-    features = squad.features(examples, TOKENIZER, OPTIONS)
+    features = squad.features(examples, TOKENIZER, OPTIONS[task])
     logits = [np.zeros((len(ids), 2), np.float32) for ids in features.input_ids]
     for row, (start, end) in zip(logits, features.labels):
         row[start, 0], row[end, 1] = 9, 8
@@ -277,7 +278,7 @@ def test_perfect_scores_give_perfect_answers(tmp_path, monkeypatch, task, conten
 def test_a_given_threshold_decides(tmp_path):
     examples = load(tmp_path, of(question("q0", ("cab", 5)), question("q1", ("cab", 5))), "squad_v2", "dev")
     for threshold, said in ((0.0, ["", ""]), (3.5, ["cab", ""]), (None, ["cab", "cab"])):
-        options = TaskOptions(max_length=24, max_query_length=6, null_threshold=threshold)
+        options = Squad2Options(**LENGTHS, null_threshold=threshold)
         features = squad.features(examples, TOKENIZER, options)
         logits = [np.zeros((len(ids), 2), np.float32) for ids in features.input_ids]
         for row, (start, end), null in zip(logits, features.labels, (5, 6)):
@@ -294,7 +295,7 @@ def test_a_given_threshold_decides(tmp_path):
 )
 def test_a_model_answers_new_texts_by_the_threshold_of_its_dev_set(task, given, said):
     history = {
-        "config": {"finetune": {"task": task, "options": {"null_threshold": given}}},
+        "config": {"finetune": {"task": task, "options": {"null_threshold": given} if task == "squad_v2" else {}}},
         "metrics": {"best_f1_thresh": 3.5},
     }
     model = types.SimpleNamespace(

@@ -8,7 +8,7 @@ import pytest
 from google_tokenization import google_basic
 from squad_tokenizer import TOKENIZER
 
-from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
+from bert_jax.config.finetuning import Squad2Options, SquadOptions, TaskDataConfig
 from bert_jax.errors import UserError
 from bert_jax.tasks import squad
 from bert_jax.tasks import squad as squad_windows
@@ -45,7 +45,7 @@ def test_windows_equal_the_original(seed):
     end = next(
         (i for i in range(start + generator.randrange(1, 20), len(context)) if context[i] in " \n\t.,)("), len(context)
     )
-    options = TaskOptions(max_length=generator.randrange(14, 40), doc_stride=step, max_query_length=8)
+    options = SquadOptions(max_length=generator.randrange(14, 40), doc_stride=step, max_query_length=8)
     features = squad.features(single(context, question, (start, end)), TOKENIZER, options)
     expected = original_squad.make_windows(
         context, question, (context[start:end], start), pieces, options.max_length, step, 8
@@ -70,7 +70,8 @@ def test_answers_equal_the_original(seed, task):
     ascii_words = ["ab", "bad", "abcd", "(bad", "de)", "a-b", "b.", "'c", "d,", "cab", "ed"]
     context, version_2 = document(generator, ascii_words, generator.randrange(1, 50)), task == "squad_v2"
     n_best = generator.randrange(1, 9)
-    options = TaskOptions(max_length=24, doc_stride=5, max_query_length=6, n_best=n_best, max_answer_length=7)
+    kind = Squad2Options if version_2 else SquadOptions
+    options = kind(max_length=24, doc_stride=5, max_query_length=6, n_best=n_best, max_answer_length=7)
     features = squad.features(single(context, "cab?", task=task), TOKENIZER, options)
     logits = [
         np.float32(np.round(np.random.default_rng([seed, i]).normal(size=(len(ids), 2)), 7 * (seed % 2)))  # even: ties
@@ -94,7 +95,7 @@ def test_answers_equal_the_original(seed, task):
 
 
 def test_only_null_among_the_best():
-    options = TaskOptions(max_length=24, max_query_length=6, n_best=1)
+    options = Squad2Options(max_length=24, max_query_length=6, n_best=1)
     examples, scores = single("ab bad"), np.zeros((8, 2), np.float32)
     features = squad.features(examples, TOKENIZER, options)
     for null, cells, guess, odds in (
@@ -114,7 +115,7 @@ def test_only_null_among_the_best():
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_scores_of_a_diverged_model(value):
     examples = single("ab bad", span=(0, 2))
-    features = squad.features(examples, TOKENIZER, TaskOptions(max_length=24, max_query_length=6))
+    features = squad.features(examples, TOKENIZER, Squad2Options(max_length=24, max_query_length=6))
     assert all(
         np.isfinite(metric) for metric in squad.score(examples, features, [np.full((8, 2), value, np.float32)]).values()
     )
@@ -163,10 +164,10 @@ def test_characters_of_the_answer(text, answer, found):
 
 
 def test_labels_without_an_answer():
-    features = squad.features(single("a b c"), TOKENIZER, TaskOptions(max_length=20, max_query_length=5))
+    features = squad.features(single("a b c"), TOKENIZER, Squad2Options(max_length=20, max_query_length=5))
     assert features.labels.tolist() == [[0, 0]] and features.example.tolist() == [0]
     unlabelled = Examples("squad_v2", ("a b",), (Question("q", "a?", 0),), False)
-    assert squad.features(unlabelled, TOKENIZER, TaskOptions(max_length=20, max_query_length=5)).labels is None
+    assert squad.features(unlabelled, TOKENIZER, Squad2Options(max_length=20, max_query_length=5)).labels is None
 
 
 @pytest.mark.parametrize(
@@ -174,10 +175,10 @@ def test_labels_without_an_answer():
     [
         (
             "a b",
-            TaskOptions(max_length=64),
+            Squad2Options(max_length=64),
             "max_length=64 leaves no room next to a question of .*max_query_length=64 .* above 67",
         ),
-        ("\u200b", TaskOptions(max_length=384), "question q: the tokenizer leaves nothing of its context"),
+        ("\u200b", Squad2Options(max_length=384), "question q: the tokenizer leaves nothing of its context"),
     ],
 )
 def test_what_cannot_become_features(context, options, message):
@@ -189,7 +190,7 @@ def test_what_cannot_become_features(context, options, message):
 def test_real_answers_come_back_to_the_character(shared_data, casing):
     tokenizer = load_tokenizer(shared_data / "vocab" / casing / "vocab.txt")
     examples = squad.load("squad_v1", TaskDataConfig(dir=str(shared_data / "squad")), "dev")
-    features = squad.features(examples, tokenizer, TaskOptions(max_length=384))
+    features = squad.features(examples, tokenizer, SquadOptions(max_length=384))
     exact, same_labels = 0, []
     for index, question in enumerate(examples.questions):
         text, context = examples.contexts[question.context], features.contexts[question.context]

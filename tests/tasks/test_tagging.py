@@ -6,7 +6,7 @@ import gzip
 import pytest
 from tagged_words import FOUR_COLUMNS, TOKENIZER, load, one_hot, write
 
-from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
+from bert_jax.config.finetuning import TaggingDataConfig, TaggingOptions
 from bert_jax.errors import UserError
 from bert_jax.tasks import conll, ner
 from bert_jax.tokenization.tokenizer import load_tokenizer
@@ -71,12 +71,12 @@ def test_what_stands_before_the_first_mark_is_one_document(tmp_path):
     assert [(one.words, one.document) for one in found.sentences] == [
         (one.words, one.document) for one in marked.sentences
     ]
-    windows_of = [ner.features(examples, TOKENIZER, TaskOptions(max_length=16)) for examples in (found, marked)]
+    windows_of = [ner.features(examples, TOKENIZER, TaggingOptions(max_length=16)) for examples in (found, marked)]
     assert [ids.tolist() for ids in windows_of[0].input_ids] == [ids.tolist() for ids in windows_of[1].input_ids]
     unmarked = load(tmp_path, body.replace("-DOCSTART- -X- O O\n\n", ""))
     assert [sentence.document for sentence in unmarked.sentences] == [None] * 3
     (tmp_path / "two.conllu").write_text("Ann\n\nBob\n\n# newdoc\nin\n\n")
-    assert [sentence.document for sentence in conll.read(tmp_path / "two.conllu", TaskDataConfig())] == [0, 0, 1]
+    assert [sentence.document for sentence in conll.read(tmp_path / "two.conllu", TaggingDataConfig())] == [0, 0, 1]
 
 
 def test_universal_dependencies_give_words_and_parts_of_speech(tmp_path):
@@ -119,7 +119,7 @@ def test_splits_and_types_that_are_not_there(tmp_path):
     assert ner.splits("ner", data) == ("train",)
     assert ner.splits("ner", dataclasses.replace(data, test="x.txt")) == ("train", "test")
     examples = load(tmp_path, "in O\n", "dev", ("O", "B-PER", "I-PER"))
-    features = ner.features(examples, TOKENIZER, TaskOptions())
+    features = ner.features(examples, TOKENIZER, TaggingOptions())
     assert ner.score(examples, features, one_hot(features, 3)) == {
         "precision": 0,
         "recall": 0,
@@ -131,7 +131,7 @@ def test_splits_and_types_that_are_not_there(tmp_path):
 
 def test_missing_data_and_unknown_tags_are_refused(tmp_path):
     with pytest.raises(UserError, match="no dev data; looked for dev.txt, .* found nothing"):
-        ner.load("ner", TaskDataConfig(dir=str(tmp_path)), "dev")
+        ner.load("ner", TaggingDataConfig(dir=str(tmp_path)), "dev")
     with pytest.raises(UserError, match="holds no words"):
         load(tmp_path, "-DOCSTART- O\n\n\n")
     with pytest.raises(
@@ -188,7 +188,7 @@ def builder(tmp_path_factory):
 
     path = tmp_path_factory.mktemp("tfds")
     TinyTags(data_dir=str(path)).download_and_prepare()
-    return TaskDataConfig(tfds="tiny_tags", tfds_dir=str(path))
+    return TaggingDataConfig(tfds="tiny_tags", tfds_dir=str(path))
 
 
 def test_tfds(builder):
@@ -212,13 +212,13 @@ def test_a_treebank_as_parts_of_speech(shared_data, tmp_path):
     for split in ("dev", "test"):
         text = gzip.decompress((shared_data / "ud" / f"en_ewt-ud-{split}.conllu.gz").read_bytes())
         (tmp_path / f"{split}.conllu").write_bytes(text)
-    data = TaskDataConfig(train=str(tmp_path / "dev.conllu"), test=str(tmp_path / "test.conllu"))
+    data = TaggingDataConfig(train=str(tmp_path / "dev.conllu"), test=str(tmp_path / "test.conllu"))
     examples = ner.load("ner", data, "train")
     assert len(examples) == 2001 and len(examples.labels) == 17  # the universal parts of speech
     test = ner.load("ner", data, "test", examples.labels)
     assert len(test) == 2077
     tokenizer = load_tokenizer(shared_data / "vocab" / "cased" / "vocab.txt")
-    features = ner.features(test, tokenizer, TaskOptions(max_length=256))
+    features = ner.features(test, tokenizer, TaggingOptions(max_length=256))
     assert sum((labels >= 0).sum() for labels in features.labels) == sum(len(s.words) for s in test.sentences)
     assert max(map(len, features.input_ids)) <= 256
     assert ner.score(test, features, one_hot(features, 17))["f1"] == 1

@@ -12,7 +12,7 @@ from small_model import compiled
 from tagged_words import FOUR_COLUMNS, PIECES, TOKENIZER, load, one_hot
 
 from bert_jax.config import HeadConfig, ModelConfig
-from bert_jax.config.finetuning import TaskDataConfig, TaskOptions
+from bert_jax.config.finetuning import TaggingDataConfig, TaggingOptions
 from bert_jax.data.sequences import padded
 from bert_jax.models.task import BertForTask, without_edges
 from bert_jax.objectives.tasks import TaskObjective, predictions
@@ -65,7 +65,7 @@ def test_one_window_holds_a_short_document():
 
 def test_first_pieces_carry_the_tags(tmp_path):
     examples = load(tmp_path, FOUR_COLUMNS + "\u200b NNP B-NP O\n???York NNP B-NP I-LOC\n")
-    features = ner.features(examples, TOKENIZER, TaskOptions(max_length=16))
+    features = ner.features(examples, TOKENIZER, TaggingOptions(max_length=16))
     by_name = [[PIECES[i] for i in ids] for ids in features.input_ids]
     assert by_name == [
         "[CLS] Ann Bo ##b lives New York ##s [SEP]".split(),
@@ -80,7 +80,7 @@ def test_first_pieces_carry_the_tags(tmp_path):
     ] and features.example.tolist() == [0, 2]
     assert first[0][classes[0] >= 0].tolist() == [True, False, False, True, False]
     assert last[0][classes[0] >= 0].tolist() == [False, False, True, False, True]
-    alone = ner.features(examples, TOKENIZER, TaskOptions(max_length=16, context=False))
+    alone = ner.features(examples, TOKENIZER, TaggingOptions(max_length=16, context=False))
     assert [len(ids) for ids in alone.input_ids] == [6, 5, 8] and alone.example.tolist() == [0, 1, 2]
 
 
@@ -95,7 +95,7 @@ def long(tmp_path_factory):
             words = random.choice(["Ann", "Bob", "lives", "Yorks", "?"], random.integers(1, 15))
             lines += [f"{word} {random.choice(['O', 'B-PER', 'B-LOC'])}" for word in words] + [""]
     examples = load(tmp_path_factory.mktemp("long"), "\n".join(lines))
-    return examples, ner.features(examples, TOKENIZER, TaskOptions(max_length=20))
+    return examples, ner.features(examples, TOKENIZER, TaggingOptions(max_length=20))
 
 
 def test_gold_logits_score_one_and_read_back(long, tmp_path):
@@ -110,7 +110,7 @@ def test_gold_logits_score_one_and_read_back(long, tmp_path):
     assert file.endswith("/predictions.conll") and worse.items() < json.loads(pathlib.Path(by_type).read_text()).items()
     gold = [list(s.tags) for s in examples.sentences]
     for column, tags in ((2, gold), (3, ner.predicted_tags(examples, features, logits))):
-        again = conll.read(file, TaskDataConfig(tag_column=column))
+        again = conll.read(file, TaggingDataConfig(tag_column=column))
         assert [list(s.tags) for s in again] == tags
         assert [(s.words, s.document) for s in again] == [(s.words, s.document) for s in examples.sentences]
 
@@ -122,13 +122,13 @@ def test_unlabelled_words_are_predicted(long, tmp_path):
     )
     examples = load(tmp_path, text, "test", labelled.labels)
     assert not examples.has_answers
-    unlabelled = ner.features(examples, TOKENIZER, TaskOptions(max_length=20))
+    unlabelled = ner.features(examples, TOKENIZER, TaggingOptions(max_length=20))
     for found, known in zip(unlabelled.labels, features.labels, strict=True):
         found, known = without_edges(found), without_edges(known)
         np.testing.assert_array_equal(found, [np.minimum(known[0], 0), *known[1:]])
     (file,) = ner.write_predictions(examples, unlabelled, one_hot(features, len(examples.labels)), tmp_path, "test")
     assert file.endswith("/test_predictions.conll")
-    assert [s.tags for s in conll.read(file, TaskDataConfig())] == [s.tags for s in labelled.sentences]
+    assert [s.tags for s in conll.read(file, TaggingDataConfig())] == [s.tags for s in labelled.sentences]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +172,7 @@ TWO_SENTENCES = "-DOCSTART- O\n\n? O\nlives O\nAnn B-PER\n\nYork B-PER\nin O\n"
 def test_a_crf_does_not_go_on_from_one_sentence_to_the_next(tmp_path):
     examples = load(tmp_path, TWO_SENTENCES)
     model, params = with_crf(examples, {"Ann": "B-PER", "York": "I-PER"})
-    together, alone = TaskOptions(max_length=16), TaskOptions(max_length=16, context=False)
+    together, alone = TaggingOptions(max_length=16), TaggingOptions(max_length=16, context=False)
     assert len(ner.features(examples, TOKENIZER, together)) == 1
     first, second = decoded(model, params, examples, together)
     assert first == ["O", "O", "B-PER"] and not second[0].startswith("I-")
@@ -187,7 +187,7 @@ def test_a_crf_does_not_go_on_from_one_sentence_to_the_next(tmp_path):
 def test_a_part_of_a_sentence_may_begin_inside_an_entity(tmp_path):
     examples = load(tmp_path, "Ann B-PER\n" + 8 * "Ann I-PER\n" + "in O\n")
     model, params = with_crf(examples, {"Ann": "I-PER"})
-    options = TaskOptions(max_length=8)
+    options = TaggingOptions(max_length=8)
     assert len(ner.features(examples, TOKENIZER, options)) > 1  # six words a window
     (tags,) = decoded(model, params, examples, options)
     assert tags[1:] == ["I-PER"] * 8 + ["O"] and tags[0] != "I-PER"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.config.finetuning import TaskDataConfig, TextDataConfig
 from bert_jax.errors import UserError
 from bert_jax.tasks import glue, readers, text
 
@@ -78,7 +78,7 @@ def test_examples_are_plain(directory):
 
 
 def test_glue_and_own_text_through_the_builder(directory):
-    data = TaskDataConfig(tfds="tiny_tasks", tfds_dir=directory)
+    data = TextDataConfig(tfds="tiny_tasks", tfds_dir=directory)
     for read in (
         lambda split: glue.load("rte", data, split),
         lambda split: text.load("text", data, split, ("entailment", "not_entailment")),
@@ -87,7 +87,7 @@ def test_glue_and_own_text_through_the_builder(directory):
         assert sorted(zip(train.first, train.answers)) == [("Über 0", 0), ("Über 1", 1), ("Über 2", 0)]
         assert sorted(read("dev").answers) == [0, 1] and train.second == ["b"] * 3
         assert not test.has_answers and sorted(test.first) == ["Über 0", "Über 1"]
-    numbers = TaskDataConfig(tfds="tiny_tasks", tfds_dir=directory, label_column="score", regression=True)
+    numbers = TextDataConfig(tfds="tiny_tasks", tfds_dir=directory, label_column="score", regression=True)
     assert sorted(text.load("text", numbers, "train").answers) == [0, 0.5, 1]
 
 

@@ -1,7 +1,6 @@
 """The user's own text: every form read to the same examples, every bad file one error with its line."""
 
 import csv
-import dataclasses
 import io
 import json
 import pathlib
@@ -10,7 +9,8 @@ import numpy as np
 import pytest
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.finetuning import TaskDataConfig, TaskOptions, check_finetune, task_defaults
+from bert_jax.config.finetuning import SentenceOptions, TaskDataConfig, TextDataConfig, check_finetune, task_defaults
+from bert_jax.config.json_form import with_options
 from bert_jax.errors import UserError
 from bert_jax.tasks import readers, task_data, text
 from bert_jax.tasks import readers as rows
@@ -29,7 +29,7 @@ def write(directory, name: str, content: str):
 
 
 def load(directory, split="train", labels=None, **options):
-    return text.load("text", TaskDataConfig(dir=str(directory), **options), split, labels)
+    return text.load("text", TextDataConfig(dir=str(directory), **options), split, labels)
 
 
 def fails(message, directory, split="train", labels=None, **options):
@@ -59,7 +59,7 @@ def test_forms(name, tmp_path):
     assert examples.answers.tolist() == [1, 0, 1, 0] and examples.index == ["0", "1", "2", "3"]
     assert text.head("text", examples.labels) == HeadConfig(labels=("neg", "pos"))
     assert load(tmp_path, labels=("pos", "neg")).answers.tolist() == [0, 1, 0, 1]
-    by_name = text.load("text", TaskDataConfig(test=str(tmp_path / name)), "test", ("neg", "pos"))
+    by_name = text.load("text", TextDataConfig(test=str(tmp_path / name)), "test", ("neg", "pos"))
     assert by_name.first == TEXTS and by_name.has_answers
 
 
@@ -214,7 +214,7 @@ def test_scores_features_and_predictions(tmp_path):
     write(tmp_path, "train.tsv", FORMS["train.tsv"])
     examples = load(tmp_path)
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "plain", "."]
-    features = text.features(examples, Tokenizer(WordPiece(vocabulary, lowercase=True)), TaskOptions(max_length=8))
+    features = text.features(examples, Tokenizer(WordPiece(vocabulary, lowercase=True)), SentenceOptions(max_length=8))
     assert features.input_ids[0].tolist() == [2, 5, 6, 3] and features.labels.tolist() == [1, 0, 1, 0]
     logits = [np.float32([0, 1]), np.float32([np.log(3), 0]), np.float32([0, 1]), np.float32([0, 1])]
     scores = text.score(examples, features, logits)
@@ -242,7 +242,8 @@ def test_figures_computed_from_a_file_of_numbers_are_those_of_the_score(tmp_path
     write(tmp_path, "dev.tsv", "\n".join(["sentence1\tsentence2\tscore", *rows]) + "\n")
     for task, options in (("text", {"regression": True, "label_column": "score"}), ("stsb", {})):
         family = task_data.family_of(task)
-        examples = family.load(task, TaskDataConfig(dir=str(tmp_path), **options), "dev")
+        kind = TextDataConfig if task == "text" else TaskDataConfig
+        examples = family.load(task, kind(dir=str(tmp_path), **options), "dev")
         (file,) = family.write_predictions(examples, None, logits, str(tmp_path / task), "dev")
         found = [float(line.split("\t")[1]) for line in pathlib.Path(file).read_text().splitlines()[1:]]
         scores = family.score(examples, None, logits)
@@ -313,20 +314,20 @@ def test_a_directory_without_a_dev_file_hears_of_the_share(tmp_path):
             {"tfds": "imdb_reviews", "dev_share": 0.1},
             r"cannot be used: a split of TFDS is cut by --data.train='train",
         ),
-        ("mrpc", {"dir": "x", "dev_share": 0.1}, "cannot be used: mrpc has a dev file of its own"),
+        ("mrpc", {"dir": "x", "dev_share": 0.1}, "data.dev_share=0.1 belongs to task=text, not to mrpc; leave it out"),
     ],
 )
 def test_data_without_dev(task, data, message):
-    config = dataclasses.replace(task_defaults(task), init_from="m", workdir="w", data=TaskDataConfig(**data))
+    given = {"init_from": "m", "workdir": "w"} | {f"data.{name}": value for name, value in data.items()}
     with pytest.raises(UserError, match=message):
-        check_finetune(config)
+        check_finetune(with_options(task_defaults(task), given))
 
 
 def test_the_tfds_road(monkeypatch):
     """imdb_reviews has no dev split: --data.dev=test."""
     asked, examples = [], [{"text": "Good.", "label": "pos"}, {"text": "Bad.", "label": "neg"}]
     monkeypatch.setattr(readers, "tfds_examples", lambda *arguments: asked.append(arguments) or examples)
-    data = TaskDataConfig(tfds="imdb_reviews", train="train[:90%]", dev="test")
+    data = TextDataConfig(tfds="imdb_reviews", train="train[:90%]", dev="test")
     train = text.load("text", data, "train")
     assert (train.first, train.labels, train.answers.tolist()) == (["Good.", "Bad."], ("neg", "pos"), [1, 0])
     examples.append({"text": " ", "label": "neg"})
@@ -338,5 +339,5 @@ def test_the_tfds_road(monkeypatch):
     ):
         text.load("text", data, "dev", train.labels)
     examples[:] = [{"text": "x", "label": None}]
-    assert not text.load("text", TaskDataConfig(tfds="a", test="unsupervised"), "test", train.labels).has_answers
+    assert not text.load("text", TextDataConfig(tfds="a", test="unsupervised"), "test", train.labels).has_answers
     assert asked[0] == ("imdb_reviews", "train[:90%]", "")

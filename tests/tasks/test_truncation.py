@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from pretrained_model import CONFIG, TOKENIZER
 
-from bert_jax.config.finetuning import TaskOptions
+from bert_jax.config.finetuning import ChoiceOptions, SentenceOptions, SquadOptions
 from bert_jax.data.sequences import Uncut
 from bert_jax.tasks import choice, sentences, squad
 from bert_jax.tasks.choice import Question
@@ -20,7 +20,7 @@ def texts(*lengths):
 
 
 def test_single_texts_and_pairs_are_counted_with_their_specials():
-    options = TaskOptions(max_length=8)
+    options = SentenceOptions(max_length=8)
     single = sentences.features(Sentences("text", texts(5, 6, 7, 10), None, None, ("a", "b"), []), TOKENIZER, options)
     assert single.uncut.lengths.tolist() == [7, 8, 9, 12] and single.uncut.share == 0.5 and single.uncut.noun == "texts"
     pair = sentences.features(Sentences("text", texts(1, 2), texts(4, 4), None, ("a", "b"), []), TOKENIZER, options)
@@ -32,13 +32,13 @@ def test_single_texts_and_pairs_are_counted_with_their_specials():
 
 def test_a_choice_is_as_long_as_its_longest_candidate():
     questions = tuple(Question("", *texts(3), "", tuple(texts(*sizes)), 0, "") for sizes in ((1, 2), (1, 9), (2, 3)))
-    features = choice.features(choice.Examples("race", questions, True), TOKENIZER, TaskOptions(max_length=9))
+    features = choice.features(choice.Examples("race", questions, True), TOKENIZER, ChoiceOptions(max_length=9))
     assert features.uncut.lengths.tolist() == [8, 15, 9] and features.uncut.share == pytest.approx(1 / 3)
 
 
 def test_of_windows_only_the_questions_are_cut():
     asked = tuple(AskedQuestion(str(size), *texts(size), 0) for size in (3, 4, 9))
-    options = TaskOptions(max_length=12, max_query_length=4, doc_stride=4)
+    options = SquadOptions(max_length=12, max_query_length=4, doc_stride=4)
     features = squad.features(Asked("squad_v1", (WORDS,), asked, has_answers=False), TOKENIZER, options)
     assert features.uncut.lengths.tolist() == [3, 4, 9] and features.uncut.share == pytest.approx(1 / 3)
     assert features.uncut.advise("dev", CONFIG.max_position_embeddings) == (

@@ -235,7 +235,7 @@ def encoding(config: FinetuneConfig, job: dict[str, Any]) -> Prepared:
 
     def work(units: int) -> None:
         for _ in range(units):
-            model.encode(texts, batch_size=config.batch_size, max_length=config.options.max_length, progress=False)
+            model.encode(texts, batch_size=config.batch_size, max_length=config.max_length, progress=False)
 
     work(1)
     return work, {"texts": len(texts)}

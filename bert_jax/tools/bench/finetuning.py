@@ -99,7 +99,7 @@ def peer_contestants(
         "outputs": outputs,
         "batch_size": options.batch_size,
         "learning_rate": options.learning_rate,
-        "max_length": options.options.max_length,
+        "max_length": options.max_length,
         "steps_per_unit": STEPS_PER_UNIT,
     }
     program, environment = peer_program(options.peer_python, "finetune"), computing_variables(os.environ)  # as ours
