@@ -154,14 +154,14 @@ def made_once(tmp_path_factory):
 @pytest.fixture(scope="session")
 def small_store(made_once) -> pathlib.Path:
     """A token store made by the real commands from 300 small documents, in a directory that also has vocab.txt."""
-    import small_corpus
+    import documents
 
     from bert_jax.config import PrepareConfig, TrainVocabConfig
     from bert_jax.data.preparation.prepare import run_prepare
     from bert_jax.data.preparation.vocabularies import run_train_vocab
 
     def make(place: pathlib.Path) -> pathlib.Path:
-        corpus, vocab, store = small_corpus.write(place / "corpus.txt", 300), place / "vocab.txt", place / "store"
+        corpus, vocab, store = documents.write(place / "corpus.txt", 300), place / "vocab.txt", place / "store"
         run_train_vocab(TrainVocabConfig(input=str(corpus), output=str(vocab), size=200))
         run_prepare(PrepareConfig(input=str(corpus), vocab=str(vocab), output=str(store), sentences="lines", workers=1))
         return store
@@ -172,8 +172,7 @@ def small_store(made_once) -> pathlib.Path:
 @pytest.fixture(scope="session")
 def finished(small_store, made_once):
     """A pre-training run that nothing interrupted: its configuration and result. Tests that write use a copy."""
-    from one_device import pretrain
-    from small_pretraining import run_config
+    from small_pretraining import pretrain, run_config
 
     def make(place: pathlib.Path):
         config = run_config(small_store, place / "uninterrupted")
@@ -202,8 +201,8 @@ def pretrained(made_once) -> pathlib.Path:
 @pytest.fixture(scope="session")
 def two_seeds(pretrained, made_once):
     """A finished fine-tuning of two seeds, all weights kept: its configuration and results."""
-    from one_device import finetune
     from small_finetuning import run_config
+    from small_pretraining import finetune
 
     def make(place: pathlib.Path):
         config = run_config(pretrained, place / "work", seeds=2, keep="all")

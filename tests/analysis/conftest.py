@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 from command_lines import succeed
-from loaded_model import loaded
-from pretrained_model import stored_model
+from pretrained_model import loaded, stored_model
 
 from bert_jax.pretrained.model import PretrainedModel
 

@@ -5,7 +5,7 @@ import json
 import types
 
 import pytest
-from two_phases import TINY
+from small_pretraining import TINY
 
 from bert_jax.config.json_form import to_dict
 from bert_jax.tools.bench.turns import PEER_PROGRAMS

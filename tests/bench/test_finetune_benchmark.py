@@ -10,9 +10,9 @@ import jax
 import numpy as np
 import pytest
 from command_lines import status
-from full_device import DOES_NOT_FIT, full_device
 from huggingface_directory import directory
 from processes import UNOPTIMIZED
+from small_pretraining import DOES_NOT_FIT, full_device
 
 from bert_jax import cli, load
 from bert_jax.config.commands import FinetuneBenchConfig

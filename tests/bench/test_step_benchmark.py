@@ -13,9 +13,8 @@ import jax
 import numpy as np
 import pytest
 from command_lines import status
-from full_device import DOES_NOT_FIT, full_device
 from processes import UNOPTIMIZED
-from two_phases import TINY
+from small_pretraining import DOES_NOT_FIT, TINY, full_device
 
 from bert_jax.config import Config, resolve_phases
 from bert_jax.config.json_form import from_dict, to_dict

@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 import pytest
-from started_workdir import opened
+from workdirs import opened
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.tokenization.tokenizer import load_tokenizer

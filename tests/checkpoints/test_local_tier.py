@@ -10,9 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from one_device import pretrain
 from processes import SECONDS
-from small_pretraining import rows, run_config
+from small_pretraining import pretrain, rows, run_config
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.local_tier import LocalTier, _choose

@@ -11,10 +11,9 @@ import subprocess
 import jax
 import numpy as np
 import pytest
-from pod import finish, logs, start
+from pod import finish, logs, run_on_two_hosts, start
 from processes import wait_until
 from small_pretraining import nothing_held_out, rows, run_config
-from two_hosts import run_on_two_hosts
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.local_tier import LocalTier

@@ -8,11 +8,10 @@ import subprocess
 import sys
 
 import pytest
-from held_workdir import HOLD, contents
-from one_device import finetune, pretrain
 from processes import wait_until
 from small_finetuning import run_config as task_config
-from small_pretraining import rows, run_config
+from small_pretraining import finetune, pretrain, rows, run_config
+from workdirs import HOLD, contents
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import read_record

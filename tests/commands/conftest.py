@@ -6,15 +6,14 @@ import os
 import pathlib
 import shutil
 
+import documents
 import huggingface_directory
 import pytest
-import small_corpus
-import started_workdir
+import workdirs
 import written_teacher
-from command_lines import succeed
-from family_commands import TAUGHT
-from one_device import pretrain_by_words
+from command_lines import TAUGHT, succeed
 from pretrained_model import random_params
+from small_pretraining import pretrain_by_words
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import Config
@@ -45,7 +44,7 @@ def bad_inputs(small_store, tmp_path_factory) -> pathlib.Path:
     (place / "twice.txt").write_text(vocab + vocab.splitlines()[-1] + "\n")
     (place / "other_vocab.txt").write_text(vocab + "gherkin\n")
     (place / "noise.model").write_bytes(b"\0\1\2\3 no model")
-    (place / "few.txt").write_text("\n\n".join(small_corpus.documents(3)) + "\n")
+    (place / "few.txt").write_text("\n\n".join(documents.documents(3)) + "\n")
     succeed(
         "prepare", f"--input={place}/corpus.txt", f"--vocab={place}/other_vocab.txt", f"--output={place}/other_store"
     )
@@ -96,7 +95,7 @@ def write_student(config: Config, store: pathlib.Path, teacher: str) -> None:
     opened = open_store(str(store))
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=opened.vocab_size))
     with (
-        started_workdir.opened(
+        workdirs.opened(
             config.workdir, opened.tokenizer(), config, opened.fingerprint, {"teacher": teacher}
         ) as workdir,
         Checkpoints(workdir.checkpoints, config.checkpoint, run_id=workdir.run_id) as checkpoints,
@@ -120,7 +119,7 @@ def family_inputs(small_store, tmp_path_factory) -> pathlib.Path:
         written_teacher.write(place / name, small_store, **changes)
     command, *words = f"{TAUGHT} --workdir=@/student".replace("@", str(place)).split()
     write_student(configured(words, command), small_store, teacher="another one")
-    (place / "few.txt").write_text("\n\n".join(small_corpus.documents(3)) + "\n")
+    (place / "few.txt").write_text("\n\n".join(documents.documents(3)) + "\n")
     succeed("prepare", f"--input={place}/few.txt", f"--vocab={place}/vocab.txt", f"--output={place}/few_store")
     succeed("count", place / "few_store", f"--output={place}/few_counts")
     huggingface_directory.directory(place / "gpt2", model_type="gpt2")

@@ -1,11 +1,23 @@
-"""Each bad input gets one clear line before training starts, exit status 2, and leaves nothing half-written."""
+"""Commands with bad input: refused in one line, also by processes of their own.
+
+Each bad input gets one clear line before training starts, exit status 2, and leaves nothing half-written. Cut archives,
+records without a text, unknown languages and runners: one line each, and nothing half-written. Refusals and failures of
+a command in a process of its own: one line on stderr, whatever the libraries would add.
+"""
 
 import fcntl
+import gzip
+import pathlib
+import shlex
 import shutil
+import subprocess
+import sys
 
+import documents
 import pytest
-from command_lines import refusal
-from refused_commands import Case, refused, snapshot
+from command_lines import Case, refusal, refused, snapshot
+from documents import VOCABULARY
+from processes import SECONDS, one_device
 
 from bert_jax import cli
 
@@ -285,3 +297,187 @@ def test_a_store_that_is_being_written_is_left_alone(bad_inputs, capfd):
         assert error.startswith("error: another `bert-jax prepare` is writing") and error.count("\n") == 1
     shutil.rmtree(bad_inputs / "busy")
     assert {name for name in before if not name.startswith("busy")} == set(snapshot(bad_inputs))
+
+
+pyarrow = pytest.importorskip("pyarrow", reason="it is of the extra `corpora`, as is what reads dumps")
+parquet = pytest.importorskip("pyarrow.parquet")
+zstd = pytest.importorskip("backports.zstd")
+
+TEXT = b"a small text.\n\n" * 1000
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> pathlib.Path:
+    """What the commands of the table are given. No case may change any of it."""
+    place = tmp_path_factory.mktemp("archives")
+    (place / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
+    (place / "corpus.txt").write_bytes(TEXT)
+    write_cut_archives(place)
+    parquet.write_table(pyarrow.table({"body": ["fine"]}), place / "other_column.parquet")
+    parquet.write_table(pyarrow.table({"text": ["fine", None]}), place / "null.parquet")
+    return place
+
+
+def write_cut_archives(place: pathlib.Path) -> None:
+    """Write archives and columnar files that lack their end, as transfers that broke off leave them."""
+    record = b"WARC/1.0\r\nWARC-Type: conversion\r\nContent-Length: 5\r\n\r\nsmall\r\n\r\n"
+    whole = {
+        "cut.txt.gz": gzip.compress(TEXT),
+        "cut.txt.zst": zstd.compress(TEXT),
+        "cut.warc.wet": record * 3,
+        "cut.xml.bz2": documents.write_of_dump(place / "cut.xml.bz2", documents.pages()).read_bytes(),
+    }
+    parquet.write_table(pyarrow.table({"text": ["fine"] * 1000}), place / "cut.parquet")
+    whole["cut.parquet"] = (place / "cut.parquet").read_bytes()
+    for name, data in whole.items():
+        (place / name).write_bytes(data[: 9 * len(data) // 10])
+
+
+PREPARATIONS_PREPARE = "prepare --vocab=@/vocab.txt --output=@/new"
+
+PREPARATIONS_CASES = [
+    Case(
+        "a record without text in Parquet",
+        f"{PREPARATIONS_PREPARE} --input=@/other_column.parquet",
+        ("other_column.parquet: no text column 'text', but body", "--text_field"),
+    ),
+    Case(
+        "a null for a text",
+        f"{PREPARATIONS_PREPARE} --input=@/null.parquet",
+        ("null.parquet: row 1: the column 'text' holds None, not a string",),
+    ),
+    Case(
+        "a truncated gzip file",
+        f"{PREPARATIONS_PREPARE} --input=@/cut.txt.gz",
+        ("cut.txt.gz is not a whole gzip file", "fetch or compress it again"),
+    ),
+    Case(
+        "a truncated Zstandard file",
+        f"{PREPARATIONS_PREPARE} --input=@/cut.txt.zst",
+        ("cut.txt.zst is not a whole Zstandard file",),
+    ),
+    Case(
+        "an unknown language",
+        f"{PREPARATIONS_PREPARE} --input=@/corpus.txt --clean.languages=en,klingon",
+        ("clean.languages=klingon", "cannot be identified"),
+    ),
+    Case(
+        "a runner that there is none of",
+        f"{PREPARATIONS_PREPARE} --input=@/corpus.txt --runner=spork",
+        ("--runner", "'spork'", "beam"),
+    ),
+    Case(
+        "an option of Beam without Beam",
+        f"{PREPARATIONS_PREPARE} --input=@/corpus.txt --beam.project=p",
+        ("--beam.project=p is an option of Apache Beam", "--runner=beam"),
+    ),
+    Case(
+        "a truncated dump", f"{PREPARATIONS_PREPARE} --input=@/cut.xml.bz2", ("cut.xml.bz2 is not a whole bzip2 file",)
+    ),
+    Case("a truncated crawl", f"{PREPARATIONS_PREPARE} --input=@/cut.warc.wet", ("cut.warc.wet ends within a record",)),
+    Case(
+        "a truncated Parquet file",
+        f"{PREPARATIONS_PREPARE} --input=@/cut.parquet",
+        ("cut.parquet is damaged or cut short", "again"),
+    ),
+    Case(
+        "a truncated dump after a whole file",
+        f"{PREPARATIONS_PREPARE} --input=@/corpus.txt,@/cut.xml.bz2",
+        ("cut.xml.bz2 is not a whole bzip2 file",),
+    ),
+    Case(
+        "a truncated file for a vocabulary",
+        "train-vocab --output=@/new.txt --size=200 --input=@/cut.txt.gz",
+        ("cut.txt.gz is not a whole gzip file",),
+    ),
+]
+
+
+@pytest.mark.parametrize("case", PREPARATIONS_CASES, ids=lambda case: case.name.replace(" ", "-"))
+def test_bad_preparations_get_one_line_and_nothing_is_written(case, place, capfd, caplog):
+    refused(case, place, capfd, caplog)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param("prepare --input=@/latin1.txt --vocab=@/vocab.txt --output=@/new", marks=pytest.mark.slow),
+        "pretrain @/config.json --workdir=@/new --mesh.data=3",
+        pytest.param("evaluate @/run --data.path=@/other_store", marks=pytest.mark.slow),
+    ],
+    ids=["not UTF-8", "a mesh for other devices", "evaluate on another vocabulary"],
+)
+def test_the_libraries_add_no_line_of_their_own(command, bad_inputs):
+    """In a process of its own, where absl, JAX and TensorFlow greet whom they can."""
+    words = [word.replace("@", str(bad_inputs)) for word in command.split()]
+    finished = subprocess.run(
+        [sys.executable, "-m", "bert_jax", *words], capture_output=True, text=True, timeout=SECONDS
+    )
+    assert finished.returncode == 2 and finished.stdout == ""
+    assert finished.stderr.startswith("error: ") and finished.stderr.count("\n") == 1, finished.stderr
+
+
+ARRAY = "params.pooler.kernel"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command, says",
+    [
+        (
+            "pretrain @/config.json --workdir=RUN",
+            "error: none of the 1 checkpoints in RUN/checkpoints can be used (step 2: the array "
+            "params/pooler/kernel cannot be read (FAILED_PRECONDITION)). ",
+        ),
+        (
+            "fill-mask RUN [MASK]",
+            "error: no checkpoint of RUN can be used (step_000000002: the array params/pooler/kernel cannot be "
+            "read (FAILED_PRECONDITION)); ",
+        ),
+    ],
+)
+def test_a_damaged_array_is_named_in_one_line(command, says, bad_inputs, tmp_path):
+    """In a process of its own: reads that were given up used to print tracebacks from TensorStore's threads."""
+    import tensorstore
+
+    shutil.copytree(bad_inputs / "run", tmp_path / "run")
+    state = tmp_path / "run" / "checkpoints" / "step_000000002" / "state"
+    arrays = tensorstore.KvStore.open({"driver": "ocdbt", "base": {"driver": "file", "path": f"{state}/"}}).result()
+    for chunk in [
+        key for key in arrays.list().result() if key.startswith(f"{ARRAY}/".encode()) and b".zarray" not in key
+    ]:
+        arrays.write(chunk, b"not zstd").result()
+    words = [word.replace("@", str(bad_inputs)).replace("RUN", f"{tmp_path}/run") for word in command.split()]
+    finished = subprocess.run(
+        [sys.executable, "-m", "bert_jax", *words], capture_output=True, text=True, timeout=SECONDS
+    )
+    assert finished.returncode == 2 and finished.stderr.count("\n") == 1, finished.stderr
+    assert finished.stderr.startswith(says.replace("RUN", f"{tmp_path}/run")), finished.stderr
+
+
+@pytest.mark.slow
+def test_a_save_that_fails_is_one_line(bad_inputs, tmp_path):
+    """Orbax logs the failure four times, and prints a traceback for each write that was in flight."""
+    command = shlex.join(
+        [
+            sys.executable,
+            "-m",
+            "bert_jax",
+            "pretrain",
+            f"{bad_inputs}/config.json",
+            f"--workdir={tmp_path}/run",
+            "--model.hidden_size=128",
+            "--checkpoint.every_steps=1",
+        ]
+    )
+    finished = subprocess.run(
+        ["bash", "-c", f"ulimit -f 64 && {command}"],  # KiB
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        env=one_device(killed=True),
+    )
+    assert finished.returncode == 2 and finished.stderr.count("\n") == 1, finished.stderr
+    assert finished.stderr.startswith(
+        f"error: saving the checkpoint of step 1 to {tmp_path}/run/checkpoints failed: File too large; "
+    )

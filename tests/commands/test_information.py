@@ -1,16 +1,38 @@
-"""What `bert-jax info` prints."""
+"""Commands that inform and inspect, and what they say without an accelerator.
+
+What `bert-jax info` prints. JAX_PLATFORMS names an accelerator that is not there: one line from what computes, and no
+matter to what does not.
+"""
 
 import dataclasses
+import io
+import os
 import re
 import subprocess
 import sys
+import typing
 
 import pytest
 import written_teacher
+from command_lines import bert_jax
+from rich.console import Console
+from synthetic_store import SyntheticStore, random_documents, write_store
 
 from bert_jax.cli.info import run_info
-from bert_jax.config import Config, DistillationConfig, ModelConfig, PhaseConfig, RecurrentConfig
-from bert_jax.console import load_config
+from bert_jax.cli.inspect import run_inspect
+from bert_jax.config import (
+    Config,
+    DataConfig,
+    DistillationConfig,
+    MaskingConfig,
+    ModelConfig,
+    PhaseConfig,
+    RecurrentConfig,
+)
+from bert_jax.config.commands import InspectConfig
+from bert_jax.console import load_config, parse
+from bert_jax.devices import hardware
+from bert_jax.errors import UserError
 from bert_jax.formats.model_types import type_to_write
 
 CASED = 28_996
@@ -121,3 +143,106 @@ def test_the_vocabulary_that_is_assumed_is_that_of_the_model_type(name):
     model = load_config(name).model
     kind = type_to_write(model)
     assert kind is not None and model.assumed_vocab_size == kind.sizes["vocab_size"][1]
+
+
+@pytest.fixture(scope="module")
+def store_path(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("inspection") / "store"
+    return write_store(SyntheticStore(random_documents(30)), directory, documents_per_shard=20)
+
+
+def printed(path, colour=False, **options):
+    console = Console(
+        file=io.StringIO(), width=200, force_terminal=colour, color_system="truecolor" if colour else None
+    )
+    run_inspect(str(path), InspectConfig(**options), console)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("sentence_pairs", ["nsp", "sop", "adjacent", "none"])
+@pytest.mark.parametrize("unit", ["token", "whole_word", "span", "ngram"])
+def test_shows_store_document_examples_and_epoch(store_path, sentence_pairs, unit):
+    text = printed(store_path, document=3, sentence_pairs=sentence_pairs, unit=unit, sequence_length=64, sentences=2)
+    for expected in ("37", "Document 3", "more sentences", "[CLS]", "[MASK]", "padding", "sentences seen"):
+        assert expected in text
+    assert "100.000%" in text  # of the sentences
+    assert text.count("Example ") == 3
+    assert ("IsNext" in text) == (sentence_pairs == "nsp")
+
+
+def test_the_command_line_has_every_kind_of_examples_that_a_run_has(store_path):
+    masks, data, shown = map(typing.get_type_hints, (MaskingConfig, DataConfig, InspectConfig))
+    assert all(shown[name] == {**masks, **data}[name] for name in ("unit", "sentence_pairs", "packing"))
+    options = parse(InspectConfig(), ["--unit=ngram", "--document=3"], "inspect")
+    text = printed(store_path, **vars(options))
+    assert "[MASK]" in text and text != printed(store_path, document=3)
+
+
+def test_predicted_places_stand_out_in_colour(store_path):
+    assert "\x1b[1;37;41m[MASK]\x1b[0m" in printed(store_path, colour=True, document=3)
+
+
+def test_every_document_can_be_followed(store_path):
+    for document in range(37):
+        assert "Example " in printed(store_path, document=document, epoch=2, examples=1, report_sequences=10)
+
+
+def test_mistakes_are_named(store_path, tmp_path):
+    with pytest.raises(UserError, match="document=37, but .* has 37 documents"):
+        printed(store_path, document=37)
+    with pytest.raises(UserError, match="epoch=-1"):
+        printed(store_path, epoch=-1)
+    with pytest.raises(UserError, match="sequence_length=4"):
+        printed(store_path, sequence_length=4)
+    with pytest.raises(UserError, match="not a token store"):
+        printed(tmp_path)
+
+
+@pytest.mark.parametrize("sentence_pairs", ["nsp", "adjacent", "none"])
+def test_packed_rows_are_shown_with_their_texts(store_path, sentence_pairs):
+    text = printed(
+        store_path, document=3, sentence_pairs=sentence_pairs, sequence_length=512, short_sequence_probability=0.5
+    )
+    assert "texts per sequence" in text and text.count("Texts │") == text.count("Example ") > 0
+    row = text[text.index("Texts │") :].splitlines()[0]
+    lengths = [int(part.split()[0]) for part in row.split("│")[1:-1]]
+    places = int(text[text.index("Example ") :].split(" of 512 places")[0].split()[-1])
+    assert sum(lengths) == places and len(lengths) >= 1
+    assert "texts per sequence" not in printed(store_path, document=3, packing="off", sequence_length=512)
+
+
+ELSEWHERE = {**os.environ, "JAX_PLATFORMS": "cuda"}
+LINE = (
+    "JAX_PLATFORMS=cuda, but JAX finds no such device here; install jax with support for it on a machine that has one, "
+)
+
+
+@pytest.mark.skipif(hardware._has_nvidia_gpu(), reason="this machine has an NVIDIA GPU")
+@pytest.mark.parametrize(
+    "command",
+    [
+        "pretrain @/config.json --workdir=@/new",
+        pytest.param("fill-mask @/run [MASK]", marks=pytest.mark.slow),
+        pytest.param("analyze init bert_tiny --output=@/new", marks=pytest.mark.slow),
+    ],
+)
+def test_a_command_that_computes_is_refused_in_one_line(command, bad_inputs):
+    done = bert_jax(*(word.replace("@", str(bad_inputs)) for word in command.split()), env=ELSEWHERE)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: {LINE}or unset JAX_PLATFORMS\n"
+    assert not (bad_inputs / "new").exists()
+
+
+@pytest.mark.skipif(hardware._has_nvidia_gpu(), reason="this machine has an NVIDIA GPU")
+@pytest.mark.slow
+def test_loading_in_python_raises_the_error_of_the_commands(bad_inputs):
+    code = f"import bert_jax\ntry: bert_jax.load('{bad_inputs}/run')\nexcept bert_jax.UserError as error: print(error)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ELSEWHERE)
+    assert done.stdout.startswith(LINE), done.stderr
+
+
+@pytest.mark.skipif(hardware._has_nvidia_gpu(), reason="this machine has an NVIDIA GPU")
+@pytest.mark.parametrize("command", [pytest.param("info bert_tiny", marks=pytest.mark.slow), "inspect @/store"])
+def test_a_command_that_does_not_compute_asks_for_no_device(command, bad_inputs):
+    done = bert_jax(*(word.replace("@", str(bad_inputs)) for word in command.split()), env=ELSEWHERE)
+    assert done.returncode == 0, done.stderr

@@ -3,12 +3,12 @@
 import json
 import pathlib
 
+import documents
 import numpy as np
 import pytest
 import sentencepiece
-import small_corpus
 from command_lines import succeed
-from one_device import pretrain_by_words
+from small_pretraining import pretrain_by_words
 
 from bert_jax.config import Config
 from bert_jax.config.json_form import from_dict
@@ -25,9 +25,7 @@ STEPS = 12
 def place(tmp_path_factory) -> pathlib.Path:
     """corpus.txt, x.model, store/ and run/, each made from the one before."""
     place = tmp_path_factory.mktemp("sentencepiece")
-    corpus = small_corpus.write(
-        place / "corpus.txt", 40
-    )  # fewer than 256 sequences: small corpora are run first of all
+    corpus = documents.write(place / "corpus.txt", 40)  # fewer than 256 sequences: small corpora are run first of all
     succeed("train-vocab", f"--input={corpus}", f"--output={place}/x.model", "--method=unigram", "--size=90")
     succeed("prepare", f"--input={corpus}", f"--vocab={place}/x.model", f"--output={place}/store", "--sentences=lines")
     (place / "config.json").write_text(

@@ -1,7 +1,7 @@
 """What the tests of `prepare` share: a vocabulary of letters, blocks and shards that small texts fill."""
 
 import pytest
-from letter_corpus import VOCABULARY
+from documents import VOCABULARY
 
 from bert_jax.corpus import blocks
 from bert_jax.data.preparation import writer as store_writer

@@ -1,17 +1,37 @@
-"""Device table and the rule for joining other hosts; no accelerator is needed."""
+"""What a machine has and lacks: devices, software, memory, options of compilers, transfers.
 
+Device table and the rule for joining other hosts; no accelerator is needed. What a run records of its own software:
+every file of the package, and the commit. What is said where memory runs out. Options of the compiler: which steps get
+them, and a compiler that does not know one. Batches in few bytes: narrow on the way, the same values inside the step.
+"""
+
+import logging
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tomllib
+import types
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from processes import SECONDS
 
+import bert_jax
+from bert_jax.config import ComputeConfig, Config, PhaseConfig, resolve_phases
 from bert_jax.devices import hardware, hosts
+from bert_jax.devices.compilation import OVERLAP, compile_with, step_options
+from bert_jax.devices.hardware import memory_advice, memory_error, shortage_of
+from bert_jax.devices.hosts import commit, sources
+from bert_jax.devices.sharding import narrow_type, narrowed, widened
 from bert_jax.errors import UserError
+from bert_jax.training import run
+from bert_jax.training.learner import phase_advice, state_advice
+from bert_jax.training.run import PhaseSteps
+from bert_jax.training.state import created
 
 LAUNCHERS = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", *hardware.PROCESS_COUNTS)
 
@@ -170,3 +190,183 @@ def test_half_a_launcher_environment_is_refused(monkeypatch):
     monkeypatch.delenv("JAX_PROCESS_ID", raising=False)
     with pytest.raises(UserError, match="JAX_PROCESS_ID is not a number"):
         hardware.initialize_distributed()
+
+
+PACKAGE = pathlib.Path(bert_jax.__file__).parent
+
+
+def test_sources_are_those_of_the_whole_package():
+    assert {"__init__.py", "cli/commands.py", "models/bert.py"} <= sources().keys()
+
+
+@pytest.mark.skipif(not (PACKAGE.parent / ".git").exists() or not shutil.which("git"), reason="not a checkout")
+def test_the_commit_is_that_of_the_checkout():
+    head = subprocess.run(["git", "-C", PACKAGE, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    assert commit().removesuffix("-dirty") == head.stdout.strip()
+
+
+MESH = {"slice": 1, "data": 4, "fsdp": 1, "tensor": 1}
+
+
+def test_an_allocation_that_fails_is_answered_with_what_helps():
+    """The message is that of this machine's own allocator."""
+    (phase,) = resolve_phases(Config(phases=(PhaseConfig(batch_size=64),)))
+    with pytest.raises(jax.errors.JaxRuntimeError) as raised:
+        jax.block_until_ready(jax.jit(lambda: jnp.ones((1 << 46,)) * 2.0)())
+    answer = memory_error(raised.value, "phase 0", phase_advice(phase, MESH, "none"))
+    assert isinstance(answer, UserError) and "\n" not in str(answer)
+    assert str(answer).startswith("phase 0 does not fit into the memory of a device (")
+    for option in (
+        "--compute.remat=sel or full",
+        "--mesh.fsdp=4",
+        "--phases.0.micro_batches=2",
+        "--phases.0.batch_size",
+    ):
+        assert option in str(answer)
+
+
+def test_a_computation_that_a_cpu_had_begun_is_answered_too():
+    said = "INTERNAL: Error dispatching computation: Out of memory allocating 70368744178432 bytes."
+    answer = memory_error(RuntimeError(said), "the step", ["less"])
+    assert isinstance(answer, UserError) and f"({said}); what helps: less" in str(answer)
+
+
+def test_a_state_that_does_not_fit_is_an_error_and_not_waited_for():
+    """Reading `small`, which has its memory, would not return."""
+    initialize = jax.jit(lambda seed: {"small": jnp.zeros(()), "large": jnp.ones((1 << 42,)) * seed})
+    with pytest.raises(jax.errors.JaxRuntimeError, match="Out of memory"):
+        created(initialize, np.float32(1))
+
+
+def test_what_helps_a_state_is_that_it_is_split_or_smaller():
+    assert state_advice(MESH)[0].startswith("--mesh.data=1 --mesh.fsdp=4: ") and "a smaller model" in state_advice(MESH)
+    assert state_advice({**MESH, "data": 1, "fsdp": 4})[0] == "a smaller model"
+    assert not any("batch" in remedy for remedy in state_advice(MESH))
+
+
+def test_the_figures_of_the_tpu_compiler_are_in_the_answer():
+    said = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 18.92G of 15.75G hbm. Exceeded by 3.17G."
+    answer = memory_error(RuntimeError(said), "phase 1", ["less"])
+    assert "(the program needs 18.92 GiB, 15.75 GiB are there); what helps: less" in str(answer)
+
+
+def test_other_errors_stay_what_they_are():
+    error = RuntimeError("INTERNAL: something else")
+    assert memory_error(error, "phase 0", []) is error
+
+
+def test_only_a_lack_of_memory_is_answered_within_a_block():
+    with (
+        pytest.raises(UserError, match=r"^a batch of 9 texts does not .* what helps: fewer$"),
+        memory_advice("a batch of 9 texts", ["fewer"]),
+    ):
+        jax.block_until_ready(jax.jit(lambda: jnp.ones((1 << 46,)) * 2.0)())
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"), memory_advice("a batch", []):
+        raise jax.errors.JaxRuntimeError("INTERNAL: something else")
+
+
+@pytest.mark.parametrize(
+    "message, needed, available",
+    [
+        (
+            "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO "
+            "temporaries (50.43G) exceeds available HBM (15.75G). HLO module: jit_train_step.",
+            50.43,
+            15.75,
+        ),
+        (
+            "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 18.90G of 15.75G hbm. Exceeded hbm "
+            "capacity by 3.15G.",
+            18.9,
+            15.75,
+        ),
+    ],
+)
+def test_what_is_missing(message, needed, available):
+    shortage = shortage_of(message)
+    assert shortage.needed == int(needed * 2**30) and shortage.available == int(available * 2**30)
+
+
+def test_an_unknown_message_is_shown():
+    assert shortage_of("RESOURCE_EXHAUSTED: something new\nand more").what == "RESOURCE_EXHAUSTED: something new"
+
+
+def mesh_of(platform: str, count: int) -> types.SimpleNamespace:
+    return types.SimpleNamespace(size=count, devices=np.array([types.SimpleNamespace(platform=platform)] * count))
+
+
+def test_several_tpus_sum_beside_the_backward_pass_unless_they_should_not():
+    found = {
+        (platform, count): bool(step_options(ComputeConfig(), mesh_of(platform, count)))
+        for platform in ("cpu", "gpu", "tpu")
+        for count in (1, 4)
+    }
+    assert [key for key, given in found.items() if given] == [("tpu", 4)]
+    assert step_options(ComputeConfig(overlap=False), mesh_of("tpu", 4)) == {}
+
+
+def test_options_reach_the_compiler(tmp_path):
+    lowered = jax.jit(lambda x: jnp.sin(x) + 1).lower(jnp.ones(3))
+    compile_with(lowered, {"xla_dump_to": str(tmp_path), "xla_dump_hlo_as_text": True})
+    assert any("after_optimizations" in file.name for file in tmp_path.iterdir())
+
+
+def test_a_compiler_without_them_compiles_without_them_and_says_so(caplog):
+    lowered = jax.jit(lambda x: x + 1).lower(jnp.ones(3))
+    with caplog.at_level(logging.WARNING):
+        made = compile_with(lowered, {"xla_tpu_no_such_option": True})
+    np.testing.assert_array_equal(made(jnp.ones(3)), 2)
+    assert "'xla_tpu_no_such_option'" in caplog.text and "--compute.overlap=False" in caplog.text
+
+
+def test_the_steps_of_a_run_are_compiled_with_them(monkeypatch, tmp_path):
+    monkeypatch.setattr(run, "step_options", lambda compute, mesh: {"xla_dump_to": str(tmp_path)})
+    lowered = jax.jit(lambda state, batch: state + batch["x"])
+    learner = types.SimpleNamespace(
+        config=types.SimpleNamespace(compute=ComputeConfig()), mesh=None, frozen=(), train_step=lambda phase: lowered
+    )
+    step = PhaseSteps(learner).of(types.SimpleNamespace(index=0, batch_size=1))
+    np.testing.assert_array_equal(step(jnp.ones(3), {"x": jnp.ones(3)}), 2)
+    assert list(tmp_path.iterdir())
+
+
+def test_every_other_failure_is_raised():
+    def compile_(**_):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 3 GiB")
+
+    with pytest.raises(jax.errors.JaxRuntimeError, match="3 GiB"):
+        compile_with(types.SimpleNamespace(compile=compile_), OVERLAP)
+
+
+@pytest.mark.parametrize(
+    "dtype, bound, expected",
+    [
+        (np.int32, 30_522, np.int16),
+        (np.int32, 2**15, np.int16),
+        (np.int32, 2**15 + 1, np.uint16),
+        (np.int32, 2**16, np.uint16),
+        (np.int32, 2**16 + 1, np.int32),
+        (np.float32, 10, np.float32),
+        (np.int8, 10, np.int8),
+    ],
+)
+def test_the_first_type_that_holds_the_values(dtype, bound, expected):
+    assert narrow_type(dtype, bound) == expected
+
+
+@pytest.mark.parametrize("bound", [100, 40_000, 70_000])
+def test_values_arrive_as_they_left(bound):
+    ids = np.array([[0, 1, bound - 1]], np.int32)
+    weights = np.array([[0.5, 1.0, np.pi]], np.float32)
+    sent = narrowed({"ids": ids, "weights": weights}, bound)
+    assert sent["weights"] is weights and sent["ids"].dtype == narrow_type(np.int32, bound)
+    received = jax.jit(widened)(jax.device_put(sent))
+    assert received["ids"].dtype == np.int32 and received["weights"].dtype == np.float32
+    np.testing.assert_array_equal(received["ids"], ids)
+    np.testing.assert_array_equal(received["weights"], weights)
+
+
+@pytest.mark.parametrize("value, bound", [(2**15, 100), (-1, 40_000), (2**16, 50_000)])
+def test_a_value_that_does_not_fit_is_refused(value, bound):
+    with pytest.raises(ValueError, match="ids has values that u?int16 does not hold"):
+        narrowed({"ids": np.array([0, value], np.int32)}, bound)

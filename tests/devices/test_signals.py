@@ -11,9 +11,8 @@ import time
 
 import processes
 import pytest
-from one_device import pretrain
 from processes import SECONDS, wait_until
-from small_pretraining import rows, run_config
+from small_pretraining import pretrain, rows, run_config
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import CheckpointConfig, EvaluationConfig

@@ -10,11 +10,11 @@ import gzip
 import json
 
 import difficult_text
+import documents
 import huggingface_errors
 import numpy as np
 import pytest
 import random_bert
-import small_corpus
 from etils import epath
 from models_of_parts import MODELS, make
 from peer_outputs import outputs_in_order, run_with_peer
@@ -45,7 +45,7 @@ CLASSES = {
     "encoder of it": "AutoModel",
 }
 TOKENIZERS = ("cased", "uncased", "unigram", "bpe")
-TEXTS = [*difficult_text.without_specials(difficult_text.texts()), *small_corpus.documents(5)]
+TEXTS = [*difficult_text.without_specials(difficult_text.texts()), *documents.documents(5)]
 LENGTH = 12
 
 
@@ -61,7 +61,7 @@ def tokenizers(tmp_path_factory) -> dict:
     """One of each kind, for the difficult texts."""
     place, words = tmp_path_factory.mktemp("vocabularies"), difficult_text.vocabulary()
     lower = [word for word in words if word == word.lower() or word in difficult_text.SPECIALS]
-    corpus = small_corpus.write(place / "corpus.txt", 100)
+    corpus = documents.write(place / "corpus.txt", 100)
     learned = {
         method: run_train_vocab(
             TrainVocabConfig(input=str(corpus), output=str(place / f"{method}.model"), size=150, method=method)

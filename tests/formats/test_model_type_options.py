@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import recorded_models
 import safetensors.numpy
-from byte_level_vocabulary import byte_level
 from etils import epath
 from huggingface_directory import exported, whole
 from model_variants import variant
@@ -19,6 +18,7 @@ from pretrained_model import stored_model
 from recorded_models import CASES, check_gradients
 from small_model import FLOAT32, compiled, perturbed
 from tokenizers import pre_tokenizers
+from vocabularies import byte_level
 
 import bert_jax
 from bert_jax.checkpoints.record import leaf_paths

@@ -15,11 +15,10 @@ import numpy as np
 import pytest
 import recorded_models
 import safetensors.numpy
-from deberta_model import CONVOLVED, FIRST, THIRD
 from huggingface_directory import exported, refusal, whole
 from model_type_exports import FORMS, cases, make
 from model_variants import variant
-from modern_model import MODERN
+from modern_models import CONVOLVED, FIRST, MODERN, THIRD
 from pretrained_model import CONFIG, stored_model
 from recorded_models import CASES, Case, check_gradients
 from small_model import FLOAT32, compiled

@@ -1,12 +1,23 @@
-"""Every fused kernel of attention, interpreted: the path of the device, dropout included, against plain attention."""
+"""Fused attention: cuDNN's, Pallas' and Triton's kernels, and their gradients.
+
+Every fused kernel of attention, interpreted: the path of the device, dropout included, against plain attention. What
+the kernels for TPUs alone have, interpreted; test_fused_attention.py has what all kernels of ours share. What the
+kernels for GPUs alone have, interpreted; test_fused_attention.py has what all kernels of ours share.
+"""
 
 import dataclasses
 import functools
+import math
+import os
+import subprocess
+import sys
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from command_lines import ROOT
 from fused_attention import KEY, assert_equal, inputs, restrictions, results
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -163,3 +174,165 @@ def test_a_model_with_the_kernel_is_the_model_without_it(module, interpreted, pl
     fused = model_loss(dataclasses.replace(module.KERNEL, function=interpreted))[1](params)
     np.testing.assert_allclose(fused[0], plain[0], rtol=1e-5)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), fused[1], plain[1])
+
+
+interpreted_of_pallas = functools.partial(tpu.attention, interpret=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (1, 640, 2, 64),
+        (2, 128, 8, 32),
+        (1, 128, 1, 256),
+        *([(1, 384, 2, 64), (1, 256, 1, 128), (1, 128, 16, 8), (3, 128, 6, 64)] if EXHAUSTIVE else []),
+    ],
+    ids=lambda shape: "x".join(map(str, shape)),
+)
+def test_every_width_of_heads_and_any_number_of_them(shape):
+    assert_equal(tpu, shape, 0.3, "segments")
+
+
+def test_long_rows_are_computed_in_blocks_of_queries():
+    """Of 256 queries here; the gradients of keys, values and the bias are summed over them."""
+    assert_equal(tpu, (1, 1024, 2, 64), 0.1, "segments+bias")
+
+
+@pytest.mark.parametrize(
+    "length, window, names, rate",
+    [
+        (1024, 17, "segments+bias", 0.1),  # blocks of 256 queries meet 512 keys
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                (640, 128, "segments", 0.1),  # 128 queries, 384 keys
+                (640, 129, "", 0.0),  # 640 keys, which are all
+                (1024, 300, "", 0.1),  # 128 queries, 896 keys
+                (768, 12, "bias", 0.0),  # 384 queries, 640 keys
+            )
+        ),
+    ],
+)
+def test_within_a_window_only_the_keys_in_reach_are_computed(length, window, names, rate):
+    """Values, gradients and dropped elements are those of the masked full matrix."""
+    assert_equal(tpu, (1, length, 4, 64), rate, names, window=window)
+
+
+def products(jaxpr, times: int = 1) -> int:
+    """Multiplications of all products in a program, those of a kernel as often as its grid has steps."""
+    found = 0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            left = equation.invars[0].aval.shape
+            found += times * math.prod(equation.outvars[0].aval.shape) * math.prod(left[axis] for axis in contracted)
+        grid = equation.params["grid_mapping"].grid if equation.primitive.name == "pallas_call" else ()
+        for inner in jax.extend.core.jaxprs_in_params(equation.params):
+            found += products(inner, times * math.prod(grid))
+    return found
+
+
+def test_the_work_within_a_window_grows_with_the_length_alone():
+    def work(length: int, window: int | None) -> int:
+        *arrays, padding = inputs(1, length, 2, 64)
+        traced = functools.partial(results, interpreted_of_pallas, 0.0, padding=padding, given={}, window=window)
+        return products(jax.make_jaxpr(traced)(*arrays).jaxpr)
+
+    assert work(1024, None) == 4 * work(512, None)
+    assert work(4096, 64) == 4 * work(1024, 64) and work(1024, 64) == work(1024, None) // 2  # 512 keys of 1,024
+
+
+@pytest.mark.parametrize(
+    "shape, words",
+    [
+        ((2, 100, 4, 64), "length 100 is not a multiple of 128"),
+        ((2, 16384, 4, 64), "length 16384"),
+        ((2, 128, 4, 48), "heads of size 48 neither divide 128"),
+        ((2, 128, 3, 64), "3 heads of size 64 on a device are 192 wide"),
+        ((4096, 128, 64, 64), "4096 rows × 64 heads"),
+    ],
+)
+def test_what_has_an_obstacle_is_explained(shape, words):
+    assert words in (tpu.obstacle(*shape) or "")
+
+
+@pytest.mark.parametrize(
+    "shape, names, window",
+    [
+        ((1, 48, 2, 16), "segments", None),  # blocks of 16
+        ((3, 96, 1, 128), "bias", None),  # of 32
+        ((1, 512, 2, 64), "segments", 17),  # a block of 64 meets three
+        pytest.param((1, 320, 2, 32), "bias", 64, marks=pytest.mark.slow),
+        pytest.param((1, 320, 2, 32), "", 65, marks=pytest.mark.slow),
+        pytest.param((1, 320, 2, 32), "", 318, marks=pytest.mark.slow),
+    ],
+)
+def test_every_length_and_width_and_a_window_that_is_known(shape, names, window):
+    """Values, gradients and dropped elements are those of the masked full matrix."""
+    assert_equal(gpu, shape, 0.1, names, window=window)
+
+
+@pytest.mark.parametrize(
+    "reach, met", [(None, 16 * 16), (1, 16 * 3 - 2), (64, 16 * 3 - 2), (65, 16 * 5 - 6), (1022, 16 * 16)]
+)
+def test_only_blocks_in_reach_of_a_window_are_met(reach, met):
+    """Of 16 blocks of 64 places each; by 65 places a block of 64 sees two blocks to either side."""
+    blocks = gpu.Blocks(length=1024, size=64, together=64, threshold=0, reach=reach)
+    assert blocks.pairs == met * 64 * 64
+    places = np.arange(1024)
+    seen = np.abs(places[:, None] - places) <= (1024 if reach is None else reach)
+    of_blocks = seen.reshape(16, 64, 16, 64).any(axis=(1, 3))
+    for number in range(16):
+        first, last = map(int, blocks.met(number))
+        assert np.flatnonzero(of_blocks[number]).tolist() == list(range(first, last))
+
+
+@pytest.mark.parametrize(
+    "shape, words",
+    [
+        ((2, 100, 4, 64), "length 100 is not a multiple of 16 up to 32768"),
+        ((2, 2**16, 4, 64), "length 65536"),
+        ((2, 128, 4, 48), "heads of size 48 are not 16, 32, 64 or 128 wide"),
+    ],
+)
+def test_what_has_an_obstacle_to_triton_is_explained(shape, words):
+    assert words in (gpu.obstacle(*shape) or "")
+
+
+def test_it_is_lowered_for_cuda_without_transposes():
+    """One kernel forward and one backward; without a bias that is learned, none for its gradient."""
+
+    def gradients(query, key, value, gradient, padding, segments, random):
+        def output(*qkv):
+            mask = AttentionMask(padding=padding, segments=segments, window=64)
+            return gpu.attention(*qkv, mask, random, 0.1)[0]
+
+        return jax.vjp(output, query, key, value)[1](gradient)
+
+    x, rows = jax.ShapeDtypeStruct((2, 128, 4, 64), jnp.bfloat16), jax.ShapeDtypeStruct((2, 128), np.int32)
+    random = jax.eval_shape(functools.partial(jax.random.key, 0))
+    text = jax.jit(gradients).trace(x, x, x, x, rows, rows, random).lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("stablehlo.custom_call @__gpu$xla.gpu.triton") == 2
+    assert "stablehlo.transpose" not in text and "128x128" not in text
+
+
+ON_A_GPU = """
+import jax, jax.numpy as jnp
+from fused_attention import assert_equal
+from bert_jax.models.kernels import gpu as triton
+for names, rate in (("", 0.0), ("segments+window+bias", 0.1)):
+    assert_equal(triton, (2, 256, 4, 64), rate, names, jnp.bfloat16, interpret=False)
+"""
+
+
+@pytest.mark.slow
+def test_a_gpu_computes_what_plain_attention_does():
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests/support")])
+    environment = os.environ | {"JAX_PLATFORMS": "cuda", "PYTHONPATH": paths}
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    python = functools.partial(subprocess.run, env=environment, **output)
+    if python([sys.executable, "-c", "import jax; jax.devices()"]).returncode:
+        pytest.skip("JAX finds no NVIDIA GPU here")
+    found = python([sys.executable, "-c", ON_A_GPU])
+    assert found.returncode == 0, found.stdout

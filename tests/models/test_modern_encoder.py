@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from model_variants import variant
-from modern_model import MODERN, PUBLISHED, PUBLISHED_LARGE, rows
+from modern_models import MODERN, PUBLISHED, PUBLISHED_LARGE, rows
 from numpy_bert import gelu
 from small_model import FLOAT32, SMALL, compiled, encoder_gradient, perturbed
 

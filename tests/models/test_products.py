@@ -1,20 +1,33 @@
-"""Products in the form for CPUs, and the word losses made of them, against float64 NumPy and against the plain road."""
+"""Products of matrices, tables of words, gates of heads, and norms.
 
+Products in the form for CPUs, and the word losses made of them, against float64 NumPy and against the plain road.
+Products of attention in the form for CPUs, against float64 NumPy and against the plain form. Factors on attention
+heads, against zeros in the output projection, in models of every family. Copies of the word table for parts of a batch:
+the values and gradients of the table itself. The layer norm of TPUs, whose sums do not wait for each other, against
+float64 and against the plain one.
+"""
+
+import copy
 import dataclasses
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from model_variants import variant
 from numpy_bert import gelu
+from pretrained_model import SMALL as GATES_SMALL
+from pretrained_model import loaded, stored_model
 from small_model import FLOAT32, SMALL, compiled, make_batch, perturbed
+from task_models import families, model_of
 
 from bert_jax.config import ComputeConfig, Config, MeshConfig
 from bert_jax.devices import sharding
+from bert_jax.errors import UserError
 from bert_jax.models.architecture import ACTIVATIONS
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.embeddings import BLOCK, word_losses
-from bert_jax.models.kernels.plain import CPU, attention
+from bert_jax.models.embeddings import BLOCK, look_up, word_logits, word_losses
+from bert_jax.models.kernels.plain import CPU, PLAIN, attention
 from bert_jax.models.layers import (
     cpu_product,
     fused_layer_norm,
@@ -274,3 +287,183 @@ def test_auto_is_the_form_of_the_device_and_that_of_cpus_on_a_single_one_only(mo
 @pytest.mark.parametrize(("topology", "products"), [("v5e:2x2", "tpu"), ("cpu:1", "cpu"), ("cpu:2", "plain")])
 def test_a_plan_compiles_the_form_of_the_machine_that_is_planned_for(topology, products):
     assert resolved(Config(compute=FLOAT32), find_topology(topology)).compute.products == products
+
+
+BATCH, QUERIES, KEYS, HEADS, SIZE = 2, 5, 7, 3, 4
+
+
+def arrays(*shapes: tuple[int, ...], dtype=np.float32) -> list[jax.Array]:
+    random = np.random.default_rng(0)
+    return [jnp.asarray(random.standard_normal(shape), dtype) for shape in shapes]
+
+
+def close(found: jax.Array, expected: np.ndarray, rounding: float) -> bool:
+    """Whether only the result was rounded, beside sums of float32."""
+    error = np.abs(np.asarray(found, float) - expected)
+    return bool((error <= rounding * np.abs(expected) + 1e-5 * np.abs(expected).max()).all())
+
+
+@pytest.mark.parametrize(("dtype", "rounding"), [(jnp.float32, 0.0), (jnp.bfloat16, ROUNDING)])
+def test_scores_and_their_gradients_equal_numpy(dtype, rounding):
+    query, key = arrays((BATCH, QUERIES, HEADS, SIZE), (BATCH, KEYS, HEADS, SIZE), dtype=dtype)
+    (gradient,) = arrays((BATCH, HEADS, QUERIES, KEYS))
+    scores, transpose = jax.vjp(CPU.scores, query, key)
+    of_query, of_key = jax.jit(transpose)(gradient)
+    assert (scores.dtype, of_query.dtype, of_key.dtype) == (jnp.float32, dtype, dtype)
+    q, k, g = (np.asarray(array, float) for array in (query, key, gradient.astype(dtype)))
+    assert close(scores, np.einsum("bqad,bkad->baqk", q, k), 0.0)
+    assert close(of_query, np.einsum("baqk,bkad->bqad", g, k), rounding)
+    assert close(of_key, np.einsum("baqk,bqad->bkad", g, q), rounding)
+
+
+@pytest.mark.parametrize(("dtype", "rounding"), [(jnp.float32, 0.0), (jnp.bfloat16, ROUNDING)])
+def test_contexts_and_their_gradients_equal_numpy(dtype, rounding):
+    (weights,) = arrays((BATCH, HEADS, QUERIES, KEYS))
+    value, gradient = arrays((BATCH, KEYS, HEADS, SIZE), (BATCH, QUERIES, HEADS, SIZE), dtype=dtype)
+    context, transpose = jax.vjp(CPU.context, weights, value)
+    of_weights, of_value = jax.jit(transpose)(gradient)
+    assert (context.dtype, of_weights.dtype, of_value.dtype) == (dtype, jnp.float32, dtype)
+    w, v, g = (np.asarray(array, float) for array in (weights.astype(dtype), value, gradient))
+    assert close(context, np.einsum("baqk,bkad->bqad", w, v), rounding)
+    assert close(of_weights, np.einsum("bqad,bkad->baqk", g, v), 0.0)
+    assert close(of_value, np.einsum("baqk,bqad->bkad", w, g), rounding)
+
+
+@pytest.mark.parametrize("name", ["scores", "context"])
+def test_both_forms_are_the_same_for_each_row_of_a_batch(name):
+    first = (BATCH, QUERIES, HEADS, SIZE) if name == "scores" else (BATCH, HEADS, QUERIES, KEYS)
+    one, other = arrays(first, (BATCH, KEYS, HEADS, SIZE))
+    plain, cpu = (getattr(form, name) for form in (PLAIN, CPU))
+    expected = jax.vmap(plain)(one[:, None], other[:, None])
+    np.testing.assert_allclose(jax.jit(jax.vmap(cpu))(one[:, None], other[:, None]), expected, rtol=1e-5, atol=1e-5)
+
+
+def batch_of(model) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(3)
+    ids = random.integers(5, 20, (2, 9)).astype(np.int32)
+    return {
+        "input_ids": ids,
+        "token_type_ids": np.zeros_like(ids),
+        "attention_mask": (np.arange(9) < np.array([[9], [6]])).astype(np.int32),
+        "masked_positions": np.array([[1, 4], [2, 5]], np.int32),
+        "masked_ids": np.array([[7, 8], [9, 6]], np.int32),
+    }
+
+
+@pytest.mark.parametrize("family", families())
+def test_a_gate_of_zero_is_a_head_whose_output_projection_is_zero(family):
+    model = model_of(family)
+    batch, whole = batch_of(model), None
+    logits = model.mlm_logits({name: values for name, values in batch.items() if name != "masked_ids"})
+    own = np.take_along_axis(logits, batch["masked_ids"][..., None], axis=-1)[..., 0]
+    whole = np.log(np.exp(logits.astype(np.float64)).sum(axis=-1)) - own
+    np.testing.assert_allclose(model.mlm_losses(batch), whole, atol=1e-5)
+    gates = np.ones((2, 4))
+    gates[1, 2] = 0.0
+    if family == "albert":  # one output projection serves both layers
+        gates[0, 2] = 0.0
+    found = model.mlm_losses(batch, gates)
+    params = copy.deepcopy(model.params)
+    kernel = np.array(params["encoder"]["attention"]["output"]["kernel"])
+    kernel[-1, 2] = 0.0
+    params["encoder"]["attention"]["output"]["kernel"] = kernel
+    model.params = params
+    np.testing.assert_allclose(found, model.mlm_losses(batch), atol=1e-5)
+    assert np.abs(found - whole).max() > 1e-3
+
+
+def test_gates_of_another_shape_or_without_heads_are_one_line():
+    with pytest.raises(UserError, match=r"head_gates has shape \(2,\) and must have .* \(2, 4\)"):
+        model_of("bert").mlm_losses({}, np.ones(2))
+    recurrent = loaded(stored_model(variant(dataclasses.replace(GATES_SMALL, direction="left_to_right"), layer="lstm")))
+    with pytest.raises(UserError, match="recurrent .* have no heads"):
+        recurrent.mlm_losses(batch_of(recurrent))
+
+
+VOCABULARY, HIDDEN, ROWS, LENGTH = 11, 6, 8, 5
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    random = np.random.default_rng(0)
+    table = random.normal(size=(VOCABULARY, HIDDEN)).astype(np.float32)
+    ids = random.integers(0, VOCABULARY, (ROWS, LENGTH)).astype(np.int32)
+    return table, ids, random.normal(size=(ROWS, LENGTH, VOCABULARY)).astype(np.float32)
+
+
+def both_uses(table, ids, weights):
+    """A function of both uses, and both results."""
+    rows = look_up(table, ids)
+    logits = word_logits(rows, table)
+    return jnp.sum(jnp.tanh(logits) * weights), (rows, logits)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 8])
+def test_copies_give_the_values_of_the_table_and_their_gradients_add_up_to_its(drawn, parts):
+    table, ids, weights = drawn
+    function = jax.jit(jax.value_and_grad(both_uses, has_aux=True))
+    (expected, values), gradient = function(table, ids, weights)
+    copies = np.broadcast_to(table, (parts, *table.shape))
+    (found, copied_values), gradients = function(copies, ids, weights)
+    assert float(found) == pytest.approx(float(expected), rel=1e-6)
+    for one, other in zip(copied_values, values, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(values[0], table[ids])
+    np.testing.assert_allclose(values[1], table[ids] @ table.T, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(np.sum(gradients, axis=0), gradient, rtol=1e-4, atol=1e-5)
+    for part in range(parts):  # each copy serves its own rows alone
+        own = slice(part * ROWS // parts, (part + 1) * ROWS // parts)
+        alone = function(table, ids[own], weights[own])[1]
+        np.testing.assert_allclose(gradients[part], alone, rtol=1e-4, atol=1e-5)
+
+
+def test_an_id_beyond_the_table_gives_nan_from_a_copy_too(drawn):
+    table = np.broadcast_to(drawn[0], (2, VOCABULARY, HIDDEN))
+    found = jax.jit(look_up)(table, np.array([[0], [VOCABULARY]], np.int32))
+    assert np.all(np.isfinite(found[0])) and np.all(np.isnan(found[1]))
+
+
+EPSILON = 1e-12
+
+
+def arrays_of_norms(dtype: str, offset: float = 0.0):
+    """Return x [5, 7, 768], scale and bias [768], and the gradient of the result."""
+    random = np.random.default_rng(0)
+    x, gradient = random.normal(size=(2, 5, 7, 768)) * np.geomspace(0.01, 100, 7)[:, None]
+    x = x + offset * np.std(x, axis=-1, keepdims=True)
+    scale, bias = random.normal(size=(2, 768)).astype(np.float32)
+    return jnp.asarray(x, dtype), scale, bias, jnp.asarray(gradient, dtype)
+
+
+def exact(x, scale, bias, gradient):
+    """Return the norm and its gradients in float64, by the derivative of each result by each input of its row."""
+    x, gradient = np.asarray(x, np.float64), np.asarray(gradient, np.float64)
+    centred = x - x.mean(-1, keepdims=True)
+    deviation = np.sqrt((centred**2).mean(-1, keepdims=True) + EPSILON)
+    normed, size = centred / deviation, x.shape[-1]
+    derivative = np.eye(size) - 1 / size - normed[..., :, None] * normed[..., None, :] / size
+    of_x = np.einsum("blh,blhi->bli", gradient * scale / deviation, derivative)
+    return normed * scale + bias, of_x, (gradient * normed).sum((0, 1)), gradient.sum((0, 1))
+
+
+def distance_of_norms(found, expected) -> float:
+    return np.linalg.norm(np.asarray(found, np.float64) - expected) / np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "offset", "bound"), [("float32", 0, 1e-6), ("bfloat16", 0, 3e-3), ("bfloat16", 50, 3e-3)]
+)
+def test_norm_and_gradients_are_those_of_float64(dtype, offset, bound):
+    x, scale, bias, gradient = arrays_of_norms(dtype, offset)
+    found, transpose = jax.vjp(lambda *given: fused_layer_norm(*given, EPSILON), x, scale, bias)
+    for each, expected in zip((found, *transpose(gradient)), exact(x, scale, bias, gradient), strict=True):
+        assert distance_of_norms(each, expected) < bound
+    assert (found.dtype, transpose(gradient)[0].dtype, transpose(gradient)[1].dtype) == (x.dtype, x.dtype, jnp.float32)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_without_bias_and_of_constant_rows_it_is_the_plain_norm(dtype):
+    x, scale, _, _ = arrays_of_norms(dtype)
+    x = x.at[0].set(x[0, :, :1])
+    fused, plain = (form(x, scale, None, 1e-5).astype(jnp.float32) for form in (fused_layer_norm, plain_layer_norm))
+    np.testing.assert_allclose(fused, plain, atol=0.02 if dtype == "bfloat16" else 1e-5, rtol=0.01)

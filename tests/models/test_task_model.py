@@ -1,21 +1,42 @@
-"""Task heads against the float64 NumPy model and published parameter counts; their losses against NumPy and SciPy."""
+"""Models of tasks: heads, texts that share rows, and CRFs.
+
+Task heads against the float64 NumPy model and published parameter counts; their losses against NumPy and SciPy. The CRF
+against all its paths, written out: log-likelihood, best path, gradients, packing, sentences, constraints.
+
+Heads of sentence tasks on rows that several texts share, against the same texts one per row, for every architecture.
+
+Both are float32 without dropout. Places and rows without a text take part, and must change nothing.
+"""
 
 import dataclasses
+import functools
+import itertools
 import math
 
 import jax
 import numpy as np
 import numpy_bert
 import pytest
+from flax import nnx
+from model_variants import variant
+from processes import EXHAUSTIVE
 from scipy.special import log_softmax
 from small_model import FLOAT32, compiled, perturbed
 
 from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import HeadConfig, ModelConfig
+from bert_jax.config.objective import TaskDistillationConfig
+from bert_jax.console import load_config
+from bert_jax.data.sequences import Features, filled, padded, shared_rows
 from bert_jax.errors import UserError
+from bert_jax.models import task
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.protocol import arrays, structure
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives import tasks
+from bert_jax.objectives.distillation import TaughtTaskObjective
+from bert_jax.objectives.objective import mean_loss
+from bert_jax.objectives.tasks import TaskObjective
 
 SMALL = ModelConfig(
     vocab_size=31, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=24, max_position_embeddings=16
@@ -156,3 +177,290 @@ def test_tagging_loss_is_the_mean_over_first_pieces_of_the_real_rows():
         rtol=1e-6,
     )
     assert sums.weight == 4 and sums.correct == sum(logits[at].argmax() == labels[at] for at in where)
+
+
+TEXTS, LONGEST, PLACES = 11, 13, 5
+CLASSES = HeadConfig(labels=("a", "b", "c"))
+CASES = {
+    "bert_mini": CLASSES,
+    "albert_mini": CLASSES,
+    "roberta_mini": CLASSES,
+    "spanbert_mini": CLASSES,
+    "distilbert_mini": CLASSES,
+    "electra_mini": CLASSES,
+    "mosaicbert_base": CLASSES,
+    "neobert": CLASSES,
+    "deberta_mini": CLASSES,
+    "deberta_v3_mini": CLASSES,
+    "xlnet_mini": CLASSES,
+    "gpt_mini": CLASSES,
+    "elmo_mini": CLASSES,
+    "ulmfit_mini": CLASSES,
+    "glove_mini": CLASSES,
+    "modernbert_mini": CLASSES,
+    "modernbert_mini, mean": dataclasses.replace(CLASSES, pooling="mean"),
+    "modernbert_mini, number": HeadConfig(kind="regression"),
+    "modernbert_mini, global": CLASSES,
+    "modernbert_mini, scan": CLASSES,
+    "bert_mini, features": dataclasses.replace(CLASSES, features="weighted_with_embeddings", lstm_size=7),
+    "modernbert_mini, features": dataclasses.replace(CLASSES, features="last", lstm_size=7, train_encoder=True),
+}
+CORE = ("modernbert_mini", "modernbert_mini, mean", "bert_mini, features")
+MECHANISMS = {
+    "roberta_mini": "positions that begin behind a padding id",
+    "mosaicbert_base": "distances in place of positions",
+    "deberta_v3_mini": "disentangled attention",
+    "xlnet_mini": "relative positions, and a summary at the end",
+    "gpt_mini": "left to right",
+    "elmo_mini": "recurrent in both directions",
+    "glove_mini": "no layers",
+    "modernbert_mini, number": "a number in place of classes",
+    "modernbert_mini, global": "global tokens",
+    "modernbert_mini, scan": "layers in a scan",
+}
+"""What some cases alone show; the others are composed of the same."""
+
+
+def model_of(case: str) -> BertForTask:
+    """The form of the preset in small."""
+    preset, _, way = case.partition(", ")
+    form = load_config(preset).model
+    model = dataclasses.replace(
+        form,
+        vocab_size=41,
+        hidden_size=16,
+        num_layers=min(3, form.num_layers),
+        num_heads=2,
+        intermediate_size=24,
+        embedding_size=form.embedding_size and 8,
+        max_position_embeddings=64,
+    )
+    if form.window is not None:
+        model = variant(model, local_window=3, global_every=2, global_tokens=2 if way == "global" else 0)
+    compute = dataclasses.replace(FLOAT32, layers="scan") if way == "scan" else FLOAT32
+    return BertForTask(model, CASES[case], compute)
+
+
+def batches(model: BertForTask):
+    """The same texts alone and in shared rows, and the row and place of each there."""
+    random = np.random.default_rng(2)
+    lengths = random.integers(3, LONGEST + 1, TEXTS)
+    ids = [random.integers(2, 41, length).astype(np.int32) for length in lengths]
+    second = model.config.type_vocab_size > 1
+    types = [(second * (np.arange(length) > length // 2)).astype(np.int32) for length in lengths]
+    labels = random.integers(0, 3, TEXTS) if model.head.labels else random.normal(size=TEXTS)
+    features = Features(ids, types, labels.astype(np.int32 if model.head.labels else np.float32), np.arange(TEXTS), 16)
+    row, start = shared_rows(lengths, 24, PLACES)
+    place = np.array([np.sum(row[:number] == row[number]) for number in range(TEXTS)])
+    assert place.max() > 1
+    shape = (int(row.max()) + 2, 24)  # the last row has no text
+    return (
+        padded(features, np.arange(TEXTS), TEXTS),
+        filled(features, np.arange(TEXTS), row, start, shape, PLACES),
+        (row, place),
+    )
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        *CORE,
+        *(pytest.param(case, marks=pytest.mark.slow, id=f"{case}: {shows}") for case, shows in MECHANISMS.items()),
+        *(
+            pytest.param(case, marks=pytest.mark.slow)
+            for case in CASES
+            if EXHAUSTIVE and case not in {*CORE, *MECHANISMS}
+        ),
+    ],
+)
+def test_scores_losses_and_gradients_are_those_of_the_texts_alone(case):
+    model = model_of(case)
+    objective = TaskObjective(model)
+
+    def loss(params, batch):
+        scores = model.apply(params, batch)
+        sums = {objective.terms[0].name: objective.sums_of_scores(params, batch, scores)}
+        return mean_loss(objective.terms, sums, objective.denominators(batch)), scores
+
+    params, measured = perturbed(model), compiled(jax.value_and_grad(loss, has_aux=True))
+    alone, shared, place = batches(model)
+    (expected, scores), gradients = measured(params, alone)
+    (found, in_places), shared_gradients = measured(params, shared)
+    assert in_places.shape[:2] == shared["weights"].shape
+    np.testing.assert_allclose(in_places[place], scores, atol=5e-5)
+    assert np.std(scores, axis=0).min() > 1e-3  # texts differ, so that one read in place of another shows
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=5e-6), shared_gradients, gradients)
+
+
+@pytest.mark.slow
+def test_a_teacher_with_another_kind_of_head_reads_shared_rows_too():
+    student, teacher = model_of("bert_mini"), model_of("modernbert_mini, mean")
+    options = TaskDistillationConfig(teacher="there", temperature=2.0)
+    objective = TaughtTaskObjective(student, teacher, options, perturbed(teacher, 1))
+    params, measured = perturbed(student), compiled(objective.sums)
+    alone, shared, _ = batches(student)
+    expected, found = measured(params, alone), measured(params, shared)
+    assert expected.keys() == found.keys() == {"labels", "teacher"}
+    for name, sums in expected.items():
+        np.testing.assert_allclose(found[name].loss, sums.loss, rtol=1e-5)
+        np.testing.assert_allclose(found[name].weight, sums.weight)
+
+
+NAMES = ("O", "B-X", "I-X", "I-Y")
+BATCH, LENGTH, LABELS = 6, 7, len(NAMES)
+SENTENCES = (
+    [(2, True, True), (3, True, True)],
+    [],
+    [(1, True, True)],
+    [(1, True, True), (1, True, False)],
+    [(4, False, False)],
+    [(3, False, True), (1, True, True), (3, True, False)],
+)
+"""Of each row: (words, whether the sentence begins there, whether it ends there)."""
+STRUCTURE = structure(lambda: task.ConditionalRandomField(LABELS))
+
+
+@jax.jit
+def loss(params, *rows):
+    return nnx.merge(STRUCTURE, params).negative_log_likelihood(*rows)
+
+
+@functools.partial(jax.jit, static_argnames="names")
+def best_paths(params, *rows, names=None):
+    return nnx.merge(STRUCTURE, params).best_paths(*rows, names)
+
+
+def example(seed=0):
+    """Parameters; and logits, labels, first, last of rows of 5, 0, 1, 2, 4 and 7 words at any positions in the row.
+
+    Rows have several sentences, and parts of sentences at either end.
+    """
+    random = np.random.default_rng(seed)
+    params = {
+        "transitions": random.standard_normal((LABELS, LABELS)),
+        "start": random.standard_normal(LABELS),
+        "end": random.standard_normal(LABELS),
+    }
+    logits = 2 * random.standard_normal((BATCH, LENGTH, LABELS))
+    labels = np.full((BATCH, LENGTH), -1, np.int32)
+    for row, words in enumerate((5, 0, 1, 2, 4, 7)):
+        places = np.sort(random.permutation(LENGTH)[:words])
+        labels[row, places] = random.integers(0, LABELS, words)
+    first, last = random.random((2, BATCH, LENGTH)) < 0.5  # where there is no label, what they are must not matter
+    for row, sentences in enumerate(SENTENCES):
+        places, ends = np.flatnonzero(labels[row] >= 0), np.cumsum([size for size, _, _ in sentences], dtype=int)
+        first[row, places], last[row, places] = False, False
+        for (size, begins, finishes), end in zip(sentences, ends):
+            first[row, places[end - size]], last[row, places[end - 1]] = begins, finishes
+    return (
+        {name: value.astype(np.float32) for name, value in params.items()},
+        (logits.astype(np.float32), labels, first, last),
+    )
+
+
+def cut(path, sentences):
+    """The parts of a path, each with whether it begins its sentence and whether it ends it."""
+    words = iter(path)
+    return [(tuple(itertools.islice(words, size)), begins, finishes) for size, begins, finishes in sentences]
+
+
+def path_score(params, emissions, path, sentences):
+    score = sum(emissions[t, label] for t, label in enumerate(path))
+    for part, begins, finishes in cut(path, sentences):
+        score += sum(params["transitions"][a, b] for a, b in itertools.pairwise(part))
+        score += begins * params["start"][part[0]] + finishes * params["end"][part[-1]]
+    return score
+
+
+def all_paths(params, emissions, sentences):
+    """{path: score}, float64, of every path through emissions [n, C]."""
+    wide = {name: value.astype(np.float64) for name, value in params.items()}
+    return {
+        path: path_score(wide, emissions.astype(np.float64), path, sentences)
+        for path in itertools.product(range(LABELS), repeat=len(emissions))
+    }
+
+
+def allowed(path, sentences):
+    """Whether every I-X follows B-X or I-X; what precedes a part that begins inside its sentence is not known."""
+    return all(
+        not NAMES[label].startswith("I-") or (NAMES[part[t - 1]][1:] == NAMES[label][1:] if t else not begins)
+        for part, begins, _ in cut(path, sentences)
+        for t, label in enumerate(part)
+    )
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_loss_is_minus_the_log_of_the_share_of_the_path(seed):
+    params, (logits, labels, first, last) = example(seed)
+    losses = loss(params, logits, labels, first, last)
+    for found, row, gold, sentences in zip(losses, logits, labels, SENTENCES, strict=True):
+        real = gold >= 0
+        scores = all_paths(params, row[real], sentences)
+        expected = np.logaddexp.reduce(list(scores.values())) - scores[tuple(gold[real])]
+        assert float(found) == pytest.approx(expected, rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize("seed", [3, 6])
+@pytest.mark.parametrize("names", [None, NAMES])
+def test_best_path_is_the_best_of_all(names, seed):
+    params, (logits, labels, first, last) = example(seed)
+    found = np.asarray(best_paths(params, logits, labels, first, last, names=names))
+    assert ((found == -1) == (labels == -1)).all()
+    free_and_forbidden = 0
+    for path, row, gold, sentences in zip(found, logits, labels, SENTENCES, strict=True):
+        real = gold >= 0
+        scores = all_paths(params, row[real], sentences)
+        best = max(scores, key=scores.get)
+        free_and_forbidden += not allowed(best, sentences)
+        if names:
+            best = max((path for path in scores if allowed(path, sentences)), key=scores.get)
+        assert tuple(path[real]) == best
+    assert free_and_forbidden > 0  # else the constraints had nothing to do
+
+
+def test_constraints_are_the_rules_of_iob2():
+    forbidden = task.constraints(NAMES)
+    for first, second in itertools.product(range(LABELS), repeat=2):
+        goes_on = NAMES[second].startswith("I-") and NAMES[first] != "O" and NAMES[first][1:] == NAMES[second][1:]
+        assert (forbidden["transitions"][first, second] == 0) == (goes_on or not NAMES[second].startswith("I-"))
+    assert forbidden["start"].tolist() == [0, 0, task.FORBIDDEN, task.FORBIDDEN]
+
+
+def test_gradients_equal_finite_differences():
+    params, (logits, labels, first, last) = example(3)
+    loss_and_gradients = jax.jit(jax.value_and_grad(lambda at: loss(*at, labels, first, last).sum()))
+    gradients = loss_and_gradients((params, logits))[1]
+    random = np.random.default_rng(0)
+    for _ in range(3):
+        direction = jax.tree.map(lambda x: random.standard_normal(x.shape).astype(np.float32), (params, logits))
+        ahead, behind = (jax.tree.map(lambda x, d: x + step * d, (params, logits), direction) for step in (0.01, -0.01))
+        slope = (float(loss_and_gradients(ahead)[0]) - float(loss_and_gradients(behind)[0])) / 0.02
+        along = sum(float((g * d).sum()) for g, d in zip(jax.tree.leaves(gradients), jax.tree.leaves(direction)))
+        assert along == pytest.approx(
+            slope, rel=2e-3, abs=2e-3
+        )  # float32 sums of about 50 differ by 4e-6 over a step of 0.02
+    assert not np.any(np.asarray(gradients[1])[labels < 0])  # pieces without a label have no part in the chain
+
+
+def test_without_transitions_words_stand_alone():
+    _, (logits, labels, first, last) = example(4)
+    params = arrays(task.ConditionalRandomField(LABELS))
+    probabilities = jax.nn.log_softmax(logits)
+    picked = np.take_along_axis(np.asarray(probabilities), np.maximum(labels, 0)[..., None], 2)[..., 0] * (labels >= 0)
+    np.testing.assert_allclose(loss(params, logits, labels, first, last), -picked.sum(1), rtol=1e-5, atol=1e-5)
+    best = best_paths(params, logits, labels, first, last)
+    np.testing.assert_array_equal(best, np.where(labels >= 0, logits.argmax(-1), -1))
+
+
+def test_a_longer_row_changes_nothing():
+    params, rows = example(5)
+    wide = [
+        np.pad(array, ((0, 0), (0, 4), (0, 0))[: array.ndim], constant_values=fill)
+        for array, fill in zip(rows, (9, -1, True, True), strict=True)
+    ]
+    np.testing.assert_allclose(loss(params, *wide), loss(params, *rows), rtol=1e-6)
+    np.testing.assert_array_equal(
+        best_paths(params, *wide, names=NAMES)[:, :LENGTH], best_paths(params, *rows, names=NAMES)
+    )

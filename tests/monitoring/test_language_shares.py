@@ -5,7 +5,7 @@ import importlib.util
 import json
 
 import pytest
-from letter_corpus import VOCABULARY, run
+from documents import VOCABULARY, run
 
 from bert_jax import cli
 from bert_jax.data.store import open_store

@@ -1,4 +1,9 @@
-"""What a student learns from a teacher, against torch and against closed forms."""
+"""Distillation: losses, maps of states, and tasks.
+
+What a student learns from a teacher, against torch and against closed forms. The map between states of different
+widths, against Jiao et al. 2020, equation 8, in NumPy. A fine-tuned teacher's scores as targets of each kind of head,
+against the formulas in float64.
+"""
 
 import dataclasses
 import pathlib
@@ -7,22 +12,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 from pretrained_model import random_params
-from small_model import FLOAT32, SMALL, compiled, encode, make_batch, perturbed
-from synthetic_examples import make_examples
-from synthetic_store import SyntheticStore
+from scipy.special import log_softmax
+from small_model import FLOAT32, SMALL, compiled, encode, loss_and_gradient, make_batch, perturbed
+from synthetic_store import SyntheticStore, make_examples
 from unpacked_texts import MODEL as PACKED
 from unpacked_texts import unpacked
 
-from bert_jax.config import MaskedWords
-from bert_jax.config.objective import DistillationConfig
+from bert_jax.checkpoints.record import leaf_paths
+from bert_jax.config import HeadConfig, MaskedWords, MeshConfig
+from bert_jax.config.objective import DistillationConfig, TaskDistillationConfig
+from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import PRETRAINING_PARTS
+from bert_jax.models.costs import parameter_counts, training_flops
+from bert_jax.models.task import BertForTask
 from bert_jax.objectives import distillation
-from bert_jax.objectives.distillation import DistillationObjective, compared_layers
+from bert_jax.objectives.distillation import DistillationObjective, TaughtTaskObjective, compared_layers
 from bert_jax.objectives.masked_words import PretrainingObjective
 from bert_jax.objectives.objective import training_metrics
+from bert_jax.objectives.tasks import TaskObjective
+from bert_jax.parameters import total_size
 
 ORACLE = pathlib.Path(__file__).parents[1] / "oracles" / "distillation_oracle.npz"
 PARTS = (*PRETRAINING_PARTS, "span_boundary")
@@ -160,3 +172,218 @@ def test_layers_are_spread_evenly_or_named():
     for layers, ours, theirs in (((), 2, 5), ((1,), 2, 4), ((0, 4), 2, 4)):
         with pytest.raises(UserError, match="must name a layer of the teacher"):
             compared_layers(DistillationConfig(layers=layers), sized(ours), sized(theirs))
+
+
+WIDE = 40
+TEACHER = BertForPreTraining(dataclasses.replace(SMALL, hidden_size=WIDE, num_heads=4, num_layers=4), FLOAT32, ("mlm",))
+PROJECTION_STUDENT = BertForPreTraining(SMALL, FLOAT32, ("mlm",), teacher_size=WIDE)
+NOTHING = DistillationConfig(teacher="there", soft_weight=0.0, cosine_weight=0.0)
+
+
+def taught_of_projection(student, teacher, teacher_params, **weights):
+    options = dataclasses.replace(NOTHING, **weights)
+    objective = DistillationObjective(student, teacher, MaskedWords(mlm_weight=0.0, distillation=options))
+    return objective.reading(teacher_params)
+
+
+@pytest.fixture(scope="module")
+def both():
+    """Parameters of student and teacher, and of all states those at tokens, [T, H] float64, by model and by layer."""
+    batch, arrays = make_batch(), (perturbed(PROJECTION_STUDENT), perturbed(TEACHER, seed=1))
+    tokens, states = batch["attention_mask"] > 0, []
+    for model, params in zip((PROJECTION_STUDENT, TEACHER), arrays, strict=True):
+        found = encode(model, params, batch, collect=True).hidden_states
+        states.append([np.asarray(each, np.float64)[tokens] for each in found])
+    return *arrays, *states
+
+
+def assert_loss_and_gradient(found, loss, gradient):
+    (measured, _), gradients = found
+    assert float(measured) == pytest.approx(loss, rel=1e-5)
+    kernel = gradients["state_projection"]["kernel"]
+    np.testing.assert_allclose(kernel, gradient, atol=1e-5 * np.abs(gradient).max())
+    assert np.any(gradients["encoder"]["attention"]["query"]["kernel"])
+
+
+def test_states_are_compared_through_one_map(both):
+    """L = MSE(H^S W, H^T): embeddings with embeddings, and layer m with layer m · 4 / 2, a mean over all three."""
+    params, theirs, states, teacher_states = both
+    kernel = params["state_projection"]["kernel"].astype(np.float64)
+    pairs = list(zip(states, (teacher_states[layer] for layer in (0, 2, 4)), strict=True))
+    differences = [ours @ kernel - wanted for ours, wanted in pairs]
+    loss = np.mean([np.mean(each**2) for each in differences])
+    gradient = sum(2 * ours.T @ each / each.size / 3 for (ours, _), each in zip(pairs, differences, strict=True))
+    found = loss_and_gradient(taught_of_projection(PROJECTION_STUDENT, TEACHER, theirs, hidden_weight=1.0))(
+        params, make_batch()
+    )
+    assert_loss_and_gradient(found, loss, gradient)
+
+
+def test_the_cosine_is_that_of_mapped_states(both):
+    params, theirs, states, teacher_states = both
+    mapped, wanted = states[-1] @ params["state_projection"]["kernel"].astype(np.float64), teacher_states[-1]
+    sizes = np.linalg.norm(mapped, axis=1, keepdims=True), np.linalg.norm(wanted, axis=1, keepdims=True)
+    cosines = (mapped * wanted).sum(1, keepdims=True) / (sizes[0] * sizes[1])
+    downwards = cosines * mapped / sizes[0] ** 2 - wanted / (sizes[0] * sizes[1])
+    gradient = states[-1].T @ downwards / len(cosines)
+    found = loss_and_gradient(taught_of_projection(PROJECTION_STUDENT, TEACHER, theirs, cosine_weight=1.0))(
+        params, make_batch()
+    )
+    assert_loss_and_gradient(found, np.mean(1 - cosines), gradient)
+
+
+def test_the_identity_changes_nothing():
+    mapped = BertForPreTraining(SMALL, FLOAT32, ("mlm",), teacher_size=SMALL.hidden_size)
+    plain, batch = dataclasses.replace(mapped, teacher_size=None), make_batch()
+    params, theirs = perturbed(plain), perturbed(plain, seed=1)
+    identity = {"state_projection": {"kernel": np.eye(SMALL.hidden_size, dtype=np.float32)}}
+    losses = []
+    for student, arrays in ((plain, params), (mapped, params | identity)):
+        objective = taught_of_projection(
+            student, plain, theirs, hidden_weight=1.0, cosine_weight=1.0, attention_weight=1.0
+        )
+        sums = compiled(lambda arrays, objective=objective: objective.sums(arrays, batch))(arrays)
+        losses.append({name: float(each.loss) for name, each in sums.items()})
+    assert {"hidden", "cosine", "attention"} <= losses[0].keys() and min(losses[0].values()) > 0.01
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6)
+
+
+def test_the_map_has_a_place_in_the_table():
+    """It is split and decayed like the maps of the model, which are drawn as without it; a step reads all states."""
+    shapes = jax.eval_shape(PROJECTION_STUDENT.init, jax.random.key(0))
+    assert {path: leaf.shape for path, leaf in leaf_paths(shapes).items()} == {
+        path: each.shape for path, each in PROJECTION_STUDENT.parameters.items()
+    }
+    plain = dataclasses.replace(PROJECTION_STUDENT, teacher_size=None)
+    kernel, counts = (
+        PROJECTION_STUDENT.parameters["state_projection/kernel"],
+        parameter_counts(PROJECTION_STUDENT.parameters),
+    )
+    assert counts.state_projection == kernel.size == SMALL.hidden_size * WIDE
+    assert counts.pretraining == total_size(plain.parameters) + kernel.size
+    assert (
+        kernel.decays
+        and PROJECTION_STUDENT.training_flops(14, 4) == training_flops(SMALL, plain.parameters, 14, 4).total
+    )
+    mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2), jax.devices()[:8])
+    assert sharding.partition_spec(mesh, kernel) == (P("fsdp", None), [])
+    init = compiled(lambda key: [model.init(key) for model in (PROJECTION_STUDENT, plain)])
+    drawn, before = map(leaf_paths, init(jax.random.key(3)))
+    assert all(np.array_equal(drawn[path], before[path]) for path in before)
+    assert np.std(drawn[kernel.path]) == pytest.approx(0.8796 * SMALL.initializer_range, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "weights, widths, expected",
+    [
+        ({"hidden_weight": 1.0}, (24, 40), 40),
+        ({"cosine_weight": 1.0}, (24, 16), 16),
+        ({"hidden_weight": 1.0}, (24, 24), None),
+        ({"attention_weight": 1.0}, (24, 40), None),
+    ],
+)
+def test_there_is_a_map_where_states_of_different_widths_are_compared(weights, widths, expected):
+    assert dataclasses.replace(NOTHING, **weights).teacher_size(*widths) == expected
+
+
+ROWS, LENGTH, CANDIDATES = 4, 9, 3
+TASK_STUDENT = dataclasses.replace(SMALL, num_layers=1)
+HEADS = {
+    "classification": HeadConfig(labels=("a", "b", "c")),
+    "regression": HeadConfig(kind="regression"),
+    "choice": HeadConfig(kind="choice"),
+    "span": HeadConfig(kind="span"),
+    "tagging": HeadConfig(kind="tagging", labels=("O", "B-X", "I-X")),
+}
+
+
+def make_batch_of_task(kind):
+    """The last row only fills the batch, the second one is short, and the third has no answer in it."""
+    random = np.random.default_rng(2)
+    shape = (ROWS, CANDIDATES, LENGTH) if kind == "choice" else (ROWS, LENGTH)
+    real = np.broadcast_to(np.arange(LENGTH) < 9, shape).copy()
+    real[1, ..., 6:] = False
+    labels = {
+        "classification": random.integers(0, 3, ROWS),
+        "regression": random.standard_normal(ROWS).astype(np.float32),
+        "choice": random.integers(0, CANDIDATES, ROWS),
+        "span": np.array([[1, 3], [2, 4], [20, 21], [0, 0]]),
+        "tagging": np.where(real & (np.arange(LENGTH) % 2 == 1), random.integers(0, 3, shape) << 2, -1),
+    }[kind]
+    batch = {
+        "input_ids": random.integers(5, SMALL.vocab_size, shape).astype(np.int32),
+        "token_type_ids": np.zeros(shape, np.int32),
+        "attention_mask": real.astype(np.int32),
+        "labels": labels.astype(np.float32 if kind == "regression" else np.int32),
+        "weights": np.array([1, 1, 1, 0], np.float32),
+    }
+    return batch
+
+
+def by_hand(kind, batch, ours, theirs, temperature):
+    """Sum of the losses and of their weights."""
+    if kind == "regression":
+        return ((ours - theirs) ** 2)[:3].sum(), 3
+    if kind == "span":
+        rows = [
+            (ours[row, :length, end], theirs[row, :length, end], 0.5)
+            for row, length in enumerate(batch["attention_mask"][:3].sum(1))
+            for end in (0, 1)
+        ]
+    elif kind == "tagging":
+        rows = [(*each, 1) for each in zip(ours[:3][batch["labels"][:3] >= 0], theirs[:3][batch["labels"][:3] >= 0])]
+    else:
+        rows = [(ours[row], theirs[row], 1) for row in range(3)]
+    total = 0.0
+    for our, their, weight in rows:
+        log_ours, log_theirs = log_softmax(our / temperature), log_softmax(their / temperature)
+        total += weight * temperature**2 * (np.exp(log_theirs) * (log_theirs - log_ours)).sum()
+    return total, sum(weight for *_, weight in rows)
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind in ("regression", "span") else kind for kind in HEADS]
+)
+def test_the_scores_of_a_teacher_are_learned_beside_the_labels(kind):
+    student, teacher = BertForTask(TASK_STUDENT, HEADS[kind], FLOAT32), BertForTask(SMALL, HEADS[kind], FLOAT32)
+    params, theirs, batch = random_params(student, 1), random_params(teacher, 2), make_batch_of_task(kind)
+    options = TaskDistillationConfig(teacher="there", temperature=3.0, share=0.25)
+    objective = TaughtTaskObjective(student, teacher, options).reading(theirs)
+    outputs = compiled(lambda p, t: (objective.sums(p, batch), student.apply(p, batch), teacher.apply(t, batch)))
+    sums, ours, scores = outputs(params, theirs)
+    expected, weight = by_hand(kind, batch, *(np.asarray(each, np.float64) for each in (ours, scores)), 3.0)
+    assert float(sums["teacher"].loss) == pytest.approx(expected, rel=1e-5)
+    denominators = objective.denominators(batch)
+    assert float(sums["teacher"].weight) == float(denominators["teacher"]) == weight
+    alone = TaskObjective(student)
+    labels = alone.sums_of_scores(params, batch, ours)
+    assert float(sums["labels"].loss) == pytest.approx(float(labels.loss), rel=1e-6)
+    metrics = training_metrics(objective.terms, sums, denominators)
+    mean = float(labels.loss) / float(alone.denominators(batch)[""])
+    assert float(metrics["loss"]) == pytest.approx(0.75 * mean + 0.25 * expected / weight, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_sequences_that_share_a_row_are_taught_as_if_each_had_its_own(kind):
+    student, teacher = BertForTask(TASK_STUDENT, HEADS[kind], FLOAT32), BertForTask(SMALL, HEADS[kind], FLOAT32)
+    objective = TaughtTaskObjective(student, teacher, TaskDistillationConfig(teacher="there"))
+    objective, params = objective.reading(random_params(teacher, 2)), random_params(student, 1)
+    alone = make_batch_of_task(kind)
+    shared = {name: alone[name].reshape(2, -1) for name in ("input_ids", "token_type_ids", "attention_mask")}
+    shared["text_ids"] = np.repeat([[1, 2]], 2, 0).repeat(LENGTH, 1).astype(np.int32) * shared["attention_mask"]
+    shared["text_starts"] = np.array([[0, LENGTH], [0, LENGTH]], np.int32)
+    shared |= {name: alone[name].reshape(2, 2) for name in ("labels", "weights")}
+    sums = [compiled(lambda p, b=batch: objective.sums(p, b)["teacher"])(params) for batch in (alone, shared)]
+    assert float(sums[0].loss) == pytest.approx(float(sums[1].loss), rel=1e-5)
+    assert float(sums[0].weight) == float(sums[1].weight) == 3
+
+
+def test_a_student_of_a_task_equal_to_its_teacher_has_nothing_to_learn():
+    model, batch = BertForTask(TASK_STUDENT, HEADS["classification"], FLOAT32), make_batch_of_task("classification")
+    params = random_params(model, 1)
+    options = TaskDistillationConfig(teacher="there", share=1.0)
+    objective = TaughtTaskObjective(model, model, options).reading(params)
+    loss = lambda p: objective.sums(p, batch)["teacher"].loss
+    value, gradient = compiled(jax.value_and_grad(loss))(params)
+    assert abs(float(value)) < 1e-5
+    assert max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(gradient)) < 1e-4

@@ -1,4 +1,9 @@
-"""The losses against float64 formulas, and the properties that global means rest on."""
+"""Objectives: choice, means over batches, and packed texts.
+
+The losses against float64 formulas, and the properties that global means rest on. From sums to losses and metrics,
+against calculations by hand; the weights of the terms among them. Packed rows against the same texts one per row:
+outputs, losses and gradients. Both are float32 without dropout.
+"""
 
 import math
 
@@ -6,9 +11,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_model import compiled
+from processes import EXHAUSTIVE
+from small_model import FLOAT32, compiled, loss_and_gradient, perturbed
+from synthetic_store import LABELLED, PAIRS, VOCAB_SIZE, SyntheticStore, make_examples
+from unpacked_texts import MODEL, unpacked
 
-from bert_jax.objectives import masked_words
+from bert_jax.config import Config, DataConfig, MaskedWords, ReplacedTokens
+from bert_jax.config.checks import check
+from bert_jax.config.objective import GeneratorConfig
+from bert_jax.errors import UserError
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.layers import PackedTexts
+from bert_jax.objectives import masked_words, replaced_tokens
+from bert_jax.objectives.choice import default_objective
+from bert_jax.objectives.masked_words import PretrainingObjective
+from bert_jax.objectives.objective import Sums, Term, evaluation_metrics, main_term, mean_loss, training_metrics
 
 loss_sums = compiled(masked_words.masked_word_sums)
 
@@ -100,3 +117,199 @@ def test_sums_of_parts_are_the_sums_of_the_whole():
     for name, value in whole._asdict().items():
         assert float(sum(getattr(part, name) for part in parts)) == pytest.approx(float(value), rel=1e-6)
     assert all(value.dtype == jnp.float32 and value.shape == () for value in whole)
+
+
+FIRST, SECOND = Term(name="first", weight=0.5, perplexity="surprise"), Term(name="second", weight=3.0)
+SUMS = {
+    "first": Sums(jnp.float32(6.0), jnp.float32(4.0), jnp.float32(3.0)),
+    "second": Sums(jnp.float32(2.5), jnp.float32(5.0)),
+}
+DENOMINATORS = {"first": jnp.float32(8.0), "second": jnp.float32(5.0)}
+
+
+def test_the_loss_is_the_weighted_sum_of_the_means():
+    assert float(mean_loss((FIRST, SECOND), SUMS, DENOMINATORS)) == 0.5 * 6 / 8 + 3 * 2.5 / 5
+    assert float(mean_loss((FIRST, SECOND), {"second": SUMS["second"]}, DENOMINATORS)) == 3 * 2.5 / 5
+    assert float(mean_loss((Term(name="second"),), {"second": SUMS["second"]}, {"second": jnp.float32(5.0)})) == 0.5
+
+
+@pytest.mark.parametrize(
+    "terms, sums, denominators, said",
+    [
+        ((FIRST, SECOND), {"first": 1, "secnd": 1}, {"first": 1, "second": 1}, "the sums .* have 'secnd', .*'second'"),
+        ((FIRST, SECOND), {"first": 1}, {"first": 1, "secnd": 1}, "the denominators .* have 'secnd', .*'second'"),
+        ((FIRST, SECOND), {"first": 1, "second": 1}, {"first": 1}, "sums of 'second' but no denominator"),
+        ((FIRST, SECOND), {}, {"first": 1}, "returns no sums of any of its terms"),
+        ((FIRST, FIRST), {"first": 1}, {"first": 1}, "two terms of the objective have the name 'first'"),
+        ((), {}, {}, "returns no sums of any of its terms"),
+    ],
+)
+def test_an_objective_that_contradicts_itself_is_refused(terms, sums, denominators, said):
+    """A misspelt term would not be trained, and nobody would be told."""
+    sums = {name: Sums(jnp.float32(2.5), jnp.float32(5.0)) for name in sums}
+    denominators = {name: jnp.float32(5.0) for name in denominators}
+    with pytest.raises(UserError, match=said):
+        mean_loss(terms, sums, denominators)
+
+
+def test_a_misspelt_term_is_refused_when_it_is_measured_too():
+    with pytest.raises(UserError, match="the sums of the objective have 'frist'"):
+        evaluation_metrics((FIRST, SECOND), {"frist": Sums(6.0, 4.0)})
+    with pytest.raises(UserError, match="nothing to train or to measure"):
+        evaluation_metrics((FIRST, SECOND), {})
+
+
+def test_the_main_term_is_the_first_that_is_trained_for():
+    assert main_term((FIRST, SECOND)) is FIRST
+    assert main_term((Term(name="shown", weight=0.0), SECOND)) is SECOND
+    assert main_term(PretrainingObjective(None, MaskedWords(mlm_weight=0.0)).terms).loss == "next_sentence_loss"
+    for terms in ((), (Term(name="shown", weight=0.0),)):
+        with pytest.raises(UserError, match="no term of the objective has a weight above 0"):
+            main_term(terms)
+
+
+def test_metrics_of_a_step_are_those_of_the_terms_as_they_are_and_their_weighted_sum():
+    metrics = {name: float(value) for name, value in training_metrics((FIRST, SECOND), SUMS, DENOMINATORS).items()}
+    assert metrics == {"loss": 1.875, "first_loss": 0.75, "first_accuracy": 0.75, "second_loss": 0.5}
+    only = training_metrics((Term(),), {"": SUMS["second"]}, {"": DENOMINATORS["second"]})
+    assert {name: float(value) for name, value in only.items()} == {"loss": 0.5}
+
+
+def test_metrics_of_an_evaluation_divide_by_the_weight_of_the_predictions():
+    sums = {"first": Sums(6.0, 4.0, 3.0), "second": Sums(2.5, 5.0)}
+    found = evaluation_metrics((FIRST, SECOND, Term(name="absent")), sums)
+    assert found == {"first_loss": 1.5, "surprise": math.exp(1.5), "first_accuracy": 0.75, "second_loss": 0.5}
+    assert list(found) == ["first_loss", "surprise", "first_accuracy", "second_loss"]
+
+
+def test_nothing_weighed_is_zero_and_not_nan():
+    empty = {"first": Sums(jnp.float32(0), jnp.float32(0), jnp.float32(0))}
+    metrics = training_metrics((FIRST,), empty, {"first": jnp.float32(0)})
+    assert {name: float(value) for name, value in metrics.items()} == {"loss": 0, "first_loss": 0, "first_accuracy": 0}
+
+
+def test_the_options_are_the_weights_of_the_terms():
+    words, pairs = PretrainingObjective(None, MaskedWords(mlm_weight=0.25, sentence_pair_weight=4)).terms
+    assert (words.name, words.weight, pairs.name, pairs.weight) == ("mlm", 0.25, "next_sentence", 4)
+
+
+@pytest.mark.parametrize(
+    "pairs, names",
+    [("nsp", ("next_sentence", "NSP", "Next sentence")), ("sop", ("sentence_order", "SOP", "Sentence order"))],
+)
+def test_each_task_on_pairs_has_names_of_its_own_and_the_weight_of_the_option(pairs, names):
+    config = Config(objective=MaskedWords(sentence_pair_weight=4), data=DataConfig(sentence_pairs=pairs))
+    _, term = default_objective(None, config).terms
+    assert (term.name, term.label, term.title) == names and term.weight == 4
+
+
+@pytest.mark.parametrize(
+    "weights, pairs, said",
+    [
+        ({"mlm_weight": -0.5}, "nsp", "objective.mlm_weight=-0.5 must be 0 or a positive number"),
+        ({"sentence_pair_weight": math.inf}, "nsp", "objective.sentence_pair_weight=inf must be 0 or a positive"),
+        ({"mlm_weight": 0.0}, "none", "objective.mlm_weight=0 leaves nothing to learn"),
+        ({"mlm_weight": 0.0, "sentence_pair_weight": 0.0}, "sop", "objective.mlm_weight=0 leaves nothing to learn"),
+    ],
+)
+def test_weights_that_cannot_be_are_refused(weights, pairs, said):
+    with pytest.raises(UserError, match=said):
+        check(Config(objective=MaskedWords(**weights), data=DataConfig(sentence_pairs=pairs)))
+
+
+def test_one_of_the_two_tasks_may_weigh_nothing():
+    for weights in ({"mlm_weight": 0.0}, {"sentence_pair_weight": 0.0}):
+        check(Config(objective=MaskedWords(**weights)))
+
+
+@pytest.fixture(scope="module")
+def store():
+    generator = np.random.default_rng(7)
+    return SyntheticStore([generator.integers(1, 12, generator.integers(1, 7)).tolist() for _ in range(80)])
+
+
+@pytest.fixture(scope="module")
+def objective():
+    return PretrainingObjective(BertForPreTraining(MODEL, FLOAT32))
+
+
+CORE = {("nsp", "token"), ("sop", "span"), ("none", "whole_word")}  # each kind of pairs and each unit of masks once
+
+
+@pytest.mark.parametrize(
+    "sentence_pairs, unit",
+    [
+        pytest.param(pairs, unit, marks=[] if (pairs, unit) in CORE else [pytest.mark.slow])
+        for pairs in PAIRS
+        for unit in ("token", "whole_word", "span")
+        if (pairs, unit) in CORE or EXHAUSTIVE
+    ],
+)
+def test_loss_and_gradients_are_those_of_the_texts_one_per_row(store, objective, sentence_pairs, unit):
+    batch = make_examples(store, sentence_pairs=sentence_pairs, unit=unit, packing="on").batch(np.arange(6))
+    alone, rows = unpacked(batch)
+    assert len(rows) > 8 and alone["masked_weights"].sum() == batch["masked_weights"].sum() > 0
+
+    params, measured = perturbed(objective.model), loss_and_gradient(objective)
+    ((loss, sums), gradients), ((expected, expected_sums), expected_gradients) = (
+        measured(params, batch),
+        measured(params, alone),
+    )
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    for name, found in sums.items():
+        np.testing.assert_allclose(found, expected_sums[name], rtol=1e-5)
+    assert set(sums) == ({"mlm", "next_sentence"} if sentence_pairs in LABELLED else {"mlm"})
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=2e-6), gradients, expected_gradients)
+
+
+@pytest.mark.parametrize("embeddings", ["shared", pytest.param("disentangled", marks=pytest.mark.slow)])
+def test_replaced_tokens_of_packed_pairs_without_labels_are_those_of_the_pairs_one_per_row(
+    store, monkeypatch, embeddings
+):
+    """The words that are drawn depend on the row, so here they follow from the masked ones: every third is right."""
+    other = lambda ids: jnp.where(ids % 3 == 0, ids, 5 + (ids + 11) % (VOCAB_SIZE - 5))
+    monkeypatch.setattr(replaced_tokens, "sampled_words", lambda logits, batch: other(batch["masked_ids"]))
+    generator = GeneratorConfig(hidden_size=12, num_heads=2, embeddings=embeddings)
+    config = Config(objective=ReplacedTokens(generator=generator))
+    objective = default_objective(BertForPreTraining(MODEL, FLOAT32), config)
+    batch = make_examples(store, sentence_pairs="adjacent", packing="on").batch(np.arange(6))
+    alone, rows = unpacked(batch)
+    pairs = alone["token_type_ids"].any(1)
+    assert len(rows) > 8 and pairs.any() and not pairs.all() and "next_sentence_labels" not in batch
+
+    params, measured = perturbed(objective.model), loss_and_gradient(objective)
+    ((loss, sums), gradients), ((expected, expected_sums), expected_gradients) = (
+        measured(params, batch),
+        measured(params, alone),
+    )
+    assert set(sums) == {"mlm", "replaced_tokens"} and sums["replaced_tokens"].weight == batch["attention_mask"].sum()
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    for name, found in sums.items():
+        np.testing.assert_allclose(found, expected_sums[name], rtol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=2e-6), gradients, expected_gradients)
+    assert np.abs(gradients["embeddings"]["token_type"]["table" if embeddings == "shared" else "delta"][1]).max() > 0
+
+
+def test_every_output_of_a_packed_text_is_that_of_the_text_alone(store, objective):
+    batch = make_examples(store, packing="on").batch(np.arange(6))
+    alone, rows = unpacked(batch)
+    params, names = perturbed(objective.model), ("input_ids", "token_type_ids", "attention_mask")
+    encode = compiled(lambda batch: objective.model.encode(params, *map(batch.get, names), texts=PackedTexts.of(batch)))
+    found, expected = encode(batch), encode(alone)
+    assert found.pooled.shape == (6, batch["text_starts"].shape[1], MODEL.hidden_size)
+    for number, (row, text) in enumerate(rows):
+        here = np.flatnonzero(batch["text_ids"][row] == text + 1)
+        np.testing.assert_allclose(
+            found.last_hidden_state[row, here], expected.last_hidden_state[number, : len(here)], atol=2e-5
+        )
+        np.testing.assert_allclose(found.pooled[row, text], expected.pooled[number], atol=2e-5)
+    logits = jax.eval_shape(objective.model.apply, params, batch).next_sentence_logits
+    assert logits.shape == (*batch["text_starts"].shape, 2)
+
+
+def test_positions_begin_again_in_every_text():
+    texts = PackedTexts(np.int32([[1, 1, 1, 2, 2, 0], [1, 2, 2, 2, 3, 3]]), np.int32([[0, 3, 0], [0, 1, 4]]))
+    positions = compiled(texts.positions)()
+    np.testing.assert_array_equal(positions[0, :5], [0, 1, 2, 0, 1])
+    np.testing.assert_array_equal(positions[1], [0, 0, 1, 2, 0, 1])
+    assert positions.max() < 6

@@ -1,18 +1,48 @@
-"""Optimizers against float64 NumPy transcriptions of what was published, and against each other."""
+"""Optimizers, averages, schedules, and steps that are held.
+
+Optimizers against float64 NumPy transcriptions of what was published, and against each other. The moving average of the
+weights against its closed form. A gradient that is not finite changes no bit of any optimizer's state; one that is
+gives what optax gives. Muon against a float64 transcription of the published code, optax's, and itself on a mesh of
+eight. Learning rates against closed forms in float64.
+"""
 
 import dataclasses
+import math
+import typing
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import small_pretraining
 from published_optimizers import PEAK, STEPS, adamw, bert_2018, lamb, published, stable_adamw
 
-from bert_jax.config import Config, ModelConfig, OptimizerConfig, PhaseConfig
+from bert_jax.config import Config, MeshConfig, ModelConfig, OptimizerConfig, PhaseConfig, ScheduleConfig
+from bert_jax.devices import sharding
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.parameters import Axis, Parameter, linear, norm, table
-from bert_jax.training.optimizers import clip_by_global_norm, included, learning_rate, optimizer
+from bert_jax.models.bert_parameters import bert_parameters
+from bert_jax.parameters import Axis, Parameter, entries, linear, norm, table
+from bert_jax.training.optimizers import (
+    Holding,
+    average_of,
+    averaged,
+    chained,
+    clip_by_global_norm,
+    holding,
+    included,
+    learning_rate,
+    moved,
+    optimizer,
+    orthogonalized,
+    restarted,
+    scale_by_adam,
+    scale_by_depth,
+    unfrozen_by_epoch,
+    with_average_of,
+)
+from bert_jax.training.state import TrainState
+from bert_jax.training.step import updated
 
 CONFIG = Config(phases=(PhaseConfig(steps=STEPS, warmup_steps=5, learning_rate=PEAK),))
 
@@ -213,3 +243,331 @@ def test_moments_are_named_after_their_parameters(name):
         assert sum(found.endswith("/" + path) for found in names if "/mu/" in found) == 1
         assert any(found.endswith("/nu/" + path) for found in names)
     assert len(names) == 2 * len(paths) + (name != "adamw_bert")
+
+
+SGD = optax.identity()
+
+
+@pytest.mark.parametrize("decay", [0.5, 0.999])
+def test_the_average_is_the_closed_form(decay):
+    """Σ_t (1 − d_t) Π_{s > t} d_s · p_t, plus the start's own share, which is what the decays leave."""
+    random = np.random.default_rng(0)
+    values = random.normal(size=(9, 3, 2)).astype(np.float32)
+    rule = averaged(SGD, decay)
+    state = rule.init({"w": values[0]})
+    for step in range(8):
+        _, state = rule.update({"w": values[step]}, state, {"w": values[step]})
+        state = jax.jit(moved)(state, {"w": values[step + 1]}, np.int32(step))
+    decays = np.array([min(decay, (1 + step) / (10 + step)) for step in range(8)])
+    expected = values[0] * np.prod(decays)
+    for step in range(8):
+        expected = expected + (1 - decays[step]) * np.prod(decays[step + 1 :]) * values[step + 1]
+    np.testing.assert_allclose(average_of(state)["w"], expected, rtol=1e-5)
+
+
+def test_a_fresh_start_and_fresh_moments():
+    rule = averaged(optax.trace(0.9), 0.9)
+    state = moved(rule.init({"w": np.ones(2)}), {"w": np.full(2, 3.0)}, np.int32(0))
+    again = with_average_of(rule.init({"w": np.zeros(2)}), state)
+    np.testing.assert_allclose(average_of(again)["w"], average_of(state)["w"])
+    np.testing.assert_array_equal(average_of(restarted(state, {"w": np.full(2, 7.0)}))["w"], np.full(2, 7.0))
+
+
+def test_without_a_decay_nothing_is_kept():
+    assert averaged(SGD, 0.0) is SGD
+    state = SGD.init({"w": np.ones(2)})
+    assert moved(state, {"w": np.zeros(2)}, np.int32(3)) is state and restarted(state, {"w": np.zeros(2)}) is state
+    assert average_of(state) is None and with_average_of(state, state) is state
+
+
+NAMES = typing.get_args(typing.get_type_hints(OptimizerConfig)["name"])
+HOLDING_LAYER, HOLDING_HIDDEN, WIDE = Axis("layer", 2), Axis("hidden", 4), Axis("intermediate", 6)
+HOLDING_TABLE = table(
+    [
+        Parameter("embeddings/word/table", (Axis("vocab", 7), HOLDING_HIDDEN), embedding=True),
+        *linear("encoder/feed_forward/intermediate", (HOLDING_HIDDEN,), (WIDE,), (HOLDING_LAYER,)),
+    ]
+)
+
+
+def drawn(seed: int) -> dict:
+    random = np.random.default_rng(seed)
+    normal = lambda *shape: random.normal(size=shape).astype(np.float32)
+    dense = {"kernel": normal(2, 4, 6), "bias": normal(2, 6)}
+    return {"embeddings": {"word": {"table": normal(7, 4)}}, "encoder": {"feed_forward": {"intermediate": dense}}}
+
+
+def bits(tree) -> list[bytes]:
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
+
+
+def optimizers() -> dict[str, optax.GradientTransformation]:
+    ours = {name: optimizer(OptimizerConfig(name=name), HOLDING_TABLE) for name in NAMES}
+    return ours | {
+        "averaged": averaged(ours["adamw"], 0.9),
+        "by depth, averaged": averaged(chained(ours["adamw_bert"], scale_by_depth(0.5, 2, HOLDING_TABLE)), 0.9),
+        "optax": optax.trace(0.9),
+        "optax, averaged": averaged(optax.chain(optax.trace(0.9), optax.scale_by_rms()), 0.9),
+    }
+
+
+@pytest.mark.parametrize("name", [*NAMES, "averaged", "by depth, averaged", "optax", "optax, averaged"])
+def test_what_is_not_finite_changes_no_bit(name):
+    one, good = optimizers()[name], drawn(1)
+    endless = jax.tree.map(lambda g: np.concatenate([np.full_like(g[..., :1], np.inf), g[..., 1:]], -1), good)
+    step = jax.jit(lambda state, gradients, loss: updated(state, gradients, loss, one, jnp.float32(0.01), 1.0)[0])
+    state = TrainState(step=jnp.int32(0), params=drawn(0), optimizer_state=jax.jit(one.init)(drawn(0)))
+    for count in range(2):
+        for gradients, loss in ((endless, 1.0), (good, np.nan)):
+            found = step(state, gradients, jnp.float32(loss))
+            assert bits(found.params) == bits(state.params)
+            assert bits(found.optimizer_state) == bits(state.optimizer_state)
+            assert int(found.step) == count + 1
+        moved = step(state, good, jnp.float32(1.0))
+        unmoved = [a == b for a, b in zip(bits(moved), bits(state), strict=True)]
+        assert not any(unmoved), "a finite gradient changes every array"
+        state = moved
+
+
+def test_adam_is_that_of_optax():
+    ours, theirs = scale_by_adam(0.9, 0.95, 1e-6), optax.scale_by_adam(0.9, 0.95, 1e-6)
+    state, other = jax.jit(ours.init)(drawn(0)), jax.jit(theirs.init)(drawn(0))
+    update, optax_update = jax.jit(ours.update), jax.jit(theirs.update)
+    for step in range(4):
+        updates, state = update(drawn(step), state)
+        expected, other = optax_update(drawn(step), other)
+        assert bits(updates) == bits(expected) and bits(state) == bits(other)
+        assert jax.tree.structure(state) == jax.tree.structure(other)
+
+
+def test_parts_of_a_chain_get_what_they_ask_for():
+    one = chained(optax.trace(0.9), unfrozen_by_epoch(2, HOLDING_TABLE))
+    updates, state = jax.jit(one.update)(
+        drawn(1), one.init(drawn(0)), drawn(0), epoch=np.int32(0), finite=np.bool_(False)
+    )
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(updates))  # all layers are still frozen
+    assert bits(state) == bits(one.init(drawn(0)))
+    assert isinstance(one, Holding) and holding(one) is one
+
+
+MUON_LAYER, MUON_HIDDEN, MUON_WIDE, MUON_HEADS = (
+    Axis("layer", 3),
+    Axis("hidden", 8),
+    Axis("intermediate", 20),
+    Axis("heads", 2),
+)
+SIZE = Axis("head_size", 4)
+MUON_TABLE = table(
+    [
+        Parameter("embeddings/word/table", (Axis("vocab", 7), MUON_HIDDEN), embedding=True),
+        *linear("encoder/attention/query", (MUON_HIDDEN,), (MUON_HEADS, SIZE), (MUON_LAYER,)),
+        *linear("encoder/attention/output", (MUON_HEADS, SIZE), (MUON_HIDDEN,), (MUON_LAYER,)),
+        *linear("encoder/feed_forward/intermediate", (MUON_HIDDEN,), (MUON_WIDE,), (MUON_LAYER,)),
+        *linear("encoder/feed_forward/output", (MUON_WIDE,), (MUON_HIDDEN,), (MUON_LAYER,)),
+        *norm("encoder/feed_forward_norm", MUON_HIDDEN, (MUON_LAYER,)),
+        *linear("mlm/dense", (MUON_HIDDEN,), (MUON_HIDDEN,)),
+    ]
+)
+MATRICES = {
+    "encoder/attention/query/kernel": (8, 8),
+    "encoder/attention/output/kernel": (8, 8),
+    "encoder/feed_forward/intermediate/kernel": (8, 20),
+    "encoder/feed_forward/output/kernel": (20, 8),
+}
+MUON_CONFIG = OptimizerConfig(name="muon", weight_decay=0.1, clip_norm=0)
+
+
+def drawn_of_muon(seed: int) -> dict:
+    tree: dict = {}
+    random = np.random.default_rng(seed)
+    for path, entry in MUON_TABLE.items():
+        *parents, name = path.split("/")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[name] = random.normal(size=entry.shape).astype(np.float32)
+    return tree
+
+
+def zeropower_via_newtonschulz5(gradient: np.ndarray) -> np.ndarray:
+    """Of github.com/KellerJordan/Muon, in float64."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    x = gradient.T if gradient.shape[0] > gradient.shape[1] else gradient
+    x = x / (np.linalg.norm(x) + 1e-7)
+    for _ in range(5):
+        square = x @ x.T
+        x = a * x + (b * square + c * square @ square) @ x
+    return x.T if gradient.shape[0] > gradient.shape[1] else x
+
+
+def test_which_arrays_are_matrices():
+    assert {path: entry.matrix for path, entry in MUON_TABLE.items() if entry.matrix} == MATRICES
+    bert = bert_parameters(ModelConfig(vocab_size=50, hidden_size=12, num_heads=3, num_layers=2, intermediate_size=20))
+    found = {path for path, entry in bert.items() if entry.matrix}
+    attention = {f"encoder/attention/{name}/kernel" for name in ("query", "key", "value", "output")}
+    assert found == attention | {f"encoder/feed_forward/{name}/kernel" for name in ("intermediate", "output")}
+
+
+def by_path(tree) -> dict[str, np.ndarray]:
+    leaves = jax.tree.leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in leaves}
+
+
+def test_steps_follow_the_published_code():
+    ours, params = optimizer(MUON_CONFIG, MUON_TABLE), drawn_of_muon(0)
+    adam, values = optax.scale_by_adam(MUON_CONFIG.beta1, MUON_CONFIG.beta2, MUON_CONFIG.epsilon), by_path(params)
+    state, others = jax.jit(lambda params: (ours.init(params), adam.init(params)))(params)
+    buffers = dict.fromkeys(MATRICES, 0.0)
+    step, adam_step = jax.jit(ours.update), jax.jit(adam.update)
+    for number in range(4):
+        grads = drawn_of_muon(number + 1)
+        updates, state = step(grads, state, params)
+        plain, others = adam_step(grads, others)
+        given, usual = by_path(grads), by_path(plain)
+        for path, update in by_path(updates).items():
+            decay = 0.1 * values[path] * MUON_TABLE[path].decays
+            if path not in MATRICES:
+                np.testing.assert_allclose(update, usual[path] + decay, rtol=1e-5, atol=1e-6)
+                continue
+            grad = given[path].astype(np.float64)
+            buffers[path] += 0.05 * (grad - buffers[path])  # momentum.lerp_(grad, 1 - beta)
+            nesterov = grad + 0.95 * (buffers[path] - grad)  # grad.lerp_(momentum, beta)
+            for layer in range(3):
+                matrix = zeropower_via_newtonschulz5(nesterov[layer].reshape(MATRICES[path]))
+                expected = 0.2 * np.sqrt(max(MATRICES[path])) * matrix.reshape(nesterov[layer].shape)
+                np.testing.assert_allclose(update[layer], expected + decay[layer], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 20), (3, 20, 8), (2, 5, 5)])
+def test_optax_orthogonalizes_alike_and_singular_values_are_about_one(shape):
+    matrices = np.random.default_rng(5).normal(size=shape).astype(np.float32)
+    theirs = optax.contrib.scale_by_muon(
+        beta=0.0, nesterov=False, weight_dimension_numbers={"w": optax.contrib.MuonDimensionNumbers(1, 2)}
+    )
+
+    @jax.jit
+    def both(matrices):
+        expected, _ = theirs.update({"w": matrices}, theirs.init({"w": matrices}), {"w": matrices})
+        return orthogonalized(matrices), expected["w"]
+
+    found, expected = both(matrices)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    values = np.linalg.svd(found, compute_uv=False)
+    assert np.all((0.5 < values) & (values < 1.3))
+    np.testing.assert_array_equal(both(0 * matrices)[0], np.zeros(shape))
+
+
+def one_update(transformation):
+    """The compiled function of gradients and parameters that returns the first update and the state after it."""
+    return jax.jit(lambda grads, params: transformation.update(grads, transformation.init(params), params))
+
+
+def test_an_update_is_about_as_large_as_adams():
+    ours, params = optimizer(OptimizerConfig(name="muon", weight_decay=0), MUON_TABLE), drawn_of_muon(0)
+    updates, _ = one_update(ours)(drawn_of_muon(1), params)
+    sizes = [np.sqrt(np.mean(update**2)) for path, update in by_path(updates).items() if path in MATRICES]
+    assert all(0.1 < size < 0.3 for size in sizes)
+
+
+@pytest.mark.parametrize("mesh", [MeshConfig(data=2, fsdp=2, tensor=2), MeshConfig(data=1, fsdp=8)])
+def test_a_mesh_of_eight_gives_the_same_update(mesh):
+    ours, params, grads = optimizer(MUON_CONFIG, MUON_TABLE), drawn_of_muon(0), drawn_of_muon(1)
+    expected, _ = one_update(ours)(grads, params)
+    devices = sharding.make_mesh(mesh)
+    where = sharding.shardings(devices, entries(MUON_TABLE, params))
+    placed, given = (jax.tree.map(jax.device_put, tree, where) for tree in (params, grads))
+    found, state = one_update(ours)(given, placed)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-5), found, expected)
+    assert len(jax.tree.leaves(state)) == 1 + len(MATRICES) + 2 * (len(MUON_TABLE) - len(MATRICES))
+
+
+@pytest.mark.slow
+def test_a_run_on_a_mesh_of_eight_gives_the_losses_of_one_device():
+    model, config = small_pretraining.tiny(dropout=0.0)
+    config = dataclasses.replace(config, optimizer=OptimizerConfig(name="muon"))
+    metrics, _ = small_pretraining.losses(model, config, small_pretraining.SINGLE)
+    again, _ = small_pretraining.losses(model, config, small_pretraining.CUBE)
+    for one, other in zip(metrics, again):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
+
+
+PAPER = Config(phases=(PhaseConfig(steps=1_000_000, warmup_steps=10_000, learning_rate=1e-4),))
+
+
+def config(steps=1000, warmup=100, peak=0.5, **schedule) -> Config:
+    phase = PhaseConfig(steps=steps, warmup_steps=warmup, learning_rate=peak)
+    return Config(phases=(phase,), schedule=ScheduleConfig(**schedule))
+
+
+def test_the_2018_line_over_a_million_steps():
+    steps = np.concatenate(
+        [np.arange(0, 20_000, 7), np.arange(20_000, 1_000_001, 1_009), np.arange(999_990, 1_000_001)]
+    )
+    expected = 1e-4 * np.where(steps < 10_000, steps / 10_000, 1 - steps / 1e6)
+    np.testing.assert_allclose(learning_rate(PAPER, steps), expected, rtol=3e-7, atol=0)
+
+
+def test_anchor_points_of_the_2018_line():
+    assert learning_rate(PAPER, 0) == 0
+    np.testing.assert_allclose(learning_rate(PAPER, 9_999), 0.9999e-4, rtol=2e-7)
+    np.testing.assert_allclose(learning_rate(PAPER, 10_000), 1e-4 * (1 - 10_000 / 1_000_000), rtol=2e-7)  # not the peak
+    np.testing.assert_allclose(learning_rate(PAPER, 999_999), 1e-10, rtol=2e-7)
+    assert learning_rate(PAPER, 1_000_000) == 0
+
+
+@pytest.mark.parametrize(
+    "schedule, expected",
+    [
+        (dict(name="linear"), lambda t: 1 - t / 1000),
+        (dict(name="linear", final_fraction=0.1), lambda t: 0.1 + 0.9 * (1 - t / 1000)),
+        (dict(name="polynomial", power=0.5), lambda t: math.sqrt(1 - t / 1000)),
+        (dict(name="polynomial", power=2.0, final_fraction=0.2), lambda t: 0.2 + 0.8 * (1 - t / 1000) ** 2),
+        (dict(name="cosine"), lambda t: 0.5 * (1 + math.cos(math.pi * (t - 100) / 900))),
+        (dict(name="cosine", final_fraction=0.1), lambda t: 0.1 + 0.45 * (1 + math.cos(math.pi * (t - 100) / 900))),
+        (dict(name="constant"), lambda t: 1.0),
+        (
+            dict(name="constant", cooldown_steps=200, final_fraction=0.25),
+            lambda t: min(1.0, 0.25 + 0.75 * (1000 - t) / 200),
+        ),
+        (
+            dict(name="constant", cooldown_steps=200, cooldown="one_minus_sqrt", final_fraction=0.25),
+            lambda t: 0.25 + 0.75 * (1 - math.sqrt(max(0, t - 800) / 200)),
+        ),
+    ],
+)
+def test_closed_forms(schedule, expected):
+    steps = np.array([0, 1, 50, 99, 100, 101, 400, 799, 800, 801, 999, 1000])
+    wanted = [0.5 * (t / 100 if t < 100 else expected(t)) for t in steps]
+    np.testing.assert_allclose(learning_rate(config(**schedule), steps), wanted, rtol=2e-6, atol=2e-8)
+
+
+def test_no_warm_up_begins_at_the_peak_and_the_default_is_a_hundredth():
+    np.testing.assert_allclose(learning_rate(config(warmup=0), np.array([0, 1])), [0.5, 0.4995], rtol=1e-6)
+    np.testing.assert_allclose(learning_rate(config(warmup=None), np.array([5, 10])), [0.25, 0.5 * 0.99], rtol=1e-6)
+
+
+def test_continuing_phases_share_one_line_and_scale_it():
+    phases = (PhaseConfig(steps=900, warmup_steps=10, learning_rate=0.5), PhaseConfig(steps=100, learning_rate=0.5))
+    steps = np.arange(1001)
+    np.testing.assert_array_equal(learning_rate(Config(phases=phases), steps), learning_rate(config(warmup=10), steps))
+    lower = (phases[0], dataclasses.replace(phases[1], learning_rate=0.1))
+    rates = learning_rate(Config(phases=lower), np.array([899, 900, 950]))
+    np.testing.assert_allclose(rates, [0.5 * 0.101, 0.1 * 0.1, 0.1 * 0.05], rtol=1e-6)
+
+
+def test_restarting_phases_have_schedules_of_their_own():
+    phases = (
+        PhaseConfig(steps=900, warmup_steps=10, learning_rate=0.5),
+        PhaseConfig(steps=60, warmup_steps=20, learning_rate=0.2, schedule="restart"),
+        PhaseConfig(steps=40, learning_rate=0.2),
+    )
+    rates = learning_rate(Config(phases=phases), np.array([10, 899, 900, 910, 920, 960, 999, 1000]))
+    wanted = [0.5 * 890 / 900, 0.5 / 900, 0, 0.1, 0.2 * 0.8, 0.2 * 0.4, 0.2 * 0.01, 0]
+    np.testing.assert_allclose(rates, wanted, rtol=1e-6)
+
+
+def test_python_numpy_and_traced_steps_agree():
+    compiled = jax.jit(lambda step: learning_rate(PAPER, step))
+    for step in (0, 123, 10_000, 777_777):
+        assert learning_rate(PAPER, step) == learning_rate(PAPER, np.int64(step)) == compiled(jnp.int32(step))
+    assert learning_rate(PAPER, 5).dtype == jnp.float32

@@ -1,4 +1,8 @@
-"""`bert-jax plan` from end to end on virtual CPU devices, and its refusals."""
+"""Plans: memory, topologies, teachers.
+
+`bert-jax plan` from end to end on virtual CPU devices, and its refusals. Names of machines. The memory of a chip by
+part, from what the compiler writes. A plan with a teacher: its memory, its operations and its vocabulary.
+"""
 
 import dataclasses
 import importlib.util
@@ -8,21 +12,24 @@ import subprocess
 import sys
 
 import pytest
+import written_teacher
 from processes import wait_until
 
 from bert_jax import cli
-from bert_jax.config import Config, MeshConfig, ModelConfig, PhaseConfig
-from bert_jax.devices.hardware import Shortage
+from bert_jax.config import ComputeConfig, Config, DataConfig, MaskedWords, MeshConfig, ModelConfig, PhaseConfig
+from bert_jax.config.objective import DistillationConfig
+from bert_jax.devices.hardware import Shortage, peak_flops
 from bert_jax.errors import UserError
 from bert_jax.models.bert_parameters import bert_parameters
-from bert_jax.models.costs import activation_bytes, state_bytes
+from bert_jax.models.costs import activation_bytes, state_bytes, training_flops
+from bert_jax.parameters import FLOAT32, total_size
 from bert_jax.tools.planning import compiler
 from bert_jax.tools.planning import plan as search
-from bert_jax.tools.planning.compiler import resolved
+from bert_jax.tools.planning.compiler import CompiledProgram, resolved
 from bert_jax.tools.planning.hlo import Needed
 from bert_jax.tools.planning.plan import PhasePlan, Section, make_plan, page, plan_phase, sections
-from bert_jax.tools.planning.roofline import Operation, Work, cost, step_time, throughput
-from bert_jax.tools.planning.topology import find_topology
+from bert_jax.tools.planning.roofline import Operation, Work, cost, memory_of, step_time, throughput
+from bert_jax.tools.planning.topology import GPUS, MEMORY_SHARES, TPUS, find_topology
 from bert_jax.training.learner import phase_advice
 
 SMALL = tuple(
@@ -345,3 +352,222 @@ def test_advice_names_options_that_exist():
 def test_a_phase_that_does_not_exist_on_the_machine():
     with pytest.raises(UserError, match="batch_size=256 is not divisible by 7"):
         plan_phase(resolved(CONFIG, find_topology("cpu:7")), find_topology("cpu:7"), 0, print)
+
+
+@pytest.mark.parametrize(
+    "name, platform, slices, chips, hosts",
+    [
+        ("v5e:2x2", "tpu", 1, 4, 1),
+        ("v5e:16x16", "tpu", 1, 256, 64),
+        ("2xv5e:4x4", "tpu", 2, 32, 8),
+        ("v5p:4x4x4", "tpu", 1, 64, 16),
+        ("v4:2x2x1", "tpu", 1, 4, 1),
+        ("v6e:1x1", "tpu", 1, 1, 1),
+        ("cpu:8", "cpu", 1, 8, 1),
+        ("gpu:h100:16", "gpu", 1, 16, 2),
+    ],
+)
+def test_the_name_of_a_topology_gives_platform_slices_chips_and_hosts(name, platform, slices, chips, hosts):
+    found = find_topology(name)
+    assert (found.platform, found.slices, found.chips, found.hosts) == (platform, slices, chips, hosts)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", "v5e", "v5e:3x3", "v5e:4x4x4", "v5p:4x4", "v7:2x2", "0xv5e:2x2", "2*v5e:2x2", "cpu:0", "cpu:99999"),
+        *("gpu:8", "gpu:b300:8", "tpu:v5e:2x2", "v5e:2x2\n", "2x2xv5e:2x2"),
+    ],
+)
+def test_unknown_names_list_the_known_ones(name):
+    with pytest.raises(
+        UserError, match="known: v5e and v6e with 1x1.*16x16 chips; v4 and v5p with 2x2x1.*; cpu:N; gpu:K"
+    ):
+        find_topology(name)
+
+
+def test_a_near_name_is_suggested():
+    with pytest.raises(UserError, match="unknown topology 'v5e:16x8'; perhaps you meant v5e:(8x16|16x16);"):
+        find_topology("v5e:16x8")
+    with pytest.raises(UserError, match="perhaps you meant v5e:4x4;"):
+        find_topology("2*v5e:4x4")
+
+
+def test_the_clock_is_the_peak_over_the_matrix_units():
+    """Units per chip and their side: cloud.google.com/tpu/docs; the peak is that of devices/hardware.py."""
+    for name, units, side in (("v4", 8, 128), ("v5e", 4, 128), ("v5p", 8, 128), ("v6e", 4, 256)):
+        chip = TPUS[name]
+        assert chip.clock is not None
+        assert peak_flops(chip.kind) == pytest.approx(chip.clock * units * 2 * side**2, rel=0.01)
+
+
+def test_every_chip_has_a_peak_and_the_compiler_knows_every_card():
+    assert all(peak_flops(chip.kind) for chip in (*TPUS.values(), *GPUS.values()))
+    assert compiler.CARDS.keys() == GPUS.keys()
+
+
+@pytest.mark.skipif(compiler.plugin() is not None, reason="the compiler for GPUs is installed")
+def test_a_plugin_that_jax_cannot_use_is_explained():
+    with pytest.raises(UserError, match="cannot use the plugin .* install the same version of jax-cuda13-plugin"):
+        compiler.described_cards(GPUS["h100"], 1)
+
+
+def test_a_program_can_use_what_jax_takes_of_a_card(monkeypatch):
+    """Three quarters, unless the environment says otherwise."""
+    for name in MEMORY_SHARES:
+        monkeypatch.delenv(name, raising=False)
+    assert find_topology("gpu:h100:1").chip.memory_bytes == 60 * 10**9
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.9")
+    assert find_topology("gpu:h100:1").chip.memory_bytes == 72 * 10**9
+    monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", "90%")
+    with pytest.raises(UserError, match="XLA_CLIENT_MEM_FRACTION=90% must be a share of the memory, above 0 and at"):
+        find_topology("gpu:h100:1")
+
+
+# As libtpu 0.0.51 writes them, shortened: color 1 is the memory on the chip.
+BUFFERS = """BufferAssignment:
+allocation 0: size 2097152, page 0, parameter 0, shape |f32[512,1024]| at ShapeIndex {}:
+ value: <30 param.1 @0> (size=2097152,offset=0): f32[512,1024]{1,0:T(8,128)}
+allocation 487: size 9000000, page 0, preallocated-temp:
+ value: <31 saved @0> (size=4000000,offset=0): bf16[8,128,1024]{2,1,0}
+ value: <32 recomputed @0> (size=4000000,offset=0): bf16[8,128,1024]{2,1,0}
+ value: <33 gradient @0> (size=1048576,offset=4000000): bf16[512,1024]{1,0:T(8,128)(2,1)}
+ value: <34 of_a_layer @0> (size=2000000,offset=6000000): f32[1024,16,64]{2,1,0}
+ value: <35 early @0> (size=3000000,offset=5050000): f32[8,128]{1,0}
+allocation 488: size 96231936, color 1, page 0, preallocated-temp:
+ value: <54 on_the_chip @1> (size=90000000,offset=0): bf16[1024,1024]{1,0:T(8,128)(2,1)S(1)}
+"""
+RANGES = """HloLiveRange (max 33):
+  BufferLiveRange:
+    param.1{}:0-33
+    saved{}:2-9
+    recomputed{}:9-12
+    gradient{}:10-20
+    of_a_layer{}:11-20
+    early{}:1-5
+    on_the_chip{}:0-33
+"""
+FACTS = {
+    "parameters": 10_000_000,
+    "moments": 20_000_000,
+    "teacher": 0,
+    "batch": 1_000,
+    "parameter_shapes": [[512, 1024], [24, 16, 64, 1024]],
+}
+
+
+def program(**changes) -> CompiledProgram:
+    sizes = {
+        "argument": 30_005_000,
+        "output": 30_000_100,
+        "alias": 30_000_000,
+        "temp": 9_000_000,
+        "generated_code": 500,
+    }
+    values = dict(text="", buffers=BUFFERS, live_ranges=RANGES, memory=sizes, failure="", resharding_warnings=0)
+    return CompiledProgram(**(values | changes), seconds=1.0, cpu_seconds=1.0)
+
+
+def test_the_parts_at_the_moment_when_most_is_kept():
+    """At 11 there are the recomputed activations and both gradients; at 4 it is less, and VMEM does not count."""
+    memory = memory_of(program(), FACTS)
+    assert memory.gradients == 1_048_576 + 2_000_000  # a table, and one layer of a stacked kernel in another order
+    assert memory.activations == 4_000_000  # two values in one place are there once
+    assert memory.unattributed == 9_000_000 - memory.gradients - memory.activations
+    assert (memory.parameters, memory.moments, memory.batch, memory.padding) == (10_000_000, 20_000_000, 1_000, 4_000)
+    assert memory.total == 30_005_000 + 100 + 9_000_000 + 500
+
+
+def test_the_parts_without_what_the_compiler_says_of_buffers():
+    memory = memory_of(program(buffers="", live_ranges=""), FACTS)
+    assert (memory.gradients, memory.activations, memory.unattributed) == (0, 0, 9_000_000)
+    assert memory.total == 30_005_000 + 100 + 9_000_000 + 500
+
+
+LENGTH, PREDICTIONS, ROWS = 48, 8, 64
+STUDENT = dataclasses.replace(written_teacher.TEACHER, num_layers=2, type_vocab_size=0, pair_head=False)
+
+
+@pytest.fixture(scope="module")
+def teacher(small_store, tmp_path_factory):
+    """Where it is, and what is there."""
+    place = tmp_path_factory.mktemp("planned") / "teacher"
+    return place, written_teacher.write(place, small_store)
+
+
+def taught(teacher, **mesh) -> Config:
+    place, _ = teacher
+    phase = PhaseConfig(sequence_length=LENGTH, max_predictions=PREDICTIONS, batch_size=ROWS)
+    return Config(
+        model=STUDENT,
+        data=DataConfig(sentence_pairs="none"),
+        compute=ComputeConfig(remat="none"),
+        mesh=MeshConfig(**mesh),
+        objective=MaskedWords(distillation=DistillationConfig(teacher=str(place))),
+        phases=(phase,),
+    )
+
+
+@pytest.fixture(scope="module")
+def plans(teacher, kept_plans):
+    """Of the student with and without its teacher on four devices of a processor."""
+    topology = find_topology("cpu:4")
+    config = resolved(taught(teacher), topology)
+    alone = dataclasses.replace(config, objective=MaskedWords())
+    return [plan_phase(each, topology, 0, lambda stage: None) for each in (config, alone)]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_plans")
+def test_a_teacher_has_memory_and_no_moments(teacher, plans):
+    with_teacher, alone = (plan.memory for plan in plans)
+    assert with_teacher.teacher == FLOAT32 * total_size(teacher[1].parameters) and alone.teacher == 0
+    assert (with_teacher.parameters, with_teacher.moments) == (alone.parameters, alone.moments)
+    assert with_teacher.padding == alone.padding
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_plans")
+def test_a_teacher_computes_forward_only(teacher, plans):
+    _, stored = teacher
+    with_teacher, alone = (plan.work.flops for plan in plans)
+    forward = training_flops(stored.model, stored.parameters, LENGTH, PREDICTIONS).total / 3
+    # Of the student alone, the last layer is computed where words are predicted.
+    left_out = plans[0].flops - plans[1].flops
+    assert left_out > 0
+    # The closed form counts matrix products alone; comparing predictions and states takes a few operations more.
+    assert with_teacher - alone - left_out == pytest.approx(forward * ROWS / 4, rel=0.005)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_plans")
+def test_a_graphics_card_is_planned_with_the_teacher(teacher):
+    topology = find_topology("gpu:h100:8")
+    config = resolved(taught(teacher, fsdp=4), topology)
+    planned = plan_phase(config, topology, 0, lambda stage: None)
+    assert planned.memory is not None
+    whole = state_bytes(teacher[1].parameters, moments=2).parameters
+    assert whole / 4 <= planned.memory.teacher < whole / 3  # small vectors are on every device
+    alone = plan_phase(dataclasses.replace(config, objective=MaskedWords()), topology, 0, lambda stage: None)
+    assert planned.needed.gradients == alone.needed.gradients
+    gathered = (planned.needed.parameters - alone.needed.parameters) / (2 * total_size(teacher[1].parameters))
+    assert gathered == pytest.approx(3 / 4)  # in bfloat16, all but the quarter that is there already
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_plans")
+def test_the_vocabulary_is_the_teachers(teacher, tmp_path, capsys):
+    place, stored = teacher
+    assert resolved(taught(teacher), find_topology("cpu:4")).model.vocab_size == stored.model.vocab_size
+    shape = [f"--model.{name}={getattr(STUDENT, name)}" for name in ("hidden_size", "num_heads", "intermediate_size")]
+    words = "bert-jax plan distilbert_mini --topology=cpu:1 --batch_size=2 --sequence_length=16".split() + shape
+    words.append(f"--objective.distillation.teacher={place}")
+    assert cli._run([*words, "--model.vocab_size=99"]) == 2
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1 and f"{stored.model.vocab_size:,} entries, the student one of 99" in printed
+    assert cli._run([*words, f"--output={tmp_path / 'plan.json'}"]) == 0
+    assert "parameters of the teacher" in capsys.readouterr().out
+    memory = json.loads((tmp_path / "plan.json").read_text())["phases"][0]["memory"]
+    assert memory["teacher"] == FLOAT32 * total_size(stored.parameters)
+    assert cli._run([*words[:-1], f"--objective.distillation.teacher={tmp_path / 'nothing'}"]) == 2
+    assert capsys.readouterr().err.startswith("error: there is no ")

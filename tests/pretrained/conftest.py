@@ -4,8 +4,7 @@ import dataclasses
 import pathlib
 
 import pytest
-from loaded_model import TEXTS, loaded
-from pretrained_model import CONFIG, stored_model, write_workdir
+from pretrained_model import CONFIG, TEXTS, loaded, stored_model, write_workdir
 
 from bert_jax.pretrained.model import PretrainedModel
 

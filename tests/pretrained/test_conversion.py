@@ -1,21 +1,45 @@
-"""`bert-jax convert`: round trips bit for bit, files that other programs open, and nothing half-written."""
+"""Models converted and saved, and the guide to both.
+
+`bert-jax convert`: round trips bit for bit, files that other programs open, and nothing half-written. Parameters edited
+in Python: they count at once, misfits are named, and every command opens what `save` writes. The example of
+docs/checkpoints.md, run as it is printed there, and its gradients against float64 NumPy.
+"""
 
 import dataclasses
 import json
 import os
+import pathlib
+import re
 
+import jax
 import numpy as np
+import numpy_bert
 import pytest
 import random_bert
 import safetensors.numpy
+import workdirs
 from command_lines import refusal
 from models_of_parts import ENCODER, MLM, MODELS, POOLER, make
-from pretrained_model import CONFIG, WORDS, contents, stored_model, write_workdir
+from pretrained_model import (
+    CONFIG,
+    SMALL,
+    TOKENIZER,
+    WORDS,
+    assert_same,
+    compilations,
+    contents,
+    loaded,
+    row_by_row,
+    stored_model,
+    write_workdir,
+)
 from safetensors import safe_open
-from same_models import assert_same
 
+import bert_jax
 from bert_jax import cli
-from bert_jax.config import HeadConfig
+from bert_jax.config import ComputeConfig, Config, HeadConfig
+from bert_jax.config.finetuning import task_defaults
+from bert_jax.config.json_form import to_dict, with_options
 from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
 from bert_jax.formats import huggingface_export
@@ -24,6 +48,8 @@ from bert_jax.formats.huggingface import open_huggingface
 from bert_jax.formats.huggingface_export import write_huggingface
 from bert_jax.formats.opening import open_stored
 from bert_jax.formats.stored import check_fit
+from bert_jax.pretrained.model import as_stored
+from bert_jax.tasks.task_data import recorded_options
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -283,3 +309,255 @@ def test_bad_input_gets_one_line_and_writes_nothing(place, command, says, capfd)
     error = refusal(capfd, "convert", *command.replace("@", str(place)).split())
     assert not [words for words in says if words not in error], error
     assert {path: path.stat().st_mtime_ns for path in place.rglob("*")} == before
+
+
+TEXT = "the cat sat on the mat ."
+
+
+def model_of(task: str = "", **head):
+    """A pre-trained model, or one fine-tuned on `task`, with the options and metrics of its training."""
+    finetune = with_options(task_defaults(task or "text"), {"options.max_length": 12})
+    history = {
+        "step": 7,
+        "metrics": {"best_f1_thresh": -40.0},
+        "config": {"seed": 3} | ({"finetune": to_dict(finetune), "pairs": None} if task else {}),
+        "run": {"store_fingerprint": "f00d", "starts": []},
+    }
+    return loaded(
+        stored_model(config=SMALL, head=HeadConfig(**head) if task else None, kind="bert_jax", history=history)
+    )
+
+
+def edited(model) -> None:
+    """Every parameter changed, by NumPy and JAX, as a whole and entry by entry."""
+    model.params = jax.tree.map(lambda leaf: leaf * 0.75, model.params)
+    model.params["embeddings"]["word"]["table"] = np.asarray(model.params["embeddings"]["word"]["table"]) + np.float32(
+        0.125
+    )
+    model.params["encoder"] = jax.tree.map(lambda leaf: leaf + 0.01, model.params["encoder"])
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_what_is_edited_counts_at_once():
+    model = model_of()
+    before = model.encode(TEXT)
+    edited(model)
+    assert set(model.params["encoder"]["attention"]) == {"query", "key", "value", "output"}
+    expected, found = row_by_row(model, TEXT), model.encode(TEXT)
+    assert np.abs(found.last_hidden_state - before.last_hidden_state).max() > 0.1
+    np.testing.assert_allclose(found.last_hidden_state[0], expected["last_hidden_state"][0], atol=2e-5)
+    np.testing.assert_allclose(model.embed(TEXT), [expected["last_hidden_state"][0].mean(0)], atol=2e-5)
+    follows = numpy_bert.softmax(row_by_row(model, ("the cat", "a dog"))["next_sentence_logits"][0])[0]
+    assert model.next_sentence("the cat", "a dog") == pytest.approx(follows, abs=1e-5)
+    model.params["mlm"]["bias"] = model.params["mlm"]["bias"].at[TOKENIZER.tokens.index("dog")].set(50.0)
+    assert model.fill_mask("the [MASK]")[0][0].token == "dog"
+    assert compilations(model, "states") == 2, "TEXT has one length, the others another; other values compile nothing"
+
+
+HEADS = {
+    "text": dict(kind="classification", labels=("no", "so", "yes")),
+    "stsb": dict(kind="regression"),
+    "swag": dict(kind="choice"),
+    "squad_v2": dict(kind="span"),
+    "ner": dict(kind="tagging", labels=("O", "B-X", "I-X"), crf=True),
+}
+INPUTS = {
+    "text": [TEXT, ("a dog", "old cats")],
+    "stsb": [("a cat", "a dog")],
+    "swag": [("the cat", ["sat", "flew on the mat"])],
+    "squad_v2": [("who sat?", "the cat sat on the mat . the dog ran . a bird flew in the house .")],
+    "ner": ["the big dog ran", ("old", "cats")],
+}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("task", ["", *HEADS, "BiLSTM"])
+def test_a_saved_model_is_the_model(tmp_path, task):
+    name = "ner" if task == "BiLSTM" else task
+    changes = {"features": "last", "lstm_size": 8} if task == "BiLSTM" else {}
+    model = model_of(name, **HEADS.get(name, {}) | changes)
+    edited(model)
+    model.save(tmp_path / "saved")
+    back = bert_jax.load(tmp_path / "saved", compute=ComputeConfig(dtype="float32", layers="scan"))
+    assert contents(open_stored(tmp_path / "saved")) == contents(as_stored(model, model.params))
+    assert (back.config, back.head, back.tokenizer.fingerprint) == (model.config, model.head, TOKENIZER.fingerprint)
+    if task:  # windows, cuts and the threshold of "no answer" are those of its training
+        assert repr(back.predict(INPUTS[name])) == repr(model.predict(INPUTS[name]))
+    else:
+        assert back.fill_mask("the [MASK] sat") == model.fill_mask("the [MASK] sat")
+    assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_the_threshold_of_no_answer_is_saved(tmp_path):
+    model = model_of("squad_v2", **HEADS["squad_v2"])
+    model.save(tmp_path / "saved")
+    for history in (model.history, bert_jax.load(tmp_path / "saved").history):
+        assert recorded_options(history, "squad_v2", 40).null_threshold == -40.0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_the_directory_says_where_it_came_from(tmp_path):
+    write_workdir(tmp_path / "run", 7)
+    (tmp_path / "run" / "run.json").write_text(
+        json.dumps({"run_id": "run", "store_fingerprint": "f00d", "starts": [{"host": "secret"}]})
+    )
+    convert(tmp_path / "run", tmp_path / "converted", to="bert_jax")
+    model = bert_jax.load(tmp_path / "converted")
+    model.save(tmp_path / "saved")
+    run = json.loads((tmp_path / "saved" / "run.json").read_text())
+    source = {"kind": "bert_jax", "path": str(tmp_path / "run"), "step": 7, "written_by": "convert"}
+    converted = json.loads((tmp_path / "converted" / "run.json").read_text())
+    assert len(run["run_id"]) == 32 and run.pop("run_id") != converted["run_id"]
+    assert run == {
+        "store_fingerprint": "f00d",
+        "tokenizer_fingerprint": TOKENIZER.fingerprint,
+        "source": {
+            "kind": "bert_jax",
+            "path": str(tmp_path / "converted"),
+            "step": 7,
+            "written_by": "model.save",
+            "source": source,
+        },
+    }
+    saved = bert_jax.load(tmp_path / "saved")
+    assert (
+        saved.history["step"] == 7
+        and saved.history["config"]["seed"] == 3
+        and model.history["metrics"] == {"mlm_loss": 2.5}
+    )
+    assert saved.history["metrics"] is None, "they were measured with other parameters"
+    with pytest.raises(UserError, match="saved holds a model that convert or model.save wrote, .* --init_from"):
+        workdirs.opened(tmp_path / "saved", TOKENIZER, Config())
+    assert json.loads((tmp_path / "saved" / "run.json").read_text()).items() > run.items()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_fine_tuned_model_takes_gradients_like_any_other():
+    """Beside the parameters of the network it has those of its head."""
+    model = model_of("text", **HEADS["text"])
+    loss = lambda params: (model.network.encode(params, **model.tokenizer(TEXT)).pooled ** 2).sum()
+    gradients = jax.jit(jax.grad(loss))(model.params)
+    assert not gradients["head"]["kernel"].any() and gradients["encoder"]["attention"]["value"]["kernel"].any()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_the_commands_open_it(tmp_path, capsys):
+    model = loaded(stored_model(kind="huggingface"))
+    model.save(tmp_path / "saved")
+    assert cli._run(["bert-jax", "fill-mask", str(tmp_path / "saved"), "the [MASK] sat"]) == 0
+    assert model.fill_mask("the [MASK] sat")[0][0].token in capsys.readouterr().out
+    assert cli._run(["bert-jax", "convert", str(tmp_path / "saved"), str(tmp_path / "theirs"), "--to=huggingface"]) == 0
+    assert contents(open_stored(tmp_path / "theirs")) == contents(as_stored(model, model.params))
+    card = (tmp_path / "theirs" / "README.md").read_text()
+    assert (
+        "brought from Hugging Face by bert_jax and saved by model.save, before which its parameters may have been"
+        in card
+    )
+
+
+WRONG = {
+    "another shape": (
+        lambda p: p["mlm"].update(bias=np.zeros(3, np.float32)),
+        r"mlm/bias is float32\[3\], but the model has float32\[24\]",
+    ),
+    "another dtype": (
+        lambda p: p["mlm"].update(bias=np.zeros(24)),
+        r"mlm/bias is float64\[24\], but the model has float32\[24\]",
+    ),
+    "missing": (lambda p: p.pop("mlm"), r"mlm/bias is missing, but the model has float32\[24\] \(and 4 more differ\)"),
+    "new": (lambda p: p.update(extra=np.zeros(2)), r"extra is float64\[2\], but the model has no such parameter"),
+    "a list": (lambda p: p["mlm"].update(bias=[0.0] * 24), r"mlm/bias is missing"),
+    "a number": (lambda p: p["mlm"].update(bias=0.0), r"mlm/bias is float\[\], but the model has"),
+    "None": (lambda p: p.update(embeddings=None), "embeddings/norm/bias is missing"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("name", WRONG)
+def test_what_does_not_fit_is_named(tmp_path, name):
+    change, message = WRONG[name]
+    model = model_of()
+    other = jax.tree.map(np.asarray, model.params)
+    change(other)
+    with pytest.raises(UserError, match=message):
+        model.params = other
+    model.encode(TEXT)  # as it was
+    change(model.params)
+    for use in (lambda: model.encode(TEXT), lambda: model.save(tmp_path / "saved")):
+        with pytest.raises(UserError, match=message) as caught:
+            use()
+        assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_existing_directory_is_refused_and_nan_is_told(tmp_path, caplog):
+    model = model_of()
+    model.params["pooler"]["bias"] = model.params["pooler"]["bias"].at[3].set(np.nan)
+    model.save(tmp_path / "saved")
+    assert "1 arrays have values that are NaN or infinite, first pooler/bias" in caplog.text
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    for place, message in ((tmp_path / "saved", "saved is not empty"), (tmp_path / "saved" / "run.json", "is a file")):
+        with pytest.raises(UserError, match=message):
+            model.save(place)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    assert np.isnan(bert_jax.load(tmp_path / "saved").params["pooler"]["bias"][3])
+
+
+GUIDE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "checkpoints.md"
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory):
+    """Everything that the example defines, and the parameters that it began with."""
+    place = tmp_path_factory.mktemp("guide")
+    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+    (code,) = [block for block in blocks if "jax.grad" in block]
+    defined = {"model": loaded(stored_model(config=SMALL))}
+    before = jax.device_get(defined["model"].params)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        exec(compile(code, GUIDE, "exec"), defined)
+    return defined | {"before": before, "place": place}
+
+
+def loss_in_float64(params, batch, wanted) -> float:
+    states = numpy_bert.forward(params, SMALL, batch | {"masked_positions": np.zeros((3, 1), int)})["last_hidden_state"]
+    vectors = np.stack([row[:size].mean(axis=0) for row, size in zip(states, batch["attention_mask"].sum(axis=1))])
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return ((vectors @ vectors.T - np.asarray(wanted)) ** 2).mean()
+
+
+def test_the_gradients_are_those_of_the_loss(example):
+    """Along random directions through all parameters: central differences in float64, exact to about 1e-8."""
+    before, random, small = example["before"], np.random.default_rng(0), 1e-5
+    value, gradients = jax.jit(jax.value_and_grad(example["loss"]))(before)
+    as_float64 = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), before)
+    assert value == pytest.approx(loss_in_float64(as_float64, example["batch"], example["wanted"]), rel=1e-5)
+    for _ in range(5):
+        direction = jax.tree.map(lambda leaf: random.standard_normal(leaf.shape), as_float64)
+        ahead, behind = (
+            loss_in_float64(
+                jax.tree.map(lambda leaf, way: leaf + sign * small * way, as_float64, direction),
+                example["batch"],
+                example["wanted"],
+            )
+            for sign in (1, -1)
+        )
+        along = sum(
+            np.vdot(way, np.asarray(slope, np.float64))
+            for way, slope in zip(jax.tree.leaves(direction), jax.tree.leaves(gradients))
+        )
+        assert abs(along) > 1e-3 and along == pytest.approx((ahead - behind) / (2 * small), rel=1e-3)
+
+
+def test_it_learns_and_what_it_saved_is_what_it_learned(example):
+    saved = bert_jax.load(example["place"] / "adapted")
+    after, before = (
+        loss_in_float64(jax.device_get(params), example["batch"], example["wanted"])
+        for params in (saved.params, example["before"])
+    )
+    assert after < 0.5 * before
+    for ours, theirs in zip(jax.tree.leaves(example["model"].params), jax.tree.leaves(saved.params), strict=True):
+        np.testing.assert_array_equal(ours, theirs)

@@ -1,6 +1,13 @@
-"""`load`: our checkpoints read by slices and checked, other formats alike, arrays placed on any mesh."""
+"""Loading: places that can be opened, tokenizers on record, and answers.
+
+`load`: our checkpoints read by slices and checked, other formats alike, arrays placed on any mesh. What `load` finds at
+a place: kinds of directories recognised, and what cannot be loaded in one clear line. The tokenizer beside a model must
+be the one that its run or its conversion has recorded. Answers of fine-tuned models: each kind of head compared with
+scores that float64 NumPy computes per input.
+"""
 
 import dataclasses
+import itertools
 import json
 import pathlib
 import shutil
@@ -9,10 +16,21 @@ import sys
 
 import jax
 import numpy as np
+import numpy_bert
 import pytest
-from full_device import DOES_NOT_FIT, full_device
-from pretrained_model import CONFIG, WORDS, stored_model, write_workdir
+from pretrained_model import (
+    CONFIG,
+    SMALL,
+    TOKENIZER,
+    WORDS,
+    loaded,
+    original_pieces,
+    row_by_row,
+    stored_model,
+    write_workdir,
+)
 from processes import SECONDS
+from small_pretraining import DOES_NOT_FIT, full_device
 
 import bert_jax
 from bert_jax.checkpoints.record import leaf_paths, sealed
@@ -20,10 +38,12 @@ from bert_jax.config import ComputeConfig, HeadConfig, MeshConfig
 from bert_jax.devices.placement import StoredArray
 from bert_jax.devices.sharding import make_mesh, partition_spec
 from bert_jax.errors import UserError
-from bert_jax.formats import huggingface_export, own
+from bert_jax.formats import huggingface, huggingface_export, opening, own, tf1
+from bert_jax.formats.conversion import convert
 from bert_jax.formats.opening import open_stored, place
 from bert_jax.formats.stored import check_fit
 from bert_jax.pretrained.model import PretrainedModel, load
+from bert_jax.tokenization.tokenizer import load_tokenizer
 
 
 def flip_bits(step: pathlib.Path) -> None:
@@ -271,3 +291,297 @@ def test_a_kernel_that_this_machine_cannot_run_is_refused_before_it_computes():
     stored, mesh = stored_model(), make_mesh(MeshConfig(), jax.devices()[:1])
     with pytest.raises(UserError, match="compute.attention=pallas needs a TPU, but this runs on cpu"):
         PretrainedModel(stored, place(stored, mesh), mesh, ComputeConfig(attention="pallas"))
+
+
+def make(directory: pathlib.Path, *names: str) -> pathlib.Path:
+    directory.mkdir(exist_ok=True)
+    for name in names:
+        (directory / name).parent.mkdir(exist_ok=True, parents=True)
+        (directory / name).write_text("{}")
+    return directory
+
+
+@pytest.mark.parametrize(
+    "names, path, opener",
+    [
+        (["config.json", "model.safetensors"], "", "huggingface"),
+        (["config.json", "model.safetensors.index.json", "pytorch_model.bin"], "", "huggingface"),
+        (["config.json", "model.safetensors", "checkpoints/notes.txt"], "", "huggingface"),
+        (["bert_config.json", "bert_model.ckpt.index", "vocab.txt"], "", "tf1"),
+        (["bert_config.json", "bert_model.ckpt.index", "vocab.txt"], "bert_model.ckpt", "tf1"),
+        (["model.ckpt-100.index", "events.out"], "", "tf1"),
+        (["config.json", "checkpoints/step_000000001/record/metadata"], "", "bert_jax"),
+        (["record/metadata", "state/manifest.ocdbt"], "", "bert_jax"),
+    ],
+)
+def test_kinds_are_recognised_by_what_lies_there(tmp_path, monkeypatch, names, path, opener):
+    for module, name, kind in (
+        (huggingface, "open_huggingface", "huggingface"),
+        (tf1, "open_tf_checkpoint", "tf1"),
+        (own, "open_checkpoint", "bert_jax"),
+    ):
+        monkeypatch.setattr(module, name, lambda path, kind=kind: (kind, str(path)))
+    place = make(tmp_path / "m", *names) / path
+    assert open_stored(place) == (opener, str(place))
+
+
+@pytest.mark.parametrize(
+    "names, path, message",
+    [
+        (
+            [],
+            "",
+            "no model in .*looked for a work directory.*model.safetensors.*bert_model.ckpt.index.*; found nothing",
+        ),
+        (["a.txt", "b.txt"], "", "found a.txt, b.txt$"),
+        (
+            ["pytorch_model.bin", "config.json", "vocab.txt"],
+            "",
+            "model.bin is a pickle, which can run code.*save_pretrained",
+        ),
+        (["model.pt"], "", "model.pt is a pickle"),
+        (["model.pth"], "model.pth", "model.pth is a pickle"),
+        (["epoch=1.ckpt"], "epoch=1.ckpt", "ckpt is a pickle"),
+        (["m.pkl"], "m.pkl", "is a pickle"),
+        (["flax_model.msgpack"], "", "a format that is not read here"),
+        (["tf_model.h5"], "tf_model.h5", "that is not read here"),
+        (["bert.tar.gz"], "bert.tar.gz", "is an archive; unpack it"),
+        (["model.safetensors"], "model.safetensors", "is a file; give the directory"),
+        (
+            ["config.json"],
+            "absent",
+            "there is no .*absent.*Nothing is downloaded.*hf download NAME --local-dir DIRECTORY",
+        ),
+        (["step_000000001/record/metadata"], "", "holds steps of a run; give one of them, or the work directory above"),
+        (["checkpoints/notes.txt"], "", "there is no checkpoint below"),
+    ],
+)
+def test_what_cannot_be_loaded_gets_one_clear_line(tmp_path, names, path, message):
+    with pytest.raises(UserError, match=message) as caught:
+        load(make(tmp_path / "m", *names) / path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_known_by_its_name_comes_with_the_command_that_fetches_it():
+    for name in ("bert-base-uncased", "google-bert/bert-base-uncased"):
+        with pytest.raises(UserError, match=f"hf download {name} --local-dir DIRECTORY .* give DIRECTORY$"):
+            load(name)
+
+
+@pytest.mark.parametrize("file", ["pytorch_model.bin", "tf_model.h5"])
+@pytest.mark.parametrize("path", ["", "file"])
+def test_a_family_that_is_unknown_need_not_be_converted(tmp_path, file, path):
+    place = make(tmp_path / "m", file, "config.json")
+    (place / "config.json").write_text('{"model_type": "gpt2"}')
+    with pytest.raises(UserError, match="config.json describes a model of type 'gpt2'; the types .* bert, roberta"):
+        load(place / file if path else place)
+
+
+@pytest.mark.parametrize(
+    "path", ["http://example.org/bert", "s3://bucket/bert", "bert-base-uncased", "a\0b", "a\nb", "", "x" * 5000]
+)
+def test_other_places_are_refused(path):
+    with pytest.raises(UserError) as caught:
+        load(path)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
+
+
+def test_a_bucket_out_of_reach_is_one_line(monkeypatch):
+    class Unreachable(Exception):
+        """As TensorFlow's FailedPreconditionError, which is no OSError."""
+
+    class Remote:
+        def is_dir(self):
+            raise Unreachable("cannot resolve host:\n\t when reading")
+
+    monkeypatch.setattr(opening.epath, "Path", lambda name: Remote())
+    with pytest.raises(UserError, match="'gs://bucket/bert' cannot be opened: cannot resolve host: when reading$"):
+        load("gs://bucket/bert")
+
+
+@pytest.fixture
+def recorded(workdir, tmp_path):
+    """A work directory whose run.json names its tokenizer, as runs leave it."""
+    shutil.copytree(workdir[0], tmp_path / "run")
+    facts = {"run_id": "run", "tokenizer_fingerprint": TOKENIZER.fingerprint}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(facts))
+    return tmp_path / "run"
+
+
+def exchange(directory: pathlib.Path) -> None:
+    """Two lines of the vocabulary in each other's place."""
+    words = [*WORDS[:6], WORDS[7], WORDS[6], *WORDS[8:]]
+    (directory / "tokenizer" / "vocab.txt").write_text("\n".join(words) + "\n")
+
+
+@pytest.mark.parametrize("below", ["", "checkpoints/step_000000002"])
+def test_another_tokenizer_beside_a_checkpoint_is_refused(recorded, below):
+    assert load(recorded / below).tokenizer.fingerprint == TOKENIZER.fingerprint
+    exchange(recorded)
+    ours = TOKENIZER.fingerprint[:12]
+    says = f"not the tokenizer of this model: .* {{}}.*24 entries, {{}}.*run.json has {ours}.*Restore"
+    exchanged = load_tokenizer(recorded / "tokenizer")
+    with pytest.raises(UserError, match=says.format(exchanged.fingerprint[:12], "lower case")) as caught:
+        open_stored(recorded / below)  # which --init_from, convert and predict call too
+    assert "\n" not in str(caught.value)
+    TOKENIZER.save(recorded / "tokenizer")
+    (recorded / "tokenizer" / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    with pytest.raises(UserError, match=says.format("", "cased")):
+        load(recorded / below)
+
+
+def test_another_tokenizer_beside_a_converted_model_or_a_single_run_is_refused(recorded, tmp_path):
+    convert(recorded, tmp_path / "converted", to="bert_jax")
+    exchange(tmp_path / "converted")
+    with pytest.raises(UserError, match="not the tokenizer of this model"):
+        load(tmp_path / "converted")
+    one = tmp_path / "grid" / "runs" / "seed0"  # of fine-tuning, with --keep=all
+    write_workdir(one, 2, run_id="run/seed0")
+    (tmp_path / "grid" / "run.json").write_text((recorded / "run.json").read_text())
+    assert load(one).tokenizer.tokens == WORDS
+    exchange(one)
+    with pytest.raises(UserError, match="runs/seed0/tokenizer is not the tokenizer of this model"):
+        load(one)
+
+
+def test_a_model_that_was_written_without_a_vocabulary_opens_with_one_of_its_size(recorded):
+    (recorded / "run.json").write_text(json.dumps({"run_id": "run", "source": {"kind": "tf1"}}))
+    assert load(recorded).tokenizer.tokens == WORDS
+    (recorded / "tokenizer" / "vocab.txt").write_text(
+        "\n".join(WORDS[:-1]) + "\n"
+    )  # one short, 24 rows: may be padding
+    assert load(recorded).tokenizer.tokens == WORDS[:-1]
+    (recorded / "tokenizer" / "vocab.txt").write_text("\n".join(WORDS[:12]) + "\n")
+    with pytest.raises(UserError, match="vocabulary of 12 entries for a word table of 24 rows.*not padding"):
+        load(recorded)
+
+
+HEADS = {
+    "classification": HeadConfig(labels=("no", "yes", "perhaps")),
+    "regression": HeadConfig(kind="regression"),
+    "tagging": HeadConfig(kind="tagging", labels=("O", "B-X", "I-X")),
+    "crf": HeadConfig(kind="tagging", labels=("O", "B-X", "I-X"), crf=True),
+    "choice": HeadConfig(kind="choice"),
+    "span": HeadConfig(kind="span"),
+}
+CONTEXT = "The old cat sat on a big mat, and the bird flew in the tree house. " * 3
+
+
+@pytest.fixture(scope="module")
+def models():
+    return {name: loaded(stored_model(config=SMALL, head=head)) for name, head in HEADS.items()}
+
+
+def scores(model, text) -> np.ndarray:
+    """Of the head at the pooled vector, or at every token: float64."""
+    output = row_by_row(model, text)
+    read = output["pooled"] if "pooler" in model.params else output["last_hidden_state"]
+    return numpy_bert.dense(read[0], numpy_bert.as_float64(jax.device_get(model.params["head"])))
+
+
+def test_classes_and_numbers(models):
+    texts = ["the cat sat on the mat.", ("a dog", "ran in the house"), "birds"]
+    for text, label in zip(texts, models["classification"].predict(texts), strict=True):
+        shares = numpy_bert.softmax(scores(models["classification"], text))
+        assert label.name == ("no", "yes", "perhaps")[shares.argmax()] and list(label.probabilities) == [
+            "no",
+            "yes",
+            "perhaps",
+        ]
+        np.testing.assert_allclose(list(label.probabilities.values()), shares, atol=1e-5)
+    for text, number in zip(texts, models["regression"].predict(texts, batch_size=2), strict=True):
+        assert number == pytest.approx(scores(models["regression"], text)[0], abs=1e-4)
+
+
+def test_the_choice_is_that_of_the_highest_score(models):
+    first, seconds = "the cat sat", ["on the mat", "in the tree house", "a"]
+    (choice,) = models["choice"].predict((first, seconds))
+    shares = numpy_bert.softmax(np.array([scores(models["choice"], (first, second))[0] for second in seconds]))
+    assert choice.index == shares.argmax()
+    np.testing.assert_allclose(choice.probabilities, shares, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["tagging", "crf"])
+def test_tags_stand_at_the_first_pieces_of_words(models, name):
+    model, words = models[name], ("the", "cats", "sat", ",", "old", "bird")
+    found, same = model.predict([" ".join(words), words])
+    assert found == same and [word for word, _ in found] == list(words)
+    sizes = [len(TOKENIZER.encode(word)) for word in words]
+    emissions = scores(model, " ".join(words))[1 + np.cumsum([0, *sizes[:-1]])]
+    if name == "tagging":
+        best = emissions.argmax(-1)
+    else:  # every path of the three labels over six words; I-X only behind B-X or I-X
+        p = numpy_bert.as_float64(jax.device_get(model.params["crf"]))
+        paths = [
+            path
+            for path in itertools.product(range(3), repeat=len(words))
+            if not any(b == 2 and a == 0 for a, b in zip((0, *path), path))
+        ]
+        best = max(
+            paths,
+            key=lambda path: (
+                p["start"][path[0]]
+                + p["end"][path[-1]]
+                + emissions[np.arange(6), path].sum()
+                + sum(p["transitions"][a, b] for a, b in itertools.pairwise(path))
+            ),
+        )
+    assert [tag for _, tag in found] == [HEADS["crf"].labels[i] for i in best]
+
+
+def test_an_answer_is_the_best_part_of_the_context(models):
+    model, question, context = models["span"], "the cat", "a big dog ran in the house , the bird flew"
+    (answer,) = model.predict((question, context))
+    table, prefix = scores(model, (question, context)), len(original_pieces(question)[0])
+    starts, ends = table[prefix:-1].T
+    spans = [(first, last) for first in range(len(starts)) for last in range(first, len(ends))]
+    first, last = max(spans, key=lambda span: starts[span[0]] + ends[span[1]])
+    assert answer.text == TOKENIZER.decode(TOKENIZER.encode(context)[first : last + 1])
+    assert answer.candidates[0][0] == answer.text and sum(share for _, share in answer.candidates) == pytest.approx(1)
+    long, short = model.predict([(question, CONTEXT), (question, context)])  # the first needs several windows
+    assert long.text in CONTEXT and short.text == answer.text
+
+
+@pytest.mark.parametrize("threshold, measured, empty", [(-1e9, 1e9, True), (1e9, -1e9, False), (None, -1e9, True)])
+def test_without_an_answer_where_the_model_was_trained_to_say_so(models, threshold, measured, empty):
+    settings = {"finetune": {"task": "squad_v2", "options": {"null_threshold": threshold}}}
+    models["span"].history = {"config": settings, "metrics": {"best_f1_thresh": measured}}
+    (answer,) = models["span"].predict(("the cat", "a dog ran"))
+    assert (answer.text == "") == empty and "" in dict(answer.candidates)
+
+
+@pytest.mark.parametrize(
+    "name, short, long",
+    [
+        ("choice", ("the cat", ["sat", "ran"]), ("the cat " * 20, ["sat", "ran"])),
+        ("span", ("the cat", CONTEXT), ("the cat " * 20, CONTEXT)),
+    ],
+)
+def test_questions_that_are_cut_are_counted(models, caplog, name, short, long):
+    models[name].predict([short, short])
+    assert not caplog.records
+    models[name].predict([short, long])
+    (record,) = caplog.records
+    assert record.getMessage().startswith("1 of 2 questions (50.0 %) are longer than the ")
+
+
+@pytest.mark.parametrize(
+    "name, inputs, message",
+    [
+        ("classification", [3], "text 0 is 3"),
+        ("tagging", [], "a sentence"),
+        ("tagging", [["the"]], "a tuple of its words"),
+        ("tagging", "", "a tuple of its words"),
+        ("tagging", None, "cannot read None"),
+        ("choice", ("a", "b"), r"expected \(text, \[candidate"),
+        ("choice", [("a", ["b", "c"]), ("a", ["b", "c", "d"])], "the same number of candidates"),
+        ("choice", [], "candidate"),
+        ("choice", 5, "cannot read 5; expected .text"),
+        ("span", None, "cannot read None"),
+        ("span", ("who", " "), r"expected \(question, context\)"),
+        ("span", ["who"], r"expected \(question, context\)"),
+    ],
+)
+def test_inputs_of_another_form_are_refused(models, name, inputs, message):
+    with pytest.raises(UserError, match=message):
+        models[name].predict(inputs)

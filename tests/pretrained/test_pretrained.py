@@ -1,4 +1,9 @@
-"""A loaded model: encode, the heads and single layers against float64 NumPy row by row; few compilations, order."""
+"""Pretrained models: states, features, and bad calls.
+
+A loaded model: encode, the heads and single layers against float64 NumPy row by row; few compilations, order. The
+vectors of a loaded model: pooling, the layers that BERT's paper reads, and weights that are learned. Calls that a
+loaded model cannot answer: one clear line each.
+"""
 
 import dataclasses
 
@@ -6,15 +11,27 @@ import jax
 import numpy as np
 import numpy_bert
 import pytest
-from loaded_model import SMALL, TEXTS, compilations, loaded, original_pieces, row_by_row
 from model_variants import variant
-from pretrained_model import CONFIG, TOKENIZER, WORDS, stored_model
+from pretrained_model import (
+    CONFIG,
+    SMALL,
+    TEXTS,
+    TOKENIZER,
+    WORDS,
+    compilations,
+    loaded,
+    original_pieces,
+    row_by_row,
+    stored_model,
+)
 
 from bert_jax.data.sequences import ladder
 from bert_jax.errors import UserError
 from bert_jax.models.bert_parameters import bert_parameters
 from bert_jax.models.kernels.plain import AttentionMask, attention
+from bert_jax.models.pooling import LAYERS_READ, combine
 from bert_jax.parameters import total_size
+from bert_jax.pretrained.runner import Compiled
 
 
 @pytest.fixture(scope="module")
@@ -268,3 +285,145 @@ def test_a_mask_is_filled_from_the_words_before_it():
     model = loaded(stored_model(config=dataclasses.replace(SMALL, direction="left_to_right")))
     filled = [model.fill_mask(text, 3)[0] for text in ("the cat [MASK]", "the cat [MASK] on the mat")]
     assert [each.token for each in filled[0]] == [each.token for each in filled[1]]
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max", "mean_sqrt_len", "pooler"])
+def test_each_pooling_is_its_formula_over_the_states(model, encoding, pooling):
+    found = model.encode(TEXTS, pooling=pooling)
+    for number, size in enumerate(encoding.attention_mask.sum(axis=1)):
+        states = found.last_hidden_state[number, :size]
+        expected = {
+            "cls": states[0],
+            "mean": states.mean(0),
+            "max": states.max(0),
+            "pooler": encoding.pooled[number],
+            "mean_sqrt_len": states.sum(0) / np.sqrt(size),
+        }[pooling]
+        np.testing.assert_allclose(found.pooled[number], expected, atol=2e-6)
+    np.testing.assert_allclose(model.embed(TEXTS, pooling=pooling), found.pooled, atol=2e-6)
+
+
+WEIGHTS = {"weighted_last_four": [0.5, -1.0, 2.0, 0.25], "weighted_all": [1.0, 0.0, 0.5, 2.0, -1.0]}
+
+
+@pytest.mark.parametrize("layers", LAYERS_READ)
+def test_the_layers_that_the_paper_reads_are_combined_as_it_says(model, encoding, layers):
+    states, weights = encoding.hidden_states, WEIGHTS.get(layers)
+    expected = {
+        "last": lambda: states[5],
+        "second_to_last": lambda: states[4],
+        "sum_last_four": lambda: states[2] + states[3] + states[4] + states[5],
+        "concat_last_four": lambda: np.concatenate(states[2:], axis=-1),
+        "weighted_last_four": lambda: 0.5 * states[2] - states[3] + 2 * states[4] + 0.25 * states[5],
+        "weighted_all": lambda: states[1] + 0.5 * states[3] + 2 * states[4] - states[5],
+    }[layers]()
+    np.testing.assert_allclose(combine(states, layers, weights), expected, atol=1e-5)
+    embedded = model.embed(TEXTS, layers, "cls", weights=weights)
+    assert embedded.shape == (4, 64 if layers == "concat_last_four" else 16)
+    np.testing.assert_allclose(embedded, expected[:, 0], atol=1e-5)
+
+
+def test_weights_of_layers_can_be_learned(encoding):
+    target = sum(weight * state for weight, state in zip(WEIGHTS["weighted_all"], encoding.hidden_states[1:]))
+    loss = lambda weights: ((combine(encoding.hidden_states, "weighted_all", weights) - target) ** 2).mean()
+    gradient = jax.grad(loss)(np.ones(5, np.float32))
+    rest = sum(encoding.hidden_states[1:]) - target
+    np.testing.assert_allclose(gradient, [2 * (rest * state).mean() for state in encoding.hidden_states[1:]], rtol=1e-4)
+
+
+def test_without_a_pooler_pooled_is_none():
+    bare = loaded(stored_model(config=SMALL, parts=()))
+    assert bare.encode("the cat").pooled is None and bare.encode("the cat", pooling="mean").pooled.shape == (1, 16)
+
+
+@pytest.mark.parametrize(
+    "parts, call, message",
+    [
+        ((), lambda m: m.fill_mask("the [MASK]"), "has no mlm"),
+        (("mlm",), lambda m: m.next_sentence("a", "b"), "has no pooler and no next_sentence"),
+        ((), lambda m: m.encode("a", pooling="pooler"), "no pooler; use cls"),
+        ((), lambda m: m.predict("a"), "no task head"),
+    ],
+)
+def test_missing_parts_are_named_where_they_are_needed(parts, call, message):
+    bare = loaded(stored_model(config=SMALL, parts=parts))
+    assert bare.network.parts == parts
+    with pytest.raises(UserError, match=message):
+        call(bare)
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda m: m.encode([]), "empty list"),
+        (lambda m: m.encode(["a", None]), "text 1 is None"),
+        (lambda m: m.encode(3.5), "text 0 is 3.5; expected"),
+        (lambda m: m.encode([("a", "b", "c")]), "tuple of two"),
+        (lambda m: m.encode([["a", "b"]]), "text 0 is"),
+        (lambda m: m.encode("\ud83d"), "not UTF-8"),
+        (lambda m: m.encode("a", layers="first"), "'last', 'all'"),
+        (lambda m: m.encode("a", layers=6), "no 6; 0 is the embeddings, 1 to 5"),
+        (lambda m: m.encode("a", layers=[True]), "True"),
+        (lambda m: m.next_sentence("a", None), "takes two texts"),
+        (lambda m: m.encode("a", layers=None), "there is no None"),
+        (lambda m: m.encode("a", layers=1.5), "there is no 1.5"),
+        (lambda m: m.encode("a", pooling="sum"), "pooling='sum' must be"),
+        (lambda m: m.encode("a", batch_size=0), "batch_size=0"),
+        (lambda m: m.encode("a", max_length=41), "max_length=41 must be between 5 and the 40"),
+        (lambda m: m.encode("a", max_length=2), "max_length=2"),
+        (lambda m: m.fill_mask("a"), r"no \[MASK\]"),
+        (lambda m: m.embed("a", "top"), "layers 'top'"),
+        (lambda m: m.embed("a", "weighted_all"), "takes 5 numbers"),
+        (lambda m: m.embed("a", "weighted_last_four", weights=[1, 2]), "weights=2 numbers, but .* takes 4"),
+        (lambda m: m.embed("a", weights=[1]), "last takes None"),
+        (lambda m: m.embed("a", [1, 2]), r"layers \[1, 2\]"),
+        (lambda m: m.embed("a", "weighted_all", weights=1.0), r"an array of shape \[\], but .* takes 5"),
+        (lambda m: m.fill_mask(["a [MASK]", 3]), "takes a text or a list of texts, each a str, not 3"),
+        (lambda m: m.fill_mask(("a [MASK]", "[MASK]")), r"takes a text or a list of texts, not \(.a"),
+        (lambda m: m.fill_mask([]), "empty list"),
+        (lambda m: m.fill_mask(["a [MASK]", "a dog"]), r"no \[MASK\] in .a dog"),
+        (lambda m: m.fill_mask(["[MASK]"], batch_size=0), "batch_size=0"),
+        (lambda m: m.next_sentence([], []), "empty list"),
+        (lambda m: m.next_sentence(["a"], "b"), "takes two texts"),
+        (lambda m: m.next_sentence(["a"], [None]), "takes two"),
+        (lambda m: m.next_sentence(["a", "b"], ["c"]), "two lists of as many"),
+        (lambda m: m.embed("a", "second_to_last", "pooler"), "reads the last layer"),
+        (lambda m: m.fill_mask("a [MASK]", 0), "top_k=0"),
+    ],
+)
+def test_bad_calls_get_one_clear_line(model, call, message):
+    with pytest.raises(UserError, match=message) as caught:
+        call(model)
+    assert "\n" not in str(caught.value)
+
+
+def test_states_beyond_the_memory_are_refused_before_they_are_computed(model, monkeypatch):
+    monkeypatch.setattr("os.sysconf", {"SC_PHYS_PAGES": 3, "SC_PAGE_SIZE": 4096}.get)  # 2,240 a text
+    assert model.encode(["the cat sat"] * 5, layers="all").hidden_states[0].shape == (5, 5, 16)
+    with pytest.raises(UserError, match="the states of 6 texts would take .* use embed"):
+        model.encode(["the cat sat"] * 6, layers="all")
+
+
+def test_recurrent_layers_have_no_attention_and_fill_no_mask():
+    model = loaded(stored_model(config=variant(SMALL, layer="lstm")))
+    with pytest.raises(UserError, match="recurrent .* have no attention to return"):
+        model.encode("the cat", attentions=True)
+    with pytest.raises(UserError, match="predicts a word from one side of it at a time"):
+        model.fill_mask("the [MASK]")
+
+
+def test_few_layers_and_one_segment_are_told():
+    narrow = loaded(stored_model(config=dataclasses.replace(SMALL, type_vocab_size=1)))
+    with pytest.raises(UserError, match="needs 4 layers and the model has 2"):
+        narrow.embed("a", "concat_last_four")
+    with pytest.raises(UserError, match="one segment"):
+        narrow.encode(("a", "b"))
+
+
+def test_a_batch_that_does_not_fit_is_answered_with_advice(model, monkeypatch):
+    def too_large(self, *arguments):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8597736080 bytes.")
+
+    monkeypatch.setattr(Compiled, "placed", too_large)
+    with pytest.raises(UserError, match=r"^a batch of texts does not fit .*8597736080.*; what helps: a smaller "):
+        model.encode(["some words"])

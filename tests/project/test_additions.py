@@ -6,8 +6,8 @@ import shutil
 import subprocess
 import sys
 
+import documents
 import pytest
-import small_corpus
 
 from bert_jax.training.metrics import read_rows
 
@@ -275,7 +275,7 @@ def test_the_additions_train_are_resumed_and_answer(small_store, tmp_path, monke
     assert [row["step"] for row in rows if "smooth_loss" in row and row["kind"] == "train"] == [1, 2, 3, 4, 5]
 
     for split, count in (("train", 80), ("dev", 16)):
-        texts = small_corpus.documents(count, seed=len(split))
+        texts = documents.documents(count, seed=len(split))
         places = [("indoors", "outdoors")["rose" in text or "anchor" in text] for text in texts]
         lines = [(text.splitlines()[0], place) for text, place in zip(texts, places)]
         columns = "".join(f"{text}\t{place}\n" for text, place in lines)

@@ -10,8 +10,8 @@ import pathlib
 import jax
 import jax.numpy as jnp
 import numpy as np
-import one_device
 import pytest
+import small_pretraining
 
 import bert_jax
 from bert_jax.config import (
@@ -109,7 +109,7 @@ def test_the_kernel_of_the_guide_computes_every_layer_or_what_it_lacks_is_comput
     dropout, small_store, tmp_path, monkeypatch
 ):
     """With dropout, to the last bit; nothing is held out, since an evaluation has no dropout."""
-    monkeypatch.setattr(bert_jax, "pretrain", one_device.pretrain, raising=False)
+    monkeypatch.setattr(bert_jax, "pretrain", small_pretraining.pretrain, raising=False)
     calls, mapped = [], jax.lax.map
     monkeypatch.setattr(jax.lax, "map", lambda *given: calls.append("a query at a time") or mapped(*given))
     code, made = script("An attention kernel"), "Kernel(by_query, supports=(), otherwise=attention)"
@@ -130,7 +130,7 @@ def test_the_kernel_of_the_guide_computes_every_layer_or_what_it_lacks_is_comput
 
 
 def test_the_kind_of_layer_of_the_guide_trains(small_store, tmp_path, monkeypatch):
-    monkeypatch.setattr(bert_jax, "pretrain", one_device.pretrain, raising=False)
+    monkeypatch.setattr(bert_jax, "pretrain", small_pretraining.pretrain, raising=False)
     names = {"config": run_config(small_store, tmp_path / "run"), "__name__": "guide"}
     exec(compile(script("A kind of layer"), PAGE, "exec"), names)
     losses = losses_of(tmp_path / "run")
@@ -138,11 +138,11 @@ def test_the_kind_of_layer_of_the_guide_trains(small_store, tmp_path, monkeypatc
     model = bert_jax.BertForPreTraining(SMALL, SCAN, architecture=names["fourier"])
     assert not any(path.startswith("encoder/attention") for path in model.parameters)
     with pytest.raises(UserError, match="the architecture guide.fourier, but this start has the default architecture"):
-        one_device.pretrain(names["config"])
+        small_pretraining.pretrain(names["config"])
 
 
 def test_the_optimizer_and_the_schedule_of_the_guide_train_and_resume(small_store, tmp_path, monkeypatch):
-    monkeypatch.setattr(bert_jax, "pretrain", one_device.pretrain, raising=False)
+    monkeypatch.setattr(bert_jax, "pretrain", small_pretraining.pretrain, raising=False)
     names = {"config": run_config(small_store, tmp_path / "run"), "__name__": "guide"}
     exec(compile(script("An optimizer"), PAGE, "exec"), names)
     rows = [row for row in read_rows(tmp_path / "run" / "metrics.jsonl") if row["kind"] == "train"]
@@ -158,13 +158,15 @@ def test_the_optimizer_and_the_schedule_of_the_guide_train_and_resume(small_stor
         ("schedule", "guide.falling, but"),
     ):
         with pytest.raises(UserError, match=f"{said}.*the {missing} that pretrain is given in Python"):
-            one_device.pretrain(names["config"], **{name: each for name, each in given.items() if name != missing})
-    assert one_device.pretrain(names["config"], **given).step == 8
+            small_pretraining.pretrain(
+                names["config"], **{name: each for name, each in given.items() if name != missing}
+            )
+    assert small_pretraining.pretrain(names["config"], **given).step == 8
 
 
 def test_the_architecture_of_the_guide_trains(small_store, tmp_path, monkeypatch):
     code, config = script("An architecture"), run_config(small_store, tmp_path / "run")
-    monkeypatch.setattr(bert_jax, "pretrain", one_device.pretrain, raising=False)
+    monkeypatch.setattr(bert_jax, "pretrain", small_pretraining.pretrain, raising=False)
     exec(compile(code, PAGE, "exec"), {"config": config, "__name__": "guide"})
     rows, losses = read_rows(tmp_path / "run" / "metrics.jsonl"), losses_of(tmp_path / "run")
     assert len(losses) == 8 and np.mean(losses[-2:]) < np.mean(losses[:2])
@@ -180,11 +182,11 @@ def _is_resumed_and_restored_as_itself_alone(code: str, config: Config, tmp_path
         with pytest.raises(UserError, match=said):
             bert_jax.load(opened)
     with pytest.raises(UserError, match=said):
-        one_device.run_evaluate(workdir, config)
+        small_pretraining.run_evaluate(workdir, config)
     with pytest.raises(UserError, match=said):
         bert_jax.convert(workdir, tmp_path / "converted", to="huggingface")
     with pytest.raises(UserError, match=said):
-        one_device.pretrain(dataclasses.replace(config, workdir=str(tmp_path / "next"), init_from=workdir))
+        small_pretraining.pretrain(dataclasses.replace(config, workdir=str(tmp_path / "next"), init_from=workdir))
     with pytest.raises(UserError, match="the architecture guide.local_bert, but this start has the default arch"):
-        one_device.pretrain(config)
-    assert one_device.pretrain(config, objective=names["objective"]).step == 8
+        small_pretraining.pretrain(config)
+    assert small_pretraining.pretrain(config, objective=names["objective"]).step == 8

@@ -8,8 +8,8 @@ import sys
 import nbformat
 import pytest
 from nbclient.exceptions import CellExecutionError
-from one_device import pretrain
 from processes import compiler_flags
+from small_pretraining import pretrain
 
 from bert_jax.config import CheckpointConfig, Config, DataConfig, EvaluationConfig, ModelConfig, PhaseConfig
 

@@ -1,5 +1,12 @@
-"""The command line in a process of its own or in this one."""
+"""Command lines, and what refused ones say.
 
+The command line in a process of its own or in this one. Commands that are refused: in one line, with exit status 2, and
+without a trace among the files they were given. Pre-training of small members of the family as command lines; `@`
+stands for what `family_inputs` writes.
+"""
+
+import dataclasses
+import logging
 import pathlib
 import subprocess
 import sys
@@ -34,3 +41,46 @@ def refusal(capture, *words) -> str:
     error = capture.readouterr().err
     assert error.startswith("error: ") and error.endswith("\n") and error.count("\n") == 1, error
     return error
+
+
+UNCHECKED = {"owner.json"}  # the lock of a work directory names who held it last, refused or not
+
+
+def snapshot(place: pathlib.Path) -> dict[str, bytes | None]:
+    """Contents of every file below `place` by name; None for a directory."""
+    return {
+        str(path.relative_to(place)): path.read_bytes() if path.is_file() else None
+        for path in sorted(place.rglob("*"))
+        if path.name not in UNCHECKED
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A command, `@` standing for the directory with its inputs, and what its one line must say."""
+
+    name: str
+    command: str
+    says: tuple[str, ...]
+
+
+def refused(case: Case, place: pathlib.Path, capfd, caplog) -> None:
+    """Run a command and check what it says and leaves."""
+    before = snapshot(place)
+    error = refusal(capfd, *(word.replace("@", str(place)) for word in case.command.split()))
+    assert not [words for words in case.says if words not in error], error
+    assert snapshot(place) == before
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+SMALL = (
+    "--data.path=@/store --workdir=@/new --model.max_position_embeddings=64 --sequence_length=32 --batch_size=8 "
+    "--steps=2 --warmup_steps=0"
+)
+STUDENT = f"pretrain distilbert_mini {SMALL} --model.hidden_size=32 --model.num_heads=2 --model.intermediate_size=48"
+TEACHER = "--objective.distillation.teacher"
+TAUGHT = f"{STUDENT} {TEACHER}=@/teacher"
+
+
+def pretrain(name: str, *options: str) -> str:
+    return " ".join(("pretrain", name, SMALL, *options))

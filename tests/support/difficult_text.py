@@ -1,6 +1,6 @@
 """Difficult Unicode of our own making, and why the tokenizers of Hugging Face transformers read some of it otherwise.
 
-The standard is Google's published algorithm (google_tokenization.py), which the product equals on all of this.
+The standard is Google's published algorithm (published_tokenizers.py), which the product equals on all of this.
 """
 
 import re

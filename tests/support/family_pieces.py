@@ -5,7 +5,7 @@ import re
 import unicodedata
 
 import difficult_text
-import small_corpus
+import documents
 
 FAIRSEQ = dict(unk_id=0, bos_id=1, eos_id=2, pad_id=-1)
 OPTIONS = {  # family → how its published model was trained, as far as ids and special tokens go
@@ -51,7 +51,7 @@ TEXTS = [
 
 
 def texts() -> list[str]:
-    return [*TEXTS, *small_corpus.documents(2, seed=3), *difficult_text.texts()]
+    return [*TEXTS, *documents.documents(2, seed=3), *difficult_text.texts()]
 
 
 def reads_alike(text: str, family: str) -> bool:
@@ -86,7 +86,7 @@ def train(family: str, size: int = 420) -> bytes:
     import sentencepiece
 
     model = io.BytesIO()
-    lines = [line for document in small_corpus.documents(40) for line in document.split("\n")]
+    lines = [line for document in documents.documents(40) for line in document.split("\n")]
     numbers = ["in 1,000 years, 25, or 3,5: 1, 2, 10, 1,000, 25, 34, 67 and 89"] * 20
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines + numbers + 20 * TEXTS[:7] + difficult_text.texts()),

@@ -19,8 +19,8 @@ import unittest.mock
 import jax
 import numpy as np
 import safetensors.numpy
-import started_workdir
 import synthetic_store
+import workdirs
 from etils import epath
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
@@ -99,7 +99,7 @@ def bits(tree) -> str:
 
 def write_pretraining(directory: pathlib.Path) -> None:
     """Steps 2 and 4 of a run that has drawn its state instead of learning it."""
-    with started_workdir.opened(directory, TOKENIZER, CONFIG) as workdir:
+    with workdirs.opened(directory, TOKENIZER, CONFIG) as workdir:
         with Checkpoints(workdir.checkpoints, CONFIG.checkpoint, run_id=workdir.run_id) as checkpoints:
             for step in (2, 4):
                 checkpoints.save(
@@ -117,7 +117,7 @@ def write_pretraining(directory: pathlib.Path) -> None:
 
 
 def resume(directory: pathlib.Path, damaged: str):
-    with started_workdir.opened(directory, TOKENIZER, CONFIG) as workdir:
+    with workdirs.opened(directory, TOKENIZER, CONFIG) as workdir:
         with Checkpoints(workdir.checkpoints, CONFIG.checkpoint, run_id=workdir.run_id) as checkpoints:
             restored = checkpoints.restore(abstract())
     return None if restored is None else (restored.step, restored.position, bits(restored.state))

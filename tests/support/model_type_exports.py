@@ -6,10 +6,10 @@ import tempfile
 
 import family_pieces
 import numpy as np
-from byte_level_vocabulary import byte_level, modernbert
 from model_variants import variant
-from modern_model import MODERN
+from modern_models import MODERN
 from pretrained_model import TOKENIZER, stored_model
+from vocabularies import byte_level, modernbert
 
 from bert_jax.config import DisentangledConfig, HeadConfig
 from bert_jax.config.json_form import to_dict

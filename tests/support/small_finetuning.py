@@ -3,9 +3,9 @@
 import dataclasses
 import pathlib
 
+import documents
 import jax
 import numpy as np
-import small_corpus
 from small_pretraining import SCANNED
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
@@ -38,15 +38,15 @@ def sentences(count, seed, topics=2):
     """TSV of sentences about gardens and harbours (and kitchens): the topic is the class."""
     random, rows = np.random.default_rng(seed), ["text\tlabel"]
     for _ in range(count):
-        name, (nouns, verbs) = list(small_corpus.TOPICS.items())[random.integers(topics)]
-        noun, verb, place_ = (words[random.integers(5)] for words in (nouns, verbs, small_corpus.PLACES))
+        name, (nouns, verbs) = list(documents.TOPICS.items())[random.integers(topics)]
+        noun, verb, place_ = (words[random.integers(5)] for words in (nouns, verbs, documents.PLACES))
         rows.append(f"The {noun} {verb} {place_}.\t{name}")
     return "\n".join(rows) + "\n"
 
 
 def write(home: pathlib.Path, model: ModelConfig = MODEL) -> pathlib.Path:
     """Write pretrained/ (a work directory with fresh weights) and data/ (train, dev and an unlabelled test)."""
-    corpus = small_corpus.write(home / "corpus.txt", 100)
+    corpus = documents.write(home / "corpus.txt", 100)
     run_train_vocab(TrainVocabConfig(input=str(corpus), output=str(home / "vocab.txt"), size=150))
     tokenizer = load_tokenizer(home / "vocab.txt")
     model = dataclasses.replace(model, vocab_size=tokenizer.vocab_size)

@@ -48,7 +48,7 @@ def compiled(function, **options):
 def perturbed(model, seed: int = 0, spread: float = 0.2):
     """Parameters with no bias of zero, no scale of one and no uniform attention, so that each shows in the outputs.
 
-    Their shapes are those of the model's table, whose own `init` is slow to trace (test_parameters.py compares).
+    Their shapes are those of the model's table, whose own `init` is slow to trace (test_architecture.py compares).
     """
     random, tree = np.random.default_rng(seed), {}
     for path, parameter in model.parameters.items():

@@ -1,4 +1,9 @@
-"""A token store in memory, with the attributes of bert_jax.data.store.Store, that records the tokens read."""
+"""Token stores made by hand, and their examples.
+
+A token store in memory, with the attributes of bert_jax.data.store.Store, that records the tokens read. Token stores of
+a few arrays, and one that the real command prepares. Epochs of examples cut from a synthetic store, and what is in
+them.
+"""
 
 import hashlib
 import json
@@ -6,9 +11,24 @@ import pathlib
 import types
 
 import numpy as np
+from etils import epath
 
+from bert_jax.config import Config, DataConfig, MaskingConfig, PhaseConfig, PrepareConfig
 from bert_jax.config.corpora import CleaningConfig
 from bert_jax.config.json_form import to_dict
+from bert_jax.data.examples import Examples
+from bert_jax.data.manifest import (
+    Counts,
+    FileRecord,
+    Manifest,
+    Options,
+    Shard,
+    TokenizerRecord,
+    read_manifest,
+    shard_file,
+)
+from bert_jax.data.preparation import prepare
+from bert_jax.data.store import Store
 from bert_jax.files import sealed
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
@@ -116,3 +136,116 @@ def write_store(store: SyntheticStore, directory: pathlib.Path, documents_per_sh
     }
     (directory / "manifest.json").write_text(json.dumps(sealed(manifest)))
     return directory
+
+
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "alpha", "beta", "gamma", "##s"]
+
+
+def hand_made(directory, shards, dtype="uint16", vocab_size=1000, hashed=True):
+    """Write a store of shards (token count, {position: id}, sentence starts, document starts); token files are sparse.
+
+    Not hashed, it is for `unverified` alone: reading ten gigabytes of zeros takes long.
+    """
+    directory.mkdir(parents=True)
+    for index, (num_tokens, ids, sentences, documents) in enumerate(shards):
+        with (directory / shard_file(index, "tokens")).open("wb") as file:
+            file.truncate(num_tokens * np.dtype(dtype).itemsize)
+            for position, value in ids.items():
+                file.seek(position * np.dtype(dtype).itemsize)
+                file.write(np.array(value, np.dtype(dtype).newbyteorder("<")).tobytes())
+        np.array(sentences, "<u8").tofile(directory / shard_file(index, "sentences"))
+        np.array(documents, "<u8").tofile(directory / shard_file(index, "documents"))
+    sizes = tuple(
+        Shard(tokens=n, sentences=len(sentences), documents=len(documents)) for n, _, sentences, documents in shards
+    )
+    sums = {part: sum(getattr(shard, part) for shard in sizes) for part in ("tokens", "sentences", "documents")}
+    names = [shard_file(i, part) for i in range(len(sizes)) for part in sums]
+    hashes = {name: hashlib.sha256((directory / name).read_bytes()).hexdigest() if hashed else "" for name in names}
+    manifest = Manifest(
+        version=1,
+        dtype=dtype,
+        counts=Counts(**sums, text_bytes=0, unknown_tokens=0, cut_sentences=0, replaced_characters=0),
+        tokenizer=TokenizerRecord(kind="wordpiece", fingerprint="0", vocab_size=vocab_size),
+        sources=(),
+        shards=sizes,
+        options=Options(sentences="lines", language="en", text_field="text", bad_utf8="error"),
+        files=tuple(FileRecord(name=name, sha256=sha256) for name, sha256 in hashes.items()),
+    )
+    (directory / "manifest.json").write_text(json.dumps(sealed(to_dict(manifest))))
+    return directory
+
+
+def unverified(path):
+    return Store(path, read_manifest(epath.Path(path)))
+
+
+def prepared(tmp_path, output=None, text="alpha beta\ngammas\n\nbeta\n\n\nalpha alpha\ngamma\n"):
+    (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
+    (tmp_path / "corpus.txt").write_text(text)
+    output = output or str(tmp_path / "store")
+    prepare.run_prepare(
+        PrepareConfig(
+            input=str(tmp_path / "corpus.txt"),
+            vocab=str(tmp_path / "vocab.txt"),
+            output=output,
+            sentences="lines",
+            workers=1,
+        )
+    )
+    return output
+
+
+def edited(values, keys, value):
+    """The text of a sealed manifest with another value in one place."""
+    *path, last = keys
+    inner = values
+    for key in path:
+        inner = inner[key]
+    inner[last] = value
+    return json.dumps(sealed(values))
+
+
+PAIRS = ("nsp", "sop", "adjacent", "none")
+LABELLED = ("nsp", "sop")
+SEPARATORS = {"nsp": (2,), "sop": (2,), "adjacent": (1, 2), "none": (1,)}  # [SEP]s of a text
+
+
+def make_config(sequence_length=64, short=0.1, **options):
+    data = {
+        name: options.pop(name)
+        for name in ("sentence_pairs", "held_out", "eval_path", "copies", "packing")
+        if name in options
+    }
+    return Config(
+        data=DataConfig(short_sequence_probability=short, **data),
+        masking=MaskingConfig(**options),
+        phases=(PhaseConfig(sequence_length=sequence_length),),
+    )
+
+
+def make_examples(store, split="all", seed=0, **options):
+    return Examples(store, make_config(**options), split=split, seed=seed)
+
+
+def epoch_rows(examples, epoch):
+    count = examples.num_examples(epoch)
+    return examples.rows(np.full(count, epoch), np.arange(count))
+
+
+def segments(rows):
+    """Token offsets of the first and the second segment of every row (arrays)."""
+    return [
+        tuple(index[(index >= 0) & (types == segment)] for segment in (0, 1))
+        for index, types in zip(rows.token_index, rows.token_type_ids)
+    ]
+
+
+def sentences_seen(examples, epoch):
+    """Number of the store's sentences with a token at least in the epoch."""
+    tokens = epoch_rows(examples, epoch).token_index
+    starts = examples.store.sentence_starts(np.arange(examples.store.num_sentences))
+    return len(np.unique(np.searchsorted(starts, tokens[tokens >= 0], side="right")))
+
+
+def documents_of(store, offsets):
+    return np.searchsorted(store.document_tokens, offsets, side="right") - 1

@@ -1,4 +1,11 @@
-"""GLUE's files, original forms and quirks written out by hand; the real ones where they are at hand."""
+"""GLUE: files, submissions, metrics.
+
+GLUE's files, original forms and quirks written out by hand; the real ones where they are at hand. Figures of GLUE's
+tasks, and the files in which predictions are submitted. GLUE's figures against scikit-learn and SciPy, which the
+product never imports.
+"""
+
+import pathlib
 
 import numpy as np
 import pytest
@@ -7,7 +14,7 @@ from glue_files import load, write
 from bert_jax.config import HeadConfig
 from bert_jax.config.finetuning import GLUE, SentenceOptions, TaskDataConfig
 from bert_jax.errors import UserError
-from bert_jax.tasks import glue, readers, task_data
+from bert_jax.tasks import glue, readers, sentences, task_data
 from bert_jax.tokenization.tokenizer import Tokenizer, join, truncate_pair
 from bert_jax.tokenization.wordpiece import WordPiece
 
@@ -282,3 +289,163 @@ def test_real_files_have_the_published_sizes(shared_data, task, split, rows, sha
         assert 0 == examples.answers.min() < examples.answers.max() == 5
     else:
         assert examples.answers.mean() == pytest.approx(share, abs=5e-5)
+
+
+SUBMITTED_QQP = "id  qid1  qid2  question1  question2  is_duplicate"
+
+
+def test_scores_do_not_depend_on_the_order_of_the_outputs(tmp_path):
+    for task, expected in (
+        ("cola", {"matthews": 1 / np.sqrt(3), "accuracy": 0.75}),
+        ("qqp", {"f1": 0.8, "accuracy": 0.75}),
+    ):
+        write(
+            tmp_path,
+            "train.tsv",
+            *{
+                "cola": ["x  1    a"] * 2 + ["x  0    a"] * 2,
+                "qqp": [
+                    "id  qid1  qid2  question1  question2  is_duplicate",
+                    *["0  1  2  a  b  1"] * 2,
+                    *["0  1  2  a  b  0"] * 2,
+                ],
+            }[task],
+        )
+        for order in (1, -1):  # the figures do not hang on the order of a model's outputs
+            labels = glue.GLUE_TASKS[task].labels[::order]
+            logits = [np.float32([0, 1])[::order]] * 3 + [np.float32([1, 0])[::order]]
+            assert glue.score(load(task, tmp_path, labels=labels), None, logits) == pytest.approx(expected)
+        assert next(iter(expected)) == glue.MAIN_METRIC[task]
+        with pytest.raises(UserError, match="3 rows of logits for 4"):
+            glue.score(load(task, tmp_path), None, logits[:3])
+
+
+@pytest.mark.parametrize(
+    ("task", "split", "file", "expected"),
+    [
+        ("cola", "test", "CoLA.tsv", ["1", "0"]),
+        ("sst2", "test", "SST-2.tsv", ["1", "0"]),
+        ("mrpc", "test", "MRPC.tsv", ["1", "0"]),
+        ("qqp", "test", "QQP.tsv", ["1", "0"]),
+        ("wnli", "test", "WNLI.tsv", ["1", "0"]),
+        ("qnli", "test", "QNLI.tsv", ["not_entailment", "entailment"]),
+        ("rte", "test", "RTE.tsv", ["not_entailment", "entailment"]),
+        ("mnli", "test", "MNLI-m.tsv", ["neutral", "contradiction"]),
+        ("ax", "test", "AX.tsv", ["neutral", "contradiction"]),
+        ("mnli", "test_mismatched", "MNLI-mm.tsv", ["neutral", "contradiction"]),
+        ("mnli", "dev", "MNLI-m-dev.tsv", ["neutral", "contradiction"]),
+        ("stsb", "test", "STS-B.tsv", ["5.000", "0.000"]),
+    ],
+)
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_submission_has_the_columns_names_and_order_of_the_benchmark(task, split, file, expected, order, tmp_path):
+    """Columns, names and order of the benchmark, also from a model whose classes are in another order."""
+    spec = glue.GLUE_TASKS[task]
+    dev = split == "dev"
+    write(
+        tmp_path,
+        glue.glue_file_names(task, split)[0],
+        "\t".join(["index", *spec.columns, spec.label][: None if dev else -1]),
+        *("\t".join([index, *["a"] * len(spec.columns), *["neutral"] * dev]) for index in "34"),
+    )
+    examples = load(task, tmp_path, split, spec.labels[::order])
+    rows = {
+        0: [np.float32(7.2), np.float32(-0.3)],
+        2: [np.float32([0, 1]), np.float32([1, 0])],
+        3: [np.float32([0, 1, 0]), np.float32([0, 1, 2])],
+    }[len(spec.labels)]
+    logits = [row[::order] if row.ndim else row for row in rows]
+    written = glue.write_predictions(examples, None, logits, str(tmp_path / "out"), split)
+    assert written == [str(tmp_path / "out" / file)]
+    assert pathlib.Path(written[0]).read_text() == f"index\tprediction\n3\t{expected[0]}\n4\t{expected[1]}\n"
+
+
+def test_a_submission_from_tfds_is_in_the_benchmarks_order(monkeypatch, tmp_path):
+    """TFDS stores its examples in a shuffled order and keeps their numbers; the file has the rows in order."""
+    order = np.random.default_rng(0).permutation(12).tolist()
+    monkeypatch.setattr(
+        readers, "tfds_examples", lambda *_: [{"sentence": f"{i}", "label": None, "idx": i} for i in order]
+    )
+    examples = glue.load("cola", TaskDataConfig(tfds="glue"), "test")
+    assert examples.first == examples.index == [str(i) for i in range(12)]
+    (file,) = glue.write_predictions(
+        examples, None, [np.float32([i % 2, 0.5]) for i in range(12)], str(tmp_path), "test"
+    )
+    assert pathlib.Path(file).read_text().split("\n")[1:-1] == [f"{i}\t{1 - i % 2}" for i in range(12)]
+
+
+sklearn_metrics = pytest.importorskip("sklearn.metrics")
+stats = pytest.importorskip("scipy.stats")
+
+
+def class_cases(classes: int):
+    """Skewed, balanced, perfect and tiny label pairs."""
+    rng = np.random.default_rng(classes)
+    for size in (*range(1, 30), 277, 1043, 9815):
+        answers = rng.choice(classes, size, p=rng.dirichlet(np.ones(classes)))
+        yield answers, rng.choice(classes, size, p=rng.dirichlet(np.ones(classes)))
+        yield answers, np.where(rng.random(size) < 0.3, rng.integers(classes, size=size), answers)
+        yield answers, answers.copy()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("classes", [2, 3, 5])
+def test_classes_equal_scikit_learn(classes):
+    for answers, predictions in class_cases(classes):
+        assert sentences.accuracy(answers, predictions) == sklearn_metrics.accuracy_score(answers, predictions)
+        assert sentences.matthews(answers, predictions) == sklearn_metrics.matthews_corrcoef(answers, predictions)
+        if classes == 2:
+            expected = sklearn_metrics.f1_score(answers, predictions, zero_division=0.0)
+            assert sentences.f1(answers, predictions) == expected
+
+
+def number_cases():
+    rng = np.random.default_rng(0)
+    for size in (*range(3, 40), 1500):  # of two, SciPy returns 1 or -1 without computing
+        for answers in (
+            rng.normal(size=size),
+            rng.integers(0, 6, size).astype(float),
+            np.round(rng.random(size) * 5, 1),
+        ):
+            for predictions in (
+                rng.normal(size=size),
+                answers + rng.normal(size=size),
+                -answers,
+                np.round(answers / 2),
+                (3 + 1e-3 * rng.normal(size=size)).astype(np.float32),
+                1e200 * answers,
+                1e-200 * answers,
+            ):
+                if np.ptp(answers) > 0 and np.ptp(predictions) > 0:
+                    yield answers, predictions
+
+
+def test_correlations_equal_scipy():
+    pairs = list(number_cases())
+    assert len(pairs) > 500
+    for answers, predictions in pairs:
+        ours = [sentences.pearson(answers, predictions), sentences.spearman(answers, predictions)]
+        expected = [stats.pearsonr(answers, predictions.astype(float))[0], stats.spearmanr(answers, predictions)[0]]
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=2**-52)  # the last digit
+
+
+@pytest.mark.parametrize("constant", [0.0, 0.1, 2.75, 1e30])
+def test_a_constant_has_no_correlation(constant):
+    other = np.array([0.1, 0.7, 0.2])
+    for function in (sentences.pearson, sentences.spearman):
+        assert function(np.full(3, constant), other) == function(other, np.full(3, constant)) == 0.0
+        assert function(other, np.array([1.0, np.nan, 2.0])) == function(other, np.array([1.0, np.inf, 2.0])) == 0.0
+
+
+def test_one_class_only():
+    ones, zeros, mixed = np.ones(4, int), np.zeros(4, int), np.array([0, 1, 1, 0])
+    assert sentences.matthews(mixed, ones) == sentences.matthews(ones, mixed) == sentences.matthews(ones, ones) == 0.0
+    assert sentences.f1(zeros, zeros) == sentences.f1(zeros, ones) == sentences.f1(ones, zeros) == 0.0
+    assert sentences.f1(ones, ones) == 1.0 and sentences.f1(mixed, ones) == 2 / 3
+
+
+def test_what_cannot_be_scored():
+    with pytest.raises(UserError, match="one length"):
+        sentences.accuracy(np.zeros(3), np.zeros(4))
+    with pytest.raises(UserError, match="0 examples"):
+        sentences.pearson(np.zeros(0), np.zeros(0))

@@ -1,7 +1,14 @@
-"""Texts from .txt files, standard input and command line: read, answered as by `load`, refused if they do not fit."""
+"""Plain texts and tasks with the vocabularies of every family.
+
+Texts from .txt files, standard input and command line: read, answered as by `load`, refused if they do not fit. Tasks
+with a byte-level vocabulary, RoBERTa's pair format and exact characters. Tasks with the SentencePiece vocabularies of
+other families: their pair formats, and exact characters. Every module of tasks has what the rest of fine-tuning uses of
+it.
+"""
 
 import copy
 import dataclasses
+import inspect
 import io
 import json
 import pickle
@@ -9,18 +16,27 @@ import random
 import sys
 
 import difficult_text
+import family_pieces
+import numpy as np
 import pytest
-from google_tokenization import google_basic
+from family_pieces import FILES, OPTIONS
 from pretrained_model import CONFIG
+from published_tokenizers import google_basic
 from task_models import LABELS, write_model
+from vocabularies import byte_level
 
 import bert_jax
 from bert_jax.checkpoints import record
 from bert_jax.cli import _run
+from bert_jax.config.finetuning import Squad2Options, SquadOptions, TaggingOptions
 from bert_jax.errors import UserError
 from bert_jax.formats.conversion import convert
-from bert_jax.tasks import ner
+from bert_jax.tasks import ner, squad
+from bert_jax.tasks.conll import Sentence
+from bert_jax.tasks.squad_files import Examples, Question
+from bert_jax.tasks.task_data import FAMILIES, Family, family_of
 from bert_jax.tasks.text import PlainText, from_plain, is_plain, read_plain_texts, word_places
+from bert_jax.tokenization.tokenizer import join, load_tokenizer
 
 TEXTS = ["the cat sat on a mat.", "a big dog ran", "the old bird flew in the tree house, on the mat"]
 
@@ -287,3 +303,118 @@ def test_a_tab_in_a_line_is_between_the_texts_of_a_pair(tmp_path):
     (tmp_path / "lines.txt").write_text("a\tb")
     (tmp_path / "other.txt").write_text("c\td")
     assert from_plain(read_plain_texts(str(tmp_path)), ("x",), None).second == ["b", "d"]
+
+
+CONTEXT = "The sailor's anchor (東京, 1987) sinks — before noon;  the gull, naïve, rises."
+
+
+@pytest.mark.parametrize("spaced", [True, False])
+@pytest.mark.parametrize("answer", ["sailor", "東京", "1987", "naïve", "gull, naïve", "rises."])
+def test_an_answer_is_read_back_by_its_characters(answer, spaced):
+    tokenizer = byte_level(spaced)
+    start = CONTEXT.index(answer)
+    question = Question("q", "What rises?", 0, (answer,), (start, start + len(answer)))
+    examples = Examples("squad_v1", (CONTEXT,), (question,), True)
+    options = SquadOptions(max_length=200, max_query_length=20, doc_stride=50)
+    features = squad.features(examples, tokenizer, options)
+    query = tokenizer.encode("What rises?")
+    ids, types = features.input_ids[0], features.token_type_ids[0]
+    assert ids[: len(query) + 3].tolist() == [0, *query, 2, 2] and ids[-1] == 2 and not np.any(types)
+    first, last = features.labels[0] - (len(query) + 3)
+    assert squad.read(CONTEXT, features.contexts[0], first, last) == answer
+
+
+def test_every_window_of_a_long_context_fits():
+    options = Squad2Options(max_length=24, max_query_length=6, doc_stride=5)
+    question = Question("q", "What rises before noon?", 0, (), None)
+    features = squad.features(Examples("squad_v2", (CONTEXT,), (question,), True), byte_level(), options)
+    assert len(features.input_ids) > 3 and max(map(len, features.input_ids)) == 24
+    inside = [ids[9:-1].tolist() for ids in features.input_ids]
+    assert [ids[6 + 1 : 9].tolist() for ids in features.input_ids] == [[2, 2]] * len(inside)
+    assert set(sum(inside, [])) == set(byte_level().encode(CONTEXT))
+
+
+@pytest.mark.parametrize("spaced", [True, False])
+def test_each_word_of_a_tagged_sentence_follows_a_space(spaced):
+    tokenizer, words = byte_level(spaced), ("Rose", "docks", "in", "東京", ".")
+    sentence = Sentence(words, ("B-X", "O", "O", "B-X", "O"), None, words, None)
+    examples = ner.Examples((sentence,), ("O", "B-X", "I-X"), has_answers=True)
+    features = ner.features(examples, tokenizer, TaggingOptions(max_length=64))
+    (ids,), (labels,) = features.input_ids, features.labels
+    firsts = [tokenizer.tokens[i] for i in ids[labels >= 0]]
+    assert len(firsts) == 5 and all(piece.startswith("Ġ") for piece in firsts)
+    assert np.array_equal(np.flatnonzero(labels >= 0), np.flatnonzero(~tokenizer.continues_word()[ids])[1:-1])
+
+
+PIECES_CONTEXT = (
+    "The  sailor's anch\u00f6r (\u6771\u4eac, 1,987, 25) sinks \u2014 before noon;  the gull, nai\u0308ve, rises\u2026"
+)
+QUESTION = "What rises?"
+
+
+@pytest.fixture(scope="module", params=list(OPTIONS))
+def tokenizer(request, tmp_path_factory):
+    place = tmp_path_factory.mktemp(request.param)
+    (place / FILES[request.param]).write_bytes(family_pieces.train(request.param))
+    (place / "config.json").write_text(f'{{"model_type": "{request.param}"}}')
+    return load_tokenizer(place)
+
+
+@pytest.mark.parametrize(
+    "answer", ["sailor", "\u6771\u4eac", "1,987", "25", "nai\u0308ve", "gull, nai\u0308ve", "rises\u2026"]
+)
+def test_an_answer_of_pieces_is_read_back_by_its_characters(tokenizer, answer):
+    start = PIECES_CONTEXT.index(answer)
+    question = Question("q", QUESTION, 0, (answer,), (start, start + len(answer)))
+    examples = Examples("squad_v1", (PIECES_CONTEXT,), (question,), True)
+    options = SquadOptions(max_length=300, max_query_length=30, doc_stride=50)
+    features = squad.features(examples, tokenizer, options)
+    ids, types = join(tokenizer, tokenizer.encode(QUESTION), tokenizer.encode(PIECES_CONTEXT), 300)
+    assert np.array_equal(features.input_ids[0], ids) and np.array_equal(features.token_type_ids[0], types)
+    first, last = features.labels[0] - features.prefix[0]
+    found = squad.read(PIECES_CONTEXT, features.contexts[0], first, last)
+    assert answer in found and len(found) <= len(answer) + 3  # a piece may hold the punctuation beside it too
+    logits = np.zeros((len(ids), 2), np.float32)
+    logits[features.labels[0, 0], 0] = logits[features.labels[0, 1], 1] = 5
+    logits[[0, -1]] = 9  # which are no answers
+    (prediction,) = squad.predict(examples, features, [logits])
+    assert prediction.guess == found
+
+
+def test_every_window_of_pieces_of_a_long_context_fits(tokenizer):
+    options = Squad2Options(max_length=40, max_query_length=12, doc_stride=7)
+    question = Question("q", QUESTION, 0, (), None)
+    features = squad.features(Examples("squad_v2", (PIECES_CONTEXT,), (question,), True), tokenizer, options)
+    assert len(features.input_ids) > 3 and max(map(len, features.input_ids)) == 40
+    ends = [tokenizer.sep_id, tokenizer.cls_id] if tokenizer.class_last else [tokenizer.sep_id]
+    seen = set()
+    for ids, prefix in zip(features.input_ids, features.prefix):
+        assert ids[-len(ends) :].tolist() == ends and ids[prefix - 1] == tokenizer.sep_id
+        seen |= set(ids[prefix : -len(ends)].tolist())
+    assert seen == set(tokenizer.encode(PIECES_CONTEXT))
+
+
+def test_the_first_pieces_of_tagged_words_are_labelled(tokenizer):
+    words = ("Rose", "docks", "25,", "\u6771\u4eac", ".", "\u0301")
+    sentence = Sentence(words, ("B-X", "O", "O", "B-X", "O", "O"), None, words, None)
+    examples = ner.Examples((sentence,), ("O", "B-X", "I-X"), has_answers=True)
+    features = ner.features(examples, tokenizer, TaggingOptions(max_length=64))
+    (ids,), (labels,), (types,) = features.input_ids, features.labels, features.token_type_ids
+    whole, expected = join(
+        tokenizer, sum(([*tokenizer.encode(word)] or [tokenizer.unk_id] for word in words), []), None, 64
+    )
+    assert np.array_equal(ids, whole) and np.array_equal(types, expected)
+    firsts = [(tokenizer.encode(word) or [tokenizer.unk_id])[0] for word in words]
+    assert ids[labels >= 0].tolist() == firsts and len(firsts) == 6
+
+
+NAMES = {name for name in vars(Family) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("task", FAMILIES)
+def test_a_family_has_every_name_with_the_arguments_in_their_order(task):
+    module = family_of(task)
+    assert task in module.MAIN_METRIC
+    for name in NAMES - {"MAIN_METRIC"}:
+        wanted = list(inspect.signature(getattr(Family, name)).parameters)[1:]
+        assert list(inspect.signature(getattr(module, name)).parameters)[: len(wanted)] == wanted, name

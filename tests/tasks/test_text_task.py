@@ -1,4 +1,10 @@
-"""The user's own text: every form read to the same examples, every bad file one error with its line."""
+"""Tasks of texts: files, data sets, noise, and cuts.
+
+The user's own text: every form read to the same examples, every bad file one error with its line. Task examples out of
+TFDS, through a small builder of our own. Spelling errors in the examples of tasks: in the texts alone, each tag with
+its word, and only in training. What is cut is counted where sequences are made, and said with a value of the option
+that cuts nothing.
+"""
 
 import csv
 import io
@@ -7,13 +13,31 @@ import pathlib
 
 import numpy as np
 import pytest
+from pretrained_model import CONFIG, TOKENIZER
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.finetuning import SentenceOptions, TaskDataConfig, TextDataConfig, check_finetune, task_defaults
+from bert_jax.config.finetuning import (
+    ChoiceOptions,
+    FinetuneConfig,
+    SentenceOptions,
+    SquadOptions,
+    TaskDataConfig,
+    TextDataConfig,
+    check_finetune,
+    task_defaults,
+)
 from bert_jax.config.json_form import with_options
+from bert_jax.config.pretraining import NoiseConfig
+from bert_jax.data.sequences import Uncut
 from bert_jax.errors import UserError
-from bert_jax.tasks import readers, task_data, text
+from bert_jax.tasks import choice, glue, ner, readers, sentences, squad, squad_files, task_data, text
 from bert_jax.tasks import readers as rows
+from bert_jax.tasks.choice import Question
+from bert_jax.tasks.conll import Sentence
+from bert_jax.tasks.sentences import Sentences
+from bert_jax.tasks.squad_files import Examples as Asked
+from bert_jax.tasks.squad_files import Question as AskedQuestion
+from bert_jax.tasks.task_data import noisy_examples
 from bert_jax.tokenization.tokenizer import Tokenizer
 from bert_jax.tokenization.wordpiece import WordPiece
 
@@ -341,3 +365,199 @@ def test_the_tfds_road(monkeypatch):
     examples[:] = [{"text": "x", "label": None}]
     assert not text.load("text", TextDataConfig(tfds="a", test="unsupervised"), "test", train.labels).has_answers
     assert asked[0] == ("imdb_reviews", "train[:90%]", "")
+
+
+builders = pytest.importorskip("tensorflow_datasets")
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    class TinyTasks(builders.core.GeneratorBasedBuilder):
+        VERSION = builders.core.Version("1.0.0")
+
+        def _info(self):
+            of = builders.features
+            return builders.core.DatasetInfo(
+                builder=self,
+                features=of.FeaturesDict(
+                    {
+                        "sentence1": of.Text(),
+                        "sentence2": of.Text(),
+                        "score": np.float32,
+                        "label": of.ClassLabel(names=["entailment", "not_entailment"]),
+                        "tokens": of.Sequence(of.Text()),
+                        "tags": of.Sequence(of.ClassLabel(names=["O", "B-PER"])),
+                        "answers": of.Sequence({"text": of.Text(), "start": np.int32}),
+                        "options": of.Sequence(of.Sequence(of.Text())),
+                    }
+                ),
+            )
+
+        def _split_generators(self, manager):
+            return {"train": self._rows([0, 1, 0]), "validation": self._rows([1, 0]), "test": self._rows([-1, -1])}
+
+        def _rows(self, labels):
+            for key, label in enumerate(labels):
+                yield (
+                    key,
+                    {
+                        "sentence1": f"Über {key}",
+                        "sentence2": "b",
+                        "score": key / 2,
+                        "label": label,
+                        "tokens": ["New", "York"][: key + 1],
+                        "tags": ["O", "B-PER"][: key + 1],
+                        "answers": [{"text": "b", "start": 7}] * key,
+                        "options": [["x", "y"], ["z"]][:key],
+                    },
+                )
+
+        def _generate_examples(self):
+            raise NotImplementedError
+
+    path = tmp_path_factory.mktemp("tfds")
+    TinyTasks(data_dir=str(path)).download_and_prepare()
+    return str(path)
+
+
+def test_examples_are_plain(directory):
+    rows = sorted(readers.tfds_examples("tiny_tasks", "train", directory), key=lambda row: row["score"])
+    assert rows[1] == {
+        "sentence1": "Über 1",
+        "sentence2": "b",
+        "score": 0.5,
+        "label": "not_entailment",
+        "tokens": ["New", "York"],
+        "tags": ["O", "B-PER"],
+        "answers": {"text": ["b"], "start": [7]},
+        "options": [["x", "y"]],
+    }
+    assert rows[0]["answers"] == {"text": [], "start": []} and rows[2]["options"] == [["x", "y"], ["z"]]
+    assert type(rows[0]["score"]) is float and type(rows[1]["answers"]["start"][0]) is int
+    assert [row["label"] for row in readers.tfds_examples("tiny_tasks", "test", directory)] == [None, None]
+
+
+def test_glue_and_own_text_through_the_builder(directory):
+    data = TextDataConfig(tfds="tiny_tasks", tfds_dir=directory)
+    for read in (
+        lambda split: glue.load("rte", data, split),
+        lambda split: text.load("text", data, split, ("entailment", "not_entailment")),
+    ):
+        train, test = read("train"), read("test")
+        assert sorted(zip(train.first, train.answers)) == [("Über 0", 0), ("Über 1", 1), ("Über 2", 0)]
+        assert sorted(read("dev").answers) == [0, 1] and train.second == ["b"] * 3
+        assert not test.has_answers and sorted(test.first) == ["Über 0", "Über 1"]
+    numbers = TextDataConfig(tfds="tiny_tasks", tfds_dir=directory, label_column="score", regression=True)
+    assert sorted(text.load("text", numbers, "train").answers) == [0, 0.5, 1]
+
+
+def test_names_of_splits(directory):
+    data = TaskDataConfig(train="train[:2]")
+    assert [readers.tfds_split_name(data, split) for split in ("train", "dev", "test")] == [
+        "train[:2]",
+        "validation",
+        "test",
+    ]
+    assert readers.tfds_split_name(data, "dev_mismatched") == "validation_mismatched"
+    assert len(list(readers.tfds_examples("tiny_tasks", "train[:2]", directory))) == 2
+    tiny = TaskDataConfig(tfds="tiny_tasks", tfds_dir=directory)
+    assert glue.splits("rte", tiny) == text.splits("text", tiny) == ("train", "dev", "test")
+    assert glue.splits("mnli", tiny) == ("train",)  # no validation_matched and so on
+    with pytest.raises(UserError, match="valid"):
+        readers.tfds_examples("tiny_tasks", "valid", directory)
+    with pytest.raises(UserError, match="no_such_task"):
+        readers.tfds_examples("no_such_task", "train", directory)
+
+
+NOISE, DATA = NoiseConfig(rate=0.3), TaskDataConfig(dir="d")
+NOISY_TEXTS = [f"the gardener waters {number} roses by the harbour" for number in range(40)]
+
+
+def test_texts_change_and_answers_stay():
+    clean = Sentences("text", NOISY_TEXTS, NOISY_TEXTS[::-1], np.arange(40) % 2, ("no", "yes"), list("x" * 40))
+    noisy = noisy_examples(clean, NOISE)
+    assert noisy_examples(clean, NoiseConfig()) is clean
+    assert noisy.first == noisy_examples(clean, NOISE).first != noisy_examples(clean, NOISE, seed=1).first
+    assert all(
+        ours != theirs for ours, theirs in zip(noisy.first + noisy.second, clean.first + clean.second, strict=True)
+    )
+    assert [len(text.split()) for text in noisy.first] == [len(text.split()) for text in clean.first]
+    assert noisy.first[::-1] != noisy.second  # each text of a pair has errors of its own
+    assert noisy.answers is clean.answers and noisy.index == clean.index
+    single = Sentences("text", NOISY_TEXTS, None, None, ("no", "yes"), list("x" * 40))
+    assert noisy_examples(single, NOISE).first == noisy.first and noisy_examples(single, NOISE).second is None
+
+
+def test_each_word_keeps_its_tag():
+    sentence = Sentence(("Anna", "o", "London", "-", "1"), ("B-PER", "O", "B-LOC", "O", "O"), None, ("f",) * 5)
+    clean = ner.Examples((sentence,) * 50, ("O", "B-PER", "B-LOC"), True)
+    for noisy in noisy_examples(clean, NoiseConfig(rate=1.0)).sentences:
+        assert noisy.tags == sentence.tags and len(noisy.words) == 5 and all(noisy.words)
+        assert noisy.words[0] != "Anna" and noisy.words[3] == "-"
+
+
+def test_choices_change_and_the_right_one_stays():
+    question = Question("f", NOISY_TEXTS[0], "then they", ("cook the onions", "sail to the lighthouse"), 1, "0")
+    noisy = noisy_examples(choice.Examples("swag", (question,) * 3, True), NOISE).questions
+    assert noisy[0] != noisy[1] and all(each.answer == 1 and len(each.choices) == 2 for each in noisy)
+    assert noisy[0].context != question.context and noisy[0].choices != question.choices
+
+
+def test_answers_that_are_places_are_refused():
+    with pytest.raises(UserError, match="noise.rate=0.3 would move the answers of squad_v1"):
+        noisy_examples(squad_files.Examples("squad_v1", (), (), True), NOISE)
+    config = FinetuneConfig(task="squad_v2", init_from="m", workdir="w", data=DATA, noise=NOISE)
+    with pytest.raises(UserError, match="noise.rate=0.3 belongs to task=cola or .* or ner, not to squad_v2"):
+        check_finetune(config)
+    with pytest.raises(UserError, match="noise.rate=2.0 must be a probability"):
+        check_finetune(FinetuneConfig(task="mrpc", init_from="m", workdir="w", data=DATA, noise=NoiseConfig(rate=2.0)))
+
+
+WORDS = "the cat sat on a big mat in tree house"  # ten words, a piece each
+
+
+def texts(*lengths):
+    return [" ".join(WORDS.split()[:length]) for length in lengths]
+
+
+def test_single_texts_and_pairs_are_counted_with_their_specials():
+    options = SentenceOptions(max_length=8)
+    single = sentences.features(Sentences("text", texts(5, 6, 7, 10), None, None, ("a", "b"), []), TOKENIZER, options)
+    assert single.uncut.lengths.tolist() == [7, 8, 9, 12] and single.uncut.share == 0.5 and single.uncut.noun == "texts"
+    pair = sentences.features(Sentences("text", texts(1, 2), texts(4, 4), None, ("a", "b"), []), TOKENIZER, options)
+    assert pair.uncut.lengths.tolist() == [8, 9] and pair.uncut.share == 0.5 and pair.uncut.noun == "pairs"
+    for features in (single, pair):  # what is counted as cut is what was cut
+        untouched = [len(ids) == length for ids, length in zip(features.input_ids, features.uncut.lengths)]
+        assert np.mean(untouched) == 1 - features.uncut.share
+
+
+def test_a_choice_is_as_long_as_its_longest_candidate():
+    questions = tuple(Question("", *texts(3), "", tuple(texts(*sizes)), 0, "") for sizes in ((1, 2), (1, 9), (2, 3)))
+    features = choice.features(choice.Examples("race", questions, True), TOKENIZER, ChoiceOptions(max_length=9))
+    assert features.uncut.lengths.tolist() == [8, 15, 9] and features.uncut.share == pytest.approx(1 / 3)
+
+
+def test_of_windows_only_the_questions_are_cut():
+    asked = tuple(AskedQuestion(str(size), *texts(size), 0) for size in (3, 4, 9))
+    options = SquadOptions(max_length=12, max_query_length=4, doc_stride=4)
+    features = squad.features(Asked("squad_v1", (WORDS,), asked, has_answers=False), TOKENIZER, options)
+    assert features.uncut.lengths.tolist() == [3, 4, 9] and features.uncut.share == pytest.approx(1 / 3)
+    assert features.uncut.advise("dev", CONFIG.max_position_embeddings) == (
+        "1 of 3 dev questions (33.3 %) are longer than options.max_query_length=4 tokens (median 4) and are cut; "
+        "--options.max_query_length=8, the most there is room for, cuts 33.3 %"
+    )
+
+
+@pytest.mark.parametrize(
+    "longest, positions, remedy",
+    [
+        (317, 512, "--options.max_length=317 keeps all of them"),
+        (900, 512, "--options.max_length=512, the most there is room for, cuts 25.0 %"),
+        (900, 128, "there is room for no more"),
+    ],
+)
+def test_the_advice_is_within_the_positions_of_the_model(longest, positions, remedy):
+    uncut = Uncut(np.array([100, 200, 300, longest]), 128, "texts")
+    assert uncut.advise("train", positions) == (
+        f"3 of 4 train texts (75.0 %) are longer than options.max_length=128 tokens (median 250) and are cut; {remedy}"
+    )

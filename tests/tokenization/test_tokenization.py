@@ -1,21 +1,42 @@
-"""Tokenizers and their files; WordPiece's oracle is `google`, the published algorithm in google_tokenization.py."""
+"""Tokenizers: Google's ids, words, and bytes.
+
+Tokenizers and their files; WordPiece's oracle is `google`, the published algorithm in published_tokenizers.py. Texts
+encoded word by word: the ids of the whole texts, on every code point and on Wikipedia. Byte-level BPE: oracle is
+published_tokenizers.py, the published algorithm in plain Python.
+
+Our WordPiece against Google's published algorithm and against the stored readings of Hugging Face transformers 5.23.
+
+Google's is equalled everywhere. Where transformers reads a text otherwise, `difficult_text.reasons` says why, and the
+tests hold it to that: with a reason the readings differ, without one they agree to the last id.
+"""
 
 import gzip
+import itertools
 import json
 import random
 import unicodedata
 
+import difficult_text
+import documents
 import numpy as np
+import published_tokenizers
 import pytest
-from foreign_sentencepiece import foreign_model
-from google_tokenization import google, google_basic
+import tokenizers
+from etils import epath
+from oracles import make_tokenizer_oracle as oracle
+from processes import EXHAUSTIVE
+from published_tokenizers import google, google_basic
+from vocabularies import byte_level, foreign_model
 
 from bert_jax.config import TrainVocabConfig
-from bert_jax.data.preparation.vocabularies import train_vocab
+from bert_jax.data.preparation.vocabularies import run_train_vocab, train_vocab
 from bert_jax.errors import UserError
-from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.formats.tokenizer_files import read_tokenizer, write_tokenizer
+from bert_jax.tokenization import wordpiece
+from bert_jax.tokenization.byte_level import learn_byte_level
+from bert_jax.tokenization.tokenizer import Tokenizer, join, load_tokenizer, sequence_length
 from bert_jax.tokenization.vocabulary import SPECIAL_NAMES, WORD_START
-from bert_jax.tokenization.wordpiece import WordPiece
+from bert_jax.tokenization.wordpiece import WordIds, WordPiece
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 OTHER_TABLES = "\U0001171e\U00011938"
@@ -333,3 +354,365 @@ def test_a_tokenizer_is_called_with_texts_and_shows_what_it_is():
     ):
         with pytest.raises(UserError, match=message):
             tokenizer(texts, **options)
+
+
+CASINGS = {"uncased": True, "cased": False}
+
+
+@pytest.fixture(scope="module")
+def stored() -> dict:
+    return json.loads(oracle.PATH.read_text())
+
+
+@pytest.mark.parametrize("casing", CASINGS)
+def test_difficult_text_equals_google(stored, casing):
+    tokenizer = Tokenizer(WordPiece(stored["characters"], CASINGS[casing]))
+    for text in difficult_text.texts():
+        read = [tokenizer.tokens[i] for i in tokenizer.encode(text)]
+        assert read == google(text, set(tokenizer.tokens), tokenizer.lowercase), ascii(text)
+
+
+@pytest.mark.parametrize("casing", CASINGS)
+@pytest.mark.parametrize("kind", oracle.KINDS)
+def test_difficult_text_equals_transformers_but_for_known_reasons(stored, kind, casing):
+    tokenizer = Tokenizer(WordPiece(stored["characters"], CASINGS[casing]))
+    theirs = stored["difficult"][f"{kind} {casing}"]
+    same = 0
+    for text, ids in zip(difficult_text.texts(), theirs, strict=True):
+        reasons = difficult_text.reasons(text, kind, tokenizer.lowercase)
+        assert (tokenizer.encode(text) == ids) == (not reasons), (ascii(text), reasons)
+        same += not reasons
+    assert same > 60
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("casing", CASINGS)
+def test_ten_megabytes_of_wikipedia(stored, shared_data, casing):
+    """Both tokenizers of transformers, by a hash of each thousand lines; a known reason sets one or two lines apart."""
+    tokenizer = load_tokenizer(shared_data / "vocab" / casing)
+    lines = oracle.read_lines(shared_data / "wiki" / "wiki_train.txt.gz")
+    rows = dict(zip(lines, tokenizer.encode_batch(lines)))
+    for kind in oracle.KINDS:
+        plain = [line for line in lines if not difficult_text.reasons(line, kind, tokenizer.lowercase)]
+        assert len(lines) - len(plain) <= 3
+        assert oracle.block_hashes([rows[line] for line in plain]) == stored["blocks"][f"{kind} {casing}"]
+
+
+@pytest.mark.parametrize(
+    "character, pieces",
+    [
+        *((space, ["a", "b"]) for space in " \t\r\n\u00a0"),
+        ("\u0005", ["a", "##b"]),
+        ("\U0001f4a9", ["a", "##\U0001f4a9", "##b"]),
+        *((mark, ["a", mark, "b"]) for mark in "-$`."),
+    ],
+)
+def test_published_facts_about_characters(character, pieces):
+    """Google's tests of is_whitespace, is_control and is_punctuation."""
+    tokenizer = Tokenizer(WordPiece([*difficult_text.SPECIALS, "a", "##b", "b", "##\U0001f4a9", *"-$`."], True))
+    assert [tokenizer.tokens[i] for i in tokenizer.encode(f"a{character}b")] == pieces
+
+
+def test_the_casing_that_a_directory_states_is_checked_against_its_vocabulary(tmp_path):
+    """As Google's validate_case_matches_checkpoint, for every way in; one capital among many is no cased vocabulary."""
+    tokens = [*difficult_text.SPECIALS, "the", "The", "##s", "Cat"]
+    (tmp_path / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    with pytest.raises(
+        UserError, match=r"lowercase=True \(by .*_config.json\), but .*cased vocabulary.*'The'.*_case\": false"
+    ):
+        load_tokenizer(tmp_path)
+    with pytest.raises(UserError, match='lowercase=True, but .*cased vocabulary.*"do_lower_case": false'):
+        read_tokenizer(epath.Path(tmp_path))  # of a Hugging Face directory
+    assert not load_tokenizer(tmp_path, lowercase=False).lowercase
+    many = [*difficult_text.SPECIALS, "The", *(f"w{i}" for i in range(200))]
+    (tmp_path / "vocab.txt").write_text("".join(f"{token}\n" for token in many))
+    assert load_tokenizer(tmp_path).lowercase and load_tokenizer(tmp_path / "vocab.txt", lowercase=True).lowercase
+
+
+IDS_WORDS = [
+    *SPECIAL_NAMES,
+    "the",
+    "cat",
+    "un",
+    "##want",
+    "##ed",
+    ".",
+    ",",
+    "[",
+    "]",
+    "mask",
+    "##s",
+    "σ",
+    "##ς",
+    "##σ",
+    "a",
+]
+
+
+def assert_as_whole_texts(tokenizer, texts: list[str], size: int = 2000) -> None:
+    """Each batch twice: words are new, and then known."""
+    for start in range(0, len(texts), size):
+        batch = texts[start : start + size]
+        rows = tokenizer.encode_batch(batch)
+        for _ in range(2):
+            ids, lengths = tokenizer.encode_flat(batch)
+            np.testing.assert_array_equal(lengths, [len(row) for row in rows])
+            np.testing.assert_array_equal(ids, list(itertools.chain.from_iterable(rows)))
+
+
+@pytest.mark.parametrize("separator", [True, False])
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_texts_that_could_be_cut_wrongly(separator, lowercase):
+    tokenizer = Tokenizer(WordPiece([*IDS_WORDS, "|"] if separator else IDS_WORDS, lowercase))
+    texts = [
+        "",
+        " ",
+        "  the  cat ",
+        "the|cat",
+        "|",
+        "| |",
+        "a | b",
+        "the [MASK]",
+        "un\u200bwanted\u00a0cats",
+        "ΑΣ ΑΣ. ΑΣ.Α ΣΑ",
+    ]
+    texts += [
+        "\tthe\ncat\r\n",
+        "Σ \u0301Σ",
+        "\u0301 a",
+        "\x1cthe\x1fcat\x85",
+        "unwanted " * 300,
+        "a" * 300,
+        "中国 的cat",
+    ]
+    assert_as_whole_texts(tokenizer, texts)
+    for text in texts:
+        assert_as_whole_texts(tokenizer, [text])
+    ids, lengths = tokenizer.encode_flat([])
+    assert len(ids) == len(lengths) == 0
+
+
+@pytest.mark.parametrize("step", [pytest.param(1 if EXHAUSTIVE else 7, marks=pytest.mark.slow), 29])
+def test_every_code_point_between_words(shared_data, step):
+    tokenizer = load_tokenizer(shared_data / "vocab" / "uncased")
+    characters = [chr(c) for c in range(0, 0x110000, step) if unicodedata.category(chr(c)) != "Cs"]
+    assert_as_whole_texts(tokenizer, [f"x{c}Y {c} a {c}{c}|b Σ{c} {c}ΑΣ" for c in characters])
+
+
+def test_what_is_remembered_is_bounded(monkeypatch):
+    monkeypatch.setattr(wordpiece, "MAX_SIZE", 100)
+    encoded = []
+
+    def encode(texts):
+        encoded.append(texts)
+        return [[ord(c) for c in text if c != " "] for text in texts]
+
+    remembered = WordIds(encode, ord("|"))
+    for _ in range(3):
+        for start in range(0, 40, 4):
+            texts = [f"{chr(97 + i % 26)}{i} z" for i in range(start, start + 4)]
+            ids, lengths = remembered(texts)
+            assert ids.tolist() == [ord(c) for text in texts for c in text if c != " "]
+            assert lengths.tolist() == [len(text) - 1 for text in texts]
+    assert len(encoded) == 30, "what was forgotten is encoded again"
+    assert len(remembered._numbers) < 20
+
+
+def test_a_separator_that_is_not_found_again():
+    """An id that a word has too: as many as there are words, but one by one they are right."""
+    remembered = WordIds(lambda texts: [[7] * len(text.split()) for text in texts], 7)
+    ids, lengths = remembered(["a b", "c"])
+    assert ids.tolist() == [7, 7, 7] and lengths.tolist() == [2, 1]
+
+
+TEXTS = [
+    "The gardener digs before noon.",
+    "don't we'll  two  spaces\n\nand\tlines ",
+    "Ärger 東京 naïve 🌷 e\u0301, x_y 42km (a-b) …",
+    "",
+    " ",
+    "rose",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS + documents.documents(3))
+def test_pieces_are_those_of_the_published_algorithm(text):
+    tokenizer = byte_level(spaced=False)
+    assert [tokenizer.tokens[i] for i in tokenizer.encode(text)] == published_tokenizers.pieces(
+        text, tokenizer.vocabulary.merges
+    )
+    spaced, words = byte_level(), text.split()
+    assert [[spaced.tokens[i] for i in ids] for ids in tokenizer.encode_words(words)] == [
+        published_tokenizers.pieces(f" {word}", tokenizer.vocabulary.merges) for word in words
+    ]
+    flat, counts = tokenizer.encode_flat([text, "rose"])
+    assert flat.tolist() == [*spaced.encode(text), *spaced.encode("rose")] and counts.sum() == len(flat)
+
+
+@pytest.mark.parametrize("spaced", [True, False])
+@pytest.mark.parametrize("text", TEXTS)
+def test_offsets_are_the_characters_of_each_piece(text, spaced):
+    tokenizer = byte_level(spaced)
+    ids, offsets = tokenizer.encode_with_offsets(text)
+    assert ids == tokenizer.encode(text)
+    covered = set()
+    for i, (start, end) in zip(ids, offsets):
+        characters = {published_tokenizers.CHARACTERS[byte] for byte in text[start:end].encode()}
+        assert set(tokenizer.tokens[i].lstrip("Ġ")) <= characters | set("ĠĊĉ")
+        covered |= set(range(start, end))
+    assert {i for i, character in enumerate(text) if not character.isspace()} <= covered
+    assert tokenizer.decode(ids) == text.strip() or "  " in text
+
+
+def test_special_tokens_masks_and_pairs():
+    tokenizer = byte_level()
+    assert [tokenizer.tokens[i] for i in tokenizer.special_ids] == ["<pad>", "<unk>", "<s>", "</s>", "<mask>"]
+    assert (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id) == (1, 0, 2)
+    assert not set(tokenizer.encode("<mask> <s> </s>")) & set(tokenizer.special_ids)
+    a, b = tokenizer.encode("The rose"), tokenizer.encode("a spade")
+    for each in (tokenizer, byte_level(spaced=False)):
+        masked = each.encode_masked("The rose <mask> blooms<mask>.")
+        assert masked == [*each.encode("The rose"), 4, *tokenizer.encode("blooms"), 4, *each.encode(".")]
+    rows = tokenizer([("The rose", "a spade"), "The rose"])
+    assert rows["input_ids"][0].tolist() == [0, *a, 2, 2, *b, 2]
+    assert rows["input_ids"][1][: len(a) + 2].tolist() == [0, *a, 2]
+    assert not rows["token_type_ids"].any()
+    ids, _ = join(tokenizer, a * 9, b * 9, 20)
+    assert len(ids) == 20 and ids.tolist().count(2) == 3 and sequence_length(tokenizer, a, b) == len(a) + len(b) + 4
+    with pytest.raises(UserError, match="minimum is 6"):
+        join(tokenizer, a, b, 5)
+
+
+def test_words_begin_where_a_piece_has_the_space():
+    tokenizer = byte_level()
+    continues = tokenizer.continues_word()
+    ids = np.array(tokenizer.encode("The lighthouse, xylophone"))
+    begins = [tokenizer.tokens[i] for i in ids[~continues[ids]]]
+    assert len(begins) == 3 and all(piece.startswith("Ġ") for piece in begins)
+    assert not continues[list(tokenizer.special_ids)].any()
+
+
+def test_a_vocabulary_is_learned_twice_alike_saved_and_read(tmp_path):
+    corpus = documents.write(tmp_path / "corpus.txt", 100)
+    config = TrainVocabConfig(
+        input=str(corpus), output=str(tmp_path / "one"), size=350, method="byte_bpe", lowercase=False
+    )
+    tokenizer = run_train_vocab(config)
+    assert tokenizer.vocab_size == 350 and tokenizer.kind == "byte_level"
+    assert sorted(file.name for file in (tmp_path / "one").iterdir()) == [
+        "merges.txt",
+        "tokenizer_config.json",
+        "vocab.json",
+    ]
+    again = train_vocab(corpus.read_text().split("\n\n"), config)[0]
+    assert again.tokens == tokenizer.tokens and again.vocabulary.merges == tokenizer.vocabulary.merges
+    tokenizer.save(tmp_path / "two")
+    assert load_tokenizer(tmp_path / "two").fingerprint == tokenizer.fingerprint
+    assert load_tokenizer(tmp_path / "two" / "vocab.json").fingerprint == tokenizer.fingerprint
+
+
+def test_a_vocabulary_of_deberta_has_the_special_tokens_and_pairs_of_bert(tmp_path):
+    """In the order of the published ids, with the pieces that RoBERTa's vocabulary of the same text has."""
+    corpus = documents.write(tmp_path / "corpus.txt", 100)
+    given = dict(input=str(corpus), size=350, method="byte_bpe", lowercase=False)
+    ours, roberta = (
+        run_train_vocab(TrainVocabConfig(**given, family=family, output=str(tmp_path / family)))
+        for family in ("deberta", "bert")
+    )
+    assert ours.tokens[:5] == ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"] and ours.tokens[5:] == roberta.tokens[5:]
+    a, b = ours.encode("The rose"), ours.encode("a spade")
+    rows = load_tokenizer(tmp_path / "deberta")([("The rose", "a spade")])
+    assert rows["input_ids"][0].tolist() == [1, *a, 2, *b, 2]
+    assert rows["token_type_ids"][0].tolist() == [0] * (len(a) + 2) + [1] * (len(b) + 1)
+
+
+def test_a_vocabulary_of_modernbert_reads_composed_text_and_is_filled_up(tmp_path):
+    """Pieces first, special tokens after them, unused ones to a multiple of 64; the corpus is decomposed."""
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n\n".join(f"{text} Cafe\u0301 e\u0301te\u0301." for text in documents.documents(100)))
+    given = dict(input=str(corpus), output=str(tmp_path / "modernbert"), size=350, method="byte_bpe", lowercase=False)
+    tokenizer = run_train_vocab(config := TrainVocabConfig(**given, family="modernbert"))
+    unused = [f"[unused{i}]" for i in range(34)]
+    assert tokenizer.tokens[345:] == ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]", *unused]
+    assert len(set(tokenizer.tokens)) == 384 and "\u00c3\u00a9" in tokenizer.tokens  # the two bytes of é, merged
+    assert train_vocab(corpus.read_text().split("\n\n"), config)[0].fingerprint == tokenizer.fingerprint
+    file = tmp_path / "modernbert/tokenizer.json"
+    merges = [tuple(pair) for pair in json.loads(file.read_text())["model"]["merges"]]
+    fast = tokenizers.Tokenizer.from_file(str(file))  # as transformers reads it
+    for text in ["Cafe\u0301 caf\u00e9", "\u1100\u1161 \u212b", *TEXTS, *documents.documents(3)]:
+        composed = unicodedata.normalize("NFC", text)
+        assert tokenizer.tokenize(text) == tokenizer.tokenize(composed) == published_tokenizers.pieces(composed, merges)
+        ids, types = join(tokenizer, tokenizer.encode(text), tokenizer.encode("a rose"), 512)
+        assert (fast.encode(text, "a rose").ids, fast.encode(text, "a rose").type_ids) == (ids.tolist(), types.tolist())
+    masked = tokenizer.encode_masked("The rose [MASK] blooms.")
+    assert masked == fast.encode("The rose [MASK] blooms.", add_special_tokens=False).ids
+    write_tokenizer(tokenizer, epath.Path(tmp_path / "export"), 512)
+    exported = read_tokenizer(epath.Path(tmp_path / "export"))
+    assert exported is not None and exported.fingerprint == tokenizer.fingerprint
+
+
+def test_an_entry_of_another_vocabulary_is_spelled():
+    tokenizer = byte_level()
+    other = learn_byte_level(["lighthouses", "東京"] * 9, 300)
+    for token in other.tokens[5:]:
+        assert "".join(tokenizer.tokens[i] for i in tokenizer.spell(token)) == token
+
+
+def damaged(place, change):
+    byte_level().save(place)
+    change(place)
+    return place
+
+
+def edit(name: str, change):
+    def apply(place):
+        values = json.loads((place / name).read_text())
+        change(values)
+        (place / name).write_text(json.dumps(values))
+
+    return apply
+
+
+DAMAGES = {
+    "no merges": (lambda place: (place / "merges.txt").unlink(), "needs the merges.txt"),
+    "a byte is missing": (edit("vocab.json", lambda ids: ids.update({"??": ids.pop("!")})), "1 of the 256 bytes"),
+    "an id is missing": (edit("vocab.json", lambda ids: ids.update({"!": 4_000})), "must be 0 to"),
+    "no mask": (edit("vocab.json", lambda ids: ids.update({"??": ids.pop("<mask>")})), "has no <mask>"),
+    "a foreign merge": (lambda place: (place / "merges.txt").write_text("q q\n"), "the merge 'q q'"),
+    "not JSON": (lambda place: (place / "vocab.json").write_text("{"), "vocab.json"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_vocabulary_is_refused_in_one_line(tmp_path, name):
+    change, says = DAMAGES[name]
+    with pytest.raises(UserError, match=says) as caught:
+        load_tokenizer(damaged(tmp_path / "vocabulary", change))
+    assert "\n" not in str(caught.value)
+
+
+OPTIONS = {
+    "lowercase": (dict(lowercase=True), "--lowercase=False"),
+    "small": (dict(size=200), "size of 276"),
+    "a file": (dict(output="vocab.txt"), "give a directory"),
+    "a family of SentencePiece": (dict(family="albert"), "family=albert with method=byte_bpe .* --method=unigram"),
+    "SentencePiece of ModernBERT": (dict(family="modernbert", method="bpe"), "of ModernBERT is a byte-level one; set"),
+    "SentencePiece of version 1": (dict(family="deberta", method="unigram"), "set --method=byte_bpe, or --family=deb"),
+    "WordPiece of version 1": (dict(family="deberta", method="frequency"), "byte-level one; set --method=byte_bpe"),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_that_do_not_fit_are_refused(tmp_path, name):
+    options, says = OPTIONS[name]
+    given = dict(input="corpus.txt", output=str(tmp_path), size=400, method="byte_bpe", lowercase=False) | options
+    with pytest.raises(UserError, match=says):
+        run_train_vocab(TrainVocabConfig(**given))
+
+
+def test_casing_cannot_be_asked_for(tmp_path):
+    byte_level().save(tmp_path)
+    assert load_tokenizer(tmp_path, lowercase=False).lowercase is False
+    with pytest.raises(UserError, match="no casing"):
+        load_tokenizer(tmp_path, lowercase=True)

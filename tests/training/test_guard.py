@@ -1,12 +1,48 @@
-"""When steps count as trouble, and that a guard with the memory of another decides as that one does."""
+"""Guarded steps, frozen parameters, and samples.
 
+When steps count as trouble, and that a guard with the memory of another decides as that one does. A teacher in the
+compiled step: an argument that is neither trained nor consumed. Sample predictions noted by a run: those of its own
+model, for the held-out sequences of its evaluations.
+"""
+
+import dataclasses
 import json
+import pathlib
+import types
 
+import jax
 import numpy as np
 import pytest
+from pretrained_model import random_params
+from small_model import FLOAT32, SMALL, make_batch
+from small_pretraining import pretrain, rows, run_config
 
-from bert_jax.config import FaultsConfig
+import bert_jax
+from bert_jax.checkpoints.record import leaf_paths
+from bert_jax.config import (
+    Config,
+    DataConfig,
+    EvaluationConfig,
+    FaultsConfig,
+    LeftToRight,
+    MaskedWords,
+    MeshConfig,
+    PhaseConfig,
+    resolve_phases,
+)
+from bert_jax.config.objective import DistillationConfig
+from bert_jax.config.pretraining import ReportConfig
+from bert_jax.devices import sharding
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.objectives.choice import default_objective
+from bert_jax.objectives.distillation import Teacher
+from bert_jax.parameters import entries
+from bert_jax.tools.report import is_samples, run_report
+from bert_jax.training.evaluation import make_samples
+from bert_jax.training.events import read_events
+from bert_jax.training.learner import Learner
 from bert_jax.training.reporter import FEWEST, WINDOW, Guard, Trouble
+from bert_jax.training.state import create_state
 
 
 def observe(guard: Guard, losses) -> tuple[int, int] | None:
@@ -74,3 +110,121 @@ def test_a_spike_that_is_skipped_does_not_enter_the_window(skipped):
     guard = Guard(FaultsConfig(spike_threshold=5), {})
     guard.observe(1, 3.0, skipped=skipped)
     assert guard.memory() == ({"skipped": 1} if skipped else {"losses": [3.0]})
+
+
+ONE_LAYER = dataclasses.replace(SMALL, num_layers=1)
+
+
+def learner_on(mesh, arrays):
+    teacher_model = BertForPreTraining(ONE_LAYER, FLOAT32, ("mlm",))
+    where = sharding.shardings(mesh, entries(teacher_model.parameters, arrays))
+    teacher = Teacher(teacher_model, jax.device_put(arrays, where), "fingerprint")
+    config = Config(
+        model=ONE_LAYER,
+        compute=FLOAT32,
+        data=DataConfig(sentence_pairs="none"),
+        objective=MaskedWords(distillation=DistillationConfig(teacher="there")),
+        phases=(PhaseConfig(steps=4, sequence_length=14, batch_size=3, max_predictions=4),),
+    )
+    return Learner.of(config, mesh, default_objective, None, teacher)
+
+
+@pytest.fixture(scope="module")
+def arrays():
+    return random_params(BertForPreTraining(ONE_LAYER, FLOAT32, ("mlm",)), seed=4)
+
+
+def test_a_teacher_is_neither_trained_nor_consumed(arrays):
+    mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
+    learner = learner_on(mesh, arrays)
+    (phase,) = resolve_phases(learner.config)
+    state = create_state(learner.objective.model, learner.optimizer, mesh, 0)
+    assert not [path for path in leaf_paths(state) if "teacher" in path]
+    batch = {name: values for name, values in make_batch().items() if not name.startswith("next_sentence")}
+    batch = sharding.to_global(mesh, batch, 3)
+    step = learner.train_step(phase).lower(state, batch, *learner.frozen).compile()
+    found = []
+    for _ in range(2):
+        state, metrics = step(state, batch, *learner.frozen)
+        found.append(float(metrics["soft_targets_loss"]))
+    assert found[0] != found[1] > 0
+    for path, values in leaf_paths(learner.teacher.params).items():
+        assert np.asarray(values).tobytes() == leaf_paths(arrays)[path].tobytes()
+
+
+def test_a_teacher_is_an_argument_and_no_constant_of_the_program(arrays):
+    learner = learner_on(sharding.make_mesh(MeshConfig(), jax.devices()[:1]), arrays)
+    (phase,) = resolve_phases(learner.config)
+    arguments = learner.abstract, learner.abstract_batch(phase), *learner.frozen
+    text = learner.train_step(phase).lower(*arguments).as_text()
+    assert text.split("func.func public @main(")[1].split("->")[0].count("%arg") == len(jax.tree.leaves(arguments))
+
+
+@pytest.mark.slow
+def test_a_run_notes_what_its_model_fills_in(finished, small_store, tmp_path):
+    """Against `load(…).fill_mask`, whose batches are padded otherwise; and the run learns what it learns without."""
+    evaluation = EvaluationConfig(every_steps=6, sequences=64, batch_size=32, samples=3)
+    config = run_config(small_store, tmp_path / "run", evaluation=evaluation)
+    pretrain(config)
+    assert rows(config.workdir) == rows(finished[0].workdir)
+    assert rows(config.workdir, "evaluation") == rows(finished[0].workdir, "evaluation")
+    noted = [row for row in read_events(tmp_path / "run" / "events.jsonl") if row["event"] == "sampled"]
+    assert [row["step"] for row in noted] == [6, 12] and all(is_samples(row["samples"]) for row in noted)
+    first, last = (row["samples"] for row in noted)
+    assert [sample["text"] for sample in first] == [sample["text"] for sample in last] and len(last) == 3
+    model = bert_jax.load(config.workdir)  # of step 12
+    tokenizer = model.need_tokenizer()
+    for sample in last:
+        words = sample["text"].split()
+        assert words[0] == "[CLS]" and words.count("[MASK]") == len(sample["masks"])
+        ids = np.array([[tokenizer.tokens.index(piece) for piece in words]])
+        parts = np.cumsum(ids == tokenizer.sep_id, axis=1) - (ids == tokenizer.sep_id)
+        batch = {
+            "input_ids": ids.astype(np.int32),
+            "token_type_ids": np.minimum(parts, 1).astype(np.int32),
+            "attention_mask": np.ones_like(ids, np.int32),
+            "masked_positions": np.flatnonzero(ids[0] == tokenizer.mask_id)[None].astype(np.int32),
+        }
+        logits = np.asarray(jax.jit(model.network.mlm_logits)(model.params, batch), np.float64)[0]
+        shares = np.exp(logits - logits.max(-1, keepdims=True))
+        shares /= shares.sum(-1, keepdims=True)
+        for mask, expected in zip(sample["masks"], shares, strict=True):
+            best = np.argsort(-expected)[:3]
+            np.testing.assert_allclose([share for _, share in mask["candidates"]], expected[best], atol=1e-4)
+            assert mask["candidates"][0][0] == tokenizer.tokens[best[0]]
+    run_report([config.workdir], ReportConfig(output=str(tmp_path / "page.html")))
+    page = pathlib.Path(tmp_path / "page.html").read_text()
+    assert "<th>step 6</th><th>step 12</th>" in page and f"<td>{last[0]['masks'][0]['word']}</td>" in page
+
+
+@pytest.mark.slow
+def test_fewer_samples_than_devices_of_several_slices(small_store, tmp_path):
+    """One row for each device of both slices; the surplus is not noted."""
+    evaluation = EvaluationConfig(every_steps=6, sequences=64, batch_size=32, samples=2)
+    config = run_config(small_store, tmp_path / "run", evaluation=evaluation, mesh=MeshConfig(slice=2))
+    bert_jax.pretrain(config, devices=jax.devices()[:4])
+    noted = [row for row in read_events(tmp_path / "run" / "events.jsonl") if row["event"] == "sampled"]
+    assert [len(row["samples"]) for row in noted] == [2, 2] and all(is_samples(row["samples"]) for row in noted)
+
+
+def test_what_has_another_form_is_no_sample():
+    good = [{"text": "a [MASK]", "masks": [{"word": "b", "candidates": []}]}]
+    assert is_samples(good) and is_samples([])
+    wrong = [[{"text": text, "masks": masks}] for text, masks in ((3, []), ("", [3]), ("", 3))]
+    assert not any(is_samples(bad) for bad in (None, {}, "x", [3], *wrong))
+
+
+@pytest.mark.parametrize("given, parts", [(LeftToRight(), ("mlm",)), (MaskedWords(), ("pooler",))])
+def test_of_what_fills_no_masks_in_nothing_is_noted_and_that_is_said(given, parts, caplog):
+    model = bert_jax.BertForPreTraining(bert_jax.ModelConfig(vocab_size=61), parts=parts)
+    config = Config(objective=given, evaluation=EvaluationConfig(samples=3))
+    learner = types.SimpleNamespace(config=config, objective=types.SimpleNamespace(model=model))
+    assert make_samples(learner, evaluation=None, store=None) is None
+    form = f"the model BertForPreTraining with objective.name={given.name}"
+    assert f"evaluation.samples=3 notes nothing: {form}" in caplog.text
+
+
+def test_without_the_option_nothing_is_noted(finished):
+    events = read_events(pathlib.Path(finished[0].workdir) / "events.jsonl")
+    assert "evaluated" in {row["event"] for row in events} and "sampled" not in {row["event"] for row in events}
+    assert dataclasses.asdict(finished[0].evaluation)["samples"] == 0

@@ -1,9 +1,20 @@
-"""Rates from a clock in the test's hand, rows that read back exactly and survive a crash, console, picture."""
+"""What a run logs: metrics, events, trackers.
 
+Rates from a clock in the test's hand, rows that read back exactly and survive a crash, console, picture. The history of
+a run: rows that no resume, crash, lost directory or lack of appending takes away. Weights & Biases and MLflow: what
+they are called with, by stubs, and the packages themselves where installed.
+"""
+
+import dataclasses
+import importlib.util
 import io
 import json
 import math
+import shutil
 import struct
+import sys
+import time
+import types
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +23,16 @@ import pytest
 from clock import Clock
 from etils import epath
 from rich.console import Console
+from small_pretraining import finetune, pretrain, rows, run_config
 
-from bert_jax.devices.signals import StopSignals
+from bert_jax.config import PhaseConfig
+from bert_jax.config.pretraining import SinksConfig
+from bert_jax.devices.signals import Stopped, StopSignals
+from bert_jax.errors import UserError
 from bert_jax.finetuning.run import TaskSteps
 from bert_jax.objectives.masked_words import MASKED_WORDS, NEXT_SENTENCE
-from bert_jax.training.events import Events, HostTimes
+from bert_jax.training import events as module
+from bert_jax.training.events import Events, HostTimes, read_events
 from bert_jax.training.metrics import (
     ConsoleLines,
     JsonLines,
@@ -28,6 +44,7 @@ from bert_jax.training.metrics import (
     smoothed,
 )
 from bert_jax.training.reporter import Reporter
+from bert_jax.training.trackers import check_trackers, trackers
 
 TERMS = (MASKED_WORDS, NEXT_SENTENCE)
 
@@ -301,3 +318,318 @@ def test_picture(tmp_path):
         for name, part in quarters.items()
     }
     assert drawn == {"loss": (1, 1), "accuracy": (1, 1), "pairs": (0, 0), "rate": (1, 0)}  # pairs were not measured
+
+
+@pytest.fixture
+def signals():
+    return StopSignals()  # not entered: nothing is signalled
+
+
+def names(directory) -> list[tuple[str, int]]:
+    return [(row["event"], row["step"]) for row in read_events(directory / "events.jsonl")]
+
+
+def test_rows_of_all_starts_stay_and_read_back(tmp_path, signals):
+    begun = time.time()
+    with Events(tmp_path, signals) as events:
+        events.start(0, jax.devices()[:2], resumed=False)
+        events.write("skipped", 3, loss=math.nan, grad_norm=math.inf, norms={"params/a": 0.5, "params/b": math.nan})
+        for line in (tmp_path / "events.jsonl").read_text().splitlines():  # at once, and strict JSON
+            json.loads(line, parse_constant=pytest.fail)
+    with Events(tmp_path, signals) as events:
+        events.start(2, jax.devices(), resumed=True, run="seed0")
+    found = read_events(tmp_path / "events.jsonl")
+    assert [(row["event"], row["step"]) for row in found] == [
+        *(("start", 0), ("skipped", 3), ("finished", 0)),
+        *(("start", 2), ("finished", 2)),
+    ]
+    assert all(begun <= row["time"] <= time.time() for row in found)
+    assert math.isnan(float(found[1]["loss"])) and float(found[1]["norms"]["params/b"]) != 0.5
+    first, second = found[0], found[3]
+    assert (first["devices"], first["hosts"], first["resumed"]) == (2, 1, False) and "run" not in first
+    assert (second["devices"], second["run"], second["resumed"]) == (8, "seed0", True)
+    assert first["versions"]["jax"] == jax.__version__
+
+
+def test_the_last_row_says_how_the_start_ended(tmp_path, signals, monkeypatch):
+    with pytest.raises(ValueError), Events(tmp_path, signals) as events:
+        events.step = 7
+        raise ValueError("no room\nanywhere")
+    monkeypatch.setattr(StopSignals, "exit_code", 143)
+    with pytest.raises(Stopped), Events(tmp_path, signals) as events:
+        raise Stopped
+    failed, stopped = read_events(tmp_path / "events.jsonl")
+    assert (failed["event"], failed["step"], failed["error"]) == ("failed", 7, "no room")
+    assert (stopped["event"], stopped["signal"], stopped["exit_code"]) == ("stopped", "SIGTERM", 143)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"time": 1.0, "event": "saved", "st',
+        "7",
+        "[" * 100_000,
+        '{"event": "saved", "step": 3}',
+        '{"time": true, "event": "saved", "step": 3}',
+        '{"time": 1.0, "event": 5, "step": 3}',
+        '{"time": 1.0, "event": "saved", "step": 3.0}',
+        '{"time": NaN, "event": "saved", "step": 3}',
+    ],
+    ids=lambda line: line[:40],
+)
+def test_torn_and_foreign_lines_are_passed_over(tmp_path, signals, line):
+    file, good = tmp_path / "events.jsonl", '{"time": 1.0, "event": "saved", "step": 3}\n'
+    file.write_text(good + line + "\n" + good + line)
+    expected = [json.loads(good)] * 2
+    assert read_events(file) == expected
+    Events(tmp_path, signals).close()
+    assert file.read_text() == good + line + "\n" + good  # the torn end is gone, and nothing else
+
+
+def test_a_lost_directory_gets_the_whole_history_again(tmp_path, signals):
+    directory = tmp_path / "run"
+    directory.mkdir()
+    with Events(directory, signals) as events:
+        events.write("saved", 4)
+        shutil.rmtree(directory)
+        events.write("saved", 8)
+        events.reload()
+        events.write("saved", 12)
+    assert names(directory) == [("saved", 4), ("saved", 8), ("saved", 12), ("finished", 0)]
+
+
+class EventsBucket:
+    """An object of a remote store, which can be replaced as a whole; `uploads` counts how often it was."""
+
+    contents, uploads, broken = b'{"time": 1.0, "event": "start", "step": 0}\n{"torn', 0, False
+
+    def __init__(self, path: str):
+        self.path = path
+
+    def __truediv__(self, name: str) -> "Bucket":
+        return EventsBucket(f"{self.path}/{name}")
+
+    def exists(self) -> bool:
+        return True
+
+    def read_bytes(self) -> bytes:
+        return EventsBucket.contents
+
+    def write_bytes(self, contents: bytes) -> None:
+        if EventsBucket.broken:
+            raise OSError("503 Service Unavailable")
+        EventsBucket.contents, EventsBucket.uploads = contents, EventsBucket.uploads + 1
+
+
+def test_a_bucket_gets_the_first_row_at_once_and_all_in_the_end(monkeypatch, signals):
+    monkeypatch.setattr(module.epath, "Path", EventsBucket)
+    monkeypatch.setattr(EventsBucket, "contents", EventsBucket.contents)
+    monkeypatch.setattr(module, "UPLOAD_SECONDS", 1000)
+    uploads = EventsBucket.uploads
+    with Events("gs://bucket/run", signals) as events:
+        for step in range(1, 6):
+            events.write("saved", step)
+        assert EventsBucket.uploads == uploads + 1 and b'"step": 1}' in EventsBucket.contents
+    assert [row["step"] for row in map(json.loads, EventsBucket.contents.splitlines())] == [0, 1, 2, 3, 4, 5, 0]
+    monkeypatch.setattr(EventsBucket, "broken", True)
+    with Events("gs://bucket/run", signals) as events:
+        events.write("saved", 6)  # a run does not end for its diary
+
+
+def test_only_the_first_host_writes_events(tmp_path, monkeypatch, signals):
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    with Events(tmp_path, signals) as events:
+        events.write("saved", 4)
+        events.reload()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_notes_what_it_does(small_store, tmp_path):
+    """A start to step 6, and one that resumes from there."""
+    phase = PhaseConfig(steps=6, sequence_length=32, batch_size=16)
+    config = run_config(small_store, tmp_path / "run", phases=(phase,))
+    pretrain(config)
+    first = names(tmp_path / "run")
+    assert first[:3] == [("start", 0), ("baseline", 0), ("compiled", 0)]
+    assert first[-2:] == [("saved", 6), ("finished", 6)]
+    assert sorted(first[3:-2]) == [("evaluated", 6), ("saved", 4)]  # a save ends in the background
+    evaluated = next(row for row in read_events(tmp_path / "run/events.jsonl") if row["event"] == "evaluated")
+    assert evaluated["mlm_loss"] == rows(config.workdir, "evaluation")[0]["mlm_loss"] and evaluated["seconds"] > 0
+    pretrain(config)
+    assert names(tmp_path / "run") == [*first, ("start", 6), ("finished", 6)]
+
+
+BOTH = SinksConfig(wandb="project", mlflow="experiment")
+CONFIG = {"seed": 3, "model": {"num_layers": 2}, "phases": [{"steps": 5}]}
+FIND_SPEC = importlib.util.find_spec
+
+
+def finds_services(name: str, package: str | None = None):
+    """Find both packages, and everything else as usual: libraries look for others as they are first used."""
+    return types.SimpleNamespace(name=name) if name in ("wandb", "mlflow") else FIND_SPEC(name, package)
+
+
+class Recorder:
+    """Stands for a module or an object of a service: notes every call by its name, and returns what it is told to."""
+
+    def __init__(self, calls: list, answers: dict | None = None, name: str = ""):
+        self.calls, self.answers, self.name = calls, answers or {}, name
+
+    def __getattr__(self, name: str):
+        def call(*arguments, **options):
+            self.calls.append((name, arguments, options))
+            answer = self.answers.get(name)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        return call
+
+
+def services(monkeypatch, **answers) -> tuple[list, list]:
+    """Put recorders in the place of both packages; return the calls of each."""
+    ours, theirs = [], []
+    run = Recorder(ours, answers)
+    wandb = Recorder(ours, {"init": run, **answers})
+    experiment = types.SimpleNamespace(experiment_id="7")
+    created = types.SimpleNamespace(info=types.SimpleNamespace(run_id="abc"))
+    client = Recorder(
+        theirs, {"get_experiment_by_name": experiment, "search_runs": [], "create_run": created, **answers}
+    )
+    entities = types.ModuleType("mlflow.entities")
+    entities.Metric = lambda key, value, timestamp, step: (key, value, step)
+    mlflow = types.ModuleType("mlflow")
+    mlflow.MlflowClient, mlflow.entities = lambda: client, entities
+    for name, stub in (("wandb", wandb), ("mlflow", mlflow), ("mlflow.entities", entities)):
+        monkeypatch.setitem(sys.modules, name, stub)
+    return ours, theirs
+
+
+def of(calls: list, name: str) -> list:
+    return [(arguments, options) for called, arguments, options in calls if called == name]
+
+
+def test_rows_reach_both_services(monkeypatch, tmp_path):
+    ours, theirs = services(monkeypatch)
+    make = lambda: trackers(BOTH, "0f0f", "run", CONFIG)
+    with Metrics(tmp_path, total_steps=5, trackers=make) as metrics:
+        metrics.write(2, {"loss": 1.5, "grad_norm": math.inf})
+        metrics.write(2, {"mlm_loss": 2.5}, kind="evaluation")
+    ((_, options),) = of(ours, "init")
+    assert {**options, "settings": None} == {
+        "project": "project", "id": "0f0f", "name": "run", "config": CONFIG, "resume": "allow", "settings": None
+    }  # fmt: skip
+    assert [arguments for arguments, _ in of(ours, "log")] == [
+        ({"train/loss": 1.5, "step": 2},),
+        ({"evaluation/mlm_loss": 2.5, "step": 2},),
+    ]
+    assert of(ours, "define_metric")[1] == (("*",), {"step_metric": "step"}) and len(of(ours, "finish")) == 1
+    assert [options for _, options in of(theirs, "log_batch")] == [
+        {"metrics": [("train/loss", 1.5, 2)]},
+        {"metrics": [("evaluation/mlm_loss", 2.5, 2)]},
+    ]
+    assert of(theirs, "create_run") == [(("7",), {"tags": {"run_id": "0f0f"}, "run_name": "run"})]
+    assert ("abc", "phases.0.steps", 5) in [arguments for arguments, _ in of(theirs, "log_param")]
+    assert of(theirs, "set_terminated") == [(("abc",), {})]
+
+
+def test_a_resumed_run_of_mlflow_is_continued(monkeypatch):
+    earlier = types.SimpleNamespace(info=types.SimpleNamespace(run_id="old"))
+    _, theirs = services(monkeypatch, search_runs=[earlier])
+    (tracker,) = trackers(SinksConfig(mlflow="experiment"), "0f0f", "run", CONFIG)
+    tracker.write(1, "train", {"loss": 1.0})
+    assert of(theirs, "search_runs")[0][0] == (["7"], "tags.run_id = '0f0f'")
+    assert not of(theirs, "create_run") and of(theirs, "log_batch")[0][0] == ("old",)
+
+
+@pytest.mark.parametrize("fails", ["init", "log", "finish"])
+def test_a_service_that_fails_is_one_warning(monkeypatch, tmp_path, caplog, fails):
+    ours, _ = services(monkeypatch, **{fails: ConnectionError("no route\nto host")})
+    make = lambda: trackers(SinksConfig(wandb="project"), "0f0f", "run", CONFIG)
+    with Metrics(tmp_path, total_steps=5, trackers=make) as metrics:
+        for step in (1, 2, 3):
+            metrics.write(step, {"loss": 1.0})
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "Weights & Biases gets no more metrics of this run: ConnectionError: no route to host"
+    )
+    assert len(of(ours, "log")) == {"init": 0, "log": 1, "finish": 3}[fails]
+    assert (tmp_path / "metrics.jsonl").read_text().count("loss") == 3
+
+
+@pytest.mark.slow
+def test_a_run_sends_its_rows_under_its_own_id(finished, small_store, monkeypatch, tmp_path):
+    ours, _ = services(monkeypatch)
+    config = run_config(small_store, tmp_path / "run", sinks=SinksConfig(wandb="project"))
+    monkeypatch.setattr("importlib.util.find_spec", finds_services)
+    pretrain(config)
+    ((_, options),) = of(ours, "init")
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert options["id"] == run["run_id"] and options["name"] == "run" and options["config"]["seed"] == 0
+    sent = [arguments[0] for arguments, _ in of(ours, "log")]
+    logged = [(row["step"], row["loss"]) for row in rows(config.workdir)]
+    assert [(row["step"], row["train/loss"]) for row in sent if "train/loss" in row] == logged
+    assert rows(config.workdir) == rows(finished[0].workdir)  # it learns the same
+
+
+@pytest.mark.slow
+def test_each_run_of_a_fine_tuning_is_one_of_the_service(two_seeds, monkeypatch, tmp_path):
+    ours, _ = services(monkeypatch)
+    config = dataclasses.replace(two_seeds[0], workdir=str(tmp_path / "work"), sinks=SinksConfig(wandb="project"))
+    monkeypatch.setattr("importlib.util.find_spec", finds_services)
+    results = finetune(config).results
+    names = [record["run"] for record in two_seeds[1]["runs"]]
+    run_id = json.loads((tmp_path / "work" / "run.json").read_text())["run_id"]
+    begun = [options for _, options in of(ours, "init")]
+    assert len(names) == 2 and [options["name"] for options in begun] == [f"work/{name}" for name in names]
+    assert [options["id"] for options in begun] == [f"{run_id}-{name}" for name in names]
+    assert [options["config"]["seed"] for options in begun] == [config.seed, config.seed + 1]
+    sent = [(row["step"], row["train/loss"]) for (row,), _ in of(ours, "log") if "train/loss" in row]
+    assert sent == [(row["step"], row["loss"]) for name in names for row in rows(tmp_path / "work/runs" / name)]
+    assert len(of(ours, "finish")) == 2
+    metrics = [[record["metrics"] for record in each["runs"]] for each in (results, two_seeds[1])]
+    assert metrics[0] == metrics[1]  # it learns the same
+    finetune(dataclasses.replace(config, sinks=SinksConfig()))  # another service, or none, is no other run
+    assert len(of(ours, "init")) == 2
+
+
+def test_a_package_that_is_missing_is_named_before_anything_starts(monkeypatch, tmp_path, small_store):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"sinks.wandb needs wandb.*pip install 'bert_jax\[wandb\]'"):
+        check_trackers(SinksConfig(wandb="project"))
+    with pytest.raises(UserError, match=r"sinks.mlflow needs mlflow.*pip install 'bert_jax\[mlflow\]'"):
+        check_trackers(SinksConfig(mlflow="experiment"))
+    check_trackers(SinksConfig())
+
+
+def test_only_the_first_host_sends(monkeypatch, tmp_path):
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    Metrics(tmp_path, total_steps=5, trackers=lambda: pytest.fail("made on another host")).close()
+
+
+@pytest.mark.filterwarnings("default")  # of packages that are not ours
+def test_the_real_mlflow_continues_a_run(monkeypatch, tmp_path):
+    mlflow = pytest.importorskip("mlflow", reason="the package is of the extra `mlflow`")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow.set_tracking_uri((tmp_path / "store").as_uri())
+    for step in (1, 2):
+        (tracker,) = trackers(SinksConfig(mlflow="experiment"), "0f0f", "run", CONFIG)
+        tracker.write(step, "train", {"loss": 1.0 / step, "grad_norm": math.nan})
+        tracker.close()
+    client = mlflow.MlflowClient()
+    (run,) = client.search_runs([client.get_experiment_by_name("experiment").experiment_id])
+    history = client.get_metric_history(run.info.run_id, "train/loss")
+    assert [(metric.step, metric.value) for metric in history] == [(1, 1.0), (2, 0.5)]
+    assert run.data.params["model.num_layers"] == "2" and run.info.status == "FINISHED"
+
+
+@pytest.mark.filterwarnings("default")
+def test_the_real_weights_and_biases_writes_offline(monkeypatch, tmp_path):
+    pytest.importorskip("wandb", reason="the package is of the extra `wandb`")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    (tracker,) = trackers(SinksConfig(wandb="project"), "0f0f", "run", CONFIG)
+    tracker.write(1, "train", {"loss": 1.0})
+    tracker.close()
+    (written,) = (tmp_path / "wandb").glob("offline-run-*-0f0f/run-0f0f.wandb")
+    assert b"train/loss" in written.read_bytes()

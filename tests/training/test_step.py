@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from processes import SECONDS, free_port
-from tiny_run import BATCH, CUBE, MASKED, SINGLE, Run, batch, compiled, initial_parameters, losses, tiny
+from small_pretraining import BATCH, CUBE, MASKED, SINGLE, Run, batch, compiled, initial_parameters, losses, tiny
 
 from bert_jax.config import MeshConfig
 from bert_jax.devices import sharding

@@ -7,9 +7,8 @@ import sys
 import zlib
 
 import pytest
-from crawl_records import record, write
-from letter_corpus import contents, run
-from refused_documents import refused
+from documents import contents, record, refused, run
+from documents import write_of_record as write
 
 from bert_jax.corpus import blocks, crawls
 from bert_jax.corpus.readers import read_documents

@@ -1,27 +1,50 @@
-"""Statistical bounds are at 5 standard deviations; all seeds are fixed."""
+"""Examples: instances of a store, packed rows, pairs, and the whole pipeline.
+
+Statistical bounds are at 5 standard deviations; all seeds are fixed. Rows of several texts: what is in them, where they
+are, and that nothing of an epoch is lost on the way. Truncation, and who gets whom for a partner. Statistical bounds
+are at 5 standard deviations; all seeds are fixed.
+"""
 
 import dataclasses
+import importlib.util
+import itertools
+import math
+import queue
+import threading
 
 import numpy as np
+import original_procedure
 import pytest
+from processes import SECONDS
 from scipy import stats
-from synthetic_examples import (
+from synthetic_store import (
+    CLS,
     LABELLED,
+    PAD,
     PAIRS,
+    SEP,
     SEPARATORS,
+    SyntheticStore,
     documents_of,
     epoch_rows,
     make_config,
     make_examples,
+    random_documents,
+    segments,
     sentences_seen,
+    write_store,
 )
-from synthetic_store import CLS, PAD, SEP, SyntheticStore, random_documents, write_store
 
-from bert_jax.data.chunks import SHORT_CYCLE, DocumentChunks, Documents
+from bert_jax.config import Config, DataConfig, PhaseConfig
+from bert_jax.data import packing, pipeline
+from bert_jax.data.chunks import SHORT_CYCLE, DocumentChunks, Documents, Segments, truncate
 from bert_jax.data.examples import Examples
 from bert_jax.data.mixtures import epoch_report
-from bert_jax.data.store import PADDING, SPECIAL, open_store
+from bert_jax.data.packing import pack
+from bert_jax.data.pipeline import batches
+from bert_jax.data.store import PADDING, SPECIAL, Rows, open_store
 from bert_jax.errors import UserError
+from bert_jax.randomness import Stream, bits
 
 
 @pytest.fixture(scope="module")
@@ -352,3 +375,453 @@ def test_store_on_disk_gives_the_same_batches(store, tmp_path):
         expected, batch = ours.batch(np.arange(500)), theirs.batch(np.arange(500))
         for name, value in expected.items():
             np.testing.assert_array_equal(batch[name], value)
+
+
+@pytest.fixture(scope="module")
+def store_of_packing():
+    generator = np.random.default_rng(7)
+    short = [generator.integers(1, 15, generator.integers(1, 9)).tolist() for _ in range(250)]
+    return SyntheticStore(short + random_documents(60))
+
+
+@pytest.fixture
+def small_groups(monkeypatch):
+    """Several groups in an epoch of a few hundred texts."""
+    monkeypatch.setattr(packing, "GROUP_TEXTS", 96)
+    monkeypatch.setattr(packing, "SAMPLE_TEXTS", 256)
+
+
+def make_packed(store, **options):
+    return make_examples(store, packing="on", **options)
+
+
+def texts_of(rows, row):
+    """Token offsets of the texts of a row: for each a list of its segments."""
+    found = []
+    for number in range(1, rows.text_ids[row].max() + 1):
+        here = rows.text_ids[row] == number
+        index, types = rows.token_index[row, here], rows.token_type_ids[row, here]
+        found.append([index[(index >= 0) & (types == segment)] for segment in range(types.max() + 1)])
+    return found
+
+
+# Bins
+
+
+def test_best_fit_decreasing_by_hand():
+    row, cut = pack(np.array([3, 6, 4, 7, 2]), np.zeros(5, int), 10, 4, tolerance=0, max_rows=5)
+    np.testing.assert_array_equal(row, [0, 1, 1, 0, 2])  # 7 + 3, 6 + 4, 2
+    assert not cut.any()
+    row, cut = pack(np.array([7, 6, 5]), np.array([0, 1, 1]), 10, 4, tolerance=2, max_rows=5)
+    np.testing.assert_array_equal((row, cut), ([0, 1, 1], [0, 0, 1]))  # 5 gives up one token for the room of 4
+    row, cut = pack(np.array([6, 6, 6]), np.array([0, 0, 0]), 10, 4, tolerance=2, max_rows=2)
+    np.testing.assert_array_equal(row, [0, 1, -1])
+    row, _ = pack(np.full(6, 2), np.zeros(6, int), 12, 4, tolerance=0, max_rows=2)
+    np.testing.assert_array_equal(row, [0, 0, 0, 0, 1, 1])  # at most four texts
+
+
+@pytest.mark.parametrize("tolerance", [0, 3])
+def test_no_row_is_too_full(tolerance):
+    generator = np.random.default_rng(0)
+    lengths, spare = generator.integers(5, 65, 2000), generator.integers(0, 5, 2000)
+    row, cut = pack(lengths, spare, 64, 5, tolerance, max_rows=2000)
+    assert (row >= 0).all() and (cut <= np.minimum(spare, tolerance)).all() and (cut >= 0).all()
+    assert np.bincount(row, lengths - cut).max() <= 64 and np.bincount(row).max() <= 5
+    assert np.bincount(row, lengths - cut).mean() > 0.97 * 64
+
+
+# Epochs
+
+
+@pytest.mark.parametrize("sentence_pairs", PAIRS)
+@pytest.mark.parametrize("sequence_length", [32, 128])
+def test_an_epoch_has_every_token_once_but_what_is_cut_off(
+    store_of_packing, small_groups, sentence_pairs, sequence_length
+):
+    examples = make_packed(store_of_packing, sentence_pairs=sentence_pairs, sequence_length=sequence_length)
+    assert examples.packing.shape(0)[0] > 1
+    for epoch in (0, 3):
+        rows = epoch_rows(examples, epoch)
+        times = np.bincount(rows.token_index[rows.token_index >= 0], minlength=store_of_packing.num_tokens)
+        assert times.sum() - rows.duplicated.sum() + rows.truncated.sum() == store_of_packing.num_tokens
+        if sentence_pairs != "nsp":
+            assert times.max() == 1 and not rows.duplicated.any()
+        assert sentences_seen(examples, epoch) == store_of_packing.num_sentences
+    assert epoch_report(examples, 1, limit=10**9).sentences_seen == 1
+
+
+@pytest.mark.parametrize("sentence_pairs", PAIRS)
+@pytest.mark.parametrize("sequence_length", [128, 512])
+def test_nearly_every_place_holds_a_token(sentence_pairs, sequence_length):
+    many = SyntheticStore(random_documents(1500, seed=3))
+    report = epoch_report(make_packed(many, sentence_pairs=sentence_pairs, sequence_length=sequence_length))
+    plain = epoch_report(make_examples(many, sentence_pairs=sentence_pairs, sequence_length=sequence_length))
+    assert report.padding < 0.03 and report.truncated < max(0.02, plain.truncated)
+
+
+def test_sentences_of_one_token_that_do_not_fit_are_counted():
+    """Nothing can be cut, so a group above the mean leaves texts out; without a spare row, many do."""
+    ones = SyntheticStore([[1] * int(n) for n in np.random.default_rng(1).integers(1, 90, 3000)])
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("GROUP_TEXTS", 512), ("SPARE_DEVIATIONS", -3.0)):
+            patch.setattr(packing, name, value)
+        rows = epoch_rows(make_packed(ones, sentence_pairs="none", short=0.0), 0)
+    seen = (rows.token_index >= 0).sum()
+    assert rows.truncated.sum() > 0 and seen + rows.truncated.sum() == ones.num_tokens
+
+
+# Rows
+
+
+@pytest.mark.parametrize("sentence_pairs", PAIRS)
+def test_a_row_is_its_texts_one_after_the_other(store_of_packing, small_groups, sentence_pairs):
+    examples = make_packed(store_of_packing, sentence_pairs=sentence_pairs, mask_share=0.0, random_share=0.0)
+    positions = np.arange(120)
+    batch, rows = examples.batch(positions), examples.rows(*examples.locate(positions))
+    assert rows.text_ids.max() > 1
+    for row in range(len(positions)):
+        ids, number = batch["input_ids"][row], batch["text_ids"][row]
+        used = number > 0
+        np.testing.assert_array_equal(used, batch["attention_mask"][row] > 0)
+        assert (
+            (np.diff(number[used]) >= 0).all() and (np.diff(used.astype(int)) <= 0).all() and (ids[~used] == PAD).all()
+        )
+        starts = batch["text_starts"][row, : number.max()]
+        np.testing.assert_array_equal(starts, np.flatnonzero(ids == CLS))
+        np.testing.assert_array_equal(number[starts], 1 + np.arange(number.max()))
+        assert not batch["text_starts"][row, number.max() :].any()
+        for text, start in enumerate(starts, 1):
+            here = np.flatnonzero(number == text)
+            separators = here[ids[here] == SEP]
+            assert here[0] == start and separators[-1] == here[-1]
+            assert len(separators) in SEPARATORS[sentence_pairs]
+            np.testing.assert_array_equal(batch["token_type_ids"][row, here], (here > separators[0]).astype(int))
+        if sentence_pairs in LABELLED:
+            weights = batch["next_sentence_weights"][row]
+            np.testing.assert_array_equal(weights, np.arange(len(weights)) < number.max())
+            assert not batch["next_sentence_labels"][row, weights == 0].any()
+        index = rows.token_index[row]
+        np.testing.assert_array_equal(ids[index >= 0], store_of_packing.all_tokens[index[index >= 0]])
+        assert ((index == SPECIAL) == used & np.isin(ids, (CLS, SEP))).all()
+
+
+@pytest.mark.parametrize("sentence_pairs", PAIRS)
+def test_segments_are_text_of_one_document_and_labels_say_how_they_belong_together(store_of_packing, sentence_pairs):
+    rows = epoch_rows(make_packed(store_of_packing, sentence_pairs=sentence_pairs, sequence_length=128), 0)
+    labels, gaps = [], []
+    for row in range(len(rows.token_index)):
+        for number, parts in enumerate(texts_of(rows, row)):
+            for segment in parts:
+                assert (np.diff(segment) == 1).all() and len(set(documents_of(store_of_packing, segment))) <= 1
+            if sentence_pairs == "nsp":
+                first, second = parts
+                same = documents_of(store_of_packing, first[0]) == documents_of(store_of_packing, second[0])
+                assert same == (rows.labels[row, number] == 0)
+                gaps += [second[0] - first[-1]] if same else []
+                labels.append(rows.labels[row, number])
+            elif sentence_pairs == "sop" and all(map(len, parts)):
+                assert (parts[0][0] > parts[1][0]) == rows.labels[row, number]
+    assert np.mean(np.array(gaps) == 1) > 0.8 if gaps else sentence_pairs != "nsp"  # else cut off between the two
+    assert sentence_pairs != "nsp" or abs(np.mean(labels) - 0.5) < 5 * 0.5 / np.sqrt(len(labels)) + 0.05
+
+
+def test_texts_are_those_that_stand_alone(store_of_packing, monkeypatch):
+    """Where no text gives up a token for a place, packing takes the texts of the epoch as they are."""
+    monkeypatch.setattr(packing, "TOLERANCE", 0)
+    examples = make_packed(store_of_packing, sequence_length=128)
+    rows, alone = epoch_rows(examples, 2), examples._texts(2, np.arange(examples.source.count(2)))
+    columns = alone.segments.begin[:, 0], alone.segments.end[:, 0], alone.segments.begin[:, 1], alone.segments.end[:, 1]
+    found = [
+        (first[0], first[-1] + 1, second[0], second[-1] + 1, rows.labels[row, number])
+        for row in range(len(rows.token_index))
+        for number, (first, second) in enumerate(texts_of(rows, row))
+    ]
+    assert sorted(found) == sorted(zip(*columns, alone.labels))
+
+
+# Positions
+
+
+@pytest.mark.parametrize("sentence_pairs", PAIRS)
+def test_hosts_and_restarts_make_the_rows_of_one_stream(store_of_packing, small_groups, sentence_pairs):
+    options = {"sentence_pairs": sentence_pairs, "unit": "span"}
+    examples = make_packed(store_of_packing, **options)
+    start = examples.num_examples(0) - 40
+    whole = examples.batch(start + np.arange(96))
+    for part in (np.arange(96)[1::4], np.arange(39, 96), np.arange(96)[::-1]):
+        other = make_packed(store_of_packing, **options).batch(start + part)
+        for name, value in whole.items():
+            np.testing.assert_array_equal(other[name], value[part])
+
+
+def test_a_far_packed_row_is_reached_without_reading_what_is_before_it(small_groups):
+    store = SyntheticStore(random_documents(150))
+    examples = make_packed(store)
+    epochs, indices = examples.locate(10**12 + np.arange(16))
+    wanted = examples.rows(epochs, indices).token_index
+    assert not store.tokens_read.any()
+    examples.batch(10**12 + np.arange(16))
+    np.testing.assert_array_equal(store.tokens_read, np.bincount(wanted[wanted >= 0], minlength=store.num_tokens))
+
+
+@pytest.mark.parametrize("options", [{"copies": 2}, {"static_masks": 2}])
+def test_repeated_epochs_have_the_same_rows_in_another_order(store_of_packing, small_groups, options):
+    examples = make_packed(store_of_packing, **options)
+    counts = np.cumsum([0] + [examples.num_examples(epoch) for epoch in range(4)])
+    epochs = [examples.batch(np.arange(*counts[epoch : epoch + 2])) for epoch in range(4)]
+    assert (epochs[0]["text_ids"] != epochs[2]["text_ids"]).any(1).mean() > 0.5
+
+    def ordered(batch):
+        rows = np.concatenate([value.reshape(len(value), -1) for value in batch.values()], axis=1)
+        return rows[np.lexsort(rows.T[::-1])]
+
+    np.testing.assert_array_equal(ordered(epochs[0]), ordered(epochs[2]))
+    np.testing.assert_array_equal(ordered(epochs[1]), ordered(epochs[3]))
+
+
+def test_rows_of_a_document_are_found(store_of_packing, small_groups):
+    examples = make_packed(store_of_packing, sentence_pairs="sop")
+    for document in (3, 270):
+        found = examples.packing.rows_of(1, examples.source.indices_of(1, examples.source.of_document(1, document)))
+        holding = [
+            (documents_of(store_of_packing, index[index >= 0]) == document).any()
+            for index in epoch_rows(examples, 1).token_index
+        ]
+        np.testing.assert_array_equal(found, np.flatnonzero(holding))
+
+
+def random_segments(generator, rows, sentences, longest):
+    """Segments [rows, 2] of random sentences, and the sentence lengths of each."""
+    lengths = [
+        [generator.integers(1, longest, generator.integers(1, sentences)).tolist() for _ in range(2)]
+        for _ in range(rows)
+    ]
+    begin = np.broadcast_to([1000, 5000], (rows, 2))
+    end = begin + [[sum(segment) for segment in pair] for pair in lengths]
+    first_end = begin + [[segment[0] for segment in pair] for pair in lengths]
+    return Segments(begin, end, first_end, end - [[segment[-1] for segment in pair] for pair in lengths]), lengths
+
+
+def truncate_one_by_one(pair, room):
+    """Lengths after the longer segment, or the other if its outer sentences have tokens left, lost one at a time."""
+    kept = [sum(segment) for segment in pair]
+    least = [1 if len(segment) == 1 else sum(segment[1:-1]) + 2 for segment in pair]
+    while sum(kept) > room:
+        longer = 0 if kept[0] > kept[1] else 1
+        kept[longer if kept[longer] > least[longer] else 1 - longer] -= 1
+    return kept, sum(least) <= room
+
+
+def test_truncation_leaves_a_token_of_every_sentence():
+    segments, lengths = random_segments(np.random.default_rng(1), 4000, sentences=6, longest=60)
+    expected, possible = zip(*(truncate_one_by_one(pair, 90) for pair in lengths))
+    where = np.flatnonzero(possible)
+    assert 2000 < len(where) < 4000
+    begin, end, removed = truncate(segments[where], bits(0, Stream.MASKS, where), 90)
+    np.testing.assert_array_equal(end - begin, np.array(expected)[where])
+    np.testing.assert_array_equal(removed, segments.length[where] - np.array(expected)[where])
+    assert (begin >= segments.begin[where]).all() and (begin < segments.first_end[where]).all()
+    assert (end <= segments.end[where]).all() and (end > segments.last_begin[where]).all()
+    assert ((begin > segments.begin[where]) & (end < segments.end[where])).any(0).all()
+
+
+def test_truncation_as_one_by_one():
+    generator = np.random.default_rng(0)
+    lengths = generator.integers(1, 120, (3000, 2))
+    begin = np.stack([np.full(3000, 1000), np.full(3000, 5000)], 1)
+    single = Segments(begin, begin + lengths, begin + lengths, begin)
+    new_begin, new_end, removed = truncate(single, bits(0, Stream.MASKS, np.arange(3000)), 61)
+    expected = np.array([original_procedure.truncate(int(a), int(b), 61) for a, b in lengths])
+    np.testing.assert_array_equal(new_end - new_begin, expected)
+    np.testing.assert_array_equal(removed, lengths - expected)
+    front = new_begin - begin
+    assert (front >= 0).all() and (front <= removed).all()
+    assert abs(front.sum() - removed.sum() / 2) < 5 * np.sqrt(removed.sum() / 4)
+    variance = ((front - removed / 2) ** 2).sum() / (removed.sum() / 4)  # of a binomial: 1 in the mean
+    assert abs(variance - 1) < 5 * np.sqrt(2 / (removed > 0).sum())
+
+
+def test_next_sentences_follow_and_random_ones_come_from_elsewhere(store):
+    examples = make_examples(store, sequence_length=128)
+    for epoch in (0, 1):
+        rows = epoch_rows(examples, epoch)
+        for (first, second), label, truncated in zip(segments(rows), rows.labels, rows.truncated):
+            assert len(first) and len(second)
+            assert (np.diff(first) == 1).all() and (np.diff(second) == 1).all()
+            same = documents_of(store, first[0]) == documents_of(store, second[0])
+            assert same == (label == 0)
+            if label == 0:
+                assert 0 <= second[0] - first[-1] - 1 <= truncated
+                assert truncated or np.isin(second[0], store.sentence_starts(np.arange(store.num_sentences)))
+
+
+def test_half_of_the_pairs_are_random_where_all_can_be_exchanged():
+    plenty = SyntheticStore([[15] * 8] * 3000)
+    rows = epoch_rows(make_examples(plenty, short=0.0), 0)
+    exchanges = len(rows.labels) / 2  # the coins that were thrown: both partners share one
+    assert abs(rows.labels.mean() - 0.5) < 5 * 0.5 / np.sqrt(exchanges) + 1e-3
+    assert not rows.duplicated.any()
+
+
+@pytest.mark.parametrize("sizes", [[3000] * 4, [6000, 2000, 2000, 2000], [5000, 5000], [8000]])
+def test_half_of_the_pairs_are_random_with_few_documents_too(sizes):
+    """5 standard deviations of one fair coin a couple, over five epochs."""
+    store = SyntheticStore([[15] * size for size in sizes])
+    examples = make_examples(store, short=0.0)
+    rows = Rows.concatenate([epoch_rows(examples, epoch) for epoch in range(5)])
+    assert abs(rows.labels.mean() - 0.5) < 5 * 0.5 / np.sqrt(len(rows.labels) / 2)
+    for (first, second), label in zip(segments(rows[:500]), rows.labels):
+        same = documents_of(store, first[0]) == documents_of(store, second[0])
+        assert same == (label == 0) or len(sizes) == 1
+
+
+def test_a_lone_sentence_gets_a_random_partner_that_fills_the_sequence():
+    store = SyntheticStore([[12]] * 40 + [[10] * 20] * 40)
+    rows = epoch_rows(make_examples(store, short=0.0, sequence_length=64), 0)
+    lone = [
+        (first, second, label, copied)
+        for (first, second), label, copied in zip(segments(rows), rows.labels, rows.duplicated)
+        if documents_of(store, first[0]) < 40
+    ]
+    assert len(lone) == 40
+    for first, second, label, copied in lone:
+        assert label == 1 and copied == len(second) and len(first) == 12
+        assert documents_of(store, second[0]) != documents_of(store, first[0])
+        assert len(second) in (12, 49) or len(second) % 10 == 0  # full, or all that the other chunk had
+    assert sum(len(second) == 49 for _, second, _, _ in lone) > 10
+
+
+def test_first_segments_end_after_any_sentence_but_the_last():
+    """randint(1, 3) sentences of four; chi-square at p = 1e-6."""
+    store = SyntheticStore([[5] * 4] * 3000)
+    rows = epoch_rows(make_examples(store, short=0.0), 0)
+    lengths = [len(first) for (first, _), label in zip(segments(rows), rows.labels) if label == 0]
+    count = np.bincount(lengths, minlength=16)
+    assert count.sum() == count[[5, 10, 15]].sum() and stats.chisquare(count[[5, 10, 15]]).pvalue > 1e-6
+
+
+def test_sentence_order_labels(store):
+    rows = epoch_rows(make_examples(store, sentence_pairs="sop"), 0)
+    assert not rows.duplicated.any()
+    swappable = 0
+    for (first, second), label in zip(segments(rows), rows.labels):
+        if len(first) and len(second):
+            swappable += 1
+            assert documents_of(store, first[0]) == documents_of(store, second[0])
+            assert (second[0] < first[0]) == (label == 1)
+        else:
+            assert label == 0 and len(first) == 1
+    assert abs(rows.labels.sum() / swappable - 0.5) < 5 * 0.5 / np.sqrt(swappable)
+
+
+LOADERS = ("plain", "tf.data")
+
+
+@pytest.fixture(scope="module")
+def examples():
+    config = Config(data=DataConfig(), phases=(PhaseConfig(sequence_length=64),))
+    return Examples(SyntheticStore(random_documents(40)), config, split="train")
+
+
+def assert_same(one, other):
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        assert value.dtype == other[name].dtype
+        np.testing.assert_array_equal(value, other[name])
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_loaders_yield_the_examples_bit_for_bit_across_an_epoch_boundary(examples, loader):
+    count = examples.num_examples(0)
+    made = list(batches(examples, count - 40, 16, np.arange(16), 8, loader=loader, prefetch=3))
+    assert len(made) == 8
+    for number, batch in enumerate(made):
+        assert_same(batch, examples.batch(count - 40 + 16 * number + np.arange(16)))
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_batches_are_placed_in_a_thread_before_they_are_asked_for(examples, loader):
+    placed = queue.Queue()
+
+    def place(batch):
+        placed.put(threading.current_thread())
+        return batch["input_ids"][0, 1]
+
+    iterator = batches(examples, 0, 16, np.arange(16), 3, loader=loader, place=place)
+    first = next(iterator)
+    threads = [placed.get(timeout=SECONDS) for _ in range(2)]  # the second without being asked for
+    assert threading.main_thread() not in threads
+    assert [first, *iterator] == [examples.batch(16 * number + np.arange(16))["input_ids"][0, 1] for number in range(3)]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_restart_and_any_number_of_hosts(examples, loader):
+    unbroken = list(batches(examples, 0, 16, np.arange(16), 6, loader="plain"))
+    hosts = [batches(examples, 3 * 16, 16, np.arange(16).reshape(4, 4)[host], 3, loader=loader) for host in range(4)]
+    for whole, *parts in zip(unbroken[3:], *hosts, strict=True):
+        assert_same(whole, {name: np.concatenate([part[name] for part in parts]) for name in whole})
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 8, 1000])
+def test_batches_do_not_depend_on_how_many_are_made_at_once(examples, monkeypatch, at_once):
+    size = 4 * sum(math.prod(shape) for shape, _ in examples.layout.values())
+    monkeypatch.setattr(pipeline, "_NUMBERS_AT_ONCE", at_once * size)
+    made = list(batches(examples, 32, 16, np.arange(4, 8), 8))
+    assert len(made) == 8
+    for number, batch in enumerate(made):
+        assert_same(batch, examples.batch(32 + 16 * number + np.arange(4, 8)))
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("taken", [0, 1, 5])
+def test_an_iterator_may_be_left_early(examples, loader, taken):
+    iterator = batches(examples, 0, 16, np.arange(16), 10**9, loader=loader, prefetch=4)
+    assert len(list(itertools.islice(iterator, taken))) == taken
+    closing = threading.Thread(target=iterator.close, daemon=True)
+    closing.start()
+    closing.join(timeout=SECONDS)
+    assert not closing.is_alive()
+
+
+class Failing:
+    """Stands in for examples whose store breaks at a position."""
+
+    split, sequence_length, sentence_pairs = "train", 64, "nsp"
+    layout = {"input_ids": ((1,), np.int32)}
+
+    def num_examples(self, epoch):
+        return 1000
+
+    def batch(self, positions):
+        if 50 in positions:
+            raise UserError("the store went away")
+        return {"input_ids": positions[:, None].astype(np.int32)}
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_an_error_in_the_worker_is_raised_as_it_was_after_the_batches_before_it(loader):
+    iterator = batches(Failing(), 0, 10, np.arange(10), 100, loader=loader)
+    for number in range(5):
+        assert next(iterator)["input_ids"][0, 0] == 10 * number
+    with pytest.raises(UserError, match="the store went away"):
+        next(iterator)
+
+
+def test_fewer_sequences_than_a_batch(examples):
+    count = examples.num_examples(0)
+    with pytest.raises(UserError, match=f"{count} sequences of length 64, fewer than a batch of {count + 1}"):
+        batches(examples, 0, count + 1, np.arange(count + 1), 5)
+    assert len(list(batches(examples, 0, count, np.arange(count), 1, loader="plain"))) == 1
+
+
+def test_without_tensorflow_the_plain_loader_is_named(examples, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(
+        UserError, match=r"bert_jax\[tensorflow\]' installs it, and data.loader=plain makes the same batches"
+    ):
+        batches(examples, 0, 16, np.arange(16), 5, loader="tf.data")
+
+
+def test_the_default_does_not_load_tensorflow(examples, monkeypatch):
+    monkeypatch.delattr(pipeline, "_tensorflow")
+    assert_same(next(batches(examples, 0, 16, np.arange(16), 5)), examples.batch(np.arange(16)))

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from letter_corpus import contents, random_documents, run, write_corpus
+from documents import contents, random_documents, run, write_corpus
 from processes import wait_until
 
 from bert_jax.config.corpora import CleaningConfig

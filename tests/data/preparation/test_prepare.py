@@ -1,10 +1,18 @@
-"""The store is what the text says, whatever the number of workers and whoever was killed on the way."""
+"""`prepare`: stores of documents, interruptions, records of sources, and sources elsewhere.
+
+The store is what the text says, whatever the number of workers and whoever was killed on the way. A preparation that
+was interrupted: continued, or begun again where its files are damaged. What the manifest says of the sources of a
+store: their licences and hashes. Sources and stores in a bucket: every format is read from there, resumed, and refused
+in one line if it is cut.
+"""
 
 import contextlib
 import fcntl
 import gzip
+import hashlib
 import json
 import pathlib
+import random
 import signal
 import subprocess
 import sys
@@ -12,16 +20,20 @@ from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
 import pytest
-from letter_corpus import VOCABULARY, contents, random_documents, run, write_corpus
+from cloud_bucket import bucket
+from documents import NAMES, VOCABULARY, contents, random_documents, run, write_corpus, written
 from processes import wait_until
-from written_sources import written
 
+from bert_jax.config.json_form import from_dict
 from bert_jax.corpus import documentation
-from bert_jax.data.preparation import encoding
+from bert_jax.corpus.blocks import read_blocks
+from bert_jax.corpus.readers import find_sources
+from bert_jax.data.preparation import encoding, local_run
 from bert_jax.data.preparation import writer as store_writer
-from bert_jax.data.preparation.writer import owned
+from bert_jax.data.preparation.writer import Progress, owned, resume
 from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
+from bert_jax.files import sealed, unsealed
 
 IDS = {token: index for index, token in enumerate(VOCABULARY)}
 
@@ -312,3 +324,292 @@ def test_real_text_with_the_published_vocabulary(tmp_path, shared_data):
     for number, document in enumerate(documents):
         whole = tokenizer.encode_batch(document.strip().split("\n"))
         assert store.tokens(np.arange(bounds[number], bounds[number + 1])).tolist() == [i for ids in whole for i in ids]
+
+
+@pytest.fixture
+def interrupted(tmp_path, vocab, small_blocks, monkeypatch):
+    """(corpus, vocabulary, output) of a run that broke off with one shard closed and the next one open."""
+    corpus, store = write_corpus(tmp_path / "a.txt", random_documents(100)), tmp_path / "store"
+    append = store_writer.StoreWriter.append
+
+    def break_off(writer, block, continues):
+        if writer.state.shards and writer.state.sentences > 20:
+            raise OSError(28, "No space left on device")
+        append(writer, block, continues)
+
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="No space left"):
+        patch.setattr(store_writer.StoreWriter, "append", break_off)
+        run(corpus, vocab, store)
+    assert (store / "shard-00001.tokens").stat().st_size > 100
+    return corpus, vocab, store
+
+
+def cut(data: bytes) -> bytes:
+    return data[:10]
+
+
+def flip(data: bytes) -> bytes:
+    return data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]
+
+
+def lengthen(data: bytes) -> bytes:
+    """Of an open shard this would be text that the record does not know of yet."""
+    return data + b"more"
+
+
+@pytest.mark.parametrize(
+    "name, damage",
+    [
+        ("shard-00000.tokens", cut),
+        ("shard-00000.tokens", flip),
+        ("shard-00000.documents", flip),
+        ("shard-00000.sentences", lengthen),
+        ("shard-00001.tokens", cut),
+        ("shard-00001.tokens", flip),
+        ("shard-00001.sentences", flip),
+    ],
+)
+def test_shards_damaged_since_the_interruption_are_made_again(tmp_path, interrupted, capsys, name, damage):
+    corpus, vocab, store = interrupted
+    (store / name).write_bytes(damage((store / name).read_bytes()))
+    run(corpus, vocab, store)
+    shown = capsys.readouterr().out
+    assert f"{name} does not hold what the interrupted run wrote" in shown and "resuming in" not in shown
+    run(corpus, vocab, tmp_path / "whole")
+    assert contents(store) == contents(tmp_path / "whole")
+
+
+def test_a_vocabulary_damaged_since_the_interruption_is_not_used(tmp_path, interrupted, capsys):
+    corpus, vocab, store = interrupted
+    (store / "tokenizer" / "vocab.txt").write_text("\n".join([*VOCABULARY[:5], *reversed(VOCABULARY[5:])]) + "\n")
+    (store / "tokenizer" / "added_tokens.json").write_text("{}")
+    run(corpus, vocab, store)
+    assert "resuming in" in capsys.readouterr().out
+    run(corpus, vocab, tmp_path / "whole")
+    assert contents(store) == contents(tmp_path / "whole")
+
+
+def test_no_changed_bit_of_the_progress_goes_unnoticed(interrupted):
+    corpus, vocab, store = interrupted
+    path, draw = store / "progress.json", random.Random(0)
+    original = path.read_bytes()
+    made_from = from_dict(Progress, unsealed(json.loads(original))).made_from
+    expected = resume(store, made_from)
+    for place in range(len(original)):
+        changed = bytearray(original)
+        changed[place] ^= 1 << draw.randrange(8)
+        path.write_bytes(changed)
+        try:
+            assert resume(store, made_from) == expected, place
+        except UserError as error:
+            assert "\n" not in str(error), place
+
+
+@pytest.mark.parametrize("name", ["checksum", "cleaning"])
+def test_progress_that_lacks_something_is_not_resumed(interrupted, name):
+    corpus, vocab, store = interrupted
+    values = json.loads((store / "progress.json").read_text())
+    if name != "checksum":
+        values = unsealed(values)
+        del values[name]
+        values = sealed(values)
+    else:
+        del values["checksum"]
+    (store / "progress.json").write_text(json.dumps(values))
+    says = "it has no checksum" if name == "checksum" else f"missing: {name}"
+    with pytest.raises(UserError, match=f"progress.json is damaged: {says}; delete .* and start again"):
+        run(corpus, vocab, store)
+
+
+def recorded(store):
+    return {
+        pathlib.Path(source["name"]).name: (source["license"], source["sha256"])
+        for source in json.loads((store / "manifest.json").read_text())["sources"]
+    }
+
+
+def digest(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def corpora(tmp_path):
+    for number, name in enumerate(("a.txt", "books/b.txt", "books/c.txt.gz")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write_corpus(tmp_path / name, random_documents(10, number))
+    return tmp_path
+
+
+def test_licences_are_of_all_sources_or_of_each_and_hashes_are_of_their_files(corpora, vocab):
+    run(f"{corpora}/a.txt,{corpora}/books", vocab, corpora / "plain")
+    hashes = {path.name: digest(path) for path in (corpora / "a.txt", *(corpora / "books").iterdir())}
+    assert recorded(corpora / "plain") == {name: ("", sha256) for name, sha256 in hashes.items()}
+    run(f"{corpora}/a.txt,{corpora}/books", vocab, corpora / "each", license="CC BY-SA 4.0, public domain")
+    assert {name: licence for name, (licence, _) in recorded(corpora / "each").items()} == {
+        "a.txt": "CC BY-SA 4.0",
+        "b.txt": "public domain",
+        "c.txt.gz": "public domain",
+    }
+    run(f"{corpora}/a.txt,{corpora}/books", vocab, corpora / "all", license="MIT")
+    assert {licence for licence, _ in recorded(corpora / "all").values()} == {"MIT"}
+    assert len({open_store(corpora / name).fingerprint for name in ("plain", "each", "all")}) == 1
+
+
+def test_a_number_of_licences_that_is_not_that_of_the_sources_is_one_line(corpora, vocab):
+    before = contents(corpora)
+    with pytest.raises(
+        UserError, match="license='MIT,CC0' has 2 licences, and input names 1 source; give one"
+    ) as error:
+        run(corpora / "books", vocab, corpora / "store", license="MIT,CC0")
+    assert "\n" not in str(error.value) and contents(corpora) == before
+
+
+def test_a_finished_store_is_known_again_and_takes_another_licence(corpora, vocab, capsys):
+    store = corpora / "store"
+    run(f"{corpora}/a.txt,{corpora}/books", vocab, store, license="MIT,CC0")
+    before, fingerprint, hashes = contents(store), open_store(store).fingerprint, recorded(store)
+    capsys.readouterr()
+    for given in ("MIT,CC0", ""):  # without one, what was recorded stays
+        run(f"{corpora}/a.txt,{corpora}/books", vocab, store, license=given)
+        assert "is already complete" in capsys.readouterr().out and contents(store) == before
+    run(f"{corpora}/a.txt,{corpora}/books", vocab, store, license=",public domain")
+    assert "has the new licences: MIT, public domain" in capsys.readouterr().out
+    wanted = {"a.txt": "MIT", "b.txt": "public domain", "c.txt.gz": "public domain"}
+    assert recorded(store) == {name: (wanted[name], sha256) for name, (_, sha256) in hashes.items()}
+    assert open_store(store).fingerprint == fingerprint
+    assert {name for name, data in contents(store).items() if data != before[name]} == {"manifest.json"}
+
+
+def test_an_interrupted_run_resumes_under_another_licence(corpora, vocab, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(local_run, "publish", lambda *_: (_ for _ in ()).throw(OSError("no space")))
+        with pytest.raises(UserError, match="no space.*the same command resumes"):
+            run(corpora / "books", vocab, corpora / "store", license="MIT")
+    run(corpora / "books", vocab, corpora / "store", license="CC0")
+    assert {licence for licence, _ in recorded(corpora / "store").values()} == {"CC0"}
+
+
+def test_a_saved_data_set_says_its_licence(tmp_path, vocab):
+    pyarrow = pytest.importorskip("pyarrow")
+    directory = tmp_path / "saved"
+    directory.mkdir()
+    table = pyarrow.table({"text": ["\n".join(lines) for lines in random_documents(5)]})
+    with (
+        pyarrow.OSFile(f"{directory}/data.arrow", "wb") as file,
+        pyarrow.ipc.new_stream(file, table.schema) as writer,
+    ):
+        writer.write_table(table)
+    (directory / "state.json").write_text('{"_data_files": [{"filename": "data.arrow"}]}')
+    (directory / "dataset_info.json").write_text('{"license": "cc-by-4.0"}')
+    run(directory, vocab, tmp_path / "store")
+    assert recorded(tmp_path / "store") == {"data.arrow": ("cc-by-4.0", digest(directory / "data.arrow"))}
+    run(directory, vocab, tmp_path / "other", license="CC0")
+    assert recorded(tmp_path / "other")["data.arrow"][0] == "CC0"
+
+
+def test_a_file_that_changes_while_it_is_read_has_no_hash(corpora, vocab, monkeypatch, caplog):
+    make_manifest = local_run.make_manifest
+
+    def appended_to(*given, **options):
+        with (corpora / "a.txt").open("ab") as file:
+            file.write(b"more\n")
+        return make_manifest(*given, **options)
+
+    monkeypatch.setattr(local_run, "make_manifest", appended_to)
+    run(f"{corpora}/a.txt,{corpora}/books", vocab, corpora / "store")
+    hashes = {name: sha256 for name, (_, sha256) in recorded(corpora / "store").items()}
+    assert hashes["a.txt"] == "" and hashes["b.txt"] == digest(corpora / "books" / "b.txt")
+    [warning] = [record.getMessage() for record in caplog.records if "no hash" in record.getMessage()]
+    assert "a.txt was changed or removed while it was read" in warning
+
+
+DOCUMENTS = random_documents(60)
+
+
+@pytest.fixture
+def cloud(tmp_path):
+    """What the bucket holds, as a local directory."""
+    (tmp_path / "cloud" / "bucket").mkdir(parents=True)
+    with bucket(tmp_path / "cloud"):
+        yield tmp_path / "cloud" / "bucket"
+
+
+def shards(directory: pathlib.Path) -> dict[str, bytes]:
+    return {name: data for name, data in contents(directory).items() if name.startswith("shard-")}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_store_of_a_bucket_is_that_of_the_same_file_here(tmp_path, cloud, vocab, small_blocks, name):
+    written(cloud / name, DOCUMENTS)
+    run(f"gs://bucket/{name}", vocab, "gs://bucket/store")
+    run(cloud / name, vocab, tmp_path / "here")
+    assert shards(cloud / "store") == shards(tmp_path / "here") and len(shards(tmp_path / "here")) > 2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_blocks_of_a_bucket_resume(cloud, small_blocks, name):
+    written(cloud / name, DOCUMENTS)
+    [source] = find_sources(f"gs://bucket/{name}")
+    whole = list(read_blocks(source))
+    assert len(whole) > 5
+    for index in (0, len(whole) // 2, len(whole) - 1):
+        assert list(read_blocks(source, start=whole[index].end)) == whole[index + 1 :]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("a.txt", "a.jsonl")])
+def test_a_file_of_a_bucket_that_is_cut_is_one_line(tmp_path, cloud, vocab, small_blocks, name):
+    data = pathlib.Path(written(cloud / name, DOCUMENTS)).read_bytes()
+    (cloud / name).write_bytes(data[: 9 * len(data) // 10])
+    before = contents(cloud)
+    with pytest.raises(UserError, match=f"gs://bucket/{name}") as error:
+        run(f"gs://bucket/{name}", vocab, "gs://bucket/store")
+    assert "\n" not in str(error.value) and contents(cloud) == before
+
+
+@pytest.fixture
+def files(cloud):
+    for name in ("d/a.txt", "d/b.txt", "d/e/c.txt", "d/.hidden", "f/a.txt"):
+        (cloud / name).parent.mkdir(parents=True, exist_ok=True)
+        (cloud / name).write_text(f"This is {name}.\n")
+    (cloud / "empty").mkdir()
+
+
+@pytest.mark.parametrize(
+    "input, names",
+    [
+        ("d", "d/a.txt d/b.txt d/e/c.txt"),
+        ("d/", "d/a.txt d/b.txt d/e/c.txt"),
+        ("d/*.txt", "d/a.txt d/b.txt"),
+        ("*/a.txt", "d/a.txt f/a.txt"),
+        ("?/[bc].txt", "d/b.txt"),
+        ("d/b.txt,gs://bucket/d/*.txt,gs://bucket/d", "d/b.txt d/a.txt d/e/c.txt"),
+    ],
+)
+def test_globs_and_directories_of_a_bucket(files, input, names):
+    assert [source.name for source in find_sources(f"gs://bucket/{input}")] == [
+        f"gs://bucket/{name}" for name in names.split()
+    ]
+
+
+@pytest.mark.parametrize(
+    "input, message",
+    [
+        ("d/*.nope", r"no file matches the glob '\*.nope' in the directory gs://bucket/d, which holds .hidden, a.txt"),
+        ("none/*.txt", "no file matches .* in the directory gs://bucket/none, which does not exist"),
+        ("none.txt", "no such file; the directory gs://bucket holds d, empty, f"),
+        ("empty", "no file in or below the directory gs://bucket/empty"),
+        ("d/**", r"\*\* is not supported; name a directory"),
+    ],
+)
+def test_what_matches_nothing_in_a_bucket_is_one_line(files, input, message):
+    with pytest.raises(UserError, match=message) as error:
+        find_sources(f"gs://bucket/{input}")
+    assert "\n" not in str(error.value) and f"gs://bucket/{input}" in str(error.value)
+
+
+def test_a_glob_of_a_bucket_makes_the_store_of_its_files(tmp_path, cloud, vocab):
+    for number, name in enumerate(("a.txt", "b.txt")):
+        (cloud / name).write_text("\n\n".join("\n".join(lines) for lines in random_documents(20, number)) + "\n")
+    run("gs://bucket/*.txt", vocab, tmp_path / "store")
+    run(f"{cloud}/*.txt", vocab, tmp_path / "here")
+    assert shards(tmp_path / "store") == shards(tmp_path / "here")

@@ -1,17 +1,25 @@
-"""Random access over shards and beyond 32 bits; nothing that a manifest says is believed."""
+"""Token stores, whole and damaged.
+
+Random access over shards and beyond 32 bits; nothing that a manifest says is believed. Stores that are damaged or
+hostile: found before anything is read from them.
+"""
 
 import dataclasses
+import errno
+import functools
 import hashlib
 import json
 import os
 import pathlib
+import random
 import shutil
 
 import numpy as np
 import pytest
 from cloud_bucket import bucket
-from hand_made_store import VOCABULARY, edited, hand_made, prepared, unverified
+from synthetic_store import VOCABULARY, edited, hand_made, prepared, unverified
 
+from bert_jax.data import store as verification
 from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
 from bert_jax.files import sealed, unsealed
@@ -197,3 +205,228 @@ def test_a_copy_that_arrives_damaged_is_refused(tmp_path):
         with pytest.raises(UserError, match="content of shard-00000.tokens"):
             store.tokens(np.arange(2))
         assert "shard-00000.tokens" not in files_in(tmp_path / "cache")
+
+
+@pytest.fixture
+def settled(monkeypatch):
+    """Files are recorded as verified however young they are."""
+    monkeypatch.setattr(verification, "SETTLED_NANOSECONDS", 0)
+
+
+def records():
+    directory = verification.cache_directory() / "verified"
+    return {path.name for path in directory.iterdir()} if directory.is_dir() else set()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "shard-00000.tokens",
+        "shard-00000.sentences",
+        "shard-00000.documents",
+        "tokenizer/vocab.txt",
+        "tokenizer/tokenizer_config.json",
+    ],
+)
+@pytest.mark.parametrize(
+    "damage",
+    [lambda data: bytes(len(data)), lambda data: b"\xff" * len(data), lambda data: data[:-1] + bytes([data[-1] ^ 1])],
+)
+def test_damage_to_a_local_store_is_refused(tmp_path, settled, name, damage):
+    """Also in a store that was verified before, and by a tool that restores the modification time."""
+    path = pathlib.Path(prepared(tmp_path))
+    open_store(path)
+    file, before = path / name, (path / name).stat()
+    file.write_bytes(damage(file.read_bytes()))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    for _ in range(2):
+        with pytest.raises(
+            UserError, match=f"content of {name} is not what .*delete the store and prepare or copy it again"
+        ):
+            open_store(path)
+
+
+def test_a_verified_store_is_not_hashed_again(tmp_path, settled, monkeypatch):
+    path, hashed = pathlib.Path(prepared(tmp_path)), []
+    hash_file = verification.hash_file
+    monkeypatch.setattr(verification, "hash_file", lambda file: hashed.append(file.name) or hash_file(file))
+    open_store(path)
+    assert sorted(hashed) == sorted(
+        file.name for file in path.rglob("*") if file.is_file() and file.name != "manifest.json"
+    )
+    open_store(path)
+    assert len(hashed) == 5
+    (path / "shard-00000.tokens").touch()
+    open_store(path)
+    assert len(hashed) == 10
+    shutil.copytree(path, tmp_path / "copy")
+    open_store(tmp_path / "copy")
+    assert len(hashed) == 15
+
+
+def test_an_error_in_the_middle_of_reading_names_the_file(tmp_path, monkeypatch):
+    """That of read() has no name, and was once: cannot read None."""
+    path, hash_file = prepared(tmp_path), verification.hash_file
+
+    def broken(file):
+        if file.name == "shard-00000.tokens":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return hash_file(file)
+
+    monkeypatch.setattr(verification, "hash_file", broken)
+    with pytest.raises(
+        UserError, match=f"cannot read {path}/shard-00000.tokens: Input/output error; prepare or copy the"
+    ):
+        open_store(path)
+
+
+def test_files_that_may_change_within_a_time_stamp_are_not_recorded(tmp_path):
+    before = records()
+    open_store(prepared(tmp_path))
+    assert records() == before
+
+
+@pytest.mark.parametrize("obstacle", ["a file", "read-only"])
+def test_without_a_cache_directory_a_store_is_hashed_every_time(tmp_path, settled, monkeypatch, obstacle):
+    path = pathlib.Path(prepared(tmp_path))
+    if obstacle == "a file":
+        (tmp_path / "cache").write_text("in the way")
+    else:
+        monkeypatch.setattr(
+            pathlib.Path, "touch", lambda *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied"))
+        )
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert open_store(path).num_tokens == open_store(path).num_tokens == 8
+    assert not records() if obstacle == "read-only" else (tmp_path / "cache").read_text() == "in the way"
+
+
+@pytest.mark.parametrize(
+    "sentences, documents, match",
+    [
+        ([0, 4, 3, 8], [0, 2], "sentences of shard 0 do not begin at 0 and ascend to below 10"),
+        ([0, 4, 4, 8], [0, 2], "sentences of shard 0"),
+        ([1, 4, 6, 8], [0, 2], "sentences of shard 0"),
+        ([0, 4, 6, 10], [0, 2], "sentences of shard 0"),
+        ([0, 4, 6, 2**63 + 1], [0, 2], "sentences of shard 0"),
+        ([0, 4, 6, 8], [0, 4], "documents of shard 0 do not begin at 0 and ascend to below 4"),
+        ([0, 4, 6, 8], [2, 0], "documents of shard 0"),
+        ([0, 4, 6, 8], [0, 2**40], "documents of shard 0"),
+    ],
+)
+@pytest.mark.parametrize("piece", [1, 2, 1 << 22])
+def test_impossible_boundaries_are_refused_though_hashed(tmp_path, monkeypatch, sentences, documents, match, piece):
+    monkeypatch.setattr(verification, "_PIECE", piece)
+    path = hand_made(tmp_path / "store", [(10, {}, sentences, documents)])
+    with pytest.raises(UserError, match=match):
+        open_store(path)
+    open_store(hand_made(tmp_path / "good", [(10, {9: 999}, [0, 4, 6, 8], [0, 2])]))
+
+
+@pytest.mark.parametrize(
+    "dtype, vocab_size, value", [("uint16", 1000, 65_535), ("uint16", 1000, 1000), ("uint32", 100_000, 2**32 - 1)]
+)
+def test_ids_beyond_the_vocabulary_are_refused_where_they_are_read(tmp_path, dtype, vocab_size, value):
+    store = open_store(
+        hand_made(tmp_path / "store", [(10, {0: value, 1: vocab_size - 1}, [0], [0])], dtype, vocab_size)
+    )
+    assert store.tokens(np.arange(1, 10)).tolist() == [vocab_size - 1] + [0] * 8
+    with pytest.raises(UserError, match=f"holds id {value}, but its vocabulary has {vocab_size:,} entries"):
+        store.tokens(np.arange(10))
+
+
+def test_no_changed_bit_goes_unnoticed(tmp_path):
+    """One bit of each byte of each file, the manifest included: refused in one line, or the store reads as before."""
+    path, draw = pathlib.Path(prepared(tmp_path)), random.Random(0)
+    fingerprint, refused = open_store(path).fingerprint, 0
+    for file in sorted(file for file in path.rglob("*") if file.is_file()):
+        original = file.read_bytes()
+        for place in range(len(original)):
+            changed = bytearray(original)
+            changed[place] ^= 1 << draw.randrange(8)
+            file.write_bytes(changed)
+            try:
+                assert open_store(path).fingerprint == fingerprint, (file.name, place)
+            except UserError as error:
+                assert "\n" not in str(error), (file.name, place)
+                refused += 1
+            else:
+                assert file.name == "manifest.json", (file.name, place)  # white space between its values
+        file.write_bytes(original)
+    assert refused > 1000
+    open_store(path)
+
+
+@pytest.mark.parametrize("keys", [["checksum"], ["removed"], ["options", "clean"], ["sources", 0, "wrap_column"]])
+def test_a_manifest_that_lacks_something_is_refused(tmp_path, keys):
+    path = pathlib.Path(prepared(tmp_path)) / "manifest.json"
+    values = json.loads(path.read_text())
+    if keys != ["checksum"]:
+        values = unsealed(values)
+    *parents, last = keys
+    inner = functools.reduce(lambda part, key: part[key], parents, values)
+    del inner[last]
+    path.write_text(json.dumps(values if keys == ["checksum"] else sealed(values)))
+    says = "it has no checksum" if keys == ["checksum"] else f"missing: {'.'.join(map(str, keys))}"
+    with pytest.raises(UserError, match=f"is damaged or was not written by `bert-jax prepare`: {says}$"):
+        open_store(path.parent)
+
+
+@pytest.mark.parametrize(
+    "keys, value, match",
+    [
+        (["version"], 2, "version 2, but this program reads version 1"),
+        (["files", 0, "name"], "../../etc/passwd", "files listed are not those"),
+        (["files", 3, "name"], "tokenizer/../../x", "files listed are not those"),
+        (["files", 3, "name"], "/etc/passwd", "files listed are not those"),
+        (["files", 1, "name"], "shard-00000.tokens", "files listed are not those"),
+        (["counts", "tokens"], -8, "negative"),
+        (["counts", "tokens"], 9, "the shards have 8 tokens, but counts.tokens is 9"),
+        (["counts", "tokens"], 8.0, "counts.tokens=8.0 must be of type int"),
+        (["shards", 0, "sentences"], 2**63, "2\\^62"),
+        (["shards"], [], "the shards have 0 tokens"),
+        (["shards"], "many", "damaged.*shards='many' must be a list"),
+        (["dtype"], "object", "dtype 'object' does not belong"),
+        (["dtype"], "uint32", "dtype 'uint32' does not belong"),
+        (["tokenizer", "vocab_size"], 10**6, "dtype 'uint16' does not belong"),
+        (["tokenizer", "vocab_size"], -1, "negative"),
+        (["surprise"], 1, "unknown option surprise"),
+    ],
+)
+def test_hostile_manifests_are_refused(tmp_path, keys, value, match):
+    path = pathlib.Path(prepared(tmp_path)) / "manifest.json"
+    path.write_text(edited(unsealed(json.loads(path.read_text())), keys, value))
+    with pytest.raises(UserError, match=match) as error:
+        open_store(path.parent)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text, match",
+    [("", "is not JSON"), ("[]", "a JSON object"), ('{"version": 1}', "damaged"), ("[" * 10**5, "is not JSON")],
+)
+def test_broken_manifests_are_refused(tmp_path, text, match):
+    path = pathlib.Path(prepared(tmp_path)) / "manifest.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match=match):
+        open_store(path.parent)
+
+
+def test_missing_parts_are_refused(tmp_path):
+    with pytest.raises(UserError, match="not a token store"):
+        open_store(tmp_path)
+    path = pathlib.Path(prepared(tmp_path))
+    os.truncate(path / "shard-00000.tokens", 6)
+    with pytest.raises(UserError, match="has 6 bytes, but the manifest says 16"):
+        open_store(path)
+    (path / "shard-00000.documents").unlink()
+    (path / "shard-00000.tokens").write_bytes(bytes(16))
+    with pytest.raises(UserError, match="is missing"):
+        open_store(path)
+    (path / "shard-00000.documents").write_bytes(bytes(24))
+    with pytest.raises(UserError, match="content of shard-00000.tokens, shard-00000.documents is not"):
+        open_store(path)
+    with pytest.raises(UserError, match="not ascending"):
+        unverified(path).document_sentences
+    (path / "tokenizer" / "vocab.txt").unlink()
+    with pytest.raises(UserError, match="cannot read .*vocab.txt: No such file"):
+        open_store(path)

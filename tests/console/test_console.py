@@ -1,0 +1,350 @@
+"""The command line and its progress bar.
+
+The command line: overrides, short forms, suggestions, one-line errors, and the module boundaries they rest on.
+Progress: a line of plain text in a notebook (no ipywidgets needed), rich's bar on a terminal, elsewhere nothing.
+"""
+
+import dataclasses
+import functools
+import importlib.metadata
+import importlib.util
+import io
+import json
+import logging
+import os
+import re
+import string
+import subprocess
+import sys
+
+import nbformat
+import pytest
+import rich.console
+from command_lines import ROOT, bert_jax, refusal, status, succeed
+from nbclient import NotebookClient
+from pretrained_model import CONFIG, loaded, stored_model
+from processes import SECONDS
+
+from bert_jax import cli, console
+from bert_jax import progress as module
+from bert_jax.config import Config, PhaseConfig, PrepareConfig, TrainVocabConfig
+from bert_jax.console import configured, load_config, parse
+from bert_jax.errors import UserError
+from bert_jax.progress import progress_bar, track
+
+TWO_PHASES = Config(phases=(PhaseConfig(steps=90), PhaseConfig(steps=10, sequence_length=512)))
+
+
+def test_overrides_are_typed_and_take_either_spelling():
+    config = parse(
+        Config(),
+        ["--model.num_layers=3", "--log-every-steps", "7", "--data.held_out=0.5", "--model.vocab_size=None"],
+        "x",
+    )
+    assert (config.model.num_layers, config.log_every_steps, config.data.held_out, config.model.vocab_size) == (
+        3,
+        7,
+        0.5,
+        None,
+    )
+    options = parse(TrainVocabConfig, ["--input=a", "--output=b", "--lowercase=false"], "x")
+    assert options.lowercase is False
+    assert parse(PrepareConfig, ["--input=a", "--vocab=v", "--output=b"], "x").lowercase is None
+
+
+def test_several_values_are_separated_by_commas_and_none_are_written_as_nothing():
+    config = Config(init_from_layers=(0, 2))
+    for word, layers in (("=1,3", (1, 3)), ("=5", (5,)), ("=", ())):
+        assert parse(config, [f"--init_from_layers{word}", "--seed=4"], "x") == Config(init_from_layers=layers, seed=4)
+    assert parse(config, ["--init_from_layers", "5", "--seed=4"], "x").init_from_layers == (5,)
+
+
+def test_short_forms_reach_the_only_phase():
+    config = parse(
+        Config(), ["--steps=5", "--batch_size", "8", "--learning_rate=1e-3", "--checkpoint.every_steps=2"], "x"
+    )
+    assert config.phases == (PhaseConfig(steps=5, batch_size=8, learning_rate=1e-3),)
+
+
+@pytest.mark.parametrize("name", ["steps", "batch_size"])
+def test_short_forms_are_refused_with_several_phases(name):
+    with pytest.raises(UserError, match=rf"--phases.0.{name} and --phases.1.{name}"):
+        parse(TWO_PHASES, [f"--{name}=5"], "x")
+    assert getattr(parse(TWO_PHASES, [f"--phases.1.{name}=5"], "x").phases[1], name) == 5
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--model.num_layer=4"], "unknown option --model.num_layer; perhaps you meant --model.num_layers"),
+        (["--learing_rate=1"], "perhaps you meant --learning_rate"),
+        (["--num_layers=4"], "perhaps you meant --model.num_layers"),
+        (["--steps=many"], "invalid literal for int"),
+        (["--masking.unit=word"], "Expected one of ('token', 'whole_word', 'span', 'ngram')"),
+        (["stray"], "unexpected word 'stray'"),
+        (["--steps"], "--phases.0.steps"),
+    ],
+)
+def test_mistakes_get_one_line(words, message):
+    with pytest.raises(UserError) as caught:
+        parse(Config(), words, "bert-jax pretrain")
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_configuration_files(tmp_path):
+    assert configured([str(ROOT / "configs/bert_mini.py"), "--steps=7"], "x").phases[0].steps == 7
+    with pytest.raises(UserError, match="bert_base.py"):
+        load_config(str(ROOT / "configs/bert_bse.py"))
+    here = tmp_path / "notes.txt"
+    here.write_text("x = 1")
+    with pytest.raises(UserError, match="expected a .py file"):
+        load_config(str(here))
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("x = 1")
+    with pytest.raises(UserError, match=r"must define get_config\(\)"):
+        load_config(str(wrong))
+    broken = tmp_path / "config.json"
+    broken.write_text("{")
+    with pytest.raises(UserError, match="is not JSON"):
+        load_config(str(broken))
+
+
+def test_shipped_configurations_are_found_by_name_from_any_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = sorted(file.stem for file in (ROOT / "configs").glob("*.py"))
+    for name in names:
+        assert load_config(name) == load_config(str(ROOT / "configs" / f"{name}.py"))
+    with pytest.raises(UserError, match=f"perhaps you meant bert_base.*: {', '.join(names)}$"):
+        load_config("bert_bse")
+    (tmp_path / "bert_base").mkdir()  # a work directory of that name does not hide it
+    assert load_config("bert_base").model.num_layers == 12
+
+
+def test_a_shipped_file_may_be_named_as_in_the_repository_from_anywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_config("configs/electra_mini.py") == load_config("electra_mini")
+    with pytest.raises(UserError, match="'configs/electra_mni.py'; perhaps you meant electra_mini"):
+        load_config("configs/electra_mni.py")
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/electra_mini.py").write_text(
+        "from bert_jax import Config\n\n\ndef get_config():\n    return Config(seed=7)\n"
+    )
+    assert load_config("configs/electra_mini.py").seed == 7  # a file that is there comes first
+
+
+def test_the_command_prints_one_error_line_and_exits_with_2(capsys):
+    for words, message in (
+        (["info", "configs/bert_base.py", "--model.num_heads=7"], "model.num_heads=7"),
+        (["pretrain", "configs/bert_base.py", "--steps=5"], "--phases.0.steps"),
+    ):
+        assert message in refusal(capsys, *words)
+    done = bert_jax("pretran")
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("error: ") and "perhaps you meant pretrain" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_config_show_and_diff(capsys):
+    def printed(*words: str) -> str:
+        succeed("config", *words)
+        return capsys.readouterr().out
+
+    shown = json.loads(printed("show", "configs/bert_tiny.py", "--seed=3"))
+    assert shown["seed"] == 3 and shown["model"]["num_layers"] == 2
+    assert "model.num_layers: 12 → 24" in printed("diff", "configs/bert_base.py", "configs/bert_large.py").splitlines()
+    assert printed("diff", "configs/bert_base.py", "configs/bert_base.py").strip() == "no differences"
+
+
+@pytest.mark.slow
+def test_warnings_are_one_line_and_said_once(tmp_path):
+    pieces = [piece for letter in string.ascii_lowercase for piece in (letter, f"##{letter}")]
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *pieces]) + "\n")
+    (tmp_path / "corpus.txt").write_text(
+        "Some words that end here.\nAnd some more.\n\n" * 60_000
+    )  # two blocks: workers start
+    options = [
+        f"--input={tmp_path / 'corpus.txt'}",
+        f"--vocab={tmp_path / 'vocab.txt'}",
+        "--lowercase=false",
+        "--workers=2",
+    ]
+    done = bert_jax("prepare", *options, f"--output={tmp_path / 'store'}")
+    assert done.returncode == 0
+    assert done.stderr == (
+        f"warning: lowercase=False, but no entry of {tmp_path / 'vocab.txt'} has a capital letter: "
+        "words that have one become [UNK]\n"
+    )
+    full = bert_jax("prepare", *options, f"--output={tmp_path / 'full'}", "--debug").stderr
+    assert re.search(r"^W\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ wordpiece.py:\d+\] lowercase=False", full, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        ("prepare --input=x", "give the required --vocab and --output; see bert-jax prepare --help"),
+        ("convert a b", "give the required --to; see bert-jax convert --help"),
+        (
+            "pretrain configs/bert_tiny.py --steps=many",
+            "parsing --phases.0.steps: invalid literal for int() with base 10: 'many'; see bert-jax pretrain --help",
+        ),
+        (
+            "convert a b --to=x",
+            "invalid choice 'x' for argument '--to'. Expected one of ('bert_jax', 'huggingface', 'tf1'); "
+            "see bert-jax convert --help",
+        ),
+    ],
+)
+def test_one_line_says_the_same_on_every_terminal(words, message, monkeypatch):
+    for encoding in ("utf-8", "ascii"):
+        for stream in ("stdout", "stderr"):
+            monkeypatch.setattr(sys, stream, io.TextIOWrapper(io.BytesIO(), encoding))
+        assert status(*words.split()) == 2
+        sys.stderr.flush()
+        assert sys.stderr.buffer.getvalue() == f"error: {message}\n".encode("ascii")
+
+
+def test_log_records_of_several_lines_become_one():
+    record = logging.LogRecord("absl", logging.ERROR, "file.py", 1, "step %d\n  failed", (3,), None)
+    assert console.OneLine().format(record) == "error: step 3 failed"
+    try:
+        raise OSError(28, "No space left on device")
+    except OSError:
+        record.exc_info = sys.exc_info()
+    assert console.OneLine().format(record) == "error: step 3 failed: [Errno 28] No space left on device"
+
+
+@pytest.mark.slow
+def test_tensorflow_starts_in_silence():
+    """It opens gs:// paths: what it found in the processor would stand before the line that says what is wrong."""
+    pytest.importorskip("tensorflow")
+    program = "from bert_jax.console import quiet_libraries; quiet_libraries(); import tensorflow"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_storage_out_of_reach_is_one_line_and_other_failures_keep_their_traceback(monkeypatch, capsys):
+    class Unavailable(Exception):
+        __module__ = "gcsfs.retry"
+
+    def fail(arguments):
+        raise Unavailable("no\nroute")
+
+    monkeypatch.setitem(cli.COMMANDS, "info", fail)
+    assert cli._run(["bert-jax", "info", "--workdir=gs://bucket/run"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: Google Cloud Storage: no route; check the name in gs://bucket, the network")
+    assert "gcloud auth application-default login" in said and said.count("\n") == 1
+    for words in (["info", "--workdir=run"], ["--debug", "info", "gs://bucket/run"]):
+        with pytest.raises(Unavailable):
+            cli._run(["bert-jax", *words])
+
+
+def test_storage_without_a_library_is_one_line_that_names_the_extra(monkeypatch, capsys):
+    def reached(arguments):
+        raise AssertionError
+
+    seen = []
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    for command in cli.COMMANDS:
+        monkeypatch.setitem(cli.COMMANDS, command, reached)
+    for command in ("info", "config"):
+        monkeypatch.setitem(cli.COMMANDS, command, lambda arguments: seen.append(arguments) or 0)
+    for command in cli.COMMANDS.keys() - {"info", "config", "launch"}:
+        for word in ("gs://bucket/run", "--workdir=gs://bucket/run", "runs/one,gs://bucket/run"):
+            assert cli._run(["bert-jax", command, word]) == 2
+            assert capsys.readouterr().err == (
+                f"error: {word} needs gcsfs, which is not installed; pip install 'bert_jax[gcs]' installs it\n"
+            )
+    for command in ("info", "config"):  # they open no path of the options
+        assert cli._run(["bert-jax", command, "--workdir=gs://bucket/run"]) == 0
+    monkeypatch.setitem(cli.COMMANDS, "fill-mask", lambda arguments: seen.append(arguments) or 0)
+    assert cli._run(["bert-jax", "fill-mask", "run", "Write [MASK] to gs://bucket."]) == 0
+    for library in ("tensorflow", "gcsfs"):  # either will do
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name == library else None)
+        assert cli._run(["bert-jax", "fill-mask", "gs://bucket/run", "a"]) == 0
+    assert len(seen) == 5
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    """As in a Jupyter kernel without ipywidgets."""
+    monkeypatch.setattr(module, "Console", functools.partial(rich.console.Console, force_jupyter=True))
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+
+
+def lines(capsys) -> list[str]:
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.endswith("\n") and "\x1b" not in said.err
+    return [line.strip() for line in said.err.split("\r") if line.strip()]
+
+
+def test_a_notebook_gets_a_line_of_text(notebook, capsys, monkeypatch):
+    clock = iter(range(0, 1000, 60))
+    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
+    assert list(track(range(4), "batches", 4)) == [0, 1, 2, 3]
+    assert lines(capsys) == [
+        f"batches [{'-' * 30}] 0/4 in 1:00",
+        f"batches [{'#' * 8}{'-' * 22}] 1/4 in 2:00 about 6:00 left",
+        f"batches [{'#' * 15}{'-' * 15}] 2/4 in 3:00 about 3:00 left",
+        f"batches [{'#' * 22}{'-' * 8}] 3/4 in 4:00 about 1:20 left",
+        f"batches [{'#' * 30}] 4/4 in 5:00",
+    ]
+
+
+def test_bytes_an_unknown_total_and_a_start_in_the_middle(notebook, capsys, monkeypatch):
+    clock = iter(range(0, 100_000, 3600))
+    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
+    with progress_bar("preparing", 3_000_000, 1_000_000, "bytes") as move_to:
+        move_to(2_000_000)
+    first, second = lines(capsys)
+    assert (
+        "1.0 MB/3.0 MB" in first
+        and "left" not in first
+        and second.endswith("2.0 MB/3.0 MB in 2:00:00 about 2:00:00 left")
+    )
+    with progress_bar("reading", None) as move_to:
+        move_to(1_234)
+    assert lines(capsys) == ["reading 0 in 1:00:00", "reading 1,234 in 2:00:00"]
+
+
+def test_little_is_written_and_the_end_always(notebook, capsys):
+    list(track(range(100_000), "many", 100_000))
+    written = lines(capsys)
+    assert len(written) < 20 and "0/100,000" in written[0] and "100,000/100,000" in written[-1]
+    with pytest.raises(ZeroDivisionError), progress_bar("fails", 2):
+        1 / 0
+    assert "0/2" in lines(capsys)[0]
+
+
+@pytest.mark.parametrize("visible", [True, False])
+def test_elsewhere_there_is_nothing_and_on_a_terminal_a_bar(capsys, monkeypatch, visible):
+    assert list(track("ab", "letters", 2, visible)) == ["a", "b"]
+    assert capsys.readouterr() == ("", "")
+    screen = io.StringIO()
+    monkeypatch.setattr(
+        module, "Console", lambda stderr: rich.console.Console(file=screen, force_terminal=True, width=100)
+    )
+    assert list(track("ab", "letters", 2, visible)) == ["a", "b"]
+    assert ("letters" in screen.getvalue()) == visible
+
+
+def test_a_long_call_of_a_model_shows_its_progress(notebook, capsys):
+    loaded(stored_model(config=dataclasses.replace(CONFIG, num_layers=1))).embed(["the cat"] * 220, batch_size=2)
+    written = lines(capsys)
+    assert "batches of texts" in written[0] and "0/11" in written[0] and "11/11" in written[-1]
+    loaded(stored_model(config=dataclasses.replace(CONFIG, num_layers=1))).embed(
+        ["the cat"] * 220, batch_size=2, progress=False
+    )
+    assert capsys.readouterr().err == ""
+
+
+def test_a_real_kernel_shows_the_line():
+    code = (
+        "import sys\nsys.modules['ipywidgets'] = None\nfrom bert_jax.progress import track\n"
+        "kept = list(track(range(3), 'batches', 3))"
+    )
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+    NotebookClient(book, timeout=SECONDS, kernel_name="python3").execute()
+    said = "".join(output.text for output in book.cells[0].outputs if output.get("name") == "stderr")
+    assert "0/3" in said and "3/3" in said

@@ -1,0 +1,514 @@
+"""Results of fine-tuning, their work directory, and ensembles.
+
+What surrounds the loop of a task: the plan of a grid, learning rates, collapsed runs, the table of results. Work
+directories of fine-tuning: what a command started again does over, what it refuses, and which weights stay. What
+finished fine-tunings predict, alone and together.
+"""
+
+import dataclasses
+import json
+import math
+import pathlib
+import re
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from etils import epath
+from pretrained_model import TOKENIZER
+from scipy.special import softmax
+from small_finetuning import MODEL, Killed, run_config, sentences
+from small_pretraining import finetune, run_predict
+
+from bert_jax.checkpoints.checkpoint import Checkpoints
+from bert_jax.cli import _run
+from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig, ScheduleConfig
+from bert_jax.config.finetuning import PredictConfig, SentenceOptions, SquadOptions, TextDataConfig, task_defaults
+from bert_jax.data.sequences import Features
+from bert_jax.errors import UserError
+from bert_jax.finetuning import loop, prediction
+from bert_jax.finetuning.plan import Run, check_length, collapsed, ignores_input, learning_rates, plan
+from bert_jax.finetuning.programs import average
+from bert_jax.finetuning.results import METRICS, _cell, earlier_predictions, finished_runs, summary
+from bert_jax.formats.opening import open_stored, place
+from bert_jax.formats.stored import StoredModel
+from bert_jax.tasks import squad, squad_files
+from bert_jax.tasks.squad import SpanFeatures
+from bert_jax.tasks.task_data import Split, _fingerprint, read_task
+from bert_jax.tokenization.tokenizer import load_tokenizer
+from bert_jax.training.reporter import Reporter
+
+
+def test_the_plan_is_the_papers_grid_and_every_seed():
+    config = dataclasses.replace(task_defaults("mrpc"), grid=True, seeds=2, seed=7)
+    runs = plan(config)
+    assert len(runs) == len({run.name for run in runs}) == 2 * 2 * 4 * 3
+    assert {run.batch_size for run in runs} == {16, 32} and {run.epochs for run in runs} == {2, 3, 4}
+    assert {run.seed for run in runs} == {7, 8} and {run.learning_rate for run in runs} == {5e-5, 4e-5, 3e-5, 2e-5}
+    assert plan(dataclasses.replace(config, grid=False, seeds=1)) == [Run(16, 3e-5, 4, 7)]
+
+
+def test_a_cooldown_that_the_shortest_run_has_no_room_for():
+    config = dataclasses.replace(
+        task_defaults("mrpc"), grid=True, schedule=ScheduleConfig(name="constant", cooldown_steps=90)
+    )
+    check_length(config, 1600)  # two epochs of 50 steps, 10 of them warm-up
+    with pytest.raises(
+        UserError, match=r"cooldown_steps=90 and warmup_share=0.1 do not fit into the 98 steps of batch32_.*epochs2"
+    ):
+        check_length(config, 1568)
+
+
+@pytest.mark.parametrize(
+    "name, after_warmup",
+    [("linear", lambda step: 1 - step / 20), ("linear_after_warmup", lambda step: (20 - step) / 18)],
+)
+def test_learning_rates_rise_and_fall_by_the_schedule(name, after_warmup):
+    rates = learning_rates(Run(8, 2e-5, 1, 0), ScheduleConfig(name=name), 0.1, 20)
+    np.testing.assert_allclose(rates, [0, 1e-5, *(2e-5 * after_warmup(s) for s in range(2, 20))], rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("count, said", [(1, "of 1 run,"), (2, "of 2 runs,")])
+def test_results_say_of_how_many_runs_the_best_was_chosen(count, said):
+    records = [
+        {"run": f"seed{seed}", "setting": "a", "seed": seed, "metrics": {"accuracy": 0.5}, "collapsed": None}
+        | {"hyperparameters": {}}
+        for seed in range(count)
+    ]
+    assert summary(task_defaults("sst2"), records, "accuracy", {})["chosen"]["by"] == (
+        f"highest accuracy on dev {said} weights after the last epoch"
+    )
+
+
+def features_of(labels, lengths=4):
+    ids = [np.zeros(lengths, np.int32)] * len(labels)
+    return Features(ids, ids, labels, np.arange(len(labels)), 8)
+
+
+@pytest.mark.parametrize(
+    "best, metrics, message",
+    [
+        (
+            [(0, 0), (0, 0)],
+            {"f1": 0.1},
+            None,
+        ),  # windows of 1.1 without the answer; the answers are read beside [CLS], and differ
+        ([(3, 4), (2, 3)], {"f1": 0.1}, "every prediction is tokens 1 to 2 of the window"),
+        ([(3, 4), (3, 4)], {"f1": 0.1}, None),
+        (
+            [(3, 4), (2, 3)],
+            {"HasAns_f1": 0.0, "NoAns_f1": 1.0},
+            "every question is left unanswered",
+        ),  # by the threshold
+        ([(0, 0), (0, 0)], {"HasAns_f1": 0.1, "NoAns_f1": 0.9}, None),
+    ],
+)
+def test_collapse_of_answers_in_windows(best, metrics, message):
+    """Two windows after two tokens and after one; each has its own best start and end, and other second bests in it."""
+    scores = [np.zeros((7, 2), np.float32) for _ in best]
+    for row, (start, end), second in zip(scores, best, (2, 5)):
+        row[start, 0] = row[end, 1] = 2
+        row[second] += 1
+    columns = {
+        name: getattr(features_of(np.array(best), 7), name)
+        for name in ("input_ids", "token_type_ids", "labels", "example")
+    }
+    dev = SpanFeatures(
+        **columns,
+        max_length=8,
+        prefix=np.array([2, 1]),
+        suffix=1,
+        first=np.zeros(2, int),
+        contexts=[],
+        options=SquadOptions(),
+    )
+    assert ignores_input(HeadConfig(kind="span"), dev, scores, metrics) == message
+
+
+@pytest.mark.parametrize(
+    "kind, labels, scores, loss, message",
+    [
+        ("classification", np.array([0, 1, 1, 0]), [[1, 0], [0, 1], [0, 1], [1, 0]], 0.1, None),
+        ("classification", np.array([0, 1, 1, 0]), [[0, 1]] * 4, 0.5, "every prediction is 'yes'"),
+        ("classification", np.array([0, 1, 1, 0]), [[1, 0], [0, 1], [0, 1], [1, 0]], 0.6930, "0.6931 without reading"),
+        (
+            "classification",
+            np.array([0, 1, 1, 1]),
+            [[0, 1], [0, 1], [0, 1], [1, 0]],
+            0.3,
+            "not above the share of .* 0.75",
+        ),
+        (
+            "classification",
+            np.repeat([0, 1], [40, 80]),
+            [[1, 0]] * 80 + [[0, 1]] * 40,
+            0.3,
+            None,
+        ),  # Matthews 0.5, accuracy 2/3
+        ("classification", np.array([0, 1, 1, 0]), [[1, 0], [0, 1], [0, 1], [1, 0]], float("nan"), "loss"),
+        ("regression", np.array([0.0, 5.0, 2.0]), [0.1, 4.0, 2.0], 0.2, None),
+        ("regression", np.array([0.0, 5.0, 2.0]), [2.3, 2.3, 2.3], 0.2, "every prediction is 2.300"),
+        ("choice", np.array([2, 1]), [[0, 0, 1], [0, 0, 1]], 0.2, "candidate 2"),
+        ("tagging", [np.array([-1, 0, 1, -1])] * 2, [np.eye(4, 2)[[1, 0, 0, 1]]] * 2, 0.2, "every prediction is 'no'"),
+    ],
+)
+def test_collapse_is_named(kind, labels, scores, loss, message):
+    head = HeadConfig(kind=kind, labels=("no", "yes") if kind in ("classification", "tagging") else ())
+    dev = features_of(labels)
+    ignored = ignores_input(head, dev, [np.asarray(row, np.float32) for row in scores], {})
+    found = collapsed(head, dev, ignored, loss, 0)
+    if message is None:
+        assert found is None
+    else:
+        assert re.search(message, found)
+    assert "3 steps" in collapsed(head, dev, ignored, loss, 3)
+
+
+def test_table_of_results_beside_the_papers(tmp_path, capsys):
+    for model, value in (("ours", 0.8), ("random", 0.6)):
+        for task, metric in (("sst2", "accuracy"), ("squad_v1", "f1")):
+            place_ = tmp_path / model / task
+            place_.mkdir(parents=True)
+            mean = {metric: value, **({"exact_match": value - 0.1} if task == "squad_v1" else {})}
+            setting = {"mean": mean, "standard_deviation": dict.fromkeys(mean, 0.01), "runs": 3, "collapsed": 0}
+            place_.joinpath("results.json").write_text(
+                json.dumps({"task": task, "init_from": "x", "random_weights": model == "random", "settings": [setting]})
+            )
+    assert (
+        _run(["bert-jax", "results", str(tmp_path / "ours"), str(tmp_path / "random"), f"--output={tmp_path / 'out'}"])
+        == 0
+    )
+    text = (tmp_path / "out" / "results_table.md").read_text()
+    assert text in capsys.readouterr().out + "\n"
+    lines = text.splitlines()
+    assert lines[0] == "| model |  | sst2 (accuracy) | squad_v1 (exact_match/f1) |"
+    assert lines[2] == "| ours | measured, dev | 80.0 ± 1.0 (3 runs) | 70.0/80.0 ± 1.0 (3 runs) |"
+    assert lines[4] == "| BERT-base | published, GLUE test; others dev | 93.5 | 80.8/88.5 |"
+    assert [_cell({"pearson": 50.0}, METRICS["text"]), _cell({}, METRICS["ax"])] == ["50.0", "–"]
+    assert json.loads((tmp_path / "out" / "results_table.json").read_text())[1]["tasks"]["sst2"]["accuracy"] == 60
+    ours, random = str(tmp_path / "ours"), str(tmp_path / "random")
+    assert _run(["bert-jax", "results", ours, random, f"--gain_over={random}/"]) == 0
+    assert "\n| ours | gain, over random | +20.0 | +20.0/+20.0 |\n" in capsys.readouterr().out
+    assert _run(["bert-jax", "results", ours, f"--gain_over={random}"]) == 2
+    assert f"--gain_over={random} is not among the directories given: {ours}" in capsys.readouterr().err
+    assert _run(["bert-jax", "results", "--output=x", ours]) == 2
+    assert (
+        _run(["bert-jax", "results", str(tmp_path / "ours/sst2"), str(tmp_path / "random/sst2")]) == 0
+    )  # once both "sst2"
+    assert f"\n| {tmp_path / 'ours/sst2'} | measured, dev | 80.0 ± 1.0 (3 runs) |\n" in capsys.readouterr().out
+    (tmp_path / "ours" / "sst2" / "results.json").write_text("{")
+    assert _run(["bert-jax", "results", str(tmp_path / "ours")]) == 2
+    assert _run(["bert-jax", "results", str(tmp_path / "out")]) == 2
+
+
+def test_results_of_one_task_have_a_row_each(tmp_path, capsys):
+    """Beside the row of the tasks that occur once; each is compared with the row that gain_over names."""
+    for name, task, value in (("sst2", "sst2", 0.8), ("sst2_grid", "sst2", 0.9), ("cola", "cola", 0.5)):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        metric = METRICS[task][0]
+        setting = {"mean": {metric: value}, "standard_deviation": {metric: None}, "runs": 1, "collapsed": 0}
+        (tmp_path / "runs" / name / "results.json").write_text(
+            json.dumps({"task": task, "init_from": "x", "random_weights": False, "settings": [setting]})
+        )
+    assert _run(["bert-jax", "results", f"{tmp_path / 'runs'}/", f"--gain_over={tmp_path / 'runs/sst2'}"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "| model |  | sst2 (accuracy) | cola (matthews) |"
+    assert lines[2:6] == [
+        "| runs | measured, dev | – | 50.0 |",
+        "| runs/sst2 | measured, dev | 80.0 | – |",
+        "| runs/sst2_grid | measured, dev | 90.0 | – |",
+        "| runs/sst2_grid | gain, over runs/sst2 | +10.0 | – |",
+    ]
+
+
+DAMAGED = {
+    "{": "is not JSON",
+    "[" * 100_000: "is not JSON: nested too deeply",
+    '{"run": ' * 100_000: "is not JSON: nested too deeply",
+    "{}": "has run=None",
+    '{"seed": "1"}': "has seed='1'",
+    '{"metrics": 3}': "has metrics=3",
+    '{"run": "other"}': "is that of the run 'other'",
+    '{"run": "../../.."}': r"is that of the run '\.\./\.\./\.\.'",
+    '{"metrics": {}}': "has no 'accuracy' among its metrics",
+    '{"metrics": {"accuracy": "high"}}': "has metrics=",
+    '{"metrics": {"accurac": 0.5}}': "has no 'accuracy' among its metrics",
+    '{"collapsed": 3}': "has collapsed=3",
+    '{"hyperparameters": null}': "has hyperparameters=None",
+}
+
+
+@pytest.mark.parametrize("text", DAMAGED, ids=lambda text: text[:40])
+def test_a_damaged_record_of_a_run_is_named(tmp_path, text):
+    record = {
+        "run": "a",
+        "setting": "a",
+        "seed": 0,
+        "metrics": {"accuracy": 0.5},
+        "collapsed": None,
+        "step": 3,
+        "keep": "best",
+        "hyperparameters": {},
+    }
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "results.json").write_text(json.dumps(record | {"run": name}))
+    assert [found["run"] for found in finished_runs(epath.Path(tmp_path), "accuracy")] == ["a", "b"]
+    whole = text.endswith("}") and text != "{}"
+    (tmp_path / "b" / "results.json").write_text(
+        json.dumps(record | {"run": "b"} | json.loads(text)) if whole else text
+    )
+    with pytest.raises(UserError, match=f"b/results.json {DAMAGED[text]}") as caught:
+        finished_runs(epath.Path(tmp_path), "accuracy")
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+
+
+SETTING = {"mean": {"accuracy": 0.5}, "standard_deviation": {"accuracy": None}, "runs": 1, "collapsed": 0}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"task": []},
+        {"task": "x" * 100_000},
+        {"settings": {}},
+        {"settings": [[]]},
+        "[" * 100_000,
+        '{"task": ' * 100_000,
+        *(
+            {"settings": [SETTING | change]}
+            for change in (
+                {"mean": {"accuracy": "high"}},
+                {"mean": []},
+                {"standard_deviation": 3},
+                {"standard_deviation": {"accuracy": []}},
+                {"runs": None},
+                {"runs": math.inf},
+                {"runs": math.nan},
+            )
+        ),
+    ],
+    ids=lambda changes: str(changes)[:40],
+)
+def test_damaged_results_are_one_line(tmp_path, capsys, changes):
+    content = {"task": "sst2", "init_from": "x", "random_weights": False, "settings": [SETTING]}
+    (tmp_path / "results.json").write_text(json.dumps(content))
+    assert _run(["bert-jax", "results", str(tmp_path)]) == 0
+    capsys.readouterr()
+    (tmp_path / "results.json").write_text(changes if isinstance(changes, str) else json.dumps(content | changes))
+    assert _run(["bert-jax", "results", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {tmp_path}/results.json ") and error.count("\n") == 1 and len(error) < 500
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"chosen": 3},
+        {"chosen": {}},
+        {"tests": []},
+        {"tests": {"test": {"accuracy": "high"}}},
+        {"predictions": {"test_fingerprint": "t", "files": [3]}},
+        {"predictions": None},
+        None,
+    ],
+)
+def test_predictions_that_damaged_results_speak_of_are_made_again(tmp_path, changes):
+    content = {
+        "chosen": {"run": "a"},
+        "metrics": {"accuracy": 0.5},
+        "tests": {"test": {"accuracy": 0.25}},
+        "predictions": {"test_fingerprint": "t", "files": ["test/x.tsv"]},
+    }
+    file = epath.Path(tmp_path) / "results.json"
+    assert earlier_predictions(file) is None
+    file.write_text(json.dumps(content | {"settings": []}))
+    assert earlier_predictions(file) == {
+        "run": "a",
+        **{name: value for name, value in content.items() if name != "chosen"},
+    }
+    file.write_text("{" if changes is None else json.dumps(content | changes))
+    assert earlier_predictions(file) is None
+
+
+def test_every_gold_answer_is_part_of_the_data_s_fingerprint(pretrained):
+    """Of SQuAD, training reads one answer of a question, the metric all of them."""
+
+    def fingerprint(*answers):
+        question = squad_files.Question("q", "where?", 0, answers, (3, 9))
+        examples = squad_files.Examples("squad_v1", ("in France",), (question,), True)
+        return _fingerprint([Split(examples, squad.features(examples, tokenizer, options))])
+
+    tokenizer, options = (
+        load_tokenizer(pretrained / "vocab.txt"),
+        SquadOptions(max_length=24, max_query_length=6, doc_stride=8),
+    )
+    assert fingerprint("France") == fingerprint("France") != fingerprint("France", "Paris")
+
+
+@pytest.mark.slow
+def test_the_same_command_again_trains_nothing(two_seeds, monkeypatch):
+    config, results = two_seeds
+    monkeypatch.setattr(loop, "train_run", lambda *_: pytest.fail("a finished run was repeated"))
+    left = pathlib.Path(config.workdir) / "runs" / results["runs"][0]["run"] / "training"
+    left.mkdir()  # as by a kill right before it was removed
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "predict_logits", lambda *_: pytest.fail("predictions were made again"))
+        again = finetune(config).results
+    assert {**again, "versions": 0} == {**results, "versions": 0} and not left.exists()
+
+
+def test_a_new_test_set_is_predicted_by_the_finished_model(two_seeds, pretrained, tmp_path, monkeypatch):
+    config, results = two_seeds
+    shutil.copytree(config.workdir, tmp_path / "work")
+    shutil.copytree(pretrained / "data", tmp_path / "data")
+    (tmp_path / "data" / "test.tsv").write_text(sentences(30, 1))
+    monkeypatch.setattr(loop, "train_run", lambda *_: pytest.fail("a finished run was repeated"))
+    config = dataclasses.replace(
+        config, workdir=str(tmp_path / "work"), data=TextDataConfig(dir=str(tmp_path / "data"))
+    )
+    again = finetune(config).results
+    assert again["tests"]["test"]["accuracy"] > 0.8 and again["data"]["test"] == 30
+
+
+def test_predictions_that_are_gone_are_made_again(two_seeds, tmp_path):
+    work = tmp_path / "work"
+    shutil.copytree(two_seeds[0].workdir, work)
+    config = dataclasses.replace(two_seeds[0], workdir=str(work))
+    (file,) = (work / "predictions" / "test").iterdir()
+    before = file.read_bytes()
+    file.unlink()
+    finetune(config)
+    assert file.read_bytes() == before
+    assert {start["devices"] for start in json.loads((work / "run.json").read_text())["starts"]} == {1}
+
+
+def test_a_run_that_was_trained_again_elsewhere_is_published_again(two_seeds, tmp_path):
+    """Its name is that of the run whose weights lie on top, its figures are not."""
+    work = tmp_path / "work"
+    shutil.copytree(two_seeds[0].workdir, work)
+    record = work / "runs" / two_seeds[1]["chosen"]["run"] / "results.json"
+    content = json.loads(record.read_text())
+    content["metrics"]["matthews"] = 0.123
+    record.write_text(json.dumps(content))
+    results = finetune(dataclasses.replace(two_seeds[0], workdir=str(work))).results
+    assert results["metrics"] == open_stored(work).history["metrics"] == content["metrics"]
+
+
+def test_other_names_of_the_same_test_examples_are_other_predictions(pretrained):
+    config = run_config(pretrained, "unused")
+    data = read_task(config, MODEL, load_tokenizer(pretrained / "vocab.txt"))
+    test = data.tests["test"]
+    renamed = dataclasses.replace(test.examples, index=[f"id-{name}" for name in test.examples.index])
+    other = dataclasses.replace(data, tests={"test": Split(renamed, test.features)})
+    assert data.test_fingerprint() != other.test_fingerprint() and data.fingerprint() == other.fingerprint()
+
+
+@pytest.mark.slow
+def test_weights_that_an_earlier_command_removed_are_named(pretrained, tmp_path, caplog):
+    config = run_config(pretrained, tmp_path / "work", epochs=1, seeds=2)
+    chosen = finetune(config).results["chosen"]["run"]
+    (lost,) = {f"batch16_rate0.002_epochs1_seed{seed}" for seed in (0, 1)} - {chosen}
+    finetune(dataclasses.replace(config, keep="all"))
+    runs = tmp_path / "work" / "runs"
+    gone = "the weights of {} are gone, an earlier command kept only the best; {}"
+    assert gone.format(lost, f"remove {runs / lost} to train it again") in caplog.text
+    assert gone.format(chosen, f"they are those of {tmp_path / 'work'} itself") in caplog.text
+    shutil.rmtree(runs / lost)
+    finetune(dataclasses.replace(config, keep="all"))
+    assert load_tokenizer(runs / lost / "tokenizer").vocab_size and open_stored(runs / lost)
+    finetune(config)
+    assert open_stored(runs / lost), "weights that were kept on purpose were removed by a later command"
+
+
+def test_the_parameters_begun_with_are_known_by_their_values(two_seeds, pretrained, tmp_path):
+    """Not by where they lie: the same elsewhere are the same, others in the same place are not."""
+    config, results = two_seeds
+    shutil.copytree(config.workdir, tmp_path / "work")
+    shutil.copytree(pretrained / "pretrained", tmp_path / "moved")
+    config = dataclasses.replace(config, workdir=str(tmp_path / "work"), init_from=str(tmp_path / "moved"))
+    assert finetune(config).results["runs"] == results["runs"]
+    with Checkpoints(tmp_path / "moved" / "checkpoints") as checkpoints:  # pre-training goes on
+        stored = open_stored(tmp_path / "moved")
+        params = jax.tree.map(lambda value: value + 1, place(stored))
+        checkpoints.save(1, {"params": params}, position={}, config=stored.history["config"])
+    with pytest.raises(UserError, match="init_from_fingerprint"):
+        finetune(dataclasses.replace(config, seeds=3))
+
+
+@pytest.mark.slow
+def test_a_run_that_has_saved_nothing_may_be_started_with_other_settings(pretrained, tmp_path, monkeypatch):
+    config = run_config(pretrained, tmp_path / "work", epochs=1)
+    with monkeypatch.context() as patch:
+        # Such as: out of memory.
+        patch.setattr(Reporter, "dispatched", lambda *_: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            finetune(config)
+    assert list((tmp_path / "work" / "runs").iterdir())
+    finetune(dataclasses.replace(config, options=SentenceOptions(max_length=12)))
+    with pytest.raises(UserError, match="max_length"):
+        finetune(config)
+
+
+def test_a_directory_of_another_run_is_refused_unchanged(two_seeds, pretrained, tmp_path):
+    config, _ = two_seeds
+    other = TextDataConfig(dir=str(pretrained / "data"), train=str(pretrained / "data/dev.tsv"))
+    for changes, message in (
+        ({"layer_decay": 0.5}, "finetune.layer_decay: 1.0 → 0.5"),
+        ({"data": other}, "features_fingerprint"),
+        ({"options": SentenceOptions(max_length=12)}, "max_length"),
+        ({"init_from": str(config.workdir)}, "init_from"),
+        ({"options": SentenceOptions(max_length=64)}, "32 positions"),
+        ({"compute": ComputeConfig(dtype="bfloat16")}, "compute.dtype: auto → bfloat16"),
+    ):
+        with pytest.raises(UserError, match=message):
+            finetune(dataclasses.replace(config, **changes))
+    with pytest.raises(UserError, match="pre-training|config.json"):
+        finetune(dataclasses.replace(config, workdir=str(pretrained / "pretrained")))
+    (tmp_path / "none").mkdir()
+    with pytest.raises(UserError, match="no task head"):
+        run_predict(str(pretrained / "pretrained"), PredictConfig(input=__file__, output="b"))
+
+
+def test_predictions_of_the_work_directory_score_what_results_say(two_seeds, pretrained, tmp_path):
+    config, results = two_seeds
+    options = PredictConfig(input=str(pretrained / "data/dev.tsv"), output=str(tmp_path / "out.tsv"), split="dev")
+    assert run_predict(config.workdir, options) == results["metrics"]
+    assert len((tmp_path / "out.tsv").read_text().splitlines()) >= 40
+
+
+def test_an_ensemble_is_the_mean_of_the_probabilities(two_seeds, pretrained, tmp_path):
+    config, results = two_seeds
+    members = ",".join(f"{config.workdir}/runs/{record['run']}" for record in results["runs"])
+    options = PredictConfig(
+        input=str(pretrained / "data/dev.tsv"), output=str(tmp_path / "new" / "out.tsv"), split="dev"
+    )
+    lowest = min(record["metrics"]["accuracy"] for record in results["runs"])
+    assert run_predict(members, options)["accuracy"] >= lowest and (tmp_path / "new" / "out.tsv").exists()
+    logits = [[np.array(row, np.float32) for row in rows] for rows in ([[2, 0, 1]], [[-1, 0, 3]])]
+    expected = (softmax(logits[0][0]) + softmax(logits[1][0])) / 2
+    np.testing.assert_allclose(softmax(average(HeadConfig(labels=("a", "b", "c")), logits)[0]), expected, rtol=1e-5)
+    spans = [[np.full((5, 2), value, np.float32)] for value in (1, 4)]
+    np.testing.assert_array_equal(average(HeadConfig(kind="span"), spans)[0], np.full((5, 2), 2.5))
+    assert average(HeadConfig(kind="regression"), [[np.float32(1)], [np.float32(4)]]) == [2.5]
+
+
+def test_an_ensemble_reads_by_what_its_members_agree_on():
+    def member(positions, threshold, crf=False):
+        settings = {"finetune": {"task": "squad_v2", "options": {"max_length": 200}}}
+        history = {"config": settings, "metrics": {"best_f1_thresh": threshold}}
+        return StoredModel(
+            kind="bert_jax",
+            path=f"m{positions}",
+            model=ModelConfig(max_position_embeddings=positions),
+            arrays={},
+            history=history,
+            head=HeadConfig(kind="tagging", labels=("O",), crf=crf),
+            tokenizer=TOKENIZER,
+        )
+
+    options = prediction.options_of([member(384, 1.0), member(128, 4.0)], "squad_v2")
+    assert options.null_threshold == 2.5 and options.max_length == 128
+    with pytest.raises(UserError, match="m128: tagging with a CRF O and m384: tagging O"):
+        prediction.check_member(member(128, 0.0, crf=True), member(384, 0.0))
