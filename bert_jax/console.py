@@ -34,9 +34,12 @@ from bert_jax.config.checks import check
 from bert_jax.config.json_form import (
     Choice,
     below,
+    check_kinds,
     choice_of,
     choosing,
     dotted_names,
+    first_lines,
+    flattened,
     from_dict,
     has_effect,
     need_values,
@@ -337,8 +340,12 @@ def parse(default: Any, arguments: list[str], usage: str, description: str = "")
 
     is_class, helps = isinstance(default, type), asks_for_help(arguments)
     chosen = default if is_class else switched(default, _given(arguments))
-    if not is_class and not helps:
+    if helps and not is_class:  # which options have an effect also depends on the values that are given
+        with contextlib.suppress(UserError):
+            chosen = parse(default, [word for word in arguments if not asks_for_help([word])], usage)
+    elif not is_class:
         _refuse_other_kinds(chosen, arguments)
+        _warn_of_dropped(default, chosen, _given(arguments))
     options = default if is_class else _as_spelled(chosen, explained=helps)
     if helps:
         print_help(options, usage, description)  # and exit
@@ -375,6 +382,23 @@ def _given(arguments: list[str]) -> dict[str, str]:
     return given
 
 
+def _warn_of_dropped(before: Any, after: Any, given: Mapping[str, str]) -> None:
+    """Log what `before` has, other than usual, and the kinds that were chosen in its place have not."""
+    old, new = flattened(to_dict(before)), flattened(to_dict(after))
+    if old.keys() <= new.keys():
+        return
+    usual = flattened(to_dict(switched(type(before)(), {name: str(value) for name, value in old.items()})))
+    dropped = [
+        f"{name}={value}"
+        for name, value in old.items()
+        if name not in given and (new[name] != value if name in new else value != usual.get(name))
+    ]
+    if dropped:
+        from absl import logging as absl_logging
+
+        absl_logging.warning("other kinds were chosen, which do without %s", first_lines(dropped))
+
+
 def _refuse_other_kinds(options: Any, arguments: list[str], path: str = "") -> None:
     """Raise a UserError about an argument that only kinds have which were not chosen; it names these."""
     given = _given(arguments)
@@ -384,7 +408,7 @@ def _refuse_other_kinds(options: Any, arguments: list[str], path: str = "") -> N
             kind = None if value is None else type(value)
             own = {word.removeprefix(inside): text for word, text in given.items() if word.startswith(inside)}
             for name in own:
-                if name not in choice.tags and choice.refuses(kind, name):
+                if choice.refuses(kind, name):
                     need_values(choice, own, inside)
                     chosen = choice.chooser(options, given, path).get(choice.by)
                     raise UserError(of_another_kind(choice, kind, name, own[name], inside, chosen))
@@ -411,6 +435,7 @@ def load_config(path: str) -> Config:
     config = module.get_config() if hasattr(module, "get_config") else None
     if not isinstance(config, Config):
         raise UserError(f"{path} must define get_config() that returns a bert_jax.Config, not {type(config).__name__}")
+    check_kinds(config)
     return config
 
 

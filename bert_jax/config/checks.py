@@ -10,7 +10,7 @@ import math
 import re
 from typing import Literal
 
-from bert_jax.config.json_form import check_effects, need_no_negative, need_positive, need_share
+from bert_jax.config.json_form import check_effects, check_kinds, need_no_negative, need_positive, need_share
 from bert_jax.config.pretraining import (
     Config,
     MeshConfig,
@@ -132,6 +132,7 @@ def need_divisible(prefix: str, name: str, batch_size: int, micro_batches: int) 
 
 def check(config: Config) -> Config:
     """Return `config` if its values fit together; raise a UserError that names key, value and remedy otherwise."""
+    check_kinds(config)
     check_effects(config)
     config.objective.check_model(config.model)
     config.model.check()

@@ -40,8 +40,8 @@ def option(
       resume: what a resumed run may do with it, and with everything below it; None: it must keep the value.
       hosts_differ: whether it says where copies of the same data and model are, or how they are read, and so may differ
         between hosts.
-      of: the option next to it that it belongs to, and the values with which it has an effect; without values, any but
-        the default.
+      of: the option next to it that it belongs to (or "one or another", which may be dotted), and the values with which
+        it has an effect; without values, any but 0 or nothing.
       refused: whether another value than the default is refused where it has no effect.
     """
     metadata = {"resume": resume, "hosts_differ": hosts_differ, "of": of, "refused": refused}
@@ -53,19 +53,27 @@ def has_effect(options: Any, field: dataclasses.Field[Any]) -> bool:
     """Return whether the option that a field belongs to, if any, has a value with which this one has an effect."""
     if not (of := field.metadata.get("of")):
         return True
-    name, *values = of
-    default = next(each.default for each in dataclasses.fields(options) if each.name == name)
-    value = getattr(options, name)
-    return value in values if values else value != default
+    names, *values = of
+    found = [_reached(options, name) for name in names.split(" or ")]
+    return any(value in values if values else bool(value) for value in found)
+
+
+def _reached(options: Any, name: str) -> Any:
+    """Return the value of a dotted option; None if it is not one of the kind that is chosen."""
+    for part in name.split("."):
+        options = getattr(options, part, None)
+    return options
 
 
 def check_kinds(options: Any, path: str = "") -> None:
-    """Raise a UserError about a field whose value is none of its kinds, such as a name in place of an instance."""
+    """Raise a UserError about a field, at any depth, whose value is none of its kinds, such as a name in its place."""
     for field in dataclasses.fields(options):
-        value, choice = getattr(options, field.name), choice_of(options, field.name)
+        value, choice = getattr(options, field.name), _groups(type(options)).get(field.name)
         if choice is None or (value is None and choice.absent):
             continue
-        if not isinstance(value, choice.kinds):
+        if isinstance(value, choice.kinds):
+            check_kinds(value, path + below(field))
+        else:
             names = [f"{kind.__name__}()" for kind in choice.kinds] + (["None"] if choice.absent else [])
             raise UserError(f"{path}{field.name}={value!r:.80} must be one of {', '.join(names)}")
         for tag, none in choice.absent.items():
@@ -74,8 +82,7 @@ def check_kinds(options: Any, path: str = "") -> None:
 
 
 def check_effects(options: Any, path: str = "") -> None:
-    """Raise a UserError about an option, at any depth, with a value that has no effect or is of no kind."""
-    check_kinds(options, path)
+    """Raise a UserError about an option, at any depth, with a value that has no effect."""
     for field in dataclasses.fields(options):
         value, name = getattr(options, field.name), f"{path}{field.name}"
         if dataclasses.is_dataclass(value):
@@ -214,6 +221,14 @@ def _choices(owner: type) -> dict[str, Choice]:
 def below(field: dataclasses.Field[Any]) -> str:
     """Return how the names of the options in a field begin: with its own name, or not, as those of some kinds."""
     return "" if field.metadata.get("kinds", {}).get("nested") is False else f"{field.name}."
+
+
+@functools.lru_cache
+def _groups(owner: type) -> dict[str, Choice]:
+    """Return the kinds of each field of a dataclass that holds options, also where there is one kind only."""
+    hints = typing.get_type_hints(owner)
+    alone = {field.name: Choice((hints[field.name],)) for field in dataclasses.fields(owner)}
+    return {name: each for name, each in alone.items() if dataclasses.is_dataclass(each.kinds[0])} | _choices(owner)
 
 
 def _kinds_in(hint: Any) -> tuple[Any, ...]:

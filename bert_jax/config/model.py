@@ -573,6 +573,15 @@ class FormOptions(LayerOptions):
         return self.positions if isinstance(self.positions, Learned) else None
 
     @property
+    def usual_vocab_size(self) -> int:
+        forms = (
+            (self.padding_id is not None, 50_265),  # RoBERTa
+            (self.sharing == "all", 30_000),  # ALBERT
+            (self.task_transform, 50_368),  # ModernBERT
+        )
+        return next((size for fits, size in forms if fits), DEFAULT_VOCAB_SIZE)
+
+    @property
     def word_size(self) -> int:
         return self.hidden_size if self.embedding_size is None else self.embedding_size
 
@@ -615,14 +624,9 @@ class ModelConfig(FormOptions, AttentionOptions):
 
     @property
     def usual_vocab_size(self) -> int:
-        deberta = self.disentangled
-        forms = (
-            (self.padding_id is not None, 50_265),  # RoBERTa
-            (deberta is not None, 50_265 if deberta is None or deberta.buckets is None else 128_100),
-            (self.sharing == "all", 30_000),  # ALBERT
-            (self.task_transform, 50_368),  # ModernBERT
-        )
-        return next((size for fits, size in forms if fits), DEFAULT_VOCAB_SIZE)
+        if self.disentangled is None or self.padding_id is not None:
+            return super().usual_vocab_size
+        return 50_265 if self.disentangled.buckets is None else 128_100
 
     def check(self) -> None:
         super().check()

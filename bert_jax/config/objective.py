@@ -471,6 +471,12 @@ class ReplacedTokens(_Objective):
     def _check_generator(self, discriminator: EncoderConfig) -> None:
         sizes = ("hidden_size", "num_layers", "num_heads", "intermediate_size")
         need_positive(self.generator, "objective.generator.", *sizes)
+        for name in ("num_heads", "intermediate_size"):
+            if isinstance(discriminator, RecurrentConfig) and getattr(self.generator, name) is not None:
+                raise UserError(
+                    f"objective.generator.{name}={getattr(self.generator, name)} has no effect with "
+                    f"{discriminator.spelled}; leave it out"
+                )
         model = generator_model(discriminator, self.generator)
         if model.hidden_size > discriminator.hidden_size:
             raise UserError(

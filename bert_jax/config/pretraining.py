@@ -94,10 +94,10 @@ class NoiseConfig:
 
     rate: float = 0.0
     """Probability of an edit, for each letter and digit, or for each word; see per. 0: the text stays as it is."""
-    per: ErrorUnit = option("character", of=("rate",))
+    per: ErrorUnit = option("character", of=("rate",), refused=False)
     """Unit of the rate. character: each letter or digit is edited with this probability, independently. word: each
     word gets one edit with this probability, at one of its letters or digits."""
-    kinds: tuple[str, ...] = option(EDITS, of=("rate",))
+    kinds: tuple[str, ...] = option(EDITS, of=("rate",), refused=False)
     """Edits to draw from, each with the same probability: insert, delete, substitute, swap, neighbour (a key next to
     the right one on a QWERTY keyboard)."""
 
@@ -106,7 +106,7 @@ class NoiseConfig:
 class PretrainingNoiseConfig(NoiseConfig):
     """Spelling errors in the training rows, with clean targets; evaluation stays clean."""
 
-    reserve: float = option(0.0, of=("rate",))
+    reserve: float = option(0.0, of=("rate",), refused=False)
     """Share of a row that is kept free of text, because words with errors take more pieces. Where a row has no room,
     errors are left out."""
 
@@ -360,12 +360,12 @@ class MaskingConfig:
     replacement: Literal["token", "span"] = "token"
     """Unit for which the choice between [MASK], a random entry and no change is made: each predicted token, or each run
     of adjacent ones (span, as in SpanBERT), whose random entries still differ."""
-    span_continue: float = option(0.8, of=("unit", "span"))
+    span_continue: float = option(0.8, of=("unit", "span"), refused=False)
     """Probability that a span grows by one more word, up to span_max_words (0.8 is the geometric distribution with p =
     0.2 of SpanBERT, section 3.1)."""
-    span_max_words: int = option(10, of=("unit", "span"))
+    span_max_words: int = option(10, of=("unit", "span"), refused=False)
     """Maximum length of a span, in words."""
-    ngram_max: int = option(3, of=("unit", "ngram"))
+    ngram_max: int = option(3, of=("unit", "ngram"), refused=False)
     """Longest n-gram, in words; the probability of n is proportional to 1/n."""
     static_masks: int = 0
     """Number of fixed masks. 0: each epoch has new masks. N: every epoch has the text of epoch 0, and epoch e uses mask
@@ -444,7 +444,7 @@ class CheckpointConfig:
     """Directory on each host's own disk for frequent saves in addition to those in the work directory; a run resumes
     from the newest good step of either. The last two are kept until the run ends. By default there are no such
     saves."""
-    local_every_steps: int = option(100, of=("local_path",))
+    local_every_steps: int = option(100, of=("local_path",), refused=False)
     """Number of steps between two saves below local_path."""
 
 
@@ -501,7 +501,7 @@ class Config:
     """Model to start from: a work directory or checkpoint of bert_jax, a Hugging Face directory, or Google's TF1 files
     (local or gs://). Only the parameters are taken: the schedule begins at step 0 with moments of zero. A run whose
     work directory has a checkpoint resumes from that and ignores this option. By default the parameters are random."""
-    init_from_layers: tuple[int, ...] = option((), of=("init_from",), refused=False)
+    init_from_layers: tuple[int, ...] = option((), of=("init_from or objective.distillation.teacher",), refused=False)
     """Layers of that model, counted from 0, from which the layers of this one start, in order: for half as many layers
     0,2,4 and so on. Without init_from they are layers of objective.distillation.teacher, if there is one. What a
     student like DistilBERT lacks (token types and a pooler) is left out. By default all layers of init_from are copied,

@@ -138,6 +138,8 @@ def study_plan(study: Study, options: StudyConfig, given: Given) -> StudyPlan:
         for name, task in study.tasks.items()
     }
     arms = {arm.name: _arm(base, tasks, arm) for arm in _chosen(study, options.arms)}
+    for name, (_, config, _) in arms.items():
+        _check_taken(name, config, given)
     runs = [_run(options, places, *arms[name], base.seed + number) for number in range(seeds) for name in arms]
     return StudyPlan(study, options.workdir, base, tuple(runs))
 
@@ -163,6 +165,16 @@ def _check_differs(arms: Iterable[Arm], given: Given) -> None:
                         f"{name} is what the arms of this study differ in ({arm.name} has {value}), so it cannot be "
                         "set for all of them"
                     )
+
+
+def _check_taken(arm: str, config: Config, given: Given) -> None:
+    """Raise a UserError if the command line sets an option that the model or the objective of an arm does not have."""
+    for word in given.pretraining:
+        name = _full_name(word.removeprefix("--").partition("=")[0].replace("-", "_"))
+        if word.startswith("--") and name not in flattened(to_dict(config)):
+            raise UserError(
+                f"arm {arm}: {word} is for another model or objective; leave it out, or the arm with --arms"
+            )
 
 
 def _full_name(name: str) -> str:

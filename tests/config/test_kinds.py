@@ -394,3 +394,24 @@ def test_a_group_that_belongs_to_other_values_is_named_by_what_is_not_as_usual()
         check_effects(towed)
     check_effects(dataclasses.replace(towed, water="rhine"))
     check_effects(Voyage())
+
+
+def test_what_other_kinds_do_without_is_said(capsys, caplog):
+    before = Config(model=ModelConfig(num_heads=4, positions=Rope(rope_theta=5.0)))
+    with caplog.at_level("WARNING", "absl"):
+        after = parse(before, ["--model.layer=lstm"], "pretrain")
+    assert after.model == RecurrentConfig()
+    (record,) = caplog.records
+    said = record.getMessage()
+    assert all(each in said for each in ("model.num_heads=4", "model.positions=rope", "model.rope_theta=5.0"))
+    caplog.clear()
+    parse(Config(), ["--model.layer=lstm"], "pretrain")
+    parse(before, ["--model.rope_theta=6"], "pretrain")
+    assert not caplog.records
+
+
+def test_options_of_a_generator_that_has_no_attention_are_refused():
+    words = ["--model.layer=lstm", "--objective.generator.num_heads=5", "--data.sentence_pairs=none"]
+    config = parse(Config(), [*words, "--objective.name=replaced_tokens", "--model.pair_head=false"], "pretrain")
+    with pytest.raises(UserError, match="objective.generator.num_heads=5 has no effect with model.layer=lstm"):
+        check(config)

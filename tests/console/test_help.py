@@ -373,3 +373,17 @@ def test_commands_of_the_guides_exist_with_their_options():
 def test_help_on_a_terminal_without_our_letters():
     done = bert_jax("help", "finetune", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0 and done.stderr == "" and "squad/v1.1, ?" in prose(done.stdout)
+
+
+def test_help_shows_what_has_an_effect_with_the_values_that_are_given(capsys):
+    def shown(*words: str) -> set[str]:
+        return set(shown_options(printed_by(capsys, "pretrain", "bert_mini", *words, "--help")))
+
+    usual = shown()
+    assert shown("--schedule.name=constant") - usual == {"schedule.cooldown_steps"}
+    assert shown("--schedule.name=constant", "--schedule.cooldown_steps=5") - usual >= {"schedule.cooldown"}
+    assert shown("--optimizer.name=muon") - usual == {"optimizer.momentum"}
+    taught = shown("--objective.distillation.teacher=/teacher") - usual
+    assert {"init_from_layers", "objective.distillation.temperature"} <= taught
+    assert shown("--init_from=/model") - usual == {"init_from_layers"}
+    assert shown("--schedule.name=steep") == usual  # what cannot be is refused without --help

@@ -229,6 +229,16 @@ def test_an_arm_may_have_another_objective_and_its_place_is_named_by_what_differ
         changed(Config(), {"objective.generator.num_layers": 1})
 
 
+def test_an_option_that_an_arm_does_not_have_is_refused_and_named():
+    study = load_study("objectives")
+    given = Given(pretraining=("--objective.mlm_weight=0.5",))
+    with pytest.raises(
+        UserError, match="arm left_to_right: --objective.mlm_weight=0.5 belongs to another model or obj"
+    ):
+        study_plan(study, StudyConfig(workdir="w", arms=("left_to_right",)), given)
+    study_plan(study, StudyConfig(workdir="w", arms=("no_nsp",)), given)
+
+
 @pytest.mark.parametrize("name", shipped_studies())
 def test_every_shipped_study_can_be_planned(name):
     study = load_study(name)
