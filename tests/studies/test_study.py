@@ -233,7 +233,7 @@ def test_an_option_that_an_arm_does_not_have_is_refused_and_named():
     study = load_study("objectives")
     given = Given(pretraining=("--objective.mlm_weight=0.5",))
     with pytest.raises(
-        UserError, match="arm left_to_right: --objective.mlm_weight=0.5 belongs to another model or obj"
+        UserError, match="arm left_to_right: --objective.mlm_weight=0.5 is for another model or objective"
     ):
         study_plan(study, StudyConfig(workdir="w", arms=("left_to_right",)), given)
     study_plan(study, StudyConfig(workdir="w", arms=("no_nsp",)), given)
