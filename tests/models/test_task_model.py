@@ -225,16 +225,9 @@ def model_of(case: str) -> BertForTask:
     """The form of the preset in small."""
     preset, _, way = case.partition(", ")
     form = load_config(preset).model
-    model = dataclasses.replace(
-        form,
-        vocab_size=41,
-        hidden_size=16,
-        num_layers=min(3, form.num_layers),
-        num_heads=2,
-        intermediate_size=24,
-        embedding_size=form.embedding_size and 8,
-        max_position_embeddings=64,
-    )
+    sizes = {"vocab_size": 41, "hidden_size": 16, "num_layers": min(3, form.num_layers), "num_heads": 2}
+    sizes |= {"intermediate_size": 24, "embedding_size": form.embedding_size and 8, "max_position_embeddings": 64}
+    model = dataclasses.replace(form, **{name: size for name, size in sizes.items() if name in vars(form)})
     if form.window is not None:
         model = variant(model, local_window=3, global_every=2, global_tokens=2 if way == "global" else 0)
     compute = dataclasses.replace(FLOAT32, layers="scan") if way == "scan" else FLOAT32
