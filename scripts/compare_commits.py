@@ -27,7 +27,7 @@ import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
-import small_corpus  # noqa: E402
+import documents  # noqa: E402
 
 CONFIG = """
 from bert_jax.config import Config, DataConfig, EvaluationConfig, ModelConfig, OptimizerConfig, PhaseConfig
@@ -117,14 +117,14 @@ def run_commands(tree: pathlib.Path, place: pathlib.Path, commands: list[tuple],
 
 def preparation(place: pathlib.Path) -> list[tuple]:
     """Write corpus and examples into `place`; return the commands that make a vocabulary and a token store of it."""
-    text = small_corpus.write(place / "corpus.txt", 300)
+    text = documents.write(place / "corpus.txt", 300)
     random = np.random.default_rng(3)
-    topics = list(small_corpus.TOPICS)
+    topics = list(documents.TOPICS)
     for split, count in (("train", 240), ("dev", 40)):
         rows, sentences = [], []
         for _ in range(count):
             topic = topics[random.integers(len(topics))]
-            nouns, verbs = small_corpus.TOPICS[topic]
+            nouns, verbs = documents.TOPICS[topic]
             words = [nouns[random.integers(5)], verbs[random.integers(5)], nouns[random.integers(5)]]
             rows.append(f"{' '.join(words)}\t{topic}")
             sentences.append("".join(f"{word} {'B-NOUN' if word in nouns else 'O'}\n" for word in words))

@@ -19,7 +19,7 @@ from bert_jax.tokenization.tokenizer import load_tokenizer
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "support"))
 import original_squad
-from google_tokenization import google_basic
+from published_tokenizers import google_basic
 
 OPTIONS = SquadOptions()
 

@@ -22,7 +22,7 @@ TESTS = pathlib.Path(__file__).resolve().parents[1] / "tests"
 sys.path[:0] = [str(TESTS / "support"), str(TESTS / "oracles")]
 import difficult_text  # noqa: E402
 import make_tokenizer_oracle as oracle  # noqa: E402
-from google_tokenization import google  # noqa: E402
+from published_tokenizers import google  # noqa: E402
 
 
 def readings(kind: str, peer: str, vocabulary: str, lowercase: bool, texts: list[str]) -> list[list[int]]:

@@ -136,6 +136,20 @@ def test_tensorflow_is_imported_only_where_it_is_needed_and_never_at_import_time
                     assert node not in tree.body, f"{file} imports TensorFlow when it is imported"
 
 
+def test_scripts_and_makers_of_oracles_find_what_they_import():
+    """The helpers of the tests are not on their path by themselves, so nothing else would notice one that moved."""
+    peers = {"torch", "transformers", "seqeval"}  # of an environment of their own
+    helpers = {file.stem for folder in ("support", "oracles") for file in (ROOT / "tests" / folder).glob("*.py")}
+    files = [*(ROOT / "scripts").glob("*.py"), *(ROOT / "tests" / "oracles").glob("*.py")]
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            found = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+            found += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+            for name in {each.partition(".")[0] for each in found} - helpers - peers:
+                assert importlib.util.find_spec(name) is not None, f"{file.name} imports {name}"
+    assert len(files) > 10
+
+
 def loaded_by(statement: str) -> set[str]:
     """The modules that a fresh interpreter has after `statement`."""
     code = f"import sys; {statement}; print(*sys.modules)"
