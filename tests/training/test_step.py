@@ -246,10 +246,11 @@ import json
 from bert_jax.devices import hardware, sharding
 hardware.initialize_distributed()
 hardware.initialize_distributed()
-import tiny_run
-run = tiny_run.Run(*tiny_run.tiny(), tiny_run.MeshConfig(data=2, fsdp=2))
-rows = sharding.host_rows(run.mesh, tiny_run.BATCH)
-losses = [run({name: array[rows] for name, array in tiny_run.batch(step).items()})["loss"] for step in range(3)]
+import small_pretraining
+run = small_pretraining.Run(*small_pretraining.tiny(), small_pretraining.MeshConfig(data=2, fsdp=2))
+rows = sharding.host_rows(run.mesh, small_pretraining.BATCH)
+batches = [small_pretraining.batch(step).items() for step in range(3)]
+losses = [run({name: array[rows] for name, array in batch})["loss"] for batch in batches]
 print(json.dumps({"rows": rows.tolist(), "losses": losses}))
 """
 
