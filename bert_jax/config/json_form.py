@@ -444,6 +444,9 @@ def _from_choice(choice: Choice, values: dict[str, Any], path: str, complete: bo
     _need_object(values, choice.kinds[0].__name__, path)
     need_values(choice, values, path)
     kind = choice.pick({choice.by: chosen} if choice.by else values)
+    for tag, none in choice.absent.items():  # exactly: its text stands for a value on the command line alone
+        if tag in values and (type(values[tag]), values[tag]) != (type(none), none):
+            kind = choice.kinds[0]
     if kind is None and not choice.absent:
         tags = ", ".join(f"{path}{tag}={values[tag]!r:.80}" for tag in choice.tags if tag in values)
         raise UserError(f"{tags} cannot be combined")

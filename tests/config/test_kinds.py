@@ -415,3 +415,20 @@ def test_options_of_a_generator_that_has_no_attention_are_refused():
     config = parse(Config(), [*words, "--objective.name=replaced_tokens", "--model.pair_head=false"], "pretrain")
     with pytest.raises(UserError, match="objective.generator.num_heads=5 has no effect with model.layer=lstm"):
         check(config)
+
+
+@pytest.mark.parametrize(
+    "model, message",
+    [
+        ({"local_window": "NONE"}, "model.local_window='NONE' must be of type int"),
+        ({"convolution_width": "0"}, "model.convolution_width='0' must be of type int"),
+        ({"convolution_width": False}, "model.convolution_width=False must be of type int"),
+        ({"disentangled": {"terms": "NONE"}}, "model.disentangled.terms='NONE' must be one of c2p"),
+    ],
+    ids=str,
+)
+def test_what_chooses_none_in_a_file_is_that_value_and_not_its_text(model, message):
+    with pytest.raises(UserError, match=message):
+        from_dict(Config, {"model": model})
+    absent = {"local_window": None, "convolution_width": 0, "disentangled": {"terms": "none"}}
+    assert from_dict(Config, {"model": absent}) == Config()
