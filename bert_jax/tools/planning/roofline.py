@@ -208,7 +208,7 @@ def work_of(program: Program, peak_flops: float, memory_bandwidth: float) -> Wor
         own_cycles = each.cycles or _kernel_cycles(each)
         fastest = max(own_flops / peak_flops, own_bytes / memory_bandwidth)
         found = (times, times * (own_cycles or 0), times * fastest, times * own_flops, times * own_bytes)
-        operations[each.op_name or each.op, each.type.strip("(").partition("{")[0]].append(found)
+        operations[_origin(program, each), each.type.strip("(").partition("{")[0]].append(found)
         if own_cycles is None and own_bytes > NOTABLE_BYTES and not is_collective(program, each):
             missing[each.op] += times
     sums = ("times", "cycles", "roofline_seconds", "flops", "bytes")
@@ -224,6 +224,12 @@ def work_of(program: Program, peak_flops: float, memory_bandwidth: float) -> Wor
         without_estimate=dict(missing),
         costliest=_costliest(alike),
     )
+
+
+def _origin(program: Program, each: Instruction) -> str:
+    """Return where an instruction comes from, or a fusion that the compiler gives no place where its root does."""
+    inner = program.root(each.calls[0]).op_name if each.op == "fusion" and not each.op_name else each.op_name
+    return inner or each.op
 
 
 def _costliest(operations: list[Operation]) -> list[Operation]:
@@ -342,7 +348,7 @@ def _written(program: Program, each: Instruction) -> int:
     called, root = each.calls[0], program.root(each.calls[0])
     names = root.operands if root.op == "tuple" else (root.name,)
     total = 0
-    for place, shape in enumerate(each.shapes):
+    for place, shape in enumerate(each.shapes[:1] if _of_cublas(root) else each.shapes):
         if not shape.on_chip:
             updated = _updated(program, called, names[place]) if place < len(names) else None
             total += shape.bytes if updated is None else min(updated, shape.bytes)
