@@ -78,14 +78,16 @@ COMPILE = r"""
 import dataclasses, sys
 import jax
 import jax.numpy as jnp
+from bert_jax.config import MeshConfig
+from bert_jax.devices import sharding
 from bert_jax.models.kernels import gpu as triton
 from bert_jax.models.kernels.plain import AttentionMask
 from bert_jax.models.stack import REMAT_POLICIES
 from bert_jax.tools.planning import compiler as gpu_compiler
 from bert_jax.tools.planning.topology import GPUS
 
-card = gpu_compiler.described_cards(GPUS[sys.argv[1]], 1)[0]
-place = jax.sharding.SingleDeviceSharding(card)
+mesh = sharding.make_mesh(MeshConfig(), list(gpu_compiler.described_cards(GPUS[sys.argv[1]], 1)))
+place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
 for batch, length, heads, size, dtype, restricted in eval_shapes:
     def gradients(query, key, value, padding, segments, window, bias, random):
         def loss(query, key, value, bias):
@@ -100,7 +102,7 @@ for batch, length, heads, size, dtype, restricted in eval_shapes:
     x, rows = of((batch, length, heads, size), jnp.dtype(dtype)), of((batch, length), jnp.int32)
     arguments = (x, x, x, rows, rows, of((), jnp.int32), of((1, heads, length, length), jnp.float32),
                  jax.eval_shape(lambda: jax.random.key(0)))
-    traced = jax.jit(gradients, in_shardings=place, out_shardings=place).trace(*arguments)
+    traced = jax.jit(sharding.under(mesh, gradients), in_shardings=place, out_shardings=place).trace(*arguments)
     program = traced.lower(lowering_platforms=("cuda",)).compile(compiler_options=gpu_compiler.FLAGS)
     calls = program.as_text().count('custom_call_target="__gpu$xla.gpu.triton"')
     print(batch, length, heads, size, dtype, "kernels", calls)
