@@ -40,11 +40,17 @@ def attention(
     rate: float = 0.0,
     collect: bool = False,
 ) -> tuple[jax.Array, None]:
-    """See `AttentionKernel`."""
+    """See `AttentionKernel`.
+
+    Of a bias, even a constant one, cuDNN computes the gradient; of a mask, which JAX makes a bias too, it does not.
+    Queries that see no key, which no loss reads, get the mean of the values.
+    """
     assert not collect and (dropout_key is None or not rate), "a Kernel gives its function what it supports"
-    (batch, length), adder = query.shape[:2], mask.adder()
-    bias = jnp.broadcast_to(adder, (batch, adder.shape[1], length, length)).astype(query.dtype)
-    return jax.nn.dot_product_attention(query, key, value, bias=bias, implementation="cudnn"), None
+    (batch, length), bias, seen = query.shape[:2], mask.whole_bias(), mask.seen()
+    if bias is not None:
+        bias = jnp.broadcast_to(bias, (batch, *bias.shape[1:])).astype(query.dtype)
+    seen = jnp.broadcast_to(seen, (batch, 1, length, length))
+    return jax.nn.dot_product_attention(query, key, value, bias, seen, implementation="cudnn"), None
 
 
 KERNEL = Kernel(attention, EVERYTHING - {"queries", "dropout", "probabilities"}, obstacle)
