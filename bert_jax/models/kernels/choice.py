@@ -10,6 +10,8 @@ request.
 """
 
 import functools
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -54,6 +56,23 @@ def attention(
 
 
 KERNEL = Kernel(attention, EVERYTHING - {"queries", "dropout", "probabilities"}, obstacle)
+
+PRODUCTS = {"__cudnn$fmhaScaleBiasSoftmax": 2, "__cudnn$fmhaScaleBiasSoftmaxBackward": 5}
+"""Of queries × keys × size of a head, by the name of a call; backward, scores are computed again."""
+
+
+def cudnn_flops(target: str, results: Sequence[Any]) -> int:
+    """Return the operations of a call of cuDNN, a multiply-add counting as two; 0 for any other call.
+
+    Args:
+      target: its name.
+      results: of which the first is [B, A, L, D].
+    """
+    if target not in PRODUCTS:
+        return 0
+    batch, heads, length, size = results[0].dims
+    return 2 * PRODUCTS[target] * batch * heads * length**2 * size
+
 
 PLATFORMS = {"pallas": ("tpu", "a TPU"), "triton": ("gpu", "an NVIDIA GPU"), "cudnn": ("gpu", "an NVIDIA GPU")}
 """Where a kernel runs that does not run everywhere. These keep no probabilities."""

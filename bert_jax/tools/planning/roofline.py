@@ -17,6 +17,7 @@ from typing import Any
 
 from bert_jax.config import Phase
 from bert_jax.devices.hardware import peak_flops
+from bert_jax.models.kernels.choice import cudnn_flops
 from bert_jax.models.kernels.gpu import attention_flops
 from bert_jax.models.kernels.tpu import kernel_cycles
 from bert_jax.tools.planning.compiler import CompiledProgram
@@ -246,7 +247,8 @@ def flops_of(program: Program, computation: str, each: Instruction) -> int:
         called = each.calls[0]
         return sum(flops_of(program, called, inner) for inner in program.computations[called].values())
     if each.op == "custom-call" and not _of_cublas(each):
-        return _stated(each, "flops") or attention_flops(each.op_name, each.shapes)
+        by_cudnn = cudnn_flops(each.attribute(r'custom_call_target="([^"]*)"') or "", each.shapes)
+        return _stated(each, "flops") or by_cudnn or attention_flops(each.op_name, each.shapes)
     if each.op not in ("dot", "convolution", "custom-call"):
         return 0
     scope, result = program.computations[computation], each.shapes[0].dims
@@ -380,6 +382,7 @@ BLIND_SPOTS = (
 OF_A_GPU = (
     "Anything that takes longer than the peaks of products and memory: the compiler for GPUs estimates no times.",
     "The choice of kernels for products, which needs a card: all are taken to be cuBLAS's, at the peak.",
+    "The room that cuDNN works in, where it computes attention.",
     LINKS,
     NOT_INCLUDED,
 )
