@@ -40,8 +40,9 @@ from bert_jax.devices.compilation import compile_with, step_options
 from bert_jax.devices.hardware import hardware
 from bert_jax.devices.hosts import commit, versions
 from bert_jax.models.architecture import attention_in_jax
-from bert_jax.models.kernels import plain
+from bert_jax.models.kernels import gpu, plain
 from bert_jax.models.kernels.choice import attention_kernel
+from bert_jax.models.kernels.gpu import Tiling
 from bert_jax.objectives.choice import default_objective
 from bert_jax.tools.bench.step import BatchFiles, peer_job, with_vocabulary
 from bert_jax.tools.bench.turns import Contestant, Waiting, load_average, machine, peer_program, varied
@@ -49,17 +50,18 @@ from bert_jax.training.learner import Learner, attention_of
 from bert_jax.training.state import initializer
 
 ALONE = "--compute.remat=none --compute.layers=loop --data.packing=off"
-LONG = "--model.max_position_embeddings=8192 --ramp_batch_sizes= --ramp_steps=0"
+LONG = "--model.max_position_embeddings=8192 --ramp_batch_sizes= --ramp_steps=0 --model.vocab_size=50368"
+AS_TORCH = "--optimizer.name=adamw --optimizer.clip_norm=1"  # which has no StableAdamW
 WITHOUT = "--model.attention_dropout=0"
 SHAPES = {
     "base/128": ("bert_base", f"{ALONE} --sequence_length=128 --max_predictions=20 --batch_size=256"),
     "base/512": ("bert_base", f"{ALONE} --sequence_length=512 --max_predictions=77 --batch_size=64"),
     "large/128": ("bert_large", f"{ALONE} --sequence_length=128 --max_predictions=20 --batch_size=128"),
     "large/512": ("bert_large", f"{ALONE} --sequence_length=512 --max_predictions=77 --batch_size=32"),
-    "modernbert/1024": ("modernbert_base", f"{ALONE} {LONG} --model.vocab_size=50368 --batch_size=16"),
+    "modernbert/1024": ("modernbert_base", f"{ALONE} {LONG} {AS_TORCH} --batch_size=16"),
     "modernbert/8192": (
         "modernbert_base",
-        f"{ALONE} {LONG} --model.vocab_size=50368 --batch_size=2 --sequence_length=8192 --max_predictions=2458",
+        f"{ALONE} {LONG} {AS_TORCH} --batch_size=2 --sequence_length=8192 --max_predictions=2458",
     ),
 }
 """What is computed, by name: a shipped configuration and its options. The first phase is measured."""
@@ -79,6 +81,17 @@ TOLERANCE = 1e-4  # relative, of losses in float32 with exact products
 TURNS, TURN_SECONDS = 3, 0.8
 PROFILED = 3  # steps under the profiler
 LENGTHS = (128, 512, 2048, 8192)
+TILINGS = (
+    (64, 64, 4, 2),
+    (64, 64, 4, 3),
+    (128, 64, 4, 2),
+    (128, 64, 8, 2),
+    (128, 64, 8, 3),
+    (128, 128, 8, 2),
+    (128, 32, 4, 3),
+    (64, 32, 4, 3),
+    (64, 128, 4, 2),
+)  # positions of both kinds of blocks, warps and stages
 TOKENS, HEADS, SIZE = 32_768, 12, 64  # of a batch and of a head
 REHEARSAL = "--rehearsal" in sys.argv  # of everything, small enough for a processor
 TINY = (
@@ -339,12 +352,56 @@ def compared(found: dict[str, list[float]], expected: dict[str, list[float]]) ->
     return {**found, "relative_error": error, "agrees": error < TOLERANCE}
 
 
-def attention_forms() -> dict[str, tuple[Any, float]]:
-    """Return the kernels to time, and the share of the probabilities that they drop."""
-    form = lambda name: attention_kernel(ComputeConfig(attention=name), attention_in_jax(ComputeConfig()))
-    forms: dict[str, tuple[Any, float]] = {f"{name}, dropout": (form(name), 0.1) for name in ("xla", "triton")}
-    forms |= {name: (form(name), 0.0) for name in ("xla", "triton", "cudnn")}
-    return forms | {"cudnn by lengths": (by_lengths, 0.0), "cudnn by lengths, dropout": (by_lengths, 0.1)}
+@dataclasses.dataclass(frozen=True)
+class Attention:
+    """Attention of full rows to measure, forward and backward."""
+
+    kernel: str
+    """xla, triton, cudnn, or cudnn by lengths."""
+    length: int
+    rows: int
+    rate: float
+    """Share of the probabilities that is dropped."""
+    tiling: Tiling | None = None
+    """Of triton's kernels, in place of their own."""
+    backward: bool = True
+
+    @property
+    def name(self) -> str:
+        others = [f"{self.rows} × {self.length}", f"dropout {self.rate}"]
+        if self.tiling is not None:
+            others.append(", ".join(f"{key} {value}" for key, value in dataclasses.asdict(self.tiling).items()))
+        return ", ".join([self.kernel, *others, "" if self.backward else "forward"]).strip(", ")
+
+    def lowered(self) -> Any:
+        """Return the traced gradients of query, key and value, and the output."""
+        compute = ComputeConfig() if self.kernel == "cudnn by lengths" else ComputeConfig(attention=self.kernel)
+        form = attention_kernel(compute, attention_in_jax(compute))
+        own = gpu.tiling
+        gpu.tiling = own if self.tiling is None else lambda *_: self.tiling
+        try:
+            chosen = by_lengths if self.kernel == "cudnn by lengths" else form
+            return attention_program(chosen, self.rate, self.length, self.rows, self.backward)
+        finally:
+            gpu.tiling = own
+
+
+def attentions() -> list[Attention]:
+    """Return the kernels to compare, then the sizes of blocks that triton could have."""
+    tokens = 512 if REHEARSAL else TOKENS
+    kinds = [("triton", 0.1), ("xla", 0.1), ("triton", 0.0), ("xla", 0.0), ("cudnn", 0.0), ("cudnn by lengths", 0.0)]
+    found = [
+        Attention(kernel, length, tokens // length, rate)
+        for length in LENGTHS[: 2 if REHEARSAL else None]
+        for kernel, rate in [*kinds, ("cudnn by lengths", 0.1)]
+        if length <= 2048 or kernel != "xla"
+    ]
+    for length, rate in ((128, 0.1), (512, 0.1), (8192, 0.0)) if not REHEARSAL else ():
+        for own, other, warps, stages in TILINGS:
+            for backward in (False, True):
+                sizes = Tiling(own, other, warps, stages)
+                found.append(Attention("triton", length, tokens // length, rate, sizes, backward))
+    return found
 
 
 def by_lengths(
@@ -374,19 +431,22 @@ def by_lengths(
     return output[0] if isinstance(output, tuple) else output, None
 
 
-def attention_gradients(form: Any, rate: float, length: int, rows: int, dtype: Any = jnp.bfloat16) -> Any:
-    """Return the lowered gradients of query, key and value, and the output, for full rows."""
-    sizes = jax.ShapeDtypeStruct((rows, length, HEADS, SIZE), dtype)
+def attention_program(
+    form: Any, rate: float, length: int, rows: int, backward: bool = True, dtype: Any = jnp.bfloat16
+) -> Any:
+    """Return the traced gradients of query, key and value, and the output; or the output alone."""
+
+    def output(inputs: Any, padding: jax.Array, seed: jax.Array) -> jax.Array:
+        key = jax.random.key(seed) if rate else None
+        return form(*inputs[:3], plain.AttentionMask(padding=padding), key, rate)[0]
 
     def loss(inputs: Any, padding: jax.Array, seed: jax.Array) -> Any:
-        query, key, value, weights = inputs
-        mask = plain.AttentionMask(padding=padding)
-        output = form(query, key, value, mask, jax.random.key(seed) if rate else None, rate)[0]
-        return jnp.sum(output.astype(jnp.float32) * weights.astype(jnp.float32)), output
+        found = output(inputs, padding, seed)
+        return jnp.sum(found.astype(jnp.float32) * inputs[3].astype(jnp.float32)), found
 
-    inputs = (sizes,) * 4
-    padding = jax.ShapeDtypeStruct((rows, length), jnp.int32)
-    return jax.jit(jax.grad(loss, has_aux=True)).lower(inputs, padding, jax.ShapeDtypeStruct((), jnp.uint32))
+    inputs = (jax.ShapeDtypeStruct((rows, length, HEADS, SIZE), dtype),) * 4
+    others = jax.ShapeDtypeStruct((rows, length), jnp.int32), jax.ShapeDtypeStruct((), jnp.uint32)
+    return jax.jit(jax.grad(loss, has_aux=True) if backward else output).lower(inputs, *others)
 
 
 def attention_inputs(rows: int, length: int, tokens: int, dtype: Any = jnp.bfloat16) -> tuple[Any, ...]:
@@ -486,27 +546,16 @@ def measure(record: Record, options: argparse.Namespace) -> None:
         if record.left() < options.seconds * 0.6:
             record.say("the rest is not traced: it takes too long")
             break
-    forms, lowered = attention_forms(), {}
-    tokens = 512 if REHEARSAL else TOKENS
-    for length in LENGTHS[: 2 if REHEARSAL else None] if options.kernels else ():
-        for name, (form, rate) in forms.items():
-            if name.startswith("xla") and length > 2048:
-                continue
-            for rows in (2, tokens // length) if length < 2048 else (tokens // length,):
-                traced = functools.partial(attention_gradients, form, rate, length, rows)
-                key = f"{name}, {rows} × {length}"
-                record.attempt(
-                    "traced kernels",
-                    key,
-                    lambda traced=traced, key=key: lowered.__setitem__(key, pool.submit(timed, traced().compile)),
-                )
+    kernels: dict[Attention, concurrent.futures.Future[Any]] = {}
+    for each in attentions() if options.kernels else ():
+        record.attempt("traced kernels", each.name, functools.partial(hold_kernel, kernels, each, pool))
     for prepared in steps.values():
         concurrent.futures.wait([prepared.step, prepared.start])
-    concurrent.futures.wait(lowered.values())
+    concurrent.futures.wait(kernels.values())
     record.say("everything is compiled")
     record.attempt("run", "ceilings", ceilings)
     measure_steps(record, wanted, steps, paths, peers)
-    measure_kernels(record, lowered)
+    measure_kernels(record, kernels)
     measure_families(record, pool)
 
 
@@ -541,29 +590,33 @@ def measure_steps(
             return
 
 
-def measure_kernels(record: Record, lowered: dict[str, Any]) -> None:
+def hold_kernel(kernels: dict[Attention, Any], each: Attention, pool: concurrent.futures.Executor) -> None:
+    kernels[each] = pool.submit(timed, each.lowered().compile)
+
+
+def measure_kernels(record: Record, kernels: dict[Attention, concurrent.futures.Future[Any]]) -> None:
     """Measure the kernels, and compare them with attention in plain JAX in float32."""
-    for key, future in lowered.items():
+    for each in (each for each in kernels if each.tiling is None and each.length in (128, 512)):
+        if record.left() > 15:
+            # cuDNN drops others, and the same in every step.
+            few = dataclasses.replace(each, rows=2)
+            if not (each.rate and each.kernel.startswith("cudnn")):
+                record.attempt("errors of kernels", few.name, functools.partial(kernel_errors, few))
+    for each, future in kernels.items():
         if record.left() < 15:
             return
-        name, _, shape = key.rpartition(", ")
-        rows, length = map(int, shape.split(" × "))
-        arguments = attention_inputs(rows, length, length if rows > 2 else length - 37)
-        if rows > 2:
-            record.attempt("kernels", key, lambda f=future, a=arguments: attention_seconds(f.result()[0], a))
-            continue
-
-        rate = 0.1 if "dropout" in name else 0.0
-        work = functools.partial(kernel_errors, future, rate, length, rows, arguments)
-        record.attempt("errors of kernels", key, work)
+        arguments = attention_inputs(each.rows, each.length, each.length)
+        work = functools.partial(lambda future, arguments: attention_seconds(future.result()[0], arguments), future)
+        record.attempt("kernels", each.name, functools.partial(work, arguments))
 
 
-def kernel_errors(future: Any, rate: float, length: int, rows: int, arguments: Any) -> list[float]:
+def kernel_errors(each: Attention) -> list[float]:
     """Return the distances of a kernel's gradients and output from plain attention in float32, padding left out."""
+    arguments = attention_inputs(each.rows, each.length, each.length - 37)
     with jax.default_matmul_precision("highest"):
-        exact = attention_gradients(plain.attention, rate, length, rows, jnp.float32).compile()
+        exact = attention_program(plain.attention, each.rate, each.length, each.rows, dtype=jnp.float32).compile()
     wide = jax.tree.map(lambda array: array.astype(jnp.float32), arguments[0])
-    found, expected = future.result()[0](*arguments), exact(wide, *arguments[1:])
+    found, expected = each.lowered().compile()(*arguments), exact(wide, *arguments[1:])
     seen = np.asarray(arguments[1], bool)
     cut = lambda tree: [np.asarray(leaf, np.float32)[seen] for leaf in jax.tree.leaves(tree)]
     return distance(cut((found[0][:3], found[1])), cut((expected[0][:3], expected[1])))
