@@ -81,17 +81,32 @@ TOLERANCE = 1e-4  # relative, of losses in float32 with exact products
 TURNS, TURN_SECONDS = 3, 0.8
 PROFILED = 3  # steps under the profiler
 LENGTHS = (128, 512, 2048, 8192)
-TILINGS = (
+FORWARD = (
     (64, 64, 4, 2),
     (64, 64, 4, 3),
-    (128, 64, 4, 2),
     (128, 64, 8, 2),
     (128, 64, 8, 3),
     (128, 128, 8, 2),
+    (64, 128, 4, 2),
     (128, 32, 4, 3),
     (64, 32, 4, 3),
-    (64, 128, 4, 2),
-)  # positions of both kinds of blocks, warps and stages
+)
+"""Sizes of triton's blocks to try: positions of both kinds of blocks, warps and stages."""
+BACKWARD = (
+    (64, 64, 4, 2),
+    (64, 64, 8, 2),
+    (64, 64, 4, 1),
+    (32, 64, 4, 2),
+    (128, 32, 8, 2),
+    (64, 128, 8, 2),
+    (64, 32, 4, 2),
+)
+FLAGS = {
+    "cuBLAS alone": (("xla_gpu_enable_triton_gemm", "False"),),
+    "no merged products": (("xla_gpu_dot_merger_threshold_mb", "0"),),
+    "no command buffers": (("xla_gpu_enable_command_buffer", ""),),
+}
+"""Options of XLA to try."""
 TOKENS, HEADS, SIZE = 32_768, 12, 64  # of a batch and of a head
 REHEARSAL = "--rehearsal" in sys.argv  # of everything, small enough for a processor
 TINY = (
@@ -122,7 +137,7 @@ class Case:
     @functools.cached_property
     def config(self) -> Config:
         name, words = SHAPES[self.shape]
-        return configured(name, f"{words} {KERNELS[self.kernel]} {self.words} {TINY if REHEARSAL else ''}")
+        return configured(name, f"{words} {TINY if REHEARSAL else ''} {KERNELS[self.kernel]} {self.words}")
 
 
 def cases(store: str) -> list[Case]:
@@ -135,8 +150,11 @@ def cases(store: str) -> list[Case]:
     found += [Case(shape, kernel) for shape in ("modernbert/8192", "modernbert/1024") for kernel in (triton, cudnn)]
     found += [Case("modernbert/1024", xla)]
     if store:
-        packed = f"--data.packing=on --data.sentence_pairs=none --data.path={store}"
+        packed = f"--data.packing=on --data.sentence_pairs=none --data.path={store} --model.vocab_size=None"
         found += [Case("base/512", kernel, "packed", packed) for kernel in ("triton", "xla")]
+    found += [Case("base/128", "triton", name, flags=flags) for name, flags in FLAGS.items()]
+    found.append(Case("base/128", "triton", "layout"))
+    found.append(Case("base/128", "triton", "products as on TPUs", "--compute.products=tpu"))
     return found + [Case(shape, "triton", "scan", "--compute.layers=scan") for shape in ("large/512", "base/128")]
 
 
@@ -363,8 +381,9 @@ class Attention:
     rate: float
     """Share of the probabilities that is dropped."""
     tiling: Tiling | None = None
-    """Of triton's kernels, in place of their own."""
+    """Of triton's kernel for the pass, in place of its own."""
     backward: bool = True
+    """Whether gradients are computed, or the output alone."""
 
     @property
     def name(self) -> str:
@@ -378,7 +397,9 @@ class Attention:
         compute = ComputeConfig() if self.kernel == "cudnn by lengths" else ComputeConfig(attention=self.kernel)
         form = attention_kernel(compute, attention_in_jax(compute))
         own = gpu.tiling
-        gpu.tiling = own if self.tiling is None else lambda *_: self.tiling
+        tried = "backward" if self.backward else "forward"
+        if self.tiling is not None:
+            gpu.tiling = lambda kernel, *sizes: self.tiling if kernel == tried else own(kernel, *sizes)
         try:
             chosen = by_lengths if self.kernel == "cudnn by lengths" else form
             return attention_program(chosen, self.rate, self.length, self.rows, self.backward)
@@ -397,10 +418,8 @@ def attentions() -> list[Attention]:
         if length <= 2048 or kernel != "xla"
     ]
     for length, rate in ((128, 0.1), (512, 0.1), (8192, 0.0)) if not REHEARSAL else ():
-        for own, other, warps, stages in TILINGS:
-            for backward in (False, True):
-                sizes = Tiling(own, other, warps, stages)
-                found.append(Attention("triton", length, tokens // length, rate, sizes, backward))
+        for backward, sizes in ((False, FORWARD), (True, BACKWARD)):
+            found += [Attention("triton", length, tokens // length, rate, Tiling(*each), backward) for each in sizes]
     return found
 
 
@@ -546,21 +565,44 @@ def measure(record: Record, options: argparse.Namespace) -> None:
         if record.left() < options.seconds * 0.6:
             record.say("the rest is not traced: it takes too long")
             break
+    for prepared in steps.values():
+        concurrent.futures.wait([prepared.step, prepared.start])
+    record.say("all steps are compiled")
+    record.attempt("run", "ceilings", ceilings)
+    measure_steps(record, wanted, steps, paths, peers)
     kernels: dict[Attention, concurrent.futures.Future[Any]] = {}
     for each in attentions() if options.kernels else ():
         record.attempt("traced kernels", each.name, functools.partial(hold_kernel, kernels, each, pool))
-    for prepared in steps.values():
-        concurrent.futures.wait([prepared.step, prepared.start])
-    concurrent.futures.wait(kernels.values())
-    record.say("everything is compiled")
-    record.attempt("run", "ceilings", ceilings)
-    measure_steps(record, wanted, steps, paths, peers)
-    measure_kernels(record, kernels)
+    record.say("kernels are traced")
+    concurrent.futures.wait(kernels.values(), timeout=60)
+    measure_kernels(record, {each: future for each, future in kernels.items() if future.done()})
     measure_families(record, pool)
 
 
+def constrained(own: Any) -> Any:
+    """Return the positions with rows of the batch first."""
+    from jax.experimental.layout import Layout, with_layout_constraint
+
+    def positions(self: Any, table: Any, *others: Any) -> Any:
+        value = own(self, table, *others)
+        if value.shape[0] != 1:
+            return value
+        whole = jnp.broadcast_to(value, (others[0].shape[0], *value.shape[1:]))
+        return with_layout_constraint(whole, Layout((0, 1, 2)))
+
+    return positions
+
+
 def hold(steps: dict[str, Prepared], case: Case, pool: Any, starts: dict[Any, Any]) -> str:
-    steps[case.name] = Prepared.of(case.config, pool, starts, case.flags)
+    from bert_jax.models import embeddings
+
+    own = embeddings.Embeddings._positions
+    if case.further == "layout":
+        embeddings.Embeddings._positions = constrained(own)
+    try:
+        steps[case.name] = Prepared.of(case.config, pool, starts, case.flags)
+    finally:
+        embeddings.Embeddings._positions = own
     return "compiling"
 
 
