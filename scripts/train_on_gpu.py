@@ -98,7 +98,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 def begin(options: list[str], work: pathlib.Path, log: io.TextIOBase, steps: int) -> subprocess.Popen[bytes]:
     say(log, f"training to step {steps:,}")
     often = (f"--log_every_steps={LOGGED}", f"--evaluation.every_steps={max(steps // EVALUATIONS, 1)}")
-    words = command("pretrain", "modernbert_mini", *options, *often, f"--steps={steps}", f"--workdir={work}")
+    words = command("pretrain", "modernbert_mini", *often, *options, f"--steps={steps}", f"--workdir={work}")
     return subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
 
 
