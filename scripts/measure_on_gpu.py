@@ -32,6 +32,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from train_on_gpu import RECIPE
 
 from bert_jax.config import ComputeConfig, Config, resolve_phases
 from bert_jax.console import load_config
@@ -63,6 +64,7 @@ SHAPES = {
         "modernbert_base",
         f"{ALONE} {LONG} {AS_TORCH} --batch_size=2 --sequence_length=8192 --max_predictions=2458",
     ),
+    "small/128": ("modernbert_mini", f"{' '.join(RECIPE)} --evaluation.batch_size=256 --data.sentence_pairs=none"),
 }
 """What is computed, by name: a shipped configuration and its options. The first phase is measured."""
 KERNELS = {
@@ -78,7 +80,7 @@ FAMILIES = (
 ).split()
 SMALL = "--compute.dtype=float32 --batch_size=8 --model.vocab_size=4096 --data.packing=off"
 TOLERANCE = 1e-4  # relative, of losses in float32 with exact products
-TURNS, TURN_SECONDS = 3, 0.8
+TURNS, TURN_SECONDS = 3, 0.5
 PROFILED = 3  # steps under the profiler
 LENGTHS = (128, 512, 2048, 8192)
 FORWARD = (
@@ -152,8 +154,10 @@ def cases(store: str) -> list[Case]:
     if store:
         packed = f"--data.packing=on --data.sentence_pairs=none --data.path={store} --model.vocab_size=None"
         found += [Case("base/512", kernel, "packed", packed) for kernel in ("triton", "xla")]
+        found.append(Case("small/128", "triton", "packed", packed))
     found += [Case("base/128", "triton", name, flags=flags) for name, flags in FLAGS.items()]
     found.append(Case("base/128", "triton", "layout"))
+    found.append(Case("base/128", "triton", "layout, products as on TPUs", "--compute.products=tpu"))
     found.append(Case("base/128", "triton", "products as on TPUs", "--compute.products=tpu"))
     return found + [Case(shape, "triton", "scan", "--compute.layers=scan") for shape in ("large/512", "base/128")]
 
@@ -417,7 +421,7 @@ def attentions() -> list[Attention]:
         for kernel, rate in [*kinds, ("cudnn by lengths", 0.1)]
         if length <= 2048 or kernel != "xla"
     ]
-    for length, rate in ((128, 0.1), (512, 0.1), (8192, 0.0)) if not REHEARSAL else ():
+    for length, rate in ((128, 0.1), (512, 0.1)) if not REHEARSAL else ():
         for backward, sizes in ((False, FORWARD), (True, BACKWARD)):
             found += [Attention("triton", length, tokens // length, rate, Tiling(*each), backward) for each in sizes]
     return found
@@ -547,14 +551,14 @@ def measure(record: Record, options: argparse.Namespace) -> None:
     record.keep("run", "machine", machine() | {"load": load_average()})
     record.attempt("run", "nvidia-smi", lambda: subprocess.run(["nvidia-smi"], capture_output=True, text=True).stdout)
     record.say(str(device))
-    wanted = [case for case in cases(options.store) if options.only in case.name]
+    wanted = [case for case in cases(options.store) if not options.only or case.name in options.only]
     directory = pathlib.Path(tempfile.mkdtemp())
     files = BatchFiles(directory, 0.0)
     paths = {case.name: files.of(case.config).path for case in wanted}
     shapes = list(dict.fromkeys(case.shape for case in wanted))
     peers: dict[str, Waiting] = {}
     if options.peer_python:
-        for shape in shapes:
+        for shape in (shape for shape in shapes if shape in (options.peer_shapes or shapes)):
             case = next(case for case in wanted if case.shape == shape)
             peers[shape] = start_torch(record, paths[case.name], case.config, options.peer_python)
     pool = concurrent.futures.ThreadPoolExecutor(options.threads)
@@ -565,18 +569,19 @@ def measure(record: Record, options: argparse.Namespace) -> None:
         if record.left() < options.seconds * 0.6:
             record.say("the rest is not traced: it takes too long")
             break
-    for prepared in steps.values():
-        concurrent.futures.wait([prepared.step, prepared.start])
-    record.say("all steps are compiled")
-    record.attempt("run", "ceilings", ceilings)
-    measure_steps(record, wanted, steps, paths, peers)
     kernels: dict[Attention, concurrent.futures.Future[Any]] = {}
     for each in attentions() if options.kernels else ():
         record.attempt("traced kernels", each.name, functools.partial(hold_kernel, kernels, each, pool))
-    record.say("kernels are traced")
-    concurrent.futures.wait(kernels.values(), timeout=60)
+    families = trace_families(record, pool)
+    record.say("everything is traced")
+    waiting = [*kernels.values()]
+    waiting += [each for one in (*steps.values(), *families.values()) for each in (one.step, one.start)]
+    _, late = concurrent.futures.wait(waiting, timeout=record.left() - options.seconds / 2)
+    record.say(f"everything is compiled but {len(late)} programs")
+    record.attempt("run", "ceilings", ceilings)
+    measure_steps(record, wanted, steps, paths, peers)
     measure_kernels(record, {each: future for each, future in kernels.items() if future.done()})
-    measure_families(record, pool)
+    measure_families(record, families)
 
 
 def constrained(own: Any) -> Any:
@@ -597,7 +602,7 @@ def hold(steps: dict[str, Prepared], case: Case, pool: Any, starts: dict[Any, An
     from bert_jax.models import embeddings
 
     own = embeddings.Embeddings._positions
-    if case.further == "layout":
+    if "layout" in case.further:
         embeddings.Embeddings._positions = constrained(own)
     try:
         steps[case.name] = Prepared.of(case.config, pool, starts, case.flags)
@@ -616,7 +621,7 @@ def measure_steps(
     """Measure each step; torch takes turns with the first of each shape, and is gone after it."""
     measured = set()
     for case in wanted:
-        if case.name not in steps:
+        if case.name not in steps or not steps[case.name].step.done():
             continue
         peer = None
         if case.shape in peers and case.shape not in measured:
@@ -664,26 +669,25 @@ def kernel_errors(each: Attention) -> list[float]:
     return distance(cut((found[0][:3], found[1])), cut((expected[0][:3], expected[1])))
 
 
-def measure_families(record: Record, pool: concurrent.futures.Executor) -> None:
-    """Take two steps of every family's mini, and compare them with those of a CPU."""
-    expected = json.loads((pathlib.Path(__file__).parents[1] / "docs/gpu/losses.json").read_text(encoding="utf-8"))
+def trace_families(record: Record, pool: concurrent.futures.Executor) -> dict[str, Prepared]:
+    """Trace two steps of every family's mini, with exact products."""
     jax.config.update("jax_default_matmul_precision", "highest")
     prepared = {}
     for family in FAMILIES:
-        if record.left() < 40:
-            break
-        record.attempt("families", family, lambda family=family: hold_family(prepared, family, pool))
+        work = lambda family=family: str(prepared.setdefault(family, Prepared.of(small(family), pool, {})).config.seed)
+        record.attempt("traced families", family, work)
+    jax.config.update("jax_default_matmul_precision", None)
+    return prepared
+
+
+def measure_families(record: Record, prepared: dict[str, Prepared]) -> None:
+    """Take two steps of every family's mini, and compare them with those of a CPU."""
+    expected = json.loads((pathlib.Path(__file__).parents[1] / "docs/gpu/losses.json").read_text(encoding="utf-8"))
     for family, one in prepared.items():
-        if record.left() < 15:
-            break
+        if record.left() < 5 or not one.step.done():
+            continue
         found = record.attempt("families", family, lambda one=one, f=family: compared(first_losses(one), expected[f]))
         record.say(f"{family}: {found.get('relative_error', found)}")
-    jax.config.update("jax_default_matmul_precision", None)
-
-
-def hold_family(prepared: dict[str, Prepared], family: str, pool: concurrent.futures.Executor) -> str:
-    prepared[family] = Prepared.of(small(family), pool, {})
-    return "compiling"
 
 
 def losses(directory: pathlib.Path) -> None:
@@ -703,8 +707,9 @@ def main() -> None:
     parser.add_argument("--losses", action="store_true", help="only write losses.json, on the CPU")
     parser.add_argument("--seconds", type=float, default=420, help="after which nothing more is begun")
     parser.add_argument("--store", default="", help="token store for packed rows")
-    parser.add_argument("--only", default="", help="steps whose names have this in them")
+    parser.add_argument("--only", nargs="*", default=[], help="steps by their names; none: all")
     parser.add_argument("--peer_python", default="", help="Python with torch and transformers; none: no torch")
+    parser.add_argument("--peer_shapes", nargs="*", default=[], help="shapes that torch computes; none: all")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="that compile at once")
     parser.add_argument("--rehearsal", action="store_true", help="everything tiny, for a processor")
     parser.add_argument("--kernels", action=argparse.BooleanOptionalAction, default=True)
