@@ -24,6 +24,7 @@ from bert_jax.models.layers import (
     Linear,
     Norm,
     dropout,
+    for_all_rows,
     make_norm,
     summed_over_rows,
     truncated_normal,
@@ -139,11 +140,13 @@ class Embeddings(nnx.Module):
     def _positions(
         self, table: jax.Array, input_ids: jax.Array, positions: jax.Array | None, dtype: jnp.dtype
     ) -> jax.Array:
-        """Return the vectors of the positions, [B, L, H] or, where all rows have the same ones, [1, L, H]."""
+        """Return the vectors of the positions, [B, L, H], or [1, L, H] where all rows have the same ones."""
         length = input_ids.shape[1]
         if self.padding_id is None:
             table = table[:length]
-            return table[None] if positions is None else position_vectors(table, positions, dtype)
+            if positions is None:
+                return for_all_rows(table, len(input_ids))
+            return position_vectors(table, positions, dtype)
         table = table[self.padding_id : self.padding_id + 1 + length]  # the padding's row, then those of tokens
         if positions is None:
             real = input_ids != self.padding_id

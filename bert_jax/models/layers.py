@@ -32,6 +32,23 @@ from jax.experimental.layout import Layout, with_layout_constraint
 from bert_jax.config import EncoderConfig
 
 
+def platform_in_use() -> str:
+    """Return the platform of the mesh in use, which a plan makes of chips that are not there, else of this process."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return jax.default_backend() if device is None else device.platform
+
+
+def for_all_rows(x: jax.Array, rows: int) -> jax.Array:
+    """Return x [L, H] to be added to each of so many rows: [1, L, H], on a GPU [B, L, H], row by row in memory.
+
+    There the gradient, a sum over the batch, would make XLA put the batch innermost, in the whole residual stream too,
+    and transpose that before each product (docs/speed.md).
+    """
+    if platform_in_use() != "gpu":
+        return x[None]
+    return with_layout_constraint(jnp.broadcast_to(x, (rows, *x.shape)), Layout((0, 1, 2)))
+
+
 def gather_positions(hidden: jax.Array, positions: jax.Array) -> jax.Array:
     """Return hidden [B, L, H] at positions [B, M]: [B, M, H]. A position outside the sequence gives NaN."""
     return jnp.take_along_axis(hidden, positions[:, :, None], axis=1, mode="fill")

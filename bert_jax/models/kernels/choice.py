@@ -5,8 +5,8 @@ supports a call computes it, and attention in plain JAX computes all others.
 
 With cuDNN on NVIDIA GPUs, scores and probabilities never leave the chip. JAX offers it without dropout. cuDNN could
 drop probabilities, but by generators of its own, whose draws depend on how the batch is split over devices; so
-plain.py computes its steps with attention dropout. Kernels that have not been measured, cuDNN and Triton, run only on
-request.
+plain.py computes its steps with attention dropout. It runs only on request: no faster than Triton where both were
+measured (docs/speed.md).
 """
 
 import functools
@@ -20,6 +20,7 @@ from bert_jax.config import ComputeConfig
 from bert_jax.errors import UserError
 from bert_jax.models.kernels import windowed
 from bert_jax.models.kernels.plain import EVERYTHING, AttentionKernel, AttentionMask, Call, Kernel, call_of
+from bert_jax.models.layers import platform_in_use
 
 LARGEST_SIZE = 128  # of a head, in the forward and backward pass of every card since Ampere
 
@@ -77,7 +78,8 @@ def cudnn_flops(target: str, results: Sequence[Any]) -> int:
 PLATFORMS = {"pallas": ("tpu", "a TPU"), "triton": ("gpu", "an NVIDIA GPU"), "cudnn": ("gpu", "an NVIDIA GPU")}
 """Where a kernel runs that does not run everywhere. These keep no probabilities."""
 SHORTEST = 128
-"""Tokens of a row from which on `pallas` is predicted to be faster on a TPU than `xla` (docs/speed.md)."""
+"""Tokens of a row from which on `pallas` is predicted to be faster on a TPU than `xla`, and `triton` was measured to be
+on a GPU, in bfloat16 (docs/speed.md)."""
 
 
 def declared(name: str) -> Kernel:
@@ -120,23 +122,18 @@ def chosen(
 ) -> tuple[jax.Array, jax.Array | None]:
     """See `AttentionKernel`; computed by the first kernel that the option allows and that supports the call."""
     call = call_of(query, key, mask, dropout_key, rate, collect)
-    kernels = (declared(name) for name in _allowed(option, _platform(), call.length))
+    kernels = (declared(name) for name in _allowed(option, platform_in_use(), call))
     function = next((kernel.function for kernel in kernels if kernel.missing(call) is None), in_jax)
     return function(query, key, value, mask, dropout_key, rate, collect)
 
 
-def _allowed(option: str, platform: str, length: int) -> tuple[str, ...]:
+def _allowed(option: str, platform: str, call: Call) -> tuple[str, ...]:
     """Return the kernels that an option of compute.attention allows before attention in plain JAX, the best first."""
     if option != "auto":
         return () if option == "xla" else (option,)
-    # triton and cudnn have not been measured, so nobody gets them without asking.
-    return ("pallas", "windowed") if platform == "tpu" and length >= SHORTEST else ("windowed",)
-
-
-def _platform() -> str:
-    """Return the platform of the mesh in use, which a plan makes of chips that are not there, else of this process."""
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    return jax.default_backend() if device is None else device.platform
+    if call.length < SHORTEST or platform == "cpu" or (platform == "gpu" and call.dtype != jnp.bfloat16):
+        return ("windowed",)
+    return ("pallas" if platform == "tpu" else "triton", "windowed")
 
 
 def check_attention(compute: ComputeConfig, platform: str) -> None:
@@ -158,15 +155,11 @@ def attention_path(compute: ComputeConfig, platform: str, call: Call, disentangl
       call: what a layer asks for.
       disentangled: whether scores have a bias that depends on queries and keys, which `xla` alone is given.
     """
-    unmeasured = compute.attention == "auto" and platform == "gpu" and not disentangled
     bias = "scores have a bias that depends on queries and keys (model.disentangled, XLNet)" if disentangled else None
     reasons: dict[str, str] = {}
-    for name in _allowed(compute.attention, platform, call.length):
+    for name in _allowed(compute.attention, platform, call):
         reason = bias or declared(name).missing(call)
         if reason is None:
             return name
         reasons[name] = reason
-    if unmeasured:
-        measured = "it has not been measured; --compute.attention=triton takes it"
-        reasons["triton"] = declared("triton").missing(call) or measured
     return next((f"xla, not {name}: {reason}" for name, reason in reasons.items() if name in PLATFORMS), "xla")
