@@ -12,14 +12,16 @@ from bert_jax.config import EncoderConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.model_types.definition import (
     HEADS,
+    MLM_HEAD,
     PART_NAMES,
+    RATES,
     SIZES,
-    TASKS,
     UNSUPPORTED,
     HeadKind,
     ModelType,
     beyond_bert,
     true_options,
+    usual,
 )
 
 ENCODER = {
@@ -39,24 +41,30 @@ ENCODER = {
 }
 """BERT's names below the prefix, which RoBERTa and ELECTRA kept."""
 
+
+def _embeddings(prefix: str, without: str = "") -> dict[str, str]:
+    return {
+        ours: f"{prefix}{theirs}"
+        for ours, theirs in ENCODER.items()
+        if ours.startswith("embeddings/") and ours != without
+    }
+
+
 BERT = ModelType(
     name="bert",
     family="BERT",
     prefix="bert.",
     modules={
         **{ours: f"bert.{theirs}" for ours, theirs in ENCODER.items()},
-        "mlm/dense": "cls.predictions.transform.dense",
-        "mlm/norm": "cls.predictions.transform.LayerNorm",
-        "mlm": "cls.predictions",
+        **MLM_HEAD,
         "next_sentence": "cls.seq_relationship",
     },
     heads=HEADS,
-    classes={
-        **{kind: f"BertFor{theirs}" for kind, theirs in TASKS.items()},
+    class_name="Bert",
+    other_classes={
         "pretraining": "BertForPreTraining",
         "mlm": "BertForMaskedLM",
         "pairs": "BertForNextSentencePrediction",
-        "encoder": "BertModel",
     },
     decoder="cls.predictions.decoder",
     obstacles=lambda model: beyond_bert(model) + true_options(type_vocab_size=model.type_vocab_size == 0),
@@ -65,20 +73,8 @@ BERT = ModelType(
 
 
 _ALBERT_SIZES = {
-    "vocab_size": ("vocab_size", 30_000),
+    **usual(SIZES, vocab_size=30_000, hidden_size=4_096, num_attention_heads=64, intermediate_size=16_384),
     "embedding_size": ("embedding_size", 128),
-    "hidden_size": ("hidden_size", 4_096),
-    "num_hidden_layers": ("num_layers", 12),
-    "num_attention_heads": ("num_heads", 64),
-    "intermediate_size": ("intermediate_size", 16_384),
-    "max_position_embeddings": ("max_position_embeddings", 512),
-    "type_vocab_size": ("type_vocab_size", 2),
-}
-_ALBERT_RATES = {
-    "hidden_dropout_prob": ("hidden_dropout", 0.0),
-    "attention_probs_dropout_prob": ("attention_dropout", 0.0),
-    "layer_norm_eps": ("layer_norm_epsilon", 1e-12),
-    "initializer_range": ("initializer_range", 0.02),
 }
 _ALBERT_UNSUPPORTED = {
     "position_embedding_type": (None, "absolute"),
@@ -119,7 +115,7 @@ ALBERT = ModelType(
     family="ALBERT",
     prefix="albert.",
     modules={
-        **{ours: f"albert.{theirs}" for ours, theirs in ENCODER.items() if ours.startswith("embeddings/")},
+        **_embeddings("albert."),
         "embeddings/projection": "albert.encoder.embedding_hidden_mapping_in",
         **{f"encoder/attention/{name}": f"{_ALBERT_LAYER}.attention.{name}" for name in ("query", "key", "value")},
         "encoder/attention/output": f"{_ALBERT_LAYER}.attention.dense",
@@ -134,16 +130,12 @@ ALBERT = ModelType(
         "next_sentence": "sop_classifier.classifier",
     },
     heads=HEADS,
-    classes={
-        **{kind: f"AlbertFor{theirs}" for kind, theirs in TASKS.items()},
-        "pretraining": "AlbertForPreTraining",
-        "mlm": "AlbertForMaskedLM",
-        "encoder": "AlbertModel",
-    },
+    class_name="Albert",
+    other_classes={"pretraining": "AlbertForPreTraining"},
     decoder="predictions.decoder",
     obstacles=_albert_obstacles,
     sizes=_ALBERT_SIZES,
-    rates=_ALBERT_RATES,
+    rates=usual(RATES, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
     unsupported=_ALBERT_UNSUPPORTED,
     read_options=_albert_read,
     written_options=_albert_written,
@@ -192,19 +184,12 @@ def _distilbert_read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]
 
 _DISTILBERT_LAYER = "distilbert.transformer.layer.{}"
 _PRE_CLASSIFIER = {"pooler": "pre_classifier", "head": "classifier"}
-_DISTILBERT_HEADS: dict[HeadKind, dict[str, str]] = {
-    "classification": _PRE_CLASSIFIER,
-    "regression": _PRE_CLASSIFIER,
-    "choice": _PRE_CLASSIFIER,
-}
 DISTILBERT = ModelType(
     name="distilbert",
     family="DistilBERT",
     prefix="distilbert.",
     modules={
-        "embeddings/word": "distilbert.embeddings.word_embeddings",
-        "embeddings/position": "distilbert.embeddings.position_embeddings",
-        "embeddings/norm": "distilbert.embeddings.LayerNorm",
+        **_embeddings("distilbert.", without="embeddings/token_type"),
         "encoder/attention/query": f"{_DISTILBERT_LAYER}.attention.q_lin",
         "encoder/attention/key": f"{_DISTILBERT_LAYER}.attention.k_lin",
         "encoder/attention/value": f"{_DISTILBERT_LAYER}.attention.v_lin",
@@ -217,12 +202,8 @@ DISTILBERT = ModelType(
         "mlm/norm": "vocab_layer_norm",
         "mlm": "vocab_projector",
     },
-    heads=HEADS | _DISTILBERT_HEADS,
-    classes={
-        **{kind: f"DistilBertFor{theirs}" for kind, theirs in TASKS.items()},
-        "mlm": "DistilBertForMaskedLM",
-        "encoder": "DistilBertModel",
-    },
+    heads=HEADS | dict.fromkeys(("classification", "regression", "choice"), _PRE_CLASSIFIER),
+    class_name="DistilBert",
     decoder="vocab_projector",
     obstacles=_distilbert_obstacles,
     sizes=_DISTILBERT_SIZES,
@@ -234,15 +215,6 @@ DISTILBERT = ModelType(
 )
 
 
-_ELECTRA_SIZES = {
-    "vocab_size": ("vocab_size", 30_522),
-    "hidden_size": ("hidden_size", 256),
-    "num_hidden_layers": ("num_layers", 12),
-    "num_attention_heads": ("num_heads", 4),
-    "intermediate_size": ("intermediate_size", 1_024),
-    "max_position_embeddings": ("max_position_embeddings", 512),
-    "type_vocab_size": ("type_vocab_size", 2),
-}
 _ELECTRA_UNSUPPORTED = {
     "position_embedding_type": (None, "absolute"),
     "quantization_config": (None,),
@@ -278,12 +250,10 @@ def _electra_written(model: EncoderConfig) -> dict[str, Any]:
     return {"embedding_size": model.word_size, "summary_type": "first", "summary_activation": "gelu"}
 
 
-_CLASSIFIER = {"pooler": "classifier.dense", "head": "classifier.out_proj"}
-_ELECTRA_HEADS: dict[HeadKind, dict[str, str]] = {
-    "classification": _CLASSIFIER,
-    "regression": _CLASSIFIER,
-    "choice": {"pooler": "sequence_summary.summary", "head": "classifier"},
-}
+_DENSE_FIRST: dict[HeadKind, dict[str, str]] = dict.fromkeys(
+    ("classification", "regression"), {"pooler": "classifier.dense", "head": "classifier.out_proj"}
+)
+"""Heads of which the first layer, on the first token, is our pooler."""
 ELECTRA = ModelType(
     name="electra",
     family="ELECTRA",
@@ -297,16 +267,12 @@ ELECTRA = ModelType(
         "replaced_tokens/dense": "discriminator_predictions.dense",
         "replaced_tokens/output": "discriminator_predictions.dense_prediction",
     },
-    heads=HEADS | _ELECTRA_HEADS,
-    classes={
-        **{kind: f"ElectraFor{theirs}" for kind, theirs in TASKS.items()},
-        "mlm": "ElectraForMaskedLM",
-        "replaced_tokens": "ElectraForPreTraining",
-        "encoder": "ElectraModel",
-    },
+    heads={**HEADS, **_DENSE_FIRST, "choice": {"pooler": "sequence_summary.summary", "head": "classifier"}},
+    class_name="Electra",
+    other_classes={"mlm": "ElectraForMaskedLM", "replaced_tokens": "ElectraForPreTraining"},
     decoder="generator_lm_head",
     obstacles=_electra_obstacles,
-    sizes=_ELECTRA_SIZES,
+    sizes=usual(SIZES, hidden_size=256, num_attention_heads=4, intermediate_size=1_024),
     unsupported=_ELECTRA_UNSUPPORTED,
     read_options=_electra_read,
     written_options=_electra_written,
@@ -334,7 +300,7 @@ def _padding_id(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
     return {"padding_id": found, "pair_head": False}
 
 
-def _like_roberta(name: str, family: str, of_class: str) -> ModelType:
+def _like_roberta(name: str, family: str, class_name: str) -> ModelType:
     """Return the type of RoBERTa's encoder and heads under another name, with classes of another prefix."""
     return ModelType(
         name=name,
@@ -346,18 +312,11 @@ def _like_roberta(name: str, family: str, of_class: str) -> ModelType:
             "mlm/norm": "lm_head.layer_norm",
             "mlm": "lm_head",
         },
-        heads=HEADS
-        | dict.fromkeys(  # a dense layer with tanh on the first token: our pooler
-            ("classification", "regression"), {"pooler": "classifier.dense", "head": "classifier.out_proj"}
-        ),
-        classes={
-            **{kind: f"{of_class}For{theirs}" for kind, theirs in TASKS.items()},
-            "mlm": f"{of_class}ForMaskedLM",
-            "encoder": f"{of_class}Model",
-        },
+        heads=HEADS | _DENSE_FIRST,
+        class_name=class_name,
         decoder="lm_head.decoder",
         obstacles=_roberta_obstacles,
-        sizes=SIZES | {"vocab_size": ("vocab_size", 50_265)},
+        sizes=usual(SIZES, vocab_size=50_265),
         unsupported=_ROBERTA_UNSUPPORTED,
         read_options=_padding_id,
         written_options=lambda model: {

@@ -7,24 +7,25 @@ from etils import epath
 from bert_jax.config import DisentangledConfig, EncoderConfig, ModelConfig
 from bert_jax.config.json_form import from_dict, to_dict
 from bert_jax.errors import UserError
-from bert_jax.formats.model_types.definition import HEADS, TASKS, HeadKind, ModelType, beyond_bert, flag, true_options
+from bert_jax.formats.model_types.bert import ENCODER
+from bert_jax.formats.model_types.definition import (
+    HEADS,
+    MLM_HEAD,
+    RATES,
+    SIZES_WITHOUT_TYPES,
+    HeadKind,
+    ModelType,
+    beyond_bert,
+    flag,
+    true_options,
+    usual,
+)
 
-_SIZES = {
-    "vocab_size": ("vocab_size", 50_265),
-    "hidden_size": ("hidden_size", 768),
-    "num_hidden_layers": ("num_layers", 12),
-    "num_attention_heads": ("num_heads", 12),
-    "intermediate_size": ("intermediate_size", 3_072),
-    "max_position_embeddings": ("max_position_embeddings", 512),
-}
+_SIZES = usual(SIZES_WITHOUT_TYPES, vocab_size=50_265)
 _LARGER = {"vocab_size": 128_100, "hidden_size": 1_536, "num_hidden_layers": 24}
 _LARGER |= {"num_attention_heads": 24, "intermediate_size": 6_144}
-_RATES = {
-    "hidden_dropout_prob": ("hidden_dropout", 0.1),
-    "attention_probs_dropout_prob": ("attention_dropout", 0.1),
-    "layer_norm_eps": ("layer_norm_epsilon", 1e-7),
-    "initializer_range": ("initializer_range", 0.02),
-}
+_SECOND_SIZES = usual(_SIZES, **_LARGER)
+_RATES = usual(RATES, layer_norm_eps=1e-7)
 _UNSUPPORTED = {
     "quantization_config": (None,),
     "is_decoder": (None, False),
@@ -199,20 +200,11 @@ def _written_second(model: EncoderConfig) -> dict[str, Any]:
 
 
 _LAYER = "deberta.encoder.layer.{}"
+_OTHERS = {"pooler", *(f"encoder/attention/{name}" for name in ("query", "key", "value"))}  # as BERT does not call them
 _MODULES = {
-    "embeddings/word": "deberta.embeddings.word_embeddings",
-    "embeddings/position": "deberta.embeddings.position_embeddings",
-    "embeddings/token_type": "deberta.embeddings.token_type_embeddings",
-    "embeddings/norm": "deberta.embeddings.LayerNorm",
+    **{ours: f"deberta.{theirs}" for ours, theirs in ENCODER.items() if ours not in _OTHERS},
     "encoder/relative": "deberta.encoder.rel_embeddings",
-    "encoder/attention/output": f"{_LAYER}.attention.output.dense",
-    "encoder/attention_norm": f"{_LAYER}.attention.output.LayerNorm",
-    "encoder/feed_forward/intermediate": f"{_LAYER}.intermediate.dense",
-    "encoder/feed_forward/output": f"{_LAYER}.output.dense",
-    "encoder/feed_forward_norm": f"{_LAYER}.output.LayerNorm",
-    "mlm/dense": "cls.predictions.transform.dense",
-    "mlm/norm": "cls.predictions.transform.LayerNorm",
-    "mlm": "cls.predictions",
+    **MLM_HEAD,
 }
 _OTHER_HEAD = {
     "lm_predictions.lm_head.dense.": "cls.predictions.transform.dense.",
@@ -238,11 +230,7 @@ DEBERTA = ModelType(
         "encoder/attention/position_query": f"{_LAYER}.attention.self.pos_q_proj",
     },
     heads=_HEADS,
-    classes={
-        **{kind: f"DebertaFor{TASKS[kind]}" for kind in _HEADS},
-        "mlm": "DebertaForMaskedLM",
-        "encoder": "DebertaModel",
-    },
+    class_name="Deberta",
     decoder="cls.predictions.decoder",
     obstacles=_obstacles_first,
     sizes=_SIZES,
@@ -256,7 +244,6 @@ DEBERTA = ModelType(
     also=_OTHER_HEAD,
     classifier_dropout="cls_dropout",
 )
-_SECOND_SIZES = {key: (ours, _LARGER.get(key, usual)) for key, (ours, usual) in _SIZES.items()}
 DEBERTA_V2 = ModelType(
     name="deberta-v2",
     family="DeBERTa-v2",
@@ -273,11 +260,7 @@ DEBERTA_V2 = ModelType(
         "encoder/attention/position_query": f"{_LAYER}.attention.self.pos_query_proj",
     },
     heads={**_HEADS, "choice": _CLASSIFIER},
-    classes={
-        **{kind: f"DebertaV2For{theirs}" for kind, theirs in TASKS.items()},
-        "mlm": "DebertaV2ForMaskedLM",
-        "encoder": "DebertaV2Model",
-    },
+    class_name="DebertaV2",
     decoder="cls.predictions.decoder",
     obstacles=_obstacles_second,
     sizes=_SECOND_SIZES,

@@ -49,12 +49,19 @@ SIZES = {
     "max_position_embeddings": ("max_position_embeddings", 512),
     "type_vocab_size": ("type_vocab_size", 2),
 }
+SIZES_WITHOUT_TYPES = {key: size for key, size in SIZES.items() if key != "type_vocab_size"}
 RATES = {
     "hidden_dropout_prob": ("hidden_dropout", 0.1),
     "attention_probs_dropout_prob": ("attention_dropout", 0.1),
     "layer_norm_eps": ("layer_norm_epsilon", 1e-12),
     "initializer_range": ("initializer_range", 0.02),
 }
+MLM_HEAD = {
+    "mlm/dense": "cls.predictions.transform.dense",
+    "mlm/norm": "cls.predictions.transform.LayerNorm",
+    "mlm": "cls.predictions",
+}
+"""BERT's names of this head, which DeBERTa kept."""
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "position_embedding_type": (None, "absolute"),
     "is_decoder": (None, False),
@@ -63,6 +70,11 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "quantization_config": (None,),
     "embedding_size": (None,),
 }
+
+
+def usual(table: Mapping[str, tuple[str, Any]], **values: Any) -> dict[str, tuple[str, Any]]:
+    """Return SIZES or RATES with other values where the key is absent from config.json."""
+    return {key: (ours, values.get(key, value)) for key, (ours, value) in table.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,13 +90,14 @@ class ModelType:
     """Our modules → theirs, with {} for the layer."""
     heads: Mapping[HeadKind, Mapping[str, str]]
     """Kind of task head → the modules that have other names then, "head" always among them."""
-    classes: Mapping[str, str]
-    """Kind of task head, or "pretraining", "mlm", "pairs", "replaced_tokens" or "encoder" for models without one →
-    their class."""
+    class_name: str
+    """Beginning of the names of their classes, such as Roberta."""
     decoder: str
     """Name of the output layer of the masked-language-model head: a second name of the word table and of a bias."""
     obstacles: Callable[[EncoderConfig], tuple[str, ...]]
     """Returns the options of a model, such as "positions", whose values it does not have; (): it computes the same."""
+    other_classes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Those of `classes` that are not named as the others are."""
     sizes: Mapping[str, tuple[str, int]] = dataclasses.field(default_factory=lambda: SIZES)
     """Key of config.json → field of EncoderConfig, and what `transformers` takes where the key is absent."""
     rates: Mapping[str, tuple[str, float]] = dataclasses.field(default_factory=lambda: RATES)
@@ -121,6 +134,15 @@ class ModelType:
     """Key of `classes` → the Auto class that opens it, and its task on the hub, if the hub has one for it."""
     part_names: Mapping[str, str] = dataclasses.field(default_factory=lambda: PART_NAMES)
     """What a part of the parameter tree other than a task head is, in text."""
+
+    @property
+    def classes(self) -> dict[str, str]:
+        """Kind of task head, or "pretraining", "mlm", "pairs", "replaced_tokens" or "encoder" for models without one →
+        their class."""
+        tasks = {kind: f"{self.class_name}For{theirs}" for kind, theirs in TASKS.items() if kind in self.heads}
+        names = {**tasks, **self.other_classes}
+        usual = {"mlm": f"{self.class_name}ForMaskedLM", "encoder": f"{self.class_name}Model"}
+        return names | {key: name for key, name in usual.items() if key not in names}
 
     @property
     def tied(self) -> dict[str, str]:

@@ -8,16 +8,17 @@ from etils import epath
 from bert_jax.config import EncoderConfig, ModelConfig, Rope
 from bert_jax.config.json_form import to_dict
 from bert_jax.errors import UserError
-from bert_jax.formats.model_types.definition import TASKS, ModelType, beyond_bert, flag, true_options
+from bert_jax.formats.model_types.definition import (
+    SIZES_WITHOUT_TYPES,
+    TASKS,
+    ModelType,
+    beyond_bert,
+    flag,
+    true_options,
+    usual,
+)
 
-_SIZES = {
-    "vocab_size": ("vocab_size", 50_368),
-    "hidden_size": ("hidden_size", 768),
-    "num_hidden_layers": ("num_layers", 22),
-    "num_attention_heads": ("num_heads", 12),
-    "intermediate_size": ("intermediate_size", 1_152),
-    "max_position_embeddings": ("max_position_embeddings", 8_192),
-}
+_USUAL = {"vocab_size": 50_368, "num_hidden_layers": 22, "intermediate_size": 1_152, "max_position_embeddings": 8_192}
 _RATES = {
     "embedding_dropout": ("hidden_dropout", 0.0),
     "attention_dropout": ("attention_dropout", 0.0),
@@ -190,14 +191,10 @@ MODERNBERT = ModelType(
         "mlm": "decoder",
     },
     heads=dict.fromkeys(TASKS, _HEAD),
-    classes={
-        **{kind: f"ModernBertFor{theirs}" for kind, theirs in TASKS.items()},
-        "mlm": "ModernBertForMaskedLM",
-        "encoder": "ModernBertModel",
-    },
+    class_name="ModernBert",
     decoder="decoder",
     obstacles=_obstacles,
-    sizes=_SIZES,
+    sizes=usual(SIZES_WITHOUT_TYPES, **_USUAL),
     rates=_RATES,
     unsupported=_UNSUPPORTED,
     read_options=_read,
