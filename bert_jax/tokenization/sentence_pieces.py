@@ -174,10 +174,10 @@ def _parts(message: bytes) -> Iterator[tuple[int, int | bytes, bytes]]:
     position = 0
     while position < len(message):
         start = position
-        key, position = _varint(message, position)
+        key, position = varint(message, position)
         size = {1: 8, 5: 4}.get(key & 7)
         if size is None:
-            size, position = _varint(message, position)
+            size, position = varint(message, position)
         if key & 7 == 0:
             yield key >> 3, size, message[start:position]
             continue
@@ -187,16 +187,18 @@ def _parts(message: bytes) -> Iterator[tuple[int, int | bytes, bytes]]:
         position += size
 
 
-def _varint(message: bytes, position: int) -> tuple[int, int]:
-    """Return (value, position after it) of a number in groups of seven bits, the lowest first."""
-    value = shift = 0
-    while position < len(message):
-        byte = message[position]
-        value |= (byte & 127) << shift
-        position, shift = position + 1, shift + 7
+def varint(message: bytes, position: int) -> tuple[int, int]:
+    """Return (value, position after it) of a number in groups of seven bits, the lowest first; at most 64 bits.
+
+    Raises:
+      ValueError: the number does not end.
+    """
+    value = 0
+    for number, byte in enumerate(message[position : position + 10]):
+        value |= (byte & 127) << 7 * number
         if byte < 128:
-            return value, position
-    raise ValueError("a number is cut off")
+            return value, position + number + 1
+    raise ValueError("a number does not end")
 
 
 def _number(value: int) -> bytes:

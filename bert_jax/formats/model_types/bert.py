@@ -22,6 +22,7 @@ from bert_jax.formats.model_types.definition import (
     beyond_bert,
     true_options,
     usual,
+    whole,
 )
 
 ENCODER = {
@@ -238,9 +239,7 @@ def _electra_obstacles(model: EncoderConfig) -> tuple[str, ...]:
 
 def _electra_read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
     """Return the width of the embeddings, which have a map only where it is not that of the layers."""
-    width = values.get("embedding_size", 128)
-    if not isinstance(width, int) or isinstance(width, bool) or width < 1:
-        raise UserError(f"{file} has embedding_size={width!r:.40} where a positive whole number is expected")
+    width = whole(values, "embedding_size", 128, file)
     narrow = width != values.get("hidden_size", 256)
     return {"embedding_size": width if narrow else None, "pooler": "gelu_erf", "pair_head": False}
 

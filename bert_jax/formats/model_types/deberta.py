@@ -19,6 +19,7 @@ from bert_jax.formats.model_types.definition import (
     flag,
     true_options,
     usual,
+    whole,
 )
 
 _SIZES = usual(SIZES_WITHOUT_TYPES, vocab_size=50_265)
@@ -155,10 +156,7 @@ def _distances(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
 
 
 def _number(values: dict[str, Any], key: str, usual: int, file: epath.Path) -> int:
-    found = values.get(key, usual)
-    if not isinstance(found, int) or isinstance(found, bool) or abs(found) > 2**31:
-        raise UserError(f"{file} has {key}={found!r:.40} where a whole number is expected")
-    return found
+    return whole(values, key, usual, file, "a whole number", least=-(2**31))
 
 
 def _disentangled(model: EncoderConfig) -> DisentangledConfig:

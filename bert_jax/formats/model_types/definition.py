@@ -181,3 +181,50 @@ def flag(values: dict[str, Any], key: str, usual: bool, file: epath.Path) -> boo
     if not isinstance(found, bool):
         raise UserError(f"{file} has {key}={found!r:.40} where true or false is expected")
     return found
+
+
+def whole(
+    values: dict[str, Any],
+    key: str,
+    usual: int | None,
+    file: epath.Path,
+    wanted: str = "a positive whole number",
+    least: int = 1,
+) -> int:
+    """Return a value of a JSON object that must be a whole number from `least` on, `usual` where it is missing.
+
+    Raises:
+      UserError: it is something else; names `file`, which the object was read from, and what is `wanted`.
+    """
+    found = values.get(key, usual)
+    if not isinstance(found, int) or isinstance(found, bool) or not least <= found < 2**31:
+        raise UserError(f"{file} has {key}={found!r:.40} where {wanted} is expected")
+    return found
+
+
+def rate(values: dict[str, Any], key: str, usual: float, file: epath.Path) -> float:
+    """Return the same of a number from 0 to 1."""
+    found = values.get(key, usual)
+    if not isinstance(found, (int, float)) or isinstance(found, bool) or not 0 <= found < 1:
+        raise UserError(f"{file} has {key}={found!r:.40} where a number from 0 to 1 is expected")
+    return float(found)
+
+
+def sizes_and_rates(
+    values: dict[str, Any],
+    sizes: Mapping[str, tuple[str, int]],
+    rates: Mapping[str, tuple[str, float]],
+    file: epath.Path,
+) -> dict[str, Any]:
+    """Return fields of EncoderConfig from a JSON object and tables such as SIZES and RATES.
+
+    Raises:
+      UserError: a value is not of its kind, or the heads do not divide the hidden size; names `file`.
+    """
+    found: dict[str, Any] = {ours: whole(values, key, value, file) for key, (ours, value) in sizes.items()}
+    found |= {ours: rate(values, key, value, file) for key, (ours, value) in rates.items()}
+    if found["hidden_size"] % found["num_heads"]:
+        raise UserError(
+            f"{file} has hidden_size={found['hidden_size']}, not divisible by num_attention_heads={found['num_heads']}"
+        )
+    return found

@@ -16,6 +16,7 @@ from bert_jax.formats.model_types.definition import (
     flag,
     true_options,
     usual,
+    whole,
 )
 
 _USUAL = {"vocab_size": 50_368, "num_hidden_layers": 22, "intermediate_size": 1_152, "max_position_embeddings": 8_192}
@@ -88,12 +89,9 @@ def _biases(values: dict[str, Any], file: epath.Path) -> bool:
 
 def _windows(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
     """Return which layers are local: by layer_types, or by global_attn_every_n_layers as in older files."""
-    layers, width = values.get("num_hidden_layers", 22), values.get("local_attention", 128)
-    if not isinstance(width, int) or isinstance(width, bool) or width < 2:
-        raise UserError(f"{file} has local_attention={width!r:.40} where a number of at least 2 tokens is expected")
-    every = values.get("global_attn_every_n_layers", 3)
-    if not isinstance(every, int) or isinstance(every, bool) or every < 1:
-        raise UserError(f"{file} has global_attn_every_n_layers={every!r:.40} where a positive number is expected")
+    layers = values.get("num_hidden_layers", 22)
+    width = whole(values, "local_attention", 128, file, "a number of at least 2 tokens", least=2)
+    every = whole(values, "global_attn_every_n_layers", 3, file, "a positive number")
     kinds = values.get("layer_types") or _layer_types(layers, every)
     if kinds == _layer_types(layers, 1):
         return {"local_window": None}
