@@ -9,18 +9,14 @@ import dataclasses
 import html
 import json
 import secrets
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from bert_jax.analysis.results import Analysis, call_with, model_fingerprint, panels, short_path
 from bert_jax.config.analyses import AttentionConfig
 from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel, load
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 MOST_VALUES = 20_000_000
 """Probabilities that a result may hold: 12 layers of 12 heads over 370 tokens. Browsers cope with little more."""
@@ -207,7 +203,7 @@ over.</p>
 """
 
 
-def draw_attention(result: AttentionMaps) -> "Figure":
+def draw_attention(result: AttentionMaps) -> Figure:
     """Return a map for every layer (rows, the first at the top) and head: queries from the top, keys from the left."""
     layers, heads, count, _ = result.weights.shape
     heading = f"{short_path(result.model)}: attention in {count} tokens (square roots of the probabilities)"

@@ -19,9 +19,10 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from rich.table import Table
 from scipy.special import entr
 
@@ -34,11 +35,6 @@ from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.progress import progress_bar, track
 from bert_jax.tasks import conll
 from bert_jax.tokenization.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 
 VALUES = 2**26
 """Probabilities of one batch, at most: 0.25 GiB on the device, and about three times that on the host."""
@@ -654,7 +650,7 @@ RELATIONS = 15  # in a picture, at most
 LARGEST = 60  # heads, up to which each has its name or number in a picture
 
 
-def draw_heads(result: HeadBehaviour) -> "Figure":
+def draw_heads(result: HeadBehaviour) -> Figure:
     """Return nine maps, of layers (rows) and heads (columns); under each its value for attention to all alike."""
     layers, heads = result.entropy.shape
     heading = f"{short_path(result.model)}: heads over {result.texts:,} texts, {result.tokens:,} tokens"
@@ -669,7 +665,7 @@ def draw_heads(result: HeadBehaviour) -> "Figure":
     return figure
 
 
-def draw_head_clusters(result: HeadBehaviour) -> "Figure":
+def draw_head_clusters(result: HeadBehaviour) -> Figure:
     """Return the map of heads by the divergence of their attention; colours are clusters, 2-3 is layer 2, head 3."""
     heads = result.entropy.shape[1]
     figure, axes = panels((7.0, 6.0), f"{short_path(result.model)}: heads by how differently they attend")
@@ -686,7 +682,7 @@ def draw_head_clusters(result: HeadBehaviour) -> "Figure":
     return figure
 
 
-def draw_head_ablation(result: HeadBehaviour) -> "Figure":
+def draw_head_ablation(result: HeadBehaviour) -> Figure:
     """Return the increase of the loss without each head, with 95 % intervals, layer by layer."""
     ablation, (layers, heads) = result.ablation, result.ablation.increase.shape
     heading = f"{short_path(result.model)}: MLM loss {ablation.loss:.3f}, and how much more without each head"
@@ -703,7 +699,7 @@ def draw_head_ablation(result: HeadBehaviour) -> "Figure":
     return figure
 
 
-def draw_head_relations(result: HeadBehaviour) -> "Figure":
+def draw_head_relations(result: HeadBehaviour) -> Figure:
     """Return, for the most frequent relations, the best head's share next to that of guessing by place."""
     found = result.relations
     count = min(len(found.relations), RELATIONS)
@@ -721,7 +717,7 @@ def draw_head_relations(result: HeadBehaviour) -> "Figure":
     return figure
 
 
-def _by_head(axes: "Axes", values: np.ndarray, limits: tuple[float, float]) -> None:
+def _by_head(axes: Axes, values: np.ndarray, limits: tuple[float, float]) -> None:
     layers, heads = values.shape
     image = axes.imshow(values, cmap="Blues", vmin=limits[0], vmax=limits[1], aspect="auto")
     axes.set_xticks(range(heads), [str(head + 1) for head in range(heads)], fontsize=7)

@@ -21,9 +21,10 @@ correlation of sentence cosines with human judgements is measured before and aft
 import dataclasses
 import functools
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib import colormaps
+from matplotlib.figure import Figure
 from rich.table import Table
 
 from bert_jax.analysis.results import (
@@ -55,10 +56,6 @@ from bert_jax.formats.stored import KINDS, Postprocess, PostprocessKind
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.tasks import glue
 from bert_jax.tasks.sentences import spearman
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 SMALLEST = 4  # texts in a minibatch, below which the estimator divides by zero
 
@@ -524,7 +521,7 @@ def read_judged_pairs(path: str) -> tuple[list[tuple[str, str]], list[float]]:
 MOST_NUMBERED = 14  # rows or columns of a heat map whose cells show their numbers; in larger ones they would not fit
 
 
-def draw_layer_similarity(result: LayerSimilarity) -> "Figure":
+def draw_layer_similarity(result: LayerSimilarity) -> Figure:
     """Return a heat map of the CKA matrix, with the embeddings in the lower left corner."""
     rows, columns = result.matrix.shape
     figure, axes = panels((2.2 + 0.5 * columns, 1.6 + 0.5 * rows), "")
@@ -542,10 +539,8 @@ def draw_layer_similarity(result: LayerSimilarity) -> "Figure":
     return figure
 
 
-def draw_layer_isotropy(result: LayerIsotropy) -> "Figure":
+def draw_layer_isotropy(result: LayerIsotropy) -> Figure:
     """Return three panels: mean cosines and the partition function by layer, and the spectrum of every layer."""
-    from matplotlib import colormaps
-
     count = len(result.cosine)
     heading = f"{short_path(result.model)}: {result.texts:,} texts, vectors: {result.vectors}"
     figure, (cosines, partition, spectrum) = panels((13.0, 3.8), heading, 1, 3)
@@ -566,7 +561,7 @@ def draw_layer_isotropy(result: LayerIsotropy) -> "Figure":
     return figure
 
 
-def draw_sentence_correlation(result: SentenceCorrelation) -> "Figure":
+def draw_sentence_correlation(result: SentenceCorrelation) -> Figure:
     """Return one panel per pooling: the correlation by layer, before and after each treatment."""
     heading = f"{short_path(result.model)}: {result.pairs:,} pairs, fitted on {result.texts:,} texts"
     figure, drawn = panels((10.0, 3.8), heading, 1, len(result.poolings), sharey=True)

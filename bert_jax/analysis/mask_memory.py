@@ -9,10 +9,10 @@ sequences separates over-fitting to the text from over-fitting to the masks.
 
 import dataclasses
 import os
-from typing import TYPE_CHECKING
 
 import numpy as np
 from etils import epath
+from matplotlib.figure import Figure
 from rich.table import Table
 
 from bert_jax.analysis.results import (
@@ -36,9 +36,6 @@ from bert_jax.data.mixtures import open_corpus
 from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.progress import progress_bar
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,7 +212,7 @@ def _masks(config: Config) -> str:
     return f"dynamic, {config.data.copies} copies" if config.data.copies else "dynamic"
 
 
-def draw_mask_gap(result: MaskGap) -> "Figure":
+def draw_mask_gap(result: MaskGap) -> Figure:
     """Return the losses and the gaps, with bands of two standard errors, over the steps of training."""
     heading = f"{short_path(result.run)}: {result.masks} masks, {result.sequences:,} sequences"
     figure, (losses, gaps) = panels((10.0, 3.8), heading, 1, 2)

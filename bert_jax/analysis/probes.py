@@ -19,9 +19,11 @@ import pathlib
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from rich.table import Table
 
 from bert_jax.analysis.probing_tasks import ProbingTask, control_labels, divided, drawn_examples, read_probing_tasks
@@ -43,11 +45,6 @@ from bert_jax.models.pooling import layer_indices
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.progress import progress_bar
 from bert_jax.tokenization.tokenizer import assembled, text_start
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 
 PENALTIES = (10.0, 1.0, 1e-1, 1e-2, 1e-3, 1e-4)
 """Strengths λ of λ/2 · |W|², from the strongest; that with the least loss on dev is taken."""
@@ -604,7 +601,7 @@ def _located(task: ProbingTask) -> np.ndarray:
 COLUMNS = 3
 
 
-def draw_probes(result: LayerProbes) -> "Figure":
+def draw_probes(result: LayerProbes) -> Figure:
     """Return a panel per task: the score by layer and of the mix, its control and its baseline."""
     columns = min(COLUMNS, len(result.tasks))
     rows = -(-len(result.tasks) // columns)
@@ -618,7 +615,7 @@ def draw_probes(result: LayerProbes) -> "Figure":
     return figure
 
 
-def _draw_task(axes: "Axes", task: TaskProbes, names: list[str]) -> None:
+def _draw_task(axes: Axes, task: TaskProbes, names: list[str]) -> None:
     places, last = np.arange(len(names)), len(names) - 1
     error = np.nan_to_num(task.interval)
     (line,) = axes.plot(places[:last], task.mean[:last], marker="o", label="probe")

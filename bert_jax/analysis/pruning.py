@@ -8,10 +8,11 @@ import dataclasses
 import itertools
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from etils import epath
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from rich.table import Table
 
 from bert_jax.analysis.layers import SMALLEST, HsicSums
@@ -36,10 +37,6 @@ from bert_jax.pretrained.initialization import of_layers
 from bert_jax.pretrained.model import PretrainedModel, as_stored, load
 from bert_jax.progress import progress_bar
 from bert_jax.randomness import Stream, bits
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 def keep_layers(model: PretrainedModel, layers: Sequence[int]) -> PretrainedModel:
@@ -327,7 +324,7 @@ class _Measurements:
 STYLES = {"cka": ("#1f77b4", "guided by CKA"), "top": ("#d62728", "top layers"), "random": ("#8a8a8a", "random layers")}
 
 
-def draw_pruning(result: Pruning) -> "Figure":
+def draw_pruning(result: Pruning) -> Figure:
     """Return a panel for each measure over the number of layers, and the candidates of every step of the removal."""
     names = {"similarity": "CKA with the whole model", "mlm_accuracy": "MLM accuracy", "score": result.score_name}
     shown = [name for name in names if not np.isnan(getattr(result.curves[0], name)).all()]
@@ -350,7 +347,7 @@ def draw_pruning(result: Pruning) -> "Figure":
     return figure
 
 
-def _curves(axes: "Axes", result: Pruning, name: str) -> None:
+def _curves(axes: Axes, result: Pruning, name: str) -> None:
     labelled: set[str] = set()
     for curve in (*result.curves[2:], *result.curves[:2]):  # the random ones below the others
         colour, label = STYLES[curve.order]

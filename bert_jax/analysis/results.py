@@ -19,10 +19,13 @@ import shutil
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from etils import epath
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
@@ -46,11 +49,6 @@ from bert_jax.tasks.task_data import (
     recorded_task,
 )
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-
 LONGEST_PATH = 40  # characters
 
 
@@ -59,7 +57,7 @@ def layer_names(count: int) -> list[str]:
     return ["emb", *map(str, range(1, count))]
 
 
-def write_pictures(figure: "Figure", directory: str | os.PathLike[str], name: str) -> list[str]:
+def write_pictures(figure: Figure, directory: str | os.PathLike[str], name: str) -> list[str]:
     """Write a figure as `name`.png and `name`.svg into a directory; return their names."""
     for suffix in ("png", "svg"):
         buffer = io.BytesIO()
@@ -71,11 +69,8 @@ def write_pictures(figure: "Figure", directory: str | os.PathLike[str], name: st
 
 def panels(
     size: tuple[float, float], heading: str, rows: int = 1, columns: int = 1, *, heading_size: int = 11, **options: Any
-) -> tuple["Figure", Any]:
+) -> tuple[Figure, Any]:
     """Return a figure with a heading, of a size in inches, and its panels, as `Figure.subplots` returns them."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # takes a second to import
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=size, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     if heading:
@@ -83,7 +78,7 @@ def panels(
     return figure, figure.subplots(rows, columns, **options)
 
 
-def lines_by_layer(axes: "Axes", title: str, series: Mapping[str, np.ndarray]) -> None:
+def lines_by_layer(axes: Axes, title: str, series: Mapping[str, np.ndarray]) -> None:
     """Draw lines over the layers, one for each entry of `series`, float [layers + 1]."""
     for label, values in series.items():
         axes.plot(range(len(values)), values, marker="o", label=label)
@@ -91,7 +86,7 @@ def lines_by_layer(axes: "Axes", title: str, series: Mapping[str, np.ndarray]) -
     framed(axes, title, "layer")
 
 
-def framed(axes: "Axes", title: str = "", below: str = "", legend: int | None = None) -> None:
+def framed(axes: Axes, title: str = "", below: str = "", legend: int | None = None) -> None:
     """Give a panel a title and a label below it, a grid behind everything, and no upper and right edge.
 
     `legend` is the font size of a legend of the lines that have been drawn; by default there is none.
@@ -105,7 +100,7 @@ def framed(axes: "Axes", title: str = "", below: str = "", legend: int | None = 
         axes.legend(frameon=False, fontsize=legend)
 
 
-def write_numbers(axes: "Axes", matrix: np.ndarray) -> None:
+def write_numbers(axes: Axes, matrix: np.ndarray) -> None:
     """Write the value of each cell of a heat map into it; – marks NaN."""
     for (row, column), value in np.ndenumerate(matrix):
         text = "–" if np.isnan(value) else f"{value:.2f}"
@@ -228,7 +223,7 @@ class Analysis(typing.Generic[Result]):
     """The dataclass that the result is."""
     tell: Callable[[Result], Iterable[Table | str]]
     """Returns the tables and lines to print."""
-    draw: Mapping[str, Callable[[Result], "Figure | str | None"]]
+    draw: Mapping[str, Callable[[Result], Figure | str | None]]
     """Makes pictures, by their names without a suffix, and pages, by the names of their files; None is left out."""
     file: str = "result.json"
     """File of the result."""

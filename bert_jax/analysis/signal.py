@@ -22,12 +22,14 @@ vector a with s⁴ |x|² in each direction, Ĉ = mean_j (x_j - x̄)(x_j - x̄)�
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from etils import epath
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from rich.table import Table
 
 from bert_jax.analysis.layers import units
@@ -58,10 +60,6 @@ from bert_jax.models.kernels.plain import AttentionMask
 from bert_jax.objectives.masked_words import masked_word_sums
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.progress import progress_bar
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -501,7 +499,7 @@ def _possible(
     return dividing, readable
 
 
-def draw_initialisation(result: Initialisation) -> "Figure":
+def draw_initialisation(result: Initialisation) -> Figure:
     """Return six panels: norm of attention, states, gradients, the last gradient, operations, memory."""
     figure, drawn = panels((13.0, 7.4), f"{short_path(result.model)} before its first step", 2, 3)
     _norms(drawn[0, 0], result.norm)
@@ -510,7 +508,7 @@ def draw_initialisation(result: Initialisation) -> "Figure":
     return figure
 
 
-def draw_positions(result: PositionSimilarity, name: str = "") -> "Figure":
+def draw_positions(result: PositionSimilarity, name: str = "") -> Figure:
     """Return a map of cosines for each table, and the mean cosine by distance."""
     count = len(result.tables)
     heading = f"{short_path(name)}: position tables" if name else "Position tables"
@@ -528,7 +526,7 @@ def draw_positions(result: PositionSimilarity, name: str = "") -> "Figure":
     return figure
 
 
-def _norms(axes: "Axes", norm: AttentionNorm) -> None:
+def _norms(axes: Axes, norm: AttentionNorm) -> None:
     places = np.arange(len(norm.heads))
     axes.errorbar(places, norm.ratio, yerr=2 * norm.standard_error, fmt="o", capsize=4, label="measured ± 2 errors")
     axes.axhline(1.0, color="black", linestyle=":", label="law")
@@ -536,7 +534,7 @@ def _norms(axes: "Axes", norm: AttentionNorm) -> None:
     framed(axes, "Squared norm of attention / law", "heads", legend=9)
 
 
-def _growth(states: "Axes", gradients: "Axes", last: "Axes", growth: DepthGrowth) -> None:
+def _growth(states: Axes, gradients: Axes, last: Axes, growth: DepthGrowth) -> None:
     names = layer_names(growth.state.shape[1])
     for kind, values, gradient, ending in zip(KINDS, growth.state, growth.gradient, growth.last_gradient, strict=True):
         states.plot(values, marker="o", label=f"{kind}-norm")
@@ -560,7 +558,7 @@ def _growth(states: "Axes", gradients: "Axes", last: "Axes", growth: DepthGrowth
     last.set_ylim(bottom=0)
 
 
-def _costs(operations: "Axes", memory: "Axes", costs: StepCosts) -> None:
+def _costs(operations: Axes, memory: Axes, costs: StepCosts) -> None:
     for axes, measured, closed, title in (
         (operations, costs.flops, costs.closed_flops, "Operations per sequence"),
         (memory, costs.bytes, costs.closed_bytes, "Bytes per sequence"),

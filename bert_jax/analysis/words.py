@@ -10,10 +10,10 @@ apart.
 import collections
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from etils import epath
+from matplotlib.figure import Figure
 from rich.table import Table
 
 from bert_jax.analysis.layers import CosineSums, units
@@ -31,9 +31,6 @@ from bert_jax.config.analyses import SimilarityConfig, at_least
 from bert_jax.errors import UserError
 from bert_jax.pretrained.encodings import Encoding
 from bert_jax.pretrained.model import PretrainedModel, load
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -356,7 +353,7 @@ def _baseline(others: list[tuple[int, np.ndarray]], layers: int) -> np.ndarray:
     return total / pairs
 
 
-def draw_context_similarity(result: ContextSimilarity) -> "Figure":
+def draw_context_similarity(result: ContextSimilarity) -> Figure:
     """Return three panels: each measure by layer, with the baseline that it is to be compared with."""
     heading = f"{short_path(result.model)}: {len(result.words)} words in {result.contexts} texts each"
     figure, drawn = panels((13.0, 3.8), heading, 1, 3)
@@ -371,7 +368,7 @@ def draw_context_similarity(result: ContextSimilarity) -> "Figure":
     return figure
 
 
-def draw_sense_similarity(result: SenseSimilarity) -> "Figure":
+def draw_sense_similarity(result: SenseSimilarity) -> Figure:
     """Return the cosines within and between senses by layer, and those of all texts in the last layer."""
     order = np.argsort(result.senses, kind="stable")
     figure, (by_layer, pairs) = panels((11.0, 4.2), f"{short_path(result.model)}: {result.word!r}", 1, 2)

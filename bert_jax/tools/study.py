@@ -11,12 +11,15 @@ import io
 import os
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 from absl import logging
 from etils import epath
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from bert_jax.checkpoints.workdir import write_json
 from bert_jax.config.commands import Study, StudyConfig
@@ -43,11 +46,6 @@ from bert_jax.tools.study_plan import (
     task_metrics,
 )
 from bert_jax.training.reporter import say
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 
 CONFIDENCE = 0.95
 Values = Mapping[str, Sequence[float]]
@@ -142,11 +140,8 @@ OURS, THEIRS = "#1f6fb4", "#d9822b"
 PER_ROW = 4
 
 
-def draw_study(study: Study, columns: list[Column]) -> "Figure":
+def draw_study(study: Study, columns: list[Column]) -> Figure:
     """Return the picture: our means, their deviation over seeds, every seed as a point; and the paper's figures."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # takes a second to import
-    from matplotlib.figure import Figure
-
     published = {name: rows for each in study.published for name, rows in each.figures.items()}
     count = len(columns) + len(published)
     across = min(count, PER_ROW)
@@ -171,7 +166,7 @@ def draw_study(study: Study, columns: list[Column]) -> "Figure":
     return figure
 
 
-def write_picture(figure: "Figure", directory: str | os.PathLike[str]) -> None:
+def write_picture(figure: Figure, directory: str | os.PathLike[str]) -> None:
     """Write picture.png into a directory."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)
@@ -184,7 +179,7 @@ def _on_axis(study: Study) -> list[float] | None:
     return places if len(places) == len(study.arms) else None
 
 
-def _draw_ours(panel: "Axes", study: Study, column: Column, scale: int) -> None:
+def _draw_ours(panel: Axes, study: Study, column: Column, scale: int) -> None:
     places, upright = _on_axis(study), []
     for row, arm in enumerate(study.arms):
         if (found := column.figures.get(arm.name)) is None:
@@ -201,7 +196,7 @@ def _draw_ours(panel: "Axes", study: Study, column: Column, scale: int) -> None:
     panel.plot(*zip(*sorted(upright), strict=True), color=OURS) if upright else None
 
 
-def _draw_theirs(panel: "Axes", study: Study, rows: Mapping[str, float]) -> None:
+def _draw_theirs(panel: Axes, study: Study, rows: Mapping[str, float]) -> None:
     places = _on_axis(study)
     there = [(row, rows[arm.name]) for row, arm in enumerate(study.arms) if arm.name in rows]
     if places is None:
@@ -210,7 +205,7 @@ def _draw_theirs(panel: "Axes", study: Study, rows: Mapping[str, float]) -> None
         panel.plot(*zip(*sorted((places[row], value) for row, value in there), strict=True), "D-", color=THEIRS)
 
 
-def _finish(panel: "Axes", study: Study, title: str, colour: str) -> None:
+def _finish(panel: Axes, study: Study, title: str, colour: str) -> None:
     panel.set_title(title, fontsize=9, loc="left", color=colour, parse_math=False)
     panel.spines[["top", "right"]].set_visible(False)
     panel.grid(color="#e6e6e6", linewidth=0.8)
