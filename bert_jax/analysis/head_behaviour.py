@@ -48,6 +48,24 @@ def batch_fitting(model: PretrainedModel, texts: Sequence[str], batch_size: int,
     return max(1, min(batch_size, VALUES // max(maps, 1)))
 
 
+def attention_of(
+    model: PretrainedModel, texts: list[str], batch_size: int, max_length: int | None
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Yield the number of each text, its ids [L] and the attention of all heads [N, A, L (query), L (key)] in it.
+
+    Batches may be smaller than `batch_size`, see `batch_fitting`; there is no padding in what is yielded.
+    """
+    size = batch_fitting(model, texts, batch_size, max_length)
+    for numbers, part in model.encode_batches(
+        texts, attentions=True, batch_size=size, max_length=max_length, progress=False
+    ):
+        assert part.attentions is not None
+        for row, number in enumerate(numbers):
+            length = int(part.attention_mask[row].sum())
+            weights = np.stack([layer[row, :, :length, :length] for layer in part.attentions])
+            yield number, part.input_ids[row, :length], weights
+
+
 @dataclasses.dataclass(frozen=True)
 class HeadAblation:
     """The same masked words predicted with each of the N · A heads switched off; NaN if none were predicted."""
@@ -419,21 +437,12 @@ def head_relations(
             kept = [(tree, member) for tree, member, size in placed if not longest or size <= longest]
             skipped += len(placed) - len(kept)
             texts = [" ".join(tree.words) for tree, _ in kept]
-            if not texts:
-                continue
-            size = batch_fitting(model, texts, batch_size, max_length)
-            for numbers, part in model.encode_batches(
-                texts, attentions=True, batch_size=size, max_length=max_length, progress=False
-            ):
-                assert part.attentions is not None
-                for row, number in enumerate(numbers):
-                    tree, member = kept[number]
-                    size = member.shape[1]
-                    if part.attention_mask[row].sum() != size:  # it has [MASK] as a word, which the model reads as one
-                        skipped += 1
-                        continue
-                    weights = np.stack([layer[row, :, :size, :size] for layer in part.attentions])
-                    sums.add(word_attention(weights, member), member.any(axis=1), tree)
+            for number, ids, weights in attention_of(model, texts, batch_size, max_length) if texts else ():
+                tree, member = kept[number]
+                if len(ids) == member.shape[1]:
+                    sums.add(word_attention(weights, member), np.any(member, axis=1), tree)
+                else:  # it has [MASK] as a word, which the model reads as one
+                    skipped += 1
             move_to(start + len(placed))
     if trees and not sums.sentences:
         raise UserError(f"all {skipped:,} sentences of the trees have more than {longest} tokens; raise max_length")
@@ -596,18 +605,13 @@ def heads(
     with progress_bar("texts", None, visible=progress) as move_to:
         for window in windows(texts, TEXTS_AT_A_TIME):
             held += itertools.islice(window, max(0, ablation_texts - len(held)))
-            size = batch_fitting(model, window, batch_size, max_length)
-            error = _map_error(model, window[:size], max_length) if not number else error
-            for numbers, part in model.encode_batches(
-                window, attentions=True, batch_size=size, max_length=max_length, progress=False
-            ):
-                assert part.attentions is not None
-                for row, ids in enumerate(part.input_ids):
-                    length = int(part.attention_mask[row].sum())
-                    weights = np.stack([layer[row, :, :length, :length] for layer in part.attentions])
-                    sums.add(weights, ids[:length])
-                    between.add(weights.reshape(layers * count, length, length))
-                number += len(numbers)
+            if not number:
+                size = batch_fitting(model, window, batch_size, max_length)
+                error = _map_error(model, window[:size], max_length)
+            for _, ids, weights in attention_of(model, window, batch_size, max_length):
+                sums.add(weights, ids)
+                between.add(weights.reshape(layers * count, len(ids), len(ids)))
+                number += 1
                 move_to(number)
     divergence = between.means()
     shared = {"batch_size": batch_size, "max_length": max_length, "progress": progress}

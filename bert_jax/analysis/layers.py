@@ -384,13 +384,7 @@ def fit_postprocess(
     with counted_texts(texts, visible=progress) as done:
         for window in windows(texts, WINDOW):
             vectors = model.embed(
-                window,
-                layers,
-                pooling,
-                normalize=False,
-                batch_size=batch_size,
-                max_length=max_length,
-                progress=False,
+                window, layers, pooling, normalize=False, batch_size=batch_size, max_length=max_length, progress=False
             )
             moments = Moments(1, vectors.shape[1]) if moments is None else moments
             moments.add(vectors[:, None])

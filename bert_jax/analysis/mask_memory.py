@@ -15,15 +15,7 @@ from etils import epath
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from bert_jax.analysis.results import (
-    Analysis,
-    call_with,
-    columns_table,
-    framed,
-    model_fingerprint,
-    panels,
-    short_path,
-)
+from bert_jax.analysis.results import Analysis, call_with, columns_table, framed, model_fingerprint, panels, short_path
 from bert_jax.analysis.texts import MaskedTexts, sequence_losses
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.workdir import read_config

@@ -12,6 +12,7 @@ layer, so that the penalty does not disfavour it.
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -27,15 +28,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from bert_jax.analysis.probing_tasks import ProbingTask, control_labels, divided, drawn_examples, read_probing_tasks
-from bert_jax.analysis.results import (
-    Analysis,
-    call_with,
-    columns_table,
-    framed,
-    model_fingerprint,
-    panels,
-    short_path,
-)
+from bert_jax.analysis.results import Analysis, call_with, columns_table, framed, model_fingerprint, panels, short_path
 from bert_jax.analysis.texts import span_means
 from bert_jax.config.analyses import ProbeConfig, at_least
 from bert_jax.corpus.readers import find_sources
@@ -535,7 +528,10 @@ def probe(
         divided(task, seed)  # before anything that takes long
     with contextlib.ExitStack() as stack:
         place = pathlib.Path(directory or stack.enter_context(tempfile.TemporaryDirectory()))
-        states = _states_of_tasks(model, tasks, place, pieces, batch_size, max_length, progress)
+        read = functools.partial(
+            span_states, model, directory=place, batch_size=batch_size, max_length=max_length, progress=progress
+        )
+        states = _states_of_tasks(tasks, pieces, read)
         move_to = stack.enter_context(progress_bar("probes", _fits(len(tasks), seeds, len(chosen)), visible=progress))
         done = 0
 
@@ -557,17 +553,11 @@ def _fits(tasks: int, seeds: int, layers: int) -> int:
 
 
 def _states_of_tasks(
-    model: PretrainedModel,
-    tasks: Sequence[ProbingTask],
-    directory: pathlib.Path,
-    pieces: Pieces,
-    batch_size: int,
-    max_length: int | None,
-    progress: bool,
+    tasks: Sequence[ProbingTask], pieces: Pieces, read: Callable[..., np.ndarray]
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return the states [N + 1, m, H] for each task, and int [n, S]: which of the m are those of its spans.
 
-    Tasks on the same texts share them, so that the model reads a text once.
+    Tasks on the same texts share them, so that the model reads a text once, by `span_states`.
     """
     groups: dict[tuple[tuple[str, ...], bool], list[int]] = {}
     for number, task in enumerate(tasks):
@@ -576,16 +566,7 @@ def _states_of_tasks(
     for (texts, pooled), members in groups.items():
         needed = [_located(tasks[number]) for number in members]
         spans, places = np.unique(np.concatenate(needed), axis=0, return_inverse=True)
-        states = span_states(
-            model,
-            texts,
-            spans,
-            directory,
-            pieces="mean" if pooled else pieces,
-            batch_size=batch_size,
-            max_length=max_length,
-            progress=progress,
-        )
+        states = read(texts, spans, pieces="mean" if pooled else pieces)
         parts = np.split(places.ravel(), np.cumsum([len(each) for each in needed])[:-1])
         for number, part in zip(members, parts, strict=True):
             found[number] = states, part.reshape(len(tasks[number].labels), -1)

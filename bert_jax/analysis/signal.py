@@ -363,11 +363,7 @@ class StepCosts:
 
 
 def step_costs(
-    config: EncoderConfig,
-    lengths: tuple[int, ...],
-    *,
-    sequences: int = 4,
-    done: Callable[[], None] = lambda: None,
+    config: EncoderConfig, lengths: tuple[int, ...], *, sequences: int = 4, done: Callable[[], None] = lambda: None
 ) -> StepCosts:
     """Compile the step for every length, on the devices of this process, and return what it costs; nothing runs.
 

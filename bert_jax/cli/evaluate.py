@@ -245,10 +245,7 @@ def check_used(workdir: str, config: Config) -> None:
 
 
 def run_evaluate(
-    workdir: str,
-    config: Config,
-    devices: sharding.Devices = None,
-    objective: MakeObjective | None = None,
+    workdir: str, config: Config, devices: sharding.Devices = None, objective: MakeObjective | None = None
 ) -> Evaluated:
     """Measure the newest checkpoint of `workdir` on the store at `config.data.path`; print and return the metrics.
 
@@ -340,8 +337,4 @@ def _print(evaluated: Evaluated, terms: tuple[Term, ...], workdir: str, path: st
 def _titles(term: Term) -> dict[str, str]:
     """Return the titles of what an evaluation reports of a term, by their names."""
     title = term.title or term.name or "objective"
-    return {
-        term.loss: f"{title}: loss",
-        term.accuracy: f"{title}: accuracy",
-        term.perplexity: f"{title}: perplexity",
-    }
+    return {term.loss: f"{title}: loss", term.accuracy: f"{title}: accuracy", term.perplexity: f"{title}: perplexity"}

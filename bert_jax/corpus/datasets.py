@@ -20,15 +20,6 @@ ENDINGS = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
 _BATCH_ROWS = 256
 
 
-def need_library(name: str) -> None:
-    """Check that pyarrow is installed.
-
-    Raises:
-      UserError: it is not.
-    """
-    need_extra("pyarrow", "corpora", name)
-
-
 def saved_dataset(directory: epath.Path) -> list[epath.Path] | None:
     """Return the files of a directory that `datasets.save_to_disk` wrote, in the order of its rows; else None.
 

@@ -175,12 +175,7 @@ def _distilbert_obstacles(model: EncoderConfig) -> tuple[str, ...]:
 def _distilbert_read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
     """Return the fields of EncoderConfig that every DistilBERT has."""
     del values, file
-    return {
-        "type_vocab_size": 0,
-        "pair_head": False,
-        "pooler": "relu",
-        "layer_norm_epsilon": _EPSILON,
-    }
+    return {"type_vocab_size": 0, "pair_head": False, "pooler": "relu", "layer_norm_epsilon": _EPSILON}
 
 
 _DISTILBERT_LAYER = "distilbert.transformer.layer.{}"

@@ -6,14 +6,7 @@ from etils import epath
 
 from bert_jax.config import EncoderConfig, XLNetConfig
 from bert_jax.errors import UserError
-from bert_jax.formats.model_types.definition import (
-    HEADS,
-    OPENERS,
-    PART_NAMES,
-    ModelType,
-    beyond_bert,
-    true_options,
-)
+from bert_jax.formats.model_types.definition import HEADS, OPENERS, PART_NAMES, ModelType, beyond_bert, true_options
 
 LONGEST = 512
 """Tokens of a row of the published models; distances have no end, and config.json does not say one."""

@@ -261,10 +261,7 @@ class _Launch:
         resource = self.resource
         yield (
             "The slice: is there one of this name? If not, request it, and look again until it is ACTIVE.",
-            [
-                resource.describe_words(),
-                resource.create_words(),
-            ],
+            [resource.describe_words(), resource.create_words()],
         )
         yield (
             "The same code and libraries on every worker.",
@@ -291,10 +288,7 @@ class _Launch:
         )
         yield (
             "After a failure: the reason, and the workers that are left. Then the run is started again, and resumes.",
-            [
-                resource.ssh_words(self._worker("last", str(LAST_LINES))),
-                resource.ssh_words(self._worker("stop")),
-            ],
+            [resource.ssh_words(self._worker("last", str(LAST_LINES))), resource.ssh_words(self._worker("stop"))],
         )
         yield "After a preemption, before everything begins again; and at the end.", [resource.delete_words()]
 
