@@ -114,7 +114,8 @@ def mask_gap(
             trained = comparing.losses(examples, epochs, indices)
             other = np.full((1, 2), np.nan)
             if held_out is not None:
-                other = comparing.losses(held_out, *_first(held_out, sequences))
+                first = np.arange(min(sequences, held_out.num_examples(0)))
+                other = comparing.losses(held_out, np.zeros_like(first), first)
             read = seen / examples.num_examples(0)
             period = config.masking.static_masks or config.data.copies
             visits = np.mean(epochs // period + 1) if period else 1.0
@@ -184,11 +185,6 @@ class _Comparison:
         wanted = ("input_ids", "token_type_ids", "attention_mask", "masked_positions", "masked_ids", "masked_weights")
         masked = MaskedTexts({name: batch[name] for name in wanted})
         return sequence_losses(self._model, masked, self._batch_size)
-
-
-def _first(examples: Examples, count: int) -> tuple[np.ndarray, np.ndarray]:
-    indices = np.arange(min(count, examples.num_examples(0)))
-    return np.zeros_like(indices), indices
 
 
 def _gap(losses: np.ndarray) -> tuple[float, float]:

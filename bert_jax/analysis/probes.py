@@ -26,6 +26,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.table import Table
+from scipy.special import softmax
 
 from bert_jax.analysis.probing_tasks import ProbingTask, control_labels, divided, drawn_examples, read_probing_tasks
 from bert_jax.analysis.results import Analysis, call_with, columns_table, framed, model_fingerprint, panels, short_path
@@ -128,12 +129,6 @@ def standardized(train: np.ndarray, *others: np.ndarray) -> list[np.ndarray]:
     deviation = train.std(axis=1, keepdims=True, dtype=np.float64)
     scale = np.where(deviation > 1e-5 * np.abs(mean) + 1e-12, deviation, np.inf)  # else rounding, as of a constant
     return [((states - mean) / scale).astype(np.float32) for states in (train, *others)]
-
-
-def softmax(values: np.ndarray) -> np.ndarray:
-    """Return float64 shares over the last axis."""
-    shares = np.exp(values - values.max(axis=-1, keepdims=True))
-    return shares / shares.sum(axis=-1, keepdims=True)
 
 
 class _Problem:
@@ -532,8 +527,8 @@ def probe(
             span_states, model, directory=place, batch_size=batch_size, max_length=max_length, progress=progress
         )
         states = _states_of_tasks(tasks, pieces, read)
-        move_to = stack.enter_context(progress_bar("probes", _fits(len(tasks), seeds, len(chosen)), visible=progress))
-        done = 0
+        fits = len(tasks) * seeds * 2 * (len(chosen) + (len(chosen) > 1))  # of each layer and the mix of several, twice
+        move_to, done = stack.enter_context(progress_bar("probes", fits, visible=progress)), 0
 
         def count() -> None:
             nonlocal done
@@ -545,11 +540,6 @@ def probe(
             for task, of_task in zip(tasks, states, strict=True)
         ]
     return LayerProbes(tuple(found), chosen, seeds, pieces, model.path)
-
-
-def _fits(tasks: int, seeds: int, layers: int) -> int:
-    """Return the number of probes with a chosen penalty: each layer, and the mix of several, twice."""
-    return tasks * seeds * 2 * (layers + (layers > 1))
 
 
 def _states_of_tasks(

@@ -152,7 +152,11 @@ class NoiseSums:
         filled = [_filled(values, np.int32) for values in (places, targets)]
         weights = _filled([[1] * len(each) for each in places], np.float32)
         named = zip(("masked_positions", "masked_ids", "masked_weights"), (*filled, weights), strict=True)
-        read = {name: _widened(values, self._longest) for name, values in as_arrays(rows).items()}
+        # One length at all rates, so that one program reads them; what is added has no attention.
+        read = {
+            name: np.pad(values, ((0, 0), (0, self._longest - values.shape[1])))
+            for name, values in as_arrays(rows).items()
+        }
         return MaskedTexts({**read, **dict(named)})
 
     def result(self, texts: int) -> SpellingNoise:
@@ -195,11 +199,6 @@ def _filled(rows: list[list[int]], kind: type[np.generic]) -> np.ndarray:
     for row, values in zip(result, rows, strict=True):
         row[: len(values)] = values
     return result
-
-
-def _widened(values: np.ndarray, length: int) -> np.ndarray:
-    """Return rows of one length at all rates, so that one program reads them; what is added has no attention."""
-    return np.pad(values, ((0, 0), (0, length - values.shape[1])))
 
 
 _WINDOW = 512  # texts that are tokenized and held at once

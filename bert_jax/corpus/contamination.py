@@ -39,7 +39,7 @@ def evaluation_files(paths: str) -> list[epath.Path]:
     for name in filter(None, (part.strip() for part in paths.split(","))):
         path = epath.Path(name).expanduser()
         if path.is_dir():
-            inside = [each for each in _files(path) if _is_held_out(each)]
+            inside = [each for each in _files(path) if _kind(each) in _KINDS and _HELD_OUT.search(each.name)]
             if not inside:
                 raise UserError(
                     f"clean.decontaminate={name} has no file of {', '.join(_KINDS)} whose name says dev, valid or "
@@ -78,10 +78,6 @@ def _files(directory: epath.Path, depth: int = 3) -> Iterator[epath.Path]:
             yield path
         elif depth and path.is_dir():
             yield from _files(path, depth - 1)
-
-
-def _is_held_out(path: epath.Path) -> bool:
-    return _kind(path) in _KINDS and bool(_HELD_OUT.search(path.name))
 
 
 def _kind(path: epath.Path) -> str:

@@ -285,8 +285,9 @@ def open_huggingface(path: str | os.PathLike[str]) -> StoredModel:
         )
     places = name_table(config.model, head, kind)
     needed = {"pooler"} if head is not None and reads_pooler(config.model, head) else set()
-    absent = {part for part in PARTS if part not in needed and not _has(tensors, places, part)}
-    places = {path: place for path, place in places.items() if path.split("/")[0] not in absent}
+    present = {place.part for place in places.values() if place.name in tensors}
+    absent = {*PARTS} - needed - present
+    places = {path: place for path, place in places.items() if place.part not in absent}
     _check_fit(places, tensors, directory)
     _check_tied(config, tensors, "mlm" not in absent, directory)
     tokenizer = read_tokenizer(directory)
@@ -328,19 +329,12 @@ def _known(
     found = {name: stored[old] for old, name in meanings.items()}
     for fused, count in kind.fused.items():
         for name in [name for name in found if f".{fused}." in name]:
-            _check_divisible(name, found[name], count * heads, directory)
+            shape, height = found[name].shape, count * heads
+            if not shape or shape[0] % height:
+                raise UserError(f"{directory}: {name} is {list(shape)} and should hold {height} arrays of equal height")
             parts = found.pop(name).parts(count, heads)
             found |= {name.replace(f".{fused}.", f".{fused}:{number}."): part for number, part in enumerate(parts)}
     return found, sorted(name for name in stored if name not in meanings)
-
-
-def _check_divisible(name: str, tensor: FileTensor, count: int, directory: epath.Path) -> None:
-    if not tensor.shape or tensor.shape[0] % count:
-        raise UserError(f"{directory}: {name} is {list(tensor.shape)} and should hold {count} arrays of equal height")
-
-
-def _has(tensors: dict[str, FileTensor], places: dict[str, Place], part: str) -> bool:
-    return any(place.name in tensors for path, place in places.items() if path.startswith(part + "/"))
 
 
 def _head(config: HuggingFaceConfig, tensors: dict[str, FileTensor], directory: epath.Path):

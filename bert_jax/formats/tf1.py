@@ -27,7 +27,7 @@ from bert_jax.errors import UserError, need_extra
 from bert_jax.files import read_object
 from bert_jax.formats.model_types import definition
 from bert_jax.formats.model_types.bert import ENCODER
-from bert_jax.formats.model_types.definition import sizes_and_rates, usual
+from bert_jax.formats.model_types.definition import sizes_and_rates, unlike_bert, usual
 from bert_jax.formats.stored import Place, StoredModel, place_of, without_padding
 from bert_jax.models.bert_parameters import ENCODER_PARTS, PRETRAINING_PARTS, bert_parameters
 from bert_jax.parameters import ParameterTable
@@ -437,7 +437,7 @@ def _check_expressible(stored: StoredModel) -> None:
             f"model.norm_position={model.norm_position}: {ABSENT['final_norm']}; keep the model in "
             "bert_jax's own format (--to=bert_jax)"
         )
-    others = list(model.beyond_bert)
+    others = list(unlike_bert(model))
     others += ["padding_id"] * (model.padding_id is not None) + ["type_vocab_size"] * (not model.type_vocab_size)
     if others:
         raise UserError(

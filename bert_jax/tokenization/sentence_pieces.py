@@ -99,13 +99,7 @@ def _replaced(parts: list[tuple[str, int, int]], pattern: re.Pattern[str], by: s
     return result + parts[position:]
 
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = (
-    1,
-    2,
-    3,
-    4,
-    5,
-)  # ModelProto.SentencePiece.Type of sentencepiece_model.proto
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = range(1, 6)  # Type of a piece in sentencepiece_model.proto
 _PIECES = 1  # field of ModelProto
 
 

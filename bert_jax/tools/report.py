@@ -53,7 +53,8 @@ def _figure(metric: str, runs: dict[str, RunHistory], logarithmic: bool) -> dict
         traces += _traces(metric, name, run, colour)
         shapes += _marks(run, colour) + _baseline(metric, run, colour)
     axis = {"title": {"text": "step"}, "rangemode": "tozero"}
-    scale = {"type": "log"} if logarithmic else {"tickformat": ".1%"} if _is_share(metric) else {}
+    is_share = metric.endswith("accuracy") or metric == "mfu"
+    scale = {"type": "log"} if logarithmic else {"tickformat": ".1%"} if is_share else {}
     longest = {"namelength": -1}  # by default 15 letters of a name, by which runs cannot be told apart
     return figure(traces, axis, scale, {"shapes": shapes, "hovermode": "x", "hoverlabel": longest})
 
@@ -73,10 +74,6 @@ def figure(
             **(layout or {}),
         },
     }
-
-
-def _is_share(metric: str) -> bool:
-    return metric.endswith("accuracy") or metric == "mfu"
 
 
 def _traces(metric: str, name: str, run: RunHistory, colour: str) -> list[dict[str, Any]]:

@@ -86,7 +86,6 @@ _ALBERT_UNSUPPORTED = {
 
 
 def _albert_obstacles(model: EncoderConfig) -> tuple[str, ...]:
-    """Return the options whose values ALBERT does not have."""
     return beyond_bert(model, "embedding_size", "sharing") + true_options(
         embedding_size=model.embedding_size is None,
         sharing=model.sharing not in ("all", "none"),
@@ -103,11 +102,6 @@ def _albert_read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
             f"(1) or none do ({layers})"
         )
     return {"sharing": "all" if groups == 1 else "none"}
-
-
-def _albert_written(model: EncoderConfig) -> dict[str, Any]:
-    """Return the further contents of config.json."""
-    return {"num_hidden_groups": model.parameter_sets, "inner_group_num": 1}
 
 
 _ALBERT_LAYER = "albert.encoder.albert_layer_groups.{}.albert_layers.0"
@@ -139,7 +133,7 @@ ALBERT = ModelType(
     rates=usual(RATES, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
     unsupported=_ALBERT_UNSUPPORTED,
     read_options=_albert_read,
-    written_options=_albert_written,
+    written_options=lambda model: {"num_hidden_groups": model.parameter_sets, "inner_group_num": 1},
     usual_activation="gelu_new",
     classifier_dropout="classifier_dropout_prob",
     part_names=PART_NAMES | {"next_sentence": "sentence-order head"},
@@ -164,7 +158,6 @@ _DISTILBERT_UNSUPPORTED = {"quantization_config": (None,)}
 
 
 def _distilbert_obstacles(model: EncoderConfig) -> tuple[str, ...]:
-    """Return the options whose values DistilBERT does not have."""
     return beyond_bert(model, "pooler") + true_options(
         type_vocab_size=model.type_vocab_size > 0,
         pooler=model.pooler != "relu",
@@ -172,12 +165,7 @@ def _distilbert_obstacles(model: EncoderConfig) -> tuple[str, ...]:
     )
 
 
-def _distilbert_read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
-    """Return the fields of EncoderConfig that every DistilBERT has."""
-    del values, file
-    return {"type_vocab_size": 0, "pair_head": False, "pooler": "relu", "layer_norm_epsilon": _EPSILON}
-
-
+_DISTILBERT_FORM = {"type_vocab_size": 0, "pair_head": False, "pooler": "relu", "layer_norm_epsilon": _EPSILON}
 _DISTILBERT_LAYER = "distilbert.transformer.layer.{}"
 _PRE_CLASSIFIER = {"pooler": "pre_classifier", "head": "classifier"}
 DISTILBERT = ModelType(
@@ -205,7 +193,7 @@ DISTILBERT = ModelType(
     sizes=_DISTILBERT_SIZES,
     rates=_DISTILBERT_RATES,
     unsupported=_DISTILBERT_UNSUPPORTED,
-    read_options=_distilbert_read,
+    read_options=lambda values, file: _DISTILBERT_FORM,
     activation="activation",
     classifier_dropout="seq_classif_dropout",
 )
@@ -223,7 +211,6 @@ _ELECTRA_UNSUPPORTED = {
 
 
 def _electra_obstacles(model: EncoderConfig) -> tuple[str, ...]:
-    """Return the options whose values ELECTRA does not have."""
     return beyond_bert(model, "embedding_size", "pooler") + true_options(
         embedding_size=model.embedding_size == model.hidden_size,
         pooler=model.pooler != "gelu_erf",
@@ -237,11 +224,6 @@ def _electra_read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
     width = whole(values, "embedding_size", 128, file)
     narrow = width != values.get("hidden_size", 256)
     return {"embedding_size": width if narrow else None, "pooler": "gelu_erf", "pair_head": False}
-
-
-def _electra_written(model: EncoderConfig) -> dict[str, Any]:
-    """Return the further contents of config.json."""
-    return {"embedding_size": model.word_size, "summary_type": "first", "summary_activation": "gelu"}
 
 
 _DENSE_FIRST: dict[HeadKind, dict[str, str]] = dict.fromkeys(
@@ -269,7 +251,11 @@ ELECTRA = ModelType(
     sizes=usual(SIZES, hidden_size=256, num_attention_heads=4, intermediate_size=1_024),
     unsupported=_ELECTRA_UNSUPPORTED,
     read_options=_electra_read,
-    written_options=_electra_written,
+    written_options=lambda model: {
+        "embedding_size": model.word_size,
+        "summary_type": "first",
+        "summary_activation": "gelu",
+    },
 )
 
 
@@ -277,7 +263,6 @@ _ROBERTA_UNSUPPORTED = UNSUPPORTED | {"hidden_act": (None, "gelu")}  # that of t
 
 
 def _roberta_obstacles(model: EncoderConfig) -> tuple[str, ...]:
-    """Return the options whose values RoBERTa does not have."""
     return beyond_bert(model, "padding_id") + true_options(
         padding_id=model.padding_id is None,
         type_vocab_size=model.type_vocab_size == 0,

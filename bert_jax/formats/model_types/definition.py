@@ -7,7 +7,9 @@ from typing import Any, Literal
 
 from etils import epath
 
-from bert_jax.config import EncoderConfig
+from bert_jax.config import EncoderConfig, ModelConfig
+from bert_jax.config.json_form import to_dict
+from bert_jax.config.model import OUTSIDE_THE_FUNCTION
 from bert_jax.errors import UserError
 
 HeadKind = Literal["classification", "regression", "choice", "span", "tagging"]
@@ -159,10 +161,24 @@ class ModelType:
         return re.compile(rf"{re.escape(before)}(\d+)\.")
 
 
+OF_BERT = (
+    *("hidden_size", "num_layers", "num_heads", "intermediate_size", "type_vocab_size"),
+    *("activation", "layer_norm_epsilon", "norm_position", "padding_id"),
+)
+"""Options in which BERT, RoBERTa and their like differ."""
+
+
+def unlike_bert(model: EncoderConfig) -> tuple[str, ...]:
+    """Return the options whose values make an encoder different from BERT, RoBERTa and their like."""
+    defaults = to_dict(type(model)()) | to_dict(ModelConfig())
+    names = defaults.keys() - {*OUTSIDE_THE_FUNCTION, *OF_BERT}
+    return tuple(name for name, value in to_dict(model).items() if name in names and value != defaults[name])
+
+
 def beyond_bert(model: EncoderConfig, *differing: str) -> tuple[str, ...]:
     """Return the options other than these in which a model differs from BERT."""
     others = true_options(padding_id=model.padding_id is not None, norm_position=model.norm_position != "post")
-    names = [name for name in (*model.beyond_bert, *others) if name not in differing]
+    names = [name for name in (*unlike_bert(model), *others) if name not in differing]
     return tuple("disentangled.terms" if name == "disentangled" else name for name in names)
 
 

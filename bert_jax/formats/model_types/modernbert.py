@@ -47,7 +47,6 @@ _FORM: dict[str, Any] = {
 
 
 def _obstacles(model: EncoderConfig) -> tuple[str, ...]:
-    """Return the options whose values ModernBERT does not have."""
     own = to_dict(model)
     others = tuple(name for name, value in _FORM.items() if own.get(name) != value)
     others += true_options(global_tokens=model.global_tokens > 0)
