@@ -27,7 +27,7 @@ from rich.table import Table
 from scipy.special import entr
 
 from bert_jax.analysis.results import Analysis, call_with, framed, panels, short_path, table
-from bert_jax.analysis.texts import mask_words, windows
+from bert_jax.analysis.texts import in_batches, mask_words, windows
 from bert_jax.config.analyses import HeadsConfig, at_least
 from bert_jax.config.finetuning import TaggingDataConfig
 from bert_jax.errors import UserError
@@ -56,9 +56,8 @@ def attention_of(
     Batches may be smaller than `batch_size`, see `batch_fitting`; there is no padding in what is yielded.
     """
     size = batch_fitting(model, texts, batch_size, max_length)
-    for numbers, part in model.encode_batches(
-        texts, attentions=True, batch_size=size, max_length=max_length, progress=False
-    ):
+    batches = model.encode_batches(texts, attentions=True, batch_size=size, max_length=max_length, progress=False)
+    for numbers, part in batches:
         assert part.attentions is not None
         for row, number in enumerate(numbers):
             length = int(part.attention_mask[row].sum())
@@ -105,7 +104,7 @@ def head_ablation(
     masked = mask_words(model, list(texts), seed=seed, max_length=max_length) if texts else None
     if masked is None:
         return HeadAblation(np.nan, np.full(shape, np.nan), np.full(shape, np.nan), 0, 0)
-    batches = list(masked.batches(batch_size))
+    batches = list(in_batches(masked, batch_size))
     losses, increases, counts = [], [], []
     for batch in track(batches, "batches of texts, without each head", len(batches), visible=progress):
         real = batch["weights"] > 0
@@ -121,9 +120,8 @@ def head_ablation(
         counts.append(weights.sum(axis=1))
     count = np.concatenate(counts)
     mean, error = ratio(np.concatenate(increases), count)
-    return HeadAblation(
-        float(np.concatenate(losses).sum() / count.sum()), mean, error, len(masked), round(float(count.sum()))
-    )
+    loss = float(np.concatenate(losses).sum() / count.sum())
+    return HeadAblation(loss, mean, error, len(masked["input_ids"]), round(float(count.sum())))
 
 
 def ratio(sums: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -771,9 +769,8 @@ def _relations_told(found: HeadRelations) -> Iterator[Table | str]:
         ways = np.stack([found.to_head[row], found.from_head[row]])
         way, layer, head = np.unravel_index(ways.argmax(), ways.shape)
         best = f"{layer + 1}-{head + 1}", ("word", "its head")[way], f"{ways.max():.3f}"
-        rows.append(
-            (name, f"{int(found.counts[row]):,}", *best, f"{found.offsets[row]:+.0f}", f"{found.baseline[row]:.3f}")
-        )
+        by_place = f"{found.offsets[row]:+.0f}", f"{found.baseline[row]:.3f}"
+        rows.append((name, f"{int(found.counts[row]):,}", *best, *by_place))
     header = ("relation", "pairs", "best head", "who looks", "found", "distance", "found by it")
     yield table(header, rows, f"{found.sentences:,} sentences ({found.skipped:,} left out)")
     if found.mentions:

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from bert_jax.analysis.results import Analysis, call_with, columns_table, framed, model_fingerprint, panels, short_path
-from bert_jax.analysis.texts import MaskedTexts, sequence_losses
+from bert_jax.analysis.texts import sequence_losses
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.workdir import read_config
 from bert_jax.config import Config, MaskedWords, Phase, resolve_phases, resolve_stages
@@ -183,8 +183,7 @@ class _Comparison:
 
     def _losses(self, batch: Batch) -> np.ndarray:
         wanted = ("input_ids", "token_type_ids", "attention_mask", "masked_positions", "masked_ids", "masked_weights")
-        masked = MaskedTexts({name: batch[name] for name in wanted})
-        return sequence_losses(self._model, masked, self._batch_size)
+        return sequence_losses(self._model, {name: batch[name] for name in wanted}, self._batch_size)
 
 
 def _gap(losses: np.ndarray) -> tuple[float, float]:

@@ -73,22 +73,12 @@ class LinearProbe:
         return _features(self.scale * _mixed(self.mix, states)) @ self.matrix + self.bias
 
 
-def fit(states: np.ndarray, target: np.ndarray, penalty: float, start: LinearProbe | None = None) -> LinearProbe:
-    """Return the probe with the least penalized loss.
+def fit(problem: "Problem", penalty: float, start: LinearProbe | None = None) -> LinearProbe:
+    """Return the probe with the least loss, penalized by λ/2 · |W|², from that of one layer to start from.
 
     With one layer the loss is convex, so the starting point does not matter; with several it is not, and training
     starts from equal shares.
-
-    Args:
-      states: float32 [R, n, S, H], standardized.
-      target: float [n, C]: one-hot rows for cross-entropy (C ≥ 2), or numbers to estimate (C = 1).
-      penalty: λ of λ/2 · |W|².
-      start: probe of one layer to start from.
     """
-    return _minimum(_Problem(states, target), penalty, start)
-
-
-def _minimum(problem: "_Problem", penalty: float, start: LinearProbe | None) -> LinearProbe:
     from scipy.optimize import minimize
 
     problem.set_penalty(penalty)
@@ -111,9 +101,9 @@ def fit_and_choose(
     Penalties become weaker until dev gets worse. A probe of one layer starts from the last; that of a mix would find it
     hard to leave shares near 0.
     """
-    best, least, failed, probe, problem = None, np.inf, 0, None, _Problem(train, target)
+    best, least, failed, probe, problem = None, np.inf, 0, None, Problem(train, target)
     for penalty in PENALTIES:
-        probe = _minimum(problem, penalty, probe if len(train) == 1 else None)
+        probe = fit(problem, penalty, probe if len(train) == 1 else None)
         failed += not probe.converged
         loss = _loss(probe.scores(dev), dev_target)[0]
         if best is not None and loss >= least:
@@ -131,12 +121,16 @@ def standardized(train: np.ndarray, *others: np.ndarray) -> list[np.ndarray]:
     return [((states - mean) / scale).astype(np.float32) for states in (train, *others)]
 
 
-class _Problem:
+class Problem:
     """The penalized mean loss and its gradient as a function of one vector: [layer scores (R > 1), matrix, bias].
 
     The states of BERT vary in few directions, so that the curvature of the loss spans six orders of magnitude, and an
     optimizer would need thousands of steps. The matrix is therefore stored in the vector as rows for the principal
     directions of the features, each scaled so that the curvature is about one in all of them. The minimum is the same.
+
+    Args:
+      states: float32 [R, n, S, H], standardized.
+      target: float [n, C]: one-hot rows for cross-entropy (C ≥ 2), or numbers to estimate (C = 1).
     """
 
     def __init__(self, states: np.ndarray, target: np.ndarray):

@@ -157,7 +157,7 @@ class NoiseSums:
             name: np.pad(values, ((0, 0), (0, self._longest - values.shape[1])))
             for name, values in as_arrays(rows).items()
         }
-        return MaskedTexts({**read, **dict(named)})
+        return {**read, **dict(named)}
 
     def result(self, texts: int) -> SpellingNoise:
         if not self._predictions:

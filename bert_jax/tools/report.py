@@ -85,9 +85,8 @@ def _traces(metric: str, name: str, run: RunHistory, colour: str) -> list[dict[s
         (at, pale), (_, strong) = _thinned(steps, values), _thinned(steps, line)
         if metric != "learning_rate":
             faint = {"color": colour, "width": 1}
-            traces.append(
-                {"x": at, "y": pale, "line": faint, "opacity": 0.25, "showlegend": False, "hoverinfo": "skip"}
-            )
+            silent = {"showlegend": False, "hoverinfo": "skip"}
+            traces.append({"x": at, "y": pale, "line": faint, "opacity": 0.25, **silent})
         traces.append({"x": at, "y": strong, "name": f"{shown}, training", "line": {"color": colour, "width": 2}})
     steps, values = _series(run.of_kind("evaluation"), metric)
     if len(steps):
