@@ -227,7 +227,13 @@ class PieceFamily:
 
 
 _TIDY = Cleaning(tidies=True, strips_accents=True)
-_FAIRSEQ = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+
+
+def _of_fairseq(name: str, first: tuple[str, ...], dropped: int) -> PieceFamily:
+    names = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+    return PieceFamily(name, names, "sentencepiece.bpe.model", first, dropped, adds_mask=True, separators=2)
+
+
 OURS = PieceFamily("bert", SPECIAL_NAMES, SENTENCEPIECE_FILE)
 """The family of `bert-jax train-vocab`, and of a SentencePiece model that was trained with BERT's special tokens."""
 FAMILIES = {
@@ -241,24 +247,8 @@ FAMILIES = {
             cleaning=dataclasses.replace(_TIDY, lowercase=True),
             apart=True,
         ),
-        PieceFamily(
-            "xlm-roberta",
-            _FAIRSEQ,
-            "sentencepiece.bpe.model",
-            first=("<s>", "<pad>", "</s>", "<unk>"),
-            dropped=3,
-            adds_mask=True,
-            separators=2,
-        ),
-        PieceFamily(
-            "camembert",
-            _FAIRSEQ,
-            "sentencepiece.bpe.model",
-            first=("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"),
-            dropped=1,
-            adds_mask=True,
-            separators=2,
-        ),
+        _of_fairseq("xlm-roberta", ("<s>", "<pad>", "</s>", "<unk>"), dropped=3),
+        _of_fairseq("camembert", ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"), dropped=1),
         PieceFamily("deberta-v2", SPECIAL_NAMES, "spm.model", adds_mask=True),
         PieceFamily(
             "xlnet",
