@@ -67,10 +67,6 @@ def _measured(
 
     `trained` are the options of the run, those that were given if the model was converted; of those that were `given`
     the computation and the teacher count.
-
-    Raises:
-      UserError: a head or a generator is missing, the teacher is not that of the run, or the run was trained for an
-        objective from outside and a different one would be measured.
     """
     params, teacher, is_given = model.params, None, objective is not None
     if objective is None and isinstance(trained.objective, ReplacedTokens):

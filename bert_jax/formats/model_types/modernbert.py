@@ -54,11 +54,7 @@ def _obstacles(model: EncoderConfig) -> tuple[str, ...]:
 
 
 def _read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
-    """Return the options that follow from the contents of config.json, the file.
-
-    Raises:
-      UserError: the file asks for what our encoder does not have.
-    """
+    """Return the options that follow from config.json; raise a UserError for what our encoder does not have."""
     heads, size = values.get("num_attention_heads", 12), values.get("hidden_size", 768)
     if size // heads % 2:
         raise UserError(f"{file} has heads of {size // heads} features, which rotary positions cannot turn in pairs")
