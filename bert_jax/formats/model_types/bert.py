@@ -43,12 +43,9 @@ ENCODER = {
 """BERT's names below the prefix, which RoBERTa and ELECTRA kept."""
 
 
-def _embeddings(prefix: str, without: str = "") -> dict[str, str]:
-    return {
-        ours: f"{prefix}{theirs}"
-        for ours, theirs in ENCODER.items()
-        if ours.startswith("embeddings/") and ours != without
-    }
+def as_in_bert(prefix: str, *left_out: str) -> dict[str, str]:
+    """Return BERT's names below a prefix, without those of our modules that begin with one of `left_out`."""
+    return {ours: f"{prefix}{theirs}" for ours, theirs in ENCODER.items() if not ours.startswith(left_out)}
 
 
 BERT = ModelType(
@@ -56,7 +53,7 @@ BERT = ModelType(
     family="BERT",
     prefix="bert.",
     modules={
-        **{ours: f"bert.{theirs}" for ours, theirs in ENCODER.items()},
+        **as_in_bert("bert."),
         **MLM_HEAD,
         "next_sentence": "cls.seq_relationship",
     },
@@ -110,7 +107,7 @@ ALBERT = ModelType(
     family="ALBERT",
     prefix="albert.",
     modules={
-        **_embeddings("albert."),
+        **as_in_bert("albert.", "encoder/", "pooler"),
         "embeddings/projection": "albert.encoder.embedding_hidden_mapping_in",
         **{f"encoder/attention/{name}": f"{_ALBERT_LAYER}.attention.{name}" for name in ("query", "key", "value")},
         "encoder/attention/output": f"{_ALBERT_LAYER}.attention.dense",
@@ -173,7 +170,7 @@ DISTILBERT = ModelType(
     family="DistilBERT",
     prefix="distilbert.",
     modules={
-        **_embeddings("distilbert.", without="embeddings/token_type"),
+        **as_in_bert("distilbert.", "encoder/", "pooler", "embeddings/token_type"),
         "encoder/attention/query": f"{_DISTILBERT_LAYER}.attention.q_lin",
         "encoder/attention/key": f"{_DISTILBERT_LAYER}.attention.k_lin",
         "encoder/attention/value": f"{_DISTILBERT_LAYER}.attention.v_lin",
@@ -235,7 +232,7 @@ ELECTRA = ModelType(
     family="ELECTRA",
     prefix="electra.",
     modules={
-        **{ours: f"electra.{theirs}" for ours, theirs in ENCODER.items() if ours != "pooler"},
+        **as_in_bert("electra.", "pooler"),
         "embeddings/projection": "electra.embeddings_project",
         "mlm/dense": "generator_predictions.dense",
         "mlm/norm": "generator_predictions.LayerNorm",
@@ -286,7 +283,7 @@ def _like_roberta(name: str, family: str, class_name: str) -> ModelType:
         family=family,
         prefix="roberta.",
         modules={
-            **{ours: f"roberta.{theirs}" for ours, theirs in ENCODER.items()},
+            **as_in_bert("roberta."),
             "mlm/dense": "lm_head.dense",
             "mlm/norm": "lm_head.layer_norm",
             "mlm": "lm_head",

@@ -7,7 +7,7 @@ from etils import epath
 from bert_jax.config import DisentangledConfig, EncoderConfig, ModelConfig
 from bert_jax.config.json_form import from_dict, to_dict
 from bert_jax.errors import UserError
-from bert_jax.formats.model_types.bert import ENCODER
+from bert_jax.formats.model_types.bert import as_in_bert
 from bert_jax.formats.model_types.definition import (
     HEADS,
     MLM_HEAD,
@@ -198,9 +198,8 @@ def _written_second(model: EncoderConfig) -> dict[str, Any]:
 
 
 _LAYER = "deberta.encoder.layer.{}"
-_OTHERS = {"pooler", *(f"encoder/attention/{name}" for name in ("query", "key", "value"))}  # as BERT does not call them
 _MODULES = {
-    **{ours: f"deberta.{theirs}" for ours, theirs in ENCODER.items() if ours not in _OTHERS},
+    **as_in_bert("deberta.", "pooler", *(f"encoder/attention/{name}" for name in ("query", "key", "value"))),
     "encoder/relative": "deberta.encoder.rel_embeddings",
     **MLM_HEAD,
 }
