@@ -24,6 +24,7 @@ import textwrap
 import threading
 import traceback
 import typing
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Literal, TextIO
@@ -621,7 +622,8 @@ def quiet_libraries() -> None:
     """Log warnings and errors as one line each, except those of Orbax and asyncio about a save that fails.
 
     Orbax logs the same failure four times, and closes the event loop while writes are still in flight: asyncio logs
-    each of them, or Python prints a traceback. `Checkpoints` raises the failure with its reason and the way out.
+    each of them, or Python prints a traceback, or warns of those that had not begun. `Checkpoints` raises the failure
+    with its reason and the way out.
 
     TensorFlow, which opens gs:// paths, logs from C++ what it found in the processor and how it looked for credentials.
     It reads how much of that to show when it is imported, by this process or by one that this process starts. It is
@@ -637,6 +639,7 @@ def quiet_libraries() -> None:
     specs = map(importlib.util.find_spec, ("orbax.checkpoint", "asyncio"))
     saving = tuple(os.path.dirname(spec.origin) + os.sep for spec in specs if spec and spec.origin)
     handler.addFilter(lambda record: record.levelno < logging.ERROR or not record.pathname.startswith(saving))
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
     shown = sys.unraisablehook
     sys.unraisablehook = lambda raised: None if str(raised.exc_value) == "Event loop is closed" else shown(raised)
 

@@ -11,7 +11,6 @@ import re
 from typing import Any
 
 import numpy as np
-import phonenumbers
 
 from bert_jax.corpus.contamination import (
     between_spaces,
@@ -95,6 +94,8 @@ _SPACES = re.compile(r"\s{2,}")
 
 def check_region(region: str) -> None:
     """Raise a UserError unless numbers of that country can be recognized."""
+    import phonenumbers  # of the extra corpora, without which stores are read and models trained
+
     if region not in phonenumbers.SUPPORTED_REGIONS:
         raise UserError(f"clean.phone_region={region} must be the code of a country in capitals, such as US or DE")
 
@@ -103,6 +104,8 @@ def without_contacts(line: str, region: str) -> str:
     """Return the line without addresses and valid numbers, and without the double spaces that they leave."""
     cut = _ADDRESS.sub("", line) if "@" in line else line
     if _DIGITS.search(cut):
+        import phonenumbers
+
         for match in reversed(list(phonenumbers.PhoneNumberMatcher(cut, region))):
             cut = cut[: match.start] + cut[match.end :]
     return line if cut == line else _SPACES.sub(" ", cut).strip()

@@ -16,6 +16,7 @@ import re
 import string
 import subprocess
 import sys
+import warnings
 
 import nbformat
 import pytest
@@ -211,6 +212,22 @@ def test_log_records_of_several_lines_become_one():
     except OSError:
         record.exc_info = sys.exc_info()
     assert console.OneLine().format(record) == "error: step 3 failed: [Errno 28] No space left on device"
+
+
+def test_writes_that_a_failed_save_left_undone_are_not_told_of(monkeypatch):
+    """Python warns of them as it ends, after the line that says what is wrong."""
+
+    async def write():
+        pass
+
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        write()
+        assert len(told) == 1
+        console.quiet_libraries()
+        write()
+    assert len(told) == 1
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from command_lines import ROOT
 from fused_attention import KEY, assert_equal, inputs, restrictions, results
+from jax._src.mesh import AbstractDevice
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from processes import EXHAUSTIVE
@@ -273,19 +274,28 @@ def test_every_length_and_width_and_a_window_that_is_known(shape, names, window)
     assert_equal(gpu, shape, 0.1, names, window=window)
 
 
-@pytest.mark.parametrize(
-    "reach, met", [(None, 16 * 16), (1, 16 * 3 - 2), (64, 16 * 3 - 2), (65, 16 * 5 - 6), (1022, 16 * 16)]
-)
-def test_only_blocks_in_reach_of_a_window_are_met(reach, met):
-    """Of 16 blocks of 64 places each; by 65 places a block of 64 sees two blocks to either side."""
-    blocks = gpu.Blocks(length=1024, size=64, together=64, threshold=0, reach=reach)
-    assert blocks.pairs == met * 64 * 64
+@pytest.mark.parametrize("names, rate, window", [("segments+bias", 0.1, None), ("", 0.0, 65)])
+@pytest.mark.parametrize("own, other", [(128, 32), (32, 128)])
+def test_blocks_of_two_sizes(monkeypatch, own, other, names, rate, window):
+    """Of other sizes backward than forward; 320 places are five blocks of 64, or ten of 32."""
+    tilings = {"forward": gpu.Tiling(own, other), "backward": gpu.Tiling(other, own)}
+    monkeypatch.setattr(gpu, "tiling", lambda kernel, length, size: tilings[kernel])
+    assert_equal(gpu, (1, 320, 2, 32), rate, names, window=window)
+
+
+@pytest.mark.parametrize("own, other", [(64, 64), (128, 32), (16, 64)])
+@pytest.mark.parametrize("reach", [None, 1, 64, 65, 1022])
+def test_only_blocks_in_reach_of_a_window_are_met(reach, own, other):
+    """Of 16 blocks of 64 places each, by 65 places a block sees two blocks to either side."""
+    blocks = gpu.Blocks(length=1024, size=64, threshold=0, reach=reach, tiling=gpu.Tiling(own, other))
     places = np.arange(1024)
     seen = np.abs(places[:, None] - places) <= (1024 if reach is None else reach)
-    of_blocks = seen.reshape(16, 64, 16, 64).any(axis=(1, 3))
-    for number in range(16):
-        first, last = map(int, blocks.met(number))
-        assert np.flatnonzero(of_blocks[number]).tolist() == list(range(first, last))
+    of_blocks = seen.reshape(1024 // own, own, 1024 // other, other).any(axis=(1, 3))
+    assert blocks.count == len(of_blocks) and blocks.pairs == of_blocks.sum() * own * other
+    for number in range(blocks.count):
+        met = list(range(*blocks.met(number)))
+        assert np.flatnonzero(of_blocks[number]).tolist() == met
+        assert list(range(*map(int, blocks.met(jnp.int32(number))))) == met
 
 
 @pytest.mark.parametrize(
@@ -302,6 +312,8 @@ def test_what_has_an_obstacle_to_triton_is_explained(shape, words):
 
 def test_it_is_lowered_for_cuda_without_transposes():
     """One kernel forward and one backward; without a bias that is learned, none for its gradient."""
+    card = AbstractDevice(device_kind="NVIDIA H200", num_cores=1, platform="gpu")
+    mesh = jax.sharding.AbstractMesh((1,), ("data",), abstract_device=card)
 
     def gradients(query, key, value, gradient, padding, segments, random):
         def output(*qkv):
@@ -312,7 +324,8 @@ def test_it_is_lowered_for_cuda_without_transposes():
 
     x, rows = jax.ShapeDtypeStruct((2, 128, 4, 64), jnp.bfloat16), jax.ShapeDtypeStruct((2, 128), np.int32)
     random = jax.eval_shape(functools.partial(jax.random.key, 0))
-    text = jax.jit(gradients).trace(x, x, x, x, rows, rows, random).lower(lowering_platforms=("cuda",)).as_text()
+    with jax.sharding.use_abstract_mesh(mesh):
+        text = jax.jit(gradients).trace(x, x, x, x, rows, rows, random).lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("stablehlo.custom_call @__gpu$xla.gpu.triton") == 2
     assert "stablehlo.transpose" not in text and "128x128" not in text
 

@@ -294,22 +294,30 @@ def test_cudnn_is_lowered_for_cuda_with_segments_as_a_bias(monkeypatch):
     assert len(re.findall(r"custom_call @__cudnn\$fmhaScaleBiasSoftmax\(", text)) == 1
     assert len(re.findall(r"custom_call @__cudnn\$fmhaScaleBiasSoftmaxBackward\(", text)) == 1
     assert "tensor<2x1x128x128xbf16>" in text and "stablehlo.exponential" not in text
+    (backward,) = re.findall(r"%\d+:(\d+) = stablehlo.custom_call @__cudnn\$fmhaScaleBiasSoftmaxBackward\(", text)
+    if not jax.__version__.startswith("0.10."):
+        assert backward == "4", "gradients of query, key and value, and room to work, but none of the mask"
 
 
-def test_cudnn_gets_the_mask_as_a_bias(monkeypatch):
-    """What it is called with, computed by JAX's own attention, is the plain attention."""
+@pytest.mark.parametrize("biased", [False, True])
+def test_cudnn_gets_the_mask_and_the_bias(monkeypatch, biased):
+    """What it is called with, computed by JAX's own attention, is the plain attention of queries that see a key."""
     given = jax.nn.dot_product_attention
     monkeypatch.setattr(
-        jax.nn, "dot_product_attention", lambda *qkv, bias, implementation: given(*qkv, bias=bias, implementation="xla")
+        jax.nn, "dot_product_attention", lambda *arrays, implementation: given(*arrays, implementation="xla")
     )
     random = np.random.default_rng(0)
     query, key, value = (jnp.asarray(random.standard_normal((2, 16, 4, 8)), jnp.bfloat16) for _ in range(3))
     segments = np.sort(random.integers(1, 4, (2, 16)), 1).astype(np.int32)
     padding = np.ones((2, 16), np.int32)
     padding[1, 9:] = 0
-    mask = AttentionMask(padding=padding, segments=segments, window=5)
+    bias = jnp.asarray(random.standard_normal((1, 4, 16, 16)), jnp.float32) if biased else None
+    mask = AttentionMask(padding=padding, segments=segments, window=5, bias=bias)
     found, expected = (jax.jit(each)(query, key, value, mask)[0] for each in (choice.attention, plain.attention))
-    np.testing.assert_allclose(np.float32(found), np.float32(expected), atol=2**-6)
+    reads = np.asarray(mask.seen().any(axis=(1, 3)))
+    assert reads[0].all() and 9 <= reads[1].sum() < 16
+    np.testing.assert_allclose(np.float32(found)[reads], np.float32(expected)[reads], atol=2**-6)
+    assert np.isfinite(np.float32(found)).all()
     # What it cannot do, it does not try.
     kernels = kernel(attention="cudnn"), plain.attention
     dropped = (each(query, key, value, mask, jax.random.key(0), 0.1)[0] for each in kernels)

@@ -96,6 +96,34 @@ def test_on_a_gpu_products_are_calls_of_a_library_and_kernels_say_how_many_keys_
     assert work.bytes == read + result + 64 * 32 * 2, "without the room that cuBLAS works in"
 
 
+WITH_NUMBERS = """
+%sliced (p0: bf16[2,96,32], p1: bf16[64,96]) -> (bf16[64,32], s8[33554432]) {
+  %p0 = bf16[2,96,32]{2,1,0} parameter(0)
+  %p1 = bf16[64,96]{1,0} parameter(1)
+  %part = bf16[1,96,32]{2,1,0} slice(%p0), slice={[1:2], [0:96], [0:32]}
+  %flat = bf16[96,32]{1,0} bitcast(%part)
+  ROOT %inner = (bf16[64,32]{1,0}, s8[33554432]{0}) custom-call(%p1, %flat), custom_call_target="__cublas$lt$matmul", metadata={op_name="jit(step)/jvp()/dot_general"}, backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["0"]}}}
+}
+
+ENTRY %main (x: bf16[64,96], w: bf16[2,96,32], v: bf16[16,32]) -> bf16[64,16] {
+  %x = bf16[64,96]{1,0} parameter(0)
+  %w = bf16[2,96,32]{2,1,0} parameter(1)
+  %v = bf16[16,32]{1,0} parameter(2)
+  %fused = (bf16[64,32]{1,0}, s8[33554432]{0}) fusion(%w, %x), kind=kCustom, calls=%sliced
+  ROOT %product = (bf16[64,16]{1,0}, s8[4194304]{0}) custom-call(%fused#0, %v), custom_call_target="__cublas$lt$matmul", metadata={op_name="jit(step)/dot_general"}, backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["1"]}}}
+}
+"""  # noqa: E501
+
+
+def test_elements_of_tuples_by_number_and_products_that_cut_a_layer_out_of_all():
+    """As XLA of jaxlib 0.11.2 writes them: only the layer is read, and the room to work in is not traffic."""
+    work = work_of(parse_program(WITH_NUMBERS), 1e12, 1e15)
+    of_a_layer, of_the_result = 2 * 64 * 96 * 32, 2 * 64 * 32 * 16
+    assert work.flops == of_a_layer + of_the_result
+    assert [each.origin for each in work.costliest] == ["jit(step)/jvp()/dot_general", "jit(step)/dot_general"]
+    assert work.bytes == 2 * (64 * 96 + 96 * 32 + 64 * 32) + 2 * (64 * 32 + 16 * 32 + 64 * 16)
+
+
 def test_a_call_without_a_result_is_no_product():
     text = ON_A_GPU.replace(
         "ROOT %product", '%nothing = () custom-call(%x), custom_call_target="callback"\n  ROOT %product'

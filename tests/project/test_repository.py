@@ -16,6 +16,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import typing
 
 import numpy as np
@@ -134,6 +135,19 @@ def test_tensorflow_is_imported_only_where_it_is_needed_and_never_at_import_time
                 if any(target.split(".")[0] in ("tensorflow", "tensorflow_datasets") for target in named):
                     assert file.startswith("data/") or file in LOADS_TENSORFLOW
                     assert node not in tree.body, f"{file} imports TensorFlow when it is imported"
+
+
+def test_importing_a_module_needs_no_extra():
+    """Workers of a pod have none, and train all the same. Nothing imports `beam` but a function that asks for Beam."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed = {re.match(r"[\w-]+", each)[0].replace("-", "_").lower() for each in project["dependencies"]}
+    needed |= {"absl", "orbax", "jaxlib", "serving"} | set(sys.stdlib_module_names)  # by the names of their modules
+    for name, tree in modules().items():
+        for node in tree.body:
+            found = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+            found += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+            others = {each.partition(".")[0] for each in found} - needed - {"bert_jax"}
+            assert not others or name == "bert_jax.data.preparation.beam", f"{name} imports {others}"
 
 
 def test_scripts_and_makers_of_oracles_find_what_they_import():

@@ -10,6 +10,8 @@ request.
 """
 
 import functools
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -40,14 +42,37 @@ def attention(
     rate: float = 0.0,
     collect: bool = False,
 ) -> tuple[jax.Array, None]:
-    """See `AttentionKernel`."""
+    """See `AttentionKernel`.
+
+    Of a bias, even a constant one, cuDNN computes the gradient; of a mask, which JAX makes a bias too, it does not.
+    Queries that see no key, which no loss reads, get the mean of the values.
+    """
     assert not collect and (dropout_key is None or not rate), "a Kernel gives its function what it supports"
-    (batch, length), adder = query.shape[:2], mask.adder()
-    bias = jnp.broadcast_to(adder, (batch, adder.shape[1], length, length)).astype(query.dtype)
-    return jax.nn.dot_product_attention(query, key, value, bias=bias, implementation="cudnn"), None
+    (batch, length), bias, seen = query.shape[:2], mask.whole_bias(), mask.seen()
+    if bias is not None:
+        bias = jnp.broadcast_to(bias, (batch, *bias.shape[1:])).astype(query.dtype)
+    seen = jnp.broadcast_to(seen, (batch, 1, length, length))
+    return jax.nn.dot_product_attention(query, key, value, bias, seen, implementation="cudnn"), None
 
 
 KERNEL = Kernel(attention, EVERYTHING - {"queries", "dropout", "probabilities"}, obstacle)
+
+PRODUCTS = {"__cudnn$fmhaScaleBiasSoftmax": 2, "__cudnn$fmhaScaleBiasSoftmaxBackward": 5}
+"""Of queries × keys × size of a head, by the name of a call; backward, scores are computed again."""
+
+
+def cudnn_flops(target: str, results: Sequence[Any]) -> int:
+    """Return the operations of a call of cuDNN, a multiply-add counting as two; 0 for any other call.
+
+    Args:
+      target: its name.
+      results: of which the first is [B, A, L, D].
+    """
+    if target not in PRODUCTS:
+        return 0
+    batch, heads, length, size = results[0].dims
+    return 2 * PRODUCTS[target] * batch * heads * length**2 * size
+
 
 PLATFORMS = {"pallas": ("tpu", "a TPU"), "triton": ("gpu", "an NVIDIA GPU"), "cudnn": ("gpu", "an NVIDIA GPU")}
 """Where a kernel runs that does not run everywhere. These keep no probabilities."""

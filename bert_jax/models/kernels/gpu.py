@@ -4,8 +4,7 @@ Scores and probabilities never leave the multiprocessor, forward or backward. A 
 the keys of its row and keeps the largest score and the sum of exponentials so far (Dao 2023, FlashAttention-2,
 algorithms 1 and 2). In the backward pass one block of threads computes the gradients of a block of keys and values,
 going over all queries, and then that of a block of queries, going over all keys: no two blocks add to one number, so
-a run repeats bit for bit. Blocks of queries and of keys have one size, and are named by their first place in the row;
-each reference is a whole array in the memory of the card.
+a run repeats bit for bit. `tiling` says how large blocks are. References are whole arrays in the memory of the card.
 
 Dropout draws the very bits that plain.py draws, from the place of an element in the whole batch, so a run may change
 between the two, and is the same on any mesh. Triton is part of XLA. The operations of these kernels are counted here
@@ -140,19 +139,41 @@ def _arrays(
 
 
 @dataclasses.dataclass(frozen=True)
+class Tiling:
+    """How a kernel divides a row; sizes are powers of two from 16 on, halved until they divide the length."""
+
+    own: int = 64
+    """Queries, or backward also keys, that a block of threads computes something for."""
+    other: int = 64
+    """Keys, or backward also queries, that those meet at once."""
+    warps: int = 4
+    """Groups of 32 threads in a block of threads."""
+    stages: int = 2
+    """How many steps of a loop are under way at once, for Triton's pipeline of loads."""
+
+
+def tiling(kernel: str, length: int, size: int) -> Tiling:
+    """Return how `forward` or `backward` divides rows of a length with heads of a size; not measured.
+
+    A measurement of others replaces this function before a step is traced.
+    """
+    del kernel, length, size
+    return Tiling()
+
+
+@dataclasses.dataclass(frozen=True)
 class Blocks:
-    """What is known when the kernels are built; with it, a call is a function of arrays."""
+    """What is known when a kernel is built; with it, a call is a function of arrays."""
 
     length: int
     """Positions of a row, L."""
     size: int
     """Width of a head, D."""
-    together: int
-    """Queries of a block, which meet as many keys at once; it divides the length."""
     threshold: int
     """Of `layers.keeps`; 0 for no dropout."""
     reach: int | None = None
     """Positions that a query sees to either side, where the window is known when the kernels are built."""
+    tiling: Tiling = Tiling()
 
     @property
     def scale(self) -> float:
@@ -163,29 +184,41 @@ class Blocks:
         return layers.kept_scale(self.threshold)
 
     @property
-    def count(self) -> int:
-        """Number of blocks in a row."""
-        return self.length // self.together
+    def own(self) -> int:
+        """Positions of a block that something is computed for."""
+        return math.gcd(self.length, self.tiling.own)
 
     @property
-    def apart(self) -> int:
-        """How many blocks further, to either side, the furthest lies that a block can see."""
-        if self.reach is None:
-            return self.count - 1
-        # Between two blocks that are n apart, the nearest places are (n - 1) · together + 1 apart.
-        return min((self.reach - 1) // self.together + 1, self.count - 1)
+    def other(self) -> int:
+        """Positions of a block that those meet at once."""
+        return math.gcd(self.length, self.tiling.other)
+
+    @property
+    def count(self) -> int:
+        """Number of blocks in a row that something is computed for."""
+        return self.length // self.own
+
+    def own_places(self, number: Any) -> pl.Slice:
+        return pl.ds(number * self.own, self.own)
+
+    def other_places(self, number: Any) -> pl.Slice:
+        return pl.ds(number * self.other, self.other)
 
     def met(self, number: Any) -> tuple[Any, Any]:
-        """Return the first and the last block, not included, that block number `number` can see."""
-        if self.apart == self.count - 1:
-            return 0, self.count
-        return jnp.maximum(number - self.apart, 0), jnp.minimum(number + self.apart + 1, self.count)
+        """Return the first and the last other block, not included, that own block number `number` can see."""
+        if self.reach is None or self.reach >= self.length - 1:
+            return 0, self.length // self.other
+        first, last = number * self.own - self.reach, (number + 1) * self.own - 1 + self.reach
+        if isinstance(number, int):
+            return max(first, 0) // self.other, min(last, self.length - 1) // self.other + 1
+        first, last = jnp.maximum(first, 0), jnp.minimum(last, self.length - 1)
+        return _divided(first, self.other)[0], _divided(last, self.other)[0] + 1
 
     @property
     def pairs(self) -> int:
-        """Queries of a row times the keys that each of them meets."""
-        # Every block meets those up to `apart` to either side, but for the ones beyond both ends of the row.
-        return (self.count * (2 * self.apart + 1) - self.apart * (self.apart + 1)) * self.together**2
+        """Queries of a row times the keys that each of them meets; backward, for one of both sums."""
+        ends = (self.met(number) for number in range(self.count))
+        return sum(last - first for first, last in ends) * self.own * self.other
 
 
 def forward(blocks: Blocks, names: tuple[str, ...], *refs: Any) -> None:
@@ -195,11 +228,11 @@ def forward(blocks: Blocks, names: tuple[str, ...], *refs: Any) -> None:
     """
     arrays, (output_ref, logarithms_ref) = dict(zip(names, refs[:-2], strict=True)), refs[-2:]
     number = pl.program_id(0)
-    own, head = number * blocks.together, _Head(blocks, arrays, row=pl.program_id(2), head=pl.program_id(1))
+    own, head = blocks.own_places(number), _Head(blocks, arrays, row=pl.program_id(2), head=pl.program_id(1))
     query = head.block("query", own)
 
     def step(other: Any, so_far: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        (output, largest, total), keys = so_far, other * blocks.together
+        (output, largest, total), keys = so_far, blocks.other_places(other)
         scores = head.scores(query, head.block("key", keys), own, keys)
         larger = jnp.maximum(largest, jnp.max(scores, axis=1))
         weights, shrink = jnp.exp(scores - larger[:, None]), jnp.exp(largest - larger)
@@ -207,11 +240,11 @@ def forward(blocks: Blocks, names: tuple[str, ...], *refs: Any) -> None:
         added = _dot(head.dropped(weights, own, keys).astype(value.dtype), value, (1, 0))
         return output * shrink[:, None] + added, larger, total * shrink + jnp.sum(weights, axis=1)
 
-    zeros = jnp.zeros(blocks.together, jnp.float32)
+    zeros = jnp.zeros(blocks.own, jnp.float32)
     start = jnp.zeros(query.shape, jnp.float32), zeros - jnp.inf, zeros
     output, largest, total = jax.lax.fori_loop(*blocks.met(number), step, start)
     head.write(output_ref, own, output * (blocks.kept_scale / total)[:, None])
-    logarithms_ref[head.row, head.head, pl.ds(own, blocks.together)] = largest + jnp.log(total)
+    logarithms_ref[head.row, head.head, own] = largest + jnp.log(total)
 
 
 def backward(blocks: Blocks, names: tuple[str, ...], *refs: Any) -> None:
@@ -221,11 +254,11 @@ def backward(blocks: Blocks, names: tuple[str, ...], *refs: Any) -> None:
     """
     arrays, (of_query, of_key, of_value) = dict(zip(names, refs[:-3], strict=True)), refs[-3:]
     number, scale = pl.program_id(0), blocks.scale * blocks.kept_scale
-    own, head = number * blocks.together, _Head(blocks, arrays, row=pl.program_id(2), head=pl.program_id(1))
+    own, head = blocks.own_places(number), _Head(blocks, arrays, row=pl.program_id(2), head=pl.program_id(1))
     key, value = head.block("key", own), head.block("value", own)
 
     def add_queries(other: Any, sums: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        met = other * blocks.together
+        met = blocks.other_places(other)
         query, gradient = head.block("query", met), head.block("gradient", met)
         kept, of_scores = head.gradient_of_scores(query, key, value, gradient, met, own)
         return (
@@ -240,7 +273,7 @@ def backward(blocks: Blocks, names: tuple[str, ...], *refs: Any) -> None:
     query, gradient = head.block("query", own), head.block("gradient", own)
 
     def add_keys(other: Any, total: jax.Array) -> jax.Array:
-        met = other * blocks.together
+        met = blocks.other_places(other)
         key, value = head.block("key", met), head.block("value", met)
         of_scores = head.gradient_of_scores(query, key, value, gradient, own, met)[1]
         return total + _dot(of_scores.astype(key.dtype), key, (1, 0))
@@ -257,7 +290,7 @@ def backward_of_bias(blocks: Blocks, names: tuple[str, ...], *refs: Any) -> None
     batch, _, heads, _ = arrays["query"].shape
     rows_sharing, heads_sharing = batch // of_bias.shape[0], heads // of_bias.shape[1]
     row, first = _divided(pl.program_id(2), of_bias.shape[1])
-    queries, keys = pl.program_id(0) * blocks.together, pl.program_id(1) * blocks.together
+    queries, keys = blocks.own_places(pl.program_id(0)), blocks.other_places(pl.program_id(1))
 
     def add(number: Any, total: jax.Array) -> jax.Array:
         further, next_head = _divided(number, heads_sharing)
@@ -266,10 +299,9 @@ def backward_of_bias(blocks: Blocks, names: tuple[str, ...], *refs: Any) -> None
         key, value = head.block("key", keys), head.block("value", keys)
         return total + head.gradient_of_scores(query, key, value, gradient, queries, keys)[1]
 
-    zeros = jnp.zeros((blocks.together, blocks.together), jnp.float32)
+    zeros = jnp.zeros((blocks.own, blocks.other), jnp.float32)
     total = jax.lax.fori_loop(0, rows_sharing * heads_sharing, add, zeros)
-    place = row, first, pl.ds(queries, blocks.together), pl.ds(keys, blocks.together)
-    of_bias[place] = total * blocks.kept_scale
+    of_bias[row, first, queries, keys] = total * blocks.kept_scale
 
 
 @dataclasses.dataclass(frozen=True)
@@ -281,27 +313,27 @@ class _Head:
     row: Any
     head: Any
 
-    def block(self, name: str, first: Any) -> jax.Array:
+    def block(self, name: str, places: pl.Slice) -> jax.Array:
         """Return a block of an array [B, L, A, D], as [positions, D]."""
-        return self.arrays[name][self.row, self._span(first), self.head, :]
+        return self.arrays[name][self.row, places, self.head, :]
 
-    def write(self, ref: Any, first: Any, values: jax.Array) -> None:
-        ref[self.row, self._span(first), self.head, :] = values.astype(ref.dtype)
+    def write(self, ref: Any, places: pl.Slice, values: jax.Array) -> None:
+        ref[self.row, places, self.head, :] = values.astype(ref.dtype)
 
-    def scores(self, query: jax.Array, key: jax.Array, queries: Any, keys: Any) -> jax.Array:
+    def scores(self, query: jax.Array, key: jax.Array, queries: pl.Slice, keys: pl.Slice) -> jax.Array:
         """Return the scores [queries, keys] of two blocks with everything that is added to them, float32."""
         scores = _dot(query, key, (1, 1)) * self.blocks.scale
         if "bias" in self.arrays:
             bias = self.arrays["bias"]
             row, head = self.row if bias.shape[0] > 1 else 0, self.head if bias.shape[1] > 1 else 0
-            scores = scores + bias[row, head, self._span(queries), self._span(keys)].astype(jnp.float32)
+            scores = scores + bias[row, head, queries, keys].astype(jnp.float32)
         return jnp.where(self._seen(queries, keys), scores, scores + MASKED_SCORE)
 
-    def _seen(self, queries: Any, keys: Any) -> jax.Array:
-        of_keys = self.arrays["key_numbers"][self.row, self._span(keys)][None, :]
+    def _seen(self, queries: pl.Slice, keys: pl.Slice) -> jax.Array:
+        of_keys = self.arrays["key_numbers"][self.row, keys][None, :]
         of_queries: Any = 0
         if "query_numbers" in self.arrays:
-            of_queries = self.arrays["query_numbers"][self.row, self._span(queries)][:, None]
+            of_queries = self.arrays["query_numbers"][self.row, queries][:, None]
         seen = of_keys == of_queries
         reach = self.arrays["reach"][0] if "reach" in self.arrays else self.blocks.reach
         if reach is None:
@@ -310,21 +342,27 @@ class _Head:
         return seen & (jnp.abs(query - key) <= reach)
 
     def gradient_of_scores(
-        self, query: jax.Array, key: jax.Array, value: jax.Array, gradient: jax.Array, queries: Any, keys: Any
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        gradient: jax.Array,
+        queries: pl.Slice,
+        keys: pl.Slice,
     ) -> tuple[jax.Array, jax.Array]:
         """Return the dropped probabilities and the gradient of the scores, both [queries, keys] float32.
 
         Both lack the factor `kept_scale`. `gradient` is that of the output.
         """
         logarithms, common = (
-            self.arrays[name][self.row, self.head, self._span(queries)][:, None] for name in ("logarithms", "common")
+            self.arrays[name][self.row, self.head, queries][:, None] for name in ("logarithms", "common")
         )
         weights = jnp.exp(self.scores(query, key, queries, keys) - logarithms)
         of_weights = self.dropped(_dot(gradient, value, (1, 1)), queries, keys)
         of_scores = weights * (of_weights - common * (1 / self.blocks.kept_scale))
         return self.dropped(weights, queries, keys), of_scores
 
-    def dropped(self, values: jax.Array, queries: Any, keys: Any) -> jax.Array:
+    def dropped(self, values: jax.Array, queries: pl.Slice, keys: pl.Slice) -> jax.Array:
         """Return the values [queries, keys] with zeros where dropout falls."""
         if not self.blocks.threshold:
             return values
@@ -334,13 +372,10 @@ class _Head:
         index = (query * self.blocks.length + key).astype(jnp.uint32)
         return jnp.where(layers.keeps(layers.words(state, index), self.blocks.threshold), values, 0.0)
 
-    def _places(self, queries: Any, keys: Any) -> tuple[jax.Array, jax.Array]:
+    def _places(self, queries: pl.Slice, keys: pl.Slice) -> tuple[jax.Array, jax.Array]:
         """Return the places in the row of the queries, int32 [queries, 1], and of the keys, int32 [1, keys]."""
-        within = jnp.arange(self.blocks.together)
-        return (queries + within)[:, None], (keys + within)[None, :]
-
-    def _span(self, first: Any) -> Any:
-        return pl.ds(first, self.blocks.together)
+        query, key = (places.start + jnp.arange(places.size) for places in (queries, keys))
+        return query[:, None], key[None, :]
 
 
 def _divided(number: Any, by: int) -> tuple[Any, Any]:
@@ -382,7 +417,7 @@ def attention_flops(name: str, results: Sequence[Any]) -> int:
     return 2 * PRODUCTS[found[1]] * int(found[2]) * math.prod((batch, heads, size))
 
 
-SMALLEST, LARGEST = 16, 64  # places of a block; a matrix unit takes 16 at least
+SMALLEST = 16  # places of a block: a matrix unit takes as many at least
 LONGEST = 2**15  # a place times the length, the number of a word of dropout, stays below 2³¹
 SIZES = (16, 32, 64, 128)  # of a head, as powers of two that leave room for blocks in shared memory
 
@@ -420,17 +455,20 @@ KERNEL = Kernel(attention, FEATURES, functools.partial(obstacle_on_devices, obst
 
 def _on_a_device(interpret: bool, arrays: Arrays, threshold: int, reach: int | None) -> jax.Array:
     _, length, _, size = arrays["query"].shape
-    together = max(many for many in (SMALLEST, 32, LARGEST) if length % many == 0)
-    blocks = Blocks(length=length, size=size, together=together, threshold=threshold, reach=reach)
-    return _attention(blocks, interpret, arrays)
+    both = (
+        Blocks(length=length, size=size, threshold=threshold, reach=reach, tiling=tiling(kernel, length, size))
+        for kernel in ("forward", "backward")
+    )
+    return _attention(tuple(both), interpret, arrays)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _attention(blocks: Blocks, interpret: bool, arrays: Arrays) -> jax.Array:
-    return _forward(blocks, interpret, arrays)[0]
+def _attention(both: tuple[Blocks, ...], interpret: bool, arrays: Arrays) -> jax.Array:
+    return _forward(both, interpret, arrays)[0]
 
 
-def _forward(blocks: Blocks, interpret: bool, arrays: Arrays) -> tuple[jax.Array, tuple[Any, ...]]:
+def _forward(both: tuple[Blocks, ...], interpret: bool, arrays: Arrays) -> tuple[jax.Array, tuple[Any, ...]]:
+    blocks = both[0]
     batch, length, heads, _ = arrays["query"].shape
     outputs = [arrays["query"], jax.ShapeDtypeStruct((batch, heads, length), jnp.float32)]
     grid = blocks.count, heads, batch
@@ -440,8 +478,8 @@ def _forward(blocks: Blocks, interpret: bool, arrays: Arrays) -> tuple[jax.Array
     return output, (arrays, output, logarithms)
 
 
-def _backward(blocks: Blocks, interpret: bool, kept: tuple[Any, ...], gradient: jax.Array) -> tuple[Arrays]:
-    arrays, output, logarithms = kept
+def _backward(both: tuple[Blocks, ...], interpret: bool, kept: tuple[Any, ...], gradient: jax.Array) -> tuple[Arrays]:
+    blocks, (arrays, output, logarithms) = both[1], kept
     batch, _, heads, _ = output.shape
     # Σ over keys of weight × its gradient, which is the same as Σ over the head of output × gradient.
     common = jnp.einsum("blad,blad->bal", output, gradient, preferred_element_type=jnp.float32)
@@ -454,7 +492,7 @@ def _backward(blocks: Blocks, interpret: bool, kept: tuple[Any, ...], gradient: 
     if "bias" in arrays:
         # A call of its own, which XLA drops where nothing wants this gradient.
         bias = arrays["bias"]
-        grid = blocks.count, blocks.count, bias.shape[0] * bias.shape[1]
+        grid = blocks.count, blocks.length // blocks.other, bias.shape[0] * bias.shape[1]
         of_bias = [jax.ShapeDtypeStruct(bias.shape, jnp.float32)]
         (total,) = _run(backward_of_bias, blocks, interpret, more, of_bias, grid)
         gradients["bias"] = total.astype(bias.dtype)
@@ -471,7 +509,7 @@ def _run(
         functools.partial(kernel, blocks, tuple(arrays)),
         grid=grid,
         out_shape=[jax.ShapeDtypeStruct(array.shape, array.dtype) for array in outputs],
-        compiler_params=triton_params.CompilerParams(num_warps=4, num_stages=2),
+        compiler_params=triton_params.CompilerParams(num_warps=blocks.tiling.warps, num_stages=blocks.tiling.stages),
         interpret=interpret,
         name=kernel_name(kernel.__name__, blocks.pairs),
     )(*arrays.values())

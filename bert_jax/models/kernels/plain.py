@@ -53,24 +53,28 @@ class AttentionMask:
     queries: jax.Array | None = None
     """int32 [B, M]: the positions of M queries. None: every position is a query."""
 
-    def adder(self) -> jax.Array:
-        """Return the sum of everything that is added to the scores, float32 [B, A or 1, L, M or 1, L (key)]."""
-        adder = jnp.where(self.padding > 0, 0.0, MASKED_SCORE)[:, None, None, :]
+    def seen(self) -> jax.Array:
+        """Return which keys each query may attend to, bool [B, 1, L, M or 1, L (key)]; 1: all queries see the same."""
+        seen = (self.padding > 0)[:, None, None, :]
         if self.segments is not None:
             same = self._of_queries(self.segments)[:, :, None] == self.segments[:, None, :]
-            adder = jnp.where(same[:, None], adder, MASKED_SCORE)
-        distance = self._distances()
+            seen = seen & same[:, None]
         if self.window is not None:
-            near = jnp.abs(distance) <= self.window
+            near = jnp.abs(self._distances()) <= self.window
             if self.global_positions is not None:
                 free = self.is_global()
                 near = near | self._of_queries(free)[:, :, None] | free[:, None, :]
-            adder = jnp.where(near[:, None], adder, MASKED_SCORE)
+            seen = seen & near[:, None]
+        return seen
+
+    def adder(self) -> jax.Array:
+        """Return the sum of everything that is added to the scores, float32 [B, A or 1, L, M or 1, L (key)]."""
+        adder = jnp.where(self.seen(), 0.0, MASKED_SCORE)
         if self.bias is not None:
             bias = self._of_queries(jnp.swapaxes(self.bias.astype(jnp.float32), 1, 2))
             adder = adder + jnp.swapaxes(bias, 1, 2)
         if self.distance_bias is not None:
-            adder = adder + jnp.swapaxes(self.distance_bias(distance), 0, 1)
+            adder = adder + jnp.swapaxes(self.distance_bias(self._distances()), 0, 1)
         return adder
 
     def whole_bias(self) -> jax.Array | None:

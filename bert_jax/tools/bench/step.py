@@ -16,7 +16,9 @@ from bert_jax.devices.hardware import on_tpu
 from bert_jax.devices.process import computing_variables
 from bert_jax.errors import UserError
 from bert_jax.formats.huggingface import to_json
-from bert_jax.formats.model_types.definition import unlike_bert
+from bert_jax.formats.model_types.bert import BERT
+from bert_jax.formats.model_types.definition import ModelType, unlike_bert
+from bert_jax.formats.model_types.modernbert import MODERNBERT
 from bert_jax.tools.bench.turns import (
     OURS,
     Contestant,
@@ -135,12 +137,17 @@ def check_possible(options: StepBenchConfig, words: list[str]) -> None:
     if options.peer != "none" and (other := beyond_the_peer(options.run)):
         raise UserError(
             f"peer={options.peer}: transformers' BERT has no {', '.join(other)}; measure without --peer, or the model "
-            "of 2018"
+            "of 2018, or ModernBERT"
         )
 
 
+def peer_type(model: ModelConfig) -> ModelType:
+    """Return the type of the peer's model: ModernBERT where it computes what `model` does, else BERT."""
+    return BERT if MODERNBERT.obstacles(model) else MODERNBERT
+
+
 def beyond_the_peer(config: Config) -> list[str]:
-    """Return the options whose values make the step different from that of BERT's pre-training in transformers."""
+    """Return the options whose values make the step different from that of the peer's model in transformers."""
     model, objective = config.model, config.objective
     own, usual = to_dict(model), to_dict(ModelConfig())
     names = [*unlike_bert(model), *(name for name in PEER_HAS if name in own and own[name] != usual[name])]
@@ -149,6 +156,8 @@ def beyond_the_peer(config: Config) -> list[str]:
         found.append(f"model.disentangled.terms={model.disentangled.terms}")
     if not model.type_vocab_size:
         found.append("model.type_vocab_size=0")
+    if peer_type(model) is MODERNBERT:
+        found = []
     if not isinstance(objective, MaskedWords):
         found.append(f"objective.name={objective.name}")
     elif objective.span_boundary_weight or objective.taught is not None:
@@ -183,9 +192,10 @@ def peer_entries(options: StepBenchConfig, files: BatchFiles, facts: dict[str, A
 
 def peer_job(config: Config, facts: dict[str, Any]) -> dict[str, Any]:
     """Return what a peer's process needs to do the work of `config`, where our process has given these facts."""
-    (phase,), optimizer = resolve_phases(config), config.optimizer
+    (phase,), optimizer, kind = resolve_phases(config), config.optimizer, peer_type(config.model)
+    architecture = kind.classes["mlm"] if kind is MODERNBERT else "BertForPreTraining"
     return {
-        "model": to_json(config.model, None, "BertForPreTraining", 0),
+        "model": to_json(config.model, None, architecture, 0, kind),
         **as_ours(facts),
         "bfloat16": facts["dtype"] == "bfloat16",
         "micro_batches": phase.micro_batches,

@@ -34,7 +34,7 @@ import jax
 import jaxlib
 from jax.sharding import Mesh
 
-from bert_jax.config import ComputeConfig, Config, Phase, resolve_phases
+from bert_jax.config import Config, Phase, resolve_phases
 from bert_jax.config.json_form import from_dict, to_dict
 from bert_jax.devices import sharding
 from bert_jax.devices.compilation import compile_with, step_options
@@ -101,13 +101,18 @@ def version() -> str:
     return f"{package} {importlib.metadata.version(package)}"
 
 
-def check(compute: ComputeConfig) -> None:
-    """Raise a UserError if a step with these options cannot be compiled without a card."""
-    if compute.attention == "cudnn":
-        raise UserError(
-            "compute.attention=cudnn cannot be planned with the compiler for GPUs, because JAX asks the card for its "
-            "cuDNN; plan with compute.attention=triton, or with xla, which takes more memory"
-        )
+CUDNN = (9, 10)
+"""Major and minor version of cuDNN in the description of a card."""
+
+
+def take_cudnn_to_be_there() -> None:
+    """Have JAX, in this process, write calls of cuDNN without asking the card for it.
+
+    The compiler leaves such a call as it is; on a card, cuDNN then chooses an algorithm and the room that it works in.
+    """
+    from jax._src.cudnn import fused_attention_stablehlo
+
+    fused_attention_stablehlo.check_cudnn_version = lambda: CUDNN[0] * 10_000 + CUDNN[1] * 100
 
 
 def described_cards(chip: Chip, count: int) -> Any:
@@ -143,7 +148,7 @@ def target_config(chip: Chip) -> str:
   registers_per_core_limit: 65536 registers_per_block_limit: 65536
 }}
 platform_name: "CUDA"
-dnn_version_info {{ major: 9 minor: 10 }}
+dnn_version_info {{ major: {CUDNN[0]} minor: {CUDNN[1]} }}
 runtime_version {{ major: {13 if plugin() == "cuda13" else 12} minor: 0 }}
 device_description_str: "{chip.kind}"
 """
@@ -440,7 +445,7 @@ def _answer(request: dict[str, Any]) -> None:
     if topology.platform == "gpu":
         if not plugin():
             return
-        check(config.compute)
+        take_cudnn_to_be_there()
     lowered = traced_step(what, phase)
     versions = (jax.__version__, jaxlib.version.__version__, compiler_version(topology), os.environ["XLA_FLAGS"])
     options = [os.environ.get("LIBTPU_INIT_ARGS")]

@@ -147,7 +147,11 @@ def parse_program(text: str) -> Program:
         elif line.startswith("}"):
             current = None
         elif match := _INSTRUCTION.match(line):
-            current[match[2]] = _instruction(match[2], match[3], bool(match[1]))
+            each = _instruction(match[2], match[3], bool(match[1]))
+            for name in each.operands:
+                if "#" in name and name not in current:
+                    current[name] = _element(name, current)
+            current[each.name] = each
     if entry is None:
         raise ValueError("the text of the program has no entry computation")
     return Program(computations, entry)
@@ -179,8 +183,15 @@ def _instruction(name: str, text: str, is_root: bool) -> Instruction:
 def _names(raw: str) -> tuple[str, ...]:
     """Return the names of operands, which begin with % except in a program that has not been compiled."""
     if "%" in raw:
-        return tuple(re.findall(r"%([\w.\-]+)", raw))
+        return tuple(re.findall(r"%([\w.\-]+(?:#\d+)?)", raw))
     return tuple(re.sub(r"/\*.*?\*/", "", raw).replace(" ", "").split(",")) if raw else ()
+
+
+def _element(name: str, scope: Computation) -> Instruction:
+    """Return the instruction that takes an element out of a tuple; XLA of jaxlib 0.11 writes only TUPLE#NUMBER."""
+    whole, _, number = name.partition("#")
+    type_ = [match[0] for match in _SHAPE.finditer(scope[whole].type)][int(number)]
+    return Instruction(name, "get-tuple-element", type_, (whole,), f"%{whole}", f", index={number}", is_root=False)
 
 
 def _closing(text: str, start: int) -> int:

@@ -17,6 +17,7 @@ from typing import Any
 
 from bert_jax.config import Phase
 from bert_jax.devices.hardware import peak_flops
+from bert_jax.models.kernels.choice import cudnn_flops
 from bert_jax.models.kernels.gpu import attention_flops
 from bert_jax.models.kernels.tpu import kernel_cycles
 from bert_jax.tools.planning.compiler import CompiledProgram
@@ -208,7 +209,7 @@ def work_of(program: Program, peak_flops: float, memory_bandwidth: float) -> Wor
         own_cycles = each.cycles or _kernel_cycles(each)
         fastest = max(own_flops / peak_flops, own_bytes / memory_bandwidth)
         found = (times, times * (own_cycles or 0), times * fastest, times * own_flops, times * own_bytes)
-        operations[each.op_name or each.op, each.type.strip("(").partition("{")[0]].append(found)
+        operations[_origin(program, each), each.type.strip("(").partition("{")[0]].append(found)
         if own_cycles is None and own_bytes > NOTABLE_BYTES and not is_collective(program, each):
             missing[each.op] += times
     sums = ("times", "cycles", "roofline_seconds", "flops", "bytes")
@@ -226,6 +227,12 @@ def work_of(program: Program, peak_flops: float, memory_bandwidth: float) -> Wor
     )
 
 
+def _origin(program: Program, each: Instruction) -> str:
+    """Return where an instruction comes from, or a fusion that the compiler gives no place where its root does."""
+    inner = program.root(each.calls[0]).op_name if each.op == "fusion" and not each.op_name else each.op_name
+    return inner or each.op
+
+
 def _costliest(operations: list[Operation]) -> list[Operation]:
     estimated = [each for each in operations if each.cycles]
     if estimated:
@@ -240,7 +247,8 @@ def flops_of(program: Program, computation: str, each: Instruction) -> int:
         called = each.calls[0]
         return sum(flops_of(program, called, inner) for inner in program.computations[called].values())
     if each.op == "custom-call" and not _of_cublas(each):
-        return _stated(each, "flops") or attention_flops(each.op_name, each.shapes)
+        by_cudnn = cudnn_flops(each.attribute(r'custom_call_target="([^"]*)"') or "", each.shapes)
+        return _stated(each, "flops") or by_cudnn or attention_flops(each.op_name, each.shapes)
     if each.op not in ("dot", "convolution", "custom-call"):
         return 0
     scope, result = program.computations[computation], each.shapes[0].dims
@@ -342,7 +350,7 @@ def _written(program: Program, each: Instruction) -> int:
     called, root = each.calls[0], program.root(each.calls[0])
     names = root.operands if root.op == "tuple" else (root.name,)
     total = 0
-    for place, shape in enumerate(each.shapes):
+    for place, shape in enumerate(each.shapes[:1] if _of_cublas(root) else each.shapes):
         if not shape.on_chip:
             updated = _updated(program, called, names[place]) if place < len(names) else None
             total += shape.bytes if updated is None else min(updated, shape.bytes)
@@ -374,6 +382,7 @@ BLIND_SPOTS = (
 OF_A_GPU = (
     "Anything that takes longer than the peaks of products and memory: the compiler for GPUs estimates no times.",
     "The choice of kernels for products, which needs a card: all are taken to be cuBLAS's, at the peak.",
+    "The room that cuDNN works in, where it computes attention.",
     LINKS,
     NOT_INCLUDED,
 )
