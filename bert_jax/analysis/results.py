@@ -40,14 +40,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import checksum, near_path, read_object, sealed, unsealed, write_atomically
 from bert_jax.finetuning.loop import finetune
 from bert_jax.pretrained.model import PretrainedModel
-from bert_jax.tasks.task_data import (
-    family_of,
-    main_metric,
-    noisy_examples,
-    recorded_config,
-    recorded_options,
-    recorded_task,
-)
+from bert_jax.tasks import task_data
 
 LONGEST_PATH = 40  # characters
 
@@ -313,22 +306,22 @@ class TaskScore:
         """
         if model.head is None:
             raise UserError(f"{model.path} has no task head to score; fine-tune it first")
-        if not (task := task or recorded_task(model.history)):
+        if not (task := task or task_data.recorded_task(model.history)):
             raise UserError(f"{model.path} does not say which task it is for; give --task=NAME")
-        self._family, self._batch_size = family_of(task), batch_size
+        self._family, self._batch_size = task_data.family_of(task), batch_size
         wanted = self._family.head(task, model.head.labels).kind
         if wanted != model.head.kind:
             raise UserError(f"{model.path} has a {model.head.kind} head, but {task} needs one of {wanted}")
         files = {name: getattr(data, name) for name in ("dir", "train", "dev", "test", "tfds")}
-        data = dataclasses.replace(recorded_config(model.history, task).data.without_files(), **files)
+        data = dataclasses.replace(task_data.recorded_config(model.history, task).data.without_files(), **files)
         self._examples = self._family.load(task, data, "dev", model.head.labels)
         if not self._examples.has_answers:
             raise UserError(f"the dev set of {task} has no labels, so nothing can be scored; give a labelled one")
         self.examples: int = len(self._examples)
-        options = recorded_options(model.history, task, model.config.longest_sequence)
+        options = task_data.recorded_options(model.history, task, model.config.longest_sequence)
         self._options = options
         self._features = self._family.features(self._examples, model.need_tokenizer(), options)
-        self._metric = main_metric(task, model.head.labels)
+        self._metric = task_data.main_metric(task, model.head.labels)
         self.name: str = f"{task} {self._metric}"
 
     def __call__(self, model: PretrainedModel) -> float:
@@ -339,7 +332,7 @@ class TaskScore:
     def with_noise(self, model: PretrainedModel, noise: NoiseConfig, seed: int = 0) -> "TaskScore":
         """Return the same score on texts with spelling errors; raise a UserError if the task cannot have any."""
         other = copy.copy(self)
-        other._examples = noisy_examples(self._examples, noise, seed)
+        other._examples = task_data.noisy_examples(self._examples, noise, seed)
         other._features = self._family.features(other._examples, model.need_tokenizer(), self._options)
         return other
 

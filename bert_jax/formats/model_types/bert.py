@@ -10,20 +10,7 @@ from etils import epath
 
 from bert_jax.config import EncoderConfig
 from bert_jax.errors import UserError
-from bert_jax.formats.model_types.definition import (
-    HEADS,
-    MLM_HEAD,
-    PART_NAMES,
-    RATES,
-    SIZES,
-    UNSUPPORTED,
-    HeadKind,
-    ModelType,
-    beyond_bert,
-    true_options,
-    usual,
-    whole,
-)
+from bert_jax.formats.model_types import definition
 
 ENCODER = {
     "encoder/attention/query": "encoder.layer.{}.attention.self.query",
@@ -48,16 +35,16 @@ def as_in_bert(prefix: str, *left_out: str) -> dict[str, str]:
     return {ours: f"{prefix}{theirs}" for ours, theirs in ENCODER.items() if not ours.startswith(left_out)}
 
 
-BERT = ModelType(
+BERT = definition.ModelType(
     name="bert",
     family="BERT",
     prefix="bert.",
     modules={
         **as_in_bert("bert."),
-        **MLM_HEAD,
+        **definition.MLM_HEAD,
         "next_sentence": "cls.seq_relationship",
     },
-    heads=HEADS,
+    heads=definition.HEADS,
     class_name="Bert",
     other_classes={
         "pretraining": "BertForPreTraining",
@@ -65,13 +52,17 @@ BERT = ModelType(
         "pairs": "BertForNextSentencePrediction",
     },
     decoder="cls.predictions.decoder",
-    obstacles=lambda model: beyond_bert(model) + true_options(type_vocab_size=model.type_vocab_size == 0),
+    obstacles=lambda model: (
+        definition.beyond_bert(model) + definition.true_options(type_vocab_size=model.type_vocab_size == 0)
+    ),
     written_options=lambda model: {"position_embedding_type": "absolute"},
 )
 
 
 _ALBERT_SIZES = {
-    **usual(SIZES, vocab_size=30_000, hidden_size=4_096, num_attention_heads=64, intermediate_size=16_384),
+    **definition.usual(
+        definition.SIZES, vocab_size=30_000, hidden_size=4_096, num_attention_heads=64, intermediate_size=16_384
+    ),
     "embedding_size": ("embedding_size", 128),
 }
 _ALBERT_UNSUPPORTED = {
@@ -83,7 +74,7 @@ _ALBERT_UNSUPPORTED = {
 
 
 def _albert_obstacles(model: EncoderConfig) -> tuple[str, ...]:
-    return beyond_bert(model, "embedding_size", "sharing") + true_options(
+    return definition.beyond_bert(model, "embedding_size", "sharing") + definition.true_options(
         embedding_size=model.embedding_size is None,
         sharing=model.sharing not in ("all", "none"),
         type_vocab_size=model.type_vocab_size == 0,
@@ -102,7 +93,7 @@ def _albert_read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
 
 
 _ALBERT_LAYER = "albert.encoder.albert_layer_groups.{}.albert_layers.0"
-ALBERT = ModelType(
+ALBERT = definition.ModelType(
     name="albert",
     family="ALBERT",
     prefix="albert.",
@@ -121,19 +112,19 @@ ALBERT = ModelType(
         "mlm": "predictions",
         "next_sentence": "sop_classifier.classifier",
     },
-    heads=HEADS,
+    heads=definition.HEADS,
     class_name="Albert",
     other_classes={"pretraining": "AlbertForPreTraining"},
     decoder="predictions.decoder",
     obstacles=_albert_obstacles,
     sizes=_ALBERT_SIZES,
-    rates=usual(RATES, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
+    rates=definition.usual(definition.RATES, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
     unsupported=_ALBERT_UNSUPPORTED,
     read_options=_albert_read,
     written_options=lambda model: {"num_hidden_groups": model.parameter_sets, "inner_group_num": 1},
     usual_activation="gelu_new",
     classifier_dropout="classifier_dropout_prob",
-    part_names=PART_NAMES | {"next_sentence": "sentence-order head"},
+    part_names=definition.PART_NAMES | {"next_sentence": "sentence-order head"},
 )
 
 
@@ -155,7 +146,7 @@ _DISTILBERT_UNSUPPORTED = {"quantization_config": (None,)}
 
 
 def _distilbert_obstacles(model: EncoderConfig) -> tuple[str, ...]:
-    return beyond_bert(model, "pooler") + true_options(
+    return definition.beyond_bert(model, "pooler") + definition.true_options(
         type_vocab_size=model.type_vocab_size > 0,
         pooler=model.pooler != "relu",
         layer_norm_epsilon=model.layer_norm_epsilon != _EPSILON,
@@ -165,7 +156,7 @@ def _distilbert_obstacles(model: EncoderConfig) -> tuple[str, ...]:
 _DISTILBERT_FORM = {"type_vocab_size": 0, "pair_head": False, "pooler": "relu", "layer_norm_epsilon": _EPSILON}
 _DISTILBERT_LAYER = "distilbert.transformer.layer.{}"
 _PRE_CLASSIFIER = {"pooler": "pre_classifier", "head": "classifier"}
-DISTILBERT = ModelType(
+DISTILBERT = definition.ModelType(
     name="distilbert",
     family="DistilBERT",
     prefix="distilbert.",
@@ -183,7 +174,7 @@ DISTILBERT = ModelType(
         "mlm/norm": "vocab_layer_norm",
         "mlm": "vocab_projector",
     },
-    heads=HEADS | dict.fromkeys(("classification", "regression", "choice"), _PRE_CLASSIFIER),
+    heads=definition.HEADS | dict.fromkeys(("classification", "regression", "choice"), _PRE_CLASSIFIER),
     class_name="DistilBert",
     decoder="vocab_projector",
     obstacles=_distilbert_obstacles,
@@ -208,7 +199,7 @@ _ELECTRA_UNSUPPORTED = {
 
 
 def _electra_obstacles(model: EncoderConfig) -> tuple[str, ...]:
-    return beyond_bert(model, "embedding_size", "pooler") + true_options(
+    return definition.beyond_bert(model, "embedding_size", "pooler") + definition.true_options(
         embedding_size=model.embedding_size == model.hidden_size,
         pooler=model.pooler != "gelu_erf",
         activation=model.activation != "gelu_erf",
@@ -218,16 +209,16 @@ def _electra_obstacles(model: EncoderConfig) -> tuple[str, ...]:
 
 def _electra_read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
     """Return the width of the embeddings, which have a map only where it is not that of the layers."""
-    width = whole(values, "embedding_size", 128, file)
+    width = definition.whole(values, "embedding_size", 128, file)
     narrow = width != values.get("hidden_size", 256)
     return {"embedding_size": width if narrow else None, "pooler": "gelu_erf", "pair_head": False}
 
 
-_DENSE_FIRST: dict[HeadKind, dict[str, str]] = dict.fromkeys(
+_DENSE_FIRST: dict[definition.HeadKind, dict[str, str]] = dict.fromkeys(
     ("classification", "regression"), {"pooler": "classifier.dense", "head": "classifier.out_proj"}
 )
 """Heads of which the first layer, on the first token, is our pooler."""
-ELECTRA = ModelType(
+ELECTRA = definition.ModelType(
     name="electra",
     family="ELECTRA",
     prefix="electra.",
@@ -240,12 +231,12 @@ ELECTRA = ModelType(
         "replaced_tokens/dense": "discriminator_predictions.dense",
         "replaced_tokens/output": "discriminator_predictions.dense_prediction",
     },
-    heads={**HEADS, **_DENSE_FIRST, "choice": {"pooler": "sequence_summary.summary", "head": "classifier"}},
+    heads={**definition.HEADS, **_DENSE_FIRST, "choice": {"pooler": "sequence_summary.summary", "head": "classifier"}},
     class_name="Electra",
     other_classes={"mlm": "ElectraForMaskedLM", "replaced_tokens": "ElectraForPreTraining"},
     decoder="generator_lm_head",
     obstacles=_electra_obstacles,
-    sizes=usual(SIZES, hidden_size=256, num_attention_heads=4, intermediate_size=1_024),
+    sizes=definition.usual(definition.SIZES, hidden_size=256, num_attention_heads=4, intermediate_size=1_024),
     unsupported=_ELECTRA_UNSUPPORTED,
     read_options=_electra_read,
     written_options=lambda model: {
@@ -256,11 +247,12 @@ ELECTRA = ModelType(
 )
 
 
-_ROBERTA_UNSUPPORTED = UNSUPPORTED | {"hidden_act": (None, "gelu")}  # that of the word head, whatever config.json says
+# That of the word head, whatever config.json says.
+_ROBERTA_UNSUPPORTED = definition.UNSUPPORTED | {"hidden_act": (None, "gelu")}
 
 
 def _roberta_obstacles(model: EncoderConfig) -> tuple[str, ...]:
-    return beyond_bert(model, "padding_id") + true_options(
+    return definition.beyond_bert(model, "padding_id") + definition.true_options(
         padding_id=model.padding_id is None,
         type_vocab_size=model.type_vocab_size == 0,
         activation=model.activation != "gelu_erf",
@@ -276,9 +268,9 @@ def _padding_id(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
     return {"padding_id": found, "pair_head": False}
 
 
-def _like_roberta(name: str, family: str, class_name: str) -> ModelType:
+def _like_roberta(name: str, family: str, class_name: str) -> definition.ModelType:
     """Return the type of RoBERTa's encoder and heads under another name, with classes of another prefix."""
-    return ModelType(
+    return definition.ModelType(
         name=name,
         family=family,
         prefix="roberta.",
@@ -288,11 +280,11 @@ def _like_roberta(name: str, family: str, class_name: str) -> ModelType:
             "mlm/norm": "lm_head.layer_norm",
             "mlm": "lm_head",
         },
-        heads=HEADS | _DENSE_FIRST,
+        heads=definition.HEADS | _DENSE_FIRST,
         class_name=class_name,
         decoder="lm_head.decoder",
         obstacles=_roberta_obstacles,
-        sizes=usual(SIZES, vocab_size=50_265),
+        sizes=definition.usual(definition.SIZES, vocab_size=50_265),
         unsupported=_ROBERTA_UNSUPPORTED,
         read_options=_padding_id,
         written_options=lambda model: {
