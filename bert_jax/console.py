@@ -644,7 +644,7 @@ def quiet_libraries() -> None:
     sys.unraisablehook = lambda raised: None if str(raised.exc_value) == "Event loop is closed" else shown(raised)
 
 
-Command = Callable[[list[str]], int]
+Command = Callable[[list[str]], int | None]
 Commands = Mapping[str, Command]
 
 
@@ -660,7 +660,7 @@ def _command(commands: Commands, name: str) -> Command:
     return commands[name]
 
 
-def _answer(commands: Commands, words: list[str]) -> int:
+def _answer(commands: Commands, words: list[str]) -> int | None:
     """Run the command in `words`, or print the help or version that they ask for; return the exit status."""
     if not words or words[0] in ("-h", "--help") or words[0] == "help" and (not words[1:] or asks_for_help(words[1:2])):
         print(overview(commands.values()))
@@ -675,7 +675,7 @@ def _answer(commands: Commands, words: list[str]) -> int:
             for word in words[1:]:
                 need_cloud_storage(word)
         return command(words[1:])
-    return 0
+    return None
 
 
 def run_command(commands: Commands, argv: list[str]) -> int:
@@ -691,7 +691,7 @@ def run_command(commands: Commands, argv: list[str]) -> int:
     if "--no_compilation_cache" in argv:
         os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
     try:
-        return _answer(commands, words)
+        return _answer(commands, words) or 0
     except UserError as error:
         if debug:
             traceback.print_exc()

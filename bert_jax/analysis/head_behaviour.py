@@ -19,14 +19,15 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from rich.table import Table
 from scipy.special import entr
 
 from bert_jax.analysis.results import Analysis, call_with, framed, panels, short_path, table
-from bert_jax.analysis.texts import mask_words, windows
+from bert_jax.analysis.texts import in_batches, mask_words, windows
 from bert_jax.config.analyses import HeadsConfig, at_least
 from bert_jax.config.finetuning import TaggingDataConfig
 from bert_jax.errors import UserError
@@ -34,11 +35,6 @@ from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.progress import progress_bar, track
 from bert_jax.tasks import conll
 from bert_jax.tokenization.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 
 VALUES = 2**26
 """Probabilities of one batch, at most: 0.25 GiB on the device, and about three times that on the host."""
@@ -50,6 +46,23 @@ def batch_fitting(model: PretrainedModel, texts: Sequence[str], batch_size: int,
     length = min(limit for limit in limits if limit is not None)
     maps = model.config.num_layers * model.config.attention_heads * length**2
     return max(1, min(batch_size, VALUES // max(maps, 1)))
+
+
+def attention_of(
+    model: PretrainedModel, texts: list[str], batch_size: int, max_length: int | None
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Yield the number of each text, its ids [L] and the attention of all heads [N, A, L (query), L (key)] in it.
+
+    Batches may be smaller than `batch_size`, see `batch_fitting`; there is no padding in what is yielded.
+    """
+    size = batch_fitting(model, texts, batch_size, max_length)
+    batches = model.encode_batches(texts, attentions=True, batch_size=size, max_length=max_length, progress=False)
+    for numbers, part in batches:
+        assert part.attentions is not None
+        for row, number in enumerate(numbers):
+            length = int(part.attention_mask[row].sum())
+            weights = np.stack([layer[row, :, :length, :length] for layer in part.attentions])
+            yield number, part.input_ids[row, :length], weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +104,7 @@ def head_ablation(
     masked = mask_words(model, list(texts), seed=seed, max_length=max_length) if texts else None
     if masked is None:
         return HeadAblation(np.nan, np.full(shape, np.nan), np.full(shape, np.nan), 0, 0)
-    batches = list(masked.batches(batch_size))
+    batches = list(in_batches(masked, batch_size))
     losses, increases, counts = [], [], []
     for batch in track(batches, "batches of texts, without each head", len(batches), visible=progress):
         real = batch["weights"] > 0
@@ -107,9 +120,8 @@ def head_ablation(
         counts.append(weights.sum(axis=1))
     count = np.concatenate(counts)
     mean, error = ratio(np.concatenate(increases), count)
-    return HeadAblation(
-        float(np.concatenate(losses).sum() / count.sum()), mean, error, len(masked), round(float(count.sum()))
-    )
+    loss = float(np.concatenate(losses).sum() / count.sum())
+    return HeadAblation(loss, mean, error, len(masked["input_ids"]), round(float(count.sum())))
 
 
 def ratio(sums: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -423,21 +435,12 @@ def head_relations(
             kept = [(tree, member) for tree, member, size in placed if not longest or size <= longest]
             skipped += len(placed) - len(kept)
             texts = [" ".join(tree.words) for tree, _ in kept]
-            if not texts:
-                continue
-            size = batch_fitting(model, texts, batch_size, max_length)
-            for numbers, part in model.encode_batches(
-                texts, attentions=True, batch_size=size, max_length=max_length, progress=False
-            ):
-                assert part.attentions is not None
-                for row, number in enumerate(numbers):
-                    tree, member = kept[number]
-                    size = member.shape[1]
-                    if part.attention_mask[row].sum() != size:  # it has [MASK] as a word, which the model reads as one
-                        skipped += 1
-                        continue
-                    weights = np.stack([layer[row, :, :size, :size] for layer in part.attentions])
-                    sums.add(word_attention(weights, member), member.any(axis=1), tree)
+            for number, ids, weights in attention_of(model, texts, batch_size, max_length) if texts else ():
+                tree, member = kept[number]
+                if len(ids) == member.shape[1]:
+                    sums.add(word_attention(weights, member), np.any(member, axis=1), tree)
+                else:  # it has [MASK] as a word, which the model reads as one
+                    skipped += 1
             move_to(start + len(placed))
     if trees and not sums.sentences:
         raise UserError(f"all {skipped:,} sentences of the trees have more than {longest} tokens; raise max_length")
@@ -600,18 +603,13 @@ def heads(
     with progress_bar("texts", None, visible=progress) as move_to:
         for window in windows(texts, TEXTS_AT_A_TIME):
             held += itertools.islice(window, max(0, ablation_texts - len(held)))
-            size = batch_fitting(model, window, batch_size, max_length)
-            error = _map_error(model, window[:size], max_length) if not number else error
-            for numbers, part in model.encode_batches(
-                window, attentions=True, batch_size=size, max_length=max_length, progress=False
-            ):
-                assert part.attentions is not None
-                for row, ids in enumerate(part.input_ids):
-                    length = int(part.attention_mask[row].sum())
-                    weights = np.stack([layer[row, :, :length, :length] for layer in part.attentions])
-                    sums.add(weights, ids[:length])
-                    between.add(weights.reshape(layers * count, length, length))
-                number += len(numbers)
+            if not number:
+                size = batch_fitting(model, window, batch_size, max_length)
+                error = _map_error(model, window[:size], max_length)
+            for _, ids, weights in attention_of(model, window, batch_size, max_length):
+                sums.add(weights, ids)
+                between.add(weights.reshape(layers * count, len(ids), len(ids)))
+                number += 1
                 move_to(number)
     divergence = between.means()
     shared = {"batch_size": batch_size, "max_length": max_length, "progress": progress}
@@ -654,7 +652,7 @@ RELATIONS = 15  # in a picture, at most
 LARGEST = 60  # heads, up to which each has its name or number in a picture
 
 
-def draw_heads(result: HeadBehaviour) -> "Figure":
+def draw_heads(result: HeadBehaviour) -> Figure:
     """Return nine maps, of layers (rows) and heads (columns); under each its value for attention to all alike."""
     layers, heads = result.entropy.shape
     heading = f"{short_path(result.model)}: heads over {result.texts:,} texts, {result.tokens:,} tokens"
@@ -669,7 +667,7 @@ def draw_heads(result: HeadBehaviour) -> "Figure":
     return figure
 
 
-def draw_head_clusters(result: HeadBehaviour) -> "Figure":
+def draw_head_clusters(result: HeadBehaviour) -> Figure:
     """Return the map of heads by the divergence of their attention; colours are clusters, 2-3 is layer 2, head 3."""
     heads = result.entropy.shape[1]
     figure, axes = panels((7.0, 6.0), f"{short_path(result.model)}: heads by how differently they attend")
@@ -686,7 +684,7 @@ def draw_head_clusters(result: HeadBehaviour) -> "Figure":
     return figure
 
 
-def draw_head_ablation(result: HeadBehaviour) -> "Figure":
+def draw_head_ablation(result: HeadBehaviour) -> Figure:
     """Return the increase of the loss without each head, with 95 % intervals, layer by layer."""
     ablation, (layers, heads) = result.ablation, result.ablation.increase.shape
     heading = f"{short_path(result.model)}: MLM loss {ablation.loss:.3f}, and how much more without each head"
@@ -703,7 +701,7 @@ def draw_head_ablation(result: HeadBehaviour) -> "Figure":
     return figure
 
 
-def draw_head_relations(result: HeadBehaviour) -> "Figure":
+def draw_head_relations(result: HeadBehaviour) -> Figure:
     """Return, for the most frequent relations, the best head's share next to that of guessing by place."""
     found = result.relations
     count = min(len(found.relations), RELATIONS)
@@ -721,7 +719,7 @@ def draw_head_relations(result: HeadBehaviour) -> "Figure":
     return figure
 
 
-def _by_head(axes: "Axes", values: np.ndarray, limits: tuple[float, float]) -> None:
+def _by_head(axes: Axes, values: np.ndarray, limits: tuple[float, float]) -> None:
     layers, heads = values.shape
     image = axes.imshow(values, cmap="Blues", vmin=limits[0], vmax=limits[1], aspect="auto")
     axes.set_xticks(range(heads), [str(head + 1) for head in range(heads)], fontsize=7)
@@ -771,9 +769,8 @@ def _relations_told(found: HeadRelations) -> Iterator[Table | str]:
         ways = np.stack([found.to_head[row], found.from_head[row]])
         way, layer, head = np.unravel_index(ways.argmax(), ways.shape)
         best = f"{layer + 1}-{head + 1}", ("word", "its head")[way], f"{ways.max():.3f}"
-        rows.append(
-            (name, f"{int(found.counts[row]):,}", *best, f"{found.offsets[row]:+.0f}", f"{found.baseline[row]:.3f}")
-        )
+        by_place = f"{found.offsets[row]:+.0f}", f"{found.baseline[row]:.3f}"
+        rows.append((name, f"{int(found.counts[row]):,}", *best, *by_place))
     header = ("relation", "pairs", "best head", "who looks", "found", "distance", "found by it")
     yield table(header, rows, f"{found.sentences:,} sentences ({found.skipped:,} left out)")
     if found.mentions:

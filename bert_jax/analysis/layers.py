@@ -21,23 +21,13 @@ correlation of sentence cosines with human judgements is measured before and aft
 import dataclasses
 import functools
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib import colormaps
+from matplotlib.figure import Figure
 from rich.table import Table
 
-from bert_jax.analysis.results import (
-    Analysis,
-    call_with,
-    framed,
-    layer_names,
-    layers_table,
-    lines_by_layer,
-    panels,
-    short_path,
-    table,
-    write_numbers,
-)
+from bert_jax.analysis import results
 from bert_jax.analysis.texts import (
     CONSTANT,
     WINDOW,
@@ -55,10 +45,6 @@ from bert_jax.formats.stored import KINDS, Postprocess, PostprocessKind
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.tasks import glue
 from bert_jax.tasks.sentences import spearman
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 SMALLEST = 4  # texts in a minibatch, below which the estimator divides by zero
 
@@ -387,13 +373,7 @@ def fit_postprocess(
     with counted_texts(texts, visible=progress) as done:
         for window in windows(texts, WINDOW):
             vectors = model.embed(
-                window,
-                layers,
-                pooling,
-                normalize=False,
-                batch_size=batch_size,
-                max_length=max_length,
-                progress=False,
+                window, layers, pooling, normalize=False, batch_size=batch_size, max_length=max_length, progress=False
             )
             moments = Moments(1, vectors.shape[1]) if moments is None else moments
             moments.add(vectors[:, None])
@@ -524,55 +504,53 @@ def read_judged_pairs(path: str) -> tuple[list[tuple[str, str]], list[float]]:
 MOST_NUMBERED = 14  # rows or columns of a heat map whose cells show their numbers; in larger ones they would not fit
 
 
-def draw_layer_similarity(result: LayerSimilarity) -> "Figure":
+def draw_layer_similarity(result: LayerSimilarity) -> Figure:
     """Return a heat map of the CKA matrix, with the embeddings in the lower left corner."""
     rows, columns = result.matrix.shape
-    figure, axes = panels((2.2 + 0.5 * columns, 1.6 + 0.5 * rows), "")
+    figure, axes = results.panels((2.2 + 0.5 * columns, 1.6 + 0.5 * rows), "")
     image = axes.imshow(result.matrix, cmap="viridis", vmin=0.0, vmax=1.0, origin="lower")
     figure.colorbar(image, ax=axes, label="linear CKA", shrink=0.8)
     for labels, size, name, axis in (
         (axes.set_yticks, rows, result.models[0], axes.set_ylabel),
         (axes.set_xticks, columns, result.models[1], axes.set_xlabel),
     ):
-        labels(range(size), layer_names(size))
-        axis(f"layer of {short_path(name)}", parse_math=False)
+        labels(range(size), results.layer_names(size))
+        axis(f"layer of {results.short_path(name)}", parse_math=False)
     if max(rows, columns) <= MOST_NUMBERED:
-        write_numbers(axes, result.matrix)
+        results.write_numbers(axes, result.matrix)
     axes.set_title(f"Linear CKA, {result.texts:,} texts, vectors: {result.vectors}", fontsize=11)
     return figure
 
 
-def draw_layer_isotropy(result: LayerIsotropy) -> "Figure":
+def draw_layer_isotropy(result: LayerIsotropy) -> Figure:
     """Return three panels: mean cosines and the partition function by layer, and the spectrum of every layer."""
-    from matplotlib import colormaps
-
     count = len(result.cosine)
-    heading = f"{short_path(result.model)}: {result.texts:,} texts, vectors: {result.vectors}"
-    figure, (cosines, partition, spectrum) = panels((13.0, 3.8), heading, 1, 3)
+    heading = f"{results.short_path(result.model)}: {result.texts:,} texts, vectors: {result.vectors}"
+    figure, (cosines, partition, spectrum) = results.panels((13.0, 3.8), heading, 1, 3)
     series = {"mean cosine": result.cosine, "mean |cosine|": result.absolute_cosine}
-    lines_by_layer(cosines, "Pairs of texts", series)
+    results.lines_by_layer(cosines, "Pairs of texts", series)
     cosines.axhline(0.0, color="#8a8a8a", linewidth=0.8)
     cosines.legend(frameon=False)
-    lines_by_layer(partition, "Partition function, min F / max F", {"partition": result.partition})
+    results.lines_by_layer(partition, "Partition function, min F / max F", {"partition": result.partition})
     partition.set_yscale("log")
-    for layer, (name, values) in enumerate(zip(layer_names(count), result.spectrum, strict=True)):
+    for layer, (name, values) in enumerate(zip(results.layer_names(count), result.spectrum, strict=True)):
         if total := values.sum():
             colour = colormaps["viridis"](layer / count)
             spectrum.plot(np.arange(1, len(values) + 1), np.cumsum(values) / total, color=colour, label=name)
     spectrum.set_xscale("log")
     spectrum.set_ylim(0.0, 1.02)
-    framed(spectrum, "Share of the variance in the first directions", "number of directions")
+    results.framed(spectrum, "Share of the variance in the first directions", "number of directions")
     spectrum.legend(frameon=False, title="layer", fontsize=8)
     return figure
 
 
-def draw_sentence_correlation(result: SentenceCorrelation) -> "Figure":
+def draw_sentence_correlation(result: SentenceCorrelation) -> Figure:
     """Return one panel per pooling: the correlation by layer, before and after each treatment."""
-    heading = f"{short_path(result.model)}: {result.pairs:,} pairs, fitted on {result.texts:,} texts"
-    figure, drawn = panels((10.0, 3.8), heading, 1, len(result.poolings), sharey=True)
+    heading = f"{results.short_path(result.model)}: {result.pairs:,} pairs, fitted on {result.texts:,} texts"
+    figure, drawn = results.panels((10.0, 3.8), heading, 1, len(result.poolings), sharey=True)
     for axes, pooling, values in zip(drawn, result.poolings, result.spearman, strict=True):
         names = (treatment.replace("_", " ") for treatment in result.treatments)
-        lines_by_layer(axes, f"vectors: {pooling}", dict(zip(names, values.T, strict=True)))
+        results.lines_by_layer(axes, f"vectors: {pooling}", dict(zip(names, values.T, strict=True)))
     drawn[0].set_ylabel("Spearman's correlation")
     drawn[0].legend(frameon=False, fontsize=9)
     return figure
@@ -592,37 +570,38 @@ def _isotropy_told(result: LayerIsotropy) -> list[Table]:
         "partition": result.partition,
         "effective dimensions": result.effective_dimensions,
     }
-    return [layers_table(columns, digits=".3g")]
+    return [results.layers_table(columns, digits=".3g")]
 
 
 def _sts_told(result: SentenceCorrelation) -> list[Table]:
     rows = [
         (pooling, name, *(f"{value:.3f}" for value in values))
         for pooling, layers in zip(result.poolings, result.spearman, strict=True)
-        for name, values in zip(layer_names(len(layers)), layers, strict=True)
+        for name, values in zip(results.layer_names(len(layers)), layers, strict=True)
     ]
     title = f"Spearman's correlation, {result.pairs:,} pairs"
-    return [table(("vectors", "layer", *result.treatments), rows, title)]
+    return [results.table(("vectors", "layer", *result.treatments), rows, title)]
 
 
-ISOTROPY = Analysis("isotropy", LayerIsotropy, _isotropy_told, {"isotropy": draw_layer_isotropy})
-STS = Analysis("sts", SentenceCorrelation, _sts_told, {"sts": draw_sentence_correlation}, "sts.json")
+ISOTROPY = results.Analysis("isotropy", LayerIsotropy, _isotropy_told, {"isotropy": draw_layer_isotropy})
+STS = results.Analysis("sts", SentenceCorrelation, _sts_told, {"sts": draw_sentence_correlation}, "sts.json")
 
 
 def run_cka(path: str, options: CkaConfig) -> None:
     """Print and draw how similar the layers of a model are, or those of two models."""
     models = [load(each) for each in (path, options.other) if each]
     tell = functools.partial(_cka_told, alone=len(models) == 1)
-    compute = call_with(cka, options, models[0], other=models[1] if options.other else None)
-    Analysis("cka", LayerSimilarity, tell, {"cka": draw_layer_similarity}).run_on_texts(options, models, compute)
+    compute = results.call_with(cka, options, models[0], other=models[1] if options.other else None)
+    analysis = results.Analysis("cka", LayerSimilarity, tell, {"cka": draw_layer_similarity})
+    analysis.run_on_texts(options, models, compute)
 
 
 def run_isotropy(path: str, options: IsotropyConfig) -> None:
     """Print and draw how evenly vectors fill their space by layer; with `--sts`, how well they tell similar texts."""
     judged = read_judged_pairs(options.sts) if options.sts else None  # before anything that takes long
     model = load(path)
-    ISOTROPY.run_on_texts(options, [model], call_with(isotropy, options, model))
+    ISOTROPY.run_on_texts(options, [model], results.call_with(isotropy, options, model))
     if judged is not None:
         pairs, similarities = judged
-        compute = call_with(sentence_correlation, options, model, pairs=pairs, similarities=similarities)
+        compute = results.call_with(sentence_correlation, options, model, pairs=pairs, similarities=similarities)
         STS.run_on_texts(options, [model], compute, options.sts)

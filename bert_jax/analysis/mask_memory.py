@@ -9,22 +9,14 @@ sequences separates over-fitting to the text from over-fitting to the masks.
 
 import dataclasses
 import os
-from typing import TYPE_CHECKING
 
 import numpy as np
 from etils import epath
+from matplotlib.figure import Figure
 from rich.table import Table
 
-from bert_jax.analysis.results import (
-    Analysis,
-    call_with,
-    columns_table,
-    framed,
-    model_fingerprint,
-    panels,
-    short_path,
-)
-from bert_jax.analysis.texts import MaskedTexts, sequence_losses
+from bert_jax.analysis.results import Analysis, call_with, columns_table, framed, model_fingerprint, panels, short_path
+from bert_jax.analysis.texts import sequence_losses
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.workdir import read_config
 from bert_jax.config import Config, MaskedWords, Phase, resolve_phases, resolve_stages
@@ -36,9 +28,6 @@ from bert_jax.data.mixtures import open_corpus
 from bert_jax.errors import UserError
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.progress import progress_bar
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +114,8 @@ def mask_gap(
             trained = comparing.losses(examples, epochs, indices)
             other = np.full((1, 2), np.nan)
             if held_out is not None:
-                other = comparing.losses(held_out, *_first(held_out, sequences))
+                first = np.arange(min(sequences, held_out.num_examples(0)))
+                other = comparing.losses(held_out, np.zeros_like(first), first)
             read = seen / examples.num_examples(0)
             period = config.masking.static_masks or config.data.copies
             visits = np.mean(epochs // period + 1) if period else 1.0
@@ -193,13 +183,7 @@ class _Comparison:
 
     def _losses(self, batch: Batch) -> np.ndarray:
         wanted = ("input_ids", "token_type_ids", "attention_mask", "masked_positions", "masked_ids", "masked_weights")
-        masked = MaskedTexts({name: batch[name] for name in wanted})
-        return sequence_losses(self._model, masked, self._batch_size)
-
-
-def _first(examples: Examples, count: int) -> tuple[np.ndarray, np.ndarray]:
-    indices = np.arange(min(count, examples.num_examples(0)))
-    return np.zeros_like(indices), indices
+        return sequence_losses(self._model, {name: batch[name] for name in wanted}, self._batch_size)
 
 
 def _gap(losses: np.ndarray) -> tuple[float, float]:
@@ -215,7 +199,7 @@ def _masks(config: Config) -> str:
     return f"dynamic, {config.data.copies} copies" if config.data.copies else "dynamic"
 
 
-def draw_mask_gap(result: MaskGap) -> "Figure":
+def draw_mask_gap(result: MaskGap) -> Figure:
     """Return the losses and the gaps, with bands of two standard errors, over the steps of training."""
     heading = f"{short_path(result.run)}: {result.masks} masks, {result.sequences:,} sequences"
     figure, (losses, gaps) = panels((10.0, 3.8), heading, 1, 2)

@@ -12,6 +12,7 @@ layer, so that the penalty does not disfavour it.
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -19,21 +20,16 @@ import pathlib
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from rich.table import Table
+from scipy.special import softmax
 
 from bert_jax.analysis.probing_tasks import ProbingTask, control_labels, divided, drawn_examples, read_probing_tasks
-from bert_jax.analysis.results import (
-    Analysis,
-    call_with,
-    columns_table,
-    framed,
-    model_fingerprint,
-    panels,
-    short_path,
-)
+from bert_jax.analysis.results import Analysis, call_with, columns_table, framed, model_fingerprint, panels, short_path
 from bert_jax.analysis.texts import span_means
 from bert_jax.config.analyses import ProbeConfig, at_least
 from bert_jax.corpus.readers import find_sources
@@ -43,11 +39,6 @@ from bert_jax.models.pooling import layer_indices
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.progress import progress_bar
 from bert_jax.tokenization.tokenizer import assembled, text_start
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 
 PENALTIES = (10.0, 1.0, 1e-1, 1e-2, 1e-3, 1e-4)
 """Strengths λ of λ/2 · |W|², from the strongest; that with the least loss on dev is taken."""
@@ -82,22 +73,12 @@ class LinearProbe:
         return _features(self.scale * _mixed(self.mix, states)) @ self.matrix + self.bias
 
 
-def fit(states: np.ndarray, target: np.ndarray, penalty: float, start: LinearProbe | None = None) -> LinearProbe:
-    """Return the probe with the least penalized loss.
+def fit(problem: "Problem", penalty: float, start: LinearProbe | None = None) -> LinearProbe:
+    """Return the probe with the least loss, penalized by λ/2 · |W|², from that of one layer to start from.
 
     With one layer the loss is convex, so the starting point does not matter; with several it is not, and training
     starts from equal shares.
-
-    Args:
-      states: float32 [R, n, S, H], standardized.
-      target: float [n, C]: one-hot rows for cross-entropy (C ≥ 2), or numbers to estimate (C = 1).
-      penalty: λ of λ/2 · |W|².
-      start: probe of one layer to start from.
     """
-    return _minimum(_Problem(states, target), penalty, start)
-
-
-def _minimum(problem: "_Problem", penalty: float, start: LinearProbe | None) -> LinearProbe:
     from scipy.optimize import minimize
 
     problem.set_penalty(penalty)
@@ -120,9 +101,9 @@ def fit_and_choose(
     Penalties become weaker until dev gets worse. A probe of one layer starts from the last; that of a mix would find it
     hard to leave shares near 0.
     """
-    best, least, failed, probe, problem = None, np.inf, 0, None, _Problem(train, target)
+    best, least, failed, probe, problem = None, np.inf, 0, None, Problem(train, target)
     for penalty in PENALTIES:
-        probe = _minimum(problem, penalty, probe if len(train) == 1 else None)
+        probe = fit(problem, penalty, probe if len(train) == 1 else None)
         failed += not probe.converged
         loss = _loss(probe.scores(dev), dev_target)[0]
         if best is not None and loss >= least:
@@ -140,18 +121,16 @@ def standardized(train: np.ndarray, *others: np.ndarray) -> list[np.ndarray]:
     return [((states - mean) / scale).astype(np.float32) for states in (train, *others)]
 
 
-def softmax(values: np.ndarray) -> np.ndarray:
-    """Return float64 shares over the last axis."""
-    shares = np.exp(values - values.max(axis=-1, keepdims=True))
-    return shares / shares.sum(axis=-1, keepdims=True)
-
-
-class _Problem:
+class Problem:
     """The penalized mean loss and its gradient as a function of one vector: [layer scores (R > 1), matrix, bias].
 
     The states of BERT vary in few directions, so that the curvature of the loss spans six orders of magnitude, and an
     optimizer would need thousands of steps. The matrix is therefore stored in the vector as rows for the principal
     directions of the features, each scaled so that the curvature is about one in all of them. The minimum is the same.
+
+    Args:
+      states: float32 [R, n, S, H], standardized.
+      target: float [n, C]: one-hot rows for cross-entropy (C ≥ 2), or numbers to estimate (C = 1).
     """
 
     def __init__(self, states: np.ndarray, target: np.ndarray):
@@ -538,9 +517,12 @@ def probe(
         divided(task, seed)  # before anything that takes long
     with contextlib.ExitStack() as stack:
         place = pathlib.Path(directory or stack.enter_context(tempfile.TemporaryDirectory()))
-        states = _states_of_tasks(model, tasks, place, pieces, batch_size, max_length, progress)
-        move_to = stack.enter_context(progress_bar("probes", _fits(len(tasks), seeds, len(chosen)), visible=progress))
-        done = 0
+        read = functools.partial(
+            span_states, model, directory=place, batch_size=batch_size, max_length=max_length, progress=progress
+        )
+        states = _states_of_tasks(tasks, pieces, read)
+        fits = len(tasks) * seeds * 2 * (len(chosen) + (len(chosen) > 1))  # of each layer and the mix of several, twice
+        move_to, done = stack.enter_context(progress_bar("probes", fits, visible=progress)), 0
 
         def count() -> None:
             nonlocal done
@@ -554,23 +536,12 @@ def probe(
     return LayerProbes(tuple(found), chosen, seeds, pieces, model.path)
 
 
-def _fits(tasks: int, seeds: int, layers: int) -> int:
-    """Return the number of probes with a chosen penalty: each layer, and the mix of several, twice."""
-    return tasks * seeds * 2 * (layers + (layers > 1))
-
-
 def _states_of_tasks(
-    model: PretrainedModel,
-    tasks: Sequence[ProbingTask],
-    directory: pathlib.Path,
-    pieces: Pieces,
-    batch_size: int,
-    max_length: int | None,
-    progress: bool,
+    tasks: Sequence[ProbingTask], pieces: Pieces, read: Callable[..., np.ndarray]
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return the states [N + 1, m, H] for each task, and int [n, S]: which of the m are those of its spans.
 
-    Tasks on the same texts share them, so that the model reads a text once.
+    Tasks on the same texts share them, so that the model reads a text once, by `span_states`.
     """
     groups: dict[tuple[tuple[str, ...], bool], list[int]] = {}
     for number, task in enumerate(tasks):
@@ -579,16 +550,7 @@ def _states_of_tasks(
     for (texts, pooled), members in groups.items():
         needed = [_located(tasks[number]) for number in members]
         spans, places = np.unique(np.concatenate(needed), axis=0, return_inverse=True)
-        states = span_states(
-            model,
-            texts,
-            spans,
-            directory,
-            pieces="mean" if pooled else pieces,
-            batch_size=batch_size,
-            max_length=max_length,
-            progress=progress,
-        )
+        states = read(texts, spans, pieces="mean" if pooled else pieces)
         parts = np.split(places.ravel(), np.cumsum([len(each) for each in needed])[:-1])
         for number, part in zip(members, parts, strict=True):
             found[number] = states, part.reshape(len(tasks[number].labels), -1)
@@ -604,7 +566,7 @@ def _located(task: ProbingTask) -> np.ndarray:
 COLUMNS = 3
 
 
-def draw_probes(result: LayerProbes) -> "Figure":
+def draw_probes(result: LayerProbes) -> Figure:
     """Return a panel per task: the score by layer and of the mix, its control and its baseline."""
     columns = min(COLUMNS, len(result.tasks))
     rows = -(-len(result.tasks) // columns)
@@ -618,7 +580,7 @@ def draw_probes(result: LayerProbes) -> "Figure":
     return figure
 
 
-def _draw_task(axes: "Axes", task: TaskProbes, names: list[str]) -> None:
+def _draw_task(axes: Axes, task: TaskProbes, names: list[str]) -> None:
     places, last = np.arange(len(names)), len(names) - 1
     error = np.nan_to_num(task.interval)
     (line,) = axes.plot(places[:last], task.mean[:last], marker="o", label="probe")

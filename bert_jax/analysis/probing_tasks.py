@@ -68,7 +68,7 @@ class ProbingTask:
 def make_task(
     name: str,
     texts: list[str],
-    examples: list[tuple[int, tuple[tuple[int, int], ...], str | float, str]],
+    examples: Sequence[tuple[int, tuple[tuple[int, int], ...], str | float, str]],
     part: Literal["train", "dev", "test"] = "train",
     pooled: bool = False,
 ) -> ProbingTask:
@@ -211,13 +211,9 @@ def text_tasks(tokenizer: Tokenizer, lines: Iterable[str], seed: int = 0) -> Mak
 
 
 def _length(texts: list[str]) -> ProbingTask:
-    names = [f"{low + 1}-{high}" for low, high in zip((0, *LENGTHS[:-1]), LENGTHS, strict=True)] + [
-        f"{LENGTHS[-1] + 1}-"
-    ]
-    examples = []
-    for number, text in enumerate(texts):
-        label = names[int(np.searchsorted(LENGTHS, len(words_of(text))))]
-        examples.append((number, ((0, len(text)),), label, text))
+    names = [f"{low + 1}-{high}" for low, high in zip((0, *LENGTHS), (*LENGTHS, ""), strict=True)]
+    labels = [names[int(np.searchsorted(LENGTHS, len(words_of(text))))] for text in texts]
+    examples = [(number, ((0, len(text)),), labels[number], text) for number, text in enumerate(texts)]
     return make_task("length", texts, examples, pooled=True)
 
 

@@ -8,24 +8,15 @@ import dataclasses
 import itertools
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from etils import epath
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from rich.table import Table
 
+from bert_jax.analysis import results
 from bert_jax.analysis.layers import SMALLEST, HsicSums
-from bert_jax.analysis.results import (
-    Analysis,
-    FineTunedScore,
-    TaskScore,
-    call_with,
-    framed,
-    model_fingerprint,
-    panels,
-    short_path,
-    write_numbers,
-)
 from bert_jax.analysis.texts import check_vectors, in_batches, mask_words, text_arrays, token_weights, word_scores
 from bert_jax.config.analyses import PruneConfig, VectorKind, at_least
 from bert_jax.config.finetuning import TaskDataConfig
@@ -36,10 +27,6 @@ from bert_jax.pretrained.initialization import of_layers
 from bert_jax.pretrained.model import PretrainedModel, as_stored, load
 from bert_jax.progress import progress_bar
 from bert_jax.randomness import Stream, bits
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 def keep_layers(model: PretrainedModel, layers: Sequence[int]) -> PretrainedModel:
@@ -282,7 +269,7 @@ class _Measurements:
         random = bits(seed, Stream.ANALYSED_TOKEN, np.arange(len(guiding)))
         self._arrays["shares"] = token_weights(self._arrays["attention_mask"], vectors, random)
         self._masked = mask_words(model, rest, seed=seed, max_length=max_length)
-        self.predictions: int = 0 if self._masked is None else int(self._masked.arrays["masked_weights"].sum())
+        self.predictions: int = 0 if self._masked is None else int(self._masked["masked_weights"].sum())
         self._similarities: dict[tuple[int, ...], float] = {}
         self._scores: dict[tuple[int, ...], tuple[float, float, float]] = {}
         self._whole = self._vectors(model)
@@ -327,21 +314,21 @@ class _Measurements:
 STYLES = {"cka": ("#1f77b4", "guided by CKA"), "top": ("#d62728", "top layers"), "random": ("#8a8a8a", "random layers")}
 
 
-def draw_pruning(result: Pruning) -> "Figure":
+def draw_pruning(result: Pruning) -> Figure:
     """Return a panel for each measure over the number of layers, and the candidates of every step of the removal."""
     names = {"similarity": "CKA with the whole model", "mlm_accuracy": "MLM accuracy", "score": result.score_name}
     shown = [name for name in names if not np.isnan(getattr(result.curves[0], name)).all()]
     steps, count = result.candidates.shape
-    heading = f"{short_path(result.model)}: {result.texts:,} texts, vectors: {result.vectors}"
+    heading = f"{results.short_path(result.model)}: {result.texts:,} texts, vectors: {result.vectors}"
     widths = [*[1.0] * len(shown), (1.0 + 0.45 * count) / 4.0]
     size = (4.0 * len(shown) + 1.6 + 0.45 * count, 3.8)
-    figure, (*curves, candidates) = panels(size, heading, 1, len(widths), width_ratios=widths)
+    figure, (*curves, candidates) = results.panels(size, heading, 1, len(widths), width_ratios=widths)
     for axes, name in zip(curves, shown, strict=True):
         _curves(axes, result, name)
-        framed(axes, names[name], "layers")
+        results.framed(axes, names[name], "layers")
     curves[0].legend(frameon=False, fontsize=9)
     candidates.imshow(result.candidates, cmap="viridis", vmin=0.0, vmax=1.0)
-    write_numbers(candidates, result.candidates)
+    results.write_numbers(candidates, result.candidates)
     candidates.set_xticks(range(count))
     candidates.set_yticks(range(steps), [f"{depth - 1}" for depth in result.depths[:-1]])
     candidates.set_xlabel("layer left out")
@@ -350,7 +337,7 @@ def draw_pruning(result: Pruning) -> "Figure":
     return figure
 
 
-def _curves(axes: "Axes", result: Pruning, name: str) -> None:
+def _curves(axes: Axes, result: Pruning, name: str) -> None:
     labelled: set[str] = set()
     for curve in (*result.curves[2:], *result.curves[:2]):  # the random ones below the others
         colour, label = STYLES[curve.order]
@@ -382,7 +369,7 @@ def _told(result: Pruning) -> list[Table]:
     return [made]
 
 
-PRUNE = Analysis("prune", Pruning, _told, {"prune": draw_pruning})
+PRUNE = results.Analysis("prune", Pruning, _told, {"prune": draw_pruning})
 
 
 def run_prune(path: str, options: PruneConfig) -> None:
@@ -390,31 +377,31 @@ def run_prune(path: str, options: PruneConfig) -> None:
     model = load(path)
     score = _score(model, options)
     given = {"score": score, "score_name": "" if score is None else score.name}
-    compute = call_with(prune, options, model, depth=options.depth, **given)
+    compute = results.call_with(prune, options, model, depth=options.depth, **given)
     result = PRUNE.run_on_texts(options, [model], compute, options.task_data)
     _write_model(keep_layers(model, result.layers), result, epath.Path(options.output) / "model")
 
 
-def _score(model: PretrainedModel, options: PruneConfig) -> TaskScore | FineTunedScore | None:
+def _score(model: PretrainedModel, options: PruneConfig) -> results.TaskScore | results.FineTunedScore | None:
     """Return what measures a task: the model as it is if it has been fine-tuned, else its fine-tuning."""
     if not options.task_data:
         return None
     data = TaskDataConfig(dir=options.task_data)
     if model.head is not None:
-        return TaskScore(model, data, options.task, options.batch_size)
+        return results.TaskScore(model, data, options.task, options.batch_size)
     if not options.task:
         raise UserError(
             f"{model.path} is a pre-trained model, which is fine-tuned for a score; give --task=NAME, or a fine-tuned "
             "model"
         )
     given = {name: getattr(options, name) for name in ("epochs", "learning_rate", "seeds", "seed")}
-    return FineTunedScore(options.task, data, epath.Path(options.output) / "fine_tuned", **given)
+    return results.FineTunedScore(options.task, data, epath.Path(options.output) / "fine_tuned", **given)
 
 
 def _write_model(smaller: PretrainedModel, result: Pruning, directory: epath.Path) -> None:
     """Save the model, unless it is there; a different model there is left alone."""
     if directory.exists() and any(directory.iterdir()):
-        if model_fingerprint(load(directory)) != model_fingerprint(smaller):
+        if results.model_fingerprint(load(directory)) != results.model_fingerprint(smaller):
             raise UserError(
                 f"{directory} holds a model that differs from this result; remove it, and the same command writes the "
                 "new one without computing the result again"

@@ -19,10 +19,13 @@ import shutil
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from etils import epath
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
@@ -37,19 +40,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import checksum, near_path, read_object, sealed, unsealed, write_atomically
 from bert_jax.finetuning.loop import finetune
 from bert_jax.pretrained.model import PretrainedModel
-from bert_jax.tasks.task_data import (
-    family_of,
-    main_metric,
-    noisy_examples,
-    recorded_config,
-    recorded_options,
-    recorded_task,
-)
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
+from bert_jax.tasks import task_data
 
 LONGEST_PATH = 40  # characters
 
@@ -59,7 +50,7 @@ def layer_names(count: int) -> list[str]:
     return ["emb", *map(str, range(1, count))]
 
 
-def write_pictures(figure: "Figure", directory: str | os.PathLike[str], name: str) -> list[str]:
+def write_pictures(figure: Figure, directory: str | os.PathLike[str], name: str) -> list[str]:
     """Write a figure as `name`.png and `name`.svg into a directory; return their names."""
     for suffix in ("png", "svg"):
         buffer = io.BytesIO()
@@ -71,11 +62,8 @@ def write_pictures(figure: "Figure", directory: str | os.PathLike[str], name: st
 
 def panels(
     size: tuple[float, float], heading: str, rows: int = 1, columns: int = 1, *, heading_size: int = 11, **options: Any
-) -> tuple["Figure", Any]:
+) -> tuple[Figure, Any]:
     """Return a figure with a heading, of a size in inches, and its panels, as `Figure.subplots` returns them."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # takes a second to import
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=size, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     if heading:
@@ -83,7 +71,7 @@ def panels(
     return figure, figure.subplots(rows, columns, **options)
 
 
-def lines_by_layer(axes: "Axes", title: str, series: Mapping[str, np.ndarray]) -> None:
+def lines_by_layer(axes: Axes, title: str, series: Mapping[str, np.ndarray]) -> None:
     """Draw lines over the layers, one for each entry of `series`, float [layers + 1]."""
     for label, values in series.items():
         axes.plot(range(len(values)), values, marker="o", label=label)
@@ -91,7 +79,7 @@ def lines_by_layer(axes: "Axes", title: str, series: Mapping[str, np.ndarray]) -
     framed(axes, title, "layer")
 
 
-def framed(axes: "Axes", title: str = "", below: str = "", legend: int | None = None) -> None:
+def framed(axes: Axes, title: str = "", below: str = "", legend: int | None = None) -> None:
     """Give a panel a title and a label below it, a grid behind everything, and no upper and right edge.
 
     `legend` is the font size of a legend of the lines that have been drawn; by default there is none.
@@ -105,7 +93,7 @@ def framed(axes: "Axes", title: str = "", below: str = "", legend: int | None = 
         axes.legend(frameon=False, fontsize=legend)
 
 
-def write_numbers(axes: "Axes", matrix: np.ndarray) -> None:
+def write_numbers(axes: Axes, matrix: np.ndarray) -> None:
     """Write the value of each cell of a heat map into it; – marks NaN."""
     for (row, column), value in np.ndenumerate(matrix):
         text = "–" if np.isnan(value) else f"{value:.2f}"
@@ -228,7 +216,7 @@ class Analysis(typing.Generic[Result]):
     """The dataclass that the result is."""
     tell: Callable[[Result], Iterable[Table | str]]
     """Returns the tables and lines to print."""
-    draw: Mapping[str, Callable[[Result], "Figure | str | None"]]
+    draw: Mapping[str, Callable[[Result], Figure | str | None]]
     """Makes pictures, by their names without a suffix, and pages, by the names of their files; None is left out."""
     file: str = "result.json"
     """File of the result."""
@@ -318,22 +306,22 @@ class TaskScore:
         """
         if model.head is None:
             raise UserError(f"{model.path} has no task head to score; fine-tune it first")
-        if not (task := task or recorded_task(model.history)):
+        if not (task := task or task_data.recorded_task(model.history)):
             raise UserError(f"{model.path} does not say which task it is for; give --task=NAME")
-        self._family, self._batch_size = family_of(task), batch_size
+        self._family, self._batch_size = task_data.family_of(task), batch_size
         wanted = self._family.head(task, model.head.labels).kind
         if wanted != model.head.kind:
             raise UserError(f"{model.path} has a {model.head.kind} head, but {task} needs one of {wanted}")
         files = {name: getattr(data, name) for name in ("dir", "train", "dev", "test", "tfds")}
-        data = dataclasses.replace(recorded_config(model.history, task).data.without_files(), **files)
+        data = dataclasses.replace(task_data.recorded_config(model.history, task).data.without_files(), **files)
         self._examples = self._family.load(task, data, "dev", model.head.labels)
         if not self._examples.has_answers:
             raise UserError(f"the dev set of {task} has no labels, so nothing can be scored; give a labelled one")
         self.examples: int = len(self._examples)
-        options = recorded_options(model.history, task, model.config.longest_sequence)
+        options = task_data.recorded_options(model.history, task, model.config.longest_sequence)
         self._options = options
         self._features = self._family.features(self._examples, model.need_tokenizer(), options)
-        self._metric = main_metric(task, model.head.labels)
+        self._metric = task_data.main_metric(task, model.head.labels)
         self.name: str = f"{task} {self._metric}"
 
     def __call__(self, model: PretrainedModel) -> float:
@@ -344,7 +332,7 @@ class TaskScore:
     def with_noise(self, model: PretrainedModel, noise: NoiseConfig, seed: int = 0) -> "TaskScore":
         """Return the same score on texts with spelling errors; raise a UserError if the task cannot have any."""
         other = copy.copy(self)
-        other._examples = noisy_examples(self._examples, noise, seed)
+        other._examples = task_data.noisy_examples(self._examples, noise, seed)
         other._features = self._family.features(other._examples, model.need_tokenizer(), self._options)
         return other
 

@@ -22,25 +22,18 @@ vector a with s⁴ |x|² in each direction, Ĉ = mean_j (x_j - x̄)(x_j - x̄)�
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from etils import epath
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from rich.table import Table
 
+from bert_jax.analysis import results
 from bert_jax.analysis.layers import units
-from bert_jax.analysis.results import (
-    Analysis,
-    call_with,
-    columns_table,
-    framed,
-    layer_names,
-    model_fingerprint,
-    panels,
-    short_path,
-)
 from bert_jax.config import ComputeConfig, EncoderConfig, ModelConfig
 from bert_jax.config.analyses import InitConfig
 from bert_jax.config.json_form import to_dict
@@ -58,10 +51,6 @@ from bert_jax.models.kernels.plain import AttentionMask
 from bert_jax.objectives.masked_words import masked_word_sums
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.progress import progress_bar
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -365,11 +354,7 @@ class StepCosts:
 
 
 def step_costs(
-    config: EncoderConfig,
-    lengths: tuple[int, ...],
-    *,
-    sequences: int = 4,
-    done: Callable[[], None] = lambda: None,
+    config: EncoderConfig, lengths: tuple[int, ...], *, sequences: int = 4, done: Callable[[], None] = lambda: None
 ) -> StepCosts:
     """Compile the step for every length, on the devices of this process, and return what it costs; nothing runs.
 
@@ -501,20 +486,20 @@ def _possible(
     return dividing, readable
 
 
-def draw_initialisation(result: Initialisation) -> "Figure":
+def draw_initialisation(result: Initialisation) -> Figure:
     """Return six panels: norm of attention, states, gradients, the last gradient, operations, memory."""
-    figure, drawn = panels((13.0, 7.4), f"{short_path(result.model)} before its first step", 2, 3)
+    figure, drawn = results.panels((13.0, 7.4), f"{results.short_path(result.model)} before its first step", 2, 3)
     _norms(drawn[0, 0], result.norm)
     _growth(drawn[0, 1], drawn[0, 2], drawn[1, 0], result.growth)
     _costs(drawn[1, 1], drawn[1, 2], result.costs)
     return figure
 
 
-def draw_positions(result: PositionSimilarity, name: str = "") -> "Figure":
+def draw_positions(result: PositionSimilarity, name: str = "") -> Figure:
     """Return a map of cosines for each table, and the mean cosine by distance."""
     count = len(result.tables)
-    heading = f"{short_path(name)}: position tables" if name else "Position tables"
-    figure, (*maps, distances) = panels((3.6 * (count + 1), 3.6), heading, 1, count + 1)
+    heading = f"{results.short_path(name)}: position tables" if name else "Position tables"
+    figure, (*maps, distances) = results.panels((3.6 * (count + 1), 3.6), heading, 1, count + 1)
     for axes, kind, matrix in zip(maps, result.tables, result.maps, strict=True):
         ends = (result.rows[0], result.rows[-1])
         axes.imshow(matrix, cmap="RdBu_r", vmin=-1.0, vmax=1.0, origin="lower", extent=(*ends, *ends))
@@ -524,20 +509,20 @@ def draw_positions(result: PositionSimilarity, name: str = "") -> "Figure":
     for kind, values in zip(result.tables, result.by_distance, strict=True):
         distances.plot(values, label=kind)
     distances.plot(result.predicted, color="black", linestyle=":", label="sinusoids, closed form")
-    framed(distances, "Mean cosine by distance", "distance", legend=8)
+    results.framed(distances, "Mean cosine by distance", "distance", legend=8)
     return figure
 
 
-def _norms(axes: "Axes", norm: AttentionNorm) -> None:
+def _norms(axes: Axes, norm: AttentionNorm) -> None:
     places = np.arange(len(norm.heads))
     axes.errorbar(places, norm.ratio, yerr=2 * norm.standard_error, fmt="o", capsize=4, label="measured ± 2 errors")
     axes.axhline(1.0, color="black", linestyle=":", label="law")
     axes.set_xticks(places, list(map(str, norm.heads)))
-    framed(axes, "Squared norm of attention / law", "heads", legend=9)
+    results.framed(axes, "Squared norm of attention / law", "heads", legend=9)
 
 
-def _growth(states: "Axes", gradients: "Axes", last: "Axes", growth: DepthGrowth) -> None:
-    names = layer_names(growth.state.shape[1])
+def _growth(states: Axes, gradients: Axes, last: Axes, growth: DepthGrowth) -> None:
+    names = results.layer_names(growth.state.shape[1])
     for kind, values, gradient, ending in zip(KINDS, growth.state, growth.gradient, growth.last_gradient, strict=True):
         states.plot(values, marker="o", label=f"{kind}-norm")
         gradients.plot(range(1, len(names)), gradient, marker="o", label=f"{kind}-norm")
@@ -550,9 +535,9 @@ def _growth(states: "Axes", gradients: "Axes", last: "Axes", growth: DepthGrowth
         linestyle=":",
         label="pre-norm, from post by theory",
     )
-    framed(states, "Root mean square of states", "layer", legend=9)
-    framed(gradients, "Gradient norm by layer", "layer", legend=9)
-    framed(last, "Gradient of the last layer's output kernel", "depth of the model", legend=9)
+    results.framed(states, "Root mean square of states", "layer", legend=9)
+    results.framed(gradients, "Gradient norm by layer", "layer", legend=9)
+    results.framed(last, "Gradient of the last layer's output kernel", "depth of the model", legend=9)
     states.set_xticks(range(len(names)), names)
     gradients.set_xticks(range(1, len(names)), names[1:])
     last.set_xticks(growth.depths)
@@ -560,7 +545,7 @@ def _growth(states: "Axes", gradients: "Axes", last: "Axes", growth: DepthGrowth
     last.set_ylim(bottom=0)
 
 
-def _costs(operations: "Axes", memory: "Axes", costs: StepCosts) -> None:
+def _costs(operations: Axes, memory: Axes, costs: StepCosts) -> None:
     for axes, measured, closed, title in (
         (operations, costs.flops, costs.closed_flops, "Operations per sequence"),
         (memory, costs.bytes, costs.closed_bytes, "Bytes per sequence"),
@@ -572,18 +557,18 @@ def _costs(operations: "Axes", memory: "Axes", costs: StepCosts) -> None:
         axes.set_xticks(costs.lengths, list(map(str, costs.lengths)))
         if axes is operations:
             axes.plot(costs.lengths, costs.attention_flops, color="#8a8a8a", linewidth=1.0, label="its quadratic part")
-        framed(axes, title, "tokens", legend=9)
+        results.framed(axes, title, "tokens", legend=9)
 
 
 def run_init(path: str, options: InitConfig) -> None:
     """Print and draw how a model begins, or what was computed before."""
     all_devices()  # as `load` does, but for a configuration alone
     model = _model(path)
-    config = to_dict(model) if isinstance(model, EncoderConfig) else model_fingerprint(model)
-    compute = call_with(init, options, model, name=path)
+    config = to_dict(model) if isinstance(model, EncoderConfig) else results.model_fingerprint(model)
+    compute = results.call_with(init, options, model, name=path)
     positions = lambda result: None if result.positions is None else draw_positions(result.positions, path)
     draw = {"init": draw_initialisation, "positions": positions}
-    Analysis("init", Initialisation, _tables, draw).run(options, {"model": config}, compute)
+    results.Analysis("init", Initialisation, _tables, draw).run(options, {"model": config}, compute)
 
 
 def _model(path: str) -> PretrainedModel | EncoderConfig:
@@ -596,16 +581,19 @@ def _tables(result: Initialisation) -> Iterator[Table]:
     norm, growth, costs = result.norm, result.growth, result.costs
     ratios = map("{:.3f} ± {:.3f}".format, norm.ratio, norm.standard_error)
     columns = [("heads", "", norm.heads), ("norm", ".4f", norm.measured), ("law", ".4f", norm.predicted)]
-    yield columns_table([*columns, ("squared, measured / law", "", ratios)], "norm of attention")
+    yield results.columns_table([*columns, ("squared, measured / law", "", ratios)], "norm of attention")
     states = zip(("state, post", "pre", "pre, theory"), (*growth.state, growth.predicted_state), strict=True)
     gradients = [["", *map("{:.4f}".format, values)] for values in growth.gradient]
-    columns = [("layer", "", layer_names(len(growth.predicted_state))), *((name, ".3f", each) for name, each in states)]
+    columns = [
+        ("layer", "", results.layer_names(len(growth.predicted_state))),
+        *((name, ".3f", each) for name, each in states),
+    ]
     columns += [("gradient, post", "", gradients[0]), ("pre", "", gradients[1])]
-    yield columns_table(columns, "growth by depth")
+    yield results.columns_table(columns, "growth by depth")
     post, pre = growth.last_gradient
     columns = [("depth", "", growth.depths), ("post", ".4f", post), ("pre", ".4f", pre)]
     columns += [("post / pre", ".3f", post / pre), ("theory", ".3f", growth.predicted_ratio)]
-    yield columns_table(columns, "gradient of the last output kernel")
+    yield results.columns_table(columns, "gradient of the last output kernel")
     columns = [("tokens", "", costs.lengths), ("GFLOP, XLA", ".3f", costs.flops / 1e9)]
     columns += [("closed form", ".3f", costs.closed_flops / 1e9), ("MB, XLA", ".2f", costs.bytes / 1e6)]
-    yield columns_table([*columns, ("closed form", ".2f", costs.closed_bytes / 1e6)], "a step, per sequence")
+    yield results.columns_table([*columns, ("closed form", ".2f", costs.closed_bytes / 1e6)], "a step, per sequence")

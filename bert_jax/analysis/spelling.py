@@ -7,10 +7,10 @@ random numbers at every rate: the errors of a lower rate are among those of a hi
 
 import dataclasses
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 from etils import epath
+from matplotlib.figure import Figure
 from rich.table import Table
 
 from bert_jax.analysis.results import Analysis, TaskScore, call_with, columns_table, framed, panels, short_path
@@ -24,10 +24,6 @@ from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.progress import progress_bar
 from bert_jax.randomness import Stream, bits, uniform
 from bert_jax.tokenization.tokenizer import as_arrays, assembled, text_start
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 HIDDEN = 0.15  # share of the words that are hidden, as in Devlin et al. 2018, section 3.1
 _SLOTS = 16  # places to predict are rounded up to multiples, so that few programs are compiled
@@ -156,8 +152,12 @@ class NoiseSums:
         filled = [_filled(values, np.int32) for values in (places, targets)]
         weights = _filled([[1] * len(each) for each in places], np.float32)
         named = zip(("masked_positions", "masked_ids", "masked_weights"), (*filled, weights), strict=True)
-        read = {name: _widened(values, self._longest) for name, values in as_arrays(rows).items()}
-        return MaskedTexts({**read, **dict(named)})
+        # One length at all rates, so that one program reads them; what is added has no attention.
+        read = {
+            name: np.pad(values, ((0, 0), (0, self._longest - values.shape[1])))
+            for name, values in as_arrays(rows).items()
+        }
+        return {**read, **dict(named)}
 
     def result(self, texts: int) -> SpellingNoise:
         if not self._predictions:
@@ -199,11 +199,6 @@ def _filled(rows: list[list[int]], kind: type[np.generic]) -> np.ndarray:
     for row, values in zip(result, rows, strict=True):
         row[: len(values)] = values
     return result
-
-
-def _widened(values: np.ndarray, length: int) -> np.ndarray:
-    """Return rows of one length at all rates, so that one program reads them; what is added has no attention."""
-    return np.pad(values, ((0, 0), (0, length - values.shape[1])))
 
 
 _WINDOW = 512  # texts that are tokenized and held at once
@@ -323,7 +318,7 @@ def task_noise(
     )
 
 
-def draw_noise(result: SpellingNoise) -> "Figure":
+def draw_noise(result: SpellingNoise) -> Figure:
     """Return accuracy, loss and the shares of words that are broken up, over the rate of errors."""
     shown = {
         "Accuracy of hidden words": {"": result.accuracy},
@@ -339,7 +334,7 @@ def draw_noise(result: SpellingNoise) -> "Figure":
     return _over_rates(result.rates, shown, heading)
 
 
-def draw_task_noise(result: TaskNoise) -> "Figure":
+def draw_task_noise(result: TaskNoise) -> Figure:
     """Return the score and the lengths of the sequences over the rate of errors."""
     shown = {
         result.metric: {"": result.score},
@@ -349,7 +344,7 @@ def draw_task_noise(result: TaskNoise) -> "Figure":
     return _over_rates(result.rates, shown, f"{short_path(result.model)}: {result.examples:,} examples")
 
 
-def _over_rates(rates: np.ndarray, shown: dict[str, dict[str, np.ndarray]], heading: str) -> "Figure":
+def _over_rates(rates: np.ndarray, shown: dict[str, dict[str, np.ndarray]], heading: str) -> Figure:
     figure, drawn = panels((3.9 * len(shown), 3.6), heading, 1, len(shown))
     for axes, (title, lines) in zip(drawn, shown.items(), strict=True):
         for label, values in lines.items():

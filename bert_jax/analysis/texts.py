@@ -26,20 +26,11 @@ from bert_jax.tokenization.tokenizer import as_arrays, tokenize
 RATE = 0.15  # of the tokens that are hidden, as in Devlin et al. 2018, section 3.1
 
 
-@dataclasses.dataclass(frozen=True)
-class MaskedTexts:
-    """n texts of up to L tokens, of which up to M each are to be predicted; all are padded to one shape."""
+MaskedTexts = dict[str, np.ndarray]
+"""n texts of up to L tokens, of which up to M each are to be predicted; all are padded to one shape.
 
-    arrays: dict[str, np.ndarray]
-    """input_ids, token_type_ids and attention_mask, int32 [n, L]; masked_positions, int32 [n, M], with masked_ids, the
-    original tokens there, and masked_weights, float32, 0 in slots that are not used."""
-
-    def __len__(self) -> int:
-        return len(self.arrays["input_ids"])
-
-    def batches(self, size: int) -> Iterator[Batch]:
-        """Yield all texts in batches of one shape; rows that only fill the last one are copies without weight."""
-        return in_batches(self.arrays, size)
+input_ids, token_type_ids and attention_mask, int32 [n, L]; masked_positions, int32 [n, M], with masked_ids, the
+original tokens there, and masked_weights, float32, 0 in slots that are not used."""
 
 
 def text_arrays(model: PretrainedModel, texts: list[str], max_length: int | None) -> dict[str, np.ndarray]:
@@ -91,15 +82,13 @@ def mask_words(
         hidden = np.where(weights > 0, tokenizer.mask_id, targets)
         ids = ids.copy()
         np.put_along_axis(ids, positions, hidden, axis=1)
-    return MaskedTexts(
-        {
-            **arrays,
-            "input_ids": ids,
-            "masked_positions": np.maximum(positions - before, 0).astype(np.int32),
-            "masked_ids": targets,
-            "masked_weights": weights,
-        }
-    )
+    return {
+        **arrays,
+        "input_ids": ids,
+        "masked_positions": np.maximum(positions - before, 0).astype(np.int32),
+        "masked_ids": targets,
+        "masked_weights": weights,
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,13 +111,14 @@ def word_scores(model: Any, masked: MaskedTexts, batch_size: int = 32) -> WordSc
 
 def sequence_losses(model: Any, masked: MaskedTexts, batch_size: int = 32) -> np.ndarray:
     """Return the mean cross-entropy, in nats, of the hidden tokens of each text, float64 [n]; NaN for one without."""
-    loss, _, count = np.concatenate(list(_scores(model, masked, batch_size)), axis=1)[:, : len(masked)]
-    return np.divide(loss, count, out=np.full(len(masked), np.nan), where=count > 0)
+    number = len(masked["input_ids"])
+    loss, _, count = np.concatenate(list(_scores(model, masked, batch_size)), axis=1)[:, :number]
+    return np.divide(loss, count, out=np.full(number, np.nan), where=count > 0)
 
 
 def _scores(model: Any, masked: MaskedTexts, batch_size: int) -> Iterator[np.ndarray]:
     """Yield, for each batch, float64 [3, B]: cross-entropy, correct predictions and predictions of each row."""
-    for batch in masked.batches(batch_size):
+    for batch in in_batches(masked, batch_size):
         logits, targets = model.mlm_logits(batch), batch["masked_ids"]
         weights = batch["masked_weights"].astype(np.float64)
         largest = logits.max(axis=-1, keepdims=True)
@@ -214,9 +204,8 @@ def layer_vectors(
       done: called with the number of texts of every batch, for a progress bar.
     """
     found = np.zeros((len(texts), model.config.num_layers + 1, model.config.hidden_size), np.float32)
-    for numbers, encoding in model.encode_batches(
-        texts, "all", batch_size=batch_size, max_length=max_length, progress=False
-    ):
+    batches = model.encode_batches(texts, "all", batch_size=batch_size, max_length=max_length, progress=False)
+    for numbers, encoding in batches:
         weights = token_weights(encoding.attention_mask, kind, bits(seed, Stream.ANALYSED_TOKEN, first + numbers))
         for layer, states in enumerate(encoding.hidden_states):
             found[numbers, layer] = np.einsum("nlh,nl->nh", states, weights)

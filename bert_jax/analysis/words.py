@@ -10,30 +10,19 @@ apart.
 import collections
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from etils import epath
+from matplotlib.figure import Figure
 from rich.table import Table
 
+from bert_jax.analysis import results
 from bert_jax.analysis.layers import CosineSums, units
-from bert_jax.analysis.results import (
-    Analysis,
-    call_with,
-    layers_table,
-    lines_by_layer,
-    model_fingerprint,
-    panels,
-    short_path,
-)
 from bert_jax.analysis.texts import WINDOW, counted_texts, span_means, windows
 from bert_jax.config.analyses import SimilarityConfig, at_least
 from bert_jax.errors import UserError
 from bert_jax.pretrained.encodings import Encoding
 from bert_jax.pretrained.model import PretrainedModel, load
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -275,9 +264,8 @@ def word_senses(
     finder, wanted = WordFinder.of(model), _single_word(model, word)
     layers, size = model.config.num_layers + 1, model.config.hidden_size
     found, others = np.zeros((len(texts), layers, size)), []
-    for numbers, encoding in model.encode_batches(
-        list(texts), "all", batch_size=batch_size, max_length=max_length, progress=False
-    ):
+    batches = model.encode_batches(list(texts), "all", batch_size=batch_size, max_length=max_length, progress=False)
+    for numbers, encoding in batches:
         for row, number in enumerate(numbers):
             ids = encoding.input_ids[row]
             spans = finder.find(ids)
@@ -356,27 +344,28 @@ def _baseline(others: list[tuple[int, np.ndarray]], layers: int) -> np.ndarray:
     return total / pairs
 
 
-def draw_context_similarity(result: ContextSimilarity) -> "Figure":
+def draw_context_similarity(result: ContextSimilarity) -> Figure:
     """Return three panels: each measure by layer, with the baseline that it is to be compared with."""
-    heading = f"{short_path(result.model)}: {len(result.words)} words in {result.contexts} texts each"
-    figure, drawn = panels((13.0, 3.8), heading, 1, 3)
+    heading = f"{results.short_path(result.model)}: {len(result.words)} words in {result.contexts} texts each"
+    figure, drawn = results.panels((13.0, 3.8), heading, 1, 3)
     shown = {
         "Self-similarity of words": (result.self_similarity.mean(axis=0), result.cosine_baseline),
         "Words and their sentence's mean": (result.intra_sentence, result.cosine_baseline),
         "Explained by one direction": (result.explained_variance.mean(axis=0), result.explained_baseline),
     }
     for axes, (title, (values, baseline)) in zip(drawn, shown.items(), strict=True):
-        lines_by_layer(axes, title, {"measured": values, "words at random": baseline})
+        results.lines_by_layer(axes, title, {"measured": values, "words at random": baseline})
     drawn[0].legend(frameon=False)
     return figure
 
 
-def draw_sense_similarity(result: SenseSimilarity) -> "Figure":
+def draw_sense_similarity(result: SenseSimilarity) -> Figure:
     """Return the cosines within and between senses by layer, and those of all texts in the last layer."""
     order = np.argsort(result.senses, kind="stable")
-    figure, (by_layer, pairs) = panels((11.0, 4.2), f"{short_path(result.model)}: {result.word!r}", 1, 2)
+    heading = f"{results.short_path(result.model)}: {result.word!r}"
+    figure, (by_layer, pairs) = results.panels((11.0, 4.2), heading, 1, 2)
     series = {"within senses": result.within, "between senses": result.between, "other words": result.baseline}
-    lines_by_layer(by_layer, "Mean cosine", series)
+    results.lines_by_layer(by_layer, "Mean cosine", series)
     by_layer.legend(frameon=False)
     image = pairs.imshow(result.cosines[-1][np.ix_(order, order)], cmap="viridis")
     labels = [result.senses[number] or result.texts[number][:20] for number in order]
@@ -395,24 +384,24 @@ def _told(result: ContextSimilarity) -> list[Table]:
         "explained": result.explained_variance.mean(axis=0),
         "of any words": result.explained_baseline,
     }
-    return [layers_table(columns, title=f"{len(result.words)} words in {result.contexts} texts each")]
+    return [results.layers_table(columns, title=f"{len(result.words)} words in {result.contexts} texts each")]
 
 
 def _senses_told(result: SenseSimilarity) -> list[Table]:
     columns = {"within senses": result.within, "between senses": result.between, "other words": result.baseline}
-    return [layers_table(columns, title=f"cosines of {result.word!r}")]
+    return [results.layers_table(columns, title=f"cosines of {result.word!r}")]
 
 
-SIMILARITY = Analysis("similarity", ContextSimilarity, _told, {"similarity": draw_context_similarity})
-SENSES = Analysis("word_senses", SenseSimilarity, _senses_told, {"word": draw_sense_similarity}, "word.json")
+SIMILARITY = results.Analysis("similarity", ContextSimilarity, _told, {"similarity": draw_context_similarity})
+SENSES = results.Analysis("word_senses", SenseSimilarity, _senses_told, {"word": draw_sense_similarity}, "word.json")
 
 
 def run_similarity(path: str, options: SimilarityConfig) -> None:
     """Print and draw how much the vectors of words depend on their contexts; with `--word`, on its senses."""
     rows = read_senses(options.senses) if options.word else None  # before anything that takes long
     model = load(path)
-    SIMILARITY.run_on_texts(options, [model], call_with(similarity, options, model))
+    SIMILARITY.run_on_texts(options, [model], results.call_with(similarity, options, model))
     if rows is not None:
-        origin = {"models": [model_fingerprint(model)], "word": options.word, "texts": rows}
+        origin = {"models": [results.model_fingerprint(model)], "word": options.word, "texts": rows}
         senses, texts = zip(*rows, strict=True) if rows else ((), ())
-        SENSES.run(options, origin, call_with(word_senses, options, model, options.word, texts, senses))
+        SENSES.run(options, origin, results.call_with(word_senses, options, model, options.word, texts, senses))

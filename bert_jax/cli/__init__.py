@@ -13,31 +13,16 @@ from bert_jax.console import leave, no_flags, run_command
 from bert_jax.devices.process import start_anew
 
 COMMANDS = {
-    "demo": commands.demo,
-    "train-vocab": commands.train_vocab,
-    "extend-vocab": commands.extend_vocab,
-    "prepare": commands.prepare,
-    "inspect": commands.inspect,
-    "describe": commands.describe,
-    "count": commands.count,
-    "info": commands.info,
-    "plan": commands.plan,
-    "bench": commands.bench,
-    "analyze": commands.analyze,
-    "config": commands.config,
-    "pretrain": commands.pretrain,
-    "study": commands.study,
-    "launch": commands.launch,
-    "status": commands.status,
-    "report": commands.report,
-    "doctor": commands.doctor,
-    "evaluate": commands.evaluate,
-    "fill-mask": commands.fill_mask,
-    "finetune": commands.finetune,
-    "predict": commands.predict,
-    "results": commands.results,
-    "convert": commands.convert,
+    command.__name__.replace("_", "-"): command
+    for command in (
+        *(commands.demo, commands.train_vocab, commands.extend_vocab, commands.prepare, commands.inspect),
+        *(commands.describe, commands.count, commands.info, commands.plan, commands.bench, commands.analyze),
+        *(commands.config, commands.pretrain, commands.study, commands.launch, commands.status, commands.report),
+        *(commands.doctor, commands.evaluate, commands.fill_mask, commands.finetune, commands.predict),
+        *(commands.results, commands.convert),
+    )
 }
+"""All commands by name, in the order of `bert-jax help`."""
 
 COMPUTING = ("demo", "pretrain", "study", "evaluate", "fill-mask", "analyze", "finetune", "predict")
 """The commands that run a model in their own process."""

@@ -7,7 +7,7 @@ models (evaluate, inspect, fine-tune, predict, convert).
 
 import dataclasses
 
-from bert_jax.config import Config
+from bert_jax.config import Config, PrepareConfig, TrainVocabConfig, commands, finetuning, pretraining
 from bert_jax.config.analyses import ANALYSES
 from bert_jax.config.checks import check
 from bert_jax.console import (
@@ -25,7 +25,7 @@ from bert_jax.console import (
 from bert_jax.errors import UserError
 
 
-def config(arguments: list[str]) -> int:
+def config(arguments: list[str]) -> None:
     """config show CONFIG | bert-jax config diff CONFIG CONFIG
 
     Print the resolved options as JSON, or the options in which two configurations differ.
@@ -45,10 +45,9 @@ def config(arguments: list[str]) -> int:
         print("\n".join(differences(first, second)) or "no differences")
     else:
         raise UserError(f"usage: {usage(config)}")
-    return 0
 
 
-def info(arguments: list[str]) -> int:
+def info(arguments: list[str]) -> None:
     """info CONFIG
 
     Print the parameters by part, FLOPs and memory of a configuration, and how they grow with the sequence length.
@@ -61,7 +60,6 @@ def info(arguments: list[str]) -> int:
     from bert_jax.cli.info import run_info
 
     run_info(config)
-    return 0
 
 
 def plan(arguments: list[str]) -> int:
@@ -73,16 +71,14 @@ def plan(arguments: list[str]) -> int:
     CONFIG is that of `bert-jax pretrain`, and all options of that command apply. The TPU compiler comes with the extra
     `plan`. A program is compiled once, which takes minutes, and then kept.
     """
-    from bert_jax.config.commands import PlanConfig
-
     path, words = positional(arguments, usage(plan), "CONFIG")
-    options = parse(PlanConfig.of(load_config(path) if path else Config()), words, *described(plan))
+    options = parse(commands.PlanConfig.of(load_config(path) if path else Config()), words, *described(plan))
     from bert_jax.tools.planning.plan import run_plan
 
     return run_plan(options, arguments)
 
 
-def bench(arguments: list[str]) -> int:
+def bench(arguments: list[str]) -> None:
     """bench step|data|prepare|load|finetune|attention … [--peer=torch --peer_python=PYTHON] [--output=FILE.json]
 
     Measure speed. bert_jax and its competitors take turns within one run, and the machine is recorded with the result.
@@ -90,57 +86,46 @@ def bench(arguments: list[str]) -> int:
     Each benchmark has further options: `bert-jax bench step --help` lists those of step. With --peer=torch the same
     work is done in torch and transformers, in an environment that --peer_python names.
     """
-    from bert_jax.config.commands import BENCHMARKS
-
-    benchmark, words = positional(arguments, usage(bench), " or ".join(BENCHMARKS))
+    benchmark, words = positional(arguments, usage(bench), " or ".join(commands.BENCHMARKS))
     if not benchmark:
-        print(choices(bench, BENCHMARKS.values()))
-        return 0
+        print(choices(bench, commands.BENCHMARKS.values()))
+        return
     from bert_jax.tools.bench.benchmarks import run_benchmark
 
     run_benchmark(benchmark, words)
-    return 0
 
 
-def train_vocab(arguments: list[str]) -> int:
+def train_vocab(arguments: list[str]) -> None:
     """train-vocab --input=CORPUS --output=VOCAB [--size=N]
 
     Learn a vocabulary from a corpus: WordPiece, SentencePiece or byte-level BPE.
     """
-    from bert_jax.config import TrainVocabConfig
-
     options = parse(TrainVocabConfig, arguments, *described(train_vocab))
     from bert_jax.data.preparation.vocabularies import run_train_vocab
 
     run_train_vocab(options)
-    return 0
 
 
-def extend_vocab(arguments: list[str]) -> int:
+def extend_vocab(arguments: list[str]) -> None:
     """extend-vocab --vocab=VOCAB --output=VOCAB [--input=CORPUS | --words=FILE]
 
     Add the words of a domain to a vocabulary. Every entry keeps its id.
 
     Give either --input=CORPUS, in which the words are found, or --words=FILE, which lists them.
     """
-    from bert_jax.config.commands import ExtendVocabConfig
-
-    options = parse(ExtendVocabConfig, arguments, *described(extend_vocab))
+    options = parse(commands.ExtendVocabConfig, arguments, *described(extend_vocab))
     from bert_jax.data.preparation.vocabularies import run_extend_vocab
 
     run_extend_vocab(options)
-    return 0
 
 
-def prepare(arguments: list[str]) -> int:
+def prepare(arguments: list[str]) -> None:
     """prepare --input=CORPUS --vocab=VOCAB --output=STORE [--runner=beam --beam.NAME=VALUE …]
 
     Tokenize a corpus once into a token store, which every pre-training run reads.
 
     NAME is an option of Apache Beam, and VALUE is what it is set to. Such options need --runner=beam.
     """
-    from bert_jax.config import PrepareConfig
-
     prefix = "--beam."
     options = parse(PrepareConfig, [word for word in arguments if not word.startswith(prefix)], *described(prepare))
     beam = tuple(word.removeprefix(prefix) for word in arguments if word.startswith(prefix))
@@ -148,58 +133,48 @@ def prepare(arguments: list[str]) -> int:
     from bert_jax.data.preparation.prepare import run_prepare
 
     run_prepare(options)
-    return 0
 
 
-def count(arguments: list[str]) -> int:
+def count(arguments: list[str]) -> None:
     """count STORE --output=COUNTS [--window=N]
 
     Count how often any two tokens of a store occur near each other, for GloVe (objective.name=glove).
 
     STORE is a token store that `bert-jax prepare` wrote, local or gs://.
     """
-    from bert_jax.config.commands import CountConfig
-
     store, options = positional(arguments, usage(count), "STORE")
-    config = parse(CountConfig, options, *described(count))
+    config = parse(commands.CountConfig, options, *described(count))
     from bert_jax.data.pair_counts import run_count
 
     run_count(store, config)
-    return 0
 
 
-def describe(arguments: list[str]) -> int:
+def describe(arguments: list[str]) -> None:
     """describe STORE [OTHER] --output=FILE.html
 
     Write the card of a token store: counts, lengths, vocabulary, duplicates, frequent sentences, sources, samples.
 
     STORE is a token store that `bert-jax prepare` wrote, local or gs://. OTHER is shown next to it.
     """
-    from bert_jax.config.pretraining import DescribeConfig
-
     stores, words = positionals(arguments, usage(describe), "STORE")
-    config = parse(DescribeConfig, words, *described(describe))
+    config = parse(pretraining.DescribeConfig, words, *described(describe))
     from bert_jax.tools.description import run_describe
 
     run_describe(stores, config)
-    return 0
 
 
-def inspect(arguments: list[str]) -> int:
+def inspect(arguments: list[str]) -> None:
     """inspect STORE
 
     Show, in colour, how documents become sentences, pieces, pairs and masks.
 
     STORE is a token store that `bert-jax prepare` wrote, local or gs://.
     """
-    from bert_jax.config.commands import InspectConfig
-
     store, options = positional(arguments, usage(inspect), "STORE")
-    config = parse(InspectConfig(), options, *described(inspect))
+    config = parse(commands.InspectConfig(), options, *described(inspect))
     from bert_jax.cli.inspect import run_inspect
 
     run_inspect(store, config)
-    return 0
 
 
 def demo(arguments: list[str]) -> int:
@@ -207,9 +182,7 @@ def demo(arguments: list[str]) -> int:
 
     Run every step from vocabulary to filled-in masks within minutes, on text that comes with Python.
     """
-    from bert_jax.config.commands import DemoConfig
-
-    options = parse(DemoConfig(), arguments, *described(demo))
+    options = parse(commands.DemoConfig(), arguments, *described(demo))
     from bert_jax.cli.demo import run_demo
 
     return run_demo(options)
@@ -225,10 +198,8 @@ def pretrain(arguments: list[str]) -> int:
     defaults; without CONFIG the defaults are the built-in ones. The options of a run's only phase need no prefix:
     --steps means --phases.0.steps.
     """
-    from bert_jax.config.commands import LocalConfig, PretrainConfig
-
     path, words = positional(arguments, usage(pretrain), "CONFIG")
-    options = parse(PretrainConfig.of(load_config(path) if path else Config()), words, *described(pretrain))
+    options = parse(commands.PretrainConfig.of(load_config(path) if path else Config()), words, *described(pretrain))
     config = check(options.run)
     if options.simulate_hosts < 0:
         raise UserError(
@@ -239,7 +210,7 @@ def pretrain(arguments: list[str]) -> int:
         from bert_jax.tools.pods.launch import run_local
 
         _, rest = divided(words, ["simulate_hosts"], config)
-        return run_local(Job(path, tuple(rest), config), LocalConfig(hosts=options.simulate_hosts))
+        return run_local(Job(path, tuple(rest), config), commands.LocalConfig(hosts=options.simulate_hosts))
     from bert_jax.pretraining import pretrain as run
 
     return run(config).exit_code
@@ -257,16 +228,14 @@ def study(arguments: list[str]) -> int:
     those of `bert-jax finetune` with a prefix (--finetune.epochs=2). Options in which the arms differ are refused.
     Everything is checked before anything runs; --dry_run stops after the checks.
     """
-    from bert_jax.config.commands import StudyConfig
-
     path, words = positional(arguments, usage(study), "NAME")
     if not path:
-        parse(StudyConfig, words, *described(study))  # --help
+        parse(commands.StudyConfig, words, *described(study))  # --help
     from bert_jax.tools.study_plan import given_words, load_study
 
     found = load_study(path)
-    own, others = divided(words, [field.name for field in dataclasses.fields(StudyConfig)], Config())
-    options = parse(StudyConfig, own, *described(study))
+    own, others = divided(words, [field.name for field in dataclasses.fields(commands.StudyConfig)], Config())
+    options = parse(commands.StudyConfig, own, *described(study))
     from bert_jax.tools.study import run_study
 
     return run_study(found, options, given_words(others))
@@ -280,18 +249,16 @@ def launch(arguments: list[str]) -> int:
     CONFIG is that of `bert-jax pretrain`, and all options of that command apply. Each platform has further options:
     `bert-jax launch tpu --help` lists those of tpu. With --dry_run the commands are printed, and nothing is run.
     """
-    from bert_jax.config.commands import PLATFORMS
-
-    platform, words = positional(arguments, usage(launch), " or ".join(PLATFORMS))
+    platform, words = positional(arguments, usage(launch), " or ".join(commands.PLATFORMS))
     if not platform:
-        print(choices(launch, PLATFORMS.values()))
+        print(choices(launch, commands.PLATFORMS.values()))
         return 0
     from bert_jax.tools.pods.launch import start
 
     return start(platform, words)
 
 
-def status(arguments: list[str]) -> int:
+def status(arguments: list[str]) -> None:
     """status WORKDIR
 
     Print how a run is doing: its step, rates, goodput, checkpoint and process, and what deserves a look.
@@ -299,31 +266,25 @@ def status(arguments: list[str]) -> int:
     WORKDIR is the work directory of a run of pre-training or fine-tuning, local or gs://. The command only reads its
     files, so it can be used while the run is active.
     """
-    from bert_jax.config.pretraining import StatusConfig
-
     workdir, options = positional(arguments, usage(status), "WORKDIR")
-    config = parse(StatusConfig(), options, *described(status))
+    config = parse(pretraining.StatusConfig(), options, *described(status))
     from bert_jax.tools.status import run_status
 
     run_status(workdir, config)
-    return 0
 
 
-def report(arguments: list[str]) -> int:
+def report(arguments: list[str]) -> None:
     """report WORKDIR… --output=FILE.html
 
     Compare runs in one HTML file: curves to hover over and enlarge, options that differ, events, held-out figures.
 
     WORKDIR is the work directory of a run, local or gs://, of pre-training or fine-tuning.
     """
-    from bert_jax.config.pretraining import ReportConfig
-
     workdirs, words = positionals(arguments, usage(report), "WORKDIR")
-    config = parse(ReportConfig, words, *described(report))
+    config = parse(pretraining.ReportConfig, words, *described(report))
     from bert_jax.tools.report import run_report
 
     run_report(workdirs, config)
-    return 0
 
 
 def doctor(arguments: list[str]) -> int:
@@ -335,16 +296,14 @@ def doctor(arguments: list[str]) -> int:
     PATH is a token store that `bert-jax prepare` wrote, or the work directory of a run, local or gs://. A run whose
     token store is on this machine is examined together with its data.
     """
-    from bert_jax.config.pretraining import DoctorConfig
-
     path, options = positional(arguments, usage(doctor), "PATH")
-    config = parse(DoctorConfig(), options, *described(doctor))
+    config = parse(pretraining.DoctorConfig(), options, *described(doctor))
     from bert_jax.tools.doctor import run_doctor
 
     return run_doctor(path, config)
 
 
-def evaluate(arguments: list[str]) -> int:
+def evaluate(arguments: list[str]) -> None:
     """evaluate WORKDIR --data.path=STORE
 
     Print held-out loss, perplexity and accuracies of a pre-trained model, next to those of word frequencies alone.
@@ -366,10 +325,9 @@ def evaluate(arguments: list[str]) -> int:
 
     check_used(workdir, config)
     run_evaluate(workdir, config)
-    return 0
 
 
-def fill_mask(arguments: list[str]) -> int:
+def fill_mask(arguments: list[str]) -> None:
     """fill-mask MODEL TEXT
 
     Print the most likely words for each [MASK] in a text.
@@ -377,18 +335,15 @@ def fill_mask(arguments: list[str]) -> int:
     MODEL is anything that bert_jax.load opens: a work directory or checkpoint of bert_jax, a Hugging Face directory, or
     Google's TF1 files, local or gs://. TEXT is one text in quotation marks, such as "Paris is the [MASK] of France."
     """
-    from bert_jax.config.commands import FillMaskConfig
-
     path, rest = positional(arguments, usage(fill_mask), "MODEL")
     text, options = positional(rest, usage(fill_mask), "TEXT")
-    config = parse(FillMaskConfig(), options, *described(fill_mask))
+    config = parse(commands.FillMaskConfig(), options, *described(fill_mask))
     from bert_jax.cli.demo import run_fill_mask
 
     run_fill_mask(path, text, config)
-    return 0
 
 
-def analyze(arguments: list[str]) -> int:
+def analyze(arguments: list[str]) -> None:
     """analyze NAME MODEL --input=FILE --output=DIR
 
     Look inside a model: what its layers represent, as numbers in JSON and as pictures.
@@ -400,7 +355,7 @@ def analyze(arguments: list[str]) -> int:
     analysis, words = positional(arguments, usage(analyze), " or ".join(ANALYSES))
     if not analysis:
         print(choices(analyze, ANALYSES.values()))
-        return 0
+        return
     if analysis not in ANALYSES:
         raise UserError(f"unknown analysis {analysis!r}; analyses: {', '.join(ANALYSES)}")
     path, words = positional(words, usage(ANALYSES[analysis]), "MODEL")
@@ -429,7 +384,6 @@ def analyze(arguments: list[str]) -> int:
         "similarity": run_similarity,
     }
     runs[analysis](path, options)
-    return 0
 
 
 def finetune(arguments: list[str]) -> int:
@@ -442,18 +396,16 @@ def finetune(arguments: list[str]) -> int:
     The examples come from --data.dir=DIR, which holds the task's files under their original names, from
     --data.train=FILE and --data.dev=FILE, or from --data.tfds=NAME.
     """
-    from bert_jax.config.finetuning import TASKS, FinetuneConfig, check_finetune, task_defaults
-
     task, options = positional(arguments, usage(finetune), "TASK")
-    default = task_defaults(task) if task else FinetuneConfig()
-    description = described(finetune)[1].format(tasks=" ".join(TASKS))
-    config = check_finetune(parse(default, options, usage(finetune), description))
+    default = finetuning.task_defaults(task) if task else finetuning.FinetuneConfig()
+    description = described(finetune)[1].format(tasks=" ".join(finetuning.TASKS))
+    config = finetuning.check_finetune(parse(default, options, usage(finetune), description))
     from bert_jax.finetuning.loop import finetune as run
 
     return run(config).exit_code
 
 
-def predict(arguments: list[str]) -> int:
+def predict(arguments: list[str]) -> None:
     """predict WORKDIR[,WORKDIR…] [--input=FILE | --text=TEXT] [--output=FILE]
 
     Print the answers of a fine-tuned model, or of the average of several, or write them to a file.
@@ -461,17 +413,14 @@ def predict(arguments: list[str]) -> int:
     WORKDIR is the work directory of a fine-tuning run, or the directory of a single run in its runs/. Several,
     separated by commas without spaces, are averaged. Give either --input=FILE or --text=TEXT.
     """
-    from bert_jax.config.finetuning import PredictConfig
-
     workdirs, options = positional(arguments, usage(predict), "WORKDIR")
-    config = parse(PredictConfig(), options, *described(predict))
+    config = parse(finetuning.PredictConfig(), options, *described(predict))
     from bert_jax.finetuning.prediction import run_predict
 
     run_predict(workdirs, config)
-    return 0
 
 
-def results(arguments: list[str]) -> int:
+def results(arguments: list[str]) -> None:
     """results DIR…
 
     Print the results of `bert-jax finetune` as a table of tasks, with the paper's row for comparison.
@@ -479,17 +428,14 @@ def results(arguments: list[str]) -> int:
     DIR is a work directory of `bert-jax finetune`, or the directory above several of them. Each DIR is one row of the
     table, or several rows if it holds several results of one task.
     """
-    from bert_jax.config.commands import ResultsConfig
-
     directories, words = positionals(arguments, usage(results), "DIR")
-    options = parse(ResultsConfig(), words, *described(results))
+    options = parse(commands.ResultsConfig(), words, *described(results))
     from bert_jax.finetuning.results import run_results
 
     run_results(directories, options)
-    return 0
 
 
-def convert(arguments: list[str]) -> int:
+def convert(arguments: list[str]) -> None:
     """convert SOURCE DESTINATION --to=bert_jax|huggingface|tf1
 
     Write a model in another format. Every parameter keeps its value to the last bit.
@@ -497,12 +443,9 @@ def convert(arguments: list[str]) -> int:
     SOURCE is anything that bert_jax.load opens: a work directory or checkpoint of bert_jax, a Hugging Face directory,
     or Google's TF1 files. DESTINATION is a new directory.
     """
-    from bert_jax.config.commands import ConvertConfig
-
     source, rest = positional(arguments, usage(convert), "SOURCE")
     destination, options = positional(rest, usage(convert), "DESTINATION")
-    chosen = parse(ConvertConfig, options, *described(convert))
+    chosen = parse(commands.ConvertConfig, options, *described(convert))
     from bert_jax.formats.conversion import convert as run
 
     run(source, destination, to=chosen.to, parts=chosen.parts, weights=chosen.weights)
-    return 0

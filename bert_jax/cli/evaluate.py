@@ -55,39 +55,18 @@ from bert_jax.training.step import Frozen
 TEACHER = f"{OPTION}.teacher"
 
 
-@dataclasses.dataclass(frozen=True)
-class MeasuredModel:
-    """An objective, and what it reads."""
-
-    objective: Objective
-    config: Config
-    """Options by which the objective was made."""
-    params: dict[str, Any]
-    frozen: Frozen = ()
-    """Parameters of a teacher."""
-
-
-def measured_model(
+def _measured(
     model: PretrainedModel,
     generator: PretrainedModel | None,
     trained: Config,
     given: Config,
     mesh: Mesh,
     objective: MakeObjective | None,
-) -> MeasuredModel:
-    """Return what is measured of a model.
+) -> tuple[Objective, Config, dict[str, Any], Frozen]:
+    """Return an objective, the options by which it was made, its parameters, and those of a teacher.
 
-    Args:
-      model: the model.
-      generator: that of a model of replaced tokens; None without one.
-      trained: options of its run; those that were given if it was converted.
-      given: options of the command, of which the computation and the teacher count.
-      mesh: the devices.
-      objective: makes the objective; None for that of the options.
-
-    Raises:
-      UserError: a head or a generator is missing, the teacher is not that of the run, or the run was trained for an
-        objective from outside and a different one would be measured.
+    `trained` are the options of the run, those that were given if the model was converted; of those that were `given`
+    the computation and the teacher count.
     """
     params, teacher, is_given = model.params, None, objective is not None
     if objective is None and isinstance(trained.objective, ReplacedTokens):
@@ -99,7 +78,7 @@ def measured_model(
         objective = functools.partial(default_objective, teacher=None if teacher is None else teacher.model)
     made = objective(model.network, trained)
     _check_objective(model, own_names(made, is_given).get("objective"))
-    return MeasuredModel(made, trained, params, () if teacher is None else (teacher.params,))
+    return made, trained, params, () if teacher is None else (teacher.params,)
 
 
 def _taught(trained: Config, given: Config) -> Config:
@@ -245,10 +224,7 @@ def check_used(workdir: str, config: Config) -> None:
 
 
 def run_evaluate(
-    workdir: str,
-    config: Config,
-    devices: sharding.Devices = None,
-    objective: MakeObjective | None = None,
+    workdir: str, config: Config, devices: sharding.Devices = None, objective: MakeObjective | None = None
 ) -> Evaluated:
     """Measure the newest checkpoint of `workdir` on the store at `config.data.path`; print and return the metrics.
 
@@ -272,8 +248,7 @@ def run_evaluate(
     trained = config
     if is_run:
         trained = from_record(Config, options_recorded(model.history["config"]), f"the record of {workdir}")
-    measured = measured_model(model, generator, trained, config, mesh, objective)
-    trained = measured.config
+    made, trained, params, frozen = _measured(model, generator, trained, config, mesh, objective)
     store, same = _open_store(config, model, is_run)
     split = "held_out" if same and trained.data.held_out and not trained.data.eval_path else "all"
     if same and split == "all":
@@ -285,9 +260,9 @@ def run_evaluate(
     # The split and the objectives are the run's own; the given options choose the store and how much of it.
     path, config = config.data.path, dataclasses.replace(trained, evaluation=config.evaluation)
     last = resolve_phases(config)[-1]
-    shardings, held_out = jax.tree.map(lambda leaf: leaf.sharding, measured.params), HeldOut("", store, split)
-    evaluation = Evaluation(measured.objective, config, last, (held_out,), {"": 1.0}, mesh, shardings, measured.frozen)
-    metrics = evaluation.run(measured.params)
+    shardings, held_out = jax.tree.map(lambda leaf: leaf.sharding, params), HeldOut("", store, split)
+    evaluation = Evaluation(made, config, last, (held_out,), {"": 1.0}, mesh, shardings, frozen)
+    metrics = evaluation.run(params)
     unigram = {}
     if any(term.of_words and term.loss in metrics for term in evaluation.terms):
         unigram = evaluation.unigram(Examples(store, config, last, split="train" if same else "all"))
@@ -340,8 +315,4 @@ def _print(evaluated: Evaluated, terms: tuple[Term, ...], workdir: str, path: st
 def _titles(term: Term) -> dict[str, str]:
     """Return the titles of what an evaluation reports of a term, by their names."""
     title = term.title or term.name or "objective"
-    return {
-        term.loss: f"{title}: loss",
-        term.accuracy: f"{title}: accuracy",
-        term.perplexity: f"{title}: perplexity",
-    }
+    return {term.loss: f"{title}: loss", term.accuracy: f"{title}: accuracy", term.perplexity: f"{title}: perplexity"}

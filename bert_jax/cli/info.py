@@ -24,12 +24,7 @@ from bert_jax.models import costs
 from bert_jax.models.costs import computed_flops, run_activation_bytes, run_flops, trained_encoders, trained_parameters
 from bert_jax.parameters import total_size
 
-SHARED = {
-    "none": "",
-    "attention": ", attention shared",
-    "feed_forward": ", feed-forward shared",
-    "all": ", all shared",
-}
+SHARED = {"none": "", "attention": ", attention shared", "feed_forward": ", feed-forward shared", "all": ", all shared"}
 WORD_HEADS = {
     MaskedWords: "masked-language-model head",
     Permutation: "permutation-language-model head",

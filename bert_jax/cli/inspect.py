@@ -92,19 +92,10 @@ def _print_examples(console: Console, examples: Examples, tokenizer: Tokenizer, 
         f"\nEpoch {config.epoch} has {len(indices):,} examples with its text: {numbers} "
         f"of {examples.num_examples(config.epoch):,}"
     )
+    first, second = _SEGMENT_STYLES
     console.print(
-        Text.assemble(
-            ("first segment", _SEGMENT_STYLES[0]),
-            " · ",
-            ("second segment", _SEGMENT_STYLES[1]),
-            " · predicted: ",
-            ("[MASK]", _MASKED),
-            " ",
-            ("random word", _RANDOM),
-            " ",
-            ("kept", _KEPT),
-            " (the original follows in parentheses)",
-        )
+        rf"[{first}]first segment[/] · [{second}]second segment[/] · predicted: [{_MASKED}]\[MASK][/] "
+        f"[{_RANDOM}]random word[/] [{_KEPT}]kept[/] (the original follows in parentheses)"
     )
     shown = indices[: config.examples]
     if len(shown):

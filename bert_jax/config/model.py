@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from bert_jax.config.json_form import check_kinds, kinds, need_no_negative, need_positive, need_share, option, to_dict
+from bert_jax.config.json_form import check_kinds, kinds, need_no_negative, need_positive, need_share, option
 from bert_jax.errors import UserError
 
 Combination = Literal[
@@ -305,11 +305,6 @@ OUTSIDE_THE_FUNCTION = (
 )
 """Options of a model with which the same parameters compute the same function; with another value of any other, a
 new one included, they compute another."""
-OF_BERT = (
-    *("hidden_size", "num_layers", "num_heads", "intermediate_size", "type_vocab_size"),
-    *("activation", "layer_norm_epsilon", "norm_position", "padding_id"),
-)
-"""Options in which BERT, RoBERTa and their like differ."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -343,14 +338,6 @@ class EncoderOptions:
     """The normalization. rms_norm divides by the root mean square; it does not centre and has no bias."""
     norm_bias: bool = True
     """Whether layer_norm adds a bias."""
-
-    @property
-    def beyond_bert(self) -> tuple[str, ...]:
-        """Names of the options whose values make an encoder different from BERT, RoBERTa and their like."""
-        usual = to_dict(type(self)()) | to_dict(ModelConfig())
-        left_out = (*OUTSIDE_THE_FUNCTION, *OF_BERT)
-        own = {name: value for name, value in to_dict(self).items() if name in usual and name not in left_out}
-        return tuple(name for name, value in own.items() if value != usual[name])
 
     chosen_by: ClassVar[Mapping[str, str]] = {}
     """The options that choose it, and their values."""

@@ -27,7 +27,7 @@ from etils import epath
 
 from bert_jax.corpus import crawls, datasets, documentation, wikipedia
 from bert_jax.corpus.text import chapters, last_paragraph
-from bert_jax.errors import UserError, need_extra
+from bert_jax.errors import UserError
 
 _LINE_END = rb"(?:\r\n?|\n)"
 _DOCUMENT_END = {
@@ -88,16 +88,6 @@ def suffix(name: str) -> str:
     """Return the ending of `name` that says how the file is compressed, or the empty string."""
     ending = os.path.splitext(name)[1]
     return ending if ending in _NAMES else ""
-
-
-def need_decompressor(name: str) -> None:
-    """Check that the library is installed that decompresses the file.
-
-    Raises:
-      UserError: it is compressed with Zstandard, and the extra `corpora` is not installed.
-    """
-    if suffix(name) == ".zst":
-        need_extra("backports.zstd", "corpora", name)
 
 
 def refuse_unnamed_compression(name: str, beginning: bytes) -> None:

@@ -113,9 +113,7 @@ class Cleaner:
         return _changed("unicode", lines, repaired, records)
 
     def _identify(self, lines: list[str], records: list[StepRecord]) -> list[str]:
-        from bert_jax.corpus.rules import language_of
-
-        language = language_of(lines)
+        language = rules.language_of(lines)
         return lines if language in self.clean.languages else _removed(f"languages.{language}", lines, records)
 
     def _judge_by_c4(self, lines: list[str], records: list[StepRecord]) -> list[str]:
@@ -140,9 +138,8 @@ class Cleaner:
         return [line for line, hit in zip(lines, shared, strict=True) if not hit]
 
     def _cut_contacts(self, lines: list[str], records: list[StepRecord]) -> list[str]:
-        from bert_jax.corpus.rules import without_contacts
-
-        return _changed("contacts", lines, [without_contacts(line, self.clean.phone_region) for line in lines], records)
+        cut = [rules.without_contacts(line, self.clean.phone_region) for line in lines]
+        return _changed("contacts", lines, cut, records)
 
 
 def read_contamination(clean: CleaningConfig) -> Contamination | None:

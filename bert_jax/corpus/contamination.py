@@ -10,23 +10,23 @@ import csv
 import functools
 import hashlib
 import io
+import itertools
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 from etils import epath
 
 from bert_jax.config.corpora import SHORTEST_OVERLAP
-from bert_jax.corpus.blocks import opened
+from bert_jax.corpus.blocks import opened, suffix
 from bert_jax.errors import UserError
 
 LARGEST_FILE = 1 << 30
 _HELD_OUT = re.compile(r"(^|[^a-z])(dev|test|val|valid|validation|eval|matched|mismatched)([^a-z]|$)", re.IGNORECASE)
 _KINDS = (".tsv", ".csv", ".json", ".jsonl", ".txt")
-_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
 
 def evaluation_files(paths: str) -> list[epath.Path]:
@@ -39,7 +39,7 @@ def evaluation_files(paths: str) -> list[epath.Path]:
     for name in filter(None, (part.strip() for part in paths.split(","))):
         path = epath.Path(name).expanduser()
         if path.is_dir():
-            inside = [each for each in _files(path) if _is_held_out(each)]
+            inside = [each for each in _files(path) if _kind(each) in _KINDS and _HELD_OUT.search(each.name)]
             if not inside:
                 raise UserError(
                     f"clean.decontaminate={name} has no file of {', '.join(_KINDS)} whose name says dev, valid or "
@@ -80,25 +80,9 @@ def _files(directory: epath.Path, depth: int = 3) -> Iterator[epath.Path]:
             yield from _files(path, depth - 1)
 
 
-def _is_held_out(path: epath.Path) -> bool:
-    return _kind(path) in _KINDS and bool(_HELD_OUT.search(path.name))
-
-
 def _kind(path: epath.Path) -> str:
     name = path.name.lower()
-    for suffix in _COMPRESSED:
-        name = name.removesuffix(suffix)
-    return f".{name.rpartition('.')[2]}"
-
-
-def _rows(text: str) -> Iterator[str]:
-    for row in text.splitlines():  # GLUE's tables have quotes that are never closed
-        yield from row.split("\t")
-
-
-def _cells(text: str) -> Iterator[str]:
-    for row in csv.reader(io.StringIO(text), strict=False):
-        yield from row
+    return f".{name.removesuffix(suffix(name)).rpartition('.')[2]}"
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -109,16 +93,12 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(each)
 
 
-def _records(text: str) -> Iterator[str]:
-    for line in filter(str.strip, text.splitlines()):
-        yield from _strings(json.loads(line))
-
-
-_TEXTS = {
-    ".tsv": _rows,
-    ".csv": _cells,
+_TEXTS: dict[str, Callable[[str], Iterable[str]]] = {
+    # GLUE's tables have quotes that are never closed.
+    ".tsv": lambda text: (cell for row in text.splitlines() for cell in row.split("\t")),
+    ".csv": lambda text: itertools.chain.from_iterable(csv.reader(io.StringIO(text), strict=False)),
     ".json": lambda text: _strings(json.loads(text)),
-    ".jsonl": _records,
+    ".jsonl": lambda text: _strings([json.loads(line) for line in filter(str.strip, text.splitlines())]),
     ".txt": str.splitlines,
 }
 

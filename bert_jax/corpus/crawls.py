@@ -34,11 +34,7 @@ def end_of_records(buffer: bytes, name: str) -> int:
 
 
 def check_end(rest: bytes, name: str) -> None:
-    """Check that a file that ends with `rest` ends with a whole record.
-
-    Raises:
-      UserError: it does not.
-    """
+    """Raise a UserError if a file that ends with `rest` does not end with a whole record."""
     if rest[end_of_records(rest, name) :].strip():
         raise _cut_short(name)
 

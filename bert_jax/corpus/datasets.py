@@ -20,15 +20,6 @@ ENDINGS = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
 _BATCH_ROWS = 256
 
 
-def need_library(name: str) -> None:
-    """Check that pyarrow is installed.
-
-    Raises:
-      UserError: it is not.
-    """
-    need_extra("pyarrow", "corpora", name)
-
-
 def saved_dataset(directory: epath.Path) -> list[epath.Path] | None:
     """Return the files of a directory that `datasets.save_to_disk` wrote, in the order of its rows; else None.
 
@@ -185,7 +176,8 @@ def tfds_documents(name: str, text_field: str) -> Iterator[tuple[str, float]]:
       UserError: as for `files`, or `text_field` is not a string feature.
     """
     dataset, info, split = load(name)
-    texts = [key for key, feature in info.features.items() if _is_text(feature)]
+    scalars = {key: kind for key, kind in info.features.items() if getattr(kind, "shape", None) == ()}
+    texts = [key for key, kind in scalars.items() if kind.np_dtype in (object, str)]
     if text_field not in texts:
         raise UserError(
             f"{name} has no text feature {text_field!r}, but {', '.join(texts) or 'none at all'}; "
@@ -203,10 +195,6 @@ def _parts(name: str) -> re.Match[str]:
     raise UserError(
         f"{name!r} is not of the form tfds:name[/config][:version][:split], for example tfds:wiki40b/en:train"
     )
-
-
-def _is_text(feature: Any) -> bool:
-    return getattr(feature, "shape", None) == () and feature.np_dtype in (object, str)
 
 
 def load(name: str, directory: str | None = None) -> tuple[Any, Any, str]:

@@ -25,10 +25,8 @@ _SKIPPED_DIRECTORIES = frozenset(
 )
 _SKIPPED_FILES = re.compile(r"test_.*|.*_test|.*_pb2(_grpc)?|gen_.*|conftest|_?version")
 _FUNCTION_WORDS = frozenset(
-    (
-        "the of a an to is in and for that this it be are with "
-        "as by on or if not from which can will when at has was its"
-    ).split()
+    "the of a an to is in and for that this it be are with".split()
+    + "as by on or if not from which can will when at has was its".split()
 )
 _SECTION = re.compile(
     r"(args?|arguments?|parameters?|other parameters|returns?|raises?|yields?|examples?|notes?|see also|references?|"

@@ -333,15 +333,10 @@ class RecordCounts:
 
 
 @dataclasses.dataclass(frozen=True)
-class RecordTable:
-    """The rows of all files, mapped into memory. The number of a document or paragraph is its place here."""
+class RecordTable(BlockRecords):
+    """The rows of all blocks, mapped into memory. The number of a document or paragraph is its place here."""
 
     blocks: np.ndarray  # [blocks, 4] uint64: source, offset, documents and paragraphs before it
-    documents: np.ndarray  # [documents, 2] uint64
-    bands: np.ndarray  # [documents, bands] uint64
-    sketches: np.ndarray  # [documents, hashes] uint8
-    paragraphs: np.ndarray  # [paragraphs, 2] uint64
-    places: np.ndarray  # [paragraphs, 2] uint32
 
 
 class RecordWriter:
@@ -539,7 +534,8 @@ def find_duplicates(table: RecordTable, threshold: float | None, directory: path
         if threshold is not None:
             _unite_near(table, groups, kinds, threshold, place)
         gone = _marks(place / "gone", len(table.paragraphs))
-        _mark_paragraphs(table, kinds, gone, place)
+        for _, _, number in repeated(sorted_rows(_paragraph_rows(table, kinds), 3, place), keys=2):
+            gone[number] = 1
         write_removals(table, kinds, gone, directory)
 
 
@@ -573,11 +569,6 @@ def _band_rows(table: RecordTable, kinds: np.ndarray) -> Iterator[np.ndarray]:
         kept = (kinds[start : start + len(keys)] == 0) & keys.any(axis=1)
         for band in range(keys.shape[1]):
             yield _numbered(keys[:, band : band + 1], start, kept)
-
-
-def _mark_paragraphs(table: RecordTable, kinds: np.ndarray, gone: np.ndarray, place: pathlib.Path) -> None:
-    for _, _, number in repeated(sorted_rows(_paragraph_rows(table, kinds), 3, place), keys=2):
-        gone[number] = 1
 
 
 def _paragraph_rows(table: RecordTable, kinds: np.ndarray) -> Iterator[np.ndarray]:

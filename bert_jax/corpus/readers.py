@@ -16,16 +16,8 @@ from collections.abc import Iterator
 from etils import epath
 
 from bert_jax.corpus import crawls, datasets, documentation, wikipedia
-from bert_jax.corpus.blocks import (
-    Source,
-    need_decompressor,
-    opened,
-    parse_block,
-    read_blocks,
-    refuse_unnamed_compression,
-    suffix,
-)
-from bert_jax.errors import UserError
+from bert_jax.corpus.blocks import Source, opened, parse_block, read_blocks, refuse_unnamed_compression, suffix
+from bert_jax.errors import UserError, need_extra
 from bert_jax.files import is_remote
 
 _BEGINNING_BYTES = 1 << 16
@@ -44,7 +36,7 @@ def guess_format(name: str, size: int) -> str:
         return next(format for ending, format in datasets.ENDINGS.items() if plain.endswith(ending))
     if not size:
         return "text"
-    need_decompressor(name)
+    _need_decompressor(name)
     with opened(name) as (stream, _):
         beginning = stream.read(_BEGINNING_BYTES)
     refuse_unnamed_compression(name, beginning)
@@ -59,6 +51,10 @@ def guess_format(name: str, size: int) -> str:
     return "wikiextractor" if begins else "text"
 
 
+LIBRARIES = {"parquet": "pyarrow", "arrow": "pyarrow", "wikipedia": "mwparserfromhell"}
+"""What reads a format, if it comes with the extra `corpora`."""
+
+
 def need_libraries(name: str, format: str) -> None:
     """Check that what reads a file of this name and format is installed.
 
@@ -66,13 +62,16 @@ def need_libraries(name: str, format: str) -> None:
       UserError: it is not, and the message names the extra to install; or the format has a compression of its own, and
         the file is also compressed.
     """
-    if format in ("parquet", "arrow"):
-        datasets.need_library(name)
-        if suffix(name):
-            raise UserError(f"{name}: {format} files are compressed inside; decompress this one first")
-    need_decompressor(name)
-    if format == "wikipedia":
-        wikipedia.need_parser(name)
+    if format in LIBRARIES:
+        need_extra(LIBRARIES[format], "corpora", name)
+    if format in ("parquet", "arrow") and suffix(name):
+        raise UserError(f"{name}: {format} files are compressed inside; decompress this one first")
+    _need_decompressor(name)
+
+
+def _need_decompressor(name: str) -> None:
+    if suffix(name) == ".zst":
+        need_extra("backports.zstd", "corpora", name)
 
 
 FILE_FORMATS = ("text", "jsonl", "wikiextractor", "wikipedia", "warc", "gutenberg", "parquet", "arrow")

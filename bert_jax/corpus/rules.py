@@ -221,16 +221,8 @@ def check_languages(languages: tuple[str, ...]) -> None:
 
 def language_of(lines: list[str]) -> str:
     """Return the code of the most probable language of the beginning of a document, or "und" if it has no letter."""
-    text, length = [], 0
-    for line in lines:
-        text.append(line[: READ_CHARACTERS - length])
-        length += len(text[-1]) + 1
-        if length >= READ_CHARACTERS:
-            break
-    joined = "\n".join(text)
-    if not any(character.isalpha() for character in joined):
-        return "und"
-    return _identifier().classify(joined)[0]
+    text = "\n".join(lines)[:READ_CHARACTERS].rstrip("\n")
+    return _identifier().classify(text)[0] if any(map(str.isalpha, text)) else "und"
 
 
 @functools.cache

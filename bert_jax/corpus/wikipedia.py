@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from xml.etree import ElementTree
 
-from bert_jax.errors import UserError, need_extra
+from bert_jax.errors import UserError
 
 MAX_HEAD_BYTES = 1 << 18
 """The beginning of a file that must hold its `<siteinfo>`; those of Wikipedia take 2 to 10 KB."""
@@ -31,15 +31,6 @@ _ARTICLES, _MEDIA, _FILES, _CATEGORIES = 0, -2, 6, 14
 def begins(beginning: bytes) -> bool:
     """Return whether a file that begins like this is a MediaWiki export."""
     return bool(_BEGINNING.match(beginning.removeprefix(b"\xef\xbb\xbf")))
-
-
-def need_parser(name: str) -> None:
-    """Check that the parser of wikitext is installed.
-
-    Raises:
-      UserError: it is not.
-    """
-    need_extra("mwparserfromhell", "corpora", name)
 
 
 def site_information(head: bytes, name: str) -> bytes:
@@ -64,11 +55,7 @@ def site_information(head: bytes, name: str) -> bytes:
 
 
 def check_end(rest: bytes, name: str) -> None:
-    """Check that a file ends as an export does.
-
-    Raises:
-      UserError: it does not.
-    """
+    """Raise a UserError if a file does not end as an export does."""
     if not rest.rstrip().endswith(b"</mediawiki>"):
         raise UserError(f"{name} ends before </mediawiki>, so it is not the whole dump; fetch it again")
 

@@ -19,13 +19,12 @@ from etils import epath
 from bert_jax.config import AttentionConfig, EncoderConfig, HeadConfig
 from bert_jax.config.json_form import first_lines, from_dict
 from bert_jax.config.model import HeadPooling
-from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
 from bert_jax.formats import safetensors_files
 from bert_jax.formats.model_types import model_type
 from bert_jax.formats.model_types.bert import BERT
-from bert_jax.formats.model_types.definition import HeadKind, ModelType, flag
+from bert_jax.formats.model_types.definition import HeadKind, ModelType, flag, rate, sizes_and_rates
 from bert_jax.formats.safetensors_files import FileTensor, inside
 from bert_jax.formats.sentence_transformers import read_embedding
 from bert_jax.formats.stored import PADDED_TO, PARTS, Place, StoredModel, place_of, without_padding
@@ -71,13 +70,8 @@ def read_config(directory: epath.Path) -> HuggingFaceConfig:
     activation = values.get(kind.activation, kind.usual_activation)
     if activation not in tuple(ACTIVATIONS):
         raise UserError(f"{file} has {kind.activation}={activation!r:.40}; supported are {', '.join(ACTIVATIONS)}")
-    sizes: dict[str, Any] = {o: _size(values.get(key, default), key, file) for key, (o, default) in kind.sizes.items()}
-    rates: dict[str, Any] = {o: _rate(values.get(key, default), key, file) for key, (o, default) in kind.rates.items()}
-    if sizes["hidden_size"] % sizes["num_heads"]:
-        raise UserError(
-            f"{file} has hidden_size={sizes['hidden_size']}, not divisible by num_attention_heads={sizes['num_heads']}"
-        )
-    dropout, pooling = values.get(kind.classifier_dropout), values.get("classifier_pooling", "cls")
+    numbers = sizes_and_rates(values, kind.sizes, kind.rates, file)
+    dropout, pooling = kind.classifier_dropout, values.get("classifier_pooling", "cls")
     if pooling not in ("cls", "mean"):
         raise UserError(f"{file} has classifier_pooling={pooling!r:.40}; supported are cls, mean")
     architectures = values.get("architectures") or [None]
@@ -85,7 +79,7 @@ def read_config(directory: epath.Path) -> HuggingFaceConfig:
         kind=kind,
         model=from_dict(
             EncoderConfig,
-            {**sizes, **rates, "activation": ACTIVATIONS[activation], **kind.read_options(values, file)},
+            {**numbers, "activation": ACTIVATIONS[activation], **kind.read_options(values, file)},
             "model.",
         ),
         architecture=architectures[0] if isinstance(architectures, list) else None,
@@ -93,22 +87,8 @@ def read_config(directory: epath.Path) -> HuggingFaceConfig:
         labels=_labels(values.get("id2label") or {}, file),
         pooling=pooling if kind.classifier_pooling else "cls",
         tied=flag(values, "tie_word_embeddings", True, file),
-        classifier_dropout=_rate(
-            rates["hidden_dropout"] if dropout is None else dropout, kind.classifier_dropout, file
-        ),
+        classifier_dropout=numbers["hidden_dropout"] if values.get(dropout) is None else rate(values, dropout, 0, file),
     )
-
-
-def _size(value: Any, key: str, file: epath.Path) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**31:
-        raise UserError(f"{file} has {key}={value!r:.40} where a positive whole number is expected")
-    return value
-
-
-def _rate(value: Any, key: str, file: epath.Path) -> float:
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < 1:
-        raise UserError(f"{file} has {key}={value!r:.40} where a number from 0 to 1 is expected")
-    return float(value)
 
 
 def _labels(names: Any, file: epath.Path) -> tuple[str, ...]:
@@ -305,8 +285,9 @@ def open_huggingface(path: str | os.PathLike[str]) -> StoredModel:
         )
     places = name_table(config.model, head, kind)
     needed = {"pooler"} if head is not None and reads_pooler(config.model, head) else set()
-    absent = {part for part in PARTS if part not in needed and not _has(tensors, places, part)}
-    places = {path: place for path, place in places.items() if path.split("/")[0] not in absent}
+    present = {place.part for place in places.values() if place.name in tensors}
+    absent = {*PARTS} - needed - present
+    places = {path: place for path, place in places.items() if place.part not in absent}
     _check_fit(places, tensors, directory)
     _check_tied(config, tensors, "mlm" not in absent, directory)
     tokenizer = read_tokenizer(directory)
@@ -322,7 +303,7 @@ def open_huggingface(path: str | os.PathLike[str]) -> StoredModel:
         head=head,
         embedding=read_embedding(directory, model.hidden_size, model.longest_sequence),
         arrays={
-            path: _stored_array(place, tensors)
+            path: place.array(lambda name, index: tensors[name].read(index))
             for path, place in name_table(model, head, kind).items()
             if path in places
         },
@@ -348,19 +329,12 @@ def _known(
     found = {name: stored[old] for old, name in meanings.items()}
     for fused, count in kind.fused.items():
         for name in [name for name in found if f".{fused}." in name]:
-            _check_divisible(name, found[name], count * heads, directory)
+            shape, height = found[name].shape, count * heads
+            if not shape or shape[0] % height:
+                raise UserError(f"{directory}: {name} is {list(shape)} and should hold {height} arrays of equal height")
             parts = found.pop(name).parts(count, heads)
             found |= {name.replace(f".{fused}.", f".{fused}:{number}."): part for number, part in enumerate(parts)}
     return found, sorted(name for name in stored if name not in meanings)
-
-
-def _check_divisible(name: str, tensor: FileTensor, count: int, directory: epath.Path) -> None:
-    if not tensor.shape or tensor.shape[0] % count:
-        raise UserError(f"{directory}: {name} is {list(tensor.shape)} and should hold {count} arrays of equal height")
-
-
-def _has(tensors: dict[str, FileTensor], places: dict[str, Place], part: str) -> bool:
-    return any(place.name in tensors for path, place in places.items() if path.startswith(part + "/"))
 
 
 def _head(config: HuggingFaceConfig, tensors: dict[str, FileTensor], directory: epath.Path):
@@ -432,10 +406,3 @@ def _equal(one: FileTensor, other: FileTensor) -> bool:
         for row in range(0, one.shape[0], ROWS_AT_ONCE)
     )
     return all(np.array_equal(one.read(index), other.read(index), equal_nan=True) for index in bounds)
-
-
-def _stored_array(place: Place, tensors: dict[str, FileTensor]) -> StoredArray:
-    def read_part(name: str, index: tuple[slice, ...]) -> np.ndarray:
-        return tensors[name].read(index)
-
-    return StoredArray(place.shape, np.dtype(np.float32), lambda index: place.read(read_part, index))

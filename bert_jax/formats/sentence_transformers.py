@@ -69,10 +69,8 @@ def read_embedding(directory: epath.Path, hidden_size: int, positions: int) -> E
             f"{hidden_size}; the files do not belong together"
         )
     mode = _mode(pooling)
-    length, lowercase = (
-        _max_length(settings, directory, positions),
-        flag(settings, "do_lower_case", False, directory / SETTINGS_FILE),
-    )
+    length = _max_length(settings, directory, positions)
+    lowercase = flag(settings, "do_lower_case", False, directory / SETTINGS_FILE)
     if problems := [
         *([] if mode in POOLINGS.values() else [f"the pooling {mode:.60}"]),
         *_differences(settings, prompts),

@@ -18,12 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from absl import logging
 
-from bert_jax.config import (
-    EmbeddingConfig,
-    EncoderConfig,
-    HeadConfig,
-    MaskedWords,
-)
+from bert_jax.config import EmbeddingConfig, EncoderConfig, HeadConfig, MaskedWords
 from bert_jax.config.json_form import first_lines, from_record, to_dict
 from bert_jax.config.model import Combination, Pooling
 from bert_jax.config.objective import GeneratorConfig, generator_model
@@ -96,6 +91,10 @@ class Place:
         for row, layer in enumerate(layers):
             values[row] = self._read_one(read_part, self._named(layer), bounds[1:])
         return values
+
+    def array(self, read_part: ReadPart) -> StoredArray:
+        """Return our array, of which `read_part` reads what is needed."""
+        return StoredArray(self.shape, np.dtype(np.float32), lambda index: self.read(read_part, index))
 
     def split_up(self, values: np.ndarray) -> np.ndarray:
         """Return one of their arrays from ours (of one layer)."""

@@ -16,35 +16,28 @@ import math
 import os
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from etils import epath
 
 from bert_jax.config import EncoderConfig, HeadConfig, ModelConfig
 from bert_jax.config.json_form import first_lines, to_dict
-from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError, need_extra
 from bert_jax.files import read_object
+from bert_jax.formats.model_types import definition
+from bert_jax.formats.model_types.bert import ENCODER
+from bert_jax.formats.model_types.definition import sizes_and_rates, unlike_bert, usual
 from bert_jax.formats.stored import Place, StoredModel, place_of, without_padding
 from bert_jax.models.bert_parameters import ENCODER_PARTS, PRETRAINING_PARTS, bert_parameters
 from bert_jax.parameters import ParameterTable
+from bert_jax.tokenization.sentence_pieces import fields, varint
 from bert_jax.tokenization.tokenizer import load_tokenizer
 from bert_jax.tokenization.vocabulary import WORDPIECE_FILE, make_directory, write_file
 
 MODULES = {
-    "embeddings/word": "bert/embeddings/word_embeddings",
-    "embeddings/position": "bert/embeddings/position_embeddings",
-    "embeddings/token_type": "bert/embeddings/token_type_embeddings",
-    "embeddings/norm": "bert/embeddings/LayerNorm",
-    "encoder/attention/query": "bert/encoder/layer_{}/attention/self/query",
-    "encoder/attention/key": "bert/encoder/layer_{}/attention/self/key",
-    "encoder/attention/value": "bert/encoder/layer_{}/attention/self/value",
-    "encoder/attention/output": "bert/encoder/layer_{}/attention/output/dense",
-    "encoder/attention_norm": "bert/encoder/layer_{}/attention/output/LayerNorm",
-    "encoder/feed_forward/intermediate": "bert/encoder/layer_{}/intermediate/dense",
-    "encoder/feed_forward/output": "bert/encoder/layer_{}/output/dense",
-    "encoder/feed_forward_norm": "bert/encoder/layer_{}/output/LayerNorm",
-    "pooler": "bert/pooler/dense",
+    # transformers kept these, with dots: bert/encoder/layer_{}/attention/self/query is there encoder.layer.{}.…
+    **{ours: f"bert/{theirs.replace('.{}', '_{}').replace('.', '/')}" for ours, theirs in ENCODER.items()},
     "mlm/dense": "cls/predictions/transform/dense",
     "mlm/norm": "cls/predictions/transform/LayerNorm",
     "mlm": "cls/predictions/output",
@@ -147,7 +140,7 @@ def read_index(prefix: epath.Path) -> dict[str, Variable]:
         )
     try:
         entries = _table(file.read_bytes())
-        header = dict(_fields(entries.pop(b"")))
+        header = _fields(entries.pop(b""))
         if header.get(2, 0):
             raise ValueError("big-endian values")
         variables = [_variable(name.decode(), entry, prefix, _number(header[1])) for name, entry in entries.items()]
@@ -161,15 +154,12 @@ def read_index(prefix: epath.Path) -> dict[str, Variable]:
 
 def _variable(name: str, entry: bytes, prefix: epath.Path, num_shards: int) -> Variable:
     """Parse a BundleEntryProto: dtype 1, shape 2, shard 3, offset 4, size 5, checksum 6, slices 7; zeros are absent."""
-    fields = dict(_fields(entry))
-    if 7 in fields:
+    found = _fields(entry)
+    if 7 in found:
         raise ValueError(f"{name} is stored in slices")
-    dtype, shard, offset, size, checksum = (_number(fields.get(field, 0)) for field in (1, 3, 4, 5, 6))
-    dimensions = [
-        _number(dict(_fields(_message(value))).get(1, 0))
-        for number, value in _fields(_message(fields.get(2, b"")))
-        if number == 2
-    ]
+    dtype, shard, offset, size = (_number(found.get(field, 0)) for field in (1, 3, 4, 5))
+    checksum = int.from_bytes(found.get(6, b""), "little")
+    dimensions = [_number(_fields(value).get(1, 0)) for value in fields(found.get(2, b"")).get(2, ())]
     if len(dimensions) > _MOST_DIMENSIONS:
         raise ValueError(f"{name} has {len(dimensions):,} dimensions")
     if shard >= num_shards:
@@ -214,8 +204,8 @@ def _table(data: bytes) -> dict[bytes, bytes]:
 
 def _handle(data: bytes, at: int) -> tuple[tuple[int, int], int]:
     """Return ((offset, size), position after it)."""
-    offset, at = _varint(data, at)
-    size, at = _varint(data, at)
+    offset, at = varint(data, at)
+    size, at = varint(data, at)
     return (offset, size), at
 
 
@@ -231,9 +221,9 @@ def _block(data: bytes, handle: tuple[int, int]) -> Iterator[tuple[bytes, bytes]
         raise ValueError("a block does not match its checksum")
     key, at, end = b"", 0, size - 4 * (1 + int.from_bytes(block[-4:], "little"))
     while at < end:
-        shared, at = _varint(block, at)
-        rest, at = _varint(block, at)
-        length, at = _varint(block, at)
+        shared, at = varint(block, at)
+        rest, at = varint(block, at)
+        length, at = varint(block, at)
         key, value = key[:shared] + block[at : at + rest], block[at + rest : at + rest + length]
         at += rest + length
         if at > end or len(key) > _LONGEST_NAME:
@@ -241,45 +231,15 @@ def _block(data: bytes, handle: tuple[int, int]) -> Iterator[tuple[bytes, bytes]
         yield key, value
 
 
-def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield (number, value) of every field of a protocol buffer: varints, 32-bit numbers, and bytes."""
-    at = 0
-    while at < len(message):
-        tag, at = _varint(message, at)
-        if tag & 7 == 0:
-            value, at = _varint(message, at)
-        elif tag & 7 in (2, 5):
-            length, at = _varint(message, at) if tag & 7 == 2 else (4, at)
-            value, at = message[at : at + length], at + length
-            if at > len(message):
-                raise ValueError("a field does not fit")
-            value = int.from_bytes(value, "little") if tag & 7 == 5 else value
-        else:
-            raise ValueError("an unknown kind of field")
-        yield tag >> 3, value
+def _fields(message: bytes) -> dict[int, Any]:
+    """Return the last value of each field of a protocol buffer: a number, or bytes."""
+    return {number: values[-1] for number, values in fields(message).items()}
 
 
-def _number(value: int | bytes) -> int:
+def _number(value: Any) -> int:
     if isinstance(value, bytes):
         raise ValueError("bytes in place of a number")
     return value
-
-
-def _message(value: int | bytes) -> bytes:
-    if isinstance(value, int):
-        raise ValueError("a number in place of bytes")
-    return value
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return (number, position after it): seven bits per byte, the lowest first; at most 64 bits."""
-    value = 0
-    for shift in range(0, 64, 7):
-        value |= (data[at] & 127) << shift
-        at += 1
-        if data[at - 1] < 128:
-            return value, at
-    raise ValueError("a number does not end")
 
 
 def masked_crc32c(data: np.ndarray) -> int:
@@ -327,20 +287,9 @@ def _apply(operator: np.ndarray, registers: np.ndarray) -> np.ndarray:
 CONFIG_FILE, PREFIX = "bert_config.json", "bert_model.ckpt"
 LAYER_NORM_EPSILON = 1e-12  # of tf.contrib.layers.layer_norm; not an option in the original
 
-SIZES = {  # theirs: ours, default of the original's BertConfig (which has 16 token types, unlike every released file)
-    "vocab_size": ("vocab_size", None),
-    "hidden_size": ("hidden_size", 768),
-    "num_hidden_layers": ("num_layers", 12),
-    "num_attention_heads": ("num_heads", 12),
-    "intermediate_size": ("intermediate_size", 3_072),
-    "max_position_embeddings": ("max_position_embeddings", 512),
-    "type_vocab_size": ("type_vocab_size", 16),
-}
-RATES = {
-    "hidden_dropout_prob": ("hidden_dropout", 0.1),
-    "attention_probs_dropout_prob": ("attention_dropout", 0.1),
-    "initializer_range": ("initializer_range", 0.02),
-}
+# The original's BertConfig has 16 token types, unlike every released file.
+SIZES = usual(definition.SIZES, vocab_size=None, type_vocab_size=16)
+RATES = {key: rate for key, rate in definition.RATES.items() if key != "layer_norm_eps"}
 
 
 def open_tf_checkpoint(path: str | os.PathLike[str]) -> StoredModel:
@@ -371,7 +320,11 @@ def open_tf_checkpoint(path: str | os.PathLike[str]) -> StoredModel:
         model=model,
         tokenizer=tokenizer,
         head=head,
-        arrays={path: _stored_array(place, variables) for path, place in table(model, head).items() if path in present},
+        arrays={
+            path: place.array(lambda name, index: variables[name].read()[index])
+            for path, place in table(model, head).items()
+            if path in present
+        },
         ignored=tuple(sorted(variables.keys() - used)),
         history={"source": {"kind": "tf1", "path": os.fspath(path), "checkpoint": prefix.name}},
     )
@@ -410,22 +363,7 @@ def _read_config(file: epath.Path) -> EncoderConfig:
             f"{file} has hidden_act={values['hidden_act']!r:.40}; only 'gelu', which every released "
             "BERT has, can be loaded"
         )
-    options = {}
-    for key, (ours, default) in (SIZES | RATES).items():
-        value = values.get(key, default)
-        if isinstance(value, bool) or not (
-            isinstance(value, int) and 0 < value < 2**31
-            if key in SIZES
-            else isinstance(value, (int, float)) and 0 <= value < 1
-        ):
-            kind = "a positive whole number" if key in SIZES else "a number from 0 to 1"
-            raise UserError(f"{file} has {key}={value!r:.40} where {kind} is expected")
-        options[ours] = value if key in SIZES else float(value)
-    if options["hidden_size"] % options["num_heads"]:
-        raise UserError(
-            f"{file} has hidden_size={options['hidden_size']}, not divisible by "
-            f"num_attention_heads={options['num_heads']}"
-        )
+    options = sizes_and_rates(values, SIZES, RATES, file)
     # The original's "gelu" is the tanh approximation.
     return ModelConfig(**options, activation="gelu_tanh", layer_norm_epsilon=LAYER_NORM_EPSILON)
 
@@ -471,13 +409,6 @@ def _check_fit(
         raise UserError(f"the weights in {prefix} do not fit {CONFIG_FILE}: {first_lines(lines, 3)}")
 
 
-def _stored_array(place: Place, variables: dict[str, Variable]) -> StoredArray:
-    def read_part(name: str, index: tuple[slice, ...]) -> np.ndarray:
-        return variables[name].read()[index]
-
-    return StoredArray(place.shape, np.dtype(np.float32), lambda index: place.read(read_part, index))
-
-
 def write_tf_checkpoint(stored: StoredModel, destination: str | os.PathLike[str]) -> None:
     """Write bert_config.json, bert_model.ckpt.* and the vocabulary into the new directory `destination`.
 
@@ -506,7 +437,7 @@ def _check_expressible(stored: StoredModel) -> None:
             f"model.norm_position={model.norm_position}: {ABSENT['final_norm']}; keep the model in "
             "bert_jax's own format (--to=bert_jax)"
         )
-    others = list(model.beyond_bert)
+    others = list(unlike_bert(model))
     others += ["padding_id"] * (model.padding_id is not None) + ["type_vocab_size"] * (not model.type_vocab_size)
     if others:
         raise UserError(

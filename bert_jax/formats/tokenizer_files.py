@@ -52,11 +52,7 @@ from bert_jax.tokenization.wordpiece import WordPiece, basic_normalizer, casing,
 
 
 def _read_byte_level(directory: epath.Path) -> ByteLevel | None:
-    """Return the vocabulary of a directory with vocab.json or a tokenizer.json of a byte-level BPE, else None.
-
-    Raises:
-      UserError: a file is damaged, the two hold different vocabularies, or text is split or changed in another way.
-    """
+    """Return the vocabulary of a directory with vocab.json or a tokenizer.json of a byte-level BPE, else None."""
     slow_file, fast_file = directory / BYTE_LEVEL_FILE, directory / JSON_FILE
     fast = _read_fast_byte_level(inside(directory, fast_file.name)) if fast_file.exists() else None
     if not slow_file.exists():
@@ -106,11 +102,7 @@ _TABLE, _NORMALIZER = 2, 3  # precompiled_charsmap of NormalizerSpec, normalizer
 
 
 def _read_unigram(file: epath.Path) -> SentencePieces | None:
-    """Return the vocabulary of a tokenizer.json with a unigram model, None if it has another.
-
-    Raises:
-      UserError: the file is damaged, or splits text differently from SentencePiece.
-    """
+    """Return the vocabulary of a tokenizer.json with a unigram model, None if it has another."""
     values = read_object(file)
     model = values.get("model")
     if not isinstance(model, dict) or model.get("type") != "Unigram":
@@ -193,10 +185,7 @@ def _check_splitting(values: dict[str, Any], model: dict[str, Any], file: epath.
 
 
 def _read_fast_wordpiece(file: epath.Path) -> tuple[list[str], bool]:
-    """Read a tokenizer.json; raise a UserError if it is damaged, or its ids would differ from ours.
-
-    Returns the entries in the order of their ids, and whether text is lowercased.
-    """
+    """Return the entries of a tokenizer.json in the order of their ids, and whether text is lowercased."""
     values = read_object(file)
     model = _object(values.get("model"))
     kind = model.get("type", "WordPiece" if "max_input_chars_per_word" in model else None)

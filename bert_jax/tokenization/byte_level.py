@@ -15,13 +15,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors
 
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
-from bert_jax.tokenization.vocabulary import (
-    BYTE_LEVEL_FILE,
-    CONFIG_FILE,
-    MERGES_FILE,
-    SPECIAL_NAMES,
-    Vocabulary,
-)
+from bert_jax.tokenization.vocabulary import BYTE_LEVEL_FILE, CONFIG_FILE, MERGES_FILE, SPECIAL_NAMES, Vocabulary
 
 ROBERTA_NAMES = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 """Names of the special tokens in RoBERTa, in the order of SPECIAL_NAMES, the names in BERT."""

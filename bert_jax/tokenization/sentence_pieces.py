@@ -99,13 +99,7 @@ def _replaced(parts: list[tuple[str, int, int]], pattern: re.Pattern[str], by: s
     return result + parts[position:]
 
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = (
-    1,
-    2,
-    3,
-    4,
-    5,
-)  # ModelProto.SentencePiece.Type of sentencepiece_model.proto
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = range(1, 6)  # Type of a piece in sentencepiece_model.proto
 _PIECES = 1  # field of ModelProto
 
 
@@ -174,10 +168,10 @@ def _parts(message: bytes) -> Iterator[tuple[int, int | bytes, bytes]]:
     position = 0
     while position < len(message):
         start = position
-        key, position = _varint(message, position)
+        key, position = varint(message, position)
         size = {1: 8, 5: 4}.get(key & 7)
         if size is None:
-            size, position = _varint(message, position)
+            size, position = varint(message, position)
         if key & 7 == 0:
             yield key >> 3, size, message[start:position]
             continue
@@ -187,16 +181,18 @@ def _parts(message: bytes) -> Iterator[tuple[int, int | bytes, bytes]]:
         position += size
 
 
-def _varint(message: bytes, position: int) -> tuple[int, int]:
-    """Return (value, position after it) of a number in groups of seven bits, the lowest first."""
-    value = shift = 0
-    while position < len(message):
-        byte = message[position]
-        value |= (byte & 127) << shift
-        position, shift = position + 1, shift + 7
+def varint(message: bytes, position: int) -> tuple[int, int]:
+    """Return (value, position after it) of a number in groups of seven bits, the lowest first; at most 64 bits.
+
+    Raises:
+      ValueError: the number does not end.
+    """
+    value = 0
+    for number, byte in enumerate(message[position : position + 10]):
+        value |= (byte & 127) << 7 * number
         if byte < 128:
-            return value, position
-    raise ValueError("a number is cut off")
+            return value, position + number + 1
+    raise ValueError("a number does not end")
 
 
 def _number(value: int) -> bytes:
@@ -231,7 +227,13 @@ class PieceFamily:
 
 
 _TIDY = Cleaning(tidies=True, strips_accents=True)
-_FAIRSEQ = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+
+
+def _of_fairseq(name: str, first: tuple[str, ...], dropped: int) -> PieceFamily:
+    names = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+    return PieceFamily(name, names, "sentencepiece.bpe.model", first, dropped, adds_mask=True, separators=2)
+
+
 OURS = PieceFamily("bert", SPECIAL_NAMES, SENTENCEPIECE_FILE)
 """The family of `bert-jax train-vocab`, and of a SentencePiece model that was trained with BERT's special tokens."""
 FAMILIES = {
@@ -245,24 +247,8 @@ FAMILIES = {
             cleaning=dataclasses.replace(_TIDY, lowercase=True),
             apart=True,
         ),
-        PieceFamily(
-            "xlm-roberta",
-            _FAIRSEQ,
-            "sentencepiece.bpe.model",
-            first=("<s>", "<pad>", "</s>", "<unk>"),
-            dropped=3,
-            adds_mask=True,
-            separators=2,
-        ),
-        PieceFamily(
-            "camembert",
-            _FAIRSEQ,
-            "sentencepiece.bpe.model",
-            first=("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"),
-            dropped=1,
-            adds_mask=True,
-            separators=2,
-        ),
+        _of_fairseq("xlm-roberta", ("<s>", "<pad>", "</s>", "<unk>"), dropped=3),
+        _of_fairseq("camembert", ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"), dropped=1),
         PieceFamily("deberta-v2", SPECIAL_NAMES, "spm.model", adds_mask=True),
         PieceFamily(
             "xlnet",

@@ -10,6 +10,8 @@ import html
 import json
 import math
 import os
+import pathlib
+import re
 import secrets
 import time
 from typing import Any
@@ -53,7 +55,8 @@ def _figure(metric: str, runs: dict[str, RunHistory], logarithmic: bool) -> dict
         traces += _traces(metric, name, run, colour)
         shapes += _marks(run, colour) + _baseline(metric, run, colour)
     axis = {"title": {"text": "step"}, "rangemode": "tozero"}
-    scale = {"type": "log"} if logarithmic else {"tickformat": ".1%"} if _is_share(metric) else {}
+    is_share = metric.endswith("accuracy") or metric == "mfu"
+    scale = {"type": "log"} if logarithmic else {"tickformat": ".1%"} if is_share else {}
     longest = {"namelength": -1}  # by default 15 letters of a name, by which runs cannot be told apart
     return figure(traces, axis, scale, {"shapes": shapes, "hovermode": "x", "hoverlabel": longest})
 
@@ -75,10 +78,6 @@ def figure(
     }
 
 
-def _is_share(metric: str) -> bool:
-    return metric.endswith("accuracy") or metric == "mfu"
-
-
 def _traces(metric: str, name: str, run: RunHistory, colour: str) -> list[dict[str, Any]]:
     """Return the steps of a run as a smooth line over a pale one, and its held-out figures as points."""
     shown, traces = html.escape(name), []  # Plotly reads some tags in names
@@ -88,9 +87,8 @@ def _traces(metric: str, name: str, run: RunHistory, colour: str) -> list[dict[s
         (at, pale), (_, strong) = _thinned(steps, values), _thinned(steps, line)
         if metric != "learning_rate":
             faint = {"color": colour, "width": 1}
-            traces.append(
-                {"x": at, "y": pale, "line": faint, "opacity": 0.25, "showlegend": False, "hoverinfo": "skip"}
-            )
+            silent = {"showlegend": False, "hoverinfo": "skip"}
+            traces.append({"x": at, "y": pale, "line": faint, "opacity": 0.25, **silent})
         traces.append({"x": at, "y": strong, "name": f"{shown}, training", "line": {"color": colour, "width": 2}})
     steps, values = _series(run.of_kind("evaluation"), metric)
     if len(steps):
@@ -141,22 +139,8 @@ def _baseline(metric: str, run: RunHistory, colour: str) -> list[dict[str, Any]]
     return []
 
 
-STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 1500px; padding: 0 1.5em; color: #222; }
-h1 { font-size: 1.5em; overflow-wrap: anywhere; } h2 { font-size: 1.2em; margin: 2em 0 .5em; }
-h3 { font-size: 1em; margin: 0; font-weight: 600; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(520px, 1fr)); gap: 1.5em; }
-.scroll { overflow-x: auto; } table { border-collapse: collapse; }
-th, td { text-align: left; padding: .25em .8em .25em 0; border-bottom: 1px solid #e6e6e6; vertical-align: top; }
-td { max-width: 40em; overflow-wrap: anywhere; } p, footer { color: #666; } summary { cursor: pointer; margin: .6em 0; }
-"""
-
-SCRIPT = """
-const figures = JSON.parse(document.getElementById("figures").textContent);
-for (const [number, figure] of figures.entries()) {
-  Plotly.newPlot(`chart-${number}`, figure.data, figure.layout, {responsive: true, displaylogo: false});
-}
-"""
+PAGE = pathlib.Path(__file__).with_name("report.html")
+"""The page, with names in double braces for what differs between pages."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,22 +177,12 @@ def page(
     data = json.dumps(list(figures.values()), allow_nan=False).replace("<", "\\u003c")
     first, *others = (_section(table) for table in tables)
     made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now))
-    return f"""<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">
-<title>{html.escape(title)}</title><style>{STYLE}</style></head>
-<body><h1>{html.escape(title)}</h1>
-{first}
-<h2>{html.escape(heading)}</h2>
-<p>Drag over a part to enlarge it, double-click to see all again, click a name to hide its line.</p>
-<div class="charts">{charts or "<p>No run has logged a step yet.</p>"}</div>
-{"".join(others)}
-<footer>bert_jax {html.escape(__version__)}, {made}</footer>
-<script type="application/json" id="figures">{data}</script>
-<script nonce="{nonce}">{get_plotlyjs()}</script>
-<script nonce="{nonce}">{SCRIPT}</script>
-</body></html>
-"""
+    values = {
+        **{"policy": html.escape(policy), "nonce": nonce, "title": html.escape(title), "heading": html.escape(heading)},
+        **{"first": first, "charts": charts or "<p>No run has logged a step yet.</p>", "others": "".join(others)},
+        **{"version": html.escape(__version__), "made": made, "data": data, "plotly": get_plotlyjs()},
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda name: values[name[1]], PAGE.read_text(encoding="utf-8"))
 
 
 def _section(table: Table) -> str:

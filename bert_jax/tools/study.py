@@ -11,12 +11,15 @@ import io
 import os
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 from absl import logging
 from etils import epath
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from bert_jax.checkpoints.workdir import write_json
 from bert_jax.config.commands import Study, StudyConfig
@@ -29,25 +32,8 @@ from bert_jax.files import write_atomically
 from bert_jax.finetuning.loop import finetune
 from bert_jax.pretraining import pretrain
 from bert_jax.tasks.sentences import spearman
-from bert_jax.tools.study_plan import (
-    Given,
-    StudyPlan,
-    StudyRun,
-    check_runs,
-    measure_held_out,
-    own_evaluation,
-    run_measures,
-    same_texts,
-    show_plan,
-    study_plan,
-    task_metrics,
-)
+from bert_jax.tools import study_plan
 from bert_jax.training.reporter import say
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 
 CONFIDENCE = 0.95
 Values = Mapping[str, Sequence[float]]
@@ -142,11 +128,8 @@ OURS, THEIRS = "#1f6fb4", "#d9822b"
 PER_ROW = 4
 
 
-def draw_study(study: Study, columns: list[Column]) -> "Figure":
+def draw_study(study: Study, columns: list[Column]) -> Figure:
     """Return the picture: our means, their deviation over seeds, every seed as a point; and the paper's figures."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # takes a second to import
-    from matplotlib.figure import Figure
-
     published = {name: rows for each in study.published for name, rows in each.figures.items()}
     count = len(columns) + len(published)
     across = min(count, PER_ROW)
@@ -171,7 +154,7 @@ def draw_study(study: Study, columns: list[Column]) -> "Figure":
     return figure
 
 
-def write_picture(figure: "Figure", directory: str | os.PathLike[str]) -> None:
+def write_picture(figure: Figure, directory: str | os.PathLike[str]) -> None:
     """Write picture.png into a directory."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)
@@ -184,7 +167,7 @@ def _on_axis(study: Study) -> list[float] | None:
     return places if len(places) == len(study.arms) else None
 
 
-def _draw_ours(panel: "Axes", study: Study, column: Column, scale: int) -> None:
+def _draw_ours(panel: Axes, study: Study, column: Column, scale: int) -> None:
     places, upright = _on_axis(study), []
     for row, arm in enumerate(study.arms):
         if (found := column.figures.get(arm.name)) is None:
@@ -201,7 +184,7 @@ def _draw_ours(panel: "Axes", study: Study, column: Column, scale: int) -> None:
     panel.plot(*zip(*sorted(upright), strict=True), color=OURS) if upright else None
 
 
-def _draw_theirs(panel: "Axes", study: Study, rows: Mapping[str, float]) -> None:
+def _draw_theirs(panel: Axes, study: Study, rows: Mapping[str, float]) -> None:
     places = _on_axis(study)
     there = [(row, rows[arm.name]) for row, arm in enumerate(study.arms) if arm.name in rows]
     if places is None:
@@ -210,7 +193,7 @@ def _draw_theirs(panel: "Axes", study: Study, rows: Mapping[str, float]) -> None
         panel.plot(*zip(*sorted((places[row], value) for row, value in there), strict=True), "D-", color=THEIRS)
 
 
-def _finish(panel: "Axes", study: Study, title: str, colour: str) -> None:
+def _finish(panel: Axes, study: Study, title: str, colour: str) -> None:
     panel.set_title(title, fontsize=9, loc="left", color=colour, parse_math=False)
     panel.spines[["top", "right"]].set_visible(False)
     panel.grid(color="#e6e6e6", linewidth=0.8)
@@ -302,7 +285,7 @@ Measured = dict[str, dict[str, dict[str, float]]]
 """Metrics by the name of the run, then by what they are figures of."""
 
 
-def write_report(plan: StudyPlan, failures: dict[str, str], machine: str) -> str:
+def write_report(plan: study_plan.StudyPlan, failures: dict[str, str], machine: str) -> str:
     """Write results.json, table.md and the picture into the work directory, on the first host; return the table.
 
     Args:
@@ -310,7 +293,7 @@ def write_report(plan: StudyPlan, failures: dict[str, str], machine: str) -> str
       failures: what went wrong, by the name of the run.
       machine: the hardware of this start.
     """
-    measured = {run.name: run_measures(plan, run) for run in plan.runs}
+    measured = {run.name: study_plan.run_measures(plan, run) for run in plan.runs}
     columns = [
         column(plan.study, measure.heading, _values(plan, measured, measure.of, measure.metric), measure.beside)
         for measure in plan.study.measures
@@ -327,13 +310,13 @@ def write_report(plan: StudyPlan, failures: dict[str, str], machine: str) -> str
     return table
 
 
-def is_done(plan: StudyPlan, index: int, measured: Measured) -> bool:
+def is_done(plan: study_plan.StudyPlan, index: int, measured: Measured) -> bool:
     """Return whether a run has every figure that the study's measures ask of it."""
     run = plan.runs[index]
     return "own" in measured[run.name] and all(name in measured[run.name] for name in run.tasks)
 
 
-def _values(plan: StudyPlan, measured: Measured, of: str, metric: str) -> dict[str, list[float]]:
+def _values(plan: study_plan.StudyPlan, measured: Measured, of: str, metric: str) -> dict[str, list[float]]:
     """Return the figures of one measure over the seeds, by arm; arms without one are absent."""
     values: dict[str, list[float]] = {}
     for run in plan.runs:
@@ -343,7 +326,7 @@ def _values(plan: StudyPlan, measured: Measured, of: str, metric: str) -> dict[s
 
 
 def _results(
-    plan: StudyPlan, measured: Measured, columns: list[Column], failures: dict[str, str], machine: str
+    plan: study_plan.StudyPlan, measured: Measured, columns: list[Column], failures: dict[str, str], machine: str
 ) -> dict[str, Any]:
     study: Study = plan.study
     return {
@@ -366,10 +349,7 @@ def _results(
             }
             for each, measure in zip(columns, study.measures, strict=True)
         ],
-        "published": [
-            {"source": each.source, "figures": {name: dict(rows) for name, rows in each.figures.items()}}
-            for each in study.published
-        ],
+        "published": [dataclasses.asdict(each) for each in study.published],
         "runs": [
             {
                 "arm": run.arm.name,
@@ -396,7 +376,9 @@ class Progress:
     exit_code: int = 0
 
 
-def run_study(study: Study, options: StudyConfig, given: Given | None = None, devices: sharding.Devices = None) -> int:
+def run_study(
+    study: Study, options: StudyConfig, given: study_plan.Given | None = None, devices: sharding.Devices = None
+) -> int:
     """Run what is left of a study, and write its table and picture after every run; return the exit status.
 
     The status is 0; 1 if a run failed, which does not keep the others from running; 130 or 143 if a signal ended the
@@ -412,12 +394,12 @@ def run_study(study: Study, options: StudyConfig, given: Given | None = None, de
       UserError: something does not fit, and nothing has been run.
     """
     hardware.initialize_distributed()  # must come before JAX is asked for devices
-    plan = study_plan(study, options, given or Given())
+    plan = study_plan.study_plan(study, options, given or study_plan.Given())
     machine = str(hardware.hardware(devices))
     if options.render:
         print(write_report(plan, {}, machine))
         return 0
-    show_plan(plan, check_runs(plan, devices))
+    study_plan.show_plan(plan, study_plan.check_runs(plan, devices))
     if options.dry_run:
         return 0
     progress, table = Progress(), ""
@@ -436,16 +418,16 @@ def run_study(study: Study, options: StudyConfig, given: Given | None = None, de
     return 1 if progress.failures else 0
 
 
-def _run(plan: StudyPlan, run: StudyRun, progress: Progress, devices: sharding.Devices) -> None:
+def _run(plan: study_plan.StudyPlan, run: study_plan.StudyRun, progress: Progress, devices: sharding.Devices) -> None:
     """Pre-train, measure and fine-tune what is left of one run; note what goes wrong."""
     try:
-        if not own_evaluation(run.config):
+        if not study_plan.own_evaluation(run.config):
             _check_not_failed(plan, run, progress)
             progress.exit_code = pretrain(run.config, devices).exit_code
-        if not progress.exit_code and not same_texts(run.config, plan.base):
-            measure_held_out(run.config, plan.base, devices)
+        if not progress.exit_code and not study_plan.same_texts(run.config, plan.base):
+            study_plan.measure_held_out(run.config, plan.base, devices)
         for task in run.tasks.values():
-            if not progress.exit_code and not task_metrics(task):
+            if not progress.exit_code and not study_plan.task_metrics(task):
                 progress.exit_code = finetune(task, devices=devices).exit_code
     except Exception as error:  # whatever it is, it must not cost the other arms
         message = " ".join(str(error).split())[:300] or type(error).__name__
@@ -453,7 +435,7 @@ def _run(plan: StudyPlan, run: StudyRun, progress: Progress, devices: sharding.D
         logging.error("%s failed: %s", run.name, message, exc_info=None if isinstance(error, UserError) else error)
 
 
-def _check_not_failed(plan: StudyPlan, run: StudyRun, progress: Progress) -> None:
+def _check_not_failed(plan: study_plan.StudyPlan, run: study_plan.StudyRun, progress: Progress) -> None:
     """Raise a UserError if another arm, which has the same pre-training, has failed at it in this start."""
     owner = plan.pretrainings[run.config.workdir]
     if owner is not run and owner.name in progress.failures:

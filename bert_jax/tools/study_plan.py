@@ -365,9 +365,8 @@ def check_runs(plan: StudyPlan, devices: sharding.Devices = None) -> dict[str, C
         try:
             if not run.config.data.path:
                 raise UserError("--data.path is missing: give the token store that bert-jax prepare wrote")
-            same = dataclasses.replace(
-                run.config, seed=0, workdir=""
-            )  # the seeds of an arm have all but this in common
+            # The seeds of an arm have all but this in common.
+            same = dataclasses.replace(run.config, seed=0, workdir="")
             if same not in opened:
                 opened[same] = _opened(run.config, devices)
                 _check_tasks(run, opened[same][0], read, devices)

@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 
 import bert_jax
 from bert_jax.analysis import probe, probes, read_probing_tasks, tagging_task
-from bert_jax.analysis.probes import fit, probe_task, span_states, standardized
+from bert_jax.analysis.probes import Problem, fit, probe_task, span_states, standardized
 from bert_jax.analysis.probing_tasks import (
     ProbingTask,
     control_labels,
@@ -35,7 +35,7 @@ def test_a_probe_is_the_logistic_regression_of_another_library(penalty):
     inputs = states(1, 300) * np.float32(3.0)
     noise = np.random.default_rng(1).standard_normal((300, 3))
     labels = (inputs[0, :, 0, :3] + noise).argmax(axis=1)
-    found = fit(inputs, np.eye(3)[labels], penalty)
+    found = fit(Problem(inputs, np.eye(3)[labels]), penalty)
     peer = LogisticRegression(C=1 / (penalty * 300), tol=1e-10, max_iter=10_000).fit(inputs[0, :, 0], labels)
     assert found.converged and found.mix.tolist() == [1.0]
     np.testing.assert_allclose(found.matrix.T, peer.coef_, atol=2e-3)
@@ -46,7 +46,7 @@ def test_regression_is_ridge_regression():
     inputs = states(1, 200)
     x = inputs[0, :, 0].astype(np.float64)
     y = x @ np.arange(6.0)[:, None] + np.random.default_rng(1).standard_normal((200, 1))
-    found = fit(inputs, y, 0.01)
+    found = fit(Problem(inputs, y), 0.01)
     wanted = np.linalg.solve(x.T @ x / 200 + 0.01 * np.eye(6), x.T @ (y - y.mean()) / 200)
     np.testing.assert_allclose(found.matrix, wanted, atol=1e-3)
     np.testing.assert_allclose(found.bias, y.mean(axis=0), atol=1e-3)
@@ -56,7 +56,7 @@ def test_regression_is_ridge_regression():
 def test_the_gradient_is_that_of_finite_differences(layers, spans, classes):
     random = np.random.default_rng(2)
     target = random.standard_normal((12, 1)) if classes == 1 else np.eye(classes)[random.integers(classes, size=12)]
-    problem = probes._Problem(states(layers, 12, spans, 3), target)
+    problem = Problem(states(layers, 12, spans, 3), target)
     problem.set_penalty(0.05)
     at = 0.3 * random.standard_normal(len(problem.packed(None)))
     wanted = approx_fprime(at, lambda values: problem(values)[0], 1e-3)  # a mix is summed in float32

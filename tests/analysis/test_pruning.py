@@ -44,7 +44,7 @@ from bert_jax.analysis.head_behaviour import (
     word_attention,
     word_pieces,
 )
-from bert_jax.analysis.texts import mask_words, word_scores
+from bert_jax.analysis.texts import in_batches, mask_words, word_scores
 from bert_jax.config import ModelConfig, PhaseConfig
 from bert_jax.errors import UserError
 from bert_jax.models.kernels import windowed
@@ -108,15 +108,14 @@ def test_orders_and_measures_of_a_removal(model_of_pruning):
 def test_losses_are_those_of_numpy_with_the_layers_that_are_kept(model_of_pruning):
     masked = mask_words(model_of_pruning, random_texts(9), seed=3)
     assert masked is not None
-    arrays = masked.arrays
     params = jax.tree.map(np.array, jax.device_get(keep_layers(model_of_pruning, [2, 0]).params))
-    rows = numpy_bert.forward(params, dataclasses.replace(SMALL, num_layers=2), arrays)
+    rows = numpy_bert.forward(params, dataclasses.replace(SMALL, num_layers=2), masked)
     logits = np.asarray(rows["mlm_logits"], np.float64)
-    losses = np.log(np.exp(logits).sum(-1)) - np.take_along_axis(logits, arrays["masked_ids"][..., None], -1)[..., 0]
-    used = arrays["masked_weights"] > 0
+    losses = np.log(np.exp(logits).sum(-1)) - np.take_along_axis(logits, masked["masked_ids"][..., None], -1)[..., 0]
+    used = masked["masked_weights"] > 0
     found = word_scores(keep_layers(model_of_pruning, [2, 0]), masked, batch_size=4)  # the last batch is not full
     np.testing.assert_allclose(found.loss, losses[used].mean(), rtol=1e-5)
-    assert found.accuracy == pytest.approx((logits.argmax(-1) == arrays["masked_ids"])[used].mean(), abs=1e-9)
+    assert found.accuracy == pytest.approx((logits.argmax(-1) == masked["masked_ids"])[used].mean(), abs=1e-9)
     assert found.predictions == used.sum()
 
 
@@ -126,17 +125,17 @@ def test_masks_hide_fifteen_percent_of_the_words_whatever_comes_with_them(model_
     assert masked is not None
     for row, text in enumerate(given):
         ids = [TOKENIZER.cls_id, *TOKENIZER.encode(text), TOKENIZER.sep_id]
-        hidden = np.flatnonzero(masked.arrays["input_ids"][row] == TOKENIZER.mask_id)
-        used = masked.arrays["masked_weights"][row] > 0
-        assert sorted(masked.arrays["masked_positions"][row][used]) == hidden.tolist()
+        hidden = np.flatnonzero(masked["input_ids"][row] == TOKENIZER.mask_id)
+        used = masked["masked_weights"][row] > 0
+        assert sorted(masked["masked_positions"][row][used]) == hidden.tolist()
         assert len(hidden) == max(1, round(0.15 * (len(ids) - 2))) and 0 not in hidden and len(ids) - 1 not in hidden
-        restored = masked.arrays["input_ids"][row].copy()
-        restored[masked.arrays["masked_positions"][row][used]] = masked.arrays["masked_ids"][row][used]
+        restored = masked["input_ids"][row].copy()
+        restored[masked["masked_positions"][row][used]] = masked["masked_ids"][row][used]
         assert restored[: len(ids)].tolist() == ids
     alone = mask_words(model_of_pruning, given[:3], seed=1)
-    assert alone is not None and len(alone) == 3
-    width = alone.arrays["input_ids"].shape[1]
-    np.testing.assert_array_equal(alone.arrays["input_ids"], masked.arrays["input_ids"][:3, :width])
+    assert alone is not None and len(alone["input_ids"]) == 3
+    width = alone["input_ids"].shape[1]
+    np.testing.assert_array_equal(alone["input_ids"], masked["input_ids"][:3, :width])
 
 
 def test_a_score_is_measured_once_for_every_set_of_layers(model_of_pruning):
@@ -447,7 +446,7 @@ def test_maps_belong_to_the_states_of_attention_that_was_computed_by_blocks(monk
 
 def test_the_ablation_is_the_paired_difference_of_losses(model):
     found = head_ablation(model, TEXTS, seed=2, batch_size=5, progress=False)
-    batch = next(mask_words(model, TEXTS, seed=2).batches(len(TEXTS)))
+    batch = next(in_batches(mask_words(model, TEXTS, seed=2), len(TEXTS)))
     gates = np.ones((5, 4))
     gates[3, 1] = 0.0
     weights = batch["masked_weights"]

@@ -131,7 +131,7 @@ def test_every_worker_gets_the_same_wheel_and_lock(cloud, launch, tmp_path):
     assert len(homes) == 2
     for home in homes:
         assert (home / "bert_jax-0.1.0-py3-none-any.whl").read_bytes() == b"wheel"
-        assert (home / "requirements.txt").read_bytes() == (tpu.PACKAGE / "tools/pods/requirements.txt").read_bytes()
+        assert (home / "requirements.txt").read_bytes() == (job.PACKAGE / "tools/pods/requirements.txt").read_bytes()
     installs = (cloud.place / "uv").read_text().splitlines()
     assert sum("--require-hashes --requirements requirements.txt" in line for line in installs) == 2
     assert sum("--no-deps ./bert_jax-0.1.0-py3-none-any.whl" in line for line in installs) == 2
@@ -316,7 +316,7 @@ def test_required_options_and_gcloud_are_asked_for(launch, monkeypatch, capsys, 
 def test_without_a_wheel_one_is_built_from_the_checkout(capsys):
     assert cli._run(["bert-jax", *COMMAND.split(), *RUN, "--dry_run"]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if " pip wheel " in line]
-    assert line.endswith(str(tpu.PACKAGE.parent)) and importlib.util.find_spec("hatchling")
+    assert line.endswith(str(job.PACKAGE.parent)) and importlib.util.find_spec("hatchling")
 
 
 @pytest.mark.slow

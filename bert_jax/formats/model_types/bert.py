@@ -10,17 +10,7 @@ from etils import epath
 
 from bert_jax.config import EncoderConfig
 from bert_jax.errors import UserError
-from bert_jax.formats.model_types.definition import (
-    HEADS,
-    PART_NAMES,
-    SIZES,
-    TASKS,
-    UNSUPPORTED,
-    HeadKind,
-    ModelType,
-    beyond_bert,
-    true_options,
-)
+from bert_jax.formats.model_types import definition
 
 ENCODER = {
     "encoder/attention/query": "encoder.layer.{}.attention.self.query",
@@ -39,46 +29,41 @@ ENCODER = {
 }
 """BERT's names below the prefix, which RoBERTa and ELECTRA kept."""
 
-BERT = ModelType(
+
+def as_in_bert(prefix: str, *left_out: str) -> dict[str, str]:
+    """Return BERT's names below a prefix, without those of our modules that begin with one of `left_out`."""
+    return {ours: f"{prefix}{theirs}" for ours, theirs in ENCODER.items() if not ours.startswith(left_out)}
+
+
+BERT = definition.ModelType(
     name="bert",
     family="BERT",
     prefix="bert.",
     modules={
-        **{ours: f"bert.{theirs}" for ours, theirs in ENCODER.items()},
-        "mlm/dense": "cls.predictions.transform.dense",
-        "mlm/norm": "cls.predictions.transform.LayerNorm",
-        "mlm": "cls.predictions",
+        **as_in_bert("bert."),
+        **definition.MLM_HEAD,
         "next_sentence": "cls.seq_relationship",
     },
-    heads=HEADS,
-    classes={
-        **{kind: f"BertFor{theirs}" for kind, theirs in TASKS.items()},
+    heads=definition.HEADS,
+    class_name="Bert",
+    other_classes={
         "pretraining": "BertForPreTraining",
         "mlm": "BertForMaskedLM",
         "pairs": "BertForNextSentencePrediction",
-        "encoder": "BertModel",
     },
     decoder="cls.predictions.decoder",
-    obstacles=lambda model: beyond_bert(model) + true_options(type_vocab_size=model.type_vocab_size == 0),
+    obstacles=lambda model: (
+        definition.beyond_bert(model) + definition.true_options(type_vocab_size=model.type_vocab_size == 0)
+    ),
     written_options=lambda model: {"position_embedding_type": "absolute"},
 )
 
 
 _ALBERT_SIZES = {
-    "vocab_size": ("vocab_size", 30_000),
+    **definition.usual(
+        definition.SIZES, vocab_size=30_000, hidden_size=4_096, num_attention_heads=64, intermediate_size=16_384
+    ),
     "embedding_size": ("embedding_size", 128),
-    "hidden_size": ("hidden_size", 4_096),
-    "num_hidden_layers": ("num_layers", 12),
-    "num_attention_heads": ("num_heads", 64),
-    "intermediate_size": ("intermediate_size", 16_384),
-    "max_position_embeddings": ("max_position_embeddings", 512),
-    "type_vocab_size": ("type_vocab_size", 2),
-}
-_ALBERT_RATES = {
-    "hidden_dropout_prob": ("hidden_dropout", 0.0),
-    "attention_probs_dropout_prob": ("attention_dropout", 0.0),
-    "layer_norm_eps": ("layer_norm_epsilon", 1e-12),
-    "initializer_range": ("initializer_range", 0.02),
 }
 _ALBERT_UNSUPPORTED = {
     "position_embedding_type": (None, "absolute"),
@@ -89,8 +74,7 @@ _ALBERT_UNSUPPORTED = {
 
 
 def _albert_obstacles(model: EncoderConfig) -> tuple[str, ...]:
-    """Return the options whose values ALBERT does not have."""
-    return beyond_bert(model, "embedding_size", "sharing") + true_options(
+    return definition.beyond_bert(model, "embedding_size", "sharing") + definition.true_options(
         embedding_size=model.embedding_size is None,
         sharing=model.sharing not in ("all", "none"),
         type_vocab_size=model.type_vocab_size == 0,
@@ -108,18 +92,13 @@ def _albert_read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
     return {"sharing": "all" if groups == 1 else "none"}
 
 
-def _albert_written(model: EncoderConfig) -> dict[str, Any]:
-    """Return the further contents of config.json."""
-    return {"num_hidden_groups": model.parameter_sets, "inner_group_num": 1}
-
-
 _ALBERT_LAYER = "albert.encoder.albert_layer_groups.{}.albert_layers.0"
-ALBERT = ModelType(
+ALBERT = definition.ModelType(
     name="albert",
     family="ALBERT",
     prefix="albert.",
     modules={
-        **{ours: f"albert.{theirs}" for ours, theirs in ENCODER.items() if ours.startswith("embeddings/")},
+        **as_in_bert("albert.", "encoder/", "pooler"),
         "embeddings/projection": "albert.encoder.embedding_hidden_mapping_in",
         **{f"encoder/attention/{name}": f"{_ALBERT_LAYER}.attention.{name}" for name in ("query", "key", "value")},
         "encoder/attention/output": f"{_ALBERT_LAYER}.attention.dense",
@@ -133,23 +112,19 @@ ALBERT = ModelType(
         "mlm": "predictions",
         "next_sentence": "sop_classifier.classifier",
     },
-    heads=HEADS,
-    classes={
-        **{kind: f"AlbertFor{theirs}" for kind, theirs in TASKS.items()},
-        "pretraining": "AlbertForPreTraining",
-        "mlm": "AlbertForMaskedLM",
-        "encoder": "AlbertModel",
-    },
+    heads=definition.HEADS,
+    class_name="Albert",
+    other_classes={"pretraining": "AlbertForPreTraining"},
     decoder="predictions.decoder",
     obstacles=_albert_obstacles,
     sizes=_ALBERT_SIZES,
-    rates=_ALBERT_RATES,
+    rates=definition.usual(definition.RATES, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
     unsupported=_ALBERT_UNSUPPORTED,
     read_options=_albert_read,
-    written_options=_albert_written,
+    written_options=lambda model: {"num_hidden_groups": model.parameter_sets, "inner_group_num": 1},
     usual_activation="gelu_new",
     classifier_dropout="classifier_dropout_prob",
-    part_names=PART_NAMES | {"next_sentence": "sentence-order head"},
+    part_names=definition.PART_NAMES | {"next_sentence": "sentence-order head"},
 )
 
 
@@ -171,40 +146,22 @@ _DISTILBERT_UNSUPPORTED = {"quantization_config": (None,)}
 
 
 def _distilbert_obstacles(model: EncoderConfig) -> tuple[str, ...]:
-    """Return the options whose values DistilBERT does not have."""
-    return beyond_bert(model, "pooler") + true_options(
+    return definition.beyond_bert(model, "pooler") + definition.true_options(
         type_vocab_size=model.type_vocab_size > 0,
         pooler=model.pooler != "relu",
         layer_norm_epsilon=model.layer_norm_epsilon != _EPSILON,
     )
 
 
-def _distilbert_read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
-    """Return the fields of EncoderConfig that every DistilBERT has."""
-    del values, file
-    return {
-        "type_vocab_size": 0,
-        "pair_head": False,
-        "pooler": "relu",
-        "layer_norm_epsilon": _EPSILON,
-    }
-
-
+_DISTILBERT_FORM = {"type_vocab_size": 0, "pair_head": False, "pooler": "relu", "layer_norm_epsilon": _EPSILON}
 _DISTILBERT_LAYER = "distilbert.transformer.layer.{}"
 _PRE_CLASSIFIER = {"pooler": "pre_classifier", "head": "classifier"}
-_DISTILBERT_HEADS: dict[HeadKind, dict[str, str]] = {
-    "classification": _PRE_CLASSIFIER,
-    "regression": _PRE_CLASSIFIER,
-    "choice": _PRE_CLASSIFIER,
-}
-DISTILBERT = ModelType(
+DISTILBERT = definition.ModelType(
     name="distilbert",
     family="DistilBERT",
     prefix="distilbert.",
     modules={
-        "embeddings/word": "distilbert.embeddings.word_embeddings",
-        "embeddings/position": "distilbert.embeddings.position_embeddings",
-        "embeddings/norm": "distilbert.embeddings.LayerNorm",
+        **as_in_bert("distilbert.", "encoder/", "pooler", "embeddings/token_type"),
         "encoder/attention/query": f"{_DISTILBERT_LAYER}.attention.q_lin",
         "encoder/attention/key": f"{_DISTILBERT_LAYER}.attention.k_lin",
         "encoder/attention/value": f"{_DISTILBERT_LAYER}.attention.v_lin",
@@ -217,32 +174,19 @@ DISTILBERT = ModelType(
         "mlm/norm": "vocab_layer_norm",
         "mlm": "vocab_projector",
     },
-    heads=HEADS | _DISTILBERT_HEADS,
-    classes={
-        **{kind: f"DistilBertFor{theirs}" for kind, theirs in TASKS.items()},
-        "mlm": "DistilBertForMaskedLM",
-        "encoder": "DistilBertModel",
-    },
+    heads=definition.HEADS | dict.fromkeys(("classification", "regression", "choice"), _PRE_CLASSIFIER),
+    class_name="DistilBert",
     decoder="vocab_projector",
     obstacles=_distilbert_obstacles,
     sizes=_DISTILBERT_SIZES,
     rates=_DISTILBERT_RATES,
     unsupported=_DISTILBERT_UNSUPPORTED,
-    read_options=_distilbert_read,
+    read_options=lambda values, file: _DISTILBERT_FORM,
     activation="activation",
     classifier_dropout="seq_classif_dropout",
 )
 
 
-_ELECTRA_SIZES = {
-    "vocab_size": ("vocab_size", 30_522),
-    "hidden_size": ("hidden_size", 256),
-    "num_hidden_layers": ("num_layers", 12),
-    "num_attention_heads": ("num_heads", 4),
-    "intermediate_size": ("intermediate_size", 1_024),
-    "max_position_embeddings": ("max_position_embeddings", 512),
-    "type_vocab_size": ("type_vocab_size", 2),
-}
 _ELECTRA_UNSUPPORTED = {
     "position_embedding_type": (None, "absolute"),
     "quantization_config": (None,),
@@ -255,8 +199,7 @@ _ELECTRA_UNSUPPORTED = {
 
 
 def _electra_obstacles(model: EncoderConfig) -> tuple[str, ...]:
-    """Return the options whose values ELECTRA does not have."""
-    return beyond_bert(model, "embedding_size", "pooler") + true_options(
+    return definition.beyond_bert(model, "embedding_size", "pooler") + definition.true_options(
         embedding_size=model.embedding_size == model.hidden_size,
         pooler=model.pooler != "gelu_erf",
         activation=model.activation != "gelu_erf",
@@ -266,30 +209,21 @@ def _electra_obstacles(model: EncoderConfig) -> tuple[str, ...]:
 
 def _electra_read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
     """Return the width of the embeddings, which have a map only where it is not that of the layers."""
-    width = values.get("embedding_size", 128)
-    if not isinstance(width, int) or isinstance(width, bool) or width < 1:
-        raise UserError(f"{file} has embedding_size={width!r:.40} where a positive whole number is expected")
+    width = definition.whole(values, "embedding_size", 128, file)
     narrow = width != values.get("hidden_size", 256)
     return {"embedding_size": width if narrow else None, "pooler": "gelu_erf", "pair_head": False}
 
 
-def _electra_written(model: EncoderConfig) -> dict[str, Any]:
-    """Return the further contents of config.json."""
-    return {"embedding_size": model.word_size, "summary_type": "first", "summary_activation": "gelu"}
-
-
-_CLASSIFIER = {"pooler": "classifier.dense", "head": "classifier.out_proj"}
-_ELECTRA_HEADS: dict[HeadKind, dict[str, str]] = {
-    "classification": _CLASSIFIER,
-    "regression": _CLASSIFIER,
-    "choice": {"pooler": "sequence_summary.summary", "head": "classifier"},
-}
-ELECTRA = ModelType(
+_DENSE_FIRST: dict[definition.HeadKind, dict[str, str]] = dict.fromkeys(
+    ("classification", "regression"), {"pooler": "classifier.dense", "head": "classifier.out_proj"}
+)
+"""Heads of which the first layer, on the first token, is our pooler."""
+ELECTRA = definition.ModelType(
     name="electra",
     family="ELECTRA",
     prefix="electra.",
     modules={
-        **{ours: f"electra.{theirs}" for ours, theirs in ENCODER.items() if ours != "pooler"},
+        **as_in_bert("electra.", "pooler"),
         "embeddings/projection": "electra.embeddings_project",
         "mlm/dense": "generator_predictions.dense",
         "mlm/norm": "generator_predictions.LayerNorm",
@@ -297,28 +231,28 @@ ELECTRA = ModelType(
         "replaced_tokens/dense": "discriminator_predictions.dense",
         "replaced_tokens/output": "discriminator_predictions.dense_prediction",
     },
-    heads=HEADS | _ELECTRA_HEADS,
-    classes={
-        **{kind: f"ElectraFor{theirs}" for kind, theirs in TASKS.items()},
-        "mlm": "ElectraForMaskedLM",
-        "replaced_tokens": "ElectraForPreTraining",
-        "encoder": "ElectraModel",
-    },
+    heads={**definition.HEADS, **_DENSE_FIRST, "choice": {"pooler": "sequence_summary.summary", "head": "classifier"}},
+    class_name="Electra",
+    other_classes={"mlm": "ElectraForMaskedLM", "replaced_tokens": "ElectraForPreTraining"},
     decoder="generator_lm_head",
     obstacles=_electra_obstacles,
-    sizes=_ELECTRA_SIZES,
+    sizes=definition.usual(definition.SIZES, hidden_size=256, num_attention_heads=4, intermediate_size=1_024),
     unsupported=_ELECTRA_UNSUPPORTED,
     read_options=_electra_read,
-    written_options=_electra_written,
+    written_options=lambda model: {
+        "embedding_size": model.word_size,
+        "summary_type": "first",
+        "summary_activation": "gelu",
+    },
 )
 
 
-_ROBERTA_UNSUPPORTED = UNSUPPORTED | {"hidden_act": (None, "gelu")}  # that of the word head, whatever config.json says
+# That of the word head, whatever config.json says.
+_ROBERTA_UNSUPPORTED = definition.UNSUPPORTED | {"hidden_act": (None, "gelu")}
 
 
 def _roberta_obstacles(model: EncoderConfig) -> tuple[str, ...]:
-    """Return the options whose values RoBERTa does not have."""
-    return beyond_bert(model, "padding_id") + true_options(
+    return definition.beyond_bert(model, "padding_id") + definition.true_options(
         padding_id=model.padding_id is None,
         type_vocab_size=model.type_vocab_size == 0,
         activation=model.activation != "gelu_erf",
@@ -334,30 +268,23 @@ def _padding_id(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
     return {"padding_id": found, "pair_head": False}
 
 
-def _like_roberta(name: str, family: str, of_class: str) -> ModelType:
+def _like_roberta(name: str, family: str, class_name: str) -> definition.ModelType:
     """Return the type of RoBERTa's encoder and heads under another name, with classes of another prefix."""
-    return ModelType(
+    return definition.ModelType(
         name=name,
         family=family,
         prefix="roberta.",
         modules={
-            **{ours: f"roberta.{theirs}" for ours, theirs in ENCODER.items()},
+            **as_in_bert("roberta."),
             "mlm/dense": "lm_head.dense",
             "mlm/norm": "lm_head.layer_norm",
             "mlm": "lm_head",
         },
-        heads=HEADS
-        | dict.fromkeys(  # a dense layer with tanh on the first token: our pooler
-            ("classification", "regression"), {"pooler": "classifier.dense", "head": "classifier.out_proj"}
-        ),
-        classes={
-            **{kind: f"{of_class}For{theirs}" for kind, theirs in TASKS.items()},
-            "mlm": f"{of_class}ForMaskedLM",
-            "encoder": f"{of_class}Model",
-        },
+        heads=definition.HEADS | _DENSE_FIRST,
+        class_name=class_name,
         decoder="lm_head.decoder",
         obstacles=_roberta_obstacles,
-        sizes=SIZES | {"vocab_size": ("vocab_size", 50_265)},
+        sizes=definition.usual(definition.SIZES, vocab_size=50_265),
         unsupported=_ROBERTA_UNSUPPORTED,
         read_options=_padding_id,
         written_options=lambda model: {

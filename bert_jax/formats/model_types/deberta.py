@@ -7,24 +7,14 @@ from etils import epath
 from bert_jax.config import DisentangledConfig, EncoderConfig, ModelConfig
 from bert_jax.config.json_form import from_dict, to_dict
 from bert_jax.errors import UserError
-from bert_jax.formats.model_types.definition import HEADS, TASKS, HeadKind, ModelType, beyond_bert, flag, true_options
+from bert_jax.formats.model_types import definition
+from bert_jax.formats.model_types.bert import as_in_bert
 
-_SIZES = {
-    "vocab_size": ("vocab_size", 50_265),
-    "hidden_size": ("hidden_size", 768),
-    "num_hidden_layers": ("num_layers", 12),
-    "num_attention_heads": ("num_heads", 12),
-    "intermediate_size": ("intermediate_size", 3_072),
-    "max_position_embeddings": ("max_position_embeddings", 512),
-}
+_SIZES = definition.usual(definition.SIZES_WITHOUT_TYPES, vocab_size=50_265)
 _LARGER = {"vocab_size": 128_100, "hidden_size": 1_536, "num_hidden_layers": 24}
 _LARGER |= {"num_attention_heads": 24, "intermediate_size": 6_144}
-_RATES = {
-    "hidden_dropout_prob": ("hidden_dropout", 0.1),
-    "attention_probs_dropout_prob": ("attention_dropout", 0.1),
-    "layer_norm_eps": ("layer_norm_epsilon", 1e-7),
-    "initializer_range": ("initializer_range", 0.02),
-}
+_SECOND_SIZES = definition.usual(_SIZES, **_LARGER)
+_RATES = definition.usual(definition.RATES, layer_norm_eps=1e-7)
 _UNSUPPORTED = {
     "quantization_config": (None,),
     "is_decoder": (None, False),
@@ -42,9 +32,9 @@ def _obstacles(model: EncoderConfig, *own: str, **options: bool) -> tuple[str, .
     `own` are options that one version has in addition.
     """
     return (
-        *beyond_bert(model, "positions", "pooler", "disentangled", *own),
-        *true_options(positions=to_dict(model).get("positions") not in ("none", "learned")),
-        *(f"disentangled.{name}" for name in true_options(terms=model.disentangled is None, **options)),
+        *definition.beyond_bert(model, "positions", "pooler", "disentangled", *own),
+        *definition.true_options(positions=to_dict(model).get("positions") not in ("none", "learned")),
+        *(f"disentangled.{name}" for name in definition.true_options(terms=model.disentangled is None, **options)),
     )
 
 
@@ -83,7 +73,7 @@ def _read_second(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
     options = DisentangledConfig(
         **_distances(values, file),
         buckets=buckets if buckets > 0 else None,
-        shared_projections=flag(values, "share_att_key", False, file),
+        shared_projections=definition.flag(values, "share_att_key", False, file),
         table_norm=norm == "layer_norm",
     )
     return _checked(_options(values, _SECOND_SIZES, file) | _convolution(values, file), options, file)
@@ -133,13 +123,13 @@ def _options(values: dict[str, Any], sizes: dict[str, tuple[str, int]], file: ep
         "type_vocab_size": types,
         "pair_head": False,
         "pooler": _POOLERS[pooler],
-        "positions": "learned" if flag(values, "position_biased_input", True, file) else "none",
+        "positions": "learned" if definition.flag(values, "position_biased_input", True, file) else "none",
     }
 
 
 def _distances(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
     """Return which terms the scores have, and the distance from which on all are alike."""
-    if not flag(values, "relative_attention", False, file):
+    if not definition.flag(values, "relative_attention", False, file):
         raise UserError(
             f"{file} has relative_attention=false: a DeBERTa without relative positions, which no published model is"
         )
@@ -153,11 +143,8 @@ def _distances(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
     return {"terms": _TERMS[found], "max_distance": farthest if farthest > 0 else longest}
 
 
-def _number(values: dict[str, Any], key: str, usual: int, file: epath.Path) -> int:
-    found = values.get(key, usual)
-    if not isinstance(found, int) or isinstance(found, bool) or abs(found) > 2**31:
-        raise UserError(f"{file} has {key}={found!r:.40} where a whole number is expected")
-    return found
+def _number(values: dict[str, Any], key: str, default: int, file: epath.Path) -> int:
+    return definition.whole(values, key, default, file, "a whole number", least=-(2**31))
 
 
 def _disentangled(model: EncoderConfig) -> DisentangledConfig:
@@ -200,19 +187,9 @@ def _written_second(model: EncoderConfig) -> dict[str, Any]:
 
 _LAYER = "deberta.encoder.layer.{}"
 _MODULES = {
-    "embeddings/word": "deberta.embeddings.word_embeddings",
-    "embeddings/position": "deberta.embeddings.position_embeddings",
-    "embeddings/token_type": "deberta.embeddings.token_type_embeddings",
-    "embeddings/norm": "deberta.embeddings.LayerNorm",
+    **as_in_bert("deberta.", "pooler", *(f"encoder/attention/{name}" for name in ("query", "key", "value"))),
     "encoder/relative": "deberta.encoder.rel_embeddings",
-    "encoder/attention/output": f"{_LAYER}.attention.output.dense",
-    "encoder/attention_norm": f"{_LAYER}.attention.output.LayerNorm",
-    "encoder/feed_forward/intermediate": f"{_LAYER}.intermediate.dense",
-    "encoder/feed_forward/output": f"{_LAYER}.output.dense",
-    "encoder/feed_forward_norm": f"{_LAYER}.output.LayerNorm",
-    "mlm/dense": "cls.predictions.transform.dense",
-    "mlm/norm": "cls.predictions.transform.LayerNorm",
-    "mlm": "cls.predictions",
+    **definition.MLM_HEAD,
 }
 _OTHER_HEAD = {
     "lm_predictions.lm_head.dense.": "cls.predictions.transform.dense.",
@@ -221,11 +198,11 @@ _OTHER_HEAD = {
 }
 """Names of the same masked-language-model head in published files, and in config.json with legacy=false."""
 _CLASSIFIER = {"pooler": "pooler.dense", "head": "classifier"}
-_HEADS: dict[HeadKind, dict[str, str]] = {
-    **{kind: HEADS[kind] for kind in ("span", "tagging")},
+_HEADS: dict[definition.HeadKind, dict[str, str]] = {
+    **{kind: definition.HEADS[kind] for kind in ("span", "tagging")},
     **dict.fromkeys(("classification", "regression"), _CLASSIFIER),
 }
-DEBERTA = ModelType(
+DEBERTA = definition.ModelType(
     name="deberta",
     family="DeBERTa",
     prefix="deberta.",
@@ -238,11 +215,7 @@ DEBERTA = ModelType(
         "encoder/attention/position_query": f"{_LAYER}.attention.self.pos_q_proj",
     },
     heads=_HEADS,
-    classes={
-        **{kind: f"DebertaFor{TASKS[kind]}" for kind in _HEADS},
-        "mlm": "DebertaForMaskedLM",
-        "encoder": "DebertaModel",
-    },
+    class_name="Deberta",
     decoder="cls.predictions.decoder",
     obstacles=_obstacles_first,
     sizes=_SIZES,
@@ -256,8 +229,7 @@ DEBERTA = ModelType(
     also=_OTHER_HEAD,
     classifier_dropout="cls_dropout",
 )
-_SECOND_SIZES = {key: (ours, _LARGER.get(key, usual)) for key, (ours, usual) in _SIZES.items()}
-DEBERTA_V2 = ModelType(
+DEBERTA_V2 = definition.ModelType(
     name="deberta-v2",
     family="DeBERTa-v2",
     prefix="deberta.",
@@ -273,11 +245,7 @@ DEBERTA_V2 = ModelType(
         "encoder/attention/position_query": f"{_LAYER}.attention.self.pos_query_proj",
     },
     heads={**_HEADS, "choice": _CLASSIFIER},
-    classes={
-        **{kind: f"DebertaV2For{theirs}" for kind, theirs in TASKS.items()},
-        "mlm": "DebertaV2ForMaskedLM",
-        "encoder": "DebertaV2Model",
-    },
+    class_name="DebertaV2",
     decoder="cls.predictions.decoder",
     obstacles=_obstacles_second,
     sizes=_SECOND_SIZES,

@@ -7,7 +7,9 @@ from typing import Any, Literal
 
 from etils import epath
 
-from bert_jax.config import EncoderConfig
+from bert_jax.config import EncoderConfig, ModelConfig
+from bert_jax.config.json_form import to_dict
+from bert_jax.config.model import OUTSIDE_THE_FUNCTION
 from bert_jax.errors import UserError
 
 HeadKind = Literal["classification", "regression", "choice", "span", "tagging"]
@@ -49,12 +51,19 @@ SIZES = {
     "max_position_embeddings": ("max_position_embeddings", 512),
     "type_vocab_size": ("type_vocab_size", 2),
 }
+SIZES_WITHOUT_TYPES = {key: size for key, size in SIZES.items() if key != "type_vocab_size"}
 RATES = {
     "hidden_dropout_prob": ("hidden_dropout", 0.1),
     "attention_probs_dropout_prob": ("attention_dropout", 0.1),
     "layer_norm_eps": ("layer_norm_epsilon", 1e-12),
     "initializer_range": ("initializer_range", 0.02),
 }
+MLM_HEAD = {
+    "mlm/dense": "cls.predictions.transform.dense",
+    "mlm/norm": "cls.predictions.transform.LayerNorm",
+    "mlm": "cls.predictions",
+}
+"""BERT's names of this head, which DeBERTa kept."""
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "position_embedding_type": (None, "absolute"),
     "is_decoder": (None, False),
@@ -63,6 +72,11 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "quantization_config": (None,),
     "embedding_size": (None,),
 }
+
+
+def usual(table: Mapping[str, tuple[str, Any]], **values: Any) -> dict[str, tuple[str, Any]]:
+    """Return SIZES or RATES with other values where the key is absent from config.json."""
+    return {key: (ours, values.get(key, value)) for key, (ours, value) in table.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,13 +92,14 @@ class ModelType:
     """Our modules → theirs, with {} for the layer."""
     heads: Mapping[HeadKind, Mapping[str, str]]
     """Kind of task head → the modules that have other names then, "head" always among them."""
-    classes: Mapping[str, str]
-    """Kind of task head, or "pretraining", "mlm", "pairs", "replaced_tokens" or "encoder" for models without one →
-    their class."""
+    class_name: str
+    """Beginning of the names of their classes, such as Roberta."""
     decoder: str
     """Name of the output layer of the masked-language-model head: a second name of the word table and of a bias."""
     obstacles: Callable[[EncoderConfig], tuple[str, ...]]
     """Returns the options of a model, such as "positions", whose values it does not have; (): it computes the same."""
+    other_classes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Those of `classes` that are not named as the others are."""
     sizes: Mapping[str, tuple[str, int]] = dataclasses.field(default_factory=lambda: SIZES)
     """Key of config.json → field of EncoderConfig, and what `transformers` takes where the key is absent."""
     rates: Mapping[str, tuple[str, float]] = dataclasses.field(default_factory=lambda: RATES)
@@ -123,6 +138,15 @@ class ModelType:
     """What a part of the parameter tree other than a task head is, in text."""
 
     @property
+    def classes(self) -> dict[str, str]:
+        """Kind of task head, or "pretraining", "mlm", "pairs", "replaced_tokens" or "encoder" for models without one →
+        their class."""
+        tasks = {kind: f"{self.class_name}For{theirs}" for kind, theirs in TASKS.items() if kind in self.heads}
+        names = {**tasks, **self.other_classes}
+        usual = {"mlm": f"{self.class_name}ForMaskedLM", "encoder": f"{self.class_name}Model"}
+        return names | {key: name for key, name in usual.items() if key not in names}
+
+    @property
     def tied(self) -> dict[str, str]:
         """Second names of one array → the first."""
         return {
@@ -137,10 +161,24 @@ class ModelType:
         return re.compile(rf"{re.escape(before)}(\d+)\.")
 
 
+OF_BERT = (
+    *("hidden_size", "num_layers", "num_heads", "intermediate_size", "type_vocab_size"),
+    *("activation", "layer_norm_epsilon", "norm_position", "padding_id"),
+)
+"""Options in which BERT, RoBERTa and their like differ."""
+
+
+def unlike_bert(model: EncoderConfig) -> tuple[str, ...]:
+    """Return the options whose values make an encoder different from BERT, RoBERTa and their like."""
+    defaults = to_dict(type(model)()) | to_dict(ModelConfig())
+    names = defaults.keys() - {*OUTSIDE_THE_FUNCTION, *OF_BERT}
+    return tuple(name for name, value in to_dict(model).items() if name in names and value != defaults[name])
+
+
 def beyond_bert(model: EncoderConfig, *differing: str) -> tuple[str, ...]:
     """Return the options other than these in which a model differs from BERT."""
     others = true_options(padding_id=model.padding_id is not None, norm_position=model.norm_position != "post")
-    names = [name for name in (*model.beyond_bert, *others) if name not in differing]
+    names = [name for name in (*unlike_bert(model), *others) if name not in differing]
     return tuple("disentangled.terms" if name == "disentangled" else name for name in names)
 
 
@@ -158,4 +196,51 @@ def flag(values: dict[str, Any], key: str, usual: bool, file: epath.Path) -> boo
     found = values.get(key, usual)
     if not isinstance(found, bool):
         raise UserError(f"{file} has {key}={found!r:.40} where true or false is expected")
+    return found
+
+
+def whole(
+    values: dict[str, Any],
+    key: str,
+    usual: int | None,
+    file: epath.Path,
+    wanted: str = "a positive whole number",
+    least: int = 1,
+) -> int:
+    """Return a value of a JSON object that must be a whole number from `least` on, `usual` where it is missing.
+
+    Raises:
+      UserError: it is something else; names `file`, which the object was read from, and what is `wanted`.
+    """
+    found = values.get(key, usual)
+    if not isinstance(found, int) or isinstance(found, bool) or not least <= found < 2**31:
+        raise UserError(f"{file} has {key}={found!r:.40} where {wanted} is expected")
+    return found
+
+
+def rate(values: dict[str, Any], key: str, usual: float, file: epath.Path) -> float:
+    """Return the same of a number from 0 to 1."""
+    found = values.get(key, usual)
+    if not isinstance(found, (int, float)) or isinstance(found, bool) or not 0 <= found < 1:
+        raise UserError(f"{file} has {key}={found!r:.40} where a number from 0 to 1 is expected")
+    return float(found)
+
+
+def sizes_and_rates(
+    values: dict[str, Any],
+    sizes: Mapping[str, tuple[str, int]],
+    rates: Mapping[str, tuple[str, float]],
+    file: epath.Path,
+) -> dict[str, Any]:
+    """Return fields of EncoderConfig from a JSON object and tables such as SIZES and RATES.
+
+    Raises:
+      UserError: a value is not of its kind, or the heads do not divide the hidden size; names `file`.
+    """
+    found: dict[str, Any] = {ours: whole(values, key, value, file) for key, (ours, value) in sizes.items()}
+    found |= {ours: rate(values, key, value, file) for key, (ours, value) in rates.items()}
+    if found["hidden_size"] % found["num_heads"]:
+        raise UserError(
+            f"{file} has hidden_size={found['hidden_size']}, not divisible by num_attention_heads={found['num_heads']}"
+        )
     return found

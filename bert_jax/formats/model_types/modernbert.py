@@ -8,16 +8,9 @@ from etils import epath
 from bert_jax.config import EncoderConfig, ModelConfig, Rope
 from bert_jax.config.json_form import to_dict
 from bert_jax.errors import UserError
-from bert_jax.formats.model_types.definition import TASKS, ModelType, beyond_bert, flag, true_options
+from bert_jax.formats.model_types import definition
 
-_SIZES = {
-    "vocab_size": ("vocab_size", 50_368),
-    "hidden_size": ("hidden_size", 768),
-    "num_hidden_layers": ("num_layers", 22),
-    "num_attention_heads": ("num_heads", 12),
-    "intermediate_size": ("intermediate_size", 1_152),
-    "max_position_embeddings": ("max_position_embeddings", 8_192),
-}
+_USUAL = {"vocab_size": 50_368, "num_hidden_layers": 22, "intermediate_size": 1_152, "max_position_embeddings": 8_192}
 _RATES = {
     "embedding_dropout": ("hidden_dropout", 0.0),
     "attention_dropout": ("attention_dropout", 0.0),
@@ -45,19 +38,14 @@ _FORM: dict[str, Any] = {
 
 
 def _obstacles(model: EncoderConfig) -> tuple[str, ...]:
-    """Return the options whose values ModernBERT does not have."""
     own = to_dict(model)
     others = tuple(name for name, value in _FORM.items() if own.get(name) != value)
-    others += true_options(global_tokens=model.global_tokens > 0)
-    return others + beyond_bert(model, *_FORM, "local_window", "norm_bias", "use_bias")
+    others += definition.true_options(global_tokens=model.global_tokens > 0)
+    return others + definition.beyond_bert(model, *_FORM, "local_window", "norm_bias", "use_bias")
 
 
 def _read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
-    """Return the options that follow from the contents of config.json, the file.
-
-    Raises:
-      UserError: the file asks for what our encoder does not have.
-    """
+    """Return the options that follow from config.json; raise a UserError for what our encoder does not have."""
     heads, size = values.get("num_attention_heads", 12), values.get("hidden_size", 768)
     if size // heads % 2:
         raise UserError(f"{file} has heads of {size // heads} features, which rotary positions cannot turn in pairs")
@@ -70,7 +58,7 @@ def _read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
     return {
         **_FORM,
         "pair_head": False,
-        "norm_bias": flag(values, "norm_bias", False, file),
+        "norm_bias": definition.flag(values, "norm_bias", False, file),
         "use_bias": _biases(values, file),
         **_windows(values, file),
         **_rotary(values, file),
@@ -78,7 +66,7 @@ def _read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
 
 
 def _biases(values: dict[str, Any], file: epath.Path) -> bool:
-    found = {key: flag(values, key, False, file) for key in _BIASES}
+    found = {key: definition.flag(values, key, False, file) for key in _BIASES}
     if len(set(found.values())) > 1:
         shown = ", ".join(f"{key}={value}" for key, value in found.items())
         raise UserError(f"{file} has {shown}; only all of them or none is supported")
@@ -87,12 +75,9 @@ def _biases(values: dict[str, Any], file: epath.Path) -> bool:
 
 def _windows(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
     """Return which layers are local: by layer_types, or by global_attn_every_n_layers as in older files."""
-    layers, width = values.get("num_hidden_layers", 22), values.get("local_attention", 128)
-    if not isinstance(width, int) or isinstance(width, bool) or width < 2:
-        raise UserError(f"{file} has local_attention={width!r:.40} where a number of at least 2 tokens is expected")
-    every = values.get("global_attn_every_n_layers", 3)
-    if not isinstance(every, int) or isinstance(every, bool) or every < 1:
-        raise UserError(f"{file} has global_attn_every_n_layers={every!r:.40} where a positive number is expected")
+    layers = values.get("num_hidden_layers", 22)
+    width = definition.whole(values, "local_attention", 128, file, "a number of at least 2 tokens", least=2)
+    every = definition.whole(values, "global_attn_every_n_layers", 3, file, "a positive number")
     kinds = values.get("layer_types") or _layer_types(layers, every)
     if kinds == _layer_types(layers, 1):
         return {"local_window": None}
@@ -112,19 +97,19 @@ def _layer_types(layers: int, every: int) -> list[str]:
 def _rotary(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
     """Return the rotary bases: by rope_parameters, or by global_rope_theta and local_rope_theta as in older files."""
     given = _object(values, "rope_parameters", (_GLOBAL, _LOCAL), file)
-    whole, local = (_object(given, layers, _ROTARY, file) for layers in (_GLOBAL, _LOCAL))
-    kind, local_kind = (each.get("rope_type", each.get("type", "default")) for each in (whole, local))
+    every, local = (_object(given, layers, _ROTARY, file) for layers in (_GLOBAL, _LOCAL))
+    kind, local_kind = (each.get("rope_type", each.get("type", "default")) for each in (every, local))
     if kind not in ("default", "linear") or local_kind != "default":
         raise UserError(
             f"{file} has rope_parameters={str(given)[:120]}; supported are 'default' and, in layers of {_GLOBAL}, "
             "'linear' with a factor"
         )
-    theta = whole.get("rope_theta", values.get("global_rope_theta", 160_000.0))
+    theta = every.get("rope_theta", values.get("global_rope_theta", 160_000.0))
     local_theta = local.get("rope_theta", values.get("local_rope_theta", 10_000.0))
     return {
         "rope_theta": _positive(theta, "rope_theta", file),
         "rope_local_theta": None if local_theta is None else _positive(local_theta, "rope_theta", file),
-        "rope_scale": _positive(whole.get("factor"), "factor", file) if kind == "linear" else 1.0,
+        "rope_scale": _positive(every.get("factor"), "factor", file) if kind == "linear" else 1.0,
     }
 
 
@@ -168,7 +153,7 @@ def _written(model: ModelConfig) -> dict[str, Any]:
 
 
 _HEAD = {"head/dense": "head.dense", "head/norm": "head.norm", "head": "classifier"}
-MODERNBERT = ModelType(
+MODERNBERT = definition.ModelType(
     name="modernbert",
     family="ModernBERT",
     prefix="model.",
@@ -189,15 +174,11 @@ MODERNBERT = ModelType(
         "mlm/norm": "head.norm",
         "mlm": "decoder",
     },
-    heads=dict.fromkeys(TASKS, _HEAD),
-    classes={
-        **{kind: f"ModernBertFor{theirs}" for kind, theirs in TASKS.items()},
-        "mlm": "ModernBertForMaskedLM",
-        "encoder": "ModernBertModel",
-    },
+    heads=dict.fromkeys(definition.TASKS, _HEAD),
+    class_name="ModernBert",
     decoder="decoder",
     obstacles=_obstacles,
-    sizes=_SIZES,
+    sizes=definition.usual(definition.SIZES_WITHOUT_TYPES, **_USUAL),
     rates=_RATES,
     unsupported=_UNSUPPORTED,
     read_options=_read,

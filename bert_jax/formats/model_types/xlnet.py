@@ -6,15 +6,7 @@ from etils import epath
 
 from bert_jax.config import EncoderConfig, XLNetConfig
 from bert_jax.errors import UserError
-from bert_jax.formats.model_types.definition import (
-    OPENERS,
-    PART_NAMES,
-    TASKS,
-    HeadKind,
-    ModelType,
-    beyond_bert,
-    true_options,
-)
+from bert_jax.formats.model_types.definition import HEADS, OPENERS, PART_NAMES, ModelType, beyond_bert, true_options
 
 LONGEST = 512
 """Tokens of a row of the published models; distances have no end, and config.json does not say one."""
@@ -97,13 +89,6 @@ _ATTENTION = {
     "segments": "seg_embed",
 }
 _POOLED = {"pooler": "sequence_summary.summary", "head": "logits_proj"}
-_HEADS: dict[HeadKind, dict[str, str]] = {
-    "classification": _POOLED,
-    "regression": _POOLED,
-    "choice": _POOLED,
-    "span": {"head": "qa_outputs"},
-    "tagging": {"head": "classifier"},
-}
 XLNET = ModelType(
     name="xlnet",
     family="XLNet",
@@ -120,13 +105,9 @@ XLNET = ModelType(
         "embeddings/target": "transformer.mask_emb",
         **{f"encoder/attention/{ours}": f"{_LAYER}.rel_attn.{theirs}" for ours, theirs in _ATTENTION.items()},
     },
-    heads=_HEADS,
-    classes={
-        **{kind: f"XLNetFor{theirs}" for kind, theirs in TASKS.items()},
-        "span": "XLNetForQuestionAnsweringSimple",
-        "mlm": "XLNetLMHeadModel",
-        "encoder": "XLNetModel",
-    },
+    heads=HEADS | dict.fromkeys(("classification", "regression", "choice"), _POOLED),
+    class_name="XLNet",
+    other_classes={"span": "XLNetForQuestionAnsweringSimple", "mlm": "XLNetLMHeadModel"},
     decoder="lm_loss",
     obstacles=_obstacles,
     sizes=_SIZES,

@@ -17,7 +17,7 @@ from bert_jax.devices.process import computing_variables
 from bert_jax.errors import UserError
 from bert_jax.formats.huggingface import to_json
 from bert_jax.formats.model_types.bert import BERT
-from bert_jax.formats.model_types.definition import ModelType
+from bert_jax.formats.model_types.definition import ModelType, unlike_bert
 from bert_jax.formats.model_types.modernbert import MODERNBERT
 from bert_jax.tools.bench.turns import (
     OURS,
@@ -150,7 +150,7 @@ def beyond_the_peer(config: Config) -> list[str]:
     """Return the options whose values make the step different from that of the peer's model in transformers."""
     model, objective = config.model, config.objective
     own, usual = to_dict(model), to_dict(ModelConfig())
-    names = [*model.beyond_bert, *(name for name in PEER_HAS if name in own and own[name] != usual[name])]
+    names = [*unlike_bert(model), *(name for name in PEER_HAS if name in own and own[name] != usual[name])]
     found = [f"model.{name}={own[name]}" for name in names if name != "disentangled"]
     if model.disentangled is not None:
         found.append(f"model.disentangled.terms={model.disentangled.terms}")

@@ -195,13 +195,7 @@ def call(words: Sequence[str], text: str | None = None) -> str:
     Raises:
       CallError: its exit code is not 0.
     """
-    done = subprocess.run(
-        words,
-        input="" if text is None else text,
-        capture_output=True,
-        text=True,
-        errors="replace",
-    )
+    done = subprocess.run(words, input="" if text is None else text, capture_output=True, text=True, errors="replace")
     if done.returncode:
         raise CallError(words, done.returncode, done.stderr or done.stdout)
     return done.stdout

@@ -69,11 +69,7 @@ def host_variables(options: LocalConfig, host: int, port: int) -> dict[str, str]
     """
     others = re.sub(r"--xla_force_host_platform_device_count=\S*", "", os.environ.get("XLA_FLAGS", ""))
     devices = f"--xla_force_host_platform_device_count={options.devices_per_host}"
-    variables = {
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": " ".join([*others.split(), devices]),
-        "PYTHONUNBUFFERED": "1",
-    }
+    variables = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join([*others.split(), devices]), "PYTHONUNBUFFERED": "1"}
     if options.hosts > 1:
         variables |= {
             "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",

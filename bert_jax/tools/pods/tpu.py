@@ -14,23 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from bert_jax.config.commands import TpuConfig
 from bert_jax.errors import UserError
-from bert_jax.tools.pods.job import (
-    FINAL,
-    PACKAGE,
-    PREEMPTED,
-    CallError,
-    Job,
-    Restarts,
-    at_least,
-    call,
-    find_wheel,
-    meaning,
-    need_name,
-    need_program,
-    say,
-    shown,
-    stream,
-)
+from bert_jax.tools.pods import job as jobs
 
 POLL_SECONDS = 30.0
 """Between two looks at a request that waits in the queue."""
@@ -120,8 +104,8 @@ class QueuedResource:
     def state(self) -> tuple[str | None, str]:
         """Return the state of the request, None if there is none, and the reason that a failed one gives."""
         try:
-            answer = json.loads(call(self.describe_words()))
-        except CallError as error:
+            answer = json.loads(jobs.call(self.describe_words()))
+        except jobs.CallError as error:
             if "NOT_FOUND" in error.said:
                 return None, ""
             raise
@@ -143,9 +127,9 @@ class QueuedResource:
                 return requested
             if str(state) != said or time.monotonic() - spoken > REMIND_SECONDS:
                 said, spoken = str(state), time.monotonic()
-                say(f"{self._options.name}: {state or 'requested'}")
+                jobs.say(f"{self._options.name}: {state or 'requested'}")
             if state is None:
-                call(self.create_words())
+                jobs.call(self.create_words())
                 requested = True
             elif state == "FAILED":
                 self.delete()
@@ -159,21 +143,21 @@ class QueuedResource:
         if self.state()[0] is None:
             return
         if self.state()[0] != "DELETING":
-            call(self.delete_words())
+            jobs.call(self.delete_words())
         while self.state()[0] is not None:
             time.sleep(POLL_SECONDS)
 
     def ssh(self, command: str) -> str:
         """Run a command on the workers; return what they printed to their standard output."""
-        return call(self.ssh_words(command))
+        return jobs.call(self.ssh_words(command))
 
     def copy(self, files: Sequence[pathlib.Path], directory: str) -> None:
         """Copy files to a directory, below the home directory, of every worker."""
-        call(self.copy_words(files, directory))
+        jobs.call(self.copy_words(files, directory))
 
     def workers(self) -> int:
         """Return the number of workers of all slices."""
-        nodes = [json.loads(call(self.node_words(node))) for node in range(self._options.slices)]
+        nodes = [json.loads(jobs.call(self.node_words(node))) for node in range(self._options.slices)]
         return sum(len(node["networkEndpoints"]) for node in nodes)
 
 
@@ -192,7 +176,7 @@ LOST = 137
 """Exit code of a run that has ended without one: the machine has restarted, or the run was killed."""
 
 
-def run_tpu(job: Job, options: TpuConfig) -> int:
+def run_tpu(job: jobs.Job, options: TpuConfig) -> int:
     """Run the job on the slice that the options name until it ends for good; return its exit code.
 
     Returns:
@@ -206,30 +190,30 @@ def run_tpu(job: Job, options: TpuConfig) -> int:
     launch = _Launch(job, options)
     if options.dry_run:
         for comment, words in launch.steps():
-            print(f"# {comment}", *map(shown, words), sep="\n")
+            print(f"# {comment}", *map(jobs.shown, words), sep="\n")
         return 0
-    need_program("gcloud", "install the Google Cloud CLI (cloud.google.com/sdk/docs/install) and run gcloud init")
+    jobs.need_program("gcloud", "install the Google Cloud CLI (cloud.google.com/sdk/docs/install) and run gcloud init")
     if options.teardown:
         launch.end()
         return 0
     try:
         code, over = launch.run()
     except KeyboardInterrupt:
-        say(f"\ndetached: {options.name} continues. The same command shows its log again; --teardown ends it")
+        jobs.say(f"\ndetached: {options.name} continues. The same command shows its log again; --teardown ends it")
         return 130
     if options.keep or not over:
-        say(f"{options.name} is kept, and paid for, until the same command with --teardown deletes it")
+        jobs.say(f"{options.name} is kept, and paid for, until the same command with --teardown deletes it")
     else:
         launch.end()
     return code
 
 
-def _check(job: Job, options: TpuConfig) -> None:
-    need_name(options.name)
+def _check(job: jobs.Job, options: TpuConfig) -> None:
+    jobs.need_name(options.name)
     if not re.fullmatch(r"[a-z]+-[a-z]+\d+-[a-z]", options.zone):
         raise UserError(f"--zone={options.zone} is not a zone of Google Cloud, such as us-central2-b")
     default_runtime(options.accelerator_type)
-    at_least(options, slices=1, max_restarts=0)
+    jobs.at_least(options, slices=1, max_restarts=0)
     job.need_slices(options.slices)
     job.need_bucket("a TPU VM and its disk are gone after a preemption")
 
@@ -237,15 +221,15 @@ def _check(job: Job, options: TpuConfig) -> None:
 class _Launch:
     """A job on the slices of a queued resource."""
 
-    def __init__(self, job: Job, options: TpuConfig):
+    def __init__(self, job: jobs.Job, options: TpuConfig):
         self.resource = QueuedResource(options)
         self._options = options
         self._directory = f"bert_jax-{options.name}"  # below the home directory of each worker
-        self._wheel, self._build = find_wheel(options.wheel)
-        beside = [PACKAGE / "tools" / "pods" / "worker.sh", PACKAGE / "tools" / "pods" / "requirements.txt"]
+        self._wheel, self._build = jobs.find_wheel(options.wheel)
+        beside = [jobs.PACKAGE / "tools" / "pods" / "worker.sh", jobs.PACKAGE / "tools" / "pods" / "requirements.txt"]
         self._files = [self._wheel, *beside, *([job.file] if job.file else [])]
         self._words = job.words_elsewhere()
-        self._restarts = Restarts(options.max_restarts, say)
+        self._restarts = jobs.Restarts(options.max_restarts, jobs.say)
         self._acquired = False
         self._lines = 0  # of the first worker's log that have been shown
 
@@ -261,10 +245,7 @@ class _Launch:
         resource = self.resource
         yield (
             "The slice: is there one of this name? If not, request it, and look again until it is ACTIVE.",
-            [
-                resource.describe_words(),
-                resource.create_words(),
-            ],
+            [resource.describe_words(), resource.create_words()],
         )
         yield (
             "The same code and libraries on every worker.",
@@ -291,29 +272,26 @@ class _Launch:
         )
         yield (
             "After a failure: the reason, and the workers that are left. Then the run is started again, and resumes.",
-            [
-                resource.ssh_words(self._worker("last", str(LAST_LINES))),
-                resource.ssh_words(self._worker("stop")),
-            ],
+            [resource.ssh_words(self._worker("last", str(LAST_LINES))), resource.ssh_words(self._worker("stop"))],
         )
         yield "After a preemption, before everything begins again; and at the end.", [resource.delete_words()]
 
     def run(self) -> tuple[int, bool]:
         """Run the job over all restarts; return its exit code, and whether the run is known to be over."""
         if self._build:
-            call(self._build)
+            jobs.call(self._build)
         while True:
             try:
                 code, why = self._attempt()
                 over = True
             except Refused as error:
                 code, why, over = 1, str(error), True
-            except CallError as error:
+            except jobs.CallError as error:
                 if not self._acquired:  # nothing has worked yet: options, permissions, quota
                     raise
                 code, why, over = self._unreachable(error)
-            if code in FINAL:
-                say(f"the run has ended: {why}")
+            if code in jobs.FINAL:
+                jobs.say(f"the run has ended: {why}")
                 return code, over
             if not self._restarts.wait(why):
                 return code, over
@@ -321,10 +299,10 @@ class _Launch:
     def end(self) -> None:
         """End the run, if there is one, and delete the slice."""
         if self.resource.state()[0] == "ACTIVE":
-            with contextlib.suppress(CallError):  # a slice that cannot be reached is deleted all the same
+            with contextlib.suppress(jobs.CallError):  # a slice that cannot be reached is deleted all the same
                 self.resource.ssh(self._worker("stop"))
         self.resource.delete()
-        say(f"{self._options.name} is deleted")
+        jobs.say(f"{self._options.name} is deleted")
 
     def _attempt(self) -> tuple[int, str]:
         """Start the run, or join it where it is running; return its exit code and what it says."""
@@ -338,22 +316,22 @@ class _Launch:
         self._restarts.begin()
         while True:
             follow = self._worker("follow", str(self._lines + 1 if self._lines else 0))
-            stream(self.resource.ssh_words(follow, worker="0"), self._show)
+            jobs.stream(self.resource.ssh_words(follow, worker="0"), self._show)
             states = self._settled()
             if "running" not in states:
                 break
             time.sleep(LOOK_SECONDS)
         codes = [int(state.split()[-1]) if state.startswith("ended") else LOST for state in states]
         failed = [code for code in codes if code]
-        code = next((code for code in FINAL[1:] if code in failed), failed[0] if failed else 0)
-        if failed and code != PREEMPTED:
-            say(self.resource.ssh(self._worker("last", str(LAST_LINES))).rstrip())
-        return code, meaning(code)
+        code = next((code for code in jobs.FINAL[1:] if code in failed), failed[0] if failed else 0)
+        if failed and code != jobs.PREEMPTED:
+            jobs.say(self.resource.ssh(self._worker("last", str(LAST_LINES))).rstrip())
+        return code, jobs.meaning(code)
 
     def _start(self) -> None:
         try:
             self.resource.ssh(self._worker("start", *self._words))
-        except CallError as error:
+        except jobs.CallError as error:
             if OTHER_RUN in error.said:
                 raise UserError(
                     f"{self._options.name} runs another command; give another --name, or end that with --teardown"
@@ -369,7 +347,7 @@ class _Launch:
             if running in (0, len(states)):
                 return states
             if time.monotonic() > deadline:
-                say(f"{running} of {len(states)} workers have not ended; they are ended now")
+                jobs.say(f"{running} of {len(states)} workers have not ended; they are ended now")
                 self.resource.ssh(self._worker("stop"))
                 return ["lost" if state == "running" else state for state in states]
             time.sleep(LOOK_SECONDS)
@@ -379,17 +357,17 @@ class _Launch:
         printed = self.resource.ssh(self._worker("state"))
         states = re.findall(r"^bert_jax worker \S+: (running|absent|lost|ended \d+)$", printed, re.MULTILINE)
         if len(states) != (workers := self.resource.workers()):
-            raise CallError(["ssh to all workers"], 0, f"{len(states)} of {workers} workers have answered")
+            raise jobs.CallError(["ssh to all workers"], 0, f"{len(states)} of {workers} workers have answered")
         return states
 
-    def _unreachable(self, error: CallError) -> tuple[int, str, bool]:
+    def _unreachable(self, error: jobs.CallError) -> tuple[int, str, bool]:
         """Return what a failed command means: a preemption, or a slice that cannot be reached for now."""
         try:
             state, _ = self.resource.state()
-        except CallError:
+        except jobs.CallError:
             return 1, str(error), False
         if state is None or state in GONE:
-            return PREEMPTED, f"{self._options.name} was taken away", True
+            return jobs.PREEMPTED, f"{self._options.name} was taken away", True
         return 1, str(error), False
 
     def _show(self, line: str) -> None:
@@ -397,4 +375,4 @@ class _Launch:
         number, _, text = line.partition("\t")
         if number.isdigit() and int(number) > self._lines:
             self._lines = int(number)
-            say(text)
+            jobs.say(text)
