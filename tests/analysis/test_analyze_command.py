@@ -1,10 +1,4 @@
-"""The command `analyze`, its page of attention, noise in the spelling, and models before their first step.
-
-`bert-jax analyze`: its texts, its files, a second call that computes nothing, and bad input. Attention in one text: the
-probabilities, the files of the command, and the page in a browser. Spelling errors: measures transcribed word by word,
-the same hidden words at every rate, and scores of a task. A model before its first step: laws within their sampling
-error, closed forms, and the command.
-"""
+"""The command `analyze`, its page of attention, noise in the spelling, and models before their first step."""
 
 import argparse
 import dataclasses

@@ -1,8 +1,4 @@
-"""How states lie in space, and the gap at [MASK].
-
-Isotropy, whitening, removal of components and human judgements: closed forms, transcriptions, and the command. Masks of
-training against fresh ones: the same text, transcribed losses, and a run that learns them by heart.
-"""
+"""How states lie in space, and the gap at [MASK]."""
 
 import dataclasses
 import json

@@ -1,8 +1,4 @@
-"""Layers and heads that are taken out: what a model loses, and the commands.
-
-Removal of layers: what adds nothing goes first, measures against NumPy, and the command with its smaller model. What
-heads do: planted attention for every measure, relations, clusters, ablation, and the command.
-"""
+"""Layers and heads that are taken out: what a model loses, and the commands."""
 
 import dataclasses
 import json

@@ -1,8 +1,4 @@
-"""Similarity of layers, and of a word in its contexts.
-
-CKA: known answers, a direct transcription in float64, unbiased minibatches, and the layers of a model. Contextuality of
-words against loops over encode, known answers, and one word in several senses.
-"""
+"""Similarity of layers, and of a word in its contexts."""
 
 import itertools
 

@@ -1,9 +1,4 @@
-"""Checkpoints: saved and restored, steps that are damaged, and saves that fail.
-
-Checkpoints: exact round trips on any mesh, damaged steps, retention, failed writes, models that do not fit. Steps that
-are damaged, of another run or unusable: which one a start goes back to, and what is said. Saves that fail, come late,
-or end with their process; and two hosts that walk back together.
-"""
+"""Checkpoints: saved and restored, steps that are damaged, and saves that fail."""
 
 import contextlib
 import dataclasses

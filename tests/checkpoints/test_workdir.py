@@ -1,10 +1,4 @@
-"""Work directories: their record, their owner, runs that take them, and settings that have changed.
-
-The work directory as a run begins: what it holds, whose it is, and refusals that leave nothing behind. One writer per
-work directory: by a lock, or by a time stamp where there are none; and what a crash leaves. A work directory that is
-lost while it is held: written again, or left to whoever has taken its place. The settings with which a run may resume:
-which changes go on, which are refused, and what is said of them.
-"""
+"""Work directories: their record, their owner, runs that take them, and settings that have changed."""
 
 import dataclasses
 import fcntl

@@ -1,8 +1,4 @@
-"""Commands on the family of models with bad input and bad models.
-
-Options that a member of the family does not have: one clear line, exit status 2, and nothing half-written. Models that
-a command on the family cannot use: one clear line, exit status 2, and nothing half-written.
-"""
+"""Commands on the family of models with bad input and bad models."""
 
 import pytest
 from command_lines import STUDENT, TAUGHT, TEACHER, Case, pretrain, refused

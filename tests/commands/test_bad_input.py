@@ -1,9 +1,4 @@
-"""Commands with bad input: refused in one line, also by processes of their own.
-
-Each bad input gets one clear line before training starts, exit status 2, and leaves nothing half-written. Cut archives,
-records without a text, unknown languages and runners: one line each, and nothing half-written. Refusals and failures of
-a command in a process of its own: one line on stderr, whatever the libraries would add.
-"""
+"""Commands with bad input: refused in one line, also by processes of their own."""
 
 import fcntl
 import gzip

@@ -1,8 +1,4 @@
-"""Commands that inform and inspect, and what they say without an accelerator.
-
-What `bert-jax info` prints. JAX_PLATFORMS names an accelerator that is not there: one line from what computes, and no
-matter to what does not.
-"""
+"""Commands that inform and inspect, and what they say without an accelerator."""
 
 import dataclasses
 import io

@@ -1,11 +1,4 @@
-"""Configurations: files, presets, phases, and options that must fit.
-
-Configuration: the checks that span several options, and the road to JSON and back. Published sizes by name. Phases as
-they are carried out, and which options may change between two starts or differ between hosts. Options of replaced-token
-detection: what they mean where they are left open, and one line for each that is wrong. What XLNet and its objective
-are not, refused in one line that names the option. Objectives: each has its own options, refuses those of the others,
-and answers what the package asks.
-"""
+"""Configurations: files, presets, phases, and options that must fit."""
 
 import dataclasses
 import importlib.util

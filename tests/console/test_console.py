@@ -1,8 +1,4 @@
-"""The command line and its progress bar.
-
-The command line: overrides, short forms, suggestions, one-line errors, and the module boundaries they rest on.
-Progress: a line of plain text in a notebook (no ipywidgets needed), rich's bar on a terminal, elsewhere nothing.
-"""
+"""The command line and its progress bar."""
 
 import dataclasses
 import functools

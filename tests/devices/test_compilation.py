@@ -1,8 +1,4 @@
-"""The cache of programs, and arrays over devices.
-
-Compiled programs on disk: loaded bit-identically by the next process, discarded if torn, as the options say. Meshes,
-the table of partition rules, and the rows that a process loads.
-"""
+"""The cache of programs, and arrays over devices."""
 
 import concurrent.futures
 import dataclasses

@@ -1,9 +1,4 @@
-"""What a machine has and lacks: devices, software, memory, options of compilers, transfers.
-
-Device table and the rule for joining other hosts; no accelerator is needed. What a run records of its own software:
-every file of the package, and the commit. What is said where memory runs out. Options of the compiler: which steps get
-them, and a compiler that does not know one. Batches in few bytes: narrow on the way, the same values inside the step.
-"""
+"""What a machine has and lacks: devices, software, memory, options of compilers, transfers."""
 
 import logging
 import os

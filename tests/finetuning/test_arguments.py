@@ -1,8 +1,4 @@
-"""Fine-tuning of every task, and its arguments.
-
-`bert_jax.finetune` in Python: examples in memory and options by keyword give the same run as files and a config.
-Questions, tags and choices in the whole loop: learned, and predicted alike by the loop, the command and `load`.
-"""
+"""Fine-tuning of every task, and its arguments."""
 
 import dataclasses
 import json

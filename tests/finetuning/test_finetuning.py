@@ -1,16 +1,6 @@
 """Fine-tuning: what is learned, torch's steps, programs and predictions.
 
-Fine-tuning as a whole: learning, grids, exact resume, what is chosen and left behind, prediction, ensembles. The step
-of fine-tuning: micro-batches that change no loss, and memory that is saved by computing again.
-
-Twenty steps of fine-tuning give the losses of torch and transformers: same weights, order, hyper-parameters.
-
-The live test runs where they are installed, or with the Python that BERT_JAX_PEER names.
-
-What `predict` and `finetune ax` refuse.
-
-These are tasks that the head of a model cannot answer, ensembles that were taught different things, and work
-directories that are taken.
+The live test runs where torch and transformers are, or with the Python that BERT_JAX_PEER names.
 """
 
 import contextlib

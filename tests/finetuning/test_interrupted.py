@@ -1,9 +1,4 @@
-"""Fine-tuning that is interrupted, watched, or thaws layer by layer.
-
-Grids and tasks that are interrupted or killed end as if they had not been; runs share programs and devices. Where the
-time of a fine-tuning went, its traces, and what it does about a device or a host that fails. Gradual unfreezing (Howard
-& Ruder 2018): what learns in which epoch, and the slanted triangular rates.
-"""
+"""Fine-tuning that is interrupted, watched, or thaws layer by layer."""
 
 import dataclasses
 import gzip

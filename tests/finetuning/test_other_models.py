@@ -1,8 +1,4 @@
-"""Fine-tuning of other encoders, and from a teacher.
-
-A modern encoder and a DeBERTa through the same commands: fine-tuned, answering, exported with their own heads.
-Fine-tuning with a teacher as a whole: exact resume, with the same teacher only.
-"""
+"""Fine-tuning of other encoders, and from a teacher."""
 
 import dataclasses
 import json

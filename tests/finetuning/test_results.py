@@ -1,9 +1,4 @@
-"""Results of fine-tuning, their work directory, and ensembles.
-
-What surrounds the loop of a task: the plan of a grid, learning rates, collapsed runs, the table of results. Work
-directories of fine-tuning: what a command started again does over, what it refuses, and which weights stay. What
-finished fine-tunings predict, alone and together.
-"""
+"""Results of fine-tuning, their work directory, and ensembles."""
 
 import dataclasses
 import json

@@ -1,10 +1,4 @@
-"""Hugging Face directories: the numbers of `transformers`, names, scripts, and what is refused.
-
-Hugging Face directories: the numbers of `transformers`, and its names for every class. Hugging Face directories that
-lie, lead out of themselves, or do not fit. Names in other formats: every parameter that a model can have has one, or a
-reason why not. Directories with vocabularies like those of multilingual and Chinese BERT: cased, of many scripts, of
-ideographs.
-"""
+"""Hugging Face directories: the numbers of `transformers`, names, scripts, and what is refused."""
 
 import json
 import os

@@ -1,8 +1,4 @@
-"""SentencePiece vocabularies and sentence-transformers in directories of transformers.
-
-SentencePiece vocabularies in directories of transformers, read and written. Directories of sentence-transformers:
-`embed` makes their vectors, compared with NumPy, and refuses other layouts.
-"""
+"""SentencePiece vocabularies and sentence-transformers in directories of transformers."""
 
 import dataclasses
 import json

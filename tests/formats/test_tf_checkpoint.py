@@ -1,9 +1,4 @@
-"""Checkpoints of TF1, whole, damaged, and made to mislead.
-
-Google's TF1 checkpoints: written here by TensorFlow with the original's names, compared with its mathematics. TF1
-checkpoints that are damaged or lack something, and models that cannot be written as one. Indices of TF1 checkpoints
-that are made to mislead a reader.
-"""
+"""Checkpoints of TF1, whole, damaged, and made to mislead."""
 
 import dataclasses
 import json

@@ -1,9 +1,4 @@
-"""Tokenizers of Hugging Face directories: the same ids, or a refusal.
-
-tokenizer.json, tokenizer_config.json and vocab.txt of Hugging Face directories: the same ids, or a refusal. A
-tokenizer.json that no vocabulary of ours can express, against the library with the file's own post-processor.
-tokenizer.json as the library of Hugging Face reads it: the ids of our tokenizers.
-"""
+"""Tokenizers of Hugging Face directories: the same ids, or a refusal."""
 
 import dataclasses
 import json

@@ -1,9 +1,4 @@
-"""Models of configurations: parts, parameters, and rules on parameters.
-
-Architectures defined outside the package from its pieces: layers that differ, layers that share, other kernels. The
-partition, weight decay and layers of every array, compared with rules by path that are written by hand. The table of
-parameters: compared with the arrays that models make, and what it is checked against.
-"""
+"""Models of configurations: parts, parameters, and rules on parameters."""
 
 import dataclasses
 import functools

@@ -1,9 +1,4 @@
-"""Attention: formulas, kernels that are declared, and padded positions.
-
-Attention and its mask against loops over every pair of positions in float64 NumPy. Attention kernels that declare what
-they support: what is missing is computed elsewhere or refused, never ignored. Positions that count from the padding's
-id, as RoBERTa's do, and the model without a head for pairs.
-"""
+"""Attention: formulas, kernels that are declared, and padded positions."""
 
 import dataclasses
 import itertools

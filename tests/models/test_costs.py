@@ -1,8 +1,4 @@
-"""Costs of models: parameters, operations and memory, also of two encoders in one.
-
-Parameter counts, FLOPs and memory against published and independently derived figures. Discriminator and generator as
-one model: published sizes, the table of both, what each costs.
-"""
+"""Costs of models: parameters, operations and memory, also of two encoders in one."""
 
 import dataclasses
 import typing

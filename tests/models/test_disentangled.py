@@ -1,10 +1,6 @@
 """DeBERTa's attention and convolution.
 
-Disentangled attention against what the paper writes, position by position; its rows, its counts, its other forms.
-
-The convolution beside the first layer: position by position, in packed rows, its costs, its depth, what it refuses.
-
-Its numbers are compared with those of transformers in tests/formats/test_deberta.py.
+Its numbers are compared with those of transformers in tests/formats/test_model_types.py.
 """
 
 import dataclasses

@@ -1,8 +1,4 @@
-"""Dropout and the bits that it draws.
-
-Dropout: its statistics, its sites, its keys. Words that follow from a key and the place of an element: statistics with
-known bounds, and the same on any mesh.
-"""
+"""Dropout and the bits that it draws."""
 
 import dataclasses
 import functools

@@ -1,10 +1,6 @@
 """BERT: NumPy's and Google's numbers.
 
-The mode that is the original: the whole step by hand over 50 steps, and a table in the docs that cannot go stale.
-
-The model against an independent forward pass (float64 NumPy), closed forms, and its own other roads.
-
-Against PyTorch: test_huggingface.py.
+Those of PyTorch are in tests/formats/test_huggingface.py.
 """
 
 import dataclasses

@@ -1,8 +1,4 @@
-"""Recurrent layers and BiLSTMs.
-
-Recurrent layers in place of Transformer blocks: what each direction sees, and how they are trained. The BiLSTM against
-one written out in NumPy, its features against the paper's list, and a frozen encoder below it.
-"""
+"""Recurrent layers and BiLSTMs."""
 
 import dataclasses
 import re

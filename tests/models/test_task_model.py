@@ -1,11 +1,6 @@
 """Models of tasks: heads, texts that share rows, and CRFs.
 
-Task heads against the float64 NumPy model and published parameter counts; their losses against NumPy and SciPy. The CRF
-against all its paths, written out: log-likelihood, best path, gradients, packing, sentences, constraints.
-
-Heads of sentence tasks on rows that several texts share, against the same texts one per row, for every architecture.
-
-Both are float32 without dropout. Places and rows without a text take part, and must change nothing.
+All are float32 without dropout. Places and rows without a text take part, and must change nothing.
 """
 
 import dataclasses

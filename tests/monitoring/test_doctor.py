@@ -1,8 +1,4 @@
-"""`doctor` on runs and stores.
-
-What `bert-jax doctor` finds in runs: a run of known shape is sound, and each failure is one change to it. What
-`bert-jax doctor` finds in token stores: each failure is made on purpose, and a sound store has none.
-"""
+"""`doctor` on runs and stores."""
 
 import dataclasses
 import json

@@ -1,9 +1,4 @@
-"""Distillation: losses, maps of states, and tasks.
-
-What a student learns from a teacher, against torch and against closed forms. The map between states of different
-widths, against Jiao et al. 2020, equation 8, in NumPy. A fine-tuned teacher's scores as targets of each kind of head,
-against the formulas in float64.
-"""
+"""Distillation: losses, maps of states, and tasks."""
 
 import dataclasses
 import pathlib

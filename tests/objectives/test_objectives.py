@@ -1,9 +1,4 @@
-"""Objectives: choice, means over batches, and packed texts.
-
-The losses against float64 formulas, and the properties that global means rest on. From sums to losses and metrics,
-against calculations by hand; the weights of the terms among them. Packed rows against the same texts one per row:
-outputs, losses and gradients. Both are float32 without dropout.
-"""
+"""Objectives: choice, means over batches, and packed texts."""
 
 import math
 

@@ -1,10 +1,4 @@
-"""Objectives of words: skip-gram, GloVe, boundaries of spans, left to right.
-
-Static word vectors: loss and gradient of skip-gram, what a text's vector is, and what is refused. GloVe: its loss and
-gradient, the paper's sum over cells, and what the vectors become. The span boundary objective (Joshi et al. 2020)
-against loops over the masks and a transcription in NumPy. The model that sees only what comes before: what it reads,
-what it predicts, and that no answer leaks.
-"""
+"""Objectives of words: skip-gram, GloVe, boundaries of spans, left to right."""
 
 import dataclasses
 import itertools

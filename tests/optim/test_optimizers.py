@@ -1,10 +1,4 @@
-"""Optimizers, averages, schedules, and steps that are held.
-
-Optimizers against float64 NumPy transcriptions of what was published, and against each other. The moving average of the
-weights against its closed form. A gradient that is not finite changes no bit of any optimizer's state; one that is
-gives what optax gives. Muon against a float64 transcription of the published code, optax's, and itself on a mesh of
-eight. Learning rates against closed forms in float64.
-"""
+"""Optimizers, averages, schedules, and steps that are held."""
 
 import dataclasses
 import math

@@ -1,9 +1,4 @@
-"""Pods of GKE and Slurm, and simulated ones.
-
-The JobSet of a launch on GKE, and what kubectl is called with. What Slurm is called with, and the job itself under a
-shell, with stubs for srun and scontrol. Real training on simulated pods: how processes and devices are grouped changes
-nothing, nor does losing a host.
-"""
+"""Pods of GKE and Slurm, and simulated ones."""
 
 import contextlib
 import functools

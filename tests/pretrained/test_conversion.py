@@ -1,9 +1,4 @@
-"""Models converted and saved, and the guide to both.
-
-`bert-jax convert`: round trips bit for bit, files that other programs open, and nothing half-written. Parameters edited
-in Python: they count at once, misfits are named, and every command opens what `save` writes. The example of
-docs/checkpoints.md, run as it is printed there, and its gradients against float64 NumPy.
-"""
+"""Models converted and saved, and the guide to both."""
 
 import dataclasses
 import json

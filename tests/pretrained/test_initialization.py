@@ -1,9 +1,4 @@
-"""Runs that start from a model: what must agree, and what is continued.
-
-Starting from a stored model: what is loaded, resized, fresh and ignored, on any mesh; and what is refused. Which
-options a run must have in common with the stored model that it starts from (init_from). `pretrain --init_from` through
-the command line: continued, with an extended vocabulary, resumed exactly, refused.
-"""
+"""Runs that start from a model: what must agree, and what is continued."""
 
 import dataclasses
 import functools

@@ -1,10 +1,4 @@
-"""Loading: places that can be opened, tokenizers on record, and answers.
-
-`load`: our checkpoints read by slices and checked, other formats alike, arrays placed on any mesh. What `load` finds at
-a place: kinds of directories recognised, and what cannot be loaded in one clear line. The tokenizer beside a model must
-be the one that its run or its conversion has recorded. Answers of fine-tuned models: each kind of head compared with
-scores that float64 NumPy computes per input.
-"""
+"""Loading: places that can be opened, tokenizers on record, and answers."""
 
 import dataclasses
 import itertools

@@ -1,9 +1,4 @@
-"""Pretrained models: states, features, and bad calls.
-
-A loaded model: encode, the heads and single layers against float64 NumPy row by row; few compilations, order. The
-vectors of a loaded model: pooling, the layers that BERT's paper reads, and weights that are learned. Calls that a
-loaded model cannot answer: one clear line each.
-"""
+"""Pretrained models: states, features, and bad calls."""
 
 import dataclasses
 

@@ -1,9 +1,4 @@
-"""Pre-training: what is learned, what goes back, and memory that is too small.
-
-Whole runs on a small corpus: what is written, learning, evaluation, rates, filling in masks. Runs whose numbers go
-wrong: back to a good checkpoint, on behind the batches, the same after any interruption. A state or a phase that does
-not fit into the memory ends with advice; the phase names its remat policy.
-"""
+"""Pre-training: what is learned, what goes back, and memory that is too small."""
 
 import dataclasses
 import functools

@@ -1,8 +1,4 @@
-"""Runs that start again, also on other devices.
-
-Runs that are killed, stopped or moved to another mesh, and go on exactly as if they had not been. Other hosts, devices,
-meshes and batch sizes between the starts of a run: the same examples, and exact states.
-"""
+"""Runs that start again, also on other devices."""
 
 import dataclasses
 import json

@@ -1,12 +1,5 @@
 """Runs of the family: teachers, packed rows, long inputs, models from outside.
 
-Whole runs with a teacher: resumed exactly, also after kill -9, with the same teacher only; the same on any mesh. Whole
-runs with packed rows: resumed exactly, on any number of devices, and as they began. A BERT becomes a long one: more
-positions, local layers and a global token, by `init_from`. An architecture defined outside the package trains through
-`pretrain`, is evaluated and saved.
-
-Runs of the family's configurations, in small: whole ones are resumed exactly, and the same on any mesh.
-
 One configuration for each mechanism, on a mesh that divides along every axis; with `BERT_JAX_EXHAUSTIVE=1` all of
 them, each taken to all meshes and killed.
 """

@@ -1,10 +1,4 @@
-"""Slow runs: replaced tokens, mixtures, optimizers, growing batches.
-
-A run of replaced-token detection: what it logs, how its two parts are opened, measured, written and continued. Runs on
-several stores: resumed exactly across a change of weights, measured on what each store holds out. Whole runs with Muon
-and a moving average of the weights: evaluated, saved, resumed exactly, written. Runs whose batch grows: the examples of
-a run without a ramp, and resumed exactly at every step.
-"""
+"""Slow runs: replaced tokens, mixtures, optimizers, growing batches."""
 
 import dataclasses
 import json

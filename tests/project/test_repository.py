@@ -1,10 +1,4 @@
-"""The repository: imports, public names, scripts, and the wheel.
-
-Imports between folders: exactly the table in docs/layout.md, downwards only, and no file in a circle. The public names:
-the same in all their lists, each there, and seen by type checkers. The scripts that run a whole benchmark, with a stub
-for bert-jax: what they start, leave out and refuse. The wheel: built as a release is, and used where there is no
-checkout and no TensorFlow.
-"""
+"""The repository: imports, public names, scripts, and the wheel."""
 
 import ast
 import dataclasses

@@ -1,8 +1,4 @@
-"""Studies and their summaries.
-
-A study of two tiny arms from its file to its table, killed and resumed; and what it refuses before it runs. The
-arithmetic of a study against closed forms, and what its table says of it.
-"""
+"""Studies and their summaries."""
 
 import dataclasses
 import hashlib

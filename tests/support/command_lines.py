@@ -1,8 +1,6 @@
 """Command lines, and what refused ones say.
 
-The command line in a process of its own or in this one. Commands that are refused: in one line, with exit status 2, and
-without a trace among the files they were given. Pre-training of small members of the family as command lines; `@`
-stands for what `family_inputs` writes.
+`@` in a command stands for the directory that a fixture such as `family_inputs` has written.
 """
 
 import dataclasses

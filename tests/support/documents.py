@@ -1,10 +1,4 @@
-"""Documents of our own: text with something to learn in it, published collections, and what cannot be read.
-
-Text of our own making with something to learn in it: subjects go with their verbs, documents keep to a topic. Documents
-of random letters, prepared with a vocabulary of letters. Sources whose documents cannot be read. Records of a crawl,
-written as ISO 28500 says. A small dump in the form of MediaWiki's exports, and what its articles say: written by hand,
-not by the product. The same documents in every format that `prepare` reads and tells by its name and beginning.
-"""
+"""Documents of our own: text with something to learn in it, published collections, and what cannot be read."""
 
 import bz2
 import gzip

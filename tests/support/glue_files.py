@@ -1,8 +1,4 @@
-"""Files and data sets of small tasks.
-
-Files of GLUE, written out by hand, and the tasks that are read from them. A data set of TensorFlow Datasets, made by
-its own builder.
-"""
+"""Files and data sets of small tasks."""
 
 import functools
 

@@ -1,7 +1,4 @@
-"""Small encoders with the parts of ModernBERT and of DeBERTa, and the published ones.
-
-A small encoder with the parts of ModernBERT, and its batches. Small DeBERTas of both kinds, and the published ones.
-"""
+"""Small encoders with the parts of ModernBERT and of DeBERTa, and the published ones."""
 
 import dataclasses
 

@@ -1,8 +1,4 @@
-"""A small model of every part, models compared, and models loaded.
-
-A small model of every part, made of seeded random parameters, and its checkpoint as a run would leave it. Models
-compared array by array. A model loaded from random parameters, and its outputs for one text at a time in float64 NumPy.
-"""
+"""A small model of every part, models compared, and models loaded."""
 
 import dataclasses
 

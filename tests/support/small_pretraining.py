@@ -1,9 +1,4 @@
-"""Small runs: on one device, on all, in two phases, and the smallest.
-
-A pre-training run of seconds, and what it logged. Commands on one of the eight virtual devices, as on a laptop, for
-which a program compiles sooner than for all. A device without memory, in place of any function that would put something
-there. A configuration of two phases that is tiny. A tiny training run on any mesh, its configuration and batches.
-"""
+"""Small runs: on one device, on all, in two phases, and the smallest."""
 
 import dataclasses
 import functools

@@ -1,9 +1,4 @@
-"""Token stores made by hand, and their examples.
-
-A token store in memory, with the attributes of bert_jax.data.store.Store, that records the tokens read. Token stores of
-a few arrays, and one that the real command prepares. Epochs of examples cut from a synthetic store, and what is in
-them.
-"""
+"""Token stores made by hand, and their examples."""
 
 import hashlib
 import json

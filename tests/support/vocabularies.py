@@ -1,9 +1,4 @@
-"""Small vocabularies and tokenizers, and words with tags.
-
-A tokenizer of a few letters, for questions and contexts made of them. Byte-level BPEs of a few hundred pieces, learned
-from the small corpus. SentencePiece models that bert_jax has not trained. Files of tagged words, and a tokenizer that
-cuts some of them.
-"""
+"""Small vocabularies and tokenizers, and words with tags."""
 
 import dataclasses
 import functools

@@ -1,9 +1,4 @@
-"""GLUE: files, submissions, metrics.
-
-GLUE's files, original forms and quirks written out by hand; the real ones where they are at hand. Figures of GLUE's
-tasks, and the files in which predictions are submitted. GLUE's figures against scikit-learn and SciPy, which the
-product never imports.
-"""
+"""GLUE: files, submissions, metrics."""
 
 import pathlib
 

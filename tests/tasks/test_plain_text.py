@@ -1,10 +1,4 @@
-"""Plain texts and tasks with the vocabularies of every family.
-
-Texts from .txt files, standard input and command line: read, answered as by `load`, refused if they do not fit. Tasks
-with a byte-level vocabulary, RoBERTa's pair format and exact characters. Tasks with the SentencePiece vocabularies of
-other families: their pair formats, and exact characters. Every module of tasks has what the rest of fine-tuning uses of
-it.
-"""
+"""Plain texts and tasks with the vocabularies of every family."""
 
 import copy
 import dataclasses

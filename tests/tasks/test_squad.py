@@ -1,8 +1,6 @@
 """SQuAD: files, windows, metric.
 
-Oracle: the rules of evaluate-v1.1.py and evaluate-v2.0.py, written again; closed forms for hand-made cases. Files of
-SQuAD's form, good and bad; TFDS through a small builder of ours; and the files that come out at the end. Oracle:
-original_squad.py, the published algorithm in plain, slow form, on random documents and on real ones.
+Oracles: the rules of evaluate-v1.1.py and evaluate-v2.0.py, written again, and original_squad.py.
 """
 
 import collections

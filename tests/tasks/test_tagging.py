@@ -1,9 +1,4 @@
-"""Tagging: files, windows, entities.
-
-Tagged words from file to sequences and back: CoNLL forms, the definition of windows, predictions that read back. Long
-documents as windows: each word predicted once, with the most context, with and without a CRF. Entities and their F1
-against seqeval, the rules of the conlleval script, and round trips between schemes.
-"""
+"""Tagging: files, windows, entities."""
 
 import dataclasses
 import functools

@@ -1,10 +1,4 @@
-"""Tasks of texts: files, data sets, noise, and cuts.
-
-The user's own text: every form read to the same examples, every bad file one error with its line. Task examples out of
-TFDS, through a small builder of our own. Spelling errors in the examples of tasks: in the texts alone, each tag with
-its word, and only in training. What is cut is counted where sequences are made, and said with a value of the option
-that cuts nothing.
-"""
+"""Tasks of texts: files, data sets, noise, and cuts."""
 
 import csv
 import io

@@ -1,13 +1,8 @@
 """SentencePiece vocabularies of every family, and offsets in texts.
 
-SentencePiece vocabularies of ALBERT, XLM-RoBERTa, CamemBERT, DeBERTa and XLNet.
-
-Oracles: the published code (published_tokenizers.py), and transformers (oracles/make_family_pieces_oracle.py).
-
-Offsets of SentencePiece's pieces where one character becomes several: an oracle of Unicode's own tables.
-
-A character that normalizes on its own gives its place in the text to each byte of its normal form; a piece extends from
-the place of its first byte to that of its last.
+Oracles: the published code (published_tokenizers.py), transformers (oracles/make_family_pieces_oracle.py), and for
+offsets Unicode's own tables. A character that normalizes on its own gives its place in the text to each byte of its
+normal form; a piece extends from the place of its first byte to that of its last.
 """
 
 import functools

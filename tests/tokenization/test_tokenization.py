@@ -1,13 +1,8 @@
 """Tokenizers: Google's ids, words, and bytes.
 
-Tokenizers and their files; WordPiece's oracle is `google`, the published algorithm in published_tokenizers.py. Texts
-encoded word by word: the ids of the whole texts, on every code point and on Wikipedia. Byte-level BPE: oracle is
-published_tokenizers.py, the published algorithm in plain Python.
-
-Our WordPiece against Google's published algorithm and against the stored readings of Hugging Face transformers 5.23.
-
-Google's is equalled everywhere. Where transformers reads a text otherwise, `difficult_text.reasons` says why, and the
-tests hold it to that: with a reason the readings differ, without one they agree to the last id.
+Google's published algorithm (published_tokenizers.py) is equalled everywhere. Where transformers 5.23 reads a text
+otherwise, `difficult_text.reasons` says why, and the tests hold it to that: with a reason the readings differ, without
+one they agree to the last id.
 """
 
 import gzip

@@ -1,8 +1,4 @@
-"""Objectives and optimizers from outside the package.
-
-An objective defined outside the package trains, is evaluated, shown and kept by its own names, on the same step.
-Optimizers and schedules that `pretrain` is given: any transformation of optax, any function of the step.
-"""
+"""Objectives and optimizers from outside the package."""
 
 import dataclasses
 import functools

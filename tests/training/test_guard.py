@@ -1,9 +1,4 @@
-"""Guarded steps, frozen parameters, and samples.
-
-When steps count as trouble, and that a guard with the memory of another decides as that one does. A teacher in the
-compiled step: an argument that is neither trained nor consumed. Sample predictions noted by a run: those of its own
-model, for the held-out sequences of its evaluations.
-"""
+"""Guarded steps, frozen parameters, and samples."""
 
 import dataclasses
 import json

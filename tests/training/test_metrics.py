@@ -1,9 +1,4 @@
-"""What a run logs: metrics, events, trackers.
-
-Rates from a clock in the test's hand, rows that read back exactly and survive a crash, console, picture. The history of
-a run: rows that no resume, crash, lost directory or lack of appending takes away. Weights & Biases and MLflow: what
-they are called with, by stubs, and the packages themselves where installed.
-"""
+"""What a run logs: metrics, events, trackers."""
 
 import dataclasses
 import importlib.util

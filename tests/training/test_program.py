@@ -1,11 +1,4 @@
-"""Programs of steps: kernels, recomputation, copies of tables, gradients, replicas.
-
-Programs are compiled once per shape, ahead of the call, and no rate counts that. How attention is computed, as a run
-announces it and as its memory is estimated. compute.remat=auto: the fastest policy whose closed form fits into the
-memory of a device. The gradient of a word table that every part of the batch reads from its own copy: the sum over the
-parts. Which gradients are summed whole before they are split: those of tables whose rows are looked up, and no others.
-Copies of a state that differ in a bit: found on every mesh that has copies, and named.
-"""
+"""Programs of steps: kernels, recomputation, copies of tables, gradients, replicas."""
 
 import dataclasses
 import math

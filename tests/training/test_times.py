@@ -1,11 +1,4 @@
-"""Times of a run: useful work, hosts, positions, profiles.
-
-What a batch has besides padding, against counts by hand and the operations of each text alone. Where the seconds of a
-run went: from clocks in the test's hand, and in the rows of a whole run. A slow host among the heartbeats that the
-first host has of all of them. Positions of runs: how they are saved, and how spans are skipped by whoever comes to
-their beginning. Traces of a range of steps: their files appear, and the numbers of the run are the same to the last
-bit.
-"""
+"""Times of a run: useful work, hosts, positions, profiles."""
 
 import dataclasses
 import gzip

@@ -1,10 +1,4 @@
-"""Cleaning: rules of quality, boundaries of words, and texts of evaluations.
-
-Cleaning on the way into a store: what goes, what is counted, and that workers and interruptions change nothing. The
-rules of Gopher beside a transcription with tuples, those of C4 beside the code that made C4. Words of scripts with and
-without spaces, and what the rules, evaluation sets and duplicates make of them. Overlap with evaluation sets, beside
-sets of tuples; and the files in which such sets come.
-"""
+"""Cleaning: rules of quality, boundaries of words, and texts of evaluations."""
 
 import collections
 import dataclasses

@@ -1,10 +1,4 @@
-"""Readers of published collections: Gutenberg, Wikipedia, WARC files, documentation.
-
-Books of Project Gutenberg, made here with the headers and licences that they have had over the years. Dumps of
-Wikipedia: their articles as written by hand, what is left out and counted, and damaged files. WET files written here as
-ISO 28500 says: their texts, what is counted, and files that are damaged or no text. The embedded corpus is prose, in a
-fixed order, and reading it runs nothing.
-"""
+"""Readers of published collections: Gutenberg, Wikipedia, WARC files, documentation."""
 
 import bz2
 import gzip

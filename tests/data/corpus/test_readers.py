@@ -1,10 +1,4 @@
-"""Readers of documents: text, JSON, Arrow, compressed files, and lines that are wrapped.
-
-Every form of input gives the documents that went into it, and every bad one a UserError that says where. Compressed
-text: each kind against its own library, of several streams, resumed, truncated, and misnamed. Parquet, Arrow and saved
-data sets, against pyarrow's own reading of the same files, and damaged ones. Hard-wrapped text becomes the store of the
-same text before it was wrapped; other text is left alone.
-"""
+"""Readers of documents: text, JSON, Arrow, compressed files, and lines that are wrapped."""
 
 import bz2
 import dataclasses

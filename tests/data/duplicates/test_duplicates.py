@@ -1,9 +1,4 @@
-"""Near duplicates: signatures, their search, and a store without them.
-
-Similarities as MinHash estimates them, beside the exact ones and the closed form of the bands. Duplicates that are
-found in records on disk, beside a search of all pairs in memory. A store of a corpus with planted duplicates is the
-store of the corpus without them.
-"""
+"""Near duplicates: signatures, their search, and a store without them."""
 
 import errno
 import itertools

@@ -1,9 +1,6 @@
 """Masked words, spelling errors, permutations, and Google's procedure.
 
-Statistical bounds: 5 standard deviations of the binomial, chi-square at p = 1e-6; all seeds are fixed. Training rows
-with spelling errors: the same targets, words that were edited by their own pieces, exact positions. Orders of
-permutation language modelling: what is predicted, in which places; a function of keys alone. Our examples against those
-of the original's create_pretraining_data.py, written out in original_procedure.py.
+Statistical bounds are at 5 standard deviations, or chi-square at p = 1e-6; all seeds are fixed.
 """
 
 import dataclasses

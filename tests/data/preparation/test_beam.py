@@ -1,8 +1,4 @@
-"""Preparation by Apache Beam, and pairs of words that are counted.
-
-A pipeline of Apache Beam makes the same bytes as the processes of this machine, whatever happens on the way. `bert-jax
-count` against a loop over the tokens of every document, and what is refused.
-"""
+"""Preparation by Apache Beam, and pairs of words that are counted."""
 
 import collections
 import contextlib

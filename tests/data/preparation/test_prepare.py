@@ -1,10 +1,4 @@
-"""`prepare`: stores of documents, interruptions, records of sources, and sources elsewhere.
-
-The store is what the text says, whatever the number of workers and whoever was killed on the way. A preparation that
-was interrupted: continued, or begun again where its files are damaged. What the manifest says of the sources of a
-store: their licences and hashes. Sources and stores in a bucket: every format is read from there, resumed, and refused
-in one line if it is cut.
-"""
+"""`prepare`: stores of documents, interruptions, records of sources, and sources elsewhere."""
 
 import contextlib
 import fcntl

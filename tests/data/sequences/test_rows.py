@@ -1,8 +1,4 @@
-"""Rows of several texts, and batches of like lengths.
-
-Batches of tasks: what is in them, their shapes, and an order that hangs on (seed, step) alone. Sequences that share
-rows: every one is there once, whole and labelled, and little room is left.
-"""
+"""Rows of several texts, and batches of like lengths."""
 
 import numpy as np
 import pytest

@@ -1,8 +1,4 @@
-"""Token stores, whole and damaged.
-
-Random access over shards and beyond 32 bits; nothing that a manifest says is believed. Stores that are damaged or
-hostile: found before anything is read from them.
-"""
+"""Token stores, whole and damaged."""
 
 import dataclasses
 import errno
