@@ -404,9 +404,8 @@ def test_a_head_that_looks_at_syntactic_heads_finds_them_all(tmp_path):
     found = sums.result(0)
     assert found.relations == ("any", "det", "nsubj", "obj") and found.counts.tolist() == [3, 1, 1, 1]
     assert found.to_head[0, 0, [0, 2]].tolist() == pytest.approx([1.0, 1 / 3])
-    assert found.from_head[0, 0, 1] == pytest.approx(1.0) and found.attention[0].tolist() == pytest.approx(
-        [1, 0, 1 / 3]
-    )
+    assert found.from_head[0, 0, 1] == pytest.approx(1.0)
+    assert found.attention[0].tolist() == pytest.approx([1, 0, 1 / 3])
     assert found.offsets[0] == 1 and found.baseline[0] == pytest.approx(2 / 3)
     assert found.antecedents[0].tolist() == [0, 0, 1] and found.nearest == 0 and found.mentions == 1
 

@@ -460,9 +460,8 @@ def test_the_kinds_are_those_of_the_shipped_configurations():
 def test_an_objective_is_written_with_its_own_options_and_read_again(name):
     config = dataclasses.replace(Config(), objective=KINDS[name]())
     values = to_dict(config)
-    assert values["objective"]["name"] == name and set(values["objective"]) - {"name"} == {
-        each.partition(".")[0] for each in OWN[name]
-    }
+    assert values["objective"]["name"] == name
+    assert set(values["objective"]) - {"name"} == {each.partition(".")[0] for each in OWN[name]}
     assert from_dict(Config, values, complete=True) == config
     assert parse(Config(), [f"--objective.name={name}"], "pretrain").objective == KINDS[name]()
 

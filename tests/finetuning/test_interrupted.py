@@ -167,10 +167,8 @@ def test_a_grid_shares_its_programs_and_chooses_the_best(pretrained, tmp_path, m
     results = finetune(config).results
     assert held == [0, 1, 1, 1]  # weights that can be chosen no more are not kept until the end of a grid
     assert len(results["runs"]) == len(results["settings"]) == 4
-    assert (
-        results["chosen"]["run"] == "batch16_rate0.002_epochs2_seed0"
-        and "of 4 runs, weights after the best epoch" in results["chosen"]["by"]
-    )
+    assert results["chosen"]["run"] == "batch16_rate0.002_epochs2_seed0"
+    assert "of 4 runs, weights after the best epoch" in results["chosen"]["by"]
     assert results["settings"][-1]["setting"].startswith("batch16_rate1e-06")
     assert any(record["collapsed"] for record in results["runs"] if record["hyperparameters"]["learning_rate"] == 1e-6)
     (programs,) = made

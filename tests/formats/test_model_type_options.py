@@ -153,9 +153,8 @@ def test_an_export_has_the_tokenizer_and_loads_again(export_of_roberta, tmp_path
     candidates = model.fill_mask("The <mask> blooms <mask>.", top_k=3)
     assert len(candidates) == 2 and len(candidates[0]) == 3
     encoding = model.encode(("The rose", "a spade"))
-    assert (
-        encoding.tokens[0][0] == "<s>" and encoding.tokens[0].count("</s>") == 3 and not encoding.token_type_ids.any()
-    )
+    assert encoding.tokens[0][0] == "<s>" and encoding.tokens[0].count("</s>") == 3
+    assert not encoding.token_type_ids.any()
     by_ids = model.encode_ids(encoding.input_ids, encoding.attention_mask)
     np.testing.assert_allclose(by_ids.last_hidden_state, encoding.last_hidden_state, atol=1e-5)
     shutil.copytree(directory, tmp_path / "model", ignore=shutil.ignore_patterns("vocab.json", "merges.txt"))

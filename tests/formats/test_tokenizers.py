@@ -71,9 +71,8 @@ def test_padded_rows_of_the_vocabulary_are_cut_and_a_warning_says_so(tmp_path, c
 def test_missing_entries_are_no_padding(tmp_path, entries, rows):
     says = refusal(of_rows(tmp_path, rows, TOKENS[:entries]))
     assert f"vocabulary of {entries} entries for a word table of {rows:,} rows" in says
-    assert (
-        f"the last {rows - entries} rows are not padding" in says and "append a line for each to its vocab.txt" in says
-    )
+    assert f"the last {rows - entries} rows are not padding" in says
+    assert "append a line for each to its vocab.txt" in says
     fast_tokenizer(tmp_path, TOKENS[:entries])
     of_rows(tmp_path, rows, None)
     assert f"vocabulary of {entries} entries for a word table of {rows:,} rows" in refusal(tmp_path)

@@ -207,9 +207,8 @@ def test_what_cannot_be_reported_on(finished, tmp_path, monkeypatch, capsys):
         few.setattr(report, "MOST_RUNS", 0)
         assert cli._run(["bert-jax", "report", finished[0].workdir, f"--output={tmp_path}/page.html"]) == 2
     said = capsys.readouterr().err
-    assert (
-        "cannot write output=/nowhere/page.html" in said and "give the required --output" in said and "1 runs" in said
-    )
+    assert "cannot write output=/nowhere/page.html" in said and "give the required --output" in said
+    assert "1 runs" in said
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install 'bert_jax\[report\]'"):
         run_report([finished[0].workdir], ReportConfig(output=str(tmp_path / "page.html")))

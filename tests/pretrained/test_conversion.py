@@ -59,9 +59,8 @@ def test_to_hugging_face_and_back(tmp_path, name):
     with safe_open(tmp_path / "model.safetensors", "numpy") as file:
         layers = range(CONFIG.num_layers)
         assert set(file.keys()) == {each.format(layer) for each in names for layer in layers}
-        assert file.metadata() == {"format": "pt"} and {file.get_slice(key).get_dtype() for key in file.keys()} == {
-            "F32"
-        }
+        assert file.metadata() == {"format": "pt"}
+        assert {file.get_slice(key).get_dtype() for key in file.keys()} == {"F32"}
 
 
 @pytest.mark.parametrize("name", ["pretraining", "bare", "tagging"])
@@ -416,11 +415,8 @@ def test_the_directory_says_where_it_came_from(tmp_path):
         },
     }
     saved = bert_jax.load(tmp_path / "saved")
-    assert (
-        saved.history["step"] == 7
-        and saved.history["config"]["seed"] == 3
-        and model.history["metrics"] == {"mlm_loss": 2.5}
-    )
+    assert saved.history["step"] == 7 and saved.history["config"]["seed"] == 3
+    assert model.history["metrics"] == {"mlm_loss": 2.5}
     assert saved.history["metrics"] is None, "they were measured with other parameters"
     with pytest.raises(UserError, match="saved holds a model that convert or model.save wrote, .* --init_from"):
         workdirs.opened(tmp_path / "saved", TOKENIZER, Config())

@@ -236,11 +236,8 @@ def test_what_is_too_long_is_cut_as_the_original_does(model, caplog):
 
 
 def test_layers_one_by_one(model, encoding):
-    assert (
-        len(model.layers) == 5
-        and [layer.index for layer in model.layers[1:4]] == [1, 2, 3]
-        and model.layers[-1].index == 4
-    )
+    assert len(model.layers) == 5 and [layer.index for layer in model.layers[1:4]] == [1, 2, 3]
+    assert model.layers[-1].index == 4
     layer = model.layers[3]
     assert layer.params["attention"]["query"]["kernel"].shape == (16, 4, 4)
     np.testing.assert_array_equal(

@@ -356,11 +356,8 @@ def test_swag(run_script, tmp_path):
 def test_rates_and_grids_of_fine_tuning_are_not_those_of_a_bilstm(run_script, tmp_path):
     process, (tuned, *frozen, results) = run_script("run_ner.sh", "--learning_rate=2e-5", "--grid=true", FEATURES="1")
     assert process.returncode == 0
-    assert (
-        options(tuned)["learning_rate"] == "2e-5"
-        and options(tuned)["grid"] == "true"
-        and "features" not in options(tuned)
-    )
+    assert options(tuned)["learning_rate"] == "2e-5" and options(tuned)["grid"] == "true"
+    assert "features" not in options(tuned)
     assert [options(call)["features"] for call in frozen] == [
         "embeddings",
         "second_to_last",

@@ -257,9 +257,8 @@ def test_differences_have_welchs_interval():
     # Variances of 1 and 4 in samples of 3: standard error √(1/3 + 4/3), and by Welch and Satterthwaite
     # (1/3 + 4/3)² / ((1/3)² / 2 + (4/3)² / 2) = 50 / 17 degrees of freedom. With equal variances there are 4.
     low, high = difference_interval((2.0, 3.0, 4.0), (1.0, 2.0, 3.0))
-    assert low == pytest.approx(1 - STUDENT_4 * math.sqrt(2 / 3)) and high == pytest.approx(
-        1 + STUDENT_4 * math.sqrt(2 / 3)
-    )
+    assert low == pytest.approx(1 - STUDENT_4 * math.sqrt(2 / 3))
+    assert high == pytest.approx(1 + STUDENT_4 * math.sqrt(2 / 3))
     low, high = difference_interval((2.0, 4.0, 6.0), (1.0, 2.0, 3.0))
     assert low + high == pytest.approx(4.0)
     # The t distribution with 50/17 degrees of freedom has its 97.5 % point between those with 2 and 3: 4.303 and 3.182.

@@ -50,9 +50,8 @@ def test_swag_is_read_with_and_without_answers(tmp_path):
     assert (second.answer, second.index, second.where) == (0, "7", f"{tmp_path}/train.csv, line 4")
     without = SWAG.replace(",label", "").replace(",2\n", "\n").replace(",0\n", "\n")
     unlabelled = load(tmp_path, "test.csv", without, split="test")
-    assert not unlabelled.has_answers and [q.choices for q in unlabelled.questions] == [
-        q.choices for q in examples.questions
-    ]
+    assert not unlabelled.has_answers
+    assert [q.choices for q in unlabelled.questions] == [q.choices for q in examples.questions]
     assert choice.features(unlabelled, TOKENIZER, ChoiceOptions()).labels is None
 
 
@@ -144,9 +143,8 @@ def test_one_sequence_a_choice(tmp_path):
         ["[CLS] a man runs . [SEP] who runs ? it sits [SEP]", "[CLS] a man runs . [SEP] who runs ? dog [SEP]"],
     ]
     assert [types.tolist() for types in features.token_type_ids[1]] == [[0] * 6 + [1] * 6, [0] * 6 + [1] * 5]
-    assert (
-        features.labels.tolist() == [1, 0] and features.labels.dtype == np.int32 and features.example.tolist() == [0, 1]
-    )
+    assert features.labels.tolist() == [1, 0] and features.labels.dtype == np.int32
+    assert features.example.tolist() == [0, 1]
     short = choice.features(examples, TOKENIZER, ChoiceOptions(max_length=8))
     assert [PIECES[i] for i in short.input_ids[0][0]] == "[CLS] a man runs [SEP] who runs [SEP]".split()
     assert choice.head("choice").outputs == 1
@@ -158,7 +156,8 @@ def test_accuracy_and_predictions(tmp_path):
     assert choice.score(examples, None, logits) == {"accuracy": 0.5}
     (file,) = choice.write_predictions(examples, None, logits, tmp_path, "test")
     with open(file, newline="") as stream:
-        assert file.endswith("/test_predictions.csv") and list(csv.reader(stream)) == [
+        assert file.endswith("/test_predictions.csv")
+        assert list(csv.reader(stream)) == [
             ["", "pred"],
             ["0", "2"],
             ["7", "1"],

@@ -217,10 +217,8 @@ def test_an_output_is_replaced_only_where_that_is_said(models, tmp_path, capsys)
     ):
         file.write_text("mine")
         assert predict(models["text"], f"--input={tmp_path / 'texts.txt'}", f"--output={output}") == 2
-        assert (
-            f"{file} exists; give another file, or --overwrite" in capsys.readouterr().err
-            and file.read_text() == "mine"
-        )
+        assert f"{file} exists; give another file, or --overwrite" in capsys.readouterr().err
+        assert file.read_text() == "mine"
         assert predict(models["text"], f"--input={tmp_path / 'texts.txt'}", f"--output={output}", "--overwrite") == 0
         assert len(file.read_text().splitlines()) == 2
     itself = f"--output={tmp_path}/../{tmp_path.name}/texts.txt"
@@ -290,10 +288,8 @@ def test_a_tab_in_a_line_is_between_the_texts_of_a_pair(tmp_path):
     (tmp_path / "lines.txt").write_text("\ta\n\tb\n")
     files = read_plain_texts(str(tmp_path))
     for pairs in (None, False):
-        assert (
-            from_plain(files, ("x",), pairs).first == ["\ta\n\tb\n", "c"]
-            and from_plain(files, ("x",), pairs).second is None
-        )
+        assert from_plain(files, ("x",), pairs).first == ["\ta\n\tb\n", "c"]
+        assert from_plain(files, ("x",), pairs).second is None
     (tmp_path / "lines.txt").write_text("a\tb")
     (tmp_path / "other.txt").write_text("c\td")
     assert from_plain(read_plain_texts(str(tmp_path)), ("x",), None).second == ["b", "d"]

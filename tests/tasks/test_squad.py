@@ -245,12 +245,8 @@ def changed(path: list, value) -> dict:
 
 def test_what_is_read(tmp_path):
     examples = load(tmp_path, V1)
-    assert (
-        examples.contexts == ("abcd cab, É. bad",)
-        and examples.has_answers
-        and len(examples) == 5
-        and examples.labels == ()
-    )
+    assert examples.contexts == ("abcd cab, É. bad",) and examples.has_answers and len(examples) == 5
+    assert examples.labels == ()
     assert [(q.id, q.answers, q.span) for q in examples.questions[:2]] == [
         ("q0", ("cab",), (5, 8)),
         ("q1", ("bad", "É", "bad"), (10, 11)),
@@ -442,10 +438,8 @@ def test_perfect_scores_give_perfect_answers(tmp_path, monkeypatch, task, conten
     predictions, nbest, *odds = (json.loads(pathlib.Path(file).read_text()) for file in files)
     assert list(predictions) == list(nbest) == [q.id for q in examples.questions]
     assert [predictions["q0"], predictions["q1"]] == ["cab", "É" if task == "squad_v1" else ""]
-    assert (
-        nbest["q0"][0].keys() == {"text", "probability", "start_logit", "end_logit"}
-        and nbest["q0"][0]["start_logit"] == 9
-    )
+    assert nbest["q0"][0].keys() == {"text", "probability", "start_logit", "end_logit"}
+    assert nbest["q0"][0]["start_logit"] == 9
     monkeypatch.setattr(squad, "prediction_names", lambda *_: ["nbest.json"])
     assert squad.write_predictions(examples, features, logits, tmp_path / "one", "dev") == [
         str(tmp_path / "one/nbest.json")

@@ -283,9 +283,8 @@ def test_a_share_of_the_training_file_is_held_out(tmp_path):
     whole = load(tmp_path)
     train, dev = (load(tmp_path, split, whole.labels, dev_share=0.2) for split in ("train", "dev"))
     assert len(set(dev.first)) == 18 and not set(dev.first) & set(train.first)
-    assert sorted(map(int, train.index + dev.index)) == list(range(100)) and train.first == [
-        texts[int(i)] for i in train.index
-    ]
+    assert sorted(map(int, train.index + dev.index)) == list(range(100))
+    assert train.first == [texts[int(i)] for i in train.index]
     assert max(map(int, dev.index)) > 50 > min(map(int, dev.index)) and dev.has_answers
     again = load(tmp_path, "dev", whole.labels, dev_share=0.2)
     assert (again.index, again.answers.tolist()) == (dev.index, dev.answers.tolist())

@@ -94,9 +94,8 @@ def test_pairs_are_joined_as_in_transformers(directories, family):
     if family in ("xlm-roberta", "camembert", "deberta-v2"):  # where the class knows every rule
         assert whole == ORACLE[family]["pair"]["ids"] and types.tolist() == ORACLE[family]["pair"]["types"]
     cut, _ = join(tokenizer, first, second, 10)
-    assert len(cut) == 10 and [i for i in cut if i in tokenizer.special_ids] == [
-        i for i in whole if i in tokenizer.special_ids
-    ]
+    assert len(cut) == 10
+    assert [i for i in cut if i in tokenizer.special_ids] == [i for i in whole if i in tokenizer.special_ids]
 
 
 def test_the_class_token_of_xlnet_is_the_last_and_in_a_segment_of_its_own(directories):

@@ -100,9 +100,8 @@ def test_what_was_left_out_is_in_the_manifest_for_any_number_of_workers(tmp_path
         run(dump, vocab, tmp_path / f"by_{workers}", workers=workers, sentences="split", language="de")
     assert contents(tmp_path / "by_1") == contents(tmp_path / "by_2")
     manifest = json.loads((tmp_path / "by_1" / "manifest.json").read_text())
-    assert (
-        manifest["sources"][0]["format"] == "wikipedia" and manifest["counts"]["documents"] == len(PARAGRAPHS) * COPIES
-    )
+    assert manifest["sources"][0]["format"] == "wikipedia"
+    assert manifest["counts"]["documents"] == len(PARAGRAPHS) * COPIES
     expected = dict(documents.REMOVED_PAGES)
     for _, _, removed in documents.ARTICLES:
         expected = {key: expected.get(key, 0) + removed.get(key, 0) for key in {*expected, *removed}}

@@ -481,9 +481,8 @@ def test_a_row_is_its_texts_one_after_the_other(store_of_packing, small_groups, 
         ids, number = batch["input_ids"][row], batch["text_ids"][row]
         used = number > 0
         np.testing.assert_array_equal(used, batch["attention_mask"][row] > 0)
-        assert (
-            (np.diff(number[used]) >= 0).all() and (np.diff(used.astype(int)) <= 0).all() and (ids[~used] == PAD).all()
-        )
+        assert (np.diff(number[used]) >= 0).all() and (np.diff(used.astype(int)) <= 0).all()
+        assert (ids[~used] == PAD).all()
         starts = batch["text_starts"][row, : number.max()]
         np.testing.assert_array_equal(starts, np.flatnonzero(ids == CLS))
         np.testing.assert_array_equal(number[starts], 1 + np.arange(number.max()))
