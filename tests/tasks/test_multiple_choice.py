@@ -3,6 +3,7 @@
 import csv
 import json
 
+import glue_files
 import numpy as np
 import pytest
 
@@ -173,36 +174,13 @@ def test_accuracy_and_predictions(tmp_path):
 
 
 def test_tfds(tmp_path):
-    builders = pytest.importorskip("tensorflow_datasets")
+    def features(of) -> dict:
+        many = of.Sequence(of.Text())
+        texts = {"article": of.Text(), "example_id": of.Text()}
+        return texts | {"questions": many, "options": of.Sequence(many), "answers": many}
 
-    class TinyRace(builders.core.GeneratorBasedBuilder):
-        VERSION = builders.core.Version("1.0.0")
-
-        def _info(self):
-            text, many = builders.features.Text(), builders.features.Sequence
-            return builders.core.DatasetInfo(
-                builder=self,
-                features=builders.features.FeaturesDict(
-                    {
-                        "article": text,
-                        "questions": many(text),
-                        "options": many(many(text)),
-                        "answers": many(text),
-                        "example_id": text,
-                    }
-                ),
-            )
-
-        def _split_generators(self, manager):
-            return {"train": self._rows()}
-
-        def _rows(self):
-            yield 0, {key: value for key, value in ARTICLE.items() if key != "id"} | {"example_id": "high1.txt"}
-
-        def _generate_examples(self):
-            raise NotImplementedError
-
-    TinyRace(data_dir=str(tmp_path / "tfds")).download_and_prepare()
+    row = {key: value for key, value in ARTICLE.items() if key != "id"} | {"example_id": "high1.txt"}
+    glue_files.write_dataset(tmp_path / "tfds", "tiny_race", features, {"train": [row]})
     found = choice.load("race", TaskDataConfig(tfds="tiny_race", tfds_dir=str(tmp_path / "tfds")), "train")
     expected = load(tmp_path, "train/1.txt", ARTICLE, task="race")
     assert [question[1:] for question in found.questions] == [question[1:] for question in expected.questions]

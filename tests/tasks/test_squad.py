@@ -13,6 +13,7 @@ import re
 import string
 import types
 
+import glue_files
 import numpy as np
 import original_squad
 import pytest
@@ -361,50 +362,15 @@ def test_files_of_a_directory(tmp_path):
 
 
 def test_tfds(tmp_path):
-    builders = pytest.importorskip("tensorflow_datasets")
+    def features(of) -> dict:
+        answers = of.Sequence({"text": of.Text(), "answer_start": np.int32})
+        texts = {name: of.Text() for name in ("id", "title", "context", "question")}
+        return texts | {"answers": answers, "plausible_answers": answers, "is_impossible": np.bool_}
 
-    class TinySquad(builders.core.GeneratorBasedBuilder):
-        VERSION = builders.core.Version("1.0.0")
-
-        def _info(self):
-            of = builders.features
-            answers = of.Sequence({"text": of.Text(), "answer_start": np.int32})
-            return builders.core.DatasetInfo(
-                builder=self,
-                features=of.FeaturesDict(
-                    {
-                        "id": of.Text(),
-                        "title": of.Text(),
-                        "context": of.Text(),
-                        "question": of.Text(),
-                        "answers": answers,
-                        "plausible_answers": answers,
-                        "is_impossible": np.bool_,
-                    }
-                ),
-            )
-
-        def _split_generators(self, manager):
-            return {"train": self._rows(), "validation": self._rows()}
-
-        def _rows(self):
-            paragraph = V2["data"][0]["paragraphs"][0]
-            for record in paragraph["qas"]:
-                yield (
-                    record["id"],
-                    {
-                        "is_impossible": not record["answers"],
-                        "plausible_answers": [],
-                        **record,
-                        "title": "t",
-                        "context": paragraph["context"],
-                    },
-                )
-
-        def _generate_examples(self):
-            raise NotImplementedError
-
-    TinySquad(data_dir=str(tmp_path)).download_and_prepare()
+    paragraph = V2["data"][0]["paragraphs"][0]
+    usual = {"plausible_answers": [], "title": "t", "context": paragraph["context"]}
+    rows = [usual | {"is_impossible": not record["answers"]} | record for record in paragraph["qas"]]
+    glue_files.write_dataset(tmp_path, "tiny_squad", features, {"train": rows, "validation": rows})
     data = TaskDataConfig(tfds="tiny_squad", tfds_dir=str(tmp_path))
     assert squad.splits("squad_v2", data) == ("train", "dev")
     assert squad.splits("squad_v2", dataclasses.replace(data, test="train[:1]")) == ("train", "dev", "test")

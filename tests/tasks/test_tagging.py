@@ -6,6 +6,7 @@ import gzip
 import json
 import pathlib
 
+import glue_files
 import jax
 import numpy as np
 import pytest
@@ -171,36 +172,14 @@ def test_a_file_to_predict_may_lack_the_columns_of_the_training_file(tmp_path, c
 
 @pytest.fixture(scope="module")
 def builder(tmp_path_factory):
-    builders = pytest.importorskip("tensorflow_datasets")
+    def features(of) -> dict:
+        tags = of.Sequence(of.ClassLabel(names=["O", "B-PER", "I-PER"]))
+        return {"tokens": of.Sequence(of.Text()), "ner": tags}
 
-    class TinyTags(builders.core.GeneratorBasedBuilder):
-        VERSION = builders.core.Version("1.0.0")
-
-        def _info(self):
-            names = ["O", "B-PER", "I-PER"]
-            return builders.core.DatasetInfo(
-                builder=self,
-                features=builders.features.FeaturesDict(
-                    {
-                        "tokens": builders.features.Sequence(builders.features.Text()),
-                        "ner": builders.features.Sequence(builders.features.ClassLabel(names=names)),
-                    }
-                ),
-            )
-
-        def _split_generators(self, manager):
-            good, bad = (["Ann", "Bob", "lives"], [1, 2, 0]), (["Ann", "Bob"], [0])
-            return {"train": self._rows(good), "validation": self._rows(good, bad), "test": self._rows(([], []))}
-
-        def _rows(self, *rows):
-            for key, (words, tags) in enumerate(rows):
-                yield key, {"tokens": words, "ner": tags}
-
-        def _generate_examples(self):
-            raise NotImplementedError
-
+    good, bad = {"tokens": ["Ann", "Bob", "lives"], "ner": [1, 2, 0]}, {"tokens": ["Ann", "Bob"], "ner": [0]}
+    rows = {"train": [good], "validation": [good, bad], "test": [{"tokens": [], "ner": []}]}
     path = tmp_path_factory.mktemp("tfds")
-    TinyTags(data_dir=str(path)).download_and_prepare()
+    glue_files.write_dataset(path, "tiny_tags", features, rows)
     return TaggingDataConfig(tfds="tiny_tags", tfds_dir=str(path))
 
 

@@ -5,6 +5,7 @@ import io
 import json
 import pathlib
 
+import glue_files
 import numpy as np
 import pytest
 from pretrained_model import CONFIG, TOKENIZER
@@ -360,56 +361,34 @@ def test_the_tfds_road(monkeypatch):
     assert asked[0] == ("imdb_reviews", "train[:90%]", "")
 
 
-builders = pytest.importorskip("tensorflow_datasets")
+def features(of) -> dict:
+    return {
+        **{name: of.Text() for name in ("sentence1", "sentence2")},
+        "score": np.float32,
+        "label": of.ClassLabel(names=["entailment", "not_entailment"]),
+        "tokens": of.Sequence(of.Text()),
+        "tags": of.Sequence(of.ClassLabel(names=["O", "B-PER"])),
+        "answers": of.Sequence({"text": of.Text(), "start": np.int32}),
+        "options": of.Sequence(of.Sequence(of.Text())),
+    }
+
+
+def row(key: int, label: int) -> dict:
+    return {
+        **{"sentence1": f"Über {key}", "sentence2": "b", "score": key / 2, "label": label},
+        "tokens": ["New", "York"][: key + 1],
+        "tags": ["O", "B-PER"][: key + 1],
+        "answers": [{"text": "b", "start": 7}] * key,
+        "options": [["x", "y"], ["z"]][:key],
+    }
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
-    class TinyTasks(builders.core.GeneratorBasedBuilder):
-        VERSION = builders.core.Version("1.0.0")
-
-        def _info(self):
-            of = builders.features
-            return builders.core.DatasetInfo(
-                builder=self,
-                features=of.FeaturesDict(
-                    {
-                        "sentence1": of.Text(),
-                        "sentence2": of.Text(),
-                        "score": np.float32,
-                        "label": of.ClassLabel(names=["entailment", "not_entailment"]),
-                        "tokens": of.Sequence(of.Text()),
-                        "tags": of.Sequence(of.ClassLabel(names=["O", "B-PER"])),
-                        "answers": of.Sequence({"text": of.Text(), "start": np.int32}),
-                        "options": of.Sequence(of.Sequence(of.Text())),
-                    }
-                ),
-            )
-
-        def _split_generators(self, manager):
-            return {"train": self._rows([0, 1, 0]), "validation": self._rows([1, 0]), "test": self._rows([-1, -1])}
-
-        def _rows(self, labels):
-            for key, label in enumerate(labels):
-                yield (
-                    key,
-                    {
-                        "sentence1": f"Über {key}",
-                        "sentence2": "b",
-                        "score": key / 2,
-                        "label": label,
-                        "tokens": ["New", "York"][: key + 1],
-                        "tags": ["O", "B-PER"][: key + 1],
-                        "answers": [{"text": "b", "start": 7}] * key,
-                        "options": [["x", "y"], ["z"]][:key],
-                    },
-                )
-
-        def _generate_examples(self):
-            raise NotImplementedError
-
     path = tmp_path_factory.mktemp("tfds")
-    TinyTasks(data_dir=str(path)).download_and_prepare()
+    labels = {"train": [0, 1, 0], "validation": [1, 0], "test": [-1, -1]}
+    rows = {split: [row(*each) for each in enumerate(numbers)] for split, numbers in labels.items()}
+    glue_files.write_dataset(path, "tiny_tasks", features, rows)
     return str(path)
 
 
