@@ -6,6 +6,7 @@
 import dataclasses
 import logging
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -60,6 +61,13 @@ class Case:
     name: str
     command: str
     says: tuple[str, ...]
+
+
+def cases(table: str) -> list[Case]:
+    """Return the cases of lines `NAME: COMMAND -> WORDS | WORDS`; one that begins with a space goes on from before."""
+    lines = re.sub(r"\n +", " ", re.sub(r"(?m)^#.*\n", "", table)).strip().splitlines()
+    parts = [re.fullmatch("(.*?): (.*) -> (.*)", line).groups() for line in lines]
+    return [Case(name, command, tuple(says.split(" | "))) for name, command, says in parts]
 
 
 def refused(case: Case, place: pathlib.Path, capfd, caplog) -> None:
