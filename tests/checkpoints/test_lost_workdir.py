@@ -84,11 +84,7 @@ def rename(path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "lost_at, lose, left",
-    [
-        (4, delete_when_saved, [8, 12]),
-        (4, rename, [8, 12]),
-        (12, rename, [12]),
-    ],
+    [(4, delete_when_saved, [8, 12]), (4, rename, [8, 12]), (12, rename, [12])],
     ids=["deleted", "renamed as a save is under way", "renamed as the last save is under way"],
 )
 def test_a_directory_lost_during_a_run_is_whole_at_its_end(

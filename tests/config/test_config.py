@@ -395,33 +395,18 @@ def test_the_shipped_configurations_are_good(name):
 @pytest.mark.parametrize(
     "config, message",
     [
-        (
-            changed("objective", name="masked_words"),
-            "positions=xlnet and objective.name=masked_words.*or neither",
-        ),
+        (changed("objective", name="masked_words"), "positions=xlnet and objective.name=masked_words.*or neither"),
         (changed("model", positions="learned"), "positions=learned and objective.name=permutation.*or neither"),
-        (
-            changed("model", norm_position="pre"),
-            "norm_position=pre belongs to .*, not to model.positions=xlnet",
-        ),
-        (
-            changed("model", direction="left_to_right"),
-            "direction=left_to_right belongs to .*, not to .*xlnet",
-        ),
-        (
-            changed("model", local_window=8),
-            "local_window=8 belongs to another model.positions, not to .*xlnet",
-        ),
+        (changed("model", norm_position="pre"), "norm_position=pre belongs to .*, not to model.positions=xlnet"),
+        (changed("model", direction="left_to_right"), "direction=left_to_right belongs to .*, not to .*xlnet"),
+        (changed("model", local_window=8), "local_window=8 belongs to another model.positions, not to .*xlnet"),
         (changed("model", embedding_size=64), "embedding_size=64 belongs to .*, not to model.positions=xlnet"),
         (changed("model", layer="lstm"), "layer=lstm and objective.name=permutation"),
         (changed("model", hidden_size=15, num_heads=3), "hidden_size=15 is odd"),
         (changed("masking", unit="span"), "masking.unit=span has no effect"),
         (changed("masking", random_share=0.0), "masking.random_share=0.0 has no effect"),
         (changed("objective", longest_span=0), "longest_span=0 must be positive; the paper's is 5"),
-        (
-            lambda: with_options(MINI, {"data.sentence_pairs": "nsp", "model.pair_head": True}),
-            "sentence_pairs=nsp",
-        ),
+        (lambda: with_options(MINI, {"data.sentence_pairs": "nsp", "model.pair_head": True}), "sentence_pairs=nsp"),
     ],
 )
 def test_what_does_not_go_with_xlnet_is_refused(config, message):

@@ -251,11 +251,7 @@ WRONG = {  # values of a file, and what is said of them; a word of the command l
         ["--moved.pase=fast"],
         "moved.pase; perhaps you meant ",
     ),
-    "resembles nothing": (
-        {"moved": {"name": "drifting", "x": 1}},
-        None,
-        "unknown option moved.x; Drifting has name",
-    ),
+    "resembles nothing": ({"moved": {"name": "drifting", "x": 1}}, None, "unknown option moved.x; Drifting has name"),
     "no kind": ({"hull": "tub"}, None, "hull='tub' must be one of canoe, raft"),
     "the wrong type": ({"moved": {"load": "much"}}, None, "moved.load='much' must be of type int"),
     "no object": ({"moved": "rowing"}, None, "moved must be an object with the fields of Motor, not 'rowing'"),

@@ -181,9 +181,7 @@ def test_interrupting_a_host_ends_fine_tuning_on_both_and_another_slice_goes_on(
     arguments = task(pretrained, work, "--epochs=5")
     processes = start(arguments, work, 2)
     wait_until(
-        lambda: len(read_rows(second / "metrics.jsonl")) >= 40,
-        lambda: processes[0].poll() is None,
-        lambda: logs(here),
+        lambda: len(read_rows(second / "metrics.jsonl")) >= 40, lambda: processes[0].poll() is None, lambda: logs(here)
     )
     processes[1].send_signal(signal.SIGINT)
     assert left_in_time(processes, here) == [143, 130], logs(here)

@@ -208,11 +208,7 @@ def test_in_sequence_the_encoder_is_taken_and_the_head_only_if_it_fits(two_seeds
     )
     results = finetune(second).results
     assert "labels (garden, harbour)" in capsys.readouterr().out
-    assert results["labels"] == [
-        "garden",
-        "harbour",
-        "kitchen",
-    ]
+    assert results["labels"] == ["garden", "harbour", "kitchen"]
     assert results["tests"] == {"test": results["metrics"]}
     before, after = weights(config.workdir), weights(tmp_path / "work")
     assert after["head/kernel"].shape == (32, 3)
@@ -290,10 +286,7 @@ def test_stabilisers(pretrained):
         ({"crf": True}, "crf=True belongs to task=ner, not to sst2; leave it out"),
         ({"task": "ner", "features": "last", "reinitialize_layers": 2}, "features=last leaves untrained"),
         ({"task": "ner", "train_encoder": True}, "give features=last too"),
-        (
-            {"task": "squad_v1", "packing": True},
-            "packing=True belongs to task=cola or .* or text, not to squad_v1",
-        ),
+        ({"task": "squad_v1", "packing": True}, "packing=True belongs to task=cola or .* or text, not to squad_v1"),
         ({"warmup_share": 1.5}, "warmup_share=1.5"),
         ({"seed": 2**31}, "seed="),
         ({"grid_epochs": ()}, "grid_epochs is empty"),

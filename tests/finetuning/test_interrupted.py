@@ -206,10 +206,7 @@ def test_devices_share_the_batches(two_seeds, pretrained, tmp_path):
 @pytest.mark.parametrize(
     "function, said",
     [
-        (
-            "run.first_state",
-            f"the state of a run {DOES_NOT_FIT}; what helps: a smaller model; chips with more",
-        ),
+        ("run.first_state", f"the state of a run {DOES_NOT_FIT}; what helps: a smaller model; chips with more"),
         ("run.placed_batch", f"a batch of 16 sequences {DOES_NOT_FIT}; what helps: --compute.remat=sel or full"),
     ],
 )

@@ -274,8 +274,7 @@ def test_what_was_read_is_written_with_the_same_names_and_bits(tmp_path, case):
 
 
 @pytest.mark.parametrize(
-    "case, name",
-    [("modernbert/words", "embeddings.tok_embeddings.weight"), ("xlnet/words", "mask_emb")],
+    "case, name", [("modernbert/words", "embeddings.tok_embeddings.weight"), ("xlnet/words", "mask_emb")]
 )
 def test_a_bare_encoder_has_names_without_prefix(tmp_path, case, name):
     stored = open_huggingface(CASES[case].save(tmp_path / "whole"))

@@ -225,9 +225,7 @@ def modern(config: ModelConfig, compute: ComputeConfig) -> Architecture:
     gate = linear("encoder/feed_forward/gate", (hidden,), (Axis("intermediate", config.feed_forward_size),), (layer,))
     kept = [entry for path, entry in usual.parameters.items() if path != "embeddings/position/table"]
     return dataclasses.replace(
-        usual,
-        embeddings=functools.partial(Embeddings, config, positions=None),
-        parameters=table([*kept, *gate]),
+        usual, embeddings=functools.partial(Embeddings, config, positions=None), parameters=table([*kept, *gate])
     )
 
 
@@ -610,7 +608,4 @@ def test_the_example_of_the_guide_describes_a_gate():
     added = {
         path: parameter.shape for path, parameter in parameters.items() if path not in bert_parameters(RULES_SMALL)
     }
-    assert added == {
-        "encoder/feed_forward/gate/kernel": (4, 24, 96),
-        "encoder/feed_forward/gate/bias": (4, 96),
-    }
+    assert added == {"encoder/feed_forward/gate/kernel": (4, 24, 96), "encoder/feed_forward/gate/bias": (4, 96)}

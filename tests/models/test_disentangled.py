@@ -477,10 +477,7 @@ def test_a_student_does_not_start_from_some_of_its_layers():
             "model.convolution_activation=gelu_erf needs model.convolution_width, but model.convolution_width=0",
         ),
         ({"norm_position": "pre"}, "convolution_width=5 cannot be combined with model.norm_position=pre"),
-        (
-            {"positions": "xlnet"},
-            "convolution_width=5 belongs to another model.positions, not to .*xlnet",
-        ),
+        ({"positions": "xlnet"}, "convolution_width=5 belongs to another model.positions, not to .*xlnet"),
         ({"layer": "lstm"}, "convolution_width=5 belongs to model.layer=transformer, not to model.layer=lstm"),
         ({"direction": "left_to_right"}, "convolution_width=5 cannot be combined with model.direction=left_to_right"),
     ],

@@ -158,10 +158,7 @@ def test_the_pooler_reads_the_end_of_each_direction(params, encode):
             "would see the answer; set model.layer=lstm",
         ),
         ({"positions": "rope"}, "model.positions='rope' must be one of learned, none"),
-        (
-            {"feed_forward": "geglu"},
-            "model.feed_forward=geglu belongs to .*, not to model.layer=lstm",
-        ),
+        ({"feed_forward": "geglu"}, "model.feed_forward=geglu belongs to .*, not to model.layer=lstm"),
         ({"recurrent_dropout": 1.0}, "model.recurrent_dropout=1.0 must be between 0 and 1, 1 not included"),
         (
             {"layer": "transformer", "positions": "learned", "direction": "left_to_right", "recurrent_dropout": 0.5},
@@ -246,9 +243,7 @@ def test_the_operations_of_a_step_are_those_of_its_products(model):
 
 
 LEFT_TO_RIGHT = dataclasses.replace(
-    CONFIG,
-    model=dataclasses.replace(SIZES, direction="left_to_right", num_layers=3),
-    objective=LeftToRight(),
+    CONFIG, model=dataclasses.replace(SIZES, direction="left_to_right", num_layers=3), objective=LeftToRight()
 )
 
 

@@ -240,14 +240,7 @@ def test_words_are_filled_in_without_being_seen(model, params, batch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "layers, remat",
-    [
-        ("scan", "sel"),
-        ("scan", "none"),
-        ("loop", "full"),
-    ],
-)
+@pytest.mark.parametrize("layers, remat", [("scan", "sel"), ("scan", "none"), ("loop", "full")])
 def test_losses_and_gradients_are_the_same_however_layers_run(model, params, batch, layers, remat):
     other = BertForPreTraining(SMALL, dataclasses.replace(FLOAT32, layers=layers, remat=remat), ("mlm",))
 

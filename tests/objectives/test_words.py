@@ -137,10 +137,7 @@ def test_the_model_is_its_two_tables(model, params):
     ("changes", "message"),
     [
         (lambda: {"objective": MaskedWords()}, "model.layer=none gives a word the same vector everywhere"),
-        (
-            lambda: {"model": variant(SIZES, layer="lstm", num_layers=1)},
-            "would see the neighbours .* model.layer=none",
-        ),
+        (lambda: {"model": variant(SIZES, layer="lstm", num_layers=1)}, "would see the neighbours .* model.layer=none"),
         (lambda: {"model": variant(SIZES, num_layers=2)}, "model.num_layers=2 belongs to .*, not to model.layer=none"),
         (lambda: {"model": variant(SIZES, feed_forward="geglu")}, "model.feed_forward=geglu belongs to .*layer=none"),
         (
@@ -148,10 +145,7 @@ def test_the_model_is_its_two_tables(model, params):
             "model.disentangled.terms=c2p belongs to model.layer=transformer, not to model.layer=none",
         ),
         (lambda: {"phases": (PhaseConfig(sequence_length=5),)}, "window=5 is not shorter than the rows"),
-        (
-            lambda: {"objective": SkipGram(static_vectors=SkipGramConfig(window=0))},
-            "window=0 must be positive",
-        ),
+        (lambda: {"objective": SkipGram(static_vectors=SkipGramConfig(window=0))}, "window=0 must be positive"),
         (
             lambda: {"objective": SkipGram(static_vectors=SkipGramConfig(subsampling=1.0))},
             "subsampling=1.0 must be a share",

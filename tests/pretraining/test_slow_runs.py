@@ -258,13 +258,7 @@ def test_the_losses_do_not_depend_on_mesh_micro_batches_or_how_layers_run(small_
     parts = (dataclasses.replace(phases[0], micro_batches=2),)
     compute = dataclasses.replace(one.compute, layers="scan", remat="full")
     several = electra(
-        small_store,
-        tmp_path / "several",
-        model=model,
-        data=data,
-        phases=parts,
-        compute=compute,
-        mesh=MESHES[mesh],
+        small_store, tmp_path / "several", model=model, data=data, phases=parts, compute=compute, mesh=MESHES[mesh]
     )
     pretrain(several, devices=jax.devices()[:8])
     for name in ("loss", "mlm_loss", "replaced_tokens_loss", "replaced_tokens_accuracy", "grad_norm"):

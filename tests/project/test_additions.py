@@ -64,7 +64,7 @@ EDITS = {  # row of the table → file → what is replaced there, and by what; 
                 "    smoothing: float = 0.0\n"
                 '    """Share of the probability that is spread over all words."""\n\n\n'
                 "ObjectiveConfig = MaskedWords | Smoothed",
-            ),
+            )
         ],
     },
     "an architecture, a kind of layer": {
@@ -98,7 +98,7 @@ EDITS = {  # row of the table → file → what is replaced there, and by what; 
                 '    norm: Literal["layer_norm", "rms_norm"]',
                 '    layer_scale: bool = False\n    """Whether a plain feed-forward network scales its output."""\n'
                 '    norm: Literal["layer_norm", "rms_norm"]',
-            ),
+            )
         ],
         "models/bert_parameters.py": [
             (

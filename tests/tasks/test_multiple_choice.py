@@ -158,11 +158,7 @@ def test_accuracy_and_predictions(tmp_path):
     (file,) = choice.write_predictions(examples, None, logits, tmp_path, "test")
     with open(file, newline="") as stream:
         assert file.endswith("/test_predictions.csv")
-        assert list(csv.reader(stream)) == [
-            ["", "pred"],
-            ["0", "2"],
-            ["7", "1"],
-        ]
+        assert list(csv.reader(stream)) == [["", "pred"], ["0", "2"], ["7", "1"]]
     race = load(tmp_path, "dev/1.txt", ARTICLE, task="race", split="dev")
     logits = [np.log(np.array([1, 2, 5], np.float32)), np.zeros(3, np.float32)]
     (file,) = choice.write_predictions(race, None, logits, tmp_path, "dev")

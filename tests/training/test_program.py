@@ -114,12 +114,7 @@ def mesh(platform: str):
         ("cpu", {}, "loop", "xla"),
         ("tpu", {}, "scan", "pallas"),
         ("tpu", {}, "loop", "pallas; where only some states of the last layer are read, that layer by xla"),
-        (
-            "tpu",
-            {"local_window": 8, "global_tokens": 1},
-            "scan",
-            "xla, not pallas: it has no tokens that",
-        ),
+        ("tpu", {"local_window": 8, "global_tokens": 1}, "scan", "xla, not pallas: it has no tokens that"),
         ("tpu", {"positions": "xlnet"}, "scan", "xla, not pallas: scores have a bias that depends on queries and keys"),
         ("gpu", {"positions": "xlnet"}, "scan", "xla"),
     ],

@@ -108,12 +108,7 @@ def test_rows_of_time_follow_the_rows_of_steps_and_the_end(tmp_path):
         metrics.write(1, {"loss": 3.0}, kind="evaluation")
         clock.now += 3
     rows = read_rows(tmp_path / "metrics.jsonl")
-    assert [(row["kind"], row["step"]) for row in rows] == [
-        ("train", 1),
-        ("time", 1),
-        ("evaluation", 1),
-        ("time", 1),
-    ]
+    assert [(row["kind"], row["step"]) for row in rows] == [("train", 1), ("time", 1), ("evaluation", 1), ("time", 1)]
     assert [row["setup"] for row in rows if row["kind"] == "time"] == [5, 3]
     (events,) = (tmp_path / "tensorboard").iterdir()
     assert b"train/loss" in events.read_bytes() and b"time/" not in events.read_bytes()

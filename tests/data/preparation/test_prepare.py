@@ -155,10 +155,7 @@ if __name__ == "__main__":
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for the worker processes under /proc")
 @pytest.mark.parametrize(
     "name",
-    [
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("a.txt", "a.txt.gz", "a.parquet")),
-        "dump.xml.bz2",
-    ],
+    [*(pytest.param(name, marks=pytest.mark.slow) for name in ("a.txt", "a.txt.gz", "a.parquet")), "dump.xml.bz2"],
 )
 def test_kill_and_run_again(tmp_path, vocab, small_blocks, capsys, name):
     corpus = written(tmp_path / name, random_documents(1500))
@@ -488,10 +485,7 @@ def test_a_saved_data_set_says_its_licence(tmp_path, vocab):
     directory = tmp_path / "saved"
     directory.mkdir()
     table = pyarrow.table({"text": ["\n".join(lines) for lines in random_documents(5)]})
-    with (
-        pyarrow.OSFile(f"{directory}/data.arrow", "wb") as file,
-        pyarrow.ipc.new_stream(file, table.schema) as writer,
-    ):
+    with pyarrow.OSFile(f"{directory}/data.arrow", "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as writer:
         writer.write_table(table)
     (directory / "state.json").write_text('{"_data_files": [{"filename": "data.arrow"}]}')
     (directory / "dataset_info.json").write_text('{"license": "cc-by-4.0"}')
