@@ -493,7 +493,6 @@ def test_what_cannot_work_is_one_line(model, tmp_path):
     with pytest.raises(UserError, match=r"must be a CoNLL-U file"):
         read_parsed(tmp_path / "trees.txt")
     (tmp_path / "bad.conllu").write_text(TREE.replace("\t3\tobj", "\t9\tobj"))
-    with pytest.raises(
-        UserError, match=r"bad.conllu, line 5: the head '9' of 'big' must be the number of a different one"
-    ):
+    message = r"bad.conllu, line 5: the head '9' of 'big' must be the number of a different one"
+    with pytest.raises(UserError, match=message):
         read_parsed(tmp_path / "bad.conllu")

@@ -354,19 +354,16 @@ def test_nothing_usable_is_an_error_and_never_step_zero(tmp_path):
 def test_another_model_is_refused_by_name(tmp_path):
     write_steps(tmp_path, 1)
     reader = Checkpoints(tmp_path, read_only=True)
-    with pytest.raises(
-        UserError, match=r"params/embeddings/word/table: checkpoint float32\[256, 64\], model float32\[320, "
-    ):
+    message = r"params/embeddings/word/table: checkpoint float32\[256, 64\], model float32\[320, "
+    with pytest.raises(UserError, match=message):
         reader.restore(abstract(make_state(rows=320)))
     state = abstract(make_state())
     half = {**state.params["pooler"], "bias": jax.ShapeDtypeStruct((16,), jnp.bfloat16)}
-    with pytest.raises(
-        UserError, match=r"step 1 .*params/pooler/bias: checkpoint float32\[16\], model bfloat16\[16\]\. "
-    ):
+    message = r"step 1 .*params/pooler/bias: checkpoint float32\[16\], model bfloat16\[16\]\. "
+    with pytest.raises(UserError, match=message):
         reader.restore(dataclasses.replace(state, params={**state.params, "pooler": half}))
-    with pytest.raises(
-        UserError, match=r"params/pooler/bias: checkpoint float32\[16\], model none; params/pooler/kernel"
-    ):
+    message = r"params/pooler/bias: checkpoint float32\[16\], model none; params/pooler/kernel"
+    with pytest.raises(UserError, match=message):
         reader.restore(dataclasses.replace(state, params={"embeddings": state.params["embeddings"]}))
 
 

@@ -151,9 +151,8 @@ def test_the_best_weights_of_a_run_deleted_before_its_end_are_named(pretrained, 
     work = tmp_path / "work"
     monkeypatch.setattr(run, "evaluate", lambda *_: ({"accuracy": 0.5}, None))
     once_after(monkeypatch, 1, "evaluation", lambda: shutil.rmtree(work))
-    with pytest.raises(
-        UserError, match=f"the weights of .*_seed0 were deleted with {work} during the run; remove {work}/runs/"
-    ):
+    message = f"the weights of .*_seed0 were deleted with {work} during the run; remove {work}/runs/"
+    with pytest.raises(UserError, match=message):
         finetune(task_config(pretrained, work, select="best"))
     monkeypatch.undo()
     shutil.rmtree(next((work / "runs").iterdir()))

@@ -114,9 +114,8 @@ def test_hosts_that_do_not_share_the_directory_are_refused(tmp_path, tokenizer, 
         monkeypatch.setattr("bert_jax.checkpoints.workdir.from_first", lambda value: first.files["run.json"])
         with opened(tmp_path / "run", tokenizer) as second:
             assert second.run_id == first.run_id
-        with pytest.raises(
-            UserError, match=r"not the same on all hosts \(its run.json is not there.*that all of them share"
-        ):
+        message = r"not the same on all hosts \(its run.json is not there.*that all of them share"
+        with pytest.raises(UserError, match=message):
             opened(tmp_path / "own", tokenizer)
     assert not (tmp_path / "own").exists()
 
@@ -299,9 +298,8 @@ def test_a_directory_that_holds_something_else_during_a_run_is_left_alone(taken,
         path.mkdir()
         (path / "config.json").write_text('{"model_type": "bert"}')
     before = contents(path)
-    with pytest.raises(
-        UserError, match=f"{path} was deleted or renamed during .* and holds something else.*another --workdir"
-    ):
+    message = f"{path} was deleted or renamed during .* and holds something else.*another --workdir"
+    with pytest.raises(UserError, match=message):
         taken.secure()
     assert contents(path) == before
 
@@ -429,9 +427,8 @@ def test_every_option_is_either_harmless_or_refused(run, tokenizer):
 
 def test_several_differences_are_all_shown(run, tokenizer):
     config = dataclasses.replace(CONFIG, seed=3, optimizer=OptimizerConfig(name="lamb"))
-    with pytest.raises(
-        UserError, match=r"\(store_fingerprint: store-1 → store-2; optimizer.name: adamw → lamb; seed: 0 → 3\)"
-    ):
+    message = r"\(store_fingerprint: store-1 → store-2; optimizer.name: adamw → lamb; seed: 0 → 3\)"
+    with pytest.raises(UserError, match=message):
         start(run, tokenizer, config, store="store-2")
 
 

@@ -218,13 +218,11 @@ def test_every_remedy_of_a_wrong_mesh_works():
 def test_batches_that_do_not_split():
     mesh = sharding.make_mesh(MeshConfig(data=4, fsdp=2))
     sharding.check_batch(Config(phases=(PhaseConfig(batch_size=32, micro_batches=4),)), mesh)
-    with pytest.raises(
-        UserError, match=r"phases\.1\.batch_size=20 is not divisible by 8 .*data=4 × fsdp=2.*nearest: 16 or 24"
-    ):
+    message = r"phases\.1\.batch_size=20 is not divisible by 8 .*data=4 × fsdp=2.*nearest: 16 or 24"
+    with pytest.raises(UserError, match=message):
         sharding.check_batch(Config(phases=(PhaseConfig(), PhaseConfig(batch_size=20))), mesh)
-    with pytest.raises(
-        UserError, match=r"phases\.0\.batch_size=40 .* 32 .*phases\.0\.micro_batches=4\); nearest: 32 or 64"
-    ):
+    message = r"phases\.0\.batch_size=40 .* 32 .*phases\.0\.micro_batches=4\); nearest: 32 or 64"
+    with pytest.raises(UserError, match=message):
         sharding.check_batch(Config(phases=(PhaseConfig(batch_size=40, micro_batches=4),)), mesh)
     slices = sharding.make_mesh(MeshConfig(slice=2, fsdp=2))
     with pytest.raises(UserError, match=r"batch_size=20 .* 8 \(mesh slice=2 × data=2 × fsdp=2 .*nearest: 16 or 24"):

@@ -272,9 +272,8 @@ def test_a_share_of_train_is_held_out_as_of_a_file(home):
     for split, part in zip(("train", "dev"), parts):
         assert part.first == text.load("text", of_file, split).first
     assert sum(map(len, parts)) == 320 and 40 < len(parts[1]) < 90
-    with pytest.raises(
-        UserError, match=r"train is given and dev, .* give dev=\[\(text, label\), …\], or dev_share=0.1"
-    ):
+    message = r"train is given and dev, .* give dev=\[\(text, label\), …\], or dev_share=0.1"
+    with pytest.raises(UserError, match=message):
         from_arguments("text", {"train": rows}, {})
 
 

@@ -574,9 +574,8 @@ def test_a_file_without_a_header_is_read_as_its_error_says(tmp_path):
     model = write_model(tmp_path / "text", "text")
     (tmp_path / "input.tsv").write_text("a cat sat\na dog ran\n")
     options = PredictConfig(input=str(tmp_path / "input.tsv"), output=str(tmp_path / "output.tsv"))
-    with pytest.raises(
-        UserError, match="no column text or sentence or sentence1 .*--data.text_column=1 --data.label_column=2"
-    ):
+    message = "no column text or sentence or sentence1 .*--data.text_column=1 --data.label_column=2"
+    with pytest.raises(UserError, match=message):
         run_predict(str(model), options)
     run_predict(str(model), dataclasses.replace(options, data=InputFormConfig(text_column="1", label_column="2")))
     assert len((tmp_path / "output.tsv").read_text().splitlines()) == 3
@@ -590,9 +589,8 @@ def test_ax_asks_for_a_model_of_mnli(tmp_path, monkeypatch):
     model = write_model(tmp_path / "model", "text")
     (tmp_path / "input.tsv").write_text("index\tsentence1\tsentence2\n0\ta cat sat\ta dog ran\n")
     options = PredictConfig(input=str(tmp_path / "input.tsv"), output=str(tmp_path / "AX.tsv"), task="ax")
-    with pytest.raises(
-        UserError, match="the model has LABEL_0, .*; give one that was fine-tuned on mnli, or put .* id2label"
-    ):
+    message = "the model has LABEL_0, .*; give one that was fine-tuned on mnli, or put .* id2label"
+    with pytest.raises(UserError, match=message):
         run_predict(str(model), options)
 
 

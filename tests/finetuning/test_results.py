@@ -49,9 +49,8 @@ def test_a_cooldown_that_the_shortest_run_has_no_room_for():
         task_defaults("mrpc"), grid=True, schedule=ScheduleConfig(name="constant", cooldown_steps=90)
     )
     check_length(config, 1600)  # two epochs of 50 steps, 10 of them warm-up
-    with pytest.raises(
-        UserError, match=r"cooldown_steps=90 and warmup_share=0.1 do not fit into the 98 steps of batch32_.*epochs2"
-    ):
+    message = r"cooldown_steps=90 and warmup_share=0.1 do not fit into the 98 steps of batch32_.*epochs2"
+    with pytest.raises(UserError, match=message):
         check_length(config, 1568)
 
 

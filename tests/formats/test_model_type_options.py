@@ -272,9 +272,8 @@ def test_spare_rows_of_the_published_word_tables_are_cut(tmp_path, caplog, multi
 def test_a_run_with_other_distances_cannot_start_from_it(tmp_path):
     stored = open_huggingface(CASES["deberta/first"].save(tmp_path / "theirs"))
     run = dataclasses.replace(stored.model, disentangled=dataclasses.replace(stored.model.disentangled, max_distance=7))
-    with pytest.raises(
-        UserError, match=r"max_distance is 7 here and 5 there\)\. .*--model.disentangled.max_distance=5"
-    ):
+    message = r"max_distance is 7 here and 5 there\)\. .*--model.disentangled.max_distance=5"
+    with pytest.raises(UserError, match=message):
         check_architecture(stored, run)
     check_architecture(stored, stored.model)
 

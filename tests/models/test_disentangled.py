@@ -460,9 +460,8 @@ def test_it_learns_and_thaws_with_the_first_layer():
 
 def test_a_student_does_not_start_from_some_of_its_layers():
     stored = StoredModel(kind="bert_jax", path="somewhere", model=CONVOLVED, arrays={})
-    with pytest.raises(
-        UserError, match=r"init_from_layers=0,2 needs .* somewhere has .*model.convolution_width=3; take"
-    ):
+    message = r"init_from_layers=0,2 needs .* somewhere has .*model.convolution_width=3; take"
+    with pytest.raises(UserError, match=message):
         with_layers(stored, (0, 2), dataclasses.replace(THIRD, num_layers=2))
 
 

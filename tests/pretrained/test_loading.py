@@ -237,9 +237,8 @@ def test_a_file_that_shrinks_after_it_was_opened_is_an_error(tmp_path):
 
 def test_arrays_that_do_not_fit_are_named_with_both_shapes():
     arrays = stored_model().arrays
-    with pytest.raises(
-        UserError, match=r"key/bias: stored \[5, 4, 4\], by the configuration \[5, 2, 8\].* and 4 more. Put the config"
-    ):
+    message = r"key/bias: stored \[5, 4, 4\], by the configuration \[5, 2, 8\].* and 4 more. Put the config"
+    with pytest.raises(UserError, match=message):
         check_fit(stored_model(model=dataclasses.replace(CONFIG, num_heads=2)))
     with pytest.raises(UserError, match=r"pooler/bias: stored none, by the configuration \[16\]"):
         check_fit(stored_model(arrays={path: array for path, array in arrays.items() if path != "pooler/bias"}))

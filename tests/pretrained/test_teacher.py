@@ -272,9 +272,8 @@ def test_the_teacher_of_a_task_keeps_its_head_and_its_bits(tmp_path):
     with new_directory(tmp_path / "bare") as partial:
         write_bert_jax(stored_model(), partial)
     bare = dataclasses.replace(config, distillation=TaskDistillationConfig(teacher=str(tmp_path / "bare")))
-    with pytest.raises(
-        UserError, match="has no head of a task, so it has nothing to teach; fine-tune it on text first"
-    ):
+    message = "has no head of a task, so it has nothing to teach; fine-tune it on text first"
+    with pytest.raises(UserError, match=message):
         stored_task_teacher(bare, TOKENIZER)
 
 

@@ -454,9 +454,8 @@ def test_a_spike_is_rolled_back(small_store, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_run_that_may_not_go_back_stops_with_a_report(small_store, tmp_path):
     config = config_of(small_store, tmp_path / "run", faults=FaultsConfig(max_skipped_steps=2, rollbacks=0))
-    with pytest.raises(
-        UserError, match="not been finite for 2 steps up to 7, and none of the 0 rollbacks is left"
-    ) as error:
+    message = "not been finite for 2 steps up to 7, and none of the 0 rollbacks is left"
+    with pytest.raises(UserError, match=message) as error:
         pretrain(config, objective=poison(config))
     file = pathlib.Path(config.workdir) / "fault_at_step_7.json"
     assert str(file) in str(error.value) and "the newest checkpoint is step 4" in str(error.value)
@@ -520,9 +519,8 @@ def test_a_phase_that_does_not_fit_ends_with_advice(small_store, tmp_path, monke
 
 def test_a_first_state_that_does_not_fit_ends_with_advice(small_store, tmp_path, monkeypatch):
     monkeypatch.setattr("bert_jax.pretraining.create_state", full_device)
-    with pytest.raises(
-        UserError, match=f"^the state of the run {DOES_NOT_FIT}; what helps: a smaller model; chips with"
-    ):
+    message = f"^the state of the run {DOES_NOT_FIT}; what helps: a smaller model; chips with"
+    with pytest.raises(UserError, match=message):
         pretrain(small(small_store, tmp_path))
 
 
@@ -532,9 +530,8 @@ def test_a_checkpoint_that_does_not_fit_is_not_taken_for_a_damaged_one(finished,
     phases = (dataclasses.replace(phase, steps=13),)
     longer = dataclasses.replace(finished[0], workdir=str(tmp_path / "run"), phases=phases)
     monkeypatch.setattr("bert_jax.checkpoints.record.placed", full_device)
-    with pytest.raises(
-        UserError, match=f"^the state of the run {DOES_NOT_FIT}; what helps: a smaller model; chips with"
-    ):
+    message = f"^the state of the run {DOES_NOT_FIT}; what helps: a smaller model; chips with"
+    with pytest.raises(UserError, match=message):
         pretrain(longer)
     monkeypatch.undo()
     assert pretrain(longer).step == 13

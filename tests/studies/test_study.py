@@ -219,18 +219,16 @@ def test_an_arm_may_have_another_objective_and_its_place_is_named_by_what_differ
     assert config == Config(objective=ReplacedTokens(generator=GeneratorConfig(num_layers=1)), seed=3)
     digest = hashlib.sha256(json.dumps(options).encode()).hexdigest()
     assert _digest(config) == digest[:16]
-    with pytest.raises(
-        UserError, match="num_layers=1 belongs to objective.name=replaced_tokens, not to .*masked_words"
-    ):
+    message = "num_layers=1 belongs to objective.name=replaced_tokens, not to .*masked_words"
+    with pytest.raises(UserError, match=message):
         changed(Config(), {"objective.generator.num_layers": 1})
 
 
 def test_an_option_that_an_arm_does_not_have_is_refused_and_named():
     study = load_study("objectives")
     given = Given(pretraining=("--objective.mlm_weight=0.5",))
-    with pytest.raises(
-        UserError, match="arm left_to_right: --objective.mlm_weight=0.5 is for another model or objective"
-    ):
+    message = "arm left_to_right: --objective.mlm_weight=0.5 is for another model or objective"
+    with pytest.raises(UserError, match=message):
         study_plan(study, StudyConfig(workdir="w", arms=("left_to_right",)), given)
     study_plan(study, StudyConfig(workdir="w", arms=("no_nsp",)), given)
 

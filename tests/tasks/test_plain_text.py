@@ -191,9 +191,8 @@ def test_a_pair_where_single_texts_were_learned_and_the_reverse(models, tmp_path
 
 
 def test_tasks_of_the_benchmark_say_which_they_read(models):
-    with pytest.raises(
-        UserError, match=r"text 0 of the list is a single text, .* was fine-tuned on pairs of texts \(rte\)"
-    ):
+    message = r"text 0 of the list is a single text, .* was fine-tuned on pairs of texts \(rte\)"
+    with pytest.raises(UserError, match=message):
         bert_jax.load(models["rte"]).predict("a cat")
 
 
@@ -278,9 +277,8 @@ def test_a_tab_in_a_line_is_between_the_texts_of_a_pair(tmp_path):
     (tmp_path / "lines.txt").write_text("a\tb\nc\n")
     pair, single = read_plain_texts(str(tmp_path / "lines.txt"))
     assert from_plain([pair], ("x",), None).second == ["b"] and from_plain([single], ("x",), None).second is None
-    with pytest.raises(
-        UserError, match=r"lines.txt, line 2: .*lines.txt, line 1 has a tab, so all are taken .*found 'c'$"
-    ):
+    message = r"lines.txt, line 2: .*lines.txt, line 1 has a tab, so all are taken .*found 'c'$"
+    with pytest.raises(UserError, match=message):
         from_plain([pair, single], ("x",), None)
     with pytest.raises(UserError, match="lines.txt, line 1: the model reads single texts, but there is a tab"):
         from_plain([single, pair], ("x",), False)

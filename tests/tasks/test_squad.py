@@ -352,9 +352,8 @@ def test_files_of_a_directory(tmp_path):
     assert len(find("train")) == 1
     for name in "ab":
         (tmp_path / f"dev-{name}-v2.0.json").write_text(json.dumps(V2))
-    with pytest.raises(
-        UserError, match="no dev-v2.0.json, but dev-a-v2.0.json, dev-b-v2.0.json; name .* --data.dev=FILE"
-    ):
+    message = "no dev-v2.0.json, but dev-a-v2.0.json, dev-b-v2.0.json; name .* --data.dev=FILE"
+    with pytest.raises(UserError, match=message):
         find("dev", "squad_v2")
     assert squad.splits("squad_v1", TaskDataConfig(dir=str(tmp_path), test="x.json")) == ("train", "test")
     with pytest.raises(UserError, match="nowhere.json: no such file"):

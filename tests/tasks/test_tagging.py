@@ -148,9 +148,8 @@ def test_missing_data_and_unknown_tags_are_refused(tmp_path):
         ner.load("ner", TaggingDataConfig(dir=str(tmp_path)), "dev")
     with pytest.raises(UserError, match="holds no words"):
         load(tmp_path, "-DOCSTART- O\n\n\n")
-    with pytest.raises(
-        UserError, match=r"dev.txt, line 2: the tag B-ORG is not among those of the training data: O, B-PER"
-    ):
+    message = r"dev.txt, line 2: the tag B-ORG is not among those of the training data: O, B-PER"
+    with pytest.raises(UserError, match=message):
         load(tmp_path, "Ann O\nBob B-ORG\n", "dev", ("O", "B-PER", "I-PER"))
 
 

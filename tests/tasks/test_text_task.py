@@ -352,9 +352,8 @@ def test_the_tfds_road(monkeypatch):
     with pytest.raises(UserError, match="imdb_reviews, split test, example 2: the text in column 'text' is empty"):
         text.load("text", data, "dev", train.labels)
     examples[:] = [{"text": "x", "label": "pos"}, {"text": "y", "label": "neg", "sentence2": "z"}]
-    with pytest.raises(
-        UserError, match="imdb_reviews, split test, example 1: a 'sentence2', which the first example lacks"
-    ):
+    message = "imdb_reviews, split test, example 1: a 'sentence2', which the first example lacks"
+    with pytest.raises(UserError, match=message):
         text.load("text", data, "dev", train.labels)
     examples[:] = [{"text": "x", "label": None}]
     assert not text.load("text", TextDataConfig(tfds="a", test="unsupervised"), "test", train.labels).has_answers

@@ -192,9 +192,8 @@ def test_casing_is_inferred(tmp_path):
     assert load_tokenizer(write_vocabulary(tmp_path / "uncased.txt", WORDS)).lowercase
     cased = write_vocabulary(tmp_path / "cased.txt", [*WORDS, "\u00c9cole"])
     assert not load_tokenizer(cased).lowercase
-    with pytest.raises(
-        UserError, match="lowercase=True, but .*cased.txt is a cased vocabulary .*\u00c9cole.*lowercase=False"
-    ):
+    message = "lowercase=True, but .*cased.txt is a cased vocabulary .*\u00c9cole.*lowercase=False"
+    with pytest.raises(UserError, match=message):
         load_tokenizer(cased, lowercase=True)
     assert not load_tokenizer(tmp_path / "uncased.txt", lowercase=False).lowercase
 
@@ -412,9 +411,8 @@ def test_the_casing_that_a_directory_states_is_checked_against_its_vocabulary(tm
     tokens = [*difficult_text.SPECIALS, "the", "The", "##s", "Cat"]
     (tmp_path / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
-    with pytest.raises(
-        UserError, match=r"lowercase=True \(by .*_config.json\), but .*cased vocabulary.*'The'.*_case\": false"
-    ):
+    message = r"lowercase=True \(by .*_config.json\), but .*cased vocabulary.*'The'.*_case\": false"
+    with pytest.raises(UserError, match=message):
         load_tokenizer(tmp_path)
     with pytest.raises(UserError, match='lowercase=True, but .*cased vocabulary.*"do_lower_case": false'):
         read_tokenizer(epath.Path(tmp_path))  # of a Hugging Face directory

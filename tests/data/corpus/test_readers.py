@@ -632,9 +632,8 @@ def test_an_interrupted_run_joins_lines_as_it_began(tmp_path, vocab, monkeypatch
     with monkeypatch.context() as patch, pytest.raises(UserError, match="No space left"):
         patch.setattr(store_writer.StoreWriter, "append", break_off)
         run_of_wrapped(tmp_path, "book.txt", text, "store")
-    with pytest.raises(
-        UserError, match="unfinished token store made from something else .sources.0.wrap_column: 7. → 0"
-    ):
+    message = "unfinished token store made from something else .sources.0.wrap_column: 7. → 0"
+    with pytest.raises(UserError, match=message):
         run_again = PrepareConfig(
             input=str(tmp_path / "book.txt"), vocab=vocab, output=str(tmp_path / "store"), workers=1
         )
@@ -666,9 +665,8 @@ def test_no_file_is_looked_at_where_none_is_to_be_joined(tmp_path, vocab, monkey
 def test_sources_with_a_paragraph_on_each_line_cannot_be_joined(tmp_path, vocab):
     """By order; once they were left as they are without a word."""
     articles = '<doc id="1" title="a">\n' + "\n".join(paragraphs(20)) + "\n</doc>\n"
-    with pytest.raises(
-        UserError, match=r"wrapped=yes joins .* but .*wiki_00 \(wikiextractor\) has a whole paragraph on each"
-    ):
+    message = r"wrapped=yes joins .* but .*wiki_00 \(wikiextractor\) has a whole paragraph on each"
+    with pytest.raises(UserError, match=message):
         run_of_wrapped(tmp_path, "wiki_00", articles, "store", wrapped="yes")
     assert not (tmp_path / "store").exists()
     assert run_of_wrapped(tmp_path, "wiki_00", articles, "store").sources[0].wrap_column == 0
@@ -679,13 +677,11 @@ def test_a_store_that_differs_in_the_joining_only_says_so(tmp_path, vocab):
     run_of_wrapped(tmp_path, "book.txt", "\n".join(lines_of(paragraphs(100))), "old", wrapped="no")
     joined = PrepareConfig(input=str(tmp_path / "book.txt"), vocab=vocab, output=str(tmp_path / "new"), workers=1)
     prepare.run_prepare(joined)
-    with pytest.raises(
-        UserError, match=r"wrap_column: 0 → 7.\); choose .*; --wrapped=no keeps the line ends, as that store"
-    ):
+    message = r"wrap_column: 0 → 7.\); choose .*; --wrapped=no keeps the line ends, as that store"
+    with pytest.raises(UserError, match=message):
         prepare.run_prepare(dataclasses.replace(joined, output=str(tmp_path / "old")))
-    with pytest.raises(
-        UserError, match=r"wrap_column: 7. → 0\); choose .*; --wrapped=auto .* joins lines, as that store does$"
-    ):
+    message = r"wrap_column: 7. → 0\); choose .*; --wrapped=auto .* joins lines, as that store does$"
+    with pytest.raises(UserError, match=message):
         prepare.run_prepare(dataclasses.replace(joined, wrapped="no"))
     with pytest.raises(UserError, match="made from something else .*; choose another output or delete it$"):
         prepare.run_prepare(dataclasses.replace(joined, wrapped="no", bad_utf8="replace"))

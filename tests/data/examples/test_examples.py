@@ -813,9 +813,8 @@ def test_fewer_sequences_than_a_batch(examples):
 
 def test_without_tensorflow_the_plain_loader_is_named(examples, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(
-        UserError, match=r"bert_jax\[tensorflow\]' installs it, and data.loader=plain makes the same batches"
-    ):
+    message = r"bert_jax\[tensorflow\]' installs it, and data.loader=plain makes the same batches"
+    with pytest.raises(UserError, match=message):
         batches(examples, 0, 16, np.arange(16), 5, loader="tf.data")
 
 

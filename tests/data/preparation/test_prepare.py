@@ -448,9 +448,8 @@ def test_licences_are_of_all_sources_or_of_each_and_hashes_are_of_their_files(co
 
 def test_a_number_of_licences_that_is_not_that_of_the_sources_is_one_line(corpora, vocab):
     before = contents(corpora)
-    with pytest.raises(
-        UserError, match="license='MIT,CC0' has 2 licences, and input names 1 source; give one"
-    ) as error:
+    message = "license='MIT,CC0' has 2 licences, and input names 1 source; give one"
+    with pytest.raises(UserError, match=message) as error:
         run(corpora / "books", vocab, corpora / "store", license="MIT,CC0")
     assert "\n" not in str(error.value) and contents(corpora) == before
 

@@ -166,9 +166,8 @@ def test_rows_without_a_longer_one_are_of_different_lengths():
 
 @pytest.mark.parametrize("rows", [10, np.array([10, 10, 12])])
 def test_a_text_longer_than_its_row_is_refused_in_one_line(rows):
-    with pytest.raises(
-        UserError, match=r"^a text of 11 tokens does not fit into a row of 10, .*or make the rows longer$"
-    ):
+    message = r"^a text of 11 tokens does not fit into a row of 10, .*or make the rows longer$"
+    with pytest.raises(UserError, match=message):
         shared_rows(np.array([10, 11, 12]), rows, 4)
 
 

@@ -236,9 +236,8 @@ def test_damage_to_a_local_store_is_refused(tmp_path, settled, name, damage):
     file.write_bytes(damage(file.read_bytes()))
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     for _ in range(2):
-        with pytest.raises(
-            UserError, match=f"content of {name} is not what .*delete the store and prepare or copy it again"
-        ):
+        message = f"content of {name} is not what .*delete the store and prepare or copy it again"
+        with pytest.raises(UserError, match=message):
             open_store(path)
 
 
@@ -270,9 +269,8 @@ def test_an_error_in_the_middle_of_reading_names_the_file(tmp_path, monkeypatch)
         return hash_file(file)
 
     monkeypatch.setattr(verification, "hash_file", broken)
-    with pytest.raises(
-        UserError, match=f"cannot read {path}/shard-00000.tokens: Input/output error; prepare or copy the"
-    ):
+    message = f"cannot read {path}/shard-00000.tokens: Input/output error; prepare or copy the"
+    with pytest.raises(UserError, match=message):
         open_store(path)
 
 
