@@ -5,14 +5,14 @@ import gzip
 import pathlib
 import shlex
 import shutil
-import subprocess
 import sys
 
 import documents
+import processes
 import pytest
 from command_lines import cases, refusal, refused, snapshot
 from documents import VOCABULARY
-from processes import SECONDS, one_device
+from processes import one_device
 
 from bert_jax import cli
 
@@ -239,9 +239,7 @@ def test_bad_preparations_get_one_line_and_nothing_is_written(case, place, capfd
 def test_the_libraries_add_no_line_of_their_own(command, bad_inputs):
     """In a process of its own, where absl, JAX and TensorFlow greet whom they can."""
     words = [word.replace("@", str(bad_inputs)) for word in command.split()]
-    finished = subprocess.run(
-        [sys.executable, "-m", "bert_jax", *words], capture_output=True, text=True, timeout=SECONDS
-    )
+    finished = processes.run(sys.executable, "-m", "bert_jax", *words)
     assert finished.returncode == 2 and finished.stdout == ""
     assert finished.stderr.startswith("error: ") and finished.stderr.count("\n") == 1, finished.stderr
 
@@ -277,9 +275,7 @@ def test_a_damaged_array_is_named_in_one_line(command, says, bad_inputs, tmp_pat
     ]:
         arrays.write(chunk, b"not zstd").result()
     words = [word.replace("@", str(bad_inputs)).replace("RUN", f"{tmp_path}/run") for word in command.split()]
-    finished = subprocess.run(
-        [sys.executable, "-m", "bert_jax", *words], capture_output=True, text=True, timeout=SECONDS
-    )
+    finished = processes.run(sys.executable, "-m", "bert_jax", *words)
     assert finished.returncode == 2 and finished.stderr.count("\n") == 1, finished.stderr
     assert finished.stderr.startswith(says.replace("RUN", f"{tmp_path}/run")), finished.stderr
 
@@ -299,13 +295,7 @@ def test_a_save_that_fails_is_one_line(bad_inputs, tmp_path):
             "--checkpoint.every_steps=1",
         ]
     )
-    finished = subprocess.run(
-        ["bash", "-c", f"ulimit -f 64 && {command}"],  # KiB
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        env=one_device(killed=True),
-    )
+    finished = processes.run("bash", "-c", f"ulimit -f 64 && {command}", env=one_device(killed=True))  # KiB
     assert finished.returncode == 2 and finished.stderr.count("\n") == 1, finished.stderr
     assert finished.stderr.startswith(
         f"error: saving the checkpoint of step 1 to {tmp_path}/run/checkpoints failed: File too large; "

@@ -15,6 +15,7 @@ import filelock
 import jax
 import numpy as np
 import optax
+import processes
 import pytest
 from jax.sharding import PartitionSpec as P
 from pretrained_model import CONFIG, stored_model
@@ -54,13 +55,7 @@ def run(model, cache: pathlib.Path, values: str = "values.npz", **environment: s
     """A separate process: what it did with the cache, the bytes of its results (saved in `values`), and its output."""
     options = {"XDG_CACHE_HOME": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", **environment}
     kept = {name: value for name, value in os.environ.items() if "_CACHE_" not in name}  # not the cache of the tests
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(model), str(cache.parent / values)],
-        env=kept | options,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
+    done = processes.run(sys.executable, "-c", PROGRAM, str(model), str(cache.parent / values), env=kept | options)
     assert done.returncode == 0, done.stderr
     found = np.load(cache.parent / values)
     return json.loads(done.stdout), b"".join(found[name].tobytes() for name in sorted(found)), done.stderr

@@ -12,8 +12,8 @@ import types
 import jax
 import jax.numpy as jnp
 import numpy as np
+import processes
 import pytest
-from processes import SECONDS
 
 import bert_jax
 from bert_jax.config import ComputeConfig, Config, PhaseConfig, resolve_phases
@@ -157,9 +157,7 @@ def test_a_launcher_that_jax_does_not_know_is_one_line():
         "OMPI_COMM_WORLD_SIZE": "2"
     }
     code = "from bert_jax.devices.hardware import initialize_distributed; initialize_distributed()"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=SECONDS
-    )
+    done = processes.run(sys.executable, "-c", code, env=environment)
     assert done.stderr.splitlines()[-1].startswith(
         "bert_jax.errors.UserError: OMPI_COMM_WORLD_SIZE=2, but JAX cannot tell where"
     )

@@ -312,13 +312,7 @@ def test_a_run_that_hangs_ends_with_its_stack(pretrained, tmp_path):
         "--options.max_length=16",
         "--faults.step_timeout_seconds=5",
     ]
-    done = subprocess.run(
-        [sys.executable, "-c", HANGING, *words],
-        env=processes.one_device(),
-        capture_output=True,
-        text=True,
-        timeout=processes.SECONDS,
-    )
+    done = processes.run(sys.executable, "-c", HANGING, *words, env=processes.one_device())
     assert done.returncode == EXIT_CODE, done.stderr
     assert "no progress for" in done.stderr and "in stuck" in done.stderr
     assert [row["event"] for row in read_events(tmp_path / "work/events.jsonl")][-1] == "hung"

@@ -7,12 +7,11 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
 
 import numpy as np
+import processes
 import pytest
 from etils import epath
-from processes import SECONDS
 
 from bert_jax import cli
 from bert_jax.config.pretraining import ReportConfig
@@ -219,14 +218,8 @@ def opened(page: str, folder: pathlib.Path) -> Parts:
     """What a browser has made of a page after 20 seconds of its own time."""
     (folder / "opened.html").write_text(page)
     command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}", "--dump-dom"]
-    done = subprocess.run(
-        [*command, "--virtual-time-budget=20000", (folder / "opened.html").as_uri()],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=True,
-        env={**os.environ, "HOME": str(folder)},
-    )
+    command += ["--virtual-time-budget=20000", (folder / "opened.html").as_uri()]
+    done = processes.run(*command, check=True, env={**os.environ, "HOME": str(folder)})
     return Parts(done.stdout)
 
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 
+import processes
 import pytest
 from processes import SECONDS, wait_until
 
@@ -333,8 +334,6 @@ def test_gcloud_itself_knows_every_command_and_option(launch, capsys, tmp_path, 
 
 
 def lint(line: str) -> dict:
-    done = subprocess.run(
-        ["gcloud", "meta", "lint-gcloud-commands", f"--command-string={line}"], capture_output=True, text=True
-    )
+    done = processes.run("gcloud", "meta", "lint-gcloud-commands", f"--command-string={line}")
     (verdict,) = json.loads(done.stdout)
     return {name: verdict.get(name) for name in ("success", "error_message")}

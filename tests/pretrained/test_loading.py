@@ -5,12 +5,12 @@ import itertools
 import json
 import pathlib
 import shutil
-import subprocess
 import sys
 
 import jax
 import numpy as np
 import numpy_bert
+import processes
 import pytest
 from pretrained_model import (
     CONFIG,
@@ -23,7 +23,6 @@ from pretrained_model import (
     stored_model,
     write_workdir,
 )
-from processes import SECONDS
 from small_pretraining import DOES_NOT_FIT, full_device
 
 import bert_jax
@@ -270,9 +269,7 @@ def test_loading_and_encoding_need_no_tensorflow(workdir):
         "imported = {name.split('.')[0] for name in sys.modules}\n"
         "print(json.dumps(sorted(imported & {'tensorflow', 'torch', 'transformers'})))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(workdir[0])], capture_output=True, text=True, timeout=SECONDS
-    )
+    done = processes.run(sys.executable, "-c", code, str(workdir[0]))
     assert json.loads(done.stdout) == [], done.stderr
 
 

@@ -3,10 +3,10 @@
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 
 import documents
+import processes
 import pytest
 
 from bert_jax.training.metrics import read_rows
@@ -257,9 +257,7 @@ def test_the_additions_train_are_resumed_and_answer(small_store, tmp_path, monke
     monkeypatch.setenv("PYTHONPATH", str(copy))
 
     def command(*words) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "bert_jax", *map(str, words)], cwd=tmp_path, capture_output=True, text=True
-        )
+        done = processes.run(sys.executable, "-m", "bert_jax", *map(str, words), cwd=tmp_path)
         assert done.returncode == 0, done.stderr[-2000:]
         return done.stdout
 

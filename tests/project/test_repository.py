@@ -13,9 +13,9 @@ import sys
 import typing
 
 import numpy as np
+import processes
 import pytest
 from pretrained_model import write_workdir
-from processes import SECONDS
 
 import bert_jax
 import bert_jax.config
@@ -232,11 +232,8 @@ def test_a_type_checker_sees_the_public_names(tmp_path):
         f'[tool.basedpyright]\ntypeCheckingMode = "standard"\nextraPaths = ["{SOURCE.parents[1]}"]\n'
         'reportUnusedExpression = "none"\n'
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "basedpyright", "--project", str(tmp_path), "--pythonpath", sys.executable],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
+    done = processes.run(
+        sys.executable, "-m", "basedpyright", "--project", str(tmp_path), "--pythonpath", sys.executable, cwd=tmp_path
     )
     errors = [line for line in done.stdout.splitlines() if " error: " in line]
     assert len(errors) == 2, done.stdout
@@ -277,12 +274,9 @@ def run_script(tmp_path):
     def run(script, *options, **environment):
         calls = tmp_path / "calls"
         calls.write_text("")
-        process = subprocess.run(
-            ["sh", SCRIPTS / script, "base", tmp_path / "data", tmp_path / "out", *options],
-            text=True,
-            capture_output=True,
-            env={**os.environ, **environment, "CALLS": str(calls), "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"},
-        )
+        words = ["sh", SCRIPTS / script, "base", tmp_path / "data", tmp_path / "out", *options]
+        environment |= {"CALLS": str(calls), "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+        process = processes.run(*words, env=os.environ | environment)
         return process, [line.split() for line in calls.read_text().splitlines()]
 
     return run
@@ -376,12 +370,7 @@ WHEEL_ROOT = pathlib.Path(__file__).parents[2]
 
 
 def pip(*words) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "--disable-pip-version-check", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
+    done = processes.run(sys.executable, "-m", "pip", "--disable-pip-version-check", *map(str, words))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -400,14 +389,7 @@ def installed(tmp_path_factory) -> pathlib.Path:
 
 def run(installed: pathlib.Path, *words) -> subprocess.CompletedProcess:
     """Python with these words, outside the checkout; what is imported must be of the wheel."""
-    return subprocess.run(
-        [sys.executable, *words],
-        env={**os.environ, "PYTHONPATH": str(installed)},
-        cwd=installed.parent,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
+    return processes.run(sys.executable, *words, env={**os.environ, "PYTHONPATH": str(installed)}, cwd=installed.parent)
 
 
 @pytest.mark.slow

@@ -7,10 +7,9 @@ import dataclasses
 import logging
 import pathlib
 import re
-import subprocess
 import sys
 
-from processes import SECONDS
+import processes
 
 from bert_jax import cli
 
@@ -18,9 +17,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 def bert_jax(*words, **kwargs):
-    return subprocess.run(
-        [sys.executable, "-m", "bert_jax", *words], capture_output=True, text=True, cwd=ROOT, timeout=SECONDS, **kwargs
-    )
+    return processes.run(sys.executable, "-m", "bert_jax", *words, cwd=ROOT, **kwargs)
 
 
 def status(*words) -> int:
