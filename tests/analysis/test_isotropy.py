@@ -74,9 +74,8 @@ def second_moments(vectors: np.ndarray) -> np.ndarray:
 
 
 def test_the_partition_function_has_its_closed_forms():
-    cross = (
-        np.concatenate([np.eye(4), -np.eye(4)])[:, None] * 1.5
-    )  # along every axis and back: all directions are equal
+    # Along every axis and back: all directions are equal.
+    cross = np.concatenate([np.eye(4), -np.eye(4)])[:, None] * 1.5
     np.testing.assert_allclose(partition_score(cross, second_moments(cross)), 1.0, rtol=1e-12)
     single = np.tile(np.array([0.0, 3.0, 0.0]), (9, 1))[:, None]  # F is n · exp(3) along it, n · exp(-3) against it
     np.testing.assert_allclose(partition_score(single, second_moments(single)), np.exp(-6.0), rtol=1e-12)

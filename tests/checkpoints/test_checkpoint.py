@@ -42,9 +42,8 @@ def test_saving_does_not_ask_about_preemption(tmp_path, monkeypatch):
 
 
 def test_round_trip_is_exact(tmp_path):
-    bits = np.array(
-        [0x80000000, 1, 0x7F800000, 0xFF800000, 0x7FC00000, 0x3F800000], np.uint32
-    )  # -0, subnormal, +-inf, nan, 1
+    # -0, subnormal, +-inf, nan, 1.
+    bits = np.array([0x80000000, 1, 0x7F800000, 0xFF800000, 0x7FC00000, 0x3F800000], np.uint32)
     state = {
         "floats": jnp.asarray(bits.view(np.float32)),
         "step": jnp.int32(2**31 - 1),
@@ -178,9 +177,8 @@ def test_fingerprint_equals_its_definition_and_sees_small_changes(road):
     zeros = np.zeros_like(x)
     prints = {fingerprint({"x": value})["x"] for value in (x, flipped, swapped, zeros, -zeros, x.reshape(5, 21).T)}
     assert len(prints) == 6
-    assert fingerprint({"x": np.float64([1.0])}) == fingerprint(
-        {"x": np.float32([1.0])}
-    )  # jax without x64 sees float32
+    # JAX without x64 sees float32.
+    assert fingerprint({"x": np.float64([1.0])}) == fingerprint({"x": np.float32([1.0])})
 
 
 def test_keeps_the_last_and_the_best(tmp_path):
@@ -285,9 +283,8 @@ def test_damaged_newest_step_gives_way_to_the_older(tmp_path, caplog, damage):
         assert_same_bits(states[1], restored.state)
         assert "step 2" in caplog.text and said in caplog.text
         assert checkpoints.steps() == [1]
-        assert checkpoints.save(
-            2, states[2], position={"examples_seen": 64}, config={}
-        )  # the run passes the place again
+        # The run passes the place again.
+        assert checkpoints.save(2, states[2], position={"examples_seen": 64}, config={})
     assert_same_bits(states[2], Checkpoints(tmp_path, read_only=True).restore(abstract(states[2])).state)
     assert (tmp_path / "damaged_step_000000002").is_dir()
 

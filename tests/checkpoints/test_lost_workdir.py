@@ -96,9 +96,8 @@ def test_a_directory_lost_during_a_run_is_whole_at_its_end(
     assert f"{config.workdir} was deleted, renamed or replaced during this run" in caplog.text
     assert Checkpoints(tmp_path / "run" / "checkpoints", read_only=True).steps() == left
     logged = [row["step"] for row in rows(config.workdir)]
-    assert logged == (
-        list(range(7, 13)) if lost_at == 4 else []
-    )  # from the next save, that of the evaluation at step 6, on
+    # From the next save, that of the evaluation at step 6, on.
+    assert logged == (list(range(7, 13)) if lost_at == 4 else [])
     there = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"run.json", "config.json", "tokenizer", "tensorboard", *(["curves.png"] if logged else [])} <= there
     longer = dataclasses.replace(config, phases=(dataclasses.replace(config.phases[0], steps=14),))

@@ -155,9 +155,8 @@ def test_config_show_and_diff(capsys):
 def test_warnings_are_one_line_and_said_once(tmp_path):
     pieces = [piece for letter in string.ascii_lowercase for piece in (letter, f"##{letter}")]
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *pieces]) + "\n")
-    (tmp_path / "corpus.txt").write_text(
-        "Some words that end here.\nAnd some more.\n\n" * 60_000
-    )  # two blocks: workers start
+    # Two blocks: workers start.
+    (tmp_path / "corpus.txt").write_text("Some words that end here.\nAnd some more.\n\n" * 60_000)
     options = [
         f"--input={tmp_path / 'corpus.txt'}",
         f"--vocab={tmp_path / 'vocab.txt'}",

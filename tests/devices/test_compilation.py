@@ -128,9 +128,8 @@ def test_torn_entries_are_discarded_whatever_is_missing(tmp_path):
     discard_torn(tmp_path)
     kept = {"good-cache", "good-atime", "good-whole", ".lockfile"}
     assert {file.name for file in tmp_path.iterdir()} == kept
-    entry(
-        tmp_path, "good", whole[:100]
-    )  # evicted, written anew by another process and torn: the old mark does not count
+    # Evicted, written anew by another process and torn: the old mark does not count.
+    entry(tmp_path, "good", whole[:100])
     later = (tmp_path / "good-whole").stat().st_mtime_ns + 1
     os.utime(tmp_path / "good-cache", ns=(later, later))
     discard_torn(tmp_path)

@@ -104,9 +104,8 @@ def test_shared_rows_teach_the_same(pretrained, tmp_path, form):
     assert results[True]["metrics"] == pytest.approx(results[False]["metrics"], abs=1e-4)
     ours, theirs = (weights(tmp_path / str(packing)) for packing in (True, False))
     for path, values in ours.items():
-        np.testing.assert_allclose(
-            values, theirs[path], rtol=0, atol=2e-4, err_msg=path
-        )  # Adam divides by tiny numbers
+        # Adam divides by tiny numbers.
+        np.testing.assert_allclose(values, theirs[path], rtol=0, atol=2e-4, err_msg=path)
     sizes = []
     for packing in (False, True):
         (metrics,) = (tmp_path / str(packing)).glob("runs/*/metrics.jsonl")

@@ -84,9 +84,8 @@ def test_a_signal_during_predictions_is_answered_between_two_batches(
 ):
     """What is saved ends the same: nothing is trained again, and no evaluation is left out."""
     config, expected = two_seeds
-    config = dataclasses.replace(
-        config, workdir=str(tmp_path / "work"), seeds=1, eval_batch_size=20
-    )  # dev: two batches
+    # Dev: two batches.
+    config = dataclasses.replace(config, workdir=str(tmp_path / "work"), seeds=1, eval_batch_size=20)
     call, steps, batches = Program.__call__, [], []
 
     def interrupted(program, params, *rest):

@@ -187,9 +187,8 @@ def test_table_of_results_beside_the_papers(tmp_path, capsys):
     assert _run(["bert-jax", "results", ours, f"--gain_over={random}"]) == 2
     assert f"--gain_over={random} is not among the directories given: {ours}" in capsys.readouterr().err
     assert _run(["bert-jax", "results", "--output=x", ours]) == 2
-    assert (
-        _run(["bert-jax", "results", str(tmp_path / "ours/sst2"), str(tmp_path / "random/sst2")]) == 0
-    )  # once both "sst2"
+    # Once both "sst2".
+    assert _run(["bert-jax", "results", str(tmp_path / "ours/sst2"), str(tmp_path / "random/sst2")]) == 0
     assert f"\n| {tmp_path / 'ours/sst2'} | measured, dev | 80.0 ± 1.0 (3 runs) |\n" in capsys.readouterr().out
     (tmp_path / "ours" / "sst2" / "results.json").write_text("{")
     assert _run(["bert-jax", "results", str(tmp_path / "ours")]) == 2

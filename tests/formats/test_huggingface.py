@@ -53,9 +53,8 @@ def test_outputs_loss_and_gradients_are_those_of_transformers(name, activation):
     """Our float32 is as close to PyTorch's float64 as PyTorch's float32 is: 32 samples and the norm of each array."""
     for quantity, found in huggingface_errors.compare(name, activation).items():
         assert found.error <= 8 * found.their_largest_error + 8 * 2**-23 * found.size, quantity
-        if not quantity.endswith(
-            "key/bias"
-        ):  # the gradient of a key's bias is zero in exact arithmetic: only rounding is left
+        # The gradient of a key's bias is zero in exact arithmetic: only rounding is left.
+        if not quantity.endswith("key/bias"):
             assert found.norm_error < 3e-6, quantity
 
 

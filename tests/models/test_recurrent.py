@@ -481,8 +481,7 @@ def test_a_stored_head_is_kept_only_where_its_parameters_are_the_ones_wanted():
         assert encoder.head is None and encoder.parts == ()
         assert any(path.startswith("encoder/") for path in encoder.arrays)
         assert re.search(f"has a head for .* width 4 on last, this task needs .*{said}: the encoder is taken", note)
-    plain = HeadConfig(
-        kind="tagging", labels=("O", "B-X"), lstm_size=8
-    )  # without features there is no BiLSTM to be of a width
+    # Without features there is no BiLSTM to be of a width.
+    plain = HeadConfig(kind="tagging", labels=("O", "B-X"), lstm_size=8)
     stored = pretrained_model.stored_model(head=plain)
     assert fitting_head(stored, dataclasses.replace(plain, lstm_size=16))[0] is stored

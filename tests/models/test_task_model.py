@@ -147,9 +147,8 @@ def test_regression_loss_is_the_mean_squared_error_of_the_real_rows():
 
 def test_span_loss_is_the_mean_of_both_ends_and_knows_no_padding():
     logits, mask = logits_of(4, 7, 2), np.array([[1] * 7, [1] * 5 + [0] * 2, [1] * 6 + [0], [1] * 7], np.int32)
-    labels = np.array(
-        [[2, 4], [0, 0], [5, 6], [1, 1]], np.int32
-    )  # the third answer ends beyond its window's six tokens
+    # The third answer ends beyond its window's six tokens.
+    labels = np.array([[2, 4], [0, 0], [5, 6], [1, 1]], np.int32)
     sums = compiled(tasks.span_sums)(logits, labels, mask, WEIGHTS)
     ends = [
         -log_softmax(logits[row, : mask[row].sum(), end].astype(float))[labels[row, end]]
@@ -426,9 +425,8 @@ def test_gradients_equal_finite_differences():
         ahead, behind = (jax.tree.map(lambda x, d: x + step * d, (params, logits), direction) for step in (0.01, -0.01))
         slope = (float(loss_and_gradients(ahead)[0]) - float(loss_and_gradients(behind)[0])) / 0.02
         along = sum(float((g * d).sum()) for g, d in zip(jax.tree.leaves(gradients), jax.tree.leaves(direction)))
-        assert along == pytest.approx(
-            slope, rel=2e-3, abs=2e-3
-        )  # float32 sums of about 50 differ by 4e-6 over a step of 0.02
+        # Float32 sums of about 50 differ by 4e-6 over a step of 0.02.
+        assert along == pytest.approx(slope, rel=2e-3, abs=2e-3)
     assert not np.any(np.asarray(gradients[1])[labels < 0])  # pieces without a label have no part in the chain
 
 

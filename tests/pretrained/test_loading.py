@@ -437,9 +437,8 @@ def test_another_tokenizer_beside_a_converted_model_or_a_single_run_is_refused(r
 def test_a_model_that_was_written_without_a_vocabulary_opens_with_one_of_its_size(recorded):
     (recorded / "run.json").write_text(json.dumps({"run_id": "run", "source": {"kind": "tf1"}}))
     assert load(recorded).tokenizer.tokens == WORDS
-    (recorded / "tokenizer" / "vocab.txt").write_text(
-        "\n".join(WORDS[:-1]) + "\n"
-    )  # one short, 24 rows: may be padding
+    # One short, 24 rows: may be padding.
+    (recorded / "tokenizer" / "vocab.txt").write_text("\n".join(WORDS[:-1]) + "\n")
     assert load(recorded).tokenizer.tokens == WORDS[:-1]
     (recorded / "tokenizer" / "vocab.txt").write_text("\n".join(WORDS[:12]) + "\n")
     with pytest.raises(UserError, match="vocabulary of 12 entries for a word table of 24 rows.*not padding"):

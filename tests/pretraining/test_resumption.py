@@ -125,9 +125,8 @@ def test_phases_with_a_restart_resume_exactly(small_store, tmp_path):
     pretrain(cut)
     whole = rows(cut.workdir)
     assert len(whole) == 8 and whole[4]["learning_rate"] == 0.0  # the second schedule has a warm-up of its own
-    for first, taken in enumerate(
-        ([8, 6], [8, 6, 4])
-    ):  # back to step 4 of 8, between the phases, and to 3, inside the first
+    # Back to step 4 of 8, between the phases, and to 3, inside the first.
+    for first, taken in enumerate(([8, 6], [8, 6, 4])):
         for step in taken:
             os.rename(tmp_path / "cut" / "checkpoints" / f"step_{step:09d}", tmp_path / f"taken_{first}_{step}")
         pretrain(cut)

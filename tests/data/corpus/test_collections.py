@@ -433,9 +433,8 @@ def test_the_standard_library_alone_is_a_corpus(monkeypatch):
     split = make_splitter("split")
     sentences = [sentence for text in texts for sentence in split(text.split("\n"))]
     lines = [line for text in texts for line in text.split("\n")]
-    assert (
-        len(texts) > 250 and len(sentences) > 10_000
-    )  # 320 and 13,790 in Python 3.11; 3.12 and 3.13 have fewer modules
+    # 320 and 13,790 in Python 3.11; 3.12 and 3.13 have fewer modules.
+    assert len(texts) > 250 and len(sentences) > 10_000
     assert len(set(lines)) == len(lines)
     assert any("statement is used to wrap the execution of a block" in line for line in lines)
     assert not any(">>>" in line or "```" in line for line in lines)

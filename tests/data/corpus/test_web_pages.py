@@ -58,9 +58,8 @@ DATA = PAGE.encode()
         response(PAGE, content_type="application/xhtml+xml"),
         response(PAGE).replace(b"HTTP/1.1 200 OK", b"HTTP/2 200"),
         response(PAGE, f"Content-Length: {len(DATA)}"),
-        response(
-            PAGE, "Content-Encoding: gzip", "Transfer-Encoding: chunked", "Content-Length: 9"
-        ),  # as crawls keep it
+        # As crawls keep it.
+        response(PAGE, "Content-Encoding: gzip", "Transfer-Encoding: chunked", "Content-Length: 9"),
         response(PAGE, f"Content-Length: {len(DATA) + 1}"),
         response(gzip.compress(DATA), "Content-Encoding: gzip"),
         response(zlib.compress(DATA), "Content-Encoding: deflate"),

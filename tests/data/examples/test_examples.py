@@ -209,9 +209,8 @@ def test_every_sentence_is_in_every_epoch_of_fixed_masks_and_of_a_split(sentence
 
 
 def test_a_stream_that_ends_in_a_lone_separator_has_no_empty_sequence():
-    examples = make_examples(
-        SyntheticStore([[62], [61, 62]]), sentence_pairs="none"
-    )  # 187 places: three cells and one more
+    # 187 places: three cells and one more.
+    examples = make_examples(SyntheticStore([[62], [61, 62]]), sentence_pairs="none")
     for epoch in range(500):
         assert (epoch_rows(examples, epoch).lengths > 2).all()
 

@@ -638,9 +638,8 @@ def test_epochs_of_wikipedia_are_near_the_original_and_have_every_sentence(share
     assert theirs["truncated"] - 0.06 < ours["truncated"] < theirs["truncated"]
     report = epoch_report(examples)
     assert report.duplicated < 0.06 and report.sentences_seen == 1
-    assert report.tokens_seen == pytest.approx(
-        1 - report.truncated, abs=0.01
-    )  # a borrowed copy may bring back what was cut
+    # A borrowed copy may bring back what was cut.
+    assert report.tokens_seen == pytest.approx(1 - report.truncated, abs=0.01)
     for sentence_pairs, sequence_length in itertools.product(PAIRS, (128, 512)):
         examples = make_examples(store, sentence_pairs=sentence_pairs, sequence_length=sequence_length)
         assert [sentences_seen(examples, epoch) for epoch in range(3)] == [store.num_sentences] * 3
