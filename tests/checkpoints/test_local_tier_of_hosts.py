@@ -97,16 +97,9 @@ from_first(None)
 """
 
 USED = {
-    "replicated-disk-lost": 5,
-    "replicated-first-disk-lost-and-split": 5,
-    "replicated-one-damaged": 5,
-    "replicated-all-damaged": 3,
-    "split": 5,
-    "split-to-replicated": 5,
-    "split-disk-lost": 1,
-    "split-one-damaged": 3,
-    "split-damaged-twice": 1,
-    "split-hosts-renumbered": 5,
+    **{"replicated-disk-lost": 5, "replicated-first-disk-lost-and-split": 5, "replicated-one-damaged": 5},
+    **{"replicated-all-damaged": 3, "split": 5, "split-to-replicated": 5, "split-disk-lost": 1, "split-one-damaged": 3},
+    **{"split-damaged-twice": 1, "split-hosts-renumbered": 5},
 }
 
 

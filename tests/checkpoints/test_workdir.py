@@ -343,36 +343,16 @@ def test_a_run_with_the_default_objective_does_not_continue_with_another(run, to
 
 
 HARMLESS = {
-    "workdir": "/elsewhere",
-    "log_every_steps": 3,
-    "elastic_batch": True,
-    "checkpoint.keep_last": 9,
-    "evaluation.every_steps": 7,
-    "mesh.fsdp": 2,
-    "compute.dtype": "float32",
-    "data.path": "/moved",
-    "data.loader": "plain",
-    "data.prefetch": 1,
-    "data.cache": "/tmp",
-    "phases.0.micro_batches": 4,
+    **{"workdir": "/elsewhere", "log_every_steps": 3, "elastic_batch": True, "checkpoint.keep_last": 9},
+    **{"evaluation.every_steps": 7, "mesh.fsdp": 2, "compute.dtype": "float32", "data.path": "/moved"},
+    **{"data.loader": "plain", "data.prefetch": 1, "data.cache": "/tmp", "phases.0.micro_batches": 4},
 }
 TRAJECTORY = {
-    "seed": 1,
-    "model.num_layers": 3,
-    "model.vocab_size": 99,
-    "model.hidden_dropout": 0.0,
-    "optimizer.beta2": 0.98,
-    "schedule.name": "cosine",
-    "masking.rate": 0.2,
-    "data.held_out": 0.02,
-    "data.sentence_pairs": "sop",
-    "objective.mlm_weight": 0.5,
-    "objective.sentence_pair_weight": 2.0,
-    "data.eval_path": "/other",
-    "phases.0.steps": 80,
-    "phases.0.batch_size": 512,
-    "phases.1.learning_rate": 1e-3,
-    "phases.1.sequence_length": 256,
+    **{"seed": 1, "model.num_layers": 3, "model.vocab_size": 99, "model.hidden_dropout": 0.0, "optimizer.beta2": 0.98},
+    **{"schedule.name": "cosine", "masking.rate": 0.2, "data.held_out": 0.02, "data.sentence_pairs": "sop"},
+    **{"objective.mlm_weight": 0.5, "objective.sentence_pair_weight": 2.0, "data.eval_path": "/other"},
+    **{"phases.0.steps": 80, "phases.0.batch_size": 512},
+    **{"phases.1.learning_rate": 1e-3, "phases.1.sequence_length": 256},
 }
 
 
@@ -454,15 +434,8 @@ def test_a_message_about_other_settings_stays_one_line(run, tokenizer):
     (run / "config.json").write_text(json.dumps(settings))
     other = changed(
         **{
-            "optimizer.name": "lamb",
-            "optimizer.beta1": 0.5,
-            "optimizer.beta2": 0.6,
-            "optimizer.epsilon": 0.1,
-            "seed": 4,
-            "masking.rate": 0.2,
-            "model.num_layers": 4,
-            "model.hidden_dropout": 0.3,
-            "phases.0.steps": 7,
+            **{"optimizer.name": "lamb", "optimizer.beta1": 0.5, "optimizer.beta2": 0.6, "optimizer.epsilon": 0.1},
+            **{"seed": 4, "masking.rate": 0.2, "model.num_layers": 4, "model.hidden_dropout": 0.3, "phases.0.steps": 7},
         }
     )
     with pytest.raises(UserError, match=r"holds a run with different settings .*; and \d+ more\)") as caught:

@@ -35,14 +35,8 @@ def test_the_demo_runs_through_and_goes_on(tmp_path, monkeypatch, capsys):
     assert "5/5" in shown and "Reached after 16 steps" in shown.replace("\n", " ") and "Next:" in shown
     work = tmp_path / "demo"
     for name in (
-        "config.json",
-        "metrics.jsonl",
-        "curves.png",
-        "tensorboard",
-        "checkpoints",
-        "tokenizer",
-        "data/vocab.txt",
-        "data/store/manifest.json",
+        *("config.json", "metrics.jsonl", "curves.png", "tensorboard", "checkpoints", "tokenizer"),
+        *("data/vocab.txt", "data/store/manifest.json"),
     ):
         assert (work / name).exists(), name
     manifest = json.loads((work / "data/store/manifest.json").read_text())

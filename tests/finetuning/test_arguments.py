@@ -37,12 +37,8 @@ from bert_jax.pretraining import pretrain
 from bert_jax.tasks import text
 
 OPTIONS = {
-    "max_length": 16,
-    "batch_size": 16,
-    "learning_rate": 2e-3,
-    "epochs": 1,
-    "log_every_steps": 5,
-    "bucket_window": 1,
+    **{"max_length": 16, "batch_size": 16, "learning_rate": 2e-3, "epochs": 1},
+    **{"log_every_steps": 5, "bucket_window": 1},
 }
 
 

@@ -235,14 +235,8 @@ DAMAGED = {
 @pytest.mark.parametrize("text", DAMAGED, ids=lambda text: text[:40])
 def test_a_damaged_record_of_a_run_is_named(tmp_path, text):
     record = {
-        "run": "a",
-        "setting": "a",
-        "seed": 0,
-        "metrics": {"accuracy": 0.5},
-        "collapsed": None,
-        "step": 3,
-        "keep": "best",
-        "hyperparameters": {},
+        **{"run": "a", "setting": "a", "seed": 0, "metrics": {"accuracy": 0.5}, "collapsed": None, "step": 3},
+        **{"keep": "best", "hyperparameters": {}},
     }
     for name in "ab":
         (tmp_path / name).mkdir()

@@ -518,17 +518,9 @@ def test_a_refused_export_says_so_in_one_line(tmp_path):
 
 
 FAMILIES = {
-    "bert": "BERT",
-    "roberta": "RoBERTa",
-    "xlm-roberta": "XLM-RoBERTa",
-    "camembert": "CamemBERT",
-    "modernbert": "ModernBERT",
-    "albert": "ALBERT",
-    "distilbert": "DistilBERT",
-    "electra": "ELECTRA",
-    "deberta": "DeBERTa",
-    "deberta-v2": "DeBERTa-v2",
-    "xlnet": "XLNet",
+    **{"bert": "BERT", "roberta": "RoBERTa", "xlm-roberta": "XLM-RoBERTa", "camembert": "CamemBERT"},
+    **{"modernbert": "ModernBERT", "albert": "ALBERT", "distilbert": "DistilBERT", "electra": "ELECTRA"},
+    **{"deberta": "DeBERTa", "deberta-v2": "DeBERTa-v2", "xlnet": "XLNet"},
 }
 WITH_POOLER = (
     "bert",

@@ -533,16 +533,8 @@ def test_the_mode_sets_what_the_original_had_fixed_and_keeps_its_arguments():
 
 ARGUMENTS = {  # what its commands took, and what its checkpoints named
     "model": {
-        "vocab_size",
-        "hidden_size",
-        "num_layers",
-        "num_heads",
-        "intermediate_size",
-        "hidden_dropout",
-        "attention_dropout",
-        "initializer_range",
-        "max_position_embeddings",
-        "type_vocab_size",
+        *("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "hidden_dropout"),
+        *("attention_dropout", "initializer_range", "max_position_embeddings", "type_vocab_size"),
     },
     "masking": set(),
     "objective": set(),

@@ -283,14 +283,8 @@ def stored_model_of_agreement(config: ModelConfig) -> StoredModel:
 
 
 DIFFERENT = {
-    "hidden_size": 32,
-    "num_layers": 3,
-    "num_heads": 4,
-    "intermediate_size": 40,
-    "type_vocab_size": 3,
-    "activation": "gelu_erf",
-    "layer_norm_epsilon": 1e-6,
-    "norm_position": "pre",
+    **{"hidden_size": 32, "num_layers": 3, "num_heads": 4, "intermediate_size": 40, "type_vocab_size": 3},
+    **{"activation": "gelu_erf", "layer_norm_epsilon": 1e-6, "norm_position": "pre"},
 }
 
 
@@ -312,16 +306,9 @@ def test_a_width_that_is_written_out_equals_the_one_that_is_derived():
 
 
 HARMLESS = {
-    "vocab_size": 99,
-    "vocab_pad_multiple": 8,
-    "max_position_embeddings": 99,
-    "hidden_dropout": 0.3,
-    "attention_dropout": 0.3,
-    "recurrent_dropout": 0.3,
-    "initializer_range": 0.1,
-    "scaled_outputs": True,
-    "position_init": "sinusoidal",
-    "pair_head": False,
+    **{"vocab_size": 99, "vocab_pad_multiple": 8, "max_position_embeddings": 99, "hidden_dropout": 0.3},
+    **{"attention_dropout": 0.3, "recurrent_dropout": 0.3, "initializer_range": 0.1, "scaled_outputs": True},
+    **{"position_init": "sinusoidal", "pair_head": False},
 }
 OTHER_WORDS = {"layer": "lstm", "positions": "rope", "direction": "left_to_right", "pooler": "relu", "norm": "rms_norm"}
 OTHER_WORDS |= {"convolution_activation": "gelu_erf", "disentangled.terms": "c2p"}

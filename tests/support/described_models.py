@@ -76,13 +76,8 @@ def detection(embeddings: EmbeddingSharing) -> Config:
 
 LABELS = ("O", "B-X", "I-X")
 FEATURES = (
-    "embeddings",
-    "last",
-    "second_to_last",
-    "sum_last_four",
-    "concat_last_four",
-    "weighted_last_four",
-    "weighted_all",
+    *("embeddings", "last", "second_to_last", "sum_last_four", "concat_last_four"),
+    *("weighted_last_four", "weighted_all"),
 )
 HEADS = {
     "classification": HeadConfig(labels=LABELS),

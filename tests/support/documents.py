@@ -145,15 +145,8 @@ File:One.jpg|One
             "The river rises near Lake Baikal.",
         ],
         {
-            "templates": 3,
-            "references": 2,
-            "comments": 1,
-            "headings": 1,
-            "tables": 1,
-            "files": 1,
-            "list_items": 2,
-            "galleries": 1,
-            "categories": 1,
+            **{"templates": 3, "references": 2, "comments": 1, "headings": 1, "tables": 1, "files": 1, "list_items": 2},
+            **{"galleries": 1, "categories": 1},
         },
     ),
     (

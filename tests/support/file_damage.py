@@ -46,20 +46,8 @@ def damage(file: pathlib.Path, random: np.random.Generator) -> str:
     """Damages `file` in one way, and returns which."""
     contents = file.read_bytes()
     kinds = [
-        _bit,
-        _replaced,
-        _inserted,
-        _deleted,
-        _bit,
-        _replaced,
-        _inserted,
-        _deleted,
-        _cut,
-        _zeroed,
-        _repeated,
-        _empty,
-        _missing,
-        _directory,
+        *(_bit, _replaced, _inserted, _deleted, _bit, _replaced, _inserted, _deleted, _cut, _zeroed, _repeated, _empty),
+        *(_missing, _directory),
     ]
     if _json_lines(contents):
         kinds += [_value] * 8 + [_no_key, _key_twice]

@@ -230,16 +230,8 @@ def test_tensorboard_is_spared_what_it_cannot_draw(tmp_path, caplog):
 
 
 ROW = {
-    "loss": 7.25,
-    "mlm_loss": 6.5,
-    "mlm_accuracy": 0.125,
-    "next_sentence_loss": 0.75,
-    "next_sentence_accuracy": 0.5,
-    "learning_rate": 1e-4,
-    "grad_norm": 1.5,
-    "tokens_per_second": 12345.6,
-    "mfu": 0.41,
-    "seconds_left": 3900.0,
+    **{"loss": 7.25, "mlm_loss": 6.5, "mlm_accuracy": 0.125, "next_sentence_loss": 0.75, "next_sentence_accuracy": 0.5},
+    **{"learning_rate": 1e-4, "grad_norm": 1.5, "tokens_per_second": 12345.6, "mfu": 0.41, "seconds_left": 3900.0},
 }
 
 
