@@ -32,7 +32,7 @@ from bert_jax.tokenization.tokenizer import load_tokenizer
 ODD = [
     *("the", "The", "a", "An", "an", "theatre", "A.", "U.S.", "us", "don't", "dont", "1,000", "1000", "–", "-", "—"),
     *("\u00a0", "\t", "", "Zürich", "zürich", "zu\u0308rich", "İ", "i\u0307", "ß", "SS", "中国", "“quoted”"),
-    *('"quoted"', "the-end", "Σ", "ς", "a_b", "á"),
+    *('"quoted"', "the-end", "Σ", "ς", "a_b", "a\u0301"),
 ]
 
 
