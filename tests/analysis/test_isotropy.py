@@ -340,9 +340,7 @@ def test_every_correlation_is_that_of_the_vectors_that_embed_returns(model, resu
             maps = None
             if kind in ("component_removal", "whitening"):
                 maps = fit_postprocess(model, random_texts(80), kind, pooling=pooling, progress=False)
-            firsts, seconds = (
-                model.embed([pair[side] for pair in PAIRS], pooling=pooling, postprocess=maps) for side in (0, 1)
-            )
+            firsts, seconds = (model.embed([p[s] for p in PAIRS], pooling=pooling, postprocess=maps) for s in (0, 1))
             if kind == "centred":
                 mean = model.embed(random_texts(80), pooling=pooling).mean(0)
                 firsts, seconds = firsts - mean, seconds - mean

@@ -371,9 +371,7 @@ def test_changes_of_the_trajectory_are_refused_with_the_difference(run, tokenize
     value = TRAJECTORY[option]
     with pytest.raises(UserError, match=rf"different settings \({option}: .* → {value}\).*another --workdir"):
         start(run, tokenizer, changed(**{option: value}))
-    assert {
-        file: file.read_bytes() for file in run.rglob("*") if file.is_file() and file.name != "owner.json"
-    } == before
+    assert {f: f.read_bytes() for f in run.rglob("*") if f.is_file() and f.name != "owner.json"} == before
     start(run, tokenizer)  # and the directory is not left owned
 
 

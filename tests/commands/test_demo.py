@@ -44,6 +44,4 @@ def test_the_demo_runs_through_and_goes_on(tmp_path, monkeypatch, capsys):
     before = {path: path.stat().st_mtime_ns for path in pathlib.Path(work / "data").rglob("*") if path.is_file()}
     assert demo.run_demo(demo.DemoConfig(workdir=str(work))) == 0
     assert "exists already" in capsys.readouterr().out
-    assert {
-        path: path.stat().st_mtime_ns for path in pathlib.Path(work / "data").rglob("*") if path.is_file()
-    } == before
+    assert {p: p.stat().st_mtime_ns for p in pathlib.Path(work / "data").rglob("*") if p.is_file()} == before

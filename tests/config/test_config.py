@@ -459,9 +459,7 @@ def test_every_option_of_the_others_is_refused_with_the_objectives_that_have_it(
         message = str(raised.value)
         assert message.startswith(f"objective.{option}=1 belongs to ") and "\n" not in message
         having, _, rest = message.partition(", not to ")
-        assert {each for each in KINDS if f"objective.name={each}" in having} == {
-            each for each in KINDS if option in OWN[each]
-        }
+        assert {e for e in KINDS if f"objective.name={e}" in having} == {e for e in KINDS if option in OWN[e]}
         assert rest.startswith(f"objective.name={name}; set ") and rest.endswith("or leave the option out")
 
 

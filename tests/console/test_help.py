@@ -318,9 +318,7 @@ def test_help_for_what_does_not_exist_suggests_what_does(capsys):
 
 
 def test_usage_lists_every_command(capsys):
-    usages = {
-        printed_by(capsys, *words) for words in ([], ["help"], ["--help"], ["-h"], ["help", "--help"], ["help", "-h"])
-    }
+    usages = {printed_by(capsys, *w) for w in ([], ["help"], ["--help"], ["-h"], ["help", "--help"], ["help", "-h"])}
     assert len(usages) == 1
     for command in cli.COMMANDS:
         assert f"\n  bert-jax {command} " in next(iter(usages))

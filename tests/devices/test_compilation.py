@@ -262,9 +262,7 @@ def test_coarse_shards_are_those_of_two_neighbours(monkeypatch):
         for device, parts in where.devices_indices_map((4, 16)).items()
     }
     exact, coarse = rows(fine), rows(sharding.split_coarsely(fine))
-    assert {
-        device: (heads, (start // 8 * 8, start // 8 * 8 + 8)) for device, (heads, (start, _)) in exact.items()
-    } == coarse
+    assert {device: (h, (start // 8 * 8, start // 8 * 8 + 8)) for device, (h, (start, _)) in exact.items()} == coarse
     whole = sharding.NamedSharding(mesh, P("tensor"))
     monkeypatch.setattr(sharding, "LEAST_IN_PAIRS", 5)
     assert sharding.split_coarsely(whole) is whole and sharding.split_coarsely(fine) is fine

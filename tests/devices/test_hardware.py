@@ -153,9 +153,7 @@ def test_when_processes_are_joined(environment, tpu, calls, monkeypatch):
 
 def test_a_launcher_that_jax_does_not_know_is_one_line():
     """Open MPI 5 says how many processes there are, but not where, as JAX would look for it."""
-    environment = {name: value for name, value in os.environ.items() if name not in LAUNCHERS} | {
-        "OMPI_COMM_WORLD_SIZE": "2"
-    }
+    environment = {name: v for name, v in os.environ.items() if name not in LAUNCHERS} | {"OMPI_COMM_WORLD_SIZE": "2"}
     code = "from bert_jax.devices.hardware import initialize_distributed; initialize_distributed()"
     done = processes.run(sys.executable, "-c", code, env=environment)
     assert done.stderr.splitlines()[-1].startswith(

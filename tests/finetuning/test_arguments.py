@@ -399,14 +399,10 @@ def answers(task, model, file):
             for paragraph in json.loads(file.read_text())["data"][0]["paragraphs"]
             for asked in paragraph["qas"]
         ]
-        return dict(
-            zip((id for *_, id in questions), (answer.text for answer in model.predict([q[:2] for q in questions])))
-        )
+        return dict(zip((id for *_, id in questions), (a.text for a in model.predict([q[:2] for q in questions]))))
     if task == "choice":
         records = map(json.loads, file.read_text().splitlines())
-        return [
-            choice.index for choice in model.predict([(record["context"], record["choices"]) for record in records])
-        ]
+        return [c.index for c in model.predict([(record["context"], record["choices"]) for record in records])]
     blocks = [[line.split()[0] for line in block.splitlines()] for block in file.read_text().strip().split("\n\n")]
     return [tag for tags in model.predict([tuple(words) for words in blocks]) for _, tag in tags]
 

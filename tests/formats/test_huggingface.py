@@ -441,9 +441,7 @@ def test_parts_of_an_array_come_back_as_they_were_written(axes, outputs_first):
     values = np.random.default_rng(0).normal(size=[axis.size for axis in axes]).astype(np.float32)
     where = place_of(Parameter("x", axes), "x{}", outputs_first)
     stacked = axes[0] == LAYER
-    files = {
-        name: where.split_up(part) for name, part in zip(where.names, values if stacked else [values], strict=True)
-    }
+    files = {n: where.split_up(part) for n, part in zip(where.names, values if stacked else [values], strict=True)}
     if outputs_first and len(axes) == 2 and not stacked:
         np.testing.assert_array_equal(files["x{}"], values.T)
     for index in np.ndindex(*[2] * len(axes)):

@@ -336,9 +336,7 @@ def test_segments_read_one_after_the_other_have_the_states_of_transformers(tmp_p
         assert (np.abs(forgetful - found.last_hidden_state).max() > 1e-2) == (number > 0)
         memory = extended_memory(memory, found.hidden_states, options["mem_len"], options["reuse_len"])
     for index, weights in enumerate(found.attentions):
-        rows, expected = (
-            np.moveaxis(each, 1, 2)[real] for each in (weights, XLNET.stored(f"memory/attentions/{index}"))
-        )
+        rows, expected = (np.moveaxis(e, 1, 2)[real] for e in (weights, XLNET.stored(f"memory/attentions/{index}")))
         np.testing.assert_allclose(rows, expected, atol=2e-5)
     assert len(memory) == model.config.num_layers
     for index, state in enumerate(memory):
@@ -350,9 +348,7 @@ def test_both_streams_see_a_memory_and_no_gradient_flows_through_it(tmp_path):
     stored = open_huggingface(case.save(tmp_path / "theirs"))
     model = BertForPreTraining(stored.model, FLOAT32, stored.parts)
     before, given = recorded_models.segments(case)
-    first, last = (
-        [each[name] for name in ("input_ids", "token_type_ids", "attention_mask")] for each in (before, given)
-    )
+    first, last = ([e[name] for name in ("input_ids", "token_type_ids", "attention_mask")] for e in (before, given))
     permutation = Permutation(*(recorded_models.orders(case)[name] for name in ("order", "targets")))
 
     def loss(params):

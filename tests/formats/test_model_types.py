@@ -404,9 +404,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(
-    "case, changes, message", [(case, *refused) for case, group in REFUSED.items() for refused in group]
-)
+@pytest.mark.parametrize("case, changes, message", [(c, *refused) for c, group in REFUSED.items() for refused in group])
 def test_what_our_encoder_does_not_have_is_refused_by_name(tmp_path, case, changes, message):
     assert re.search(message, refusal(CASES[case].save(tmp_path / "theirs", **changes)))
 

@@ -303,9 +303,7 @@ def table(entries: dict[bytes, bytes], kind: bytes = b"\0", handle: bytes | None
 
     def add(entries):
         nonlocal blocks
-        body = b"".join(
-            number(0) + number(len(key)) + number(len(value)) + key + value for key, value in entries.items()
-        )
+        body = b"".join(number(0) + number(len(key)) + number(len(v)) + key + v for key, v in entries.items())
         body += bytes(4) + (1).to_bytes(4, "little")
         where = number(len(blocks)) + number(len(body))
         blocks += body + kind + masked_crc32c(np.frombuffer(body + kind, np.uint8)).to_bytes(4, "little")

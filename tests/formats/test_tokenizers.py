@@ -424,9 +424,7 @@ def test_sentencepiece_vocabularies_as_tokenizer_json(tmp_path, method):
     tokenizer = run_train_vocab(vocabulary)
     write_tokenizer(tokenizer, epath.Path(tmp_path / "out"), 128)
     written = fast(tmp_path / "out")
-    characters = [
-        f"x{chr(code)}y" for code in (*range(33, 0x800), *range(0x800, 0xD800, 7), *range(0xE000, 0x2FFFF, 97))
-    ]
+    characters = [f"x{chr(c)}y" for c in (*range(33, 0x800), *range(0x800, 0xD800, 7), *range(0xE000, 0x2FFFF, 97))]
     texts = [*documents.documents(50, seed=5), *difficult_text.without_specials(difficult_text.texts()), *characters]
     differing = [text for text in texts if written.encode(text, add_special_tokens=False).ids != tokenizer.encode(text)]
     # Two marks on a letter, written apart; U+0344 is two in one.

@@ -605,7 +605,5 @@ def test_the_example_of_the_guide_describes_a_gate():
     names: dict = {}
     exec(text.split("```python\n")[1].split("```")[0], names)
     parameters = BertForPreTraining(RULES_SMALL, architecture=names["gated"]).parameters
-    added = {
-        path: parameter.shape for path, parameter in parameters.items() if path not in bert_parameters(RULES_SMALL)
-    }
+    added = {p: parameter.shape for p, parameter in parameters.items() if p not in bert_parameters(RULES_SMALL)}
     assert added == {"encoder/feed_forward/gate/kernel": (4, 24, 96), "encoder/feed_forward/gate/bias": (4, 96)}

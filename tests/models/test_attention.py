@@ -57,9 +57,7 @@ def numpy_attention(query, key, value, restrictions):
     return np.einsum("baij,bjad->biad", weights, value.astype(float)), weights, blind
 
 
-@pytest.mark.parametrize(
-    "names", [names for size in range(4) for names in itertools.combinations(RESTRICTIONS, size)], ids="+".join
-)
+@pytest.mark.parametrize("names", [n for s in range(4) for n in itertools.combinations(RESTRICTIONS, s)], ids="+".join)
 def test_every_combination_of_restrictions_equals_numpy(names):
     restrictions = {name: RESTRICTIONS[name] for name in names}
     output, weights = attention(*projections(), AttentionMask(padding=PADDING, **restrictions), collect=True)
@@ -96,9 +94,7 @@ def test_gradients_of_queries_and_of_a_bias_equal_finite_differences():
 
 
 def test_a_window_as_long_as_the_sequence_restricts_nothing():
-    plain, wide = (
-        attention(*projections(), AttentionMask(padding=PADDING, window=window))[0] for window in (None, LENGTH - 1)
-    )
+    plain, wide = (attention(*projections(), AttentionMask(padding=PADDING, window=w))[0] for w in (None, LENGTH - 1))
     np.testing.assert_array_equal(plain, wide)
 
 

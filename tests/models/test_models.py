@@ -167,9 +167,7 @@ def test_outputs_of_branches_may_begin_smaller_by_the_number_of_branches(form):
         "xlnet": variant(dataclasses.replace(SMALL, type_vocab_size=0, pair_head=False), positions="xlnet"),
     }
     config = dataclasses.replace(forms[form], num_layers=8)
-    models = [
-        BertForPreTraining(each, parts=("mlm",)) for each in (config, dataclasses.replace(config, scaled_outputs=True))
-    ]
+    models = [BertForPreTraining(e, parts=("mlm",)) for e in (config, dataclasses.replace(config, scaled_outputs=True))]
     both = compiled(lambda key: [model.init(key) for model in models])(jax.random.key(7))
     equal, scaled = map(flatten, jax.device_get(both))
     outputs = [f"encoder/{branch}/output/kernel" for branch in ("attention", "feed_forward")]
@@ -280,9 +278,7 @@ def test_padding_does_not_change_real_positions():
     model, batch = BertForPreTraining(SMALL, FLOAT32), make_batch()
     params = perturbed(model)
     whole = encode(model, params, batch).last_hidden_state[2:, :9]
-    alone = encode(
-        model, params, {name: batch[name][2:, :9] for name in ("input_ids", "token_type_ids", "attention_mask")}
-    )
+    alone = encode(model, params, {n: batch[n][2:, :9] for n in ("input_ids", "token_type_ids", "attention_mask")})
     np.testing.assert_allclose(whole, alone.last_hidden_state, atol=1e-5)
 
 
@@ -440,9 +436,7 @@ def batch(step: int) -> dict[str, np.ndarray]:
         "masked_ids": weights * random.integers(5, WORDS, (ROWS, MASKED)),
         "next_sentence_labels": np.zeros(ROWS),
     }
-    return {name: array.astype(np.int32) for name, array in arrays.items()} | {
-        "masked_weights": weights.astype(np.float32)
-    }
+    return {n: array.astype(np.int32) for n, array in arrays.items()} | {"masked_weights": weights.astype(np.float32)}
 
 
 def initial_parameters(model: BertForPreTraining) -> dict:

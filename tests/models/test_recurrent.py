@@ -364,9 +364,7 @@ def test_scores_equal_numpy(kind):
 def test_features_are_those_of_table_7():
     s = states(1)
     weights, scale = np.random.default_rng(2).standard_normal(LAYERS + 1).astype(np.float32), np.float32(1.7)
-    share_of_all, share, share_of_four = (
-        np.exp(some) / np.exp(some).sum() for some in (weights, weights[1:], weights[2:])
-    )
+    share_of_all, share, share_of_four = (np.exp(s) / np.exp(s).sum() for s in (weights, weights[1:], weights[2:]))
     expected = {
         "embeddings": s[0],
         "last": s[-1],

@@ -231,9 +231,7 @@ def params_of_glove(model_of_glove):
 
 def by_cells(params, cells):
     """Return the paper's sum over cells, the sum of its weights, and the gradients of tables and biases, in float64."""
-    words, contexts = (
-        np.float64(each) for each in (params["embeddings"]["word"]["table"], params["contexts"]["table"])
-    )
+    words, contexts = (np.float64(e) for e in (params["embeddings"]["word"]["table"], params["contexts"]["table"]))
     centers, neighbours = (np.float64(params["context_biases"][name]) for name in ("center", "neighbour"))
     there = cells > 0
     weights = np.where(there, np.minimum((cells / 4.0) ** 0.75, 1), 0)

@@ -80,9 +80,7 @@ def test_a_span_boundary_head_is_left_out_by_name(tmp_path, capsys):
     assert "left out: span_boundary" in capsys.readouterr().out
     there = open_stored(tmp_path / "theirs")
     assert (ours.parts, there.parts) == (("mlm", "span_boundary"), ("mlm",))
-    assert contents(there) == {
-        path: values for path, values in contents(ours).items() if not path.startswith("span_boundary/")
-    }
+    assert contents(there) == {p: values for p, values in contents(ours).items() if not p.startswith("span_boundary/")}
 
 
 @pytest.mark.parametrize("to", ["bert_jax", "huggingface"])
@@ -115,9 +113,7 @@ def test_from_hugging_face_through_ours_and_back_by_the_command_line(tmp_path, c
     printed = capsys.readouterr().out
     assert "ignored in the source: bert.embeddings.position_ids" in printed and "vocabulary of 97 entries" in printed
     back = safetensors.numpy.load_file(tmp_path / "theirs" / "model.safetensors")
-    assert {name: value.tobytes() for name, value in back.items()} == {
-        name: value.tobytes() for name, value in state.items()
-    }
+    assert {n: value.tobytes() for n, value in back.items()} == {n: value.tobytes() for n, value in state.items()}
     for name in ("model.safetensors", "config.json", "tokenizer.json"):
         assert (tmp_path / "direct" / name).read_bytes() == (tmp_path / "theirs" / name).read_bytes()
     written = json.loads((tmp_path / "theirs" / "config.json").read_text())

@@ -144,9 +144,7 @@ def test_old_logits_stay_and_new_ones_are_means():
         "attention_mask": (ids > 0).astype(np.int32),
         "masked_positions": np.array([[4, 1], [2, 3]], np.int32),
     }
-    logits = [
-        np.asarray(jax.jit(model.apply)(params, batch).mlm_logits) for model, params in ((old, before), (new, after))
-    ]
+    logits = [np.asarray(jax.jit(m.apply)(params, batch).mlm_logits) for m, params in ((old, before), (new, after))]
     kept = [i for i, token in enumerate(WORDS) if "unused" not in token]
     np.testing.assert_allclose(logits[1][..., kept], logits[0][..., kept], atol=1e-5)
     pieces = [WORDS.index(piece) for piece in ("un", "##want", "##ed")]

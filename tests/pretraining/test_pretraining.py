@@ -74,9 +74,7 @@ def test_a_work_directory_holds_what_was_promised(finished):
     assert result.step == 12 and result.exit_code == 0
     for row in train:
         assert row["loss"] == pytest.approx(row["mlm_loss"] + row["next_sentence_loss"], rel=1e-6)
-    steps = sorted(
-        int(path.name.removeprefix("step_")) for path in (pathlib.Path(config.workdir) / "checkpoints").iterdir()
-    )
+    steps = sorted(int(p.name.removeprefix("step_")) for p in (pathlib.Path(config.workdir) / "checkpoints").iterdir())
     assert steps == [8, 12]  # the last two; the best on held-out documents is the last
 
 

@@ -310,9 +310,7 @@ def test_a_run_is_measured_on_each_store_and_on_its_mixture(run_of_mixture, stor
     for row, shares in ((first, (0.75, 0.25)), (last, (0.25, 0.75))):
         losses = [row[f"{name}/mlm_loss"] for name in stores]
         assert losses[0] - losses[1] > 0.01
-        weights = [
-            share * predictions(run_of_mixture, path) for share, path in zip(shares, stores.values(), strict=True)
-        ]
+        weights = [share * predictions(run_of_mixture, p) for share, p in zip(shares, stores.values(), strict=True)]
         assert row["mlm_loss"] == pytest.approx(np.average(losses, weights=weights), rel=1e-6)
         assert {"wiki/next_sentence_accuracy", "books/mlm_loss", "books/perplexity"} < row.keys()
 

@@ -122,9 +122,7 @@ def test_tensorflow_is_imported_only_where_it_is_needed_and_never_at_import_time
         file = name.removeprefix("bert_jax.").replace(".", "/") + ".py"
         for node in ast.walk(tree):
             if isinstance(node, (ast.Import, ast.ImportFrom)):
-                named = (
-                    [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
-                )
+                named = [node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
                 if any(target.split(".")[0] in ("tensorflow", "tensorflow_datasets") for target in named):
                     assert file.startswith("data/") or file in LOADS_TENSORFLOW
                     assert node not in tree.body, f"{file} imports TensorFlow when it is imported"
@@ -290,9 +288,7 @@ def run_glue(run_script, tmp_path):
         for name in directories:
             (tmp_path / "data" / name).mkdir(parents=True, exist_ok=True)
         process, calls = run_script("run_glue.sh", **environment)
-        return process, {
-            task: start.removeprefix("--init_from=") for command, task, start, *_ in calls if command == "finetune"
-        }
+        return process, {task: start.removeprefix("--init_from=") for c, task, start, *_ in calls if c == "finetune"}
 
     return run
 
@@ -395,9 +391,7 @@ def run(installed: pathlib.Path, *words) -> subprocess.CompletedProcess:
 @pytest.mark.slow
 def test_it_has_every_module_and_configuration_and_nothing_else(installed):
     modules = {file.relative_to(WHEEL_ROOT) for file in (WHEEL_ROOT / "bert_jax").rglob("*.py")}
-    configs = {
-        pathlib.Path("bert_jax") / file.relative_to(WHEEL_ROOT) for file in (WHEEL_ROOT / "configs").rglob("*.py")
-    }
+    configs = {pathlib.Path("bert_jax") / f.relative_to(WHEEL_ROOT) for f in (WHEEL_ROOT / "configs").rglob("*.py")}
     present = {file.relative_to(installed) for file in installed.rglob("*.py")}
     assert present == modules | configs
     assert (installed / "bert_jax" / "py.typed").exists()

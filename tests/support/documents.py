@@ -79,9 +79,7 @@ def run(input, vocab, output, **options):
 
 
 def contents(directory):
-    return {
-        str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()
-    }
+    return {str(p.relative_to(directory)): p.read_bytes() for p in sorted(directory.rglob("*")) if p.is_file()}
 
 
 def refused(path, *words: str, **options) -> None:
@@ -108,9 +106,7 @@ NAMESPACES = {-2: "Medium", 0: "", 1: "Diskussion", 6: "Datei", 10: "Vorlage", 1
 HEAD = (
     '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/" version="0.11" xml:lang="de">\n  <siteinfo>\n'
     "    <sitename>Wikipedia</sitename>\n    <namespaces>\n"
-    + "".join(
-        f'      <namespace key="{key}" case="first-letter">{name}</namespace>\n' for key, name in NAMESPACES.items()
-    )
+    + "".join(f'      <namespace key="{key}" case="first-letter">{n}</namespace>\n' for key, n in NAMESPACES.items())
     + "    </namespaces>\n  </siteinfo>\n"
 )
 

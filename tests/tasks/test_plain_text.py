@@ -388,9 +388,7 @@ def test_the_first_pieces_of_tagged_words_are_labelled(tokenizer):
     examples = ner.Examples((sentence,), ("O", "B-X", "I-X"), has_answers=True)
     features = ner.features(examples, tokenizer, TaggingOptions(max_length=64))
     (ids,), (labels,), (types,) = features.input_ids, features.labels, features.token_type_ids
-    whole, expected = join(
-        tokenizer, sum(([*tokenizer.encode(word)] or [tokenizer.unk_id] for word in words), []), None, 64
-    )
+    whole, expected = join(tokenizer, sum(([*tokenizer.encode(w)] or [tokenizer.unk_id] for w in words), []), None, 64)
     assert np.array_equal(ids, whole) and np.array_equal(types, expected)
     firsts = [(tokenizer.encode(word) or [tokenizer.unk_id])[0] for word in words]
     assert ids[labels >= 0].tolist() == firsts and len(firsts) == 6

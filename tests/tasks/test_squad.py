@@ -527,9 +527,7 @@ def test_only_null_among_the_best():
 def test_scores_of_a_diverged_model(value):
     examples = single("ab bad", span=(0, 2))
     features = squad.features(examples, TOKENIZER, Squad2Options(max_length=24, max_query_length=6))
-    assert all(
-        np.isfinite(metric) for metric in squad.score(examples, features, [np.full((8, 2), value, np.float32)]).values()
-    )
+    assert all(np.isfinite(m) for m in squad.score(examples, features, [np.full((8, 2), value, np.float32)]).values())
 
 
 def test_every_answer_that_fits_lies_in_some_window():

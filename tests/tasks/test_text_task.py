@@ -449,9 +449,7 @@ def test_texts_change_and_answers_stay():
     noisy = noisy_examples(clean, NOISE)
     assert noisy_examples(clean, NoiseConfig()) is clean
     assert noisy.first == noisy_examples(clean, NOISE).first != noisy_examples(clean, NOISE, seed=1).first
-    assert all(
-        ours != theirs for ours, theirs in zip(noisy.first + noisy.second, clean.first + clean.second, strict=True)
-    )
+    assert all(o != theirs for o, theirs in zip(noisy.first + noisy.second, clean.first + clean.second, strict=True))
     assert [len(text.split()) for text in noisy.first] == [len(text.split()) for text in clean.first]
     assert noisy.first[::-1] != noisy.second  # each text of a pair has errors of its own
     assert noisy.answers is clean.answers and noisy.index == clean.index

@@ -87,9 +87,7 @@ def test_pairs_are_joined_as_in_transformers(directories, family):
     assert [i for i in whole if i not in tokenizer.special_ids] == first + second
     shape = [tokenizer.tokens[i] if i in tokenizer.special_ids else "x" for i in whole]
     oracle = [tokenizer.tokens[i] if i in tokenizer.special_ids else "x" for i in ORACLE[family]["pair"]["ids"]]
-    squeezed = [
-        [mark for mark, before in zip(marks, ["", *marks]) if mark != "x" or before != "x"] for marks in (shape, oracle)
-    ]
+    squeezed = [[m for m, before in zip(marks, ["", *marks]) if m != "x" or before != "x"] for marks in (shape, oracle)]
     assert squeezed[0] == squeezed[1]
     if family in ("xlm-roberta", "camembert", "deberta-v2"):  # where the class knows every rule
         assert whole == ORACLE[family]["pair"]["ids"] and types.tolist() == ORACLE[family]["pair"]["types"]

@@ -270,9 +270,7 @@ def test_sentencepiece_specials_and_words(pieces_model):
     assert set(tokenizer.encode(text)) & set(tokenizer.special_ids) <= {tokenizer.unk_id}
     continues = tokenizer.continues_word()
     assert continues.dtype == bool and len(continues) == tokenizer.vocab_size and not continues[:5].any()
-    assert all(
-        inside == (not token.startswith(WORD_START)) for token, inside in list(zip(tokenizer.tokens, continues))[5:]
-    )
+    assert all(inside == (not t.startswith(WORD_START)) for t, inside in list(zip(tokenizer.tokens, continues))[5:])
     words = "the cats walked to market".split()
     starts = [i for i in tokenizer.encode(" ".join(words)) if not continues[i]]
     assert len(starts) == len(words)  # whole-word masking finds the words again

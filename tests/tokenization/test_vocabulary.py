@@ -62,9 +62,7 @@ def naive_likelihood_merges(words: dict[str, int], alphabet: list[str], room: in
                 singles[part] += words[word]
             for pair in zip(parts, parts[1:]):
                 pairs[pair] += words[word]
-        ranked = [
-            (-count / (singles[a] * singles[b]), -count, a, b) for (a, b), count in pairs.items() if count >= min_count
-        ]
+        ranked = [(-c / (singles[a] * singles[b]), -c, a, b) for (a, b), c in pairs.items() if c >= min_count]
         if not ranked:
             break
         *_, a, b = min(ranked)

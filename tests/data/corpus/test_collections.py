@@ -240,9 +240,7 @@ def test_blocks_resume_at_every_position(tmp_path, monkeypatch):
     whole = list(read_blocks(source))
     assert len(whole) > 10
     for index, block in enumerate(whole):
-        assert [each.payload for each in read_blocks(source, start=block.end)] == [
-            each.payload for each in whole[index + 1 :]
-        ]
+        assert [e.payload for e in read_blocks(source, start=block.end)] == [e.payload for e in whole[index + 1 :]]
 
 
 def test_the_manifest_counts_records_without_text(tmp_path, vocab, monkeypatch):

@@ -232,9 +232,7 @@ def test_each_file_of_a_tfds_split_is_a_source(tmp_path, monkeypatch):
     texts = [f"Text number {number}." for number in range(20)]
     glue_files.prepare(tmp_path, monkeypatch, {"train": texts}, files=4)
     found = find_sources("tfds:tiny_corpus")
-    assert [source.name for source in found] == [
-        f"tfds:tiny_corpus:train[{number}shard:{number + 1}shard]" for number in range(4)
-    ]
+    assert [source.name for source in found] == [f"tfds:tiny_corpus:train[{n}shard:{n + 1}shard]" for n in range(4)]
     dataset = tfds.load("tiny_corpus", split="train", read_config=tfds.ReadConfig(interleave_cycle_length=1))
     assert [text for source in found for text in read(source.name)] == [
         example["text"].decode() for example in dataset.as_numpy_iterator()

@@ -343,9 +343,7 @@ def test_copies_come_again_in_another_order(store, sentence_pairs):
         for start, count in ((0, counts[0]), (sum(counts[:3]), counts[0]), (counts[0], counts[1]), (far, counts[0]))
     )
     assert (first["input_ids"] != again["input_ids"]).any(1).mean() > 0.9
-    rows = [
-        sorted(map(tuple, np.concatenate(list(batch.values())[:6], axis=1))) for batch in (first, again, other, later)
-    ]
+    rows = [sorted(map(tuple, np.concatenate(list(b.values())[:6], axis=1))) for b in (first, again, other, later)]
     assert rows[0] == rows[1] == rows[3] and len(set(rows[0]) & set(rows[2])) < 0.1 * len(rows[0])
 
 

@@ -360,9 +360,7 @@ def test_targets_are_clean_and_the_rows_are_whole(store, packing, unit):
         np.testing.assert_array_equal(ours, theirs)
     tokenizer = store.tokenizer()
     for name, places in (("sep", tokenizer.sep_id), ("cls", tokenizer.cls_id)):
-        counts = [
-            np.sum((batch["input_ids"] == places) & (batch["attention_mask"] > 0), axis=1) for batch in (noisy, clean)
-        ]
+        counts = [np.sum((b["input_ids"] == places) & (b["attention_mask"] > 0), axis=1) for b in (noisy, clean)]
         np.testing.assert_array_equal(*counts, err_msg=name)
     past = noisy["attention_mask"] == 0
     assert (noisy["input_ids"][past] == tokenizer.pad_id).all() and (noisy["token_type_ids"][past] == 0).all()

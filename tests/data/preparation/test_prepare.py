@@ -573,9 +573,7 @@ def files(cloud):
     ],
 )
 def test_globs_and_directories_of_a_bucket(files, input, names):
-    assert [source.name for source in find_sources(f"gs://bucket/{input}")] == [
-        f"gs://bucket/{name}" for name in names.split()
-    ]
+    assert [s.name for s in find_sources(f"gs://bucket/{input}")] == [f"gs://bucket/{name}" for name in names.split()]
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,7 @@ def test_every_epoch_visits_each_sequence_once_in_an_order_of_its_own(window):
 def test_a_window_holds_the_sequences_of_the_plain_order_and_pads_less():
     plain, sorted_ = (TrainingBatches(make_features(), 8, window=window) for window in (1, 4))
     for first in (0, 4, 8):
-        together = [
-            np.concatenate([batches.indices(step) for step in range(first, first + 4)]) for batches in (plain, sorted_)
-        ]
+        together = [np.concatenate([b.indices(step) for step in range(first, first + 4)]) for b in (plain, sorted_)]
         np.testing.assert_array_equal(*map(np.sort, together))
     cells = [sum(batches.batch(step)["input_ids"].size for step in range(13)) for batches in (plain, sorted_)]
     assert cells[1] < 0.75 * cells[0]

@@ -246,9 +246,7 @@ def test_a_verified_store_is_not_hashed_again(tmp_path, settled, monkeypatch):
     hash_file = verification.hash_file
     monkeypatch.setattr(verification, "hash_file", lambda file: hashed.append(file.name) or hash_file(file))
     open_store(path)
-    assert sorted(hashed) == sorted(
-        file.name for file in path.rglob("*") if file.is_file() and file.name != "manifest.json"
-    )
+    assert sorted(hashed) == sorted(f.name for f in path.rglob("*") if f.is_file() and f.name != "manifest.json")
     open_store(path)
     assert len(hashed) == 5
     (path / "shard-00000.tokens").touch()
