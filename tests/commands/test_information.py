@@ -121,11 +121,6 @@ def test_parts_have_the_names_of_the_objective(name, capsys):
     assert "…" not in printed
 
 
-def test_information_does_not_import_jax():
-    code = "import sys, bert_jax.cli.info; sys.exit('jax' in sys.modules or 'flax' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_vocabulary_that_is_assumed_is_that_of_the_model_type(name):
     """As transformers takes it where config.json does not say."""

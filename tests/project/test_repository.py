@@ -154,9 +154,19 @@ def test_the_pre_training_loop_loads_no_task():
     assert not {name for name in ours if name.startswith(("bert_jax.tasks", "bert_jax.finetuning", "tensorflow"))}
 
 
-def test_options_load_neither_jax_nor_numpy():
-    ours = loaded_by("import bert_jax, bert_jax.config")
-    assert "bert_jax.config" in ours and not {"jax", "numpy", "flax"} & ours
+@pytest.mark.parametrize(
+    "modules, without",
+    [
+        ("bert_jax, bert_jax.config", "jax numpy flax"),
+        ("bert_jax.config.checks, bert_jax.config.json_form", "jax flax numpy tensorflow optax orbax tyro absl rich"),
+        ("bert_jax.models.costs", "jax flax"),
+        ("bert_jax.cli.info", "jax flax"),
+        pytest.param("bert_jax.models.bert, bert_jax.objectives.masked_words", "tensorflow", marks=pytest.mark.slow),
+    ],
+)
+def test_what_a_module_does_not_need_is_not_loaded(modules, without):
+    ours = loaded_by(f"import {modules}")
+    assert set(modules.split(", ")) <= ours and not set(without.split()) & ours
 
 
 SOURCE = pathlib.Path(bert_jax.__file__)
