@@ -4,7 +4,6 @@ Those of PyTorch are in tests/formats/test_huggingface.py.
 """
 
 import dataclasses
-import functools
 import importlib.util
 import math
 import pathlib
@@ -16,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy_bert
 import pytest
+import small_pretraining
 from jax.sharding import NamedSharding, PartitionSpec
 from model_variants import variant
 from published_optimizers import PEAK, STEPS, bert_2018, published
@@ -38,7 +38,6 @@ from bert_jax.config import (
     DataConfig,
     DisentangledConfig,
     MaskingConfig,
-    MeshConfig,
     ModelConfig,
     ObjectiveConfig,
     OptimizerConfig,
@@ -53,10 +52,8 @@ from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.block import SelfAttention
 from bert_jax.models.kernels.plain import AttentionMask, attention
-from bert_jax.objectives.choice import default_objective
-from bert_jax.training.optimizers import learning_rate, optimizer
-from bert_jax.training.state import abstract_state, state_shardings
-from bert_jax.training.step import make_train_step
+from bert_jax.training.optimizers import optimizer
+from bert_jax.training.state import abstract_state
 
 
 def all_outputs(model, params, batch):
@@ -467,18 +464,8 @@ def test_fifty_steps_are_those_of_the_original(by_hand):
     """Forward, loss, gradient, clipping, moments, decay and schedule at once, on the compiled step that trains."""
     model = BertForPreTraining(CONFIG.model, CONFIG.compute)
     transformation = optimizer(CONFIG.optimizer, model.parameters)
-    mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
+    mesh, shardings, step = small_pretraining.compiled(model, CONFIG, small_pretraining.SINGLE)
     abstract = abstract_state(model, transformation, mesh)
-    shardings = state_shardings(abstract)
-    step = make_train_step(
-        default_objective(model, CONFIG),
-        transformation,
-        mesh,
-        shardings,
-        clip_norm=CONFIG.optimizer.clip_norm,
-        schedule=functools.partial(learning_rate, CONFIG),
-        seed=CONFIG.seed,
-    )
     state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), abstract)
     state = jax.device_put(dataclasses.replace(state, params=initial_parameters(model)), shardings)
     history = []

@@ -13,6 +13,7 @@ import time
 import jax
 import numpy as np
 import pytest
+import small_pretraining
 from poisoned_objective import poisoned
 from processes import EXHAUSTIVE
 from small_pretraining import DOES_NOT_FIT, MODEL, full_device, pretrain, rows, run_config, run_evaluate
@@ -38,13 +39,12 @@ from bert_jax.data.store import open_store
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.objectives.choice import default_objective
 from bert_jax.pretrained.model import load
 from bert_jax.training.events import Events, read_events
 from bert_jax.training.metrics import Metrics, read_rows
-from bert_jax.training.optimizers import learning_rate, optimizer
-from bert_jax.training.state import abstract_state, create_state, state_shardings
-from bert_jax.training.step import Program, make_train_step
+from bert_jax.training.optimizers import optimizer
+from bert_jax.training.state import create_state
+from bert_jax.training.step import Program
 
 
 @pytest.mark.parametrize("seconds, times", [pytest.param(1e9, 1, marks=pytest.mark.slow), (-1, 3)])
@@ -217,18 +217,9 @@ def test_thirty_two_sequences_are_learned_by_heart(small_store):
         phases=(PhaseConfig(steps=steps, sequence_length=32, batch_size=32, learning_rate=3e-3),),
         masking=MaskingConfig(static_masks=1),
     )
-    mesh, model = sharding.make_mesh(config.mesh, jax.devices()[:1]), BertForPreTraining(config.model)
-    tx = optimizer(config.optimizer, model.parameters)
-    state = create_state(model, tx, mesh, seed=0)
-    step = make_train_step(
-        default_objective(model, config),
-        tx,
-        mesh,
-        state_shardings(abstract_state(model, tx, mesh)),
-        clip_norm=config.optimizer.clip_norm,
-        schedule=functools.partial(learning_rate, config),
-        seed=config.seed,
-    )
+    model = BertForPreTraining(config.model)
+    mesh, _, step = small_pretraining.compiled(model, config, small_pretraining.SINGLE)
+    state = create_state(model, optimizer(config.optimizer, model.parameters), mesh, seed=0)
     batch = sharding.to_global(mesh, Examples(store, config).batch(np.arange(32)), 32)
     for _ in range(steps):
         state, metrics = step(state, batch)
