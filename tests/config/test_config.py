@@ -68,54 +68,53 @@ def test_every_file_under_configs_is_valid_and_survives_json(path):
 
 
 @pytest.mark.parametrize(
-    "config, words",
+    "config, says",
     [
-        (Config(model=ModelConfig(hidden_size=100)), ["model.hidden_size=100", "model.num_heads=12", "10"]),
+        (Config(model=ModelConfig(hidden_size=100)), "model.hidden_size=100 | model.num_heads=12 | 10"),
         (
             Config(phases=(PhaseConfig(sequence_length=1024),)),
-            ["phases.0.sequence_length=1024", "model.max_position_embeddings=512"],
+            "phases.0.sequence_length=1024 | model.max_position_embeddings=512",
         ),
-        (Config(phases=(PhaseConfig(batch_size=10, micro_batches=4),)), ["phases.0.batch_size=10", "8 or 12"]),
-        (Config(phases=(PhaseConfig(steps=50, warmup_steps=100),)), ["phases.0.warmup_steps=100", "50 steps"]),
-        (Config(phases=(PhaseConfig(moments="reset"),)), ["phases.0.moments=reset"]),
-        (Config(phases=(PhaseConfig(max_predictions=200),)), ["phases.0.max_predictions=200", "128"]),
-        (Config(phases=(PhaseConfig(learning_rate=float("nan")),)), ["phases.0.learning_rate=nan"]),
-        (Config(phases=()), ["phases"]),
-        (Config(masking=MaskingConfig(rate=1.5)), ["masking.rate=1.5", "between 0 and 1"]),
+        (Config(phases=(PhaseConfig(batch_size=10, micro_batches=4),)), "phases.0.batch_size=10 | 8 or 12"),
+        (Config(phases=(PhaseConfig(steps=50, warmup_steps=100),)), "phases.0.warmup_steps=100 | 50 steps"),
+        (Config(phases=(PhaseConfig(moments="reset"),)), "phases.0.moments=reset"),
+        (Config(phases=(PhaseConfig(max_predictions=200),)), "phases.0.max_predictions=200 | 128"),
+        (Config(phases=(PhaseConfig(learning_rate=float("nan")),)), "phases.0.learning_rate=nan"),
+        (Config(phases=()), "phases"),
+        (Config(masking=MaskingConfig(rate=1.5)), "masking.rate=1.5 | between 0 and 1"),
         (
             Config(masking=MaskingConfig(mask_share=0.8, random_share=0.3)),
-            ["masking.mask_share=0.8", "masking.random_share=0.3"],
+            "masking.mask_share=0.8 | masking.random_share=0.3",
         ),
-        (Config(masking=MaskingConfig(loss_epsilon=-1e-5)), ["masking.loss_epsilon=-1e-05"]),
-        (Config(data=DataConfig(copies=-1)), ["data.copies=-1"]),
+        (Config(masking=MaskingConfig(loss_epsilon=-1e-5)), "masking.loss_epsilon=-1e-05"),
+        (Config(data=DataConfig(copies=-1)), "data.copies=-1"),
         (
             Config(data=DataConfig(copies=10), masking=MaskingConfig(static_masks=3)),
-            ["data.copies=10", "masking.static_masks=3"],
+            "data.copies=10 | masking.static_masks=3",
         ),
-        (Config(schedule=ScheduleConfig(cooldown_steps=5)), ["schedule.cooldown_steps=5", "constant"]),
+        (Config(schedule=ScheduleConfig(cooldown_steps=5)), "schedule.cooldown_steps=5 | constant"),
         (
             Config(schedule=ScheduleConfig(cooldown="one_minus_sqrt")),
-            ["cooldown=one_minus_sqrt", "effect without schedule.cooldown_steps"],
+            "cooldown=one_minus_sqrt | effect without schedule.cooldown_steps",
         ),
-        (Config(mesh=MeshConfig(data=-1, fsdp=-1)), ["only one axis may be -1"]),
-        (Config(mesh=MeshConfig(tensor=0)), ["mesh.tensor=0"]),
-        (Config(model=ModelConfig(type_vocab_size=1)), ["model.type_vocab_size=1", "data.sentence_pairs"]),
-        (Config(data=DataConfig(held_out=1.0)), ["data.held_out=1.0"]),
-        (Config(optimizer=OptimizerConfig(clip_norm=-1.0)), ["optimizer.clip_norm=-1.0"]),
-        (Config(optimizer=OptimizerConfig(ema_decay=1.0)), ["optimizer.ema_decay=1.0"]),
-        (Config(optimizer=OptimizerConfig(momentum=-0.1)), ["optimizer.momentum=-0.1"]),
+        (Config(mesh=MeshConfig(data=-1, fsdp=-1)), "only one axis may be -1"),
+        (Config(mesh=MeshConfig(tensor=0)), "mesh.tensor=0"),
+        (Config(model=ModelConfig(type_vocab_size=1)), "model.type_vocab_size=1 | data.sentence_pairs"),
+        (Config(data=DataConfig(held_out=1.0)), "data.held_out=1.0"),
+        (Config(optimizer=OptimizerConfig(clip_norm=-1.0)), "optimizer.clip_norm=-1.0"),
+        (Config(optimizer=OptimizerConfig(ema_decay=1.0)), "optimizer.ema_decay=1.0"),
+        (Config(optimizer=OptimizerConfig(momentum=-0.1)), "optimizer.momentum=-0.1"),
         (
             Config(phases=(PhaseConfig(steps=50),), schedule=ScheduleConfig(name="constant", cooldown_steps=60)),
-            ["schedule.cooldown_steps=60 do not fit into the 50 steps", "to 0 and 5"],
+            "schedule.cooldown_steps=60 do not fit into the 50 steps | to 0 and 5",
         ),
-        (Config(log_every_steps=0), ["log_every_steps=0"]),
+        (Config(log_every_steps=0), "log_every_steps=0"),
     ],
 )
-def test_values_that_do_not_fit_are_named(config, words):
+def test_values_that_do_not_fit_are_named(config, says):
     with pytest.raises(UserError) as caught:
         check(config)
-    for word in words:
-        assert word in str(caught.value)
+    assert not [words for words in says.split(" | ") if words not in str(caught.value)]
     assert "\n" not in str(caught.value)
 
 

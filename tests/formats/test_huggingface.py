@@ -292,78 +292,48 @@ def test_a_file_that_is_cut_and_a_header_without_end(tmp_path):
 
 
 WORDS = "bert.embeddings.word_embeddings.weight"
+DECODER, BIAS = "cls.predictions.decoder", "cls.predictions.bias"
+CLASSIFIER, OF_CLASSES = ENCODER | POOLER | HEAD, {"architectures": ["BertForSequenceClassification"]}
 MISFITS = {  # arrays, config.json, what the message says
-    "wrong sizes": (STATE, {"hidden_size": 64}, (f"{WORDS} is [97, 32] where [97, 64] is expected", "and 54 more")),
+    "wrong sizes": (STATE, {"hidden_size": 64}, f"{WORDS} is [97, 32] where [97, 64] is expected | and 54 more"),
     "missing": (
         {name: value for name, value in STATE.items() if name != "bert.encoder.layer.1.output.dense.bias"},
         {},
-        ("bert.encoder.layer.1.output.dense.bias is missing",),
+        "bert.encoder.layer.1.output.dense.bias is missing",
     ),
-    "more layers": (STATE, {"num_hidden_layers": 2}, ("num_hidden_layers=2, but the weights have 3 layers",)),
-    "a billion layers": (STATE, {"num_hidden_layers": 10**9}, ("num_hidden_layers=1000000000",)),
-    "integers": (
-        STATE | {WORDS: STATE[WORDS].astype(np.int64)},
-        {},
-        (f"{WORDS} is of type I64, not F64, F32, F16, BF16",),
-    ),
-    "untied": (
-        STATE | {"cls.predictions.decoder.weight": STATE[WORDS] + 1},
-        {},
-        ("cls.predictions.decoder.weight differs",),
-    ),
-    "two biases": (
-        STATE | {"cls.predictions.decoder.bias": STATE["cls.predictions.bias"] + 1},
-        {},
-        ("cls.predictions.decoder.bias differs from cls.predictions.bias",),
-    ),
-    "untied and absent": (STATE, {"tie_word_embeddings": False}, ("tie_word_embeddings=false but no cls.predictions",)),
-    "one parameter twice": (
-        STATE | {WORDS.removeprefix("bert."): STATE[WORDS]},
-        {},
-        ("one parameter under two names", WORDS),
-    ),
-    "a small vocabulary": (STATE, {"vocab_size": 96}, ("is [97, 32] where [96, 32] is expected",)),
-    "no pooler for its head": (
-        ENCODER | HEAD,
-        {"architectures": ["BertForSequenceClassification"]},
-        ("bert.pooler.dense.weight is missing",),
-    ),
+    "more layers": (STATE, {"num_hidden_layers": 2}, "num_hidden_layers=2, but the weights have 3 layers"),
+    "a billion layers": (STATE, {"num_hidden_layers": 10**9}, "num_hidden_layers=1000000000"),
+    "ints": (STATE | {WORDS: STATE[WORDS].astype(np.int64)}, {}, f"{WORDS} is of type I64, not F64, F32, F16, BF16"),
+    "untied": (STATE | {f"{DECODER}.weight": STATE[WORDS] + 1}, {}, f"{DECODER}.weight differs"),
+    "two biases": (STATE | {f"{DECODER}.bias": STATE[BIAS] + 1}, {}, f"{DECODER}.bias differs from {BIAS}"),
+    "untied and absent": (STATE, {"tie_word_embeddings": False}, "tie_word_embeddings=false but no cls.predictions"),
+    "twice": (STATE | {WORDS.removeprefix("bert."): STATE[WORDS]}, {}, f"one parameter under two names | {WORDS}"),
+    "a small vocabulary": (STATE, {"vocab_size": 96}, "is [97, 32] where [96, 32] is expected"),
+    "no pooler for its head": (ENCODER | HEAD, OF_CLASSES, "bert.pooler.dense.weight is missing"),
     "a head that is not known": (
         ENCODER | {"span_scores.weight": np.zeros((2, 32), np.float32)},
         {"architectures": ["BertForSpans"]},
-        ("'BertForSpans', whose head (span_scores.weight) cannot be expressed here", "save it as BertModel first"),
+        "'BertForSpans', whose head (span_scores.weight) cannot be expressed here | save it as BertModel first",
     ),
     "labels": (
-        ENCODER | POOLER | HEAD,
-        {"id2label": {"0": "a", "1": "b"}, "architectures": ["BertForSequenceClassification"]},
-        ("classification with 2 outputs (a, b), but the weights have 3",),
+        CLASSIFIER,
+        OF_CLASSES | {"id2label": {"0": "a", "1": "b"}},
+        "classification with 2 outputs (a, b), but the weights have 3",
     ),
-    "labels out of order": (
-        ENCODER | POOLER | HEAD,
-        {"id2label": {"0": "a", "2": "b"}},
-        ("keys of id2label must be 0 to 1",),
-    ),
-    "several labels at once": (
-        ENCODER | POOLER | HEAD,
-        {"problem_type": "multi_label_classification"},
-        ("choose one label",),
-    ),
-    "another model": (STATE, {"model_type": "gpt2"}, ("'gpt2'", "can be loaded are", "bert")),
-    "a decoder": (STATE, {"is_decoder": True}, ("is_decoder=True",)),
-    "relative positions": (
-        STATE,
-        {"position_embedding_type": "relative_key"},
-        ("position_embedding_type='relative_key'",),
-    ),
-    "pruned heads": (STATE, {"pruned_heads": {"0": [1]}}, ("pruned_heads",)),
-    "quantized": (STATE, {"quantization_config": {"bits": 4}}, ("quantization_config",)),
-    "relu": (STATE, {"hidden_act": "relu"}, ("hidden_act='relu'", "gelu_new")),
-    "a list for a name": (STATE, {"hidden_act": []}, ("hidden_act=[]",)),
-    "heads": (STATE, {"num_attention_heads": 5}, ("hidden_size=32, not divisible by num_attention_heads=5",)),
-    "a size in words": (STATE, {"hidden_size": "32"}, ("hidden_size='32'",)),
-    "a negative size": (STATE, {"intermediate_size": -1}, ("intermediate_size=-1",)),
-    "dropout of 1": (STATE, {"hidden_dropout_prob": 1}, ("hidden_dropout_prob=1",)),
-    "no number": (STATE, {"layer_norm_eps": float("nan")}, ("layer_norm_eps=nan",)),
+    "labels out of order": (CLASSIFIER, {"id2label": {"0": "a", "2": "b"}}, "keys of id2label must be 0 to 1"),
+    "several labels at once": (CLASSIFIER, {"problem_type": "multi_label_classification"}, "choose one label"),
+    "another model": (STATE, {"model_type": "gpt2"}, "'gpt2' | can be loaded are | bert"),
+    "a decoder": (STATE, {"is_decoder": True}, "is_decoder=True"),
+    "relative": (STATE, {"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
+    "pruned heads": (STATE, {"pruned_heads": {"0": [1]}}, "pruned_heads"),
+    "quantized": (STATE, {"quantization_config": {"bits": 4}}, "quantization_config"),
+    "relu": (STATE, {"hidden_act": "relu"}, "hidden_act='relu' | gelu_new"),
+    "a list for a name": (STATE, {"hidden_act": []}, "hidden_act=[]"),
+    "heads": (STATE, {"num_attention_heads": 5}, "hidden_size=32, not divisible by num_attention_heads=5"),
+    "a size in words": (STATE, {"hidden_size": "32"}, "hidden_size='32'"),
+    "a negative size": (STATE, {"intermediate_size": -1}, "intermediate_size=-1"),
+    "dropout of 1": (STATE, {"hidden_dropout_prob": 1}, "hidden_dropout_prob=1"),
+    "no number": (STATE, {"layer_norm_eps": float("nan")}, "layer_norm_eps=nan"),
 }
 
 
@@ -371,7 +341,7 @@ MISFITS = {  # arrays, config.json, what the message says
 def test_what_does_not_fit_is_named(tmp_path, name):
     state, config, says = MISFITS[name]
     message = refusal(directory(tmp_path, state, **config))
-    assert not [words for words in says if words not in message], message
+    assert not [words for words in says.split(" | ") if words not in message], message
 
 
 def test_activations_and_problem_types(tmp_path):
