@@ -10,11 +10,9 @@ import sys
 import documents
 import processes
 import pytest
-from command_lines import cases, refusal, refused, snapshot
+from command_lines import cases, refusal, refused, snapshot, status
 from documents import VOCABULARY
 from processes import one_device
-
-from bert_jax import cli
 
 PREPARE = "prepare --input=@/corpus.txt --vocab=@/vocab.txt --output=@/new"
 TRAIN_VOCAB = "train-vocab --input=@/corpus.txt --output=@/new.txt --size=200"
@@ -156,7 +154,7 @@ def test_a_store_that_is_being_written_is_left_alone(bad_inputs, capfd):
         fcntl.flock(file, fcntl.LOCK_EX)
         capfd.readouterr()
         command = PREPARE.replace("@/new", "@/busy").replace("@", str(bad_inputs))
-        assert cli._run(["bert-jax", *command.split()]) == 2
+        assert status(*command.split()) == 2
         error = capfd.readouterr().err
         assert error.startswith("error: another `bert-jax prepare` is writing") and error.count("\n") == 1
     shutil.rmtree(bad_inputs / "busy")

@@ -226,7 +226,7 @@ def test_storage_out_of_reach_is_one_line_and_other_failures_keep_their_tracebac
         raise Unavailable("no\nroute")
 
     monkeypatch.setitem(cli.COMMANDS, "info", fail)
-    assert cli._run(["bert-jax", "info", "--workdir=gs://bucket/run"]) == 2
+    assert status("info", "--workdir=gs://bucket/run") == 2
     said = capsys.readouterr().err
     assert said.startswith("error: Google Cloud Storage: no route; check the name in gs://bucket, the network")
     assert "gcloud auth application-default login" in said and said.count("\n") == 1
@@ -247,17 +247,17 @@ def test_storage_without_a_library_is_one_line_that_names_the_extra(monkeypatch,
         monkeypatch.setitem(cli.COMMANDS, command, lambda arguments: seen.append(arguments) or 0)
     for command in cli.COMMANDS.keys() - {"info", "config", "launch"}:
         for word in ("gs://bucket/run", "--workdir=gs://bucket/run", "runs/one,gs://bucket/run"):
-            assert cli._run(["bert-jax", command, word]) == 2
+            assert status(command, word) == 2
             assert capsys.readouterr().err == (
                 f"error: {word} needs gcsfs, which is not installed; pip install 'bert_jax[gcs]' installs it\n"
             )
     for command in ("info", "config"):  # they open no path of the options
-        assert cli._run(["bert-jax", command, "--workdir=gs://bucket/run"]) == 0
+        succeed(command, "--workdir=gs://bucket/run")
     monkeypatch.setitem(cli.COMMANDS, "fill-mask", lambda arguments: seen.append(arguments) or 0)
-    assert cli._run(["bert-jax", "fill-mask", "run", "Write [MASK] to gs://bucket."]) == 0
+    succeed("fill-mask", "run", "Write [MASK] to gs://bucket.")
     for library in ("tensorflow", "gcsfs"):  # either will do
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name == library else None)
-        assert cli._run(["bert-jax", "fill-mask", "gs://bucket/run", "a"]) == 0
+        succeed("fill-mask", "gs://bucket/run", "a")
     assert len(seen) == 5
 
 

@@ -10,6 +10,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from command_lines import status, succeed
 from etils import epath
 from pretrained_model import TOKENIZER
 from scipy.special import softmax
@@ -17,7 +18,6 @@ from small_finetuning import MODEL, Killed, run_config, sentences
 from small_pretraining import finetune, run_predict
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
-from bert_jax.cli import _run
 from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig, ScheduleConfig
 from bert_jax.config.finetuning import PredictConfig, SentenceOptions, SquadOptions, TextDataConfig, task_defaults
 from bert_jax.data.sequences import Features
@@ -169,10 +169,7 @@ def test_table_of_results_beside_the_papers(tmp_path, capsys):
             place_.joinpath("results.json").write_text(
                 json.dumps({"task": task, "init_from": "x", "random_weights": model == "random", "settings": [setting]})
             )
-    assert (
-        _run(["bert-jax", "results", str(tmp_path / "ours"), str(tmp_path / "random"), f"--output={tmp_path / 'out'}"])
-        == 0
-    )
+    succeed("results", tmp_path / "ours", tmp_path / "random", f"--output={tmp_path / 'out'}")
     text = (tmp_path / "out" / "results_table.md").read_text()
     assert text in capsys.readouterr().out + "\n"
     lines = text.splitlines()
@@ -182,17 +179,17 @@ def test_table_of_results_beside_the_papers(tmp_path, capsys):
     assert [_cell({"pearson": 50.0}, METRICS["text"]), _cell({}, METRICS["ax"])] == ["50.0", "–"]
     assert json.loads((tmp_path / "out" / "results_table.json").read_text())[1]["tasks"]["sst2"]["accuracy"] == 60
     ours, random = str(tmp_path / "ours"), str(tmp_path / "random")
-    assert _run(["bert-jax", "results", ours, random, f"--gain_over={random}/"]) == 0
+    succeed("results", ours, random, f"--gain_over={random}/")
     assert "\n| ours | gain, over random | +20.0 | +20.0/+20.0 |\n" in capsys.readouterr().out
-    assert _run(["bert-jax", "results", ours, f"--gain_over={random}"]) == 2
+    assert status("results", ours, f"--gain_over={random}") == 2
     assert f"--gain_over={random} is not among the directories given: {ours}" in capsys.readouterr().err
-    assert _run(["bert-jax", "results", "--output=x", ours]) == 2
+    assert status("results", "--output=x", ours) == 2
     # Once both "sst2".
-    assert _run(["bert-jax", "results", str(tmp_path / "ours/sst2"), str(tmp_path / "random/sst2")]) == 0
+    succeed("results", tmp_path / "ours/sst2", tmp_path / "random/sst2")
     assert f"\n| {tmp_path / 'ours/sst2'} | measured, dev | 80.0 ± 1.0 (3 runs) |\n" in capsys.readouterr().out
     (tmp_path / "ours" / "sst2" / "results.json").write_text("{")
-    assert _run(["bert-jax", "results", str(tmp_path / "ours")]) == 2
-    assert _run(["bert-jax", "results", str(tmp_path / "out")]) == 2
+    assert status("results", tmp_path / "ours") == 2
+    assert status("results", tmp_path / "out") == 2
 
 
 def test_results_of_one_task_have_a_row_each(tmp_path, capsys):
@@ -204,7 +201,7 @@ def test_results_of_one_task_have_a_row_each(tmp_path, capsys):
         (tmp_path / "runs" / name / "results.json").write_text(
             json.dumps({"task": task, "init_from": "x", "random_weights": False, "settings": [setting]})
         )
-    assert _run(["bert-jax", "results", f"{tmp_path / 'runs'}/", f"--gain_over={tmp_path / 'runs/sst2'}"]) == 0
+    succeed("results", f"{tmp_path / 'runs'}/", f"--gain_over={tmp_path / 'runs/sst2'}")
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "| model |  | sst2 (accuracy) | cola (matthews) |"
     assert lines[2:6] == [
@@ -281,10 +278,10 @@ SETTING = {"mean": {"accuracy": 0.5}, "standard_deviation": {"accuracy": None}, 
 def test_damaged_results_are_one_line(tmp_path, capsys, changes):
     content = {"task": "sst2", "init_from": "x", "random_weights": False, "settings": [SETTING]}
     (tmp_path / "results.json").write_text(json.dumps(content))
-    assert _run(["bert-jax", "results", str(tmp_path)]) == 0
+    succeed("results", tmp_path)
     capsys.readouterr()
     (tmp_path / "results.json").write_text(changes if isinstance(changes, str) else json.dumps(content | changes))
-    assert _run(["bert-jax", "results", str(tmp_path)]) == 2
+    assert status("results", tmp_path) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"error: {tmp_path}/results.json ") and error.count("\n") == 1 and len(error) < 500
 

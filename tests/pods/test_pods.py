@@ -13,7 +13,7 @@ import sys
 import jax
 import numpy as np
 import pytest
-from command_lines import refusal, status
+from command_lines import refusal, status, succeed
 from processes import EXHAUSTIVE
 from recorder import Recorder
 from small_pretraining import nothing_held_out, rows, run_config
@@ -122,7 +122,7 @@ def test_a_configuration_file_comes_as_a_config_map(kubectl, tmp_path):
     text = "from bert_jax import Config\ndef get_config(): return Config()  # größer\n"
     (tmp_path / "mine.py").write_text(text, encoding="utf-8")
     words = COMMAND.replace("bert_tiny", str(tmp_path / "mine.py")).split()
-    assert cli._run(["bert-jax", *words, *RUN]) == 0
+    succeed(*words, *RUN)
     found = objects(kubectl.input)
     assert list(found) == ["ConfigMap", "JobSet"] and found["ConfigMap"]["data"] == {"mine.py": text}
     _, pod = pod_of(found["JobSet"])

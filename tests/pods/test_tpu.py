@@ -14,6 +14,7 @@ import threading
 
 import processes
 import pytest
+from command_lines import status, succeed
 from processes import SECONDS, wait_until
 
 from bert_jax import cli
@@ -260,7 +261,7 @@ def test_a_configuration_file_travels_to_the_workers(cloud, launch, tmp_path, mo
     cloud.is_like(starts=[["exit 0", "exit 0"]])
     words = COMMAND.replace("bert_tiny", str(tmp_path / "mine.py")).split()
     wheel = f"--wheel={tmp_path / 'bert_jax-0.1.0-py3-none-any.whl'}"
-    assert cli._run(["bert-jax", *words, *RUN, wheel, "--keep"]) == 0
+    succeed(*words, *RUN, wheel, "--keep")
     homes = list(cloud.place.glob("slice0/*/bert_jax-pod"))
     assert len(homes) == 2
     for home in homes:
@@ -305,7 +306,7 @@ def test_bad_input_is_refused_before_anything_is_called(cloud, launch, words, me
 
 
 def test_required_options_and_gcloud_are_asked_for(launch, monkeypatch, capsys, tmp_path):
-    assert cli._run(["bert-jax", *"launch tpu bert_tiny --data.path=gs://b/s --workdir=gs://b/r".split()]) == 2
+    assert status(*"launch tpu bert_tiny --data.path=gs://b/s --workdir=gs://b/r".split()) == 2
     assert "give the required --name and --zone and --accelerator_type" in capsys.readouterr().err
     monkeypatch.setenv("PATH", str(tmp_path))
     assert launch() == 2
@@ -313,7 +314,7 @@ def test_required_options_and_gcloud_are_asked_for(launch, monkeypatch, capsys, 
 
 
 def test_without_a_wheel_one_is_built_from_the_checkout(capsys):
-    assert cli._run(["bert-jax", *COMMAND.split(), *RUN, "--dry_run"]) == 0
+    succeed(*COMMAND.split(), *RUN, "--dry_run")
     (line,) = [line for line in capsys.readouterr().out.splitlines() if " pip wheel " in line]
     assert line.endswith(str(tpu.PACKAGE.parent)) and importlib.util.find_spec("hatchling")
 

@@ -13,7 +13,7 @@ import pytest
 import random_bert
 import safetensors.numpy
 import workdirs
-from command_lines import refusal
+from command_lines import refusal, succeed
 from models_of_parts import ENCODER, MLM, MODELS, POOLER, make
 from pretrained_model import (
     CONFIG,
@@ -31,7 +31,6 @@ from pretrained_model import (
 from safetensors import safe_open
 
 import bert_jax
-from bert_jax import cli
 from bert_jax.config import ComputeConfig, Config, HeadConfig
 from bert_jax.config.finetuning import task_defaults
 from bert_jax.config.json_form import to_dict, with_options
@@ -109,7 +108,7 @@ def test_from_hugging_face_through_ours_and_back_by_the_command_line(tmp_path, c
         ["ours", "theirs", "--to=huggingface"],
         ["source", "direct", "--to=huggingface"],
     ):
-        assert cli._run(["bert-jax", "convert", f"{tmp_path}/{words[0]}", f"{tmp_path}/{words[1]}", words[2]]) == 0
+        succeed("convert", f"{tmp_path}/{words[0]}", f"{tmp_path}/{words[1]}", words[2])
     printed = capsys.readouterr().out
     assert "ignored in the source: bert.embeddings.position_ids" in printed and "vocabulary of 97 entries" in printed
     back = safetensors.numpy.load_file(tmp_path / "theirs" / "model.safetensors")
@@ -432,9 +431,9 @@ def test_a_fine_tuned_model_takes_gradients_like_any_other():
 def test_the_commands_open_it(tmp_path, capsys):
     model = loaded(stored_model(kind="huggingface"))
     model.save(tmp_path / "saved")
-    assert cli._run(["bert-jax", "fill-mask", str(tmp_path / "saved"), "the [MASK] sat"]) == 0
+    succeed("fill-mask", tmp_path / "saved", "the [MASK] sat")
     assert model.fill_mask("the [MASK] sat")[0][0].token in capsys.readouterr().out
-    assert cli._run(["bert-jax", "convert", str(tmp_path / "saved"), str(tmp_path / "theirs"), "--to=huggingface"]) == 0
+    succeed("convert", tmp_path / "saved", tmp_path / "theirs", "--to=huggingface")
     assert contents(open_stored(tmp_path / "theirs")) == contents(as_stored(model, model.params))
     card = (tmp_path / "theirs" / "README.md").read_text()
     assert (

@@ -12,14 +12,13 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from command_lines import refusal, succeed
+from command_lines import refusal, status, succeed
 from model_variants import variant
 from pod import finish, launch, logs
 from published_tokenizers import google_wordpiece
 from small_pretraining import pretrain_by_words
 from vocabularies import foreign_model
 
-from bert_jax import cli
 from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import Config, MeshConfig, ModelConfig, RecurrentConfig
 from bert_jax.config.json_form import flattened, from_dict, spelled_names, to_dict, with_options
@@ -478,7 +477,7 @@ def test_extended_vocabulary_and_exact_resume(place, tmp_path, capsys):
     assert rows(place / "cut") == rows(place / "whole") and len(rows(place / "cut")) == 4
     assert rows(place / "cut", "evaluation") == rows(place / "whole", "evaluation")
 
-    assert cli._run(["bert-jax", "pretrain", *command, "--init_from=elsewhere"]) == 2
+    assert status("pretrain", *command, "--init_from=elsewhere") == 2
     error = capsys.readouterr().err
     assert f"init_from: {place}/source → elsewhere" in error and "another --workdir" in error
 

@@ -170,13 +170,6 @@ def test_options_out_of_range_are_refused(problem, changes):
         check(taught("somewhere", **changes))
 
 
-def test_a_teacher_goes_with_masked_words():
-    words = ["--objective.name=left_to_right", "--objective.distillation.teacher=somewhere"]
-    message = "teacher=somewhere belongs to objective.name=masked_words, not to objective.name=left_to_right; set that"
-    with pytest.raises(UserError, match=message):
-        parse(taught("somewhere"), words, "pretrain")
-
-
 @pytest.mark.parametrize("pairs", ["nsp", "adjacent"])
 def test_pairs_need_a_teacher_that_knows_two_segments_or_none(small_store, tokenizer, tmp_path, pairs):
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 import small_pretraining
-from command_lines import refusal
+from command_lines import refusal, succeed
 from etils import epath
 from processes import EXHAUSTIVE
 from safetensors.numpy import load_file
@@ -19,7 +19,7 @@ from small_pretraining import MODEL, nothing_held_out, rows, run_config
 from synthetic_store import SyntheticStore, random_documents, write_store
 
 import bert_jax
-from bert_jax import cli, pretraining
+from bert_jax import pretraining
 from bert_jax.checkpoints.record import leaf_paths, read_record
 from bert_jax.cli.evaluate import default_config, run_evaluate
 from bert_jax.config import (
@@ -150,7 +150,7 @@ def test_tables_of_their_own_are_opened_and_measured(small_store, tmp_path):
 def test_both_parts_are_written_for_transformers(run, tmp_path, capsys):
     for parts, kind in (("all", "ElectraForPreTraining"), ("generator", "ElectraForMaskedLM")):
         out = tmp_path / parts
-        assert cli._run(["bert-jax", "convert", run.workdir, str(out), "--to=huggingface", f"--parts={parts}"]) == 0
+        succeed("convert", run.workdir, out, "--to=huggingface", f"--parts={parts}")
         assert json.loads((out / "config.json").read_text())["architectures"] == [kind]
         heads = {name.split(".")[0] for name in load_file(out / "model.safetensors")}
         assert heads == {"electra", *(["discriminator_predictions"] if parts == "all" else _GENERATOR)}
@@ -166,7 +166,7 @@ _GENERATOR = ("generator_predictions", "generator_lm_head")
 
 def test_a_generator_on_its_own_is_a_masked_language_model(run, small_store, tmp_path, capsys):
     ours = tmp_path / "ours"
-    assert cli._run(["bert-jax", "convert", run.workdir, str(ours), "--to=bert_jax", "--parts=generator"]) == 0
+    succeed("convert", run.workdir, ours, "--to=bert_jax", "--parts=generator")
     found = figures(ours, small_store)
     assert found["mlm_loss"] == pytest.approx(rows(run.workdir, "evaluation")[-1]["mlm_loss"], rel=1e-5)
     assert "replaced_tokens_loss" not in found
@@ -177,7 +177,7 @@ def test_a_generator_on_its_own_is_a_masked_language_model(run, small_store, tmp
 
 def test_a_discriminator_on_its_own_cannot_be_measured_and_says_why(run, small_store, tmp_path, capsys):
     ours = tmp_path / "ours"
-    assert cli._run(["bert-jax", "convert", run.workdir, str(ours), "--to=bert_jax"]) == 0
+    succeed("convert", run.workdir, ours, "--to=bert_jax")
     assert "without its generator" in refusal(capsys, "evaluate", ours, f"--data.path={small_store}")
     assert "no mlm" in refusal(capsys, "fill-mask", ours, "a [MASK]")
 
@@ -186,7 +186,7 @@ def test_the_generator_fills_in_masks_and_notes_what_it_would_write(run, capsys)
     generator = bert_jax.load(run.workdir, part="generator")
     (best, *_), *_ = generator.fill_mask("a [MASK]")
     capsys.readouterr()
-    assert cli._run(["bert-jax", "fill-mask", run.workdir, "a [MASK]"]) == 0
+    succeed("fill-mask", run.workdir, "a [MASK]")
     assert best.token in capsys.readouterr().out
     noted = [event for event in read_events(epath.Path(run.workdir) / "events.jsonl") if event["event"] == "sampled"]
     assert len(noted) == 2 and len(noted[-1]["samples"]) == 2
@@ -218,7 +218,7 @@ def test_a_run_continues_from_both_parts_of_another(run, small_store, tmp_path):
 def test_a_discriminator_without_a_generator_gives_it_tables_and_another_generator_is_refused(
     run, small_store, tmp_path
 ):
-    assert cli._run(["bert-jax", "convert", run.workdir, str(tmp_path / "alone"), "--to=huggingface"]) == 0
+    succeed("convert", run.workdir, tmp_path / "alone", "--to=huggingface")
     config = electra(small_store, tmp_path / "next", "own", init_from=str(tmp_path / "alone"))
     source = open_source(config, resumed=False)
     assert source is not None
@@ -359,7 +359,7 @@ def test_the_command_says_how_often_a_store_smaller_than_its_budget_is_read(
     small = ("hidden_size=32", "num_layers=1", "num_heads=2", "max_position_embeddings=32")
     words = [*(f"--model.{word}" for word in small), "--steps=2", "--batch_size=16", "--sequence_length=32"]
     words += [f"--data.mixture={mixture}", "--data.held_out=0", f"--workdir={tmp_path / 'run'}"]
-    assert cli._run(["bert-jax", "pretrain", "bert_tiny", *words]) == 0
+    succeed("pretrain", "bert_tiny", *words)
     (line,) = [record.getMessage() for record in caplog.records if "fewer than its budget" in record.getMessage()]
     assert f"books has {tokens:,} tokens, fewer than its budget of 45,000: each is read " in line
     times = float(line.split("each is read ")[1].removesuffix(" times"))
