@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import small_pretraining
 from processes import EXHAUSTIVE
-from small_finetuning import FAST, assert_same_weights, sentences, weights
+from small_finetuning import FAST, assert_same_weights, sentences, task_config, weights
 from small_pretraining import finetune, run_predict
 
 import bert_jax
@@ -430,13 +430,8 @@ def test_learned_and_predicted_alike_on_every_road(case, pretrained, tmp_path, m
         file.write_text(make_file(np.random.default_rng(seed), count))
     made, make = [], loop.make_programs
     monkeypatch.setattr(loop, "make_programs", lambda *args: made.append(make(*args)) or made[-1])
-    config = dataclasses.replace(
-        task_defaults(task),
-        init_from=str(pretrained / "pretrained"),
-        workdir=str(work),
-        data=TaskDataConfig(train=str(train), dev=str(dev)),
-        **FAST | changes,
-    )
+    files = {"train": train, "dev": dev}
+    config = task_config(task, pretrained / "pretrained", work, files, **FAST | changes)
     results = finetune(config).results
     assert results["metrics"][results["main_metric"]] > least and results["collapsed"] is None
     for program in (made[0].train_step, made[0].predict_step):
@@ -473,22 +468,12 @@ def test_a_model_of_mnli_is_tried_on_ax(pretrained, tmp_path, capsys):
     (tmp_path / "AX").mkdir()
     table = ["Premise\tHypothesis\tLabel", *map("\t".join, asked)]
     (tmp_path / "AX/diagnostic-full.tsv").write_text("\n".join(table) + "\n")
-    config = dataclasses.replace(
-        task_defaults("mnli"),
-        init_from=str(pretrained / "pretrained"),
-        workdir=str(tmp_path / "mnli"),
-        data=TaskDataConfig(dir=str(tmp_path)),
-        **FAST | {"epochs": 4},
-    )
+    options = FAST | {"epochs": 4}
+    config = task_config("mnli", pretrained / "pretrained", tmp_path / "mnli", {"dir": tmp_path}, **options)
     results = finetune(config).results
     assert results["metrics"]["accuracy"] > 0.5 < results["metrics"]["mismatched_accuracy"]
 
-    config = dataclasses.replace(
-        task_defaults("ax"),
-        init_from=str(tmp_path / "mnli"),
-        workdir=str(tmp_path / "ax"),
-        data=TaskDataConfig(dir=str(tmp_path / "AX")),
-    )
+    config = task_config("ax", tmp_path / "mnli", tmp_path / "ax", {"dir": tmp_path / "AX"})
     with pytest.raises(UserError, match="mnli holds a different run or its results"):
         finetune(dataclasses.replace(config, workdir=config.init_from))
     assert json.loads((tmp_path / "mnli/results.json").read_text()) == results
@@ -518,13 +503,8 @@ def test_the_weighted_layers_of_elmo_are_features(small_store, tmp_path):
     for file, count, seed in ((train, 240, 0), (dev, 30, 1)):
         file.write_text(ner(np.random.default_rng(seed), count))
     _, _, least, changes, _ = CASES["ner crf features"]
-    task = dataclasses.replace(
-        task_defaults("ner"),
-        init_from=str(tmp_path / "elmo"),
-        workdir=str(tmp_path / "task"),
-        data=TaskDataConfig(train=str(train), dev=str(dev)),
-        **FAST | changes,
-    )
+    files = {"train": train, "dev": dev}
+    task = task_config("ner", tmp_path / "elmo", tmp_path / "task", files, **FAST | changes)
     assert finetune(task).results["metrics"]["f1"] > least
     before, after = weights(tmp_path / "elmo"), weights(tmp_path / "task")
     for path in (path for path in after if path.startswith(("embeddings", "encoder"))):

@@ -23,7 +23,7 @@ from modern_models import MODERN
 from oracles import make_finetuning_oracle as oracle
 from pretrained_model import CONFIG, random_params
 from processes import EXHAUSTIVE
-from small_finetuning import MODEL, assert_same_weights, run_config, sentences, weights, write
+from small_finetuning import MODEL, assert_same_weights, run_config, sentences, task_config, weights, write
 from small_pretraining import SCANNED, finetune, run_predict
 from task_models import HEADS, LABELS, ROWS, make_batch, write_model
 from task_models import MODEL as PROGRAMS_MODEL
@@ -585,12 +585,7 @@ def test_ax_asks_for_a_model_of_mnli(tmp_path, monkeypatch):
 def on_ax(tmp_path):
     """`finetune ax` of a model of mnli, on one pair, into out/."""
     (tmp_path / "diagnostic.tsv").write_text("index\tsentence1\tsentence2\n0\ta cat sat\ta dog ran\n")
-    return dataclasses.replace(
-        task_defaults("ax"),
-        init_from=str(write_model(tmp_path / "mnli", "mnli")),
-        data=TaskDataConfig(dir=str(tmp_path)),
-        workdir=str(tmp_path / "out"),
-    )
+    return task_config("ax", write_model(tmp_path / "mnli", "mnli"), tmp_path / "out", {"dir": tmp_path})
 
 
 @pytest.mark.parametrize("held", [{"run.json": {}}, {"results.json": {"task": "mnli"}}])

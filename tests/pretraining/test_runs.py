@@ -22,7 +22,7 @@ from model_variants import variant
 from outside_objective import OutsideObjective
 from pretrained_model import contents
 from processes import EXHAUSTIVE
-from small_pretraining import MODEL, rows, run_config
+from small_pretraining import MODEL, assert_resumed_exactly, rows, run_config
 from small_pretraining import pretrain as pretrain_on_one_device
 
 import bert_jax
@@ -72,10 +72,8 @@ def test_resumed_exactly_with_the_same_teacher(small_store, tmp_path):
     whole, evaluated = rows(config.workdir), rows(config.workdir, "evaluation")
     assert {"mlm_loss", "soft_targets_loss", "cosine_loss", "hidden_loss"} <= whole[0].keys() & evaluated[0].keys()
     assert contents(open_stored(tmp_path / "teacher")) == contents(drawn)
-    os.rename(tmp_path / "run/checkpoints/step_000000006", tmp_path / "taken")
     os.rename(tmp_path / "teacher", tmp_path / "moved")
-    pretrain(with_teacher(config, tmp_path / "moved"), devices=jax.devices()[:1])
-    assert rows(config.workdir) == whole and rows(config.workdir, "evaluation") == evaluated
+    assert_resumed_exactly(config, (6,), again=with_teacher(config, tmp_path / "moved"))
     written_teacher.write(tmp_path / "other", small_store, num_layers=2)
     for path, problem in (("other", "the teacher .* but this start has the teacher"), (None, "but this start has no")):
         with pytest.raises(UserError, match=problem):
@@ -121,9 +119,7 @@ def test_a_narrower_student_is_resumed_is_the_same_on_any_mesh_and_leaves_its_ma
     pretrain(config, devices=jax.devices()[:1])
     whole, evaluated = rows(config.workdir), rows(config.workdir, "evaluation")
     learned = contents(open_checkpoint(config.workdir))["state_projection/kernel"]
-    os.rename(tmp_path / "run/checkpoints/step_000000006", tmp_path / "taken")
-    pretrain(config, devices=jax.devices()[:1])
-    assert rows(config.workdir) == whole and rows(config.workdir, "evaluation") == evaluated
+    assert_resumed_exactly(config, (6,))
     assert contents(open_checkpoint(config.workdir))["state_projection/kernel"] == learned
     split = dataclasses.replace(narrower(small_store, tmp_path, "split"), mesh=MESHES[0])
     pretrain(split, devices=jax.devices()[:8])
@@ -223,10 +219,8 @@ def test_a_step_begins_at_the_loss_of_chance_and_reaches_every_parameter(small_s
 def test_the_same_on_any_mesh(small_store, tmp_path, name):
     config = small(name, small_store, tmp_path / "run")
     pretrain(config, devices=jax.devices()[:1])
-    whole, evaluated = rows(config.workdir), rows(config.workdir, "evaluation")
-    os.rename(tmp_path / "run/checkpoints/step_000000006", tmp_path / "taken")
-    pretrain(config, devices=jax.devices()[:1])
-    assert rows(config.workdir) == whole and rows(config.workdir, "evaluation") == evaluated
+    whole = rows(config.workdir)
+    assert_resumed_exactly(config, (6,))
     for mesh in MESHES if EXHAUSTIVE else MESHES[:1]:
         split = on_mesh(config, mesh, tmp_path)
         pretrain(split, devices=jax.devices()[:8])
@@ -277,8 +271,7 @@ def test_resume_is_bit_identical(small_store, finished_of_packed, tmp_path, caps
     config = packed_config(small_store, tmp_path / "cut")
     pretrain(config, devices=jax.devices()[:1])
     assert "packing up to 4 texts into a sequence" in capsys.readouterr().out
-    os.rename(tmp_path / "cut/checkpoints/step_000000006", tmp_path / "taken")
-    pretrain(config, devices=jax.devices()[:1])
+    assert_resumed_exactly(config, (6,))
     assert rows(config.workdir) == rows(finished_of_packed.workdir)
 
 

@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import math
-import os
-import pathlib
 import re
 
 import jax
@@ -15,7 +13,7 @@ from command_lines import refusal, succeed
 from etils import epath
 from processes import EXHAUSTIVE
 from safetensors.numpy import load_file
-from small_pretraining import MODEL, nothing_held_out, rows, run_config
+from small_pretraining import MODEL, assert_resumed_exactly, nothing_held_out, rows, run_config
 from synthetic_store import SyntheticStore, random_documents, write_store
 
 import bert_jax
@@ -113,22 +111,20 @@ def test_the_work_directory_opens_as_its_discriminator_and_the_generator_is_reac
         bert_jax.load(run.workdir, part="encoder")  # pyright: ignore[reportArgumentType]
 
 
-def two_steps(store, workdir, embeddings: str) -> Config:
+def two_steps(store, workdir, embeddings: str) -> tuple[Config, list]:
+    """A run, which is measured again as it was, and the word tables of both of its parts."""
     phases = (PhaseConfig(steps=2, sequence_length=32, batch_size=16, learning_rate=2e-3, warmup_steps=1),)
     config = electra(store, workdir, embeddings, phases=phases)
     small_pretraining.pretrain(config)
-    return config
+    logged = rows(config.workdir, "evaluation")[-1]["replaced_tokens_loss"]
+    assert figures(config.workdir, store)["replaced_tokens_loss"] == pytest.approx(logged, rel=1e-5)
+    parts = bert_jax.load(config.workdir), bert_jax.load(config.workdir, part="generator")
+    return config, [each.params["embeddings"]["word"]["table"] for each in parts]
 
 
 def test_differences_are_opened_as_sums_and_continue_as_they_were(small_store, tmp_path):
-    config = two_steps(small_store, tmp_path / "run", "disentangled")
-    model, generator = bert_jax.load(config.workdir), bert_jax.load(config.workdir, part="generator")
-    tables = [each.params["embeddings"]["word"]["table"] for each in (model, generator)]
+    config, tables = two_steps(small_store, tmp_path / "run", "disentangled")
     assert 0 < float(np.max(np.abs(tables[0] - tables[1]))) < 0.01  # two steps from nothing
-    logged = rows(config.workdir, "evaluation")[-1]
-    assert figures(config.workdir, small_store)["replaced_tokens_loss"] == pytest.approx(
-        logged["replaced_tokens_loss"], rel=1e-5
-    )
     continued = dataclasses.replace(config, init_from=config.workdir, workdir=str(tmp_path / "next"))
     source = open_source(continued, resumed=False)
     assert source is not None and {*trained_parameters(continued)} <= {*source.arrays}
@@ -137,14 +133,8 @@ def test_differences_are_opened_as_sums_and_continue_as_they_were(small_store, t
 
 
 def test_tables_of_their_own_are_opened_and_measured(small_store, tmp_path):
-    config = two_steps(small_store, tmp_path / "run", "own")
-    model, generator = bert_jax.load(config.workdir), bert_jax.load(config.workdir, part="generator")
-    tables = [each.params["embeddings"]["word"]["table"] for each in (model, generator)]
+    _, tables = two_steps(small_store, tmp_path / "run", "own")
     assert tables[0].shape == tables[1].shape and float(np.max(np.abs(tables[0] - tables[1]))) > 0.04  # two draws
-    logged = rows(config.workdir, "evaluation")[-1]
-    assert figures(config.workdir, small_store)["replaced_tokens_loss"] == pytest.approx(
-        logged["replaced_tokens_loss"], rel=1e-5
-    )
 
 
 def test_both_parts_are_written_for_transformers(run, tmp_path, capsys):
@@ -326,16 +316,9 @@ def test_each_store_is_measured_by_evaluate_on_what_it_holds_out(run_of_mixture,
         assert "held-out documents" in capsys.readouterr().out
 
 
-def test_a_resumed_run_is_the_same_across_a_change_of_weights(run_of_mixture, tmp_path):
-    place, logged = pathlib.Path(run_of_mixture.workdir, "checkpoints"), rows(run_of_mixture.workdir)
-    last = read_record(place / "step_000000008/record")
+def test_a_resumed_run_is_the_same_across_a_change_of_weights(run_of_mixture):
     for step in (3, 4, 5):  # before the weights change, where they do, and after it
-        for later in range(step + 1, 9):
-            os.rename(f"{place}/step_{later:09d}", tmp_path / f"taken_{step}_{later}")
-        pretraining.pretrain(run_of_mixture, devices=jax.devices()[:1])
-        assert rows(run_of_mixture.workdir) == logged
-        again = read_record(place / "step_000000008/record")
-        assert (again["position"], again["arrays"]) == (last["position"], last["arrays"])
+        assert_resumed_exactly(run_of_mixture, range(step + 1, 9))
 
 
 def test_other_weights_do_not_resume_a_run_and_moved_stores_do(run_of_mixture, stores, tmp_path):
@@ -412,14 +395,10 @@ def test_both_are_evaluated_by_name(finished):
     assert row["ema_mlm_loss"] != row["mlm_loss"]
 
 
-def test_resume_is_bit_identical(finished, tmp_path):
-    whole, evaluated = rows(finished.workdir), rows(finished.workdir, "evaluation")
+def test_resume_is_bit_identical(finished):
     last = f"{finished.workdir}/checkpoints/step_000000006"
     before = {weights: values(last, weights) for weights in ("last", "ema")}
-    for step in (4, 5, 6):
-        os.rename(f"{finished.workdir}/checkpoints/step_{step:09d}", tmp_path / f"taken_{step}")
-    pretrain(finished, devices=jax.devices()[:1])
-    assert rows(finished.workdir) == whole and rows(finished.workdir, "evaluation") == evaluated
+    assert_resumed_exactly(finished, (4, 5, 6))
     for weights, arrays in before.items():
         jax.tree.map(np.testing.assert_array_equal, values(last, weights), arrays)
 
@@ -475,16 +454,10 @@ def test_the_examples_are_those_without_a_ramp_and_a_resumed_run_is_the_same(sma
     assert [len(batch) for batch in ramped] == SIZES
     whole = np.concatenate(ramped)
     np.testing.assert_array_equal(whole, plain.batch(np.arange(sum(SIZES)))["input_ids"])
-    place, logged = tmp_path / "ramped/checkpoints", rows(config.workdir)
-    last = read_record(place / "step_000000007/record")
+    last = read_record(tmp_path / "ramped/checkpoints/step_000000007/record")
     assert last["position"] == {"phase": 0, "examples_seen": sum(SIZES)}
     for step in (3, 2):  # inside a stage, and where one ends
-        for later in range(step + 1, 8):
-            os.rename(place / f"step_{later:09d}", tmp_path / f"taken_{step}_{later}")
-        pretraining.pretrain(config, devices=jax.devices()[:1])
-        assert rows(config.workdir) == logged
-        again = read_record(place / "step_000000007/record")
-        assert (again["position"], again["arrays"]) == (last["position"], last["arrays"])
+        assert_resumed_exactly(config, range(step + 1, 8))
 
 
 def test_every_batch_of_a_ramp_must_fit_the_devices(small_store, tmp_path):

@@ -3,11 +3,14 @@
 import dataclasses
 import functools
 import pathlib
+import shutil
+from collections.abc import Iterable
 
 import jax
 import numpy as np
 
 from bert_jax import pretraining
+from bert_jax.checkpoints.record import read_record
 from bert_jax.cli import evaluate
 from bert_jax.config import (
     CheckpointConfig,
@@ -69,6 +72,22 @@ def rows(workdir, kind="train"):
 
 def pretrain(config, **options):
     return pretraining.pretrain(config, devices=jax.devices()[:1], **options)
+
+
+def assert_resumed_exactly(config: Config, lost: Iterable[int], again: Config | None = None, **options) -> None:
+    """Without the checkpoints of these steps a second start becomes the first: what is logged, and the last state."""
+    checkpoints = pathlib.Path(config.workdir, "checkpoints")
+    last = max(checkpoints.glob("step_*"))
+
+    def told():
+        record = read_record(last / "record")
+        return rows(config.workdir), rows(config.workdir, "evaluation"), record["position"], record["arrays"]
+
+    before = told()
+    for step in lost:
+        shutil.rmtree(checkpoints / f"step_{step:09d}")
+    pretrain(again or config, **options)
+    assert told() == before
 
 
 def pretrain_by_words(*words: str):
