@@ -175,18 +175,10 @@ CONFIG = Config(
 
 def test_every_phase_knows_where_it_lies_in_the_run_and_in_its_schedule():
     phases = resolve_phases(CONFIG)
-    assert [(phase.index, phase.begin, phase.end) for phase in phases] == [
-        (0, 0, 700),
-        (1, 700, 800),
-        (2, 800, 860),
-        (3, 860, 900),
-    ]
-    assert [(phase.schedule_begin, phase.schedule_length, phase.warmup_steps) for phase in phases] == [
-        (0, 800, 8),
-        (0, 800, 8),
-        (800, 100, 20),
-        (800, 100, 20),
-    ]
+    expected = [(0, 0, 700), (1, 700, 800), (2, 800, 860), (3, 860, 900)]
+    assert [(phase.index, phase.begin, phase.end) for phase in phases] == expected
+    expected = [(0, 800, 8), (0, 800, 8), (800, 100, 20), (800, 100, 20)]
+    assert [(phase.schedule_begin, phase.schedule_length, phase.warmup_steps) for phase in phases] == expected
     assert [phase.max_predictions for phase in phases] == [20, 60, 20, 20]
     assert [phase.resets_moments for phase in phases] == [False, True, False, False]
     assert phases[0].tokens_per_step == 32 * 128 and phases[3].micro_batches == 4
@@ -278,13 +270,8 @@ def test_a_phase_whose_batch_grows_is_divided_where_its_size_changes():
     )
     config = Config(phases=phases)
     stages = resolve_stages(config)
-    assert [(each.index, each.begin, each.end, each.batch_size) for each in stages] == [
-        (0, 0, 10, 32),
-        (1, 10, 13, 8),
-        (1, 13, 16, 16),
-        (1, 16, 20, 24),
-        (1, 20, 30, 64),
-    ]
+    expected = [(0, 0, 10, 32), (1, 10, 13, 8), (1, 13, 16, 16), (1, 16, 20, 24), (1, 20, 30, 64)]
+    assert [(each.index, each.begin, each.end, each.batch_size) for each in stages] == expected
     assert [each.resets_moments for each in stages] == [False, True, False, False, False]
     assert len({each.data_seed for each in stages[1:]}) == 1 and stages[0] == resolve_phases(config)[0]
     last = dataclasses.replace(phases[1], ramp_steps=20)

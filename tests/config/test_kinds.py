@@ -177,14 +177,8 @@ def test_each_kind_is_spelled_with_its_own_options_alone():
         "keel": 0.1,
         "area": None,
     }
-    assert to_dict(BOATS[2]) == {
-        "title": "ark",
-        "moved": {"name": "drifting"},
-        "hull": "canoe",
-        "keel": 0.1,
-        "area": 6,
-        "reefs": 2,
-    }
+    expected = {"title": "ark", "moved": {"name": "drifting"}, "hull": "canoe", "keel": 0.1, "area": 6, "reefs": 2}
+    assert to_dict(BOATS[2]) == expected
 
 
 @pytest.mark.parametrize("boat", BOATS, ids=range(len(BOATS)))

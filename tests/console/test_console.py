@@ -37,12 +37,8 @@ def test_overrides_are_typed_and_take_either_spelling():
         ["--model.num_layers=3", "--log-every-steps", "7", "--data.held_out=0.5", "--model.vocab_size=None"],
         "x",
     )
-    assert (config.model.num_layers, config.log_every_steps, config.data.held_out, config.model.vocab_size) == (
-        3,
-        7,
-        0.5,
-        None,
-    )
+    expected = (3, 7, 0.5, None)
+    assert (config.model.num_layers, config.log_every_steps, config.data.held_out, config.model.vocab_size) == expected
     options = parse(TrainVocabConfig, ["--input=a", "--output=b", "--lowercase=false"], "x")
     assert options.lowercase is False
     assert parse(PrepareConfig, ["--input=a", "--vocab=v", "--output=b"], "x").lowercase is None

@@ -146,12 +146,8 @@ def test_forms(name):
     rows, first, second, labels, answers = FORMS[name]
     config, given = from_arguments("text", {"train": rows, "dev": "dev.tsv"}, {"init_from": "m"})
     examples = text.load("text", config.data, "train", given=given)
-    assert (examples.first, examples.second, examples.labels, examples.answers.tolist()) == (
-        first,
-        second,
-        labels,
-        answers,
-    )
+    expected = (first, second, labels, answers)
+    assert (examples.first, examples.second, examples.labels, examples.answers.tolist()) == expected
     dev = text.load("text", TextDataConfig(), "dev", labels, {"dev": rows[::-1]})
     assert dev.first == first[::-1] and dev.labels == labels
 

@@ -267,12 +267,8 @@ def test_stabilisers(pretrained):
     assert scaled["encoder"]["first"][:, 0].tolist() == [0.25]
     assert scaled["pooler"]["kernel"][0] == scaled["head"]["kernel"][0] == 1
     frozen, _ = features_only.update(ones, features_only.init(ones))
-    assert {part: float(next(iter(tree.values())).sum()) for part, tree in frozen.items()} == {
-        "embeddings": 0,
-        "encoder": 0,
-        "pooler": 0,
-        "head": 2,
-    }
+    expected = {"embeddings": 0, "encoder": 0, "pooler": 0, "head": 2}
+    assert {part: float(next(iter(tree.values())).sum()) for part, tree in frozen.items()} == expected
 
 
 @pytest.mark.parametrize(

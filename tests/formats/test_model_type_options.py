@@ -314,11 +314,8 @@ def test_layers_may_all_be_local(tmp_path):
 
 def test_scale_biases_and_activation_of_a_modernbert(tmp_path):
     stored = open_huggingface(CASES["modernbert/mean"].save(tmp_path / "theirs"))
-    assert (stored.model.positions.rope_scale, stored.model.use_bias, stored.model.activation) == (
-        2.5,
-        True,
-        "gelu_tanh",
-    )
+    expected = (2.5, True, "gelu_tanh")
+    assert (stored.model.positions.rope_scale, stored.model.use_bias, stored.model.activation) == expected
 
 
 def test_segments_read_one_after_the_other_have_the_states_of_transformers(tmp_path):

@@ -103,11 +103,8 @@ def test_a_vocabulary_of_another_family_does_not_fit(tmp_path):
         f"vocabulary of {tokenizer.vocab_size + 3} entries for a word table of {tokenizer.vocab_size} rows"
         in refusal(place)
     )
-    assert dataclasses.asdict(tokenizer.vocabulary.cleaning) == {
-        "tidies": False,
-        "strips_accents": False,
-        "lowercase": False,
-    }
+    expected = {"tidies": False, "strips_accents": False, "lowercase": False}
+    assert dataclasses.asdict(tokenizer.vocabulary.cleaning) == expected
 
 
 @pytest.mark.parametrize("family", OPTIONS)

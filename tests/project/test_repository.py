@@ -358,14 +358,8 @@ def test_rates_and_grids_of_fine_tuning_are_not_those_of_a_bilstm(run_script, tm
     assert process.returncode == 0
     assert options(tuned)["learning_rate"] == "2e-5" and options(tuned)["grid"] == "true"
     assert "features" not in options(tuned)
-    assert [options(call)["features"] for call in frozen] == [
-        "embeddings",
-        "second_to_last",
-        "last",
-        "weighted_last_four",
-        "concat_last_four",
-        "weighted_all",
-    ]
+    expected = ["embeddings", "second_to_last", "last", "weighted_last_four", "concat_last_four", "weighted_all"]
+    assert [options(call)["features"] for call in frozen] == expected
     assert {(options(call)["learning_rate"], options(call)["grid"]) for call in frozen} == {("1e-3", "false")}
     assert len({options(call)["workdir"] for call in [tuned, *frozen]}) == 7 == len(results[1:-1])
     _, (_, first, *_) = run_script("run_ner.sh", FEATURES="1", FEATURE_RATE="5e-4")

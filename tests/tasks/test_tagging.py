@@ -134,13 +134,8 @@ def test_splits_and_types_that_are_not_there(tmp_path):
     assert ner.splits("ner", dataclasses.replace(data, test="x.txt")) == ("train", "test")
     examples = load(tmp_path, "in O\n", "dev", ("O", "B-PER", "I-PER"))
     features = ner.features(examples, TOKENIZER, TaggingOptions())
-    assert ner.score(examples, features, one_hot(features, 3)) == {
-        "precision": 0,
-        "recall": 0,
-        "f1": 0,
-        "accuracy": 1,
-        "f1_PER": 0,
-    }
+    expected = {"precision": 0, "recall": 0, "f1": 0, "accuracy": 1, "f1_PER": 0}
+    assert ner.score(examples, features, one_hot(features, 3)) == expected
 
 
 def test_missing_data_and_unknown_tags_are_refused(tmp_path):
@@ -185,11 +180,8 @@ def builder(tmp_path_factory):
 def test_tfds(builder):
     examples = ner.load("ner", builder, "train")
     (sentence,) = examples.sentences
-    assert (sentence.words, sentence.tags, sentence.document) == (
-        ("Ann", "Bob", "lives"),
-        ("B-PER", "I-PER", "O"),
-        None,
-    )
+    expected = (("Ann", "Bob", "lives"), ("B-PER", "I-PER", "O"), None)
+    assert (sentence.words, sentence.tags, sentence.document) == expected
     assert examples.labels == ("O", "B-PER", "I-PER")
     with pytest.raises(UserError, match="tiny_tags, split validation, example .: 2 words and 1 tags"):
         ner.load("ner", builder, "dev", examples.labels)

@@ -269,12 +269,8 @@ def test_figures_computed_from_a_file_of_numbers_are_those_of_the_score(tmp_path
         assert scores["spearman"] == pytest.approx(stats.spearmanr(gold, found).statistic, rel=1e-13)
         assert scores["pearson"] == pytest.approx(stats.pearsonr(gold, found).statistic, rel=1e-13)
     (submitted,) = family.write_predictions(examples, None, logits, str(tmp_path), "test")
-    assert pathlib.Path(submitted).read_text().splitlines()[:4] == [
-        "index\tprediction",
-        "0\t0.000",
-        "1\t5.000",
-        f"2\t{logits[2]:.3f}",
-    ]
+    expected = ["index\tprediction", "0\t0.000", "1\t5.000", f"2\t{logits[2]:.3f}"]
+    assert pathlib.Path(submitted).read_text().splitlines()[:4] == expected
 
 
 def test_a_share_of_the_training_file_is_held_out(tmp_path):
@@ -423,11 +419,8 @@ def test_glue_and_own_text_through_the_builder(directory):
 
 def test_names_of_splits(directory):
     data = TaskDataConfig(train="train[:2]")
-    assert [readers.tfds_split_name(data, split) for split in ("train", "dev", "test")] == [
-        "train[:2]",
-        "validation",
-        "test",
-    ]
+    expected = ["train[:2]", "validation", "test"]
+    assert [readers.tfds_split_name(data, split) for split in ("train", "dev", "test")] == expected
     assert readers.tfds_split_name(data, "dev_mismatched") == "validation_mismatched"
     assert len(list(readers.tfds_examples("tiny_tasks", "train[:2]", directory))) == 2
     tiny = TaskDataConfig(tfds="tiny_tasks", tfds_dir=directory)

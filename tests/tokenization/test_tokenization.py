@@ -590,11 +590,8 @@ def test_a_vocabulary_is_learned_twice_alike_saved_and_read(tmp_path):
     )
     tokenizer = run_train_vocab(config)
     assert tokenizer.vocab_size == 350 and tokenizer.kind == "byte_level"
-    assert sorted(file.name for file in (tmp_path / "one").iterdir()) == [
-        "merges.txt",
-        "tokenizer_config.json",
-        "vocab.json",
-    ]
+    expected = ["merges.txt", "tokenizer_config.json", "vocab.json"]
+    assert sorted(file.name for file in (tmp_path / "one").iterdir()) == expected
     again = train_vocab(corpus.read_text().split("\n\n"), config)[0]
     assert again.tokens == tokenizer.tokens and again.vocabulary.merges == tokenizer.vocabulary.merges
     tokenizer.save(tmp_path / "two")

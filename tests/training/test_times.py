@@ -155,11 +155,8 @@ def test_a_slow_host_is_named_once(tmp_path, heartbeats, monkeypatch):
     slow = {**even, 3: 0.5}
     metrics, events = rows(tmp_path, heartbeats, monkeypatch, even, slow, slow, even, slow)
     assert [(row["step"], row["host"], row["name"]) for row in events] == [(2, 3, "worker-3"), (5, 3, "worker-3")]
-    assert metrics[1] == {
-        "host_input_seconds_median": 0.01,
-        "host_input_seconds_p90": 0.5,
-        "host_input_seconds_max": 0.5,
-    }
+    expected = {"host_input_seconds_median": 0.01, "host_input_seconds_p90": 0.5, "host_input_seconds_max": 0.5}
+    assert metrics[1] == expected
 
 
 def test_a_multiple_of_nothing_is_not_slow(tmp_path, heartbeats, monkeypatch):

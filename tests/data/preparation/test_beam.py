@@ -388,8 +388,5 @@ def test_damage_is_named(counted_of_pairs, tmp_path, name, message):
 
 def test_the_manifest_says_what_was_counted(small_store, counted_of_pairs):
     found = json.loads((counted_of_pairs / MANIFEST).read_text())
-    assert (found["window"], found["held_out"], found["store"]) == (
-        WINDOW,
-        HELD_OUT,
-        open_store(small_store).fingerprint,
-    )
+    expected = (WINDOW, HELD_OUT, open_store(small_store).fingerprint)
+    assert (found["window"], found["held_out"], found["store"]) == expected

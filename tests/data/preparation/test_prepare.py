@@ -436,11 +436,8 @@ def test_licences_are_of_all_sources_or_of_each_and_hashes_are_of_their_files(co
     hashes = {path.name: digest(path) for path in (corpora / "a.txt", *(corpora / "books").iterdir())}
     assert recorded(corpora / "plain") == {name: ("", sha256) for name, sha256 in hashes.items()}
     run(f"{corpora}/a.txt,{corpora}/books", vocab, corpora / "each", license="CC BY-SA 4.0, public domain")
-    assert {name: licence for name, (licence, _) in recorded(corpora / "each").items()} == {
-        "a.txt": "CC BY-SA 4.0",
-        "b.txt": "public domain",
-        "c.txt.gz": "public domain",
-    }
+    expected = {"a.txt": "CC BY-SA 4.0", "b.txt": "public domain", "c.txt.gz": "public domain"}
+    assert {name: licence for name, (licence, _) in recorded(corpora / "each").items()} == expected
     run(f"{corpora}/a.txt,{corpora}/books", vocab, corpora / "all", license="MIT")
     assert {licence for licence, _ in recorded(corpora / "all").values()} == {"MIT"}
     assert len({open_store(corpora / name).fingerprint for name in ("plain", "each", "all")}) == 1

@@ -99,14 +99,8 @@ def test_one_shard_beyond_32_bits(tmp_path):
         hashed=False,
     )
     store = unverified(path)
-    assert store.tokens(np.array([2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**32 + 1, size - 1])).tolist() == [
-        0,
-        7,
-        0,
-        8,
-        0,
-        9,
-    ]
+    expected = [0, 7, 0, 8, 0, 9]
+    assert store.tokens(np.array([2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**32 + 1, size - 1])).tolist() == expected
     assert store.sentence_starts(np.arange(5)).tolist() == [0, 2**31, 2**32, size - 1, size]
     assert store.document_tokens.tolist() == [0, 2**32, size]
 
