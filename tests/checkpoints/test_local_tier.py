@@ -247,9 +247,8 @@ def test_hosts_choose_copies_that_have_every_part():
     nothing, damaged = {"offers": [], "problems": []}, {"offers": [], "problems": ["the array x has changed"]}
     chosen = _choose([offer(HALF), nothing, offer(OTHER)])
     assert chosen == {"id": "a", "givers": {"kernel": [0, 2], "bias": [0]}}
-    assert _choose([offer(HALF), damaged, nothing]) == {
-        "problem": "host 1: the array x has changed; no host has part of the array kernel"
-    }
+    expected = {"problem": "host 1: the array x has changed; no host has part of the array kernel"}
+    assert _choose([offer(HALF), damaged, nothing]) == expected
     assert _choose([offer(HALF, "a"), offer(OTHER, "b")])["problem"].count("no host has part of the array kernel") == 2
     everything = {"kernel": [0, 1], "bias": [0]}
     assert _choose([offer(HALF, "a"), offer(everything, "b")])["givers"] == {"kernel": [1, 1], "bias": [1]}

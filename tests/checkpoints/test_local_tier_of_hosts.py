@@ -105,9 +105,8 @@ USED = {
 
 def test_the_newest_step_that_the_disks_have_whole_is_used(tmp_path):
     for output in run_on_two_hosts(HOST, str(tmp_path)):
-        assert dict(re.findall(r"^((?:replicated|split)\S*) (\d+)$", output, re.MULTILINE)) == {
-            name: str(step) for name, step in USED.items()
-        }
+        expected = {name: str(step) for name, step in USED.items()}
+        assert dict(re.findall(r"^((?:replicated|split)\S*) (\d+)$", output, re.MULTILINE)) == expected
     # One process now, with the disk on which two have saved a half each.
     full = np.random.default_rng(0).integers(0, 2**32, (64, 1024), np.uint32)
     full[0, :2] = 0x80000000, 0x7FC00001

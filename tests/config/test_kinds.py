@@ -272,9 +272,8 @@ def test_the_command_line_chooses_kinds_and_keeps_what_they_share():
     assert parse(start, ["--moved.name", "rowing", "--moved.drive.length=4"], "boat").moved == Rowing(
         load=9, drive=Oars(power=7, length=4.0)
     )
-    assert parse(start, ["--moved.name=motor", "--moved.load=1"], "boat").moved == dataclasses.replace(
-        start.moved, load=1
-    )
+    expected = dataclasses.replace(start.moved, load=1)
+    assert parse(start, ["--moved.name=motor", "--moved.load=1"], "boat").moved == expected
     assert parse(start, ["--hull=raft", "--logs=3"], "boat").form == Raft(logs=3)
     assert parse(start, ["--area=4", "--reefs=1"], "boat").sail == Sail(area=4, reefs=1)
     furled = parse(dataclasses.replace(start, sail=Sail()), ["--area=None"], "boat")

@@ -244,9 +244,8 @@ def test_storage_without_a_library_is_one_line_that_names_the_extra(monkeypatch,
     for command in cli.COMMANDS.keys() - {"info", "config", "launch"}:
         for word in ("gs://bucket/run", "--workdir=gs://bucket/run", "runs/one,gs://bucket/run"):
             assert status(command, word) == 2
-            assert capsys.readouterr().err == (
-                f"error: {word} needs gcsfs, which is not installed; pip install 'bert_jax[gcs]' installs it\n"
-            )
+            expected = f"error: {word} needs gcsfs, which is not installed; pip install 'bert_jax[gcs]' installs it\n"
+            assert capsys.readouterr().err == expected
     for command in ("info", "config"):  # they open no path of the options
         succeed(command, "--workdir=gs://bucket/run")
     monkeypatch.setitem(cli.COMMANDS, "fill-mask", lambda arguments: seen.append(arguments) or 0)

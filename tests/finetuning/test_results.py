@@ -70,9 +70,8 @@ def test_results_say_of_how_many_runs_the_best_was_chosen(count, said):
         | {"hyperparameters": {}}
         for seed in range(count)
     ]
-    assert summary(task_defaults("sst2"), records, "accuracy", {})["chosen"]["by"] == (
-        f"highest accuracy on dev {said} weights after the last epoch"
-    )
+    expected = f"highest accuracy on dev {said} weights after the last epoch"
+    assert summary(task_defaults("sst2"), records, "accuracy", {})["chosen"]["by"] == expected
 
 
 def features_of(labels, lengths=4):
@@ -308,10 +307,8 @@ def test_predictions_that_damaged_results_speak_of_are_made_again(tmp_path, chan
     file = epath.Path(tmp_path) / "results.json"
     assert earlier_predictions(file) is None
     file.write_text(json.dumps(content | {"settings": []}))
-    assert earlier_predictions(file) == {
-        "run": "a",
-        **{name: value for name, value in content.items() if name != "chosen"},
-    }
+    expected = {"run": "a", **{name: value for name, value in content.items() if name != "chosen"}}
+    assert earlier_predictions(file) == expected
     file.write_text("{" if changes is None else json.dumps(content | changes))
     assert earlier_predictions(file) is None
 

@@ -121,9 +121,8 @@ def test_round_trip_is_exact(head, tmp_path):
     stored = open_tf_checkpoint(tmp_path / "theirs")
     assert stored.head == head and stored.model.vocab_size == WORDS
     write_tf_checkpoint(stored, tmp_path / "again")
-    assert sorted(file.name for file in (tmp_path / "again").iterdir()) == sorted(
-        ["bert_config.json", "vocab.txt", "tokenizer_config.json", INDEX, DATA]
-    )
+    wanted = sorted(["bert_config.json", "vocab.txt", "tokenizer_config.json", INDEX, DATA])
+    assert sorted(file.name for file in (tmp_path / "again").iterdir()) == wanted
     reader = tf.train.load_checkpoint(str(tmp_path / "again" / "bert_model.ckpt"))
     assert reader.get_variable_to_shape_map().keys() == values.keys()
     for name, value in values.items():

@@ -393,9 +393,8 @@ CONFIGS = sorted(path.stem for path in (ROOT / "configs").glob("*.py"))
 
 def assert_equal(model) -> None:
     made = leaf_paths(shapes(model))
-    assert {path: parameter.shape for path, parameter in model.parameters.items()} == {
-        path: leaf.shape for path, leaf in made.items()
-    }
+    expected = {path: leaf.shape for path, leaf in made.items()}
+    assert {path: parameter.shape for path, parameter in model.parameters.items()} == expected
     assert all(path == parameter.path for path, parameter in model.parameters.items())
     assert total_size(model.parameters) == sum(leaf.size for leaf in made.values())
 

@@ -246,9 +246,8 @@ def test_the_identity_changes_nothing():
 def test_the_map_has_a_place_in_the_table():
     """It is split and decayed like the maps of the model, which are drawn as without it; a step reads all states."""
     shapes = jax.eval_shape(PROJECTION_STUDENT.init, jax.random.key(0))
-    assert {path: leaf.shape for path, leaf in leaf_paths(shapes).items()} == {
-        path: each.shape for path, each in PROJECTION_STUDENT.parameters.items()
-    }
+    expected = {path: each.shape for path, each in PROJECTION_STUDENT.parameters.items()}
+    assert {path: leaf.shape for path, leaf in leaf_paths(shapes).items()} == expected
     plain = dataclasses.replace(PROJECTION_STUDENT, teacher_size=None)
     kernel, counts = (
         PROJECTION_STUDENT.parameters["state_projection/kernel"],

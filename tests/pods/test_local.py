@@ -95,10 +95,8 @@ def test_signals_reach_every_host_once_and_end_the_launch(number, capsys, monkey
     sender.start()
     assert launch.run_local(job, LocalConfig(hosts=2, max_restarts=5)) == 128 + number  # nothing is started again
     sender.join()
-    assert sorted(line for line in capsys.readouterr().out.splitlines() if "told" in line) == [
-        "[host 0] told",
-        "[host 1] told",
-    ]
+    expected = ["[host 0] told", "[host 1] told"]
+    assert sorted(line for line in capsys.readouterr().out.splitlines() if "told" in line) == expected
 
 
 @pytest.mark.parametrize(

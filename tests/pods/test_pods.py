@@ -92,10 +92,8 @@ def test_every_host_of_a_slice_is_a_pod_with_all_its_chips(options, slices, host
     assert job["parallelism"] == job["completions"] == hosts and job["completionMode"] == "Indexed"
     assert pod["containers"][0]["resources"]["limits"] == {"google.com/tpu": chips}
     shape = options.split()[0].partition(":")[2]
-    assert pod["nodeSelector"] == {
-        "cloud.google.com/gke-tpu-accelerator": label,
-        "cloud.google.com/gke-tpu-topology": shape,
-    }
+    expected = {"cloud.google.com/gke-tpu-accelerator": label, "cloud.google.com/gke-tpu-topology": shape}
+    assert pod["nodeSelector"] == expected
 
 
 def test_bad_input_fails_the_job_set_and_everything_else_restarts_it(kubectl):
@@ -105,10 +103,8 @@ def test_bad_input_fails_the_job_set_and_everything_else_restarts_it(kubectl):
     (rule,) = job["podFailurePolicy"]["rules"]
     assert rule["action"] == "FailJob" and rule["onExitCodes"]["values"] == [2]
     assert rule["onExitCodes"]["containerName"] == pod["containers"][0]["name"]
-    assert jobset["spec"]["failurePolicy"] == {
-        "maxRestarts": 7,
-        "rules": [{"action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}],
-    }
+    expected = {"maxRestarts": 7, "rules": [{"action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}]}
+    assert jobset["spec"]["failurePolicy"] == expected
     assert job["backoffLimit"] == 0 and pod["restartPolicy"] == "Never"  # podFailurePolicy needs the latter
 
 

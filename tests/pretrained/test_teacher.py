@@ -92,9 +92,8 @@ def test_a_run_trains_a_map_to_the_states_of_a_teacher_of_another_width(director
     config = dataclasses.replace(config, optimizer=OptimizerConfig(ema_decay=0.9))
     learner = Learner.of(config, mesh, default_objective, teacher=open_teacher(config, tokenizer, mesh))
     path, arrays = "state_projection/kernel", leaf_paths(learner.abstract.params)
-    assert {name: leaf.shape for name, leaf in arrays.items()} == {
-        name: each.shape for name, each in learner.objective.model.parameters.items()
-    }
+    expected = {name: each.shape for name, each in learner.objective.model.parameters.items()}
+    assert {name: leaf.shape for name, leaf in arrays.items()} == expected
     assert learner.objective.model.parameters == trained_parameters(config, shape and 32)
     assert learner.objective_of(resolve_phases(config)[0]).model.parameters == learner.objective.model.parameters
     kept = [leaf for name, leaf in leaf_paths(learner.abstract).items() if name.endswith(path)]

@@ -375,9 +375,8 @@ def test_perfect_scores_give_perfect_answers(tmp_path, monkeypatch, task, conten
     assert nbest["q0"][0].keys() == {"text", "probability", "start_logit", "end_logit"}
     assert nbest["q0"][0]["start_logit"] == 9
     monkeypatch.setattr(squad, "prediction_names", lambda *_: ["nbest.json"])
-    assert squad.write_predictions(examples, features, logits, tmp_path / "one", "dev") == [
-        str(tmp_path / "one/nbest.json")
-    ]
+    expected = [str(tmp_path / "one/nbest.json")]
+    assert squad.write_predictions(examples, features, logits, tmp_path / "one", "dev") == expected
     assert json.loads((tmp_path / "one/nbest.json").read_text()) == nbest, "what a file holds goes by its name"
     if odds:
         assert odds[0]["q0"] == -17 and odds[0]["q1"] >= 0

@@ -82,9 +82,8 @@ def test_what_stands_before_the_first_mark_is_one_document(tmp_path):
     body = FOUR_COLUMNS.partition("\n\n")[2]
     assert FOUR_COLUMNS.startswith("-DOCSTART-") and body.startswith("Ann")
     found, marked = (load(tmp_path, text) for text in (body, FOUR_COLUMNS))
-    assert [(one.words, one.document) for one in found.sentences] == [
-        (one.words, one.document) for one in marked.sentences
-    ]
+    expected = [(one.words, one.document) for one in marked.sentences]
+    assert [(one.words, one.document) for one in found.sentences] == expected
     windows_of = [ner.features(examples, TOKENIZER, TaggingOptions(max_length=16)) for examples in (found, marked)]
     assert [ids.tolist() for ids in windows_of[0].input_ids] == [ids.tolist() for ids in windows_of[1].input_ids]
     unmarked = load(tmp_path, body.replace("-DOCSTART- -X- O O\n\n", ""))

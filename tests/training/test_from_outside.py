@@ -165,10 +165,8 @@ def test_pretrain_logs_evaluates_draws_and_ranks_it_by_its_own_names(small_store
 
     recorded = read_run(config.workdir)
     assert (recorded.main_loss, recorded.word_loss) == ("smooth_loss", "smooth_loss")
-    assert [(term.label, term.weight, term.perplexity) for term in recorded.terms] == [
-        ("smooth", 1.0, "smooth_perplexity"),
-        ("replaced", 2.0, ""),
-    ]
+    expected = [("smooth", 1.0, "smooth_perplexity"), ("replaced", 2.0, "")]
+    assert [(term.label, term.weight, term.perplexity) for term in recorded.terms] == expected
     assert any(check.seen.startswith("smooth_loss") for check in check_run(recorded))
 
     (start,) = json.loads((tmp_path / "run" / "run.json").read_text())["starts"]
@@ -214,9 +212,8 @@ def test_a_misspelt_term_is_refused_before_the_first_step():
 def test_names_of_objectives_and_architectures():
     model, config = small_pretraining.tiny()
     assert own_names(default_objective(model, config), is_given=False) == {}
-    assert own_names(default_objective(model, config), is_given=True) == {
-        "objective": "bert_jax.objectives.masked_words.PretrainingObjective (mlm, next_sentence)"
-    }
+    expected = {"objective": "bert_jax.objectives.masked_words.PretrainingObjective (mlm, next_sentence)"}
+    assert own_names(default_objective(model, config), is_given=True) == expected
     partial = functools.partial(windowed, window=3)
     other = default_objective(dataclasses.replace(model, architecture=partial), config)
     assert own_names(other, is_given=False) == {"architecture": f"{__name__}.windowed"}

@@ -107,9 +107,8 @@ def test_what_was_left_out_is_in_the_manifest_for_any_number_of_workers(tmp_path
         expected = {key: expected.get(key, 0) + removed.get(key, 0) for key in {*expected, *removed}}
     expected["templates"] += 1  # of the page that is nothing else
     assert {entry["source"] for entry in manifest["removed"]} == {str(dump)}
-    assert {entry["what"]: entry["number"] for entry in manifest["removed"]} == {
-        what: number * COPIES for what, number in expected.items()
-    }
+    wanted = {what: number * COPIES for what, number in expected.items()}
+    assert {entry["what"]: entry["number"] for entry in manifest["removed"]} == wanted
 
 
 def test_an_interrupted_preparation_counts_once(tmp_path, dump, vocab, monkeypatch):
@@ -286,10 +285,8 @@ def test_a_record_that_is_too_long_is_skipped_and_counted(tmp_path, vocab, monke
         run(path, vocab, tmp_path / runner, runner=runner)
     assert contents(tmp_path / "local") == contents(tmp_path / "beam")
     manifest = json.loads((tmp_path / "local" / "manifest.json").read_text())
-    assert {entry["what"]: entry["number"] for entry in manifest["removed"]} == {
-        "records_without_text": 2,
-        "records_too_long": 2,
-    }
+    expected = {"records_without_text": 2, "records_too_long": 2}
+    assert {entry["what"]: entry["number"] for entry in manifest["removed"]} == expected
     refused(write(tmp_path / f"cut_{name}", [film[:-9]]), "ends within a record")
 
 

@@ -313,9 +313,8 @@ def test_text_of_one_and_several_streams(tmp_path, monkeypatch, ending, streams)
     blocks = list(read_blocks(source))
     assert len(blocks) > 10
     for index in (0, 5, len(blocks) - 2):
-        assert [block.payload for block in read_blocks(source, start=blocks[index].end)] == [
-            block.payload for block in blocks[index + 1 :]
-        ]
+        expected = [block.payload for block in blocks[index + 1 :]]
+        assert [block.payload for block in read_blocks(source, start=blocks[index].end)] == expected
 
 
 @pytest.mark.parametrize("ending", KINDS)

@@ -100,10 +100,8 @@ def test_blocks_in_any_order_are_laid_out_as_the_writer_does(monkeypatch):
     ]
     random.Random(0).shuffle(sizes)
     plans = list(planned_shards(sizes))
-    assert [plan.blocks for plan in plans] == [
-        ((0, 0, False), (0, 5, False), (0, 9, True)),
-        ((2, 0, False), (2, 7, False)),
-    ]
+    expected = [((0, 0, False), (0, 5, False), (0, 9, True)), ((2, 0, False), (2, 7, False))]
+    assert [plan.blocks for plan in plans] == expected
     with pytest.raises(UserError, match="source number 1 has changed"):
         list(planned_shards(size for size in sizes if (size.source, size.offset) != (0, 5)))
 
