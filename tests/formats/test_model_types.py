@@ -106,9 +106,8 @@ def check_layers(case: Case, states, attentions) -> None:
     length, real = case.mask.shape[1], case.mask
     recorded = case.numbered("states") or case.numbered("hidden_states")
     for state, expected in zip(states, recorded, strict=True):
-        np.testing.assert_allclose(
-            state[:, :length][real], expected[real] if expected.ndim > 2 else expected, atol=2e-5
-        )
+        wanted = expected[real] if expected.ndim > 2 else expected
+        np.testing.assert_allclose(state[:, :length][real], wanted, atol=2e-5)
     for maps, expected in zip(attentions, case.numbered("attentions"), strict=True):
         rows, expected = (np.moveaxis(each, 1, 2)[real] for each in (maps[:, :, :length], expected))
         np.testing.assert_allclose(rows, expected, atol=2e-5)

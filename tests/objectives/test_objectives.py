@@ -294,9 +294,8 @@ def test_every_output_of_a_packed_text_is_that_of_the_text_alone(store, objectiv
     assert found.pooled.shape == (6, batch["text_starts"].shape[1], MODEL.hidden_size)
     for number, (row, text) in enumerate(rows):
         here = np.flatnonzero(batch["text_ids"][row] == text + 1)
-        np.testing.assert_allclose(
-            found.last_hidden_state[row, here], expected.last_hidden_state[number, : len(here)], atol=2e-5
-        )
+        wanted = expected.last_hidden_state[number, : len(here)]
+        np.testing.assert_allclose(found.last_hidden_state[row, here], wanted, atol=2e-5)
         np.testing.assert_allclose(found.pooled[row, text], expected.pooled[number], atol=2e-5)
     logits = jax.eval_shape(objective.model.apply, params, batch).next_sentence_logits
     assert logits.shape == (*batch["text_starts"].shape, 2)
