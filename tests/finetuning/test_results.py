@@ -82,18 +82,12 @@ def features_of(labels, lengths=4):
 @pytest.mark.parametrize(
     "best, metrics, message",
     [
-        (
-            [(0, 0), (0, 0)],
-            {"f1": 0.1},
-            None,
-        ),  # windows of 1.1 without the answer; the answers are read beside [CLS], and differ
+        # Windows of 1.1 without the answer; the answers are read beside [CLS], and differ.
+        ([(0, 0), (0, 0)], {"f1": 0.1}, None),
         ([(3, 4), (2, 3)], {"f1": 0.1}, "every prediction is tokens 1 to 2 of the window"),
         ([(3, 4), (3, 4)], {"f1": 0.1}, None),
-        (
-            [(3, 4), (2, 3)],
-            {"HasAns_f1": 0.0, "NoAns_f1": 1.0},
-            "every question is left unanswered",
-        ),  # by the threshold
+        # By the threshold.
+        ([(3, 4), (2, 3)], {"HasAns_f1": 0.0, "NoAns_f1": 1.0}, "every question is left unanswered"),
         ([(0, 0), (0, 0)], {"HasAns_f1": 0.1, "NoAns_f1": 0.9}, None),
     ],
 )
@@ -132,13 +126,8 @@ def test_collapse_of_answers_in_windows(best, metrics, message):
             0.3,
             "not above the share of .* 0.75",
         ),
-        (
-            "classification",
-            np.repeat([0, 1], [40, 80]),
-            [[1, 0]] * 80 + [[0, 1]] * 40,
-            0.3,
-            None,
-        ),  # Matthews 0.5, accuracy 2/3
+        # Matthews 0.5, accuracy 2/3.
+        ("classification", np.repeat([0, 1], [40, 80]), [[1, 0]] * 80 + [[0, 1]] * 40, 0.3, None),
         ("classification", np.array([0, 1, 1, 0]), [[1, 0], [0, 1], [0, 1], [1, 0]], float("nan"), "loss"),
         ("regression", np.array([0.0, 5.0, 2.0]), [0.1, 4.0, 2.0], 0.2, None),
         ("regression", np.array([0.0, 5.0, 2.0]), [2.3, 2.3, 2.3], 0.2, "every prediction is 2.300"),

@@ -519,13 +519,8 @@ FAMILIES = {
     **{"modernbert": "ModernBERT", "albert": "ALBERT", "distilbert": "DistilBERT", "electra": "ELECTRA"},
     **{"deberta": "DeBERTa", "deberta-v2": "DeBERTa-v2", "xlnet": "XLNet"},
 }
-WITH_POOLER = (
-    "bert",
-    "roberta",
-    "xlm-roberta",
-    "camembert",
-    "albert",
-)  # whose bare classes have one unless told not to
+# Whose bare classes have one unless told not to.
+WITH_POOLER = ("bert", "roberta", "xlm-roberta", "camembert", "albert")
 WORDS = {"xlnet": ("AutoModelForPreTraining", None, "permutation-language-model head")}
 PAIRS = {"bert": "next-sentence head", "albert": "sentence-order head"}
 

@@ -553,11 +553,8 @@ def test_a_last_window_much_shorter_shows_less_context():
     "text, answer, found",
     [
         ("The leader was John Smith (1895-1943).", "1895", "1895"),  # inside a word of the original: tokens are finer
-        (
-            "café au lait, cafe\u0301 noir",
-            "cafe\u0301",
-            "cafe\u0301",
-        ),  # the accent is no token's, yet part of the answer
+        # The accent is no token's, yet part of the answer.
+        ("café au lait, cafe\u0301 noir", "cafe\u0301", "cafe\u0301"),
         ("CAFÉ Éa", "CAFÉ", "CAFÉ"),  # original case and accents
         ("bad\n\tcab", "bad\n\tcab", "bad\n\tcab"),  # original whitespace
         ("a €27 b", "27", "€27"),  # one [UNK] covers both

@@ -61,12 +61,8 @@ def test_forms_that_say_the_same(tmp_path, text):
 @pytest.mark.parametrize(
     "text, options, words, tags",
     [
-        (
-            "Ann\tB-PER\nNew York\tO\n",
-            {},
-            ("Ann", "New York"),
-            ("B-PER", "O"),
-        ),  # a blank is part of a word between tabs
+        # A blank is part of a word between tabs.
+        ("Ann\tB-PER\nNew York\tO\n", {}, ("Ann", "New York"), ("B-PER", "O")),
         ("O Ann\nO #x\n", {"word_column": 2, "tag_column": 1}, ("Ann", "#x"), ("O", "O")),
         ("Ann\u00a0Bo O\nin\u2028 O\n", {}, ("Ann\u00a0Bo", "in\u2028"), ("O", "O")),
         ("Ann NN\nlives VB\n", {}, ("Ann", "lives"), ("NN", "VB")),

@@ -104,18 +104,13 @@ def test_a_directory_for_each_class(tmp_path):
 def test_columns(tmp_path):
     write(tmp_path, "train.csv", "id,a,b,stars\n7,x,y,10\n8,z,w,9\n")
     examples = load(tmp_path, text_column="a", pair_column="b", label_column="stars")
-    assert (examples.first, examples.second, examples.labels) == (
-        ["x", "z"],
-        ["y", "w"],
-        ("9", "10"),
-    )  # sorted as numbers
+    # Sorted as numbers.
+    assert (examples.first, examples.second, examples.labels) == (["x", "z"], ["y", "w"], ("9", "10"))
     examples = load(tmp_path, text_column="a", pair_column="b", label_column="stars", regression=True)
     assert (examples.labels, examples.answers.tolist(), examples.answers.dtype) == ((), [10, 9], np.float64)
     assert text.head("text", examples.labels) == HeadConfig(kind="regression")
-    assert load(tmp_path, labels=(), text_column="a", label_column="stars").answers.tolist() == [
-        10,
-        9,
-    ]  # as the model has it
+    # As the model has it.
+    assert load(tmp_path, labels=(), text_column="a", label_column="stars").answers.tolist() == [10, 9]
     write(tmp_path, "dev.tsv", "1\tx\n0\ty\n")
     write(tmp_path, "test.tsv", "x\ny\n")
     assert load(tmp_path, "dev", text_column="2", label_column="1").first == ["x", "y"]
