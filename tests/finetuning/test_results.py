@@ -310,10 +310,8 @@ def test_every_gold_answer_is_part_of_the_data_s_fingerprint(pretrained):
         examples = squad_files.Examples("squad_v1", ("in France",), (question,), True)
         return _fingerprint([Split(examples, squad.features(examples, tokenizer, options))])
 
-    tokenizer, options = (
-        load_tokenizer(pretrained / "vocab.txt"),
-        SquadOptions(max_length=24, max_query_length=6, doc_stride=8),
-    )
+    tokenizer = load_tokenizer(pretrained / "vocab.txt")
+    options = SquadOptions(max_length=24, max_query_length=6, doc_stride=8)
     assert fingerprint("France") == fingerprint("France") != fingerprint("France", "Paris")
 
 

@@ -192,10 +192,8 @@ def rotated(x: jax.Array, base: jax.Array) -> jax.Array:
 @pytest.mark.parametrize("layers", [1, 3])
 def test_a_scan_over_layers_that_are_one_needs_nothing_that_differs(layers):
     """Without dropout there is not even a key per layer to scan over."""
-    config, ids = (
-        dataclasses.replace(DEEP, num_layers=layers, sharing="all"),
-        np.arange(12, dtype=np.int32).reshape(2, 6),
-    )
+    config = dataclasses.replace(DEEP, num_layers=layers, sharing="all")
+    ids = np.arange(12, dtype=np.int32).reshape(2, 6)
     states = []
     for compute in (ComputeConfig(dtype="float32", layers="scan"), ComputeConfig(dtype="float32", layers="loop")):
         model = BertForPreTraining(config, compute, ())

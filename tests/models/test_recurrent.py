@@ -345,10 +345,8 @@ def test_scores_equal_numpy(kind):
     for row in range(BATCH):
         x = hidden_states[-1][row, : MASK[row].sum()]
         for layer in ("layer_0", "layer_1"):
-            ahead, behind = (
-                numpy_lstm(params[layer]["forward"], x),
-                numpy_lstm(params[layer]["backward"], x[::-1])[::-1],
-            )
+            ahead = numpy_lstm(params[layer]["forward"], x)
+            behind = numpy_lstm(params[layer]["backward"], x[::-1])[::-1]
             x = np.concatenate([ahead, behind], axis=-1)
         read = x if kind == "tagging" else x.max(axis=0)
         expected = read @ np.asarray(params["kernel"]) + np.asarray(params["bias"])

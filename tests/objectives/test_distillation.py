@@ -249,10 +249,8 @@ def test_the_map_has_a_place_in_the_table():
     expected = {path: each.shape for path, each in PROJECTION_STUDENT.parameters.items()}
     assert {path: leaf.shape for path, leaf in leaf_paths(shapes).items()} == expected
     plain = dataclasses.replace(PROJECTION_STUDENT, teacher_size=None)
-    kernel, counts = (
-        PROJECTION_STUDENT.parameters["state_projection/kernel"],
-        parameter_counts(PROJECTION_STUDENT.parameters),
-    )
+    kernel = PROJECTION_STUDENT.parameters["state_projection/kernel"]
+    counts = parameter_counts(PROJECTION_STUDENT.parameters)
     assert counts.state_projection == kernel.size == SMALL.hidden_size * WIDE
     assert counts.pretraining == total_size(plain.parameters) + kernel.size
     assert kernel.decays

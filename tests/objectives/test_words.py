@@ -557,10 +557,8 @@ def test_the_loss_is_that_of_each_word_given_its_prefix_alone(model_of_left_to_r
 
 
 def test_packed_texts_are_computed_as_if_alone(model_of_left_to_right, params_of_left_to_right, text):
-    objective, names = (
-        default_objective(model_of_left_to_right, LEFT_TO_RIGHT_CONFIG),
-        ("input_ids", "token_type_ids", "attention_mask"),
-    )
+    objective = default_objective(model_of_left_to_right, LEFT_TO_RIGHT_CONFIG)
+    names = ("input_ids", "token_type_ids", "attention_mask")
     first, second = text[[0, 1, 2, -1]], text[[0, 3, 4, 5, -1]]
 
     @compiled

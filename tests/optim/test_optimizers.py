@@ -344,12 +344,10 @@ def test_parts_of_a_chain_get_what_they_ask_for():
     assert isinstance(one, Holding) and holding(one) is one
 
 
-MUON_LAYER, MUON_HIDDEN, MUON_WIDE, MUON_HEADS = (
-    Axis("layer", 3),
-    Axis("hidden", 8),
-    Axis("intermediate", 20),
-    Axis("heads", 2),
-)
+MUON_LAYER = Axis("layer", 3)
+MUON_HIDDEN = Axis("hidden", 8)
+MUON_WIDE = Axis("intermediate", 20)
+MUON_HEADS = Axis("heads", 2)
 SIZE = Axis("head_size", 4)
 MUON_TABLE = table(
     [

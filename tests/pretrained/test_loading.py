@@ -201,10 +201,8 @@ def test_on_a_mesh_every_device_reads_its_part(shape):
 
 
 def test_on_a_mesh_the_model_says_the_same(workdir):
-    texts, options = (
-        ["the cat sat on the mat.", ("a dog", "ran in the house"), "the"],
-        {"layers": "all", "attentions": True},
-    )
+    texts = ["the cat sat on the mat.", ("a dog", "ran in the house"), "the"]
+    options = {"layers": "all", "attentions": True}
     mesh, compute = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2)), ComputeConfig(dtype="float32", layers="scan")
     one, eight = (load(workdir[0], mesh=m, compute=compute) for m in (None, mesh))
     found, expected = (jax.tree.leaves(vars(model.encode(texts, **options))) for model in (eight, one))

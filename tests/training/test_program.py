@@ -187,10 +187,8 @@ def test_the_generator_of_a_model_from_outside_counts():
 
 def test_a_fused_kernel_leaves_memory_for_the_rest():
     """By the bytes of two arrays of probabilities per layer, in float32 and in bfloat16, and of the layer at work."""
-    model, sizes = (
-        BertForPreTraining(RECOMPUTATION_MODEL),
-        dict(moments=2, sequence_length=512, predictions=77, rows=16, split=1),
-    )
+    model = BertForPreTraining(RECOMPUTATION_MODEL)
+    sizes = dict(moments=2, sequence_length=512, predictions=77, rows=16, split=1)
     given = dict(remat="none", unrolled=True)
     kept, fused = (
         step_bytes(RECOMPUTATION_MODEL, model.parameters, probabilities=each, **given, **sizes)

@@ -148,10 +148,8 @@ def test_report_of_an_epoch_as_counted_by_hand(store):
     assert report.mean_length == pytest.approx(used / report.sequences)
     assert report.is_next == pytest.approx((rows.labels == 0).mean())
     assert report.truncated == pytest.approx(rows.truncated.sum() / store.num_tokens)
-    starts, seen = (
-        store.sentence_starts(np.arange(store.num_sentences + 1)),
-        np.unique(rows.token_index[rows.token_index >= 0]),
-    )
+    starts = store.sentence_starts(np.arange(store.num_sentences + 1))
+    seen = np.unique(rows.token_index[rows.token_index >= 0])
     assert report.sentences_seen == len(np.unique(np.searchsorted(starts, seen, side="right"))) / store.num_sentences
     assert report.tokens_seen == len(seen) / store.num_tokens
     part = epoch_report(examples, 1, limit=50)
