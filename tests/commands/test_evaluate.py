@@ -45,13 +45,7 @@ def source(small_store):
 def evaluate(directory, store, capsys, *options: str) -> tuple[dict, str]:
     """The figures and what is printed above them."""
     capsys.readouterr()
-    words = [
-        "evaluate",
-        str(directory),
-        f"--data.path={store}",
-        "--evaluation.sequences=32",
-        "--evaluation.batch_size=16",
-    ]
+    words = ["evaluate", directory, f"--data.path={store}", "--evaluation.sequences=32", "--evaluation.batch_size=16"]
     succeed(*words, *options)
     *above, figures = capsys.readouterr().out.splitlines()
     return json.loads(figures), "\n".join(above)

@@ -153,12 +153,7 @@ def test_warnings_are_one_line_and_said_once(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *pieces]) + "\n")
     # Two blocks: workers start.
     (tmp_path / "corpus.txt").write_text("Some words that end here.\nAnd some more.\n\n" * 60_000)
-    options = [
-        f"--input={tmp_path / 'corpus.txt'}",
-        f"--vocab={tmp_path / 'vocab.txt'}",
-        "--lowercase=false",
-        "--workers=2",
-    ]
+    options = [f"--input={tmp_path}/corpus.txt", f"--vocab={tmp_path}/vocab.txt", "--lowercase=false", "--workers=2"]
     done = bert_jax("prepare", *options, f"--output={tmp_path / 'store'}")
     assert done.returncode == 0
     assert done.stderr == (

@@ -330,14 +330,7 @@ def ner(random, count):
         topic = ("garden", "harbour")[number % 2]
         ((noun, verb, place),) = sentences_of_tasks(random, [topic])
         first, *more = place.split()
-        lines += [
-            "The O",
-            f"{noun} B-{topic}",
-            f"{verb} O",
-            f"{first} B-time",
-            *(f"{word} I-time" for word in more),
-            "",
-        ]
+        lines += ["The O", f"{noun} B-{topic}", f"{verb} O", f"{first} B-time", *(f"{w} I-time" for w in more), ""]
     return "\n".join(lines) + "\n"
 
 

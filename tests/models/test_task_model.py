@@ -253,11 +253,7 @@ def batches(model: BertForTask):
     [
         *CORE,
         *(pytest.param(case, marks=pytest.mark.slow, id=f"{case}: {shows}") for case, shows in MECHANISMS.items()),
-        *(
-            pytest.param(case, marks=pytest.mark.slow)
-            for case in CASES
-            if EXHAUSTIVE and case not in {*CORE, *MECHANISMS}
-        ),
+        *(pytest.param(c, marks=pytest.mark.slow) for c in CASES if EXHAUSTIVE and c not in {*CORE, *MECHANISMS}),
     ],
 )
 def test_scores_losses_and_gradients_are_those_of_the_texts_alone(case):

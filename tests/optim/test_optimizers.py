@@ -199,11 +199,7 @@ def test_googles_own_test():
 def test_what_decays_in_the_real_model():
     model = BertForPreTraining(ModelConfig(vocab_size=64, hidden_size=8, num_layers=2, num_heads=2))
     decays = included(model.parameters, jax.eval_shape(model.init, jax.random.key(0)))
-    yes = {
-        jax.tree_util.keystr(path, simple=True, separator="/")
-        for path, value in jax.tree.leaves_with_path(decays)
-        if value
-    }
+    yes = {jax.tree_util.keystr(p, simple=True, separator="/") for p, v in jax.tree.leaves_with_path(decays) if v}
     assert yes == {
         "embeddings/word/table",
         "embeddings/position/table",

@@ -123,11 +123,7 @@ def test_from_hugging_face_through_ours_and_back_by_the_command_line(tmp_path, c
 def test_a_run_with_a_padded_vocabulary_and_its_model_card(tmp_path):
     run = tmp_path / "the run"
     written = write_workdir(run, 7, config=dataclasses.replace(CONFIG, vocab_pad_multiple=16))[7]
-    record = {
-        "run_id": "run",
-        "store_fingerprint": "f00d",
-        "starts": [{"host": "secret-host", "command": "secret command"}],
-    }
+    record = {"run_id": "run", "store_fingerprint": "f00d", "starts": [{"host": "secret-host", "command": "secret"}]}
     (run / "run.json").write_text(json.dumps(record))
     convert(str(run), str(tmp_path / "exported"), to="huggingface")
     words = safetensors.numpy.load_file(tmp_path / "exported" / "model.safetensors")[
@@ -156,12 +152,8 @@ def test_the_card_has_the_manifest_but_no_path_and_no_markup(tmp_path, small_sto
         "init_from": "/a/b/start",
     }
     head = HeadConfig(kind="classification", labels=("a|b", "<script>\n# c"))
-    history = {
-        "config": config,
-        "run": {"store_fingerprint": open_store(small_store).fingerprint},
-        "metrics": None,
-        "step": 3,
-    }
+    fingerprint = open_store(small_store).fingerprint
+    history = {"config": config, "run": {"store_fingerprint": fingerprint}, "metrics": None, "step": 3}
     write_huggingface(stored_model(head=head, kind="bert_jax", history=history), tmp_path, "fine-tuned")
     card = (tmp_path / "README.md").read_text()
     counts = manifest["counts"]

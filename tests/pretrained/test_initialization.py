@@ -423,13 +423,8 @@ def place(small_store, tmp_path_factory) -> pathlib.Path:
 
 
 def continued(place: pathlib.Path, store: pathlib.Path, name: str, *options: str) -> tuple[str, ...]:
-    return (
-        f"{place}/config.json",
-        f"--data.path={store}",
-        f"--workdir={place}/{name}",
-        f"--init_from={place}/source",
-        *options,
-    )
+    words = (f"{place}/config.json", f"--data.path={store}", f"--workdir={place}/{name}", f"--init_from={place}/source")
+    return *words, *options
 
 
 def rows(workdir: pathlib.Path, kind: str = "train") -> list[dict]:

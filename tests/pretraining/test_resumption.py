@@ -158,13 +158,8 @@ def test_a_signal_during_the_last_evaluation_of_a_phase_loses_nothing(small_stor
     assert (stopped.step, stopped.exit_code) == (3, 143)
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step_000000003"]
     assert pretrain(config).exit_code == 0
-    assert [row["step"] for row in rows(config.workdir, "evaluation")] == [3, 6, 9, 12] and lengths == [
-        32,
-        32,
-        64,
-        64,
-        64,
-    ]
+    assert [row["step"] for row in rows(config.workdir, "evaluation")] == [3, 6, 9, 12]
+    assert lengths == [32, 32, 64, 64, 64]
 
 
 HOSTS = 4 if EXHAUSTIVE else 2

@@ -209,12 +209,8 @@ def test_what_only_later_lines_have_is_not_lost(tmp_path):
 def test_bad_requests(tmp_path):
     fails("looked for train.tsv, train.csv, train.jsonl, train", tmp_path)
     write(tmp_path, "dev.csv", "text,label\na,pos\nb,posi\n")
-    fails(
-        "dev.csv, line 3: unknown label 'posi'; expected one of neg, pos; perhaps 'pos'",
-        tmp_path,
-        "dev",
-        ("neg", "pos"),
-    )
+    message = "dev.csv, line 3: unknown label 'posi'; expected one of neg, pos; perhaps 'pos'"
+    fails(message, tmp_path, "dev", ("neg", "pos"))
     fails("line 2: the label 'pos' is not a number", tmp_path, "dev", regression=True)
     fails("line 2: no column 'stars' among 'text', 'label'", tmp_path, "dev", label_column="stars")
     fails("line 2: no column 'b' .*--data.pair_column", tmp_path, "dev", pair_column="b")

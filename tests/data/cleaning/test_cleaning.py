@@ -421,14 +421,7 @@ def test_texts_are_cells_strings_and_lines(tmp_path):
 
 
 def test_of_a_directory_the_files_for_evaluation_count(tmp_path):
-    for name in (
-        "RTE/dev.tsv",
-        "RTE/train.tsv",
-        "MNLI/dev_matched.tsv",
-        "squad/test-v2.0.json.gz",
-        "latest.txt",
-        "x.bin",
-    ):
+    for name in "RTE/dev.tsv RTE/train.tsv MNLI/dev_matched.tsv squad/test-v2.0.json.gz latest.txt x.bin".split():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
     found = [str(path.relative_to(tmp_path)) for path in evaluation_files(str(tmp_path))]

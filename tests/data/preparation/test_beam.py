@@ -267,16 +267,8 @@ def test_a_store_begun_on_this_machine_is_left_to_it(tmp_path, vocab):
 def test_kill_and_run_again(tmp_path, vocab):
     corpus = write_corpus(tmp_path / "a.txt", random_documents(40_000))
     run(corpus, vocab, tmp_path / "local")
-    command = [
-        sys.executable,
-        "-m",
-        "bert_jax",
-        "prepare",
-        f"--input={corpus}",
-        f"--vocab={vocab}",
-        "--sentences=lines",
-    ]
-    command += [f"--output={tmp_path / 'beam'}", "--runner=beam", "--workers=2"]
+    command = [sys.executable, "-m", "bert_jax", "prepare", f"--input={corpus}", f"--vocab={vocab}"]
+    command += ["--sentences=lines", f"--output={tmp_path / 'beam'}", "--runner=beam", "--workers=2"]
     process = subprocess.Popen(command)
     wait_until(lambda: len(list(tmp_path.rglob("*.npz"))) > 3, lambda: process.poll() is None)
     children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()

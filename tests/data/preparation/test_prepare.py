@@ -59,13 +59,8 @@ def test_any_number_of_workers_writes_the_same_bytes(tmp_path, vocab, small_bloc
     (tmp_path / "d.jsonl").write_text("\n".join(map(json.dumps, records)))
     stores = []
     for workers in (1, 2, 3):
-        run(
-            f"{tmp_path}/*.txt*,{tmp_path}/d.jsonl",
-            vocab,
-            tmp_path / f"store{workers}",
-            workers=workers,
-            sentences="split",
-        )
+        corpora = f"{tmp_path}/*.txt*,{tmp_path}/d.jsonl"
+        run(corpora, vocab, tmp_path / f"store{workers}", workers=workers, sentences="split")
         stores.append(contents(tmp_path / f"store{workers}"))
     (tmp_path / "vocab.txt").unlink()
     assert stores[0] == stores[1] == stores[2]
