@@ -256,10 +256,8 @@ def test_first_pieces_carry_the_tags(tmp_path):
     classes, first, last = zip(*map(without_edges, features.labels))
     tags = [["" if label < 0 else examples.labels[label] for label in row] for row in classes]
     assert tags == [["", "B-PER", "B-PER", "", "O", "B-LOC", "I-LOC", "", ""], ["", "O", "O", "B-LOC", "", "", "", ""]]
-    assert [words.tolist() for words in features.words] == [
-        [0, 1, 2, 3, 4],
-        [5, 6, 7],
-    ] and features.example.tolist() == [0, 2]
+    assert [words.tolist() for words in features.words] == [[0, 1, 2, 3, 4], [5, 6, 7]]
+    assert features.example.tolist() == [0, 2]
     assert first[0][classes[0] >= 0].tolist() == [True, False, False, True, False]
     assert last[0][classes[0] >= 0].tolist() == [False, False, True, False, True]
     alone = ner.features(examples, TOKENIZER, TaggingOptions(max_length=16, context=False))

@@ -181,11 +181,8 @@ def _is_measured_and_resumed_by_its_own_objective_alone(config: Config, result) 
     with pytest.raises(UserError, match=f"was trained for the objective {name}, but evaluate was given none"):
         run_evaluate(config.workdir, config)
     own = run_evaluate(config.workdir, config, objective=of_words)
-    assert own.metrics == pytest.approx(result.evaluation, rel=1e-6) and list(own.unigram) == [
-        "smooth_loss",
-        "smooth_perplexity",
-        "smooth_accuracy",
-    ]
+    assert own.metrics == pytest.approx(result.evaluation, rel=1e-6)
+    assert list(own.unigram) == ["smooth_loss", "smooth_perplexity", "smooth_accuracy"]
     bert_jax.convert(config.workdir, f"{config.workdir}-converted", to="bert_jax")
     with pytest.raises(UserError, match=f"was trained for the objective {name}, but evaluate was given none"):
         run_evaluate(f"{config.workdir}-converted", config)
