@@ -124,14 +124,9 @@ def cut(pretrained, tmp_path_factory):
     lines = {name: (pretrained / f"data/{name}.tsv").read_text().splitlines()[1:] for name in ("train", "dev", "test")}
     lengths = {name: [len(tokenizer.encode(line.split("\t")[0])) + 2 for line in rows] for name, rows in lines.items()}
     limit = int(np.median(lengths["train"]))
-    config = run_config(
-        pretrained,
-        tmp_path_factory.mktemp("cut") / "work",
-        epochs=1,
-        options=SentenceOptions(max_length=limit),
-        random_weights=True,
-        learning_rate=1e-12,
-    )
+    changes = {"epochs": 1, "random_weights": True, "learning_rate": 1e-12}
+    work = tmp_path_factory.mktemp("cut") / "work"
+    config = run_config(pretrained, work, options=SentenceOptions(max_length=limit), **changes)
     with contextlib.redirect_stdout(io.StringIO()) as said:
         results = finetune(config).results
     return config, results, said.getvalue(), lengths
@@ -197,15 +192,9 @@ def test_in_sequence_the_encoder_is_taken_and_the_head_only_if_it_fits(two_seeds
     data.mkdir()
     for name, seed in (("train", 3), ("dev", 4), ("test", 4)):
         (data / f"{name}.tsv").write_text(sentences(40, seed, topics=3))
-    second = dataclasses.replace(
-        config,
-        init_from=config.workdir,
-        workdir=str(tmp_path / "work"),
-        seeds=1,
-        epochs=1,
-        data=TaskDataConfig(dir=str(data)),
-        learning_rate=1e-12,
-    )
+    changes = {"seeds": 1, "epochs": 1, "data": TaskDataConfig(dir=str(data)), "learning_rate": 1e-12}
+    places = {"init_from": config.workdir, "workdir": str(tmp_path / "work")}
+    second = dataclasses.replace(config, **places, **changes)
     results = finetune(second).results
     assert "labels (garden, harbour)" in capsys.readouterr().out
     assert results["labels"] == ["garden", "harbour", "kitchen"]

@@ -148,15 +148,8 @@ def test_a_grid_shares_its_programs_and_chooses_the_best(pretrained, tmp_path, m
     made = []
     make = loop.make_programs
     monkeypatch.setattr(loop, "make_programs", lambda *args: made.append(make(*args)) or made[-1])
-    config = run_config(
-        pretrained,
-        tmp_path / "work",
-        grid=True,
-        grid_batch_sizes=(16,),
-        grid_learning_rates=(2e-3, 1e-6),
-        grid_epochs=(1, 2),
-        select="best",
-    )
+    grid = {"grid_batch_sizes": (16,), "grid_learning_rates": (2e-3, 1e-6), "grid_epochs": (1, 2)}
+    config = run_config(pretrained, tmp_path / "work", grid=True, **grid, select="best")
     train, held = loop.train_run, []
     monkeypatch.setattr(
         loop,
@@ -180,16 +173,9 @@ def test_a_grid_shares_its_programs_and_chooses_the_best(pretrained, tmp_path, m
 @pytest.mark.slow
 def test_devices_share_the_batches(two_seeds, pretrained, tmp_path):
     """Four devices, fsdp and tensor axes, and filling rows in the last batch: the losses of one device."""
-    config = dataclasses.replace(
-        two_seeds[0],
-        workdir=str(tmp_path / "work"),
-        seeds=1,
-        mesh=MeshConfig(data=1, fsdp=2, tensor=2),
-        dropout=0.0,
-        head_dropout=0.0,
-        batch_size=62,
-        epochs=1,
-    )
+    changes = {"seeds": 1, "dropout": 0.0, "head_dropout": 0.0, "batch_size": 62, "epochs": 1}
+    mesh = MeshConfig(data=1, fsdp=2, tensor=2)
+    config = dataclasses.replace(two_seeds[0], workdir=str(tmp_path / "work"), mesh=mesh, **changes)
     loop.finetune(config, devices=jax.devices()[:4])
     finetune(dataclasses.replace(config, workdir=str(tmp_path / "one"), mesh=MeshConfig()))
     logs = (read_rows(next((tmp_path / name).glob("runs/*/metrics.jsonl"))) for name in ("one", "work"))

@@ -278,15 +278,8 @@ ELECTRA_PUBLISHED = {  # transformers 5.23.0 on the meta device: encoder and hea
     "electra_base": (108_891_648, 109_483_009, 33_511_168, 33_740_602),
     "electra_large": (334_092_288, 335_142_913, 50_999_552, 51_295_290),
 }
-SMALL = ModelConfig(
-    vocab_size=600,
-    hidden_size=64,
-    num_layers=2,
-    num_heads=4,
-    embedding_size=24,
-    max_position_embeddings=128,
-    pair_head=False,
-)
+SMALL = ModelConfig(vocab_size=600, hidden_size=64, num_layers=2, num_heads=4, embedding_size=24, pair_head=False)
+SMALL = variant(SMALL, max_position_embeddings=128)
 
 
 def objective_of(config: Config):

@@ -36,19 +36,8 @@ from bert_jax.objectives.choice import default_objective
 from bert_jax.objectives.objective import mean_loss
 
 CLS, SEP, LENGTH, VOCABULARY = 2, 3, 10, 40
-SIZES = variant(
-    ModelConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=16,
-        num_layers=2,
-        num_heads=2,
-        max_position_embeddings=LENGTH,
-        type_vocab_size=0,
-        pair_head=False,
-    ),
-    layer="lstm",
-    positions="none",
-)
+SIZES = ModelConfig(vocab_size=VOCABULARY, hidden_size=16, num_layers=2, num_heads=2, max_position_embeddings=LENGTH)
+SIZES = variant(dataclasses.replace(SIZES, type_vocab_size=0, pair_head=False), layer="lstm", positions="none")
 CONFIG = Config(
     model=SIZES,
     objective=TwoDirections(),

@@ -466,16 +466,10 @@ def test_a_weight_of_zero_is_bert():
 
 
 CLS, SEP, LEFT_TO_RIGHT_LENGTH, LEFT_TO_RIGHT_VOCABULARY = 2, 3, 12, 50
-LEFT_TO_RIGHT_SIZES = ModelConfig(
-    vocab_size=LEFT_TO_RIGHT_VOCABULARY,
-    hidden_size=16,
-    num_layers=2,
-    num_heads=2,
-    intermediate_size=32,
-    max_position_embeddings=LEFT_TO_RIGHT_LENGTH,
+LEFT_TO_RIGHT_SIZES = variant(
+    ModelConfig(vocab_size=LEFT_TO_RIGHT_VOCABULARY, hidden_size=16, num_layers=2, num_heads=2, pair_head=False),
+    **{"intermediate_size": 32, "max_position_embeddings": LEFT_TO_RIGHT_LENGTH, "type_vocab_size": 0},
     direction="left_to_right",
-    type_vocab_size=0,
-    pair_head=False,
 )
 PAIRS = dataclasses.replace(LEFT_TO_RIGHT_SIZES, type_vocab_size=2, pair_head=True)
 LEFT_TO_RIGHT_CONFIG = Config(

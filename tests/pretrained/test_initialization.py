@@ -39,15 +39,8 @@ from bert_jax.training.metrics import read_rows
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [*SPECIALS, "[unused0]", "[unused1]", "cat", "##s", "sat", "un", "##want", "##ed", "a", "##b", "##a", "b"]
 TOKENIZER = Tokenizer(WordPiece(WORDS, True))
-MODEL = ModelConfig(
-    vocab_size=len(WORDS),
-    hidden_size=16,
-    num_layers=2,
-    num_heads=2,
-    max_position_embeddings=12,
-    hidden_dropout=0.0,
-    attention_dropout=0.0,
-)
+MODEL = ModelConfig(vocab_size=len(WORDS), hidden_size=16, num_layers=2, num_heads=2, max_position_embeddings=12)
+MODEL = dataclasses.replace(MODEL, hidden_dropout=0.0, attention_dropout=0.0)
 WORD, POSITION, BIAS = "embeddings/word/table", "embeddings/position/table", "mlm/bias"
 
 

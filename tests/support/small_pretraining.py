@@ -127,24 +127,12 @@ CUBE = MeshConfig(data=2, fsdp=2, tensor=2)
 
 
 def tiny(dropout: float = 0.2, micro_batches: int = 1, layers: str = "scan") -> tuple[BertForPreTraining, Config]:
-    model = ModelConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=16,
-        num_layers=2,
-        num_heads=4,
-        intermediate_size=32,
-        max_position_embeddings=LENGTH,
-        hidden_dropout=dropout,
-        attention_dropout=dropout,
+    model = ModelConfig(vocab_size=VOCABULARY, hidden_size=16, num_layers=2, num_heads=4, intermediate_size=32)
+    model = dataclasses.replace(
+        model, max_position_embeddings=LENGTH, hidden_dropout=dropout, attention_dropout=dropout
     )
-    phase = PhaseConfig(
-        steps=100,
-        warmup_steps=2,
-        sequence_length=LENGTH,
-        batch_size=BATCH,
-        learning_rate=0.01,
-        micro_batches=micro_batches,
-    )
+    phase = PhaseConfig(steps=100, warmup_steps=2, sequence_length=LENGTH, batch_size=BATCH, learning_rate=0.01)
+    phase = dataclasses.replace(phase, micro_batches=micro_batches)
     config = Config(model=model, phases=(phase,), compute=ComputeConfig(dtype="float32", layers=layers), seed=5)
     return BertForPreTraining(model, config.compute), config
 
