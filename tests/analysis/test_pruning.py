@@ -300,9 +300,8 @@ def test_the_score_of_a_fine_tuned_model_is_that_of_predict(place, tmp_path):
     result = json.loads((tmp_path / "out" / "result.json").read_text())["result"]
     assert result["score_name"] == "text accuracy" and result["predictions"] == 0
     for number, directory in ((0, tmp_path / "tuned"), (-1, tmp_path / "out" / "model")):
-        predicting = bert_jax.PredictConfig(
-            input=str(tmp_path / "data" / "dev.tsv"), output=str(tmp_path / f"p{number}")
-        )
+        output = str(tmp_path / f"p{number}")
+        predicting = bert_jax.PredictConfig(input=str(tmp_path / "data" / "dev.tsv"), output=output)
         expected = bert_jax.predict(str(directory), predicting)
         assert result["curves"][0]["score"][number] == pytest.approx(expected["accuracy"])
 

@@ -218,13 +218,8 @@ def test_the_best_are_those_of_the_latest_phase(tmp_path):
                 tmp_path / str(best), CheckpointConfig(keep_last=1, keep_best=best), best_metric="mlm_loss"
             ) as checkpoints:
                 for step, position, loss in part:
-                    checkpoints.save(
-                        step,
-                        {"x": jnp.zeros(2)},
-                        position=position,
-                        config={},
-                        metrics=None if loss is None else {"mlm_loss": loss},
-                    )
+                    metrics = None if loss is None else {"mlm_loss": loss}
+                    checkpoints.save(step, {"x": jnp.zeros(2)}, position=position, config={}, metrics=metrics)
         kept.append(checkpoints.steps())
     assert kept == [[4, 5, 6], [1, 4, 5, 6], [1, 2, 4, 5, 6]]  # a record of before phases were written is of the first
 

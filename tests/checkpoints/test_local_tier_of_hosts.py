@@ -124,12 +124,8 @@ def test_hosts_killed_between_checkpoints_resume_from_a_surviving_disk(small_sto
     }
     kept = CheckpointConfig(every_steps=10, keep_best=0)
     whole = run_config(small_store, tmp_path / "whole", checkpoint=kept, **changes)
-    killed = run_config(
-        small_store,
-        tmp_path / "killed",
-        checkpoint=dataclasses.replace(kept, local_path=str(tmp_path / "disk0"), local_every_steps=3),
-        **changes,
-    )
+    checkpoint = dataclasses.replace(kept, local_path=str(tmp_path / "disk0"), local_every_steps=3)
+    killed = run_config(small_store, tmp_path / "killed", checkpoint=checkpoint, **changes)
 
     def launched(config) -> list[subprocess.Popen]:
         file = pathlib.Path(config.workdir).with_suffix(".json")

@@ -136,9 +136,8 @@ def store_path(tmp_path_factory):
 
 
 def printed(path, colour=False, **options):
-    console = Console(
-        file=io.StringIO(), width=200, force_terminal=colour, color_system="truecolor" if colour else None
-    )
+    color_system = "truecolor" if colour else None
+    console = Console(file=io.StringIO(), width=200, force_terminal=colour, color_system=color_system)
     run_inspect(str(path), InspectConfig(**options), console)
     return console.file.getvalue()
 

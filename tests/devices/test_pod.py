@@ -35,14 +35,9 @@ def no_host_outlives_its_test():
 
 
 def pod_config(store, workdir, **changes):
-    return run_config(
-        store,
-        workdir,
-        mesh=MeshConfig(data=2, fsdp=2),
-        checkpoint=CheckpointConfig(every_steps=4, keep_last=5),
-        data=nothing_held_out(store),
-        **changes,
-    )
+    mesh = MeshConfig(data=2, fsdp=2)
+    checkpoint = CheckpointConfig(every_steps=4, keep_last=5)
+    return run_config(store, workdir, mesh=mesh, checkpoint=checkpoint, data=nothing_held_out(store), **changes)
 
 
 def lines(workdir) -> list[str]:

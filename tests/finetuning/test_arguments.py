@@ -154,9 +154,8 @@ def test_forms(name):
 
 def test_numbers_and_test_sets_without_labels():
     regression = TextDataConfig(regression=True)
-    examples = text.load(
-        "text", regression, "train", given={"train": [("a", 1), ("b", np.float32(0.5)), ("c", "-3e1")]}
-    )
+    given = {"train": [("a", 1), ("b", np.float32(0.5)), ("c", "-3e1")]}
+    examples = text.load("text", regression, "train", given=given)
     assert (examples.labels, examples.answers.tolist()) == ((), [1, 0.5, -30])
     unlabelled = text.load("text", TextDataConfig(), "test", ("x", "y"), {"test": [("a", None), ("b", None)]})
     assert unlabelled.first == ["a", "b"] and not unlabelled.has_answers

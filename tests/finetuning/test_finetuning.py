@@ -423,11 +423,8 @@ HEAD = HeadConfig(labels=("no", "yes"), dropout=0.0)
 @pytest.fixture(scope="module", params=["own_rows", "shared_rows"])
 def ours(request):
     """Losses of every step and the final logits of the first batch, through the code that `finetune` runs."""
-    config = FinetuneConfig(
-        dropout=0.0,
-        compute=dataclasses.replace(SCANNED, dtype="float32"),
-        optimizer=OptimizerConfig(epsilon=oracle.EPSILON, weight_decay=oracle.DECAY, clip_norm=oracle.CLIP),
-    )
+    optimizer = OptimizerConfig(epsilon=oracle.EPSILON, weight_decay=oracle.DECAY, clip_norm=oracle.CLIP)
+    config = FinetuneConfig(dropout=0.0, compute=dataclasses.replace(SCANNED, dtype="float32"), optimizer=optimizer)
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
     programs = make_programs(config, ModelConfig(**oracle.SIZES, activation="gelu_erf"), HEAD, mesh)
     flat = random_bert.draw_parameters(oracle.SIZES) | oracle.draw_head()

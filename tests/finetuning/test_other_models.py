@@ -66,12 +66,9 @@ def taught(config, teacher):
 
 def losses(mesh, micro_batches):
     """Two steps on one batch; without dropout, so that micro-batches change nothing."""
-    config = FinetuneConfig(
-        micro_batches=micro_batches,
-        dropout=0.0,
-        compute=ComputeConfig(dtype="float32"),
-        distillation=TaskDistillationConfig(teacher="there"),
-    )
+    compute = ComputeConfig(dtype="float32")
+    distillation = TaskDistillationConfig(teacher="there")
+    config = FinetuneConfig(micro_batches=micro_batches, dropout=0.0, compute=compute, distillation=distillation)
     head = HEADS["classification"]
     model = BertForTask(MODEL, head, config.compute)
     arrays = random_params(model, 3)

@@ -45,9 +45,8 @@ def test_the_plan_is_the_papers_grid_and_every_seed():
 
 
 def test_a_cooldown_that_the_shortest_run_has_no_room_for():
-    config = dataclasses.replace(
-        task_defaults("mrpc"), grid=True, schedule=ScheduleConfig(name="constant", cooldown_steps=90)
-    )
+    schedule = ScheduleConfig(name="constant", cooldown_steps=90)
+    config = dataclasses.replace(task_defaults("mrpc"), grid=True, schedule=schedule)
     check_length(config, 1600)  # two epochs of 50 steps, 10 of them warm-up
     message = r"cooldown_steps=90 and warmup_share=0.1 do not fit into the 98 steps of batch32_.*epochs2"
     with pytest.raises(UserError, match=message):
@@ -333,9 +332,8 @@ def test_a_new_test_set_is_predicted_by_the_finished_model(two_seeds, pretrained
     shutil.copytree(pretrained / "data", tmp_path / "data")
     (tmp_path / "data" / "test.tsv").write_text(sentences(30, 1))
     monkeypatch.setattr(loop, "train_run", lambda *_: pytest.fail("a finished run was repeated"))
-    config = dataclasses.replace(
-        config, workdir=str(tmp_path / "work"), data=TextDataConfig(dir=str(tmp_path / "data"))
-    )
+    data = TextDataConfig(dir=str(tmp_path / "data"))
+    config = dataclasses.replace(config, workdir=str(tmp_path / "work"), data=data)
     again = finetune(config).results
     assert again["tests"]["test"]["accuracy"] > 0.8 and again["data"]["test"] == 30
 
@@ -449,9 +447,8 @@ def test_predictions_of_the_work_directory_score_what_results_say(two_seeds, pre
 def test_an_ensemble_is_the_mean_of_the_probabilities(two_seeds, pretrained, tmp_path):
     config, results = two_seeds
     members = ",".join(f"{config.workdir}/runs/{record['run']}" for record in results["runs"])
-    options = PredictConfig(
-        input=str(pretrained / "data/dev.tsv"), output=str(tmp_path / "new" / "out.tsv"), split="dev"
-    )
+    output = str(tmp_path / "new" / "out.tsv")
+    options = PredictConfig(input=str(pretrained / "data/dev.tsv"), output=output, split="dev")
     lowest = min(record["metrics"]["accuracy"] for record in results["runs"])
     assert run_predict(members, options)["accuracy"] >= lowest and (tmp_path / "new" / "out.tsv").exists()
     logits = [[np.array(row, np.float32) for row in rows] for rows in ([[2, 0, 1]], [[-1, 0, 3]])]

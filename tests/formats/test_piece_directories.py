@@ -323,9 +323,8 @@ def test_an_unknown_module_leaves_the_bare_model(tmp_path):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_prompts_that_nobody_asks_for_change_nothing(tmp_path):
-    place = directory(
-        tmp_path, config_sentence_transformers={"prompts": {"query": "query: "}, "default_prompt_name": None}
-    )
+    config_sentence_transformers = {"prompts": {"query": "query: "}, "default_prompt_name": None}
+    place = directory(tmp_path, config_sentence_transformers=config_sentence_transformers)
     assert not load(place).embedding.unsupported
 
 

@@ -286,12 +286,9 @@ def test_a_longer_table_repeats_no_row_of_padding_or_of_the_first_token():
 
 
 def run(**model) -> Config:
-    return Config(
-        model=variant(PADDED_SMALL, **model),
-        data=DataConfig(path="store", sentence_pairs="none"),
-        phases=(PhaseConfig(steps=1, sequence_length=16, batch_size=1),),
-        workdir="work",
-    )
+    data = DataConfig(path="store", sentence_pairs="none")
+    phases = (PhaseConfig(steps=1, sequence_length=16, batch_size=1),)
+    return Config(model=variant(PADDED_SMALL, **model), data=data, phases=phases, workdir="work")
 
 
 def test_the_longest_sequence_leaves_out_the_rows_of_padding():

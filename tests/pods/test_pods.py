@@ -148,9 +148,8 @@ def test_teardown_deletes_what_was_created(kubectl, capsys):
 
 
 def test_what_kubectl_refuses_is_one_line(kubectl, capsys):
-    kubectl.answers(
-        kubectl_apply=(1, "", 'error: no matches for kind "JobSet" in version "jobset.x-k8s.io/v1alpha2"\n')
-    )
+    kubectl_apply = (1, "", 'error: no matches for kind "JobSet" in version "jobset.x-k8s.io/v1alpha2"\n')
+    kubectl.answers(kubectl_apply=kubectl_apply)
     assert launch() == 2
     said = capsys.readouterr().err
     assert 'failed with exit code 1: error: no matches for kind "JobSet"' in said and said.count("\n") == 1

@@ -242,11 +242,9 @@ HEAD = HeadConfig(labels=("a", "b"))
 def test_the_teacher_of_a_task_keeps_its_head_and_its_bits(tmp_path):
     write_model(tmp_path / "there", "text")
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
-    config = dataclasses.replace(
-        task_defaults("text"),
-        distillation=TaskDistillationConfig(teacher=str(tmp_path / "there")),
-        options=SentenceOptions(max_length=32),
-    )
+    distillation = TaskDistillationConfig(teacher=str(tmp_path / "there"))
+    options = SentenceOptions(max_length=32)
+    config = dataclasses.replace(task_defaults("text"), distillation=distillation, options=options)
     stored = stored_task_teacher(config, TOKENIZER)
     teacher = open_task_teacher(stored, config, HEAD, mesh)
     found = {path: np.asarray(values).tobytes() for path, values in leaf_paths(teacher.params).items()}

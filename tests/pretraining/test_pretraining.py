@@ -167,9 +167,8 @@ def test_rates_do_not_count_what_is_no_training(small_store, tmp_path, monkeypat
     monkeypatch.setattr(pretraining, "batches", batches)
     monkeypatch.setattr(jax.stages.Lowered, "compile", slow(jax.stages.Lowered.compile))
     monkeypatch.setattr(Checkpoints, "save", slow(Checkpoints.save))
-    config = run_config(
-        small_store, tmp_path / "run", evaluation=EvaluationConfig(every_steps=0, sequences=32, batch_size=32)
-    )
+    evaluation = EvaluationConfig(every_steps=0, sequences=32, batch_size=32)
+    config = run_config(small_store, tmp_path / "run", evaluation=evaluation)
     pretrain(config)
     logged = read_rows(tmp_path / "run" / "metrics.jsonl")
     counted = sum(1 / row["steps_per_second"] for row in logged if row["kind"] == "train")
@@ -179,12 +178,8 @@ def test_rates_do_not_count_what_is_no_training(small_store, tmp_path, monkeypat
 @pytest.mark.slow
 @pytest.mark.parametrize("pairs", ["sop", "none"])
 def test_other_objectives_run(small_store, tmp_path, pairs):
-    config = run_config(
-        small_store,
-        tmp_path / pairs,
-        masking=MaskingConfig(unit="whole_word"),
-        phases=(PhaseConfig(steps=2, sequence_length=32, batch_size=16, learning_rate=1e-3),),
-    )
+    phases = (PhaseConfig(steps=2, sequence_length=32, batch_size=16, learning_rate=1e-3),)
+    config = run_config(small_store, tmp_path / pairs, masking=MaskingConfig(unit="whole_word"), phases=phases)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, sentence_pairs=pairs))
     result = pretrain(config)
     measured = run_evaluate(config.workdir, config).metrics
@@ -338,9 +333,8 @@ def test_a_run_goes_on_behind_batches_that_are_not_finite(small_store, tmp_path,
 
 @pytest.mark.slow
 def test_a_run_goes_back_to_a_local_save_that_is_newer_than_the_checkpoint(small_store, tmp_path, expected):
-    kept = CheckpointConfig(
-        every_steps=3, keep_last=20, keep_best=0, local_path=str(tmp_path / "local"), local_every_steps=4
-    )
+    local_path = str(tmp_path / "local")
+    kept = CheckpointConfig(every_steps=3, keep_last=20, keep_best=0, local_path=local_path, local_every_steps=4)
     config = config_of(small_store, tmp_path / "run", checkpoint=kept)
     assert pretrain(config, objective=poison(config)).step == 10
     assert rows(config.workdir) == rows(expected.workdir) and arrays(config, 10) == arrays(expected, 10)

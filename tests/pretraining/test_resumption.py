@@ -137,13 +137,9 @@ def test_a_signal_during_the_last_evaluation_of_a_phase_loses_nothing(small_stor
         PhaseConfig(steps=3, batch_size=8, sequence_length=32),
         PhaseConfig(steps=9, batch_size=8, sequence_length=64),
     )
-    config = run_config(
-        small_store,
-        tmp_path / "run",
-        phases=phases,
-        checkpoint=CheckpointConfig(every_steps=100, keep_last=5, keep_best=0),
-        evaluation=EvaluationConfig(every_steps=3, sequences=64, batch_size=32),
-    )
+    checkpoint = CheckpointConfig(every_steps=100, keep_last=5, keep_best=0)
+    evaluation = EvaluationConfig(every_steps=3, sequences=64, batch_size=32)
+    config = run_config(small_store, tmp_path / "run", phases=phases, checkpoint=checkpoint, evaluation=evaluation)
     evaluate = Evaluation.run
     lengths = []
 

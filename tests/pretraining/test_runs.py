@@ -103,12 +103,9 @@ def test_pairs_are_learned_beside_a_teacher(small_store, tmp_path):
 def narrower(store, tmp_path, name):
     """A student of 24 features, which starts from random parameters, and its teacher of 32."""
     config = small("distilbert_mini", store, tmp_path / name)
-    config = dataclasses.replace(
-        config,
-        init_from_layers=(),
-        model=dataclasses.replace(config.model, hidden_size=24),
-        optimizer=dataclasses.replace(config.optimizer, ema_decay=0.9),
-    )
+    model = dataclasses.replace(config.model, hidden_size=24)
+    optimizer = dataclasses.replace(config.optimizer, ema_decay=0.9)
+    config = dataclasses.replace(config, init_from_layers=(), model=model, optimizer=optimizer)
     return with_teacher(config, tmp_path / "teacher")
 
 
@@ -187,11 +184,8 @@ KILLED = NAMES if EXHAUSTIVE else ("ulmfit_mini",)
 def test_a_step_begins_at_the_loss_of_chance_and_reaches_every_parameter(small_store, tmp_path, name):
     """In two layers. The first moments after one step are its gradients, times 1 - beta1."""
     config = small(name, small_store, tmp_path / "run")
-    config = dataclasses.replace(
-        config,
-        model=dataclasses.replace(config.model, num_layers=2),
-        phases=(dataclasses.replace(config.phases[0], steps=1, warmup_steps=1),),
-    )
+    phases = (dataclasses.replace(config.phases[0], steps=1, warmup_steps=1),)
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, num_layers=2), phases=phases)
     pretrain(config, devices=jax.devices()[:1])
     (trained,), (evaluated,) = rows(config.workdir), rows(config.workdir, "evaluation")
     config = read_config(config.workdir)

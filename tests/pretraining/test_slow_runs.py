@@ -423,13 +423,8 @@ SIZES = [4, 4, 8, 8, 16, 16, 16]
 
 
 def config_of(store, workdir, phase):
-    return run_config(
-        store,
-        workdir,
-        phases=(phase,),
-        data=nothing_held_out(store),
-        checkpoint=CheckpointConfig(every_steps=1, keep_last=9, keep_best=0),
-    )
+    checkpoint = CheckpointConfig(every_steps=1, keep_last=9, keep_best=0)
+    return run_config(store, workdir, phases=(phase,), data=nothing_held_out(store), checkpoint=checkpoint)
 
 
 def seen(monkeypatch, config) -> list[np.ndarray]:

@@ -65,9 +65,8 @@ def write_workdir(directory, *steps: int, config=CONFIG, run_id: str = "run") ->
         for step in steps:
             written[step] = random_params(BertForPreTraining(config), step)
             state = {"step": np.int32(step), "params": written[step], "optimizer_state": {"m": written[step]}}
-            checkpoints.save(
-                step, state, position={}, config={"model": to_dict(config), "seed": 3}, metrics={"mlm_loss": 2.5}
-            )
+            metrics = {"mlm_loss": 2.5}
+            checkpoints.save(step, state, position={}, config={"model": to_dict(config), "seed": 3}, metrics=metrics)
     return written
 
 

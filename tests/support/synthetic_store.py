@@ -207,11 +207,9 @@ def make_config(sequence_length=64, short=0.1, **options):
         for name in ("sentence_pairs", "held_out", "eval_path", "copies", "packing")
         if name in options
     }
-    return Config(
-        data=DataConfig(short_sequence_probability=short, **data),
-        masking=MaskingConfig(**options),
-        phases=(PhaseConfig(sequence_length=sequence_length),),
-    )
+    masking = MaskingConfig(**options)
+    phases = (PhaseConfig(sequence_length=sequence_length),)
+    return Config(data=DataConfig(short_sequence_probability=short, **data), masking=masking, phases=phases)
 
 
 def make_examples(store, split="all", seed=0, **options):

@@ -585,9 +585,8 @@ def test_words_begin_where_a_piece_has_the_space():
 
 def test_a_vocabulary_is_learned_twice_alike_saved_and_read(tmp_path):
     corpus = documents.write(tmp_path / "corpus.txt", 100)
-    config = TrainVocabConfig(
-        input=str(corpus), output=str(tmp_path / "one"), size=350, method="byte_bpe", lowercase=False
-    )
+    output = str(tmp_path / "one")
+    config = TrainVocabConfig(input=str(corpus), output=output, size=350, method="byte_bpe", lowercase=False)
     tokenizer = run_train_vocab(config)
     assert tokenizer.vocab_size == 350 and tokenizer.kind == "byte_level"
     expected = ["merges.txt", "tokenizer_config.json", "vocab.json"]

@@ -108,12 +108,9 @@ def test_the_example_of_the_guide_is_such_an_objective():
 @pytest.mark.slow
 def test_a_model_of_two_encoders_trains_and_counts_its_own_operations(small_store, tmp_path, monkeypatch):
     monkeypatch.setattr("bert_jax.pretraining.peak_flops", lambda mesh: 1e12)
-    config = small_pretraining.run_config(
-        small_store,
-        tmp_path / "run",
-        phases=(PhaseConfig(steps=12, sequence_length=32, batch_size=16, learning_rate=1e-2, warmup_steps=0),),
-        evaluation=EvaluationConfig(every_steps=12, sequences=16, batch_size=16, samples=2),
-    )
+    phases = (PhaseConfig(steps=12, sequence_length=32, batch_size=16, learning_rate=1e-2, warmup_steps=0),)
+    evaluation = EvaluationConfig(every_steps=12, sequences=16, batch_size=16, samples=2)
+    config = small_pretraining.run_config(small_store, tmp_path / "run", phases=phases, evaluation=evaluation)
     models = []
 
     def objective(model, config):

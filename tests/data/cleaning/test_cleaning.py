@@ -58,9 +58,8 @@ def test_contacts_are_cut_out():
 
 def test_steps_run_in_order_and_say_what_they_did(tmp_path):
     (tmp_path / "dev.txt").write_text("Nobody was surprised by what it said, and nobody ever will be.\n")
-    clean = CleaningConfig(
-        unicode="repair", languages=("en",), decontaminate=str(tmp_path / "dev.txt"), contacts="remove"
-    )
+    decontaminate = str(tmp_path / "dev.txt")
+    clean = CleaningConfig(unicode="repair", languages=("en",), decontaminate=decontaminate, contacts="remove")
     cleaner = Cleaner(clean, "en")
     lines = ["The harbourâ€™s report is at mail@example.org on Monday.", TEXTS["en"][0], *TEXTS["en"][1:]]
     found = cleaner([*lines, "Indeed, nobody was surprised by what it said and nobody ever will be."])

@@ -631,9 +631,8 @@ def test_an_interrupted_run_joins_lines_as_it_began(tmp_path, vocab, monkeypatch
         run_of_wrapped(tmp_path, "book.txt", text, "store")
     message = "unfinished token store made from something else .sources.0.wrap_column: 7. → 0"
     with pytest.raises(UserError, match=message):
-        run_again = PrepareConfig(
-            input=str(tmp_path / "book.txt"), vocab=vocab, output=str(tmp_path / "store"), workers=1
-        )
+        output = str(tmp_path / "store")
+        run_again = PrepareConfig(input=str(tmp_path / "book.txt"), vocab=vocab, output=output, workers=1)
         prepare.run_prepare(dataclasses.replace(run_again, wrapped="no"))
     prepare.run_prepare(run_again)
     assert "resuming in" in capsys.readouterr().out

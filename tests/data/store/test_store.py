@@ -110,9 +110,8 @@ def test_fingerprint_is_of_the_content(tmp_path):
     moved = dataclasses.replace(manifest.sources[0], name="elsewhere", revision="1")
     elsewhere = dataclasses.replace(manifest, sources=(moved,))
     assert elsewhere.fingerprint == manifest.fingerprint
-    changed = dataclasses.replace(
-        manifest, files=(dataclasses.replace(manifest.files[0], sha256="1"), *manifest.files[1:])
-    )
+    files = (dataclasses.replace(manifest.files[0], sha256="1"), *manifest.files[1:])
+    changed = dataclasses.replace(manifest, files=files)
     assert changed.fingerprint != manifest.fingerprint
 
 
