@@ -100,15 +100,10 @@ def test_collapse_of_answers_in_windows(best, metrics, message):
         name: getattr(features_of(np.array(best), 7), name)
         for name in ("input_ids", "token_type_ids", "labels", "example")
     }
-    dev = SpanFeatures(
-        **columns,
-        max_length=8,
-        prefix=np.array([2, 1]),
-        suffix=1,
-        first=np.zeros(2, int),
-        contexts=[],
-        options=SquadOptions(),
-    )
+    prefix = np.array([2, 1])
+    first = np.zeros(2, int)
+    options = SquadOptions()
+    dev = SpanFeatures(**columns, max_length=8, prefix=prefix, suffix=1, first=first, contexts=[], options=options)
     assert ignores_input(HeadConfig(kind="span"), dev, scores, metrics) == message
 
 

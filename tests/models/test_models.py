@@ -487,14 +487,10 @@ def test_the_mode_sets_what_the_original_had_fixed_and_keeps_its_arguments():
         model_config("tiny"), activation="gelu_erf", norm_position="pre", vocab_pad_multiple=128
     )
     phases = PhaseConfig(steps=90), PhaseConfig(steps=10, schedule="restart", moments="reset", learning_rate=3e-4)
-    given = Config(
-        model=changed,
-        data=DataConfig(path="store", sentence_pairs="sop"),
-        phases=phases,
-        seed=3,
-        masking=MaskingConfig(unit="span", static_masks=3),
-        optimizer=OptimizerConfig(name="lamb", clip_norm=0.5),
-    )
+    data = DataConfig(path="store", sentence_pairs="sop")
+    masking = MaskingConfig(unit="span", static_masks=3)
+    optimizer = OptimizerConfig(name="lamb", clip_norm=0.5)
+    given = Config(model=changed, data=data, phases=phases, seed=3, masking=masking, optimizer=optimizer)
     plain = Config(
         model=model_config("tiny"),
         data=DataConfig(path="store"),

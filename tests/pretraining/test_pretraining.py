@@ -135,13 +135,10 @@ def test_states_without_a_finite_loss_push_out_no_good_one(small_store, tmp_path
 
     make = pretraining.batches
     monkeypatch.setattr(pretraining, "batches", broken)
-    config = run_config(
-        small_store,
-        tmp_path / "run",
-        checkpoint=CheckpointConfig(every_steps=1, keep_last=2, keep_best=0),
-        phases=(PhaseConfig(steps=30, sequence_length=32, batch_size=16, learning_rate=1e-3),),
-        faults=FaultsConfig(rollbacks=0),
-    )
+    checkpoint = CheckpointConfig(every_steps=1, keep_last=2, keep_best=0)
+    phases = (PhaseConfig(steps=30, sequence_length=32, batch_size=16, learning_rate=1e-3),)
+    faults = FaultsConfig(rollbacks=0)
+    config = run_config(small_store, tmp_path / "run", checkpoint=checkpoint, phases=phases, faults=faults)
     with pytest.raises(UserError, match="has not been finite for 10 steps"):
         pretrain(config)
     assert Checkpoints(tmp_path / "run" / "checkpoints", read_only=True).steps() == kept
@@ -469,12 +466,10 @@ def test_a_later_phase_goes_back_into_the_earlier_one(small_store, tmp_path):
 
 
 def small(store, place) -> Config:
-    return Config(
-        model=ModelConfig(hidden_size=16, num_layers=1, num_heads=2, max_position_embeddings=32),
-        data=DataConfig(path=str(store), held_out=0.1, loader="plain"),
-        workdir=str(place / "run"),
-        phases=(PhaseConfig(steps=2, sequence_length=32, batch_size=16),),
-    )
+    model = ModelConfig(hidden_size=16, num_layers=1, num_heads=2, max_position_embeddings=32)
+    data = DataConfig(path=str(store), held_out=0.1, loader="plain")
+    phases = (PhaseConfig(steps=2, sequence_length=32, batch_size=16),)
+    return Config(model=model, data=data, workdir=str(place / "run"), phases=phases)
 
 
 def test_a_phase_that_does_not_fit_ends_with_advice(small_store, tmp_path, monkeypatch, capsys):

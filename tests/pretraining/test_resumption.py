@@ -85,13 +85,10 @@ def test_kill_and_resume_are_bit_identical(small_store, tmp_path, loader, noise,
 @pytest.mark.slow
 @pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), *([(signal.SIGINT, 130)] if EXHAUSTIVE else [])])
 def test_a_signal_saves_and_leaves(small_store, tmp_path, number, code):
-    config = run_config(
-        small_store,
-        tmp_path / "stopped",
-        checkpoint=CheckpointConfig(every_steps=10_000),
-        evaluation=EvaluationConfig(every_steps=0, sequences=64),
-        phases=(PhaseConfig(steps=100_000, sequence_length=32, batch_size=16, learning_rate=1e-3),),
-    )
+    checkpoint = CheckpointConfig(every_steps=10_000)
+    evaluation = EvaluationConfig(every_steps=0, sequences=64)
+    phases = (PhaseConfig(steps=100_000, sequence_length=32, batch_size=16, learning_rate=1e-3),)
+    config = run_config(small_store, tmp_path / "stopped", checkpoint=checkpoint, evaluation=evaluation, phases=phases)
     process = start(config)
     wait_for_row(config, 3, process)
     process.send_signal(number)
