@@ -75,9 +75,8 @@ WINDOWS = np.array([LENGTH, 2, 1])
 
 
 def local(config: ModelConfig, compute: ComputeConfig) -> Architecture:
-    block = functools.partial(
-        LocalBlock, config, feed_forward=functools.partial(FeedForward, config, activation=gelu_tanh)
-    )
+    feed_forward = functools.partial(FeedForward, config, activation=gelu_tanh)
+    block = functools.partial(LocalBlock, config, feed_forward=feed_forward)
     return with_stack(config, compute, block=block, layer_inputs={"window": WINDOWS[: config.num_layers]})
 
 
@@ -220,9 +219,8 @@ def modern(config: ModelConfig, compute: ComputeConfig) -> Architecture:
     layer, hidden = Axis("layer", config.num_layers), Axis("hidden", config.hidden_size)
     gate = linear("encoder/feed_forward/gate", (hidden,), (Axis("intermediate", config.feed_forward_size),), (layer,))
     kept = [entry for path, entry in usual.parameters.items() if path != "embeddings/position/table"]
-    return dataclasses.replace(
-        usual, embeddings=functools.partial(Embeddings, config, positions=None), parameters=table([*kept, *gate])
-    )
+    embeddings = functools.partial(Embeddings, config, positions=None)
+    return dataclasses.replace(usual, embeddings=embeddings, parameters=table([*kept, *gate]))
 
 
 EVEN = dataclasses.replace(DEEP, hidden_size=24, num_heads=3, norm_position="pre")

@@ -332,9 +332,8 @@ def test_adam_is_that_of_optax():
 
 def test_parts_of_a_chain_get_what_they_ask_for():
     one = chained(optax.trace(0.9), unfrozen_by_epoch(2, HOLDING_TABLE))
-    updates, state = jax.jit(one.update)(
-        drawn(1), one.init(drawn(0)), drawn(0), epoch=np.int32(0), finite=np.bool_(False)
-    )
+    finite = np.bool_(False)
+    updates, state = jax.jit(one.update)(drawn(1), one.init(drawn(0)), drawn(0), epoch=np.int32(0), finite=finite)
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(updates))  # all layers are still frozen
     assert bits(state) == bits(one.init(drawn(0)))
     assert isinstance(one, Holding) and holding(one) is one

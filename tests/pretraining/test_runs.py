@@ -338,12 +338,9 @@ def architecture(config, compute) -> Architecture:
     """Three layers with two sets of parameters, of which the second sees four tokens to each side."""
     usual = bert_architecture(config, compute)
     feed_forward = functools.partial(FeedForward, config, activation=gelu_tanh)
-    stack = dataclasses.replace(
-        usual.stack,
-        block=functools.partial(LocalBlock, config, feed_forward=feed_forward),
-        sharing=(0, 1, 0),
-        layer_inputs={"window": np.array([32, 4, 32])},
-    )
+    block = functools.partial(LocalBlock, config, feed_forward=feed_forward)
+    layer_inputs = {"window": np.array([32, 4, 32])}
+    stack = dataclasses.replace(usual.stack, block=block, sharing=(0, 1, 0), layer_inputs=layer_inputs)
 
     return dataclasses.replace(usual, stack=stack)
 
