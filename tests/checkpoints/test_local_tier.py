@@ -275,9 +275,7 @@ def crash_after(monkeypatch, step: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [100, 4], ids=["without a checkpoint", "beside checkpoints"])
-def test_a_run_that_crashed_resumes_from_its_last_local_save(
-    finished, small_store, tmp_path, monkeypatch, capsys, every
-):
+def test_a_crashed_run_resumes_from_its_last_local_save(finished, small_store, tmp_path, monkeypatch, capsys, every):
     local = CheckpointConfig(every_steps=every, keep_best=0, local_path=str(tmp_path / "local"), local_every_steps=3)
     config = run_config(small_store, tmp_path / "run", checkpoint=local)
     with monkeypatch.context() as patch:

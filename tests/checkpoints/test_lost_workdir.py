@@ -87,9 +87,7 @@ def rename(path):
     [(4, delete_when_saved, [8, 12]), (4, rename, [8, 12]), (12, rename, [12])],
     ids=["deleted", "renamed as a save is under way", "renamed as the last save is under way"],
 )
-def test_a_directory_lost_during_a_run_is_whole_at_its_end(
-    small_store, tmp_path, monkeypatch, caplog, lost_at, lose, left
-):
+def test_a_directory_lost_in_a_run_is_whole_at_its_end(small_store, tmp_path, monkeypatch, caplog, lost_at, lose, left):
     config = run_config(small_store, tmp_path / "run")
     once_saving(monkeypatch, lost_at, lambda: lose(tmp_path / "run"))
     assert pretrain(config).step == 12

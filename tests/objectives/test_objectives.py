@@ -258,9 +258,7 @@ def test_loss_and_gradients_are_those_of_the_texts_one_per_row(store, objective,
 
 
 @pytest.mark.parametrize("embeddings", ["shared", pytest.param("disentangled", marks=pytest.mark.slow)])
-def test_replaced_tokens_of_packed_pairs_without_labels_are_those_of_the_pairs_one_per_row(
-    store, monkeypatch, embeddings
-):
+def test_replaced_tokens_of_packed_pairs_without_labels_are_those_of_pairs_one_per_row(store, monkeypatch, embeddings):
     """The words that are drawn depend on the row, so here they follow from the masked ones: every third is right."""
     other = lambda ids: jnp.where(ids % 3 == 0, ids, 5 + (ids + 11) % (VOCAB_SIZE - 5))
     monkeypatch.setattr(replaced_tokens, "sampled_words", lambda logits, batch: other(batch["masked_ids"]))

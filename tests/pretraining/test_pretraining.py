@@ -48,9 +48,7 @@ from bert_jax.training.step import Program
 
 
 @pytest.mark.parametrize("seconds, times", [pytest.param(1e9, 1, marks=pytest.mark.slow), (-1, 3)])
-def test_curves_are_drawn_at_the_end_and_now_and_then_at_evaluations(
-    small_store, tmp_path, monkeypatch, seconds, times
-):
+def test_curves_are_drawn_at_the_end_and_at_some_evaluations(small_store, tmp_path, monkeypatch, seconds, times):
     drawn = []
     monkeypatch.setattr(pretraining, "PICTURE_SECONDS", seconds)
     monkeypatch.setattr(pretraining, "draw_curves", lambda *_, **__: drawn.append(1))
@@ -228,9 +226,7 @@ def test_thirty_two_sequences_are_learned_by_heart(small_store):
     ],
     ids=["tf.data", "workdir", "store", "evaluation store"],
 )
-def test_a_library_that_is_missing_is_named_before_anything_is_written(
-    small_store, tmp_path, monkeypatch, changes, message
-):
+def test_a_missing_library_is_named_before_anything_is_written(small_store, tmp_path, monkeypatch, changes, message):
     config = dataclasses.replace(run_config(small_store, tmp_path / "run"), **changes)
     if config.data.path == "STORE":
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, path=str(small_store)))

@@ -205,9 +205,7 @@ def test_a_run_continues_from_both_parts_of_another(run, small_store, tmp_path):
             np.testing.assert_array_equal(whole(source.arrays[prefix + path]), array)
 
 
-def test_a_discriminator_without_a_generator_gives_it_tables_and_another_generator_is_refused(
-    run, small_store, tmp_path
-):
+def test_a_discriminator_without_a_generator_gives_it_tables_and_another_is_refused(run, small_store, tmp_path):
     succeed("convert", run.workdir, tmp_path / "alone", "--to=huggingface")
     config = electra(small_store, tmp_path / "next", "own", init_from=str(tmp_path / "alone"))
     source = open_source(config, resumed=False)
@@ -333,9 +331,7 @@ def test_other_weights_do_not_resume_a_run_and_moved_stores_do(run_of_mixture, s
     assert (result.step, result.exit_code) == (8, 0)
 
 
-def test_the_command_says_how_often_a_store_smaller_than_its_budget_is_read(
-    stores, tmp_path, caplog, capsys, monkeypatch
-):
+def test_it_says_how_often_a_store_smaller_than_its_budget_is_read(stores, tmp_path, caplog, capsys, monkeypatch):
     tokens = open_store(str(stores["books"])).manifest.counts.tokens
     assert tokens < 45_000
     mixture = f"{stores['wiki']}=3K,{stores['books']}=45K"

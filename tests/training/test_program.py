@@ -330,9 +330,7 @@ def test_a_flipped_bit_is_found_and_named(name, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_stops_at_a_device_that_computed_wrongly_and_goes_on_from_before(
-    finished, small_store, tmp_path, monkeypatch
-):
+def test_a_run_stops_at_a_wrong_device_and_goes_on_from_before(finished, small_store, tmp_path, monkeypatch):
     config = run_config(small_store, tmp_path / "run", faults=FaultsConfig(check_replicas_every=2))
     devices = jax.devices()[:2]
 

@@ -568,9 +568,7 @@ def test_paragraphs_are_told_apart_by_the_room_after_them():
     [("book.txt", "\n", "\n"), ("book.txt", "\n\n", "\n"), ("book.txt", "\n", "\r\n"), ("book.jsonl", "\n\n", "\n")],
 )
 @pytest.mark.parametrize("block_bytes", [1 << 20, 3000])
-def test_a_wrapped_corpus_gives_the_store_of_the_unwrapped_one(
-    tmp_path, vocab, monkeypatch, capsys, name, between, newline, block_bytes
-):
+def test_wrapped_text_gives_the_plain_store(tmp_path, vocab, monkeypatch, capsys, name, between, newline, block_bytes):
     """With and without blank lines between paragraphs, in one block and in many."""
     monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
     texts = paragraphs(100)

@@ -428,9 +428,7 @@ def test_no_row_is_too_full(tolerance):
 
 @pytest.mark.parametrize("sentence_pairs", PAIRS)
 @pytest.mark.parametrize("sequence_length", [32, 128])
-def test_an_epoch_has_every_token_once_but_what_is_cut_off(
-    store_of_packing, small_groups, sentence_pairs, sequence_length
-):
+def test_an_epoch_has_every_token_once_but_what_is_cut(store_of_packing, small_groups, sentence_pairs, sequence_length):
     examples = make_packed(store_of_packing, sentence_pairs=sentence_pairs, sequence_length=sequence_length)
     assert examples.packing.shape(0)[0] > 1
     for epoch in (0, 3):

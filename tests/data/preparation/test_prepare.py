@@ -269,9 +269,7 @@ def test_a_complete_store_is_kept_and_another_refused(tmp_path, vocab, capsys):
     "error, match",
     [(OSError(28, "No space left on device"), "No space left.*resumes"), (BrokenProcessPool(), "worker process died")],
 )
-def test_what_is_not_the_fault_of_the_input_can_be_continued(
-    tmp_path, vocab, small_blocks, monkeypatch, capsys, error, match
-):
+def test_what_is_no_fault_of_the_input_is_continued(tmp_path, vocab, small_blocks, monkeypatch, capsys, error, match):
     corpus, store = write_corpus(tmp_path / "a.txt", random_documents(100)), tmp_path / "store"
     append = store_writer.StoreWriter.append
 
