@@ -281,18 +281,8 @@ def test_a_damaged_array_is_named_in_one_line(command, says, bad_inputs, tmp_pat
 @pytest.mark.slow
 def test_a_save_that_fails_is_one_line(bad_inputs, tmp_path):
     """Orbax logs the failure four times, and prints a traceback for each write that was in flight."""
-    command = shlex.join(
-        [
-            sys.executable,
-            "-m",
-            "bert_jax",
-            "pretrain",
-            f"{bad_inputs}/config.json",
-            f"--workdir={tmp_path}/run",
-            "--model.hidden_size=128",
-            "--checkpoint.every_steps=1",
-        ]
-    )
+    words = [sys.executable, "-m", "bert_jax", "pretrain", f"{bad_inputs}/config.json", f"--workdir={tmp_path}/run"]
+    command = shlex.join([*words, "--model.hidden_size=128", "--checkpoint.every_steps=1"])
     finished = processes.run("bash", "-c", f"ulimit -f 64 && {command}", env=one_device(killed=True))  # KiB
     assert finished.returncode == 2 and finished.stderr.count("\n") == 1, finished.stderr
     assert finished.stderr.startswith(

@@ -127,21 +127,9 @@ def test_a_preempted_host_stops_both_at_one_step_and_another_slice_goes_on(small
 
 def task(home, workdir, *options: str) -> list[str]:
     """A command of two runs, 20 steps an epoch, on a mesh of four devices."""
-    return [
-        "finetune",
-        "text",
-        f"--init_from={home / 'pretrained'}",
-        f"--data.dir={home / 'data'}",
-        f"--workdir={workdir}",
-        "--mesh.data=2",
-        "--mesh.fsdp=2",
-        "--options.max_length=16",
-        "--batch_size=16",
-        "--learning_rate=2e-3",
-        "--log_every_steps=1",
-        "--seeds=2",
-        *options,
-    ]
+    places = [f"--init_from={home / 'pretrained'}", f"--data.dir={home / 'data'}", f"--workdir={workdir}"]
+    usual = "--options.max_length=16 --batch_size=16 --learning_rate=2e-3 --log_every_steps=1 --seeds=2"
+    return ["finetune", "text", *places, "--mesh.data=2", "--mesh.fsdp=2", *usual.split(), *options]
 
 
 def results_of(arguments: list[str], workdir, hosts: int) -> dict:

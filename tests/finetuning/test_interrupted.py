@@ -117,19 +117,10 @@ def test_a_signal_during_predictions_is_answered_between_two_batches(
 @pytest.mark.parametrize("taught", [False, *([True] if processes.EXHAUSTIVE else [])], ids=lambda taught: f"{taught=}")
 def test_kill_9_in_the_middle_of_a_task(two_seeds, pretrained, tmp_path, taught):
     """The command line in a process of its own, killed at an arbitrary moment: the weights of an uninterrupted run."""
-    arguments = [
-        "finetune",
-        "text",
-        f"--init_from={pretrained / 'pretrained'}",
-        f"--data.dir={pretrained / 'data'}",
-        "--options.max_length=16",
-        "--batch_size=16",
-        "--epochs=5",
-        "--learning_rate=1e-3",
-        "--save_every_steps=7",
-        "--log_every_steps=1",
-        *([f"--distillation.teacher={two_seeds[0].workdir}", "--distillation.share=0.7"] if taught else []),
-    ]
+    arguments = ["finetune", "text", f"--init_from={pretrained / 'pretrained'}", f"--data.dir={pretrained / 'data'}"]
+    arguments += "--options.max_length=16 --batch_size=16 --epochs=5 --learning_rate=1e-3 --save_every_steps=7".split()
+    arguments += ["--log_every_steps=1"]
+    arguments += [f"--distillation.teacher={two_seeds[0].workdir}", "--distillation.share=0.7"] if taught else []
 
     def run(name: str, dies_after: int = 0) -> int:
         command = dying(dies_after, *arguments, f"--workdir={tmp_path / name}")
@@ -284,15 +275,8 @@ def test_what_cannot_be_watched_is_refused_before_anything_is_written(pretrained
 
 @pytest.mark.slow
 def test_a_run_that_hangs_ends_with_its_stack(pretrained, tmp_path):
-    words = [
-        "finetune",
-        "text",
-        f"--init_from={pretrained / 'pretrained'}",
-        f"--data.dir={pretrained / 'data'}",
-        f"--workdir={tmp_path / 'work'}",
-        "--options.max_length=16",
-        "--faults.step_timeout_seconds=5",
-    ]
+    words = ["finetune", "text", f"--init_from={pretrained / 'pretrained'}", f"--data.dir={pretrained / 'data'}"]
+    words += [f"--workdir={tmp_path / 'work'}", "--options.max_length=16", "--faults.step_timeout_seconds=5"]
     done = processes.run(sys.executable, "-c", HANGING, *words, env=processes.one_device())
     assert done.returncode == EXIT_CODE, done.stderr
     assert "no progress for" in done.stderr and "in stuck" in done.stderr

@@ -420,24 +420,7 @@ def test_the_casing_that_a_directory_states_is_checked_against_its_vocabulary(tm
     assert load_tokenizer(tmp_path).lowercase and load_tokenizer(tmp_path / "vocab.txt", lowercase=True).lowercase
 
 
-IDS_WORDS = [
-    *SPECIAL_NAMES,
-    "the",
-    "cat",
-    "un",
-    "##want",
-    "##ed",
-    ".",
-    ",",
-    "[",
-    "]",
-    "mask",
-    "##s",
-    "σ",
-    "##ς",
-    "##σ",
-    "a",
-]
+IDS_WORDS = [*SPECIAL_NAMES, *"the cat un ##want ##ed . , [ ] mask ##s σ ##ς ##σ a".split()]
 
 
 def assert_as_whole_texts(tokenizer, texts: list[str], size: int = 2000) -> None:
