@@ -302,14 +302,8 @@ def test_command_line(pretrained, tmp_path, monkeypatch, capsys):
     first = {"devices": jax.devices()[:1]}
     monkeypatch.setattr(loop, "finetune", functools.partial(loop.finetune, **first))
     monkeypatch.setattr(prediction, "run_predict", functools.partial(prediction.run_predict, **first))
-    base = [
-        "bert-jax",
-        "finetune",
-        "text",
-        f"--init_from={pretrained / 'pretrained'}",
-        f"--data.dir={pretrained / 'data'}",
-        "--options.max_length=16",
-    ]
+    base = ["bert-jax", "finetune", "text", f"--init_from={pretrained / 'pretrained'}"]
+    base += [f"--data.dir={pretrained / 'data'}", "--options.max_length=16"]
     grid = ["--grid", "--grid_batch_sizes=16", "--grid_learning_rates=5e-3", "--grid_epochs=1"]
     assert _run([*base, f"--workdir={tmp_path / 'w'}", *grid]) == 0
     assert (tmp_path / "w" / "results.json").exists()

@@ -538,13 +538,8 @@ def test_what_cannot_be_continued_leaves_nothing_behind(place, small_store, capf
         )
         with_tokenizer(place / "source", place / "longer_source", load_tokenizer(place / "extended.txt"))
     capfd.readouterr()
-    words = [
-        "pretrain",
-        f"{place}/config.json",
-        f"--data.path={small_store}",
-        f"--workdir={place}/refused",
-        *(option.replace("@", str(place)) for option in options),
-    ]
+    words = ["pretrain", f"{place}/config.json", f"--data.path={small_store}", f"--workdir={place}/refused"]
+    words += [option.replace("@", str(place)) for option in options]
     error = refusal(capfd, *words)
     assert all(words in error for words in says), error
     assert not (place / "refused").exists()

@@ -14,6 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
 import pytest
+import vocabularies
 from cloud_bucket import bucket
 from documents import NAMES, VOCABULARY, contents, random_documents, run, write_corpus, written
 from processes import wait_until
@@ -98,25 +99,15 @@ def test_a_large_vocabulary_takes_32_bits(tmp_path):
 def test_a_sentencepiece_vocabulary_is_stored_and_used(tmp_path, small_blocks):
     import sentencepiece
 
-    documents, model = random_documents(50), str(tmp_path / "small")
+    documents = random_documents(50)
     sentences = [line for lines in documents for line in lines]
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(sentences),
-        model_prefix=model,
-        vocab_size=60,
-        pad_id=0,
-        unk_id=1,
-        bos_id=-1,
-        eos_id=-1,
-        pad_piece="[PAD]",
-        unk_piece="[UNK]",
-        control_symbols=["[CLS]", "[SEP]", "[MASK]"],
-        minloglevel=2,
-    )
-    run(write_corpus(tmp_path / "a.txt", documents), model + ".model", tmp_path / "store", workers=2)
+    pieces = {"pad_piece": "[PAD]", "unk_piece": "[UNK]", "control_symbols": ["[CLS]", "[SEP]", "[MASK]"]}
+    ids = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1}
+    model = str(vocabularies.foreign_model(tmp_path / "small", sentences, vocab_size=60, **ids, **pieces))
+    run(write_corpus(tmp_path / "a.txt", documents), model, tmp_path / "store", workers=2)
     store = open_store(tmp_path / "store")
     assert store.manifest.tokenizer.kind == "sentencepiece" and store.tokenizer().vocab_size == 60
-    ids = sentencepiece.SentencePieceProcessor(model_file=model + ".model").encode(sentences)
+    ids = sentencepiece.SentencePieceProcessor(model_file=model).encode(sentences)
     assert store.tokens(np.arange(store.num_tokens)).tolist() == [i for row in ids for i in row]
 
 

@@ -210,11 +210,8 @@ def records():
 @pytest.mark.parametrize(
     "name",
     [
-        "shard-00000.tokens",
-        "shard-00000.sentences",
-        "shard-00000.documents",
-        "tokenizer/vocab.txt",
-        "tokenizer/tokenizer_config.json",
+        *("shard-00000.tokens", "shard-00000.sentences", "shard-00000.documents"),
+        *("tokenizer/vocab.txt", "tokenizer/tokenizer_config.json"),
     ],
 )
 @pytest.mark.parametrize(
