@@ -67,16 +67,9 @@ def test_logits_are_those_of_the_original(saved):
     directory, values = saved
     stored = open_tf_checkpoint(directory)
     assert (stored.kind, stored.head, stored.parts) == ("tf1", None, ("pooler", "mlm", "next_sentence"))
-    assert stored.model == ModelConfig(
-        vocab_size=WORDS,
-        hidden_size=HIDDEN,
-        num_layers=LAYERS,
-        num_heads=HEADS,
-        intermediate_size=WIDE,
-        max_position_embeddings=POSITIONS,
-        activation="gelu_tanh",
-        layer_norm_epsilon=1e-12,
-    )
+    sizes = {"vocab_size": WORDS, "hidden_size": HIDDEN, "num_layers": LAYERS, "num_heads": HEADS}
+    sizes |= {"intermediate_size": WIDE, "max_position_embeddings": POSITIONS}
+    assert stored.model == ModelConfig(**sizes, activation="gelu_tanh", layer_norm_epsilon=1e-12)
     assert "global_step" in stored.ignored and len(stored.ignored) == 7 and stored.tokenizer.vocab_size == WORDS
     random = np.random.default_rng(1)
     batch = {

@@ -379,16 +379,9 @@ def directory(tmp_path_factory):
 
 def test_examples_are_plain(directory):
     rows = sorted(readers.tfds_examples("tiny_tasks", "train", directory), key=lambda row: row["score"])
-    assert rows[1] == {
-        "sentence1": "Über 1",
-        "sentence2": "b",
-        "score": 0.5,
-        "label": "not_entailment",
-        "tokens": ["New", "York"],
-        "tags": ["O", "B-PER"],
-        "answers": {"text": ["b"], "start": [7]},
-        "options": [["x", "y"]],
-    }
+    texts = {"sentence1": "Über 1", "sentence2": "b", "tokens": ["New", "York"], "tags": ["O", "B-PER"]}
+    others = {"answers": {"text": ["b"], "start": [7]}, "options": [["x", "y"]]}
+    assert rows[1] == texts | others | {"score": 0.5, "label": "not_entailment"}
     assert rows[0]["answers"] == {"text": [], "start": []} and rows[2]["options"] == [["x", "y"], ["z"]]
     assert type(rows[0]["score"]) is float and type(rows[1]["answers"]["start"][0]) is int
     assert [row["label"] for row in readers.tfds_examples("tiny_tasks", "test", directory)] == [None, None]

@@ -76,15 +76,8 @@ def test_every_second_belongs_to_one_category():
             clock.now += 3
     clock.now += 1
     taken = wall_time.take()
-    assert taken == {
-        "time": 500_001_131,
-        "steps": 101,
-        "input": 0,
-        "evaluation": 20,
-        "checkpoint": 0,
-        "compile": 3,
-        "setup": 7,
-    }
+    others = {"evaluation": 20, "checkpoint": 0, "compile": 3, "setup": 7}
+    assert taken == {"time": 500_001_131, "steps": 101, "input": 0} | others
     clock.now += 2
     assert sum(wall_time.take()[name] for name in CATEGORIES) == 2
 
