@@ -313,6 +313,7 @@ WRONG = {
     ("--objective.mlm_weight=0",): "the generator would never learn",
     ("--objective.replaced_tokens_weight=0",): "the discriminator would never learn",
     ("--objective.replaced_tokens_weight=-1",): "must be 0 or a positive number",
+    ("--data.sentence_pairs=sop",): "no second objective, but data.sentence_pairs=sop",
     ("--model.pair_head=true",): "has no second objective",
     ("--data.sentence_pairs=nsp", "--model.pair_head=true"): "set data.sentence_pairs=adjacent (or none) and",
     ("--model.type_vocab_size=1",): "data.sentence_pairs=adjacent needs two segments, but model.type_vocab_size=1; set",
