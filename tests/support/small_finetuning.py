@@ -72,7 +72,8 @@ def task_config(task: str, init_from, workdir, files: dict, **changes) -> Finetu
 
 
 def run_config(home, workdir, **changes) -> FinetuneConfig:
-    return task_config("text", home / "pretrained", workdir, {"dir": home / "data"}, **FAST | changes)
+    usual = task_config("text", home / "pretrained", workdir, {"dir": home / "data"}, **FAST)
+    return dataclasses.replace(usual, **changes)
 
 
 def weights(workdir):
