@@ -48,18 +48,8 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "inf"
 
 SHARED_DATA = ROOT.parent / "shared" / "data"
 LONGEST_FIRST = (
-    "pretraining",
-    "finetuning",
-    "checkpoints/test_lost_workdir",
-    "training",
-    "devices",
-    "pretrained",
-    "models",
-    "commands",
-    "planning",
-    "bench",
-    "project",
-    "checkpoints",
+    *("pretraining", "finetuning", "checkpoints/test_lost_workdir", "training", "devices", "pretrained", "models"),
+    *("commands", "planning", "bench", "project", "checkpoints"),
 )
 
 

@@ -1,10 +1,4 @@
-"""The command `analyze`, its page of attention, noise in the spelling, and models before their first step.
-
-`bert-jax analyze`: its texts, its files, a second call that computes nothing, and bad input. Attention in one text: the
-probabilities, the files of the command, and the page in a browser. Spelling errors: measures transcribed word by word,
-the same hidden words at every rate, and scores of a task. A model before its first step: laws within their sampling
-error, closed forms, and the command.
-"""
+"""The command `analyze`, its page of attention, noise in the spelling, and models before their first step."""
 
 import argparse
 import dataclasses
@@ -13,17 +7,16 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
 
 import jax.numpy as jnp
 import numpy as np
 import numpy_bert
+import processes
 import pytest
 from command_lines import refusal
 from etils import epath
 from model_variants import variant
 from pretrained_model import CONFIG, SMALL, TOKENIZER, loaded, stored_model, write_workdir
-from processes import SECONDS
 from task_models import write_model
 
 import bert_jax
@@ -259,14 +252,7 @@ def test_a_browser_shows_the_chosen_head_and_the_shares_of_a_token(maps, tmp_pat
     file = tmp_path / "index.html"
     file.write_text(page.replace("</body>", f'<script nonce="{nonce}">{CHOICE}</script></body>'))
     command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}", "--dump-dom"]
-    done = subprocess.run(
-        [*command, file.as_uri()],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=True,
-        env={**os.environ, "HOME": str(tmp_path)},
-    )
+    done = processes.run(*command, file.as_uri(), check=True, env={**os.environ, "HOME": str(tmp_path)})
     shown = done.stdout
     assert "<title>Attention of a model</title>" in shown  # what a token says did not run
     texts = re.findall(r'<text [^>]*data-side="key"[^>]*data-place="(\d)"[^>]*>(.*?)</text>', shown)

@@ -1,8 +1,4 @@
-"""How states lie in space, and the gap at [MASK].
-
-Isotropy, whitening, removal of components and human judgements: closed forms, transcriptions, and the command. Masks of
-training against fresh ones: the same text, transcribed losses, and a run that learns them by heart.
-"""
+"""How states lie in space, and the gap at [MASK]."""
 
 import dataclasses
 import json
@@ -78,9 +74,8 @@ def second_moments(vectors: np.ndarray) -> np.ndarray:
 
 
 def test_the_partition_function_has_its_closed_forms():
-    cross = (
-        np.concatenate([np.eye(4), -np.eye(4)])[:, None] * 1.5
-    )  # along every axis and back: all directions are equal
+    # Along every axis and back: all directions are equal.
+    cross = np.concatenate([np.eye(4), -np.eye(4)])[:, None] * 1.5
     np.testing.assert_allclose(partition_score(cross, second_moments(cross)), 1.0, rtol=1e-12)
     single = np.tile(np.array([0.0, 3.0, 0.0]), (9, 1))[:, None]  # F is n · exp(3) along it, n · exp(-3) against it
     np.testing.assert_allclose(partition_score(single, second_moments(single)), np.exp(-6.0), rtol=1e-12)
@@ -345,9 +340,7 @@ def test_every_correlation_is_that_of_the_vectors_that_embed_returns(model, resu
             maps = None
             if kind in ("component_removal", "whitening"):
                 maps = fit_postprocess(model, random_texts(80), kind, pooling=pooling, progress=False)
-            firsts, seconds = (
-                model.embed([pair[side] for pair in PAIRS], pooling=pooling, postprocess=maps) for side in (0, 1)
-            )
+            firsts, seconds = (model.embed([p[s] for p in PAIRS], pooling=pooling, postprocess=maps) for s in (0, 1))
             if kind == "centred":
                 mean = model.embed(random_texts(80), pooling=pooling).mean(0)
                 firsts, seconds = firsts - mean, seconds - mean

@@ -1,8 +1,4 @@
-"""Layers and heads that are taken out: what a model loses, and the commands.
-
-Removal of layers: what adds nothing goes first, measures against NumPy, and the command with its smaller model. What
-heads do: planted attention for every measure, relations, clusters, ablation, and the command.
-"""
+"""Layers and heads that are taken out: what a model loses, and the commands."""
 
 import dataclasses
 import json
@@ -303,9 +299,8 @@ def test_the_score_of_a_fine_tuned_model_is_that_of_predict(place, tmp_path):
     result = json.loads((tmp_path / "out" / "result.json").read_text())["result"]
     assert result["score_name"] == "text accuracy" and result["predictions"] == 0
     for number, directory in ((0, tmp_path / "tuned"), (-1, tmp_path / "out" / "model")):
-        predicting = bert_jax.PredictConfig(
-            input=str(tmp_path / "data" / "dev.tsv"), output=str(tmp_path / f"p{number}")
-        )
+        output = str(tmp_path / f"p{number}")
+        predicting = bert_jax.PredictConfig(input=str(tmp_path / "data" / "dev.tsv"), output=output)
         expected = bert_jax.predict(str(directory), predicting)
         assert result["curves"][0]["score"][number] == pytest.approx(expected["accuracy"])
 
@@ -407,9 +402,8 @@ def test_a_head_that_looks_at_syntactic_heads_finds_them_all(tmp_path):
     found = sums.result(0)
     assert found.relations == ("any", "det", "nsubj", "obj") and found.counts.tolist() == [3, 1, 1, 1]
     assert found.to_head[0, 0, [0, 2]].tolist() == pytest.approx([1.0, 1 / 3])
-    assert found.from_head[0, 0, 1] == pytest.approx(1.0) and found.attention[0].tolist() == pytest.approx(
-        [1, 0, 1 / 3]
-    )
+    assert found.from_head[0, 0, 1] == pytest.approx(1.0)
+    assert found.attention[0].tolist() == pytest.approx([1, 0, 1 / 3])
     assert found.offsets[0] == 1 and found.baseline[0] == pytest.approx(2 / 3)
     assert found.antecedents[0].tolist() == [0, 0, 1] and found.nearest == 0 and found.mentions == 1
 
@@ -497,7 +491,6 @@ def test_what_cannot_work_is_one_line(model, tmp_path):
     with pytest.raises(UserError, match=r"must be a CoNLL-U file"):
         read_parsed(tmp_path / "trees.txt")
     (tmp_path / "bad.conllu").write_text(TREE.replace("\t3\tobj", "\t9\tobj"))
-    with pytest.raises(
-        UserError, match=r"bad.conllu, line 5: the head '9' of 'big' must be the number of a different one"
-    ):
+    message = r"bad.conllu, line 5: the head '9' of 'big' must be the number of a different one"
+    with pytest.raises(UserError, match=message):
         read_parsed(tmp_path / "bad.conllu")

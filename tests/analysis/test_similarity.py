@@ -1,8 +1,4 @@
-"""Similarity of layers, and of a word in its contexts.
-
-CKA: known answers, a direct transcription in float64, unbiased minibatches, and the layers of a model. Contextuality of
-words against loops over encode, known answers, and one word in several senses.
-"""
+"""Similarity of layers, and of a word in its contexts."""
 
 import itertools
 
@@ -90,9 +86,7 @@ def test_cka_equals_a_direct_transcription_in_float64():
 def test_the_mean_over_all_minibatches_is_the_estimate_of_all_texts():
     """It is a U-statistic: its mean over all subsets of 4 of 8 texts is exactly its value for the 8."""
     x, y = np.random.default_rng(3).standard_normal((2, 8, 5))
-    parts = [
-        hsic(zero_diagonal(x[list(some)]), zero_diagonal(y[list(some)])) for some in itertools.combinations(range(8), 4)
-    ]
+    parts = [hsic(zero_diagonal(x[list(s)]), zero_diagonal(y[list(s)])) for s in itertools.combinations(range(8), 4)]
     np.testing.assert_allclose(np.mean(parts), hsic(zero_diagonal(x), zero_diagonal(y))[0, 0], rtol=1e-10)
 
 
@@ -132,9 +126,7 @@ def test_a_token_is_the_same_in_all_layers_and_models_and_never_a_mark(model):
     places = set()
     for number, row in enumerate(vectors):
         real = int(states.attention_mask[number].sum())
-        near = [
-            place for place in range(real) if np.allclose(row[-1], states.hidden_states[-1][number, place], atol=1e-4)
-        ]
+        near = [p for p in range(real) if np.allclose(row[-1], states.hidden_states[-1][number, p], atol=1e-4)]
         assert len(near) == 1 and 0 < near[0] < real - 1
         for layer, found in enumerate(row):
             np.testing.assert_allclose(found, states.hidden_states[layer][number, near[0]], atol=1e-4)
@@ -277,9 +269,7 @@ def test_equal_vectors_have_similarity_one_and_those_at_right_angles_none():
 def test_the_baseline_is_that_of_words_drawn_at_random(model):
     """Its mean over seeds is the mean cosine of two texts' words, within four standard errors."""
     lines = TEXTS[:4]
-    results = [
-        similarity_of_contexts(model, lines, words=9, contexts=2, seed=seed, progress=False) for seed in range(24)
-    ]
+    results = [similarity_of_contexts(model, lines, words=9, contexts=2, seed=s, progress=False) for s in range(24)]
     found = np.stack([result.cosine_baseline for result in results])
     pairs = [
         [np.mean([cosine(x[layer], y[layer]) for _, x in first for _, y in second]) for layer in range(LAYERS)]

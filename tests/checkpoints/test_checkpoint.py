@@ -1,9 +1,4 @@
-"""Checkpoints: saved and restored, steps that are damaged, and saves that fail.
-
-Checkpoints: exact round trips on any mesh, damaged steps, retention, failed writes, models that do not fit. Steps that
-are damaged, of another run or unusable: which one a start goes back to, and what is said. Saves that fail, come late,
-or end with their process; and two hosts that walk back together.
-"""
+"""Checkpoints: saved and restored, steps that are damaged, and saves that fail."""
 
 import contextlib
 import dataclasses
@@ -47,9 +42,8 @@ def test_saving_does_not_ask_about_preemption(tmp_path, monkeypatch):
 
 
 def test_round_trip_is_exact(tmp_path):
-    bits = np.array(
-        [0x80000000, 1, 0x7F800000, 0xFF800000, 0x7FC00000, 0x3F800000], np.uint32
-    )  # -0, subnormal, +-inf, nan, 1
+    # -0, subnormal, +-inf, nan, 1.
+    bits = np.array([0x80000000, 1, 0x7F800000, 0xFF800000, 0x7FC00000, 0x3F800000], np.uint32)
     state = {
         "floats": jnp.asarray(bits.view(np.float32)),
         "step": jnp.int32(2**31 - 1),
@@ -183,9 +177,8 @@ def test_fingerprint_equals_its_definition_and_sees_small_changes(road):
     zeros = np.zeros_like(x)
     prints = {fingerprint({"x": value})["x"] for value in (x, flipped, swapped, zeros, -zeros, x.reshape(5, 21).T)}
     assert len(prints) == 6
-    assert fingerprint({"x": np.float64([1.0])}) == fingerprint(
-        {"x": np.float32([1.0])}
-    )  # jax without x64 sees float32
+    # JAX without x64 sees float32.
+    assert fingerprint({"x": np.float64([1.0])}) == fingerprint({"x": np.float32([1.0])})
 
 
 def test_keeps_the_last_and_the_best(tmp_path):
@@ -225,13 +218,8 @@ def test_the_best_are_those_of_the_latest_phase(tmp_path):
                 tmp_path / str(best), CheckpointConfig(keep_last=1, keep_best=best), best_metric="mlm_loss"
             ) as checkpoints:
                 for step, position, loss in part:
-                    checkpoints.save(
-                        step,
-                        {"x": jnp.zeros(2)},
-                        position=position,
-                        config={},
-                        metrics=None if loss is None else {"mlm_loss": loss},
-                    )
+                    metrics = None if loss is None else {"mlm_loss": loss}
+                    checkpoints.save(step, {"x": jnp.zeros(2)}, position=position, config={}, metrics=metrics)
         kept.append(checkpoints.steps())
     assert kept == [[4, 5, 6], [1, 4, 5, 6], [1, 2, 4, 5, 6]]  # a record of before phases were written is of the first
 
@@ -290,9 +278,8 @@ def test_damaged_newest_step_gives_way_to_the_older(tmp_path, caplog, damage):
         assert_same_bits(states[1], restored.state)
         assert "step 2" in caplog.text and said in caplog.text
         assert checkpoints.steps() == [1]
-        assert checkpoints.save(
-            2, states[2], position={"examples_seen": 64}, config={}
-        )  # the run passes the place again
+        # The run passes the place again.
+        assert checkpoints.save(2, states[2], position={"examples_seen": 64}, config={})
     assert_same_bits(states[2], Checkpoints(tmp_path, read_only=True).restore(abstract(states[2])).state)
     assert (tmp_path / "damaged_step_000000002").is_dir()
 
@@ -359,19 +346,16 @@ def test_nothing_usable_is_an_error_and_never_step_zero(tmp_path):
 def test_another_model_is_refused_by_name(tmp_path):
     write_steps(tmp_path, 1)
     reader = Checkpoints(tmp_path, read_only=True)
-    with pytest.raises(
-        UserError, match=r"params/embeddings/word/table: checkpoint float32\[256, 64\], model float32\[320, "
-    ):
+    message = r"params/embeddings/word/table: checkpoint float32\[256, 64\], model float32\[320, "
+    with pytest.raises(UserError, match=message):
         reader.restore(abstract(make_state(rows=320)))
     state = abstract(make_state())
     half = {**state.params["pooler"], "bias": jax.ShapeDtypeStruct((16,), jnp.bfloat16)}
-    with pytest.raises(
-        UserError, match=r"step 1 .*params/pooler/bias: checkpoint float32\[16\], model bfloat16\[16\]\. "
-    ):
+    message = r"step 1 .*params/pooler/bias: checkpoint float32\[16\], model bfloat16\[16\]\. "
+    with pytest.raises(UserError, match=message):
         reader.restore(dataclasses.replace(state, params={**state.params, "pooler": half}))
-    with pytest.raises(
-        UserError, match=r"params/pooler/bias: checkpoint float32\[16\], model none; params/pooler/kernel"
-    ):
+    message = r"params/pooler/bias: checkpoint float32\[16\], model none; params/pooler/kernel"
+    with pytest.raises(UserError, match=message):
         reader.restore(dataclasses.replace(state, params={"embeddings": state.params["embeddings"]}))
 
 

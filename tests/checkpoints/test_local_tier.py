@@ -247,9 +247,8 @@ def test_hosts_choose_copies_that_have_every_part():
     nothing, damaged = {"offers": [], "problems": []}, {"offers": [], "problems": ["the array x has changed"]}
     chosen = _choose([offer(HALF), nothing, offer(OTHER)])
     assert chosen == {"id": "a", "givers": {"kernel": [0, 2], "bias": [0]}}
-    assert _choose([offer(HALF), damaged, nothing]) == {
-        "problem": "host 1: the array x has changed; no host has part of the array kernel"
-    }
+    expected = {"problem": "host 1: the array x has changed; no host has part of the array kernel"}
+    assert _choose([offer(HALF), damaged, nothing]) == expected
     assert _choose([offer(HALF, "a"), offer(OTHER, "b")])["problem"].count("no host has part of the array kernel") == 2
     everything = {"kernel": [0, 1], "bias": [0]}
     assert _choose([offer(HALF, "a"), offer(everything, "b")])["givers"] == {"kernel": [1, 1], "bias": [1]}
@@ -276,9 +275,7 @@ def crash_after(monkeypatch, step: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [100, 4], ids=["without a checkpoint", "beside checkpoints"])
-def test_a_run_that_crashed_resumes_from_its_last_local_save(
-    finished, small_store, tmp_path, monkeypatch, capsys, every
-):
+def test_a_crashed_run_resumes_from_its_last_local_save(finished, small_store, tmp_path, monkeypatch, capsys, every):
     local = CheckpointConfig(every_steps=every, keep_best=0, local_path=str(tmp_path / "local"), local_every_steps=3)
     config = run_config(small_store, tmp_path / "run", checkpoint=local)
     with monkeypatch.context() as patch:

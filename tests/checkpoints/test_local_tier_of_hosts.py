@@ -97,24 +97,16 @@ from_first(None)
 """
 
 USED = {
-    "replicated-disk-lost": 5,
-    "replicated-first-disk-lost-and-split": 5,
-    "replicated-one-damaged": 5,
-    "replicated-all-damaged": 3,
-    "split": 5,
-    "split-to-replicated": 5,
-    "split-disk-lost": 1,
-    "split-one-damaged": 3,
-    "split-damaged-twice": 1,
-    "split-hosts-renumbered": 5,
+    **{"replicated-disk-lost": 5, "replicated-first-disk-lost-and-split": 5, "replicated-one-damaged": 5},
+    **{"replicated-all-damaged": 3, "split": 5, "split-to-replicated": 5, "split-disk-lost": 1, "split-one-damaged": 3},
+    **{"split-damaged-twice": 1, "split-hosts-renumbered": 5},
 }
 
 
 def test_the_newest_step_that_the_disks_have_whole_is_used(tmp_path):
     for output in run_on_two_hosts(HOST, str(tmp_path)):
-        assert dict(re.findall(r"^((?:replicated|split)\S*) (\d+)$", output, re.MULTILINE)) == {
-            name: str(step) for name, step in USED.items()
-        }
+        expected = {name: str(step) for name, step in USED.items()}
+        assert dict(re.findall(r"^((?:replicated|split)\S*) (\d+)$", output, re.MULTILINE)) == expected
     # One process now, with the disk on which two have saved a half each.
     full = np.random.default_rng(0).integers(0, 2**32, (64, 1024), np.uint32)
     full[0, :2] = 0x80000000, 0x7FC00001
@@ -132,12 +124,8 @@ def test_hosts_killed_between_checkpoints_resume_from_a_surviving_disk(small_sto
     }
     kept = CheckpointConfig(every_steps=10, keep_best=0)
     whole = run_config(small_store, tmp_path / "whole", checkpoint=kept, **changes)
-    killed = run_config(
-        small_store,
-        tmp_path / "killed",
-        checkpoint=dataclasses.replace(kept, local_path=str(tmp_path / "disk0"), local_every_steps=3),
-        **changes,
-    )
+    checkpoint = dataclasses.replace(kept, local_path=str(tmp_path / "disk0"), local_every_steps=3)
+    killed = run_config(small_store, tmp_path / "killed", checkpoint=checkpoint, **changes)
 
     def launched(config) -> list[subprocess.Popen]:
         file = pathlib.Path(config.workdir).with_suffix(".json")

@@ -84,25 +84,18 @@ def rename(path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "lost_at, lose, left",
-    [
-        (4, delete_when_saved, [8, 12]),
-        (4, rename, [8, 12]),
-        (12, rename, [12]),
-    ],
+    [(4, delete_when_saved, [8, 12]), (4, rename, [8, 12]), (12, rename, [12])],
     ids=["deleted", "renamed as a save is under way", "renamed as the last save is under way"],
 )
-def test_a_directory_lost_during_a_run_is_whole_at_its_end(
-    small_store, tmp_path, monkeypatch, caplog, lost_at, lose, left
-):
+def test_a_directory_lost_in_a_run_is_whole_at_its_end(small_store, tmp_path, monkeypatch, caplog, lost_at, lose, left):
     config = run_config(small_store, tmp_path / "run")
     once_saving(monkeypatch, lost_at, lambda: lose(tmp_path / "run"))
     assert pretrain(config).step == 12
     assert f"{config.workdir} was deleted, renamed or replaced during this run" in caplog.text
     assert Checkpoints(tmp_path / "run" / "checkpoints", read_only=True).steps() == left
     logged = [row["step"] for row in rows(config.workdir)]
-    assert logged == (
-        list(range(7, 13)) if lost_at == 4 else []
-    )  # from the next save, that of the evaluation at step 6, on
+    # From the next save, that of the evaluation at step 6, on.
+    assert logged == (list(range(7, 13)) if lost_at == 4 else [])
     there = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"run.json", "config.json", "tokenizer", "tensorboard", *(["curves.png"] if logged else [])} <= there
     longer = dataclasses.replace(config, phases=(dataclasses.replace(config.phases[0], steps=14),))
@@ -155,9 +148,8 @@ def test_the_best_weights_of_a_run_deleted_before_its_end_are_named(pretrained, 
     work = tmp_path / "work"
     monkeypatch.setattr(run, "evaluate", lambda *_: ({"accuracy": 0.5}, None))
     once_after(monkeypatch, 1, "evaluation", lambda: shutil.rmtree(work))
-    with pytest.raises(
-        UserError, match=f"the weights of .*_seed0 were deleted with {work} during the run; remove {work}/runs/"
-    ):
+    message = f"the weights of .*_seed0 were deleted with {work} during the run; remove {work}/runs/"
+    with pytest.raises(UserError, match=message):
         finetune(task_config(pretrained, work, select="best"))
     monkeypatch.undo()
     shutil.rmtree(next((work / "runs").iterdir()))
@@ -176,7 +168,5 @@ def test_weights_of_another_directory_are_published_over(pretrained, tmp_path, c
     with pytest.raises(UserError, match="it is a step of another run"):
         load(tmp_path / "ours")
     assert finetune(ours).results["runs"] == results["runs"]
-    assert (
-        "it is a step of another run" in caplog.text
-        and load(tmp_path / "ours").history["metrics"] == results["metrics"]
-    )
+    assert "it is a step of another run" in caplog.text
+    assert load(tmp_path / "ours").history["metrics"] == results["metrics"]

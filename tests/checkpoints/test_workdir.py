@@ -1,10 +1,4 @@
-"""Work directories: their record, their owner, runs that take them, and settings that have changed.
-
-The work directory as a run begins: what it holds, whose it is, and refusals that leave nothing behind. One writer per
-work directory: by a lock, or by a time stamp where there are none; and what a crash leaves. A work directory that is
-lost while it is held: written again, or left to whoever has taken its place. The settings with which a run may resume:
-which changes go on, which are refused, and what is said of them.
-"""
+"""Work directories: their record, their owner, runs that take them, and settings that have changed."""
 
 import dataclasses
 import fcntl
@@ -120,9 +114,8 @@ def test_hosts_that_do_not_share_the_directory_are_refused(tmp_path, tokenizer, 
         monkeypatch.setattr("bert_jax.checkpoints.workdir.from_first", lambda value: first.files["run.json"])
         with opened(tmp_path / "run", tokenizer) as second:
             assert second.run_id == first.run_id
-        with pytest.raises(
-            UserError, match=r"not the same on all hosts \(its run.json is not there.*that all of them share"
-        ):
+        message = r"not the same on all hosts \(its run.json is not there.*that all of them share"
+        with pytest.raises(UserError, match=message):
             opened(tmp_path / "own", tokenizer)
     assert not (tmp_path / "own").exists()
 
@@ -305,9 +298,8 @@ def test_a_directory_that_holds_something_else_during_a_run_is_left_alone(taken,
         path.mkdir()
         (path / "config.json").write_text('{"model_type": "bert"}')
     before = contents(path)
-    with pytest.raises(
-        UserError, match=f"{path} was deleted or renamed during .* and holds something else.*another --workdir"
-    ):
+    message = f"{path} was deleted or renamed during .* and holds something else.*another --workdir"
+    with pytest.raises(UserError, match=message):
         taken.secure()
     assert contents(path) == before
 
@@ -351,36 +343,16 @@ def test_a_run_with_the_default_objective_does_not_continue_with_another(run, to
 
 
 HARMLESS = {
-    "workdir": "/elsewhere",
-    "log_every_steps": 3,
-    "elastic_batch": True,
-    "checkpoint.keep_last": 9,
-    "evaluation.every_steps": 7,
-    "mesh.fsdp": 2,
-    "compute.dtype": "float32",
-    "data.path": "/moved",
-    "data.loader": "plain",
-    "data.prefetch": 1,
-    "data.cache": "/tmp",
-    "phases.0.micro_batches": 4,
+    **{"workdir": "/elsewhere", "log_every_steps": 3, "elastic_batch": True, "checkpoint.keep_last": 9},
+    **{"evaluation.every_steps": 7, "mesh.fsdp": 2, "compute.dtype": "float32", "data.path": "/moved"},
+    **{"data.loader": "plain", "data.prefetch": 1, "data.cache": "/tmp", "phases.0.micro_batches": 4},
 }
 TRAJECTORY = {
-    "seed": 1,
-    "model.num_layers": 3,
-    "model.vocab_size": 99,
-    "model.hidden_dropout": 0.0,
-    "optimizer.beta2": 0.98,
-    "schedule.name": "cosine",
-    "masking.rate": 0.2,
-    "data.held_out": 0.02,
-    "data.sentence_pairs": "sop",
-    "objective.mlm_weight": 0.5,
-    "objective.sentence_pair_weight": 2.0,
-    "data.eval_path": "/other",
-    "phases.0.steps": 80,
-    "phases.0.batch_size": 512,
-    "phases.1.learning_rate": 1e-3,
-    "phases.1.sequence_length": 256,
+    **{"seed": 1, "model.num_layers": 3, "model.vocab_size": 99, "model.hidden_dropout": 0.0, "optimizer.beta2": 0.98},
+    **{"schedule.name": "cosine", "masking.rate": 0.2, "data.held_out": 0.02, "data.sentence_pairs": "sop"},
+    **{"objective.mlm_weight": 0.5, "objective.sentence_pair_weight": 2.0, "data.eval_path": "/other"},
+    **{"phases.0.steps": 80, "phases.0.batch_size": 512},
+    **{"phases.1.learning_rate": 1e-3, "phases.1.sequence_length": 256},
 }
 
 
@@ -399,9 +371,7 @@ def test_changes_of_the_trajectory_are_refused_with_the_difference(run, tokenize
     value = TRAJECTORY[option]
     with pytest.raises(UserError, match=rf"different settings \({option}: .* → {value}\).*another --workdir"):
         start(run, tokenizer, changed(**{option: value}))
-    assert {
-        file: file.read_bytes() for file in run.rglob("*") if file.is_file() and file.name != "owner.json"
-    } == before
+    assert {f: f.read_bytes() for f in run.rglob("*") if f.is_file() and f.name != "owner.json"} == before
     start(run, tokenizer)  # and the directory is not left owned
 
 
@@ -435,9 +405,8 @@ def test_every_option_is_either_harmless_or_refused(run, tokenizer):
 
 def test_several_differences_are_all_shown(run, tokenizer):
     config = dataclasses.replace(CONFIG, seed=3, optimizer=OptimizerConfig(name="lamb"))
-    with pytest.raises(
-        UserError, match=r"\(store_fingerprint: store-1 → store-2; optimizer.name: adamw → lamb; seed: 0 → 3\)"
-    ):
+    message = r"\(store_fingerprint: store-1 → store-2; optimizer.name: adamw → lamb; seed: 0 → 3\)"
+    with pytest.raises(UserError, match=message):
         start(run, tokenizer, config, store="store-2")
 
 
@@ -463,15 +432,8 @@ def test_a_message_about_other_settings_stays_one_line(run, tokenizer):
     (run / "config.json").write_text(json.dumps(settings))
     other = changed(
         **{
-            "optimizer.name": "lamb",
-            "optimizer.beta1": 0.5,
-            "optimizer.beta2": 0.6,
-            "optimizer.epsilon": 0.1,
-            "seed": 4,
-            "masking.rate": 0.2,
-            "model.num_layers": 4,
-            "model.hidden_dropout": 0.3,
-            "phases.0.steps": 7,
+            **{"optimizer.name": "lamb", "optimizer.beta1": 0.5, "optimizer.beta2": 0.6, "optimizer.epsilon": 0.1},
+            **{"seed": 4, "masking.rate": 0.2, "model.num_layers": 4, "model.hidden_dropout": 0.3, "phases.0.steps": 7},
         }
     )
     with pytest.raises(UserError, match=r"holds a run with different settings .*; and \d+ more\)") as caught:

@@ -1,272 +1,134 @@
-"""Commands with bad input: refused in one line, also by processes of their own.
-
-Each bad input gets one clear line before training starts, exit status 2, and leaves nothing half-written. Cut archives,
-records without a text, unknown languages and runners: one line each, and nothing half-written. Refusals and failures of
-a command in a process of its own: one line on stderr, whatever the libraries would add.
-"""
+"""Commands with bad input: refused in one line, also by processes of their own."""
 
 import fcntl
 import gzip
 import pathlib
 import shlex
 import shutil
-import subprocess
 import sys
 
 import documents
+import processes
 import pytest
-from command_lines import Case, refusal, refused, snapshot
+from command_lines import cases, refusal, refused, snapshot, status
 from documents import VOCABULARY
-from processes import SECONDS, one_device
-
-from bert_jax import cli
+from processes import one_device
 
 PREPARE = "prepare --input=@/corpus.txt --vocab=@/vocab.txt --output=@/new"
 TRAIN_VOCAB = "train-vocab --input=@/corpus.txt --output=@/new.txt --size=200"
 PRETRAIN = "pretrain @/config.json --workdir=@/new"
 
-CASES = [
-    Case("no command", "pretain", ("unknown command 'pretain'", "pretrain")),
-    # Corpora.
-    Case("no such corpus", f"{PREPARE} --input=@/corpse.txt", ("corpse.txt", "no such file", "holds")),
-    Case("no such corpus for a vocabulary", f"{TRAIN_VOCAB} --input=@/corpse.txt", ("corpse.txt", "no such file")),
-    Case("a glob without matches", f"{PREPARE} --input=@/*.csv", ("'*.csv'", "matches", "holds")),
-    Case("an empty directory", f"{PREPARE} --input=@/nothing", ("nothing", "no file in or below")),
-    Case("an empty corpus", f"{PREPARE} --input=@/empty.txt", ("empty.txt", "0 bytes")),
-    Case("an empty corpus for a vocabulary", f"{TRAIN_VOCAB} --input=@/empty.txt", ("empty.txt", "0 bytes")),
-    Case("a blank corpus", f"{PREPARE} --input=@/blank.txt", ("no text", "gave no token")),
-    Case("a blank corpus for a vocabulary", f"{TRAIN_VOCAB} --input=@/blank.txt", ("blank.txt", "no text")),
-    Case(
-        "not UTF-8",
-        f"{PREPARE} --input=@/latin1.txt",
-        ("latin1.txt: byte 21 (0xe9) is not UTF-8", "--bad_utf8=replace"),
-    ),
-    Case(
-        "not UTF-8 for a vocabulary",
-        f"{TRAIN_VOCAB} --input=@/latin1.txt",
-        ("latin1.txt: byte 21 (0xe9) is not UTF-8",),
-    ),
-    Case("a broken line of JSON", f"{PREPARE} --input=@/broken.jsonl", ("broken.jsonl:2", "not a JSON object")),
-    Case(
-        "JSON without the field",
-        f"{PREPARE} --input=@/other_field.jsonl",
-        ("no field 'text'", "'body'", "--text_field"),
-    ),
-    Case("no gzip", f"{PREPARE} --input=@/broken.txt.gz", ("broken.txt.gz", "not a whole gzip file")),
-    Case("no language code", f"{PREPARE} --language=English", ("language='English'", "such as en, de or zh")),
-    Case("a number of workers", f"{PREPARE} --workers=-2", ("workers=-2", "0 for one per core")),
-    # Vocabularies.
-    Case("no vocabulary", f"{PREPARE} --vocab=@/vocabulary.txt", ("no vocabulary at", "vocabulary.txt", "train-vocab")),
-    Case("no [MASK]", f"{PREPARE} --vocab=@/no_mask.txt", ("no_mask.txt has no [MASK]", "[CLS]")),
-    Case("duplicates", f"{PREPARE} --vocab=@/twice.txt", ("twice.txt has duplicate entries", "on lines", "once")),
-    Case(
-        "no SentencePiece model",
-        f"{PREPARE} --vocab=@/noise.model",
-        ("noise.model is not a SentencePiece model", "train-vocab"),
-    ),
-    Case("a small vocabulary", f"{TRAIN_VOCAB} --size=7", ("size=7", "30522")),
-    Case(
-        "a method and a file that disagree", f"{TRAIN_VOCAB} --method=unigram", ("new.txt", "method=unigram", ".model")
-    ),
-    Case(
-        "a vocabulary below a file",
-        f"{TRAIN_VOCAB} --output=@/corpus.txt/v.txt",
-        ("corpus.txt/v.txt", "cannot write", "choose"),
-    ),
-    Case("held out", f"{TRAIN_VOCAB} --held_out=0.9", ("held_out=0.9", "0.5")),
-    # Where a store is to go.
-    Case(
-        "a store with another vocabulary",
-        f"{PREPARE} --vocab=@/other_vocab.txt --output=@/store",
-        ("already holds a token store", "different vocabulary (wordpiece of", "choose another output or delete it"),
-    ),
-    Case(
-        "a store of another corpus",
-        f"{PREPARE} --input=@/few.txt --output=@/store",
-        ("already holds a token store", "few.txt"),
-    ),
-    Case("a store below a file", f"{PREPARE} --output=@/corpus.txt/store", ("cannot write output=", "Not a directory")),
-    Case("a store over a file", f"{PREPARE} --output=@/corpus.txt", ("cannot write output=", "File exists")),
-    Case(
-        "a store among other files",
-        f"{PREPARE} --output=@/foreign_run",
-        ("metrics.jsonl", "choose an empty or new one"),
-    ),
-    Case("missing options", "prepare --input=@/corpus.txt", ("--vocab", "--output", "required", "--help")),
-    # Stores.
-    Case("no store", f"{PRETRAIN} --data.path=@/nothing", ("nothing is not a token store", "bert-jax prepare")),
-    Case("no store there", f"{PRETRAIN} --data.path=@/nowhere", ("nowhere is not a token store", "bert-jax prepare")),
-    Case(
-        "a cut shard", f"{PRETRAIN} --data.path=@/cut_store", ("shard-00000.tokens", "has 100 bytes", "copy it again")
-    ),
-    Case(
-        "a missing shard",
-        f"{PRETRAIN} --data.path=@/missing_store",
-        ("shard-00000.sentences", "is missing", "copy it again"),
-    ),
-    Case(
-        "a garbled manifest",
-        f"{PRETRAIN} --data.path=@/garbled_store",
-        ("manifest.json is not JSON", "prepare the store again"),
-    ),
-    Case("a newer manifest", f"{PRETRAIN} --data.path=@/newer_store", ("version 2", "reads version 1")),
-    Case("a manifest of wrong types", f"{PRETRAIN} --data.path=@/retyped_store", ("shards='many'", "must be a list")),
-    Case(
-        "a store without its vocabulary",
-        f"{PRETRAIN} --data.path=@/no_tokenizer_store",
-        ("no_tokenizer_store/tokenizer",),
-    ),
-    Case("inspect no store", "inspect @/nothing", ("nothing is not a token store",)),
-    Case(
-        "evaluation store of another vocabulary",
-        f"{PRETRAIN} --data.eval_path=@/other_store",
-        ("data.eval_path=", "a vocabulary different from that of data.path=", "prepare it again"),
-    ),
-    Case(
-        "a vocabulary size that the store has not",
-        f"{PRETRAIN} --model.vocab_size=30522",
-        ("model.vocab_size=30522", "200 entries", "leave model.vocab_size out"),
-    ),
-    Case(
-        "fewer sequences than a batch",
-        f"{PRETRAIN} --data.path=@/few_store --batch_size=64",
-        ("fewer than a batch of 64", "lower the batch size to at most"),
-    ),
-    Case(
-        "no document to train on",
-        f"{PRETRAIN} --data.path=@/few_store --data.held_out=0.9",
-        ("data.held_out=0.9", "3 documents"),
-    ),
-    Case(
-        "weights that sum to nothing",
-        f"{PRETRAIN} --data.path= --data.mixture=@/store=0,@/few_store=0",
-        ("the weights add up to nothing", "at least one store a positive weight"),
-    ),
-    Case(
-        "budgets that sum to nothing",
-        f"{PRETRAIN} --data.path= --data.mixture=@/store=0M,@/few_store=0M",
-        ("the weights add up to nothing",),
-    ),
-    Case(
-        "a phase whose weights sum to nothing",
-        f"{PRETRAIN} --data.path= --data.mixture=@/store=1 --phases.0.mixture=@/store=0",
-        ("phases.0.mixture=", "the weights add up to nothing"),
-    ),
-    Case(
-        "a mixture with a store that is none",
-        f"{PRETRAIN} --data.path= --data.mixture=@/store=1,@/nothing=1",
-        ("nothing is not a token store", "bert-jax prepare"),
-    ),
-    Case(
-        "a mixture of two vocabularies",
-        f"{PRETRAIN} --data.path= --data.mixture=@/store=1,@/other_store=1",
-        ("other_store was prepared with a vocabulary different from that of", "--vocab"),
-    ),
-    Case("describe no store", "describe @/nothing --output=@/card.html", ("nothing is not a token store",)),
-    Case("describe a cut store", "describe @/cut_store --output=@/card.html", ("has 100 bytes", "copy it again")),
-    Case("no --data.path", f"{PRETRAIN} --data.path=", ("--data.path is missing", "bert-jax prepare")),
-    Case("no --workdir", "pretrain @/config.json", ("--workdir is missing", "checkpoints")),
-    # Options.
-    Case(
-        "heads that do not divide",
-        f"{PRETRAIN} --model.num_heads=3",
-        ("model.hidden_size=16", "model.num_heads=3", "fit: 1, 2, 4"),
-    ),
-    Case(
-        "more length than positions",
-        f"{PRETRAIN} --sequence_length=128",
-        ("phases.0.sequence_length=128", "model.max_position_embeddings=64", "raise"),
-    ),
-    Case(
-        "a batch that the mesh does not divide",
-        f"{PRETRAIN} --batch_size=12",
-        ("phases.0.batch_size=12", "data=8", "nearest: 8 or 16"),
-    ),
-    Case("a mesh for other devices", f"{PRETRAIN} --mesh.data=3", ("data=3", "there are 8", "mesh.data=8")),
-    Case("a mesh without size", f"{PRETRAIN} --mesh.fsdp=0", ("mesh.fsdp=0", "-1")),
-    Case("an unknown option", f"{PRETRAIN} --colour=red", ("unknown option --colour", "--help")),
-    Case(
-        "a mistyped option",
-        f"{PRETRAIN} --model.hidden_sise=32",
-        ("--model.hidden_sise", "perhaps you meant --model.hidden_size"),
-    ),
-    Case("a mistyped option of prepare", f"{PREPARE} --langauge=de", ("--langauge", "perhaps you meant --language")),
-    Case("a wrong type", f"{PRETRAIN} --model.num_layers=two", ("--model.num_layers", "two", "int")),
-    Case("an unknown choice", f"{PRETRAIN} --optimizer.name=sgd", ("--optimizer.name", "sgd", "'lamb'")),
-    Case("an unknown choice of train-vocab", f"{TRAIN_VOCAB} --method=magic", ("--method", "magic", "'unigram'")),
-    Case("an option without value", f"{PRETRAIN} --steps", ("--phases.0.steps",)),
-    Case("a loose word", f"{PRETRAIN} fast", ("unexpected word 'fast'", "--name=value")),
-    Case("no configuration", "pretrain", ("CONFIG", "usage")),
-    Case("no such configuration", "pretrain @/tiny.py", ("no configuration file", "tiny.py")),
-    Case("a configuration that is no JSON", "pretrain @/broken.json", ("broken.json is not JSON",)),
-    Case("a configuration of wrong types", "pretrain @/phases.json", ("phases='1000'", "must be a list")),
-    # Work directories.
-    Case(
-        "a work directory below a file",
-        f"{PRETRAIN} --workdir=@/corpus.txt/run",
-        ("cannot write to the work directory", "--workdir"),
-    ),
-    Case(
-        "a work directory over a file",
-        f"{PRETRAIN} --workdir=@/corpus.txt",
-        ("cannot write to the work directory", "--workdir"),
-    ),
-    Case(
-        "a work directory in /proc",
-        f"{PRETRAIN} --workdir=/proc/run",
-        ("cannot write to the work directory /proc/run", "--workdir"),
-    ),
-    Case(
-        "a run of another architecture",
-        f"{PRETRAIN} --workdir=@/run --model.num_layers=2",
-        ("holds a run with different settings", "model.num_layers: 1 → 2", "another --workdir"),
-    ),
-    Case(
-        "a run with another seed",
-        f"{PRETRAIN} --workdir=@/run --seed=7",
-        ("different settings", "seed: 0 → 7", "another --workdir"),
-    ),
-    Case(
-        "a run on another store",
-        f"{PRETRAIN} --workdir=@/run --data.path=@/other_store",
-        ("different settings", "store_fingerprint", "another --workdir"),
-    ),
-    Case(
-        "a foreign model",
-        f"{PRETRAIN} --workdir=@/foreign_model",
-        ("already holds config.json but no run.json", "another --workdir"),
-    ),
-    Case("a foreign run", f"{PRETRAIN} --workdir=@/foreign_run", ("already holds metrics.jsonl", "another --workdir")),
-    Case(
-        "a store as work directory",
-        f"{PRETRAIN} --workdir=@/store",
-        ("already holds manifest.json", "another --workdir"),
-    ),
-    Case(
-        "a run with a damaged configuration",
-        f"{PRETRAIN} --workdir=@/broken_run",
-        ("broken_run/config.json", "another --workdir"),
-    ),
-    # Reading a run.
-    Case("evaluate no run", "evaluate @/nothing --data.path=@/store", ("nothing is not the work directory of a run",)),
-    Case("evaluate nothing", "evaluate", ("WORKDIR", "usage")),
-    Case(
-        "evaluate a damaged configuration",
-        "evaluate @/broken_run --data.path=@/store",
-        ("broken_run/config.json is not JSON",),
-    ),
-    Case(
-        "evaluate on another vocabulary",
-        "evaluate @/run --data.path=@/other_store",
-        ("other_store was prepared with a vocabulary different from that of", "--vocab=", "run/tokenizer"),
-    ),
-    Case("fill-mask in no run", "fill-mask @/nothing [MASK]", ("nothing", "no model in")),
-    Case("fill-mask without a mask", "fill-mask @/run sparrow", ("no [MASK] in 'sparrow'", "write [MASK]")),
-    Case("fill-mask without a text", "fill-mask @/run", ("TEXT", "usage")),
-    Case("fill-mask in another encoding", "fill-mask @/run \udce9[MASK]", ("is not UTF-8",)),
-    Case("fill-mask beyond the model", f"fill-mask @/run {'[MASK]' * 80}", ("82 tokens", "64", "shorten")),
-    Case("fill-mask with too many candidates", "fill-mask @/run [MASK] --top_k=0", ("top_k=0", "200")),
-]
+CASES = cases(f"""
+no command: pretain -> unknown command 'pretain' | pretrain
+# Corpora.
+no such corpus: {PREPARE} --input=@/corpse.txt -> corpse.txt | no such file | holds
+no such corpus for a vocabulary: {TRAIN_VOCAB} --input=@/corpse.txt -> corpse.txt | no such file
+a glob without matches: {PREPARE} --input=@/*.csv -> '*.csv' | matches | holds
+an empty directory: {PREPARE} --input=@/nothing -> nothing | no file in or below
+an empty corpus: {PREPARE} --input=@/empty.txt -> empty.txt | 0 bytes
+an empty corpus for a vocabulary: {TRAIN_VOCAB} --input=@/empty.txt -> empty.txt | 0 bytes
+a blank corpus: {PREPARE} --input=@/blank.txt -> no text | gave no token
+a blank corpus for a vocabulary: {TRAIN_VOCAB} --input=@/blank.txt -> blank.txt | no text
+not UTF-8: {PREPARE} --input=@/latin1.txt -> latin1.txt: byte 21 (0xe9) is not UTF-8 | --bad_utf8=replace
+not UTF-8 for a vocabulary: {TRAIN_VOCAB} --input=@/latin1.txt -> latin1.txt: byte 21 (0xe9) is not UTF-8
+a broken line of JSON: {PREPARE} --input=@/broken.jsonl -> broken.jsonl:2 | not a JSON object
+JSON without the field: {PREPARE} --input=@/other_field.jsonl -> no field 'text' | 'body' | --text_field
+no gzip: {PREPARE} --input=@/broken.txt.gz -> broken.txt.gz | not a whole gzip file
+no language code: {PREPARE} --language=English -> language='English' | such as en, de or zh
+a number of workers: {PREPARE} --workers=-2 -> workers=-2 | 0 for one per core
+# Vocabularies.
+no vocabulary: {PREPARE} --vocab=@/vocabulary.txt -> no vocabulary at | vocabulary.txt | train-vocab
+no [MASK]: {PREPARE} --vocab=@/no_mask.txt -> no_mask.txt has no [MASK] | [CLS]
+duplicates: {PREPARE} --vocab=@/twice.txt -> twice.txt has duplicate entries | on lines | once
+no SentencePiece model: {PREPARE} --vocab=@/noise.model -> noise.model is not a SentencePiece model | train-vocab
+a small vocabulary: {TRAIN_VOCAB} --size=7 -> size=7 | 30522
+a method and a file that disagree: {TRAIN_VOCAB} --method=unigram -> new.txt | method=unigram | .model
+a vocabulary below a file: {TRAIN_VOCAB} --output=@/corpus.txt/v.txt -> corpus.txt/v.txt | cannot write | choose
+held out: {TRAIN_VOCAB} --held_out=0.9 -> held_out=0.9 | 0.5
+# Where a store is to go.
+a store with another vocabulary: {PREPARE} --vocab=@/other_vocab.txt --output=@/store
+    -> already holds a token store | different vocabulary (wordpiece of | choose another output or delete it
+a store of another corpus: {PREPARE} --input=@/few.txt --output=@/store -> already holds a token store | few.txt
+a store below a file: {PREPARE} --output=@/corpus.txt/store -> cannot write output= | Not a directory
+a store over a file: {PREPARE} --output=@/corpus.txt -> cannot write output= | File exists
+a store among other files: {PREPARE} --output=@/foreign_run -> metrics.jsonl | choose an empty or new one
+missing options: prepare --input=@/corpus.txt -> --vocab | --output | required | --help
+# Stores.
+no store: {PRETRAIN} --data.path=@/nothing -> nothing is not a token store | bert-jax prepare
+no store there: {PRETRAIN} --data.path=@/nowhere -> nowhere is not a token store | bert-jax prepare
+a cut shard: {PRETRAIN} --data.path=@/cut_store -> shard-00000.tokens | has 100 bytes | copy it again
+a missing shard: {PRETRAIN} --data.path=@/missing_store -> shard-00000.sentences | is missing | copy it again
+a garbled manifest: {PRETRAIN} --data.path=@/garbled_store -> manifest.json is not JSON | prepare the store again
+a newer manifest: {PRETRAIN} --data.path=@/newer_store -> version 2 | reads version 1
+a manifest of wrong types: {PRETRAIN} --data.path=@/retyped_store -> shards='many' | must be a list
+a store without its vocabulary: {PRETRAIN} --data.path=@/no_tokenizer_store -> no_tokenizer_store/tokenizer
+inspect no store: inspect @/nothing -> nothing is not a token store
+evaluation store of another vocabulary: {PRETRAIN} --data.eval_path=@/other_store
+    -> data.eval_path= | a vocabulary different from that of data.path= | prepare it again
+a vocabulary size that the store has not: {PRETRAIN} --model.vocab_size=30522
+    -> model.vocab_size=30522 | 200 entries | leave model.vocab_size out
+fewer sequences than a batch: {PRETRAIN} --data.path=@/few_store --batch_size=64
+    -> fewer than a batch of 64 | lower the batch size to at most
+no document to train on: {PRETRAIN} --data.path=@/few_store --data.held_out=0.9 -> data.held_out=0.9 | 3 documents
+weights that sum to nothing: {PRETRAIN} --data.path= --data.mixture=@/store=0,@/few_store=0
+    -> the weights add up to nothing | at least one store a positive weight
+budgets that sum to nothing: {PRETRAIN} --data.path= --data.mixture=@/store=0M,@/few_store=0M
+    -> the weights add up to nothing
+a phase whose weights sum to nothing: {PRETRAIN} --data.path= --data.mixture=@/store=1 --phases.0.mixture=@/store=0
+    -> phases.0.mixture= | the weights add up to nothing
+a mixture with a store that is none: {PRETRAIN} --data.path= --data.mixture=@/store=1,@/nothing=1
+    -> nothing is not a token store | bert-jax prepare
+a mixture of two vocabularies: {PRETRAIN} --data.path= --data.mixture=@/store=1,@/other_store=1
+    -> other_store was prepared with a vocabulary different from that of | --vocab
+describe no store: describe @/nothing --output=@/card.html -> nothing is not a token store
+describe a cut store: describe @/cut_store --output=@/card.html -> has 100 bytes | copy it again
+no --data.path: {PRETRAIN} --data.path= -> --data.path is missing | bert-jax prepare
+no --workdir: pretrain @/config.json -> --workdir is missing | checkpoints
+# Options.
+heads that do not divide: {PRETRAIN} --model.num_heads=3 -> model.hidden_size=16 | model.num_heads=3 | fit: 1, 2, 4
+more length than positions: {PRETRAIN} --sequence_length=128
+    -> phases.0.sequence_length=128 | model.max_position_embeddings=64 | raise
+a batch that the mesh does not divide: {PRETRAIN} --batch_size=12 -> phases.0.batch_size=12 | data=8 | nearest: 8 or 16
+a mesh for other devices: {PRETRAIN} --mesh.data=3 -> data=3 | there are 8 | mesh.data=8
+a mesh without size: {PRETRAIN} --mesh.fsdp=0 -> mesh.fsdp=0 | -1
+an unknown option: {PRETRAIN} --colour=red -> unknown option --colour | --help
+a mistyped option: {PRETRAIN} --model.hidden_sise=32 -> --model.hidden_sise | perhaps you meant --model.hidden_size
+a mistyped option of prepare: {PREPARE} --langauge=de -> --langauge | perhaps you meant --language
+a wrong type: {PRETRAIN} --model.num_layers=two -> --model.num_layers | two | int
+an unknown choice: {PRETRAIN} --optimizer.name=sgd -> --optimizer.name | sgd | 'lamb'
+an unknown choice of train-vocab: {TRAIN_VOCAB} --method=magic -> --method | magic | 'unigram'
+an option without value: {PRETRAIN} --steps -> --phases.0.steps
+a loose word: {PRETRAIN} fast -> unexpected word 'fast' | --name=value
+no configuration: pretrain -> CONFIG | usage
+no such configuration: pretrain @/tiny.py -> no configuration file | tiny.py
+a configuration that is no JSON: pretrain @/broken.json -> broken.json is not JSON
+a configuration of wrong types: pretrain @/phases.json -> phases='1000' | must be a list
+# Work directories.
+a work directory below a file: {PRETRAIN} --workdir=@/corpus.txt/run -> cannot write to the work directory | --workdir
+a work directory over a file: {PRETRAIN} --workdir=@/corpus.txt -> cannot write to the work directory | --workdir
+a work directory in /proc: {PRETRAIN} --workdir=/proc/run -> cannot write to the work directory /proc/run | --workdir
+a run of another architecture: {PRETRAIN} --workdir=@/run --model.num_layers=2
+    -> holds a run with different settings | model.num_layers: 1 → 2 | another --workdir
+a run with another seed: {PRETRAIN} --workdir=@/run --seed=7 -> different settings | seed: 0 → 7 | another --workdir
+a run on another store: {PRETRAIN} --workdir=@/run --data.path=@/other_store
+    -> different settings | store_fingerprint | another --workdir
+a foreign model: {PRETRAIN} --workdir=@/foreign_model -> already holds config.json but no run.json | another --workdir
+a foreign run: {PRETRAIN} --workdir=@/foreign_run -> already holds metrics.jsonl | another --workdir
+a store as work directory: {PRETRAIN} --workdir=@/store -> already holds manifest.json | another --workdir
+a run with a damaged configuration: {PRETRAIN} --workdir=@/broken_run -> broken_run/config.json | another --workdir
+# Reading a run.
+evaluate no run: evaluate @/nothing --data.path=@/store -> nothing is not the work directory of a run
+evaluate nothing: evaluate -> WORKDIR | usage
+evaluate a damaged configuration: evaluate @/broken_run --data.path=@/store -> broken_run/config.json is not JSON
+evaluate on another vocabulary: evaluate @/run --data.path=@/other_store
+    -> other_store was prepared with a vocabulary different from that of | --vocab= | run/tokenizer
+fill-mask in no run: fill-mask @/nothing [MASK] -> nothing | no model in
+fill-mask without a mask: fill-mask @/run sparrow -> no [MASK] in 'sparrow' | write [MASK]
+fill-mask without a text: fill-mask @/run -> TEXT | usage
+fill-mask in another encoding: fill-mask @/run \udce9[MASK] -> is not UTF-8
+fill-mask beyond the model: fill-mask @/run {"[MASK]" * 80} -> 82 tokens | 64 | shorten
+fill-mask with too many candidates: fill-mask @/run [MASK] --top_k=0 -> top_k=0 | 200
+""")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "-"))
@@ -292,7 +154,7 @@ def test_a_store_that_is_being_written_is_left_alone(bad_inputs, capfd):
         fcntl.flock(file, fcntl.LOCK_EX)
         capfd.readouterr()
         command = PREPARE.replace("@/new", "@/busy").replace("@", str(bad_inputs))
-        assert cli._run(["bert-jax", *command.split()]) == 2
+        assert status(*command.split()) == 2
         error = capfd.readouterr().err
         assert error.startswith("error: another `bert-jax prepare` is writing") and error.count("\n") == 1
     shutil.rmtree(bad_inputs / "busy")
@@ -335,62 +197,27 @@ def write_cut_archives(place: pathlib.Path) -> None:
 
 PREPARATIONS_PREPARE = "prepare --vocab=@/vocab.txt --output=@/new"
 
-PREPARATIONS_CASES = [
-    Case(
-        "a record without text in Parquet",
-        f"{PREPARATIONS_PREPARE} --input=@/other_column.parquet",
-        ("other_column.parquet: no text column 'text', but body", "--text_field"),
-    ),
-    Case(
-        "a null for a text",
-        f"{PREPARATIONS_PREPARE} --input=@/null.parquet",
-        ("null.parquet: row 1: the column 'text' holds None, not a string",),
-    ),
-    Case(
-        "a truncated gzip file",
-        f"{PREPARATIONS_PREPARE} --input=@/cut.txt.gz",
-        ("cut.txt.gz is not a whole gzip file", "fetch or compress it again"),
-    ),
-    Case(
-        "a truncated Zstandard file",
-        f"{PREPARATIONS_PREPARE} --input=@/cut.txt.zst",
-        ("cut.txt.zst is not a whole Zstandard file",),
-    ),
-    Case(
-        "an unknown language",
-        f"{PREPARATIONS_PREPARE} --input=@/corpus.txt --clean.languages=en,klingon",
-        ("clean.languages=klingon", "cannot be identified"),
-    ),
-    Case(
-        "a runner that there is none of",
-        f"{PREPARATIONS_PREPARE} --input=@/corpus.txt --runner=spork",
-        ("--runner", "'spork'", "beam"),
-    ),
-    Case(
-        "an option of Beam without Beam",
-        f"{PREPARATIONS_PREPARE} --input=@/corpus.txt --beam.project=p",
-        ("--beam.project=p is an option of Apache Beam", "--runner=beam"),
-    ),
-    Case(
-        "a truncated dump", f"{PREPARATIONS_PREPARE} --input=@/cut.xml.bz2", ("cut.xml.bz2 is not a whole bzip2 file",)
-    ),
-    Case("a truncated crawl", f"{PREPARATIONS_PREPARE} --input=@/cut.warc.wet", ("cut.warc.wet ends within a record",)),
-    Case(
-        "a truncated Parquet file",
-        f"{PREPARATIONS_PREPARE} --input=@/cut.parquet",
-        ("cut.parquet is damaged or cut short", "again"),
-    ),
-    Case(
-        "a truncated dump after a whole file",
-        f"{PREPARATIONS_PREPARE} --input=@/corpus.txt,@/cut.xml.bz2",
-        ("cut.xml.bz2 is not a whole bzip2 file",),
-    ),
-    Case(
-        "a truncated file for a vocabulary",
-        "train-vocab --output=@/new.txt --size=200 --input=@/cut.txt.gz",
-        ("cut.txt.gz is not a whole gzip file",),
-    ),
-]
+PREPARATIONS_CASES = cases(f"""
+a record without text in Parquet: {PREPARATIONS_PREPARE} --input=@/other_column.parquet
+    -> other_column.parquet: no text column 'text', but body | --text_field
+a null for a text: {PREPARATIONS_PREPARE} --input=@/null.parquet
+    -> null.parquet: row 1: the column 'text' holds None, not a string
+a truncated gzip file: {PREPARATIONS_PREPARE} --input=@/cut.txt.gz
+    -> cut.txt.gz is not a whole gzip file | fetch or compress it again
+a truncated Zstandard file: {PREPARATIONS_PREPARE} --input=@/cut.txt.zst -> cut.txt.zst is not a whole Zstandard file
+an unknown language: {PREPARATIONS_PREPARE} --input=@/corpus.txt --clean.languages=en,klingon
+    -> clean.languages=klingon | cannot be identified
+a runner that there is none of: {PREPARATIONS_PREPARE} --input=@/corpus.txt --runner=spork -> --runner | 'spork' | beam
+an option of Beam without Beam: {PREPARATIONS_PREPARE} --input=@/corpus.txt --beam.project=p
+    -> --beam.project=p is an option of Apache Beam | --runner=beam
+a truncated dump: {PREPARATIONS_PREPARE} --input=@/cut.xml.bz2 -> cut.xml.bz2 is not a whole bzip2 file
+a truncated crawl: {PREPARATIONS_PREPARE} --input=@/cut.warc.wet -> cut.warc.wet ends within a record
+a truncated Parquet file: {PREPARATIONS_PREPARE} --input=@/cut.parquet -> cut.parquet is damaged or cut short | again
+a truncated dump after a whole file: {PREPARATIONS_PREPARE} --input=@/corpus.txt,@/cut.xml.bz2
+    -> cut.xml.bz2 is not a whole bzip2 file
+a truncated file for a vocabulary: train-vocab --output=@/new.txt --size=200 --input=@/cut.txt.gz
+    -> cut.txt.gz is not a whole gzip file
+""")
 
 
 @pytest.mark.parametrize("case", PREPARATIONS_CASES, ids=lambda case: case.name.replace(" ", "-"))
@@ -410,9 +237,7 @@ def test_bad_preparations_get_one_line_and_nothing_is_written(case, place, capfd
 def test_the_libraries_add_no_line_of_their_own(command, bad_inputs):
     """In a process of its own, where absl, JAX and TensorFlow greet whom they can."""
     words = [word.replace("@", str(bad_inputs)) for word in command.split()]
-    finished = subprocess.run(
-        [sys.executable, "-m", "bert_jax", *words], capture_output=True, text=True, timeout=SECONDS
-    )
+    finished = processes.run(sys.executable, "-m", "bert_jax", *words)
     assert finished.returncode == 2 and finished.stdout == ""
     assert finished.stderr.startswith("error: ") and finished.stderr.count("\n") == 1, finished.stderr
 
@@ -448,9 +273,7 @@ def test_a_damaged_array_is_named_in_one_line(command, says, bad_inputs, tmp_pat
     ]:
         arrays.write(chunk, b"not zstd").result()
     words = [word.replace("@", str(bad_inputs)).replace("RUN", f"{tmp_path}/run") for word in command.split()]
-    finished = subprocess.run(
-        [sys.executable, "-m", "bert_jax", *words], capture_output=True, text=True, timeout=SECONDS
-    )
+    finished = processes.run(sys.executable, "-m", "bert_jax", *words)
     assert finished.returncode == 2 and finished.stderr.count("\n") == 1, finished.stderr
     assert finished.stderr.startswith(says.replace("RUN", f"{tmp_path}/run")), finished.stderr
 
@@ -458,25 +281,9 @@ def test_a_damaged_array_is_named_in_one_line(command, says, bad_inputs, tmp_pat
 @pytest.mark.slow
 def test_a_save_that_fails_is_one_line(bad_inputs, tmp_path):
     """Orbax logs the failure four times, and prints a traceback for each write that was in flight."""
-    command = shlex.join(
-        [
-            sys.executable,
-            "-m",
-            "bert_jax",
-            "pretrain",
-            f"{bad_inputs}/config.json",
-            f"--workdir={tmp_path}/run",
-            "--model.hidden_size=128",
-            "--checkpoint.every_steps=1",
-        ]
-    )
-    finished = subprocess.run(
-        ["bash", "-c", f"ulimit -f 64 && {command}"],  # KiB
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        env=one_device(killed=True),
-    )
+    words = [sys.executable, "-m", "bert_jax", "pretrain", f"{bad_inputs}/config.json", f"--workdir={tmp_path}/run"]
+    command = shlex.join([*words, "--model.hidden_size=128", "--checkpoint.every_steps=1"])
+    finished = processes.run("bash", "-c", f"ulimit -f 64 && {command}", env=one_device(killed=True))  # KiB
     assert finished.returncode == 2 and finished.stderr.count("\n") == 1, finished.stderr
     assert finished.stderr.startswith(
         f"error: saving the checkpoint of step 1 to {tmp_path}/run/checkpoints failed: File too large; "

@@ -35,14 +35,8 @@ def test_the_demo_runs_through_and_goes_on(tmp_path, monkeypatch, capsys):
     assert "5/5" in shown and "Reached after 16 steps" in shown.replace("\n", " ") and "Next:" in shown
     work = tmp_path / "demo"
     for name in (
-        "config.json",
-        "metrics.jsonl",
-        "curves.png",
-        "tensorboard",
-        "checkpoints",
-        "tokenizer",
-        "data/vocab.txt",
-        "data/store/manifest.json",
+        *("config.json", "metrics.jsonl", "curves.png", "tensorboard", "checkpoints", "tokenizer"),
+        *("data/vocab.txt", "data/store/manifest.json"),
     ):
         assert (work / name).exists(), name
     manifest = json.loads((work / "data/store/manifest.json").read_text())
@@ -50,6 +44,4 @@ def test_the_demo_runs_through_and_goes_on(tmp_path, monkeypatch, capsys):
     before = {path: path.stat().st_mtime_ns for path in pathlib.Path(work / "data").rglob("*") if path.is_file()}
     assert demo.run_demo(demo.DemoConfig(workdir=str(work))) == 0
     assert "exists already" in capsys.readouterr().out
-    assert {
-        path: path.stat().st_mtime_ns for path in pathlib.Path(work / "data").rglob("*") if path.is_file()
-    } == before
+    assert {p: p.stat().st_mtime_ns for p in pathlib.Path(work / "data").rglob("*") if p.is_file()} == before

@@ -6,12 +6,11 @@ import json
 import numpy as np
 import numpy_bert
 import pytest
-from command_lines import refusal
+from command_lines import refusal, succeed
 from model_variants import variant
 from pretrained_model import CONFIG, PARTS, stored_model
 from task_models import write_model
 
-from bert_jax import cli
 from bert_jax.cli.evaluate import default_config
 from bert_jax.config import Config, EmbeddingConfig, HeadConfig, MeshConfig, PhaseConfig, resolve_phases
 from bert_jax.config.checks import check
@@ -46,14 +45,8 @@ def source(small_store):
 def evaluate(directory, store, capsys, *options: str) -> tuple[dict, str]:
     """The figures and what is printed above them."""
     capsys.readouterr()
-    words = [
-        "evaluate",
-        str(directory),
-        f"--data.path={store}",
-        "--evaluation.sequences=32",
-        "--evaluation.batch_size=16",
-    ]
-    assert cli._run(["bert-jax", *words, *options]) == 0
+    words = ["evaluate", directory, f"--data.path={store}", "--evaluation.sequences=32", "--evaluation.batch_size=16"]
+    succeed(*words, *options)
     *above, figures = capsys.readouterr().out.splitlines()
     return json.loads(figures), "\n".join(above)
 
@@ -100,7 +93,7 @@ def expected(directory, store, length: int) -> dict[str, float]:
 def test_a_model_from_hugging_face_is_measured(source, small_store, tmp_path, capsys):
     (tmp_path / "theirs").mkdir()
     write_huggingface(source(), tmp_path / "theirs", "theirs")
-    assert cli._run(["bert-jax", "convert", f"{tmp_path}/theirs", f"{tmp_path}/ours", "--to=bert_jax"]) == 0
+    succeed("convert", f"{tmp_path}/theirs", f"{tmp_path}/ours", "--to=bert_jax")
     figures, said = evaluate(tmp_path / "ours", small_store, capsys)
     assert figures.pop("step") == 0 and figures == pytest.approx(expected(tmp_path / "ours", small_store, 40), rel=1e-4)
     assert "all documents; what it was trained on is unknown" in said and "Sequences of 40 tokens" in said

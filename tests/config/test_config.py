@@ -1,17 +1,8 @@
-"""Configurations: files, presets, phases, and options that must fit.
-
-Configuration: the checks that span several options, and the road to JSON and back. Published sizes by name. Phases as
-they are carried out, and which options may change between two starts or differ between hosts. Options of replaced-token
-detection: what they mean where they are left open, and one line for each that is wrong. What XLNet and its objective
-are not, refused in one line that names the option. Objectives: each has its own options, refuses those of the others,
-and answers what the package asks.
-"""
+"""Configurations: files, presets, phases, and options that must fit."""
 
 import dataclasses
 import importlib.util
 import pathlib
-import subprocess
-import sys
 import typing
 from collections.abc import Callable
 
@@ -77,56 +68,53 @@ def test_every_file_under_configs_is_valid_and_survives_json(path):
 
 
 @pytest.mark.parametrize(
-    "config, words",
+    "config, says",
     [
-        (Config(model=ModelConfig(hidden_size=100)), ["model.hidden_size=100", "model.num_heads=12", "10"]),
+        (Config(model=ModelConfig(hidden_size=100)), "model.hidden_size=100 | model.num_heads=12 | 10"),
         (
             Config(phases=(PhaseConfig(sequence_length=1024),)),
-            ["phases.0.sequence_length=1024", "model.max_position_embeddings=512"],
+            "phases.0.sequence_length=1024 | model.max_position_embeddings=512",
         ),
-        (Config(phases=(PhaseConfig(batch_size=10, micro_batches=4),)), ["phases.0.batch_size=10", "8 or 12"]),
-        (Config(phases=(PhaseConfig(steps=50, warmup_steps=100),)), ["phases.0.warmup_steps=100", "50 steps"]),
-        (Config(phases=(PhaseConfig(moments="reset"),)), ["phases.0.moments=reset"]),
-        (Config(phases=(PhaseConfig(max_predictions=200),)), ["phases.0.max_predictions=200", "128"]),
-        (Config(phases=(PhaseConfig(learning_rate=float("nan")),)), ["phases.0.learning_rate=nan"]),
-        (Config(phases=()), ["phases"]),
-        (Config(masking=MaskingConfig(rate=1.5)), ["masking.rate=1.5", "between 0 and 1"]),
+        (Config(phases=(PhaseConfig(batch_size=10, micro_batches=4),)), "phases.0.batch_size=10 | 8 or 12"),
+        (Config(phases=(PhaseConfig(steps=50, warmup_steps=100),)), "phases.0.warmup_steps=100 | 50 steps"),
+        (Config(phases=(PhaseConfig(moments="reset"),)), "phases.0.moments=reset"),
+        (Config(phases=(PhaseConfig(max_predictions=200),)), "phases.0.max_predictions=200 | 128"),
+        (Config(phases=(PhaseConfig(learning_rate=float("nan")),)), "phases.0.learning_rate=nan"),
+        (Config(phases=()), "phases"),
+        (Config(masking=MaskingConfig(rate=1.5)), "masking.rate=1.5 | between 0 and 1"),
         (
             Config(masking=MaskingConfig(mask_share=0.8, random_share=0.3)),
-            ["masking.mask_share=0.8", "masking.random_share=0.3"],
+            "masking.mask_share=0.8 | masking.random_share=0.3",
         ),
-        (Config(masking=MaskingConfig(loss_epsilon=-1e-5)), ["masking.loss_epsilon=-1e-05"]),
-        (Config(data=DataConfig(copies=-1)), ["data.copies=-1"]),
+        (Config(masking=MaskingConfig(loss_epsilon=-1e-5)), "masking.loss_epsilon=-1e-05"),
+        (Config(data=DataConfig(copies=-1)), "data.copies=-1"),
         (
             Config(data=DataConfig(copies=10), masking=MaskingConfig(static_masks=3)),
-            ["data.copies=10", "masking.static_masks=3"],
+            "data.copies=10 | masking.static_masks=3",
         ),
-        (Config(schedule=ScheduleConfig(cooldown_steps=5)), ["schedule.cooldown_steps=5", "constant"]),
+        (Config(schedule=ScheduleConfig(cooldown_steps=5)), "schedule.cooldown_steps=5 | constant"),
         (
             Config(schedule=ScheduleConfig(cooldown="one_minus_sqrt")),
-            ["cooldown=one_minus_sqrt", "effect without schedule.cooldown_steps"],
+            "cooldown=one_minus_sqrt | effect without schedule.cooldown_steps",
         ),
-        (Config(mesh=MeshConfig(data=-1, fsdp=-1)), ["only one axis may be -1"]),
-        (Config(mesh=MeshConfig(tensor=0)), ["mesh.tensor=0"]),
-        (Config(model=ModelConfig(type_vocab_size=1)), ["model.type_vocab_size=1", "data.sentence_pairs"]),
-        (Config(data=DataConfig(held_out=1.0)), ["data.held_out=1.0"]),
-        (Config(optimizer=OptimizerConfig(clip_norm=-1.0)), ["optimizer.clip_norm=-1.0"]),
-        (Config(optimizer=OptimizerConfig(ema_decay=1.0)), ["optimizer.ema_decay=1.0"]),
-        (Config(optimizer=OptimizerConfig(momentum=-0.1)), ["optimizer.momentum=-0.1"]),
-        (Config(optimizer=OptimizerConfig(momentum=0.9)), ["optimizer.momentum=0.9", "optimizer.name=muon", "adamw"]),
-        (Config(schedule=ScheduleConfig(power=2.0)), ["schedule.power=2.0", "schedule.name=polynomial", "linear"]),
+        (Config(mesh=MeshConfig(data=-1, fsdp=-1)), "only one axis may be -1"),
+        (Config(mesh=MeshConfig(tensor=0)), "mesh.tensor=0"),
+        (Config(model=ModelConfig(type_vocab_size=1)), "model.type_vocab_size=1 | data.sentence_pairs"),
+        (Config(data=DataConfig(held_out=1.0)), "data.held_out=1.0"),
+        (Config(optimizer=OptimizerConfig(clip_norm=-1.0)), "optimizer.clip_norm=-1.0"),
+        (Config(optimizer=OptimizerConfig(ema_decay=1.0)), "optimizer.ema_decay=1.0"),
+        (Config(optimizer=OptimizerConfig(momentum=-0.1)), "optimizer.momentum=-0.1"),
         (
             Config(phases=(PhaseConfig(steps=50),), schedule=ScheduleConfig(name="constant", cooldown_steps=60)),
-            ["schedule.cooldown_steps=60 do not fit into the 50 steps", "to 0 and 5"],
+            "schedule.cooldown_steps=60 do not fit into the 50 steps | to 0 and 5",
         ),
-        (Config(log_every_steps=0), ["log_every_steps=0"]),
+        (Config(log_every_steps=0), "log_every_steps=0"),
     ],
 )
-def test_values_that_do_not_fit_are_named(config, words):
+def test_values_that_do_not_fit_are_named(config, says):
     with pytest.raises(UserError) as caught:
         check(config)
-    for word in words:
-        assert word in str(caught.value)
+    assert not [words for words in says.split(" | ") if words not in str(caught.value)]
     assert "\n" not in str(caught.value)
 
 
@@ -166,15 +154,6 @@ def test_a_restart_cuts_the_schedule():
     assert schedule_length(config, 0) == 700 and schedule_length(config, 1) == 300
 
 
-def test_the_configuration_needs_the_standard_library_only():
-    heavy = "jax flax numpy tensorflow optax orbax tyro absl rich"
-    code = (
-        "import sys, bert_jax.config.checks, bert_jax.config.json_form\n"
-        f"sys.exit(' '.join(m for m in '{heavy}'.split() if m in sys.modules))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr.strip() == ""
-
-
 def test_unknown_size_names_those_that_exist():
     with pytest.raises(UserError, match="perhaps you meant 'medium'.*base, large"):
         presets.model_config("meduim")
@@ -196,18 +175,10 @@ CONFIG = Config(
 
 def test_every_phase_knows_where_it_lies_in_the_run_and_in_its_schedule():
     phases = resolve_phases(CONFIG)
-    assert [(phase.index, phase.begin, phase.end) for phase in phases] == [
-        (0, 0, 700),
-        (1, 700, 800),
-        (2, 800, 860),
-        (3, 860, 900),
-    ]
-    assert [(phase.schedule_begin, phase.schedule_length, phase.warmup_steps) for phase in phases] == [
-        (0, 800, 8),
-        (0, 800, 8),
-        (800, 100, 20),
-        (800, 100, 20),
-    ]
+    expected = [(0, 0, 700), (1, 700, 800), (2, 800, 860), (3, 860, 900)]
+    assert [(phase.index, phase.begin, phase.end) for phase in phases] == expected
+    expected = [(0, 800, 8), (0, 800, 8), (800, 100, 20), (800, 100, 20)]
+    assert [(phase.schedule_begin, phase.schedule_length, phase.warmup_steps) for phase in phases] == expected
     assert [phase.max_predictions for phase in phases] == [20, 60, 20, 20]
     assert [phase.resets_moments for phase in phases] == [False, True, False, False]
     assert phases[0].tokens_per_step == 32 * 128 and phases[3].micro_batches == 4
@@ -299,13 +270,8 @@ def test_a_phase_whose_batch_grows_is_divided_where_its_size_changes():
     )
     config = Config(phases=phases)
     stages = resolve_stages(config)
-    assert [(each.index, each.begin, each.end, each.batch_size) for each in stages] == [
-        (0, 0, 10, 32),
-        (1, 10, 13, 8),
-        (1, 13, 16, 16),
-        (1, 16, 20, 24),
-        (1, 20, 30, 64),
-    ]
+    expected = [(0, 0, 10, 32), (1, 10, 13, 8), (1, 13, 16, 16), (1, 16, 20, 24), (1, 20, 30, 64)]
+    assert [(each.index, each.begin, each.end, each.batch_size) for each in stages] == expected
     assert [each.resets_moments for each in stages] == [False, True, False, False, False]
     assert len({each.data_seed for each in stages[1:]}) == 1 and stages[0] == resolve_phases(config)[0]
     last = dataclasses.replace(phases[1], ramp_steps=20)
@@ -340,8 +306,6 @@ def test_the_batch_of_a_new_run_grows(sizes, says):
 
 
 WRONG = {
-    ("--objective.generator.hidden_size=512",): "512 is wider than the discriminator, model.hidden_size=256",
-    ("--objective.generator.num_heads=3",): "the generator's width of 64 is not divisible by its 3 heads",
     ("--objective.generator.num_layers=0",): "objective.generator.num_layers=0 must be positive",
     ("--objective.generator.embeddings=tied",): "invalid choice 'tied' for argument '--objective.gene",
     ("--objective.generator.width=64",): "objective.generator.width",
@@ -349,8 +313,6 @@ WRONG = {
     ("--objective.mlm_weight=0",): "the generator would never learn",
     ("--objective.replaced_tokens_weight=0",): "the discriminator would never learn",
     ("--objective.replaced_tokens_weight=-1",): "must be 0 or a positive number",
-    ("--objective.sentence_pair_weight=2",): "sentence_pair_weight=2 belongs to objective.name=masked_words, not to",
-    ("--objective.span_boundary_weight=1",): "span_boundary_weight=1 belongs to objective.name=masked_words, not to",
     ("--data.sentence_pairs=sop",): "no second objective, but data.sentence_pairs=sop",
     ("--model.pair_head=true",): "has no second objective",
     ("--data.sentence_pairs=nsp", "--model.pair_head=true"): "set data.sentence_pairs=adjacent (or none) and",
@@ -359,11 +321,6 @@ WRONG = {
     ("--masking.rate=0",): "masking.rate=0 leaves nothing to predict",
     ("--masking.rate=1.2",): "masking.rate=1.2 must be between 0 and 1",
     ("--model.positions=rope", "--objective.generator.num_heads=64"): "the generator has heads of 1",
-    (
-        "--objective.name=masked_words",
-        "--objective.generator.num_layers=3",
-    ): "objective.generator.num_layers=3 belongs to",
-    ("--objective.name=masked_words", "--objective.replaced_tokens_weight=3"): "belongs to objective.name=replaced",
 }
 
 
@@ -402,44 +359,24 @@ def test_the_shipped_configurations_are_good(name):
 @pytest.mark.parametrize(
     "config, message",
     [
-        (
-            changed("objective", name="masked_words"),
-            "positions=xlnet and objective.name=masked_words.*or neither",
-        ),
+        (changed("objective", name="masked_words"), "positions=xlnet and objective.name=masked_words.*or neither"),
         (changed("model", positions="learned"), "positions=learned and objective.name=permutation.*or neither"),
-        (
-            changed("model", norm_position="pre"),
-            "norm_position=pre belongs to .*, not to model.positions=xlnet",
-        ),
-        (
-            changed("model", direction="left_to_right"),
-            "direction=left_to_right belongs to .*, not to .*xlnet",
-        ),
-        (
-            changed("model", local_window=8),
-            "local_window=8 belongs to another model.positions, not to .*xlnet",
-        ),
+        (changed("model", norm_position="pre"), "norm_position=pre belongs to .*, not to model.positions=xlnet"),
+        (changed("model", direction="left_to_right"), "direction=left_to_right belongs to .*, not to .*xlnet"),
+        (changed("model", local_window=8), "local_window=8 belongs to another model.positions, not to .*xlnet"),
         (changed("model", embedding_size=64), "embedding_size=64 belongs to .*, not to model.positions=xlnet"),
         (changed("model", layer="lstm"), "layer=lstm and objective.name=permutation"),
         (changed("model", hidden_size=15, num_heads=3), "hidden_size=15 is odd"),
         (changed("masking", unit="span"), "masking.unit=span has no effect"),
         (changed("masking", random_share=0.0), "masking.random_share=0.0 has no effect"),
         (changed("objective", longest_span=0), "longest_span=0 must be positive; the paper's is 5"),
-        (
-            lambda: with_options(MINI, {"data.sentence_pairs": "nsp", "model.pair_head": True}),
-            "sentence_pairs=nsp",
-        ),
+        (lambda: with_options(MINI, {"data.sentence_pairs": "nsp", "model.pair_head": True}), "sentence_pairs=nsp"),
     ],
 )
 def test_what_does_not_go_with_xlnet_is_refused(config, message):
     with pytest.raises(UserError, match=message) as caught:
         check(config())
     assert "\n" not in str(caught.value)
-
-
-def test_the_weight_of_masked_words_is_refused():
-    with pytest.raises(UserError, match="objective.mlm_weight=0.5 belongs to .*, not to objective.name=permutation"):
-        parse(MINI, ["--objective.mlm_weight=0.5"], "pretrain")
 
 
 def test_a_bert_without_an_order_is_untouched():
@@ -467,9 +404,8 @@ def test_the_kinds_are_those_of_the_shipped_configurations():
 def test_an_objective_is_written_with_its_own_options_and_read_again(name):
     config = dataclasses.replace(Config(), objective=KINDS[name]())
     values = to_dict(config)
-    assert values["objective"]["name"] == name and set(values["objective"]) - {"name"} == {
-        each.partition(".")[0] for each in OWN[name]
-    }
+    assert values["objective"]["name"] == name
+    assert set(values["objective"]) - {"name"} == {each.partition(".")[0] for each in OWN[name]}
     assert from_dict(Config, values, complete=True) == config
     assert parse(Config(), [f"--objective.name={name}"], "pretrain").objective == KINDS[name]()
 
@@ -482,9 +418,7 @@ def test_every_option_of_the_others_is_refused_with_the_objectives_that_have_it(
         message = str(raised.value)
         assert message.startswith(f"objective.{option}=1 belongs to ") and "\n" not in message
         having, _, rest = message.partition(", not to ")
-        assert {each for each in KINDS if f"objective.name={each}" in having} == {
-            each for each in KINDS if option in OWN[each]
-        }
+        assert {e for e in KINDS if f"objective.name={e}" in having} == {e for e in KINDS if option in OWN[e]}
         assert rest.startswith(f"objective.name={name}; set ") and rest.endswith("or leave the option out")
 
 

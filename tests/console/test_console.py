@@ -1,8 +1,4 @@
-"""The command line and its progress bar.
-
-The command line: overrides, short forms, suggestions, one-line errors, and the module boundaries they rest on.
-Progress: a line of plain text in a notebook (no ipywidgets needed), rich's bar on a terminal, elsewhere nothing.
-"""
+"""The command line and its progress bar."""
 
 import dataclasses
 import functools
@@ -42,12 +38,8 @@ def test_overrides_are_typed_and_take_either_spelling():
         ["--model.num_layers=3", "--log-every-steps", "7", "--data.held_out=0.5", "--model.vocab_size=None"],
         "x",
     )
-    assert (config.model.num_layers, config.log_every_steps, config.data.held_out, config.model.vocab_size) == (
-        3,
-        7,
-        0.5,
-        None,
-    )
+    expected = (3, 7, 0.5, None)
+    assert (config.model.num_layers, config.log_every_steps, config.data.held_out, config.model.vocab_size) == expected
     options = parse(TrainVocabConfig, ["--input=a", "--output=b", "--lowercase=false"], "x")
     assert options.lowercase is False
     assert parse(PrepareConfig, ["--input=a", "--vocab=v", "--output=b"], "x").lowercase is None
@@ -160,15 +152,9 @@ def test_config_show_and_diff(capsys):
 def test_warnings_are_one_line_and_said_once(tmp_path):
     pieces = [piece for letter in string.ascii_lowercase for piece in (letter, f"##{letter}")]
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *pieces]) + "\n")
-    (tmp_path / "corpus.txt").write_text(
-        "Some words that end here.\nAnd some more.\n\n" * 60_000
-    )  # two blocks: workers start
-    options = [
-        f"--input={tmp_path / 'corpus.txt'}",
-        f"--vocab={tmp_path / 'vocab.txt'}",
-        "--lowercase=false",
-        "--workers=2",
-    ]
+    # Two blocks: workers start.
+    (tmp_path / "corpus.txt").write_text("Some words that end here.\nAnd some more.\n\n" * 60_000)
+    options = [f"--input={tmp_path}/corpus.txt", f"--vocab={tmp_path}/vocab.txt", "--lowercase=false", "--workers=2"]
     done = bert_jax("prepare", *options, f"--output={tmp_path / 'store'}")
     assert done.returncode == 0
     assert done.stderr == (
@@ -248,7 +234,7 @@ def test_storage_out_of_reach_is_one_line_and_other_failures_keep_their_tracebac
         raise Unavailable("no\nroute")
 
     monkeypatch.setitem(cli.COMMANDS, "info", fail)
-    assert cli._run(["bert-jax", "info", "--workdir=gs://bucket/run"]) == 2
+    assert status("info", "--workdir=gs://bucket/run") == 2
     said = capsys.readouterr().err
     assert said.startswith("error: Google Cloud Storage: no route; check the name in gs://bucket, the network")
     assert "gcloud auth application-default login" in said and said.count("\n") == 1
@@ -269,17 +255,16 @@ def test_storage_without_a_library_is_one_line_that_names_the_extra(monkeypatch,
         monkeypatch.setitem(cli.COMMANDS, command, lambda arguments: seen.append(arguments) or 0)
     for command in cli.COMMANDS.keys() - {"info", "config", "launch"}:
         for word in ("gs://bucket/run", "--workdir=gs://bucket/run", "runs/one,gs://bucket/run"):
-            assert cli._run(["bert-jax", command, word]) == 2
-            assert capsys.readouterr().err == (
-                f"error: {word} needs gcsfs, which is not installed; pip install 'bert_jax[gcs]' installs it\n"
-            )
+            assert status(command, word) == 2
+            expected = f"error: {word} needs gcsfs, which is not installed; pip install 'bert_jax[gcs]' installs it\n"
+            assert capsys.readouterr().err == expected
     for command in ("info", "config"):  # they open no path of the options
-        assert cli._run(["bert-jax", command, "--workdir=gs://bucket/run"]) == 0
+        succeed(command, "--workdir=gs://bucket/run")
     monkeypatch.setitem(cli.COMMANDS, "fill-mask", lambda arguments: seen.append(arguments) or 0)
-    assert cli._run(["bert-jax", "fill-mask", "run", "Write [MASK] to gs://bucket."]) == 0
+    succeed("fill-mask", "run", "Write [MASK] to gs://bucket.")
     for library in ("tensorflow", "gcsfs"):  # either will do
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name == library else None)
-        assert cli._run(["bert-jax", "fill-mask", "gs://bucket/run", "a"]) == 0
+        succeed("fill-mask", "gs://bucket/run", "a")
     assert len(seen) == 5
 
 
@@ -315,11 +300,8 @@ def test_bytes_an_unknown_total_and_a_start_in_the_middle(notebook, capsys, monk
     with progress_bar("preparing", 3_000_000, 1_000_000, "bytes") as move_to:
         move_to(2_000_000)
     first, second = lines(capsys)
-    assert (
-        "1.0 MB/3.0 MB" in first
-        and "left" not in first
-        and second.endswith("2.0 MB/3.0 MB in 2:00:00 about 2:00:00 left")
-    )
+    assert "1.0 MB/3.0 MB" in first and "left" not in first
+    assert second.endswith("2.0 MB/3.0 MB in 2:00:00 about 2:00:00 left")
     with progress_bar("reading", None) as move_to:
         move_to(1_234)
     assert lines(capsys) == ["reading 0 in 1:00:00", "reading 1,234 in 2:00:00"]

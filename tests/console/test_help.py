@@ -13,7 +13,7 @@ import typing
 
 import docstring_parser
 import pytest
-from command_lines import ROOT, bert_jax
+from command_lines import ROOT, bert_jax, status, succeed
 from processes import SECONDS
 
 from bert_jax import __version__, cli
@@ -53,7 +53,7 @@ from bert_jax.errors import UserError
 def printed_by(capsys, *words) -> str:
     """What a command prints that exits with 0 in place of running."""
     try:
-        assert cli._run(["bert-jax", *words]) == 0
+        succeed(*words)
     except SystemExit as stop:
         assert not stop.code
     printed = capsys.readouterr()
@@ -218,7 +218,7 @@ def test_options_shown_as_required_are_refused_where_they_are_missing(command, m
     assert {name for name, meaning in shown_options(text).items() if "(required)" in meaning} == set(names)
     assert set(re.search(r"Required: (.*?)\. ", prose(text)).group(1).split(", ")) == {f"--{name}" for name in names}
     for index, name in enumerate(names):
-        assert cli._run(["bert-jax", *words, *options[:index], *options[index + 1 :]]) == 2
+        assert status(*words, *options[:index], *options[index + 1 :]) == 2
         assert name in capsys.readouterr().err
 
 
@@ -313,14 +313,12 @@ def test_help_for_what_does_not_exist_suggests_what_does(capsys):
         (["finetune", "mrcp", "--help"], "perhaps you meant mrpc"),
         (["pretrain", "nothing.py", "--help"], "no configuration file 'nothing.py'"),
     ):
-        assert cli._run(["bert-jax", *words]) == 2
+        assert status(*words) == 2
         assert message in capsys.readouterr().err
 
 
 def test_usage_lists_every_command(capsys):
-    usages = {
-        printed_by(capsys, *words) for words in ([], ["help"], ["--help"], ["-h"], ["help", "--help"], ["help", "-h"])
-    }
+    usages = {printed_by(capsys, *w) for w in ([], ["help"], ["--help"], ["-h"], ["help", "--help"], ["help", "-h"])}
     assert len(usages) == 1
     for command in cli.COMMANDS:
         assert f"\n  bert-jax {command} " in next(iter(usages))

@@ -1,7 +1,6 @@
 """Edits of characters, the order of examples, and drawn numbers.
 
-Character edits: the identity, the rates asked for, distances by another road, and one key per word. Bounds are at 5
-standard deviations, or chi-square at p = 1e-6, of fixed seeds.
+Statistical bounds are at 5 standard deviations, or chi-square at p = 1e-6; all seeds are fixed.
 """
 
 import functools

@@ -1,8 +1,4 @@
-"""The cache of programs, and arrays over devices.
-
-Compiled programs on disk: loaded bit-identically by the next process, discarded if torn, as the options say. Meshes,
-the table of partition rules, and the rows that a process loads.
-"""
+"""The cache of programs, and arrays over devices."""
 
 import concurrent.futures
 import dataclasses
@@ -19,6 +15,7 @@ import filelock
 import jax
 import numpy as np
 import optax
+import processes
 import pytest
 from jax.sharding import PartitionSpec as P
 from pretrained_model import CONFIG, stored_model
@@ -58,13 +55,7 @@ def run(model, cache: pathlib.Path, values: str = "values.npz", **environment: s
     """A separate process: what it did with the cache, the bytes of its results (saved in `values`), and its output."""
     options = {"XDG_CACHE_HOME": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", **environment}
     kept = {name: value for name, value in os.environ.items() if "_CACHE_" not in name}  # not the cache of the tests
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(model), str(cache.parent / values)],
-        env=kept | options,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
+    done = processes.run(sys.executable, "-c", PROGRAM, str(model), str(cache.parent / values), env=kept | options)
     assert done.returncode == 0, done.stderr
     found = np.load(cache.parent / values)
     return json.loads(done.stdout), b"".join(found[name].tobytes() for name in sorted(found)), done.stderr
@@ -137,9 +128,8 @@ def test_torn_entries_are_discarded_whatever_is_missing(tmp_path):
     discard_torn(tmp_path)
     kept = {"good-cache", "good-atime", "good-whole", ".lockfile"}
     assert {file.name for file in tmp_path.iterdir()} == kept
-    entry(
-        tmp_path, "good", whole[:100]
-    )  # evicted, written anew by another process and torn: the old mark does not count
+    # Evicted, written anew by another process and torn: the old mark does not count.
+    entry(tmp_path, "good", whole[:100])
     later = (tmp_path / "good-whole").stat().st_mtime_ns + 1
     os.utime(tmp_path / "good-cache", ns=(later, later))
     discard_torn(tmp_path)
@@ -222,13 +212,11 @@ def test_every_remedy_of_a_wrong_mesh_works():
 def test_batches_that_do_not_split():
     mesh = sharding.make_mesh(MeshConfig(data=4, fsdp=2))
     sharding.check_batch(Config(phases=(PhaseConfig(batch_size=32, micro_batches=4),)), mesh)
-    with pytest.raises(
-        UserError, match=r"phases\.1\.batch_size=20 is not divisible by 8 .*data=4 × fsdp=2.*nearest: 16 or 24"
-    ):
+    message = r"phases\.1\.batch_size=20 is not divisible by 8 .*data=4 × fsdp=2.*nearest: 16 or 24"
+    with pytest.raises(UserError, match=message):
         sharding.check_batch(Config(phases=(PhaseConfig(), PhaseConfig(batch_size=20))), mesh)
-    with pytest.raises(
-        UserError, match=r"phases\.0\.batch_size=40 .* 32 .*phases\.0\.micro_batches=4\); nearest: 32 or 64"
-    ):
+    message = r"phases\.0\.batch_size=40 .* 32 .*phases\.0\.micro_batches=4\); nearest: 32 or 64"
+    with pytest.raises(UserError, match=message):
         sharding.check_batch(Config(phases=(PhaseConfig(batch_size=40, micro_batches=4),)), mesh)
     slices = sharding.make_mesh(MeshConfig(slice=2, fsdp=2))
     with pytest.raises(UserError, match=r"batch_size=20 .* 8 \(mesh slice=2 × data=2 × fsdp=2 .*nearest: 16 or 24"):
@@ -274,9 +262,7 @@ def test_coarse_shards_are_those_of_two_neighbours(monkeypatch):
         for device, parts in where.devices_indices_map((4, 16)).items()
     }
     exact, coarse = rows(fine), rows(sharding.split_coarsely(fine))
-    assert {
-        device: (heads, (start // 8 * 8, start // 8 * 8 + 8)) for device, (heads, (start, _)) in exact.items()
-    } == coarse
+    assert {device: (h, (start // 8 * 8, start // 8 * 8 + 8)) for device, (h, (start, _)) in exact.items()} == coarse
     whole = sharding.NamedSharding(mesh, P("tensor"))
     monkeypatch.setattr(sharding, "LEAST_IN_PAIRS", 5)
     assert sharding.split_coarsely(whole) is whole and sharding.split_coarsely(fine) is fine

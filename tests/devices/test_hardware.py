@@ -1,9 +1,4 @@
-"""What a machine has and lacks: devices, software, memory, options of compilers, transfers.
-
-Device table and the rule for joining other hosts; no accelerator is needed. What a run records of its own software:
-every file of the package, and the commit. What is said where memory runs out. Options of the compiler: which steps get
-them, and a compiler that does not know one. Batches in few bytes: narrow on the way, the same values inside the step.
-"""
+"""What a machine has and lacks: devices, software, memory, options of compilers, transfers."""
 
 import logging
 import os
@@ -17,8 +12,8 @@ import types
 import jax
 import jax.numpy as jnp
 import numpy as np
+import processes
 import pytest
-from processes import SECONDS
 
 import bert_jax
 from bert_jax.config import ComputeConfig, Config, PhaseConfig, resolve_phases
@@ -158,13 +153,9 @@ def test_when_processes_are_joined(environment, tpu, calls, monkeypatch):
 
 def test_a_launcher_that_jax_does_not_know_is_one_line():
     """Open MPI 5 says how many processes there are, but not where, as JAX would look for it."""
-    environment = {name: value for name, value in os.environ.items() if name not in LAUNCHERS} | {
-        "OMPI_COMM_WORLD_SIZE": "2"
-    }
+    environment = {name: v for name, v in os.environ.items() if name not in LAUNCHERS} | {"OMPI_COMM_WORLD_SIZE": "2"}
     code = "from bert_jax.devices.hardware import initialize_distributed; initialize_distributed()"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=SECONDS
-    )
+    done = processes.run(sys.executable, "-c", code, env=environment)
     assert done.stderr.splitlines()[-1].startswith(
         "bert_jax.errors.UserError: OMPI_COMM_WORLD_SIZE=2, but JAX cannot tell where"
     )

@@ -1,10 +1,4 @@
-"""Several hosts: their processes, what they tell one another, and the watchdog.
-
-What hosts tell each other: comparisons of facts alone, the rest between two real processes. The environment in which
-commands compute, as files of the system ask for it, and in processes of their own. Signs of life between hosts, over a
-store of keys in place of JAX's coordination service, and a clock in hand. When a run counts as stuck, by the ticks of a
-clock in the test's hand, and what a stuck process does.
-"""
+"""Several hosts: their processes, what they tell one another, and the watchdog."""
 
 import atexit
 import dataclasses

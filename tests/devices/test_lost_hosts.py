@@ -107,9 +107,7 @@ def assert_goes_on_exactly(lost, whole) -> None:
     assert before < STEPS, "the run had ended before its host was lost"
     assert finish(launch(lost, 3), lost) == [0, 0, 0], logs(lost)
     assert rows(lost.workdir) == rows(whole.workdir) and len(rows(whole.workdir)) == STEPS
-    records = [
-        read_record(pathlib.Path(each.workdir) / f"checkpoints/step_{STEPS:09}/record") for each in (whole, lost)
-    ]
+    records = [read_record(pathlib.Path(e.workdir) / f"checkpoints/step_{STEPS:09}/record") for e in (whole, lost)]
     assert records[0]["arrays"] == records[1]["arrays"]
 
 

@@ -35,14 +35,9 @@ def no_host_outlives_its_test():
 
 
 def pod_config(store, workdir, **changes):
-    return run_config(
-        store,
-        workdir,
-        mesh=MeshConfig(data=2, fsdp=2),
-        checkpoint=CheckpointConfig(every_steps=4, keep_last=5),
-        data=nothing_held_out(store),
-        **changes,
-    )
+    mesh = MeshConfig(data=2, fsdp=2)
+    checkpoint = CheckpointConfig(every_steps=4, keep_last=5)
+    return run_config(store, workdir, mesh=mesh, checkpoint=checkpoint, data=nothing_held_out(store), **changes)
 
 
 def lines(workdir) -> list[str]:
@@ -65,9 +60,8 @@ def test_hosts_that_do_not_run_the_same_thing_end_before_anything_is_written(sma
         logs(config)
     )
     first, second = lines(config.workdir)
-    assert (
-        DIFFERENCES[option] in first and DIFFERENCES[option] in second and first.count("\n") == second.count("\n") == 1
-    )
+    assert DIFFERENCES[option] in first and DIFFERENCES[option] in second
+    assert first.count("\n") == second.count("\n") == 1
     assert not (tmp_path / "run").exists()
 
 
@@ -133,21 +127,9 @@ def test_a_preempted_host_stops_both_at_one_step_and_another_slice_goes_on(small
 
 def task(home, workdir, *options: str) -> list[str]:
     """A command of two runs, 20 steps an epoch, on a mesh of four devices."""
-    return [
-        "finetune",
-        "text",
-        f"--init_from={home / 'pretrained'}",
-        f"--data.dir={home / 'data'}",
-        f"--workdir={workdir}",
-        "--mesh.data=2",
-        "--mesh.fsdp=2",
-        "--options.max_length=16",
-        "--batch_size=16",
-        "--learning_rate=2e-3",
-        "--log_every_steps=1",
-        "--seeds=2",
-        *options,
-    ]
+    places = [f"--init_from={home / 'pretrained'}", f"--data.dir={home / 'data'}", f"--workdir={workdir}"]
+    usual = "--options.max_length=16 --batch_size=16 --learning_rate=2e-3 --log_every_steps=1 --seeds=2"
+    return ["finetune", "text", *places, "--mesh.data=2", "--mesh.fsdp=2", *usual.split(), *options]
 
 
 def results_of(arguments: list[str], workdir, hosts: int) -> dict:
@@ -168,9 +150,8 @@ def test_two_hosts_fine_tune_as_one(pretrained, tmp_path):
         logs_of_run = [read_rows(work / "runs" / ours["run"] / "metrics.jsonl") for work in works]
         expected, losses = ([row["loss"] for row in run if row["kind"] == "train"] for run in logs_of_run)
         assert len(losses) == 40 and losses == pytest.approx(expected, abs=2e-5)
-        assert ours["metrics"] == theirs["metrics"] and ours["training_loss"] == pytest.approx(
-            theirs["training_loss"], abs=2e-5
-        )
+        assert ours["metrics"] == theirs["metrics"]
+        assert ours["training_loss"] == pytest.approx(theirs["training_loss"], abs=2e-5)
     assert two["chosen"]["run"] == one["chosen"]["run"]
     files = [sorted(path.name for path in (work / "predictions/dev").iterdir()) for work in works]
     assert files[0] == files[1] != []
@@ -183,9 +164,7 @@ def test_interrupting_a_host_ends_fine_tuning_on_both_and_another_slice_goes_on(
     arguments = task(pretrained, work, "--epochs=5")
     processes = start(arguments, work, 2)
     wait_until(
-        lambda: len(read_rows(second / "metrics.jsonl")) >= 40,
-        lambda: processes[0].poll() is None,
-        lambda: logs(here),
+        lambda: len(read_rows(second / "metrics.jsonl")) >= 40, lambda: processes[0].poll() is None, lambda: logs(here)
     )
     processes[1].send_signal(signal.SIGINT)
     assert left_in_time(processes, here) == [143, 130], logs(here)

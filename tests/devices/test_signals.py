@@ -109,12 +109,9 @@ def steps(config) -> list[int]:
 
 @pytest.fixture
 def config(small_store, tmp_path):
-    return run_config(
-        small_store,
-        tmp_path / "run",
-        evaluation=EvaluationConfig(every_steps=6, sequences=64, batch_size=32),
-        checkpoint=CheckpointConfig(every_steps=4, keep_last=5),
-    )
+    evaluation = EvaluationConfig(every_steps=6, sequences=64, batch_size=32)
+    checkpoint = CheckpointConfig(every_steps=4, keep_last=5)
+    return run_config(small_store, tmp_path / "run", evaluation=evaluation, checkpoint=checkpoint)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,4 @@
-"""Fine-tuning of every task, and its arguments.
-
-`bert_jax.finetune` in Python: examples in memory and options by keyword give the same run as files and a config.
-Questions, tags and choices in the whole loop: learned, and predicted alike by the loop, the command and `load`.
-"""
+"""Fine-tuning of every task, and its arguments."""
 
 import dataclasses
 import json
@@ -15,7 +11,7 @@ import numpy as np
 import pytest
 import small_pretraining
 from processes import EXHAUSTIVE
-from small_finetuning import FAST, assert_same_weights, sentences, weights
+from small_finetuning import FAST, assert_same_weights, sentences, task_config, weights
 from small_pretraining import finetune, run_predict
 
 import bert_jax
@@ -41,12 +37,8 @@ from bert_jax.pretraining import pretrain
 from bert_jax.tasks import text
 
 OPTIONS = {
-    "max_length": 16,
-    "batch_size": 16,
-    "learning_rate": 2e-3,
-    "epochs": 1,
-    "log_every_steps": 5,
-    "bucket_window": 1,
+    **{"max_length": 16, "batch_size": 16, "learning_rate": 2e-3, "epochs": 1},
+    **{"log_every_steps": 5, "bucket_window": 1},
 }
 
 
@@ -154,21 +146,16 @@ def test_forms(name):
     rows, first, second, labels, answers = FORMS[name]
     config, given = from_arguments("text", {"train": rows, "dev": "dev.tsv"}, {"init_from": "m"})
     examples = text.load("text", config.data, "train", given=given)
-    assert (examples.first, examples.second, examples.labels, examples.answers.tolist()) == (
-        first,
-        second,
-        labels,
-        answers,
-    )
+    expected = (first, second, labels, answers)
+    assert (examples.first, examples.second, examples.labels, examples.answers.tolist()) == expected
     dev = text.load("text", TextDataConfig(), "dev", labels, {"dev": rows[::-1]})
     assert dev.first == first[::-1] and dev.labels == labels
 
 
 def test_numbers_and_test_sets_without_labels():
     regression = TextDataConfig(regression=True)
-    examples = text.load(
-        "text", regression, "train", given={"train": [("a", 1), ("b", np.float32(0.5)), ("c", "-3e1")]}
-    )
+    given = {"train": [("a", 1), ("b", np.float32(0.5)), ("c", "-3e1")]}
+    examples = text.load("text", regression, "train", given=given)
     assert (examples.labels, examples.answers.tolist()) == ((), [1, 0.5, -30])
     unlabelled = text.load("text", TextDataConfig(), "test", ("x", "y"), {"test": [("a", None), ("b", None)]})
     assert unlabelled.first == ["a", "b"] and not unlabelled.has_answers
@@ -276,9 +263,8 @@ def test_a_share_of_train_is_held_out_as_of_a_file(home):
     for split, part in zip(("train", "dev"), parts):
         assert part.first == text.load("text", of_file, split).first
     assert sum(map(len, parts)) == 320 and 40 < len(parts[1]) < 90
-    with pytest.raises(
-        UserError, match=r"train is given and dev, .* give dev=\[\(text, label\), …\], or dev_share=0.1"
-    ):
+    message = r"train is given and dev, .* give dev=\[\(text, label\), …\], or dev_share=0.1"
+    with pytest.raises(UserError, match=message):
         from_arguments("text", {"train": rows}, {})
 
 
@@ -343,14 +329,7 @@ def ner(random, count):
         topic = ("garden", "harbour")[number % 2]
         ((noun, verb, place),) = sentences_of_tasks(random, [topic])
         first, *more = place.split()
-        lines += [
-            "The O",
-            f"{noun} B-{topic}",
-            f"{verb} O",
-            f"{first} B-time",
-            *(f"{word} I-time" for word in more),
-            "",
-        ]
+        lines += ["The O", f"{noun} B-{topic}", f"{verb} O", f"{first} B-time", *(f"{w} I-time" for w in more), ""]
     return "\n".join(lines) + "\n"
 
 
@@ -408,14 +387,10 @@ def answers(task, model, file):
             for paragraph in json.loads(file.read_text())["data"][0]["paragraphs"]
             for asked in paragraph["qas"]
         ]
-        return dict(
-            zip((id for *_, id in questions), (answer.text for answer in model.predict([q[:2] for q in questions])))
-        )
+        return dict(zip((id for *_, id in questions), (a.text for a in model.predict([q[:2] for q in questions]))))
     if task == "choice":
         records = map(json.loads, file.read_text().splitlines())
-        return [
-            choice.index for choice in model.predict([(record["context"], record["choices"]) for record in records])
-        ]
+        return [c.index for c in model.predict([(record["context"], record["choices"]) for record in records])]
     blocks = [[line.split()[0] for line in block.splitlines()] for block in file.read_text().strip().split("\n\n")]
     return [tag for tags in model.predict([tuple(words) for words in blocks]) for _, tag in tags]
 
@@ -443,13 +418,8 @@ def test_learned_and_predicted_alike_on_every_road(case, pretrained, tmp_path, m
         file.write_text(make_file(np.random.default_rng(seed), count))
     made, make = [], loop.make_programs
     monkeypatch.setattr(loop, "make_programs", lambda *args: made.append(make(*args)) or made[-1])
-    config = dataclasses.replace(
-        task_defaults(task),
-        init_from=str(pretrained / "pretrained"),
-        workdir=str(work),
-        data=TaskDataConfig(train=str(train), dev=str(dev)),
-        **FAST | changes,
-    )
+    files = {"train": train, "dev": dev}
+    config = task_config(task, pretrained / "pretrained", work, files, **FAST | changes)
     results = finetune(config).results
     assert results["metrics"][results["main_metric"]] > least and results["collapsed"] is None
     for program in (made[0].train_step, made[0].predict_step):
@@ -486,22 +456,12 @@ def test_a_model_of_mnli_is_tried_on_ax(pretrained, tmp_path, capsys):
     (tmp_path / "AX").mkdir()
     table = ["Premise\tHypothesis\tLabel", *map("\t".join, asked)]
     (tmp_path / "AX/diagnostic-full.tsv").write_text("\n".join(table) + "\n")
-    config = dataclasses.replace(
-        task_defaults("mnli"),
-        init_from=str(pretrained / "pretrained"),
-        workdir=str(tmp_path / "mnli"),
-        data=TaskDataConfig(dir=str(tmp_path)),
-        **FAST | {"epochs": 4},
-    )
+    options = FAST | {"epochs": 4}
+    config = task_config("mnli", pretrained / "pretrained", tmp_path / "mnli", {"dir": tmp_path}, **options)
     results = finetune(config).results
     assert results["metrics"]["accuracy"] > 0.5 < results["metrics"]["mismatched_accuracy"]
 
-    config = dataclasses.replace(
-        task_defaults("ax"),
-        init_from=str(tmp_path / "mnli"),
-        workdir=str(tmp_path / "ax"),
-        data=TaskDataConfig(dir=str(tmp_path / "AX")),
-    )
+    config = task_config("ax", tmp_path / "mnli", tmp_path / "ax", {"dir": tmp_path / "AX"})
     with pytest.raises(UserError, match="mnli holds a different run or its results"):
         finetune(dataclasses.replace(config, workdir=config.init_from))
     assert json.loads((tmp_path / "mnli/results.json").read_text()) == results
@@ -531,13 +491,8 @@ def test_the_weighted_layers_of_elmo_are_features(small_store, tmp_path):
     for file, count, seed in ((train, 240, 0), (dev, 30, 1)):
         file.write_text(ner(np.random.default_rng(seed), count))
     _, _, least, changes, _ = CASES["ner crf features"]
-    task = dataclasses.replace(
-        task_defaults("ner"),
-        init_from=str(tmp_path / "elmo"),
-        workdir=str(tmp_path / "task"),
-        data=TaskDataConfig(train=str(train), dev=str(dev)),
-        **FAST | changes,
-    )
+    files = {"train": train, "dev": dev}
+    task = task_config("ner", tmp_path / "elmo", tmp_path / "task", files, **FAST | changes)
     assert finetune(task).results["metrics"]["f1"] > least
     before, after = weights(tmp_path / "elmo"), weights(tmp_path / "task")
     for path in (path for path in after if path.startswith(("embeddings", "encoder"))):

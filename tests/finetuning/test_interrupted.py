@@ -1,9 +1,4 @@
-"""Fine-tuning that is interrupted, watched, or thaws layer by layer.
-
-Grids and tasks that are interrupted or killed end as if they had not been; runs share programs and devices. Where the
-time of a fine-tuning went, its traces, and what it does about a device or a host that fails. Gradual unfreezing (Howard
-& Ruder 2018): what learns in which epoch, and the slanted triangular rates.
-"""
+"""Fine-tuning that is interrupted, watched, or thaws layer by layer."""
 
 import dataclasses
 import gzip
@@ -89,9 +84,8 @@ def test_a_signal_during_predictions_is_answered_between_two_batches(
 ):
     """What is saved ends the same: nothing is trained again, and no evaluation is left out."""
     config, expected = two_seeds
-    config = dataclasses.replace(
-        config, workdir=str(tmp_path / "work"), seeds=1, eval_batch_size=20
-    )  # dev: two batches
+    # Dev: two batches.
+    config = dataclasses.replace(config, workdir=str(tmp_path / "work"), seeds=1, eval_batch_size=20)
     call, steps, batches = Program.__call__, [], []
 
     def interrupted(program, params, *rest):
@@ -123,19 +117,10 @@ def test_a_signal_during_predictions_is_answered_between_two_batches(
 @pytest.mark.parametrize("taught", [False, *([True] if processes.EXHAUSTIVE else [])], ids=lambda taught: f"{taught=}")
 def test_kill_9_in_the_middle_of_a_task(two_seeds, pretrained, tmp_path, taught):
     """The command line in a process of its own, killed at an arbitrary moment: the weights of an uninterrupted run."""
-    arguments = [
-        "finetune",
-        "text",
-        f"--init_from={pretrained / 'pretrained'}",
-        f"--data.dir={pretrained / 'data'}",
-        "--options.max_length=16",
-        "--batch_size=16",
-        "--epochs=5",
-        "--learning_rate=1e-3",
-        "--save_every_steps=7",
-        "--log_every_steps=1",
-        *([f"--distillation.teacher={two_seeds[0].workdir}", "--distillation.share=0.7"] if taught else []),
-    ]
+    arguments = ["finetune", "text", f"--init_from={pretrained / 'pretrained'}", f"--data.dir={pretrained / 'data'}"]
+    arguments += "--options.max_length=16 --batch_size=16 --epochs=5 --learning_rate=1e-3 --save_every_steps=7".split()
+    arguments += ["--log_every_steps=1"]
+    arguments += [f"--distillation.teacher={two_seeds[0].workdir}", "--distillation.share=0.7"] if taught else []
 
     def run(name: str, dies_after: int = 0) -> int:
         command = dying(dies_after, *arguments, f"--workdir={tmp_path / name}")
@@ -154,15 +139,8 @@ def test_a_grid_shares_its_programs_and_chooses_the_best(pretrained, tmp_path, m
     made = []
     make = loop.make_programs
     monkeypatch.setattr(loop, "make_programs", lambda *args: made.append(make(*args)) or made[-1])
-    config = run_config(
-        pretrained,
-        tmp_path / "work",
-        grid=True,
-        grid_batch_sizes=(16,),
-        grid_learning_rates=(2e-3, 1e-6),
-        grid_epochs=(1, 2),
-        select="best",
-    )
+    grid = {"grid_batch_sizes": (16,), "grid_learning_rates": (2e-3, 1e-6), "grid_epochs": (1, 2)}
+    config = run_config(pretrained, tmp_path / "work", grid=True, **grid, select="best")
     train, held = loop.train_run, []
     monkeypatch.setattr(
         loop,
@@ -172,19 +150,13 @@ def test_a_grid_shares_its_programs_and_chooses_the_best(pretrained, tmp_path, m
     results = finetune(config).results
     assert held == [0, 1, 1, 1]  # weights that can be chosen no more are not kept until the end of a grid
     assert len(results["runs"]) == len(results["settings"]) == 4
-    assert (
-        results["chosen"]["run"] == "batch16_rate0.002_epochs2_seed0"
-        and "of 4 runs, weights after the best epoch" in results["chosen"]["by"]
-    )
+    assert results["chosen"]["run"] == "batch16_rate0.002_epochs2_seed0"
+    assert "of 4 runs, weights after the best epoch" in results["chosen"]["by"]
     assert results["settings"][-1]["setting"].startswith("batch16_rate1e-06")
     assert any(record["collapsed"] for record in results["runs"] if record["hyperparameters"]["learning_rate"] == 1e-6)
     (programs,) = made
-    assert (
-        len(programs.train_step.compiled)
-        == len(programs.predict_step.compiled)
-        == programs.fresh_state._cache_size()
-        == 1
-    )
+    assert len(programs.train_step.compiled) == len(programs.predict_step.compiled) == 1
+    assert programs.fresh_state._cache_size() == 1
     assert not list((tmp_path / "work" / "runs").glob("*/checkpoints"))  # keep=best: the chosen weights lie on top
     assert (tmp_path / "work" / "checkpoints").is_dir()
 
@@ -192,16 +164,9 @@ def test_a_grid_shares_its_programs_and_chooses_the_best(pretrained, tmp_path, m
 @pytest.mark.slow
 def test_devices_share_the_batches(two_seeds, pretrained, tmp_path):
     """Four devices, fsdp and tensor axes, and filling rows in the last batch: the losses of one device."""
-    config = dataclasses.replace(
-        two_seeds[0],
-        workdir=str(tmp_path / "work"),
-        seeds=1,
-        mesh=MeshConfig(data=1, fsdp=2, tensor=2),
-        dropout=0.0,
-        head_dropout=0.0,
-        batch_size=62,
-        epochs=1,
-    )
+    changes = {"seeds": 1, "dropout": 0.0, "head_dropout": 0.0, "batch_size": 62, "epochs": 1}
+    mesh = MeshConfig(data=1, fsdp=2, tensor=2)
+    config = dataclasses.replace(two_seeds[0], workdir=str(tmp_path / "work"), mesh=mesh, **changes)
     loop.finetune(config, devices=jax.devices()[:4])
     finetune(dataclasses.replace(config, workdir=str(tmp_path / "one"), mesh=MeshConfig()))
     logs = (read_rows(next((tmp_path / name).glob("runs/*/metrics.jsonl"))) for name in ("one", "work"))
@@ -213,10 +178,7 @@ def test_devices_share_the_batches(two_seeds, pretrained, tmp_path):
 @pytest.mark.parametrize(
     "function, said",
     [
-        (
-            "run.first_state",
-            f"the state of a run {DOES_NOT_FIT}; what helps: a smaller model; chips with more",
-        ),
+        ("run.first_state", f"the state of a run {DOES_NOT_FIT}; what helps: a smaller model; chips with more"),
         ("run.placed_batch", f"a batch of 16 sequences {DOES_NOT_FIT}; what helps: --compute.remat=sel or full"),
     ],
 )
@@ -313,22 +275,9 @@ def test_what_cannot_be_watched_is_refused_before_anything_is_written(pretrained
 
 @pytest.mark.slow
 def test_a_run_that_hangs_ends_with_its_stack(pretrained, tmp_path):
-    words = [
-        "finetune",
-        "text",
-        f"--init_from={pretrained / 'pretrained'}",
-        f"--data.dir={pretrained / 'data'}",
-        f"--workdir={tmp_path / 'work'}",
-        "--options.max_length=16",
-        "--faults.step_timeout_seconds=5",
-    ]
-    done = subprocess.run(
-        [sys.executable, "-c", HANGING, *words],
-        env=processes.one_device(),
-        capture_output=True,
-        text=True,
-        timeout=processes.SECONDS,
-    )
+    words = ["finetune", "text", f"--init_from={pretrained / 'pretrained'}", f"--data.dir={pretrained / 'data'}"]
+    words += [f"--workdir={tmp_path / 'work'}", "--options.max_length=16", "--faults.step_timeout_seconds=5"]
+    done = processes.run(sys.executable, "-c", HANGING, *words, env=processes.one_device())
     assert done.returncode == EXIT_CODE, done.stderr
     assert "no progress for" in done.stderr and "in stuck" in done.stderr
     assert [row["event"] for row in read_events(tmp_path / "work/events.jsonl")][-1] == "hung"

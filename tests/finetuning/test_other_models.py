@@ -1,8 +1,4 @@
-"""Fine-tuning of other encoders, and from a teacher.
-
-A modern encoder and a DeBERTa through the same commands: fine-tuned, answering, exported with their own heads.
-Fine-tuning with a teacher as a whole: exact resume, with the same teacher only.
-"""
+"""Fine-tuning of other encoders, and from a teacher."""
 
 import dataclasses
 import json
@@ -70,12 +66,9 @@ def taught(config, teacher):
 
 def losses(mesh, micro_batches):
     """Two steps on one batch; without dropout, so that micro-batches change nothing."""
-    config = FinetuneConfig(
-        micro_batches=micro_batches,
-        dropout=0.0,
-        compute=ComputeConfig(dtype="float32"),
-        distillation=TaskDistillationConfig(teacher="there"),
-    )
+    compute = ComputeConfig(dtype="float32")
+    distillation = TaskDistillationConfig(teacher="there")
+    config = FinetuneConfig(micro_batches=micro_batches, dropout=0.0, compute=compute, distillation=distillation)
     head = HEADS["classification"]
     model = BertForTask(MODEL, head, config.compute)
     arrays = random_params(model, 3)

@@ -1,9 +1,4 @@
-"""Results of fine-tuning, their work directory, and ensembles.
-
-What surrounds the loop of a task: the plan of a grid, learning rates, collapsed runs, the table of results. Work
-directories of fine-tuning: what a command started again does over, what it refuses, and which weights stay. What
-finished fine-tunings predict, alone and together.
-"""
+"""Results of fine-tuning, their work directory, and ensembles."""
 
 import dataclasses
 import json
@@ -15,6 +10,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from command_lines import status, succeed
 from etils import epath
 from pretrained_model import TOKENIZER
 from scipy.special import softmax
@@ -22,7 +18,6 @@ from small_finetuning import MODEL, Killed, run_config, sentences
 from small_pretraining import finetune, run_predict
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
-from bert_jax.cli import _run
 from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig, ScheduleConfig
 from bert_jax.config.finetuning import PredictConfig, SentenceOptions, SquadOptions, TextDataConfig, task_defaults
 from bert_jax.data.sequences import Features
@@ -50,13 +45,11 @@ def test_the_plan_is_the_papers_grid_and_every_seed():
 
 
 def test_a_cooldown_that_the_shortest_run_has_no_room_for():
-    config = dataclasses.replace(
-        task_defaults("mrpc"), grid=True, schedule=ScheduleConfig(name="constant", cooldown_steps=90)
-    )
+    schedule = ScheduleConfig(name="constant", cooldown_steps=90)
+    config = dataclasses.replace(task_defaults("mrpc"), grid=True, schedule=schedule)
     check_length(config, 1600)  # two epochs of 50 steps, 10 of them warm-up
-    with pytest.raises(
-        UserError, match=r"cooldown_steps=90 and warmup_share=0.1 do not fit into the 98 steps of batch32_.*epochs2"
-    ):
+    message = r"cooldown_steps=90 and warmup_share=0.1 do not fit into the 98 steps of batch32_.*epochs2"
+    with pytest.raises(UserError, match=message):
         check_length(config, 1568)
 
 
@@ -76,9 +69,8 @@ def test_results_say_of_how_many_runs_the_best_was_chosen(count, said):
         | {"hyperparameters": {}}
         for seed in range(count)
     ]
-    assert summary(task_defaults("sst2"), records, "accuracy", {})["chosen"]["by"] == (
-        f"highest accuracy on dev {said} weights after the last epoch"
-    )
+    expected = f"highest accuracy on dev {said} weights after the last epoch"
+    assert summary(task_defaults("sst2"), records, "accuracy", {})["chosen"]["by"] == expected
 
 
 def features_of(labels, lengths=4):
@@ -89,18 +81,12 @@ def features_of(labels, lengths=4):
 @pytest.mark.parametrize(
     "best, metrics, message",
     [
-        (
-            [(0, 0), (0, 0)],
-            {"f1": 0.1},
-            None,
-        ),  # windows of 1.1 without the answer; the answers are read beside [CLS], and differ
+        # Windows of 1.1 without the answer; the answers are read beside [CLS], and differ.
+        ([(0, 0), (0, 0)], {"f1": 0.1}, None),
         ([(3, 4), (2, 3)], {"f1": 0.1}, "every prediction is tokens 1 to 2 of the window"),
         ([(3, 4), (3, 4)], {"f1": 0.1}, None),
-        (
-            [(3, 4), (2, 3)],
-            {"HasAns_f1": 0.0, "NoAns_f1": 1.0},
-            "every question is left unanswered",
-        ),  # by the threshold
+        # By the threshold.
+        ([(3, 4), (2, 3)], {"HasAns_f1": 0.0, "NoAns_f1": 1.0}, "every question is left unanswered"),
         ([(0, 0), (0, 0)], {"HasAns_f1": 0.1, "NoAns_f1": 0.9}, None),
     ],
 )
@@ -114,15 +100,10 @@ def test_collapse_of_answers_in_windows(best, metrics, message):
         name: getattr(features_of(np.array(best), 7), name)
         for name in ("input_ids", "token_type_ids", "labels", "example")
     }
-    dev = SpanFeatures(
-        **columns,
-        max_length=8,
-        prefix=np.array([2, 1]),
-        suffix=1,
-        first=np.zeros(2, int),
-        contexts=[],
-        options=SquadOptions(),
-    )
+    prefix = np.array([2, 1])
+    first = np.zeros(2, int)
+    options = SquadOptions()
+    dev = SpanFeatures(**columns, max_length=8, prefix=prefix, suffix=1, first=first, contexts=[], options=options)
     assert ignores_input(HeadConfig(kind="span"), dev, scores, metrics) == message
 
 
@@ -139,13 +120,8 @@ def test_collapse_of_answers_in_windows(best, metrics, message):
             0.3,
             "not above the share of .* 0.75",
         ),
-        (
-            "classification",
-            np.repeat([0, 1], [40, 80]),
-            [[1, 0]] * 80 + [[0, 1]] * 40,
-            0.3,
-            None,
-        ),  # Matthews 0.5, accuracy 2/3
+        # Matthews 0.5, accuracy 2/3.
+        ("classification", np.repeat([0, 1], [40, 80]), [[1, 0]] * 80 + [[0, 1]] * 40, 0.3, None),
         ("classification", np.array([0, 1, 1, 0]), [[1, 0], [0, 1], [0, 1], [1, 0]], float("nan"), "loss"),
         ("regression", np.array([0.0, 5.0, 2.0]), [0.1, 4.0, 2.0], 0.2, None),
         ("regression", np.array([0.0, 5.0, 2.0]), [2.3, 2.3, 2.3], 0.2, "every prediction is 2.300"),
@@ -175,10 +151,7 @@ def test_table_of_results_beside_the_papers(tmp_path, capsys):
             place_.joinpath("results.json").write_text(
                 json.dumps({"task": task, "init_from": "x", "random_weights": model == "random", "settings": [setting]})
             )
-    assert (
-        _run(["bert-jax", "results", str(tmp_path / "ours"), str(tmp_path / "random"), f"--output={tmp_path / 'out'}"])
-        == 0
-    )
+    succeed("results", tmp_path / "ours", tmp_path / "random", f"--output={tmp_path / 'out'}")
     text = (tmp_path / "out" / "results_table.md").read_text()
     assert text in capsys.readouterr().out + "\n"
     lines = text.splitlines()
@@ -188,18 +161,17 @@ def test_table_of_results_beside_the_papers(tmp_path, capsys):
     assert [_cell({"pearson": 50.0}, METRICS["text"]), _cell({}, METRICS["ax"])] == ["50.0", "–"]
     assert json.loads((tmp_path / "out" / "results_table.json").read_text())[1]["tasks"]["sst2"]["accuracy"] == 60
     ours, random = str(tmp_path / "ours"), str(tmp_path / "random")
-    assert _run(["bert-jax", "results", ours, random, f"--gain_over={random}/"]) == 0
+    succeed("results", ours, random, f"--gain_over={random}/")
     assert "\n| ours | gain, over random | +20.0 | +20.0/+20.0 |\n" in capsys.readouterr().out
-    assert _run(["bert-jax", "results", ours, f"--gain_over={random}"]) == 2
+    assert status("results", ours, f"--gain_over={random}") == 2
     assert f"--gain_over={random} is not among the directories given: {ours}" in capsys.readouterr().err
-    assert _run(["bert-jax", "results", "--output=x", ours]) == 2
-    assert (
-        _run(["bert-jax", "results", str(tmp_path / "ours/sst2"), str(tmp_path / "random/sst2")]) == 0
-    )  # once both "sst2"
+    assert status("results", "--output=x", ours) == 2
+    # Once both "sst2".
+    succeed("results", tmp_path / "ours/sst2", tmp_path / "random/sst2")
     assert f"\n| {tmp_path / 'ours/sst2'} | measured, dev | 80.0 ± 1.0 (3 runs) |\n" in capsys.readouterr().out
     (tmp_path / "ours" / "sst2" / "results.json").write_text("{")
-    assert _run(["bert-jax", "results", str(tmp_path / "ours")]) == 2
-    assert _run(["bert-jax", "results", str(tmp_path / "out")]) == 2
+    assert status("results", tmp_path / "ours") == 2
+    assert status("results", tmp_path / "out") == 2
 
 
 def test_results_of_one_task_have_a_row_each(tmp_path, capsys):
@@ -211,7 +183,7 @@ def test_results_of_one_task_have_a_row_each(tmp_path, capsys):
         (tmp_path / "runs" / name / "results.json").write_text(
             json.dumps({"task": task, "init_from": "x", "random_weights": False, "settings": [setting]})
         )
-    assert _run(["bert-jax", "results", f"{tmp_path / 'runs'}/", f"--gain_over={tmp_path / 'runs/sst2'}"]) == 0
+    succeed("results", f"{tmp_path / 'runs'}/", f"--gain_over={tmp_path / 'runs/sst2'}")
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "| model |  | sst2 (accuracy) | cola (matthews) |"
     assert lines[2:6] == [
@@ -242,14 +214,8 @@ DAMAGED = {
 @pytest.mark.parametrize("text", DAMAGED, ids=lambda text: text[:40])
 def test_a_damaged_record_of_a_run_is_named(tmp_path, text):
     record = {
-        "run": "a",
-        "setting": "a",
-        "seed": 0,
-        "metrics": {"accuracy": 0.5},
-        "collapsed": None,
-        "step": 3,
-        "keep": "best",
-        "hyperparameters": {},
+        **{"run": "a", "setting": "a", "seed": 0, "metrics": {"accuracy": 0.5}, "collapsed": None, "step": 3},
+        **{"keep": "best", "hyperparameters": {}},
     }
     for name in "ab":
         (tmp_path / name).mkdir()
@@ -294,10 +260,10 @@ SETTING = {"mean": {"accuracy": 0.5}, "standard_deviation": {"accuracy": None}, 
 def test_damaged_results_are_one_line(tmp_path, capsys, changes):
     content = {"task": "sst2", "init_from": "x", "random_weights": False, "settings": [SETTING]}
     (tmp_path / "results.json").write_text(json.dumps(content))
-    assert _run(["bert-jax", "results", str(tmp_path)]) == 0
+    succeed("results", tmp_path)
     capsys.readouterr()
     (tmp_path / "results.json").write_text(changes if isinstance(changes, str) else json.dumps(content | changes))
-    assert _run(["bert-jax", "results", str(tmp_path)]) == 2
+    assert status("results", tmp_path) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"error: {tmp_path}/results.json ") and error.count("\n") == 1 and len(error) < 500
 
@@ -324,10 +290,8 @@ def test_predictions_that_damaged_results_speak_of_are_made_again(tmp_path, chan
     file = epath.Path(tmp_path) / "results.json"
     assert earlier_predictions(file) is None
     file.write_text(json.dumps(content | {"settings": []}))
-    assert earlier_predictions(file) == {
-        "run": "a",
-        **{name: value for name, value in content.items() if name != "chosen"},
-    }
+    expected = {"run": "a", **{name: value for name, value in content.items() if name != "chosen"}}
+    assert earlier_predictions(file) == expected
     file.write_text("{" if changes is None else json.dumps(content | changes))
     assert earlier_predictions(file) is None
 
@@ -340,10 +304,8 @@ def test_every_gold_answer_is_part_of_the_data_s_fingerprint(pretrained):
         examples = squad_files.Examples("squad_v1", ("in France",), (question,), True)
         return _fingerprint([Split(examples, squad.features(examples, tokenizer, options))])
 
-    tokenizer, options = (
-        load_tokenizer(pretrained / "vocab.txt"),
-        SquadOptions(max_length=24, max_query_length=6, doc_stride=8),
-    )
+    tokenizer = load_tokenizer(pretrained / "vocab.txt")
+    options = SquadOptions(max_length=24, max_query_length=6, doc_stride=8)
     assert fingerprint("France") == fingerprint("France") != fingerprint("France", "Paris")
 
 
@@ -365,9 +327,8 @@ def test_a_new_test_set_is_predicted_by_the_finished_model(two_seeds, pretrained
     shutil.copytree(pretrained / "data", tmp_path / "data")
     (tmp_path / "data" / "test.tsv").write_text(sentences(30, 1))
     monkeypatch.setattr(loop, "train_run", lambda *_: pytest.fail("a finished run was repeated"))
-    config = dataclasses.replace(
-        config, workdir=str(tmp_path / "work"), data=TextDataConfig(dir=str(tmp_path / "data"))
-    )
+    data = TextDataConfig(dir=str(tmp_path / "data"))
+    config = dataclasses.replace(config, workdir=str(tmp_path / "work"), data=data)
     again = finetune(config).results
     assert again["tests"]["test"]["accuracy"] > 0.8 and again["data"]["test"] == 30
 
@@ -481,9 +442,8 @@ def test_predictions_of_the_work_directory_score_what_results_say(two_seeds, pre
 def test_an_ensemble_is_the_mean_of_the_probabilities(two_seeds, pretrained, tmp_path):
     config, results = two_seeds
     members = ",".join(f"{config.workdir}/runs/{record['run']}" for record in results["runs"])
-    options = PredictConfig(
-        input=str(pretrained / "data/dev.tsv"), output=str(tmp_path / "new" / "out.tsv"), split="dev"
-    )
+    output = str(tmp_path / "new" / "out.tsv")
+    options = PredictConfig(input=str(pretrained / "data/dev.tsv"), output=output, split="dev")
     lowest = min(record["metrics"]["accuracy"] for record in results["runs"])
     assert run_predict(members, options)["accuracy"] >= lowest and (tmp_path / "new" / "out.tsv").exists()
     logits = [[np.array(row, np.float32) for row in rows] for rows in ([[2, 0, 1]], [[-1, 0, 3]])]

@@ -31,18 +31,11 @@ from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.tokenization.wordpiece import WordPiece
 
 CLASSES = {
-    "pretraining": "AutoModelForPreTraining",
-    "masked words": "AutoModelForMaskedLM",
-    "pooled": "AutoModel",
-    "pairs": "AutoModelForNextSentencePrediction",
-    "bare": "AutoModel",
-    "classification": "AutoModelForSequenceClassification",
-    "regression": "AutoModelForSequenceClassification",
-    "choice": "AutoModelForMultipleChoice",
-    "tagging": "AutoModelForTokenClassification",
-    "span": "AutoModelForQuestionAnswering",
-    "mlm of it": "AutoModelForMaskedLM",
-    "encoder of it": "AutoModel",
+    **{"pretraining": "AutoModelForPreTraining", "masked words": "AutoModelForMaskedLM", "pooled": "AutoModel"},
+    **{"pairs": "AutoModelForNextSentencePrediction", "bare": "AutoModel"},
+    **{"classification": "AutoModelForSequenceClassification", "regression": "AutoModelForSequenceClassification"},
+    **{"choice": "AutoModelForMultipleChoice", "tagging": "AutoModelForTokenClassification"},
+    **{"span": "AutoModelForQuestionAnswering", "mlm of it": "AutoModelForMaskedLM", "encoder of it": "AutoModel"},
 }
 TOKENIZERS = ("cased", "uncased", "unigram", "bpe")
 TEXTS = [*difficult_text.without_specials(difficult_text.texts()), *documents.documents(5)]

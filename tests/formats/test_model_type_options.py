@@ -153,9 +153,8 @@ def test_an_export_has_the_tokenizer_and_loads_again(export_of_roberta, tmp_path
     candidates = model.fill_mask("The <mask> blooms <mask>.", top_k=3)
     assert len(candidates) == 2 and len(candidates[0]) == 3
     encoding = model.encode(("The rose", "a spade"))
-    assert (
-        encoding.tokens[0][0] == "<s>" and encoding.tokens[0].count("</s>") == 3 and not encoding.token_type_ids.any()
-    )
+    assert encoding.tokens[0][0] == "<s>" and encoding.tokens[0].count("</s>") == 3
+    assert not encoding.token_type_ids.any()
     by_ids = model.encode_ids(encoding.input_ids, encoding.attention_mask)
     np.testing.assert_allclose(by_ids.last_hidden_state, encoding.last_hidden_state, atol=1e-5)
     shutil.copytree(directory, tmp_path / "model", ignore=shutil.ignore_patterns("vocab.json", "merges.txt"))
@@ -273,9 +272,8 @@ def test_spare_rows_of_the_published_word_tables_are_cut(tmp_path, caplog, multi
 def test_a_run_with_other_distances_cannot_start_from_it(tmp_path):
     stored = open_huggingface(CASES["deberta/first"].save(tmp_path / "theirs"))
     run = dataclasses.replace(stored.model, disentangled=dataclasses.replace(stored.model.disentangled, max_distance=7))
-    with pytest.raises(
-        UserError, match=r"max_distance is 7 here and 5 there\)\. .*--model.disentangled.max_distance=5"
-    ):
+    message = r"max_distance is 7 here and 5 there\)\. .*--model.disentangled.max_distance=5"
+    with pytest.raises(UserError, match=message):
         check_architecture(stored, run)
     check_architecture(stored, stored.model)
 
@@ -316,11 +314,8 @@ def test_layers_may_all_be_local(tmp_path):
 
 def test_scale_biases_and_activation_of_a_modernbert(tmp_path):
     stored = open_huggingface(CASES["modernbert/mean"].save(tmp_path / "theirs"))
-    assert (stored.model.positions.rope_scale, stored.model.use_bias, stored.model.activation) == (
-        2.5,
-        True,
-        "gelu_tanh",
-    )
+    expected = (2.5, True, "gelu_tanh")
+    assert (stored.model.positions.rope_scale, stored.model.use_bias, stored.model.activation) == expected
 
 
 def test_segments_read_one_after_the_other_have_the_states_of_transformers(tmp_path):
@@ -338,9 +333,7 @@ def test_segments_read_one_after_the_other_have_the_states_of_transformers(tmp_p
         assert (np.abs(forgetful - found.last_hidden_state).max() > 1e-2) == (number > 0)
         memory = extended_memory(memory, found.hidden_states, options["mem_len"], options["reuse_len"])
     for index, weights in enumerate(found.attentions):
-        rows, expected = (
-            np.moveaxis(each, 1, 2)[real] for each in (weights, XLNET.stored(f"memory/attentions/{index}"))
-        )
+        rows, expected = (np.moveaxis(e, 1, 2)[real] for e in (weights, XLNET.stored(f"memory/attentions/{index}")))
         np.testing.assert_allclose(rows, expected, atol=2e-5)
     assert len(memory) == model.config.num_layers
     for index, state in enumerate(memory):
@@ -352,9 +345,7 @@ def test_both_streams_see_a_memory_and_no_gradient_flows_through_it(tmp_path):
     stored = open_huggingface(case.save(tmp_path / "theirs"))
     model = BertForPreTraining(stored.model, FLOAT32, stored.parts)
     before, given = recorded_models.segments(case)
-    first, last = (
-        [each[name] for name in ("input_ids", "token_type_ids", "attention_mask")] for each in (before, given)
-    )
+    first, last = ([e[name] for name in ("input_ids", "token_type_ids", "attention_mask")] for e in (before, given))
     permutation = Permutation(*(recorded_models.orders(case)[name] for name in ("order", "targets")))
 
     def loss(params):

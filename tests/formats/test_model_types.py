@@ -106,9 +106,8 @@ def check_layers(case: Case, states, attentions) -> None:
     length, real = case.mask.shape[1], case.mask
     recorded = case.numbered("states") or case.numbered("hidden_states")
     for state, expected in zip(states, recorded, strict=True):
-        np.testing.assert_allclose(
-            state[:, :length][real], expected[real] if expected.ndim > 2 else expected, atol=2e-5
-        )
+        wanted = expected[real] if expected.ndim > 2 else expected
+        np.testing.assert_allclose(state[:, :length][real], wanted, atol=2e-5)
     for maps, expected in zip(attentions, case.numbered("attentions"), strict=True):
         rows, expected = (np.moveaxis(each, 1, 2)[real] for each in (maps[:, :, :length], expected))
         np.testing.assert_allclose(rows, expected, atol=2e-5)
@@ -274,8 +273,7 @@ def test_what_was_read_is_written_with_the_same_names_and_bits(tmp_path, case):
 
 
 @pytest.mark.parametrize(
-    "case, name",
-    [("modernbert/words", "embeddings.tok_embeddings.weight"), ("xlnet/words", "mask_emb")],
+    "case, name", [("modernbert/words", "embeddings.tok_embeddings.weight"), ("xlnet/words", "mask_emb")]
 )
 def test_a_bare_encoder_has_names_without_prefix(tmp_path, case, name):
     stored = open_huggingface(CASES[case].save(tmp_path / "whole"))
@@ -405,9 +403,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(
-    "case, changes, message", [(case, *refused) for case, group in REFUSED.items() for refused in group]
-)
+@pytest.mark.parametrize("case, changes, message", [(c, *refused) for c, group in REFUSED.items() for refused in group])
 def test_what_our_encoder_does_not_have_is_refused_by_name(tmp_path, case, changes, message):
     assert re.search(message, refusal(CASES[case].save(tmp_path / "theirs", **changes)))
 
@@ -519,25 +515,12 @@ def test_a_refused_export_says_so_in_one_line(tmp_path):
 
 
 FAMILIES = {
-    "bert": "BERT",
-    "roberta": "RoBERTa",
-    "xlm-roberta": "XLM-RoBERTa",
-    "camembert": "CamemBERT",
-    "modernbert": "ModernBERT",
-    "albert": "ALBERT",
-    "distilbert": "DistilBERT",
-    "electra": "ELECTRA",
-    "deberta": "DeBERTa",
-    "deberta-v2": "DeBERTa-v2",
-    "xlnet": "XLNet",
+    **{"bert": "BERT", "roberta": "RoBERTa", "xlm-roberta": "XLM-RoBERTa", "camembert": "CamemBERT"},
+    **{"modernbert": "ModernBERT", "albert": "ALBERT", "distilbert": "DistilBERT", "electra": "ELECTRA"},
+    **{"deberta": "DeBERTa", "deberta-v2": "DeBERTa-v2", "xlnet": "XLNet"},
 }
-WITH_POOLER = (
-    "bert",
-    "roberta",
-    "xlm-roberta",
-    "camembert",
-    "albert",
-)  # whose bare classes have one unless told not to
+# Whose bare classes have one unless told not to.
+WITH_POOLER = ("bert", "roberta", "xlm-roberta", "camembert", "albert")
 WORDS = {"xlnet": ("AutoModelForPreTraining", None, "permutation-language-model head")}
 PAIRS = {"bert": "next-sentence head", "albert": "sentence-order head"}
 

@@ -1,8 +1,4 @@
-"""SentencePiece vocabularies and sentence-transformers in directories of transformers.
-
-SentencePiece vocabularies in directories of transformers, read and written. Directories of sentence-transformers:
-`embed` makes their vectors, compared with NumPy, and refuses other layouts.
-"""
+"""SentencePiece vocabularies and sentence-transformers in directories of transformers."""
 
 import dataclasses
 import json
@@ -13,13 +9,13 @@ import numpy_bert
 import pytest
 import safetensors.numpy
 import tokenizers
+from command_lines import succeed
 from etils import epath
 from family_pieces import FILES, OPTIONS
 from huggingface_directory import refusal
 from pretrained_model import CONFIG, TOKENIZER, WORDS, stored_model
 from recorded_models import CASES
 
-from bert_jax import cli
 from bert_jax.config import EmbeddingConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.conversion import convert
@@ -107,11 +103,8 @@ def test_a_vocabulary_of_another_family_does_not_fit(tmp_path):
         f"vocabulary of {tokenizer.vocab_size + 3} entries for a word table of {tokenizer.vocab_size} rows"
         in refusal(place)
     )
-    assert dataclasses.asdict(tokenizer.vocabulary.cleaning) == {
-        "tidies": False,
-        "strips_accents": False,
-        "lowercase": False,
-    }
+    expected = {"tidies": False, "strips_accents": False, "lowercase": False}
+    assert dataclasses.asdict(tokenizer.vocabulary.cleaning) == expected
 
 
 @pytest.mark.parametrize("family", OPTIONS)
@@ -330,9 +323,8 @@ def test_an_unknown_module_leaves_the_bare_model(tmp_path):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_prompts_that_nobody_asks_for_change_nothing(tmp_path):
-    place = directory(
-        tmp_path, config_sentence_transformers={"prompts": {"query": "query: "}, "default_prompt_name": None}
-    )
+    config_sentence_transformers = {"prompts": {"query": "query: "}, "default_prompt_name": None}
+    place = directory(tmp_path, config_sentence_transformers=config_sentence_transformers)
     assert not load(place).embedding.unsupported
 
 
@@ -371,14 +363,14 @@ def test_damaged_files_are_one_line(tmp_path, name):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_conversion_keeps_it_or_says_what_is_lost(tmp_path, capsys):
     model = load(directory(tmp_path / "theirs", "cls_token"))
-    assert cli._run(["bert-jax", "convert", f"{tmp_path}/theirs", f"{tmp_path}/ours", "--to=bert_jax"]) == 0
+    succeed("convert", f"{tmp_path}/theirs", f"{tmp_path}/ours", "--to=bert_jax")
     assert "left out" not in capsys.readouterr().out
     kept = load(tmp_path / "ours")
     assert kept.embedding == model.embedding
     np.testing.assert_allclose(kept.embed(TEXTS), expected(model, "cls_token", True), atol=2e-5)
     kept.save(tmp_path / "saved")
     assert load(tmp_path / "saved").embedding == model.embedding
-    assert cli._run(["bert-jax", "convert", f"{tmp_path}/ours", f"{tmp_path}/plain", "--to=huggingface"]) == 0
+    succeed("convert", f"{tmp_path}/ours", f"{tmp_path}/plain", "--to=huggingface")
     assert (
         "left out: how embed makes vectors (cls of the last layer, normalized, at most 12 tokens)"
         in capsys.readouterr().out

@@ -1,9 +1,4 @@
-"""Checkpoints of TF1, whole, damaged, and made to mislead.
-
-Google's TF1 checkpoints: written here by TensorFlow with the original's names, compared with its mathematics. TF1
-checkpoints that are damaged or lack something, and models that cannot be written as one. Indices of TF1 checkpoints
-that are made to mislead a reader.
-"""
+"""Checkpoints of TF1, whole, damaged, and made to mislead."""
 
 import dataclasses
 import json
@@ -72,16 +67,9 @@ def test_logits_are_those_of_the_original(saved):
     directory, values = saved
     stored = open_tf_checkpoint(directory)
     assert (stored.kind, stored.head, stored.parts) == ("tf1", None, ("pooler", "mlm", "next_sentence"))
-    assert stored.model == ModelConfig(
-        vocab_size=WORDS,
-        hidden_size=HIDDEN,
-        num_layers=LAYERS,
-        num_heads=HEADS,
-        intermediate_size=WIDE,
-        max_position_embeddings=POSITIONS,
-        activation="gelu_tanh",
-        layer_norm_epsilon=1e-12,
-    )
+    sizes = {"vocab_size": WORDS, "hidden_size": HIDDEN, "num_layers": LAYERS, "num_heads": HEADS}
+    sizes |= {"intermediate_size": WIDE, "max_position_embeddings": POSITIONS}
+    assert stored.model == ModelConfig(**sizes, activation="gelu_tanh", layer_norm_epsilon=1e-12)
     assert "global_step" in stored.ignored and len(stored.ignored) == 7 and stored.tokenizer.vocab_size == WORDS
     random = np.random.default_rng(1)
     batch = {
@@ -126,9 +114,8 @@ def test_round_trip_is_exact(head, tmp_path):
     stored = open_tf_checkpoint(tmp_path / "theirs")
     assert stored.head == head and stored.model.vocab_size == WORDS
     write_tf_checkpoint(stored, tmp_path / "again")
-    assert sorted(file.name for file in (tmp_path / "again").iterdir()) == sorted(
-        ["bert_config.json", "vocab.txt", "tokenizer_config.json", INDEX, DATA]
-    )
+    wanted = sorted(["bert_config.json", "vocab.txt", "tokenizer_config.json", INDEX, DATA])
+    assert sorted(file.name for file in (tmp_path / "again").iterdir()) == wanted
     reader = tf.train.load_checkpoint(str(tmp_path / "again" / "bert_model.ckpt"))
     assert reader.get_variable_to_shape_map().keys() == values.keys()
     for name, value in values.items():
@@ -308,9 +295,7 @@ def table(entries: dict[bytes, bytes], kind: bytes = b"\0", handle: bytes | None
 
     def add(entries):
         nonlocal blocks
-        body = b"".join(
-            number(0) + number(len(key)) + number(len(value)) + key + value for key, value in entries.items()
-        )
+        body = b"".join(number(0) + number(len(key)) + number(len(v)) + key + v for key, v in entries.items())
         body += bytes(4) + (1).to_bytes(4, "little")
         where = number(len(blocks)) + number(len(body))
         blocks += body + kind + masked_crc32c(np.frombuffer(body + kind, np.uint8)).to_bytes(4, "little")

@@ -1,9 +1,4 @@
-"""Tokenizers of Hugging Face directories: the same ids, or a refusal.
-
-tokenizer.json, tokenizer_config.json and vocab.txt of Hugging Face directories: the same ids, or a refusal. A
-tokenizer.json that no vocabulary of ours can express, against the library with the file's own post-processor.
-tokenizer.json as the library of Hugging Face reads it: the ids of our tokenizers.
-"""
+"""Tokenizers of Hugging Face directories: the same ids, or a refusal."""
 
 import dataclasses
 import json
@@ -76,9 +71,8 @@ def test_padded_rows_of_the_vocabulary_are_cut_and_a_warning_says_so(tmp_path, c
 def test_missing_entries_are_no_padding(tmp_path, entries, rows):
     says = refusal(of_rows(tmp_path, rows, TOKENS[:entries]))
     assert f"vocabulary of {entries} entries for a word table of {rows:,} rows" in says
-    assert (
-        f"the last {rows - entries} rows are not padding" in says and "append a line for each to its vocab.txt" in says
-    )
+    assert f"the last {rows - entries} rows are not padding" in says
+    assert "append a line for each to its vocab.txt" in says
     fast_tokenizer(tmp_path, TOKENS[:entries])
     of_rows(tmp_path, rows, None)
     assert f"vocabulary of {entries} entries for a word table of {rows:,} rows" in refusal(tmp_path)
@@ -430,9 +424,7 @@ def test_sentencepiece_vocabularies_as_tokenizer_json(tmp_path, method):
     tokenizer = run_train_vocab(vocabulary)
     write_tokenizer(tokenizer, epath.Path(tmp_path / "out"), 128)
     written = fast(tmp_path / "out")
-    characters = [
-        f"x{chr(code)}y" for code in (*range(33, 0x800), *range(0x800, 0xD800, 7), *range(0xE000, 0x2FFFF, 97))
-    ]
+    characters = [f"x{chr(c)}y" for c in (*range(33, 0x800), *range(0x800, 0xD800, 7), *range(0xE000, 0x2FFFF, 97))]
     texts = [*documents.documents(50, seed=5), *difficult_text.without_specials(difficult_text.texts()), *characters]
     differing = [text for text in texts if written.encode(text, add_special_tokens=False).ids != tokenizer.encode(text)]
     # Two marks on a letter, written apart; U+0344 is two in one.

@@ -1,9 +1,4 @@
-"""Attention: formulas, kernels that are declared, and padded positions.
-
-Attention and its mask against loops over every pair of positions in float64 NumPy. Attention kernels that declare what
-they support: what is missing is computed elsewhere or refused, never ignored. Positions that count from the padding's
-id, as RoBERTa's do, and the model without a head for pairs.
-"""
+"""Attention: formulas, kernels that are declared, and padded positions."""
 
 import dataclasses
 import itertools
@@ -62,9 +57,7 @@ def numpy_attention(query, key, value, restrictions):
     return np.einsum("baij,bjad->biad", weights, value.astype(float)), weights, blind
 
 
-@pytest.mark.parametrize(
-    "names", [names for size in range(4) for names in itertools.combinations(RESTRICTIONS, size)], ids="+".join
-)
+@pytest.mark.parametrize("names", [n for s in range(4) for n in itertools.combinations(RESTRICTIONS, s)], ids="+".join)
 def test_every_combination_of_restrictions_equals_numpy(names):
     restrictions = {name: RESTRICTIONS[name] for name in names}
     output, weights = attention(*projections(), AttentionMask(padding=PADDING, **restrictions), collect=True)
@@ -101,9 +94,7 @@ def test_gradients_of_queries_and_of_a_bias_equal_finite_differences():
 
 
 def test_a_window_as_long_as_the_sequence_restricts_nothing():
-    plain, wide = (
-        attention(*projections(), AttentionMask(padding=PADDING, window=window))[0] for window in (None, LENGTH - 1)
-    )
+    plain, wide = (attention(*projections(), AttentionMask(padding=PADDING, window=w))[0] for w in (None, LENGTH - 1))
     np.testing.assert_array_equal(plain, wide)
 
 
@@ -295,12 +286,9 @@ def test_a_longer_table_repeats_no_row_of_padding_or_of_the_first_token():
 
 
 def run(**model) -> Config:
-    return Config(
-        model=variant(PADDED_SMALL, **model),
-        data=DataConfig(path="store", sentence_pairs="none"),
-        phases=(PhaseConfig(steps=1, sequence_length=16, batch_size=1),),
-        workdir="work",
-    )
+    data = DataConfig(path="store", sentence_pairs="none")
+    phases = (PhaseConfig(steps=1, sequence_length=16, batch_size=1),)
+    return Config(model=variant(PADDED_SMALL, **model), data=data, phases=phases, workdir="work")
 
 
 def test_the_longest_sequence_leaves_out_the_rows_of_padding():

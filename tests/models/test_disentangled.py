@@ -1,10 +1,6 @@
 """DeBERTa's attention and convolution.
 
-Disentangled attention against what the paper writes, position by position; its rows, its counts, its other forms.
-
-The convolution beside the first layer: position by position, in packed rows, its costs, its depth, what it refuses.
-
-Its numbers are compared with those of transformers in tests/formats/test_deberta.py.
+Its numbers are compared with those of transformers in tests/formats/test_model_types.py.
 """
 
 import dataclasses
@@ -464,9 +460,8 @@ def test_it_learns_and_thaws_with_the_first_layer():
 
 def test_a_student_does_not_start_from_some_of_its_layers():
     stored = StoredModel(kind="bert_jax", path="somewhere", model=CONVOLVED, arrays={})
-    with pytest.raises(
-        UserError, match=r"init_from_layers=0,2 needs .* somewhere has .*model.convolution_width=3; take"
-    ):
+    message = r"init_from_layers=0,2 needs .* somewhere has .*model.convolution_width=3; take"
+    with pytest.raises(UserError, match=message):
         with_layers(stored, (0, 2), dataclasses.replace(THIRD, num_layers=2))
 
 
@@ -481,10 +476,7 @@ def test_a_student_does_not_start_from_some_of_its_layers():
             "model.convolution_activation=gelu_erf needs model.convolution_width, but model.convolution_width=0",
         ),
         ({"norm_position": "pre"}, "convolution_width=5 cannot be combined with model.norm_position=pre"),
-        (
-            {"positions": "xlnet"},
-            "convolution_width=5 belongs to another model.positions, not to .*xlnet",
-        ),
+        ({"positions": "xlnet"}, "convolution_width=5 belongs to another model.positions, not to .*xlnet"),
         ({"layer": "lstm"}, "convolution_width=5 belongs to model.layer=transformer, not to model.layer=lstm"),
         ({"direction": "left_to_right"}, "convolution_width=5 cannot be combined with model.direction=left_to_right"),
     ],

@@ -1,8 +1,4 @@
-"""Dropout and the bits that it draws.
-
-Dropout: its statistics, its sites, its keys. Words that follow from a key and the place of an element: statistics with
-known bounds, and the same on any mesh.
-"""
+"""Dropout and the bits that it draws."""
 
 import dataclasses
 import functools
@@ -44,9 +40,8 @@ def test_dropout_statistics(rate):
 def test_dropout_of_attention_falls_on_probabilities():
     query, key = (jax.random.normal(jax.random.key(i), (2, 8, 3, 8)) for i in (0, 1))
     mask = AttentionMask(padding=jnp.ones((2, 8), jnp.int32))
-    identity = jnp.tile(
-        jnp.eye(8)[None, :, None, :], (2, 1, 3, 1)
-    )  # its product with the probabilities is the probabilities
+    # Its product with the probabilities is the probabilities.
+    identity = jnp.tile(jnp.eye(8)[None, :, None, :], (2, 1, 3, 1))
     attend = compiled(lambda *given: plain.attention(*given, mask, jax.random.key(2), 0.25, collect=True))
     dropped, weights = attend(query, key, identity)
     dropped, weights = np.swapaxes(dropped, 1, 2), np.asarray(weights)

@@ -1,20 +1,13 @@
 """BERT: NumPy's and Google's numbers.
 
-The mode that is the original: the whole step by hand over 50 steps, and a table in the docs that cannot go stale.
-
-The model against an independent forward pass (float64 NumPy), closed forms, and its own other roads.
-
-Against PyTorch: test_huggingface.py.
+Those of PyTorch are in tests/formats/test_huggingface.py.
 """
 
 import dataclasses
-import functools
 import importlib.util
 import math
 import pathlib
 import re
-import subprocess
-import sys
 import typing
 
 import jax
@@ -22,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy_bert
 import pytest
+import small_pretraining
 from jax.sharding import NamedSharding, PartitionSpec
 from model_variants import variant
 from published_optimizers import PEAK, STEPS, bert_2018, published
@@ -44,7 +38,6 @@ from bert_jax.config import (
     DataConfig,
     DisentangledConfig,
     MaskingConfig,
-    MeshConfig,
     ModelConfig,
     ObjectiveConfig,
     OptimizerConfig,
@@ -59,10 +52,8 @@ from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.block import SelfAttention
 from bert_jax.models.kernels.plain import AttentionMask, attention
-from bert_jax.objectives.choice import default_objective
-from bert_jax.training.optimizers import learning_rate, optimizer
-from bert_jax.training.state import abstract_state, state_shardings
-from bert_jax.training.step import make_train_step
+from bert_jax.training.optimizers import optimizer
+from bert_jax.training.state import abstract_state
 
 
 def all_outputs(model, params, batch):
@@ -171,9 +162,7 @@ def test_outputs_of_branches_may_begin_smaller_by_the_number_of_branches(form):
         "xlnet": variant(dataclasses.replace(SMALL, type_vocab_size=0, pair_head=False), positions="xlnet"),
     }
     config = dataclasses.replace(forms[form], num_layers=8)
-    models = [
-        BertForPreTraining(each, parts=("mlm",)) for each in (config, dataclasses.replace(config, scaled_outputs=True))
-    ]
+    models = [BertForPreTraining(e, parts=("mlm",)) for e in (config, dataclasses.replace(config, scaled_outputs=True))]
     both = compiled(lambda key: [model.init(key) for model in models])(jax.random.key(7))
     equal, scaled = map(flatten, jax.device_get(both))
     outputs = [f"encoder/{branch}/output/kernel" for branch in ("attention", "feed_forward")]
@@ -284,9 +273,7 @@ def test_padding_does_not_change_real_positions():
     model, batch = BertForPreTraining(SMALL, FLOAT32), make_batch()
     params = perturbed(model)
     whole = encode(model, params, batch).last_hidden_state[2:, :9]
-    alone = encode(
-        model, params, {name: batch[name][2:, :9] for name in ("input_ids", "token_type_ids", "attention_mask")}
-    )
+    alone = encode(model, params, {n: batch[n][2:, :9] for n in ("input_ids", "token_type_ids", "attention_mask")})
     np.testing.assert_allclose(whole, alone.last_hidden_state, atol=1e-5)
 
 
@@ -368,12 +355,6 @@ def test_refuses_what_it_cannot_run():
         jax.eval_shape(lambda p: model.encode(p, long, long, long), params)
 
 
-@pytest.mark.slow
-def test_importing_the_model_does_not_import_tensorflow():
-    code = "import sys, bert_jax.models.bert, bert_jax.objectives.masked_words\nsys.exit('tensorflow' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 PARTS = [(), ("mlm",), ("next_sentence", "pooler"), ("pooler", "mlm", "next_sentence")]
 
 
@@ -444,9 +425,7 @@ def batch(step: int) -> dict[str, np.ndarray]:
         "masked_ids": weights * random.integers(5, WORDS, (ROWS, MASKED)),
         "next_sentence_labels": np.zeros(ROWS),
     }
-    return {name: array.astype(np.int32) for name, array in arrays.items()} | {
-        "masked_weights": weights.astype(np.float32)
-    }
+    return {n: array.astype(np.int32) for n, array in arrays.items()} | {"masked_weights": weights.astype(np.float32)}
 
 
 def initial_parameters(model: BertForPreTraining) -> dict:
@@ -485,18 +464,8 @@ def test_fifty_steps_are_those_of_the_original(by_hand):
     """Forward, loss, gradient, clipping, moments, decay and schedule at once, on the compiled step that trains."""
     model = BertForPreTraining(CONFIG.model, CONFIG.compute)
     transformation = optimizer(CONFIG.optimizer, model.parameters)
-    mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
+    mesh, shardings, step = small_pretraining.compiled(model, CONFIG, small_pretraining.SINGLE)
     abstract = abstract_state(model, transformation, mesh)
-    shardings = state_shardings(abstract)
-    step = make_train_step(
-        default_objective(model, CONFIG),
-        transformation,
-        mesh,
-        shardings,
-        clip_norm=CONFIG.optimizer.clip_norm,
-        schedule=functools.partial(learning_rate, CONFIG),
-        seed=CONFIG.seed,
-    )
     state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), abstract)
     state = jax.device_put(dataclasses.replace(state, params=initial_parameters(model)), shardings)
     history = []
@@ -518,14 +487,10 @@ def test_the_mode_sets_what_the_original_had_fixed_and_keeps_its_arguments():
         model_config("tiny"), activation="gelu_erf", norm_position="pre", vocab_pad_multiple=128
     )
     phases = PhaseConfig(steps=90), PhaseConfig(steps=10, schedule="restart", moments="reset", learning_rate=3e-4)
-    given = Config(
-        model=changed,
-        data=DataConfig(path="store", sentence_pairs="sop"),
-        phases=phases,
-        seed=3,
-        masking=MaskingConfig(unit="span", static_masks=3),
-        optimizer=OptimizerConfig(name="lamb", clip_norm=0.5),
-    )
+    data = DataConfig(path="store", sentence_pairs="sop")
+    masking = MaskingConfig(unit="span", static_masks=3)
+    optimizer = OptimizerConfig(name="lamb", clip_norm=0.5)
+    given = Config(model=changed, data=data, phases=phases, seed=3, masking=masking, optimizer=optimizer)
     plain = Config(
         model=model_config("tiny"),
         data=DataConfig(path="store"),
@@ -537,16 +502,8 @@ def test_the_mode_sets_what_the_original_had_fixed_and_keeps_its_arguments():
 
 ARGUMENTS = {  # what its commands took, and what its checkpoints named
     "model": {
-        "vocab_size",
-        "hidden_size",
-        "num_layers",
-        "num_heads",
-        "intermediate_size",
-        "hidden_dropout",
-        "attention_dropout",
-        "initializer_range",
-        "max_position_embeddings",
-        "type_vocab_size",
+        *("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "hidden_dropout"),
+        *("attention_dropout", "initializer_range", "max_position_embeddings", "type_vocab_size"),
     },
     "masking": set(),
     "objective": set(),

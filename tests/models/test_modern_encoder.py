@@ -139,8 +139,7 @@ def assert_same_sums(found: np.ndarray, wanted: np.ndarray) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name, remats",
-    [("whole rounds", ("sel",)), ("left over", ("none", "full")), ("no pattern", ("none", "full"))],
+    "name, remats", [("whole rounds", ("sel",)), ("left over", ("none", "full")), ("no pattern", ("none", "full"))]
 )
 def test_scan_and_loop_and_what_they_compute_again_give_one_model(name, remats):
     params, loss, slopes = losses(PATTERNS[name], ComputeConfig(dtype="float32", layers="loop"))

@@ -1,11 +1,4 @@
-"""Products of matrices, tables of words, gates of heads, and norms.
-
-Products in the form for CPUs, and the word losses made of them, against float64 NumPy and against the plain road.
-Products of attention in the form for CPUs, against float64 NumPy and against the plain form. Factors on attention
-heads, against zeros in the output projection, in models of every family. Copies of the word table for parts of a batch:
-the values and gradients of the table itself. The layer norm of TPUs, whose sums do not wait for each other, against
-float64 and against the plain one.
-"""
+"""Products of matrices, tables of words, gates of heads, and norms."""
 
 import copy
 import dataclasses

@@ -108,11 +108,7 @@ def test_states_and_gradients_are_those_of_the_whole_layer(name, packed, dropout
 
 @pytest.mark.parametrize(
     "options, compute",
-    [
-        ({"layer": "lstm"}, {}),
-        ({"positions": "xlnet", "type_vocab_size": 2}, {}),
-        ({}, {"layers": "scan"}),
-    ],
+    [({"layer": "lstm"}, {}), ({"positions": "xlnet", "type_vocab_size": 2}, {}), ({}, {"layers": "scan"})],
     ids=["lstm", "xlnet", "scan"],
 )
 def test_layers_that_cannot_be_computed_in_part_are_computed_whole(options, compute):

@@ -1,11 +1,6 @@
 """Models of tasks: heads, texts that share rows, and CRFs.
 
-Task heads against the float64 NumPy model and published parameter counts; their losses against NumPy and SciPy. The CRF
-against all its paths, written out: log-likelihood, best path, gradients, packing, sentences, constraints.
-
-Heads of sentence tasks on rows that several texts share, against the same texts one per row, for every architecture.
-
-Both are float32 without dropout. Places and rows without a text take part, and must change nothing.
+All are float32 without dropout. Places and rows without a text take part, and must change nothing.
 """
 
 import dataclasses
@@ -152,9 +147,8 @@ def test_regression_loss_is_the_mean_squared_error_of_the_real_rows():
 
 def test_span_loss_is_the_mean_of_both_ends_and_knows_no_padding():
     logits, mask = logits_of(4, 7, 2), np.array([[1] * 7, [1] * 5 + [0] * 2, [1] * 6 + [0], [1] * 7], np.int32)
-    labels = np.array(
-        [[2, 4], [0, 0], [5, 6], [1, 1]], np.int32
-    )  # the third answer ends beyond its window's six tokens
+    # The third answer ends beyond its window's six tokens.
+    labels = np.array([[2, 4], [0, 0], [5, 6], [1, 1]], np.int32)
     sums = compiled(tasks.span_sums)(logits, labels, mask, WEIGHTS)
     ends = [
         -log_softmax(logits[row, : mask[row].sum(), end].astype(float))[labels[row, end]]
@@ -182,26 +176,12 @@ def test_tagging_loss_is_the_mean_over_first_pieces_of_the_real_rows():
 TEXTS, LONGEST, PLACES = 11, 13, 5
 CLASSES = HeadConfig(labels=("a", "b", "c"))
 CASES = {
-    "bert_mini": CLASSES,
-    "albert_mini": CLASSES,
-    "roberta_mini": CLASSES,
-    "spanbert_mini": CLASSES,
-    "distilbert_mini": CLASSES,
-    "electra_mini": CLASSES,
-    "mosaicbert_base": CLASSES,
-    "neobert": CLASSES,
-    "deberta_mini": CLASSES,
-    "deberta_v3_mini": CLASSES,
-    "xlnet_mini": CLASSES,
-    "gpt_mini": CLASSES,
-    "elmo_mini": CLASSES,
-    "ulmfit_mini": CLASSES,
-    "glove_mini": CLASSES,
-    "modernbert_mini": CLASSES,
+    **dict.fromkeys(("bert_mini", "albert_mini", "roberta_mini", "spanbert_mini", "distilbert_mini"), CLASSES),
+    **dict.fromkeys(("electra_mini", "mosaicbert_base", "neobert", "deberta_mini", "deberta_v3_mini"), CLASSES),
+    **dict.fromkeys(("xlnet_mini", "gpt_mini", "elmo_mini", "ulmfit_mini", "glove_mini", "modernbert_mini"), CLASSES),
     "modernbert_mini, mean": dataclasses.replace(CLASSES, pooling="mean"),
     "modernbert_mini, number": HeadConfig(kind="regression"),
-    "modernbert_mini, global": CLASSES,
-    "modernbert_mini, scan": CLASSES,
+    **dict.fromkeys(("modernbert_mini, global", "modernbert_mini, scan"), CLASSES),
     "bert_mini, features": dataclasses.replace(CLASSES, features="weighted_with_embeddings", lstm_size=7),
     "modernbert_mini, features": dataclasses.replace(CLASSES, features="last", lstm_size=7, train_encoder=True),
 }
@@ -259,11 +239,7 @@ def batches(model: BertForTask):
     [
         *CORE,
         *(pytest.param(case, marks=pytest.mark.slow, id=f"{case}: {shows}") for case, shows in MECHANISMS.items()),
-        *(
-            pytest.param(case, marks=pytest.mark.slow)
-            for case in CASES
-            if EXHAUSTIVE and case not in {*CORE, *MECHANISMS}
-        ),
+        *(pytest.param(c, marks=pytest.mark.slow) for c in CASES if EXHAUSTIVE and c not in {*CORE, *MECHANISMS}),
     ],
 )
 def test_scores_losses_and_gradients_are_those_of_the_texts_alone(case):
@@ -431,9 +407,8 @@ def test_gradients_equal_finite_differences():
         ahead, behind = (jax.tree.map(lambda x, d: x + step * d, (params, logits), direction) for step in (0.01, -0.01))
         slope = (float(loss_and_gradients(ahead)[0]) - float(loss_and_gradients(behind)[0])) / 0.02
         along = sum(float((g * d).sum()) for g, d in zip(jax.tree.leaves(gradients), jax.tree.leaves(direction)))
-        assert along == pytest.approx(
-            slope, rel=2e-3, abs=2e-3
-        )  # float32 sums of about 50 differ by 4e-6 over a step of 0.02
+        # Float32 sums of about 50 differ by 4e-6 over a step of 0.02.
+        assert along == pytest.approx(slope, rel=2e-3, abs=2e-3)
     assert not np.any(np.asarray(gradients[1])[labels < 0])  # pieces without a label have no part in the chain
 
 

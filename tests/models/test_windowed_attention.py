@@ -1,8 +1,4 @@
-"""Attention within windows, and the choice of a kernel.
-
-Attention by blocks within a window: equal to the masked full matrix, and linear in the length. Which attention kernel
-is used where, what is said of it, and lowering for machines that are not here.
-"""
+"""Attention within windows, and the choice of a kernel."""
 
 import dataclasses
 import functools

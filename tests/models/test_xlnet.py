@@ -25,15 +25,8 @@ from bert_jax.models.xlnet import Permutation, distance_encodings, hidden_unless
 from bert_jax.objectives.autoregressive import PermutationObjective
 from bert_jax.parameters import total_size
 
-SMALL = dataclasses.replace(
-    xlnet_config("mini"),
-    vocab_size=37,
-    hidden_size=16,
-    num_layers=2,
-    num_heads=2,
-    intermediate_size=20,
-    max_position_embeddings=32,
-)
+SIZES = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "intermediate_size": 20, "max_position_embeddings": 32}
+SMALL = dataclasses.replace(xlnet_config("mini"), vocab_size=37, **SIZES)
 TARGET = 36  # an id that no text has; below, its row of the table is what predicted tokens begin with
 ORDER = np.array([[0, 3, 0, 1, 0, 5, 2, 0, 4], [2, 0, 0, 3, 0, 1, 0, 0, 0]], np.int32)
 TARGETS = np.array([[1, 3, 6, 8], [0, 3, 5, 5]], np.int32)  # place 5 of the first row is a special token
@@ -240,14 +233,7 @@ def test_words_are_filled_in_without_being_seen(model, params, batch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "layers, remat",
-    [
-        ("scan", "sel"),
-        ("scan", "none"),
-        ("loop", "full"),
-    ],
-)
+@pytest.mark.parametrize("layers, remat", [("scan", "sel"), ("scan", "none"), ("loop", "full")])
 def test_losses_and_gradients_are_the_same_however_layers_run(model, params, batch, layers, remat):
     other = BertForPreTraining(SMALL, dataclasses.replace(FLOAT32, layers=layers, remat=remat), ("mlm",))
 

@@ -1,8 +1,4 @@
-"""`doctor` on runs and stores.
-
-What `bert-jax doctor` finds in runs: a run of known shape is sound, and each failure is one change to it. What
-`bert-jax doctor` finds in token stores: each failure is made on purpose, and a sound store has none.
-"""
+"""`doctor` on runs and stores."""
 
 import dataclasses
 import json
@@ -12,10 +8,10 @@ import pathlib
 import documents
 import numpy as np
 import pytest
+from command_lines import status, succeed
 from etils import epath
 from synthetic_store import MASK, VOCAB_SIZE, SyntheticStore, random_documents, write_store
 
-from bert_jax import cli
 from bert_jax.config import Config, DataConfig, EvaluationConfig, MaskingConfig, ModelConfig, PhaseConfig, PrepareConfig
 from bert_jax.config.json_form import to_dict
 from bert_jax.config.pretraining import DoctorConfig
@@ -202,9 +198,8 @@ def test_losses_are_not_judged_where_the_terms_are_missing_or_damaged(written):
 
 
 def test_masks_that_select_nothing():
-    assert wrong(changed(mlm_loss=lambda row: 0.0 if row["step"] == 7_000 else row["mlm_loss"])) == {
-        "masks that select nothing"
-    }
+    expected = {"masks that select nothing"}
+    assert wrong(changed(mlm_loss=lambda row: 0.0 if row["step"] == 7_000 else row["mlm_loss"])) == expected
 
 
 def test_a_throughput_that_drops_is_told():
@@ -221,21 +216,21 @@ def test_a_later_phase_is_judged_by_itself():
 
 
 def test_a_real_run_is_sound_together_with_its_data(finished, capsys):
-    assert cli._run(["bert-jax", "doctor", finished[0].workdir]) == 0
+    succeed("doctor", finished[0].workdir)
     said = capsys.readouterr().out
     assert "learning rate zero" in said and "duplicated documents" in said and "0 of " in said
 
 
 def test_fine_tuning_and_models(finetunings, tmp_path, capsys):
-    assert cli._run(["bert-jax", "doctor", str(finetunings / "finetuned")]) == 0
+    succeed("doctor", finetunings / "finetuned")
     record = next((finetunings / "finetuned" / "runs").glob("*/results.json"))
     record.write_text(json.dumps({**json.loads(record.read_text()), "collapsed": "every prediction is yes"}))
-    assert cli._run(["bert-jax", "doctor", str(finetunings / "finetuned")]) == 1
+    assert status("doctor", finetunings / "finetuned") == 1
     assert "every prediction is yes" in capsys.readouterr().out
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text('{"model": {}}')
     (tmp_path / "model" / "run.json").write_text("{}")
-    assert cli._run(["bert-jax", "doctor", str(tmp_path / "model")]) == 2
+    assert status("doctor", tmp_path / "model") == 2
 
 
 def wrong_of_store(path) -> set[str]:
@@ -359,14 +354,14 @@ def test_one_pass_counts_what_a_loop_counts(tmp_path, monkeypatch):
 
 
 def test_the_command_says_what_to_do(prepared, small_store, capsys):
-    assert cli._run(["bert-jax", "doctor", str(small_store), "--sequence_length=64"]) == 0
+    succeed("doctor", small_store, "--sequence_length=64")
     assert "0 of 8 checks found something" in capsys.readouterr().out
     path = prepared(documents.documents(60))
     capsys.readouterr()
-    assert cli._run(["bert-jax", "doctor", str(path), "--sequence_length=64"]) == 1
+    assert status("doctor", path, "--sequence_length=64") == 1
     said = capsys.readouterr().out
     assert "wrong  too few documents: 60 documents" in said and "expected: at least 100" in said
     assert "what to do: " in said and "1 of 8 checks" in said
-    assert cli._run(["bert-jax", "doctor", str(path), "--sequence_length=4"]) == 2
-    assert cli._run(["bert-jax", "doctor", str(path.parent)]) == 2
+    assert status("doctor", path, "--sequence_length=4") == 2
+    assert status("doctor", path.parent) == 2
     assert "not the work directory of a run" in capsys.readouterr().err

@@ -5,9 +5,9 @@ import importlib.util
 import json
 
 import pytest
+from command_lines import succeed
 from documents import VOCABULARY, run
 
-from bert_jax import cli
 from bert_jax.data.store import open_store
 from bert_jax.tools import description as shares
 from bert_jax.tools.description import LanguageShare, language_shares
@@ -63,7 +63,7 @@ def test_the_card_shows_languages_licences_hashes_and_what_was_removed(place, tm
     run(books, str(place / "vocab.txt"), tmp_path / "books", format="gutenberg")
     output = tmp_path / "card.html"
     words = ["describe", str(place / "store"), str(tmp_path / "books"), f"--output={output}"]
-    assert cli._run(["bert-jax", *words]) == 0
+    succeed(*words)
     first, second = json.loads(output.with_suffix(".json").read_text())
     assert [each["language"] for each in first["languages"]] == ["en", "de", "fr"]
     [source] = first["sources"]

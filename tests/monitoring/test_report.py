@@ -7,14 +7,13 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
 
 import numpy as np
+import processes
 import pytest
+from command_lines import status, succeed
 from etils import epath
-from processes import SECONDS
 
-from bert_jax import cli
 from bert_jax.config.pretraining import ReportConfig
 from bert_jax.errors import UserError
 from bert_jax.objectives.autoregressive import NEXT_WORDS, PREVIOUS_WORDS
@@ -171,7 +170,7 @@ def test_the_best_step_is_that_of_the_main_loss(finished):
 
 def test_fine_tuning_runs(finished, finetunings, tmp_path, capsys):
     paths = [finished[0].workdir, str(finetunings / "finetuned")]
-    assert cli._run(["bert-jax", "report", *paths, f"--output={tmp_path}/page.html"]) == 0
+    succeed("report", *paths, f"--output={tmp_path}/page.html")
     text = (tmp_path / "page.html").read_text()
     runs = [run.name for run in runs_below(paths[1])]
     assert len(runs) == 1 and all(f"<td>{run}</td>" in text for run in [os.path.basename(paths[0]), *runs])
@@ -201,15 +200,14 @@ def test_a_run_that_has_logged_nothing_yet(finished, tmp_path):
 def test_what_cannot_be_reported_on(finished, tmp_path, monkeypatch, capsys):
     with pytest.raises(UserError, match="there is no such directory"):
         run_report([str(tmp_path / "none")], ReportConfig(output=str(tmp_path / "page.html")))
-    assert cli._run(["bert-jax", "report", finished[0].workdir, "--output=/nowhere/page.html"]) == 2
-    assert cli._run(["bert-jax", "report", finished[0].workdir]) == 2
+    assert status("report", finished[0].workdir, "--output=/nowhere/page.html") == 2
+    assert status("report", finished[0].workdir) == 2
     with monkeypatch.context() as few:
         few.setattr(report, "MOST_RUNS", 0)
-        assert cli._run(["bert-jax", "report", finished[0].workdir, f"--output={tmp_path}/page.html"]) == 2
+        assert status("report", finished[0].workdir, f"--output={tmp_path}/page.html") == 2
     said = capsys.readouterr().err
-    assert (
-        "cannot write output=/nowhere/page.html" in said and "give the required --output" in said and "1 runs" in said
-    )
+    assert "cannot write output=/nowhere/page.html" in said and "give the required --output" in said
+    assert "1 runs" in said
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install 'bert_jax\[report\]'"):
         run_report([finished[0].workdir], ReportConfig(output=str(tmp_path / "page.html")))
@@ -220,14 +218,8 @@ def opened(page: str, folder: pathlib.Path) -> Parts:
     """What a browser has made of a page after 20 seconds of its own time."""
     (folder / "opened.html").write_text(page)
     command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}", "--dump-dom"]
-    done = subprocess.run(
-        [*command, "--virtual-time-budget=20000", (folder / "opened.html").as_uri()],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=True,
-        env={**os.environ, "HOME": str(folder)},
-    )
+    command += ["--virtual-time-budget=20000", (folder / "opened.html").as_uri()]
+    done = processes.run(*command, check=True, env={**os.environ, "HOME": str(folder)})
     return Parts(done.stdout)
 
 

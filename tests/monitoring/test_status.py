@@ -1,8 +1,4 @@
-"""What a run says of itself: status, goodput, description.
-
-What `bert-jax status` says of runs of every kind: live, dead, finished, torn, fine-tuning, no run at all. Goodput of
-runs whose clock is in the test's hand: each second is known in advance.
-"""
+"""What a run says of itself: status, goodput, description."""
 
 import collections
 import io

@@ -1,9 +1,4 @@
-"""Distillation: losses, maps of states, and tasks.
-
-What a student learns from a teacher, against torch and against closed forms. The map between states of different
-widths, against Jiao et al. 2020, equation 8, in NumPy. A fine-tuned teacher's scores as targets of each kind of head,
-against the formulas in float64.
-"""
+"""Distillation: losses, maps of states, and tasks."""
 
 import dataclasses
 import pathlib
@@ -251,20 +246,15 @@ def test_the_identity_changes_nothing():
 def test_the_map_has_a_place_in_the_table():
     """It is split and decayed like the maps of the model, which are drawn as without it; a step reads all states."""
     shapes = jax.eval_shape(PROJECTION_STUDENT.init, jax.random.key(0))
-    assert {path: leaf.shape for path, leaf in leaf_paths(shapes).items()} == {
-        path: each.shape for path, each in PROJECTION_STUDENT.parameters.items()
-    }
+    expected = {path: each.shape for path, each in PROJECTION_STUDENT.parameters.items()}
+    assert {path: leaf.shape for path, leaf in leaf_paths(shapes).items()} == expected
     plain = dataclasses.replace(PROJECTION_STUDENT, teacher_size=None)
-    kernel, counts = (
-        PROJECTION_STUDENT.parameters["state_projection/kernel"],
-        parameter_counts(PROJECTION_STUDENT.parameters),
-    )
+    kernel = PROJECTION_STUDENT.parameters["state_projection/kernel"]
+    counts = parameter_counts(PROJECTION_STUDENT.parameters)
     assert counts.state_projection == kernel.size == SMALL.hidden_size * WIDE
     assert counts.pretraining == total_size(plain.parameters) + kernel.size
-    assert (
-        kernel.decays
-        and PROJECTION_STUDENT.training_flops(14, 4) == training_flops(SMALL, plain.parameters, 14, 4).total
-    )
+    assert kernel.decays
+    assert PROJECTION_STUDENT.training_flops(14, 4) == training_flops(SMALL, plain.parameters, 14, 4).total
     mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2), jax.devices()[:8])
     assert sharding.partition_spec(mesh, kernel) == (P("fsdp", None), [])
     init = compiled(lambda key: [model.init(key) for model in (PROJECTION_STUDENT, plain)])

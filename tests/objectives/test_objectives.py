@@ -1,9 +1,4 @@
-"""Objectives: choice, means over batches, and packed texts.
-
-The losses against float64 formulas, and the properties that global means rest on. From sums to losses and metrics,
-against calculations by hand; the weights of the terms among them. Packed rows against the same texts one per row:
-outputs, losses and gradients. Both are float32 without dropout.
-"""
+"""Objectives: choice, means over batches, and packed texts."""
 
 import math
 
@@ -263,9 +258,7 @@ def test_loss_and_gradients_are_those_of_the_texts_one_per_row(store, objective,
 
 
 @pytest.mark.parametrize("embeddings", ["shared", pytest.param("disentangled", marks=pytest.mark.slow)])
-def test_replaced_tokens_of_packed_pairs_without_labels_are_those_of_the_pairs_one_per_row(
-    store, monkeypatch, embeddings
-):
+def test_replaced_tokens_of_packed_pairs_without_labels_are_those_of_pairs_one_per_row(store, monkeypatch, embeddings):
     """The words that are drawn depend on the row, so here they follow from the masked ones: every third is right."""
     other = lambda ids: jnp.where(ids % 3 == 0, ids, 5 + (ids + 11) % (VOCAB_SIZE - 5))
     monkeypatch.setattr(replaced_tokens, "sampled_words", lambda logits, batch: other(batch["masked_ids"]))
@@ -299,9 +292,8 @@ def test_every_output_of_a_packed_text_is_that_of_the_text_alone(store, objectiv
     assert found.pooled.shape == (6, batch["text_starts"].shape[1], MODEL.hidden_size)
     for number, (row, text) in enumerate(rows):
         here = np.flatnonzero(batch["text_ids"][row] == text + 1)
-        np.testing.assert_allclose(
-            found.last_hidden_state[row, here], expected.last_hidden_state[number, : len(here)], atol=2e-5
-        )
+        wanted = expected.last_hidden_state[number, : len(here)]
+        np.testing.assert_allclose(found.last_hidden_state[row, here], wanted, atol=2e-5)
         np.testing.assert_allclose(found.pooled[row, text], expected.pooled[number], atol=2e-5)
     logits = jax.eval_shape(objective.model.apply, params, batch).next_sentence_logits
     assert logits.shape == (*batch["text_starts"].shape, 2)

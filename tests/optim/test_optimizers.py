@@ -1,10 +1,4 @@
-"""Optimizers, averages, schedules, and steps that are held.
-
-Optimizers against float64 NumPy transcriptions of what was published, and against each other. The moving average of the
-weights against its closed form. A gradient that is not finite changes no bit of any optimizer's state; one that is
-gives what optax gives. Muon against a float64 transcription of the published code, optax's, and itself on a mesh of
-eight. Learning rates against closed forms in float64.
-"""
+"""Optimizers, averages, schedules, and steps that are held."""
 
 import dataclasses
 import math
@@ -205,11 +199,7 @@ def test_googles_own_test():
 def test_what_decays_in_the_real_model():
     model = BertForPreTraining(ModelConfig(vocab_size=64, hidden_size=8, num_layers=2, num_heads=2))
     decays = included(model.parameters, jax.eval_shape(model.init, jax.random.key(0)))
-    yes = {
-        jax.tree_util.keystr(path, simple=True, separator="/")
-        for path, value in jax.tree.leaves_with_path(decays)
-        if value
-    }
+    yes = {jax.tree_util.keystr(p, simple=True, separator="/") for p, v in jax.tree.leaves_with_path(decays) if v}
     assert yes == {
         "embeddings/word/table",
         "embeddings/position/table",
@@ -342,20 +332,17 @@ def test_adam_is_that_of_optax():
 
 def test_parts_of_a_chain_get_what_they_ask_for():
     one = chained(optax.trace(0.9), unfrozen_by_epoch(2, HOLDING_TABLE))
-    updates, state = jax.jit(one.update)(
-        drawn(1), one.init(drawn(0)), drawn(0), epoch=np.int32(0), finite=np.bool_(False)
-    )
+    finite = np.bool_(False)
+    updates, state = jax.jit(one.update)(drawn(1), one.init(drawn(0)), drawn(0), epoch=np.int32(0), finite=finite)
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(updates))  # all layers are still frozen
     assert bits(state) == bits(one.init(drawn(0)))
     assert isinstance(one, Holding) and holding(one) is one
 
 
-MUON_LAYER, MUON_HIDDEN, MUON_WIDE, MUON_HEADS = (
-    Axis("layer", 3),
-    Axis("hidden", 8),
-    Axis("intermediate", 20),
-    Axis("heads", 2),
-)
+MUON_LAYER = Axis("layer", 3)
+MUON_HIDDEN = Axis("hidden", 8)
+MUON_WIDE = Axis("intermediate", 20)
+MUON_HEADS = Axis("heads", 2)
 SIZE = Axis("head_size", 4)
 MUON_TABLE = table(
     [

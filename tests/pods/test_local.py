@@ -9,9 +9,8 @@ import threading
 import time
 
 import pytest
-from command_lines import refusal
+from command_lines import refusal, succeed
 
-from bert_jax import cli
 from bert_jax.config.commands import LocalConfig
 from bert_jax.tools.pods import job as restarts
 from bert_jax.tools.pods import launch
@@ -96,10 +95,8 @@ def test_signals_reach_every_host_once_and_end_the_launch(number, capsys, monkey
     sender.start()
     assert launch.run_local(job, LocalConfig(hosts=2, max_restarts=5)) == 128 + number  # nothing is started again
     sender.join()
-    assert sorted(line for line in capsys.readouterr().out.splitlines() if "told" in line) == [
-        "[host 0] told",
-        "[host 1] told",
-    ]
+    expected = ["[host 0] told", "[host 1] told"]
+    assert sorted(line for line in capsys.readouterr().out.splitlines() if "told" in line) == expected
 
 
 @pytest.mark.parametrize(
@@ -145,7 +142,7 @@ def test_waits_double_up_to_five_minutes(monkeypatch):
 
 def test_a_dry_run_prints_commands_of_a_shell_and_runs_nothing(tmp_path, capsys):
     words = ["launch", "local", "bert_tiny", "--data.path=a b", f"--workdir={tmp_path / 'run'}", "--hosts=2"]
-    assert cli._run(["bert-jax", *words, "--dry_run"]) == 0
+    succeed(*words, "--dry_run")
     *hosts, last = capsys.readouterr().out.splitlines()
     assert last == "wait" and len(hosts) == 2 and not (tmp_path / "run").exists()
     for host, line in enumerate(hosts):

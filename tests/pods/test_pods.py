@@ -1,9 +1,4 @@
-"""Pods of GKE and Slurm, and simulated ones.
-
-The JobSet of a launch on GKE, and what kubectl is called with. What Slurm is called with, and the job itself under a
-shell, with stubs for srun and scontrol. Real training on simulated pods: how processes and devices are grouped changes
-nothing, nor does losing a host.
-"""
+"""Pods of GKE and Slurm, and simulated ones."""
 
 import contextlib
 import functools
@@ -18,7 +13,7 @@ import sys
 import jax
 import numpy as np
 import pytest
-from command_lines import refusal, status
+from command_lines import refusal, status, succeed
 from processes import EXHAUSTIVE
 from recorder import Recorder
 from small_pretraining import nothing_held_out, rows, run_config
@@ -97,10 +92,8 @@ def test_every_host_of_a_slice_is_a_pod_with_all_its_chips(options, slices, host
     assert job["parallelism"] == job["completions"] == hosts and job["completionMode"] == "Indexed"
     assert pod["containers"][0]["resources"]["limits"] == {"google.com/tpu": chips}
     shape = options.split()[0].partition(":")[2]
-    assert pod["nodeSelector"] == {
-        "cloud.google.com/gke-tpu-accelerator": label,
-        "cloud.google.com/gke-tpu-topology": shape,
-    }
+    expected = {"cloud.google.com/gke-tpu-accelerator": label, "cloud.google.com/gke-tpu-topology": shape}
+    assert pod["nodeSelector"] == expected
 
 
 def test_bad_input_fails_the_job_set_and_everything_else_restarts_it(kubectl):
@@ -110,10 +103,8 @@ def test_bad_input_fails_the_job_set_and_everything_else_restarts_it(kubectl):
     (rule,) = job["podFailurePolicy"]["rules"]
     assert rule["action"] == "FailJob" and rule["onExitCodes"]["values"] == [2]
     assert rule["onExitCodes"]["containerName"] == pod["containers"][0]["name"]
-    assert jobset["spec"]["failurePolicy"] == {
-        "maxRestarts": 7,
-        "rules": [{"action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}],
-    }
+    expected = {"maxRestarts": 7, "rules": [{"action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}]}
+    assert jobset["spec"]["failurePolicy"] == expected
     assert job["backoffLimit"] == 0 and pod["restartPolicy"] == "Never"  # podFailurePolicy needs the latter
 
 
@@ -127,7 +118,7 @@ def test_a_configuration_file_comes_as_a_config_map(kubectl, tmp_path):
     text = "from bert_jax import Config\ndef get_config(): return Config()  # größer\n"
     (tmp_path / "mine.py").write_text(text, encoding="utf-8")
     words = COMMAND.replace("bert_tiny", str(tmp_path / "mine.py")).split()
-    assert cli._run(["bert-jax", *words, *RUN]) == 0
+    succeed(*words, *RUN)
     found = objects(kubectl.input)
     assert list(found) == ["ConfigMap", "JobSet"] and found["ConfigMap"]["data"] == {"mine.py": text}
     _, pod = pod_of(found["JobSet"])
@@ -157,9 +148,8 @@ def test_teardown_deletes_what_was_created(kubectl, capsys):
 
 
 def test_what_kubectl_refuses_is_one_line(kubectl, capsys):
-    kubectl.answers(
-        kubectl_apply=(1, "", 'error: no matches for kind "JobSet" in version "jobset.x-k8s.io/v1alpha2"\n')
-    )
+    kubectl_apply = (1, "", 'error: no matches for kind "JobSet" in version "jobset.x-k8s.io/v1alpha2"\n')
+    kubectl.answers(kubectl_apply=kubectl_apply)
     assert launch() == 2
     said = capsys.readouterr().err
     assert 'failed with exit code 1: error: no matches for kind "JobSet"' in said and said.count("\n") == 1
@@ -224,11 +214,8 @@ def test_the_job_has_a_task_per_gpu_and_a_notice_before_its_limit(slurm, capsys)
         "--time=24:00:00 --cpus-per-task=12 --requeue --open-mode=append --signal=TERM@300 --output=run-%j.log".split()
     )
     assert job == [str(JOB), "5", sys.executable, "-m", "bert_jax", "pretrain", "bert_tiny", *SLURM_RUN]
-    assert capsys.readouterr().out.splitlines() == [
-        "run is job 4711",
-        "log:    tail --follow=name --retry run-4711.log",
-        "state:  squeue --job=4711",
-    ]
+    expected = ["run is job 4711", "log:    tail --follow=name --retry run-4711.log", "state:  squeue --job=4711"]
+    assert capsys.readouterr().out.splitlines() == expected
 
 
 def test_the_same_launch_again_submits_nothing(slurm, capsys):

@@ -12,7 +12,9 @@ import subprocess
 import sys
 import threading
 
+import processes
 import pytest
+from command_lines import status, succeed
 from processes import SECONDS, wait_until
 
 from bert_jax import cli
@@ -145,10 +147,8 @@ def test_a_crash_ends_what_is_left_and_starts_again_on_the_same_slice(cloud, lau
     assert cloud.verbs == [*SET_UP, "stop", "last", *SET_UP[1:], "stop", "delete"]
     assert (cloud.place / "uv").read_text().count("--no-deps") == 2  # once on each worker
     printed = capsys.readouterr().out
-    assert (
-        "exit code 75 (a host died or hung); restart 1 of at most 10" in printed
-        and "1 of 2 workers have not ended" in printed
-    )
+    assert "exit code 75 (a host died or hung); restart 1 of at most 10" in printed
+    assert "1 of 2 workers have not ended" in printed
     assert "[w-0] start 0 of worker 0" in printed and "[w-1] saved" in printed  # the last lines of both
 
 
@@ -261,7 +261,7 @@ def test_a_configuration_file_travels_to_the_workers(cloud, launch, tmp_path, mo
     cloud.is_like(starts=[["exit 0", "exit 0"]])
     words = COMMAND.replace("bert_tiny", str(tmp_path / "mine.py")).split()
     wheel = f"--wheel={tmp_path / 'bert_jax-0.1.0-py3-none-any.whl'}"
-    assert cli._run(["bert-jax", *words, *RUN, wheel, "--keep"]) == 0
+    succeed(*words, *RUN, wheel, "--keep")
     homes = list(cloud.place.glob("slice0/*/bert_jax-pod"))
     assert len(homes) == 2
     for home in homes:
@@ -306,7 +306,7 @@ def test_bad_input_is_refused_before_anything_is_called(cloud, launch, words, me
 
 
 def test_required_options_and_gcloud_are_asked_for(launch, monkeypatch, capsys, tmp_path):
-    assert cli._run(["bert-jax", *"launch tpu bert_tiny --data.path=gs://b/s --workdir=gs://b/r".split()]) == 2
+    assert status(*"launch tpu bert_tiny --data.path=gs://b/s --workdir=gs://b/r".split()) == 2
     assert "give the required --name and --zone and --accelerator_type" in capsys.readouterr().err
     monkeypatch.setenv("PATH", str(tmp_path))
     assert launch() == 2
@@ -314,7 +314,7 @@ def test_required_options_and_gcloud_are_asked_for(launch, monkeypatch, capsys, 
 
 
 def test_without_a_wheel_one_is_built_from_the_checkout(capsys):
-    assert cli._run(["bert-jax", *COMMAND.split(), *RUN, "--dry_run"]) == 0
+    succeed(*COMMAND.split(), *RUN, "--dry_run")
     (line,) = [line for line in capsys.readouterr().out.splitlines() if " pip wheel " in line]
     assert line.endswith(str(job.PACKAGE.parent)) and importlib.util.find_spec("hatchling")
 
@@ -335,8 +335,6 @@ def test_gcloud_itself_knows_every_command_and_option(launch, capsys, tmp_path, 
 
 
 def lint(line: str) -> dict:
-    done = subprocess.run(
-        ["gcloud", "meta", "lint-gcloud-commands", f"--command-string={line}"], capture_output=True, text=True
-    )
+    done = processes.run("gcloud", "meta", "lint-gcloud-commands", f"--command-string={line}")
     (verdict,) = json.loads(done.stdout)
     return {name: verdict.get(name) for name in ("success", "error_message")}

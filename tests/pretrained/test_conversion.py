@@ -1,9 +1,4 @@
-"""Models converted and saved, and the guide to both.
-
-`bert-jax convert`: round trips bit for bit, files that other programs open, and nothing half-written. Parameters edited
-in Python: they count at once, misfits are named, and every command opens what `save` writes. The example of
-docs/checkpoints.md, run as it is printed there, and its gradients against float64 NumPy.
-"""
+"""Models converted and saved, and the guide to both."""
 
 import dataclasses
 import json
@@ -18,7 +13,7 @@ import pytest
 import random_bert
 import safetensors.numpy
 import workdirs
-from command_lines import refusal
+from command_lines import refusal, succeed
 from models_of_parts import ENCODER, MLM, MODELS, POOLER, make
 from pretrained_model import (
     CONFIG,
@@ -36,7 +31,6 @@ from pretrained_model import (
 from safetensors import safe_open
 
 import bert_jax
-from bert_jax import cli
 from bert_jax.config import ComputeConfig, Config, HeadConfig
 from bert_jax.config.finetuning import task_defaults
 from bert_jax.config.json_form import to_dict, with_options
@@ -64,9 +58,8 @@ def test_to_hugging_face_and_back(tmp_path, name):
     with safe_open(tmp_path / "model.safetensors", "numpy") as file:
         layers = range(CONFIG.num_layers)
         assert set(file.keys()) == {each.format(layer) for each in names for layer in layers}
-        assert file.metadata() == {"format": "pt"} and {file.get_slice(key).get_dtype() for key in file.keys()} == {
-            "F32"
-        }
+        assert file.metadata() == {"format": "pt"}
+        assert {file.get_slice(key).get_dtype() for key in file.keys()} == {"F32"}
 
 
 @pytest.mark.parametrize("name", ["pretraining", "bare", "tagging"])
@@ -86,9 +79,7 @@ def test_a_span_boundary_head_is_left_out_by_name(tmp_path, capsys):
     assert "left out: span_boundary" in capsys.readouterr().out
     there = open_stored(tmp_path / "theirs")
     assert (ours.parts, there.parts) == (("mlm", "span_boundary"), ("mlm",))
-    assert contents(there) == {
-        path: values for path, values in contents(ours).items() if not path.startswith("span_boundary/")
-    }
+    assert contents(there) == {p: values for p, values in contents(ours).items() if not p.startswith("span_boundary/")}
 
 
 @pytest.mark.parametrize("to", ["bert_jax", "huggingface"])
@@ -117,13 +108,11 @@ def test_from_hugging_face_through_ours_and_back_by_the_command_line(tmp_path, c
         ["ours", "theirs", "--to=huggingface"],
         ["source", "direct", "--to=huggingface"],
     ):
-        assert cli._run(["bert-jax", "convert", f"{tmp_path}/{words[0]}", f"{tmp_path}/{words[1]}", words[2]]) == 0
+        succeed("convert", f"{tmp_path}/{words[0]}", f"{tmp_path}/{words[1]}", words[2])
     printed = capsys.readouterr().out
     assert "ignored in the source: bert.embeddings.position_ids" in printed and "vocabulary of 97 entries" in printed
     back = safetensors.numpy.load_file(tmp_path / "theirs" / "model.safetensors")
-    assert {name: value.tobytes() for name, value in back.items()} == {
-        name: value.tobytes() for name, value in state.items()
-    }
+    assert {n: value.tobytes() for n, value in back.items()} == {n: value.tobytes() for n, value in state.items()}
     for name in ("model.safetensors", "config.json", "tokenizer.json"):
         assert (tmp_path / "direct" / name).read_bytes() == (tmp_path / "theirs" / name).read_bytes()
     written = json.loads((tmp_path / "theirs" / "config.json").read_text())
@@ -134,11 +123,7 @@ def test_from_hugging_face_through_ours_and_back_by_the_command_line(tmp_path, c
 def test_a_run_with_a_padded_vocabulary_and_its_model_card(tmp_path):
     run = tmp_path / "the run"
     written = write_workdir(run, 7, config=dataclasses.replace(CONFIG, vocab_pad_multiple=16))[7]
-    record = {
-        "run_id": "run",
-        "store_fingerprint": "f00d",
-        "starts": [{"host": "secret-host", "command": "secret command"}],
-    }
+    record = {"run_id": "run", "store_fingerprint": "f00d", "starts": [{"host": "secret-host", "command": "secret"}]}
     (run / "run.json").write_text(json.dumps(record))
     convert(str(run), str(tmp_path / "exported"), to="huggingface")
     words = safetensors.numpy.load_file(tmp_path / "exported" / "model.safetensors")[
@@ -167,12 +152,8 @@ def test_the_card_has_the_manifest_but_no_path_and_no_markup(tmp_path, small_sto
         "init_from": "/a/b/start",
     }
     head = HeadConfig(kind="classification", labels=("a|b", "<script>\n# c"))
-    history = {
-        "config": config,
-        "run": {"store_fingerprint": open_store(small_store).fingerprint},
-        "metrics": None,
-        "step": 3,
-    }
+    fingerprint = open_store(small_store).fingerprint
+    history = {"config": config, "run": {"store_fingerprint": fingerprint}, "metrics": None, "step": 3}
     write_huggingface(stored_model(head=head, kind="bert_jax", history=history), tmp_path, "fine-tuned")
     card = (tmp_path / "README.md").read_text()
     counts = manifest["counts"]
@@ -421,11 +402,8 @@ def test_the_directory_says_where_it_came_from(tmp_path):
         },
     }
     saved = bert_jax.load(tmp_path / "saved")
-    assert (
-        saved.history["step"] == 7
-        and saved.history["config"]["seed"] == 3
-        and model.history["metrics"] == {"mlm_loss": 2.5}
-    )
+    assert saved.history["step"] == 7 and saved.history["config"]["seed"] == 3
+    assert model.history["metrics"] == {"mlm_loss": 2.5}
     assert saved.history["metrics"] is None, "they were measured with other parameters"
     with pytest.raises(UserError, match="saved holds a model that convert or model.save wrote, .* --init_from"):
         workdirs.opened(tmp_path / "saved", TOKENIZER, Config())
@@ -445,9 +423,9 @@ def test_a_fine_tuned_model_takes_gradients_like_any_other():
 def test_the_commands_open_it(tmp_path, capsys):
     model = loaded(stored_model(kind="huggingface"))
     model.save(tmp_path / "saved")
-    assert cli._run(["bert-jax", "fill-mask", str(tmp_path / "saved"), "the [MASK] sat"]) == 0
+    succeed("fill-mask", tmp_path / "saved", "the [MASK] sat")
     assert model.fill_mask("the [MASK] sat")[0][0].token in capsys.readouterr().out
-    assert cli._run(["bert-jax", "convert", str(tmp_path / "saved"), str(tmp_path / "theirs"), "--to=huggingface"]) == 0
+    succeed("convert", tmp_path / "saved", tmp_path / "theirs", "--to=huggingface")
     assert contents(open_stored(tmp_path / "theirs")) == contents(as_stored(model, model.params))
     card = (tmp_path / "theirs" / "README.md").read_text()
     assert (

@@ -1,9 +1,4 @@
-"""Runs that start from a model: what must agree, and what is continued.
-
-Starting from a stored model: what is loaded, resized, fresh and ignored, on any mesh; and what is refused. Which
-options a run must have in common with the stored model that it starts from (init_from). `pretrain --init_from` through
-the command line: continued, with an extended vocabulary, resumed exactly, refused.
-"""
+"""Runs that start from a model: what must agree, and what is continued."""
 
 import dataclasses
 import functools
@@ -17,14 +12,13 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from command_lines import refusal, succeed
+from command_lines import refusal, status, succeed
 from model_variants import variant
 from pod import finish, launch, logs
 from published_tokenizers import google_wordpiece
 from small_pretraining import pretrain_by_words
 from vocabularies import foreign_model
 
-from bert_jax import cli
 from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import Config, MeshConfig, ModelConfig, RecurrentConfig
 from bert_jax.config.json_form import flattened, from_dict, spelled_names, to_dict, with_options
@@ -46,15 +40,8 @@ from bert_jax.training.metrics import read_rows
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [*SPECIALS, "[unused0]", "[unused1]", "cat", "##s", "sat", "un", "##want", "##ed", "a", "##b", "##a", "b"]
 TOKENIZER = Tokenizer(WordPiece(WORDS, True))
-MODEL = ModelConfig(
-    vocab_size=len(WORDS),
-    hidden_size=16,
-    num_layers=2,
-    num_heads=2,
-    max_position_embeddings=12,
-    hidden_dropout=0.0,
-    attention_dropout=0.0,
-)
+MODEL = ModelConfig(vocab_size=len(WORDS), hidden_size=16, num_layers=2, num_heads=2, max_position_embeddings=12)
+MODEL = dataclasses.replace(MODEL, hidden_dropout=0.0, attention_dropout=0.0)
 WORD, POSITION, BIAS = "embeddings/word/table", "embeddings/position/table", "mlm/bias"
 
 
@@ -150,9 +137,7 @@ def test_old_logits_stay_and_new_ones_are_means():
         "attention_mask": (ids > 0).astype(np.int32),
         "masked_positions": np.array([[4, 1], [2, 3]], np.int32),
     }
-    logits = [
-        np.asarray(jax.jit(model.apply)(params, batch).mlm_logits) for model, params in ((old, before), (new, after))
-    ]
+    logits = [np.asarray(jax.jit(m.apply)(params, batch).mlm_logits) for m, params in ((old, before), (new, after))]
     kept = [i for i, token in enumerate(WORDS) if "unused" not in token]
     np.testing.assert_allclose(logits[1][..., kept], logits[0][..., kept], atol=1e-5)
     pieces = [WORDS.index(piece) for piece in ("un", "##want", "##ed")]
@@ -289,14 +274,8 @@ def stored_model_of_agreement(config: ModelConfig) -> StoredModel:
 
 
 DIFFERENT = {
-    "hidden_size": 32,
-    "num_layers": 3,
-    "num_heads": 4,
-    "intermediate_size": 40,
-    "type_vocab_size": 3,
-    "activation": "gelu_erf",
-    "layer_norm_epsilon": 1e-6,
-    "norm_position": "pre",
+    **{"hidden_size": 32, "num_layers": 3, "num_heads": 4, "intermediate_size": 40, "type_vocab_size": 3},
+    **{"activation": "gelu_erf", "layer_norm_epsilon": 1e-6, "norm_position": "pre"},
 }
 
 
@@ -318,16 +297,9 @@ def test_a_width_that_is_written_out_equals_the_one_that_is_derived():
 
 
 HARMLESS = {
-    "vocab_size": 99,
-    "vocab_pad_multiple": 8,
-    "max_position_embeddings": 99,
-    "hidden_dropout": 0.3,
-    "attention_dropout": 0.3,
-    "recurrent_dropout": 0.3,
-    "initializer_range": 0.1,
-    "scaled_outputs": True,
-    "position_init": "sinusoidal",
-    "pair_head": False,
+    **{"vocab_size": 99, "vocab_pad_multiple": 8, "max_position_embeddings": 99, "hidden_dropout": 0.3},
+    **{"attention_dropout": 0.3, "recurrent_dropout": 0.3, "initializer_range": 0.1, "scaled_outputs": True},
+    **{"position_init": "sinusoidal", "pair_head": False},
 }
 OTHER_WORDS = {"layer": "lstm", "positions": "rope", "direction": "left_to_right", "pooler": "relu", "norm": "rms_norm"}
 OTHER_WORDS |= {"convolution_activation": "gelu_erf", "disentangled.terms": "c2p"}
@@ -445,13 +417,8 @@ def place(small_store, tmp_path_factory) -> pathlib.Path:
 
 
 def continued(place: pathlib.Path, store: pathlib.Path, name: str, *options: str) -> tuple[str, ...]:
-    return (
-        f"{place}/config.json",
-        f"--data.path={store}",
-        f"--workdir={place}/{name}",
-        f"--init_from={place}/source",
-        *options,
-    )
+    words = (f"{place}/config.json", f"--data.path={store}", f"--workdir={place}/{name}", f"--init_from={place}/source")
+    return *words, *options
 
 
 def rows(workdir: pathlib.Path, kind: str = "train") -> list[dict]:
@@ -499,7 +466,7 @@ def test_extended_vocabulary_and_exact_resume(place, tmp_path, capsys):
     assert rows(place / "cut") == rows(place / "whole") and len(rows(place / "cut")) == 4
     assert rows(place / "cut", "evaluation") == rows(place / "whole", "evaluation")
 
-    assert cli._run(["bert-jax", "pretrain", *command, "--init_from=elsewhere"]) == 2
+    assert status("pretrain", *command, "--init_from=elsewhere") == 2
     error = capsys.readouterr().err
     assert f"init_from: {place}/source → elsewhere" in error and "another --workdir" in error
 
@@ -572,13 +539,8 @@ def test_what_cannot_be_continued_leaves_nothing_behind(place, small_store, capf
         )
         with_tokenizer(place / "source", place / "longer_source", load_tokenizer(place / "extended.txt"))
     capfd.readouterr()
-    words = [
-        "pretrain",
-        f"{place}/config.json",
-        f"--data.path={small_store}",
-        f"--workdir={place}/refused",
-        *(option.replace("@", str(place)) for option in options),
-    ]
+    words = ["pretrain", f"{place}/config.json", f"--data.path={small_store}", f"--workdir={place}/refused"]
+    words += [option.replace("@", str(place)) for option in options]
     error = refusal(capfd, *words)
     assert all(words in error for words in says), error
     assert not (place / "refused").exists()

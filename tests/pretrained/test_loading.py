@@ -1,22 +1,16 @@
-"""Loading: places that can be opened, tokenizers on record, and answers.
-
-`load`: our checkpoints read by slices and checked, other formats alike, arrays placed on any mesh. What `load` finds at
-a place: kinds of directories recognised, and what cannot be loaded in one clear line. The tokenizer beside a model must
-be the one that its run or its conversion has recorded. Answers of fine-tuned models: each kind of head compared with
-scores that float64 NumPy computes per input.
-"""
+"""Loading: places that can be opened, tokenizers on record, and answers."""
 
 import dataclasses
 import itertools
 import json
 import pathlib
 import shutil
-import subprocess
 import sys
 
 import jax
 import numpy as np
 import numpy_bert
+import processes
 import pytest
 from pretrained_model import (
     CONFIG,
@@ -29,7 +23,6 @@ from pretrained_model import (
     stored_model,
     write_workdir,
 )
-from processes import SECONDS
 from small_pretraining import DOES_NOT_FIT, full_device
 
 import bert_jax
@@ -107,9 +100,8 @@ def test_a_damaged_step_gives_way_to_the_one_before_it(workdir, tmp_path, caplog
     flip_bits(place / "checkpoints" / "step_000000005")
     before = sorted(place.rglob("*"))
     assert_are(load(place).params, workdir[1][2])
-    assert (
-        "step_000000005" in caplog.text and "cannot be used" in caplog.text and "step_000000002 is used" in caplog.text
-    )
+    assert "step_000000005" in caplog.text and "cannot be used" in caplog.text
+    assert "step_000000002 is used" in caplog.text
     assert sorted(place.rglob("*")) == before
     with pytest.raises(UserError, match="no checkpoint of .*step_000000005: "):
         load(place / "checkpoints" / "step_000000005")
@@ -208,10 +200,8 @@ def test_on_a_mesh_every_device_reads_its_part(shape):
 
 
 def test_on_a_mesh_the_model_says_the_same(workdir):
-    texts, options = (
-        ["the cat sat on the mat.", ("a dog", "ran in the house"), "the"],
-        {"layers": "all", "attentions": True},
-    )
+    texts = ["the cat sat on the mat.", ("a dog", "ran in the house"), "the"]
+    options = {"layers": "all", "attentions": True}
     mesh, compute = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2)), ComputeConfig(dtype="float32", layers="scan")
     one, eight = (load(workdir[0], mesh=m, compute=compute) for m in (None, mesh))
     found, expected = (jax.tree.leaves(vars(model.encode(texts, **options))) for model in (eight, one))
@@ -243,9 +233,8 @@ def test_a_file_that_shrinks_after_it_was_opened_is_an_error(tmp_path):
 
 def test_arrays_that_do_not_fit_are_named_with_both_shapes():
     arrays = stored_model().arrays
-    with pytest.raises(
-        UserError, match=r"key/bias: stored \[5, 4, 4\], by the configuration \[5, 2, 8\].* and 4 more. Put the config"
-    ):
+    message = r"key/bias: stored \[5, 4, 4\], by the configuration \[5, 2, 8\].* and 4 more. Put the config"
+    with pytest.raises(UserError, match=message):
         check_fit(stored_model(model=dataclasses.replace(CONFIG, num_heads=2)))
     with pytest.raises(UserError, match=r"pooler/bias: stored none, by the configuration \[16\]"):
         check_fit(stored_model(arrays={path: array for path, array in arrays.items() if path != "pooler/bias"}))
@@ -277,9 +266,7 @@ def test_loading_and_encoding_need_no_tensorflow(workdir):
         "imported = {name.split('.')[0] for name in sys.modules}\n"
         "print(json.dumps(sorted(imported & {'tensorflow', 'torch', 'transformers'})))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(workdir[0])], capture_output=True, text=True, timeout=SECONDS
-    )
+    done = processes.run(sys.executable, "-c", code, str(workdir[0]))
     assert json.loads(done.stdout) == [], done.stderr
 
 
@@ -447,9 +434,8 @@ def test_another_tokenizer_beside_a_converted_model_or_a_single_run_is_refused(r
 def test_a_model_that_was_written_without_a_vocabulary_opens_with_one_of_its_size(recorded):
     (recorded / "run.json").write_text(json.dumps({"run_id": "run", "source": {"kind": "tf1"}}))
     assert load(recorded).tokenizer.tokens == WORDS
-    (recorded / "tokenizer" / "vocab.txt").write_text(
-        "\n".join(WORDS[:-1]) + "\n"
-    )  # one short, 24 rows: may be padding
+    # One short, 24 rows: may be padding.
+    (recorded / "tokenizer" / "vocab.txt").write_text("\n".join(WORDS[:-1]) + "\n")
     assert load(recorded).tokenizer.tokens == WORDS[:-1]
     (recorded / "tokenizer" / "vocab.txt").write_text("\n".join(WORDS[:12]) + "\n")
     with pytest.raises(UserError, match="vocabulary of 12 entries for a word table of 24 rows.*not padding"):
@@ -483,11 +469,8 @@ def test_classes_and_numbers(models):
     texts = ["the cat sat on the mat.", ("a dog", "ran in the house"), "birds"]
     for text, label in zip(texts, models["classification"].predict(texts), strict=True):
         shares = numpy_bert.softmax(scores(models["classification"], text))
-        assert label.name == ("no", "yes", "perhaps")[shares.argmax()] and list(label.probabilities) == [
-            "no",
-            "yes",
-            "perhaps",
-        ]
+        assert label.name == ("no", "yes", "perhaps")[shares.argmax()]
+        assert list(label.probabilities) == ["no", "yes", "perhaps"]
         np.testing.assert_allclose(list(label.probabilities.values()), shares, atol=1e-5)
     for text, number in zip(texts, models["regression"].predict(texts, batch_size=2), strict=True):
         assert number == pytest.approx(scores(models["regression"], text)[0], abs=1e-4)

@@ -1,9 +1,4 @@
-"""Pretrained models: states, features, and bad calls.
-
-A loaded model: encode, the heads and single layers against float64 NumPy row by row; few compilations, order. The
-vectors of a loaded model: pooling, the layers that BERT's paper reads, and weights that are learned. Calls that a
-loaded model cannot answer: one clear line each.
-"""
+"""Pretrained models: states, features, and bad calls."""
 
 import dataclasses
 
@@ -194,9 +189,8 @@ def test_lists_are_answered_in_batches_as_one_by_one():
     for text, masks in zip(texts, found):
         for several, single in zip(masks, model.fill_mask(text, top_k=3), strict=True):
             assert [one.token for one in several] == [one.token for one in single]
-            np.testing.assert_allclose(
-                [one.probability for one in several], [one.probability for one in single], atol=1e-6
-            )
+            expected = [one.probability for one in single]
+            np.testing.assert_allclose([one.probability for one in several], expected, atol=1e-6)
     first, second = [text.replace("[MASK]", "dog") for text in texts], TEXTS[2:] * 10
     together = model.next_sentence(first, iter(second), batch_size=8)
     assert all(type(share) is float for share in together) and len({round(share, 4) for share in together}) > 3
@@ -241,16 +235,12 @@ def test_what_is_too_long_is_cut_as_the_original_does(model, caplog):
 
 
 def test_layers_one_by_one(model, encoding):
-    assert (
-        len(model.layers) == 5
-        and [layer.index for layer in model.layers[1:4]] == [1, 2, 3]
-        and model.layers[-1].index == 4
-    )
+    assert len(model.layers) == 5 and [layer.index for layer in model.layers[1:4]] == [1, 2, 3]
+    assert model.layers[-1].index == 4
     layer = model.layers[3]
     assert layer.params["attention"]["query"]["kernel"].shape == (16, 4, 4)
-    np.testing.assert_array_equal(
-        layer.params["attention_norm"]["bias"], model.params["encoder"]["attention_norm"]["bias"][3]
-    )
+    expected = model.params["encoder"]["attention_norm"]["bias"][3]
+    np.testing.assert_array_equal(layer.params["attention_norm"]["bias"], expected)
     real = encoding.attention_mask > 0
     np.testing.assert_allclose(
         np.asarray(layer(encoding.hidden_states[3], encoding.attention_mask))[real],

@@ -1,9 +1,4 @@
-"""Pre-training: what is learned, what goes back, and memory that is too small.
-
-Whole runs on a small corpus: what is written, learning, evaluation, rates, filling in masks. Runs whose numbers go
-wrong: back to a good checkpoint, on behind the batches, the same after any interruption. A state or a phase that does
-not fit into the memory ends with advice; the phase names its remat policy.
-"""
+"""Pre-training: what is learned, what goes back, and memory that is too small."""
 
 import dataclasses
 import functools
@@ -18,6 +13,7 @@ import time
 import jax
 import numpy as np
 import pytest
+import small_pretraining
 from poisoned_objective import poisoned
 from processes import EXHAUSTIVE
 from small_pretraining import DOES_NOT_FIT, MODEL, full_device, pretrain, rows, run_config, run_evaluate
@@ -43,19 +39,16 @@ from bert_jax.data.store import open_store
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.objectives.choice import default_objective
 from bert_jax.pretrained.model import load
 from bert_jax.training.events import Events, read_events
 from bert_jax.training.metrics import Metrics, read_rows
-from bert_jax.training.optimizers import learning_rate, optimizer
-from bert_jax.training.state import abstract_state, create_state, state_shardings
-from bert_jax.training.step import Program, make_train_step
+from bert_jax.training.optimizers import optimizer
+from bert_jax.training.state import create_state
+from bert_jax.training.step import Program
 
 
 @pytest.mark.parametrize("seconds, times", [pytest.param(1e9, 1, marks=pytest.mark.slow), (-1, 3)])
-def test_curves_are_drawn_at_the_end_and_now_and_then_at_evaluations(
-    small_store, tmp_path, monkeypatch, seconds, times
-):
+def test_curves_are_drawn_at_the_end_and_at_some_evaluations(small_store, tmp_path, monkeypatch, seconds, times):
     drawn = []
     monkeypatch.setattr(pretraining, "PICTURE_SECONDS", seconds)
     monkeypatch.setattr(pretraining, "draw_curves", lambda *_, **__: drawn.append(1))
@@ -72,23 +65,14 @@ def test_a_work_directory_holds_what_was_promised(finished):
     train = [row for row in logged if row["kind"] == "train"]
     assert [row["step"] for row in train] == list(range(1, 13))
     assert {
-        "step",
-        "loss",
-        "mlm_loss",
-        "mlm_accuracy",
-        "next_sentence_loss",
-        "next_sentence_accuracy",
-        "learning_rate",
-        "grad_norm",
-        "tokens_per_second",
+        *("step", "loss", "mlm_loss", "mlm_accuracy", "next_sentence_loss", "next_sentence_accuracy", "learning_rate"),
+        *("grad_norm", "tokens_per_second"),
     } <= train[-1].keys()
     assert [row["step"] for row in logged if row["kind"] == "evaluation"] == [6, 12]
     assert result.step == 12 and result.exit_code == 0
     for row in train:
         assert row["loss"] == pytest.approx(row["mlm_loss"] + row["next_sentence_loss"], rel=1e-6)
-    steps = sorted(
-        int(path.name.removeprefix("step_")) for path in (pathlib.Path(config.workdir) / "checkpoints").iterdir()
-    )
+    steps = sorted(int(p.name.removeprefix("step_")) for p in (pathlib.Path(config.workdir) / "checkpoints").iterdir())
     assert steps == [8, 12]  # the last two; the best on held-out documents is the last
 
 
@@ -149,13 +133,10 @@ def test_states_without_a_finite_loss_push_out_no_good_one(small_store, tmp_path
 
     make = pretraining.batches
     monkeypatch.setattr(pretraining, "batches", broken)
-    config = run_config(
-        small_store,
-        tmp_path / "run",
-        checkpoint=CheckpointConfig(every_steps=1, keep_last=2, keep_best=0),
-        phases=(PhaseConfig(steps=30, sequence_length=32, batch_size=16, learning_rate=1e-3),),
-        faults=FaultsConfig(rollbacks=0),
-    )
+    checkpoint = CheckpointConfig(every_steps=1, keep_last=2, keep_best=0)
+    phases = (PhaseConfig(steps=30, sequence_length=32, batch_size=16, learning_rate=1e-3),)
+    faults = FaultsConfig(rollbacks=0)
+    config = run_config(small_store, tmp_path / "run", checkpoint=checkpoint, phases=phases, faults=faults)
     with pytest.raises(UserError, match="has not been finite for 10 steps"):
         pretrain(config)
     assert Checkpoints(tmp_path / "run" / "checkpoints", read_only=True).steps() == kept
@@ -181,9 +162,8 @@ def test_rates_do_not_count_what_is_no_training(small_store, tmp_path, monkeypat
     monkeypatch.setattr(pretraining, "batches", batches)
     monkeypatch.setattr(jax.stages.Lowered, "compile", slow(jax.stages.Lowered.compile))
     monkeypatch.setattr(Checkpoints, "save", slow(Checkpoints.save))
-    config = run_config(
-        small_store, tmp_path / "run", evaluation=EvaluationConfig(every_steps=0, sequences=32, batch_size=32)
-    )
+    evaluation = EvaluationConfig(every_steps=0, sequences=32, batch_size=32)
+    config = run_config(small_store, tmp_path / "run", evaluation=evaluation)
     pretrain(config)
     logged = read_rows(tmp_path / "run" / "metrics.jsonl")
     counted = sum(1 / row["steps_per_second"] for row in logged if row["kind"] == "train")
@@ -193,12 +173,8 @@ def test_rates_do_not_count_what_is_no_training(small_store, tmp_path, monkeypat
 @pytest.mark.slow
 @pytest.mark.parametrize("pairs", ["sop", "none"])
 def test_other_objectives_run(small_store, tmp_path, pairs):
-    config = run_config(
-        small_store,
-        tmp_path / pairs,
-        masking=MaskingConfig(unit="whole_word"),
-        phases=(PhaseConfig(steps=2, sequence_length=32, batch_size=16, learning_rate=1e-3),),
-    )
+    phases = (PhaseConfig(steps=2, sequence_length=32, batch_size=16, learning_rate=1e-3),)
+    config = run_config(small_store, tmp_path / pairs, masking=MaskingConfig(unit="whole_word"), phases=phases)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, sentence_pairs=pairs))
     result = pretrain(config)
     measured = run_evaluate(config.workdir, config).metrics
@@ -231,18 +207,9 @@ def test_thirty_two_sequences_are_learned_by_heart(small_store):
         phases=(PhaseConfig(steps=steps, sequence_length=32, batch_size=32, learning_rate=3e-3),),
         masking=MaskingConfig(static_masks=1),
     )
-    mesh, model = sharding.make_mesh(config.mesh, jax.devices()[:1]), BertForPreTraining(config.model)
-    tx = optimizer(config.optimizer, model.parameters)
-    state = create_state(model, tx, mesh, seed=0)
-    step = make_train_step(
-        default_objective(model, config),
-        tx,
-        mesh,
-        state_shardings(abstract_state(model, tx, mesh)),
-        clip_norm=config.optimizer.clip_norm,
-        schedule=functools.partial(learning_rate, config),
-        seed=config.seed,
-    )
+    model = BertForPreTraining(config.model)
+    mesh, _, step = small_pretraining.compiled(model, config, small_pretraining.SINGLE)
+    state = create_state(model, optimizer(config.optimizer, model.parameters), mesh, seed=0)
     batch = sharding.to_global(mesh, Examples(store, config).batch(np.arange(32)), 32)
     for _ in range(steps):
         state, metrics = step(state, batch)
@@ -259,9 +226,7 @@ def test_thirty_two_sequences_are_learned_by_heart(small_store):
     ],
     ids=["tf.data", "workdir", "store", "evaluation store"],
 )
-def test_a_library_that_is_missing_is_named_before_anything_is_written(
-    small_store, tmp_path, monkeypatch, changes, message
-):
+def test_a_missing_library_is_named_before_anything_is_written(small_store, tmp_path, monkeypatch, changes, message):
     config = dataclasses.replace(run_config(small_store, tmp_path / "run"), **changes)
     if config.data.path == "STORE":
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, path=str(small_store)))
@@ -355,17 +320,14 @@ def test_a_run_goes_on_behind_batches_that_are_not_finite(small_store, tmp_path,
     assert_as_expected(config, expected)
     (rollback,) = happened(config, "rollback")
     assert (rollback["from_step"], rollback["to_step"], rollback["span"]) == (7, 4, [0, 4 * BATCH, 7 * BATCH])
-    assert [(row["step"], row["in_a_row"], row["loss"]) for row in happened(config, "skipped")] == [
-        (6, 1, "nan"),
-        (7, 2, "nan"),
-    ]
+    wanted = [(6, 1, "nan"), (7, 2, "nan")]
+    assert [(row["step"], row["in_a_row"], row["loss"]) for row in happened(config, "skipped")] == wanted
 
 
 @pytest.mark.slow
 def test_a_run_goes_back_to_a_local_save_that_is_newer_than_the_checkpoint(small_store, tmp_path, expected):
-    kept = CheckpointConfig(
-        every_steps=3, keep_last=20, keep_best=0, local_path=str(tmp_path / "local"), local_every_steps=4
-    )
+    local_path = str(tmp_path / "local")
+    kept = CheckpointConfig(every_steps=3, keep_last=20, keep_best=0, local_path=local_path, local_every_steps=4)
     config = config_of(small_store, tmp_path / "run", checkpoint=kept)
     assert pretrain(config, objective=poison(config)).step == 10
     assert rows(config.workdir) == rows(expected.workdir) and arrays(config, 10) == arrays(expected, 10)
@@ -459,9 +421,8 @@ def test_a_spike_is_rolled_back(small_store, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_run_that_may_not_go_back_stops_with_a_report(small_store, tmp_path):
     config = config_of(small_store, tmp_path / "run", faults=FaultsConfig(max_skipped_steps=2, rollbacks=0))
-    with pytest.raises(
-        UserError, match="not been finite for 2 steps up to 7, and none of the 0 rollbacks is left"
-    ) as error:
+    message = "not been finite for 2 steps up to 7, and none of the 0 rollbacks is left"
+    with pytest.raises(UserError, match=message) as error:
         pretrain(config, objective=poison(config))
     file = pathlib.Path(config.workdir) / "fault_at_step_7.json"
     assert str(file) in str(error.value) and "the newest checkpoint is step 4" in str(error.value)
@@ -501,12 +462,10 @@ def test_a_later_phase_goes_back_into_the_earlier_one(small_store, tmp_path):
 
 
 def small(store, place) -> Config:
-    return Config(
-        model=ModelConfig(hidden_size=16, num_layers=1, num_heads=2, max_position_embeddings=32),
-        data=DataConfig(path=str(store), held_out=0.1, loader="plain"),
-        workdir=str(place / "run"),
-        phases=(PhaseConfig(steps=2, sequence_length=32, batch_size=16),),
-    )
+    model = ModelConfig(hidden_size=16, num_layers=1, num_heads=2, max_position_embeddings=32)
+    data = DataConfig(path=str(store), held_out=0.1, loader="plain")
+    phases = (PhaseConfig(steps=2, sequence_length=32, batch_size=16),)
+    return Config(model=model, data=data, workdir=str(place / "run"), phases=phases)
 
 
 def test_a_phase_that_does_not_fit_ends_with_advice(small_store, tmp_path, monkeypatch, capsys):
@@ -525,9 +484,8 @@ def test_a_phase_that_does_not_fit_ends_with_advice(small_store, tmp_path, monke
 
 def test_a_first_state_that_does_not_fit_ends_with_advice(small_store, tmp_path, monkeypatch):
     monkeypatch.setattr("bert_jax.pretraining.create_state", full_device)
-    with pytest.raises(
-        UserError, match=f"^the state of the run {DOES_NOT_FIT}; what helps: a smaller model; chips with"
-    ):
+    message = f"^the state of the run {DOES_NOT_FIT}; what helps: a smaller model; chips with"
+    with pytest.raises(UserError, match=message):
         pretrain(small(small_store, tmp_path))
 
 
@@ -537,9 +495,8 @@ def test_a_checkpoint_that_does_not_fit_is_not_taken_for_a_damaged_one(finished,
     phases = (dataclasses.replace(phase, steps=13),)
     longer = dataclasses.replace(finished[0], workdir=str(tmp_path / "run"), phases=phases)
     monkeypatch.setattr("bert_jax.checkpoints.record.placed", full_device)
-    with pytest.raises(
-        UserError, match=f"^the state of the run {DOES_NOT_FIT}; what helps: a smaller model; chips with"
-    ):
+    message = f"^the state of the run {DOES_NOT_FIT}; what helps: a smaller model; chips with"
+    with pytest.raises(UserError, match=message):
         pretrain(longer)
     monkeypatch.undo()
     assert pretrain(longer).step == 13

@@ -1,12 +1,5 @@
 """Runs of the family: teachers, packed rows, long inputs, models from outside.
 
-Whole runs with a teacher: resumed exactly, also after kill -9, with the same teacher only; the same on any mesh. Whole
-runs with packed rows: resumed exactly, on any number of devices, and as they began. A BERT becomes a long one: more
-positions, local layers and a global token, by `init_from`. An architecture defined outside the package trains through
-`pretrain`, is evaluated and saved.
-
-Runs of the family's configurations, in small: whole ones are resumed exactly, and the same on any mesh.
-
 One configuration for each mechanism, on a mesh that divides along every axis; with `BERT_JAX_EXHAUSTIVE=1` all of
 them, each taken to all meshes and killed.
 """
@@ -29,7 +22,7 @@ from model_variants import variant
 from outside_objective import OutsideObjective
 from pretrained_model import contents
 from processes import EXHAUSTIVE
-from small_pretraining import MODEL, rows, run_config
+from small_pretraining import MODEL, assert_resumed_exactly, rows, run_config
 from small_pretraining import pretrain as pretrain_on_one_device
 
 import bert_jax
@@ -79,10 +72,8 @@ def test_resumed_exactly_with_the_same_teacher(small_store, tmp_path):
     whole, evaluated = rows(config.workdir), rows(config.workdir, "evaluation")
     assert {"mlm_loss", "soft_targets_loss", "cosine_loss", "hidden_loss"} <= whole[0].keys() & evaluated[0].keys()
     assert contents(open_stored(tmp_path / "teacher")) == contents(drawn)
-    os.rename(tmp_path / "run/checkpoints/step_000000006", tmp_path / "taken")
     os.rename(tmp_path / "teacher", tmp_path / "moved")
-    pretrain(with_teacher(config, tmp_path / "moved"), devices=jax.devices()[:1])
-    assert rows(config.workdir) == whole and rows(config.workdir, "evaluation") == evaluated
+    assert_resumed_exactly(config, (6,), again=with_teacher(config, tmp_path / "moved"))
     written_teacher.write(tmp_path / "other", small_store, num_layers=2)
     for path, problem in (("other", "the teacher .* but this start has the teacher"), (None, "but this start has no")):
         with pytest.raises(UserError, match=problem):
@@ -112,12 +103,9 @@ def test_pairs_are_learned_beside_a_teacher(small_store, tmp_path):
 def narrower(store, tmp_path, name):
     """A student of 24 features, which starts from random parameters, and its teacher of 32."""
     config = small("distilbert_mini", store, tmp_path / name)
-    config = dataclasses.replace(
-        config,
-        init_from_layers=(),
-        model=dataclasses.replace(config.model, hidden_size=24),
-        optimizer=dataclasses.replace(config.optimizer, ema_decay=0.9),
-    )
+    model = dataclasses.replace(config.model, hidden_size=24)
+    optimizer = dataclasses.replace(config.optimizer, ema_decay=0.9)
+    config = dataclasses.replace(config, init_from_layers=(), model=model, optimizer=optimizer)
     return with_teacher(config, tmp_path / "teacher")
 
 
@@ -128,9 +116,7 @@ def test_a_narrower_student_is_resumed_is_the_same_on_any_mesh_and_leaves_its_ma
     pretrain(config, devices=jax.devices()[:1])
     whole, evaluated = rows(config.workdir), rows(config.workdir, "evaluation")
     learned = contents(open_checkpoint(config.workdir))["state_projection/kernel"]
-    os.rename(tmp_path / "run/checkpoints/step_000000006", tmp_path / "taken")
-    pretrain(config, devices=jax.devices()[:1])
-    assert rows(config.workdir) == whole and rows(config.workdir, "evaluation") == evaluated
+    assert_resumed_exactly(config, (6,))
     assert contents(open_checkpoint(config.workdir))["state_projection/kernel"] == learned
     split = dataclasses.replace(narrower(small_store, tmp_path, "split"), mesh=MESHES[0])
     pretrain(split, devices=jax.devices()[:8])
@@ -198,11 +184,8 @@ KILLED = NAMES if EXHAUSTIVE else ("ulmfit_mini",)
 def test_a_step_begins_at_the_loss_of_chance_and_reaches_every_parameter(small_store, tmp_path, name):
     """In two layers. The first moments after one step are its gradients, times 1 - beta1."""
     config = small(name, small_store, tmp_path / "run")
-    config = dataclasses.replace(
-        config,
-        model=dataclasses.replace(config.model, num_layers=2),
-        phases=(dataclasses.replace(config.phases[0], steps=1, warmup_steps=1),),
-    )
+    phases = (dataclasses.replace(config.phases[0], steps=1, warmup_steps=1),)
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, num_layers=2), phases=phases)
     pretrain(config, devices=jax.devices()[:1])
     (trained,), (evaluated,) = rows(config.workdir), rows(config.workdir, "evaluation")
     config = read_config(config.workdir)
@@ -230,10 +213,8 @@ def test_a_step_begins_at_the_loss_of_chance_and_reaches_every_parameter(small_s
 def test_the_same_on_any_mesh(small_store, tmp_path, name):
     config = small(name, small_store, tmp_path / "run")
     pretrain(config, devices=jax.devices()[:1])
-    whole, evaluated = rows(config.workdir), rows(config.workdir, "evaluation")
-    os.rename(tmp_path / "run/checkpoints/step_000000006", tmp_path / "taken")
-    pretrain(config, devices=jax.devices()[:1])
-    assert rows(config.workdir) == whole and rows(config.workdir, "evaluation") == evaluated
+    whole = rows(config.workdir)
+    assert_resumed_exactly(config, (6,))
     for mesh in MESHES if EXHAUSTIVE else MESHES[:1]:
         split = on_mesh(config, mesh, tmp_path)
         pretrain(split, devices=jax.devices()[:8])
@@ -284,8 +265,7 @@ def test_resume_is_bit_identical(small_store, finished_of_packed, tmp_path, caps
     config = packed_config(small_store, tmp_path / "cut")
     pretrain(config, devices=jax.devices()[:1])
     assert "packing up to 4 texts into a sequence" in capsys.readouterr().out
-    os.rename(tmp_path / "cut/checkpoints/step_000000006", tmp_path / "taken")
-    pretrain(config, devices=jax.devices()[:1])
+    assert_resumed_exactly(config, (6,))
     assert rows(config.workdir) == rows(finished_of_packed.workdir)
 
 
@@ -358,12 +338,9 @@ def architecture(config, compute) -> Architecture:
     """Three layers with two sets of parameters, of which the second sees four tokens to each side."""
     usual = bert_architecture(config, compute)
     feed_forward = functools.partial(FeedForward, config, activation=gelu_tanh)
-    stack = dataclasses.replace(
-        usual.stack,
-        block=functools.partial(LocalBlock, config, feed_forward=feed_forward),
-        sharing=(0, 1, 0),
-        layer_inputs={"window": np.array([32, 4, 32])},
-    )
+    block = functools.partial(LocalBlock, config, feed_forward=feed_forward)
+    layer_inputs = {"window": np.array([32, 4, 32])}
+    stack = dataclasses.replace(usual.stack, block=block, sharing=(0, 1, 0), layer_inputs=layer_inputs)
 
     return dataclasses.replace(usual, stack=stack)
 

@@ -1,31 +1,23 @@
-"""Slow runs: replaced tokens, mixtures, optimizers, growing batches.
-
-A run of replaced-token detection: what it logs, how its two parts are opened, measured, written and continued. Runs on
-several stores: resumed exactly across a change of weights, measured on what each store holds out. Whole runs with Muon
-and a moving average of the weights: evaluated, saved, resumed exactly, written. Runs whose batch grows: the examples of
-a run without a ramp, and resumed exactly at every step.
-"""
+"""Slow runs: replaced tokens, mixtures, optimizers, growing batches."""
 
 import dataclasses
 import json
 import math
-import os
-import pathlib
 import re
 
 import jax
 import numpy as np
 import pytest
 import small_pretraining
-from command_lines import refusal
+from command_lines import refusal, succeed
 from etils import epath
 from processes import EXHAUSTIVE
 from safetensors.numpy import load_file
-from small_pretraining import MODEL, nothing_held_out, rows, run_config
+from small_pretraining import MODEL, assert_resumed_exactly, nothing_held_out, rows, run_config
 from synthetic_store import SyntheticStore, random_documents, write_store
 
 import bert_jax
-from bert_jax import cli, pretraining
+from bert_jax import pretraining
 from bert_jax.checkpoints.record import leaf_paths, read_record
 from bert_jax.cli.evaluate import default_config, run_evaluate
 from bert_jax.config import (
@@ -119,22 +111,20 @@ def test_the_work_directory_opens_as_its_discriminator_and_the_generator_is_reac
         bert_jax.load(run.workdir, part="encoder")  # pyright: ignore[reportArgumentType]
 
 
-def two_steps(store, workdir, embeddings: str) -> Config:
+def two_steps(store, workdir, embeddings: str) -> tuple[Config, list]:
+    """A run, which is measured again as it was, and the word tables of both of its parts."""
     phases = (PhaseConfig(steps=2, sequence_length=32, batch_size=16, learning_rate=2e-3, warmup_steps=1),)
     config = electra(store, workdir, embeddings, phases=phases)
     small_pretraining.pretrain(config)
-    return config
+    logged = rows(config.workdir, "evaluation")[-1]["replaced_tokens_loss"]
+    assert figures(config.workdir, store)["replaced_tokens_loss"] == pytest.approx(logged, rel=1e-5)
+    parts = bert_jax.load(config.workdir), bert_jax.load(config.workdir, part="generator")
+    return config, [each.params["embeddings"]["word"]["table"] for each in parts]
 
 
 def test_differences_are_opened_as_sums_and_continue_as_they_were(small_store, tmp_path):
-    config = two_steps(small_store, tmp_path / "run", "disentangled")
-    model, generator = bert_jax.load(config.workdir), bert_jax.load(config.workdir, part="generator")
-    tables = [each.params["embeddings"]["word"]["table"] for each in (model, generator)]
+    config, tables = two_steps(small_store, tmp_path / "run", "disentangled")
     assert 0 < float(np.max(np.abs(tables[0] - tables[1]))) < 0.01  # two steps from nothing
-    logged = rows(config.workdir, "evaluation")[-1]
-    assert figures(config.workdir, small_store)["replaced_tokens_loss"] == pytest.approx(
-        logged["replaced_tokens_loss"], rel=1e-5
-    )
     continued = dataclasses.replace(config, init_from=config.workdir, workdir=str(tmp_path / "next"))
     source = open_source(continued, resumed=False)
     assert source is not None and {*trained_parameters(continued)} <= {*source.arrays}
@@ -143,20 +133,14 @@ def test_differences_are_opened_as_sums_and_continue_as_they_were(small_store, t
 
 
 def test_tables_of_their_own_are_opened_and_measured(small_store, tmp_path):
-    config = two_steps(small_store, tmp_path / "run", "own")
-    model, generator = bert_jax.load(config.workdir), bert_jax.load(config.workdir, part="generator")
-    tables = [each.params["embeddings"]["word"]["table"] for each in (model, generator)]
+    _, tables = two_steps(small_store, tmp_path / "run", "own")
     assert tables[0].shape == tables[1].shape and float(np.max(np.abs(tables[0] - tables[1]))) > 0.04  # two draws
-    logged = rows(config.workdir, "evaluation")[-1]
-    assert figures(config.workdir, small_store)["replaced_tokens_loss"] == pytest.approx(
-        logged["replaced_tokens_loss"], rel=1e-5
-    )
 
 
 def test_both_parts_are_written_for_transformers(run, tmp_path, capsys):
     for parts, kind in (("all", "ElectraForPreTraining"), ("generator", "ElectraForMaskedLM")):
         out = tmp_path / parts
-        assert cli._run(["bert-jax", "convert", run.workdir, str(out), "--to=huggingface", f"--parts={parts}"]) == 0
+        succeed("convert", run.workdir, out, "--to=huggingface", f"--parts={parts}")
         assert json.loads((out / "config.json").read_text())["architectures"] == [kind]
         heads = {name.split(".")[0] for name in load_file(out / "model.safetensors")}
         assert heads == {"electra", *(["discriminator_predictions"] if parts == "all" else _GENERATOR)}
@@ -172,7 +156,7 @@ _GENERATOR = ("generator_predictions", "generator_lm_head")
 
 def test_a_generator_on_its_own_is_a_masked_language_model(run, small_store, tmp_path, capsys):
     ours = tmp_path / "ours"
-    assert cli._run(["bert-jax", "convert", run.workdir, str(ours), "--to=bert_jax", "--parts=generator"]) == 0
+    succeed("convert", run.workdir, ours, "--to=bert_jax", "--parts=generator")
     found = figures(ours, small_store)
     assert found["mlm_loss"] == pytest.approx(rows(run.workdir, "evaluation")[-1]["mlm_loss"], rel=1e-5)
     assert "replaced_tokens_loss" not in found
@@ -183,7 +167,7 @@ def test_a_generator_on_its_own_is_a_masked_language_model(run, small_store, tmp
 
 def test_a_discriminator_on_its_own_cannot_be_measured_and_says_why(run, small_store, tmp_path, capsys):
     ours = tmp_path / "ours"
-    assert cli._run(["bert-jax", "convert", run.workdir, str(ours), "--to=bert_jax"]) == 0
+    succeed("convert", run.workdir, ours, "--to=bert_jax")
     assert "without its generator" in refusal(capsys, "evaluate", ours, f"--data.path={small_store}")
     assert "no mlm" in refusal(capsys, "fill-mask", ours, "a [MASK]")
 
@@ -192,7 +176,7 @@ def test_the_generator_fills_in_masks_and_notes_what_it_would_write(run, capsys)
     generator = bert_jax.load(run.workdir, part="generator")
     (best, *_), *_ = generator.fill_mask("a [MASK]")
     capsys.readouterr()
-    assert cli._run(["bert-jax", "fill-mask", run.workdir, "a [MASK]"]) == 0
+    succeed("fill-mask", run.workdir, "a [MASK]")
     assert best.token in capsys.readouterr().out
     noted = [event for event in read_events(epath.Path(run.workdir) / "events.jsonl") if event["event"] == "sampled"]
     assert len(noted) == 2 and len(noted[-1]["samples"]) == 2
@@ -221,10 +205,8 @@ def test_a_run_continues_from_both_parts_of_another(run, small_store, tmp_path):
             np.testing.assert_array_equal(whole(source.arrays[prefix + path]), array)
 
 
-def test_a_discriminator_without_a_generator_gives_it_tables_and_another_generator_is_refused(
-    run, small_store, tmp_path
-):
-    assert cli._run(["bert-jax", "convert", run.workdir, str(tmp_path / "alone"), "--to=huggingface"]) == 0
+def test_a_discriminator_without_a_generator_gives_it_tables_and_another_is_refused(run, small_store, tmp_path):
+    succeed("convert", run.workdir, tmp_path / "alone", "--to=huggingface")
     config = electra(small_store, tmp_path / "next", "own", init_from=str(tmp_path / "alone"))
     source = open_source(config, resumed=False)
     assert source is not None
@@ -264,13 +246,7 @@ def test_the_losses_do_not_depend_on_mesh_micro_batches_or_how_layers_run(small_
     parts = (dataclasses.replace(phases[0], micro_batches=2),)
     compute = dataclasses.replace(one.compute, layers="scan", remat="full")
     several = electra(
-        small_store,
-        tmp_path / "several",
-        model=model,
-        data=data,
-        phases=parts,
-        compute=compute,
-        mesh=MESHES[mesh],
+        small_store, tmp_path / "several", model=model, data=data, phases=parts, compute=compute, mesh=MESHES[mesh]
     )
     pretrain(several, devices=jax.devices()[:8])
     for name in ("loss", "mlm_loss", "replaced_tokens_loss", "replaced_tokens_accuracy", "grad_norm"):
@@ -322,9 +298,7 @@ def test_a_run_is_measured_on_each_store_and_on_its_mixture(run_of_mixture, stor
     for row, shares in ((first, (0.75, 0.25)), (last, (0.25, 0.75))):
         losses = [row[f"{name}/mlm_loss"] for name in stores]
         assert losses[0] - losses[1] > 0.01
-        weights = [
-            share * predictions(run_of_mixture, path) for share, path in zip(shares, stores.values(), strict=True)
-        ]
+        weights = [share * predictions(run_of_mixture, p) for share, p in zip(shares, stores.values(), strict=True)]
         assert row["mlm_loss"] == pytest.approx(np.average(losses, weights=weights), rel=1e-6)
         assert {"wiki/next_sentence_accuracy", "books/mlm_loss", "books/perplexity"} < row.keys()
 
@@ -340,16 +314,9 @@ def test_each_store_is_measured_by_evaluate_on_what_it_holds_out(run_of_mixture,
         assert "held-out documents" in capsys.readouterr().out
 
 
-def test_a_resumed_run_is_the_same_across_a_change_of_weights(run_of_mixture, tmp_path):
-    place, logged = pathlib.Path(run_of_mixture.workdir, "checkpoints"), rows(run_of_mixture.workdir)
-    last = read_record(place / "step_000000008/record")
+def test_a_resumed_run_is_the_same_across_a_change_of_weights(run_of_mixture):
     for step in (3, 4, 5):  # before the weights change, where they do, and after it
-        for later in range(step + 1, 9):
-            os.rename(f"{place}/step_{later:09d}", tmp_path / f"taken_{step}_{later}")
-        pretraining.pretrain(run_of_mixture, devices=jax.devices()[:1])
-        assert rows(run_of_mixture.workdir) == logged
-        again = read_record(place / "step_000000008/record")
-        assert (again["position"], again["arrays"]) == (last["position"], last["arrays"])
+        assert_resumed_exactly(run_of_mixture, range(step + 1, 9))
 
 
 def test_other_weights_do_not_resume_a_run_and_moved_stores_do(run_of_mixture, stores, tmp_path):
@@ -364,16 +331,14 @@ def test_other_weights_do_not_resume_a_run_and_moved_stores_do(run_of_mixture, s
     assert (result.step, result.exit_code) == (8, 0)
 
 
-def test_the_command_says_how_often_a_store_smaller_than_its_budget_is_read(
-    stores, tmp_path, caplog, capsys, monkeypatch
-):
+def test_it_says_how_often_a_store_smaller_than_its_budget_is_read(stores, tmp_path, caplog, capsys, monkeypatch):
     tokens = open_store(str(stores["books"])).manifest.counts.tokens
     assert tokens < 45_000
     mixture = f"{stores['wiki']}=3K,{stores['books']}=45K"
     small = ("hidden_size=32", "num_layers=1", "num_heads=2", "max_position_embeddings=32")
     words = [*(f"--model.{word}" for word in small), "--steps=2", "--batch_size=16", "--sequence_length=32"]
     words += [f"--data.mixture={mixture}", "--data.held_out=0", f"--workdir={tmp_path / 'run'}"]
-    assert cli._run(["bert-jax", "pretrain", "bert_tiny", *words]) == 0
+    succeed("pretrain", "bert_tiny", *words)
     (line,) = [record.getMessage() for record in caplog.records if "fewer than its budget" in record.getMessage()]
     assert f"books has {tokens:,} tokens, fewer than its budget of 45,000: each is read " in line
     times = float(line.split("each is read ")[1].removesuffix(" times"))
@@ -426,14 +391,10 @@ def test_both_are_evaluated_by_name(finished):
     assert row["ema_mlm_loss"] != row["mlm_loss"]
 
 
-def test_resume_is_bit_identical(finished, tmp_path):
-    whole, evaluated = rows(finished.workdir), rows(finished.workdir, "evaluation")
+def test_resume_is_bit_identical(finished):
     last = f"{finished.workdir}/checkpoints/step_000000006"
     before = {weights: values(last, weights) for weights in ("last", "ema")}
-    for step in (4, 5, 6):
-        os.rename(f"{finished.workdir}/checkpoints/step_{step:09d}", tmp_path / f"taken_{step}")
-    pretrain(finished, devices=jax.devices()[:1])
-    assert rows(finished.workdir) == whole and rows(finished.workdir, "evaluation") == evaluated
+    assert_resumed_exactly(finished, (4, 5, 6))
     for weights, arrays in before.items():
         jax.tree.map(np.testing.assert_array_equal, values(last, weights), arrays)
 
@@ -458,13 +419,8 @@ SIZES = [4, 4, 8, 8, 16, 16, 16]
 
 
 def config_of(store, workdir, phase):
-    return run_config(
-        store,
-        workdir,
-        phases=(phase,),
-        data=nothing_held_out(store),
-        checkpoint=CheckpointConfig(every_steps=1, keep_last=9, keep_best=0),
-    )
+    checkpoint = CheckpointConfig(every_steps=1, keep_last=9, keep_best=0)
+    return run_config(store, workdir, phases=(phase,), data=nothing_held_out(store), checkpoint=checkpoint)
 
 
 def seen(monkeypatch, config) -> list[np.ndarray]:
@@ -489,16 +445,10 @@ def test_the_examples_are_those_without_a_ramp_and_a_resumed_run_is_the_same(sma
     assert [len(batch) for batch in ramped] == SIZES
     whole = np.concatenate(ramped)
     np.testing.assert_array_equal(whole, plain.batch(np.arange(sum(SIZES)))["input_ids"])
-    place, logged = tmp_path / "ramped/checkpoints", rows(config.workdir)
-    last = read_record(place / "step_000000007/record")
+    last = read_record(tmp_path / "ramped/checkpoints/step_000000007/record")
     assert last["position"] == {"phase": 0, "examples_seen": sum(SIZES)}
     for step in (3, 2):  # inside a stage, and where one ends
-        for later in range(step + 1, 8):
-            os.rename(place / f"step_{later:09d}", tmp_path / f"taken_{step}_{later}")
-        pretraining.pretrain(config, devices=jax.devices()[:1])
-        assert rows(config.workdir) == logged
-        again = read_record(place / "step_000000007/record")
-        assert (again["position"], again["arrays"]) == (last["position"], last["arrays"])
+        assert_resumed_exactly(config, range(step + 1, 8))
 
 
 def test_every_batch_of_a_ramp_must_fit_the_devices(small_store, tmp_path):

@@ -3,59 +3,53 @@
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 
 import documents
+import processes
 import pytest
 
 from bert_jax.training.metrics import read_rows
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-EDITS = {  # row of the table → file → what is replaced there, and by what; a new file replaces None
+EDITS = {  # row of the table → file → the text of a new one, or what is replaced there and by what
     "an objective on existing batches": {
-        "objectives/smoothed_words.py": [
-            (
-                None,
-                '"""Masked words with label smoothing."""\n\n'
-                "import dataclasses\n\nimport jax\nimport jax.numpy as jnp\n\n"
-                "from bert_jax.models.bert import BertForPreTraining\n"
-                "from bert_jax.models.protocol import encoder_inputs\n"
-                "from bert_jax.objectives.objective import Sums, Term\n\n\n"
-                "@dataclasses.dataclass(frozen=True)\n"
-                "class SmoothedWords:\n"
-                "    model: BertForPreTraining\n"
-                "    smoothing: float\n"
-                '    terms: tuple[Term, ...] = (Term(name="smooth", label="smooth", unit="nats"),)\n\n'
-                "    def denominators(self, batch):\n"
-                '        return {"smooth": jnp.sum(batch["masked_weights"])}\n\n'
-                "    def sums(self, params, batch, dropout_key=None):\n"
-                "        encoded = self.model.encode(params, *encoder_inputs(batch), dropout_key)\n"
-                "        logits = jax.nn.log_softmax(self.model.mlm_logits(params, batch, encoded))\n"
-                '        ids, weights = batch["masked_ids"], batch["masked_weights"]\n'
-                "        own = jnp.take_along_axis(logits, ids[:, :, None], axis=-1)[:, :, 0]\n"
-                "        losses = -(1 - self.smoothing) * own - self.smoothing * jnp.mean(logits, axis=-1)\n"
-                "        right = jnp.argmax(logits, axis=-1) == ids\n"
-                "        sums = (jnp.sum(weights * each) for each in (losses, jnp.ones_like(losses), right))\n"
-                '        return {"smooth": Sums(*sums)}\n',
-            )
-        ],
-        "objectives/choice.py": [
-            (
-                "from bert_jax.objectives.static_vectors",
-                "from bert_jax.objectives.smoothed_words import SmoothedWords\nfrom bert_jax.objectives.static_vectors",
+        "objectives/smoothed_words.py": (
+            '"""Masked words with label smoothing."""\n\n'
+            "import dataclasses\n\nimport jax\nimport jax.numpy as jnp\n\n"
+            "from bert_jax.models.bert import BertForPreTraining\n"
+            "from bert_jax.models.protocol import encoder_inputs\n"
+            "from bert_jax.objectives.objective import Sums, Term\n\n\n"
+            "@dataclasses.dataclass(frozen=True)\n"
+            "class SmoothedWords:\n"
+            "    model: BertForPreTraining\n"
+            "    smoothing: float\n"
+            '    terms: tuple[Term, ...] = (Term(name="smooth", label="smooth", unit="nats"),)\n\n'
+            "    def denominators(self, batch):\n"
+            '        return {"smooth": jnp.sum(batch["masked_weights"])}\n\n'
+            "    def sums(self, params, batch, dropout_key=None):\n"
+            "        encoded = self.model.encode(params, *encoder_inputs(batch), dropout_key)\n"
+            "        logits = jax.nn.log_softmax(self.model.mlm_logits(params, batch, encoded))\n"
+            '        ids, weights = batch["masked_ids"], batch["masked_weights"]\n'
+            "        own = jnp.take_along_axis(logits, ids[:, :, None], axis=-1)[:, :, 0]\n"
+            "        losses = -(1 - self.smoothing) * own - self.smoothing * jnp.mean(logits, axis=-1)\n"
+            "        right = jnp.argmax(logits, axis=-1) == ids\n"
+            "        sums = (jnp.sum(weights * each) for each in (losses, jnp.ones_like(losses), right))\n"
+            '        return {"smooth": Sums(*sums)}\n'
+        ),
+        "objectives/choice.py": {
+            "from bert_jax.objectives.static_vectors": (
+                "from bert_jax.objectives.smoothed_words import SmoothedWords\nfrom bert_jax.objectives.static_vectors"
             ),
-            ("    SkipGram,\n", "    SkipGram,\n    Smoothed,\n"),
-            (
-                "        case SkipGram()",
+            "    SkipGram,\n": "    SkipGram,\n    Smoothed,\n",
+            "        case SkipGram()": (
                 "        case Smoothed(smoothing=smoothing):\n            return SmoothedWords(model, smoothing)\n"
-                "        case SkipGram()",
+                "        case SkipGram()"
             ),
-        ],
-        "config/objective.py": [
-            (
-                "ObjectiveConfig = MaskedWords",
+        },
+        "config/objective.py": {
+            "ObjectiveConfig = MaskedWords": (
                 "@dataclasses.dataclass(frozen=True, kw_only=True)\n"
                 "class Smoothed(_Objective):\n"
                 '    """Masked words with label smoothing."""\n\n'
@@ -63,147 +57,130 @@ EDITS = {  # row of the table → file → what is replaced there, and by what; 
                 "    masks_words: ClassVar[bool] = True\n\n"
                 "    smoothing: float = 0.0\n"
                 '    """Share of the probability that is spread over all words."""\n\n\n'
-                "ObjectiveConfig = MaskedWords | Smoothed",
-            ),
-        ],
+                "ObjectiveConfig = MaskedWords | Smoothed"
+            )
+        },
     },
     "an architecture, a kind of layer": {
-        "models/scaled_feed_forward.py": [
-            (
-                None,
-                '"""A feed-forward network whose output is scaled (Touvron et al. 2021, LayerScale)."""\n\n'
-                "import jax.numpy as jnp\nfrom flax import nnx\n\n"
-                "from bert_jax.models.block import FeedForward\n"
-                "from bert_jax.models.layers import like\n\n\n"
-                "class ScaledFeedForward(FeedForward):\n"
-                "    def __init__(self, config, key, activation):\n"
-                "        super().__init__(config, key, activation)\n"
-                "        self.gain = nnx.Param(jnp.full(config.hidden_size, 0.5))\n\n"
-                "    def __call__(self, x):\n"
-                "        return super().__call__(x) * like(self.gain[...], x)\n",
-            )
-        ],
-        "models/architecture.py": [
-            (
-                "from bert_jax.models.stack import",
-                "from bert_jax.models.scaled_feed_forward import ScaledFeedForward\nfrom bert_jax.models.stack import",
+        "models/scaled_feed_forward.py": (
+            '"""A feed-forward network whose output is scaled (Touvron et al. 2021, LayerScale)."""\n\n'
+            "import jax.numpy as jnp\nfrom flax import nnx\n\n"
+            "from bert_jax.models.block import FeedForward\n"
+            "from bert_jax.models.layers import like\n\n\n"
+            "class ScaledFeedForward(FeedForward):\n"
+            "    def __init__(self, config, key, activation):\n"
+            "        super().__init__(config, key, activation)\n"
+            "        self.gain = nnx.Param(jnp.full(config.hidden_size, 0.5))\n\n"
+            "    def __call__(self, x):\n"
+            "        return super().__call__(x) * like(self.gain[...], x)\n"
+        ),
+        "models/architecture.py": {
+            "from bert_jax.models.stack import": (
+                "from bert_jax.models.scaled_feed_forward import ScaledFeedForward\nfrom bert_jax.models.stack import"
             ),
-            (
-                'FeedForward if config.feed_forward == "plain"',
-                '(ScaledFeedForward if config.layer_scale else FeedForward) if config.feed_forward == "plain"',
+            'FeedForward if config.feed_forward == "plain"': (
+                '(ScaledFeedForward if config.layer_scale else FeedForward) if config.feed_forward == "plain"'
             ),
-        ],
-        "config/model.py": [
-            (
-                '    norm: Literal["layer_norm", "rms_norm"]',
+        },
+        "config/model.py": {
+            '    norm: Literal["layer_norm", "rms_norm"]': (
                 '    layer_scale: bool = False\n    """Whether a plain feed-forward network scales its output."""\n'
-                '    norm: Literal["layer_norm", "rms_norm"]',
-            ),
-        ],
-        "models/bert_parameters.py": [
-            (
-                '    yield from norm("encoder/feed_forward_norm"',
+                '    norm: Literal["layer_norm", "rms_norm"]'
+            )
+        },
+        "models/bert_parameters.py": {
+            '    yield from norm("encoder/feed_forward_norm"': (
                 "    if config.layer_scale:\n"
                 '        yield Parameter("encoder/feed_forward/gain", (*feed_forward, hidden), decays=False)\n'
-                '    yield from norm("encoder/feed_forward_norm"',
+                '    yield from norm("encoder/feed_forward_norm"'
             )
-        ],
+        },
     },
     "an activation": {
-        "config/model.py": [('Literal["gelu_tanh", "gelu_erf"]', 'Literal["gelu_tanh", "gelu_erf", "squared_relu"]')],
-        "models/layers.py": [
-            (
-                "def gelu_erf(",
+        "config/model.py": {'Literal["gelu_tanh", "gelu_erf"]': 'Literal["gelu_tanh", "gelu_erf", "squared_relu"]'},
+        "models/layers.py": {
+            "def gelu_erf(": (
                 "def squared_relu(x: jax.Array) -> jax.Array:\n"
                 '    """Return max(x, 0)² (So et al. 2021, Primer)."""\n'
                 "    return jnp.square(jnp.maximum(x, 0))\n\n\n"
-                "def gelu_erf(",
+                "def gelu_erf("
             )
-        ],
-        "models/architecture.py": [
-            ('"tanh": jnp.tanh}', '"tanh": jnp.tanh, "squared_relu": squared_relu}'),
-            ("    relu,\n", "    relu,\n    squared_relu,\n"),
-        ],
+        },
+        "models/architecture.py": {
+            '"tanh": jnp.tanh}': '"tanh": jnp.tanh, "squared_relu": squared_relu}',
+            "    relu,\n": "    relu,\n    squared_relu,\n",
+        },
     },
     "an attention kernel": {
-        "models/kernels/rows.py": [
-            (
-                None,
-                '"""Attention one query at a time."""\n\n'
-                "import jax\nimport jax.numpy as jnp\n\n"
-                "from bert_jax.models.kernels import plain\n\n\n"
-                "def attention(query, key, value, mask, dropout_key=None, rate=0.0, collect=False):\n"
-                "    print('a kernel of our own')\n"
-                "    row = lambda one: plain.attention(one[:, None], key, value, mask)[0][:, 0]\n"
-                "    return jax.vmap(row, 1, 1)(query), None\n\n\n"
-                "KERNEL = plain.Kernel(attention, (), otherwise=plain.attention)\n",
-            )
-        ],
-        "models/architecture.py": [
-            (
-                "kernels.choice import PLATFORMS, attention_kernel, declared\n",
-                "kernels import rows\nfrom bert_jax.models.kernels.choice import PLATFORMS, declared\n",
+        "models/kernels/rows.py": (
+            '"""Attention one query at a time."""\n\n'
+            "import jax\nimport jax.numpy as jnp\n\n"
+            "from bert_jax.models.kernels import plain\n\n\n"
+            "def attention(query, key, value, mask, dropout_key=None, rate=0.0, collect=False):\n"
+            "    print('a kernel of our own')\n"
+            "    row = lambda one: plain.attention(one[:, None], key, value, mask)[0][:, 0]\n"
+            "    return jax.vmap(row, 1, 1)(query), None\n\n\n"
+            "KERNEL = plain.Kernel(attention, (), otherwise=plain.attention)\n"
+        ),
+        "models/architecture.py": {
+            "kernels.choice import PLATFORMS, attention_kernel, declared\n": (
+                "kernels import rows\nfrom bert_jax.models.kernels.choice import PLATFORMS, declared\n"
             ),
-            ("return attention_kernel(compute, attention_in_jax(compute))", "return rows.KERNEL"),
-        ],
+            "return attention_kernel(compute, attention_in_jax(compute))": "return rows.KERNEL",
+        },
     },
     "an optimizer, a schedule": {
-        "config/pretraining.py": [
-            ('"stable_adamw", "muon"]', '"stable_adamw", "muon", "lion"]'),
-            ("return 2 + (self.ema_decay > 0)", 'return (1 if self.name == "lion" else 2) + (self.ema_decay > 0)'),
-        ],
-        "training/optimizers.py": [
-            (
-                "    else:\n        moments = scale_by_adam(",
+        "config/pretraining.py": {
+            '"stable_adamw", "muon"]': '"stable_adamw", "muon", "lion"]',
+            "return 2 + (self.ema_decay > 0)": 'return (1 if self.name == "lion" else 2) + (self.ema_decay > 0)',
+        },
+        "training/optimizers.py": {
+            "    else:\n        moments = scale_by_adam(": (
                 '    elif config.name == "lion":\n'
                 "        moments = optax.scale_by_lion(config.beta1, config.beta2)\n"
-                "    else:\n        moments = scale_by_adam(",
+                "    else:\n        moments = scale_by_adam("
             )
-        ],
+        },
     },
     "a classification or regression task in GLUE's form": {
-        "tasks/glue.py": [
-            (
-                '    "sst2": GlueTask(',
+        "tasks/glue.py": {
+            '    "sst2": GlueTask(': (
                 '    "place": GlueTask(\n'
                 '        ("PLACE",),\n        ("sentence",),\n'
                 '        ("indoors", "outdoors"),\n        ("accuracy",),\n'
-                '        {"train": 80, "dev": 16},\n    ),\n    "sst2": GlueTask(',
+                '        {"train": 80, "dev": 16},\n    ),\n    "sst2": GlueTask('
             )
-        ],
-        "config/finetuning.py": [('GLUE = ("cola",', 'GLUE = ("place", "cola",')],
-        "finetuning/results.py": [('METRICS = {\n    "mnli"', 'METRICS = {\n    "place": ("accuracy",),\n    "mnli"')],
+        },
+        "config/finetuning.py": {'GLUE = ("cola",': 'GLUE = ("place", "cola",'},
+        "finetuning/results.py": {'METRICS = {\n    "mnli"': 'METRICS = {\n    "place": ("accuracy",),\n    "mnli"'},
     },
     "a task of another kind": {
-        "tasks/marked.py": [
-            (
-                None,
-                '"""Texts behind their class, `__label__CLASS TEXT`, as fastText reads them."""\n\n'
-                "from bert_jax.tasks import readers, sentences\n"
-                "from bert_jax.tasks.sentences import Record\n"
-                "from bert_jax.tasks.text import features, head, prediction_names, score, write_predictions\n\n"
-                'MAIN_METRIC = {"marked": "accuracy"}\n\n\n'
-                "def splits(task, data):\n"
-                '    names = {split: (f"{split}.txt",) for split in ("train", "dev", "test")}\n'
-                "    return readers.file_splits(data, names)\n\n\n"
-                "def load(task, data, split, labels=None):\n"
-                '    file = readers.find_file(data, split, (f"{split}.txt",))\n'
-                "    records = []\n"
-                "    for number, line in readers.lines(readers.read_text(file)):\n"
-                '        mark, _, text = line.partition(" ")\n'
-                '        label = mark.removeprefix("__label__")\n'
-                '        records.append(Record(f"{file}, line {number}", text, None, label, str(number - 1)))\n'
-                "    labels = labels or tuple(sorted({record.label for record in records}))\n"
-                "    numbers = {name: number for number, name in enumerate(labels)}\n"
-                '    return sentences.collect(task, records, labels, numbers, unlabelled=split == "test")\n',
-            )
-        ],
-        "tasks/task_data.py": [('    "ner": "bert', '    "marked": "bert_jax.tasks.marked",\n    "ner": "bert')],
-        "config/finetuning.py": [
-            ('if task != "ax"), "text")', 'if task != "ax"), "marked", "text")'),
-            ('    "ner": {"epochs"', '    "marked": {"epochs": 2, "batch_size": 16},\n    "ner": {"epochs"'),
-        ],
-        "finetuning/results.py": [('    "ner": ("f1",),', '    "marked": ("accuracy",),\n    "ner": ("f1",),')],
+        "tasks/marked.py": (
+            '"""Texts behind their class, `__label__CLASS TEXT`, as fastText reads them."""\n\n'
+            "from bert_jax.tasks import readers, sentences\n"
+            "from bert_jax.tasks.sentences import Record\n"
+            "from bert_jax.tasks.text import features, head, prediction_names, score, write_predictions\n\n"
+            'MAIN_METRIC = {"marked": "accuracy"}\n\n\n'
+            "def splits(task, data):\n"
+            '    names = {split: (f"{split}.txt",) for split in ("train", "dev", "test")}\n'
+            "    return readers.file_splits(data, names)\n\n\n"
+            "def load(task, data, split, labels=None):\n"
+            '    file = readers.find_file(data, split, (f"{split}.txt",))\n'
+            "    records = []\n"
+            "    for number, line in readers.lines(readers.read_text(file)):\n"
+            '        mark, _, text = line.partition(" ")\n'
+            '        label = mark.removeprefix("__label__")\n'
+            '        records.append(Record(f"{file}, line {number}", text, None, label, str(number - 1)))\n'
+            "    labels = labels or tuple(sorted({record.label for record in records}))\n"
+            "    numbers = {name: number for number, name in enumerate(labels)}\n"
+            '    return sentences.collect(task, records, labels, numbers, unlabelled=split == "test")\n'
+        ),
+        "tasks/task_data.py": {'    "ner": "bert': '    "marked": "bert_jax.tasks.marked",\n    "ner": "bert'},
+        "config/finetuning.py": {
+            'if task != "ax"), "text")': 'if task != "ax"), "marked", "text")',
+            '    "ner": {"epochs"': '    "marked": {"epochs": 2, "batch_size": 16},\n    "ner": {"epochs"',
+        },
+        "finetuning/results.py": {'    "ner": ("f1",),': '    "marked": ("accuracy",),\n    "ner": ("f1",),'},
     },
 }
 
@@ -227,7 +204,7 @@ OF_AN_OPTION = {"config/pretraining.py", "config/model.py", "models/kernels/choi
 def test_an_addition_touches_the_files_that_the_guide_lists(row):
     listed = table()[row]
     folders = {name for name in listed if name.endswith("/")}
-    new = {file for file, replacements in EDITS[row].items() if replacements[0][0] is None}
+    new = {file for file, edit in EDITS[row].items() if isinstance(edit, str)}
     assert {f"{file.rpartition('/')[0]}/" for file in new} == folders and len(new) == len(folders)
     assert set(EDITS[row]) - new <= listed
     # What is listed beside them is for an addition that is also an option.
@@ -238,12 +215,13 @@ def edited_copy(place: pathlib.Path) -> pathlib.Path:
     """The package with every addition in it."""
     shutil.copytree(ROOT / "bert_jax", place / "bert_jax", ignore=shutil.ignore_patterns("__pycache__"))
     for edits in EDITS.values():
-        for name, replacements in edits.items():
+        for name, edit in edits.items():
             file = place / "bert_jax" / name
-            for old, new in replacements:
-                text = "" if old is None else file.read_text(encoding="utf-8")
-                assert old is None or text.count(old) == 1, f"{name} has {old!r} {text.count(old)} times"
-                file.write_text(new if old is None else text.replace(old, new), encoding="utf-8")
+            text = edit if isinstance(edit, str) else file.read_text(encoding="utf-8")
+            for old, new in {} if isinstance(edit, str) else edit.items():
+                assert text.count(old) == 1, f"{name} has {old!r} {text.count(old)} times"
+                text = text.replace(old, new)
+            file.write_text(text, encoding="utf-8")
     return place
 
 
@@ -257,9 +235,7 @@ def test_the_additions_train_are_resumed_and_answer(small_store, tmp_path, monke
     monkeypatch.setenv("PYTHONPATH", str(copy))
 
     def command(*words) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "bert_jax", *map(str, words)], cwd=tmp_path, capture_output=True, text=True
-        )
+        done = processes.run(sys.executable, "-m", "bert_jax", *map(str, words), cwd=tmp_path)
         assert done.returncode == 0, done.stderr[-2000:]
         return done.stdout
 

@@ -15,9 +15,7 @@ import bert_jax
 from bert_jax.config.presets import shipped_configs
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
-    (ROOT / "docs").rglob("*.md")
-)
+PAGES = [ROOT / n for n in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted((ROOT / "docs").rglob("*.md"))
 TOP = ("bert_jax", "tests", "scripts", "configs", "docs")
 
 

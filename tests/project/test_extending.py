@@ -158,9 +158,7 @@ def test_the_optimizer_and_the_schedule_of_the_guide_train_and_resume(small_stor
         ("schedule", "guide.falling, but"),
     ):
         with pytest.raises(UserError, match=f"{said}.*the {missing} that pretrain is given in Python"):
-            small_pretraining.pretrain(
-                names["config"], **{name: each for name, each in given.items() if name != missing}
-            )
+            small_pretraining.pretrain(names["config"], **{name: e for name, e in given.items() if name != missing})
     assert small_pretraining.pretrain(names["config"], **given).step == 8
 
 

@@ -1,10 +1,4 @@
-"""The repository: imports, public names, scripts, and the wheel.
-
-Imports between folders: exactly the table in docs/layout.md, downwards only, and no file in a circle. The public names:
-the same in all their lists, each there, and seen by type checkers. The scripts that run a whole benchmark, with a stub
-for bert-jax: what they start, leave out and refuse. The wheel: built as a release is, and used where there is no
-checkout and no TensorFlow.
-"""
+"""The repository: imports, public names, scripts, and the wheel."""
 
 import ast
 import dataclasses
@@ -20,9 +14,9 @@ import tomllib
 import typing
 
 import numpy as np
+import processes
 import pytest
 from pretrained_model import write_workdir
-from processes import SECONDS
 
 import bert_jax
 import bert_jax.config
@@ -129,9 +123,7 @@ def test_tensorflow_is_imported_only_where_it_is_needed_and_never_at_import_time
         file = name.removeprefix("bert_jax.").replace(".", "/") + ".py"
         for node in ast.walk(tree):
             if isinstance(node, (ast.Import, ast.ImportFrom)):
-                named = (
-                    [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
-                )
+                named = [node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
                 if any(target.split(".")[0] in ("tensorflow", "tensorflow_datasets") for target in named):
                     assert file.startswith("data/") or file in LOADS_TENSORFLOW
                     assert node not in tree.body, f"{file} imports TensorFlow when it is imported"
@@ -176,9 +168,19 @@ def test_the_pre_training_loop_loads_no_task():
     assert not {name for name in ours if name.startswith(("bert_jax.tasks", "bert_jax.finetuning", "tensorflow"))}
 
 
-def test_options_load_neither_jax_nor_numpy():
-    ours = loaded_by("import bert_jax, bert_jax.config")
-    assert "bert_jax.config" in ours and not {"jax", "numpy", "flax"} & ours
+@pytest.mark.parametrize(
+    "modules, without",
+    [
+        ("bert_jax, bert_jax.config", "jax numpy flax"),
+        ("bert_jax.config.checks, bert_jax.config.json_form", "jax flax numpy tensorflow optax orbax tyro absl rich"),
+        ("bert_jax.models.costs", "jax flax"),
+        ("bert_jax.cli.info", "jax flax"),
+        pytest.param("bert_jax.models.bert, bert_jax.objectives.masked_words", "tensorflow", marks=pytest.mark.slow),
+    ],
+)
+def test_what_a_module_does_not_need_is_not_loaded(modules, without):
+    ours = loaded_by(f"import {modules}")
+    assert set(modules.split(", ")) <= ours and not set(without.split()) & ours
 
 
 SOURCE = pathlib.Path(bert_jax.__file__)
@@ -252,11 +254,8 @@ def test_a_type_checker_sees_the_public_names(tmp_path):
         f'[tool.basedpyright]\ntypeCheckingMode = "standard"\nextraPaths = ["{SOURCE.parents[1]}"]\n'
         'reportUnusedExpression = "none"\n'
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "basedpyright", "--project", str(tmp_path), "--pythonpath", sys.executable],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
+    done = processes.run(
+        sys.executable, "-m", "basedpyright", "--project", str(tmp_path), "--pythonpath", sys.executable, cwd=tmp_path
     )
     errors = [line for line in done.stdout.splitlines() if " error: " in line]
     assert len(errors) == 2, done.stdout
@@ -297,12 +296,9 @@ def run_script(tmp_path):
     def run(script, *options, **environment):
         calls = tmp_path / "calls"
         calls.write_text("")
-        process = subprocess.run(
-            ["sh", SCRIPTS / script, "base", tmp_path / "data", tmp_path / "out", *options],
-            text=True,
-            capture_output=True,
-            env={**os.environ, **environment, "CALLS": str(calls), "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"},
-        )
+        words = ["sh", SCRIPTS / script, "base", tmp_path / "data", tmp_path / "out", *options]
+        environment |= {"CALLS": str(calls), "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+        process = processes.run(*words, env=os.environ | environment)
         return process, [line.split() for line in calls.read_text().splitlines()]
 
     return run
@@ -316,9 +312,7 @@ def run_glue(run_script, tmp_path):
         for name in directories:
             (tmp_path / "data" / name).mkdir(parents=True, exist_ok=True)
         process, calls = run_script("run_glue.sh", **environment)
-        return process, {
-            task: start.removeprefix("--init_from=") for command, task, start, *_ in calls if command == "finetune"
-        }
+        return process, {task: start.removeprefix("--init_from=") for c, task, start, *_ in calls if c == "finetune"}
 
     return run
 
@@ -376,19 +370,10 @@ def test_swag(run_script, tmp_path):
 def test_rates_and_grids_of_fine_tuning_are_not_those_of_a_bilstm(run_script, tmp_path):
     process, (tuned, *frozen, results) = run_script("run_ner.sh", "--learning_rate=2e-5", "--grid=true", FEATURES="1")
     assert process.returncode == 0
-    assert (
-        options(tuned)["learning_rate"] == "2e-5"
-        and options(tuned)["grid"] == "true"
-        and "features" not in options(tuned)
-    )
-    assert [options(call)["features"] for call in frozen] == [
-        "embeddings",
-        "second_to_last",
-        "last",
-        "weighted_last_four",
-        "concat_last_four",
-        "weighted_all",
-    ]
+    assert options(tuned)["learning_rate"] == "2e-5" and options(tuned)["grid"] == "true"
+    assert "features" not in options(tuned)
+    expected = ["embeddings", "second_to_last", "last", "weighted_last_four", "concat_last_four", "weighted_all"]
+    assert [options(call)["features"] for call in frozen] == expected
     assert {(options(call)["learning_rate"], options(call)["grid"]) for call in frozen} == {("1e-3", "false")}
     assert len({options(call)["workdir"] for call in [tuned, *frozen]}) == 7 == len(results[1:-1])
     _, (_, first, *_) = run_script("run_ner.sh", FEATURES="1", FEATURE_RATE="5e-4")
@@ -399,12 +384,7 @@ WHEEL_ROOT = pathlib.Path(__file__).parents[2]
 
 
 def pip(*words) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "--disable-pip-version-check", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
+    done = processes.run(sys.executable, "-m", "pip", "--disable-pip-version-check", *map(str, words))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -423,22 +403,13 @@ def installed(tmp_path_factory) -> pathlib.Path:
 
 def run(installed: pathlib.Path, *words) -> subprocess.CompletedProcess:
     """Python with these words, outside the checkout; what is imported must be of the wheel."""
-    return subprocess.run(
-        [sys.executable, *words],
-        env={**os.environ, "PYTHONPATH": str(installed)},
-        cwd=installed.parent,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
+    return processes.run(sys.executable, *words, env={**os.environ, "PYTHONPATH": str(installed)}, cwd=installed.parent)
 
 
 @pytest.mark.slow
 def test_it_has_every_module_and_configuration_and_nothing_else(installed):
     modules = {file.relative_to(WHEEL_ROOT) for file in (WHEEL_ROOT / "bert_jax").rglob("*.py")}
-    configs = {
-        pathlib.Path("bert_jax") / file.relative_to(WHEEL_ROOT) for file in (WHEEL_ROOT / "configs").rglob("*.py")
-    }
+    configs = {pathlib.Path("bert_jax") / f.relative_to(WHEEL_ROOT) for f in (WHEEL_ROOT / "configs").rglob("*.py")}
     present = {file.relative_to(installed) for file in installed.rglob("*.py")}
     assert present == modules | configs
     assert (installed / "bert_jax" / "py.typed").exists()

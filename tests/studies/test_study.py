@@ -1,8 +1,4 @@
-"""Studies and their summaries.
-
-A study of two tiny arms from its file to its table, killed and resumed; and what it refuses before it runs. The
-arithmetic of a study against closed forms, and what its table says of it.
-"""
+"""Studies and their summaries."""
 
 import dataclasses
 import hashlib
@@ -223,18 +219,16 @@ def test_an_arm_may_have_another_objective_and_its_place_is_named_by_what_differ
     assert config == Config(objective=ReplacedTokens(generator=GeneratorConfig(num_layers=1)), seed=3)
     digest = hashlib.sha256(json.dumps(options).encode()).hexdigest()
     assert _digest(config) == digest[:16]
-    with pytest.raises(
-        UserError, match="num_layers=1 belongs to objective.name=replaced_tokens, not to .*masked_words"
-    ):
+    message = "num_layers=1 belongs to objective.name=replaced_tokens, not to .*masked_words"
+    with pytest.raises(UserError, match=message):
         changed(Config(), {"objective.generator.num_layers": 1})
 
 
 def test_an_option_that_an_arm_does_not_have_is_refused_and_named():
     study = load_study("objectives")
     given = Given(pretraining=("--objective.mlm_weight=0.5",))
-    with pytest.raises(
-        UserError, match="arm left_to_right: --objective.mlm_weight=0.5 is for another model or objective"
-    ):
+    message = "arm left_to_right: --objective.mlm_weight=0.5 is for another model or objective"
+    with pytest.raises(UserError, match=message):
         study_plan(study, StudyConfig(workdir="w", arms=("left_to_right",)), given)
     study_plan(study, StudyConfig(workdir="w", arms=("no_nsp",)), given)
 
@@ -261,9 +255,8 @@ def test_differences_have_welchs_interval():
     # Variances of 1 and 4 in samples of 3: standard error √(1/3 + 4/3), and by Welch and Satterthwaite
     # (1/3 + 4/3)² / ((1/3)² / 2 + (4/3)² / 2) = 50 / 17 degrees of freedom. With equal variances there are 4.
     low, high = difference_interval((2.0, 3.0, 4.0), (1.0, 2.0, 3.0))
-    assert low == pytest.approx(1 - STUDENT_4 * math.sqrt(2 / 3)) and high == pytest.approx(
-        1 + STUDENT_4 * math.sqrt(2 / 3)
-    )
+    assert low == pytest.approx(1 - STUDENT_4 * math.sqrt(2 / 3))
+    assert high == pytest.approx(1 + STUDENT_4 * math.sqrt(2 / 3))
     low, high = difference_interval((2.0, 4.0, 6.0), (1.0, 2.0, 3.0))
     assert low + high == pytest.approx(4.0)
     # The t distribution with 50/17 degrees of freedom has its 97.5 % point between those with 2 and 3: 4.303 and 3.182.

@@ -1,17 +1,15 @@
 """Command lines, and what refused ones say.
 
-The command line in a process of its own or in this one. Commands that are refused: in one line, with exit status 2, and
-without a trace among the files they were given. Pre-training of small members of the family as command lines; `@`
-stands for what `family_inputs` writes.
+`@` in a command stands for the directory that a fixture such as `family_inputs` has written.
 """
 
 import dataclasses
 import logging
 import pathlib
-import subprocess
+import re
 import sys
 
-from processes import SECONDS
+import processes
 
 from bert_jax import cli
 
@@ -19,9 +17,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 def bert_jax(*words, **kwargs):
-    return subprocess.run(
-        [sys.executable, "-m", "bert_jax", *words], capture_output=True, text=True, cwd=ROOT, timeout=SECONDS, **kwargs
-    )
+    return processes.run(sys.executable, "-m", "bert_jax", *words, cwd=ROOT, **kwargs)
 
 
 def status(*words) -> int:
@@ -62,6 +58,13 @@ class Case:
     name: str
     command: str
     says: tuple[str, ...]
+
+
+def cases(table: str) -> list[Case]:
+    """Return the cases of lines `NAME: COMMAND -> WORDS | WORDS`; one that begins with a space goes on from before."""
+    lines = re.sub(r"\n +", " ", re.sub(r"(?m)^#.*\n", "", table)).strip().splitlines()
+    parts = [re.fullmatch("(.*?): (.*) -> (.*)", line).groups() for line in lines]
+    return [Case(name, command, tuple(says.split(" | "))) for name, command, says in parts]
 
 
 def refused(case: Case, place: pathlib.Path, capfd, caplog) -> None:

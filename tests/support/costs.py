@@ -88,12 +88,7 @@ def tables(place: os.PathLike) -> list[str]:
     with open(place, encoding="utf-8", newline="") as file:
         lines = [(name.split("::")[0], [float(value) for value in values]) for name, *values in csv.reader(file)]
     folders = lambda file: "/".join(pathlib.PurePosixPath(file).parts[:2])
-    return [
-        "",
-        *_table("folder", lines, folders),
-        "",
-        *_table("file", lines, lambda file: file)[: FILES + 3],
-    ]
+    return ["", *_table("folder", lines, folders), "", *_table("file", lines, lambda file: file)[: FILES + 3]]
 
 
 def _table(title: str, lines: list[tuple[str, list[float]]], group) -> list[str]:

@@ -66,9 +66,7 @@ def main() -> None:
         for host, log in enumerate(logs):
             spaces.append(new_namespace())
             connect(host, spaces[host], log)
-        hosts += [
-            start(host, len(logs), space, log) for host, (space, log) in enumerate(zip(spaces, logs, strict=True))
-        ]
+        hosts += [start(h, len(logs), space, log) for h, (space, log) in enumerate(zip(spaces, logs, strict=True))]
         while not os.path.exists(ready):
             assert all(host.poll() is None for host in hosts), "a host ended before the cut"
             time.sleep(0.02)

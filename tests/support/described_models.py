@@ -25,18 +25,14 @@ MODELS = {
     ),
     "sinusoidal": variant(dataclasses.replace(SMALL, activation="gelu_erf"), position_init="sinusoidal"),
     "modern": variant(
-        dataclasses.replace(
-            SMALL,
-            norm_position="pre",
-            feed_forward="geglu",
-            norm_bias=False,
-            use_bias=False,
-            first_attention_norm=False,
-            task_transform=True,
-            type_vocab_size=0,
-        ),
-        positions="rope",
-        local_window=3,
+        dataclasses.replace(SMALL, norm_position="pre", feed_forward="geglu", task_transform=True, type_vocab_size=0),
+        **{
+            "norm_bias": False,
+            "use_bias": False,
+            "first_attention_norm": False,
+            "positions": "rope",
+            "local_window": 3,
+        },
     ),
     "root mean square": variant(
         dataclasses.replace(SMALL, norm="rms_norm", feed_forward="swiglu", task_transform=True), positions="alibi"
@@ -76,13 +72,8 @@ def detection(embeddings: EmbeddingSharing) -> Config:
 
 LABELS = ("O", "B-X", "I-X")
 FEATURES = (
-    "embeddings",
-    "last",
-    "second_to_last",
-    "sum_last_four",
-    "concat_last_four",
-    "weighted_last_four",
-    "weighted_all",
+    *("embeddings", "last", "second_to_last", "sum_last_four", "concat_last_four"),
+    *("weighted_last_four", "weighted_all"),
 )
 HEADS = {
     "classification": HeadConfig(labels=LABELS),

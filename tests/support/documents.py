@@ -1,10 +1,4 @@
-"""Documents of our own: text with something to learn in it, published collections, and what cannot be read.
-
-Text of our own making with something to learn in it: subjects go with their verbs, documents keep to a topic. Documents
-of random letters, prepared with a vocabulary of letters. Sources whose documents cannot be read. Records of a crawl,
-written as ISO 28500 says. A small dump in the form of MediaWiki's exports, and what its articles say: written by hand,
-not by the product. The same documents in every format that `prepare` reads and tells by its name and beginning.
-"""
+"""Documents of our own: text with something to learn in it, published collections, and what cannot be read."""
 
 import bz2
 import gzip
@@ -85,9 +79,7 @@ def run(input, vocab, output, **options):
 
 
 def contents(directory):
-    return {
-        str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()
-    }
+    return {str(p.relative_to(directory)): p.read_bytes() for p in sorted(directory.rglob("*")) if p.is_file()}
 
 
 def refused(path, *words: str, **options) -> None:
@@ -114,9 +106,7 @@ NAMESPACES = {-2: "Medium", 0: "", 1: "Diskussion", 6: "Datei", 10: "Vorlage", 1
 HEAD = (
     '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/" version="0.11" xml:lang="de">\n  <siteinfo>\n'
     "    <sitename>Wikipedia</sitename>\n    <namespaces>\n"
-    + "".join(
-        f'      <namespace key="{key}" case="first-letter">{name}</namespace>\n' for key, name in NAMESPACES.items()
-    )
+    + "".join(f'      <namespace key="{key}" case="first-letter">{n}</namespace>\n' for key, n in NAMESPACES.items())
     + "    </namespaces>\n  </siteinfo>\n"
 )
 
@@ -151,15 +141,8 @@ File:One.jpg|One
             "The river rises near Lake Baikal.",
         ],
         {
-            "templates": 3,
-            "references": 2,
-            "comments": 1,
-            "headings": 1,
-            "tables": 1,
-            "files": 1,
-            "list_items": 2,
-            "galleries": 1,
-            "categories": 1,
+            **{"templates": 3, "references": 2, "comments": 1, "headings": 1, "tables": 1, "files": 1, "list_items": 2},
+            **{"galleries": 1, "categories": 1},
         },
     ),
     (

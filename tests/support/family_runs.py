@@ -21,9 +21,7 @@ def small(name: str, store, workdir) -> Config:
     """Return a shipped configuration with its recipe, its number of layers and the sizes of a test."""
     config = load_config(name)
     sizes = SMALLER | ({} if config.model.embedding_size is None else {"embedding_size": 16})
-    model = dataclasses.replace(
-        config.model, **{name: size for name, size in sizes.items() if name in vars(config.model)}
-    )
+    model = dataclasses.replace(config.model, **{name: s for name, s in sizes.items() if name in vars(config.model)})
     if model.window is not None:
         model = variant(model, local_window=8)
     if model.padding_id is not None:

@@ -56,16 +56,9 @@ WORDS = (
 ).split()
 """25 entries, for no table is padded to as many rows: one with a line less is refused."""
 TOKENIZER = Tokenizer(WordPiece(WORDS, lowercase=True))
+SIZES = {"hidden_size": 8, "num_layers": 1, "num_heads": 2, "intermediate_size": 12, "max_position_embeddings": 16}
 CONFIG = Config(
-    model=ModelConfig(
-        vocab_size=len(WORDS),
-        hidden_size=8,
-        num_layers=1,
-        num_heads=2,
-        intermediate_size=12,
-        max_position_embeddings=16,
-        activation="gelu_tanh",
-    ),
+    model=ModelConfig(vocab_size=len(WORDS), **SIZES, activation="gelu_tanh"),
     phases=(PhaseConfig(steps=4, sequence_length=16, batch_size=4),),
     data=DataConfig(path="store", held_out=0.1),
 )

@@ -1,12 +1,10 @@
-"""Files and data sets of small tasks.
-
-Files of GLUE, written out by hand, and the tasks that are read from them. A data set of TensorFlow Datasets, made by
-its own builder.
-"""
+"""Files and data sets of small tasks."""
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
+import pytest
 
 from bert_jax.config.finetuning import TaskDataConfig
 from bert_jax.tasks import glue
@@ -24,32 +22,44 @@ def load(task, directory, split="train", labels=None, **options):
 
 
 @functools.cache
-def builder():
-    """Return the class `tiny_corpus`, which the library knows from then on; its texts are set by `prepare`."""
+def builder(called: str, features: Callable):
+    """Return the class of a data set, which the library knows from then on; `write_dataset` sets its rows."""
     import tensorflow_datasets as tfds
 
-    class TinyCorpus(tfds.core.GeneratorBasedBuilder):
+    class Tiny(tfds.core.GeneratorBasedBuilder):
+        name = called
         VERSION = tfds.core.Version("1.0.0")
-        texts: dict[str, list[str]]
+        rows: dict[str, list[dict]]
 
         def _info(self):
-            features = tfds.features.FeaturesDict({"text": tfds.features.Text(), "id": np.int64})
-            return tfds.core.DatasetInfo(builder=self, features=features)
+            return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features(tfds.features)))
 
         def _split_generators(self, manager):
-            return {split: self._generate_examples(texts) for split, texts in self.texts.items()}
+            return {split: self._generate_examples(rows) for split, rows in self.rows.items()}
 
-        def _generate_examples(self, texts):
-            yield from ((index, {"text": text, "id": index}) for index, text in enumerate(texts))
+        def _generate_examples(self, rows):
+            yield from enumerate(rows)
 
-    return TinyCorpus
+    return Tiny
+
+
+def write_dataset(directory, name: str, features: Callable, rows: dict[str, list[dict]], files: int = 1) -> None:
+    """Write `tfds:NAME` with the rows of each split, in so many files; `features` gets the library's kinds of them."""
+    tfds = pytest.importorskip("tensorflow_datasets")
+    made = builder(name, features)
+    made.rows = rows
+    config = tfds.download.DownloadConfig(num_shards=files)
+    made(data_dir=str(directory)).download_and_prepare(download_config=config)
+
+
+def texts_of(features) -> dict:
+    return {"text": features.Text(), "id": np.int64}
 
 
 def prepare(directory, monkeypatch, texts: dict[str, list[str]], files: int = 1) -> None:
     """Write `tfds:tiny_corpus`, with the texts of each split in so many files, where the library looks for it."""
-    import tensorflow_datasets as tfds
-
+    tfds = pytest.importorskip("tensorflow_datasets")
     monkeypatch.setenv("TFDS_DATA_DIR", str(directory))
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(directory))
-    monkeypatch.setattr(builder(), "texts", texts, raising=False)
-    builder()().download_and_prepare(download_config=tfds.download.DownloadConfig(num_shards=files))
+    rows = {split: [{"text": text, "id": index} for index, text in enumerate(all)] for split, all in texts.items()}
+    write_dataset(directory, "tiny_corpus", texts_of, rows, files)

@@ -41,9 +41,7 @@ def ours(name: str, activation: str) -> dict[str, np.ndarray]:
     result = {"loss": loss} | {key: out[key] for key in ("next_sentence_logits", "pooled", "mlm_logits")}
     result |= {f"hidden_states/{index}": state[real] for index, state in enumerate(out["hidden_states"])}
     result |= {f"attentions/{index}": maps for index, maps in enumerate(out["attentions"])}
-    return result | {
-        f"gradients/{path}": value for path, value in zip(jax.tree.leaves(paths), jax.tree.leaves(gradient))
-    }
+    return result | {f"gradients/{p}": value for p, value in zip(jax.tree.leaves(paths), jax.tree.leaves(gradient))}
 
 
 @dataclasses.dataclass(frozen=True)

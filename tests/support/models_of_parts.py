@@ -7,9 +7,7 @@ from pretrained_model import CONFIG, PARTS, stored_model
 
 from bert_jax.config import HeadConfig
 
-ENCODER = [
-    name for name in random_bert.hugging_face_names().values() if name.startswith("bert.") and "pooler" not in name
-]
+ENCODER = [n for n in random_bert.hugging_face_names().values() if n.startswith("bert.") and "pooler" not in n]
 
 
 POOLER = ["bert.pooler.dense.weight", "bert.pooler.dense.bias"]

@@ -30,9 +30,7 @@ def self_attention(x, p, allowed):
     heads, size = p["query"]["bias"].shape
     output, maps = p["output"]["bias"], []
     for head in range(heads):
-        query, key, value = (
-            x @ p[name]["kernel"][:, head] + p[name]["bias"][head] for name in ("query", "key", "value")
-        )
+        query, key, value = (x @ p[n]["kernel"][:, head] + p[n]["bias"][head] for n in ("query", "key", "value"))
         scores = query @ key.transpose(0, 2, 1) / math.sqrt(size) - 10_000.0 * (1 - allowed)
         maps.append(softmax(scores))
         output = output + maps[-1] @ value @ p["output"]["kernel"][head]

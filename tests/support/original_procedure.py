@@ -67,11 +67,7 @@ def _example(documents, first, second, is_random, max_tokens, generator):
     lengths = [[documents[document][place] for document, place in segment] for segment in (first, second)]
     kept = truncate(sum(lengths[0]), sum(lengths[1]), max_tokens)
     lost = [sum(lengths[0]) - kept[0], sum(lengths[1]) - kept[1]]
-    seen = [
-        sentence
-        for segment, *rest in zip((first, second), lengths, lost)
-        for sentence in _seen(segment, *rest, generator)
-    ]
+    seen = [s for segment, *rest in zip((first, second), lengths, lost) for s in _seen(segment, *rest, generator)]
     return Example(*kept, is_random, lost[0] + (0 if is_random else lost[1]), kept[1] if is_random else 0, seen)
 
 

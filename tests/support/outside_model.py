@@ -78,10 +78,7 @@ class ReplacedTokens:
     terms: tuple[Term, ...] = (Term(name="mlm", label="words"), Term(name="found", weight=50.0, label="found"))
 
     def denominators(self, batch: Batch) -> dict[str, jax.Array]:
-        return {
-            "mlm": jnp.sum(batch["masked_weights"]),
-            "found": jnp.sum(batch["attention_mask"]).astype(jnp.float32),
-        }
+        return {"mlm": jnp.sum(batch["masked_weights"]), "found": jnp.sum(batch["attention_mask"]).astype(jnp.float32)}
 
     def sums(self, params, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
         generator, types, real = self.model.generator, batch["token_type_ids"], batch["attention_mask"]

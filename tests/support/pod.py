@@ -1,8 +1,4 @@
-"""Hosts of a pod: processes of this machine, and two of one program.
-
-Commands of bert-jax on several hosts: processes that share four virtual devices, over gloo on this machine. Code in two
-processes of two virtual devices each, joined by jax.distributed over gloo: the hosts of a small pod.
-"""
+"""Hosts of a pod: processes of this machine, and two of one program."""
 
 import json
 import os

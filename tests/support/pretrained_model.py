@@ -1,8 +1,4 @@
-"""A small model of every part, models compared, and models loaded.
-
-A small model of every part, made of seeded random parameters, and its checkpoint as a run would leave it. Models
-compared array by array. A model loaded from random parameters, and its outputs for one text at a time in float64 NumPy.
-"""
+"""A small model of every part, models compared, and models loaded."""
 
 import dataclasses
 
@@ -69,9 +65,8 @@ def write_workdir(directory, *steps: int, config=CONFIG, run_id: str = "run") ->
         for step in steps:
             written[step] = random_params(BertForPreTraining(config), step)
             state = {"step": np.int32(step), "params": written[step], "optimizer_state": {"m": written[step]}}
-            checkpoints.save(
-                step, state, position={}, config={"model": to_dict(config), "seed": 3}, metrics={"mlm_loss": 2.5}
-            )
+            metrics = {"mlm_loss": 2.5}
+            checkpoints.save(step, state, position={}, config={"model": to_dict(config), "seed": 3}, metrics=metrics)
     return written
 
 

@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import random
 import socket
+import subprocess
 import time
 
 # Compiling is most of the work of small models: without optimization, by XLA's preset for fast compilation, and each
@@ -19,6 +20,11 @@ EXHAUSTIVE = "BERT_JAX_EXHAUSTIVE" in os.environ
 """Whether tests that take the same thing to more machines, meshes, losses or configurations take it to all of them."""
 
 SECONDS = 1000  # less than pytest's own limit, which would end the worker's other tests too
+
+
+def run(*words, **options) -> subprocess.CompletedProcess:
+    """Run a program to its end: exit status, and what it printed."""
+    return subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, **options)
 
 
 def wait_until(condition, alive=lambda: True, said=lambda: "") -> None:

@@ -1,17 +1,11 @@
 """Published tokenizers in plain Python: Google's, SentencePiece families', GPT-2's.
 
-Byte-level BPE as GPT-2 published it, in plain Python: slow, and independent of the library that does the work.
+Google's asks Python's unicodedata for categories, the product asks the tables inside `tokenizers`. On the characters
+that Python 3.11, 3.12 and 3.13 know, the two differ in U+1171E and U+11938 only, whose entry in Unicode has changed.
 
-Google's published tokenization, written down again from its description: the oracle of the tokenizer tests.
-
-It asks Python's unicodedata for categories, the product asks the tables inside `tokenizers`. On the characters that
-Python 3.11, 3.12 and 3.13 know, the two differ in U+1171E and U+11938 only, whose entry in Unicode has changed since.
-
-Ids as the published code of each family gives them, by SentencePiece and plain Python: an oracle.
-
-ALBERT's `preprocess_text` and `encode_pieces` of tokenization.py (google-research/albert), XLNet's of prepro_utils.py,
-with the quotation marks that `transformers` replaces in both; the offsets of fairseq's ids in XLM-RoBERTa and
-CamemBERT; the mask that DeBERTa appends.
+Of the families: ALBERT's `preprocess_text` and `encode_pieces` of tokenization.py (google-research/albert), XLNet's of
+prepro_utils.py, with the quotation marks that `transformers` replaces in both; the offsets of fairseq's ids in
+XLM-RoBERTa and CamemBERT; the mask that DeBERTa appends.
 """
 
 import re

@@ -17,12 +17,8 @@ def start(config: Config, dies_after: int = 0) -> subprocess.Popen:
     file = pathlib.Path(config.workdir).with_suffix(".json")
     file.write_text(json.dumps(to_dict(config)))
     with open(log_of(config), "w") as log:
-        return subprocess.Popen(
-            dying(dies_after, "pretrain", str(file)),
-            env=processes.one_device(killed=dies_after > 0),
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
+        env = processes.one_device(killed=dies_after > 0)
+        return subprocess.Popen(dying(dies_after, "pretrain", str(file)), env=env, stdout=log, stderr=subprocess.STDOUT)
 
 
 def log_of(config: Config) -> pathlib.Path:

@@ -42,9 +42,7 @@ def marks(batch: dict[str, np.ndarray]) -> list[int]:
     """Return a checksum of every row: its tokens, masks and label."""
     names = sorted(batch)
     count = len(batch[names[0]])
-    return [
-        zlib.crc32(b"".join(np.ascontiguousarray(batch[name][row]).tobytes() for name in names)) for row in range(count)
-    ]
+    return [zlib.crc32(b"".join(np.ascontiguousarray(batch[n][row]).tobytes() for n in names)) for row in range(count)]
 
 
 def examples(directory: pathlib.Path) -> list[list[int]]:

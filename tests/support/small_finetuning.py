@@ -10,7 +10,7 @@ from small_pretraining import SCANNED
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import ModelConfig, TrainVocabConfig
-from bert_jax.config.finetuning import FinetuneConfig, SentenceOptions, TextDataConfig, task_defaults
+from bert_jax.config.finetuning import FinetuneConfig, SentenceOptions, TaskDataConfig, TextDataConfig, task_defaults
 from bert_jax.config.json_form import to_dict
 from bert_jax.data.preparation.vocabularies import run_train_vocab
 from bert_jax.formats.opening import open_stored
@@ -63,15 +63,17 @@ def write(home: pathlib.Path, model: ModelConfig = MODEL) -> pathlib.Path:
     return home
 
 
+def task_config(task: str, init_from, workdir, files: dict, **changes) -> FinetuneConfig:
+    """Return the usual configuration of a task on these files, or with `dir` those of a directory."""
+    kind = TextDataConfig if task == "text" else TaskDataConfig
+    data = kind(**{name: str(file) for name, file in files.items()})
+    given = {"init_from": str(init_from), "workdir": str(workdir), "data": data}
+    return dataclasses.replace(task_defaults(task), **given | changes)
+
+
 def run_config(home, workdir, **changes) -> FinetuneConfig:
-    base = dataclasses.replace(
-        task_defaults("text"),
-        init_from=str(home / "pretrained"),
-        workdir=str(workdir),
-        data=TextDataConfig(dir=str(home / "data")),
-        **FAST,
-    )
-    return dataclasses.replace(base, **changes)
+    usual = task_config("text", home / "pretrained", workdir, {"dir": home / "data"}, **FAST)
+    return dataclasses.replace(usual, **changes)
 
 
 def weights(workdir):

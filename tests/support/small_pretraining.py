@@ -1,18 +1,16 @@
-"""Small runs: on one device, on all, in two phases, and the smallest.
-
-A pre-training run of seconds, and what it logged. Commands on one of the eight virtual devices, as on a laptop, for
-which a program compiles sooner than for all. A device without memory, in place of any function that would put something
-there. A configuration of two phases that is tiny. A tiny training run on any mesh, its configuration and batches.
-"""
+"""Small runs: on one device, on all, in two phases, and the smallest."""
 
 import dataclasses
 import functools
 import pathlib
+import shutil
+from collections.abc import Iterable
 
 import jax
 import numpy as np
 
 from bert_jax import pretraining
+from bert_jax.checkpoints.record import read_record
 from bert_jax.cli import evaluate
 from bert_jax.config import (
     CheckpointConfig,
@@ -76,6 +74,22 @@ def pretrain(config, **options):
     return pretraining.pretrain(config, devices=jax.devices()[:1], **options)
 
 
+def assert_resumed_exactly(config: Config, lost: Iterable[int], again: Config | None = None, **options) -> None:
+    """Without the checkpoints of these steps a second start becomes the first: what is logged, and the last state."""
+    checkpoints = pathlib.Path(config.workdir, "checkpoints")
+    last = max(checkpoints.glob("step_*"))
+
+    def told():
+        record = read_record(last / "record")
+        return rows(config.workdir), rows(config.workdir, "evaluation"), record["position"], record["arrays"]
+
+    before = told()
+    for step in lost:
+        shutil.rmtree(checkpoints / f"step_{step:09d}")
+    pretrain(again or config, **options)
+    assert told() == before
+
+
 def pretrain_by_words(*words: str):
     """As the command line reads them."""
     return pretrain(configured(list(words), "pretrain CONFIG", ""))
@@ -113,24 +127,12 @@ CUBE = MeshConfig(data=2, fsdp=2, tensor=2)
 
 
 def tiny(dropout: float = 0.2, micro_batches: int = 1, layers: str = "scan") -> tuple[BertForPreTraining, Config]:
-    model = ModelConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=16,
-        num_layers=2,
-        num_heads=4,
-        intermediate_size=32,
-        max_position_embeddings=LENGTH,
-        hidden_dropout=dropout,
-        attention_dropout=dropout,
+    model = ModelConfig(vocab_size=VOCABULARY, hidden_size=16, num_layers=2, num_heads=4, intermediate_size=32)
+    model = dataclasses.replace(
+        model, max_position_embeddings=LENGTH, hidden_dropout=dropout, attention_dropout=dropout
     )
-    phase = PhaseConfig(
-        steps=100,
-        warmup_steps=2,
-        sequence_length=LENGTH,
-        batch_size=BATCH,
-        learning_rate=0.01,
-        micro_batches=micro_batches,
-    )
+    phase = PhaseConfig(steps=100, warmup_steps=2, sequence_length=LENGTH, batch_size=BATCH, learning_rate=0.01)
+    phase = dataclasses.replace(phase, micro_batches=micro_batches)
     config = Config(model=model, phases=(phase,), compute=ComputeConfig(dtype="float32", layers=layers), seed=5)
     return BertForPreTraining(model, config.compute), config
 

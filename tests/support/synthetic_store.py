@@ -1,9 +1,4 @@
-"""Token stores made by hand, and their examples.
-
-A token store in memory, with the attributes of bert_jax.data.store.Store, that records the tokens read. Token stores of
-a few arrays, and one that the real command prepares. Epochs of examples cut from a synthetic store, and what is in
-them.
-"""
+"""Token stores made by hand, and their examples."""
 
 import hashlib
 import json
@@ -63,9 +58,7 @@ class SyntheticStore:
         lengths = np.array([length for document in documents for length in document], np.int64)
         generator = np.random.default_rng(seed)
         self._starts = np.concatenate([[0], np.cumsum(lengths)])
-        self.document_sentences = np.concatenate([[0], np.cumsum([len(document) for document in documents])]).astype(
-            np.int64
-        )
+        self.document_sentences = np.concatenate([[0], np.cumsum([len(d) for d in documents])]).astype(np.int64)
         self.document_tokens = self._starts[self.document_sentences]
         self.num_documents, self.num_sentences, self.num_tokens = len(documents), len(lengths), int(self._starts[-1])
         self.all_tokens = generator.integers(5, VOCAB_SIZE, self.num_tokens).astype(np.int32)
@@ -155,9 +148,7 @@ def hand_made(directory, shards, dtype="uint16", vocab_size=1000, hashed=True):
                 file.write(np.array(value, np.dtype(dtype).newbyteorder("<")).tobytes())
         np.array(sentences, "<u8").tofile(directory / shard_file(index, "sentences"))
         np.array(documents, "<u8").tofile(directory / shard_file(index, "documents"))
-    sizes = tuple(
-        Shard(tokens=n, sentences=len(sentences), documents=len(documents)) for n, _, sentences, documents in shards
-    )
+    sizes = tuple(Shard(tokens=n, sentences=len(sentences), documents=len(d)) for n, _, sentences, d in shards)
     sums = {part: sum(getattr(shard, part) for shard in sizes) for part in ("tokens", "sentences", "documents")}
     names = [shard_file(i, part) for i in range(len(sizes)) for part in sums]
     hashes = {name: hashlib.sha256((directory / name).read_bytes()).hexdigest() if hashed else "" for name in names}
@@ -216,11 +207,9 @@ def make_config(sequence_length=64, short=0.1, **options):
         for name in ("sentence_pairs", "held_out", "eval_path", "copies", "packing")
         if name in options
     }
-    return Config(
-        data=DataConfig(short_sequence_probability=short, **data),
-        masking=MaskingConfig(**options),
-        phases=(PhaseConfig(sequence_length=sequence_length),),
-    )
+    masking = MaskingConfig(**options)
+    phases = (PhaseConfig(sequence_length=sequence_length),)
+    return Config(data=DataConfig(short_sequence_probability=short, **data), masking=masking, phases=phases)
 
 
 def make_examples(store, split="all", seed=0, **options):

@@ -1,9 +1,4 @@
-"""Models of tasks, their batches and features.
-
-Fine-tuned models of random parameters, one per task. Batches of tasks for a small model: rows that say very different
-amounts, and some that only fill. Small models of every family with attention heads. Sequences of a task whose every
-array tells which of them it came from.
-"""
+"""Models of tasks, their batches and features."""
 
 import numpy as np
 import pytest

@@ -14,9 +14,7 @@ def unpacked(batch):
     """The texts of packed rows, one per row from position 0, and the row and number of each."""
     length, slots = batch["input_ids"].shape[1], batch["masked_ids"].shape[1]
     rows = [(row, text) for row in range(len(batch["text_ids"])) for text in range(batch["text_ids"][row].max())]
-    alone = {
-        name: np.zeros((len(rows), length), np.int32) for name in ("input_ids", "token_type_ids", "attention_mask")
-    }
+    alone = {n: np.zeros((len(rows), length), np.int32) for n in ("input_ids", "token_type_ids", "attention_mask")}
     alone |= {name: np.zeros((len(rows), slots), np.int32) for name in ("masked_positions", "masked_ids")}
     alone["masked_weights"] = np.zeros((len(rows), slots), np.float32)
     for number, (row, text) in enumerate(rows):

@@ -1,9 +1,4 @@
-"""Small vocabularies and tokenizers, and words with tags.
-
-A tokenizer of a few letters, for questions and contexts made of them. Byte-level BPEs of a few hundred pieces, learned
-from the small corpus. SentencePiece models that bert_jax has not trained. Files of tagged words, and a tokenizer that
-cuts some of them.
-"""
+"""Small vocabularies and tokenizers, and words with tags."""
 
 import dataclasses
 import functools
@@ -43,9 +38,9 @@ def _words() -> list[str]:
     return [word for document in documents.documents(60) for word in document.split()]
 
 
-def foreign_model(path, **options):
+def foreign_model(path, sentences=("the cat sat on the mat",) * 50, **options):
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["the cat sat on the mat"] * 50),
+        sentence_iterator=iter(sentences),
         model_prefix=str(path),
         minloglevel=2,
         hard_vocab_limit=False,

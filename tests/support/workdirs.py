@@ -1,9 +1,4 @@
-"""Work directories that a run has begun, that another one holds, or whose copies differ in a bit.
-
-Work directories that a run of pre-training has begun to write. A work directory that a process of its own holds, and
-the files that make it a work directory. A state of which one device holds something else than the others, as a device
-that computes wrongly leaves it.
-"""
+"""Work directories that a run has begun, that another one holds, or whose copies differ in a bit."""
 
 import dataclasses
 import pathlib

@@ -11,12 +11,7 @@ from bert_jax.formats.stored import StoredModel
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
 TEACHER = ModelConfig(
-    hidden_size=32,
-    num_layers=4,
-    num_heads=2,
-    intermediate_size=48,
-    max_position_embeddings=64,
-    activation="gelu_erf",
+    hidden_size=32, num_layers=4, num_heads=2, intermediate_size=48, max_position_embeddings=64, activation="gelu_erf"
 )
 
 

@@ -1,9 +1,4 @@
-"""GLUE: files, submissions, metrics.
-
-GLUE's files, original forms and quirks written out by hand; the real ones where they are at hand. Figures of GLUE's
-tasks, and the files in which predictions are submitted. GLUE's figures against scikit-learn and SciPy, which the
-product never imports.
-"""
+"""GLUE: files, submissions, metrics."""
 
 import pathlib
 
@@ -32,71 +27,51 @@ def fails(message, task, directory, split="train", labels=None, **options):
         load(task, directory, split, labels, **options)
 
 
-CASES = {  # (task, split): file, lines, sentences, answers (None: unlabelled)
-    ("cola", "train"): (
-        "CoLA/train.tsv",
-        ["g  1    Our friends.", 'g  0  *  "Stray'],
+ROW = "p  q  g  x  x  x  x"
+CASES = {  # (task, split, file): its lines, sentences, answers (None: unlabelled)
+    ("cola", "train", "CoLA/train.tsv"): (
+        'g  1    Our friends.\ng  0  *  "Stray',
         [["Our friends.", '"Stray']],
         [1, 0],
     ),
-    ("cola", "test"): ("CoLA/test.tsv", ["index  sentence", "7  Bill whistled."], [["Bill whistled."]], None),
-    ("sst2", "dev"): (
-        "SST-2/dev.tsv",
-        ["sentence  label", "it 's good \t1", "bleak  0"],
-        [["it 's good ", "bleak"]],
-        [1, 0],
+    ("cola", "test", "CoLA/test.tsv"): ("index  sentence\n7  Bill whistled.", [["Bill whistled."]], None),
+    ("sst2", "dev", "SST-2/dev.tsv"): ("sentence  label\nit 's good \t1\nbleak  0", [["it 's good ", "bleak"]], [1, 0]),
+    ("mrpc", "dev", "MRPC/dev.tsv"): (
+        f'{MRPC}\n1  12  34  He said "yes  A "b" c',
+        [['He said "yes'], ['A "b" c']],
+        [1],
     ),
-    ("mrpc", "dev"): ("MRPC/dev.tsv", [MRPC, '1  12  34  He said "yes  A "b" c'], [['He said "yes'], ['A "b" c']], [1]),
-    ("mrpc", "test"): ("test.tsv", [MRPC.replace("Quality", "index"), "0  1  2  a  b"], [["a"], ["b"]], None),
-    ("stsb", "train"): (
-        "STS-B/train.tsv",
-        [STSB + "  score", "0  g  f  y  1  n  n  A  B  3.800"],
-        [["A"], ["B"]],
-        [3.8],
-    ),
-    ("stsb", "test"): ("STS-B/test.tsv", [STSB, "0  g  f  y  1  n  n  A  B"], [["A"], ["B"]], None),
-    ("qqp", "train"): ("QQP/train.tsv", [QQP, "5  1  2  a  b  1"], [["a"], ["b"]], [1]),
-    ("qqp", "test"): ("QQP/test.tsv", ["id  question1  question2", "0  a  ", "1  c  d"], [["a", "c"], ["", "d"]], None),
-    ("mnli", "train"): (
-        "MNLI/train.tsv",
-        [MNLI + "  label1  gold_label", "0  p  q  g  x  x  x  x  a  b  neutral  contradiction"],
+    ("mrpc", "test", "test.tsv"): (f"{MRPC.replace('Quality', 'index')}\n0  1  2  a  b", [["a"], ["b"]], None),
+    ("stsb", "train", "STS-B/train.tsv"): (f"{STSB}  score\n0  g  f  y  1  n  n  A  B  3.800", [["A"], ["B"]], [3.8]),
+    ("stsb", "test", "STS-B/test.tsv"): (f"{STSB}\n0  g  f  y  1  n  n  A  B", [["A"], ["B"]], None),
+    ("qqp", "train", "QQP/train.tsv"): (f"{QQP}\n5  1  2  a  b  1", [["a"], ["b"]], [1]),
+    ("qqp", "test", "QQP/test.tsv"): ("id  question1  question2\n0  a  \n1  c  d", [["a", "c"], ["", "d"]], None),
+    ("mnli", "train", "MNLI/train.tsv"): (
+        f"{MNLI}  label1  gold_label\n0  {ROW}  a  b  neutral  contradiction",
         [["a"], ["b"]],
         [2],
     ),
-    ("mnli", "dev"): (
-        "MNLI/dev_matched.tsv",
-        [
-            MNLI + "  label1  gold_label",
-            "0  p  q  g  x  x  x  x  a  b  neutral  -",
-            "1  p  q  g  x  x  x  x  c  d  neutral  neutral",
-        ],
+    ("mnli", "dev", "MNLI/dev_matched.tsv"): (
+        f"{MNLI}  label1  gold_label\n0  {ROW}  a  b  neutral  -\n1  {ROW}  c  d  neutral  neutral",
         [["c"], ["d"]],
         [1],
     ),
-    ("mnli", "dev_mismatched"): (
-        "MNLI/dev_mismatched.tsv",
-        [MNLI + "  gold_label", "0  p  q  g  x  x  x  x  a  b  entailment"],
+    ("mnli", "dev_mismatched", "MNLI/dev_mismatched.tsv"): (
+        f"{MNLI}  gold_label\n0  {ROW}  a  b  entailment",
         [["a"], ["b"]],
         [0],
     ),
-    ("mnli", "test_mismatched"): (
-        "MNLI/test_mismatched.tsv",
-        [MNLI, "0  p  q  g  x  x  x  x  a  b"],
-        [["a"], ["b"]],
-        None,
-    ),
-    ("qnli", "dev"): (
-        "QNLI/dev.tsv",
-        ["index  question  sentence  label", "0  a?  b.  not_entailment"],
+    ("mnli", "test_mismatched", "MNLI/test_mismatched.tsv"): (f"{MNLI}\n0  {ROW}  a  b", [["a"], ["b"]], None),
+    ("qnli", "dev", "QNLI/dev.tsv"): (
+        "index  question  sentence  label\n0  a?  b.  not_entailment",
         [["a?"], ["b."]],
         [1],
     ),
-    ("rte", "train"): ("RTE/train.tsv", [RTE, "0  a  b  entailment"], [["a"], ["b"]], [0]),
-    ("wnli", "train"): ("WNLI/train.tsv", [RTE, "0  a  b  1"], [["a"], ["b"]], [1]),
-    ("ax", "test"): ("diagnostic/diagnostic.tsv", ["index  sentence1  sentence2", "0  a  b"], [["a"], ["b"]], None),
-    ("ax", "dev"): (
-        "AX/diagnostic-full.tsv",
-        ["Logic  Premise  Hypothesis  Label", "x  a  b  neutral"],
+    ("rte", "train", "RTE/train.tsv"): (f"{RTE}\n0  a  b  entailment", [["a"], ["b"]], [0]),
+    ("wnli", "train", "WNLI/train.tsv"): (f"{RTE}\n0  a  b  1", [["a"], ["b"]], [1]),
+    ("ax", "test", "diagnostic/diagnostic.tsv"): ("index  sentence1  sentence2\n0  a  b", [["a"], ["b"]], None),
+    ("ax", "dev", "AX/diagnostic-full.tsv"): (
+        "Logic  Premise  Hypothesis  Label\nx  a  b  neutral",
         [["a"], ["b"]],
         [1],
     ),
@@ -104,10 +79,10 @@ CASES = {  # (task, split): file, lines, sentences, answers (None: unlabelled)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-@pytest.mark.parametrize(("task", "split"), CASES)
-def test_files_in_their_original_forms_are_read(task, split, end, tmp_path):
-    file, lines, texts, answers = CASES[task, split]
-    write(tmp_path, file, "\ufeff" + lines[0], *lines[1:], end=end)
+@pytest.mark.parametrize(("task", "split", "file"), CASES)
+def test_files_in_their_original_forms_are_read(task, split, file, end, tmp_path):
+    lines, texts, answers = CASES[task, split, file]
+    write(tmp_path, file, *f"\ufeff{lines}".split("\n"), end=end)
     data = TaskDataConfig(dir=str(tmp_path))
     assert glue.splits(task, data) == (split,)
     examples = glue.load(task, data, split)
@@ -121,15 +96,8 @@ def test_files_in_their_original_forms_are_read(task, split, end, tmp_path):
 
 
 def test_mrpc_as_microsoft_published_it(tmp_path):
-    write(
-        tmp_path,
-        "msr_paraphrase_train.txt",
-        "\ufeff" + MRPC,
-        "1  1  2  a  b",
-        "0  3  4  c  d",
-        "1  5  6  e  f",
-        end="\r\n",
-    )
+    rows = ("1  1  2  a  b", "0  3  4  c  d", "1  5  6  e  f")
+    write(tmp_path, "msr_paraphrase_train.txt", "\ufeff" + MRPC, *rows, end="\r\n")
     fails("needs .*dev_ids.tsv", "mrpc", tmp_path)
     write(tmp_path, "dev_ids.tsv", "3  4")
     write(tmp_path, "msr_paraphrase_test.txt", "\ufeff" + MRPC, "0  7  8  g  h")
@@ -174,18 +142,16 @@ def test_a_broken_row_is_refused_by_its_line(message, lines, tmp_path):
 
 def test_data_or_labels_that_do_not_fit_the_task_are_refused(tmp_path):
     fails("looked for train.tsv, RTE/train.tsv", "rte", tmp_path)
-    fails(
-        "has no dev_mismatched data; looked for dev_mismatched.tsv, [^;]*nothing$", "mnli", tmp_path, "dev_mismatched"
-    )
+    message = "has no dev_mismatched data; looked for dev_mismatched.tsv, [^;]*nothing$"
+    fails(message, "mnli", tmp_path, "dev_mismatched")
     fails("ax has no train split.*models of mnli", "ax", tmp_path)
     fails("sst2 has no dev_mismatched split", "sst2", tmp_path, "dev_mismatched")
     fails("the model has a, b", "rte", tmp_path, labels=("a", "b"))
     fails("a number is estimated.*the model has a, b", "stsb", tmp_path, labels=("a", "b"))
     write(tmp_path, "train.tsv", STSB + "  score", "0  g  f  2012  1  n  n  A  B  high")
     fails("line 2: the label 'high' is not a number", "stsb", tmp_path)
-    write(
-        tmp_path, "train.tsv", STSB + "  score", "0  g  f  2012  1  n  n  A  B  5", "1  g  f  2012  1  n  n  A  B  5.1"
-    )
+    rows = ("0  g  f  2012  1  n  n  A  B  5", "1  g  f  2012  1  n  n  A  B  5.1")
+    write(tmp_path, "train.tsv", STSB + "  score", *rows)
     fails("line 3: the score 5.1 is not between 0 and 5", "stsb", tmp_path)
     with pytest.raises(UserError, match="unknown task 'mlni'; perhaps you meant mnli"):
         task_data.family_of("mlni")
@@ -291,26 +257,13 @@ def test_real_files_have_the_published_sizes(shared_data, task, split, rows, sha
         assert examples.answers.mean() == pytest.approx(share, abs=5e-5)
 
 
-SUBMITTED_QQP = "id  qid1  qid2  question1  question2  is_duplicate"
-
-
 def test_scores_do_not_depend_on_the_order_of_the_outputs(tmp_path):
-    for task, expected in (
-        ("cola", {"matthews": 1 / np.sqrt(3), "accuracy": 0.75}),
-        ("qqp", {"f1": 0.8, "accuracy": 0.75}),
+    cola, qqp = ["x  1    a"] * 2 + ["x  0    a"] * 2, [QQP] + ["0  1  2  a  b  1"] * 2 + ["0  1  2  a  b  0"] * 2
+    for task, lines, expected in (
+        ("cola", cola, {"matthews": 1 / np.sqrt(3), "accuracy": 0.75}),
+        ("qqp", qqp, {"f1": 0.8, "accuracy": 0.75}),
     ):
-        write(
-            tmp_path,
-            "train.tsv",
-            *{
-                "cola": ["x  1    a"] * 2 + ["x  0    a"] * 2,
-                "qqp": [
-                    "id  qid1  qid2  question1  question2  is_duplicate",
-                    *["0  1  2  a  b  1"] * 2,
-                    *["0  1  2  a  b  0"] * 2,
-                ],
-            }[task],
-        )
+        write(tmp_path, "train.tsv", *lines)
         for order in (1, -1):  # the figures do not hang on the order of a model's outputs
             labels = glue.GLUE_TASKS[task].labels[::order]
             logits = [np.float32([0, 1])[::order]] * 3 + [np.float32([1, 0])[::order]]
@@ -342,12 +295,9 @@ def test_a_submission_has_the_columns_names_and_order_of_the_benchmark(task, spl
     """Columns, names and order of the benchmark, also from a model whose classes are in another order."""
     spec = glue.GLUE_TASKS[task]
     dev = split == "dev"
-    write(
-        tmp_path,
-        glue.glue_file_names(task, split)[0],
-        "\t".join(["index", *spec.columns, spec.label][: None if dev else -1]),
-        *("\t".join([index, *["a"] * len(spec.columns), *["neutral"] * dev]) for index in "34"),
-    )
+    header = "\t".join(["index", *spec.columns, spec.label][: None if dev else -1])
+    lines = ("\t".join([index, *["a"] * len(spec.columns), *["neutral"] * dev]) for index in "34")
+    write(tmp_path, glue.glue_file_names(task, split)[0], header, *lines)
     examples = load(task, tmp_path, split, spec.labels[::order])
     rows = {
         0: [np.float32(7.2), np.float32(-0.3)],
@@ -363,14 +313,12 @@ def test_a_submission_has_the_columns_names_and_order_of_the_benchmark(task, spl
 def test_a_submission_from_tfds_is_in_the_benchmarks_order(monkeypatch, tmp_path):
     """TFDS stores its examples in a shuffled order and keeps their numbers; the file has the rows in order."""
     order = np.random.default_rng(0).permutation(12).tolist()
-    monkeypatch.setattr(
-        readers, "tfds_examples", lambda *_: [{"sentence": f"{i}", "label": None, "idx": i} for i in order]
-    )
+    rows = [{"sentence": f"{i}", "label": None, "idx": i} for i in order]
+    monkeypatch.setattr(readers, "tfds_examples", lambda *_: rows)
     examples = glue.load("cola", TaskDataConfig(tfds="glue"), "test")
     assert examples.first == examples.index == [str(i) for i in range(12)]
-    (file,) = glue.write_predictions(
-        examples, None, [np.float32([i % 2, 0.5]) for i in range(12)], str(tmp_path), "test"
-    )
+    logits = [np.float32([i % 2, 0.5]) for i in range(12)]
+    (file,) = glue.write_predictions(examples, None, logits, str(tmp_path), "test")
     assert pathlib.Path(file).read_text().split("\n")[1:-1] == [f"{i}\t{1 - i % 2}" for i in range(12)]
 
 

@@ -3,6 +3,7 @@
 import csv
 import json
 
+import glue_files
 import numpy as np
 import pytest
 
@@ -50,9 +51,8 @@ def test_swag_is_read_with_and_without_answers(tmp_path):
     assert (second.answer, second.index, second.where) == (0, "7", f"{tmp_path}/train.csv, line 4")
     without = SWAG.replace(",label", "").replace(",2\n", "\n").replace(",0\n", "\n")
     unlabelled = load(tmp_path, "test.csv", without, split="test")
-    assert not unlabelled.has_answers and [q.choices for q in unlabelled.questions] == [
-        q.choices for q in examples.questions
-    ]
+    assert not unlabelled.has_answers
+    assert [q.choices for q in unlabelled.questions] == [q.choices for q in examples.questions]
     assert choice.features(unlabelled, TOKENIZER, ChoiceOptions()).labels is None
 
 
@@ -144,9 +144,8 @@ def test_one_sequence_a_choice(tmp_path):
         ["[CLS] a man runs . [SEP] who runs ? it sits [SEP]", "[CLS] a man runs . [SEP] who runs ? dog [SEP]"],
     ]
     assert [types.tolist() for types in features.token_type_ids[1]] == [[0] * 6 + [1] * 6, [0] * 6 + [1] * 5]
-    assert (
-        features.labels.tolist() == [1, 0] and features.labels.dtype == np.int32 and features.example.tolist() == [0, 1]
-    )
+    assert features.labels.tolist() == [1, 0] and features.labels.dtype == np.int32
+    assert features.example.tolist() == [0, 1]
     short = choice.features(examples, TOKENIZER, ChoiceOptions(max_length=8))
     assert [PIECES[i] for i in short.input_ids[0][0]] == "[CLS] a man runs [SEP] who runs [SEP]".split()
     assert choice.head("choice").outputs == 1
@@ -158,11 +157,8 @@ def test_accuracy_and_predictions(tmp_path):
     assert choice.score(examples, None, logits) == {"accuracy": 0.5}
     (file,) = choice.write_predictions(examples, None, logits, tmp_path, "test")
     with open(file, newline="") as stream:
-        assert file.endswith("/test_predictions.csv") and list(csv.reader(stream)) == [
-            ["", "pred"],
-            ["0", "2"],
-            ["7", "1"],
-        ]
+        assert file.endswith("/test_predictions.csv")
+        assert list(csv.reader(stream)) == [["", "pred"], ["0", "2"], ["7", "1"]]
     race = load(tmp_path, "dev/1.txt", ARTICLE, task="race", split="dev")
     logits = [np.log(np.array([1, 2, 5], np.float32)), np.zeros(3, np.float32)]
     (file,) = choice.write_predictions(race, None, logits, tmp_path, "dev")
@@ -174,36 +170,13 @@ def test_accuracy_and_predictions(tmp_path):
 
 
 def test_tfds(tmp_path):
-    builders = pytest.importorskip("tensorflow_datasets")
+    def features(of) -> dict:
+        many = of.Sequence(of.Text())
+        texts = {"article": of.Text(), "example_id": of.Text()}
+        return texts | {"questions": many, "options": of.Sequence(many), "answers": many}
 
-    class TinyRace(builders.core.GeneratorBasedBuilder):
-        VERSION = builders.core.Version("1.0.0")
-
-        def _info(self):
-            text, many = builders.features.Text(), builders.features.Sequence
-            return builders.core.DatasetInfo(
-                builder=self,
-                features=builders.features.FeaturesDict(
-                    {
-                        "article": text,
-                        "questions": many(text),
-                        "options": many(many(text)),
-                        "answers": many(text),
-                        "example_id": text,
-                    }
-                ),
-            )
-
-        def _split_generators(self, manager):
-            return {"train": self._rows()}
-
-        def _rows(self):
-            yield 0, {key: value for key, value in ARTICLE.items() if key != "id"} | {"example_id": "high1.txt"}
-
-        def _generate_examples(self):
-            raise NotImplementedError
-
-    TinyRace(data_dir=str(tmp_path / "tfds")).download_and_prepare()
+    row = {key: value for key, value in ARTICLE.items() if key != "id"} | {"example_id": "high1.txt"}
+    glue_files.write_dataset(tmp_path / "tfds", "tiny_race", features, {"train": [row]})
     found = choice.load("race", TaskDataConfig(tfds="tiny_race", tfds_dir=str(tmp_path / "tfds")), "train")
     expected = load(tmp_path, "train/1.txt", ARTICLE, task="race")
     assert [question[1:] for question in found.questions] == [question[1:] for question in expected.questions]

@@ -1,10 +1,4 @@
-"""Plain texts and tasks with the vocabularies of every family.
-
-Texts from .txt files, standard input and command line: read, answered as by `load`, refused if they do not fit. Tasks
-with a byte-level vocabulary, RoBERTa's pair format and exact characters. Tasks with the SentencePiece vocabularies of
-other families: their pair formats, and exact characters. Every module of tasks has what the rest of fine-tuning uses of
-it.
-"""
+"""Plain texts and tasks with the vocabularies of every family."""
 
 import copy
 import dataclasses
@@ -197,9 +191,8 @@ def test_a_pair_where_single_texts_were_learned_and_the_reverse(models, tmp_path
 
 
 def test_tasks_of_the_benchmark_say_which_they_read(models):
-    with pytest.raises(
-        UserError, match=r"text 0 of the list is a single text, .* was fine-tuned on pairs of texts \(rte\)"
-    ):
+    message = r"text 0 of the list is a single text, .* was fine-tuned on pairs of texts \(rte\)"
+    with pytest.raises(UserError, match=message):
         bert_jax.load(models["rte"]).predict("a cat")
 
 
@@ -223,10 +216,8 @@ def test_an_output_is_replaced_only_where_that_is_said(models, tmp_path, capsys)
     ):
         file.write_text("mine")
         assert predict(models["text"], f"--input={tmp_path / 'texts.txt'}", f"--output={output}") == 2
-        assert (
-            f"{file} exists; give another file, or --overwrite" in capsys.readouterr().err
-            and file.read_text() == "mine"
-        )
+        assert f"{file} exists; give another file, or --overwrite" in capsys.readouterr().err
+        assert file.read_text() == "mine"
         assert predict(models["text"], f"--input={tmp_path / 'texts.txt'}", f"--output={output}", "--overwrite") == 0
         assert len(file.read_text().splitlines()) == 2
     itself = f"--output={tmp_path}/../{tmp_path.name}/texts.txt"
@@ -286,9 +277,8 @@ def test_a_tab_in_a_line_is_between_the_texts_of_a_pair(tmp_path):
     (tmp_path / "lines.txt").write_text("a\tb\nc\n")
     pair, single = read_plain_texts(str(tmp_path / "lines.txt"))
     assert from_plain([pair], ("x",), None).second == ["b"] and from_plain([single], ("x",), None).second is None
-    with pytest.raises(
-        UserError, match=r"lines.txt, line 2: .*lines.txt, line 1 has a tab, so all are taken .*found 'c'$"
-    ):
+    message = r"lines.txt, line 2: .*lines.txt, line 1 has a tab, so all are taken .*found 'c'$"
+    with pytest.raises(UserError, match=message):
         from_plain([pair, single], ("x",), None)
     with pytest.raises(UserError, match="lines.txt, line 1: the model reads single texts, but there is a tab"):
         from_plain([single, pair], ("x",), False)
@@ -296,10 +286,8 @@ def test_a_tab_in_a_line_is_between_the_texts_of_a_pair(tmp_path):
     (tmp_path / "lines.txt").write_text("\ta\n\tb\n")
     files = read_plain_texts(str(tmp_path))
     for pairs in (None, False):
-        assert (
-            from_plain(files, ("x",), pairs).first == ["\ta\n\tb\n", "c"]
-            and from_plain(files, ("x",), pairs).second is None
-        )
+        assert from_plain(files, ("x",), pairs).first == ["\ta\n\tb\n", "c"]
+        assert from_plain(files, ("x",), pairs).second is None
     (tmp_path / "lines.txt").write_text("a\tb")
     (tmp_path / "other.txt").write_text("c\td")
     assert from_plain(read_plain_texts(str(tmp_path)), ("x",), None).second == ["b", "d"]
@@ -400,9 +388,7 @@ def test_the_first_pieces_of_tagged_words_are_labelled(tokenizer):
     examples = ner.Examples((sentence,), ("O", "B-X", "I-X"), has_answers=True)
     features = ner.features(examples, tokenizer, TaggingOptions(max_length=64))
     (ids,), (labels,), (types,) = features.input_ids, features.labels, features.token_type_ids
-    whole, expected = join(
-        tokenizer, sum(([*tokenizer.encode(word)] or [tokenizer.unk_id] for word in words), []), None, 64
-    )
+    whole, expected = join(tokenizer, sum(([*tokenizer.encode(w)] or [tokenizer.unk_id] for w in words), []), None, 64)
     assert np.array_equal(ids, whole) and np.array_equal(types, expected)
     firsts = [(tokenizer.encode(word) or [tokenizer.unk_id])[0] for word in words]
     assert ids[labels >= 0].tolist() == firsts and len(firsts) == 6

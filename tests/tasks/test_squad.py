@@ -1,8 +1,6 @@
 """SQuAD: files, windows, metric.
 
-Oracle: the rules of evaluate-v1.1.py and evaluate-v2.0.py, written again; closed forms for hand-made cases. Files of
-SQuAD's form, good and bad; TFDS through a small builder of ours; and the files that come out at the end. Oracle:
-original_squad.py, the published algorithm in plain, slow form, on random documents and on real ones.
+Oracles: the rules of evaluate-v1.1.py and evaluate-v2.0.py, written again, and original_squad.py.
 """
 
 import collections
@@ -15,6 +13,7 @@ import re
 import string
 import types
 
+import glue_files
 import numpy as np
 import original_squad
 import pytest
@@ -31,40 +30,9 @@ from bert_jax.tasks.squad_files import Examples, Question
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
 ODD = [
-    "the",
-    "The",
-    "a",
-    "An",
-    "an",
-    "theatre",
-    "A.",
-    "U.S.",
-    "us",
-    "don't",
-    "dont",
-    "1,000",
-    "1000",
-    "–",
-    "-",
-    "—",
-    "\u00a0",
-    "\t",
-    "",
-    "Zürich",
-    "zürich",
-    "zu\u0308rich",
-    "İ",
-    "i\u0307",
-    "ß",
-    "SS",
-    "中国",
-    "“quoted”",
-    '"quoted"',
-    "the-end",
-    "Σ",
-    "ς",
-    "a_b",
-    "á",
+    *("the", "The", "a", "An", "an", "theatre", "A.", "U.S.", "us", "don't", "dont", "1,000", "1000", "–", "-", "—"),
+    *("\u00a0", "\t", "", "Zürich", "zürich", "zu\u0308rich", "İ", "i\u0307", "ß", "SS", "中国", "“quoted”"),
+    *('"quoted"', "the-end", "Σ", "ς", "a_b", "a\u0301"),
 ]
 
 
@@ -247,12 +215,8 @@ def changed(path: list, value) -> dict:
 
 def test_what_is_read(tmp_path):
     examples = load(tmp_path, V1)
-    assert (
-        examples.contexts == ("abcd cab, É. bad",)
-        and examples.has_answers
-        and len(examples) == 5
-        and examples.labels == ()
-    )
+    assert examples.contexts == ("abcd cab, É. bad",) and examples.has_answers and len(examples) == 5
+    assert examples.labels == ()
     assert [(q.id, q.answers, q.span) for q in examples.questions[:2]] == [
         ("q0", ("cab",), (5, 8)),
         ("q1", ("bad", "É", "bad"), (10, 11)),
@@ -357,9 +321,8 @@ def test_files_of_a_directory(tmp_path):
     assert len(find("train")) == 1
     for name in "ab":
         (tmp_path / f"dev-{name}-v2.0.json").write_text(json.dumps(V2))
-    with pytest.raises(
-        UserError, match="no dev-v2.0.json, but dev-a-v2.0.json, dev-b-v2.0.json; name .* --data.dev=FILE"
-    ):
+    message = "no dev-v2.0.json, but dev-a-v2.0.json, dev-b-v2.0.json; name .* --data.dev=FILE"
+    with pytest.raises(UserError, match=message):
         find("dev", "squad_v2")
     assert squad.splits("squad_v1", TaskDataConfig(dir=str(tmp_path), test="x.json")) == ("train", "test")
     with pytest.raises(UserError, match="nowhere.json: no such file"):
@@ -367,50 +330,15 @@ def test_files_of_a_directory(tmp_path):
 
 
 def test_tfds(tmp_path):
-    builders = pytest.importorskip("tensorflow_datasets")
+    def features(of) -> dict:
+        answers = of.Sequence({"text": of.Text(), "answer_start": np.int32})
+        texts = {name: of.Text() for name in ("id", "title", "context", "question")}
+        return texts | {"answers": answers, "plausible_answers": answers, "is_impossible": np.bool_}
 
-    class TinySquad(builders.core.GeneratorBasedBuilder):
-        VERSION = builders.core.Version("1.0.0")
-
-        def _info(self):
-            of = builders.features
-            answers = of.Sequence({"text": of.Text(), "answer_start": np.int32})
-            return builders.core.DatasetInfo(
-                builder=self,
-                features=of.FeaturesDict(
-                    {
-                        "id": of.Text(),
-                        "title": of.Text(),
-                        "context": of.Text(),
-                        "question": of.Text(),
-                        "answers": answers,
-                        "plausible_answers": answers,
-                        "is_impossible": np.bool_,
-                    }
-                ),
-            )
-
-        def _split_generators(self, manager):
-            return {"train": self._rows(), "validation": self._rows()}
-
-        def _rows(self):
-            paragraph = V2["data"][0]["paragraphs"][0]
-            for record in paragraph["qas"]:
-                yield (
-                    record["id"],
-                    {
-                        "is_impossible": not record["answers"],
-                        "plausible_answers": [],
-                        **record,
-                        "title": "t",
-                        "context": paragraph["context"],
-                    },
-                )
-
-        def _generate_examples(self):
-            raise NotImplementedError
-
-    TinySquad(data_dir=str(tmp_path)).download_and_prepare()
+    paragraph = V2["data"][0]["paragraphs"][0]
+    usual = {"plausible_answers": [], "title": "t", "context": paragraph["context"]}
+    rows = [usual | {"is_impossible": not record["answers"]} | record for record in paragraph["qas"]]
+    glue_files.write_dataset(tmp_path, "tiny_squad", features, {"train": rows, "validation": rows})
     data = TaskDataConfig(tfds="tiny_squad", tfds_dir=str(tmp_path))
     assert squad.splits("squad_v2", data) == ("train", "dev")
     assert squad.splits("squad_v2", dataclasses.replace(data, test="train[:1]")) == ("train", "dev", "test")
@@ -444,14 +372,11 @@ def test_perfect_scores_give_perfect_answers(tmp_path, monkeypatch, task, conten
     predictions, nbest, *odds = (json.loads(pathlib.Path(file).read_text()) for file in files)
     assert list(predictions) == list(nbest) == [q.id for q in examples.questions]
     assert [predictions["q0"], predictions["q1"]] == ["cab", "É" if task == "squad_v1" else ""]
-    assert (
-        nbest["q0"][0].keys() == {"text", "probability", "start_logit", "end_logit"}
-        and nbest["q0"][0]["start_logit"] == 9
-    )
+    assert nbest["q0"][0].keys() == {"text", "probability", "start_logit", "end_logit"}
+    assert nbest["q0"][0]["start_logit"] == 9
     monkeypatch.setattr(squad, "prediction_names", lambda *_: ["nbest.json"])
-    assert squad.write_predictions(examples, features, logits, tmp_path / "one", "dev") == [
-        str(tmp_path / "one/nbest.json")
-    ]
+    expected = [str(tmp_path / "one/nbest.json")]
+    assert squad.write_predictions(examples, features, logits, tmp_path / "one", "dev") == expected
     assert json.loads((tmp_path / "one/nbest.json").read_text()) == nbest, "what a file holds goes by its name"
     if odds:
         assert odds[0]["q0"] == -17 and odds[0]["q1"] >= 0
@@ -601,9 +526,7 @@ def test_only_null_among_the_best():
 def test_scores_of_a_diverged_model(value):
     examples = single("ab bad", span=(0, 2))
     features = squad.features(examples, TOKENIZER, Squad2Options(max_length=24, max_query_length=6))
-    assert all(
-        np.isfinite(metric) for metric in squad.score(examples, features, [np.full((8, 2), value, np.float32)]).values()
-    )
+    assert all(np.isfinite(m) for m in squad.score(examples, features, [np.full((8, 2), value, np.float32)]).values())
 
 
 def test_every_answer_that_fits_lies_in_some_window():
@@ -630,11 +553,8 @@ def test_a_last_window_much_shorter_shows_less_context():
     "text, answer, found",
     [
         ("The leader was John Smith (1895-1943).", "1895", "1895"),  # inside a word of the original: tokens are finer
-        (
-            "café au lait, cafe\u0301 noir",
-            "cafe\u0301",
-            "cafe\u0301",
-        ),  # the accent is no token's, yet part of the answer
+        # The accent is no token's, yet part of the answer.
+        ("café au lait, cafe\u0301 noir", "cafe\u0301", "cafe\u0301"),
         ("CAFÉ Éa", "CAFÉ", "CAFÉ"),  # original case and accents
         ("bad\n\tcab", "bad\n\tcab", "bad\n\tcab"),  # original whitespace
         ("a €27 b", "27", "€27"),  # one [UNK] covers both

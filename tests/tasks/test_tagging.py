@@ -1,9 +1,4 @@
-"""Tagging: files, windows, entities.
-
-Tagged words from file to sequences and back: CoNLL forms, the definition of windows, predictions that read back. Long
-documents as windows: each word predicted once, with the most context, with and without a CRF. Entities and their F1
-against seqeval, the rules of the conlleval script, and round trips between schemes.
-"""
+"""Tagging: files, windows, entities."""
 
 import dataclasses
 import functools
@@ -11,6 +6,7 @@ import gzip
 import json
 import pathlib
 
+import glue_files
 import jax
 import numpy as np
 import pytest
@@ -65,12 +61,8 @@ def test_forms_that_say_the_same(tmp_path, text):
 @pytest.mark.parametrize(
     "text, options, words, tags",
     [
-        (
-            "Ann\tB-PER\nNew York\tO\n",
-            {},
-            ("Ann", "New York"),
-            ("B-PER", "O"),
-        ),  # a blank is part of a word between tabs
+        # A blank is part of a word between tabs.
+        ("Ann\tB-PER\nNew York\tO\n", {}, ("Ann", "New York"), ("B-PER", "O")),
         ("O Ann\nO #x\n", {"word_column": 2, "tag_column": 1}, ("Ann", "#x"), ("O", "O")),
         ("Ann\u00a0Bo O\nin\u2028 O\n", {}, ("Ann\u00a0Bo", "in\u2028"), ("O", "O")),
         ("Ann NN\nlives VB\n", {}, ("Ann", "lives"), ("NN", "VB")),
@@ -86,9 +78,8 @@ def test_what_stands_before_the_first_mark_is_one_document(tmp_path):
     body = FOUR_COLUMNS.partition("\n\n")[2]
     assert FOUR_COLUMNS.startswith("-DOCSTART-") and body.startswith("Ann")
     found, marked = (load(tmp_path, text) for text in (body, FOUR_COLUMNS))
-    assert [(one.words, one.document) for one in found.sentences] == [
-        (one.words, one.document) for one in marked.sentences
-    ]
+    expected = [(one.words, one.document) for one in marked.sentences]
+    assert [(one.words, one.document) for one in found.sentences] == expected
     windows_of = [ner.features(examples, TOKENIZER, TaggingOptions(max_length=16)) for examples in (found, marked)]
     assert [ids.tolist() for ids in windows_of[0].input_ids] == [ids.tolist() for ids in windows_of[1].input_ids]
     unmarked = load(tmp_path, body.replace("-DOCSTART- -X- O O\n\n", ""))
@@ -138,13 +129,8 @@ def test_splits_and_types_that_are_not_there(tmp_path):
     assert ner.splits("ner", dataclasses.replace(data, test="x.txt")) == ("train", "test")
     examples = load(tmp_path, "in O\n", "dev", ("O", "B-PER", "I-PER"))
     features = ner.features(examples, TOKENIZER, TaggingOptions())
-    assert ner.score(examples, features, one_hot(features, 3)) == {
-        "precision": 0,
-        "recall": 0,
-        "f1": 0,
-        "accuracy": 1,
-        "f1_PER": 0,
-    }
+    expected = {"precision": 0, "recall": 0, "f1": 0, "accuracy": 1, "f1_PER": 0}
+    assert ner.score(examples, features, one_hot(features, 3)) == expected
 
 
 def test_missing_data_and_unknown_tags_are_refused(tmp_path):
@@ -152,9 +138,8 @@ def test_missing_data_and_unknown_tags_are_refused(tmp_path):
         ner.load("ner", TaggingDataConfig(dir=str(tmp_path)), "dev")
     with pytest.raises(UserError, match="holds no words"):
         load(tmp_path, "-DOCSTART- O\n\n\n")
-    with pytest.raises(
-        UserError, match=r"dev.txt, line 2: the tag B-ORG is not among those of the training data: O, B-PER"
-    ):
+    message = r"dev.txt, line 2: the tag B-ORG is not among those of the training data: O, B-PER"
+    with pytest.raises(UserError, match=message):
         load(tmp_path, "Ann O\nBob B-ORG\n", "dev", ("O", "B-PER", "I-PER"))
 
 
@@ -176,47 +161,22 @@ def test_a_file_to_predict_may_lack_the_columns_of_the_training_file(tmp_path, c
 
 @pytest.fixture(scope="module")
 def builder(tmp_path_factory):
-    builders = pytest.importorskip("tensorflow_datasets")
+    def features(of) -> dict:
+        tags = of.Sequence(of.ClassLabel(names=["O", "B-PER", "I-PER"]))
+        return {"tokens": of.Sequence(of.Text()), "ner": tags}
 
-    class TinyTags(builders.core.GeneratorBasedBuilder):
-        VERSION = builders.core.Version("1.0.0")
-
-        def _info(self):
-            names = ["O", "B-PER", "I-PER"]
-            return builders.core.DatasetInfo(
-                builder=self,
-                features=builders.features.FeaturesDict(
-                    {
-                        "tokens": builders.features.Sequence(builders.features.Text()),
-                        "ner": builders.features.Sequence(builders.features.ClassLabel(names=names)),
-                    }
-                ),
-            )
-
-        def _split_generators(self, manager):
-            good, bad = (["Ann", "Bob", "lives"], [1, 2, 0]), (["Ann", "Bob"], [0])
-            return {"train": self._rows(good), "validation": self._rows(good, bad), "test": self._rows(([], []))}
-
-        def _rows(self, *rows):
-            for key, (words, tags) in enumerate(rows):
-                yield key, {"tokens": words, "ner": tags}
-
-        def _generate_examples(self):
-            raise NotImplementedError
-
+    good, bad = {"tokens": ["Ann", "Bob", "lives"], "ner": [1, 2, 0]}, {"tokens": ["Ann", "Bob"], "ner": [0]}
+    rows = {"train": [good], "validation": [good, bad], "test": [{"tokens": [], "ner": []}]}
     path = tmp_path_factory.mktemp("tfds")
-    TinyTags(data_dir=str(path)).download_and_prepare()
+    glue_files.write_dataset(path, "tiny_tags", features, rows)
     return TaggingDataConfig(tfds="tiny_tags", tfds_dir=str(path))
 
 
 def test_tfds(builder):
     examples = ner.load("ner", builder, "train")
     (sentence,) = examples.sentences
-    assert (sentence.words, sentence.tags, sentence.document) == (
-        ("Ann", "Bob", "lives"),
-        ("B-PER", "I-PER", "O"),
-        None,
-    )
+    expected = (("Ann", "Bob", "lives"), ("B-PER", "I-PER", "O"), None)
+    assert (sentence.words, sentence.tags, sentence.document) == expected
     assert examples.labels == ("O", "B-PER", "I-PER")
     with pytest.raises(UserError, match="tiny_tags, split validation, example .: 2 words and 1 tags"):
         ner.load("ner", builder, "dev", examples.labels)
@@ -296,10 +256,8 @@ def test_first_pieces_carry_the_tags(tmp_path):
     classes, first, last = zip(*map(without_edges, features.labels))
     tags = [["" if label < 0 else examples.labels[label] for label in row] for row in classes]
     assert tags == [["", "B-PER", "B-PER", "", "O", "B-LOC", "I-LOC", "", ""], ["", "O", "O", "B-LOC", "", "", "", ""]]
-    assert [words.tolist() for words in features.words] == [
-        [0, 1, 2, 3, 4],
-        [5, 6, 7],
-    ] and features.example.tolist() == [0, 2]
+    assert [words.tolist() for words in features.words] == [[0, 1, 2, 3, 4], [5, 6, 7]]
+    assert features.example.tolist() == [0, 2]
     assert first[0][classes[0] >= 0].tolist() == [True, False, False, True, False]
     assert last[0][classes[0] >= 0].tolist() == [False, False, True, False, True]
     alone = ner.features(examples, TOKENIZER, TaggingOptions(max_length=16, context=False))

@@ -1,13 +1,8 @@
 """SentencePiece vocabularies of every family, and offsets in texts.
 
-SentencePiece vocabularies of ALBERT, XLM-RoBERTa, CamemBERT, DeBERTa and XLNet.
-
-Oracles: the published code (published_tokenizers.py), and transformers (oracles/make_family_pieces_oracle.py).
-
-Offsets of SentencePiece's pieces where one character becomes several: an oracle of Unicode's own tables.
-
-A character that normalizes on its own gives its place in the text to each byte of its normal form; a piece extends from
-the place of its first byte to that of its last.
+Oracles: the published code (published_tokenizers.py), transformers (oracles/make_family_pieces_oracle.py), and for
+offsets Unicode's own tables. A character that normalizes on its own gives its place in the text to each byte of its
+normal form; a piece extends from the place of its first byte to that of its last.
 """
 
 import functools
@@ -92,16 +87,13 @@ def test_pairs_are_joined_as_in_transformers(directories, family):
     assert [i for i in whole if i not in tokenizer.special_ids] == first + second
     shape = [tokenizer.tokens[i] if i in tokenizer.special_ids else "x" for i in whole]
     oracle = [tokenizer.tokens[i] if i in tokenizer.special_ids else "x" for i in ORACLE[family]["pair"]["ids"]]
-    squeezed = [
-        [mark for mark, before in zip(marks, ["", *marks]) if mark != "x" or before != "x"] for marks in (shape, oracle)
-    ]
+    squeezed = [[m for m, before in zip(marks, ["", *marks]) if m != "x" or before != "x"] for marks in (shape, oracle)]
     assert squeezed[0] == squeezed[1]
     if family in ("xlm-roberta", "camembert", "deberta-v2"):  # where the class knows every rule
         assert whole == ORACLE[family]["pair"]["ids"] and types.tolist() == ORACLE[family]["pair"]["types"]
     cut, _ = join(tokenizer, first, second, 10)
-    assert len(cut) == 10 and [i for i in cut if i in tokenizer.special_ids] == [
-        i for i in whole if i in tokenizer.special_ids
-    ]
+    assert len(cut) == 10
+    assert [i for i in cut if i in tokenizer.special_ids] == [i for i in whole if i in tokenizer.special_ids]
 
 
 def test_the_class_token_of_xlnet_is_the_last_and_in_a_segment_of_its_own(directories):

@@ -1,13 +1,8 @@
 """Tokenizers: Google's ids, words, and bytes.
 
-Tokenizers and their files; WordPiece's oracle is `google`, the published algorithm in published_tokenizers.py. Texts
-encoded word by word: the ids of the whole texts, on every code point and on Wikipedia. Byte-level BPE: oracle is
-published_tokenizers.py, the published algorithm in plain Python.
-
-Our WordPiece against Google's published algorithm and against the stored readings of Hugging Face transformers 5.23.
-
-Google's is equalled everywhere. Where transformers reads a text otherwise, `difficult_text.reasons` says why, and the
-tests hold it to that: with a reason the readings differ, without one they agree to the last id.
+Google's published algorithm (published_tokenizers.py) is equalled everywhere. Where transformers 5.23 reads a text
+otherwise, `difficult_text.reasons` says why, and the tests hold it to that: with a reason the readings differ, without
+one they agree to the last id.
 """
 
 import gzip
@@ -197,9 +192,8 @@ def test_casing_is_inferred(tmp_path):
     assert load_tokenizer(write_vocabulary(tmp_path / "uncased.txt", WORDS)).lowercase
     cased = write_vocabulary(tmp_path / "cased.txt", [*WORDS, "\u00c9cole"])
     assert not load_tokenizer(cased).lowercase
-    with pytest.raises(
-        UserError, match="lowercase=True, but .*cased.txt is a cased vocabulary .*\u00c9cole.*lowercase=False"
-    ):
+    message = "lowercase=True, but .*cased.txt is a cased vocabulary .*\u00c9cole.*lowercase=False"
+    with pytest.raises(UserError, match=message):
         load_tokenizer(cased, lowercase=True)
     assert not load_tokenizer(tmp_path / "uncased.txt", lowercase=False).lowercase
 
@@ -276,9 +270,7 @@ def test_sentencepiece_specials_and_words(pieces_model):
     assert set(tokenizer.encode(text)) & set(tokenizer.special_ids) <= {tokenizer.unk_id}
     continues = tokenizer.continues_word()
     assert continues.dtype == bool and len(continues) == tokenizer.vocab_size and not continues[:5].any()
-    assert all(
-        inside == (not token.startswith(WORD_START)) for token, inside in list(zip(tokenizer.tokens, continues))[5:]
-    )
+    assert all(inside == (not t.startswith(WORD_START)) for t, inside in list(zip(tokenizer.tokens, continues))[5:])
     words = "the cats walked to market".split()
     starts = [i for i in tokenizer.encode(" ".join(words)) if not continues[i]]
     assert len(starts) == len(words)  # whole-word masking finds the words again
@@ -317,9 +309,8 @@ def test_sentencepiece_made_by_others(tmp_path):
     )
     assert [albert.tokens[i] for i in albert.special_ids] == ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
     leaky = load_tokenizer(foreign_model(tmp_path / "leaky", pad_id=3, user_defined_symbols="[CLS],[SEP],[MASK]"))
-    assert leaky.mask_id not in leaky.encode("the [MASK] sat") and leaky.mask_id in leaky.encode_masked(
-        "the [MASK] sat"
-    )
+    assert leaky.mask_id not in leaky.encode("the [MASK] sat")
+    assert leaky.mask_id in leaky.encode_masked("the [MASK] sat")
     with pytest.raises(UserError, match=r"has no \[PAD\], \[CLS\], \[SEP\], \[MASK\]"):
         load_tokenizer(foreign_model(tmp_path / "plain"))
 
@@ -418,9 +409,8 @@ def test_the_casing_that_a_directory_states_is_checked_against_its_vocabulary(tm
     tokens = [*difficult_text.SPECIALS, "the", "The", "##s", "Cat"]
     (tmp_path / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
-    with pytest.raises(
-        UserError, match=r"lowercase=True \(by .*_config.json\), but .*cased vocabulary.*'The'.*_case\": false"
-    ):
+    message = r"lowercase=True \(by .*_config.json\), but .*cased vocabulary.*'The'.*_case\": false"
+    with pytest.raises(UserError, match=message):
         load_tokenizer(tmp_path)
     with pytest.raises(UserError, match='lowercase=True, but .*cased vocabulary.*"do_lower_case": false'):
         read_tokenizer(epath.Path(tmp_path))  # of a Hugging Face directory
@@ -430,24 +420,7 @@ def test_the_casing_that_a_directory_states_is_checked_against_its_vocabulary(tm
     assert load_tokenizer(tmp_path).lowercase and load_tokenizer(tmp_path / "vocab.txt", lowercase=True).lowercase
 
 
-IDS_WORDS = [
-    *SPECIAL_NAMES,
-    "the",
-    "cat",
-    "un",
-    "##want",
-    "##ed",
-    ".",
-    ",",
-    "[",
-    "]",
-    "mask",
-    "##s",
-    "σ",
-    "##ς",
-    "##σ",
-    "a",
-]
+IDS_WORDS = [*SPECIAL_NAMES, *"the cat un ##want ##ed . , [ ] mask ##s σ ##ς ##σ a".split()]
 
 
 def assert_as_whole_texts(tokenizer, texts: list[str], size: int = 2000) -> None:
@@ -595,16 +568,12 @@ def test_words_begin_where_a_piece_has_the_space():
 
 def test_a_vocabulary_is_learned_twice_alike_saved_and_read(tmp_path):
     corpus = documents.write(tmp_path / "corpus.txt", 100)
-    config = TrainVocabConfig(
-        input=str(corpus), output=str(tmp_path / "one"), size=350, method="byte_bpe", lowercase=False
-    )
+    output = str(tmp_path / "one")
+    config = TrainVocabConfig(input=str(corpus), output=output, size=350, method="byte_bpe", lowercase=False)
     tokenizer = run_train_vocab(config)
     assert tokenizer.vocab_size == 350 and tokenizer.kind == "byte_level"
-    assert sorted(file.name for file in (tmp_path / "one").iterdir()) == [
-        "merges.txt",
-        "tokenizer_config.json",
-        "vocab.json",
-    ]
+    expected = ["merges.txt", "tokenizer_config.json", "vocab.json"]
+    assert sorted(file.name for file in (tmp_path / "one").iterdir()) == expected
     again = train_vocab(corpus.read_text().split("\n\n"), config)[0]
     assert again.tokens == tokenizer.tokens and again.vocabulary.merges == tokenizer.vocabulary.merges
     tokenizer.save(tmp_path / "two")

@@ -62,9 +62,7 @@ def naive_likelihood_merges(words: dict[str, int], alphabet: list[str], room: in
                 singles[part] += words[word]
             for pair in zip(parts, parts[1:]):
                 pairs[pair] += words[word]
-        ranked = [
-            (-count / (singles[a] * singles[b]), -count, a, b) for (a, b), count in pairs.items() if count >= min_count
-        ]
+        ranked = [(-c / (singles[a] * singles[b]), -c, a, b) for (a, b), c in pairs.items() if c >= min_count]
         if not ranked:
             break
         *_, a, b = min(ranked)
@@ -271,12 +269,8 @@ def test_words_are_found_by_pieces_saved():
     sample.add(
         "the dose " * 100 + "aspirin " * 20 + "ibuprofen " * 12 + "at " * 30 + "12 " * 50 + "qx " * 40 + "placebo " * 3
     )
-    assert find_words(tokenizer, sample, 10, min_count=5) == [
-        "aspirin",
-        "ibuprofen",
-        "qx",
-        "at",
-    ]  # 120, 96, 80 ([UNK]), 30
+    # 120, 96, 80 ([UNK]), 30.
+    assert find_words(tokenizer, sample, 10, min_count=5) == ["aspirin", "ibuprofen", "qx", "at"]
     assert find_words(tokenizer, sample, 2, min_count=5) == ["aspirin", "ibuprofen"]
 
 

@@ -1,13 +1,8 @@
-"""Objectives and optimizers from outside the package.
-
-An objective defined outside the package trains, is evaluated, shown and kept by its own names, on the same step.
-Optimizers and schedules that `pretrain` is given: any transformation of optax, any function of the step.
-"""
+"""Objectives and optimizers from outside the package."""
 
 import dataclasses
 import functools
 import json
-import os
 import pathlib
 import re
 import types
@@ -20,7 +15,7 @@ import pytest
 import small_pretraining
 from outside_model import ReplacedTokens, TwoEncoders
 from outside_objective import REPLACED, SMOOTH, SMOOTHING, OutsideObjective
-from small_pretraining import nothing_held_out, pretrain, rows, run_config, run_evaluate
+from small_pretraining import assert_resumed_exactly, nothing_held_out, pretrain, rows, run_config, run_evaluate
 
 import bert_jax
 from bert_jax.checkpoints.record import rank, read_record
@@ -113,12 +108,9 @@ def test_the_example_of_the_guide_is_such_an_objective():
 @pytest.mark.slow
 def test_a_model_of_two_encoders_trains_and_counts_its_own_operations(small_store, tmp_path, monkeypatch):
     monkeypatch.setattr("bert_jax.pretraining.peak_flops", lambda mesh: 1e12)
-    config = small_pretraining.run_config(
-        small_store,
-        tmp_path / "run",
-        phases=(PhaseConfig(steps=12, sequence_length=32, batch_size=16, learning_rate=1e-2, warmup_steps=0),),
-        evaluation=EvaluationConfig(every_steps=12, sequences=16, batch_size=16, samples=2),
-    )
+    phases = (PhaseConfig(steps=12, sequence_length=32, batch_size=16, learning_rate=1e-2, warmup_steps=0),)
+    evaluation = EvaluationConfig(every_steps=12, sequences=16, batch_size=16, samples=2)
+    config = small_pretraining.run_config(small_store, tmp_path / "run", phases=phases, evaluation=evaluation)
     models = []
 
     def objective(model, config):
@@ -170,10 +162,8 @@ def test_pretrain_logs_evaluates_draws_and_ranks_it_by_its_own_names(small_store
 
     recorded = read_run(config.workdir)
     assert (recorded.main_loss, recorded.word_loss) == ("smooth_loss", "smooth_loss")
-    assert [(term.label, term.weight, term.perplexity) for term in recorded.terms] == [
-        ("smooth", 1.0, "smooth_perplexity"),
-        ("replaced", 2.0, ""),
-    ]
+    expected = [("smooth", 1.0, "smooth_perplexity"), ("replaced", 2.0, "")]
+    assert [(term.label, term.weight, term.perplexity) for term in recorded.terms] == expected
     assert any(check.seen.startswith("smooth_loss") for check in check_run(recorded))
 
     (start,) = json.loads((tmp_path / "run" / "run.json").read_text())["starts"]
@@ -188,11 +178,8 @@ def _is_measured_and_resumed_by_its_own_objective_alone(config: Config, result) 
     with pytest.raises(UserError, match=f"was trained for the objective {name}, but evaluate was given none"):
         run_evaluate(config.workdir, config)
     own = run_evaluate(config.workdir, config, objective=of_words)
-    assert own.metrics == pytest.approx(result.evaluation, rel=1e-6) and list(own.unigram) == [
-        "smooth_loss",
-        "smooth_perplexity",
-        "smooth_accuracy",
-    ]
+    assert own.metrics == pytest.approx(result.evaluation, rel=1e-6)
+    assert list(own.unigram) == ["smooth_loss", "smooth_perplexity", "smooth_accuracy"]
     bert_jax.convert(config.workdir, f"{config.workdir}-converted", to="bert_jax")
     with pytest.raises(UserError, match=f"was trained for the objective {name}, but evaluate was given none"):
         run_evaluate(f"{config.workdir}-converted", config)
@@ -219,9 +206,8 @@ def test_a_misspelt_term_is_refused_before_the_first_step():
 def test_names_of_objectives_and_architectures():
     model, config = small_pretraining.tiny()
     assert own_names(default_objective(model, config), is_given=False) == {}
-    assert own_names(default_objective(model, config), is_given=True) == {
-        "objective": "bert_jax.objectives.masked_words.PretrainingObjective (mlm, next_sentence)"
-    }
+    expected = {"objective": "bert_jax.objectives.masked_words.PretrainingObjective (mlm, next_sentence)"}
+    assert own_names(default_objective(model, config), is_given=True) == expected
     partial = functools.partial(windowed, window=3)
     other = default_objective(dataclasses.replace(model, architecture=partial), config)
     assert own_names(other, is_given=False) == {"architecture": f"{__name__}.windowed"}
@@ -315,14 +301,11 @@ def values(path, weights="last") -> dict[str, np.ndarray]:
     return {name: array.read((slice(None),) * len(array.shape)) for name, array in arrays.items()}
 
 
-def test_a_resumed_run_takes_the_same_steps(finished, tmp_path):
+def test_a_resumed_run_takes_the_same_steps(finished):
     whole, last = rows(finished.workdir), f"{finished.workdir}/checkpoints/step_{STEPS:09d}"
     assert len({row["loss"] for row in whole}) == STEPS
     before = {weights: values(last, weights) for weights in ("last", "ema")}
-    for step in (4, 5, 6):
-        os.rename(f"{finished.workdir}/checkpoints/step_{step:09d}", tmp_path / f"taken_{step}")
-    small_pretraining.pretrain(finished, optimizer=EVERYTHING, schedule=falling)
-    assert rows(finished.workdir) == whole
+    assert_resumed_exactly(finished, (4, 5, 6), optimizer=EVERYTHING, schedule=falling)
     for weights, arrays in before.items():
         jax.tree.map(np.testing.assert_array_equal, values(last, weights), arrays)
     assert any((before["last"][name] != before["ema"][name]).any() for name in before["ema"])

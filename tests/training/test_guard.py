@@ -1,9 +1,4 @@
-"""Guarded steps, frozen parameters, and samples.
-
-When steps count as trouble, and that a guard with the memory of another decides as that one does. A teacher in the
-compiled step: an argument that is neither trained nor consumed. Sample predictions noted by a run: those of its own
-model, for the held-out sequences of its evaluations.
-"""
+"""Guarded steps, frozen parameters, and samples."""
 
 import dataclasses
 import json
@@ -119,13 +114,10 @@ def learner_on(mesh, arrays):
     teacher_model = BertForPreTraining(ONE_LAYER, FLOAT32, ("mlm",))
     where = sharding.shardings(mesh, entries(teacher_model.parameters, arrays))
     teacher = Teacher(teacher_model, jax.device_put(arrays, where), "fingerprint")
-    config = Config(
-        model=ONE_LAYER,
-        compute=FLOAT32,
-        data=DataConfig(sentence_pairs="none"),
-        objective=MaskedWords(distillation=DistillationConfig(teacher="there")),
-        phases=(PhaseConfig(steps=4, sequence_length=14, batch_size=3, max_predictions=4),),
-    )
+    data = DataConfig(sentence_pairs="none")
+    objective = MaskedWords(distillation=DistillationConfig(teacher="there"))
+    phases = (PhaseConfig(steps=4, sequence_length=14, batch_size=3, max_predictions=4),)
+    config = Config(model=ONE_LAYER, compute=FLOAT32, data=data, objective=objective, phases=phases)
     return Learner.of(config, mesh, default_objective, None, teacher)
 
 

@@ -1,9 +1,4 @@
-"""What a run logs: metrics, events, trackers.
-
-Rates from a clock in the test's hand, rows that read back exactly and survive a crash, console, picture. The history of
-a run: rows that no resume, crash, lost directory or lack of appending takes away. Weights & Biases and MLflow: what
-they are called with, by stubs, and the packages themselves where installed.
-"""
+"""What a run logs: metrics, events, trackers."""
 
 import dataclasses
 import importlib.util
@@ -235,16 +230,8 @@ def test_tensorboard_is_spared_what_it_cannot_draw(tmp_path, caplog):
 
 
 ROW = {
-    "loss": 7.25,
-    "mlm_loss": 6.5,
-    "mlm_accuracy": 0.125,
-    "next_sentence_loss": 0.75,
-    "next_sentence_accuracy": 0.5,
-    "learning_rate": 1e-4,
-    "grad_norm": 1.5,
-    "tokens_per_second": 12345.6,
-    "mfu": 0.41,
-    "seconds_left": 3900.0,
+    **{"loss": 7.25, "mlm_loss": 6.5, "mlm_accuracy": 0.125, "next_sentence_loss": 0.75, "next_sentence_accuracy": 0.5},
+    **{"learning_rate": 1e-4, "grad_norm": 1.5, "tokens_per_second": 12345.6, "mfu": 0.41, "seconds_left": 3900.0},
 }
 
 
@@ -339,10 +326,8 @@ def test_rows_of_all_starts_stay_and_read_back(tmp_path, signals):
     with Events(tmp_path, signals) as events:
         events.start(2, jax.devices(), resumed=True, run="seed0")
     found = read_events(tmp_path / "events.jsonl")
-    assert [(row["event"], row["step"]) for row in found] == [
-        *(("start", 0), ("skipped", 3), ("finished", 0)),
-        *(("start", 2), ("finished", 2)),
-    ]
+    expected = [*(("start", 0), ("skipped", 3), ("finished", 0)), *(("start", 2), ("finished", 2))]
+    assert [(row["event"], row["step"]) for row in found] == expected
     assert all(begun <= row["time"] <= time.time() for row in found)
     assert math.isnan(float(found[1]["loss"])) and float(found[1]["norms"]["params/b"]) != 0.5
     first, second = found[0], found[3]
@@ -519,15 +504,11 @@ def test_rows_reach_both_services(monkeypatch, tmp_path):
     assert {**options, "settings": None} == {
         "project": "project", "id": "0f0f", "name": "run", "config": CONFIG, "resume": "allow", "settings": None
     }  # fmt: skip
-    assert [arguments for arguments, _ in of(ours, "log")] == [
-        ({"train/loss": 1.5, "step": 2},),
-        ({"evaluation/mlm_loss": 2.5, "step": 2},),
-    ]
+    expected = [({"train/loss": 1.5, "step": 2},), ({"evaluation/mlm_loss": 2.5, "step": 2},)]
+    assert [arguments for arguments, _ in of(ours, "log")] == expected
     assert of(ours, "define_metric")[1] == (("*",), {"step_metric": "step"}) and len(of(ours, "finish")) == 1
-    assert [options for _, options in of(theirs, "log_batch")] == [
-        {"metrics": [("train/loss", 1.5, 2)]},
-        {"metrics": [("evaluation/mlm_loss", 2.5, 2)]},
-    ]
+    expected = [{"metrics": [("train/loss", 1.5, 2)]}, {"metrics": [("evaluation/mlm_loss", 2.5, 2)]}]
+    assert [options for _, options in of(theirs, "log_batch")] == expected
     assert of(theirs, "create_run") == [(("7",), {"tags": {"run_id": "0f0f"}, "run_name": "run"})]
     assert ("abc", "phases.0.steps", 5) in [arguments for arguments, _ in of(theirs, "log_param")]
     assert of(theirs, "set_terminated") == [(("abc",), {})]

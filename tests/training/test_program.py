@@ -1,11 +1,4 @@
-"""Programs of steps: kernels, recomputation, copies of tables, gradients, replicas.
-
-Programs are compiled once per shape, ahead of the call, and no rate counts that. How attention is computed, as a run
-announces it and as its memory is estimated. compute.remat=auto: the fastest policy whose closed form fits into the
-memory of a device. The gradient of a word table that every part of the batch reads from its own copy: the sum over the
-parts. Which gradients are summed whole before they are split: those of tables whose rows are looked up, and no others.
-Copies of a state that differ in a bit: found on every mesh that has copies, and named.
-"""
+"""Programs of steps: kernels, recomputation, copies of tables, gradients, replicas."""
 
 import dataclasses
 import math
@@ -121,12 +114,7 @@ def mesh(platform: str):
         ("cpu", {}, "loop", "xla"),
         ("tpu", {}, "scan", "pallas"),
         ("tpu", {}, "loop", "pallas; where only some states of the last layer are read, that layer by xla"),
-        (
-            "tpu",
-            {"local_window": 8, "global_tokens": 1},
-            "scan",
-            "xla, not pallas: it has no tokens that",
-        ),
+        ("tpu", {"local_window": 8, "global_tokens": 1}, "scan", "xla, not pallas: it has no tokens that"),
         ("tpu", {"positions": "xlnet"}, "scan", "xla, not pallas: scores have a bias that depends on queries and keys"),
         ("gpu", {"positions": "xlnet"}, "scan", "xla"),
     ],
@@ -199,10 +187,8 @@ def test_the_generator_of_a_model_from_outside_counts():
 
 def test_a_fused_kernel_leaves_memory_for_the_rest():
     """By the bytes of two arrays of probabilities per layer, in float32 and in bfloat16, and of the layer at work."""
-    model, sizes = (
-        BertForPreTraining(RECOMPUTATION_MODEL),
-        dict(moments=2, sequence_length=512, predictions=77, rows=16, split=1),
-    )
+    model = BertForPreTraining(RECOMPUTATION_MODEL)
+    sizes = dict(moments=2, sequence_length=512, predictions=77, rows=16, split=1)
     given = dict(remat="none", unrolled=True)
     kept, fused = (
         step_bytes(RECOMPUTATION_MODEL, model.parameters, probabilities=each, **given, **sizes)
@@ -344,9 +330,7 @@ def test_a_flipped_bit_is_found_and_named(name, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_stops_at_a_device_that_computed_wrongly_and_goes_on_from_before(
-    finished, small_store, tmp_path, monkeypatch
-):
+def test_a_run_stops_at_a_wrong_device_and_goes_on_from_before(finished, small_store, tmp_path, monkeypatch):
     config = run_config(small_store, tmp_path / "run", faults=FaultsConfig(check_replicas_every=2))
     devices = jax.devices()[:2]
 

@@ -1,10 +1,4 @@
-"""Cleaning: rules of quality, boundaries of words, and texts of evaluations.
-
-Cleaning on the way into a store: what goes, what is counted, and that workers and interruptions change nothing. The
-rules of Gopher beside a transcription with tuples, those of C4 beside the code that made C4. Words of scripts with and
-without spaces, and what the rules, evaluation sets and duplicates make of them. Overlap with evaluation sets, beside
-sets of tuples; and the files in which such sets come.
-"""
+"""Cleaning: rules of quality, boundaries of words, and texts of evaluations."""
 
 import collections
 import dataclasses
@@ -64,9 +58,8 @@ def test_contacts_are_cut_out():
 
 def test_steps_run_in_order_and_say_what_they_did(tmp_path):
     (tmp_path / "dev.txt").write_text("Nobody was surprised by what it said, and nobody ever will be.\n")
-    clean = CleaningConfig(
-        unicode="repair", languages=("en",), decontaminate=str(tmp_path / "dev.txt"), contacts="remove"
-    )
+    decontaminate = str(tmp_path / "dev.txt")
+    clean = CleaningConfig(unicode="repair", languages=("en",), decontaminate=decontaminate, contacts="remove")
     cleaner = Cleaner(clean, "en")
     lines = ["The harbourâ€™s report is at mail@example.org on Monday.", TEXTS["en"][0], *TEXTS["en"][1:]]
     found = cleaner([*lines, "Indeed, nobody was surprised by what it said and nobody ever will be."])
@@ -111,9 +104,7 @@ def test_a_clean_corpus_makes_the_store_of_what_stays(tmp_path, vocab, small_blo
     assert {each.step: each.documents for each in cleaned.manifest.cleaning}["languages.de"] >= 3
 
 
-def test_cleaning_is_the_same_for_any_number_of_workers_by_beam_and_after_an_interruption(
-    tmp_path, vocab, small_blocks, monkeypatch
-):
+def test_cleaning_is_the_same_for_any_workers_by_beam_and_when_interrupted(tmp_path, vocab, small_blocks, monkeypatch):
     corpus, clean = write_corpus(tmp_path / "a.txt", planted()), CleaningConfig(languages=("en",), contacts="remove")
     for workers in (1, 2):
         run(corpus, vocab, tmp_path / f"by_{workers}", clean=clean, workers=workers)
@@ -427,14 +418,7 @@ def test_texts_are_cells_strings_and_lines(tmp_path):
 
 
 def test_of_a_directory_the_files_for_evaluation_count(tmp_path):
-    for name in (
-        "RTE/dev.tsv",
-        "RTE/train.tsv",
-        "MNLI/dev_matched.tsv",
-        "squad/test-v2.0.json.gz",
-        "latest.txt",
-        "x.bin",
-    ):
+    for name in "RTE/dev.tsv RTE/train.tsv MNLI/dev_matched.tsv squad/test-v2.0.json.gz latest.txt x.bin".split():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
     found = [str(path.relative_to(tmp_path)) for path in evaluation_files(str(tmp_path))]

@@ -1,10 +1,4 @@
-"""Readers of published collections: Gutenberg, Wikipedia, WARC files, documentation.
-
-Books of Project Gutenberg, made here with the headers and licences that they have had over the years. Dumps of
-Wikipedia: their articles as written by hand, what is left out and counted, and damaged files. WET files written here as
-ISO 28500 says: their texts, what is counted, and files that are damaged or no text. The embedded corpus is prose, in a
-fixed order, and reading it runs nothing.
-"""
+"""Readers of published collections: Gutenberg, Wikipedia, WARC files, documentation."""
 
 import bz2
 import gzip
@@ -106,17 +100,15 @@ def test_what_was_left_out_is_in_the_manifest_for_any_number_of_workers(tmp_path
         run(dump, vocab, tmp_path / f"by_{workers}", workers=workers, sentences="split", language="de")
     assert contents(tmp_path / "by_1") == contents(tmp_path / "by_2")
     manifest = json.loads((tmp_path / "by_1" / "manifest.json").read_text())
-    assert (
-        manifest["sources"][0]["format"] == "wikipedia" and manifest["counts"]["documents"] == len(PARAGRAPHS) * COPIES
-    )
+    assert manifest["sources"][0]["format"] == "wikipedia"
+    assert manifest["counts"]["documents"] == len(PARAGRAPHS) * COPIES
     expected = dict(documents.REMOVED_PAGES)
     for _, _, removed in documents.ARTICLES:
         expected = {key: expected.get(key, 0) + removed.get(key, 0) for key in {*expected, *removed}}
     expected["templates"] += 1  # of the page that is nothing else
     assert {entry["source"] for entry in manifest["removed"]} == {str(dump)}
-    assert {entry["what"]: entry["number"] for entry in manifest["removed"]} == {
-        what: number * COPIES for what, number in expected.items()
-    }
+    wanted = {what: number * COPIES for what, number in expected.items()}
+    assert {entry["what"]: entry["number"] for entry in manifest["removed"]} == wanted
 
 
 def test_an_interrupted_preparation_counts_once(tmp_path, dump, vocab, monkeypatch):
@@ -247,9 +239,7 @@ def test_blocks_resume_at_every_position(tmp_path, monkeypatch):
     whole = list(read_blocks(source))
     assert len(whole) > 10
     for index, block in enumerate(whole):
-        assert [each.payload for each in read_blocks(source, start=block.end)] == [
-            each.payload for each in whole[index + 1 :]
-        ]
+        assert [e.payload for e in read_blocks(source, start=block.end)] == [e.payload for e in whole[index + 1 :]]
 
 
 def test_the_manifest_counts_records_without_text(tmp_path, vocab, monkeypatch):
@@ -295,10 +285,8 @@ def test_a_record_that_is_too_long_is_skipped_and_counted(tmp_path, vocab, monke
         run(path, vocab, tmp_path / runner, runner=runner)
     assert contents(tmp_path / "local") == contents(tmp_path / "beam")
     manifest = json.loads((tmp_path / "local" / "manifest.json").read_text())
-    assert {entry["what"]: entry["number"] for entry in manifest["removed"]} == {
-        "records_without_text": 2,
-        "records_too_long": 2,
-    }
+    expected = {"records_without_text": 2, "records_too_long": 2}
+    assert {entry["what"]: entry["number"] for entry in manifest["removed"]} == expected
     refused(write(tmp_path / f"cut_{name}", [film[:-9]]), "ends within a record")
 
 
@@ -440,9 +428,8 @@ def test_the_standard_library_alone_is_a_corpus(monkeypatch):
     split = make_splitter("split")
     sentences = [sentence for text in texts for sentence in split(text.split("\n"))]
     lines = [line for text in texts for line in text.split("\n")]
-    assert (
-        len(texts) > 250 and len(sentences) > 10_000
-    )  # 320 and 13,790 in Python 3.11; 3.12 and 3.13 have fewer modules
+    # 320 and 13,790 in Python 3.11; 3.12 and 3.13 have fewer modules.
+    assert len(texts) > 250 and len(sentences) > 10_000
     assert len(set(lines)) == len(lines)
     assert any("statement is used to wrap the execution of a block" in line for line in lines)
     assert not any(">>>" in line or "```" in line for line in lines)

@@ -1,10 +1,4 @@
-"""Readers of documents: text, JSON, Arrow, compressed files, and lines that are wrapped.
-
-Every form of input gives the documents that went into it, and every bad one a UserError that says where. Compressed
-text: each kind against its own library, of several streams, resumed, truncated, and misnamed. Parquet, Arrow and saved
-data sets, against pyarrow's own reading of the same files, and damaged ones. Hard-wrapped text becomes the store of the
-same text before it was wrapped; other text is left alone.
-"""
+"""Readers of documents: text, JSON, Arrow, compressed files, and lines that are wrapped."""
 
 import bz2
 import dataclasses
@@ -238,9 +232,7 @@ def test_each_file_of_a_tfds_split_is_a_source(tmp_path, monkeypatch):
     texts = [f"Text number {number}." for number in range(20)]
     glue_files.prepare(tmp_path, monkeypatch, {"train": texts}, files=4)
     found = find_sources("tfds:tiny_corpus")
-    assert [source.name for source in found] == [
-        f"tfds:tiny_corpus:train[{number}shard:{number + 1}shard]" for number in range(4)
-    ]
+    assert [source.name for source in found] == [f"tfds:tiny_corpus:train[{n}shard:{n + 1}shard]" for n in range(4)]
     dataset = tfds.load("tiny_corpus", split="train", read_config=tfds.ReadConfig(interleave_cycle_length=1))
     assert [text for source in found for text in read(source.name)] == [
         example["text"].decode() for example in dataset.as_numpy_iterator()
@@ -321,9 +313,8 @@ def test_text_of_one_and_several_streams(tmp_path, monkeypatch, ending, streams)
     blocks = list(read_blocks(source))
     assert len(blocks) > 10
     for index in (0, 5, len(blocks) - 2):
-        assert [block.payload for block in read_blocks(source, start=blocks[index].end)] == [
-            block.payload for block in blocks[index + 1 :]
-        ]
+        expected = [block.payload for block in blocks[index + 1 :]]
+        assert [block.payload for block in read_blocks(source, start=blocks[index].end)] == expected
 
 
 @pytest.mark.parametrize("ending", KINDS)
@@ -577,9 +568,7 @@ def test_paragraphs_are_told_apart_by_the_room_after_them():
     [("book.txt", "\n", "\n"), ("book.txt", "\n\n", "\n"), ("book.txt", "\n", "\r\n"), ("book.jsonl", "\n\n", "\n")],
 )
 @pytest.mark.parametrize("block_bytes", [1 << 20, 3000])
-def test_a_wrapped_corpus_gives_the_store_of_the_unwrapped_one(
-    tmp_path, vocab, monkeypatch, capsys, name, between, newline, block_bytes
-):
+def test_wrapped_text_gives_the_plain_store(tmp_path, vocab, monkeypatch, capsys, name, between, newline, block_bytes):
     """With and without blank lines between paragraphs, in one block and in many."""
     monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
     texts = paragraphs(100)
@@ -638,12 +627,10 @@ def test_an_interrupted_run_joins_lines_as_it_began(tmp_path, vocab, monkeypatch
     with monkeypatch.context() as patch, pytest.raises(UserError, match="No space left"):
         patch.setattr(store_writer.StoreWriter, "append", break_off)
         run_of_wrapped(tmp_path, "book.txt", text, "store")
-    with pytest.raises(
-        UserError, match="unfinished token store made from something else .sources.0.wrap_column: 7. → 0"
-    ):
-        run_again = PrepareConfig(
-            input=str(tmp_path / "book.txt"), vocab=vocab, output=str(tmp_path / "store"), workers=1
-        )
+    message = "unfinished token store made from something else .sources.0.wrap_column: 7. → 0"
+    with pytest.raises(UserError, match=message):
+        output = str(tmp_path / "store")
+        run_again = PrepareConfig(input=str(tmp_path / "book.txt"), vocab=vocab, output=output, workers=1)
         prepare.run_prepare(dataclasses.replace(run_again, wrapped="no"))
     prepare.run_prepare(run_again)
     assert "resuming in" in capsys.readouterr().out
@@ -672,9 +659,8 @@ def test_no_file_is_looked_at_where_none_is_to_be_joined(tmp_path, vocab, monkey
 def test_sources_with_a_paragraph_on_each_line_cannot_be_joined(tmp_path, vocab):
     """By order; once they were left as they are without a word."""
     articles = '<doc id="1" title="a">\n' + "\n".join(paragraphs(20)) + "\n</doc>\n"
-    with pytest.raises(
-        UserError, match=r"wrapped=yes joins .* but .*wiki_00 \(wikiextractor\) has a whole paragraph on each"
-    ):
+    message = r"wrapped=yes joins .* but .*wiki_00 \(wikiextractor\) has a whole paragraph on each"
+    with pytest.raises(UserError, match=message):
         run_of_wrapped(tmp_path, "wiki_00", articles, "store", wrapped="yes")
     assert not (tmp_path / "store").exists()
     assert run_of_wrapped(tmp_path, "wiki_00", articles, "store").sources[0].wrap_column == 0
@@ -685,13 +671,11 @@ def test_a_store_that_differs_in_the_joining_only_says_so(tmp_path, vocab):
     run_of_wrapped(tmp_path, "book.txt", "\n".join(lines_of(paragraphs(100))), "old", wrapped="no")
     joined = PrepareConfig(input=str(tmp_path / "book.txt"), vocab=vocab, output=str(tmp_path / "new"), workers=1)
     prepare.run_prepare(joined)
-    with pytest.raises(
-        UserError, match=r"wrap_column: 0 → 7.\); choose .*; --wrapped=no keeps the line ends, as that store"
-    ):
+    message = r"wrap_column: 0 → 7.\); choose .*; --wrapped=no keeps the line ends, as that store"
+    with pytest.raises(UserError, match=message):
         prepare.run_prepare(dataclasses.replace(joined, output=str(tmp_path / "old")))
-    with pytest.raises(
-        UserError, match=r"wrap_column: 7. → 0\); choose .*; --wrapped=auto .* joins lines, as that store does$"
-    ):
+    message = r"wrap_column: 7. → 0\); choose .*; --wrapped=auto .* joins lines, as that store does$"
+    with pytest.raises(UserError, match=message):
         prepare.run_prepare(dataclasses.replace(joined, wrapped="no"))
     with pytest.raises(UserError, match="made from something else .*; choose another output or delete it$"):
         prepare.run_prepare(dataclasses.replace(joined, wrapped="no", bad_utf8="replace"))

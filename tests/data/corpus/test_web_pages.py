@@ -58,9 +58,8 @@ DATA = PAGE.encode()
         response(PAGE, content_type="application/xhtml+xml"),
         response(PAGE).replace(b"HTTP/1.1 200 OK", b"HTTP/2 200"),
         response(PAGE, f"Content-Length: {len(DATA)}"),
-        response(
-            PAGE, "Content-Encoding: gzip", "Transfer-Encoding: chunked", "Content-Length: 9"
-        ),  # as crawls keep it
+        # As crawls keep it.
+        response(PAGE, "Content-Encoding: gzip", "Transfer-Encoding: chunked", "Content-Length: 9"),
         response(PAGE, f"Content-Length: {len(DATA) + 1}"),
         response(gzip.compress(DATA), "Content-Encoding: gzip"),
         response(zlib.compress(DATA), "Content-Encoding: deflate"),
@@ -141,10 +140,8 @@ def test_a_crawl_is_the_same_store_for_any_number_of_workers(tmp_path, vocab, mo
     run(path, vocab, tmp_path / "by_beam", runner="beam")
     assert contents(tmp_path / "by_1") == contents(tmp_path / "by_2") == contents(tmp_path / "by_beam")
     manifest = json.loads((tmp_path / "by_1" / "manifest.json").read_text())
-    assert {entry["what"]: entry["number"] for entry in manifest["removed"]} == {
-        "records_without_text": 3,
-        "responses_with_another_status": 1,
-    }
+    expected = {"records_without_text": 3, "responses_with_another_status": 1}
+    assert {entry["what"]: entry["number"] for entry in manifest["removed"]} == expected
 
 
 @pytest.mark.parametrize("runner", ["local", "beam"])

@@ -1,9 +1,4 @@
-"""Near duplicates: signatures, their search, and a store without them.
-
-Similarities as MinHash estimates them, beside the exact ones and the closed form of the bands. Duplicates that are
-found in records on disk, beside a search of all pairs in memory. A store of a corpus with planted duplicates is the
-store of the corpus without them.
-"""
+"""Near duplicates: signatures, their search, and a store without them."""
 
 import errno
 import itertools
@@ -317,9 +312,7 @@ def corpus(tmp_path):
     return f"{tmp_path}/a.txt,{tmp_path}/b.txt"
 
 
-def test_any_number_of_workers_and_interruptions_make_the_same_store(
-    tmp_path, vocab, small_blocks, corpus, monkeypatch
-):
+def test_any_number_of_workers_and_interruptions_make_one_store(tmp_path, vocab, small_blocks, corpus, monkeypatch):
     """Interrupted while records are made, while they are searched, when all is found, and while text is encoded."""
     for workers in (1, 2):
         run(corpus, vocab, tmp_path / f"by_{workers}", clean=DEDUPLICATED_NEAR, workers=workers)
@@ -404,9 +397,7 @@ def cleaned(evaluation: pathlib.Path) -> CleaningConfig:
         (store_writer.StoreWriter, "append", 5),
     ],
 )
-def test_a_full_disk_is_one_line_and_the_same_command_resumes(
-    tmp_path, vocab, small_blocks, corpus, monkeypatch, module, name, calls
-):
+def test_a_full_disk_is_one_line_and_resumed(tmp_path, vocab, small_blocks, corpus, monkeypatch, module, name, calls):
     full = OSError(errno.ENOSPC, "No space left on device")
     with monkeypatch.context() as patched, pytest.raises(UserError, match="No space left on device") as error:
         interrupt_after(patched, module, name, calls, full)
@@ -440,9 +431,7 @@ def count_calls(patched, counted):
     [("find_duplicates", "bands"), ("remove_records", "removed_documents")],
     ids=["records", "result"],
 )
-def test_what_was_damaged_since_an_interruption_is_made_again(
-    tmp_path, vocab, small_blocks, corpus, monkeypatch, stage, name
-):
+def test_what_was_damaged_meanwhile_is_made_again(tmp_path, vocab, small_blocks, corpus, monkeypatch, stage, name):
     """Records that are too short, as after a loss of power, and a result in which a bit has changed."""
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         interrupt_after(patched, local_run, stage, 0)

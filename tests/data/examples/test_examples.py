@@ -1,8 +1,6 @@
 """Examples: instances of a store, packed rows, pairs, and the whole pipeline.
 
-Statistical bounds are at 5 standard deviations; all seeds are fixed. Rows of several texts: what is in them, where they
-are, and that nothing of an epoch is lost on the way. Truncation, and who gets whom for a partner. Statistical bounds
-are at 5 standard deviations; all seeds are fixed.
+Statistical bounds are at 5 standard deviations, or chi-square at p = 1e-6; all seeds are fixed.
 """
 
 import dataclasses
@@ -150,10 +148,8 @@ def test_report_of_an_epoch_as_counted_by_hand(store):
     assert report.mean_length == pytest.approx(used / report.sequences)
     assert report.is_next == pytest.approx((rows.labels == 0).mean())
     assert report.truncated == pytest.approx(rows.truncated.sum() / store.num_tokens)
-    starts, seen = (
-        store.sentence_starts(np.arange(store.num_sentences + 1)),
-        np.unique(rows.token_index[rows.token_index >= 0]),
-    )
+    starts = store.sentence_starts(np.arange(store.num_sentences + 1))
+    seen = np.unique(rows.token_index[rows.token_index >= 0])
     assert report.sentences_seen == len(np.unique(np.searchsorted(starts, seen, side="right"))) / store.num_sentences
     assert report.tokens_seen == len(seen) / store.num_tokens
     part = epoch_report(examples, 1, limit=50)
@@ -211,9 +207,8 @@ def test_every_sentence_is_in_every_epoch_of_fixed_masks_and_of_a_split(sentence
 
 
 def test_a_stream_that_ends_in_a_lone_separator_has_no_empty_sequence():
-    examples = make_examples(
-        SyntheticStore([[62], [61, 62]]), sentence_pairs="none"
-    )  # 187 places: three cells and one more
+    # 187 places: three cells and one more.
+    examples = make_examples(SyntheticStore([[62], [61, 62]]), sentence_pairs="none")
     for epoch in range(500):
         assert (epoch_rows(examples, epoch).lengths > 2).all()
 
@@ -346,9 +341,7 @@ def test_copies_come_again_in_another_order(store, sentence_pairs):
         for start, count in ((0, counts[0]), (sum(counts[:3]), counts[0]), (counts[0], counts[1]), (far, counts[0]))
     )
     assert (first["input_ids"] != again["input_ids"]).any(1).mean() > 0.9
-    rows = [
-        sorted(map(tuple, np.concatenate(list(batch.values())[:6], axis=1))) for batch in (first, again, other, later)
-    ]
+    rows = [sorted(map(tuple, np.concatenate(list(b.values())[:6], axis=1))) for b in (first, again, other, later)]
     assert rows[0] == rows[1] == rows[3] and len(set(rows[0]) & set(rows[2])) < 0.1 * len(rows[0])
 
 
@@ -435,9 +428,7 @@ def test_no_row_is_too_full(tolerance):
 
 @pytest.mark.parametrize("sentence_pairs", PAIRS)
 @pytest.mark.parametrize("sequence_length", [32, 128])
-def test_an_epoch_has_every_token_once_but_what_is_cut_off(
-    store_of_packing, small_groups, sentence_pairs, sequence_length
-):
+def test_an_epoch_has_every_token_once_but_what_is_cut(store_of_packing, small_groups, sentence_pairs, sequence_length):
     examples = make_packed(store_of_packing, sentence_pairs=sentence_pairs, sequence_length=sequence_length)
     assert examples.packing.shape(0)[0] > 1
     for epoch in (0, 3):
@@ -483,9 +474,8 @@ def test_a_row_is_its_texts_one_after_the_other(store_of_packing, small_groups, 
         ids, number = batch["input_ids"][row], batch["text_ids"][row]
         used = number > 0
         np.testing.assert_array_equal(used, batch["attention_mask"][row] > 0)
-        assert (
-            (np.diff(number[used]) >= 0).all() and (np.diff(used.astype(int)) <= 0).all() and (ids[~used] == PAD).all()
-        )
+        assert (np.diff(number[used]) >= 0).all() and (np.diff(used.astype(int)) <= 0).all()
+        assert (ids[~used] == PAD).all()
         starts = batch["text_starts"][row, : number.max()]
         np.testing.assert_array_equal(starts, np.flatnonzero(ids == CLS))
         np.testing.assert_array_equal(number[starts], 1 + np.arange(number.max()))
@@ -816,9 +806,8 @@ def test_fewer_sequences_than_a_batch(examples):
 
 def test_without_tensorflow_the_plain_loader_is_named(examples, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(
-        UserError, match=r"bert_jax\[tensorflow\]' installs it, and data.loader=plain makes the same batches"
-    ):
+    message = r"bert_jax\[tensorflow\]' installs it, and data.loader=plain makes the same batches"
+    with pytest.raises(UserError, match=message):
         batches(examples, 0, 16, np.arange(16), 5, loader="tf.data")
 
 

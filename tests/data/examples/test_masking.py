@@ -1,9 +1,6 @@
 """Masked words, spelling errors, permutations, and Google's procedure.
 
-Statistical bounds: 5 standard deviations of the binomial, chi-square at p = 1e-6; all seeds are fixed. Training rows
-with spelling errors: the same targets, words that were edited by their own pieces, exact positions. Orders of
-permutation language modelling: what is predicted, in which places; a function of keys alone. Our examples against those
-of the original's create_pretraining_data.py, written out in original_procedure.py.
+Statistical bounds are at 5 standard deviations, or chi-square at p = 1e-6; all seeds are fixed.
 """
 
 import dataclasses
@@ -363,9 +360,7 @@ def test_targets_are_clean_and_the_rows_are_whole(store, packing, unit):
         np.testing.assert_array_equal(ours, theirs)
     tokenizer = store.tokenizer()
     for name, places in (("sep", tokenizer.sep_id), ("cls", tokenizer.cls_id)):
-        counts = [
-            np.sum((batch["input_ids"] == places) & (batch["attention_mask"] > 0), axis=1) for batch in (noisy, clean)
-        ]
+        counts = [np.sum((b["input_ids"] == places) & (b["attention_mask"] > 0), axis=1) for b in (noisy, clean)]
         np.testing.assert_array_equal(*counts, err_msg=name)
     past = noisy["attention_mask"] == 0
     assert (noisy["input_ids"][past] == tokenizer.pad_id).all() and (noisy["token_type_ids"][past] == 0).all()
@@ -641,9 +636,8 @@ def test_epochs_of_wikipedia_are_near_the_original_and_have_every_sentence(share
     assert theirs["truncated"] - 0.06 < ours["truncated"] < theirs["truncated"]
     report = epoch_report(examples)
     assert report.duplicated < 0.06 and report.sentences_seen == 1
-    assert report.tokens_seen == pytest.approx(
-        1 - report.truncated, abs=0.01
-    )  # a borrowed copy may bring back what was cut
+    # A borrowed copy may bring back what was cut.
+    assert report.tokens_seen == pytest.approx(1 - report.truncated, abs=0.01)
     for sentence_pairs, sequence_length in itertools.product(PAIRS, (128, 512)):
         examples = make_examples(store, sentence_pairs=sentence_pairs, sequence_length=sequence_length)
         assert [sentences_seen(examples, epoch) for epoch in range(3)] == [store.num_sentences] * 3

@@ -1,12 +1,6 @@
 """Segments and windows of documents, mixtures of stores, and stores of many tokens.
 
-Rows for static word vectors: their words, their windows and what is drawn at random. Pairs of segments of a store that
-was prepared with the SentencePiece vocabulary of another family. Stores of more than 2^32 tokens and 2^33 bytes, in
-sparse files: what is cut, read and mixed from behind these.
-
-Two segments without a label, against the rule of ELECTRA's published code, written out sentence by sentence.
-
-Statistical bounds are at 5 standard deviations; all seeds are fixed.
+Statistical bounds are at 5 standard deviations, or chi-square at p = 1e-6; all seeds are fixed.
 """
 
 import dataclasses

@@ -1,8 +1,4 @@
-"""Preparation by Apache Beam, and pairs of words that are counted.
-
-A pipeline of Apache Beam makes the same bytes as the processes of this machine, whatever happens on the way. `bert-jax
-count` against a loop over the tokens of every document, and what is refused.
-"""
+"""Preparation by Apache Beam, and pairs of words that are counted."""
 
 import collections
 import contextlib
@@ -104,10 +100,8 @@ def test_blocks_in_any_order_are_laid_out_as_the_writer_does(monkeypatch):
     ]
     random.Random(0).shuffle(sizes)
     plans = list(planned_shards(sizes))
-    assert [plan.blocks for plan in plans] == [
-        ((0, 0, False), (0, 5, False), (0, 9, True)),
-        ((2, 0, False), (2, 7, False)),
-    ]
+    expected = [((0, 0, False), (0, 5, False), (0, 9, True)), ((2, 0, False), (2, 7, False))]
+    assert [plan.blocks for plan in plans] == expected
     with pytest.raises(UserError, match="source number 1 has changed"):
         list(planned_shards(size for size in sizes if (size.source, size.offset) != (0, 5)))
 
@@ -273,16 +267,8 @@ def test_a_store_begun_on_this_machine_is_left_to_it(tmp_path, vocab):
 def test_kill_and_run_again(tmp_path, vocab):
     corpus = write_corpus(tmp_path / "a.txt", random_documents(40_000))
     run(corpus, vocab, tmp_path / "local")
-    command = [
-        sys.executable,
-        "-m",
-        "bert_jax",
-        "prepare",
-        f"--input={corpus}",
-        f"--vocab={vocab}",
-        "--sentences=lines",
-    ]
-    command += [f"--output={tmp_path / 'beam'}", "--runner=beam", "--workers=2"]
+    command = [sys.executable, "-m", "bert_jax", "prepare", f"--input={corpus}", f"--vocab={vocab}"]
+    command += ["--sentences=lines", f"--output={tmp_path / 'beam'}", "--runner=beam", "--workers=2"]
     process = subprocess.Popen(command)
     wait_until(lambda: len(list(tmp_path.rglob("*.npz"))) > 3, lambda: process.poll() is None)
     children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
@@ -392,8 +378,5 @@ def test_damage_is_named(counted_of_pairs, tmp_path, name, message):
 
 def test_the_manifest_says_what_was_counted(small_store, counted_of_pairs):
     found = json.loads((counted_of_pairs / MANIFEST).read_text())
-    assert (found["window"], found["held_out"], found["store"]) == (
-        WINDOW,
-        HELD_OUT,
-        open_store(small_store).fingerprint,
-    )
+    expected = (WINDOW, HELD_OUT, open_store(small_store).fingerprint)
+    assert (found["window"], found["held_out"], found["store"]) == expected

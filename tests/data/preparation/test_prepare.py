@@ -1,10 +1,4 @@
-"""`prepare`: stores of documents, interruptions, records of sources, and sources elsewhere.
-
-The store is what the text says, whatever the number of workers and whoever was killed on the way. A preparation that
-was interrupted: continued, or begun again where its files are damaged. What the manifest says of the sources of a
-store: their licences and hashes. Sources and stores in a bucket: every format is read from there, resumed, and refused
-in one line if it is cut.
-"""
+"""`prepare`: stores of documents, interruptions, records of sources, and sources elsewhere."""
 
 import contextlib
 import fcntl
@@ -20,6 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
 import pytest
+import vocabularies
 from cloud_bucket import bucket
 from documents import NAMES, VOCABULARY, contents, random_documents, run, write_corpus, written
 from processes import wait_until
@@ -65,13 +60,8 @@ def test_any_number_of_workers_writes_the_same_bytes(tmp_path, vocab, small_bloc
     (tmp_path / "d.jsonl").write_text("\n".join(map(json.dumps, records)))
     stores = []
     for workers in (1, 2, 3):
-        run(
-            f"{tmp_path}/*.txt*,{tmp_path}/d.jsonl",
-            vocab,
-            tmp_path / f"store{workers}",
-            workers=workers,
-            sentences="split",
-        )
+        corpora = f"{tmp_path}/*.txt*,{tmp_path}/d.jsonl"
+        run(corpora, vocab, tmp_path / f"store{workers}", workers=workers, sentences="split")
         stores.append(contents(tmp_path / f"store{workers}"))
     (tmp_path / "vocab.txt").unlink()
     assert stores[0] == stores[1] == stores[2]
@@ -109,25 +99,15 @@ def test_a_large_vocabulary_takes_32_bits(tmp_path):
 def test_a_sentencepiece_vocabulary_is_stored_and_used(tmp_path, small_blocks):
     import sentencepiece
 
-    documents, model = random_documents(50), str(tmp_path / "small")
+    documents = random_documents(50)
     sentences = [line for lines in documents for line in lines]
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(sentences),
-        model_prefix=model,
-        vocab_size=60,
-        pad_id=0,
-        unk_id=1,
-        bos_id=-1,
-        eos_id=-1,
-        pad_piece="[PAD]",
-        unk_piece="[UNK]",
-        control_symbols=["[CLS]", "[SEP]", "[MASK]"],
-        minloglevel=2,
-    )
-    run(write_corpus(tmp_path / "a.txt", documents), model + ".model", tmp_path / "store", workers=2)
+    pieces = {"pad_piece": "[PAD]", "unk_piece": "[UNK]", "control_symbols": ["[CLS]", "[SEP]", "[MASK]"]}
+    ids = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1}
+    model = str(vocabularies.foreign_model(tmp_path / "small", sentences, vocab_size=60, **ids, **pieces))
+    run(write_corpus(tmp_path / "a.txt", documents), model, tmp_path / "store", workers=2)
     store = open_store(tmp_path / "store")
     assert store.manifest.tokenizer.kind == "sentencepiece" and store.tokenizer().vocab_size == 60
-    ids = sentencepiece.SentencePieceProcessor(model_file=model + ".model").encode(sentences)
+    ids = sentencepiece.SentencePieceProcessor(model_file=model).encode(sentences)
     assert store.tokens(np.arange(store.num_tokens)).tolist() == [i for row in ids for i in row]
 
 
@@ -161,10 +141,7 @@ if __name__ == "__main__":
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for the worker processes under /proc")
 @pytest.mark.parametrize(
     "name",
-    [
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("a.txt", "a.txt.gz", "a.parquet")),
-        "dump.xml.bz2",
-    ],
+    [*(pytest.param(name, marks=pytest.mark.slow) for name in ("a.txt", "a.txt.gz", "a.parquet")), "dump.xml.bz2"],
 )
 def test_kill_and_run_again(tmp_path, vocab, small_blocks, capsys, name):
     corpus = written(tmp_path / name, random_documents(1500))
@@ -283,9 +260,7 @@ def test_a_complete_store_is_kept_and_another_refused(tmp_path, vocab, capsys):
     "error, match",
     [(OSError(28, "No space left on device"), "No space left.*resumes"), (BrokenProcessPool(), "worker process died")],
 )
-def test_what_is_not_the_fault_of_the_input_can_be_continued(
-    tmp_path, vocab, small_blocks, monkeypatch, capsys, error, match
-):
+def test_what_is_no_fault_of_the_input_is_continued(tmp_path, vocab, small_blocks, monkeypatch, capsys, error, match):
     corpus, store = write_corpus(tmp_path / "a.txt", random_documents(100)), tmp_path / "store"
     append = store_writer.StoreWriter.append
 
@@ -445,11 +420,8 @@ def test_licences_are_of_all_sources_or_of_each_and_hashes_are_of_their_files(co
     hashes = {path.name: digest(path) for path in (corpora / "a.txt", *(corpora / "books").iterdir())}
     assert recorded(corpora / "plain") == {name: ("", sha256) for name, sha256 in hashes.items()}
     run(f"{corpora}/a.txt,{corpora}/books", vocab, corpora / "each", license="CC BY-SA 4.0, public domain")
-    assert {name: licence for name, (licence, _) in recorded(corpora / "each").items()} == {
-        "a.txt": "CC BY-SA 4.0",
-        "b.txt": "public domain",
-        "c.txt.gz": "public domain",
-    }
+    expected = {"a.txt": "CC BY-SA 4.0", "b.txt": "public domain", "c.txt.gz": "public domain"}
+    assert {name: licence for name, (licence, _) in recorded(corpora / "each").items()} == expected
     run(f"{corpora}/a.txt,{corpora}/books", vocab, corpora / "all", license="MIT")
     assert {licence for licence, _ in recorded(corpora / "all").values()} == {"MIT"}
     assert len({open_store(corpora / name).fingerprint for name in ("plain", "each", "all")}) == 1
@@ -457,9 +429,8 @@ def test_licences_are_of_all_sources_or_of_each_and_hashes_are_of_their_files(co
 
 def test_a_number_of_licences_that_is_not_that_of_the_sources_is_one_line(corpora, vocab):
     before = contents(corpora)
-    with pytest.raises(
-        UserError, match="license='MIT,CC0' has 2 licences, and input names 1 source; give one"
-    ) as error:
+    message = "license='MIT,CC0' has 2 licences, and input names 1 source; give one"
+    with pytest.raises(UserError, match=message) as error:
         run(corpora / "books", vocab, corpora / "store", license="MIT,CC0")
     assert "\n" not in str(error.value) and contents(corpora) == before
 
@@ -494,10 +465,7 @@ def test_a_saved_data_set_says_its_licence(tmp_path, vocab):
     directory = tmp_path / "saved"
     directory.mkdir()
     table = pyarrow.table({"text": ["\n".join(lines) for lines in random_documents(5)]})
-    with (
-        pyarrow.OSFile(f"{directory}/data.arrow", "wb") as file,
-        pyarrow.ipc.new_stream(file, table.schema) as writer,
-    ):
+    with pyarrow.OSFile(f"{directory}/data.arrow", "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as writer:
         writer.write_table(table)
     (directory / "state.json").write_text('{"_data_files": [{"filename": "data.arrow"}]}')
     (directory / "dataset_info.json").write_text('{"license": "cc-by-4.0"}')
@@ -586,9 +554,7 @@ def files(cloud):
     ],
 )
 def test_globs_and_directories_of_a_bucket(files, input, names):
-    assert [source.name for source in find_sources(f"gs://bucket/{input}")] == [
-        f"gs://bucket/{name}" for name in names.split()
-    ]
+    assert [s.name for s in find_sources(f"gs://bucket/{input}")] == [f"gs://bucket/{name}" for name in names.split()]
 
 
 @pytest.mark.parametrize(

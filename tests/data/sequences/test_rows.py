@@ -1,8 +1,4 @@
-"""Rows of several texts, and batches of like lengths.
-
-Batches of tasks: what is in them, their shapes, and an order that hangs on (seed, step) alone. Sequences that share
-rows: every one is there once, whole and labelled, and little room is left.
-"""
+"""Rows of several texts, and batches of like lengths."""
 
 import numpy as np
 import pytest
@@ -42,9 +38,7 @@ def test_every_epoch_visits_each_sequence_once_in_an_order_of_its_own(window):
 def test_a_window_holds_the_sequences_of_the_plain_order_and_pads_less():
     plain, sorted_ = (TrainingBatches(make_features(), 8, window=window) for window in (1, 4))
     for first in (0, 4, 8):
-        together = [
-            np.concatenate([batches.indices(step) for step in range(first, first + 4)]) for batches in (plain, sorted_)
-        ]
+        together = [np.concatenate([b.indices(step) for step in range(first, first + 4)]) for b in (plain, sorted_)]
         np.testing.assert_array_equal(*map(np.sort, together))
     cells = [sum(batches.batch(step)["input_ids"].size for step in range(13)) for batches in (plain, sorted_)]
     assert cells[1] < 0.75 * cells[0]
@@ -170,9 +164,8 @@ def test_rows_without_a_longer_one_are_of_different_lengths():
 
 @pytest.mark.parametrize("rows", [10, np.array([10, 10, 12])])
 def test_a_text_longer_than_its_row_is_refused_in_one_line(rows):
-    with pytest.raises(
-        UserError, match=r"^a text of 11 tokens does not fit into a row of 10, .*or make the rows longer$"
-    ):
+    message = r"^a text of 11 tokens does not fit into a row of 10, .*or make the rows longer$"
+    with pytest.raises(UserError, match=message):
         shared_rows(np.array([10, 11, 12]), rows, 4)
 
 

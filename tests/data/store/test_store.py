@@ -1,8 +1,4 @@
-"""Token stores, whole and damaged.
-
-Random access over shards and beyond 32 bits; nothing that a manifest says is believed. Stores that are damaged or
-hostile: found before anything is read from them.
-"""
+"""Token stores, whole and damaged."""
 
 import dataclasses
 import errno
@@ -103,14 +99,8 @@ def test_one_shard_beyond_32_bits(tmp_path):
         hashed=False,
     )
     store = unverified(path)
-    assert store.tokens(np.array([2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**32 + 1, size - 1])).tolist() == [
-        0,
-        7,
-        0,
-        8,
-        0,
-        9,
-    ]
+    expected = [0, 7, 0, 8, 0, 9]
+    assert store.tokens(np.array([2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**32 + 1, size - 1])).tolist() == expected
     assert store.sentence_starts(np.arange(5)).tolist() == [0, 2**31, 2**32, size - 1, size]
     assert store.document_tokens.tolist() == [0, 2**32, size]
 
@@ -120,9 +110,8 @@ def test_fingerprint_is_of_the_content(tmp_path):
     moved = dataclasses.replace(manifest.sources[0], name="elsewhere", revision="1")
     elsewhere = dataclasses.replace(manifest, sources=(moved,))
     assert elsewhere.fingerprint == manifest.fingerprint
-    changed = dataclasses.replace(
-        manifest, files=(dataclasses.replace(manifest.files[0], sha256="1"), *manifest.files[1:])
-    )
+    files = (dataclasses.replace(manifest.files[0], sha256="1"), *manifest.files[1:])
+    changed = dataclasses.replace(manifest, files=files)
     assert changed.fingerprint != manifest.fingerprint
 
 
@@ -221,11 +210,8 @@ def records():
 @pytest.mark.parametrize(
     "name",
     [
-        "shard-00000.tokens",
-        "shard-00000.sentences",
-        "shard-00000.documents",
-        "tokenizer/vocab.txt",
-        "tokenizer/tokenizer_config.json",
+        *("shard-00000.tokens", "shard-00000.sentences", "shard-00000.documents"),
+        *("tokenizer/vocab.txt", "tokenizer/tokenizer_config.json"),
     ],
 )
 @pytest.mark.parametrize(
@@ -240,9 +226,8 @@ def test_damage_to_a_local_store_is_refused(tmp_path, settled, name, damage):
     file.write_bytes(damage(file.read_bytes()))
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     for _ in range(2):
-        with pytest.raises(
-            UserError, match=f"content of {name} is not what .*delete the store and prepare or copy it again"
-        ):
+        message = f"content of {name} is not what .*delete the store and prepare or copy it again"
+        with pytest.raises(UserError, match=message):
             open_store(path)
 
 
@@ -251,9 +236,7 @@ def test_a_verified_store_is_not_hashed_again(tmp_path, settled, monkeypatch):
     hash_file = verification.hash_file
     monkeypatch.setattr(verification, "hash_file", lambda file: hashed.append(file.name) or hash_file(file))
     open_store(path)
-    assert sorted(hashed) == sorted(
-        file.name for file in path.rglob("*") if file.is_file() and file.name != "manifest.json"
-    )
+    assert sorted(hashed) == sorted(f.name for f in path.rglob("*") if f.is_file() and f.name != "manifest.json")
     open_store(path)
     assert len(hashed) == 5
     (path / "shard-00000.tokens").touch()
@@ -274,9 +257,8 @@ def test_an_error_in_the_middle_of_reading_names_the_file(tmp_path, monkeypatch)
         return hash_file(file)
 
     monkeypatch.setattr(verification, "hash_file", broken)
-    with pytest.raises(
-        UserError, match=f"cannot read {path}/shard-00000.tokens: Input/output error; prepare or copy the"
-    ):
+    message = f"cannot read {path}/shard-00000.tokens: Input/output error; prepare or copy the"
+    with pytest.raises(UserError, match=message):
         open_store(path)
 
 
