@@ -133,7 +133,9 @@ def test_importing_a_module_needs_no_extra():
     """Workers of a pod have none, and train all the same. Nothing imports `beam` but a function that asks for Beam."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     needed = {re.match(r"[\w-]+", each)[0].replace("-", "_").lower() for each in project["dependencies"]}
-    needed |= {"absl", "orbax", "jaxlib", "serving"} | set(sys.stdlib_module_names)  # by the names of their modules
+    needed |= {"absl", "orbax", "jaxlib", "serving", "torch_step"} | set(
+        sys.stdlib_module_names
+    )  # by the names of their modules
     for name, tree in modules().items():
         for node in tree.body:
             found = [each.name for each in node.names] if isinstance(node, ast.Import) else []
@@ -145,7 +147,8 @@ def test_importing_a_module_needs_no_extra():
 def test_scripts_and_makers_of_oracles_find_what_they_import():
     """The helpers of the tests are not on their path by themselves, so nothing else would notice one that moved."""
     peers = {"torch", "transformers", "seqeval"}  # of an environment of their own
-    helpers = {file.stem for folder in ("support", "oracles") for file in (ROOT / "tests" / folder).glob("*.py")}
+    folders = "tests/support", "tests/oracles", "scripts"  # Python finds what lies next to a script
+    helpers = {file.stem for folder in folders for file in (ROOT / folder).glob("*.py")}
     files = [*(ROOT / "scripts").glob("*.py"), *(ROOT / "tests" / "oracles").glob("*.py")]
     for file in files:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):

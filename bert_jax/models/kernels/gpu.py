@@ -198,10 +198,10 @@ class Blocks:
         """Number of blocks in a row that something is computed for."""
         return self.length // self.own
 
-    def own_places(self, number: Any) -> pl.Slice:
+    def own_places(self, number: Any) -> Any:
         return pl.ds(number * self.own, self.own)
 
-    def other_places(self, number: Any) -> pl.Slice:
+    def other_places(self, number: Any) -> Any:
         return pl.ds(number * self.other, self.other)
 
     def met(self, number: Any) -> tuple[Any, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.config import Config, MaskedWords, ModelConfig, Phase, resolve_phases
+from bert_jax.config import Config, EncoderConfig, MaskedWords, ModelConfig, Phase, resolve_phases
 from bert_jax.config.commands import StepBenchConfig
 from bert_jax.config.json_form import to_dict
 from bert_jax.data.mixtures import open_corpus
@@ -141,9 +141,9 @@ def check_possible(options: StepBenchConfig, words: list[str]) -> None:
         )
 
 
-def peer_type(model: ModelConfig) -> ModelType:
+def peer_type(model: EncoderConfig) -> ModelType:
     """Return the type of the peer's model: ModernBERT where it computes what `model` does, else BERT."""
-    return BERT if MODERNBERT.obstacles(model) else MODERNBERT
+    return MODERNBERT if isinstance(model, ModelConfig) and not MODERNBERT.obstacles(model) else BERT
 
 
 def beyond_the_peer(config: Config) -> list[str]:

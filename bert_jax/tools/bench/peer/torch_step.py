@@ -367,7 +367,7 @@ def kernels() -> dict[str, Any]:
     return {"plain": plain_attention, "cudnn": cudnn_attention, "flash": flash_attention}
 
 
-def window_kernels(length: int, width: int, device: str) -> dict[str, Any]:
+def window_kernels(length: int, width: Any, device: str) -> dict[str, Any]:
     """Return the plain kernel, and those that compute only the scores within `width` positions of a query."""
     import torch
     from torch.nn.attention import flex_attention
