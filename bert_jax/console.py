@@ -31,14 +31,13 @@ from typing import Any, Literal, TextIO
 from bert_jax import __version__
 from bert_jax.config import Config, PhaseConfig
 from bert_jax.config.checks import check
-from bert_jax.config.json_form import (
+from bert_jax.config.options import (
     Choice,
     below,
     check_kinds,
     choice_of,
     choosing,
     dotted_names,
-    first_lines,
     flattened,
     from_dict,
     has_effect,
@@ -50,7 +49,7 @@ from bert_jax.config.json_form import (
     to_dict,
 )
 from bert_jax.config.presets import shipped_configs
-from bert_jax.errors import UserError, is_of_cloud_storage, need_cloud_storage
+from bert_jax.errors import UserError, first_lines, is_of_cloud_storage, need_cloud_storage
 
 
 def usage(command: Callable[..., Any]) -> str:

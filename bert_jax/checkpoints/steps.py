@@ -29,10 +29,9 @@ from bert_jax.checkpoints.record import (
     read_record,
 )
 from bert_jax.config import CheckpointConfig
-from bert_jax.config.json_form import first_lines
 from bert_jax.devices.hardware import tells_of_memory
 from bert_jax.devices.hosts import any_failure, from_first
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, first_lines
 from bert_jax.files import is_remote
 
 SMALLEST_SLICE = 1 << 20

@@ -22,7 +22,7 @@ from bert_jax.config.finetuning import (
     TaggingOptions,
     TaskDataConfig,
 )
-from bert_jax.config.json_form import field_values, metric_scale
+from bert_jax.config.options import field_values, metric_scale
 from bert_jax.config.pretraining import Config, MaskUnit, PackingChoice, SentencePairs
 from bert_jax.errors import UserError
 

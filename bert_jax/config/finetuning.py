@@ -11,9 +11,9 @@ import math
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from bert_jax.config.checks import check_mesh, check_optimizer, check_schedule, need_divisible
-from bert_jax.config.json_form import check_effects, from_dict, kinds, need_positive, option
 from bert_jax.config.model import LayersRead
 from bert_jax.config.objective import TaskDistillationConfig, check_task_distillation
+from bert_jax.config.options import check_effects, from_dict, kinds, option
 from bert_jax.config.pretraining import (
     ComputeConfig,
     HostFaultsConfig,
@@ -26,7 +26,7 @@ from bert_jax.config.pretraining import (
     check_host_faults,
     check_noise,
 )
-from bert_jax.errors import UserError, need_cloud_storage
+from bert_jax.errors import UserError, need_cloud_storage, need_positive
 
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
 TagScheme = Literal["auto", "iob1", "iob2", "iobes", "plain"]

@@ -9,9 +9,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal, Protocol
 
-from bert_jax.config.json_form import need_no_negative, need_positive, option
 from bert_jax.config.model import EncoderConfig, ModelConfig, RecurrentConfig, Rope, WordVectorsConfig
-from bert_jax.errors import UserError, need_cloud_storage
+from bert_jax.config.options import option
+from bert_jax.errors import UserError, need_cloud_storage, need_no_negative, need_positive
 
 EmbeddingSharing = Literal["shared", "own", "disentangled"]
 """Ways in which generator and discriminator share embeddings; see `GeneratorConfig.embeddings`."""

@@ -12,9 +12,9 @@ import math
 import re
 from typing import Literal
 
-from bert_jax.config.json_form import kinds, option
 from bert_jax.config.model import EncoderConfig, ModelConfig
 from bert_jax.config.objective import MaskedWords, ObjectiveConfig
+from bert_jax.config.options import kinds, option
 from bert_jax.errors import UserError
 
 SentencePairs = Literal["nsp", "sop", "adjacent", "none"]

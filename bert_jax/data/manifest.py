@@ -13,7 +13,7 @@ import re
 from etils import epath
 
 from bert_jax.config.corpora import CleaningConfig
-from bert_jax.config.json_form import from_dict, to_dict
+from bert_jax.config.options import from_dict, to_dict
 from bert_jax.corpus.cleaner import StepRecord
 from bert_jax.errors import UserError
 from bert_jax.files import read_object, unsealed

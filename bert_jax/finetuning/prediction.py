@@ -17,7 +17,7 @@ from etils import epath
 from rich.console import Console
 
 from bert_jax.config.finetuning import PredictConfig, SequenceOptions, Squad2Options, check_predict
-from bert_jax.config.json_form import with_options
+from bert_jax.config.options import with_options
 from bert_jax.data.sequences import Features
 from bert_jax.devices import sharding
 from bert_jax.devices.compilation import use_compilation_cache

@@ -32,7 +32,7 @@ from bert_jax.checkpoints.record import check_origin, read_record
 from bert_jax.checkpoints.workdir import WorkDirectory, id_below
 from bert_jax.config import CheckpointConfig
 from bert_jax.config.finetuning import FinetuneConfig
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.options import to_dict
 from bert_jax.config.pretraining import traced_steps
 from bert_jax.data.sequences import Batch, Features, SharedRowBatches, TrainingBatches
 from bert_jax.devices import sharding

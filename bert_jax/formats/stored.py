@@ -24,11 +24,11 @@ from bert_jax.config import (
     HeadConfig,
     MaskedWords,
 )
-from bert_jax.config.json_form import first_lines, from_record, to_dict
 from bert_jax.config.model import Combination, Pooling
 from bert_jax.config.objective import GeneratorConfig, generator_model
+from bert_jax.config.options import from_record, to_dict
 from bert_jax.devices.placement import StoredArray, empty
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, first_lines
 from bert_jax.models.bert_parameters import (
     DIFFERENCE,
     GENERATOR,

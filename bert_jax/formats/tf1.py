@@ -21,9 +21,9 @@ import numpy as np
 from etils import epath
 
 from bert_jax.config import EncoderConfig, HeadConfig, ModelConfig
-from bert_jax.config.json_form import first_lines, to_dict
+from bert_jax.config.options import to_dict
 from bert_jax.devices.placement import StoredArray
-from bert_jax.errors import UserError, need_extra
+from bert_jax.errors import UserError, first_lines, need_extra
 from bert_jax.files import read_object
 from bert_jax.formats.stored import Place, StoredModel, place_of, without_padding
 from bert_jax.models.bert_parameters import ENCODER_PARTS, PRETRAINING_PARTS, bert_parameters

@@ -15,8 +15,8 @@ from rich.table import Table
 
 from bert_jax.checkpoints.record import stored_fingerprint
 from bert_jax.config import AttentionConfig, Config, EncoderConfig, ReplacedTokens
-from bert_jax.config.json_form import flattened, to_dict
 from bert_jax.config.model import OUTSIDE_THE_FUNCTION
+from bert_jax.config.options import flattened, to_dict
 from bert_jax.devices.placement import StoredArray, placed
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel, check_fit, with_generator

@@ -43,7 +43,8 @@ from bert_jax.config import (
 )
 from bert_jax.config.checks import check, check_ramps
 from bert_jax.config.finetuning import FinetuneConfig, FinetuningRecord
-from bert_jax.config.json_form import (
+from bert_jax.config.objective import GeneratorConfig, GloVeConfig, SkipGramConfig, generator_model
+from bert_jax.config.options import (
     differences,
     differing_options,
     dotted_names,
@@ -56,7 +57,6 @@ from bert_jax.config.json_form import (
     to_dict,
     with_options,
 )
-from bert_jax.config.objective import GeneratorConfig, GloVeConfig, SkipGramConfig, generator_model
 from bert_jax.console import configured, load_config, parse
 from bert_jax.errors import UserError
 
@@ -169,7 +169,7 @@ def test_a_restart_cuts_the_schedule():
 def test_the_configuration_needs_the_standard_library_only():
     heavy = "jax flax numpy tensorflow optax orbax tyro absl rich"
     code = (
-        "import sys, bert_jax.config.checks, bert_jax.config.json_form\n"
+        "import sys, bert_jax.config.checks, bert_jax.config.options\n"
         f"sys.exit(' '.join(m for m in '{heavy}'.split() if m in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr.strip() == ""

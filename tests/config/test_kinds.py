@@ -9,7 +9,7 @@ import pytest
 from bert_jax.config import Config, MaskedWords, ModelConfig, RecurrentConfig, Rope
 from bert_jax.config.checks import check
 from bert_jax.config.finetuning import InputFormConfig
-from bert_jax.config.json_form import (
+from bert_jax.config.options import (
     check_effects,
     differences,
     differing_options,

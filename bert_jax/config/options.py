@@ -1,15 +1,13 @@
-"""Configurations as the plain dicts of JSON files, and the options that may change between starts of a run.
+"""Fields of configurations, which hold one value, other options or one of several kinds, and their form in JSON.
 
-A field holds one value, other options, or one of several kinds (`kinds`), each a dataclass with the options that it
-alone has. Also here: options that may differ between the hosts of a run, and how a metric is shown. A field says both
-in its metadata (`option`). Any option without a rule determines what is learned from which batches: a start with a
-different value is an error. Standard library only.
+A kind is a dataclass with the options that it alone has (`kinds`). The metadata of a field also say what a resumed run
+may change, and what may differ between hosts (`option`). Any option without a rule determines what is learned from
+which batches: a start with a different value is an error. Standard library only.
 """
 
 import dataclasses
 import difflib
 import functools
-import math
 import re
 import types
 import typing
@@ -326,32 +324,6 @@ def _as_kind(kind: Any, value: Any) -> Any:
     return kind(**shared)
 
 
-def need_positive(part: object, prefix: str, *names: str) -> None:
-    """Raise a UserError unless the options `names` of `part`, named after `prefix`, are positive or None."""
-    for name in names:
-        value = getattr(part, name)
-        if value is not None and not 0 < value < math.inf:
-            raise UserError(f"{prefix}{name}={value} must be positive")
-
-
-def need_no_negative(part: object, prefix: str, *names: str) -> None:
-    """Raise a UserError unless the options `names` of `part` are 0 or a positive number."""
-    for name in names:
-        value = getattr(part, name)
-        if not 0 <= value < math.inf:
-            raise UserError(f"{prefix}{name}={value} must be 0 or a positive number")
-
-
-def need_share(part: object, prefix: str, *names: str, below_one: bool = False) -> None:
-    """Raise a UserError unless the options `names` of `part` are between 0 and 1, which `below_one` excludes."""
-    for name in names:
-        value = getattr(part, name)
-        if not 0 <= value <= 1 or (below_one and value == 1):
-            raise UserError(
-                f"{prefix}{name}={value} must be between 0 and 1" + (", 1 not included" if below_one else "")
-            )
-
-
 def field_values(kind: type, options: object) -> dict[str, Any]:
     """Return the values in `options` of the fields of the dataclass `kind`, by their names."""
     return {field.name: getattr(options, field.name) for field in dataclasses.fields(kind)}
@@ -582,11 +554,6 @@ def flattened(values: dict[str, Any]) -> dict[str, Any]:
         else:
             leaves[str(key)] = value
     return leaves
-
-
-def first_lines(lines: list[str], most: int = 8) -> str:
-    """Return the first few of many short texts and the number of the others, in one line."""
-    return "; ".join(lines[:most]) + (f"; and {len(lines) - most} more" if len(lines) > most else "")
 
 
 def is_among(key: str, names: tuple[str, ...]) -> bool:
