@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 import pytest
 
-from bert_jax.config import Config, MaskedWords, ModelConfig, RecurrentConfig, Rope
+from bert_jax.config import Config, MaskedWords, ModelConfig, PhaseConfig, RecurrentConfig, Rope
 from bert_jax.config.checks import check
 from bert_jax.config.finetuning import InputFormConfig
 from bert_jax.config.options import (
@@ -352,6 +352,8 @@ def test_a_name_or_a_class_in_place_of_a_kind_is_refused():
         (lambda: check(Config(objective="glove")), r"^objective='glove' must be one of MaskedWords\(\), "),
         (lambda: check(Config(objective=MaskedWords)), "^objective=<class .*MaskedWords'> must be one of"),
         (lambda: check(Config(model=None)), r"^model=None must be one of ModelConfig\(\), "),
+        (lambda: check(Config(phases=PhaseConfig())), r"^phases=PhaseConfig\(.* must be a tuple of PhaseConfig\(\)$"),
+        (lambda: check(Config(phases=(PhaseConfig(), 3))), r"^phases.1=3 must be one of PhaseConfig\(\)$"),
     ):
         with pytest.raises(UserError, match=message):
             make()

@@ -44,7 +44,7 @@ from bert_jax.config.commands import (
     TpuConfig,
 )
 from bert_jax.config.finetuning import TASKS, FinetuneConfig, PredictConfig, check_finetune, task_defaults
-from bert_jax.config.options import choice_of, dotted_names, to_dict
+from bert_jax.config.options import choices_of, dotted_names, to_dict
 from bert_jax.config.pretraining import DescribeConfig, DoctorConfig, ReportConfig, StatusConfig
 from bert_jax.console import parse
 from bert_jax.errors import UserError
@@ -137,7 +137,7 @@ def idle_options(options, prefix: str = "") -> list[str]:
     """Dotted names of the options that belong to a value which another one, their neighbour, does not have."""
     names = []
     for field in dataclasses.fields(options):
-        value, choice = getattr(options, field.name), choice_of(options, field.name)
+        value, choice = getattr(options, field.name), choices_of(type(options)).get(field.name)
         below = prefix if choice is not None and not choice.nested else f"{prefix}{field.name}."
         if dataclasses.is_dataclass(value):
             names += idle_options(value, below)
