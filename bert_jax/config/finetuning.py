@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 
 from bert_jax.config.checks import check_mesh, check_optimizer, check_schedule, need_divisible
 from bert_jax.config.model import LayersRead
-from bert_jax.config.objective import TaskDistillationConfig, check_task_distillation
+from bert_jax.config.objective import TaskDistillationConfig
 from bert_jax.config.options import check_effects, from_dict, kinds, option
 from bert_jax.config.pretraining import (
     ComputeConfig,
@@ -398,7 +398,7 @@ def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
     _check_layers(config)
     _check_head(config)
     check_effects(config)
-    check_task_distillation(config.distillation, config.crf)
+    config.distillation.check(config.crf)
     check_optimizer(config.optimizer)
     if config.optimizer.ema_decay:
         raise UserError(

@@ -93,7 +93,7 @@ CASES = [
     Case(
         "left to right with masks",
         pretrain("gpt_mini", "--masking.unit=whole_word"),
-        ("objective.name=left_to_right", "masks none", "masking.unit=whole_word does not apply", "leave it out"),
+        ("objective.name=left_to_right", "masks none", "masking.unit=whole_word has no effect", "leave it out"),
     ),
     Case(
         "left to right with a number of masks",
