@@ -238,7 +238,7 @@ class _Shown(typing.NamedTuple):
     value: Any
     """Its default."""
     meaning: str
-    """What --help says of it."""
+    """Text of --help about it."""
     idle: bool = False
     """Whether it has no effect."""
 

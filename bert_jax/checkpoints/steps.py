@@ -252,7 +252,7 @@ class StepDirectories:
         return self.directory / STEP_NAMES.build_name(step)
 
     def read(self, step: int, abstract: Any) -> Restored:
-        """Return one step in the shape of `abstract`, whose leaves have shardings; see `walk_back.Tier`."""
+        """Return one step in the shape of `abstract`, whose leaves have shardings; see `steps.Tier`."""
         content = together(self._record, step)
         check_fit(content, abstract, f"checkpoint of step {step} in {self.directory}")
         state = together(read_arrays, self.path(step) / "state", abstract)

@@ -220,7 +220,7 @@ class WorkDirectory:
 
 
 class Rules(NamedTuple):
-    """How runs of one command continue what a work directory has of them."""
+    """Rules by which the runs of a command continue what a work directory has of them."""
 
     has_saved: Callable[[epath.Path], bool]
     """Returns whether the runs in a directory, which need not exist, have saved anything."""

@@ -472,7 +472,7 @@ class _LayerOptions(_EncoderOptions):
     """Whether pre-training has a pooler and a head for the labels of data.sentence_pairs. False: it has neither, as in
     RoBERTa, DistilBERT and ELECTRA, and a task that needs a pooler starts with a fresh one."""
     sharing: Literal["none", "attention", "feed_forward", "all"] = "none"
-    """Which parameters all layers share, each with the norm after it: none (BERT), attention, feed_forward, or all
+    """Parameters that all layers share, each with the norm after it: none (BERT), attention, feed_forward, or all
     (ALBERT)."""
 
     @property

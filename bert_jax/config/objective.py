@@ -212,7 +212,7 @@ class _Objective:
     two_streams: ClassVar[bool] = False
     """Whether XLNet's second stream of states predicts the words."""
     predicts: ClassVar[str]
-    """What it does without masked words, as messages tell it; of one that masks none."""
+    """Its description in messages, of one that masks no words."""
     masking_read: ClassVar[tuple[str, ...]] = ("static_masks",)
     """The options of masking that mean something to it; of one that masks none."""
 

@@ -17,9 +17,9 @@ from typing import Any, Literal, TypeVar
 from bert_jax.errors import UserError
 
 Resume = Literal["free", "moved", "elastic", "last"]
-"""What a resumed run may change. free: the option says where results go and how they are computed, logged and kept.
-moved: where something is, but not whether there is something. elastic: only with `elastic_batch`. last: only in the
-last phase."""
+"""Rules of what a resumed run may change. free: the option says where results go and how they are computed, logged and
+kept. moved: where something is, but not whether there is something. elastic: only with `elastic_batch`. last: only in
+the last phase."""
 T = TypeVar("T")
 
 

@@ -470,9 +470,9 @@ class Config:
     model: EncoderConfig = kinds(ModelConfig(), nested=True)
     """Sizes of the model and form of its layers."""
     data: DataConfig = DataConfig()
-    """Where the token store is, and how examples are cut from it."""
+    """The token store, and how examples are cut from it."""
     masking: MaskingConfig = MaskingConfig()
-    """Which pieces are masked, and what replaces them."""
+    """The choice of the pieces that are masked, and what replaces them."""
     objective: ObjectiveConfig = kinds(MaskedWords(), nested=True)
     """Objective of the training, and the weights of the losses."""
     phases: tuple[PhaseConfig, ...] = (PhaseConfig(),)

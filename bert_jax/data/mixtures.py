@@ -189,7 +189,7 @@ class HeldOut:
     """Documents to evaluate on."""
 
     name: str
-    """What figures of these documents are called, in a mixture; "" otherwise."""
+    """Name of the figures of these documents in a mixture; "" otherwise."""
     store: Store
     split: str
     """"held_out", or "all" of a separate store."""
@@ -204,7 +204,7 @@ class Corpus:
     training: tuple[Examples | Mixture, ...]
     """Training examples of each phase."""
     held_out: tuple[HeldOut, ...]
-    """What to evaluate on: () if nothing is held out, one in a run of one store, one for each store of a mixture."""
+    """Documents to evaluate on: () if nothing is held out, one in a run of one store, one for each of a mixture."""
 
     @property
     def store(self) -> Store:
@@ -219,7 +219,7 @@ class Corpus:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What a resumed run must have in common with the earlier start: fingerprints of stores and vocabulary."""
+        """Identity that a resumed run must share with the earlier start: fingerprints of stores and vocabulary."""
         facts = {"store_fingerprint": self.fingerprint, "tokenizer_fingerprint": self.store.tokenizer().fingerprint}
         if not any(isinstance(each, Mixture) for each in self.training):
             return facts

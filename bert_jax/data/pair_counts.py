@@ -34,7 +34,7 @@ AGAIN = "count the pairs again with `bert-jax count`"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CountedPairs:
-    """What the counts are of."""
+    """Parameters of the counts."""
 
     window: int
     held_out: float

@@ -313,7 +313,7 @@ def _check_vacant(workdir: epath.Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What a call of `finetune` did."""
+    """The outcome of a call of `finetune`."""
 
     results: dict[str, Any] = dataclasses.field(repr=False)
     """Content of results.json; empty if a signal ended the command before its last run."""

@@ -62,7 +62,7 @@ from bert_jax.training.trackers import Profiler, Tracker, trackers
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """What all runs of a command train, on what."""
+    """The model and the data that all runs of a command share."""
 
     config: FinetuneConfig
     data: TaskData

@@ -95,7 +95,7 @@ class RowSources:
     starts: np.ndarray
     """int64 [R + 1], strictly ascending: every one of the R rows has a source."""
     remark: str
-    """How the table was resized, for people; empty if every row stays where it was."""
+    """A note for people on how the table was resized; empty if every row stays where it was."""
 
     @property
     def num_rows(self) -> int:
