@@ -284,6 +284,7 @@ class _MasksWords(_Objective):
 
     masks_words: ClassVar[bool] = True
     mask_decoder: bool
+    """Whether they are predicted by DeBERTa's enhanced mask decoder."""
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -365,9 +366,10 @@ class MaskedWords(_MasksWords):
 
 
 class _EveryWord(_Objective):
-    """Common part of the objectives that predict every word of a row but the first `left_out`."""
+    """Common part of the objectives that predict every word of a row."""
 
     left_out: ClassVar[int] = 0
+    """Number of tokens of a row that are not predicted."""
 
     def predictions(self, sequence_length: int, given: int | None, rate: float) -> int:
         del given, rate
