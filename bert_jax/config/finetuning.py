@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 from bert_jax.config.checks import check_mesh, check_optimizer, check_schedule, need_divisible
 from bert_jax.config.model import LayersRead
 from bert_jax.config.objective import TaskDistillationConfig
-from bert_jax.config.options import check_effects, from_dict, kinds, option
+from bert_jax.config.options import check_effects, check_kinds, from_dict, kinds, option
 from bert_jax.config.pretraining import (
     ComputeConfig,
     HostFaultsConfig,
@@ -389,6 +389,7 @@ def task_defaults(task: str) -> FinetuneConfig:
 def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
     """Return `config` if its values fit together; raise a UserError that names option, value and remedy otherwise."""
     task_defaults(config.task)
+    check_kinds(config)
     _check_places(config)
     if isinstance(config.options, SequenceOptions):
         config.data.check()

@@ -74,6 +74,12 @@ def check_kinds(options: Any, path: str = "") -> None:
         for name, each in named:
             if not (isinstance(each, choice.kinds) or (each is None and choice.absent)):
                 raise UserError(f"{name}={each!r:.80} must be one of {wanted}")
+            chosen = choice.pick({choice.by: getattr(options, choice.by)}) if choice.by else type(each)
+            if type(each) is not chosen:
+                raise UserError(
+                    f"{name} is {type(each).__name__}(), but {path}{choice.by}={getattr(options, choice.by)} has "
+                    f"{chosen.__name__}(); give that"
+                )
             for tag, none in choice.absent.items() if each is not None else ():
                 if getattr(each, tag) == none:
                     raise UserError(f"{name} has {tag}={none}, as if there were none; give None in its place")

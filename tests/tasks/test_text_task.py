@@ -20,6 +20,7 @@ from bert_jax.config.finetuning import (
     ChoiceOptions,
     FinetuneConfig,
     SentenceOptions,
+    Squad2Options,
     SquadOptions,
     TaskDataConfig,
     TextDataConfig,
@@ -506,7 +507,9 @@ def test_choices_change_and_the_right_one_stays():
 def test_answers_that_are_places_are_refused():
     with pytest.raises(UserError, match="noise.rate=0.3 would move the answers of squad_v1"):
         noisy_examples(squad_files.Examples("squad_v1", (), (), True), NOISE)
-    config = FinetuneConfig(task="squad_v2", init_from="m", workdir="w", data=DATA, noise=NOISE)
+    config = FinetuneConfig(
+        task="squad_v2", init_from="m", workdir="w", data=DATA, options=Squad2Options(), noise=NOISE
+    )
     with pytest.raises(UserError, match="noise.rate=0.3 belongs to task=cola or .* or ner, not to squad_v2"):
         check_finetune(config)
     with pytest.raises(UserError, match="noise.rate=2.0 must be a probability"):
