@@ -419,11 +419,7 @@ def _open_model(config: FinetuneConfig) -> StoredModel:
     stored = open_stored(config.init_from)
     check_fit(stored)
     check_layers(config, stored.model)
-    if stored.tokenizer is None:
-        raise UserError(
-            f"init_from={stored.path} has no vocabulary; put the vocab.txt (or SentencePiece .model) there that it "
-            "was trained with"
-        )
+    stored.need_tokenizer("init_from=")
     return stored
 
 

@@ -47,8 +47,7 @@ def check_member(member: StoredModel, first: StoredModel) -> None:
         raise UserError(
             f"{member.path} has no task head: it is a pre-trained model; bert-jax finetune makes a fine-tuned one"
         )
-    if member.tokenizer is None:
-        raise UserError(f"{member.path} has no vocabulary; put the vocab.txt there that it was trained with")
+    tokenizer = member.need_tokenizer()
     if any(getattr(member.head, name) != getattr(first.need_head(), name) for name in ("kind", "labels", "crf")):
         shown = [
             f"{stored.path}: {stored.need_head().kind}{' with a CRF' * stored.need_head().crf} "
@@ -61,7 +60,7 @@ def check_member(member: StoredModel, first: StoredModel) -> None:
         raise UserError(
             f"an ensemble needs models of one task, not {member.path} of {tasks[0]} and {first.path} of {tasks[1]}"
         )
-    if member.tokenizer.fingerprint != first.need_tokenizer().fingerprint:
+    if tokenizer.fingerprint != first.need_tokenizer().fingerprint:
         raise UserError(
             f"{member.path} and {first.path} have different vocabularies; an ensemble reads one set of sequences"
         )

@@ -283,12 +283,7 @@ def table_rows(stored: StoredModel, parameters: ParameterTable, tokenizer: Token
     Raises:
       UserError: there is no vocabulary, or it cannot be matched with that of `tokenizer`.
     """
-    if stored.tokenizer is None:
-        raise UserError(
-            f"init_from={stored.path} has no vocabulary, so the word of each row of its table is unknown; "
-            "put the vocab.txt (or SentencePiece .model) that it was trained with into that directory"
-        )
-    vocabulary = vocabulary_sources(stored.tokenizer, tokenizer, stored.path)
+    vocabulary = vocabulary_sources(stored.need_tokenizer("init_from="), tokenizer, stored.path)
     sources = {path: vocabulary for path in row_tables(parameters, "vocab") if path in stored.arrays}
     for path in row_tables(parameters, "position"):
         if path in stored.arrays:
