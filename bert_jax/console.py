@@ -299,17 +299,14 @@ def _choosing_options(options: Any, explained: bool, choice: Choice) -> dict[str
 
 
 def _next_to(found: dict[str, _Shown], shown: Any, choice: Choice, meaning: str) -> dict[str, _Shown]:
-    """Return the options in a field that is spelled flat, `shown`, of which `found` may have one that chooses."""
+    """Return the options in a field that is spelled flat; what chooses its kind has the values that `found` has."""
     added = {}
     for field in dataclasses.fields(shown):
         each: _Shown = field.metadata["shown"]
-        hint, text = each.hint, each.meaning
         if field.name in choice.tags and choice.values(field.name):
-            text = f"{meaning} {text}"
-        if other := found.get(field.name):
-            hint = _or(other.hint, *typing.get_args(hint))
-            text = f"{text.removesuffix(ITS_OPTIONS)}{other.meaning}"
-        added[field.name] = each._replace(hint=hint, meaning=text)
+            other = found.get(field.name, each)
+            each = each._replace(hint=other.hint, meaning=f"{meaning} {other.meaning}")
+        added[field.name] = each
     return added
 
 

@@ -172,13 +172,21 @@ class Choice:
         return tuple(dict.fromkeys(choosing(kind)[tag] for kind in self.kinds if tag in choosing(kind)))
 
     def reachable(self, kind: Any, tag: str) -> dict[str, Any]:
-        """Return the kinds that other values of an option choose while the rest of what chooses `kind` stays."""
+        """Return the kinds that other values of an option choose while the rest of what chooses `kind` stays.
+
+        They may be kinds of a field within one of them that is spelled next to it, as model.positions is.
+        """
         rest = {name: value for name, value in choosing(kind).items() if name != tag}
         found: dict[str, Any] = {}
         for each in self.kinds:
             other = dict(choosing(each))
-            if (value := other.pop(tag, None)) is not None and other.items() <= rest.items():
+            value = other.pop(tag, None)
+            if value is not None and other.items() <= rest.items():
                 found.setdefault(value, each)
+            elif other.items() <= rest.items():
+                flat = [choice for choice in choices_of(each).values() if not choice.nested]
+                for name, inner in [pair for choice in flat for pair in choice.reachable(choice.kinds[0], tag).items()]:
+                    found.setdefault(name, inner)
         return found
 
     def pick(self, values: Mapping[str, Any]) -> Any:

@@ -250,6 +250,22 @@ def test_only_the_options_of_the_chosen_objective_are_shown(capsys):
         assert "glove: Counts of neighbouring words" in options["objective.name"]
 
 
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        ((), "learned,rope,alibi,none,xlnet"),
+        (("xlnet_mini",), "learned,rope,alibi,none,xlnet"),
+        (("--model.layer=lstm",), "learned,none"),
+    ],
+    ids=str,
+)
+def test_every_encoding_of_positions_that_may_be_chosen_is_explained(capsys, words, values):
+    text = printed_by(capsys, "pretrain", *words, "--help")
+    assert f"--model.positions {{{values}}}" in text
+    means = shown_options(text)["model.positions"]
+    assert [means.count(f" {value}: ") for value in values.split(",")] == [1] * len(values.split(","))
+
+
 SQUAD = {"squad_v1", "squad_v2"}
 SENTENCES = {"cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "text"}
 OF_TASKS = {  # the tasks that have an option which others do not have, and a value that is not its default
