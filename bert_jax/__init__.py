@@ -65,7 +65,7 @@ if TYPE_CHECKING:
         TextDataConfig,
         task_defaults,
     )
-    from bert_jax.config.json_form import with_options
+    from bert_jax.config.options import with_options
     from bert_jax.config.presets import model_config
     from bert_jax.data.examples import Examples
     from bert_jax.data.preparation.prepare import run_prepare as prepare
@@ -153,7 +153,7 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "pretrain": "pretraining",
     "task_defaults": "config.finetuning",
     "train_vocab": "data.preparation.vocabularies:run_train_vocab",
-    "with_options": "config.json_form",
+    "with_options": "config.options",
 }
 _PACKAGES = ("analysis",)
 """Packages that have public names of their own."""

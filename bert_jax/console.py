@@ -32,26 +32,23 @@ from typing import Any, Literal, TextIO
 from bert_jax import __version__
 from bert_jax.config import Config, PhaseConfig
 from bert_jax.config.checks import check
-from bert_jax.config.json_form import (
+from bert_jax.config.options import (
     Choice,
-    below,
     check_kinds,
-    choice_of,
+    choices_of,
     choosing,
     dotted_names,
-    first_lines,
     flattened,
     from_dict,
     has_effect,
-    need_values,
-    of_another_kind,
     options_recorded,
+    refuse_other_kinds,
     spelled_names,
     switched,
     to_dict,
 )
 from bert_jax.config.presets import shipped_configs
-from bert_jax.errors import UserError, is_of_cloud_storage, need_cloud_storage
+from bert_jax.errors import UserError, first_lines, is_of_cloud_storage, need_cloud_storage
 
 
 def usage(command: Callable[..., Any]) -> str:
@@ -196,7 +193,7 @@ def _documented(info: Any):
     meanings = _meanings(info.type)
     fields = []
     for field in dataclasses.fields(info.type):
-        if field.metadata.get("idle") or (isinstance(info.default, info.type) and _is_idle(info.default, field)):
+        if _is_idle(info.default if isinstance(info.default, info.type) else None, field):
             continue
         default = tyro.MISSING_NONPROP if field.default is dataclasses.MISSING else field.default
         default = getattr(info.default, field.name, default)
@@ -231,7 +228,20 @@ def _meanings(cls: Any) -> dict[str, str]:
         if dataclasses.is_dataclass(each) and each.__module__ != __name__
         for found in docstring_parser.parse_from_object(each).params
     }
-    return meanings | {f.name: f.metadata["meaning"] for f in dataclasses.fields(cls) if "meaning" in f.metadata}
+    return meanings | {f.name: f.metadata["shown"].meaning for f in dataclasses.fields(cls) if "shown" in f.metadata}
+
+
+class _Shown(typing.NamedTuple):
+    """An option as it is spelled."""
+
+    hint: Any
+    """Its type."""
+    value: Any
+    """Its default."""
+    meaning: str
+    """Text of --help about it."""
+    idle: bool = False
+    """Whether it has no effect."""
 
 
 def _as_spelled(options: Any, explained: bool, choice: Choice | None = None) -> Any:
@@ -244,51 +254,28 @@ def _as_spelled(options: Any, explained: bool, choice: Choice | None = None) -> 
       explained: whether what each option means is needed, which takes time to find.
       choice: the kinds that it is one of.
     """
-    found: dict[str, tuple[Any, Any, str]] = {}
-    idle = set()  # options that have no effect
-    own = () if options is None else (*choosing(type(options)), *spelled_names(type(options)))
-    for tag in choice.tags if choice is not None else ():
-        if choice is not None and (described := choice.reachable(type(options), tag)) and tag in own:
-            meanings = [f"{value}: {_first_line(kind)}" for value, kind in described.items()]
-            meaning = " ".join([*meanings, ITS_OPTIONS])
-            found[tag] = Literal[tuple(described)], choosing(type(options)).get(tag), meaning
-        elif choice is not None and options is None:
-            kind, none = choice.kinds[0], choice.absent[tag]
-            hint = typing.get_type_hints(kind)[tag]
-            found[tag] = _or(hint, none), none, _meanings(kind)[tag] if explained else ""
-    texts = _meanings(type(options)) if explained and options is not None else {}
-    hints = typing.get_type_hints(type(options))
+    kind = type(options)
+    found = {} if choice is None else _choosing_options(options, explained, choice)
+    texts = _meanings(kind) if explained and options is not None else {}
+    hints, choices = typing.get_type_hints(kind), choices_of(kind) if options is not None else {}
     for field in dataclasses.fields(options) if options is not None else ():
-        value, inner = getattr(options, field.name), choice_of(options, field.name)
-        hint, meaning = hints.get(field.name), texts.get(field.name, "")
-        if _is_idle(options, field):
-            idle.add(field.name)
-        if inner is None:
-            shown = _as_spelled(value, explained) if dataclasses.is_dataclass(value) else value
-            kind = type(shown) if dataclasses.is_dataclass(value) else hint
-            if choice is not None and field.name in choice.absent:
-                kind = _or(kind, choice.absent[field.name])
-            found[field.name] = kind, shown, meaning
+        name, value, meaning = field.name, getattr(options, field.name), texts.get(field.name, "")
+        inner = choices.get(name)
+        is_group = inner is not None or dataclasses.is_dataclass(value)
+        shown = _as_spelled(value, explained, inner) if is_group else value
+        if inner is not None and not inner.nested:
+            found |= _next_to(found, shown, inner, meaning)
             continue
-        shown = _as_spelled(value, explained, inner)
-        if inner.nested:
-            found[field.name] = type(shown), shown, meaning
-            continue
-        for each in dataclasses.fields(shown):
-            kind, text = typing.get_type_hints(type(shown))[each.name], each.metadata["meaning"]
-            if each.name in inner.tags and inner.values(each.name):
-                text = f"{meaning} {text}"
-            if each.name in found:
-                kind = _or(found[each.name][0], *typing.get_args(kind))
-                text = f"{text.removesuffix(ITS_OPTIONS)}{found[each.name][2]}"
-            found[each.name] = kind, getattr(shown, each.name), text
-            idle |= {each.name} if each.metadata["idle"] else set()
-    usual = choice.kinds[0] if options is None and choice is not None else type(options)
+        hint = type(shown) if is_group else hints[name]
+        if choice is not None and name in choice.absent:
+            hint = _or(hint, choice.absent[name])
+        found[name] = _Shown(hint, shown, meaning, _is_idle(options, field))
+    usual = choice.kinds[0] if options is None and choice is not None else kind
     form = dataclasses.make_dataclass(
         usual.__name__,
         [
-            (name, hint, dataclasses.field(default=value, metadata={"meaning": text, "idle": name in idle}))
-            for name, (hint, value, text) in found.items()
+            (name, each.hint, dataclasses.field(default=each.value, metadata={"shown": each}))
+            for name, each in found.items()
         ],
         kw_only=True,
         frozen=True,
@@ -297,25 +284,50 @@ def _as_spelled(options: Any, explained: bool, choice: Choice | None = None) -> 
     return form()
 
 
+def _choosing_options(options: Any, explained: bool, choice: Choice) -> dict[str, _Shown]:
+    """Return the options that choose another kind than that of `options`, which may be None."""
+    kind, usual, found = type(options), choice.kinds[0], {}
+    for tag in choice.tags:
+        if options is None:
+            none = choice.absent[tag]
+            hint = _or(typing.get_type_hints(usual)[tag], none)
+            found[tag] = _Shown(hint, none, _meanings(usual)[tag] if explained else "")
+        elif (reachable := choice.reachable(kind, tag)) and tag in (*choosing(kind), *spelled_names(kind)):
+            meanings = [f"{value}: {' '.join(_paragraphs(each)[:1])}" for value, each in reachable.items()]
+            meaning = " ".join([*meanings, ITS_OPTIONS])
+            found[tag] = _Shown(Literal[tuple(reachable)], choosing(kind).get(tag), meaning)
+    return found
+
+
+def _next_to(found: dict[str, _Shown], shown: Any, choice: Choice, meaning: str) -> dict[str, _Shown]:
+    """Return the options in a field that is spelled flat; what chooses its kind has the values that `found` has."""
+    added = {}
+    for field in dataclasses.fields(shown):
+        each: _Shown = field.metadata["shown"]
+        if field.name in choice.tags and choice.values(field.name):
+            other = found.get(field.name, each)
+            each = each._replace(hint=other.hint, meaning=f"{meaning} {other.meaning}")
+        added[field.name] = each
+    return added
+
+
 def _is_idle(options: Any, field: dataclasses.Field[Any]) -> bool:
     """Return whether an option has its default, and no other value would have an effect, so that --help is silent."""
-    return not has_effect(options, field) and getattr(options, field.name) == field.default
+    if "shown" in field.metadata:
+        return field.metadata["shown"].idle
+    return options is not None and not has_effect(options, field) and getattr(options, field.name) == field.default
 
 
 def _hides(options: Any) -> bool:
     """Return whether an option, at any depth of those that --help explains, is not shown."""
     return any(
-        field.metadata.get("idle") or _is_idle(options, field) or (dataclasses.is_dataclass(value) and _hides(value))
+        _is_idle(options, field) or (dataclasses.is_dataclass(value) and _hides(value))
         for field in dataclasses.fields(options)
         for value in [getattr(options, field.name)]
     )
 
 
 ITS_OPTIONS = "--help shows the options of the one that is chosen."
-
-
-def _first_line(kind: Any) -> str:
-    return " ".join((kind.__doc__ or "").split("\n\n")[0].split())
 
 
 def _or(hint: Any, *values: Any) -> Any:
@@ -345,7 +357,7 @@ def parse(default: Any, arguments: list[str], usage: str, description: str = "")
         with contextlib.suppress(UserError):
             chosen = parse(default, [word for word in arguments if not asks_for_help([word])], usage)
     elif not is_class:
-        _refuse_other_kinds(chosen, arguments)
+        refuse_other_kinds(chosen, _given(arguments))
         _warn_of_dropped(default, chosen, _given(arguments))
     options = default if is_class else _as_spelled(chosen, explained=helps)
     if helps:
@@ -398,23 +410,6 @@ def _warn_of_dropped(before: Any, after: Any, given: Mapping[str, str]) -> None:
         from absl import logging as absl_logging
 
         absl_logging.warning("other kinds were chosen, which do without %s", first_lines(dropped))
-
-
-def _refuse_other_kinds(options: Any, arguments: list[str], path: str = "") -> None:
-    """Raise a UserError about an argument that only kinds have which were not chosen; it names these."""
-    given = _given(arguments)
-    for field in dataclasses.fields(options):
-        value, choice, inside = getattr(options, field.name), choice_of(options, field.name), path + below(field)
-        if choice is not None:
-            kind = None if value is None else type(value)
-            own = {word.removeprefix(inside): text for word, text in given.items() if word.startswith(inside)}
-            for name in own:
-                if choice.refuses(kind, name):
-                    need_values(choice, own, inside)
-                    chosen = choice.chooser(options, given, path).get(choice.by)
-                    raise UserError(of_another_kind(choice, kind, name, own[name], inside, chosen))
-        if dataclasses.is_dataclass(value):
-            _refuse_other_kinds(value, arguments, inside)
 
 
 def load_config(path: str) -> Config:

@@ -1,6 +1,7 @@
-"""The only exception class that users see, and the checks for optional libraries."""
+"""The only exception class that users see, and checks that raise it: of numbers and of optional libraries."""
 
 import importlib.util
+import math
 import re
 
 
@@ -51,3 +52,34 @@ def need_cloud_storage(path: str) -> None:
 def is_of_cloud_storage(error: BaseException) -> bool:
     """Return whether a library that reads gs:// paths has raised `error`: each has its own classes."""
     return type(error).__module__.split(".")[0] in ("tensorflow", "gcsfs", "aiohttp", "google")
+
+
+def need_positive(part: object, prefix: str, *names: str) -> None:
+    """Raise a UserError unless the options `names` of `part`, named after `prefix`, are positive or None."""
+    for name in names:
+        value = getattr(part, name)
+        if value is not None and not 0 < value < math.inf:
+            raise UserError(f"{prefix}{name}={value} must be positive")
+
+
+def need_no_negative(part: object, prefix: str, *names: str) -> None:
+    """Raise a UserError unless the options `names` of `part` are 0 or a positive number."""
+    for name in names:
+        value = getattr(part, name)
+        if not 0 <= value < math.inf:
+            raise UserError(f"{prefix}{name}={value} must be 0 or a positive number")
+
+
+def need_share(part: object, prefix: str, *names: str, below_one: bool = False) -> None:
+    """Raise a UserError unless the options `names` of `part` are between 0 and 1, which `below_one` excludes."""
+    for name in names:
+        value = getattr(part, name)
+        if not 0 <= value <= 1 or (below_one and value == 1):
+            raise UserError(
+                f"{prefix}{name}={value} must be between 0 and 1" + (", 1 not included" if below_one else "")
+            )
+
+
+def first_lines(lines: list[str], most: int = 8) -> str:
+    """Return the first few of many short texts and the number of the others, in one line."""
+    return "; ".join(lines[:most]) + (f"; and {len(lines) - most} more" if len(lines) > most else "")

@@ -20,7 +20,7 @@ from bert_jax.checkpoints.local_tier import LocalTier
 from bert_jax.checkpoints.workdir import PRETRAINING, WorkDirectory, has_checkpoint, open_workdir
 from bert_jax.config import AttentionConfig, CheckpointConfig, Config, Phase
 from bert_jax.config.checks import check, check_ramps, training_paths
-from bert_jax.config.json_form import differing_options, to_dict
+from bert_jax.config.options import differing_options, to_dict
 from bert_jax.config.pretraining import traced_steps
 from bert_jax.data.examples import Examples
 from bert_jax.data.mixtures import Corpus, Mixture, open_corpus

@@ -33,7 +33,7 @@ from bert_jax.analysis.texts import texts_of
 from bert_jax.checkpoints.record import fingerprint
 from bert_jax.config.analyses import AnalysisConfig
 from bert_jax.config.finetuning import FinetuneConfig, TaskDataConfig, task_defaults
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.options import to_dict
 from bert_jax.config.pretraining import NoiseConfig
 from bert_jax.corpus.readers import find_sources
 from bert_jax.errors import UserError

@@ -36,7 +36,7 @@ from bert_jax.analysis import results
 from bert_jax.analysis.layers import units
 from bert_jax.config import ComputeConfig, EncoderConfig, ModelConfig
 from bert_jax.config.analyses import InitConfig
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.options import to_dict
 from bert_jax.config.presets import shipped_configs
 from bert_jax.console import load_config
 from bert_jax.devices.hardware import all_devices

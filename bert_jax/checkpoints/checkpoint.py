@@ -238,7 +238,7 @@ class Checkpoints:
         return restored
 
     def read(self, step: int, abstract: Any) -> Restored:
-        """Return one step in the shape of `abstract`, whose leaves have shardings; see `walk_back.Tier`."""
+        """Return one step in the shape of `abstract`, whose leaves have shardings; see `steps.Tier`."""
         return self._places.read(step, abstract)
 
     def _refuse(self, refused: dict[int, str], restored: Restored | None) -> None:

@@ -152,7 +152,7 @@ def _overlap(box: Any, spans: Any) -> list[tuple[int, int]] | None:
 
 PARTIAL = "partial_"
 DIGESTED = ("run_id", "step", "position", "arrays", "layout")
-"""What is the same on all hosts; paths in the configuration may differ."""
+"""Parts that are the same on all hosts; paths in the configuration may differ."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -473,7 +473,7 @@ class LocalTier:
             self._failure = None
 
     def read(self, step: int, abstract: Any) -> Restored:
-        """Return one step in the shape of `abstract`, whose leaves have shardings; see `walk_back.Tier`."""
+        """Return one step in the shape of `abstract`, whose leaves have shardings; see `steps.Tier`."""
         copies, problems = self._open(step)
         assembly = Assembly.of(copies, problems)
         content = assembly.content

@@ -28,9 +28,8 @@ from absl import logging
 from etils import epath
 from jax.sharding import NamedSharding, PartitionSpec
 
-from bert_jax.config.json_form import first_lines
 from bert_jax.devices.placement import StoredArray, empty, placed
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, first_lines
 from bert_jax.files import checksum, is_remote, parse_object
 
 SEEDS = (0x9E3779B1, 0x85EBCA6B)

@@ -29,10 +29,9 @@ from bert_jax.checkpoints.record import (
     read_record,
 )
 from bert_jax.config import CheckpointConfig
-from bert_jax.config.json_form import first_lines
 from bert_jax.devices.hardware import tells_of_memory
 from bert_jax.devices.hosts import any_failure, from_first
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, first_lines
 from bert_jax.files import is_remote
 
 SMALLEST_SLICE = 1 << 20
@@ -253,7 +252,7 @@ class StepDirectories:
         return self.directory / STEP_NAMES.build_name(step)
 
     def read(self, step: int, abstract: Any) -> Restored:
-        """Return one step in the shape of `abstract`, whose leaves have shardings; see `walk_back.Tier`."""
+        """Return one step in the shape of `abstract`, whose leaves have shardings; see `steps.Tier`."""
         content = together(self._record, step)
         check_fit(content, abstract, f"checkpoint of step {step} in {self.directory}")
         state = together(read_arrays, self.path(step) / "state", abstract)

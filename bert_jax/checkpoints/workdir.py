@@ -25,9 +25,8 @@ from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.local_tier import has_copies
 from bert_jax.config import Config, resolve_phases
 from bert_jax.config.finetuning import RESULTS, FinetuningRecord
-from bert_jax.config.json_form import (
+from bert_jax.config.options import (
     differences,
-    first_lines,
     from_dict,
     from_record,
     is_elastic,
@@ -38,7 +37,7 @@ from bert_jax.config.json_form import (
 )
 from bert_jax.devices import sharding
 from bert_jax.devices.hosts import any_failure, decide, from_first, versions
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, first_lines
 from bert_jax.files import is_remote, read_object, write_atomically
 from bert_jax.ownership import Owner
 from bert_jax.tokenization.tokenizer import Tokenizer
@@ -221,7 +220,7 @@ class WorkDirectory:
 
 
 class Rules(NamedTuple):
-    """How runs of one command continue what a work directory has of them."""
+    """Rules by which the runs of a command continue what a work directory has of them."""
 
     has_saved: Callable[[epath.Path], bool]
     """Returns whether the runs in a directory, which need not exist, have saved anything."""

@@ -35,7 +35,7 @@ def config(arguments: list[str]) -> None:
     """
     import json
 
-    from bert_jax.config.json_form import differences, to_dict
+    from bert_jax.config.options import differences, to_dict
 
     action, rest = positional(arguments, usage(config), "show or diff")
     if action == "show" or asks_for_help(rest):

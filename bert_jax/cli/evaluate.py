@@ -27,21 +27,13 @@ from bert_jax.config import (
     TwoDirections,
     resolve_phases,
 )
-from bert_jax.config.json_form import (
-    differences,
-    first_lines,
-    from_dict,
-    from_record,
-    is_among,
-    options_recorded,
-    to_dict,
-)
+from bert_jax.config.options import differences, from_dict, from_record, is_among, options_recorded, to_dict
 from bert_jax.data.examples import Examples
 from bert_jax.data.mixtures import HeldOut
 from bert_jax.data.store import Store, open_store
 from bert_jax.devices import sharding
 from bert_jax.devices.hosts import decide
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, first_lines
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import GENERATOR
 from bert_jax.objectives.choice import MakeObjective, default_objective, own_names

@@ -10,7 +10,7 @@ import math
 import re
 from typing import Literal
 
-from bert_jax.config.json_form import check_effects, check_kinds, need_no_negative, need_positive, need_share
+from bert_jax.config.options import check_effects, check_kinds
 from bert_jax.config.pretraining import (
     Config,
     MeshConfig,
@@ -22,7 +22,7 @@ from bert_jax.config.pretraining import (
     resolve_phases,
     traced_steps,
 )
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, need_no_negative, need_positive, need_share
 
 _UNITS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _BUDGET = re.compile(r"(\d+(?:\.\d*)?|\.\d+)([KMBT])")

@@ -22,7 +22,7 @@ from bert_jax.config.finetuning import (
     TaggingOptions,
     TaskDataConfig,
 )
-from bert_jax.config.json_form import field_values, metric_scale
+from bert_jax.config.options import field_values, metric_scale
 from bert_jax.config.pretraining import Config, MaskUnit, PackingChoice, SentencePairs
 from bert_jax.errors import UserError
 
@@ -515,22 +515,27 @@ class LocalConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PretrainConfig(Config):
-    """Options of `bert-jax pretrain`: those of a run, and whether it is rehearsed as a pod."""
-
-    simulate_hosts: int = 0
-    """Rehearse the run on a pod: start this many processes on this machine, connected over gloo, that act as
-    hosts with one device each. `bert-jax launch local` has more options. 0: train in this process."""
+class _OfRun(Config):
+    """Options of a command on a run: those of the run, and its own."""
 
     @classmethod
-    def of(cls, config: Config) -> "PretrainConfig":
-        """Return the options of a run that is not rehearsed."""
+    def of(cls, config: Config) -> Self:
+        """Return the options of a run, and the usual ones of the command."""
         return cls(**field_values(Config, config))
 
     @property
     def run(self) -> Config:
         """The options of the run alone."""
         return Config(**field_values(Config, self))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainConfig(_OfRun):
+    """Options of `bert-jax pretrain`: those of a run, and whether it is rehearsed as a pod."""
+
+    simulate_hosts: int = 0
+    """Rehearse the run on a pod: start this many processes on this machine, connected over gloo, that act as
+    hosts with one device each. `bert-jax launch local` has more options. 0: train in this process."""
 
 
 PLATFORMS = {"tpu": TpuConfig, "gke": GkeConfig, "slurm": SlurmConfig, "local": LocalConfig}
@@ -540,7 +545,7 @@ OUTPUTS = (".json", ".html")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PlanConfig(Config):
+class PlanConfig(_OfRun):
     """Options of `bert-jax plan`: those of a run, and the machine that it is planned for."""
 
     topology: str = ""
@@ -554,16 +559,6 @@ class PlanConfig(Config):
     """Price of a chip for an hour, in any currency. By default no cost is computed."""
     output: str = ""
     """File to write the plan to: .json for programs, .html for people. By default it is only printed."""
-
-    @classmethod
-    def of(cls, config: Config) -> "PlanConfig":
-        """Return the options of a plan without a machine."""
-        return cls(**field_values(Config, config))
-
-    @property
-    def run(self) -> Config:
-        """The options of the run alone."""
-        return Config(**field_values(Config, self))
 
 
 def check_plan(options: PlanConfig) -> None:

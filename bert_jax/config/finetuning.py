@@ -11,9 +11,9 @@ import math
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from bert_jax.config.checks import check_mesh, check_optimizer, check_schedule, need_divisible
-from bert_jax.config.json_form import check_effects, from_dict, kinds, need_positive, option
 from bert_jax.config.model import LayersRead
-from bert_jax.config.objective import TaskDistillationConfig, check_task_distillation
+from bert_jax.config.objective import TaskDistillationConfig
+from bert_jax.config.options import check_effects, check_kinds, from_dict, kinds, option
 from bert_jax.config.pretraining import (
     ComputeConfig,
     HostFaultsConfig,
@@ -26,7 +26,7 @@ from bert_jax.config.pretraining import (
     check_host_faults,
     check_noise,
 )
-from bert_jax.errors import UserError, need_cloud_storage
+from bert_jax.errors import UserError, need_cloud_storage, need_positive
 
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
 TagScheme = Literal["auto", "iob1", "iob2", "iobes", "plain"]
@@ -128,7 +128,7 @@ TASKS: tuple[str, ...] = tuple(task for kind in get_args(TaskOptions) for task i
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskDataConfig:
-    """Where the examples of a task are: local files, or a TFDS dataset."""
+    """Source of the examples of a task: local files, or a TFDS dataset."""
 
     chosen_for: ClassVar[tuple[str, ...]] = ()
     """The tasks of a kind; those of no other kind have this one."""
@@ -164,7 +164,7 @@ class TaskDataConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextDataConfig(TaskDataConfig):
-    """Where the examples of the task text are, in which columns, and whether their labels are classes or numbers."""
+    """Source of the examples of the task text, their columns, and whether their labels are classes or numbers."""
 
     chosen_for: ClassVar[tuple[str, ...]] = ("text",)
     dev_share: float = 0.0
@@ -201,7 +201,7 @@ class TextDataConfig(TaskDataConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaggingDataConfig(TaskDataConfig):
-    """Where the examples of the task ner are, in which columns, and how the tags are written."""
+    """Source of the examples of the task ner, their columns, and how the tags are written."""
 
     chosen_for: ClassVar[tuple[str, ...]] = ("ner",)
     word_column: int = 0
@@ -231,7 +231,7 @@ class FinetuneConfig:
     """Whether to take only the shape and the vocabulary from init_from, and start from random parameters. The
     comparison with a run without this option shows what pre-training contributes."""
     data: TaskDataConfig | TextDataConfig | TaggingDataConfig = kinds(TaskDataConfig(), by="task", resume="free")
-    """Where the examples of the task are."""
+    """Source of the examples of the task."""
     options: TaskOptions = kinds(SentenceOptions(), by="task")
     """Conversion of examples to sequences, and of logits to answers."""
     noise: NoiseConfig = option(
@@ -300,8 +300,8 @@ class FinetuneConfig:
     grid_epochs: tuple[int, ...] = option((2, 3, 4), resume="free")
     """Numbers of epochs of the grid, separated by commas."""
     select: Literal["last", "best"] = "last"
-    """Which weights of a run count: those after its last epoch (as in the paper, whose grid has the epochs), or those
-    that score best on dev."""
+    """The weights of a run that count: those after its last epoch (as in the paper, whose grid has the epochs), or
+    those that score best on dev."""
     keep: Literal["best", "all"] = option("best", resume="free")
     """Weights to keep at the end: those of the chosen run (best), or also those of every other run below runs/ (all;
     for ensembles)."""
@@ -331,7 +331,7 @@ class FinetuneConfig:
     faults: HostFaultsConfig = option(HostFaultsConfig(), resume="free")
     """Handling of hosts that hang or die, and of devices that compute wrongly."""
     profile: ProfileConfig = option(ProfileConfig(), resume="free")
-    """Which steps of each run leave a trace for XProf, in runs/NAME/profile."""
+    """Steps of each run that leave a trace for XProf, in runs/NAME/profile."""
     sinks: SinksConfig = option(SinksConfig(), resume="free")
     """Services that receive the metrics in addition to TensorBoard. Each seed and each setting of a grid is a separate
     run there."""
@@ -345,7 +345,7 @@ class FinetuneConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinetuningRecord:
-    """What may change in config.json of a work directory; a resumed run must have everything else in it as it is.
+    """The entries of config.json that may change in a work directory; everything else must stay as it is.
 
     It repeats the options of computation outside "finetune". Data and parameters are compared by their content, and
     each value of the options that are part of a run's name is a separate run.
@@ -389,6 +389,7 @@ def task_defaults(task: str) -> FinetuneConfig:
 def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
     """Return `config` if its values fit together; raise a UserError that names option, value and remedy otherwise."""
     task_defaults(config.task)
+    check_kinds(config)
     _check_places(config)
     if isinstance(config.options, SequenceOptions):
         config.data.check()
@@ -398,7 +399,7 @@ def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
     _check_layers(config)
     _check_head(config)
     check_effects(config)
-    check_task_distillation(config.distillation, config.crf)
+    config.distillation.check(config.crf)
     check_optimizer(config.optimizer)
     if config.optimizer.ema_decay:
         raise UserError(

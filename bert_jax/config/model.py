@@ -9,8 +9,8 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from bert_jax.config.json_form import check_kinds, kinds, need_no_negative, need_positive, need_share, option
-from bert_jax.errors import UserError
+from bert_jax.config.options import check_kinds, kinds, option
+from bert_jax.errors import UserError, need_no_negative, need_positive, need_share
 
 Combination = Literal[
     "last", "second_to_last", "sum_last_four", "concat_last_four", "weighted_last_four", "weighted_all"
@@ -81,7 +81,7 @@ class _Positions:
     chosen_by: ClassVar[Mapping[str, str]]
     """The option that chooses it, and its value."""
 
-    def check(self, model: "FormOptions") -> None:
+    def check(self, model: "_FormOptions") -> None:
         """Raise a UserError if a value is out of range, or cannot go with the model."""
 
 
@@ -97,7 +97,7 @@ class Learned(_Positions):
     tokens before it, and padding has P, so the longest sequence has P + 1 tokens fewer than
     max_position_embeddings. None: positions are 0, 1, 2, … as in BERT."""
 
-    def check(self, model: "FormOptions") -> None:
+    def check(self, model: "_FormOptions") -> None:
         if self.padding_id is not None and not 0 <= self.padding_id < model.max_position_embeddings - 1:
             raise UserError(
                 f"model.padding_id={self.padding_id} must be an id, 0 or more, and leave positions of the "
@@ -123,7 +123,7 @@ class Rope(_Positions):
         """Base of the wavelengths in layers with a window, also if `rope_local_theta` is None."""
         return self.rope_theta if self.rope_local_theta is None else self.rope_local_theta
 
-    def check(self, model: "FormOptions") -> None:
+    def check(self, model: "_FormOptions") -> None:
         assert isinstance(model, ModelConfig)  # recurrent layers have no such positions
         need_positive(self, "model.", "rope_theta", "rope_scale")
         if self.rope_local_theta is not None and not 0 < self.rope_local_theta < math.inf:
@@ -308,7 +308,7 @@ new one included, they compute another."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EncoderOptions:
+class _EncoderOptions:
     """Options of every kind of encoder."""
 
     vocab_size: int | None = None
@@ -448,7 +448,7 @@ class EncoderOptions:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LayerOptions(EncoderOptions):
+class _LayerOptions(_EncoderOptions):
     """Options of every kind of encoder with layers."""
 
     num_layers: int = 12
@@ -459,7 +459,7 @@ class LayerOptions(EncoderOptions):
     """Whether pre-training has a pooler and a head for the labels of data.sentence_pairs. False: it has neither, as in
     RoBERTa, DistilBERT and ELECTRA, and a task that needs a pooler starts with a fresh one."""
     sharing: Literal["none", "attention", "feed_forward", "all"] = "none"
-    """Which parameters all layers share, each with the norm after it: none (BERT), attention, feed_forward, or all
+    """Parameters that all layers share, each with the norm after it: none (BERT), attention, feed_forward, or all
     (ALBERT)."""
 
     @property
@@ -479,7 +479,7 @@ class LayerOptions(EncoderOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AttentionOptions(LayerOptions):
+class _AttentionOptions(_LayerOptions):
     """Options of every kind of encoder whose layers are attention and a feed-forward network."""
 
     num_heads: int = 12
@@ -530,7 +530,7 @@ class AttentionOptions(LayerOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FormOptions(LayerOptions):
+class _FormOptions(_LayerOptions):
     """Options of the kinds of encoder that come in several forms: Transformer layers and recurrent ones."""
 
     embedding_size: int | None = None
@@ -579,7 +579,7 @@ class FormOptions(LayerOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelConfig(FormOptions, AttentionOptions):
+class ModelConfig(_FormOptions, _AttentionOptions):
     """The encoder of Devlin et al. 2018, section 3, and its Transformer relatives; the defaults are BERT-base."""
 
     chosen_by: ClassVar[Mapping[str, str]] = {"layer": "transformer"}
@@ -652,7 +652,7 @@ class _FixedForm(_UniformLayers):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class XLNetConfig(_FixedForm, AttentionOptions):
+class XLNetConfig(_FixedForm, _AttentionOptions):
     """XLNet (Yang et al. 2019): tokens are predicted in a second stream of states, in a random order.
 
     Attention compares queries with the distance to each key, and with whether both are in the same segment. Embeddings
@@ -692,7 +692,7 @@ class XLNetConfig(_FixedForm, AttentionOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RecurrentConfig(_UniformLayers, FormOptions):
+class RecurrentConfig(_UniformLayers, _FormOptions):
     """Recurrent networks in place of attention and feed-forward (LSTM, Hochreiter & Schmidhuber 1997), in float32.
 
     With direction=both, two networks of half the width, one in each direction, which never see each other's states
@@ -729,7 +729,7 @@ class RecurrentConfig(_UniformLayers, FormOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class WordVectorsConfig(_FixedForm, EncoderOptions):
+class WordVectorsConfig(_FixedForm, _EncoderOptions):
     """No layers and no norm of the embeddings: a word has one vector everywhere; poolers read the mean of a text."""
 
     chosen_by: ClassVar[Mapping[str, str]] = {"layer": "none"}

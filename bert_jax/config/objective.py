@@ -7,11 +7,11 @@ vectors. Standard library only.
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
-from bert_jax.config.json_form import need_no_negative, need_positive, option
 from bert_jax.config.model import EncoderConfig, ModelConfig, RecurrentConfig, Rope, WordVectorsConfig
-from bert_jax.errors import UserError, need_cloud_storage
+from bert_jax.config.options import option
+from bert_jax.errors import UserError, need_cloud_storage, need_no_negative, need_positive
 
 EmbeddingSharing = Literal["shared", "own", "disentangled"]
 """Ways in which generator and discriminator share embeddings; see `GeneratorConfig.embeddings`."""
@@ -126,21 +126,20 @@ class DistillationConfig:
         """
         return theirs if (self.cosine_weight or self.hidden_weight) and ours != theirs else None
 
-
-def check_distillation(options: DistillationConfig) -> None:
-    """Raise a UserError if a value is out of range, or no weight is above 0."""
-    need_positive(options, "objective.distillation.", "temperature")
-    need_no_negative(options, "objective.distillation.", *options.weights)
-    if not any(options.weights.values()):
-        raise UserError(
-            f"objective.distillation.teacher={options.teacher}, but all weights below objective.distillation are 0, so "
-            "nothing is learned from it; give one a positive weight, such as soft_weight=5"
-        )
-    if options.layers and not (options.hidden_weight or options.attention_weight):
-        raise UserError(
-            f"objective.distillation.layers={','.join(map(str, options.layers))} says which layers hidden_weight and "
-            "attention_weight compare, and both are 0; give one of them a positive weight, or leave it out"
-        )
+    def check(self) -> None:
+        """Raise a UserError if a value is out of range, or no weight is above 0."""
+        need_positive(self, "objective.distillation.", "temperature")
+        need_no_negative(self, "objective.distillation.", *self.weights)
+        if not any(self.weights.values()):
+            raise UserError(
+                f"objective.distillation.teacher={self.teacher}, but all weights below objective.distillation are 0, "
+                "so nothing is learned from it; give one a positive weight, such as soft_weight=5"
+            )
+        if self.layers and not (self.hidden_weight or self.attention_weight):
+            raise UserError(
+                f"objective.distillation.layers={','.join(map(str, self.layers))} says which layers hidden_weight and "
+                "attention_weight compare, and both are 0; give one of them a positive weight, or leave it out"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -156,23 +155,22 @@ class TaskDistillationConfig:
     share: float = option(0.5, of=("teacher",), refused=False)
     """Share of the teacher in the loss; the rest is the loss of the labels. 1: the labels are ignored."""
 
-
-def check_task_distillation(options: TaskDistillationConfig, crf: bool) -> None:
-    """Raise a UserError if a value is out of range, or the head has no scores to compare."""
-    if not options.teacher:
-        return
-    need_cloud_storage(options.teacher)
-    need_positive(options, "distillation.", "temperature")
-    if not 0 < options.share <= 1:
-        raise UserError(
-            f"distillation.share={options.share} must be above 0, where nothing is learned from the teacher, and at "
-            "most 1"
-        )
-    if crf:
-        raise UserError(
-            f"distillation.teacher={options.teacher} teaches the scores of single words, and a CRF learns those of "
-            "whole sentences; leave --crf out"
-        )
+    def check(self, crf: bool) -> None:
+        """Raise a UserError if a value is out of range, or the head has no scores to compare."""
+        if not self.teacher:
+            return
+        need_cloud_storage(self.teacher)
+        need_positive(self, "distillation.", "temperature")
+        if not 0 < self.share <= 1:
+            raise UserError(
+                f"distillation.share={self.share} must be above 0, where nothing is learned from the teacher, and at "
+                "most 1"
+            )
+        if crf:
+            raise UserError(
+                f"distillation.teacher={self.teacher} teaches the scores of single words, and a CRF learns those of "
+                "whole sentences; leave --crf out"
+            )
 
 
 class _Data(Protocol):
@@ -211,8 +209,12 @@ class _Objective:
     """Whether batches have masked words, which the model or its generator fills in."""
     reads_texts: ClassVar[bool] = True
     """Whether rows are texts with their special tokens, rather than words alone."""
+    two_streams: ClassVar[bool] = False
+    """Whether XLNet's second stream of states predicts the words."""
     predicts: ClassVar[str]
-    """What it does without masked words, as messages tell it; of one that masks none."""
+    """Its description in messages, of one that masks no words."""
+    masking_read: ClassVar[tuple[str, ...]] = ("static_masks",)
+    """The options of masking that mean something to it; of one that masks none."""
 
     @property
     def name(self) -> str:
@@ -254,13 +256,22 @@ class _Objective:
 
     def check(self, run: Run) -> None:
         """Raise a UserError if its options are out of range, or contradict those of the run."""
-        if run.model.two_streams:
-            raise UserError(_only_together(run.model, self.name))
+        if run.model.two_streams != self.two_streams:
+            raise UserError(
+                f"{run.model.spelled} and objective.name={self.name}: the tokens of a permutation are predicted by "
+                "XLNet's second stream of states, and nothing else trains it; set model.positions=xlnet and "
+                "objective.name=permutation, or neither"
+            )
         if self.masks_words:
-            _check_pairs(run)
-        else:
-            _check_single_texts(run, self.reason)
-            _check_no_masks(run, self.reason)
+            return
+        if run.data.sentence_pairs != "none":
+            raise UserError(
+                f"{self.reason} and reads single texts, but data.sentence_pairs={run.data.sentence_pairs}; set "
+                "data.sentence_pairs=none"
+            )
+        for name, value in vars(run.masking).items():
+            if name not in self.masking_read and value != getattr(type(run.masking), name):
+                raise UserError(f"{self.reason} and masks none, so masking.{name}={value} has no effect; leave it out")
 
     @property
     def reason(self) -> str:
@@ -268,70 +279,55 @@ class _Objective:
         return f"objective.name={self.name} {self.predicts}"
 
 
-def _only_together(model: EncoderConfig, name: str) -> str:
-    return (
-        f"{model.spelled} and objective.name={name}: the tokens of a permutation are "
-        "predicted by XLNet's second stream of states, and nothing else trains it; set model.positions=xlnet and "
-        "objective.name=permutation, or neither"
-    )
+class _MasksWords(_Objective):
+    """Common part of the objectives of masked words."""
 
+    masks_words: ClassVar[bool] = True
+    mask_decoder: bool
+    """Whether they are predicted by DeBERTa's enhanced mask decoder."""
 
-def _check_single_texts(run: Run, why: str) -> None:
-    """Raise a UserError, which begins with `why`, if there are pairs."""
-    if run.data.sentence_pairs != "none":
-        raise UserError(
-            f"{why} and reads single texts, but data.sentence_pairs={run.data.sentence_pairs}; set "
-            "data.sentence_pairs=none"
-        )
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return ("mask_decoder",) if self.mask_decoder else ()
 
+    def check(self, run: Run) -> None:
+        super().check(run)
+        self._check_pairs(run)
+        if self.mask_decoder:
+            self._check_mask_decoder(run.model)
 
-def _check_no_masks(run: Run, why: str) -> None:
-    """Raise a UserError, which begins with `why`, if there are options of masked words."""
-    for name, value in vars(run.masking).items():
-        if name != "static_masks" and value != getattr(type(run.masking), name):
-            raise UserError(f"{why} and masks none, so masking.{name}={value} does not apply; leave it out")
-    for index, phase in enumerate(run.phases):
-        if phase.max_predictions is not None:
+    def _check_pairs(self, run: Run) -> None:
+        """Raise a UserError if there are pairs, but the model cannot read them or not learn from their labels."""
+        model, pairs, labelled = run.model, run.data.sentence_pairs, run.data.has_pair_labels
+        needed = {"type_vocab_size": max(2, model.type_vocab_size)} | ({"pair_head": True} if labelled else {})
+        if pairs != "none" and (wrong := [name for name, value in needed.items() if getattr(model, name) != value]):
             raise UserError(
-                f"{why}, all of them, so phases.{index}.max_predictions={phase.max_predictions} has no effect; leave "
-                "it out"
+                f"data.sentence_pairs={pairs} needs two segments{' and a head for pairs' if labelled else ''}, but "
+                f"{' and '.join(f'model.{name}={getattr(model, name)}' for name in wrong)}; set "
+                f"{' and '.join(f'model.{name}={needed[name]}' for name in wrong)}, or data.sentence_pairs=none"
             )
 
-
-def _check_pairs(run: Run) -> None:
-    """Raise a UserError if there are pairs, but the model cannot read them or not learn from their labels."""
-    model, pairs, labelled = run.model, run.data.sentence_pairs, run.data.has_pair_labels
-    needed = {"type_vocab_size": max(2, model.type_vocab_size)} | ({"pair_head": True} if labelled else {})
-    if pairs != "none" and (wrong := [name for name, value in needed.items() if getattr(model, name) != value]):
-        raise UserError(
-            f"data.sentence_pairs={pairs} needs two segments{' and a head for pairs' if labelled else ''}, but "
-            f"{' and '.join(f'model.{name}={getattr(model, name)}' for name in wrong)}; set "
-            f"{' and '.join(f'model.{name}={needed[name]}' for name in wrong)}, or data.sentence_pairs=none"
-        )
-
-
-def _check_mask_decoder(model: EncoderConfig) -> None:
-    """Raise a UserError if the model has no layer that the enhanced mask decoder could pass through again."""
-    for name, value, fitting in (
-        ("model.disentangled.terms", "none", model.disentangled is not None),
-        ("model.positions", "learned", model.position_table is None),
-        ("model.norm_position", model.norm_position, model.norm_position == "post"),
-        ("model.num_layers", model.num_layers, model.num_layers > 1),
-    ):
-        if not fitting:
-            raise UserError(
-                f"objective.mask_decoder=True cannot be combined with {name}={value}: masked words are predicted by "
-                "further passes of the last of several layers of a DeBERTa (terms=c2p+p2c, positions=none, "
-                "norm_position=post), whose input has no absolute positions; leave it out"
-            )
+    def _check_mask_decoder(self, model: EncoderConfig) -> None:
+        """Raise a UserError if the model has no layer that the enhanced mask decoder could pass through again."""
+        for name, value, fitting in (
+            ("model.disentangled.terms", "none", model.disentangled is not None),
+            ("model.positions", "learned", model.position_table is None),
+            ("model.norm_position", model.norm_position, model.norm_position == "post"),
+            ("model.num_layers", model.num_layers, model.num_layers > 1),
+        ):
+            if not fitting:
+                raise UserError(
+                    f"objective.mask_decoder=True cannot be combined with {name}={value}: masked words are predicted "
+                    "by further passes of the last of several layers of a DeBERTa (terms=c2p+p2c, positions=none, "
+                    "norm_position=post), whose input has no absolute positions; leave it out"
+                )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MaskedWords(_Objective):
+class MaskedWords(_MasksWords):
     """BERT's masked language model, with the second objective of data.sentence_pairs."""
 
     chosen_by: ClassVar[Mapping[str, str]] = {"name": "masked_words"}
-    masks_words: ClassVar[bool] = True
 
     mlm_weight: float = 1.0
     """Weight of the loss of the masked words. 0: its head is not trained."""
@@ -353,8 +349,7 @@ class MaskedWords(_Objective):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        wanted = {"span_boundary": self.span_boundary_weight, "mask_decoder": self.mask_decoder}
-        return tuple(part for part, is_wanted in wanted.items() if is_wanted)
+        return (*(("span_boundary",) if self.span_boundary_weight else ()), *super().parts)
 
     def check(self, run: Run) -> None:
         need_no_negative(self, "objective.", "mlm_weight", "sentence_pair_weight", "span_boundary_weight")
@@ -366,20 +361,35 @@ class MaskedWords(_Objective):
                 "are 1"
             )
         if self.taught is not None:
-            check_distillation(self.taught)
-        if self.mask_decoder:
-            _check_mask_decoder(run.model)
+            self.taught.check()
         super().check(run)
 
 
-class _OneSided(_Objective):
-    """Common part of the objectives that predict every token."""
+class _EveryWord(_Objective):
+    """Common part of the objectives that predict every word of a row."""
 
-    predicts: ClassVar[str] = "predicts each token from those on one side of it"
+    left_out: ClassVar[int] = 0
+    """Number of tokens of a row that are not predicted."""
 
     def predictions(self, sequence_length: int, given: int | None, rate: float) -> int:
         del given, rate
-        return sequence_length - 1
+        return sequence_length - self.left_out
+
+    def check(self, run: Run) -> None:
+        super().check(run)
+        for index, phase in enumerate(run.phases):
+            if phase.max_predictions is not None:
+                raise UserError(
+                    f"{self.reason}, all of them, so phases.{index}.max_predictions={phase.max_predictions} has no "
+                    "effect; leave it out"
+                )
+
+
+class _OneSided(_EveryWord):
+    """Common part of the objectives that predict every token from those on one side."""
+
+    predicts: ClassVar[str] = "predicts each token from those on one side of it"
+    left_out: ClassVar[int] = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -426,11 +436,10 @@ class TwoDirections(_OneSided):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ReplacedTokens(_Objective):
+class ReplacedTokens(_MasksWords):
     """ELECTRA's discriminator, which tells the words of a generator, trained with it, from those of the text."""
 
     chosen_by: ClassVar[Mapping[str, str]] = {"name": "replaced_tokens"}
-    masks_words: ClassVar[bool] = True
 
     mlm_weight: float = 1.0
     """Weight of the loss of the generator's masked words."""
@@ -441,10 +450,6 @@ class ReplacedTokens(_Objective):
     mask_decoder: bool = False
     """Whether the generator's words are predicted by DeBERTa's enhanced mask decoder: from two more passes of its last
     layer, whose queries begin with absolute positions. It needs model.disentangled.terms and is left out of exports."""
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        return ("mask_decoder",) if self.mask_decoder else ()
 
     def check(self, run: Run) -> None:
         need_no_negative(self, "objective.", "mlm_weight", "replaced_tokens_weight")
@@ -465,8 +470,6 @@ class ReplacedTokens(_Objective):
             )
         super().check(run)
         self._check_generator(run.model)
-        if self.mask_decoder:
-            _check_mask_decoder(run.model)
 
     def _check_generator(self, discriminator: EncoderConfig) -> None:
         sizes = ("hidden_size", "num_layers", "num_heads", "intermediate_size")
@@ -506,7 +509,9 @@ class Permutation(_Objective):
     positions=xlnet."""
 
     chosen_by: ClassVar[Mapping[str, str]] = {"name": "permutation"}
+    two_streams: ClassVar[bool] = True
     predicts: ClassVar[str] = "predicts tokens that it leaves as they are"
+    masking_read: ClassVar[tuple[str, ...]] = ("rate", "static_masks")
 
     longest_span: int = 5
     """Maximum number of adjacent tokens that are predicted together; the probability of n is proportional to 1/n.
@@ -516,28 +521,18 @@ class Permutation(_Objective):
         return {"order": ((sequence_length,), int)}
 
     def check(self, run: Run) -> None:
-        if not run.model.two_streams:
-            raise UserError(_only_together(run.model, self.name))
+        super().check(run)
         if self.longest_span < 1:
             raise UserError(f"objective.longest_span={self.longest_span} must be positive; the paper's is 5")
-        for name, value in vars(run.masking).items():
-            if name not in ("rate", "static_masks") and value != getattr(type(run.masking), name):
-                raise UserError(
-                    f"{self.reason}, in spans of up to objective.longest_span, so masking.{name}={value} has no "
-                    "effect; leave it out"
-                )
-        _check_single_texts(run, self.reason)
 
 
-class _StaticVectors(_Objective):
+class _StaticVectors(_EveryWord):
     """Common part of the objectives of static word vectors."""
 
     reads_texts: ClassVar[bool] = False
     predicts: ClassVar[str] = "predicts the neighbours of each word"
-
-    def predictions(self, sequence_length: int, given: int | None, rate: float) -> int:
-        del given, rate
-        return sequence_length
+    static_vectors: Any
+    """Options of each, among which is a window."""
 
     def check_model(self, model: EncoderConfig) -> None:
         if not isinstance(model, WordVectorsConfig):
@@ -546,15 +541,16 @@ class _StaticVectors(_Objective):
                 "see the neighbours that it has to predict; set model.layer=none"
             )
 
-
-def _check_window(run: Run, window: int) -> None:
-    """Raise a UserError if a row is no longer than the window."""
-    for index, phase in enumerate(run.phases):
-        if phase.sequence_length <= window:
-            raise UserError(
-                f"objective.static_vectors.window={window} is not shorter than the rows of "
-                f"phases.{index}.sequence_length={phase.sequence_length}; make it smaller, or the rows longer"
-            )
+    def check(self, run: Run) -> None:
+        super().check(run)
+        need_positive(self.static_vectors, "objective.static_vectors.", "window")
+        window = self.static_vectors.window
+        for index, phase in enumerate(run.phases):
+            if phase.sequence_length <= window:
+                raise UserError(
+                    f"objective.static_vectors.window={window} is not shorter than the rows of "
+                    f"phases.{index}.sequence_length={phase.sequence_length}; make it smaller, or the rows longer"
+                )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -570,15 +566,14 @@ class SkipGram(_StaticVectors):
         return {"windows": ((sequence_length, 2), int), "negatives": ((SHARED_NEGATIVES,), int)}
 
     def check(self, run: Run) -> None:
+        super().check(run)
         options = self.static_vectors
-        need_positive(options, "objective.static_vectors.", "window", "negatives")
-        _check_window(run, options.window)
+        need_positive(options, "objective.static_vectors.", "negatives")
         if not 0 <= options.subsampling < 1:
             raise UserError(
                 f"objective.static_vectors.subsampling={options.subsampling} must be a share of the text, from 0 to "
                 "below 1; the paper's is 1e-5"
             )
-        super().check(run)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -599,15 +594,13 @@ class GloVe(_StaticVectors):
         return {"pair_counts": ((sequence_length, self.static_vectors.window), float)}
 
     def check(self, run: Run) -> None:
+        super().check(run)
         options = self.static_vectors
-        need_positive(options, "objective.static_vectors.", "window")
-        _check_window(run, options.window)
         if not (0 < options.maximum_count < math.inf and 0 <= options.count_power <= 1):
             raise UserError(
                 f"objective.static_vectors.maximum_count={options.maximum_count:g} must be positive and count_power="
                 f"{options.count_power:g} from 0 to 1; the paper's are 100 and 0.75"
             )
-        super().check(run)
 
 
 ObjectiveConfig = MaskedWords | LeftToRight | TwoDirections | ReplacedTokens | Permutation | SkipGram | GloVe

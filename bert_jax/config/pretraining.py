@@ -12,9 +12,9 @@ import math
 import re
 from typing import Literal
 
-from bert_jax.config.json_form import kinds, option
 from bert_jax.config.model import EncoderConfig, ModelConfig
 from bert_jax.config.objective import MaskedWords, ObjectiveConfig
+from bert_jax.config.options import kinds, option
 from bert_jax.errors import UserError
 
 SentencePairs = Literal["nsp", "sop", "adjacent", "none"]
@@ -470,9 +470,9 @@ class Config:
     model: EncoderConfig = kinds(ModelConfig(), nested=True)
     """Sizes of the model and form of its layers."""
     data: DataConfig = DataConfig()
-    """Where the token store is, and how examples are cut from it."""
+    """The token store, and how examples are cut from it."""
     masking: MaskingConfig = MaskingConfig()
-    """Which pieces are masked, and what replaces them."""
+    """The choice of the pieces that are masked, and what replaces them."""
     objective: ObjectiveConfig = kinds(MaskedWords(), nested=True)
     """Objective of the training, and the weights of the losses."""
     phases: tuple[PhaseConfig, ...] = (PhaseConfig(),)

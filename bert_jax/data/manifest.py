@@ -13,7 +13,7 @@ import re
 from etils import epath
 
 from bert_jax.config.corpora import CleaningConfig
-from bert_jax.config.json_form import from_dict, to_dict
+from bert_jax.config.options import from_dict, to_dict
 from bert_jax.corpus.cleaner import StepRecord
 from bert_jax.errors import UserError
 from bert_jax.files import read_object, unsealed
@@ -69,7 +69,7 @@ class SourceRecord:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Removed:
-    """How many things of one kind a source holds that are no text: redirects, tables, lines of a licence, …"""
+    """Number of things of one kind in a source that are no text: redirects, tables, lines of a licence, …"""
 
     source: str
     what: str
@@ -116,9 +116,9 @@ class Manifest:
     files: tuple[FileRecord, ...]
     """Name and SHA-256 of every file."""
     removed: tuple[Removed, ...] = ()
-    """What was left out of the sources, by source and kind."""
+    """Things that were left out of the sources, by source and kind."""
     cleaning: tuple[StepRecord, ...] = ()
-    """What the steps of the cleaning removed and changed."""
+    """Counts of what the steps of the cleaning removed and changed."""
 
     @property
     def fingerprint(self) -> str:

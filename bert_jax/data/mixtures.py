@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.config import Config, Phase, resolve_phases
+from bert_jax.config import Config, DataConfig, Phase, resolve_phases
 from bert_jax.config.checks import MixturePart, resolve_mixtures, training_paths
 from bert_jax.data.examples import Batch, Examples
 from bert_jax.data.store import Store, open_store
@@ -189,7 +189,7 @@ class HeldOut:
     """Documents to evaluate on."""
 
     name: str
-    """What figures of these documents are called, in a mixture; "" otherwise."""
+    """Name of the figures of these documents in a mixture; "" otherwise."""
     store: Store
     split: str
     """"held_out", or "all" of a separate store."""
@@ -204,7 +204,7 @@ class Corpus:
     training: tuple[Examples | Mixture, ...]
     """Training examples of each phase."""
     held_out: tuple[HeldOut, ...]
-    """What to evaluate on: () if nothing is held out, one in a run of one store, one for each store of a mixture."""
+    """Documents to evaluate on: () if nothing is held out, one in a run of one store, one for each of a mixture."""
 
     @property
     def store(self) -> Store:
@@ -219,7 +219,7 @@ class Corpus:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What a resumed run must have in common with the earlier start: fingerprints of stores and vocabulary."""
+        """Identity that a resumed run must share with the earlier start: fingerprints of stores and vocabulary."""
         facts = {"store_fingerprint": self.fingerprint, "tokenizer_fingerprint": self.store.tokenizer().fingerprint}
         if not any(isinstance(each, Mixture) for each in self.training):
             return facts
@@ -251,14 +251,14 @@ def open_corpus(config: Config) -> Corpus:
     """
     mixtures, paths = resolve_mixtures(config), training_paths(config)
     opened = {path: open_store(path, config.data.cache) for path in paths or ("",)}
-    _check_vocabularies(config, opened)
+    _check_vocabularies(config.model.vocab_size, opened)
     names = dict(zip(opened, _names(list(opened)), strict=True))
     training = []
     for phase, parts in zip(resolve_phases(config), mixtures, strict=True):
         training.append(_mixed(config, phase, parts, opened, names) if parts else _alone(config, phase, opened))
         check_epoch(training[-1], phase.batch_size)
     stores = {names[path]: store for path, store in opened.items()}
-    return Corpus(stores, tuple(training), _held_out(config, stores, bool(mixtures[0])))
+    return Corpus(stores, tuple(training), _held_out(config.data, stores, bool(mixtures[0])))
 
 
 def _alone(config: Config, phase: Phase, opened: dict[str, Store]) -> Examples:
@@ -325,8 +325,7 @@ def _names(paths: list[str]) -> list[str]:
     return [f"store_{number}" for number in range(len(paths))]
 
 
-def _held_out(config: Config, stores: dict[str, Store], mixed: bool) -> tuple[HeldOut, ...]:
-    data = config.data
+def _held_out(data: DataConfig, stores: dict[str, Store], mixed: bool) -> tuple[HeldOut, ...]:
     if not data.eval_path:
         if not data.held_out:
             return ()
@@ -341,9 +340,8 @@ def _held_out(config: Config, stores: dict[str, Store], mixed: bool) -> tuple[He
     return (HeldOut("", evaluation_store, "all"),)
 
 
-def _check_vocabularies(config: Config, opened: dict[str, Store]) -> None:
+def _check_vocabularies(given: int | None, opened: dict[str, Store]) -> None:
     (first, store), *others = opened.items()
-    given = config.model.vocab_size
     if given not in (None, store.vocab_size):
         raise UserError(
             f"model.vocab_size={given}, but {first} was prepared with a vocabulary of {store.vocab_size} "

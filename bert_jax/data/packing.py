@@ -109,7 +109,7 @@ def _whole(chunks: DocumentChunks, found: Chunks) -> Segments:
 
 @dataclasses.dataclass(frozen=True)
 class Places:
-    """Where N texts go, int64 [N] each: the row, the place of [CLS] in it, and the number of the text in its row."""
+    """Places of N texts, int64 [N] each: the row, the place of [CLS] in it, and the number of the text in its row."""
 
     row: np.ndarray
     start: np.ndarray

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 
 from bert_jax.config.commands import CountConfig
-from bert_jax.config.json_form import from_dict
+from bert_jax.config.options import from_dict
 from bert_jax.corpus.duplicates import sorted_rows
 from bert_jax.data.store import Store, open_store
 from bert_jax.errors import UserError
@@ -34,7 +34,7 @@ AGAIN = "count the pairs again with `bert-jax count`"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CountedPairs:
-    """What the counts are of."""
+    """Parameters of the counts."""
 
     window: int
     held_out: float

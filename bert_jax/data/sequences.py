@@ -34,7 +34,7 @@ class Uncut:
     limit: int
     """Maximum length; longer texts are cut to it."""
     noun: str
-    """What is cut: texts, pairs or questions."""
+    """Kind of what is cut: texts, pairs or questions."""
     option: str = "max_length"
     """The option that sets `limit`."""
     most: int | None = None

@@ -38,7 +38,7 @@ import jax
 from absl import logging
 from jax._src.distributed import global_state  # it has no public name; Orbax takes it from here too
 
-from bert_jax.config.json_form import differences, is_among
+from bert_jax.config.options import differences, is_among
 from bert_jax.errors import UserError, is_of_cloud_storage
 
 EXIT_CODE = 75

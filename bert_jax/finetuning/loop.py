@@ -32,12 +32,12 @@ from bert_jax.config.finetuning import (
     check_finetune,
     task_defaults,
 )
-from bert_jax.config.json_form import differing_options, dotted_names, first_lines, from_dict, to_dict
+from bert_jax.config.options import differing_options, dotted_names, from_dict, to_dict
 from bert_jax.data.sequences import most_sequences
 from bert_jax.devices import hardware, sharding
 from bert_jax.devices.hosts import check_alike, commit, ending_together, from_first, versions
 from bert_jax.devices.signals import StopSignals, Watchdog
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, first_lines
 from bert_jax.finetuning.plan import check_length, plan
 from bert_jax.finetuning.prediction import check_member, family_for, options_of, say_what_is_cut, write_predictions
 from bert_jax.finetuning.programs import (
@@ -313,7 +313,7 @@ def _check_vacant(workdir: epath.Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What a call of `finetune` did."""
+    """The outcome of a call of `finetune`."""
 
     results: dict[str, Any] = dataclasses.field(repr=False)
     """Content of results.json; empty if a signal ended the command before its last run."""
@@ -419,11 +419,7 @@ def _open_model(config: FinetuneConfig) -> StoredModel:
     stored = open_stored(config.init_from)
     check_fit(stored)
     check_layers(config, stored.model)
-    if stored.tokenizer is None:
-        raise UserError(
-            f"init_from={stored.path} has no vocabulary; put the vocab.txt (or SentencePiece .model) there that it "
-            "was trained with"
-        )
+    stored.need_tokenizer("init_from=")
     return stored
 
 

@@ -17,7 +17,7 @@ from etils import epath
 from rich.console import Console
 
 from bert_jax.config.finetuning import PredictConfig, SequenceOptions, Squad2Options, check_predict
-from bert_jax.config.json_form import with_options
+from bert_jax.config.options import with_options
 from bert_jax.data.sequences import Features
 from bert_jax.devices import sharding
 from bert_jax.devices.compilation import use_compilation_cache
@@ -47,8 +47,7 @@ def check_member(member: StoredModel, first: StoredModel) -> None:
         raise UserError(
             f"{member.path} has no task head: it is a pre-trained model; bert-jax finetune makes a fine-tuned one"
         )
-    if member.tokenizer is None:
-        raise UserError(f"{member.path} has no vocabulary; put the vocab.txt there that it was trained with")
+    tokenizer = member.need_tokenizer()
     if any(getattr(member.head, name) != getattr(first.need_head(), name) for name in ("kind", "labels", "crf")):
         shown = [
             f"{stored.path}: {stored.need_head().kind}{' with a CRF' * stored.need_head().crf} "
@@ -61,7 +60,7 @@ def check_member(member: StoredModel, first: StoredModel) -> None:
         raise UserError(
             f"an ensemble needs models of one task, not {member.path} of {tasks[0]} and {first.path} of {tasks[1]}"
         )
-    if member.tokenizer.fingerprint != first.need_tokenizer().fingerprint:
+    if tokenizer.fingerprint != first.need_tokenizer().fingerprint:
         raise UserError(
             f"{member.path} and {first.path} have different vocabularies; an ensemble reads one set of sequences"
         )

@@ -17,7 +17,7 @@ from rich.table import Table
 from bert_jax.checkpoints.workdir import read_json
 from bert_jax.config.commands import ResultsConfig
 from bert_jax.config.finetuning import RESULTS, FinetuneConfig
-from bert_jax.config.json_form import metric_scale, to_dict
+from bert_jax.config.options import metric_scale, to_dict
 from bert_jax.devices.hosts import commit, versions
 from bert_jax.errors import UserError
 from bert_jax.files import read_object, write_atomically

@@ -32,7 +32,7 @@ from bert_jax.checkpoints.record import check_origin, read_record
 from bert_jax.checkpoints.workdir import WorkDirectory, id_below
 from bert_jax.config import CheckpointConfig
 from bert_jax.config.finetuning import FinetuneConfig
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.options import to_dict
 from bert_jax.config.pretraining import traced_steps
 from bert_jax.data.sequences import Batch, Features, SharedRowBatches, TrainingBatches
 from bert_jax.devices import sharding
@@ -62,7 +62,7 @@ from bert_jax.training.trackers import Profiler, Tracker, trackers
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """What all runs of a command train, on what."""
+    """The model and the data that all runs of a command share."""
 
     config: FinetuneConfig
     data: TaskData

@@ -20,7 +20,7 @@ from rich.console import Console
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import EmbeddingConfig
 from bert_jax.config.commands import ConvertConfig, ModelFormat, PartsWritten, Weights
-from bert_jax.config.json_form import from_dict, to_dict
+from bert_jax.config.options import from_dict, to_dict
 from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.files import is_remote, write_atomically
 from bert_jax.formats.opening import open_stored, place

@@ -17,9 +17,9 @@ import numpy as np
 from etils import epath
 
 from bert_jax.config import AttentionConfig, EncoderConfig, HeadConfig
-from bert_jax.config.json_form import first_lines, from_dict
 from bert_jax.config.model import HeadPooling
-from bert_jax.errors import UserError
+from bert_jax.config.options import from_dict
+from bert_jax.errors import UserError, first_lines
 from bert_jax.files import read_object
 from bert_jax.formats import safetensors_files
 from bert_jax.formats.model_types import model_type

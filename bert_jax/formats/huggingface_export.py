@@ -13,7 +13,7 @@ import numpy as np
 from etils import epath
 
 from bert_jax.config import AttentionConfig
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.options import to_dict
 from bert_jax.data.manifest import Manifest, read_manifest
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError

@@ -15,10 +15,10 @@ from bert_jax.checkpoints.workdir import id_below, need, read_json
 from bert_jax.config import EmbeddingConfig, EncoderConfig, HeadConfig
 from bert_jax.config.commands import Weights
 from bert_jax.config.finetuning import FinetuneConfig
-from bert_jax.config.json_form import first_lines, from_record
+from bert_jax.config.options import from_record
 from bert_jax.devices.hardware import all_devices
 from bert_jax.devices.placement import StoredArray
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, first_lines
 from bert_jax.files import is_remote
 from bert_jax.formats.sentence_transformers import read_postprocesses
 from bert_jax.formats.stored import StoredModel, without_generator

@@ -19,8 +19,8 @@ import safetensors.numpy
 from etils import epath
 
 from bert_jax.config import EmbeddingConfig
-from bert_jax.config.json_form import from_dict
 from bert_jax.config.model import Pooling
+from bert_jax.config.options import from_dict
 from bert_jax.errors import UserError
 from bert_jax.files import parse_object, read_object, write_atomically
 from bert_jax.formats.model_types.definition import flag

@@ -19,11 +19,11 @@ import numpy as np
 from absl import logging
 
 from bert_jax.config import EmbeddingConfig, EncoderConfig, HeadConfig, MaskedWords
-from bert_jax.config.json_form import first_lines, from_record, to_dict
 from bert_jax.config.model import Combination, Pooling
 from bert_jax.config.objective import GeneratorConfig, generator_model
+from bert_jax.config.options import from_record, to_dict
 from bert_jax.devices.placement import StoredArray, empty
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, first_lines
 from bert_jax.models.bert_parameters import (
     DIFFERENCE,
     GENERATOR,
@@ -226,10 +226,13 @@ class StoredModel:
         arrays = {path: array for path, array in self.arrays.items() if path.split("/")[0] not in parts}
         return dataclasses.replace(self, arrays=arrays)
 
-    def need_tokenizer(self) -> Tokenizer:
-        """Return the tokenizer of a model that was checked to have one; ValueError if it has none."""
+    def need_tokenizer(self, option: str = "") -> Tokenizer:
+        """Return the tokenizer; raise a UserError, which names the option that gave the model, if it has none."""
         if self.tokenizer is None:
-            raise ValueError(f"{self.path} has no vocabulary")
+            raise UserError(
+                f"{option}{self.path} has no vocabulary; put the vocab.txt (or SentencePiece .model) there that it was "
+                "trained with"
+            )
         return self.tokenizer
 
     def need_head(self) -> HeadConfig:

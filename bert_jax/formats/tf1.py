@@ -22,8 +22,8 @@ import numpy as np
 from etils import epath
 
 from bert_jax.config import EncoderConfig, HeadConfig, ModelConfig
-from bert_jax.config.json_form import first_lines, to_dict
-from bert_jax.errors import UserError, need_extra
+from bert_jax.config.options import to_dict
+from bert_jax.errors import UserError, first_lines, need_extra
 from bert_jax.files import read_object
 from bert_jax.formats.model_types import definition
 from bert_jax.formats.model_types.bert import ENCODER

@@ -80,13 +80,13 @@ class Architecture:
     product: Product = plain_product
     """The product in every affine map of the model."""
     add_bias: AddBias = plain_bias
-    """How a bias is added in them."""
+    """The addition of a bias in them."""
     layer_norm: NormForm = plain_layer_norm
-    """How every layer normalization is computed."""
+    """The computation of every layer normalization."""
     word_block: int | None = None
     """Number of words whose logits are one array when only their losses are asked for; None: all."""
     distance_bias: Callable[[jax.Array], jax.Array] | None = None
-    """What is added to the scores of every layer, see `AttentionMask.distance_bias`; None: nothing."""
+    """Addition to the scores of every layer, see `AttentionMask.distance_bias`; None: nothing."""
     relations: Callable[[AttentionMask, jax.Array, Permutation | None], Relations] | None = None
     """Makes, from the mask, the segments [B, L] and the order of pre-training, what blocks get in place of the mask;
     None: blocks get the mask, and there is no such order."""

@@ -280,7 +280,7 @@ class BertForPreTraining:
     config: EncoderConfig
     """Sizes of the model."""
     compute: ComputeConfig = ComputeConfig()
-    """How the same mathematics is carried out."""
+    """Choices of how the same mathematics is carried out."""
     parts: tuple[str, ...] = PRETRAINING_PARTS
     """Parts on top of the encoder, in any order; checkpoints from elsewhere may lack some."""
     architecture: Callable[[EncoderConfig, ComputeConfig], Architecture] = bert_architecture

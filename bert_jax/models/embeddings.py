@@ -206,7 +206,7 @@ BLOCK = 4080  # words; a stride of 4,096 would put the entries of a column into 
 
 
 class WordLosses(NamedTuple):
-    """What is known of each prediction, without its logits; both of one shape."""
+    """Loss and correctness of each prediction, without its logits; both of one shape."""
 
     losses: jax.Array
     """Float32, in nats: -log of the probability of the label."""

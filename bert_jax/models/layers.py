@@ -156,7 +156,7 @@ def _mixed(x: jax.Array) -> jax.Array:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PackedTexts:
-    """Which positions of B rows belong to which of at most T texts."""
+    """The positions of B rows that belong to each of at most T texts."""
 
     ids: jax.Array
     """int32 [B, L]: number of the text, from 1; 0 for padding. A text attends to itself alone."""

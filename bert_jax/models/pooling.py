@@ -22,7 +22,7 @@ LAYERS_READ = {
     "weighted_last_four": 4,
     "weighted_all": 0,
 }
-"""How many of the last layers a combination looks at; 0 = every layer, without the embeddings."""
+"""Number of the last layers that a combination looks at; 0 = every layer, without the embeddings."""
 
 
 def combine(

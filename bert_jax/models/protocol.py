@@ -31,7 +31,7 @@ class EncoderOutput(NamedTuple):
 
 
 class ReadStates(NamedTuple):
-    """What heads read of the last layer, where nothing else of it is computed; see `BertForPreTraining.read`."""
+    """The part of the last layer that heads read, if nothing else is computed; see `BertForPreTraining.read`."""
 
     states: jax.Array
     """[B, M, H]: the states at the M positions that were asked for."""
@@ -55,7 +55,7 @@ class Model(Protocol):
 
     @property
     def compute(self) -> ComputeConfig:
-        """How the computation is carried out, for the same mathematics."""
+        """Choices of how the same mathematics is carried out."""
         ...
 
     @property
@@ -105,7 +105,7 @@ class Model(Protocol):
 
 @runtime_checkable
 class FillsMasks(Protocol):
-    """What a model has in addition to `Model` if it can fill masked words in: evaluation.samples notes what it does."""
+    """Members beyond `Model` of a model that can fill masked words in: evaluation.samples notes what it does."""
 
     @property
     def fills_masks(self) -> bool:
@@ -119,7 +119,7 @@ class FillsMasks(Protocol):
 
 @runtime_checkable
 class HasGenerator(Protocol):
-    """What a model has in addition to `Model` if another one predicts the words in its place, in the same step."""
+    """Members beyond `Model` of a model in whose place another one predicts the words, in the same step."""
 
     @property
     def generator(self) -> Model:
@@ -129,7 +129,7 @@ class HasGenerator(Protocol):
 
 @runtime_checkable
 class SharesWordTable(Protocol):
-    """What a model has in addition to `Model` if it may read copies of its word table; see `training.step`."""
+    """Members beyond `Model` of a model that may read copies of its word table; see `training.step`."""
 
     @property
     def shares_word_table(self) -> bool:

@@ -67,7 +67,7 @@ class Stack:
     scan: bool
     """True: one scan over the layers, which compiles fast; False: unrolled, which runs faster. The values are equal."""
     remat: Remat = "none"
-    """What the backward pass computes again (ComputeConfig.remat)."""
+    """Parts that the backward pass computes again (ComputeConfig.remat)."""
     sharing: tuple[int, ...] | None = None
     """Index of the parameters of each layer, where several layers use the same ones. None: each has its own."""
     shared: tuple[str, ...] = ()

@@ -80,16 +80,16 @@ def hidden_unless(seen: jax.Array) -> jax.Array:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Relations:
-    """What every layer knows of the tokens in addition to their states."""
+    """Facts about the tokens that every layer knows in addition to their states."""
 
     mask: AttentionMask
-    """Which of the K keys may be seen, whoever looks."""
+    """Keys, of K, that any query may attend to."""
     distances: jax.Array
     """[L + K, H]: an encoding of every distance, from K down to 1 - L."""
     token_types: jax.Array
     """[B, L]: the segments; only whether two tokens have the same one counts."""
     permutation: Permutation | None = None
-    """Who sees whom in pre-training, and which targets have a state; None: everybody everybody, and none."""
+    """Order of sight in pre-training, and the targets that have a state; None: everybody everybody, and none."""
 
     @classmethod
     def of(

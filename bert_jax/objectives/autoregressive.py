@@ -20,13 +20,8 @@ from bert_jax.models.xlnet import Permutation
 from bert_jax.objectives import masked_words
 from bert_jax.objectives.objective import Batch, Sums, Term
 
-NEXT_WORDS = Term(
-    name="next_word",
-    label="next words",
-    title="Language model, left to right",
-    unit="nats per token",
-    perplexity="perplexity",
-    of_words=True,
+NEXT_WORDS = dataclasses.replace(
+    masked_words.MASKED_WORDS, name="next_word", label="next words", title="Language model, left to right"
 )
 
 
@@ -94,13 +89,8 @@ def _halves(encoded: EncoderOutput) -> tuple[EncoderOutput, EncoderOutput]:
     return left, right
 
 
-PERMUTED_WORDS = Term(
-    name="permutation",
-    label="permuted words",
-    title="Permutation language model",
-    unit="nats per token",
-    perplexity="perplexity",
-    of_words=True,
+PERMUTED_WORDS = dataclasses.replace(
+    masked_words.MASKED_WORDS, name="permutation", label="permuted words", title="Permutation language model"
 )
 
 

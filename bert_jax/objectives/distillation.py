@@ -138,7 +138,7 @@ class DistillationObjective:
 
     @property
     def _labelled(self) -> PretrainingObjective:
-        """What is learned without the teacher."""
+        """The terms that are learned without the teacher."""
         return PretrainingObjective(self.model, self.weights, self.epsilon, self.sentence_pairs)
 
     def denominators(self, batch: Batch) -> dict[str, jax.Array]:

@@ -71,7 +71,7 @@ def frequency_sums(counts: np.ndarray, targets: np.ndarray) -> Sums:
 
 
 def sentence_pair_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array | None = None) -> Sums:
-    """Return `classification.loss_sums` over the batch.
+    """Return `tasks.classification_sums` over the batch.
 
     Args:
       logits: [B, 2], or [B, T, 2] of rows of packed texts.
@@ -106,7 +106,7 @@ class PretrainingObjective:
     epsilon: float = 0.0
     """Added to the number of masked words, by which their loss is divided; see masking.loss_epsilon."""
     sentence_pairs: SentencePairs = "nsp"
-    """What the labels of pairs mean; see data.sentence_pairs."""
+    """Meaning of the labels of pairs; see data.sentence_pairs."""
 
     @property
     def of_pairs(self) -> Term:

@@ -49,7 +49,7 @@ class Term:
     unit: str = ""
     """Unit of its loss in that picture."""
     panels: tuple[str, ...] = ("loss", "accuracy")
-    """Which of its metrics have a panel in that picture."""
+    """Those of its metrics that have a panel in that picture."""
     perplexity: str = ""
     """Name under which an evaluation reports exp(loss); empty: not reported."""
     of_words: bool = False

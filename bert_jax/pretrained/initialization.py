@@ -15,8 +15,8 @@ from rich.table import Table
 
 from bert_jax.checkpoints.record import stored_fingerprint
 from bert_jax.config import AttentionConfig, Config, EncoderConfig, ReplacedTokens
-from bert_jax.config.json_form import flattened, to_dict
 from bert_jax.config.model import OUTSIDE_THE_FUNCTION
+from bert_jax.config.options import flattened, to_dict
 from bert_jax.devices.placement import StoredArray, placed
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel, check_fit, with_generator
@@ -95,7 +95,7 @@ class RowSources:
     starts: np.ndarray
     """int64 [R + 1], strictly ascending: every one of the R rows has a source."""
     remark: str
-    """How the table was resized, for people; empty if every row stays where it was."""
+    """A note for people on how the table was resized; empty if every row stays where it was."""
 
     @property
     def num_rows(self) -> int:
@@ -283,12 +283,7 @@ def table_rows(stored: StoredModel, parameters: ParameterTable, tokenizer: Token
     Raises:
       UserError: there is no vocabulary, or it cannot be matched with that of `tokenizer`.
     """
-    if stored.tokenizer is None:
-        raise UserError(
-            f"init_from={stored.path} has no vocabulary, so the word of each row of its table is unknown; "
-            "put the vocab.txt (or SentencePiece .model) that it was trained with into that directory"
-        )
-    vocabulary = vocabulary_sources(stored.tokenizer, tokenizer, stored.path)
+    vocabulary = vocabulary_sources(stored.need_tokenizer("init_from="), tokenizer, stored.path)
     sources = {path: vocabulary for path in row_tables(parameters, "vocab") if path in stored.arrays}
     for path in row_tables(parameters, "position"):
         if path in stored.arrays:

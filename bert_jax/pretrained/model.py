@@ -230,7 +230,7 @@ def _text(heading: str, table: Table) -> str:
 
 
 class LoadedNetwork:
-    """What a `PretrainedModel` holds, which describes the attributes, and its scores for batches of ids."""
+    """The attributes of a `PretrainedModel`, which describes them, and its scores for batches of ids."""
 
     def __init__(
         self, stored: StoredModel, params: dict[str, Any], mesh: Mesh, compute: ComputeConfig = ComputeConfig()

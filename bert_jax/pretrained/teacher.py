@@ -159,12 +159,7 @@ def _described(head: HeadConfig) -> str:
 
 def check_vocabularies(stored: StoredModel, tokenizer: Tokenizer, option: str) -> None:
     """Raise a UserError unless the ids of a teacher mean what they mean to the student."""
-    theirs = stored.tokenizer
-    if theirs is None:
-        raise UserError(
-            f"{option}={stored.path} has no vocabulary, so nobody can tell whether its ids are those of the data; put "
-            "the vocabulary that it was trained with into that directory"
-        )
+    theirs = stored.need_tokenizer(f"{option}=")
     if list(theirs.tokens) != list(tokenizer.tokens):
         raise UserError(
             f"{option}={stored.path} has a vocabulary ({theirs.vocab_size:,} entries) different from that "

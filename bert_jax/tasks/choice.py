@@ -225,7 +225,7 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
     """Read split "train", "dev" or "test"; only a test split may lack answers. `labels` is ignored.
 
     Raises:
-      UserError: see `choice_files.read`; or answers are missing.
+      UserError: see `read`; or answers are missing.
     """
     if data.tfds:
         name = readers.tfds_split_name(data, split)

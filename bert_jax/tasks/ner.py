@@ -342,7 +342,7 @@ def write_predictions(
     """Write predictions.conll, which conlleval reads, and by_type.json; named test_… for splits different from dev.
 
     A line is word, gold tag (if there is one) and predicted tag in IOB2, separated by spaces, or by tabs if a word
-    contains a space. by_type.json, if there are gold tags, has all of `entities.scores`: precision, recall and F1 of
+    contains a space. by_type.json, if there are gold tags, has all of `conll.scores`: precision, recall and F1 of
     every type. Plain texts have predictions.tsv instead: index of the text, first character and end of the word, word,
     tag.
     """

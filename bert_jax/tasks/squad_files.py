@@ -243,7 +243,7 @@ class Examples:
 
     @property
     def gold(self) -> list[Any]:
-        """What the metric compares with; the labels for training are only one answer per question."""
+        """The answers that the metric compares with; the labels for training are only one answer per question."""
         return [(question.id, question.answers) for question in self.questions]
 
 

@@ -23,7 +23,7 @@ from bert_jax.config.finetuning import (
     TextDataConfig,
     task_defaults,
 )
-from bert_jax.config.json_form import from_dict, to_dict, with_options
+from bert_jax.config.options import from_dict, to_dict, with_options
 from bert_jax.config.pretraining import NoiseConfig
 from bert_jax.data.sequences import Features
 from bert_jax.data.spelling_errors import edited_text, edited_words

@@ -183,7 +183,7 @@ def records_in_memory(split: str, rows: Sequence[Any], regression: bool) -> list
         int or a bool, or a number for regression; None in a test set without labels.
 
     Raises:
-      UserError: a row has a different form; see `text_files.records_of` for texts and labels. Names the row: train[3].
+      UserError: a row has a different form; see `records_of` for texts and labels. Names the row: train[3].
     """
     return records_of(split, _named_rows(split, rows, regression), TextDataConfig(), split)
 
@@ -287,7 +287,7 @@ def word_places(text: str) -> list[tuple[int, int]]:
 
 
 MAIN_METRIC = {"text": "accuracy"}
-"""Main metric for classes; numbers have pearson instead (`families.main_metric`)."""
+"""Main metric for classes; numbers have pearson instead."""
 
 
 def splits(task: str, data: TextDataConfig) -> tuple[str, ...]:
@@ -307,10 +307,10 @@ def load(
     Args:
       labels: classes in the order of a model's outputs, empty for regression. None: those of this split, sorted, unless
         data.regression.
-      given: rows of the splits that are in memory, see `in_memory.records`.
+      given: rows of the splits that are in memory, see `records_in_memory`.
 
     Raises:
-      UserError: as for `text_files.read` and `sentence_examples.collect`, or there are fewer than two classes to learn.
+      UserError: as for `read_records` and `sentences.collect`, or there are fewer than two classes to learn.
     """
     parted = data.dev_share > 0 and split in ("train", "dev")
     source = "train" if parted else split

@@ -23,8 +23,7 @@ from absl import logging
 from etils import epath
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from bert_jax.config.json_form import first_lines
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, first_lines
 from bert_jax.files import read_object
 from bert_jax.tokenization.vocabulary import CONFIG_FILE, SPECIAL_NAMES, WORDPIECE_FILE, Vocabulary
 

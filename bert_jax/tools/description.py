@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.options import to_dict
 from bert_jax.config.pretraining import DescribeConfig
 from bert_jax.corpus.rules import READ_CHARACTERS, language_of
 from bert_jax.data.store import Store, open_store

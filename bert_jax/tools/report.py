@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax import __version__
-from bert_jax.config.json_form import flattened
+from bert_jax.config.options import flattened
 from bert_jax.config.pretraining import ReportConfig
 from bert_jax.errors import UserError, need_extra
 from bert_jax.files import write_atomically

@@ -28,7 +28,7 @@ from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import Damaged, check_origin, read_record
 from bert_jax.config import Config
 from bert_jax.config.finetuning import RESULTS
-from bert_jax.config.json_form import from_record, options_recorded
+from bert_jax.config.options import from_record, options_recorded
 from bert_jax.config.pretraining import StatusConfig
 from bert_jax.errors import UserError
 from bert_jax.files import finite_json, is_remote, read_object, write_atomically

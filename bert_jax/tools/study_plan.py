@@ -21,13 +21,13 @@ from bert_jax.config import Config, PhaseConfig, resolve_phases
 from bert_jax.config.checks import check
 from bert_jax.config.commands import HELD_OUT, OWN, Arm, Study, StudyConfig, check_study
 from bert_jax.config.finetuning import RESULTS, FinetuneConfig, check_finetune
-from bert_jax.config.json_form import differences, first_lines, flattened, is_harmless, switched, to_dict, with_options
+from bert_jax.config.options import differences, flattened, is_harmless, switched, to_dict, with_options
 from bert_jax.config.presets import shipped_studies
 from bert_jax.console import executed, load_config, named_file, parse
 from bert_jax.data.mixtures import open_corpus
 from bert_jax.data.store import open_store
 from bert_jax.devices import sharding
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, first_lines
 from bert_jax.files import is_remote
 from bert_jax.finetuning.plan import plan as planned_runs
 from bert_jax.finetuning.programs import make_programs

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column
 
-from bert_jax.config.json_form import metric_scale
+from bert_jax.config.options import metric_scale
 from bert_jax.files import finite_json, is_remote, parse_object, write_atomically
 from bert_jax.objectives.objective import Term
 from bert_jax.training.trackers import Tracker

@@ -16,7 +16,7 @@ import jax
 from absl import logging
 from etils import epath
 
-from bert_jax.config.json_form import flattened
+from bert_jax.config.options import flattened
 from bert_jax.config.pretraining import SinksConfig
 from bert_jax.errors import need_extra
 from bert_jax.files import is_remote

@@ -7,7 +7,7 @@ import types
 import pytest
 from small_pretraining import TINY
 
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.options import to_dict
 from bert_jax.tools.bench.turns import PEER_PROGRAMS
 
 

@@ -17,7 +17,7 @@ from processes import UNOPTIMIZED
 from small_pretraining import DOES_NOT_FIT, TINY, full_device
 
 from bert_jax.config import Config, resolve_phases
-from bert_jax.config.json_form import from_dict, to_dict
+from bert_jax.config.options import from_dict, to_dict
 from bert_jax.console import load_config
 from bert_jax.data.examples import batch_layout
 from bert_jax.errors import UserError

@@ -18,7 +18,7 @@ from small_pretraining import nothing_held_out, rows, run_config
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.local_tier import LocalTier
 from bert_jax.config import CheckpointConfig, MeshConfig, PhaseConfig
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.options import to_dict
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from small_pretraining import pretrain_by_words
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import Config
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.options import to_dict
 from bert_jax.console import configured
 from bert_jax.data.store import open_store
 from bert_jax.files import sealed, unsealed

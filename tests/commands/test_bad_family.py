@@ -38,7 +38,7 @@ an XLNet with masks: {pretrain("xlnet_mini")} --masking.mask_share=0.9
 spans of a permutation for a BERT: {pretrain("bert_mini")} --objective.longest_span=3
     -> objective.longest_span=3 belongs to objective.name=permutation | not to objective.name=masked_words | leave
 left to right with masks: {pretrain("gpt_mini")} --masking.unit=whole_word
-    -> objective.name=left_to_right | masks none | masking.unit=whole_word does not apply | leave it out
+    -> objective.name=left_to_right | masks none | masking.unit=whole_word has no effect | leave it out
 left to right with a number of masks: {pretrain("gpt_mini")} --max_predictions=5
     -> phases.0.max_predictions=5 has no effect | leave it out
 left to right for a model that sees both sides: {pretrain("bert_mini")} --objective.name=left_to_right

@@ -14,7 +14,7 @@ from task_models import write_model
 from bert_jax.cli.evaluate import default_config
 from bert_jax.config import Config, EmbeddingConfig, HeadConfig, MeshConfig, PhaseConfig, resolve_phases
 from bert_jax.config.checks import check
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.options import to_dict
 from bert_jax.console import load_config
 from bert_jax.data.mixtures import HeldOut
 from bert_jax.data.store import open_store

@@ -34,7 +34,8 @@ from bert_jax.config import (
 )
 from bert_jax.config.checks import check, check_ramps
 from bert_jax.config.finetuning import FinetuneConfig, FinetuningRecord
-from bert_jax.config.json_form import (
+from bert_jax.config.objective import GeneratorConfig, GloVeConfig, SkipGramConfig, generator_model
+from bert_jax.config.options import (
     differences,
     differing_options,
     dotted_names,
@@ -47,7 +48,6 @@ from bert_jax.config.json_form import (
     to_dict,
     with_options,
 )
-from bert_jax.config.objective import GeneratorConfig, GloVeConfig, SkipGramConfig, generator_model
 from bert_jax.console import configured, load_config, parse
 from bert_jax.errors import UserError
 

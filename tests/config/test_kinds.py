@@ -6,11 +6,12 @@ from typing import ClassVar, Literal
 
 import pytest
 
-from bert_jax.config import Config, MaskedWords, ModelConfig, RecurrentConfig, Rope
+from bert_jax.config import Config, MaskedWords, ModelConfig, PhaseConfig, RecurrentConfig, Rope
 from bert_jax.config.checks import check
-from bert_jax.config.finetuning import InputFormConfig
-from bert_jax.config.json_form import (
+from bert_jax.config.finetuning import InputFormConfig, SentenceOptions, check_finetune, task_defaults
+from bert_jax.config.options import (
     check_effects,
+    check_kinds,
     differences,
     differing_options,
     dotted_names,
@@ -329,6 +330,8 @@ def test_a_name_or_a_class_in_place_of_a_kind_is_refused():
         (lambda: check(Config(objective="glove")), r"^objective='glove' must be one of MaskedWords\(\), "),
         (lambda: check(Config(objective=MaskedWords)), "^objective=<class .*MaskedWords'> must be one of"),
         (lambda: check(Config(model=None)), r"^model=None must be one of ModelConfig\(\), "),
+        (lambda: check(Config(phases=PhaseConfig())), r"^phases=PhaseConfig\(.* must be a tuple of PhaseConfig\(\)$"),
+        (lambda: check(Config(phases=(PhaseConfig(), 3))), r"^phases.1=3 must be one of PhaseConfig\(\)$"),
     ):
         with pytest.raises(UserError, match=message):
             make()
@@ -351,6 +354,18 @@ def test_an_option_next_to_the_field_may_choose():
     assert parse(voyages[2], ["--water", "atlantic"], "voyage").course == Sea(depth=5)
     assert with_options(Voyage(), {"water": "seine", "course.locks": 3}).course.locks == 3
     assert resume_rule(Voyage, "course.locks") == "free" and "course.locks" in dotted_names(Voyage)
+
+
+def test_a_kind_that_the_option_next_to_the_field_does_not_choose_is_refused():
+    for right in (Voyage(), Voyage(water="baltic"), Voyage(water="rhine", course=River())):
+        check_kinds(right)
+    with pytest.raises(UserError, match=r"^course is Sea\(\), but water=rhine has River\(\); give that$"):
+        check_kinds(Voyage(water="rhine"))
+    with pytest.raises(UserError, match="course='rhine' must be one of Sea"):
+        check_kinds(Voyage(water="rhine", course="rhine"))
+    sentences = dataclasses.replace(task_defaults("ner"), init_from="m", workdir="w", options=SentenceOptions())
+    with pytest.raises(UserError, match=r"^options is SentenceOptions\(\), but task=ner has TaggingOptions\(\); "):
+        check_finetune(sentences)
 
 
 @pytest.mark.parametrize("water", ["", "atlantic", "baltic"])

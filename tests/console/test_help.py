@@ -44,7 +44,7 @@ from bert_jax.config.commands import (
     TpuConfig,
 )
 from bert_jax.config.finetuning import TASKS, FinetuneConfig, PredictConfig, check_finetune, task_defaults
-from bert_jax.config.json_form import choice_of, dotted_names, to_dict
+from bert_jax.config.options import choices_of, dotted_names, to_dict
 from bert_jax.config.pretraining import DescribeConfig, DoctorConfig, ReportConfig, StatusConfig
 from bert_jax.console import parse
 from bert_jax.errors import UserError
@@ -137,7 +137,7 @@ def idle_options(options, prefix: str = "") -> list[str]:
     """Dotted names of the options that belong to a value which another one, their neighbour, does not have."""
     names = []
     for field in dataclasses.fields(options):
-        value, choice = getattr(options, field.name), choice_of(options, field.name)
+        value, choice = getattr(options, field.name), choices_of(type(options)).get(field.name)
         below = prefix if choice is not None and not choice.nested else f"{prefix}{field.name}."
         if dataclasses.is_dataclass(value):
             names += idle_options(value, below)
@@ -248,6 +248,22 @@ def test_only_the_options_of_the_chosen_objective_are_shown(capsys):
         shown = {name.split(".")[1] for name in options if name.startswith("objective.")}
         assert shown == {"name", *own}
         assert "glove: Counts of neighbouring words" in options["objective.name"]
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        ((), "learned,rope,alibi,none,xlnet"),
+        (("xlnet_mini",), "learned,rope,alibi,none,xlnet"),
+        (("--model.layer=lstm",), "learned,none"),
+    ],
+    ids=str,
+)
+def test_every_encoding_of_positions_that_may_be_chosen_is_explained(capsys, words, values):
+    text = printed_by(capsys, "pretrain", *words, "--help")
+    assert f"--model.positions {{{values}}}" in text
+    means = shown_options(text)["model.positions"]
+    assert [means.count(f" {value}: ") for value in values.split(",")] == [1] * len(values.split(","))
 
 
 SQUAD = {"squad_v1", "squad_v2"}

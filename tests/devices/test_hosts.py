@@ -15,7 +15,7 @@ from pod import run_on_two_hosts
 from processes import SECONDS as PEERS_SECONDS
 
 from bert_jax.config import Config, DataConfig, MeshConfig, OptimizerConfig, PhaseConfig
-from bert_jax.config.json_form import differing_options, to_dict
+from bert_jax.config.options import differing_options, to_dict
 from bert_jax.devices import hosts as peers
 from bert_jax.devices import hosts as watching
 from bert_jax.devices import process as host_process

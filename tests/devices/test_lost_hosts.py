@@ -18,7 +18,7 @@ from small_pretraining import nothing_held_out, rows, run_config
 from bert_jax.checkpoints.record import read_record
 from bert_jax.config import CheckpointConfig, FaultsConfig, MeshConfig, PhaseConfig
 from bert_jax.config.commands import LocalConfig
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.options import to_dict
 from bert_jax.devices.hosts import EXIT_CODE
 from bert_jax.tools.pods.launch import host_variables
 

@@ -16,7 +16,7 @@ from small_pretraining import nothing_held_out, rows, run_config
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import CheckpointConfig, MeshConfig, PhaseConfig
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.options import to_dict
 from bert_jax.training.metrics import read_rows
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ from small_pretraining import pretrain, rows, run_config
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import CheckpointConfig, EvaluationConfig
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.options import to_dict
 from bert_jax.devices.signals import Stopped, StopSignals
 from bert_jax.training.evaluation import Evaluation, Part
 

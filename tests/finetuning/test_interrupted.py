@@ -398,7 +398,7 @@ def test_it_is_part_of_what_a_directory_is_resumed_with(pretrained, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"task": "ner", "features": "last"}, "features=last freezes the encoder for the whole run"),
+        ({"features": "last"}, "features=last freezes the encoder for the whole run"),
         ({"reinitialize_layers": 1}, "leaves random during the first epoch"),
     ],
 )

@@ -28,7 +28,7 @@ from bert_jax.config import (
     PhaseConfig,
 )
 from bert_jax.config.checks import check
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.options import to_dict
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel

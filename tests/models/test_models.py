@@ -44,7 +44,7 @@ from bert_jax.config import (
     PhaseConfig,
 )
 from bert_jax.config.checks import check
-from bert_jax.config.json_form import differences, to_dict
+from bert_jax.config.options import differences, to_dict
 from bert_jax.config.presets import google2018, model_config
 from bert_jax.console import load_config
 from bert_jax.devices import sharding

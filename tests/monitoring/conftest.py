@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from bert_jax.config.finetuning import RESULTS, task_defaults
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.options import to_dict
 from bert_jax.training.metrics import CATEGORIES
 
 RUN = "batch8_rate0.003_epochs2_seed0"

@@ -13,7 +13,7 @@ from etils import epath
 from synthetic_store import MASK, VOCAB_SIZE, SyntheticStore, random_documents, write_store
 
 from bert_jax.config import Config, DataConfig, EvaluationConfig, MaskingConfig, ModelConfig, PhaseConfig, PrepareConfig
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.options import to_dict
 from bert_jax.config.pretraining import DoctorConfig
 from bert_jax.data.preparation.prepare import run_prepare
 from bert_jax.data.store import open_store

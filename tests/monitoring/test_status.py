@@ -20,7 +20,7 @@ from synthetic_store import SyntheticStore, hand_made, random_documents, unverif
 from bert_jax import cli
 from bert_jax.checkpoints.workdir import read_config
 from bert_jax.config import EmbeddingConfig
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.options import to_dict
 from bert_jax.config.pretraining import DescribeConfig, StatusConfig
 from bert_jax.data.store import open_store
 from bert_jax.errors import UserError

@@ -22,7 +22,7 @@ from processes import SECONDS
 from small_pretraining import batch, compiled, tiny
 
 from bert_jax.config import ComputeConfig, Config, MeshConfig, PhaseConfig, resolve_phases
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.options import to_dict
 from bert_jax.config.presets import model_config
 from bert_jax.devices import sharding
 from bert_jax.models.costs import training_flops

@@ -21,7 +21,7 @@ from small_pretraining import nothing_held_out, rows, run_config
 import bert_jax
 from bert_jax import cli
 from bert_jax.config import CheckpointConfig, MeshConfig, PhaseConfig
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.options import to_dict
 from bert_jax.pretraining import pretrain
 from bert_jax.tools.pods import job as job_of_pod
 from bert_jax.tools.pods import launch as launch_of_pod

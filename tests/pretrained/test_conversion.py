@@ -33,7 +33,7 @@ from safetensors import safe_open
 import bert_jax
 from bert_jax.config import ComputeConfig, Config, HeadConfig
 from bert_jax.config.finetuning import task_defaults
-from bert_jax.config.json_form import to_dict, with_options
+from bert_jax.config.options import to_dict, with_options
 from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
 from bert_jax.formats import huggingface_export

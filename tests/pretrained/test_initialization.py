@@ -21,7 +21,7 @@ from vocabularies import foreign_model
 
 from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import Config, MeshConfig, ModelConfig, RecurrentConfig
-from bert_jax.config.json_form import flattened, from_dict, spelled_names, to_dict, with_options
+from bert_jax.config.options import flattened, from_dict, spelled_names, to_dict, with_options
 from bert_jax.console import parse
 from bert_jax.data.preparation.vocabularies import extend
 from bert_jax.devices import sharding

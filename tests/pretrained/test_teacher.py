@@ -22,7 +22,7 @@ from bert_jax.config import (
 )
 from bert_jax.config.checks import check
 from bert_jax.config.finetuning import SentenceOptions, task_defaults
-from bert_jax.config.objective import DistillationConfig, TaskDistillationConfig, check_task_distillation
+from bert_jax.config.objective import DistillationConfig, TaskDistillationConfig
 from bert_jax.console import load_config, parse
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
@@ -277,10 +277,10 @@ def test_the_teacher_of_a_task_keeps_its_head_and_its_bits(tmp_path):
 )
 def test_options_of_a_task_out_of_range_are_refused(problem, options):
     with pytest.raises(UserError, match=problem):
-        check_task_distillation(TaskDistillationConfig(teacher="somewhere", **options), crf=False)
+        TaskDistillationConfig(teacher="somewhere", **options).check(crf=False)
 
 
 def test_a_crf_learns_from_no_teacher():
     with pytest.raises(UserError, match="leave --crf out"):
-        check_task_distillation(TaskDistillationConfig(teacher="somewhere"), crf=True)
-    check_task_distillation(TaskDistillationConfig(), crf=True)
+        TaskDistillationConfig(teacher="somewhere").check(crf=True)
+    TaskDistillationConfig().check(crf=True)

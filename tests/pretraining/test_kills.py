@@ -20,7 +20,7 @@ from small_pretraining import rows, run_config
 
 from bert_jax.checkpoints.record import read_record
 from bert_jax.config import CheckpointConfig, DataConfig, EvaluationConfig, FaultsConfig, PhaseConfig
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.options import to_dict
 from bert_jax.training.events import read_events
 
 pytestmark = pytest.mark.optimized

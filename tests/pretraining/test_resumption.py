@@ -32,7 +32,7 @@ from bert_jax.config import (
     ScheduleConfig,
     resolve_phases,
 )
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.options import to_dict
 from bert_jax.config.pretraining import NoiseConfig
 from bert_jax.data.mixtures import open_corpus
 from bert_jax.pretrained.model import load

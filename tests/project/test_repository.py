@@ -175,7 +175,7 @@ def test_the_pre_training_loop_loads_no_task():
     "modules, without",
     [
         ("bert_jax, bert_jax.config", "jax numpy flax"),
-        ("bert_jax.config.checks, bert_jax.config.json_form", "jax flax numpy tensorflow optax orbax tyro absl rich"),
+        ("bert_jax.config.checks, bert_jax.config.options", "jax flax numpy tensorflow optax orbax tyro absl rich"),
         ("bert_jax.models.costs", "jax flax"),
         ("bert_jax.cli.info", "jax flax"),
         pytest.param("bert_jax.models.bert, bert_jax.objectives.masked_words", "tensorflow", marks=pytest.mark.slow),

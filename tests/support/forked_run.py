@@ -15,7 +15,7 @@ import processes
 from dying import die_after
 
 from bert_jax.config import Config
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.options import to_dict
 from bert_jax.console import load_config
 from bert_jax.pretraining import pretrain
 

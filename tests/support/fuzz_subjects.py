@@ -30,7 +30,7 @@ from bert_jax.cli.evaluate import default_config
 from bert_jax.config import Config, DataConfig, HeadConfig, MeshConfig, ModelConfig, PhaseConfig
 from bert_jax.config.commands import ResultsConfig
 from bert_jax.config.finetuning import RESULTS, task_defaults
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.options import to_dict
 from bert_jax.console import load_config
 from bert_jax.data.examples import Examples
 from bert_jax.data.store import open_store

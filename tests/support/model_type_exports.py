@@ -12,7 +12,7 @@ from pretrained_model import TOKENIZER, stored_model
 from vocabularies import byte_level, modernbert
 
 from bert_jax.config import DisentangledConfig, HeadConfig
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.options import to_dict
 from bert_jax.formats.model_types import MODEL_TYPES
 from bert_jax.formats.stored import StoredModel
 from bert_jax.tokenization.tokenizer import load_tokenizer

@@ -4,8 +4,8 @@ import dataclasses
 from typing import Any
 
 from bert_jax.config import Config
-from bert_jax.config.json_form import to_dict, with_options
 from bert_jax.config.model import EncoderConfig, ModelConfig
+from bert_jax.config.options import to_dict, with_options
 
 
 def variant(model: EncoderConfig | None = None, **options: Any) -> Any:

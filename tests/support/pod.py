@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from processes import SECONDS, compiler_flags, free_port
 
 from bert_jax.config.commands import LocalConfig
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.options import to_dict
 from bert_jax.tools.pods.launch import host_variables
 
 STARTED: list[subprocess.Popen] = []

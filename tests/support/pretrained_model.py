@@ -10,7 +10,7 @@ from small_model import perturbed
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import CheckpointConfig, ComputeConfig, MeshConfig, ModelConfig
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.options import to_dict
 from bert_jax.devices import sharding
 from bert_jax.devices.placement import StoredArray
 from bert_jax.formats.opening import place

@@ -9,7 +9,7 @@ from dying import dying
 from processes import SECONDS
 
 from bert_jax.config import Config
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.options import to_dict
 
 
 def start(config: Config, dies_after: int = 0) -> subprocess.Popen:

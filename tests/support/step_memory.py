@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from bert_jax.config import Config, resolve_phases
-from bert_jax.config.json_form import from_dict
+from bert_jax.config.options import from_dict
 from bert_jax.devices import sharding
 from bert_jax.tools.planning.compiler import learner
 from bert_jax.training.state import create_state

@@ -10,7 +10,7 @@ from etils import epath
 
 from bert_jax.config import Config, DataConfig, MaskingConfig, PhaseConfig, PrepareConfig
 from bert_jax.config.corpora import CleaningConfig
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.options import to_dict
 from bert_jax.data.examples import Examples
 from bert_jax.data.manifest import (
     Counts,

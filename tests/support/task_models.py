@@ -8,7 +8,7 @@ from pretrained_model import CONFIG, SMALL, TOKENIZER, loaded, random_params, st
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import DisentangledConfig, HeadConfig, ModelConfig
 from bert_jax.config.finetuning import task_defaults
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.options import to_dict
 from bert_jax.data.sequences import Features
 from bert_jax.models.task import BertForTask
 from bert_jax.tasks.glue import GLUE_TASKS

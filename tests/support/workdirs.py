@@ -9,7 +9,7 @@ import numpy as np
 
 from bert_jax.checkpoints.workdir import PRETRAINING, WorkDirectory, open_workdir
 from bert_jax.config import Config, ModelConfig, PhaseConfig
-from bert_jax.config.json_form import from_dict, to_dict
+from bert_jax.config.options import from_dict, to_dict
 from bert_jax.training.state import TrainState
 from bert_jax.training.step import Program
 

@@ -21,7 +21,7 @@ from bert_jax.config.finetuning import (
     check_finetune,
     task_defaults,
 )
-from bert_jax.config.json_form import with_options
+from bert_jax.config.options import with_options
 from bert_jax.config.pretraining import NoiseConfig
 from bert_jax.data.sequences import Uncut
 from bert_jax.errors import UserError

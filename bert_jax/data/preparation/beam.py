@@ -36,7 +36,7 @@ from apache_beam.transforms.environments import SubprocessSDKEnvironment
 from etils import epath
 
 from bert_jax.config import PrepareConfig
-from bert_jax.config.json_form import from_dict, to_dict
+from bert_jax.config.options import from_dict, to_dict
 from bert_jax.corpus.blocks import Block, Source, read_blocks
 from bert_jax.corpus.cleaner import StepRecord, merged
 from bert_jax.corpus.duplicates import (

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from etils import epath
 
-from bert_jax.config.json_form import from_dict, to_dict
+from bert_jax.config.options import from_dict, to_dict
 from bert_jax.corpus.blocks import Block, parse_block
 from bert_jax.corpus.cleaner import Cleaner, StepRecord, merged
 from bert_jax.corpus.duplicates import NOTHING, BlockRemovals

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
-from bert_jax.config.json_form import from_dict, to_dict
+from bert_jax.config.options import from_dict, to_dict
 from bert_jax.corpus import blocks
 from bert_jax.corpus.blocks import Block, Position, Source, read_blocks
 from bert_jax.corpus.cleaner import StepRecord, merged

@@ -22,7 +22,7 @@ from absl import logging
 from etils import epath
 
 from bert_jax.config import DataConfig
-from bert_jax.config.json_form import differences, from_dict, to_dict
+from bert_jax.config.options import differences, from_dict, to_dict
 from bert_jax.corpus.blocks import Position
 from bert_jax.corpus.cleaner import StepRecord
 from bert_jax.data.manifest import (

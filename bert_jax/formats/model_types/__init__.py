@@ -9,7 +9,7 @@ from typing import Any
 from etils import epath
 
 from bert_jax.config import EncoderConfig
-from bert_jax.config.json_form import flattened, to_dict
+from bert_jax.config.options import flattened, to_dict
 from bert_jax.errors import UserError
 from bert_jax.formats.model_types.bert import ALBERT, BERT, CAMEMBERT, DISTILBERT, ELECTRA, ROBERTA, XLM_ROBERTA
 from bert_jax.formats.model_types.deberta import DEBERTA, DEBERTA_V2

@@ -5,7 +5,7 @@ from typing import Any
 from etils import epath
 
 from bert_jax.config import DisentangledConfig, EncoderConfig, ModelConfig
-from bert_jax.config.json_form import from_dict, to_dict
+from bert_jax.config.options import from_dict, to_dict
 from bert_jax.errors import UserError
 from bert_jax.formats.model_types import definition
 from bert_jax.formats.model_types.bert import as_in_bert

@@ -8,8 +8,8 @@ from typing import Any, Literal
 from etils import epath
 
 from bert_jax.config import EncoderConfig, ModelConfig
-from bert_jax.config.json_form import to_dict
 from bert_jax.config.model import OUTSIDE_THE_FUNCTION
+from bert_jax.config.options import to_dict
 from bert_jax.errors import UserError
 
 HeadKind = Literal["classification", "regression", "choice", "span", "tagging"]

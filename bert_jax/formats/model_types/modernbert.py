@@ -6,7 +6,7 @@ from typing import Any
 from etils import epath
 
 from bert_jax.config import EncoderConfig, ModelConfig, Rope
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.options import to_dict
 from bert_jax.errors import UserError
 from bert_jax.formats.model_types import definition
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from bert_jax.config import ComputeConfig
 from bert_jax.config.commands import AttentionBenchConfig
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.options import to_dict
 from bert_jax.devices.hardware import on_tpu
 from bert_jax.devices.process import computing_variables
 from bert_jax.errors import UserError

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from bert_jax.config import ComputeConfig, Config, Phase, PrepareConfig, resolve_phases
 from bert_jax.config.finetuning import FinetuneConfig
-from bert_jax.config.json_form import from_dict
+from bert_jax.config.options import from_dict
 from bert_jax.errors import UserError
 from bert_jax.tools.bench.peer.serving import Prepared, peak_memory, print_loading, serve
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from bert_jax.config import resolve_phases
 from bert_jax.config.commands import DataBenchConfig, PrepareBenchConfig
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.options import to_dict
 from bert_jax.corpus.readers import find_sources, read_lines
 from bert_jax.data.mixtures import open_corpus
 from bert_jax.data.pipeline import check_loader

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.config.commands import FinetuneBenchConfig, LoadBenchConfig
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.options import to_dict
 from bert_jax.devices.process import computing_variables
 from bert_jax.errors import UserError
 from bert_jax.formats.huggingface_export import write_huggingface

@@ -10,7 +10,7 @@ import numpy as np
 
 from bert_jax.config import Config, EncoderConfig, MaskedWords, ModelConfig, Phase, resolve_phases
 from bert_jax.config.commands import StepBenchConfig
-from bert_jax.config.json_form import to_dict
+from bert_jax.config.options import to_dict
 from bert_jax.data.mixtures import open_corpus
 from bert_jax.devices.hardware import on_tpu
 from bert_jax.devices.process import computing_variables

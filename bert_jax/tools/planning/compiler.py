@@ -35,7 +35,7 @@ import jaxlib
 from jax.sharding import Mesh
 
 from bert_jax.config import Config, Phase, resolve_phases
-from bert_jax.config.json_form import from_dict, to_dict
+from bert_jax.config.options import from_dict, to_dict
 from bert_jax.devices import sharding
 from bert_jax.devices.compilation import compile_with, step_options
 from bert_jax.devices.hardware import DOES_NOT_FIT

@@ -19,7 +19,7 @@ from cloud_bucket import bucket
 from documents import NAMES, VOCABULARY, contents, random_documents, run, write_corpus, written
 from processes import wait_until
 
-from bert_jax.config.json_form import from_dict
+from bert_jax.config.options import from_dict
 from bert_jax.corpus import documentation
 from bert_jax.corpus.blocks import read_blocks
 from bert_jax.corpus.readers import find_sources

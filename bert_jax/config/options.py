@@ -1,15 +1,13 @@
-"""Configurations as the plain dicts of JSON files, and the options that may change between starts of a run.
+"""Fields of configurations, which hold one value, other options or one of several kinds, and their form in JSON.
 
-A field holds one value, other options, or one of several kinds (`kinds`), each a dataclass with the options that it
-alone has. Also here: options that may differ between the hosts of a run, and how a metric is shown. A field says both
-in its metadata (`option`). Any option without a rule determines what is learned from which batches: a start with a
-different value is an error. Standard library only.
+A kind is a dataclass with the options that it alone has (`kinds`). The metadata of a field also say what a resumed run
+may change, and what may differ between hosts (`option`). Any option without a rule determines what is learned from
+which batches: a start with a different value is an error. Standard library only.
 """
 
 import dataclasses
 import difflib
 import functools
-import math
 import re
 import types
 import typing
@@ -19,9 +17,9 @@ from typing import Any, Literal, TypeVar
 from bert_jax.errors import UserError
 
 Resume = Literal["free", "moved", "elastic", "last"]
-"""What a resumed run may change. free: the option says where results go and how they are computed, logged and kept.
-moved: where something is, but not whether there is something. elastic: only with `elastic_batch`. last: only in the
-last phase."""
+"""Rules of what a resumed run may change. free: the option says where results go and how they are computed, logged and
+kept. moved: where something is, but not whether there is something. elastic: only with `elastic_batch`. last: only in
+the last phase."""
 T = TypeVar("T")
 
 
@@ -67,29 +65,34 @@ def _reached(options: Any, name: str) -> Any:
 
 def check_kinds(options: Any, path: str = "") -> None:
     """Raise a UserError about a field, at any depth, whose value is none of its kinds, such as a name in its place."""
-    for field in dataclasses.fields(options):
-        value, choice = getattr(options, field.name), _groups(type(options)).get(field.name)
-        if choice is None or (value is None and choice.absent):
-            continue
-        if isinstance(value, choice.kinds):
-            check_kinds(value, path + below(field))
-        else:
-            names = [f"{kind.__name__}()" for kind in choice.kinds] + (["None"] if choice.absent else [])
-            raise UserError(f"{path}{field.name}={value!r:.80} must be one of {', '.join(names)}")
-        for tag, none in choice.absent.items():
-            if getattr(value, tag) == none:
-                raise UserError(f"{path}{field.name} has {tag}={none}, as if there were none; give None in its place")
+    for field, (choice, several) in _groups(type(options)).items():
+        value, name = getattr(options, field), f"{path}{field}"
+        wanted = ", ".join([*(f"{kind.__name__}()" for kind in choice.kinds), *(["None"] if choice.absent else [])])
+        if several and not isinstance(value, tuple):
+            raise UserError(f"{name}={value!r:.80} must be a tuple of {wanted}")
+        named = [(f"{name}.{index}", each) for index, each in enumerate(value)] if several else [(name, value)]
+        for name, each in named:
+            if not (isinstance(each, choice.kinds) or (each is None and choice.absent)):
+                raise UserError(f"{name}={each!r:.80} must be one of {wanted}")
+            chosen = choice.pick({choice.by: getattr(options, choice.by)}) if choice.by else type(each)
+            if type(each) is not chosen:
+                raise UserError(
+                    f"{name} is {type(each).__name__}(), but {path}{choice.by}={getattr(options, choice.by)} has "
+                    f"{chosen.__name__}(); give that"
+                )
+            for tag, none in choice.absent.items() if each is not None else ():
+                if getattr(each, tag) == none:
+                    raise UserError(f"{name} has {tag}={none}, as if there were none; give None in its place")
+    for start, part in _parts(options, path):
+        check_kinds(part, start)
 
 
 def check_effects(options: Any, path: str = "") -> None:
     """Raise a UserError about an option, at any depth, with a value that has no effect."""
+    for start, part in _parts(options, path):
+        check_effects(part, start)
     for field in dataclasses.fields(options):
         value, name = getattr(options, field.name), f"{path}{field.name}"
-        if dataclasses.is_dataclass(value):
-            check_effects(value, path + below(field))
-        for index, each in enumerate(value if isinstance(value, tuple) else ()):
-            if dataclasses.is_dataclass(each):
-                check_effects(each, f"{name}.{index}.")
         if has_effect(options, field) or not field.metadata["refused"] or value == field.default:
             continue
         if dataclasses.is_dataclass(value):
@@ -102,6 +105,18 @@ def check_effects(options: Any, path: str = "") -> None:
                 "leave it out"
             )
         raise UserError(f"{name}={_shown(value)} has no effect without {path}{of}; set that too, or leave it out")
+
+
+def _parts(options: Any, path: str) -> Iterable[tuple[str, Any]]:
+    """Yield the instances of dataclasses that others hold, each after the beginning of the names of its options."""
+    for field in dataclasses.fields(options):
+        value, start = getattr(options, field.name), path + below(field)
+        held = (
+            {f"{start}{index}.": each for index, each in enumerate(value)}
+            if isinstance(value, tuple)
+            else {start: value}
+        )
+        yield from ((name, each) for name, each in held.items() if dataclasses.is_dataclass(each))
 
 
 def _changed(value: Any, default: Any) -> tuple[str, Any]:
@@ -157,23 +172,31 @@ class Choice:
         return tuple(dict.fromkeys(choosing(kind)[tag] for kind in self.kinds if tag in choosing(kind)))
 
     def reachable(self, kind: Any, tag: str) -> dict[str, Any]:
-        """Return the kinds that other values of an option choose while the rest of what chooses `kind` stays."""
+        """Return the kinds that other values of an option choose while the rest of what chooses `kind` stays.
+
+        They may be kinds of a field within one of them that is spelled next to it, as model.positions is.
+        """
         rest = {name: value for name, value in choosing(kind).items() if name != tag}
         found: dict[str, Any] = {}
         for each in self.kinds:
             other = dict(choosing(each))
-            if (value := other.pop(tag, None)) is not None and other.items() <= rest.items():
+            value = other.pop(tag, None)
+            if value is not None and other.items() <= rest.items():
                 found.setdefault(value, each)
+            elif other.items() <= rest.items():
+                flat = [choice for choice in choices_of(each).values() if not choice.nested]
+                for name, inner in [pair for choice in flat for pair in choice.reachable(choice.kinds[0], tag).items()]:
+                    found.setdefault(name, inner)
         return found
 
     def pick(self, values: Mapping[str, Any]) -> Any:
         """Return the kind that some options choose, the one that needs most of them; None if it is none of the kinds.
 
-        An option that is not among `values` has the value that chooses the usual kind. A value may be its text.
+        An option that is not among `values` has the value that chooses the usual kind.
         """
-        if self.absent:
-            (tag, none), *_ = self.absent.items()
-            return None if str(values.get(tag, none)).lower() == str(none).lower() else self.kinds[0]
+        for tag, none in self.absent.items():
+            value = values.get(tag, none)
+            return None if (type(value), value) == (type(none), none) else self.kinds[0]
         if self.by:
             return next((kind for kind in self.kinds if values.get(self.by) in kind.chosen_for), self.kinds[0])
         usual = choosing(self.kinds[0])
@@ -205,13 +228,8 @@ def choosing(kind: Any) -> Mapping[str, str]:
     return getattr(kind, "chosen_by", {})
 
 
-def choice_of(owner: Any, name: str) -> Choice | None:
-    """Return the kinds of a field of a dataclass or an instance of one, or None if it is no such field."""
-    return _choices(owner if isinstance(owner, type) else type(owner)).get(name)
-
-
 @functools.lru_cache
-def _choices(owner: type) -> dict[str, Choice]:
+def choices_of(owner: type) -> dict[str, Choice]:
     """Return the kinds of each field of a dataclass that has several, by the name of the field."""
     fields: list[Any] = [field for field in dataclasses.fields(owner) if "kinds" in field.metadata]
     hints = typing.get_type_hints(owner) if fields else {}
@@ -224,11 +242,14 @@ def below(field: dataclasses.Field[Any]) -> str:
 
 
 @functools.lru_cache
-def _groups(owner: type) -> dict[str, Choice]:
-    """Return the kinds of each field of a dataclass that holds options, also where there is one kind only."""
-    hints = typing.get_type_hints(owner)
-    alone = {field.name: Choice((hints[field.name],)) for field in dataclasses.fields(owner)}
-    return {name: each for name, each in alone.items() if dataclasses.is_dataclass(each.kinds[0])} | _choices(owner)
+def _groups(owner: type) -> dict[str, tuple[Choice, bool]]:
+    """Return the kinds of each field of a dataclass that holds options, and whether it is a tuple of them."""
+    groups: dict[str, tuple[Choice, bool]] = {}
+    for name, hint in typing.get_type_hints(owner).items():
+        several = typing.get_origin(hint) is tuple
+        if kinds := _kinds_in(typing.get_args(hint)[0] if several else hint):
+            groups[name] = choices_of(owner).get(name, Choice(kinds)), several
+    return groups
 
 
 def _kinds_in(hint: Any) -> tuple[Any, ...]:
@@ -239,11 +260,10 @@ def _kinds_in(hint: Any) -> tuple[Any, ...]:
 @functools.cache
 def dotted_names(kind: Any) -> tuple[str, ...]:
     """Return the dotted names of the options of a dataclass as they are spelled, those of every kind of its fields."""
-    hints, names = typing.get_type_hints(kind), []
+    hints, choices, names = typing.get_type_hints(kind), choices_of(kind), []
     for field in dataclasses.fields(kind):
-        choice = choice_of(kind, field.name)
         inner = [name for each in _kinds_in(hints[field.name]) for name in dotted_names(each)]
-        found = [*(() if choice is None else choice.tags), *inner]
+        found = [*(choices[field.name].tags if field.name in choices else ()), *inner]
         names += [f"{below(field)}{name}" for name in found] or [field.name]
     return tuple(dict.fromkeys(names))
 
@@ -266,21 +286,34 @@ def switched(options: Any, given: Mapping[str, str], path: str = "") -> Any:
       given: text of each option that is given, by its dotted name.
       path: the name of `options`, with a dot at the end.
     """
-    changes = {}
+    changes, choices = {}, choices_of(type(options))
     for field in dataclasses.fields(options):
-        value, choice, inside = getattr(options, field.name), choice_of(options, field.name), path + below(field)
+        value, choice, inside = getattr(options, field.name), choices.get(field.name), path + below(field)
         if choice is not None:
             tags = {**choice.absent} if value is None else to_dict(value)
             tags |= {tag: given[inside + tag] for tag in choice.tags if inside + tag in given}
-            known = [tag for tag in choice.tags if not choice.values(tag) or tags.get(tag) in choice.values(tag)]
-            chooser = choice.chooser(options, given, path)
-            kind = choice.pick(chooser | {tag: tags[tag] for tag in known if tag in tags})
+            tags |= {tag: none for tag, none in choice.absent.items() if str(tags[tag]).lower() == str(none).lower()}
+            known = {tag: text for tag, text in tags.items() if text in (choice.values(tag) or [text])}
+            kind = choice.pick(choice.chooser(options, given, path) | known)
             if kind is None and choice.absent:
                 value = None
             elif kind is not None and type(value) is not kind:
                 value = _as_kind(kind, value)
         changes[field.name] = switched(value, given, inside) if dataclasses.is_dataclass(value) else value
     return dataclasses.replace(options, **changes)
+
+
+def refuse_other_kinds(options: Any, given: Mapping[str, str], path: str = "") -> None:
+    """Raise a UserError about a given option that only kinds have which `options` are not of; see `switched`."""
+    choices = choices_of(type(options))
+    for field in dataclasses.fields(options):
+        value, choice, inside = getattr(options, field.name), choices.get(field.name), path + below(field)
+        if choice is not None:
+            own = {word.removeprefix(inside): text for word, text in given.items() if word.startswith(inside)}
+            chosen = choice.chooser(options, given, path).get(choice.by)
+            _refuse_others(choice, None if value is None else type(value), own, inside, chosen)
+        if dataclasses.is_dataclass(value):
+            refuse_other_kinds(value, given, inside)
 
 
 def with_options(options: Any, values: Mapping[str, Any]) -> Any:
@@ -313,43 +346,16 @@ def _put(values: Any, path: list[str], value: Any, option: str) -> None:
 
 def _as_kind(kind: Any, value: Any) -> Any:
     """Return an instance of a kind with those values of another that it can have."""
-    hints, shared = typing.get_type_hints(kind), {}
-    for field in dataclasses.fields(kind):
-        if value is None or field.name not in {each.name for each in dataclasses.fields(value)}:
-            continue
-        choice, found = choice_of(kind, field.name), getattr(value, field.name)
-        if choice is None:
-            other = dataclasses.is_dataclass(found) and type(found) is not hints[field.name]
-            shared[field.name] = _as_kind(hints[field.name], found) if other else found
-        elif type(found) in choice.kinds or found is None and choice.absent:
-            shared[field.name] = found
+    hints, choices, shared = typing.get_type_hints(kind), choices_of(kind), {}
+    names = {field.name for field in dataclasses.fields(kind)}
+    for name, found in field_values(type(value), value).items() if value is not None else ():
+        if name in choices:
+            if type(found) in choices[name].kinds or (found is None and choices[name].absent):
+                shared[name] = found
+        elif name in names:
+            other = dataclasses.is_dataclass(found) and type(found) is not hints[name]
+            shared[name] = _as_kind(hints[name], found) if other else found
     return kind(**shared)
-
-
-def need_positive(part: object, prefix: str, *names: str) -> None:
-    """Raise a UserError unless the options `names` of `part`, named after `prefix`, are positive or None."""
-    for name in names:
-        value = getattr(part, name)
-        if value is not None and not 0 < value < math.inf:
-            raise UserError(f"{prefix}{name}={value} must be positive")
-
-
-def need_no_negative(part: object, prefix: str, *names: str) -> None:
-    """Raise a UserError unless the options `names` of `part` are 0 or a positive number."""
-    for name in names:
-        value = getattr(part, name)
-        if not 0 <= value < math.inf:
-            raise UserError(f"{prefix}{name}={value} must be 0 or a positive number")
-
-
-def need_share(part: object, prefix: str, *names: str, below_one: bool = False) -> None:
-    """Raise a UserError unless the options `names` of `part` are between 0 and 1, which `below_one` excludes."""
-    for name in names:
-        value = getattr(part, name)
-        if not 0 <= value <= 1 or (below_one and value == 1):
-            raise UserError(
-                f"{prefix}{name}={value} must be between 0 and 1" + (", 1 not included" if below_one else "")
-            )
 
 
 def field_values(kind: type, options: object) -> dict[str, Any]:
@@ -360,8 +366,9 @@ def field_values(kind: type, options: object) -> dict[str, Any]:
 def to_dict(config: Any) -> dict[str, Any]:
     """Return the nested plain dict (JSON types) of a configuration; `from_dict` is the inverse."""
     values: dict[str, Any] = dict(choosing(type(config)))
+    choices = choices_of(type(config))
     for field in dataclasses.fields(config):
-        value, choice = getattr(config, field.name), choice_of(config, field.name)
+        value, choice = getattr(config, field.name), choices.get(field.name)
         if choice is None:
             values[field.name] = _plain(value)
         else:
@@ -394,12 +401,10 @@ def from_dict(
         return _from_choice(Choice(_kinds_in(cls)), values, path, complete)
     _need_object(values, cls.__name__, path)
     names = dict.fromkeys([*choosing(cls), *spelled_names(cls)])
-    for key in values:
-        if key not in names:
-            raise UserError(_unknown(key, names, cls.__name__, path, others))
-    hints, arguments, missing = typing.get_type_hints(cls), {}, []
+    _need_known(values, names, cls.__name__, path, others)
+    hints, choices, arguments, missing = typing.get_type_hints(cls), choices_of(cls), {}, []
     for field in dataclasses.fields(cls):
-        choice = choice_of(cls, field.name)
+        choice = choices.get(field.name)
         if choice is not None and not choice.nested:
             own = {tag: value for tag, value in values.items() if tag in _names(choice)}
             if own or complete:
@@ -430,10 +435,13 @@ def _need_object(values: Any, name: str, path: str) -> None:
         )
 
 
-def _unknown(key: Any, names: Iterable[str], name: str, path: str, others: Iterable[str] = ()) -> str:
-    close = difflib.get_close_matches(str(key)[:60], [*names, *others], n=1)
-    hint = f"; perhaps you meant {path}{close[0]}" if close else f"; {name} has {', '.join(names)}"
-    return f"unknown option {path}{_shown(key)}{hint}"
+def _need_known(values: Mapping[Any, Any], names: Iterable[str], name: str, path: str, others: Iterable[str]) -> None:
+    """Raise a UserError about a key that is none of `names`, those of `name`; one of `others` may be meant."""
+    for key in values:
+        if key not in names:
+            close = difflib.get_close_matches(str(key)[:60], [*names, *others], n=1)
+            hint = f"; perhaps you meant {path}{close[0]}" if close else f"; {name} has {', '.join(names)}"
+            raise UserError(f"unknown option {path}{_shown(key)}{hint}")
 
 
 def _from_choice(choice: Choice, values: dict[str, Any], path: str, complete: bool, chosen: Any = None) -> Any:
@@ -441,37 +449,32 @@ def _from_choice(choice: Choice, values: dict[str, Any], path: str, complete: bo
 
     `chosen` is the value of the option next to the field, if one chooses.
     """
-    _need_object(values, choice.kinds[0].__name__, path)
-    need_values(choice, values, path)
+    usual = choice.kinds[0].__name__
+    _need_object(values, usual, path)
+    _need_values(choice, values, path)
     kind = choice.pick({choice.by: chosen} if choice.by else values)
-    for tag, none in choice.absent.items():  # exactly: its text stands for a value on the command line alone
-        if tag in values and (type(values[tag]), values[tag]) != (type(none), none):
-            kind = choice.kinds[0]
     if kind is None and not choice.absent:
         tags = ", ".join(f"{path}{tag}={values[tag]!r:.80}" for tag in choice.tags if tag in values)
         raise UserError(f"{tags} cannot be combined")
     if complete and (missing := [path + tag for tag in choosing(kind) or choice.absent if tag not in values]):
         raise UserError(f"missing: {', '.join(missing)}")
-    for key, value in _dotted(values):
-        if choice.refuses(kind, key):
-            raise UserError(of_another_kind(choice, kind, key, value, path, chosen))
+    _refuse_others(choice, kind, _dotted(values), path, chosen)
     if kind is not None:
         return from_dict(kind, values, path, complete, _names(choice))
-    for key in values.keys() - choice.absent.keys():
-        raise UserError(_unknown(key, choice.absent, choice.kinds[0].__name__, path, _names(choice)))
+    _need_known(values, choice.absent, usual, path, _names(choice))
     return None
 
 
-def _dotted(values: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """Yield the dotted name and the value of what is in nested dicts, and of those that are empty."""
+def _dotted(values: dict[str, Any]) -> dict[str, Any]:
+    """Return what is in nested dicts by its dotted name; a dict that is empty stays."""
+    found = {}
     for key, value in values.items():
-        if isinstance(value, dict) and value:
-            yield from _dotted(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+        inner = _dotted(value) if isinstance(value, dict) and value else None
+        found |= {key: value} if inner is None else {f"{key}.{name}": each for name, each in inner.items()}
+    return found
 
 
-def need_values(choice: Choice, values: Mapping[str, Any], path: str) -> None:
+def _need_values(choice: Choice, values: Mapping[str, Any], path: str) -> None:
     """Raise a UserError if what should choose a kind has a value that chooses none, and no option has either."""
     for tag in choice.tags:
         fitting, is_option = choice.values(tag), any(tag in spelled_names(kind) for kind in choice.kinds)
@@ -479,20 +482,27 @@ def need_values(choice: Choice, values: Mapping[str, Any], path: str) -> None:
             raise UserError(f"{path}{tag}={values[tag]!r:.80} must be one of {', '.join(fitting)}")
 
 
-def of_another_kind(choice: Choice, kind: Any, name: str, value: Any, path: str, chosen: Any = None) -> str:
-    """Return the message that an option is given, but a kind, chosen by `chosen` next to it, does not have it."""
-    given, owners = f"{path}{name}={_shown(value)}", choice.owners(name)
+def _refuse_others(choice: Choice, kind: Any, values: Mapping[str, Any], path: str, chosen: Any) -> None:
+    """Raise a UserError about a value, by its dotted name, of an option that a kind, chosen by `chosen`, lacks."""
+    for name, value in values.items():
+        if choice.refuses(kind, name):
+            _need_values(choice, values, path)
+            raise UserError(f"{path}{name}={_shown(value)} {_way_out(choice, kind, choice.owners(name), path, chosen)}")
+
+
+def _way_out(choice: Choice, kind: Any, owners: list[Any], path: str, chosen: Any) -> str:
+    """Return the end of the message that an option belongs to other kinds, `owners`."""
     if choice.by:
         fitting = " or ".join(each for owner in owners for each in owner.chosen_for)
-        return f"{given} belongs to {choice.by}={fitting}, not to {chosen}; leave it out"
+        return f"belongs to {choice.by}={fitting}, not to {chosen}; leave it out"
     if kind is None:
         (tag, none), *_ = choice.absent.items()
-        return f"{given} needs {path}{tag}, but {path}{tag}={none}; set that too, or leave it out"
+        return f"needs {path}{tag}, but {path}{tag}={none}; set that too, or leave it out"
     others = [_spelling(choice, each, path, kind) for each in owners]
-    way_out = "set that" if len(others) == 1 else "set one of these"
+    which = "that" if len(others) == 1 else "one of these"
     return (
-        f"{given} belongs to {' or '.join(others)}, not to {_spelling(choice, kind, path)}; {way_out}, or leave the "
-        "option out"
+        f"belongs to {' or '.join(others)}, not to {_spelling(choice, kind, path)}; set {which}, or leave the option "
+        "out"
     )
 
 
@@ -582,11 +592,6 @@ def flattened(values: dict[str, Any]) -> dict[str, Any]:
         else:
             leaves[str(key)] = value
     return leaves
-
-
-def first_lines(lines: list[str], most: int = 8) -> str:
-    """Return the first few of many short texts and the number of the others, in one line."""
-    return "; ".join(lines[:most]) + (f"; and {len(lines) - most} more" if len(lines) > most else "")
 
 
 def is_among(key: str, names: tuple[str, ...]) -> bool:
