@@ -156,8 +156,6 @@ def cases(store: str) -> list[Case]:
         found += [Case("base/512", kernel, "packed", packed) for kernel in ("triton", "xla")]
         found.append(Case("small/128", "triton", "packed", packed))
     found += [Case("base/128", "triton", name, flags=flags) for name, flags in FLAGS.items()]
-    found.append(Case("base/128", "triton", "layout"))
-    found.append(Case("base/128", "triton", "layout, products as on TPUs", "--compute.products=tpu"))
     found.append(Case("base/128", "triton", "products as on TPUs", "--compute.products=tpu"))
     return found + [Case(shape, "triton", "scan", "--compute.layers=scan") for shape in ("large/512", "base/128")]
 
@@ -264,6 +262,10 @@ class Running:
 def timed(work: Callable[[], Any]) -> tuple[Any, float]:
     began = time.perf_counter()
     return work(), time.perf_counter() - began
+
+
+def has_result(future: concurrent.futures.Future[Any]) -> bool:
+    return future.done() and not future.cancelled()
 
 
 def units_of(seconds: float) -> int:
@@ -576,38 +578,19 @@ def measure(record: Record, options: argparse.Namespace) -> None:
     record.say("everything is traced")
     waiting = [*kernels.values()]
     waiting += [each for one in (*steps.values(), *families.values()) for each in (one.step, one.start)]
-    _, late = concurrent.futures.wait(waiting, timeout=record.left() - options.seconds / 2)
-    record.say(f"everything is compiled but {len(late)} programs")
+    _, late = concurrent.futures.wait(waiting, timeout=max(1.0, record.left() - options.seconds / 2))
+    # Whatever is compiled is tuned on the card, which would disturb the measurement.
+    running = [each for each in late if not each.cancel()]
+    record.say(f"compiled, but for {len(late) - len(running)} programs; {len(running)} more are waited for")
+    concurrent.futures.wait(running)
     record.attempt("run", "ceilings", ceilings)
     measure_steps(record, wanted, steps, paths, peers)
-    measure_kernels(record, {each: future for each, future in kernels.items() if future.done()})
+    measure_kernels(record, {each: future for each, future in kernels.items() if has_result(future)})
     measure_families(record, families)
 
 
-def constrained(own: Any) -> Any:
-    """Return the positions with rows of the batch first."""
-    from jax.experimental.layout import Layout, with_layout_constraint
-
-    def positions(self: Any, table: Any, *others: Any) -> Any:
-        value = own(self, table, *others)
-        if value.shape[0] != 1:
-            return value
-        whole = jnp.broadcast_to(value, (others[0].shape[0], *value.shape[1:]))
-        return with_layout_constraint(whole, Layout((0, 1, 2)))
-
-    return positions
-
-
 def hold(steps: dict[str, Prepared], case: Case, pool: Any, starts: dict[Any, Any]) -> str:
-    from bert_jax.models import embeddings
-
-    own = embeddings.Embeddings._positions
-    if "layout" in case.further:
-        embeddings.Embeddings._positions = constrained(own)
-    try:
-        steps[case.name] = Prepared.of(case.config, pool, starts, case.flags)
-    finally:
-        embeddings.Embeddings._positions = own
+    steps[case.name] = Prepared.of(case.config, pool, starts, case.flags)
     return "compiling"
 
 
@@ -621,7 +604,7 @@ def measure_steps(
     """Measure each step; torch takes turns with the first of each shape, and is gone after it."""
     measured = set()
     for case in wanted:
-        if case.name not in steps or not steps[case.name].step.done():
+        if case.name not in steps or not has_result(steps[case.name].step):
             continue
         peer = None
         if case.shape in peers and case.shape not in measured:
@@ -684,7 +667,7 @@ def measure_families(record: Record, prepared: dict[str, Prepared]) -> None:
     """Take two steps of every family's mini, and compare them with those of a CPU."""
     expected = json.loads((pathlib.Path(__file__).parents[1] / "docs/gpu/losses.json").read_text(encoding="utf-8"))
     for family, one in prepared.items():
-        if record.left() < 5 or not one.step.done():
+        if record.left() < 5 or not has_result(one.step):
             continue
         found = record.attempt("families", family, lambda one=one, f=family: compared(first_losses(one), expected[f]))
         record.say(f"{family}: {found.get('relative_error', found)}")

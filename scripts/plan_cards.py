@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Plan steps of three models on one graphics card and write what is expected, to be compared with a measurement.
 
-    python scripts/plan_cards.py [MODEL…] > docs/predictions/h200.json
+    python scripts/plan_cards.py [MODEL…] > docs/gpu/h200_predicted.json
 
 Each MODEL is bert_base, bert_large or modernbert_base; by default all are planned. It needs the compiler for NVIDIA
 GPUs (docs/planning.md), no card, and a minute for each of 24 programs, which the user's cache directory keeps.

@@ -32,7 +32,7 @@ from bert_jax.tools.planning.compiler import learner, resolved
 from bert_jax.tools.planning.hlo import collectives_of, needed, parse_program, shapes_of
 from bert_jax.tools.planning.plan import plan_phase
 from bert_jax.tools.planning.roofline import work_of
-from bert_jax.tools.planning.topology import find_topology
+from bert_jax.tools.planning.topology import Reached, find_topology
 from bert_jax.training.optimizers import optimizer
 from bert_jax.training.state import abstract_state
 
@@ -94,6 +94,10 @@ def test_on_a_gpu_products_are_calls_of_a_library_and_kernels_say_how_many_keys_
         2 * 128 * 4 * 64 * 2 + 2 * 4 * 128 * 4,
     )
     assert work.bytes == read + result + 64 * 32 * 2, "without the room that cuBLAS works in"
+    reached = Reached(products=0.5, memory=0.25, kernels=0.1, launch_seconds=1.0)
+    assert work.reached_seconds is None
+    expected = 2 * 1.0 + attention / 1e12 / 0.1 + 2 * 64 * 96 * 32 / 1e12 / 0.5
+    assert work_of(parse_program(ON_A_GPU), 1e12, 1e15, reached).reached_seconds == pytest.approx(expected)
 
 
 WITH_NUMBERS = """

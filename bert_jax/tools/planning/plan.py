@@ -149,7 +149,8 @@ def _of_program(plan: PhasePlan, topology: Topology, compiled: CompiledProgram, 
     program, chip = parse_program(compiled.text), topology.chip
     peak = peak_flops(chip.kind) if chip else None
     collectives = collectives_of(program, topology.chips_per_slice, topology.slices)
-    work = work_of(program, peak or math.inf, chip.memory_bandwidth if chip else math.inf)
+    reached = chip and chip.reached
+    work = work_of(program, peak or math.inf, chip.memory_bandwidth if chip else math.inf, reached)
     plan = dataclasses.replace(plan, memory=memory_of(compiled, facts), work=work, collectives=collectives)
     if chip is None:
         return plan

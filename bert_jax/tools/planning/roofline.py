@@ -1,8 +1,9 @@
 """Bounds on the time of a step and its memory, from the work of a compiled program; nothing is executed.
 
 Work is products, bytes to and from memory, and the compiler's estimated cycles. Bodies of loops count as often as
-they run, which `cost_analysis()` of JAX does not do. The pessimistic bound adds up the compiler's own estimates and
-all transfers between chips, as if nothing overlapped. The optimistic bound lets each instruction run at a peak of the
+they run, which `cost_analysis()` of JAX does not do. The pessimistic bound adds up the compiler's own estimates, or for
+cards that were measured each operation at the rate that steps reached, and all transfers between chips, as if nothing
+overlapped. The optimistic bound lets each instruction run at a peak of the
 chip and hides all transfers behind computation. A step can take longer than the pessimistic bound: BLIND_SPOTS lists
 what neither of them sees.
 
@@ -30,7 +31,7 @@ from bert_jax.tools.planning.hlo import (
     is_collective,
     shapes_of,
 )
-from bert_jax.tools.planning.topology import HOST_NETWORK, Topology
+from bert_jax.tools.planning.topology import HOST_NETWORK, Reached, Topology
 
 _ALLOCATION = re.compile(r"^allocation \d+: size (\d+),(?: color (\d+),)?.*preallocated-temp")
 _VALUE = re.compile(r"^ value: <\d+ (\S+) @\d+> \(size=(\d+),offset=(\d+)\): (.*)$")
@@ -187,27 +188,37 @@ class Work:
     """Sum of the compiler's estimates, and of our own estimates for our kernels (models/kernels/tpu.py)."""
     roofline_seconds: float
     """Each instruction at the peak of products or of the memory, whichever takes longer, one after the other."""
+    reached_seconds: float | None = None
+    """Each operation at the rate that was measured on such a card, one after the other; None where none was."""
     without_estimate: dict[str, int]
     """How often an instruction that moves more than a megabyte has no estimate, by its kind."""
     costliest: list[Operation] = dataclasses.field(default_factory=list)
     """Those that take most cycles, the first most; where the compiler states none, those with the longest roofline."""
 
 
-def work_of(program: Program, peak_flops: float, memory_bandwidth: float) -> Work:
+LAUNCHED = ("fusion", "custom-call", "copy", "transpose", "reduce", "concatenate", "scatter", "sort")
+
+
+def work_of(program: Program, peak_flops: float, memory_bandwidth: float, reached: Reached | None = None) -> Work:
     """Return what one device does.
 
     Args:
       program: the compiled program.
       peak_flops: operations/s of matrix products.
       memory_bandwidth: bytes/s.
+      reached: what was measured on such a device, if anything.
     """
-    missing, operations = collections.Counter(), collections.defaultdict(list)
+    missing, operations, seconds = collections.Counter(), collections.defaultdict(list), 0.0
     for computation, each, times in program.scheduled():
         if each.op in FREE or each.op.endswith(("-done", "-update")):
             continue
         own_flops, own_bytes = flops_of(program, computation, each), traffic_of(program, computation, each)
         own_cycles = each.cycles or _kernel_cycles(each)
         fastest = max(own_flops / peak_flops, own_bytes / memory_bandwidth)
+        if reached is not None and each.op in LAUNCHED:
+            by_kernel = own_flops > 0 and each.op == "custom-call" and not _of_cublas(each)
+            share = reached.kernels if by_kernel else reached.products if own_flops else reached.memory
+            seconds += times * (reached.launch_seconds + fastest / share)
         found = (times, times * (own_cycles or 0), times * fastest, times * own_flops, times * own_bytes)
         operations[_origin(program, each), each.type.strip("(").partition("{")[0]].append(found)
         if own_cycles is None and own_bytes > NOTABLE_BYTES and not is_collective(program, each):
@@ -222,6 +233,7 @@ def work_of(program: Program, peak_flops: float, memory_bandwidth: float) -> Wor
         bytes=sum(each.bytes for each in alike),
         cycles=sum(each.cycles for each in alike),
         roofline_seconds=sum(each.roofline_seconds for each in alike),
+        reached_seconds=None if reached is None else seconds,
         without_estimate=dict(missing),
         costliest=_costliest(alike),
     )
@@ -380,7 +392,8 @@ BLIND_SPOTS = (
     NOT_INCLUDED,
 )
 OF_A_GPU = (
-    "Anything that takes longer than the peaks of products and memory: the compiler for GPUs estimates no times.",
+    "Times of single operations, of which the compiler for GPUs estimates none. The pessimistic bound, of Hopper cards "
+    "alone, has the shares of the peaks that steps on one H200 reached (docs/speed.md).",
     "The choice of kernels for products, which needs a card: all are taken to be cuBLAS's, at the peak.",
     "The room that cuDNN works in, where it computes attention.",
     LINKS,
@@ -398,9 +411,9 @@ class StepTime:
 
     optimistic: float
     pessimistic: float | None
-    """None where the compiler states no cycles."""
+    """None where the compiler states no cycles and no step was measured on such a card."""
     computing: float | None
-    """The part of the pessimistic bound that comes from the compiler's estimates."""
+    """The part of the pessimistic bound that comes from the compiler's estimates, or from measured rates."""
     links: float
     """The part of the pessimistic bound that is transfers within a slice: one ring in one direction of one link."""
     network: float
@@ -415,7 +428,7 @@ def step_time(topology: Topology, work: Work, collectives: list[Collective]) -> 
     across = sum(each.moved for each in collectives if each.kind == BETWEEN_SLICES)
     network = across * min(chip.per_host, topology.chips_per_slice) / HOST_NETWORK
     links = moved / chip.link_bandwidth
-    computing = work.cycles / chip.clock if chip.clock and work.cycles else None
+    computing = work.cycles / chip.clock if chip.clock and work.cycles else work.reached_seconds
     return StepTime(
         optimistic=max(work.roofline_seconds, links / chip.links, network),
         pessimistic=None if computing is None else computing + links + network,

@@ -20,6 +20,20 @@ HOST_NETWORK = 25e9  # bytes/s in each direction between slices: 2 × 100 Gbit/s
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Reached:
+    """What steps reach on a card, as was measured."""
+
+    products: float
+    """Share of the peak of products."""
+    memory: float
+    """Share of the bandwidth of the memory, by what is no product."""
+    kernels: float
+    """Share of the peak of products, by kernels of attention."""
+    launch_seconds: float
+    """Time from the end of an operation to the start of the next one."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Chip:
     """One JAX device of an accelerator."""
 
@@ -40,6 +54,8 @@ class Chip:
     """Cycles/s, in which the compiler states its estimates; None where it states none."""
     per_host: int = 4
     """Chips that one host feeds."""
+    reached: Reached | None = None
+    """None where no step was measured."""
 
 
 # Memory: the limit that the compiler of libtpu 0.0.51 names in its message about a program that does not fit. Memory
@@ -65,6 +81,8 @@ TPUS = {
 }
 OF_A_CARD = 0.75  # what JAX takes of a card's memory unless one of these variables, the new and the old one, is set
 MEMORY_SHARES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
+# Fitted to six steps of an H200 (docs/speed.md), and taken for the H100 too, which has the same processor.
+HOPPER = Reached(products=0.75, memory=0.63, kernels=0.19, launch_seconds=1.2e-6)
 # Memory, its bandwidth and NVLink in each direction: data sheets of NVIDIA, for the SXM form where there are several.
 GPUS = {
     name: Chip(
@@ -75,11 +93,12 @@ GPUS = {
         link_bandwidth=link,
         links=1,
         per_host=8,
+        reached=reached,
     )
-    for name, kind, gigabytes, memory, link in (
-        ("a100", "NVIDIA A100-SXM4-80GB", 80, 2039e9, 300e9),
-        ("h100", "NVIDIA H100 80GB HBM3", 80, 3350e9, 450e9),
-        ("h200", "NVIDIA H200", 141, 4800e9, 450e9),
+    for name, kind, gigabytes, memory, link, reached in (
+        ("a100", "NVIDIA A100-SXM4-80GB", 80, 2039e9, 300e9, None),
+        ("h100", "NVIDIA H100 80GB HBM3", 80, 3350e9, 450e9, HOPPER),
+        ("h200", "NVIDIA H200", 141, 4800e9, 450e9, HOPPER),
     )
 }
 
