@@ -1,6 +1,7 @@
-"""scripts/train_on_gpu.py: the steps that fit into the time, and a model in parts that is the one that was exported."""
+"""Scripts for the few minutes that a card is there: what they measure, the steps that fit, the model that they pack."""
 
 import io
+import json
 import pathlib
 import sys
 import tarfile
@@ -18,7 +19,20 @@ from bert_jax.formats.safetensors_files import open_file
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
 
+import measure_on_gpu
 import train_on_gpu
+
+
+def test_every_step_to_measure_passes_the_checks_and_every_family_has_losses_to_compare_with():
+    cases = measure_on_gpu.cases(store="")
+    assert len({case.name for case in cases}) == len(cases) > 25
+    for case in cases:
+        kernel, _, dropout = case.kernel.partition(", ")
+        assert case.config.compute.attention == kernel, case.name
+        assert not (dropout and case.config.model.attention_dropout), case.name
+    losses = json.loads((measure_on_gpu.ROOT / "docs" / "gpu" / "losses.json").read_text())
+    assert list(losses) == list(measure_on_gpu.FAMILIES)
+    assert all(measure_on_gpu.small(family).compute.dtype == "float32" for family in losses)
 
 
 @pytest.mark.parametrize("rate, fitting", [(20, 3000), (19, 3000), (23, 3000), (10.05, 1025), (40.05, 3935)])
