@@ -39,12 +39,12 @@ def platform_in_use() -> str:
 
 
 def for_all_rows(x: jax.Array, rows: int) -> jax.Array:
-    """Return x [L, H] to be added to each of so many rows: [1, L, H], on a GPU [B, L, H], row by row in memory.
+    """Return x [L, H] to be added to each of so many rows: [1, L, H]; on one GPU [B, L, H], row by row in memory.
 
     There the gradient, a sum over the batch, would make XLA put the batch innermost, in the whole residual stream too,
-    and transpose that before each product (docs/speed.md).
+    and transpose that before each product (docs/speed.md). On several, XLA would not split what has a given layout.
     """
-    if platform_in_use() != "gpu":
+    if platform_in_use() != "gpu" or math.prod(jax.sharding.get_abstract_mesh().axis_sizes) > 1:
         return x[None]
     return with_layout_constraint(jnp.broadcast_to(x, (rows, *x.shape)), Layout((0, 1, 2)))
 
