@@ -10,11 +10,11 @@ import os
 import pathlib
 import re
 import shutil
+import subprocess
 import sys
 import zlib
 
 import numpy as np
-import processes
 import pytest
 
 SEED = 20181011
@@ -101,7 +101,8 @@ class Fuzz:
 def test_damage_is_refused_in_one_line_or_read_right(name, first, count, tmp_path):
     """In a process of its own, so that one that aborts or hangs is seen: the last line is the case."""
     command = [sys.executable, __file__, name, str(first), str(count), str(tmp_path)]
-    done = processes.run(*command, env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""})
+    alone = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    done = subprocess.run(command, capture_output=True, text=True, env=alone)  # which does not have tests/support yet
     last = done.stdout.splitlines()[-1:]
     assert done.returncode == 0, f"exit code {done.returncode} after {last}\n{done.stderr[-20_000:]}"
     assert json.loads(last[0]) == {"cases": count}
