@@ -588,8 +588,9 @@ def measure(record: Record, options: argparse.Namespace) -> None:
     running = [each for each in late if not each.cancel()]
     record.say(f"compiled, but for {len(late) - len(running)} programs; {len(running)} more are waited for")
     concurrent.futures.wait(running)
+    started = {shape: ready(record, shape, peer, record.left() / 3) for shape, peer in peers.items()}
     record.attempt("run", "ceilings", ceilings)
-    measure_steps(record, wanted, steps, paths, peers)
+    measure_steps(record, wanted, steps, paths, started)
     measure_kernels(record, {each: future for each, future in kernels.items() if has_result(future)})
     measure_families(record, families)
 
@@ -604,16 +605,14 @@ def measure_steps(
     wanted: list[Case],
     steps: dict[str, Prepared],
     paths: dict[str, str],
-    peers: dict[str, Waiting],
+    peers: dict[str, Waiting | None],
 ) -> None:
     """Measure each step; torch takes turns with the first of each shape, and is gone after it."""
     measured = set()
     for case in wanted:
         if case.name not in steps or not has_result(steps[case.name].step):
             continue
-        peer = None
-        if case.shape in peers and case.shape not in measured:
-            peer = ready(record, case.shape, peers[case.shape], min(90, record.left() / 3))
+        peer = None if case.shape in measured else peers.get(case.shape)
         measured.add(case.shape)
         work = functools.partial(measure_case, record, case, steps[case.name], paths[case.name], peer)
         record.attempt("steps", case.name, work)

@@ -19,7 +19,7 @@ from bert_jax.analysis import results
 from bert_jax.analysis.layers import SMALLEST, HsicSums
 from bert_jax.analysis.texts import check_vectors, in_batches, mask_words, text_arrays, token_weights, word_scores
 from bert_jax.config.analyses import PruneConfig, VectorKind, at_least
-from bert_jax.config.finetuning import TaskDataConfig
+from bert_jax.config.finetuning import TaskDataConfig, task_defaults
 from bert_jax.errors import UserError
 from bert_jax.formats.opening import place
 from bert_jax.models.costs import has_mask_decoder
@@ -394,8 +394,9 @@ def _score(model: PretrainedModel, options: PruneConfig) -> results.TaskScore | 
             f"{model.path} is a pre-trained model, which is fine-tuned for a score; give --task=NAME, or a fine-tuned "
             "model"
         )
+    own = dataclasses.replace(task_defaults(options.task).data, dir=options.task_data)
     given = {name: getattr(options, name) for name in ("epochs", "learning_rate", "seeds", "seed")}
-    return results.FineTunedScore(options.task, data, epath.Path(options.output) / "fine_tuned", **given)
+    return results.FineTunedScore(options.task, own, epath.Path(options.output) / "fine_tuned", **given)
 
 
 def _write_model(smaller: PretrainedModel, result: Pruning, directory: epath.Path) -> None:

@@ -32,7 +32,7 @@ from rich.table import Table
 from bert_jax.analysis.texts import texts_of
 from bert_jax.checkpoints.record import fingerprint
 from bert_jax.config.analyses import AnalysisConfig
-from bert_jax.config.finetuning import FinetuneConfig, TaskDataConfig, task_defaults
+from bert_jax.config.finetuning import FinetuneConfig, TaggingDataConfig, TaskDataConfig, TextDataConfig, task_defaults
 from bert_jax.config.options import to_dict
 from bert_jax.config.pretraining import NoiseConfig
 from bert_jax.corpus.readers import find_sources
@@ -358,7 +358,13 @@ class FineTunedScore:
     The weights are not kept.
     """
 
-    def __init__(self, task: str, data: TaskDataConfig, directory: str | os.PathLike[str], **options: Any):
+    def __init__(
+        self,
+        task: str,
+        data: TaskDataConfig | TextDataConfig | TaggingDataConfig,
+        directory: str | os.PathLike[str],
+        **options: Any,
+    ):
         """Take a task, its files, a directory for the results, and fields of FinetuneConfig."""
         self._config: FinetuneConfig = dataclasses.replace(task_defaults(task), data=data, **options)
         self._directory = epath.Path(directory)

@@ -68,7 +68,7 @@ def check_kinds(options: Any, path: str = "") -> None:
     for field, (choice, several) in _groups(type(options)).items():
         value, name = getattr(options, field), f"{path}{field}"
         wanted = ", ".join([*(f"{kind.__name__}()" for kind in choice.kinds), *(["None"] if choice.absent else [])])
-        if several and not isinstance(value, tuple):
+        if several and not isinstance(value, (tuple, list)):
             raise UserError(f"{name}={value!r:.80} must be a tuple of {wanted}")
         named = [(f"{name}.{index}", each) for index, each in enumerate(value)] if several else [(name, value)]
         for name, each in named:

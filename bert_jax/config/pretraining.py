@@ -275,9 +275,9 @@ class ComputeConfig:
     attention: Literal["auto", "xla", "pallas", "triton", "cudnn"] = option("auto", resume="free")
     """Computation of attention. xla: in plain JAX, on every device. pallas: in one kernel that keeps scores and
     probabilities on the chip, on TPU. triton: the same for NVIDIA GPUs. cudnn: by cuDNN, on NVIDIA GPUs in bfloat16,
-    where attention_dropout is 0. auto: for rows of 128 tokens and more pallas on TPU and, in bfloat16, triton on GPU,
-    else xla; in layers whose window is far shorter than the row, all work block by block, so that time and memory grow
-    linearly with the length. What a kernel cannot compute is left to xla, and a run says so."""
+    where attention_dropout is 0. auto: for rows of 128 tokens and more pallas on TPU and, in bfloat16, triton on NVIDIA
+    GPUs since Ampere, else xla; in layers whose window is far shorter than the row, all work block by block, so that
+    time and memory grow linearly with the length. What a kernel cannot compute is left to xla, and a run says so."""
     remat: Literal["auto", "none", "sel", "dots", "full"] = option("auto", resume="free")
     """Parts that the backward pass computes again instead of keeping them: nothing (none); attention, norms,
     activations and dropout, but no product with a kernel (sel); whatever is not such a product (dots); whole layers

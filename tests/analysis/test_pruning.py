@@ -4,6 +4,7 @@ import dataclasses
 import json
 import pathlib
 import shutil
+import types
 
 import documents
 import jax
@@ -42,6 +43,8 @@ from bert_jax.analysis.head_behaviour import (
 )
 from bert_jax.analysis.texts import in_batches, mask_words, word_scores
 from bert_jax.config import ModelConfig, PhaseConfig
+from bert_jax.config.analyses import PruneConfig
+from bert_jax.config.options import check_kinds
 from bert_jax.errors import UserError
 from bert_jax.models.kernels import windowed
 from bert_jax.pretrained.model import PretrainedModel
@@ -494,3 +497,14 @@ def test_what_cannot_work_is_one_line(model, tmp_path):
     message = r"bad.conllu, line 5: the head '9' of 'big' must be the number of a different one"
     with pytest.raises(UserError, match=message):
         read_parsed(tmp_path / "bad.conllu")
+
+
+@pytest.mark.parametrize("task", ["mrpc", "text", "ner", "squad_v2"])
+def test_the_files_of_a_task_are_of_its_kind(task):
+    """`check_finetune` refuses those of another, which no option of `analyze prune` could change."""
+    pretrained = types.SimpleNamespace(head=None, path="model")
+    score = pruning._score(
+        pretrained, PruneConfig(depth=1, input="texts", task=task, task_data="files", output="pruned")
+    )
+    assert score._config.data.dir == "files"
+    check_kinds(score._config)

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import types
 
 import jax
 import jax.extend.core
@@ -441,3 +442,11 @@ def test_plans_charge_the_kernels_with_the_instructions_that_the_compiler_schedu
     forward, *backward = map(float, done.stdout.split())
     for counted, kernel in ((forward, "forward"), (sum(backward), "backward")):
         assert 1 <= counted / BUNDLES[kernel][128] < 1.1
+
+
+@pytest.mark.parametrize("capability, path", [("7.5", "xla"), ("8.0", "triton"), ("12.1", "triton"), ("gfx90a", "xla")])
+def test_cards_that_triton_does_not_compile_for_get_attention_in_jax(capability, path, monkeypatch):
+    card = types.SimpleNamespace(compute_capability=capability)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(jax, "local_devices", lambda: [card])
+    assert choice.attention_path(ComputeConfig(), "gpu", CALL) == path

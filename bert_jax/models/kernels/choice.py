@@ -131,9 +131,17 @@ def _allowed(option: str, platform: str, call: Call) -> tuple[str, ...]:
     """Return the kernels that an option of compute.attention allows before attention in plain JAX, the best first."""
     if option != "auto":
         return () if option == "xla" else (option,)
-    if call.length < SHORTEST or platform == "cpu" or (platform == "gpu" and call.dtype != jnp.bfloat16):
+    if call.length < SHORTEST:
         return ("windowed",)
-    return ("pallas" if platform == "tpu" else "triton", "windowed")
+    if platform == "gpu" and call.dtype == jnp.bfloat16 and _since_ampere():
+        return ("triton", "windowed")
+    return ("pallas", "windowed") if platform == "tpu" else ("windowed",)
+
+
+def _since_ampere() -> bool:
+    """Return whether the cards of this process, if it has any, are NVIDIA's since Ampere; plans are for no others."""
+    capability = getattr(jax.local_devices()[0], "compute_capability", "9.0")  # of AMD's a name, such as gfx90a
+    return jax.default_backend() != "gpu" or (capability.partition(".")[0].isdigit() and float(capability) >= 8)
 
 
 def check_attention(compute: ComputeConfig, platform: str) -> None:
