@@ -230,8 +230,8 @@ class StoredModel:
         """Return the tokenizer; raise a UserError, which names the option that gave the model, if it has none."""
         if self.tokenizer is None:
             raise UserError(
-                f"{option}{self.path} has no vocabulary; put the vocab.txt (or SentencePiece .model) there that it was "
-                "trained with"
+                f"{option}{self.path} has no vocabulary, so nobody can tell which words its ids are; put the "
+                "vocab.txt (or SentencePiece .model) there that it was trained with"
             )
         return self.tokenizer
 
