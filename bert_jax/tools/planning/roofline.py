@@ -3,9 +3,8 @@
 Work is products, bytes to and from memory, and the compiler's estimated cycles. Bodies of loops count as often as
 they run, which `cost_analysis()` of JAX does not do. The pessimistic bound adds up the compiler's own estimates, or for
 cards that were measured each operation at the rate that steps reached, and all transfers between chips, as if nothing
-overlapped. The optimistic bound lets each instruction run at a peak of the
-chip and hides all transfers behind computation. A step can take longer than the pessimistic bound: BLIND_SPOTS lists
-what neither of them sees.
+overlapped. The optimistic bound lets each instruction run at a peak of the chip and hides all transfers behind
+computation. A step can take longer than the pessimistic bound: BLIND_SPOTS lists what neither of them sees.
 
 The memory of one device is split into parts, with the temporaries at the moment when they are largest.
 """
