@@ -84,7 +84,7 @@ FAMILIES = (
     "xlnet_mini gpt_mini elmo_mini ulmfit_mini"
 ).split()
 SMALL = "--compute.dtype=float32 --batch_size=8 --model.vocab_size=4096 --data.packing=off"
-TOLERANCE = 1e-4  # relative, of losses in float32 with exact products
+TOLERANCE = 1e-5  # relative, of losses in float32 with exact products; an H200 was within 2.3e-7
 TURNS, TURN_SECONDS = 3, 0.5
 PROFILED = 3  # steps under the profiler
 LENGTHS = (128, 512, 2048, 8192)
@@ -327,7 +327,6 @@ def measure_case(record: Record, case: Case, prepared: Prepared, path: str, peer
             "torch_seconds_per_step": theirs,
             "torch_mfu": flops / statistics.median(theirs) / peak,
             "faster_than_torch": statistics.median(b / a for a, b in zip(own, theirs, strict=True)),
-            "torch": peer.facts if peer else None,
         }
     record.attempt("profiles", case.name, functools.partial(kernel_times, running))
     record.say(
