@@ -91,27 +91,37 @@ LENGTHS = (128, 512, 2048, 8192)
 FORWARD = (
     (64, 64, 4, 2),
     (64, 64, 4, 3),
+    (128, 64, 4, 2),
+    (128, 64, 4, 3),
     (128, 64, 8, 2),
     (128, 64, 8, 3),
     (128, 128, 8, 2),
+    (128, 128, 4, 2),
     (64, 128, 4, 2),
     (128, 32, 4, 3),
-    (64, 32, 4, 3),
 )
 """Sizes of triton's blocks to try: positions of both kinds of blocks, warps and stages."""
 BACKWARD = (
     (64, 64, 4, 2),
     (64, 64, 8, 2),
     (64, 64, 4, 1),
-    (32, 64, 4, 2),
-    (128, 32, 8, 2),
+    (64, 64, 4, 3),
+    (128, 64, 8, 2),
+    (128, 64, 4, 2),
+    (128, 128, 8, 2),
+    (128, 32, 4, 3),
     (64, 128, 8, 2),
-    (64, 32, 4, 2),
+    (64, 32, 4, 3),
+    (32, 64, 4, 2),
 )
+TILED = ((128, 0.1), (512, 0.1), (8192, 0.0))
+"""Lengths and rates of dropout for which they are tried."""
+ALL_COMMANDS = "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,CONDITIONAL,WHILE,DYNAMIC_SLICE_FUSION"
 FLAGS = {
-    "cuBLAS alone": (("xla_gpu_enable_triton_gemm", "False"),),
-    "no merged products": (("xla_gpu_dot_merger_threshold_mb", "0"),),
+    "Triton's products too": (("xla_gpu_enable_triton_gemm", "True"),),
+    "merged products": (("xla_gpu_dot_merger_threshold_mb", "32"),),
     "no command buffers": (("xla_gpu_enable_command_buffer", ""),),
+    "all command buffers": (("xla_gpu_enable_command_buffer", ALL_COMMANDS),),
 }
 """Options of XLA to try."""
 TOKENS, HEADS, SIZE = 32_768, 12, 64  # of a batch and of a head
@@ -161,7 +171,10 @@ def cases(store: str) -> list[Case]:
         found += [Case("base/512", kernel, "packed", packed) for kernel in ("triton", "xla")]
         found.append(Case("small/128", "triton", "packed", packed))
     found += [Case("base/128", "triton", name, flags=flags) for name, flags in FLAGS.items()]
-    found.append(Case("base/128", "triton", "products as on TPUs", "--compute.products=tpu"))
+    found += [
+        Case(shape, "triton", "plain products", "--compute.products=plain", FLAGS["merged products"])
+        for shape in ("base/128", "base/512")
+    ]
     return found + [Case(shape, "triton", "scan", "--compute.layers=scan") for shape in ("large/512", "base/128")]
 
 
@@ -427,7 +440,7 @@ def attentions() -> list[Attention]:
         for kernel, rate in [*kinds, ("cudnn by lengths", 0.1)]
         if length <= 2048 or kernel != "xla"
     ]
-    for length, rate in ((128, 0.1), (512, 0.1)) if not REHEARSAL else ():
+    for length, rate in TILED if not REHEARSAL else ():
         for backward, sizes in ((False, FORWARD), (True, BACKWARD)):
             found += [Attention("triton", length, tokens // length, rate, Tiling(*each), backward) for each in sizes]
     return found
@@ -578,7 +591,7 @@ def measure(record: Record, options: argparse.Namespace) -> None:
     kernels: dict[Attention, concurrent.futures.Future[Any]] = {}
     for each in attentions() if options.kernels else ():
         record.attempt("traced kernels", each.name, functools.partial(hold_kernel, kernels, each, pool))
-    families = trace_families(record, pool)
+    families = trace_families(record, pool) if options.families else {}
     record.say("everything is traced")
     waiting = [*kernels.values()]
     waiting += [each for one in (*steps.values(), *families.values()) for each in (one.step, one.start)]
@@ -629,18 +642,18 @@ def hold_kernel(kernels: dict[Attention, Any], each: Attention, pool: concurrent
 
 def measure_kernels(record: Record, kernels: dict[Attention, concurrent.futures.Future[Any]]) -> None:
     """Measure the kernels, and compare them with attention in plain JAX in float32."""
-    for each in (each for each in kernels if each.tiling is None and each.length in (128, 512)):
-        if record.left() > 15:
-            # cuDNN drops others, and the same in every step.
-            few = dataclasses.replace(each, rows=2)
-            if not (each.rate and each.kernel.startswith("cudnn")):
-                record.attempt("errors of kernels", few.name, functools.partial(kernel_errors, few))
     for each, future in kernels.items():
         if record.left() < 15:
             return
         arguments = attention_inputs(each.rows, each.length, each.length)
         work = functools.partial(lambda future, arguments: attention_seconds(future.result()[0], arguments), future)
         record.attempt("kernels", each.name, functools.partial(work, arguments))
+    for each in (each for each in kernels if each.tiling is None and each.length in (128, 512)):
+        if record.left() > 15:
+            # cuDNN drops others, and the same in every step.
+            few = dataclasses.replace(each, rows=2)
+            if not (each.rate and each.kernel.startswith("cudnn")):
+                record.attempt("errors of kernels", few.name, functools.partial(kernel_errors, few))
 
 
 def kernel_errors(each: Attention) -> list[float]:
@@ -699,6 +712,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="that compile at once")
     parser.add_argument("--rehearsal", action="store_true", help="everything tiny, for a processor")
     parser.add_argument("--kernels", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--families", action=argparse.BooleanOptionalAction, default=True)
     options = parser.parse_args()
     options.directory.mkdir(parents=True, exist_ok=True)
     if options.losses:

@@ -283,13 +283,14 @@ class ComputeConfig:
     activations and dropout, but no product with a kernel (sel); whatever is not such a product (dots); whole layers
     (full). auto: the first that fits into the memory of a device, of none, sel and full where layers are unrolled, and
     of sel and full in a scan; none where the memory is unknown, as on a CPU."""
-    products: Literal["auto", "plain", "cpu", "tpu"] = option("auto", resume="free")
+    products: Literal["auto", "plain", "cpu", "gpu", "tpu"] = option("auto", resume="free")
     """Form in which matrix products, sums over rows, norms and the loss over the vocabulary are computed. plain: they
     are computed as the mathematics is written. cpu: they are computed in the form that is fastest with XLA on a CPU,
     with the logits of a part of the words at a time; in bfloat16, so are the products in attention by xla, and sums
     have the form of tpu. tpu: gradients of biases are computed as products, the sums of a layer norm do not wait for
-    each other, and kernels that fsdp splits are multiplied as matrices. auto: cpu on a single CPU device, tpu on TPUs,
-    else plain. The results are equal up to rounding."""
+    each other, and kernels that fsdp splits are multiplied as matrices. gpu: activation functions are computed again in
+    the backward pass, gradients of biases are summed in float32, and norms are those of tpu. auto: cpu on a single CPU
+    device, gpu on GPUs, tpu on TPUs, else plain. The results are equal up to rounding."""
     overlap: bool = option(True, resume="free")
     """Whether several TPU chips sum the gradients of each kernel during the backward pass, instead of all gradients
     after it, as the compiler does by default; without effect elsewhere. Not measured on a TPU (docs/planning.md)."""

@@ -124,13 +124,17 @@ OVERLAP = {
     "xla_jf_crs_combiner_threshold_in_bytes": str(2**20),
 }
 """On TPUs, sums over chips that run in one fusion with a product (docs/planning.md, "Sums over chips")."""
+APART = {"xla_gpu_dot_merger_threshold_mb": "0"}
+"""On GPUs, no products of one operand that are made one: their gradients would be concatenated, and summed after it."""
 UNKNOWN = "No such compile option"
 
 
 def step_options(compute: ComputeConfig, mesh: Mesh) -> Mapping[str, bool | str]:
     """Return the options of the compiler for a training step on the devices of `mesh`."""
-    overlapping = compute.overlap and mesh.size > 1 and mesh.devices.flat[0].platform == "tpu"
-    return OVERLAP if overlapping else {}
+    platform = mesh.devices.flat[0].platform
+    if platform == "gpu":
+        return APART
+    return OVERLAP if compute.overlap and mesh.size > 1 and platform == "tpu" else {}
 
 
 def compile_with(

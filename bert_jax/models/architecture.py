@@ -48,6 +48,7 @@ from bert_jax.models.layers import (
     product_bias,
     relu,
     tpu_product,
+    wide_bias,
 )
 from bert_jax.models.lstm import RecurrentBlock
 from bert_jax.models.stack import Layer, Stack
@@ -95,12 +96,10 @@ class Architecture:
 def bert_architecture(config: EncoderConfig, compute: ComputeConfig) -> Architecture:
     """Return BERT as `config` varies it, computed as `compute` says. Every choice between pieces is made here."""
     form, dtype = _form_of_products(compute), computation_dtype(compute)
-    in_form = in_float32 if form == "cpu" else lambda function: function
-    activation = in_form(ACTIVATIONS[config.activation])
     # XLA sums rows of bfloat16 slowly on both.
     sums_as_products = form == "tpu" or (form == "cpu" and dtype == jnp.bfloat16)
     stack = Stack(
-        block=_block(config, lambda name: in_form(ACTIVATIONS[name])),
+        block=_block(config, form),
         num_layers=config.num_layers,
         attend=_attend(config, compute),
         scan=scans(config, compute),
@@ -122,33 +121,49 @@ def bert_architecture(config: EncoderConfig, compute: ComputeConfig) -> Architec
         embeddings=embeddings,
         stack=stack,
         final_norm=final_norm if config.norm_position == "pre" else None,
-        activation=activation,
+        activation=_activation(config.activation, form),
         pooler=ACTIVATIONS[config.pooler],
         parameters=encoder_parameters(config),
         dtype=dtype,
-        product={"cpu": cpu_product, "tpu": tpu_product, "plain": plain_product}[form],
-        add_bias=product_bias if sums_as_products else plain_bias,
-        layer_norm=fused_layer_norm if sums_as_products else plain_layer_norm,
+        product={"cpu": cpu_product, "tpu": tpu_product}.get(form, plain_product),
+        add_bias=product_bias if sums_as_products else wide_bias if form == "gpu" else plain_bias,
+        layer_norm=fused_layer_norm if sums_as_products or form == "gpu" else plain_layer_norm,
         word_block=BLOCK if form == "cpu" else None,
         distance_bias=_distance_bias(config),
         relations=functools.partial(Relations.of, config.hidden_size) if config.two_streams else None,
     )
 
 
-def _block(config: EncoderConfig, activation: Callable[[str], Activation]) -> Callable[[jax.Array], Layer]:
-    """Return what makes a block from a key; `activation` is the form of the function with a name."""
+def _activation(name: str, form: str) -> Activation:
+    """Return an activation function in a form of products."""
+    function = ACTIVATIONS[name]
+    # A GPU computes tanh again sooner than it writes and reads it.
+    return in_float32(function) if form == "cpu" else jax.checkpoint(function) if form == "gpu" else function
+
+
+def _gated(name: str, form: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """Return activation(gate) ⊙ values in a form of products; on a GPU, the backward pass keeps both, and no more."""
+    function = ACTIVATIONS[name] if form == "gpu" else _activation(name, form)
+    gated = lambda gate, values: function(gate) * values
+    return jax.checkpoint(gated) if form == "gpu" else gated
+
+
+def _block(config: EncoderConfig, form: str) -> Callable[[jax.Array], Layer]:
+    """Return what makes a block from a key, in a form of products."""
     if isinstance(config, RecurrentConfig):
         return functools.partial(RecurrentBlock, config)
     if isinstance(config, WordVectorsConfig):
         return _no_block
-    function = activation("silu" if config.feed_forward == "swiglu" else config.activation)
-    network = FeedForward if config.feed_forward == "plain" else GatedFeedForward
-    feed_forward = functools.partial(network, config, activation=function)
+    if config.feed_forward == "plain":
+        feed_forward = functools.partial(FeedForward, config, activation=_activation(config.activation, form))
+    else:
+        name = "silu" if config.feed_forward == "swiglu" else config.activation
+        feed_forward = functools.partial(GatedFeedForward, config, gated=_gated(name, form))
     if isinstance(config, XLNetConfig):
         return functools.partial(TwoStreamBlock, config, feed_forward=feed_forward)
     convolution = None
     if config.convolution is not None:
-        function = activation(config.convolution.convolution_activation)
+        function = _activation(config.convolution.convolution_activation, form)
         convolution = functools.partial(Convolution, config, activation=function)
     return functools.partial(Block, config, feed_forward=feed_forward, convolution=convolution)
 
@@ -224,13 +239,13 @@ def _layer_settings(config: EncoderConfig) -> dict[str, Sequence[Hashable]]:
 
 
 def _form_of_products(compute: ComputeConfig) -> str:
-    """Return plain, cpu or tpu; auto is that of the devices of this process (ComputeConfig.products)."""
+    """Return plain, cpu, gpu or tpu; auto is that of the devices of this process (ComputeConfig.products)."""
     if compute.products != "auto":
         return compute.products
     platform = jax.default_backend()
     if platform == "cpu":  # whose form would move activations if they were split over devices
         return "cpu" if jax.device_count() == 1 else "plain"
-    return "tpu" if platform == "tpu" else "plain"
+    return platform if platform in ("gpu", "tpu") else "plain"
 
 
 def computation_dtype(compute: ComputeConfig) -> jnp.dtype:

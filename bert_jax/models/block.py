@@ -42,10 +42,11 @@ class GatedFeedForward(nnx.Module):
     Two matrices, not one of twice the width, so that both are split alike over devices.
     """
 
-    def __init__(self, config: AttentionConfig, key: jax.Array, activation: Callable[[jax.Array], jax.Array]):
+    def __init__(self, config: AttentionConfig, key: jax.Array, gated: Callable[[jax.Array, jax.Array], jax.Array]):
+        """Make the network; `gated` maps the products of the gate and of the intermediate matrix to their product."""
         hidden, wide = (config.hidden_size,), (config.feed_forward_size,)
         gate_key, intermediate_key, output_key = jax.random.split(key, 3)
-        self.activation = activation
+        self.gated = gated
         self.gate: Linear = Linear(hidden, wide, config.initializer_range, gate_key, config.use_bias)
         self.intermediate: Linear = Linear(hidden, wide, config.initializer_range, intermediate_key, config.use_bias)
         self.output: Linear = Linear(wide, hidden, config.output_range, output_key, config.use_bias)
@@ -53,7 +54,7 @@ class GatedFeedForward(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map x [..., H] to [..., H]."""
         gate, values = checkpoint_name(self.gate(x), "gate"), checkpoint_name(self.intermediate(x), "intermediate")
-        return self.output(self.activation(gate) * values)
+        return self.output(self.gated(gate, values))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -326,6 +326,20 @@ def plain_bias(y: jax.Array, bias: jax.Array) -> jax.Array:
 
 
 @jax.custom_vjp
+def wide_bias(y: jax.Array, bias: jax.Array) -> jax.Array:
+    """Return y + bias, whose gradient is summed in float32, though y is bfloat16."""
+    return y + like(bias, y)
+
+
+def _wide_bias_backward(bias: jax.Array, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
+    rows = tuple(range(gradient.ndim - bias.ndim))
+    return gradient, jnp.sum(gradient.astype(jnp.float32), axis=rows).astype(bias.dtype)
+
+
+wide_bias.defvjp(lambda y, bias: (wide_bias(y, bias), bias), _wide_bias_backward)
+
+
+@jax.custom_vjp
 def product_bias(y: jax.Array, bias: jax.Array) -> jax.Array:
     """Return y + bias, whose gradient is a product with ones: a TPU sums rows faster in its matrix units.
 

@@ -382,8 +382,7 @@ def resolved(config: Config, topology: Topology) -> Config:
     if compute.dtype == "auto":
         compute = dataclasses.replace(compute, dtype="float32" if topology.platform == "cpu" else "bfloat16")
     if compute.products == "auto":
-        alone = topology.platform == "cpu" and topology.chips == 1
-        form = "cpu" if alone else "tpu" if topology.platform == "tpu" else "plain"
+        form = "plain" if topology.platform == "cpu" and topology.chips > 1 else topology.platform
         compute = dataclasses.replace(compute, products=form)
     if topology.slices > 1 and mesh.slice == 1:
         mesh = dataclasses.replace(mesh, slice=topology.slices)
