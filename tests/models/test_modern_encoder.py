@@ -104,7 +104,7 @@ def test_a_gated_network_multiplies_by_its_gate():
 
     @compiled
     def run(key):
-        network = GatedFeedForward(SMALL, key, activation=jax.nn.silu)
+        network = GatedFeedForward(SMALL, key, gated=lambda gate, values: jax.nn.silu(gate) * values)
         return network(x), [each.kernel[...] for each in (network.gate, network.intermediate, network.output)]
 
     found, (gate_kernel, kernel, output) = run(jax.random.key(0))

@@ -30,6 +30,7 @@ from bert_jax.models.layers import (
     plain_product,
     product_bias,
     tpu_product,
+    wide_bias,
     wide_einsum,
 )
 from bert_jax.objectives.masked_words import PretrainingObjective, masked_word_sums
@@ -191,14 +192,15 @@ def distance(one, other):
 @pytest.mark.parametrize(
     "shapes", [((7, 300, 5, 4), (5, 4)), ((7, 300, 20), (20,)), ((900, 20), (20,)), ((20,), (20,))]
 )
-def test_gradients_of_biases_as_products_are_float32_sums_of_what_was_given(shapes):
+@pytest.mark.parametrize("add_bias", [product_bias, wide_bias])
+def test_gradients_of_biases_are_float32_sums_of_what_was_given(add_bias, shapes):
     """Sums of thousands of values in bfloat16 would be wrong in the second digit; ones must not round what they sum."""
     gradient, bias = random_arrays(*shapes)
     gradient = (gradient + 1).astype(jnp.bfloat16)
 
     @compiled
     def sums(gradient, bias):
-        y, transpose = jax.vjp(product_bias, jnp.zeros_like(gradient), bias)
+        y, transpose = jax.vjp(add_bias, jnp.zeros_like(gradient), bias)
         return y, *transpose(gradient)
 
     y, of_y, of_bias = sums(gradient, bias)
@@ -236,7 +238,7 @@ def test_activations_of_bfloat16_and_their_gradients_are_rounded_once(name):
 def test_in_float32_the_model_and_its_gradient_are_those_of_the_plain_road(padded):
     config = dataclasses.replace(ONE_LAYER, vocab_pad_multiple=padded)
     key = jax.random.key(3)
-    plain, *others = (gradients_of("float32", products, config, key) for products in ("plain", "cpu", "tpu"))
+    plain, *others = (gradients_of("float32", products, config, key) for products in ("plain", "cpu", "tpu", "gpu"))
     for gradients, sums in others:
         assert distance(gradients, plain[0]) < 1e-6
         for name, expected in plain[1].items():
@@ -247,12 +249,27 @@ def test_in_bfloat16_the_gradient_runs_and_is_as_near_to_float32_as_the_plain_on
     # XLA has refused such products at run time when something was fused into them ("Unsupported element type for
     # DotThunk::Execute"), so this is the whole backward pass, with dropout.
     key = jax.random.key(3)
-    exact, plain, cpu = (
+    exact, plain, cpu, gpu = (
         gradients_of(*form, dropout_key=key)[0]
-        for form in (("float32", "plain"), ("bfloat16", "plain"), ("bfloat16", "cpu"))
+        for form in (("float32", "plain"), ("bfloat16", "plain"), ("bfloat16", "cpu"), ("bfloat16", "gpu"))
     )
     assert distance(plain, exact) < 0.05  # nine roundings of 2⁻⁹ or so on the way through the layers
-    assert distance(cpu, exact) < 1.2 * distance(plain, exact)
+    assert max(distance(cpu, exact), distance(gpu, exact)) < 1.2 * distance(plain, exact)
+
+
+@pytest.mark.parametrize("feed_forward, kept", [("plain", ["before", "after"]), ("geglu", ["gate", "values", "both"])])
+def test_on_a_gpu_a_feed_forward_network_keeps_what_its_products_read_and_give(feed_forward, kept):
+    """Tanh, and whatever else an activation function computes, is computed again."""
+    config = dataclasses.replace(ONE_LAYER, feed_forward=feed_forward, intermediate_size=37, activation="gelu_tanh")
+    found = {}
+    for products in ("plain", "gpu"):
+        model = BertForPreTraining(config, ComputeConfig(dtype="bfloat16", products=products), ())
+        ids = np.ones((3, 16), np.int32)
+        encode = lambda params, model=model, ids=ids: model.encode(params, ids, 0 * ids, ids).last_hidden_state
+        backward = lambda params, encode=encode: jax.vjp(encode, params)[1]
+        leaves = jax.tree.leaves(jax.eval_shape(backward, jax.eval_shape(model.init, jax.random.key(0))))
+        found[products] = [leaf.shape for leaf in leaves].count((3, 16, 37))
+    assert found["gpu"] == len(kept) < found["plain"]
 
 
 def test_auto_is_the_form_of_the_device_and_that_of_cpus_on_a_single_one_only(monkeypatch):
@@ -271,13 +288,14 @@ def test_auto_is_the_form_of_the_device_and_that_of_cpus_on_a_single_one_only(mo
     assert in_jax(dtype="bfloat16", products="plain") is attention
     assert chosen(dtype="bfloat16").stack.attend.function.args[1].keywords == {"products": CPU}
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert chosen().product is plain_product and chosen().add_bias is plain_bias
+    assert chosen().product is plain_product and chosen().add_bias is wide_bias
+    assert chosen().layer_norm is fused_layer_norm
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     assert chosen().product is tpu_product and chosen().add_bias is product_bias
     assert chosen().layer_norm is fused_layer_norm
 
 
-@pytest.mark.parametrize(("topology", "products"), [("v5e:2x2", "tpu"), ("cpu:1", "cpu"), ("cpu:2", "plain")])
+@pytest.mark.parametrize(("topology", "products"), [("v5e:2x2", "tpu"), ("gpu:h200:1", "gpu"), ("cpu:1", "cpu"), ("cpu:2", "plain")])
 def test_a_plan_compiles_the_form_of_the_machine_that_is_planned_for(topology, products):
     assert resolved(Config(compute=FLOAT32), find_topology(topology)).compute.products == products
 
