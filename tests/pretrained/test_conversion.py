@@ -463,9 +463,8 @@ def test_what_does_not_fit_is_named(tmp_path, name):
     model.encode(TEXT)  # as it was
     change(model.params)
     for use in (lambda: model.encode(TEXT), lambda: model.save(tmp_path / "saved")):
-        with pytest.raises(UserError, match=message) as caught:
+        with pytest.raises(UserError, match=message):
             use()
-        assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
 
 
