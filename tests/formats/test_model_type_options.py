@@ -312,12 +312,6 @@ def test_layers_may_all_be_local(tmp_path):
     assert open_huggingface(tmp_path / "ours").model == stored.model
 
 
-def test_scale_biases_and_activation_of_a_modernbert(tmp_path):
-    stored = open_huggingface(CASES["modernbert/mean"].save(tmp_path / "theirs"))
-    expected = (2.5, True, "gelu_tanh")
-    assert (stored.model.positions.rope_scale, stored.model.use_bias, stored.model.activation) == expected
-
-
 def test_segments_read_one_after_the_other_have_the_states_of_transformers(tmp_path):
     """With a memory that is longer than a segment, cut at both ends, and states of padding in it."""
     model = bert_jax.load(XLNET.save(tmp_path / "theirs"))

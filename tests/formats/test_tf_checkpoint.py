@@ -79,9 +79,8 @@ def test_logits_are_those_of_the_original(saved):
         "masked_positions": random.integers(0, 10, (3, 4)),
     }
     batch = {name: array.astype(np.int32) for name, array in batch.items()}
-    output = jax.jit(BertForPreTraining(stored.model, ComputeConfig(dtype="float32")).apply)(
-        nested(read(stored)), batch
-    )
+    model = BertForPreTraining(stored.model, ComputeConfig(dtype="float32"))
+    output = jax.jit(model.apply)(nested(read(stored)), batch)
     words, pairs = original(values, batch)
     np.testing.assert_allclose(output.mlm_logits, words, atol=2e-5)
     np.testing.assert_allclose(output.next_sentence_logits, pairs, atol=2e-5)
@@ -130,9 +129,8 @@ def test_round_trip_is_exact(head, tmp_path):
 def test_a_part_of_an_array_is_that_part_of_the_whole(saved):
     for path, array in open_tf_checkpoint(saved[0]).arrays.items():
         index = tuple(slice(size // 3, max(size - 1, 1)) for size in array.shape)
-        np.testing.assert_array_equal(
-            array.read(index), array.read((slice(None),) * len(array.shape))[index], err_msg=path
-        )
+        whole = array.read((slice(None),) * len(array.shape))
+        np.testing.assert_array_equal(array.read(index), whole[index], err_msg=path)
 
 
 def test_which_checkpoint_of_a_directory(saved, tmp_path):
@@ -278,9 +276,9 @@ def number(value: int) -> bytes:
 
 def field(key: int, value) -> bytes:
     """A number, or bytes, of a protocol buffer."""
-    return (
-        number(8 * key) + number(value) if isinstance(value, int) else number(8 * key + 2) + number(len(value)) + value
-    )
+    if isinstance(value, int):
+        return number(8 * key) + number(value)
+    return number(8 * key + 2) + number(len(value)) + value
 
 
 def variable(shape=(12, 10), dtype=1, shard=0, offset=0, size=480) -> bytes:

@@ -79,9 +79,8 @@ def test_missing_entries_are_no_padding(tmp_path, entries, rows):
 
 
 def test_too_many_entries_and_none(tmp_path):
-    assert "vocabulary of 98 entries for a word table of 97 rows" in refusal(
-        directory(tmp_path, tokens=[*TOKENS, "more"])
-    )
+    longer = directory(tmp_path, tokens=[*TOKENS, "more"])
+    assert "vocabulary of 98 entries for a word table of 97 rows" in refusal(longer)
     assert open_huggingface(directory(tmp_path / "none", tokens=None)).tokenizer is None
 
 
@@ -147,9 +146,8 @@ def test_a_tokenizer_json_under_which_ids_would_differ(tmp_path, name):
 def test_tokenizer_config(tmp_path):
     config = directory(tmp_path) / "tokenizer_config.json"
     for lowercase in (True, False):
-        config.write_text(
-            json.dumps({"do_lower_case": lowercase, "strip_accents": None, "tokenize_chinese_chars": True})
-        )
+        options = {"do_lower_case": lowercase, "strip_accents": None, "tokenize_chinese_chars": True}
+        config.write_text(json.dumps(options))
         assert open_huggingface(tmp_path).tokenizer.lowercase == lowercase
     for values, says in (
         ({"do_lower_case": False, "strip_accents": True}, "strip_accents=True with do_lower_case=False"),
