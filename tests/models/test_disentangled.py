@@ -15,17 +15,9 @@ from model_variants import variant
 from modern_models import CONVOLVED, FIRST, PUBLISHED_FIRST, PUBLISHED_THIRD, THIRD, rows
 from small_model import FLOAT32, assert_trees_close, compiled, encoder_gradient, perturbed
 
-from bert_jax.config import (
-    ComputeConfig,
-    Config,
-    DataConfig,
-    DisentangledConfig,
-    MaskedWords,
-    MeshConfig,
-    ModelConfig,
-    PhaseConfig,
-)
+from bert_jax.config import ComputeConfig, Config, DataConfig, DisentangledConfig, MeshConfig, ModelConfig, PhaseConfig
 from bert_jax.config.checks import check
+from bert_jax.config.objective import MaskedWords
 from bert_jax.config.options import to_dict
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError

@@ -33,20 +33,11 @@ from small_model import (
 )
 
 from bert_jax.checkpoints.record import leaf_paths
-from bert_jax.config import (
-    ComputeConfig,
-    Config,
-    DataConfig,
-    DisentangledConfig,
-    MaskingConfig,
-    ModelConfig,
-    ObjectiveConfig,
-    OptimizerConfig,
-    PhaseConfig,
-)
+from bert_jax.config import DisentangledConfig, ModelConfig, ObjectiveConfig
 from bert_jax.config.checks import check
 from bert_jax.config.options import differences, to_dict
 from bert_jax.config.presets import google2018, model_config
+from bert_jax.config.pretraining import ComputeConfig, Config, DataConfig, MaskingConfig, OptimizerConfig, PhaseConfig
 from bert_jax.console import load_config
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
