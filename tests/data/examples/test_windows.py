@@ -29,17 +29,9 @@ from synthetic_store import (
     write_store,
 )
 
-from bert_jax.config import (
-    Config,
-    DataConfig,
-    MaskingConfig,
-    ModelConfig,
-    PhaseConfig,
-    PrepareConfig,
-    SkipGram,
-    TrainVocabConfig,
-)
+from bert_jax.config import Config, DataConfig, MaskingConfig, PhaseConfig, PrepareConfig, SkipGram, TrainVocabConfig
 from bert_jax.config.checks import check
+from bert_jax.config.model import ModelConfig
 from bert_jax.config.objective import SHARED_NEGATIVES, SkipGramConfig
 from bert_jax.data import mixtures, packing
 from bert_jax.data.examples import Examples

@@ -170,10 +170,7 @@ def test_bad_text_is_one_line_and_leaves_nothing(tmp_path, vocab, workers):
 @pytest.mark.parametrize(
     "options, match",
     [
-        (
-            {"runner": "local", "beam": ("project=p",)},
-            "--beam.project=p is an option of Apache Beam; give --runner=beam",
-        ),
+        ({"runner": "local", "beam": ("name=p",)}, "--beam.name=p is an option of Apache Beam; give --runner=beam"),
         ({"beam": ("projct=p",)}, "no option 'projct'; perhaps you meant --beam.project"),
         ({"beam": ("=3",)}, "--beam.=3 names no option of Apache Beam"),
         ({"beam": ("num_workers=many",)}, "--num_workers: invalid int value: 'many'"),
