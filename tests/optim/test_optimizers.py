@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 import small_pretraining
+from flax.traverse_util import unflatten_dict
 from published_optimizers import PEAK, STEPS, adamw, bert_2018, lamb, published, stable_adamw
 
 from bert_jax.checkpoints.record import leaf_paths
@@ -320,15 +321,9 @@ MUON_CONFIG = OptimizerConfig(name="muon", weight_decay=0.1, clip_norm=0)
 
 
 def drawn_of_muon(seed: int) -> dict:
-    tree: dict = {}
     random = np.random.default_rng(seed)
-    for path, entry in MUON_TABLE.items():
-        *parents, name = path.split("/")
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[name] = random.normal(size=entry.shape).astype(np.float32)
-    return tree
+    arrays = {path: random.normal(size=entry.shape).astype(np.float32) for path, entry in MUON_TABLE.items()}
+    return unflatten_dict(arrays, sep="/")
 
 
 def zeropower_via_newtonschulz5(gradient: np.ndarray) -> np.ndarray:
