@@ -12,9 +12,9 @@ import pytest
 import recorded_models
 import safetensors.numpy
 from etils import epath
-from huggingface_directory import exported, whole
+from huggingface_directory import exported
 from model_variants import variant
-from pretrained_model import stored_model
+from pretrained_model import stored_model, whole
 from recorded_models import CASES, check_gradients
 from small_model import FLOAT32, compiled, perturbed
 from tokenizers import pre_tokenizers

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import recorded_models
 import safetensors.numpy
-from huggingface_directory import exported, refusal, whole
+from huggingface_directory import exported, refusal
 from model_type_exports import FORMS, cases, make
 from model_variants import variant
 from modern_models import FIRST, MODERN, THIRD
-from pretrained_model import CONFIG, stored_model
+from pretrained_model import CONFIG, stored_model, whole
 from recorded_models import CASES, Case, check_gradients
 from small_model import FLOAT32, compiled
 

@@ -118,10 +118,7 @@ def test_a_tokenizer_json_without_its_model(tmp_path, family):
 CHANGES = {
     "no scores": (lambda values: values["model"].update(vocab=[["a"]]), "is damaged: model.vocab"),
     "no id": (lambda values: values["model"].update(unk_id=None), "is damaged: model.vocab"),
-    "half an addition": (
-        lambda values: values["added_tokens"].append({"id": 9_999, "content": "<e1>"}),
-        "cannot be read",
-    ),
+    "half a token": (lambda values: values["added_tokens"].append({"id": 9_999, "content": "<e1>"}), "cannot be read"),
     "an addition that is none": (lambda values: values.update(added_tokens=[7]), "cannot be read by tokenizers: .*7"),
     "a table that is none": (
         lambda values: values.update(normalizer={"type": "Precompiled", "precompiled_charsmap": "%%"}),
@@ -131,10 +128,7 @@ CHANGES = {
         lambda values: values.update(normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
         "cannot be read by SentencePiece",
     ),
-    "no pieces": (
-        lambda values: (values["model"].update(vocab=[]), values.update(added_tokens=[])),
-        "begins with|has no",
-    ),
+    "empty": (lambda values: (values["model"].update(vocab=[]), values.update(added_tokens=[])), "begins with|has no"),
 }
 
 
@@ -255,10 +249,7 @@ UNKNOWN = {  # files, what the message says
     "a dense layer": (dict(modules=("Transformer", "Pooling", "Dense")), "modules Transformer, Pooling, Dense"),
     "no pooling": (dict(modules=("Transformer",)), "modules Transformer;"),
     "another package": (dict(modules=[{"path": "", "type": "custom.Transformer"}]), "modules custom.Transformer"),
-    "two poolings": (
-        dict(pooling={"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}),
-        "pooling cls.mean",
-    ),
+    "two modes": (dict(pooling={"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}), "pooling cls.mean"),
     "a weighted mean": (
         dict(pooling={"pooling_mode_weightedmean_tokens": True, "pooling_mode_mean_tokens": False}),
         "weightedmean",

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tokenizers
 from etils import epath
-from huggingface_directory import DRAWN, TOKENS, directory, of_rows, refusal, whole
-from pretrained_model import CONFIG, assert_same, stored_model
+from huggingface_directory import DRAWN, TOKENS, directory, of_rows, refusal
+from pretrained_model import CONFIG, assert_same, stored_model, whole
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from bert_jax.config import TrainVocabConfig
@@ -116,23 +116,14 @@ NORMALIZER = {"type": "BertNormalizer", "lowercase": True, "clean_text": True, "
 TOKENIZERS = {  # changes of tokenizer.json, what the message says
     "another model": (dict(model={"type": "BPE"}), "'BPE'"),
     "another prefix": (dict(model={"continuing_subword_prefix": "@@"}), "'@@'"),
-    "ids with a gap": (
-        dict(model={"vocab": {"[PAD]": 0, "a": 2}}),
-        "the ids of the vocabulary must be 0 to 1; 1 is missing",
-    ),
+    "a gap": (dict(model={"vocab": {"[PAD]": 0, "a": 2}}), "the ids of the vocabulary must be 0 to 1; 1 is missing"),
     "no vocabulary": (dict(model={"vocab": []}), "no vocabulary"),
     "no specials": (dict(model={"vocab": {"a": 0}}, added_tokens=[]), "has no [PAD]"),
     "added tokens": (dict(added_tokens=[{"content": "<e1>"}]), "adds 1 tokens to its vocabulary, first '<e1>'"),
     "added tokens that are none": (dict(added_tokens=5, model={"vocab": {"a": 0}}), "has no [PAD]"),
     "another normalizer": (dict(normalizer={"type": "NFKC"}), "'NFKC', not with BertNormalizer"),
-    "accents kept": (
-        dict(normalizer=NORMALIZER | {"strip_accents": False}),
-        "strip_accents=False with do_lower_case=True",
-    ),
-    "ideographs joined": (
-        dict(normalizer=NORMALIZER | {"handle_chinese_chars": False}),
-        "tokenize_chinese_chars=False",
-    ),
+    "accents": (dict(normalizer=NORMALIZER | {"strip_accents": False}), "strip_accents=False with do_lower_case=True"),
+    "ideographs": (dict(normalizer=NORMALIZER | {"handle_chinese_chars": False}), "tokenize_chinese_chars=False"),
     "controls kept": (dict(normalizer=NORMALIZER | {"clean_text": False}), "clean_text=false"),
 }
 
