@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy_bert import softmax
 from processes import EXHAUSTIVE
 from small_model import FLOAT32, compiled, loss_and_gradient, perturbed
 from synthetic_store import LABELLED, PAIRS, VOCAB_SIZE, SyntheticStore, make_examples
@@ -34,15 +35,10 @@ def masked_example(seed=0, vocabulary=50):
     return logits, ids, weights
 
 
-def softmax(logits):
-    e = np.exp(logits.astype(np.float64))
-    return e / e.sum(-1, keepdims=True)
-
-
 def test_masked_sums_equal_the_formula():
     logits, ids, weights = masked_example()
     sums = loss_sums(logits, ids, weights)
-    picked = np.take_along_axis(softmax(logits), ids[..., None], axis=-1)[..., 0]
+    picked = np.take_along_axis(softmax(np.float64(logits)), ids[..., None], axis=-1)[..., 0]
     assert float(sums.loss) == pytest.approx(-(weights * np.log(picked)).sum(), rel=1e-6)
     assert float(sums.correct) == (weights * (logits.argmax(-1) == ids)).sum() > 0
     assert float(sums.weight) == weights.sum()
@@ -51,7 +47,7 @@ def test_masked_sums_equal_the_formula():
 def test_masked_gradient_is_softmax_minus_one_hot():
     logits, ids, weights = masked_example()
     gradient = compiled(jax.grad(lambda x: masked_words.masked_word_sums(x, ids, weights).loss))(logits)
-    expected = weights[..., None] * (softmax(logits) - np.eye(50)[ids])
+    expected = weights[..., None] * (softmax(np.float64(logits)) - np.eye(50)[ids])
     np.testing.assert_allclose(gradient, expected, atol=1e-6)
 
 
@@ -84,7 +80,7 @@ def test_next_sentence_sums_equal_the_formula():
     random = np.random.default_rng(1)
     logits, labels = random.standard_normal((9, 2)).astype(np.float32), random.integers(0, 2, 9).astype(np.int32)
     sums = compiled(masked_words.sentence_pair_sums)(logits, labels)
-    assert float(sums.loss) == pytest.approx(-np.log(softmax(logits)[np.arange(9), labels]).sum(), rel=1e-6)
+    assert float(sums.loss) == pytest.approx(-np.log(softmax(np.float64(logits))[np.arange(9), labels]).sum(), rel=1e-6)
     assert float(sums.correct) == (logits.argmax(-1) == labels).sum()
     assert float(sums.weight) == 9
 

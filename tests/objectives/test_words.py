@@ -15,21 +15,9 @@ from small_pretraining import finetune
 from synthetic_store import SyntheticStore, make_examples, random_documents
 
 import bert_jax
-from bert_jax.config import (
-    ComputeConfig,
-    Config,
-    DataConfig,
-    DisentangledConfig,
-    GloVe,
-    GloVeConfig,
-    LeftToRight,
-    MaskedWords,
-    ModelConfig,
-    PhaseConfig,
-    SkipGram,
-    SkipGramConfig,
-)
+from bert_jax.config import ComputeConfig, Config, DataConfig, DisentangledConfig, ModelConfig, PhaseConfig
 from bert_jax.config.checks import check
+from bert_jax.config.objective import GloVe, GloVeConfig, LeftToRight, MaskedWords, SkipGram, SkipGramConfig
 from bert_jax.console import load_config, parse
 from bert_jax.data.masking import NextWords
 from bert_jax.data.neighbours import NeighbourCounts, NeighbourWindows
