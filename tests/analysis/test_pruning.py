@@ -25,6 +25,7 @@ from task_models import WINDOWS, families, model_of, write_model
 import bert_jax
 from bert_jax.analysis import cka, draw_pruning, head_behaviour, heads, keep_layers, prune, pruning, results
 from bert_jax.analysis.texts import in_batches, mask_words, word_scores
+from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import ModelConfig, PhaseConfig
 from bert_jax.config.analyses import PruneConfig
 from bert_jax.config.options import check_kinds
@@ -209,7 +210,7 @@ def test_prune_leaves_its_result_its_pictures_and_the_model(place, pruned, monke
     kept = result["curves"][0]["layers"][-1]
     whole, smaller = bert_jax.load(place / "model"), bert_jax.load(pruned / "model")
     for name in ("attention/query/kernel", "feed_forward/output/bias"):
-        leaves = [_leaf(model.params["encoder"], name) for model in (whole, smaller)]
+        leaves = [np.asarray(leaf_paths(model.params["encoder"])[name]) for model in (whole, smaller)]
         np.testing.assert_array_equal(leaves[0][kept], leaves[1])
     np.testing.assert_array_equal(whole.params["mlm"]["bias"], smaller.params["mlm"]["bias"])
 
@@ -220,12 +221,6 @@ def test_prune_leaves_its_result_its_pictures_and_the_model(place, pruned, monke
     assert run(place, pruned, "--batch_size=5") == 0
     printed = capsys.readouterr().out
     assert "has this result already" in printed and "--model.num_layers=2" in printed
-
-
-def _leaf(tree, path: str) -> np.ndarray:
-    for name in path.split("/"):
-        tree = tree[name]
-    return np.asarray(tree)
 
 
 def test_a_model_of_other_layers_is_not_replaced(place, pruned, tmp_path, capsys):
@@ -253,7 +248,8 @@ def test_the_smaller_model_trains(pruned, small_store, tmp_path):
     config = dataclasses.replace(base, model=model, init_from=str(pruned / "model"), phases=(phase,))
     pretrain(config)
     before, after = bert_jax.load(pruned / "model"), bert_jax.load(tmp_path / "run")
-    change = [np.abs(_leaf(model.params, "encoder/attention/query/kernel")).mean() for model in (before, after)]
+    kernels = (leaf_paths(model.params)["encoder/attention/query/kernel"] for model in (before, after))
+    change = [np.abs(kernel).mean() for kernel in kernels]
     assert change[0] != change[1] and abs(change[1] / change[0] - 1) < 0.1  # two small steps from where it began
 
 
