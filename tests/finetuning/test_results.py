@@ -96,14 +96,8 @@ def test_collapse_of_answers_in_windows(best, metrics, message):
     for row, (start, end), second in zip(scores, best, (2, 5)):
         row[start, 0] = row[end, 1] = 2
         row[second] += 1
-    columns = {
-        name: getattr(features_of(np.array(best), 7), name)
-        for name in ("input_ids", "token_type_ids", "labels", "example")
-    }
-    prefix = np.array([2, 1])
-    first = np.zeros(2, int)
-    options = SquadOptions()
-    dev = SpanFeatures(**columns, max_length=8, prefix=prefix, suffix=1, first=first, contexts=[], options=options)
+    windows = {"prefix": np.array([2, 1]), "suffix": 1, "first": np.zeros(2, int), "contexts": []}
+    dev = SpanFeatures(**vars(features_of(np.array(best), 7)), **windows, options=SquadOptions())
     assert ignores_input(HeadConfig(kind="span"), dev, scores, metrics) == message
 
 

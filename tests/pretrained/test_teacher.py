@@ -10,18 +10,10 @@ from pretrained_model import TOKENIZER, contents, random_params, stored_model
 from task_models import write_model
 
 from bert_jax.checkpoints.record import leaf_paths
-from bert_jax.config import (
-    Config,
-    DataConfig,
-    HeadConfig,
-    MaskedWords,
-    MeshConfig,
-    OptimizerConfig,
-    PhaseConfig,
-    resolve_phases,
-)
+from bert_jax.config import Config, DataConfig, MaskedWords, MeshConfig, OptimizerConfig, PhaseConfig, resolve_phases
 from bert_jax.config.checks import check
 from bert_jax.config.finetuning import SentenceOptions, task_defaults
+from bert_jax.config.model import HeadConfig
 from bert_jax.config.objective import DistillationConfig, TaskDistillationConfig
 from bert_jax.console import load_config, parse
 from bert_jax.devices import sharding
