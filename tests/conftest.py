@@ -94,6 +94,19 @@ def no_implicit_transfers() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def errors_of_one_line() -> None:
+    """No test meets a UserError of several lines, but for the one that lists answers of SQuAD under each other."""
+    from bert_jax.errors import UserError
+
+    def checked(self, message: str) -> None:
+        assert "\n" not in message or "answer_start counts characters" in message, message
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(UserError, "__init__", checked)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def no_pictures() -> None:
     """Spare all runs but those of tests with the fixture `pictures` their curves."""
     import pictures

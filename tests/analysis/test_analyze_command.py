@@ -20,29 +20,10 @@ from pretrained_model import CONFIG, SMALL, TOKENIZER, loaded, stored_model, wri
 from task_models import write_model
 
 import bert_jax
-from bert_jax.analysis import (
-    attention,
-    attention_maps,
-    draw_initialisation,
-    draw_positions,
-    init,
-    layers,
-    noise,
-    signal,
-    task_noise,
-)
+from bert_jax import analysis
 from bert_jax.analysis.attention_maps import AttentionMaps, attention_page
 from bert_jax.analysis.layers import LayerSimilarity
 from bert_jax.analysis.results import call_with, save_result, saved_result
-from bert_jax.analysis.signal import (
-    DepthGrowth,
-    Initialisation,
-    attention_norm,
-    depth_growth,
-    law,
-    position_similarity,
-    step_costs,
-)
 from bert_jax.analysis.texts import drawn, texts_of, windows
 from bert_jax.config import DisentangledConfig, ModelConfig
 from bert_jax.config.finetuning import TaskDataConfig
@@ -104,7 +85,7 @@ def test_a_second_call_takes_the_result_that_is_there(place, tmp_path, monkeypat
     def refuse(*arguments, **options):
         raise AssertionError("computed again")
 
-    monkeypatch.setattr(layers, "cka", refuse)
+    monkeypatch.setattr(analysis.layers, "cka", refuse)
     assert "has this result already" in again("--vectors=cls", "--batch_size=4")
     assert (output / "result.json").read_bytes() == first and (output / "cka.svg").exists()
     for words in (["--vectors=mean"], ["--vectors=cls", "--seed=1"], ["--vectors=cls", f"--other={place}/run"]):
@@ -207,7 +188,7 @@ def maps() -> AttentionMaps:
 
 
 def test_the_maps_are_those_of_the_states_that_the_model_computes(model):
-    found = attention(model, "the cat sat", "a big dog")
+    found = analysis.attention(model, "the cat sat", "a big dog")
     assert found.tokens == ("[CLS]", "the", "cat", "sat", "[SEP]", "a", "big", "dog", "[SEP]")
     assert found.segments == (0, 0, 0, 0, 0, 1, 1, 1, 1)
     np.testing.assert_allclose(found.weights.sum(axis=-1), 1.0, atol=1e-6)
@@ -237,12 +218,12 @@ def test_the_command_leaves_a_page_a_picture_and_the_numbers(tmp_path, analyze, 
 
 def test_what_cannot_be_shown_is_one_line(model, monkeypatch):
     with pytest.raises(UserError, match="a blank text ' ' has no tokens"):
-        attention(model, " ")
+        analysis.attention(model, " ")
     with pytest.raises(UserError, match="recurrent .* have no attention"):
-        attention(loaded(stored_model(config=variant(SMALL, layer="lstm"))), "the cat")
-    monkeypatch.setattr(attention_maps, "MOST_VALUES", 400)
+        analysis.attention(loaded(stored_model(config=variant(SMALL, layer="lstm"))), "the cat")
+    monkeypatch.setattr(analysis.attention_maps, "MOST_VALUES", 400)
     with pytest.raises(UserError, match=r"5 tokens with 20 heads make 500 probabilities, .* set max_length=4"):
-        attention(model, "the cat sat")
+        analysis.attention(model, "the cat sat")
 
 
 @pytest.mark.skipif(BROWSER is None, reason="there is no chromium or chrome on the PATH")
@@ -316,7 +297,7 @@ def transcribed(model, rate: float) -> dict[str, float]:
 
 
 def test_every_measure_is_that_of_a_transcription(model_of_noise):
-    result = noise(model_of_noise, TEXTS, rates=RATES, batch_size=5, max_length=None, progress=False)
+    result = analysis.noise(model_of_noise, TEXTS, rates=RATES, batch_size=5, max_length=None, progress=False)
     assert result.texts == len(TEXTS)
     for number, rate in enumerate(RATES):
         wanted = transcribed(model_of_noise, rate)
@@ -330,10 +311,10 @@ def test_every_measure_is_that_of_a_transcription(model_of_noise):
 
 
 def test_texts_are_cut_where_they_fit_at_every_rate(model_of_noise):
-    long = noise(model_of_noise, TEXTS, rates=RATES, progress=False)
-    short = noise(model_of_noise, TEXTS, rates=RATES, max_length=8, progress=False)
+    long = analysis.noise(model_of_noise, TEXTS, rates=RATES, progress=False)
+    short = analysis.noise(model_of_noise, TEXTS, rates=RATES, max_length=8, progress=False)
     assert 0 < short.predictions < long.predictions and short.words < long.words
-    alone = noise(model_of_noise, TEXTS, rates=(0.0,), progress=False)
+    alone = analysis.noise(model_of_noise, TEXTS, rates=(0.0,), progress=False)
     assert alone.loss[0] == pytest.approx(long.loss[0], rel=1e-6) and alone.predictions == long.predictions
 
 
@@ -357,7 +338,9 @@ def test_the_command_leaves_its_files_and_computes_once(tmp_path, analyze):
     words = ["noise", tmp_path / "run", f"--input={tmp_path}/texts.txt", "--texts=0", "--rates=0,0.3"]
     printed, saved = analyze(*words, "--kinds=swap,delete")
     assert f"{tmp_path}/out: result.json, noise.png, noise.svg" in printed
-    again = noise(bert_jax.load(tmp_path / "run"), TEXTS, rates=(0, 0.3), kinds=("swap", "delete"), progress=False)
+    again = analysis.noise(
+        bert_jax.load(tmp_path / "run"), TEXTS, rates=(0, 0.3), kinds=("swap", "delete"), progress=False
+    )
     np.testing.assert_allclose(saved["loss"], again.loss, rtol=1e-6)
     assert "has this result already" in analyze(*words, "--kinds=swap,delete")[0]
 
@@ -378,11 +361,11 @@ def test_bad_options_are_one_line(tmp_path: pathlib.Path, word, message, capsys)
 def test_models_that_cannot_be_measured_are_refused(model_of_noise):
     without = loaded(stored_model(SMALL, parts=("pooler",)))
     with pytest.raises(UserError, match="predicts no masked words"):
-        noise(without, TEXTS)
+        analysis.noise(without, TEXTS)
     with pytest.raises(UserError, match="has no task head to score"):
-        task_noise(model_of_noise, TaskDataConfig(dev="dev.tsv"))
+        analysis.task_noise(model_of_noise, TaskDataConfig(dev="dev.tsv"))
     with pytest.raises(UserError, match="no word of the texts could be hidden"):
-        noise(model_of_noise, ["zebra"], progress=False)
+        analysis.noise(model_of_noise, ["zebra"], progress=False)
 
 
 INITIAL_SMALL = ModelConfig(vocab_size=60, hidden_size=64, num_layers=3, num_heads=4, max_position_embeddings=32)
@@ -391,7 +374,7 @@ WIDE = dataclasses.replace(INITIAL_SMALL, hidden_size=128, initializer_range=0.0
 
 @pytest.mark.slow
 def test_the_norm_of_attention_follows_the_law_for_any_number_of_heads():
-    found = attention_norm(WIDE, (1, 2, 4, 8, 16), draws=64, length=16)
+    found = analysis.signal.attention_norm(WIDE, (1, 2, 4, 8, 16), draws=64, length=16)
     assert found.heads == (1, 2, 4, 8, 16) and (found.standard_error < 0.04).all()
     assert (np.abs(found.ratio - 1) < 4 * found.standard_error).all()
     np.testing.assert_allclose(found.measured, found.predicted, rtol=0.06)
@@ -409,18 +392,20 @@ def test_the_law_is_that_of_independent_kernels():
         weights = np.exp(scores - scores.max(axis=1, keepdims=True))
         weights /= weights.sum(axis=1, keepdims=True)
         squares.append(((weights @ states @ value @ output) ** 2).sum(axis=1).mean())
-    expected = float(law(jnp.asarray(states, jnp.float32), scale / size**0.5))
+    expected = float(analysis.signal.law(jnp.asarray(states, jnp.float32), scale / size**0.5))
     error = np.std(squares) / len(squares) ** 0.5
     assert abs(np.mean(squares) - expected) < 4 * error + 0.1 * expected  # the law is of first order in the scores
-    np.testing.assert_allclose(float(law(jnp.ones((5, 64)), 0.1)), (0.1 * spread) ** 4 * 64**3, rtol=1e-6)
+    np.testing.assert_allclose(
+        float(analysis.signal.law(jnp.ones((5, 64)), 0.1)), (0.1 * spread) ** 4 * 64**3, rtol=1e-6
+    )
 
 
 DEEPER = dataclasses.replace(INITIAL_SMALL, num_layers=4, initializer_range=0.1)
 
 
 @pytest.fixture(scope="module")
-def growth() -> DepthGrowth:
-    return depth_growth(DEEPER, draws=8, length=16)
+def growth() -> analysis.signal.DepthGrowth:
+    return analysis.signal.depth_growth(DEEPER, draws=8, length=16)
 
 
 @pytest.mark.slow
@@ -443,7 +428,7 @@ def test_the_last_gradient_falls_with_depth_only_with_pre_norm(growth):
 
 @pytest.mark.slow
 def test_states_grow_less_where_outputs_begin_smaller_as_theory_says_too(growth):
-    scaled = depth_growth(dataclasses.replace(DEEPER, scaled_outputs=True), draws=8, length=16)
+    scaled = analysis.signal.depth_growth(dataclasses.replace(DEEPER, scaled_outputs=True), draws=8, length=16)
     assert scaled.state[1, -1] - 1 < (growth.state[1, -1] - 1) / 4
     np.testing.assert_allclose(scaled.state[1], scaled.predicted_state, rtol=0.02)
     np.testing.assert_allclose(scaled.last_gradient[0] / scaled.last_gradient[1], scaled.predicted_ratio, rtol=0.02)
@@ -452,7 +437,7 @@ def test_states_grow_less_where_outputs_begin_smaller_as_theory_says_too(growth)
 def test_positions_of_both_starts_are_as_similar_as_their_closed_forms_say():
     config = dataclasses.replace(INITIAL_SMALL, max_position_embeddings=300)
     learned = np.random.default_rng(0).standard_normal((300, 64))
-    found = position_similarity(config, learned)
+    found = analysis.signal.position_similarity(config, learned)
     assert found.tables == ("random", "sinusoidal", "learned") and len(found.rows) == len(found.maps[0]) == 100
     np.testing.assert_allclose(found.by_distance[1], found.predicted, atol=1e-5)
     np.testing.assert_allclose([matrix.diagonal() for matrix in found.maps], 1.0, atol=1e-12)
@@ -468,7 +453,7 @@ def test_positions_of_both_starts_are_as_similar_as_their_closed_forms_say():
 @pytest.mark.slow
 def test_the_compiler_counts_the_operations_of_the_closed_form():
     wide = dataclasses.replace(INITIAL_SMALL, hidden_size=128, num_layers=2)
-    found = step_costs(wide, (8, 32), sequences=2)
+    found = analysis.signal.step_costs(wide, (8, 32), sequences=2)
     assert found.lengths == (8, 32) and found.sequences == 2
     # XLA counts everything, the closed form products alone.
     assert ((found.flops / found.closed_flops > 1) & (found.flops / found.closed_flops < 1.06)).all()
@@ -489,7 +474,7 @@ def test_init_leaves_its_result_and_pictures_and_is_not_computed_again(tmp_path,
     assert result["norm"]["heads"] == [1, 4]  # 5 does not divide 16
     assert result["positions"]["tables"] == ["random", "sinusoidal", "learned"]
     assert "norm of attention" in printed
-    monkeypatch.setattr(signal, "init", None)
+    monkeypatch.setattr(analysis.signal, "init", None)
     (tmp_path / "out" / "init.svg").unlink()
     assert "has this result already" in analyze(*words)[0] and (tmp_path / "out" / "init.svg").exists()
 
@@ -497,14 +482,16 @@ def test_init_leaves_its_result_and_pictures_and_is_not_computed_again(tmp_path,
 @pytest.mark.slow
 def test_a_configuration_without_positions_has_no_map_of_them(tmp_path):
     config = variant(dataclasses.replace(INITIAL_SMALL, num_layers=1), positions="rope")
-    result = init(config, heads=(2,), lengths=(8,), draws=2, length=8, name="rope", progress=False)
-    assert result.positions is None and len(draw_initialisation(result).axes) == 6
+    result = analysis.init(config, heads=(2,), lengths=(8,), draws=2, length=8, name="rope", progress=False)
+    assert result.positions is None and len(analysis.draw_initialisation(result).axes) == 6
     file = epath.Path(tmp_path) / "result.json"
     save_result(file, {}, result)
-    again = saved_result(file, {}, Initialisation)
+    again = saved_result(file, {}, analysis.signal.Initialisation)
     assert again is not None and again.positions is None and again.norm.heads == (2,)
     np.testing.assert_array_equal(again.growth.state, result.growth.state)
-    assert len(draw_positions(position_similarity(INITIAL_SMALL)).axes) == 4  # two maps, a bar of colours, the curves
+    assert (
+        len(analysis.draw_positions(analysis.signal.position_similarity(INITIAL_SMALL)).axes) == 4
+    )  # two maps, a bar of colours, the curves
 
 
 @pytest.mark.parametrize(
@@ -523,11 +510,11 @@ def test_a_configuration_without_positions_has_no_map_of_them(tmp_path):
 )
 def test_bad_input_is_one_clear_error(changes, options, message):
     with pytest.raises(UserError, match=message):
-        init(variant(INITIAL_SMALL, **changes), **{"length": 8, "name": "this", **options})
+        analysis.init(variant(INITIAL_SMALL, **changes), **{"length": 8, "name": "this", **options})
 
 
 def test_a_shipped_configuration_is_known_by_its_name():
-    config = signal._model("bert_mini")
+    config = analysis.signal._model("bert_mini")
     assert isinstance(config, ModelConfig) and config.hidden_size == 256
 
 

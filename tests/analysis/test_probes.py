@@ -239,9 +239,8 @@ def test_states_are_computed_once(model, tmp_path, monkeypatch):
 )
 def test_bad_files_are_one_clear_error(model, tmp_path, name, contents, message):
     (tmp_path / name).write_text(contents)
-    with pytest.raises(UserError, match=message) as error:
+    with pytest.raises(UserError, match=message):
         read_probing_tasks(model, str(tmp_path / name))
-    assert "\n" not in str(error.value)
 
 
 def test_tags_that_do_not_match_their_words_are_an_error():

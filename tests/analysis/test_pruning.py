@@ -23,25 +23,9 @@ from small_pretraining import nothing_held_out, pretrain, run_config
 from task_models import WINDOWS, families, model_of, write_model
 
 import bert_jax
-from bert_jax.analysis import cka, draw_pruning, heads, keep_layers, prune, pruning, results
-from bert_jax.analysis.head_behaviour import (
-    MEASURES,
-    HeadSums,
-    Mention,
-    ParsedText,
-    _RelationSums,
-    batch_fitting,
-    clusters_of,
-    divergences,
-    head_ablation,
-    punctuation_pieces,
-    ratio,
-    read_parsed,
-    scaled_map,
-    word_attention,
-    word_pieces,
-)
+from bert_jax.analysis import cka, draw_pruning, head_behaviour, heads, keep_layers, prune, pruning, results
 from bert_jax.analysis.texts import in_batches, mask_words, word_scores
+from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import ModelConfig, PhaseConfig
 from bert_jax.config.analyses import PruneConfig
 from bert_jax.config.options import check_kinds
@@ -226,7 +210,7 @@ def test_prune_leaves_its_result_its_pictures_and_the_model(place, pruned, monke
     kept = result["curves"][0]["layers"][-1]
     whole, smaller = bert_jax.load(place / "model"), bert_jax.load(pruned / "model")
     for name in ("attention/query/kernel", "feed_forward/output/bias"):
-        leaves = [_leaf(model.params["encoder"], name) for model in (whole, smaller)]
+        leaves = [np.asarray(leaf_paths(model.params["encoder"])[name]) for model in (whole, smaller)]
         np.testing.assert_array_equal(leaves[0][kept], leaves[1])
     np.testing.assert_array_equal(whole.params["mlm"]["bias"], smaller.params["mlm"]["bias"])
 
@@ -237,12 +221,6 @@ def test_prune_leaves_its_result_its_pictures_and_the_model(place, pruned, monke
     assert run(place, pruned, "--batch_size=5") == 0
     printed = capsys.readouterr().out
     assert "has this result already" in printed and "--model.num_layers=2" in printed
-
-
-def _leaf(tree, path: str) -> np.ndarray:
-    for name in path.split("/"):
-        tree = tree[name]
-    return np.asarray(tree)
 
 
 def test_a_model_of_other_layers_is_not_replaced(place, pruned, tmp_path, capsys):
@@ -270,7 +248,8 @@ def test_the_smaller_model_trains(pruned, small_store, tmp_path):
     config = dataclasses.replace(base, model=model, init_from=str(pruned / "model"), phases=(phase,))
     pretrain(config)
     before, after = bert_jax.load(pruned / "model"), bert_jax.load(tmp_path / "run")
-    change = [np.abs(_leaf(model.params, "encoder/attention/query/kernel")).mean() for model in (before, after)]
+    kernels = (leaf_paths(model.params)["encoder/attention/query/kernel"] for model in (before, after))
+    change = [np.abs(kernel).mean() for kernel in kernels]
     assert change[0] != change[1] and abs(change[1] / change[0] - 1) < 0.1  # two small steps from where it began
 
 
@@ -350,10 +329,10 @@ def test_planted_attention_gives_each_measure():
     length, uniform = 7, np.full((7, 7), 1 / 7)
     before, after = np.maximum(np.arange(7) - 1, 0), np.minimum(np.arange(7) + 1, 6)
     rows = [one_hot(before), one_hot(after), np.eye(7), one_hot([0] * 7), one_hot([6] * 7), one_hot([3, 5] * 3 + [3])]
-    sums = HeadSums(1, 7, TOKENIZER)
+    sums = head_behaviour.HeadSums(1, 7, TOKENIZER)
     sums.add(np.stack([*rows, uniform])[None], ids)
-    found = dict(zip(MEASURES, sums.means()[:, 0], strict=True))
-    for head, name in enumerate(MEASURES[:6]):
+    found = dict(zip(head_behaviour.MEASURES, sums.means()[:, 0], strict=True))
+    for head, name in enumerate(head_behaviour.MEASURES[:6]):
         assert found[name][head] == pytest.approx(1.0)
     np.testing.assert_allclose(sums.means()[:, 0, 6], sums.uniform())
     assert found["previous"][6] == pytest.approx(1 / 7) and found["punctuation"][6] == pytest.approx(2 / 7)
@@ -365,7 +344,7 @@ def test_planted_attention_gives_each_measure():
 
 
 def test_punctuation_is_that_of_bert():
-    marked = punctuation_pieces(TOKENIZER)
+    marked = head_behaviour.punctuation_pieces(TOKENIZER)
     assert {TOKENIZER.tokens[number] for number in np.flatnonzero(marked)} == {".", ","}
 
 
@@ -373,34 +352,34 @@ def test_divergences_are_those_of_scipy_and_the_map_keeps_them():
     random = np.random.default_rng(0)
     rows = random.dirichlet(np.full(6, 0.4), (4, 5))
     rows[3] = rows[0]
-    found = divergences(rows)
+    found = head_behaviour.divergences(rows)
     expected = [[np.mean([jensenshannon(p, q) ** 2 for p, q in zip(a, b, strict=True)]) for b in rows] for a in rows]
     np.testing.assert_allclose(found, expected, atol=1e-12)
-    assert clusters_of(found, 3)[0] == clusters_of(found, 3)[3] == 0
+    assert head_behaviour.clusters_of(found, 3)[0] == head_behaviour.clusters_of(found, 3)[3] == 0
     points = random.standard_normal((8, 2))
     squared = np.square(points[:, None] - points[None]).sum(axis=-1)
-    placed = scaled_map(squared)
+    placed = head_behaviour.scaled_map(squared)
     np.testing.assert_allclose(np.square(placed[:, None] - placed[None]).sum(axis=-1), squared, atol=1e-9)
     with pytest.raises(UserError, match="clusters=5 must be from 1 to the 4 heads"):
-        clusters_of(found, 5)
+        head_behaviour.clusters_of(found, 5)
 
 
 def test_attention_between_words_sums_over_pieces_seen_and_averages_over_pieces_that_look(model):
-    member, length = word_pieces(model, ("the", "cats", "sat"))
+    member, length = head_behaviour.word_pieces(model, ("the", "cats", "sat"))
     assert length == 6 and member.astype(int).tolist() == [[0, 1, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 1, 0]]
     weights = np.random.default_rng(1).dirichlet(np.ones(6), (2, 3, 6))
-    found = word_attention(weights, member)
+    found = head_behaviour.word_attention(weights, member)
     np.testing.assert_allclose(found[..., 1, 2], weights[..., 2:4, 4].mean(axis=-1))
     np.testing.assert_allclose(found[..., 0, 1], weights[..., 1, 2:4].sum(axis=-1))
 
 
 def test_a_head_that_looks_at_syntactic_heads_finds_them_all(tmp_path):
     (tmp_path / "some.conllu").write_text(TREE)
-    (tree,) = read_parsed(tmp_path / "some.conllu")
+    (tree,) = head_behaviour.read_parsed(tmp_path / "some.conllu")
     assert tree.heads == (1, 2, -1, 2) and tree.relations == ("det", "nsubj", "root", "obj")
-    assert tree.mentions == (Mention(3, (1,), 2),)
+    assert tree.mentions == (head_behaviour.Mention(3, (1,), 2),)
     to_head, to_first = one_hot([1, 2, 2, 2]), one_hot([1, 1, 1, 1])
-    sums = _RelationSums(1, 3)
+    sums = head_behaviour._RelationSums(1, 3)
     sums.add(np.stack([to_head, to_head.T, to_first])[None], np.ones(4, bool), tree)
     found = sums.result(0)
     assert found.relations == ("any", "det", "nsubj", "obj") and found.counts.tolist() == [3, 1, 1, 1]
@@ -416,7 +395,11 @@ def test_a_head_that_looks_at_syntactic_heads_finds_them_all(tmp_path):
 def test_models_of_every_family_attend_by_probabilities_and_states_are_those_of_the_fast_path(family):
     model = model_of(family)
     result = heads(
-        model, TEXTS[:4], [ParsedText(("the", "cat"), (1, -1), ("det", "root"))], ablation_texts=0, progress=False
+        model,
+        TEXTS[:4],
+        [head_behaviour.ParsedText(("the", "cat"), (1, -1), ("det", "root"))],
+        ablation_texts=0,
+        progress=False,
     )
     assert result.map_error < 1e-5 and result.texts == 4 and result.relations.counts[0] == 1
     found = model.encode(TEXTS[:2], attentions=True)
@@ -442,7 +425,7 @@ def test_maps_belong_to_the_states_of_attention_that_was_computed_by_blocks(monk
 
 
 def test_the_ablation_is_the_paired_difference_of_losses(model):
-    found = head_ablation(model, TEXTS, seed=2, batch_size=5, progress=False)
+    found = head_behaviour.head_ablation(model, TEXTS, seed=2, batch_size=5, progress=False)
     batch = next(in_batches(mask_words(model, TEXTS, seed=2), len(TEXTS)))
     gates = np.ones((5, 4))
     gates[3, 1] = 0.0
@@ -451,7 +434,7 @@ def test_the_ablation_is_the_paired_difference_of_losses(model):
     assert found.loss == pytest.approx(whole.sum() / weights.sum(), abs=1e-5)
     assert found.increase[3, 1] == pytest.approx((without - whole).sum() / weights.sum(), abs=1e-5)
     assert found.predictions == weights.sum() and found.texts == len(TEXTS)
-    assert np.isnan(head_ablation(model, []).increase).all()
+    assert np.isnan(head_behaviour.head_ablation(model, []).increase).all()
 
 
 def test_the_error_of_a_mean_is_that_of_resampled_texts():
@@ -460,15 +443,15 @@ def test_the_error_of_a_mean_is_that_of_resampled_texts():
     sums = counts * 0.3 + random.standard_normal(400) * counts
     draws = random.integers(0, 400, (2_000, 400))
     resampled = sums[draws].sum(axis=1) / counts[draws].sum(axis=1)
-    mean, error = ratio(sums, counts)
+    mean, error = head_behaviour.ratio(sums, counts)
     assert mean == pytest.approx(sums.sum() / counts.sum()) and error == pytest.approx(resampled.std(), rel=0.1)
 
 
 def test_batches_shrink_where_their_attention_is_large(model):
-    assert batch_fitting(model, ["a"], 32, None) == 32
+    assert head_behaviour.batch_fitting(model, ["a"], 32, None) == 32
     big = dataclasses.replace(HEADS_SMALL, num_layers=12, num_heads=16, max_position_embeddings=2_048)
     wide = type("Wide", (), {"config": big})
-    assert batch_fitting(wide, ["a" * 5_000], 32, None) == 1
+    assert head_behaviour.batch_fitting(wide, ["a" * 5_000], 32, None) == 1
 
 
 @pytest.mark.slow
@@ -492,11 +475,11 @@ def test_what_cannot_work_is_one_line(model, tmp_path):
     with pytest.raises(UserError, match="has recurrent layers and no attention heads"):
         heads(loaded(stored_model(variant(HEADS_SMALL, layer="lstm"))), TEXTS)
     with pytest.raises(UserError, match=r"must be a CoNLL-U file"):
-        read_parsed(tmp_path / "trees.txt")
+        head_behaviour.read_parsed(tmp_path / "trees.txt")
     (tmp_path / "bad.conllu").write_text(TREE.replace("\t3\tobj", "\t9\tobj"))
     message = r"bad.conllu, line 5: the head '9' of 'big' must be the number of a different one"
     with pytest.raises(UserError, match=message):
-        read_parsed(tmp_path / "bad.conllu")
+        head_behaviour.read_parsed(tmp_path / "bad.conllu")
 
 
 @pytest.mark.parametrize("task", ["mrpc", "text", "ner", "squad_v2"])

@@ -54,9 +54,8 @@ def test_round_trip_is_exact(tmp_path):
     position = {"examples_seen": 2**40 + 1, "phase": 1}
     with Checkpoints(tmp_path / "checkpoints") as checkpoints:
         assert checkpoints.restore(abstract(state)) is None
-        assert checkpoints.save(
-            7, state, position=position, config={"layers": 2}, metrics={"mlm_loss": np.float32(0.1)}
-        )
+        metrics = {"mlm_loss": np.float32(0.1)}
+        assert checkpoints.save(7, state, position=position, config={"layers": 2}, metrics=metrics)
         assert not checkpoints.save(7, state, position=position, config={})
         restored = checkpoints.restore(abstract(state))
     assert_same_bits(state, restored.state)
@@ -203,20 +202,13 @@ def test_without_a_finite_loss_only_the_last_stay(tmp_path):
 
 def test_the_best_are_those_of_the_latest_phase(tmp_path):
     """Each phase has a sequence length of its own, and losses of different lengths do not compare."""
-    saved = [
-        (1, {}, 1.0),
-        (2, {"phase": 0}, 2.0),
-        (3, {"phase": 0}, 3.0),
-        (4, {"phase": 1}, 6.0),
-        (5, {"phase": 1}, 5.0),
-        (6, {"phase": 1}, None),
-    ]
+    of_phases = [(2, 0, 2.0), (3, 0, 3.0), (4, 1, 6.0), (5, 1, 5.0), (6, 1, None)]
+    saved = [(1, {}, 1.0), *((step, {"phase": phase}, loss) for step, phase, loss in of_phases)]
     kept = []
     for best in (2, 3, 4):
         for part in (saved[:4], saved[4:]):  # the second opening knows losses and phases from disk
-            with Checkpoints(
-                tmp_path / str(best), CheckpointConfig(keep_last=1, keep_best=best), best_metric="mlm_loss"
-            ) as checkpoints:
+            keep = CheckpointConfig(keep_last=1, keep_best=best)
+            with Checkpoints(tmp_path / str(best), keep, best_metric="mlm_loss") as checkpoints:
                 for step, position, loss in part:
                     metrics = None if loss is None else {"mlm_loss": loss}
                     checkpoints.save(step, {"x": jnp.zeros(2)}, position=position, config={}, metrics=metrics)

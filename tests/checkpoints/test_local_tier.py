@@ -126,20 +126,8 @@ def flip(step: pathlib.Path):
     (step / "arrays").write_bytes(contents)
 
 
-def far_away(content: dict):
-    content["held"]["kernel"]["0"]["offset"] = 2**62
-
-
-def beyond(content: dict):
-    content["layout"]["kernel"][0] = [[0, 2**40], [0, 24]]
-
-
-def fewer(content: dict):
-    del content["held"]["kernel"]["1"]
-
-
-def no_numbers(content: dict):
-    content["layout"]["kernel"] = [["a", "b"]]
+def record(change):
+    return lambda step: rewrite(step / "metadata", change)
 
 
 DAMAGES = {
@@ -149,10 +137,10 @@ DAMAGES = {
     "no record": lambda step: (step / "metadata").unlink(),
     "record of another step": lambda step: shutil.copy(step.parent / "step_000000003" / "metadata", step),
     "record without its seal": lambda step: (step / "metadata").write_text('{"content": {"step": 5}}'),
-    "offset beyond the end": lambda step: rewrite(step / "metadata", far_away),
-    "part beyond the array": lambda step: rewrite(step / "metadata", beyond),
-    "part that is missing": lambda step: rewrite(step / "metadata", fewer),
-    "layout of words": lambda step: rewrite(step / "metadata", no_numbers),
+    "offset beyond the end": record(lambda content: content["held"]["kernel"]["0"].update(offset=2**62)),
+    "part beyond the array": record(lambda content: content["layout"]["kernel"][0][0].__setitem__(1, 2**40)),
+    "part that is missing": record(lambda content: content["held"]["kernel"].pop("1")),
+    "layout of words": record(lambda content: content["layout"].update(kernel=[["a", "b"]])),
 }
 
 

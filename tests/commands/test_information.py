@@ -16,16 +16,9 @@ from synthetic_store import SyntheticStore, random_documents, write_store
 
 from bert_jax.cli.info import run_info
 from bert_jax.cli.inspect import run_inspect
-from bert_jax.config import (
-    Config,
-    DataConfig,
-    DistillationConfig,
-    MaskingConfig,
-    ModelConfig,
-    PhaseConfig,
-    RecurrentConfig,
-)
+from bert_jax.config import Config, DataConfig, MaskingConfig, ModelConfig, PhaseConfig, RecurrentConfig
 from bert_jax.config.commands import InspectConfig
+from bert_jax.config.objective import DistillationConfig
 from bert_jax.console import load_config, parse
 from bert_jax.devices import hardware
 from bert_jax.errors import UserError

@@ -6,25 +6,9 @@ from typing import ClassVar, Literal
 
 import pytest
 
-from bert_jax.config import Config, MaskedWords, ModelConfig, PhaseConfig, RecurrentConfig, Rope
+from bert_jax.config import Config, MaskedWords, ModelConfig, PhaseConfig, RecurrentConfig, Rope, options
 from bert_jax.config.checks import check
 from bert_jax.config.finetuning import InputFormConfig, SentenceOptions, check_finetune, task_defaults
-from bert_jax.config.options import (
-    check_effects,
-    check_kinds,
-    differences,
-    differing_options,
-    dotted_names,
-    flattened,
-    from_dict,
-    is_harmless,
-    kinds,
-    option,
-    resume_rule,
-    spelled_names,
-    to_dict,
-    with_options,
-)
 from bert_jax.console import parse
 from bert_jax.errors import UserError
 
@@ -35,7 +19,7 @@ class Engine:
 
     power: int = 5
     """Its power."""
-    maker: str = option("", resume="free", hosts_differ=True)
+    maker: str = options.option("", resume="free", hosts_differ=True)
     """Who made it."""
 
 
@@ -90,7 +74,7 @@ class Canoe:
 
     chosen_by: ClassVar[Mapping[str, str]] = {"hull": "canoe"}
 
-    keel: float = option(0.1, resume="free")
+    keel: float = options.option(0.1, resume="free")
     """Depth of the keel."""
 
 
@@ -120,11 +104,11 @@ class Boat:
 
     title: str = "ark"
     """What it is called."""
-    moved: Motor | Rowing | Drifting = kinds(Motor(), nested=True)
+    moved: Motor | Rowing | Drifting = options.kinds(Motor(), nested=True)
     """What moves it."""
-    form: Canoe | Raft = kinds(Canoe())
+    form: Canoe | Raft = options.kinds(Canoe())
     """Its form."""
-    sail: Sail | None = kinds(None, absent={"area": None})
+    sail: Sail | None = options.kinds(None, absent={"area": None})
     """Its sail."""
 
 
@@ -156,9 +140,9 @@ class Voyage:
 
     water: str = "pacific"
     """Its name."""
-    course: Sea | River = kinds(Sea(), by="water", resume="free")
+    course: Sea | River = options.kinds(Sea(), by="water", resume="free")
     """What it crosses."""
-    tow: Engine = option(Engine(), of=("water", *River.chosen_for))
+    tow: Engine = options.option(Engine(), of=("water", *River.chosen_for))
     """The engine of a tow."""
 
 
@@ -171,7 +155,7 @@ BOATS = [
 
 
 def test_each_kind_is_spelled_with_its_own_options_alone():
-    assert to_dict(Boat()) == {
+    assert options.to_dict(Boat()) == {
         "title": "ark",
         "moved": {"name": "motor", "load": 3, "tank": 10.0, "drive": {"power": 5, "maker": ""}},
         "hull": "canoe",
@@ -179,30 +163,30 @@ def test_each_kind_is_spelled_with_its_own_options_alone():
         "area": None,
     }
     expected = {"title": "ark", "moved": {"name": "drifting"}, "hull": "canoe", "keel": 0.1, "area": 6, "reefs": 2}
-    assert to_dict(BOATS[2]) == expected
+    assert options.to_dict(BOATS[2]) == expected
 
 
 @pytest.mark.parametrize("boat", BOATS, ids=range(len(BOATS)))
 def test_what_was_written_is_read_again_and_must_be_complete(boat):
-    values = to_dict(boat)
-    assert from_dict(Boat, values) == from_dict(Boat, values, complete=True) == boat
-    for name in flattened(values):
+    values = options.to_dict(boat)
+    assert options.from_dict(Boat, values) == options.from_dict(Boat, values, complete=True) == boat
+    for name in options.flattened(values):
         *groups, last = name.split(".")
-        lacking = to_dict(boat)
+        lacking = options.to_dict(boat)
         group = lacking
         for each in groups:
             group = group[each]
         del group[last]
         with pytest.raises(UserError, match=f"missing: {name}"):
-            from_dict(Boat, lacking, complete=True)
+            options.from_dict(Boat, lacking, complete=True)
 
 
 def test_what_is_left_out_has_the_usual_value_and_the_usual_kind():
-    assert from_dict(Boat, {}) == Boat()
-    assert from_dict(Boat, {"moved": {"load": 7}, "keel": 0.2, "area": 9}) == Boat(
+    assert options.from_dict(Boat, {}) == Boat()
+    assert options.from_dict(Boat, {"moved": {"load": 7}, "keel": 0.2, "area": 9}) == Boat(
         moved=Motor(load=7), form=Canoe(keel=0.2), sail=Sail(area=9)
     )
-    assert from_dict(Boat, {"moved": {"name": "rowing"}, "hull": "raft"}) == Boat(moved=Rowing(), form=Raft())
+    assert options.from_dict(Boat, {"moved": {"name": "rowing"}, "hull": "raft"}) == Boat(moved=Rowing(), form=Raft())
 
 
 WRONG = {  # values of a file, and what is said of them; a word of the command line says the same where it is given
@@ -246,7 +230,7 @@ WRONG = {  # values of a file, and what is said of them; a word of the command l
 def test_what_is_wrong_names_the_option_its_value_and_the_way_out(case):
     values, words, message = WRONG[case]
     with pytest.raises(UserError) as raised:
-        from_dict(Boat, values)
+        options.from_dict(Boat, values)
     assert message in str(raised.value)
     if words is not None:
         with pytest.raises(UserError) as raised:
@@ -278,27 +262,31 @@ def test_help_shows_the_options_of_what_is_chosen_and_the_meaning_of_every_choic
     usual, other = shown(), shown("--moved.name=rowing", "--hull=raft", "--area=3")
     for meaning in ("motor: Driven by an engine.", "drifting: Driven by nothing.", "canoe: Narrow. raft: Flat."):
         assert meaning in usual and meaning in other
-    assert all(f"--{name} " in usual for name in flattened(to_dict(Boat())))
-    chosen = flattened(to_dict(Boat(moved=Rowing(), form=Raft(), sail=Sail())))
+    assert all(f"--{name} " in usual for name in options.flattened(options.to_dict(Boat())))
+    chosen = options.flattened(options.to_dict(Boat(moved=Rowing(), form=Raft(), sail=Sail())))
     assert all(f"--{name} " in other for name in chosen)
-    assert not [name for name in dotted_names(Boat) if name not in chosen and f"--{name} " in other]
-    assert not [name for name in dotted_names(Boat) if name not in flattened(to_dict(Boat())) and f"--{name} " in usual]
+    assert not [name for name in options.dotted_names(Boat) if name not in chosen and f"--{name} " in other]
+    assert not [
+        name
+        for name in options.dotted_names(Boat)
+        if name not in options.flattened(options.to_dict(Boat())) and f"--{name} " in usual
+    ]
 
 
 def test_every_kind_counts_in_what_may_change_and_what_hosts_may_differ_in():
-    assert dotted_names(Boat) == (
+    assert options.dotted_names(Boat) == (
         *("title", "moved.name", "moved.load", "moved.tank", "moved.drive.power", "moved.drive.maker"),
         *("moved.pace", "moved.drive.length", "hull", "keel", "logs", "area", "reefs"),
     )
-    assert spelled_names(Boat) == ("title", "moved", "hull", "keel", "logs", "area", "reefs")
-    rules = {name: resume_rule(Boat, name) for name in dotted_names(Boat)}
+    assert options.spelled_names(Boat) == ("title", "moved", "hull", "keel", "logs", "area", "reefs")
+    rules = {name: options.resume_rule(Boat, name) for name in options.dotted_names(Boat)}
     assert {name for name, rule in rules.items() if rule} == {"moved.drive.maker", "keel"}
     assert set(rules.values()) == {None, "free"}
-    assert differing_options(Boat) == ("moved.drive.maker",)
+    assert options.differing_options(Boat) == ("moved.drive.maker",)
 
 
 def test_a_change_of_kind_is_told_before_the_options_that_only_one_has():
-    lines = differences(to_dict(Boat()), to_dict(Boat(moved=Rowing(), form=Raft())))
+    lines = options.differences(options.to_dict(Boat()), options.to_dict(Boat(moved=Rowing(), form=Raft())))
     assert lines == [
         "hull: canoe → raft",
         "moved.drive.power: 5 → 1",
@@ -311,15 +299,15 @@ def test_a_change_of_kind_is_told_before_the_options_that_only_one_has():
         "moved.pace: None → slow",
         "moved.tank: 10.0 → None",
     ]
-    assert not is_harmless(Boat, "moved.name: motor → rowing")
+    assert not options.is_harmless(Boat, "moved.name: motor → rowing")
 
 
 def test_a_choice_that_may_be_left_open_is_read_from_a_file_and_from_the_command_line():
     assert parse(InputFormConfig(), ["--scheme=iob2"], "predict").scheme == "iob2"
     assert parse(InputFormConfig(scheme="iob2"), ["--scheme=None"], "predict").scheme is None
-    assert from_dict(InputFormConfig, {"scheme": "iob2"}).scheme == "iob2"
+    assert options.from_dict(InputFormConfig, {"scheme": "iob2"}).scheme == "iob2"
     with pytest.raises(UserError, match="scheme='iob3' must be one of auto, iob1, iob2"):
-        from_dict(InputFormConfig, {"scheme": "iob3"})
+        options.from_dict(InputFormConfig, {"scheme": "iob3"})
 
 
 def test_a_name_or_a_class_in_place_of_a_kind_is_refused():
@@ -340,29 +328,31 @@ def test_a_name_or_a_class_in_place_of_a_kind_is_refused():
 def test_an_option_next_to_the_field_may_choose():
     voyages = [Voyage(), Voyage(water="atlantic", course=Sea(depth=3)), Voyage(water="seine", course=River(locks=1))]
     for voyage in voyages:
-        values = to_dict(voyage)
-        assert from_dict(Voyage, values) == from_dict(Voyage, values, complete=True) == voyage
+        values = options.to_dict(voyage)
+        assert options.from_dict(Voyage, values) == options.from_dict(Voyage, values, complete=True) == voyage
         del values["course"]
         with pytest.raises(UserError, match="missing: course"):
-            from_dict(Voyage, values, complete=True)
-    assert to_dict(voyages[2])["course"] == {"depth": 5, "locks": 1} and to_dict(Voyage())["course"] == {"depth": 4000}
-    assert from_dict(Voyage, {"water": "rhine"}) == Voyage(water="rhine", course=River())
-    assert from_dict(Voyage, {"water": "rhine", "course": {"depth": 2}}).course == River(depth=2)
-    assert from_dict(Voyage, {"water": "baltic"}).course == Sea()  # the usual kind of any other
+            options.from_dict(Voyage, values, complete=True)
+    assert options.to_dict(voyages[2])["course"] == {"depth": 5, "locks": 1} and options.to_dict(Voyage())[
+        "course"
+    ] == {"depth": 4000}
+    assert options.from_dict(Voyage, {"water": "rhine"}) == Voyage(water="rhine", course=River())
+    assert options.from_dict(Voyage, {"water": "rhine", "course": {"depth": 2}}).course == River(depth=2)
+    assert options.from_dict(Voyage, {"water": "baltic"}).course == Sea()  # the usual kind of any other
     assert parse(Voyage(), ["--water=rhine", "--course.locks=2"], "voyage").course == River(depth=4000, locks=2)
     assert parse(voyages[2], ["--course.depth=9"], "voyage").course == River(depth=9, locks=1)
     assert parse(voyages[2], ["--water", "atlantic"], "voyage").course == Sea(depth=5)
-    assert with_options(Voyage(), {"water": "seine", "course.locks": 3}).course.locks == 3
-    assert resume_rule(Voyage, "course.locks") == "free" and "course.locks" in dotted_names(Voyage)
+    assert options.with_options(Voyage(), {"water": "seine", "course.locks": 3}).course.locks == 3
+    assert options.resume_rule(Voyage, "course.locks") == "free" and "course.locks" in options.dotted_names(Voyage)
 
 
 def test_a_kind_that_the_option_next_to_the_field_does_not_choose_is_refused():
     for right in (Voyage(), Voyage(water="baltic"), Voyage(water="rhine", course=River())):
-        check_kinds(right)
+        options.check_kinds(right)
     with pytest.raises(UserError, match=r"^course is Sea\(\), but water=rhine has River\(\); give that$"):
-        check_kinds(Voyage(water="rhine"))
+        options.check_kinds(Voyage(water="rhine"))
     with pytest.raises(UserError, match="course='rhine' must be one of Sea"):
-        check_kinds(Voyage(water="rhine", course="rhine"))
+        options.check_kinds(Voyage(water="rhine", course="rhine"))
     sentences = dataclasses.replace(task_defaults("ner"), init_from="m", workdir="w", options=SentenceOptions())
     with pytest.raises(UserError, match=r"^options is SentenceOptions\(\), but task=ner has TaggingOptions\(\); "):
         check_finetune(sentences)
@@ -373,19 +363,19 @@ def test_what_belongs_to_other_values_of_it_names_these(water):
     message = f"course.locks=3 belongs to water=rhine or seine, not to {water or 'pacific'}; leave it out"
     chosen = {"water": water} if water else {"water": "pacific"}
     with pytest.raises(UserError, match=message):
-        from_dict(Voyage, chosen | {"course": {"locks": 3}})
+        options.from_dict(Voyage, chosen | {"course": {"locks": 3}})
     with pytest.raises(UserError, match=message):
         parse(Voyage(), [*([f"--water={water}"] if water else []), "--course.locks=3"], "voyage")
     with pytest.raises(UserError, match="unknown option course.lokcs; perhaps you meant course.locks"):
-        from_dict(Voyage, chosen | {"course": {"lokcs": 3}})
+        options.from_dict(Voyage, chosen | {"course": {"lokcs": 3}})
 
 
 def test_a_group_that_belongs_to_other_values_is_named_by_what_is_not_as_usual():
     towed = Voyage(tow=Engine(maker="me"))
     with pytest.raises(UserError, match="tow.maker=me belongs to water=rhine or seine, not to pacific; leave it out"):
-        check_effects(towed)
-    check_effects(dataclasses.replace(towed, water="rhine"))
-    check_effects(Voyage())
+        options.check_effects(towed)
+    options.check_effects(dataclasses.replace(towed, water="rhine"))
+    options.check_effects(Voyage())
 
 
 def test_what_other_kinds_do_without_is_said(capsys, caplog):
@@ -421,6 +411,6 @@ def test_options_of_a_generator_that_has_no_attention_are_refused():
 )
 def test_what_chooses_none_in_a_file_is_that_value_and_not_its_text(model, message):
     with pytest.raises(UserError, match=message):
-        from_dict(Config, {"model": model})
+        options.from_dict(Config, {"model": model})
     absent = {"local_window": None, "convolution_width": 0, "disentangled": {"terms": "none"}}
-    assert from_dict(Config, {"model": absent}) == Config()
+    assert options.from_dict(Config, {"model": absent}) == Config()

@@ -17,32 +17,8 @@ from command_lines import ROOT, bert_jax, status, succeed
 from processes import SECONDS
 
 from bert_jax import __version__, cli
-from bert_jax.config import Config, DataConfig, PhaseConfig, PrepareConfig, TrainVocabConfig
+from bert_jax.config import Config, DataConfig, PhaseConfig, PrepareConfig, TrainVocabConfig, commands
 from bert_jax.config.analyses import ANALYSES
-from bert_jax.config.commands import (
-    BENCHMARKS,
-    PLATFORMS,
-    AttentionBenchConfig,
-    ConvertConfig,
-    CountConfig,
-    DataBenchConfig,
-    DemoConfig,
-    ExtendVocabConfig,
-    FillMaskConfig,
-    FinetuneBenchConfig,
-    GkeConfig,
-    InspectConfig,
-    LoadBenchConfig,
-    LocalConfig,
-    PlanConfig,
-    PrepareBenchConfig,
-    PretrainConfig,
-    ResultsConfig,
-    SlurmConfig,
-    StepBenchConfig,
-    StudyConfig,
-    TpuConfig,
-)
 from bert_jax.config.finetuning import TASKS, FinetuneConfig, PredictConfig, check_finetune, task_defaults
 from bert_jax.config.options import choices_of, dotted_names, to_dict
 from bert_jax.config.pretraining import DescribeConfig, DoctorConfig, ReportConfig, StatusConfig
@@ -95,41 +71,41 @@ def with_required(options):
 
 
 OPTIONS = {  # of every command
-    "demo": DemoConfig(),
+    "demo": commands.DemoConfig(),
     "train-vocab": TrainVocabConfig(input="", output=""),
-    "inspect": InspectConfig(),
-    "extend-vocab": ExtendVocabConfig(vocab="", output=""),
+    "inspect": commands.InspectConfig(),
+    "extend-vocab": commands.ExtendVocabConfig(vocab="", output=""),
     "prepare": PrepareConfig(input="", vocab="", output=""),
     "info": Config(),
-    "plan": PlanConfig(),
+    "plan": commands.PlanConfig(),
     "bench": dataclasses.make_dataclass("NoOptions", [])(),  # each benchmark has its own
-    "bench step": StepBenchConfig(),
-    "bench data": DataBenchConfig(),
-    "bench finetune": FinetuneBenchConfig(),
-    "bench prepare": PrepareBenchConfig(input="", vocab=""),
-    "bench load": LoadBenchConfig(),
-    "bench attention": AttentionBenchConfig(),
+    "bench step": commands.StepBenchConfig(),
+    "bench data": commands.DataBenchConfig(),
+    "bench finetune": commands.FinetuneBenchConfig(),
+    "bench prepare": commands.PrepareBenchConfig(input="", vocab=""),
+    "bench load": commands.LoadBenchConfig(),
+    "bench attention": commands.AttentionBenchConfig(),
     "analyze": dataclasses.make_dataclass("NoOptions", [])(),  # each analysis has its own
     **{f"analyze {name}": with_required(options) for name, options in ANALYSES.items()},
     "config": Config(),
-    "pretrain": PretrainConfig(),
-    "study": StudyConfig(workdir=""),
+    "pretrain": commands.PretrainConfig(),
+    "study": commands.StudyConfig(workdir=""),
     "launch": dataclasses.make_dataclass("NoOptions", [])(),  # each platform has its own
-    "launch tpu": TpuConfig(name="", zone="", accelerator_type=""),
-    "launch gke": GkeConfig(name="", image="", topology=""),
-    "launch slurm": SlurmConfig(name="", nodes=1),
-    "launch local": LocalConfig(),
+    "launch tpu": commands.TpuConfig(name="", zone="", accelerator_type=""),
+    "launch gke": commands.GkeConfig(name="", image="", topology=""),
+    "launch slurm": commands.SlurmConfig(name="", nodes=1),
+    "launch local": commands.LocalConfig(),
     "status": StatusConfig(),
     "report": ReportConfig(output=""),
     "doctor": DoctorConfig(),
     "describe": DescribeConfig(output=""),
-    "count": CountConfig(output=""),
+    "count": commands.CountConfig(output=""),
     "evaluate": Config(),
-    "fill-mask": FillMaskConfig(),
+    "fill-mask": commands.FillMaskConfig(),
     "finetune": FinetuneConfig(),
     "predict": PredictConfig(),
-    "results": ResultsConfig(),
-    "convert": ConvertConfig(to="bert_jax"),
+    "results": commands.ResultsConfig(),
+    "convert": commands.ConvertConfig(to="bert_jax"),
 }
 
 
@@ -157,8 +133,8 @@ def test_pretraining_shows_no_more_than_a_person_can_read(capsys):
 
 def test_the_table_of_options_has_every_command():
     assert {name.split()[0] for name in OPTIONS} == set(cli.COMMANDS)
-    assert {name.removeprefix("bench ") for name in OPTIONS if name.startswith("bench ")} == set(BENCHMARKS)
-    assert {name.removeprefix("launch ") for name in OPTIONS if name.startswith("launch ")} == set(PLATFORMS)
+    assert {name.removeprefix("bench ") for name in OPTIONS if name.startswith("bench ")} == set(commands.BENCHMARKS)
+    assert {name.removeprefix("launch ") for name in OPTIONS if name.startswith("launch ")} == set(commands.PLATFORMS)
 
 
 @pytest.mark.parametrize("command", OPTIONS)

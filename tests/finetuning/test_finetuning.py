@@ -77,11 +77,8 @@ def test_it_learns_and_tells_what_it_did(two_seeds):
     assert [record["run"] for record in results["runs"]] == [f"batch16_rate0.002_epochs2_seed{seed}" for seed in (0, 1)]
     accuracies = [record["metrics"]["accuracy"] for record in results["runs"]]
     (setting,) = results["settings"]
-    np.testing.assert_allclose(
-        [setting["mean"]["accuracy"], setting["standard_deviation"]["accuracy"]],
-        [np.mean(accuracies), np.std(accuracies, ddof=1)],
-        rtol=1e-12,
-    )
+    found = setting["mean"]["accuracy"], setting["standard_deviation"]["accuracy"]
+    assert found == pytest.approx((np.mean(accuracies), np.std(accuracies, ddof=1)), rel=1e-12)
     assert results["chosen"]["run"] == results["runs"][int(np.argmax(accuracies))]["run"]
     assert [entry["epoch"] for entry in results["runs"][0]["epochs"]] == [1, 2]
     assert_same_weights(work, work / "runs" / results["chosen"]["run"])
@@ -174,9 +171,8 @@ def test_without_a_dev_file_a_share_of_the_training_file_is_held_out(pretrained,
     [pytest.param("best", 1.0, None, marks=pytest.mark.slow), ("last", 0.5, "the same to everything")],
 )
 def test_collapsed_are_the_weights_that_count(pretrained, tmp_path, monkeypatch, select, accuracy, collapsed):
-    found = iter(
-        [({"accuracy": 1.0, "matthews": 1.0}, None), ({"accuracy": 0.5, "matthews": 0.0}, "the same to everything")]
-    )
+    good, bad = {"accuracy": 1.0, "matthews": 1.0}, {"accuracy": 0.5, "matthews": 0.0}
+    found = iter([(good, None), (bad, "the same to everything")])
     monkeypatch.setattr(run, "evaluate", lambda *_: next(found))
     results = finetune(run_config(pretrained, tmp_path / "work", select=select)).results
     assert (results["metrics"]["accuracy"], results["collapsed"]) == (accuracy, collapsed)
@@ -228,16 +224,14 @@ def test_stabilisers(pretrained):
             Parameter("head/kernel", (hidden,)),
         ]
     )
-    old, new = (
-        {
-            "encoder": {"x": np.full((3, 2), value), "first": np.full((1, 2), value)},
-            "pooler": {"kernel": np.full(2, value)},
-            "head": {"kernel": np.full(2, value)},
-        }
-        for value in (1.0, 2.0)
-    )
+
+    def filled(value: float) -> dict:
+        encoder = {"x": np.full((3, 2), value, np.float32), "first": np.full((1, 2), value, np.float32)}
+        others = {part: {"kernel": np.full(2, value, np.float32)} for part in ("pooler", "head")}
+        return {"embeddings": {"t": np.full(2, value, np.float32)}, "encoder": encoder, **others}
+
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
-    old, new = (jax.device_put(tree, sharding.replicated(mesh)) for tree in (old, new))
+    old, new = (jax.device_put(filled(value), sharding.replicated(mesh)) for value in (1, 2))
     mixed = with_fresh_layers(old, new, 1, parameters)
     assert mixed["encoder"]["x"][:, 0].tolist() == [1, 2, 2] and mixed["encoder"]["first"][:, 0].tolist() == [1]
     assert mixed["pooler"]["kernel"][0] == 2 and mixed["head"]["kernel"][0] == 1
@@ -245,12 +239,7 @@ def test_stabilisers(pretrained):
     with pytest.raises(UserError, match="has 3 layers"):
         make_programs(dataclasses.replace(config, reinitialize_layers=4), model, HeadConfig(labels=("a", "b")), mesh)
 
-    ones = {
-        "embeddings": {"t": np.ones(2, np.float32)},
-        "encoder": {"x": np.ones((3, 2), np.float32), "first": np.ones((1, 2), np.float32)},
-        "pooler": {"kernel": np.ones(2, np.float32)},
-        "head": {"kernel": np.ones(2, np.float32)},
-    }
+    ones = filled(1)
     by_depth, features_only = scale_by_depth(0.5, 3, parameters), frozen_encoder(parameters)
     scaled, _ = by_depth.update(ones, by_depth.init(ones))
     assert scaled["embeddings"]["t"][0] == 0.125 and scaled["encoder"]["x"][:, 0].tolist() == [0.25, 0.5, 1]
@@ -429,10 +418,8 @@ def ours(request):
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
     programs = make_programs(config, ModelConfig(**oracle.SIZES, activation="gelu_erf"), HEAD, mesh)
     flat = random_bert.draw_parameters(oracle.SIZES) | oracle.draw_head()
-    params = jax.tree.map_with_path(
-        lambda path, leaf: jax.device_put(flat["/".join(key.key for key in path)], leaf.sharding),
-        programs.abstract.params,
-    )
+    drawn = lambda path, leaf: jax.device_put(flat["/".join(key.key for key in path)], leaf.sharding)
+    params = jax.tree.map_with_path(drawn, programs.abstract.params)
     state = programs.fresh_state(np.uint32(0))
     state = TrainState(step=state.step, params=params, optimizer_state=state.optimizer_state)
     ids, types, labels = oracle.draw_pairs()
@@ -443,17 +430,12 @@ def ours(request):
         shared = SharedRowBatches(features, oracle.BATCH, features.max_length)
         batches = plain if request.param == "own_rows" else shared
         steps = oracle.EPOCHS * batches.steps_per_epoch
-        rates = learning_rates(
-            Run(oracle.BATCH, oracle.RATE, oracle.EPOCHS, 0),
-            ScheduleConfig(name="linear_after_warmup"),
-            oracle.WARMUP / steps,
-            steps,
-        )
+        asked, schedule = Run(oracle.BATCH, oracle.RATE, oracle.EPOCHS, 0), ScheduleConfig(name="linear_after_warmup")
+        rates = learning_rates(asked, schedule, oracle.WARMUP / steps, steps)
         losses = []
         for step in range(steps):
-            state, values = programs.train_step(
-                state, *jax.device_put((batches.batch(step), rates[step], np.uint32(0)))
-            )
+            given = jax.device_put((batches.batch(step), rates[step], np.uint32(0)))
+            state, values = programs.train_step(state, *given)
             losses.append(float(values["loss"]))
         first = {name: value for name, value in plain.batch(0).items() if name not in ("labels", "weights")}
     return np.array(losses), np.asarray(programs.predict_step(state.params, jax.device_put(first))), programs

@@ -12,9 +12,9 @@ import pytest
 import recorded_models
 import safetensors.numpy
 from etils import epath
-from huggingface_directory import exported, whole
+from huggingface_directory import exported
 from model_variants import variant
-from pretrained_model import stored_model
+from pretrained_model import stored_model, whole
 from recorded_models import CASES, check_gradients
 from small_model import FLOAT32, compiled, perturbed
 from tokenizers import pre_tokenizers
@@ -310,12 +310,6 @@ def test_layers_may_all_be_local(tmp_path):
     written = json.loads((tmp_path / "ours/config.json").read_text())
     assert written["layer_types"] == kinds["layer_types"]
     assert open_huggingface(tmp_path / "ours").model == stored.model
-
-
-def test_scale_biases_and_activation_of_a_modernbert(tmp_path):
-    stored = open_huggingface(CASES["modernbert/mean"].save(tmp_path / "theirs"))
-    expected = (2.5, True, "gelu_tanh")
-    assert (stored.model.positions.rope_scale, stored.model.use_bias, stored.model.activation) == expected
 
 
 def test_segments_read_one_after_the_other_have_the_states_of_transformers(tmp_path):

@@ -9,9 +9,9 @@ import difficult_text
 import family_pieces
 import numpy as np
 import pytest
-from huggingface_directory import whole
 from model_type_exports import FORMS, cases, inputs, make, tokenizer_of
 from peer_outputs import outputs_in_order, run_with_peer
+from pretrained_model import whole
 
 from bert_jax.formats.huggingface import open_huggingface
 from bert_jax.formats.huggingface_export import write_huggingface

@@ -357,7 +357,7 @@ def spec_by_rules(mesh, path: str, shape: tuple[int, ...]) -> P:
 
 def every_model():
     yield from (BertForPreTraining(config, parts=MODEL_PARTS) for config in MODELS.values())
-    yield trained(detection("disentangled"))
+    yield from (trained(detection(embeddings)) for embeddings in ("shared", "own", "disentangled"))
     yield from (BertForTask(config, head) for config in (RULES_SMALL, MODELS["pre"]) for head in HEADS.values())
 
 

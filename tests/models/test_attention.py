@@ -60,7 +60,9 @@ def numpy_attention(query, key, value, restrictions):
 @pytest.mark.parametrize("names", [n for s in range(4) for n in itertools.combinations(RESTRICTIONS, s)], ids="+".join)
 def test_every_combination_of_restrictions_equals_numpy(names):
     restrictions = {name: RESTRICTIONS[name] for name in names}
-    output, weights = attention(*projections(), AttentionMask(padding=PADDING, **restrictions), collect=True)
+    mask = AttentionMask(padding=PADDING, **restrictions)
+    output, weights = attention(*projections(), mask, collect=True)
+    assert attention(*projections(), mask)[1] is None
     expected_output, expected_weights, blind = numpy_attention(*projections(), restrictions)
     assert blind.any() == ("segments" in names)
     # Near -10000, where all scores of a blind position are, float32 has steps of 0.001.
@@ -96,31 +98,6 @@ def test_gradients_of_queries_and_of_a_bias_equal_finite_differences():
 def test_a_window_as_long_as_the_sequence_restricts_nothing():
     plain, wide = (attention(*projections(), AttentionMask(padding=PADDING, window=w))[0] for w in (None, LENGTH - 1))
     np.testing.assert_array_equal(plain, wide)
-
-
-def test_texts_packed_into_a_row_attend_as_if_each_were_alone():
-    query, key, value = projections()
-    ones = np.ones((BATCH, LENGTH), np.int32)
-    segments = np.repeat(np.array([[1, 2]], np.int32), [3, 4], axis=1).repeat(BATCH, axis=0)
-    packed, _ = attention(query, key, value, AttentionMask(padding=ones, segments=segments))
-    for part in (np.s_[:, :3], np.s_[:, 3:]):
-        alone, _ = attention(query[part], key[part], value[part], AttentionMask(padding=ones[part]))
-        np.testing.assert_allclose(packed[part], alone, atol=1e-6)
-
-
-def test_attention_by_hand():
-    """The first of three positions attends .40 .20 .40 and gives (3, 4)."""
-    query, key, value = (
-        np.array(x, np.float32)[None, :, None, :]
-        for x in ([[1, 0], [0, 1], [1, 1]], [[1, 1], [0, 1], [1, 0]], [[1, 2], [3, 4], [5, 6]])
-    )
-    mask = AttentionMask(padding=jnp.ones((1, 3), jnp.int32))
-    output, weights = attention(query, key, value, mask, collect=True)
-    high, low = math.exp(1 / math.sqrt(2)), 1.0
-    np.testing.assert_allclose(weights[0, 0, 0], np.array([high, low, high]) / (2 * high + low), rtol=1e-6)
-    np.testing.assert_allclose(weights[0, 0, 0], [0.40, 0.20, 0.40], atol=0.005)
-    np.testing.assert_allclose(output[0, 0, 0], [3.0, 4.0], rtol=1e-6)
-    assert attention(query, key, value, mask)[1] is None
 
 
 def careless(query, key, value, mask, dropout_key=None, rate=0.0, collect=False):
@@ -161,9 +138,8 @@ def test_what_a_kernel_does_not_support_is_refused_by_name_or_computed_by_plain_
     others = EVERYTHING - {feature}
     with pytest.raises(UserError) as caught:
         Kernel(careless, supports=others)(*inputs, **given)
-    assert str(caught.value).startswith(
-        f"the attention kernel careless cannot compute this call: it has no {WORDS[feature]}"
-    )
+    said = f"the attention kernel careless cannot compute this call: it has no {WORDS[feature]}"
+    assert str(caught.value).startswith(said)
     found = Kernel(careless, supports=others, otherwise=plain.attention)(*inputs, **given)
     np.testing.assert_array_equal(found[0], expected[0])
     supported = Kernel(plain.attention, supports=EVERYTHING)(*inputs, **given)

@@ -32,20 +32,12 @@ from small_model import (
     perturbed,
 )
 
-from bert_jax.config import (
-    ComputeConfig,
-    Config,
-    DataConfig,
-    DisentangledConfig,
-    MaskingConfig,
-    ModelConfig,
-    ObjectiveConfig,
-    OptimizerConfig,
-    PhaseConfig,
-)
+from bert_jax.checkpoints.record import leaf_paths
+from bert_jax.config import DisentangledConfig, ModelConfig, ObjectiveConfig
 from bert_jax.config.checks import check
 from bert_jax.config.options import differences, to_dict
 from bert_jax.config.presets import google2018, model_config
+from bert_jax.config.pretraining import ComputeConfig, Config, DataConfig, MaskingConfig, OptimizerConfig, PhaseConfig
 from bert_jax.console import load_config
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
@@ -62,10 +54,6 @@ def all_outputs(model, params, batch):
         return model.apply(params, batch)._asdict() | model.encode(params, *ids, collect=True)._asdict()
 
     return compiled(outputs)(params)
-
-
-def flatten(tree):
-    return {"/".join(entry.key for entry in path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
 
 
 @pytest.mark.parametrize("norm_position, activation", [("post", "gelu_tanh"), ("pre", "gelu_erf")])
@@ -85,10 +73,10 @@ def test_gradient_equals_finite_differences_in_float64(norm_position):
     config = dataclasses.replace(SMALL, num_layers=2, norm_position=norm_position)
     model, batch = BertForPreTraining(config, FLOAT32), make_batch()
     params = perturbed(model)
-    gradient = flatten(compiled(jax.grad(loss_function(model, batch)))(params))
+    gradient = leaf_paths(compiled(jax.grad(loss_function(model, batch)))(params))
     wide = numpy_bert.as_float64(params)
     random = np.random.default_rng(1)
-    for path, leaf in flatten(wide).items():
+    for path, leaf in leaf_paths(wide).items():
         # The steepest element and two random ones of every parameter; a view, so that `wide` changes with it.
         flat, ours = leaf.reshape(-1), np.ravel(gradient[path])
         for index in (np.abs(ours).argmax(), *random.integers(0, flat.size, 2)):
@@ -123,7 +111,7 @@ def test_size_of_attention_output_does_not_depend_on_the_number_of_heads(num_hea
 
 def test_initial_values():
     config = ModelConfig(vocab_size=2_000, hidden_size=128, num_layers=2, num_heads=2)
-    params = flatten(jax.device_get(compiled(BertForPreTraining(config).init)(jax.random.key(7))))
+    params = leaf_paths(jax.device_get(compiled(BertForPreTraining(config).init)(jax.random.key(7))))
     for path, value in params.items():
         assert value.dtype == np.float32, path
         if path.endswith("bias"):
@@ -164,7 +152,7 @@ def test_outputs_of_branches_may_begin_smaller_by_the_number_of_branches(form):
     config = dataclasses.replace(forms[form], num_layers=8)
     models = [BertForPreTraining(e, parts=("mlm",)) for e in (config, dataclasses.replace(config, scaled_outputs=True))]
     both = compiled(lambda key: [model.init(key) for model in models])(jax.random.key(7))
-    equal, scaled = map(flatten, jax.device_get(both))
+    equal, scaled = map(leaf_paths, jax.device_get(both))
     outputs = [f"encoder/{branch}/output/kernel" for branch in ("attention", "feed_forward")]
     for path, value in scaled.items():
         np.testing.assert_allclose(value, equal[path] / 4 if path in outputs else equal[path], rtol=1e-6, err_msg=path)
@@ -182,7 +170,7 @@ def test_initial_values_are_the_same_for_any_mesh_and_vocabulary_padding():
         "encoder/attention/output/kernel": PartitionSpec(None, None, "fsdp"),
         "encoder/feed_forward/intermediate/kernel": PartitionSpec(None, "tensor", "fsdp"),
     }
-    paths = flatten(plain)
+    paths = leaf_paths(plain)
     shardings = jax.tree.unflatten(
         jax.tree.structure(plain), [NamedSharding(mesh, spec.get(path, PartitionSpec())) for path in paths]
     )
@@ -269,14 +257,6 @@ def test_row_of_padding_gives_finite_values_and_touches_no_other_row(dtype):
     np.testing.assert_array_equal(np.asarray(before)[[0, 2]], np.asarray(after)[[0, 2]])
 
 
-def test_padding_does_not_change_real_positions():
-    model, batch = BertForPreTraining(SMALL, FLOAT32), make_batch()
-    params = perturbed(model)
-    whole = encode(model, params, batch).last_hidden_state[2:, :9]
-    alone = encode(model, params, {n: batch[n][2:, :9] for n in ("input_ids", "token_type_ids", "attention_mask")})
-    np.testing.assert_allclose(whole, alone.last_hidden_state, atol=1e-5)
-
-
 def test_bfloat16_is_close_to_float32():
     config = ModelConfig(vocab_size=500, hidden_size=64, num_layers=2, num_heads=4, max_position_embeddings=16)
     batch = make_batch(config)
@@ -303,15 +283,6 @@ def test_bfloat16_is_close_to_float32():
 
 def test_auto_dtype_is_float32_on_cpu():
     assert BertForPreTraining(SMALL).dtype == jnp.float32 and jax.default_backend() == "cpu"
-
-
-def test_gathered_head_equals_full_head_then_gather():
-    model, batch = BertForPreTraining(SMALL, FLOAT32), make_batch()
-    params = perturbed(model)
-    everywhere = batch | {"masked_positions": np.tile(np.arange(LENGTH, dtype=np.int32), (BATCH, 1))}
-    full, gathered = compiled(lambda params: [model.apply(params, b).mlm_logits for b in (everywhere, batch)])(params)
-    expected = np.take_along_axis(np.asarray(full), batch["masked_positions"][:, :, None], axis=1)
-    np.testing.assert_allclose(gathered, expected, atol=1e-5)
 
 
 def test_padded_vocabulary_changes_nothing():

@@ -69,9 +69,8 @@ def test_the_gradient_of_a_wide_product_has_operands_of_its_type():
     assert logits.dtype == jnp.float32
     np.testing.assert_allclose(logits, np.einsum(equation, in_float64(x), in_float64(table)), rtol=1e-5, atol=1e-5)
     for found, back, other in ((of_x, "bmv,vh->bmh", table), (of_table, "bmv,bmh->vh", x)):
-        of_rounded, of_given = (
-            in_float64(np.einsum(back, each, in_float64(other))) for each in (in_float64(gradient), gradient)
-        )
+        sums = (np.einsum(back, each, in_float64(other)) for each in (in_float64(gradient), gradient))
+        of_rounded, of_given = map(in_float64, sums)
         np.testing.assert_array_equal(np.float64(found), of_rounded)
         assert np.any(of_given != of_rounded)
     _, *plain = with_gradients(jnp.einsum)(x, table)
@@ -164,9 +163,8 @@ def test_of_several_most_likely_words_the_first_counts_as_in_the_plain_loss(bloc
 @pytest.mark.parametrize("scale", [1e-30, 1e4])
 def test_word_losses_of_large_and_small_logits_stay_finite(scale):
     x, table = random_arrays((4, 8), (30, 8))
-    losses = lambda x: word_losses(
-        x, table * scale, np.zeros(30, np.float32), np.arange(4, dtype=np.int32), 30, 16
-    ).losses.sum()
+    bias, labels = np.zeros(30, np.float32), np.arange(4, dtype=np.int32)
+    losses = lambda x: word_losses(x, table * scale, bias, labels, 30, 16).losses.sum()
     value, gradient = compiled(jax.value_and_grad(losses))(x)
     assert np.isfinite(value) and np.isfinite(gradient).all()
 
@@ -304,8 +302,7 @@ BATCH, QUERIES, KEYS, HEADS, SIZE = 2, 5, 7, 3, 4
 
 
 def arrays(*shapes: tuple[int, ...], dtype=np.float32) -> list[jax.Array]:
-    random = np.random.default_rng(0)
-    return [jnp.asarray(random.standard_normal(shape), dtype) for shape in shapes]
+    return [jnp.asarray(array, dtype) for array in random_arrays(*shapes)]
 
 
 def close(found: jax.Array, expected: np.ndarray, rounding: float) -> bool:

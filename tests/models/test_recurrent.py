@@ -12,17 +12,9 @@ from model_variants import variant
 from small_model import compiled, perturbed
 from small_model import encode as encode_once
 
-from bert_jax.config import (
-    ComputeConfig,
-    Config,
-    DataConfig,
-    HeadConfig,
-    LeftToRight,
-    ModelConfig,
-    PhaseConfig,
-    TwoDirections,
-)
+from bert_jax.config import ComputeConfig, Config, DataConfig, LeftToRight, PhaseConfig, TwoDirections
 from bert_jax.config.checks import check
+from bert_jax.config.model import HeadConfig, ModelConfig
 from bert_jax.console import parse
 from bert_jax.data.masking import NextWords
 from bert_jax.errors import UserError
@@ -277,9 +269,8 @@ def test_packed_rows_are_accepted():
 
 BATCH, BILSTM_LENGTH, HIDDEN, LAYERS, SIZE = 3, 6, 8, 5, 4
 MASK = (np.arange(BILSTM_LENGTH)[None] < np.array([[6], [3], [1]])).astype(np.int32)
-BILSTM_CONFIG = ModelConfig(
-    vocab_size=20, hidden_size=HIDDEN, num_layers=LAYERS, num_heads=2, max_position_embeddings=8
-)
+BILSTM_SIZES = {"vocab_size": 20, "hidden_size": HIDDEN, "num_heads": 2, "max_position_embeddings": 8}
+BILSTM_CONFIG = ModelConfig(num_layers=LAYERS, **BILSTM_SIZES)
 
 
 def head(features="last", kind="tagging", **options):
@@ -304,22 +295,8 @@ def test_recurrent_weights_start_orthogonal_without_lapack(size):
 
 def numpy_lstm(params, tokens):
     """One direction over the tokens of one sequence, [n, I] to [n, S], float64."""
-    parts = [
-        [
-            np.asarray(params[name], np.float64)[..., SIZE * gate : SIZE * (gate + 1)]
-            for name in ("kernel", "recurrent", "bias")
-        ]
-        for gate in range(4)
-    ]
-    hidden = cell = np.zeros(SIZE)
-    outputs = []
-    for token in tokens:
-        into, forget, new, out = (token @ kernel + hidden @ recurrent + bias for kernel, recurrent, bias in parts)
-        into, forget, out = (1 / (1 + np.exp(-gate)) for gate in (into, forget, out))
-        cell = forget * cell + into * np.tanh(new)
-        hidden = out * np.tanh(cell)
-        outputs.append(hidden)
-    return np.array(outputs)
+    weights = (np.asarray(params[name], np.float64) for name in ("kernel", "recurrent", "bias"))
+    return _looped(tokens, np.ones(len(tokens)), *weights)
 
 
 @pytest.mark.parametrize("kind", ["tagging", "classification"])
@@ -408,7 +385,7 @@ def test_a_model_trains_the_head_and_the_encoder_only_if_it_shall(trained):
 
 
 def test_features_that_cannot_be():
-    shallow = ModelConfig(vocab_size=20, hidden_size=HIDDEN, num_layers=2, num_heads=2)
+    shallow = ModelConfig(num_layers=2, **BILSTM_SIZES)
     for features in ("concat_last_four", "weighted_last_four"):
         with pytest.raises(UserError, match="needs 4 layers and the model has 2"):
             jax.eval_shape(lambda features=features: BiLstmHead(shallow, head(features), jax.random.key(0)))

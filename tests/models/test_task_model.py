@@ -26,7 +26,7 @@ from bert_jax.data.sequences import Features, filled, padded, shared_rows
 from bert_jax.errors import UserError
 from bert_jax.models import task
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.protocol import arrays, structure
+from bert_jax.models.protocol import structure
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives import tasks
 from bert_jax.objectives.distillation import TaughtTaskObjective
@@ -410,25 +410,3 @@ def test_gradients_equal_finite_differences():
         # Float32 sums of about 50 differ by 4e-6 over a step of 0.02.
         assert along == pytest.approx(slope, rel=2e-3, abs=2e-3)
     assert not np.any(np.asarray(gradients[1])[labels < 0])  # pieces without a label have no part in the chain
-
-
-def test_without_transitions_words_stand_alone():
-    _, (logits, labels, first, last) = example(4)
-    params = arrays(task.ConditionalRandomField(LABELS))
-    probabilities = jax.nn.log_softmax(logits)
-    picked = np.take_along_axis(np.asarray(probabilities), np.maximum(labels, 0)[..., None], 2)[..., 0] * (labels >= 0)
-    np.testing.assert_allclose(loss(params, logits, labels, first, last), -picked.sum(1), rtol=1e-5, atol=1e-5)
-    best = best_paths(params, logits, labels, first, last)
-    np.testing.assert_array_equal(best, np.where(labels >= 0, logits.argmax(-1), -1))
-
-
-def test_a_longer_row_changes_nothing():
-    params, rows = example(5)
-    wide = [
-        np.pad(array, ((0, 0), (0, 4), (0, 0))[: array.ndim], constant_values=fill)
-        for array, fill in zip(rows, (9, -1, True, True), strict=True)
-    ]
-    np.testing.assert_allclose(loss(params, *wide), loss(params, *rows), rtol=1e-6)
-    np.testing.assert_array_equal(
-        best_paths(params, *wide, names=NAMES)[:, :LENGTH], best_paths(params, *rows, names=NAMES)
-    )

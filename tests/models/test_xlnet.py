@@ -128,19 +128,6 @@ def test_both_streams_give_the_conditional_of_each_target(model, params, batch):
     assert float(sums.weight) == len(losses) == 7
 
 
-def test_no_prediction_depends_on_its_answer_or_on_later_ones(model, params, batch):
-    length = ORDER.shape[1]
-    before = states(model, params, batch)
-    for place in TARGETS[0]:
-        ids = batch["input_ids"].copy()
-        ids[0, place] = (ids[0, place] + 1) % TARGET
-        after = states(model, params, batch | {"input_ids": ids})
-        same = (after == before).all(axis=2)
-        assert same[1].all()
-        assert list(same[0, :length]) == list(ORDER[0] < ORDER[0, place])
-        assert list(same[0, length:]) == list(ORDER[0, TARGETS[0]] <= ORDER[0, place])
-
-
 def test_a_text_of_a_packed_row_is_computed_as_if_it_stood_alone(model, params, batch):
     """The second row's seven tokens after four of the first one's, with one order of both."""
     whole = dataclasses.replace(SMALL, pair_head=True)

@@ -227,22 +227,6 @@ def test_the_cosine_is_that_of_mapped_states(both):
     assert_loss_and_gradient(found, np.mean(1 - cosines), gradient)
 
 
-def test_the_identity_changes_nothing():
-    mapped = BertForPreTraining(SMALL, FLOAT32, ("mlm",), teacher_size=SMALL.hidden_size)
-    plain, batch = dataclasses.replace(mapped, teacher_size=None), make_batch()
-    params, theirs = perturbed(plain), perturbed(plain, seed=1)
-    identity = {"state_projection": {"kernel": np.eye(SMALL.hidden_size, dtype=np.float32)}}
-    losses = []
-    for student, arrays in ((plain, params), (mapped, params | identity)):
-        objective = taught_of_projection(
-            student, plain, theirs, hidden_weight=1.0, cosine_weight=1.0, attention_weight=1.0
-        )
-        sums = compiled(lambda arrays, objective=objective: objective.sums(arrays, batch))(arrays)
-        losses.append({name: float(each.loss) for name, each in sums.items()})
-    assert {"hidden", "cosine", "attention"} <= losses[0].keys() and min(losses[0].values()) > 0.01
-    assert losses[1] == pytest.approx(losses[0], rel=1e-6)
-
-
 def test_the_map_has_a_place_in_the_table():
     """It is split and decayed like the maps of the model, which are drawn as without it; a step reads all states."""
     shapes = jax.eval_shape(PROJECTION_STUDENT.init, jax.random.key(0))
@@ -366,14 +350,3 @@ def test_sequences_that_share_a_row_are_taught_as_if_each_had_its_own(kind):
     sums = [compiled(lambda p, b=batch: objective.sums(p, b)["teacher"])(params) for batch in (alone, shared)]
     assert float(sums[0].loss) == pytest.approx(float(sums[1].loss), rel=1e-5)
     assert float(sums[0].weight) == float(sums[1].weight) == 3
-
-
-def test_a_student_of_a_task_equal_to_its_teacher_has_nothing_to_learn():
-    model, batch = BertForTask(TASK_STUDENT, HEADS["classification"], FLOAT32), make_batch_of_task("classification")
-    params = random_params(model, 1)
-    options = TaskDistillationConfig(teacher="there", share=1.0)
-    objective = TaughtTaskObjective(model, model, options).reading(params)
-    loss = lambda p: objective.sums(p, batch)["teacher"].loss
-    value, gradient = compiled(jax.value_and_grad(loss))(params)
-    assert abs(float(value)) < 1e-5
-    assert max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(gradient)) < 1e-4

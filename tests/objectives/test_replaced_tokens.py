@@ -1,7 +1,6 @@
 """Replaced-token detection: the loss of a fixed sample, who trains whom, and what the generator draws."""
 
 import dataclasses
-import functools
 import json
 import pathlib
 
@@ -114,15 +113,9 @@ def test_the_generator_learns_of_the_discriminators_loss_by_shared_tables_alone(
         loss_of = lambda name: lambda params: objective.sums(params, batch)[name].loss
         return [jax.grad(loss_of(name))(params) for name in ("mlm", "replaced_tokens")]
 
-    of_words, of_tokens = (
-        {
-            path
-            for path in objective.model.parameters
-            if np.any(functools.reduce(dict.__getitem__, path.split("/"), tree)) and "attention/key/bias" not in path
-        }
-        for tree in gradients(params)
-    )
     every = {path for path in objective.model.parameters if "attention/key/bias" not in path}  # which has no effect
+    leaves = [leaf_paths(tree) for tree in gradients(params)]
+    of_words, of_tokens = ({path for path in every if np.any(of_path[path])} for of_path in leaves)
     own = {path for path in every if path.startswith("generator/")}
     shared = {path for path in every if is_shareable(path)}
     assert of_words == own | shared and of_tokens == every - own
@@ -156,9 +149,8 @@ def test_the_loss_of_the_discriminator_is_the_formula():
     probability = 1 / (1 + np.exp(-logits))
     losses = -np.log(np.where(labels, probability, 1 - probability))
     found = compiled(replaced_tokens.loss_sums)(logits.astype(np.float32), labels, mask.astype(np.int32))
-    assert Sums(*map(float, found)) == pytest.approx(
-        (losses[mask].sum(), 15, ((logits > 0) == labels)[mask].sum()), rel=1e-6
-    )
+    right = (logits > 0) == labels
+    assert Sums(*map(float, found)) == pytest.approx((losses[mask].sum(), 15, right[mask].sum()), rel=1e-6)
 
 
 def rows_of(count: int, length: int = 8, slots: int = 4):

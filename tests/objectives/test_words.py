@@ -15,28 +15,15 @@ from small_pretraining import finetune
 from synthetic_store import SyntheticStore, make_examples, random_documents
 
 import bert_jax
-from bert_jax.config import (
-    ComputeConfig,
-    Config,
-    DataConfig,
-    DisentangledConfig,
-    GloVe,
-    GloVeConfig,
-    LeftToRight,
-    MaskedWords,
-    ModelConfig,
-    PhaseConfig,
-    SkipGram,
-    SkipGramConfig,
-)
+from bert_jax.config import ComputeConfig, Config, DataConfig, DisentangledConfig, ModelConfig, PhaseConfig
 from bert_jax.config.checks import check
+from bert_jax.config.objective import GloVe, GloVeConfig, LeftToRight, MaskedWords, SkipGram, SkipGramConfig
 from bert_jax.console import load_config, parse
 from bert_jax.data.masking import NextWords
 from bert_jax.data.neighbours import NeighbourCounts, NeighbourWindows
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import PRETRAINING_PARTS, SPAN_PLACES, bert_parameters, pretraining_parts
-from bert_jax.models.block import causal_bias
 from bert_jax.models.costs import parameter_counts, training_flops
 from bert_jax.models.heads import SpanBoundaries
 from bert_jax.models.layers import PackedTexts
@@ -47,9 +34,8 @@ from bert_jax.parameters import check_complete, entries
 from bert_jax.randomness import Stream, bits, integers
 
 LENGTH, VOCABULARY, NEGATIVES = 12, 20, 3
-SIZES = variant(
-    ModelConfig(vocab_size=VOCABULARY, hidden_size=8, max_position_embeddings=32, hidden_dropout=0.0), layer="none"
-)
+SIZES = ModelConfig(vocab_size=VOCABULARY, hidden_size=8, max_position_embeddings=32, hidden_dropout=0.0)
+SIZES = variant(SIZES, layer="none")
 CONFIG = Config(
     model=SIZES,
     objective=SkipGram(static_vectors=SkipGramConfig(negatives=NEGATIVES)),
@@ -170,10 +156,7 @@ def test_loaded_embedded_and_fine_tuned_on_the_mean_of_a_text(tmp_path):
 
 
 GLOVE_VOCABULARY, WINDOW, GLOVE_LENGTH = 12, 3, 10
-GLOVE_SIZES = variant(
-    ModelConfig(vocab_size=GLOVE_VOCABULARY, hidden_size=8, max_position_embeddings=64, hidden_dropout=0.0),
-    layer="none",
-)
+GLOVE_SIZES = dataclasses.replace(SIZES, vocab_size=GLOVE_VOCABULARY, max_position_embeddings=64)
 GLOVE_CONFIG = Config(
     model=GLOVE_SIZES,
     objective=GloVe(static_vectors=GloVeConfig(window=WINDOW, maximum_count=4.0)),
@@ -269,29 +252,6 @@ def test_pairs_that_were_never_counted_and_padding_have_no_weight(model_of_glove
         for batch in (wide, narrow)
     ]
     np.testing.assert_allclose(*found, rtol=1e-6)
-
-
-def test_vectors_as_wide_as_the_vocabulary_learn_every_count(texts_of_glove):
-    """The rank of log X is no obstacle then: the error falls to nothing, so products and biases are log counts."""
-    sizes = dataclasses.replace(GLOVE_SIZES, hidden_size=GLOVE_VOCABULARY)
-    model = BertForPreTraining(sizes, parts=pretraining_parts(sizes, GLOVE_CONFIG.objective))
-    matrix, objective = Matrix(texts_of_glove), default_objective(model, GLOVE_CONFIG)
-    batch, params = batch_of(texts_of_glove, matrix), jax.jit(model.init)(jax.random.key(1))
-    params = jax.tree.map(lambda x: x + 0.3 * jax.random.normal(jax.random.key(x.ndim), x.shape), params)
-
-    def mean(params):
-        sums = objective.sums(params, batch)["glove"]
-        return sums.loss / sums.weight
-
-    def descend(params, _):
-        return jax.tree.map(lambda x, slope: x - 0.5 * slope, params, jax.grad(mean)(params)), None
-
-    params = jax.jit(lambda params: jax.lax.scan(descend, params, length=3000)[0])(params)
-    assert float(jax.jit(mean)(params)) < 1e-6
-    scores = params["embeddings"]["word"]["table"] @ params["contexts"]["table"].T
-    scores += params["context_biases"]["center"][:, None] + params["context_biases"]["neighbour"][None]
-    there = matrix.cells > 0
-    np.testing.assert_allclose(np.asarray(scores)[there], np.log(matrix.cells[there]), atol=0.02)
 
 
 def test_the_model_has_two_tables_and_two_biases(params_of_glove):
@@ -402,9 +362,8 @@ def test_loss_equals_the_transcription(params_of_span_boundary, products):
     config = dataclasses.replace(SMALL, activation="gelu_erf")
     model = BertForPreTraining(config, ComputeConfig(dtype="float32", products=products), PARTS)
     objective, batch = PretrainingObjective(model, WEIGHTS), hand_made_batch()
-    batch["masked_ids"][0, 0] = np.argmax(  # one of them right
-        np.asarray(compiled(lambda p: model.word_logits(p, batch, "span_boundary"))(params_of_span_boundary))[0, 0]
-    )
+    logits = compiled(lambda p: model.word_logits(p, batch, "span_boundary"))(params_of_span_boundary)
+    batch["masked_ids"][0, 0] = np.argmax(logits[0, 0])  # one of them right
     losses, right = losses_by_hand(params_of_span_boundary, config, batch)
     sums = compiled(lambda p: objective.sums(p, batch))(params_of_span_boundary)
     assert float(sums["span_boundary"].loss) == pytest.approx(losses.sum(), rel=2e-6)
@@ -426,10 +385,8 @@ def test_gradients_are_those_of_the_transcription(params_of_span_boundary):
     random = np.random.default_rng(1)
     for part in (("span_boundary",), ("embeddings", "word"), ("encoder", "attention")):
         there = lambda path: tuple(entry.key for entry in path)[: len(part)] == part
-        step = jax.tree.map_with_path(
-            lambda path, leaf: random.standard_normal(leaf.shape) if there(path) else np.zeros(leaf.shape),
-            params_of_span_boundary,
-        )
+        drawn = lambda path, leaf: random.standard_normal(leaf.shape) if there(path) else np.zeros(leaf.shape)
+        step = jax.tree.map_with_path(drawn, params_of_span_boundary)
         wide, size = numpy_bert.as_float64(params_of_span_boundary), 1e-5
         ends = [
             losses_by_hand(jax.tree.map(lambda x, d: x + sign * size * d, wide, step), SMALL, batch)[0].mean()
@@ -445,9 +402,8 @@ def test_parameters_are_those_of_the_paper():
     hidden, words = 768, 30522
     first, second = (2 * hidden + 200) * hidden + hidden, hidden * hidden + hidden
     config = load_config("spanbert_base")
-    model = BertForPreTraining(
-        dataclasses.replace(config.model, vocab_size=words), parts=pretraining_parts(config.model, config.objective)
-    )
+    parts = pretraining_parts(config.model, config.objective)
+    model = BertForPreTraining(dataclasses.replace(config.model, vocab_size=words), parts=parts)
     assert parameter_counts(model.parameters).span_boundary == 15 * 200 + first + second + 4 * hidden + words
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     check_complete(model.parameters, shapes)
@@ -506,10 +462,8 @@ def row(*texts) -> dict[str, np.ndarray]:
         starts.append(place)
         place += len(each)
     batch = NextWords(LEFT_TO_RIGHT_LENGTH - 1, CLS)(ids, ids > 4, np.array([place]), np.zeros(1, np.uint64))
-    batch |= {
-        "attention_mask": (np.arange(LEFT_TO_RIGHT_LENGTH) < place)[None].astype(np.int32),
-        "token_type_ids": 0 * ids,
-    }
+    real = (np.arange(LEFT_TO_RIGHT_LENGTH) < place)[None].astype(np.int32)
+    batch |= {"attention_mask": real, "token_type_ids": 0 * ids}
     return batch if len(texts) == 1 else batch | {"text_ids": numbers, "text_starts": np.array([starts], np.int32)}
 
 
@@ -521,25 +475,15 @@ def test_every_token_but_the_first_of_a_text_is_predicted_at_the_place_before_it
     np.testing.assert_array_equal(batch["input_ids"][0, :9], [CLS, 10, 11, SEP, CLS, 12, 13, 14, SEP])
 
 
-def test_the_bias_hides_what_comes_later():
-    hidden = np.asarray(causal_bias(np.arange(3)[None, :] - np.arange(3)[:, None])[0]) < 0
-    np.testing.assert_array_equal(hidden, [[False, True, True], [False, False, True], [False, False, False]])
-
-
 def test_the_loss_is_that_of_each_word_given_its_prefix_alone(model_of_left_to_right, params_of_left_to_right, text):
     batch = row(text)
-    found = compiled(default_objective(model_of_left_to_right, LEFT_TO_RIGHT_CONFIG).sums)(
-        params_of_left_to_right, batch
-    )["next_word"]
+    model, params = model_of_left_to_right, params_of_left_to_right
+    found = compiled(default_objective(model, LEFT_TO_RIGHT_CONFIG).sums)(params, batch)["next_word"]
 
     @compiled
     def shares(ids, mask, place):
-        encoded = model_of_left_to_right.encode(params_of_left_to_right, ids, jnp.zeros_like(ids), mask)
-        return jax.nn.log_softmax(
-            model_of_left_to_right.mlm_logits(
-                params_of_left_to_right, {"masked_positions": place[None, None]}, encoded
-            )[0, 0]
-        )
+        encoded = model.encode(params, ids, jnp.zeros_like(ids), mask)
+        return jax.nn.log_softmax(model.mlm_logits(params, {"masked_positions": place[None, None]}, encoded)[0, 0])
 
     total = 0.0
     for place in range(1, len(text)):
@@ -551,16 +495,14 @@ def test_the_loss_is_that_of_each_word_given_its_prefix_alone(model_of_left_to_r
 
 
 def test_packed_texts_are_computed_as_if_alone(model_of_left_to_right, params_of_left_to_right, text):
-    objective = default_objective(model_of_left_to_right, LEFT_TO_RIGHT_CONFIG)
-    names = ("input_ids", "token_type_ids", "attention_mask")
+    model, params = model_of_left_to_right, params_of_left_to_right
+    objective, names = default_objective(model, LEFT_TO_RIGHT_CONFIG), ("input_ids", "token_type_ids", "attention_mask")
     first, second = text[[0, 1, 2, -1]], text[[0, 3, 4, 5, -1]]
 
     @compiled
     def measured(batch):
-        pooled = model_of_left_to_right.encode(
-            params_of_left_to_right, *(batch[name] for name in names), texts=PackedTexts.of(batch)
-        ).pooled
-        return objective.sums(params_of_left_to_right, batch)["next_word"].loss, pooled
+        encoded = model.encode(params, *map(batch.get, names), texts=PackedTexts.of(batch))
+        return objective.sums(params, batch)["next_word"].loss, encoded.pooled
 
     loss, pooled = measured(row(first, second))
     alone = [measured(row(each)) for each in (first, second)]
@@ -573,11 +515,8 @@ def test_packed_texts_are_computed_as_if_alone(model_of_left_to_right, params_of
 def test_the_pooler_reads_the_last_real_token(model_of_left_to_right, params_of_left_to_right, text, pad_left):
     padding = np.zeros(LEFT_TO_RIGHT_LENGTH - len(text), np.int32)
     ids = np.concatenate([padding, text] if pad_left else [text, padding])[None]
-    output = encode(
-        model_of_left_to_right,
-        params_of_left_to_right,
-        {"input_ids": ids, "token_type_ids": 0 * ids, "attention_mask": np.int32(ids > 0)},
-    )
+    batch = {"input_ids": ids, "token_type_ids": 0 * ids, "attention_mask": np.int32(ids > 0)}
+    output = encode(model_of_left_to_right, params_of_left_to_right, batch)
     last = LEFT_TO_RIGHT_LENGTH - 1 if pad_left else len(text) - 1
     pooler = params_of_left_to_right["pooler"]
     expected = np.tanh(output.last_hidden_state[0, last] @ pooler["kernel"] + pooler["bias"])
@@ -587,10 +526,7 @@ def test_the_pooler_reads_the_last_real_token(model_of_left_to_right, params_of_
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"model": dataclasses.replace(LEFT_TO_RIGHT_SIZES, direction="both")},
-            "would see the answer; set model.direction",
-        ),
+        ({"model": variant(LEFT_TO_RIGHT_SIZES, direction="both")}, "would see the answer; set model.direction"),
         ({"data": DataConfig(), "model": PAIRS}, "set data.sentence_pairs"),
         ({"phases": (PhaseConfig(sequence_length=8, max_predictions=2),)}, "phases.0.max_predictions=2 has no effect"),
     ],

@@ -10,8 +10,10 @@ import numpy as np
 import optax
 import pytest
 import small_pretraining
+from flax.traverse_util import unflatten_dict
 from published_optimizers import PEAK, STEPS, adamw, bert_2018, lamb, published, stable_adamw
 
+from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import Config, MeshConfig, ModelConfig, OptimizerConfig, PhaseConfig, ScheduleConfig
 from bert_jax.devices import sharding
 from bert_jax.models.bert import BertForPreTraining
@@ -122,49 +124,6 @@ def test_a_sudden_gradient_shortens_the_step_of_its_layer_alone():
     assert np.all(found[1] < 0.5 * usual[1])
 
 
-def test_adamw_equals_optax():
-    config = OptimizerConfig(name="adamw", clip_norm=0, weight_decay=0.1, epsilon=1e-8)
-    ours = optimizer(config, TABLE)
-    theirs = optax.adamw(1.0, weight_decay=0.1, mask=lambda tree: included(TABLE, tree))
-    params = parameters()
-    states = jax.jit(lambda params: (ours.init(params), theirs.init(params)))(params)
-
-    @jax.jit
-    def both(grads, states):
-        updates, state = ours.update(grads, states[0], params)
-        expected, other = theirs.update(grads, states[1], params)
-        return updates, expected, (state, other)
-
-    for number in range(5):
-        grads = jax.tree.unflatten(jax.tree.structure(params), gradients(number))
-        updates, expected, states = both(grads, states)
-        expected = jax.device_get(expected)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, -b, rtol=1e-6), updates, expected)
-
-
-def test_lamb_treats_stacked_layers_as_separate_ones():
-    config = OptimizerConfig(name="lamb", clip_norm=0)
-    random = np.random.default_rng(3)
-    # Layers of very different size: one ratio for the whole stack would be far from theirs.
-    kernel = (random.normal(size=(3, 4, 5)) * np.array([0.1, 1, 10]).reshape(3, 1, 1)).astype(np.float32)
-    grad = random.normal(size=(3, 4, 5)).astype(np.float32)
-    stacked, single = {"encoder": {"kernel": kernel}}, {str(i): {"kernel": kernel[i]} for i in range(3)}
-    axes = (HIDDEN, Axis("intermediate", 5))
-    of_stack = optimizer(config, table([Parameter("encoder/kernel", (LAYER, *axes))]))
-    of_single = optimizer(config, table(Parameter(f"{i}/kernel", axes) for i in range(3)))
-
-    @jax.jit
-    def both(stacked, single):
-        together, _ = of_stack.update({"encoder": {"kernel": grad}}, of_stack.init(stacked), stacked)
-        grads = {str(i): {"kernel": grad[i]} for i in range(3)}
-        return together, of_single.update(grads, of_single.init(single), single)[0]
-
-    together, apart = jax.device_get(both(stacked, single))
-    for i in range(3):
-        np.testing.assert_allclose(together["encoder"]["kernel"][i], apart[str(i)]["kernel"], rtol=1e-6)
-        np.testing.assert_allclose(np.linalg.norm(apart[str(i)]["kernel"]), np.linalg.norm(kernel[i]), rtol=1e-5)
-
-
 def test_lamb_ratio_is_one_where_a_norm_is_zero():
     config = OptimizerConfig(name="lamb", clip_norm=0)
     params = {"encoder": {"kernel": np.stack([np.zeros((2, 2)), np.ones((2, 2)), np.zeros((2, 2))]).astype(np.float32)}}
@@ -173,9 +132,8 @@ def test_lamb_ratio_is_one_where_a_norm_is_zero():
     lamb = optimizer(config, table([Parameter("encoder/kernel", square)]))
     updates, _ = jax.jit(lambda params: lamb.update(grads, lamb.init(params), params))(params)
     # First Adam step: direction 1 (plus decay 0.01 · p); zero parameter → ratio 1; ones → |p|/|u| · u = 1.
-    np.testing.assert_allclose(
-        updates["encoder"]["kernel"], [np.ones((2, 2)), np.ones((2, 2)), np.zeros((2, 2))], rtol=1e-4
-    )
+    expected = [np.ones((2, 2)), np.ones((2, 2)), np.zeros((2, 2))]
+    np.testing.assert_allclose(updates["encoder"]["kernel"], expected, rtol=1e-4)
 
 
 def test_googles_own_test():
@@ -198,9 +156,8 @@ def test_googles_own_test():
 
 def test_what_decays_in_the_real_model():
     model = BertForPreTraining(ModelConfig(vocab_size=64, hidden_size=8, num_layers=2, num_heads=2))
-    decays = included(model.parameters, jax.eval_shape(model.init, jax.random.key(0)))
-    yes = {jax.tree_util.keystr(p, simple=True, separator="/") for p, v in jax.tree.leaves_with_path(decays) if v}
-    assert yes == {
+    decays = leaf_paths(included(model.parameters, jax.eval_shape(model.init, jax.random.key(0))))
+    assert {path for path, decay in decays.items() if decay} == {
         "embeddings/word/table",
         "embeddings/position/table",
         "embeddings/token_type/table",
@@ -225,10 +182,9 @@ def test_clipping(scale):
 
 @pytest.mark.parametrize("name", ["adamw_bert", "adamw", "lamb"])
 def test_moments_are_named_after_their_parameters(name):
-    params = parameters()
-    paths = {jax.tree_util.keystr(p, simple=True, separator="/") for p, _ in jax.tree.leaves_with_path(params)}
-    state = jax.eval_shape(optimizer(dataclasses.replace(OptimizerConfig(), name=name), TABLE).init, params)
-    names = [jax.tree_util.keystr(p, simple=True, separator="/") for p, _ in jax.tree.leaves_with_path(state)]
+    paths = leaf_paths(parameters())
+    state = jax.eval_shape(optimizer(OptimizerConfig(name=name), TABLE).init, parameters())
+    names = [f"/{path}" for path in leaf_paths(state)]
     for path in paths:
         assert sum(found.endswith("/" + path) for found in names if "/mu/" in found) == 1
         assert any(found.endswith("/nu/" + path) for found in names)
@@ -365,15 +321,9 @@ MUON_CONFIG = OptimizerConfig(name="muon", weight_decay=0.1, clip_norm=0)
 
 
 def drawn_of_muon(seed: int) -> dict:
-    tree: dict = {}
     random = np.random.default_rng(seed)
-    for path, entry in MUON_TABLE.items():
-        *parents, name = path.split("/")
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[name] = random.normal(size=entry.shape).astype(np.float32)
-    return tree
+    arrays = {path: random.normal(size=entry.shape).astype(np.float32) for path, entry in MUON_TABLE.items()}
+    return unflatten_dict(arrays, sep="/")
 
 
 def zeropower_via_newtonschulz5(gradient: np.ndarray) -> np.ndarray:
@@ -395,14 +345,9 @@ def test_which_arrays_are_matrices():
     assert found == attention | {f"encoder/feed_forward/{name}/kernel" for name in ("intermediate", "output")}
 
 
-def by_path(tree) -> dict[str, np.ndarray]:
-    leaves = jax.tree.leaves_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in leaves}
-
-
 def test_steps_follow_the_published_code():
     ours, params = optimizer(MUON_CONFIG, MUON_TABLE), drawn_of_muon(0)
-    adam, values = optax.scale_by_adam(MUON_CONFIG.beta1, MUON_CONFIG.beta2, MUON_CONFIG.epsilon), by_path(params)
+    adam, values = optax.scale_by_adam(MUON_CONFIG.beta1, MUON_CONFIG.beta2, MUON_CONFIG.epsilon), leaf_paths(params)
     state, others = jax.jit(lambda params: (ours.init(params), adam.init(params)))(params)
     buffers = dict.fromkeys(MATRICES, 0.0)
     step, adam_step = jax.jit(ours.update), jax.jit(adam.update)
@@ -410,8 +355,8 @@ def test_steps_follow_the_published_code():
         grads = drawn_of_muon(number + 1)
         updates, state = step(grads, state, params)
         plain, others = adam_step(grads, others)
-        given, usual = by_path(grads), by_path(plain)
-        for path, update in by_path(updates).items():
+        given, usual = leaf_paths(grads), leaf_paths(plain)
+        for path, update in leaf_paths(updates).items():
             decay = 0.1 * values[path] * MUON_TABLE[path].decays
             if path not in MATRICES:
                 np.testing.assert_allclose(update, usual[path] + decay, rtol=1e-5, atol=1e-6)
@@ -449,13 +394,6 @@ def one_update(transformation):
     return jax.jit(lambda grads, params: transformation.update(grads, transformation.init(params), params))
 
 
-def test_an_update_is_about_as_large_as_adams():
-    ours, params = optimizer(OptimizerConfig(name="muon", weight_decay=0), MUON_TABLE), drawn_of_muon(0)
-    updates, _ = one_update(ours)(drawn_of_muon(1), params)
-    sizes = [np.sqrt(np.mean(update**2)) for path, update in by_path(updates).items() if path in MATRICES]
-    assert all(0.1 < size < 0.3 for size in sizes)
-
-
 @pytest.mark.parametrize("mesh", [MeshConfig(data=2, fsdp=2, tensor=2), MeshConfig(data=1, fsdp=8)])
 def test_a_mesh_of_eight_gives_the_same_update(mesh):
     ours, params, grads = optimizer(MUON_CONFIG, MUON_TABLE), drawn_of_muon(0), drawn_of_muon(1)
@@ -487,19 +425,9 @@ def config(steps=1000, warmup=100, peak=0.5, **schedule) -> Config:
 
 
 def test_the_2018_line_over_a_million_steps():
-    steps = np.concatenate(
-        [np.arange(0, 20_000, 7), np.arange(20_000, 1_000_001, 1_009), np.arange(999_990, 1_000_001)]
-    )
-    expected = 1e-4 * np.where(steps < 10_000, steps / 10_000, 1 - steps / 1e6)
+    steps = np.concatenate([np.arange(20_000), np.arange(20_000, 1_000_001, 1_009), np.arange(999_990, 1_000_001)])
+    expected = 1e-4 * np.where(steps < 10_000, steps / 10_000, 1 - steps / 1e6)  # which jumps down at the peak
     np.testing.assert_allclose(learning_rate(PAPER, steps), expected, rtol=3e-7, atol=0)
-
-
-def test_anchor_points_of_the_2018_line():
-    assert learning_rate(PAPER, 0) == 0
-    np.testing.assert_allclose(learning_rate(PAPER, 9_999), 0.9999e-4, rtol=2e-7)
-    np.testing.assert_allclose(learning_rate(PAPER, 10_000), 1e-4 * (1 - 10_000 / 1_000_000), rtol=2e-7)  # not the peak
-    np.testing.assert_allclose(learning_rate(PAPER, 999_999), 1e-10, rtol=2e-7)
-    assert learning_rate(PAPER, 1_000_000) == 0
 
 
 @pytest.mark.parametrize(

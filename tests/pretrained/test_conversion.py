@@ -126,10 +126,9 @@ def test_a_run_with_a_padded_vocabulary_and_its_model_card(tmp_path):
     record = {"run_id": "run", "store_fingerprint": "f00d", "starts": [{"host": "secret-host", "command": "secret"}]}
     (run / "run.json").write_text(json.dumps(record))
     convert(str(run), str(tmp_path / "exported"), to="huggingface")
-    words = safetensors.numpy.load_file(tmp_path / "exported" / "model.safetensors")[
-        "bert.embeddings.word_embeddings.weight"
-    ]
-    np.testing.assert_array_equal(words, written["embeddings"]["word"]["table"][: len(WORDS)])
+    state = safetensors.numpy.load_file(tmp_path / "exported" / "model.safetensors")
+    words = written["embeddings"]["word"]["table"][: len(WORDS)]
+    np.testing.assert_array_equal(state["bert.embeddings.word_embeddings.weight"], words)
     card = (tmp_path / "exported" / "README.md").read_text()
     for line in (
         "| hidden_size | 16 |",
@@ -146,11 +145,8 @@ def test_a_run_with_a_padded_vocabulary_and_its_model_card(tmp_path):
 
 def test_the_card_has_the_manifest_but_no_path_and_no_markup(tmp_path, small_store):
     manifest = json.loads((small_store / "manifest.json").read_text())
-    config = {
-        "data": {"path": str(small_store), "cache": "/home/me/cache"},
-        "workdir": "/home/me/run",
-        "init_from": "/a/b/start",
-    }
+    data = {"path": str(small_store), "cache": "/home/me/cache"}
+    config = {"data": data, "workdir": "/home/me/run", "init_from": "/a/b/start"}
     head = HeadConfig(kind="classification", labels=("a|b", "<script>\n# c"))
     fingerprint = open_store(small_store).fingerprint
     history = {"config": config, "run": {"store_fingerprint": fingerprint}, "metrics": None, "step": 3}
@@ -304,21 +300,18 @@ def model_of(task: str = "", **head):
         "config": {"seed": 3} | ({"finetune": to_dict(finetune), "pairs": None} if task else {}),
         "run": {"store_fingerprint": "f00d", "starts": []},
     }
-    return loaded(
-        stored_model(config=SMALL, head=HeadConfig(**head) if task else None, kind="bert_jax", history=history)
-    )
+    made = HeadConfig(**head) if task else None
+    return loaded(stored_model(config=SMALL, head=made, kind="bert_jax", history=history))
 
 
 def edited(model) -> None:
     """Every parameter changed, by NumPy and JAX, as a whole and entry by entry."""
     model.params = jax.tree.map(lambda leaf: leaf * 0.75, model.params)
-    model.params["embeddings"]["word"]["table"] = np.asarray(model.params["embeddings"]["word"]["table"]) + np.float32(
-        0.125
-    )
+    words = model.params["embeddings"]["word"]
+    words["table"] = np.asarray(words["table"]) + np.float32(0.125)
     model.params["encoder"] = jax.tree.map(lambda leaf: leaf + 0.01, model.params["encoder"])
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_what_is_edited_counts_at_once():
     model = model_of()
     before = model.encode(TEXT)
@@ -351,7 +344,6 @@ INPUTS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("task", ["", *HEADS, "BiLSTM"])
 def test_a_saved_model_is_the_model(tmp_path, task):
     name = "ner" if task == "BiLSTM" else task
@@ -369,7 +361,6 @@ def test_a_saved_model_is_the_model(tmp_path, task):
     assert [path.name for path in tmp_path.iterdir()] == ["saved"]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_the_threshold_of_no_answer_is_saved(tmp_path):
     model = model_of("squad_v2", **HEADS["squad_v2"])
     model.save(tmp_path / "saved")
@@ -377,7 +368,6 @@ def test_the_threshold_of_no_answer_is_saved(tmp_path):
         assert recorded_options(history, "squad_v2", 40).null_threshold == -40.0
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_the_directory_says_where_it_came_from(tmp_path):
     write_workdir(tmp_path / "run", 7)
     (tmp_path / "run" / "run.json").write_text(
@@ -410,7 +400,6 @@ def test_the_directory_says_where_it_came_from(tmp_path):
     assert json.loads((tmp_path / "saved" / "run.json").read_text()).items() > run.items()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_fine_tuned_model_takes_gradients_like_any_other():
     """Beside the parameters of the network it has those of its head."""
     model = model_of("text", **HEADS["text"])
@@ -419,7 +408,6 @@ def test_a_fine_tuned_model_takes_gradients_like_any_other():
     assert not gradients["head"]["kernel"].any() and gradients["encoder"]["attention"]["value"]["kernel"].any()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_the_commands_open_it(tmp_path, capsys):
     model = loaded(stored_model(kind="huggingface"))
     model.save(tmp_path / "saved")
@@ -428,10 +416,8 @@ def test_the_commands_open_it(tmp_path, capsys):
     succeed("convert", tmp_path / "saved", tmp_path / "theirs", "--to=huggingface")
     assert contents(open_stored(tmp_path / "theirs")) == contents(as_stored(model, model.params))
     card = (tmp_path / "theirs" / "README.md").read_text()
-    assert (
-        "brought from Hugging Face by bert_jax and saved by model.save, before which its parameters may have been"
-        in card
-    )
+    said = "brought from Hugging Face by bert_jax and saved by model.save, before which its parameters may have been"
+    assert said in card
 
 
 WRONG = {
@@ -451,7 +437,6 @@ WRONG = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("name", WRONG)
 def test_what_does_not_fit_is_named(tmp_path, name):
     change, message = WRONG[name]
@@ -463,13 +448,11 @@ def test_what_does_not_fit_is_named(tmp_path, name):
     model.encode(TEXT)  # as it was
     change(model.params)
     for use in (lambda: model.encode(TEXT), lambda: model.save(tmp_path / "saved")):
-        with pytest.raises(UserError, match=message) as caught:
+        with pytest.raises(UserError, match=message):
             use()
-        assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_existing_directory_is_refused_and_nan_is_told(tmp_path, caplog):
     model = model_of()
     model.params["pooler"]["bias"] = model.params["pooler"]["bias"].at[3].set(np.nan)
@@ -515,18 +498,14 @@ def test_the_gradients_are_those_of_the_loss(example):
     assert value == pytest.approx(loss_in_float64(as_float64, example["batch"], example["wanted"]), rel=1e-5)
     for _ in range(5):
         direction = jax.tree.map(lambda leaf: random.standard_normal(leaf.shape), as_float64)
-        ahead, behind = (
-            loss_in_float64(
-                jax.tree.map(lambda leaf, way: leaf + sign * small * way, as_float64, direction),
-                example["batch"],
-                example["wanted"],
-            )
-            for sign in (1, -1)
-        )
-        along = sum(
-            np.vdot(way, np.asarray(slope, np.float64))
-            for way, slope in zip(jax.tree.leaves(direction), jax.tree.leaves(gradients))
-        )
+
+        def moved(by: float) -> float:
+            params = jax.tree.map(lambda leaf, way: leaf + by * way, as_float64, direction)
+            return loss_in_float64(params, example["batch"], example["wanted"])
+
+        ahead, behind = moved(small), moved(-small)
+        slopes = jax.tree.map(lambda way, slope: np.vdot(way, np.asarray(slope, np.float64)), direction, gradients)
+        along = sum(jax.tree.leaves(slopes))
         assert abs(along) > 1e-3 and along == pytest.approx((ahead - behind) / (2 * small), rel=1e-3)
 
 

@@ -21,17 +21,8 @@ from small_pretraining import DOES_NOT_FIT, MODEL, full_device, pretrain, rows, 
 from bert_jax import pretraining
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import read_record
-from bert_jax.config import (
-    CheckpointConfig,
-    Config,
-    DataConfig,
-    EvaluationConfig,
-    FaultsConfig,
-    MaskingConfig,
-    ModelConfig,
-    PhaseConfig,
-    PrepareConfig,
-)
+from bert_jax.config import Config, ModelConfig, PhaseConfig, PrepareConfig
+from bert_jax.config.pretraining import CheckpointConfig, DataConfig, EvaluationConfig, FaultsConfig, MaskingConfig
 from bert_jax.data.examples import Examples
 from bert_jax.data.mixtures import open_corpus
 from bert_jax.data.preparation.prepare import run_prepare

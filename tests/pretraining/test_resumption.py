@@ -21,19 +21,9 @@ from run_process import finish, log_of, start
 from small_pretraining import SCANNED, assert_resumed_exactly, nothing_held_out, pretrain, rows, run_config
 
 from bert_jax import pretraining
-from bert_jax.config import (
-    CheckpointConfig,
-    ComputeConfig,
-    Config,
-    DataConfig,
-    EvaluationConfig,
-    MeshConfig,
-    PhaseConfig,
-    ScheduleConfig,
-    resolve_phases,
-)
+from bert_jax.config import CheckpointConfig, Config, DataConfig, PhaseConfig, resolve_phases
 from bert_jax.config.options import to_dict
-from bert_jax.config.pretraining import NoiseConfig
+from bert_jax.config.pretraining import ComputeConfig, EvaluationConfig, MeshConfig, NoiseConfig, ScheduleConfig
 from bert_jax.data.mixtures import open_corpus
 from bert_jax.pretrained.model import load
 from bert_jax.training.evaluation import Evaluation

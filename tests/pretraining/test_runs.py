@@ -30,18 +30,9 @@ from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import read_record
 from bert_jax.checkpoints.workdir import read_config
 from bert_jax.cli.evaluate import run_evaluate
-from bert_jax.config import (
-    CheckpointConfig,
-    ComputeConfig,
-    Config,
-    DataConfig,
-    EvaluationConfig,
-    MeshConfig,
-    ModelConfig,
-    PhaseConfig,
-    resolve_phases,
-)
+from bert_jax.config import Config, ModelConfig, PhaseConfig, resolve_phases
 from bert_jax.config.presets import google2018
+from bert_jax.config.pretraining import CheckpointConfig, ComputeConfig, DataConfig, EvaluationConfig, MeshConfig
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.formats.conversion import convert

@@ -11,31 +11,22 @@ import pytest
 import small_pretraining
 from command_lines import refusal, succeed
 from etils import epath
+from pretrained_model import every_array, whole
 from processes import EXHAUSTIVE
 from safetensors.numpy import load_file
-from small_pretraining import MODEL, assert_resumed_exactly, nothing_held_out, rows, run_config
+from small_pretraining import MODEL, assert_filled_in, assert_resumed_exactly, nothing_held_out, rows, run_config
 from synthetic_store import SyntheticStore, random_documents, write_store
 
 import bert_jax
 from bert_jax import pretraining
 from bert_jax.checkpoints.record import leaf_paths, read_record
 from bert_jax.cli.evaluate import default_config, run_evaluate
-from bert_jax.config import (
-    CheckpointConfig,
-    Config,
-    DataConfig,
-    EvaluationConfig,
-    MaskingConfig,
-    MeshConfig,
-    OptimizerConfig,
-    PhaseConfig,
-    ReplacedTokens,
-)
+from bert_jax.config import CheckpointConfig, Config, DataConfig, PhaseConfig, ReplacedTokens
 from bert_jax.config.objective import GeneratorConfig
+from bert_jax.config.pretraining import EvaluationConfig, MaskingConfig, MeshConfig, OptimizerConfig
 from bert_jax.data.examples import Examples
 from bert_jax.data.mixtures import open_corpus
 from bert_jax.data.store import open_store
-from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.formats.conversion import convert
 from bert_jax.formats.opening import open_stored
@@ -180,18 +171,7 @@ def test_the_generator_fills_in_masks_and_notes_what_it_would_write(run, capsys)
     assert best.token in capsys.readouterr().out
     noted = [event for event in read_events(epath.Path(run.workdir) / "events.jsonl") if event["event"] == "sampled"]
     assert len(noted) == 2 and len(noted[-1]["samples"]) == 2
-    tokens = generator.need_tokenizer().tokens
-    for sample in noted[-1]["samples"]:
-        ids = np.array([[tokens.index(piece) for piece in sample["text"].split()]], np.int32)
-        places = np.flatnonzero(ids[0] == generator.need_tokenizer().mask_id)[None].astype(np.int32)
-        ends = (ids == generator.need_tokenizer().sep_id).astype(np.int32)
-        types = np.cumsum(ends, 1, dtype=np.int32) - ends  # 1 behind the first [SEP]
-        batch = {"input_ids": ids, "token_type_ids": types, "attention_mask": np.ones_like(ids)}
-        logits = jax.jit(generator.network.mlm_logits)(generator.params, batch | {"masked_positions": places})
-        shares = np.asarray(jax.nn.softmax(logits))[0]
-        for mask, share in zip(sample["masks"], shares, strict=False):
-            for token, expected in mask["candidates"]:
-                assert share[tokens.index(token)] == pytest.approx(expected, abs=1e-4)
+    assert_filled_in(generator, noted[-1]["samples"])
 
 
 def test_a_run_continues_from_both_parts_of_another(run, small_store, tmp_path):
@@ -222,10 +202,6 @@ def test_a_discriminator_without_a_generator_gives_it_tables_and_another_is_refu
 
 def _without_map(paths: set[str]) -> set[str]:
     return {path for path in paths if not path.startswith("generator/embeddings/projection/")}
-
-
-def whole(array: StoredArray) -> np.ndarray:
-    return array.read((slice(None),) * len(array.shape))
 
 
 MESHES = {
@@ -367,8 +343,7 @@ def finished(small_store, tmp_path_factory):
 
 
 def values(path, weights) -> dict[str, np.ndarray]:
-    arrays = open_checkpoint(path, weights).arrays
-    return {name: array.read((slice(None),) * len(array.shape)) for name, array in arrays.items()}
+    return every_array(open_checkpoint(path, weights))
 
 
 def test_the_average_of_a_run_follows_its_weights_over_fresh_moments(finished):
@@ -402,9 +377,9 @@ def test_resume_is_bit_identical(finished):
 def test_the_average_is_written(finished, tmp_path):
     average, weights = values(finished.workdir, "ema"), values(finished.workdir, "last")
     convert(finished.workdir, tmp_path / "out", to="huggingface", weights="ema")
-    written = open_stored(tmp_path / "out").arrays
+    written = every_array(open_stored(tmp_path / "out"))
     for name, array in written.items():
-        np.testing.assert_array_equal(array.read((slice(None),) * len(array.shape)), average[name])
+        np.testing.assert_array_equal(array, average[name])
     assert any(np.any(average[name] != weights[name]) for name in written)
     with pytest.raises(UserError, match="is not a run of bert_jax"):
         convert(tmp_path / "out", tmp_path / "again", to="bert_jax", weights="ema")

@@ -23,63 +23,31 @@ VALUES = (
 PLACEHOLDER = "@@value@@"
 
 
+_BYTES = {  # what a second number is drawn from, and what becomes of the contents at a place
+    "bit": ((0, 8), lambda data, at, bit: data[:at] + bytes(b ^ 1 << bit for b in data[at : at + 1]) + data[at + 1 :]),
+    "replaced": ((0, 256), lambda data, at, byte: data[:at] + bytes([byte]) + data[at + 1 :]),
+    "inserted": ((0, 256), lambda data, at, byte: data[:at] + bytes([byte]) + data[at:]),
+    "deleted": (None, lambda data, at, _: data[:at] + data[at + 1 :]),
+    "cut": (None, lambda data, at, _: data[:at]),
+    "zeroed": ((2, 65), lambda data, at, size: data[:at] + bytes(len(data[at : at + size])) + data[at + size :]),
+    "repeated": ((2, 65), lambda data, at, size: data[: at + size] + data[at:]),
+}
+
+
 def damage(file: pathlib.Path, random: np.random.Generator) -> str:
     """Damages `file` in one way, and returns which."""
     contents = file.read_bytes()
-    kinds = [
-        *(_bit, _replaced, _inserted, _deleted, _bit, _replaced, _inserted, _deleted, _cut, _zeroed, _repeated, _empty),
-        *(_missing, _directory),
-    ]
+    kinds = [*[*_BYTES][:4] * 2, *[*_BYTES][4:], _empty, _missing, _directory]
     if _json_lines(contents):
         kinds += [_value] * 8 + [_no_key, _key_twice]
     kind = kinds[random.integers(len(kinds))]
-    return f"{kind.__name__[1:]} {kind(file, contents, random)}"
-
-
-def _place(contents: bytes, random) -> int:
-    return int(random.integers(max(1, len(contents))))
-
-
-def _bit(file, contents, random) -> str:
-    at, bit = _place(contents, random), int(random.integers(8))
-    file.write_bytes(contents[:at] + bytes(byte ^ 1 << bit for byte in contents[at : at + 1]) + contents[at + 1 :])
-    return f"{bit} of byte {at}"
-
-
-def _replaced(file, contents, random) -> str:
-    at, byte = _place(contents, random), int(random.integers(256))
-    file.write_bytes(contents[:at] + bytes([byte]) + contents[at + 1 :])
-    return f"byte {at} by {byte}"
-
-
-def _inserted(file, contents, random) -> str:
-    at, byte = _place(contents, random), int(random.integers(256))
-    file.write_bytes(contents[:at] + bytes([byte]) + contents[at:])
-    return f"{byte} before byte {at}"
-
-
-def _deleted(file, contents, random) -> str:
-    at = _place(contents, random)
-    file.write_bytes(contents[:at] + contents[at + 1 :])
-    return f"byte {at}"
-
-
-def _cut(file, contents, random) -> str:
-    at = _place(contents, random)
-    file.write_bytes(contents[:at])
-    return f"at byte {at}"
-
-
-def _zeroed(file, contents, random) -> str:
-    at, size = _place(contents, random), int(random.integers(2, 65))
-    file.write_bytes(contents[:at] + bytes(len(contents[at : at + size])) + contents[at + size :])
-    return f"{size} bytes from {at}"
-
-
-def _repeated(file, contents, random) -> str:
-    at, size = _place(contents, random), int(random.integers(2, 65))
-    file.write_bytes(contents[: at + size] + contents[at:])
-    return f"{size} bytes from {at}"
+    if kind not in _BYTES:
+        return f"{kind.__name__[1:]} {kind(file, contents, random)}"
+    drawn, changed = _BYTES[kind]
+    at = int(random.integers(max(1, len(contents))))
+    number = int(random.integers(*drawn)) if drawn else 0
+    file.write_bytes(changed(contents, at, number))
+    return f"{kind} at byte {at}, {number}"
 
 
 def _empty(file, contents, random) -> str:

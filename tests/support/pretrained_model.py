@@ -70,11 +70,16 @@ def write_workdir(directory, *steps: int, config=CONFIG, run_id: str = "run") ->
     return written
 
 
+def whole(array) -> np.ndarray:
+    return array.read((slice(None),) * len(array.shape))
+
+
+def every_array(stored) -> dict[str, np.ndarray]:
+    return {path: whole(array) for path, array in stored.arrays.items()}
+
+
 def contents(stored) -> dict[str, bytes]:
-    return {
-        path: np.asarray(array.read((slice(None),) * len(array.shape)), np.float32).tobytes()
-        for path, array in stored.arrays.items()
-    }
+    return {path: np.asarray(array, np.float32).tobytes() for path, array in every_array(stored).items()}
 
 
 def assert_same(one, other) -> None:

@@ -6,6 +6,7 @@ import pathlib
 import documents
 import jax
 import numpy as np
+from pretrained_model import every_array
 from small_pretraining import SCANNED
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
@@ -78,7 +79,7 @@ def run_config(home, workdir, **changes) -> FinetuneConfig:
 
 def weights(workdir):
     """Every parameter of the model in a directory, by path."""
-    return {path: array.read((slice(None),) * len(array.shape)) for path, array in open_stored(workdir).arrays.items()}
+    return every_array(open_stored(workdir))
 
 
 def assert_same_weights(one, other):

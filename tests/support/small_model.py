@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import unflatten_dict
 
 from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import ComputeConfig, ModelConfig
@@ -50,10 +51,7 @@ def perturbed(model, seed: int = 0, spread: float = 0.2):
 
     Their shapes are those of the model's table, whose own `init` is slow to trace (test_architecture.py compares).
     """
-    random, tree = np.random.default_rng(seed), {}
-    for path, parameter in model.parameters.items():
-        *parents, name = path.split("/")
-        functools.reduce(lambda node, parent: node.setdefault(parent, {}), parents, tree)[name] = parameter
+    random, tree = np.random.default_rng(seed), unflatten_dict(dict(model.parameters), sep="/")
     return jax.tree.map_with_path(
         lambda path, parameter: np.asarray(
             spread * random.standard_normal(parameter.shape) + (path[-1].key == "scale"), np.float32

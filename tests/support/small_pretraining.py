@@ -12,16 +12,8 @@ import numpy as np
 from bert_jax import pretraining
 from bert_jax.checkpoints.record import read_record
 from bert_jax.cli import evaluate
-from bert_jax.config import (
-    CheckpointConfig,
-    ComputeConfig,
-    Config,
-    DataConfig,
-    EvaluationConfig,
-    MeshConfig,
-    ModelConfig,
-    PhaseConfig,
-)
+from bert_jax.config import Config, ModelConfig, PhaseConfig
+from bert_jax.config.pretraining import CheckpointConfig, ComputeConfig, DataConfig, EvaluationConfig, MeshConfig
 from bert_jax.console import configured
 from bert_jax.devices import sharding
 from bert_jax.finetuning import loop, prediction
@@ -202,3 +194,21 @@ def losses(model, config, mesh, steps: int = 4) -> tuple[list[dict], dict]:
     run = Run(model, config, mesh)
     history = [run(batch(step)) for step in range(steps)]
     return history, jax.device_get(run.state.params)
+
+
+def assert_filled_in(model, samples) -> None:
+    """What a run has noted is what its model fills in, computed text by text, without padding."""
+    tokenizer = model.need_tokenizer()
+    for sample in samples:
+        words = sample["text"].split()
+        assert words[0] == "[CLS]" and words.count("[MASK]") == len(sample["masks"])
+        ids = np.array([[tokenizer.tokens.index(piece) for piece in words]], np.int32)
+        ends = (ids == tokenizer.sep_id).astype(np.int32)
+        types = np.cumsum(ends, axis=1, dtype=np.int32) - ends  # 1 behind the first [SEP]
+        places = np.flatnonzero(ids[0] == tokenizer.mask_id)[None].astype(np.int32)
+        batch = {"input_ids": ids, "token_type_ids": types, "attention_mask": np.ones_like(ids)}
+        logits = jax.jit(model.network.mlm_logits)(model.params, batch | {"masked_positions": places})
+        for mask, expected in zip(sample["masks"], np.asarray(jax.nn.softmax(logits))[0], strict=True):
+            tokens, shares = zip(*mask["candidates"], strict=True)
+            np.testing.assert_allclose(shares, np.sort(expected)[: -1 - len(tokens) : -1], atol=1e-4)
+            np.testing.assert_allclose(shares, expected[[*map(tokenizer.tokens.index, tokens)]], atol=1e-4)

@@ -76,7 +76,3 @@ def save(directory, values: dict, prefix: str = "bert_model.ckpt", step: int | N
     (directory / "bert_config.json").write_text(json.dumps(CONFIG | config))
     tokens = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(WORDS - 6))]
     (directory / "vocab.txt").write_text("\n".join(tokens) + "\n")
-
-
-def read(stored) -> dict[str, np.ndarray]:
-    return {path: array.read((slice(None),) * len(array.shape)) for path, array in stored.arrays.items()}

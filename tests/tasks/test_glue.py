@@ -29,18 +29,10 @@ def fails(message, task, directory, split="train", labels=None, **options):
 
 ROW = "p  q  g  x  x  x  x"
 CASES = {  # (task, split, file): its lines, sentences, answers (None: unlabelled)
-    ("cola", "train", "CoLA/train.tsv"): (
-        'g  1    Our friends.\ng  0  *  "Stray',
-        [["Our friends.", '"Stray']],
-        [1, 0],
-    ),
+    ("cola", "train", "CoLA/train.tsv"): ('g  1    Friends.\ng  0  *  "Stray', [["Friends.", '"Stray']], [1, 0]),
     ("cola", "test", "CoLA/test.tsv"): ("index  sentence\n7  Bill whistled.", [["Bill whistled."]], None),
     ("sst2", "dev", "SST-2/dev.tsv"): ("sentence  label\nit 's good \t1\nbleak  0", [["it 's good ", "bleak"]], [1, 0]),
-    ("mrpc", "dev", "MRPC/dev.tsv"): (
-        f'{MRPC}\n1  12  34  He said "yes  A "b" c',
-        [['He said "yes'], ['A "b" c']],
-        [1],
-    ),
+    ("mrpc", "dev", "MRPC/dev.tsv"): (f'{MRPC}\n1  12  34  He "yes  A "b" c', [['He "yes'], ['A "b" c']], [1]),
     ("mrpc", "test", "test.tsv"): (f"{MRPC.replace('Quality', 'index')}\n0  1  2  a  b", [["a"], ["b"]], None),
     ("stsb", "train", "STS-B/train.tsv"): (f"{STSB}  score\n0  g  f  y  1  n  n  A  B  3.800", [["A"], ["B"]], [3.8]),
     ("stsb", "test", "STS-B/test.tsv"): (f"{STSB}\n0  g  f  y  1  n  n  A  B", [["A"], ["B"]], None),
@@ -292,7 +284,6 @@ def test_scores_do_not_depend_on_the_order_of_the_outputs(tmp_path):
 )
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_submission_has_the_columns_names_and_order_of_the_benchmark(task, split, file, expected, order, tmp_path):
-    """Columns, names and order of the benchmark, also from a model whose classes are in another order."""
     spec = glue.GLUE_TASKS[task]
     dev = split == "dev"
     header = "\t".join(["index", *spec.columns, spec.label][: None if dev else -1])

@@ -58,9 +58,8 @@ def test_swag_is_read_with_and_without_answers(tmp_path):
 
 def test_race(tmp_path):
     write(tmp_path, "dev/high/1.txt", ARTICLE)
-    examples = load(
-        tmp_path, "dev/middle/2.txt", ARTICLE | {"id": "m2", "answers": ["B", "A"]}, task="race", split="dev"
-    )
+    middle = ARTICLE | {"id": "m2", "answers": ["B", "A"]}
+    examples = load(tmp_path, "dev/middle/2.txt", middle, task="race", split="dev")
     assert [(q.stem, q.answer, q.index) for q in examples.questions] == [
         ("Who runs?", 0, "high1.txt/0"),
         ("What does _ do?", 2, "high1.txt/1"),

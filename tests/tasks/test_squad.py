@@ -96,9 +96,8 @@ def published_threshold(scores, said, odds, golds):
 
 def questions(seed: int, count: int = 300):
     generator = random.Random(seed)
-    phrase = lambda: "".join(
-        generator.choice(ODD) + generator.choice([" ", "", "  "]) for _ in range(generator.randrange(5))
-    )
+    word = lambda: generator.choice(ODD) + generator.choice([" ", "", "  "])
+    phrase = lambda: "".join(word() for _ in range(generator.randrange(5)))
     golds = [[phrase() for _ in range(generator.randrange(4))] for _ in range(count)]
     said = [generator.choice([phrase(), *answers]) for answers in golds]
     said = [text if plain_form(text) else "" for text in said]  # see the corrections of best_threshold
@@ -160,25 +159,13 @@ def test_a_guess_of_which_nothing_is_left_counts_as_no_answer():
     assert squad_files.evaluate_v2(["the", "x"], [0.0, 1.0], [[], ["x"]])["best_f1"] == 1
 
 
-def test_f1_properties():
-    said, _, golds = questions(7)
-    for a, b in ((a, b) for a, right in zip(said, golds) for b in right):
-        assert squad_files.f1(a, b) == pytest.approx(squad_files.f1(b, a), abs=1e-15)
-        assert squad_files.exact_match(a, b) <= squad_files.f1(a, b) <= 1
-        assert squad_files.f1(a, a) == squad_files.exact_match(a, squad_files.normalize(a)) == 1
-
-
 LENGTHS = {"max_length": 24, "max_query_length": 6}
 OPTIONS = {"squad_v1": SquadOptions(**LENGTHS), "squad_v2": Squad2Options(**LENGTHS)}
 
 
 def question(id: str, *answers: tuple[str, int], **more) -> dict:
-    return {
-        "id": id,
-        "question": "a b?",
-        "answers": [{"text": text, "answer_start": start} for text, start in answers],
-        **more,
-    }
+    listed = [{"text": text, "answer_start": start} for text, start in answers]
+    return {"id": id, "question": "a b?", "answers": listed, **more}
 
 
 def of(*questions: dict, context: str = "abcd cab, É. bad") -> dict:
@@ -366,9 +353,8 @@ def test_perfect_scores_give_perfect_answers(tmp_path, monkeypatch, task, conten
         row[start, 0], row[end, 1] = 9, 8
     assert squad.score(examples, features, logits).items() >= scores.items()
     files = squad.write_predictions(examples, features, logits, tmp_path, "dev")
-    assert files == [
-        str(tmp_path / f"{name}.json") for name in ["predictions", "nbest", "null_odds"][: 2 + (task == "squad_v2")]
-    ]
+    names = ["predictions", "nbest", "null_odds"][: 2 + (task == "squad_v2")]
+    assert files == [str(tmp_path / f"{name}.json") for name in names]
     predictions, nbest, *odds = (json.loads(pathlib.Path(file).read_text()) for file in files)
     assert list(predictions) == list(nbest) == [q.id for q in examples.questions]
     assert [predictions["q0"], predictions["q1"]] == ["cab", "É" if task == "squad_v1" else ""]
@@ -446,30 +432,21 @@ def test_windows_equal_the_original(seed):
     generator = random.Random(seed)
     context = document(generator, WORDS, generator.randrange(1, 60), " \n\t")
     question, step = document(generator, WORDS, generator.randrange(12)), generator.randrange(1, 30)
-    starts = [
-        i
-        for i, c in enumerate(context)
-        if not c.isspace() and c != "\u0301" and context[max(0, i - 1)] in " \n\t.,()-'"
-    ]
-    start = generator.choice(starts or [0])
-    end = next(
-        (i for i in range(start + generator.randrange(1, 20), len(context)) if context[i] in " \n\t.,)("), len(context)
-    )
+    begins = lambda i, c: not c.isspace() and c != "\u0301" and context[max(0, i - 1)] in " \n\t.,()-'"
+    start = generator.choice([i for i, c in enumerate(context) if begins(i, c)] or [0])
+    later = range(start + generator.randrange(1, 20), len(context))
+    end = next((i for i in later if context[i] in " \n\t.,)("), len(context))
     options = SquadOptions(max_length=generator.randrange(14, 40), doc_stride=step, max_query_length=8)
     features = squad.features(single(context, question, (start, end)), TOKENIZER, options)
-    expected = original_squad.make_windows(
-        context, question, (context[start:end], start), pieces, options.max_length, step, 8
-    )
+    answer = context[start:end], start
+    expected = original_squad.make_windows(context, question, answer, pieces, options.max_length, step, 8)
     assert [[TOKENIZER.tokens[i] for i in ids] for ids in features.input_ids] == [window.tokens for window in expected]
     assert features.labels.tolist() == [[window.start, window.end] for window in expected]
     assert [types.tolist() for types in features.token_type_ids] == [
         [int(i > window.tokens.index("[SEP]")) for i in range(len(window.tokens))] for window in expected
     ]
-    spans = [
-        (first, len(ids) - prefix - 1)
-        for first, ids, prefix in zip(features.first, features.input_ids, features.prefix)
-    ]
-    flags = squad_windows.has_most_context(spans)
+    rows = zip(features.first, features.input_ids, features.prefix)
+    flags = squad_windows.has_most_context([(first, len(ids) - prefix - 1) for first, ids, prefix in rows])
     assert [row.tolist() for row in flags] == [list(window.most_context.values()) for window in expected]
 
 
@@ -602,15 +579,9 @@ def test_real_answers_come_back_to_the_character(shared_data, casing):
         gold = text[slice(*question.span)]
         exact += squad_windows.read(text, context, *squad_windows.answer_tokens(context, *question.span)) == gold
         if index < 300:
-            windows = original_squad.make_windows(
-                text,
-                question.text,
-                (gold, question.span[0]),
-                lambda t: [tokenizer.tokens[i] for i in tokenizer.encode(t)],
-                384,
-                128,
-                64,
-            )
+            pieces_of = lambda t: [tokenizer.tokens[i] for i in tokenizer.encode(t)]
+            answer = gold, question.span[0]
+            windows = original_squad.make_windows(text, question.text, answer, pieces_of, 384, 128, 64)
             same_labels += [(window.start, window.end) for window in windows]
     assert (exact, len(examples)) == (1914, 1916)
     assert np.mean(features.labels[: len(same_labels)] == same_labels) > 0.998

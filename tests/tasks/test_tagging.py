@@ -216,9 +216,8 @@ def brute_force_owner(first, end, ranges, starts):
 def test_windows_predict_each_word_once_with_the_most_context(seed):
     random = np.random.default_rng(seed)
     room, step = (40, 20) if seed % 2 else (30, 8)
-    sentences = [
-        random.integers(1, 4, random.integers(1, 30 if seed < 4 else 6)) for _ in range(random.integers(1, 25))
-    ]
+    longest = 30 if seed < 4 else 6
+    sentences = [random.integers(1, 4, random.integers(1, longest)) for _ in range(random.integers(1, 25))]
     found = windows(sentences, room, step)
     starts = np.concatenate([[0], np.cumsum(np.concatenate(sentences))])
     assert sorted(np.concatenate([window.predicted for window in found])) == list(range(len(starts) - 1))
@@ -297,9 +296,8 @@ def test_gold_logits_score_one_and_read_back(long, tmp_path):
 
 def test_unlabelled_words_are_predicted(long, tmp_path):
     labelled, features = long
-    text = "\n\n".join(
-        ("-DOCSTART-\n\n" if i % 12 == 0 else "") + "\n".join(s.words) for i, s in enumerate(labelled.sentences)
-    )
+    marks = lambda number: "-DOCSTART-\n\n" if number % 12 == 0 else ""
+    text = "\n\n".join(marks(i) + "\n".join(s.words) for i, s in enumerate(labelled.sentences))
     examples = load(tmp_path, text, "test", labelled.labels)
     assert not examples.has_answers
     unlabelled = ner.features(examples, TOKENIZER, TaggingOptions(max_length=20))
@@ -341,9 +339,8 @@ def decoded(model, params, examples, options):
     features = ner.features(examples, TOKENIZER, options)
     batch = padded(features, np.arange(len(features)), len(features))
     rows = compiled(functools.partial(predictions, model))(params, batch)
-    return ner.predicted_tags(
-        examples, features, [np.asarray(row)[: len(ids)] for row, ids in zip(rows, features.input_ids)]
-    )
+    cut = [np.asarray(row)[: len(ids)] for row, ids in zip(rows, features.input_ids)]
+    return ner.predicted_tags(examples, features, cut)
 
 
 TWO_SENTENCES = "-DOCSTART- O\n\n? O\nlives O\nAnn B-PER\n\nYork B-PER\nin O\n"
@@ -390,12 +387,9 @@ def conlleval(tags):
     found, start, before, kind_before = [], 0, "O", ""
     for position, tag in enumerate([*tags, "O"]):
         prefix, _, kind = tag.partition("-")
-        ends = (before, prefix) in (("B", "B"), ("B", "O"), ("I", "B"), ("I", "O")) or (
-            before != "O" and kind != kind_before
-        )
-        starts = (before, prefix) in (("B", "B"), ("I", "B"), ("O", "B"), ("O", "I")) or (
-            prefix != "O" and kind != kind_before
-        )
+        pair, other_kind = before + prefix, kind != kind_before
+        ends = pair in ("BB", "BO", "IB", "IO") or (before != "O" and other_kind)
+        starts = pair in ("BB", "IB", "OB", "OI") or (prefix != "O" and other_kind)
         found += [(kind_before, start, position - 1)] if ends else []
         start = position if starts else start
         before, kind_before = prefix, kind

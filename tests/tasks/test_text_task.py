@@ -214,9 +214,8 @@ def test_bad_requests(tmp_path):
     fails("line 2: the label 'pos' is not a number", tmp_path, "dev", regression=True)
     fails("line 2: no column 'stars' among 'text', 'label'", tmp_path, "dev", label_column="stars")
     fails("line 2: no column 'b' .*--data.pair_column", tmp_path, "dev", pair_column="b")
-    fails(
-        "the format of a file is determined by the end of its name", tmp_path, train=str(write(tmp_path, "x.xlsx", ""))
-    )
+    sheet = str(write(tmp_path, "x.xlsx", ""))
+    fails("the format of a file is determined by the end of its name", tmp_path, train=sheet)
     fails("no such file", tmp_path, train=str(tmp_path / "none.tsv"))
 
 

@@ -266,9 +266,8 @@ def test_extension_keeps_every_id_and_reuses_unused_slots():
 def test_words_are_found_by_pieces_saved():
     tokenizer = Tokenizer(WordPiece(BASE, True))
     sample = Sample(10**6)
-    sample.add(
-        "the dose " * 100 + "aspirin " * 20 + "ibuprofen " * 12 + "at " * 30 + "12 " * 50 + "qx " * 40 + "placebo " * 3
-    )
+    counts = {"the dose": 100, "aspirin": 20, "ibuprofen": 12, "at": 30, "12": 50, "qx": 40, "placebo": 3}
+    sample.add(" ".join(f"{text} " * count for text, count in counts.items()))
     # 120, 96, 80 ([UNK]), 30.
     assert find_words(tokenizer, sample, 10, min_count=5) == ["aspirin", "ibuprofen", "qx", "at"]
     assert find_words(tokenizer, sample, 2, min_count=5) == ["aspirin", "ibuprofen"]
@@ -277,26 +276,20 @@ def test_words_are_found_by_pieces_saved():
 def test_extension_command(tmp_path, capsys):
     Tokenizer(WordPiece(BASE, False)).save(tmp_path / "base")
     (tmp_path / "words.txt").write_text("placebo\naspirin\n\nAspirin\n", encoding="utf-8")
-    extended = run_extend_vocab(
-        ExtendVocabConfig(
-            vocab=str(tmp_path / "base"), words=str(tmp_path / "words.txt"), output=str(tmp_path / "more" / "vocab.txt")
-        )
-    )
+    base, words = str(tmp_path / "base"), str(tmp_path / "words.txt")
+    given = ExtendVocabConfig(vocab=base, words=words, output=str(tmp_path / "more" / "vocab.txt"))
+    extended = run_extend_vocab(given)
     again = load_tokenizer(tmp_path / "more")
     assert again.fingerprint == extended.fingerprint and not again.lowercase
     assert again.tokens == [*SPECIALS, "placebo", "aspirin", *BASE[7:], "Aspirin"]
     assert "3 words added (2 in place of" in capsys.readouterr().out
     (tmp_path / "corpus.txt").write_text("\n\n".join(["aspirin dose"] * 20), encoding="utf-8")
-    found = run_extend_vocab(
-        ExtendVocabConfig(
-            vocab=str(tmp_path / "base"), input=str(tmp_path / "corpus.txt"), output=str(tmp_path / "found.txt")
-        )
-    )
+    corpus = str(tmp_path / "corpus.txt")
+    found = run_extend_vocab(ExtendVocabConfig(vocab=base, input=corpus, output=str(tmp_path / "found.txt")))
     assert found.tokens[5] == "aspirin" and len(found.tokens) == len(BASE)
-    words = str(tmp_path / "words.txt")
     for wrong in ({}, {"words": words, "input": words}, {"words": words + "x"}, {"words": words, "max_words": 0}):
         with pytest.raises(UserError):
-            run_extend_vocab(ExtendVocabConfig(vocab=str(tmp_path / "base"), output=str(tmp_path / "x"), **wrong))
+            run_extend_vocab(ExtendVocabConfig(vocab=base, output=str(tmp_path / "x"), **wrong))
     assert not (tmp_path / "x").exists()
 
 

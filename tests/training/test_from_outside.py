@@ -15,21 +15,14 @@ import pytest
 import small_pretraining
 from outside_model import ReplacedTokens, TwoEncoders
 from outside_objective import REPLACED, SMOOTH, SMOOTHING, OutsideObjective
+from pretrained_model import every_array
 from small_pretraining import assert_resumed_exactly, nothing_held_out, pretrain, rows, run_config, run_evaluate
 
 import bert_jax
 from bert_jax.checkpoints.record import rank, read_record
 from bert_jax.checkpoints.workdir import read_config
-from bert_jax.config import (
-    CheckpointConfig,
-    Config,
-    DataConfig,
-    EvaluationConfig,
-    MeshConfig,
-    ModelConfig,
-    OptimizerConfig,
-    PhaseConfig,
-)
+from bert_jax.config import Config, ModelConfig, PhaseConfig
+from bert_jax.config.pretraining import CheckpointConfig, DataConfig, EvaluationConfig, MeshConfig, OptimizerConfig
 from bert_jax.data.mixtures import open_corpus
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
@@ -297,8 +290,7 @@ def finished(small_store, tmp_path_factory):
 
 
 def values(path, weights="last") -> dict[str, np.ndarray]:
-    arrays = open_checkpoint(path, weights).arrays
-    return {name: array.read((slice(None),) * len(array.shape)) for name, array in arrays.items()}
+    return every_array(open_checkpoint(path, weights))
 
 
 def test_a_resumed_run_takes_the_same_steps(finished):
@@ -326,11 +318,11 @@ def test_a_resumed_run_must_be_given_the_same(finished):
 def test_a_run_from_a_model_begins_with_a_state_of_its_parameters(finished, tmp_path):
     """Not with one of the parameters that it would have drawn."""
     begun = dataclasses.replace(finished, workdir=str(tmp_path / "next"), init_from=finished.workdir, seed=5)
-    stored = open_stored(finished.workdir).arrays
+    stored = every_array(open_stored(finished.workdir))
     small_pretraining.pretrain(begun, optimizer=pulled_back(1.0), schedule=lambda step: 1.0 * (step > 0))
     kernel = "encoder/attention/query/kernel"
     first = values(f"{begun.workdir}/checkpoints/step_000000001")[kernel]
-    np.testing.assert_array_equal(first, stored[kernel].read((slice(None),) * 4))  # the rate of step 0 is 0
+    np.testing.assert_array_equal(first, stored[kernel])  # the rate of step 0 is 0
     # p − 1 · (gradient + p − first) = first − gradient: clipped gradients are small, other parameters are not.
     second = values(f"{begun.workdir}/checkpoints/step_000000002")[kernel]
     drawn = BertForPreTraining(read_config(begun.workdir).model).init(jax.random.key(0))["encoder"]["attention"][

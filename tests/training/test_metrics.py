@@ -55,10 +55,8 @@ def test_rates():
         clock.now += 40
         with rates.paused("compile"):  # of the evaluation; it counts once
             clock.now += 60
-    report = rates.report(places_left=20_480)
-    assert report == pytest.approx(
-        {"steps_per_second": 2, "sequences_per_second": 16, "tokens_per_second": 2048, "mfu": 0.4, "seconds_left": 10}
-    )
+    speeds = {"steps_per_second": 2, "sequences_per_second": 16, "tokens_per_second": 2048}
+    assert rates.report(places_left=20_480) == pytest.approx(speeds | {"mfu": 0.4, "seconds_left": 10})
     clock.now += 1
     rates.count(sequences=8, tokens=1024)
     assert rates.report()["tokens_per_second"] == pytest.approx(1024)  # of the new stretch alone
@@ -290,9 +288,8 @@ def test_picture(tmp_path):
         lines.write(step, "train", {"mlm_loss": 7 / step, "mlm_accuracy": 0.01 * step, "learning_rate": 1e-4 / step})
     lines.write(30, "evaluation", {"mlm_loss": 0.5, "mlm_accuracy": 0.2})
     lines.close()
-    assert draw_curves(
-        file, picture, TERMS, unigram={"mlm_loss": 6.0, "perplexity": 403.4, "mlm_accuracy": 0.05}, title="a run"
-    )
+    unigram = {"mlm_loss": 6.0, "perplexity": 403.4, "mlm_accuracy": 0.05}
+    assert draw_curves(file, picture, TERMS, unigram=unigram, title="a run")
     import matplotlib.image
 
     pixels = matplotlib.image.imread(picture)
@@ -478,9 +475,8 @@ def services(monkeypatch, **answers) -> tuple[list, list]:
     wandb = Recorder(ours, {"init": run, **answers})
     experiment = types.SimpleNamespace(experiment_id="7")
     created = types.SimpleNamespace(info=types.SimpleNamespace(run_id="abc"))
-    client = Recorder(
-        theirs, {"get_experiment_by_name": experiment, "search_runs": [], "create_run": created, **answers}
-    )
+    usual = {"get_experiment_by_name": experiment, "search_runs": [], "create_run": created}
+    client = Recorder(theirs, usual | answers)
     entities = types.ModuleType("mlflow.entities")
     entities.Metric = lambda key, value, timestamp, step: (key, value, step)
     mlflow = types.ModuleType("mlflow")
@@ -531,9 +527,8 @@ def test_a_service_that_fails_is_one_warning(monkeypatch, tmp_path, caplog, fail
         for step in (1, 2, 3):
             metrics.write(step, {"loss": 1.0})
     (record,) = caplog.records
-    assert record.getMessage() == (
-        "Weights & Biases gets no more metrics of this run: ConnectionError: no route to host"
-    )
+    said = "Weights & Biases gets no more metrics of this run: ConnectionError: no route to host"
+    assert record.getMessage() == said
     assert len(of(ours, "log")) == {"init": 0, "log": 1, "finish": 3}[fails]
     assert (tmp_path / "metrics.jsonl").read_text().count("loss") == 3
 

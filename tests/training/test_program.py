@@ -7,6 +7,7 @@ import threading
 import types
 from types import SimpleNamespace
 
+import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +20,7 @@ from small_pretraining import Run, rows, run_config, tiny
 from workdirs import with_a_flipped_bit, wrong_at
 
 from bert_jax import pretraining
+from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import ComputeConfig, Config, FaultsConfig, MeshConfig, ModelConfig, PhaseConfig, resolve_phases
 from bert_jax.config.presets import model_config
 from bert_jax.devices import sharding
@@ -279,30 +281,17 @@ PARAMETERS = {
 
 @pytest.mark.parametrize("copies", [False, True])
 def test_tables_that_are_looked_up_are_summed_whole_from_outside_too(copies):
-    arrays: dict = {}
-    for path, parameter in PARAMETERS.items():
-        *parents, name = path.split("/")
-        place = arrays
-        for parent in parents:
-            place = place.setdefault(parent, {})
-        place[name] = jnp.zeros(parameter.shape)
+    zeros = {path: jnp.zeros(parameter.shape) for path, parameter in PARAMETERS.items()}
+    arrays = flax.traverse_util.unflatten_dict(zeros, sep="/")
     mesh = sharding.make_mesh(MeshConfig(data=1, fsdp=8))
     shardings = sharding.shardings(mesh, entries(PARAMETERS, arrays))
-    found = jax.jit(lambda given: _tables_whole(PARAMETERS, given, shardings, copies))(
-        jax.device_put(arrays, shardings)
-    )
+    summed = jax.jit(lambda given: _tables_whole(PARAMETERS, given, shardings, copies))
+    found = leaf_paths(summed(jax.device_put(arrays, shardings)))
     split = {path for path in PARAMETERS if "fsdp" in sharding.partition_spec(mesh, PARAMETERS[path])[0]}
-    whole = {path for path in split if _array(found, path).sharding.is_fully_replicated}
+    whole = {path for path in split if found[path].sharding.is_fully_replicated}
     tables = {"embeddings/position/table", "embeddings/token_type/table", "mask_decoder/position/table", "order/lines"}
     assert whole == (tables if copies else tables | {"embeddings/word/table"})  # copies are summed like kernels
     assert {"mlm/dense/kernel", "encoder/attention/query/kernel"} <= split
-
-
-def _array(tree: dict, path: str) -> jax.Array:
-    for name in path.split("/"):
-        tree = tree[name]
-    assert isinstance(tree, jax.Array)
-    return tree
 
 
 REPLICAS_MESHES = {

@@ -68,9 +68,9 @@ def test_the_book_and_nothing_else(tmp_path, vocab, name, ending):
 
 def test_a_text_that_does_not_say_where_the_book_begins(tmp_path, vocab):
     (tmp_path / "a.txt").write_text(BODY)
-    with pytest.raises(UserError, match=r"a.txt has no line like \*\*\* START OF .* --format=text") as error:
+    with pytest.raises(UserError, match=r"a.txt has no line like \*\*\* START OF .* --format=text"):
         run(tmp_path / "a.txt", vocab, tmp_path / "store", format="gutenberg")
-    assert "\n" not in str(error.value) and not (tmp_path / "store").exists()
+    assert not (tmp_path / "store").exists()
 
 
 PARAGRAPHS = [paragraphs for _, paragraphs, _ in documents.ARTICLES]
@@ -154,13 +154,6 @@ def test_a_dump_that_lacks_whole_streams_is_refused(tmp_path, monkeypatch, block
     refused(path, "ends before </mediawiki>")
 
 
-def test_nothing_is_left_of_a_dump_that_was_refused(tmp_path, dump, vocab):
-    dump.write_bytes(dump.read_bytes()[:-60])
-    with pytest.raises(UserError, match="not a whole bzip2 file"):
-        run(dump, vocab, tmp_path / "store")
-    assert not (tmp_path / "store").exists()
-
-
 def test_entities_are_never_expanded(tmp_path):
     declarations = (
         '<!DOCTYPE mediawiki [<!ENTITY a "lol"><!ENTITY b "&a;&a;"><!ENTITY c SYSTEM "file:///etc/passwd">]>\n'
@@ -179,13 +172,6 @@ def test_a_page_that_is_too_long_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(blocks, "MAX_RECORD_BYTES", 4000)
     page = documents.page("Long", 0, "word " * 3000)
     refused(documents.write_of_dump(tmp_path / "dump.xml", [page]), "a page of more than", "pages-articles")
-
-
-def test_a_format_that_the_file_does_not_have(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_text("Only text.\n")
-    with pytest.raises(UserError, match="not a MediaWiki export"):
-        list(read_documents(str(path), format="wikipedia"))
 
 
 def test_a_damaged_head(tmp_path):

@@ -50,15 +50,19 @@ def store():
     return SyntheticStore(random_documents(150))
 
 
+@pytest.fixture(params=PAIRS)
+def sentence_pairs(request):
+    return request.param
+
+
 # Splits
 
 
 def test_held_out_documents_depend_on_the_store_alone(store):
     held_out, training = Documents(store, "held_out", 0.1), Documents(store, "train", 0.1)
     assert len(held_out) == round(0.1 * store.num_documents)
-    np.testing.assert_array_equal(
-        np.sort(np.concatenate([held_out.numbers, training.numbers])), np.arange(store.num_documents)
-    )
+    both = np.concatenate([held_out.numbers, training.numbers])
+    np.testing.assert_array_equal(np.sort(both), np.arange(store.num_documents))
     examples = Examples(store, dataclasses.replace(make_config(held_out=0.1), seed=77), split="held_out")
     np.testing.assert_array_equal(examples.documents.numbers, held_out.numbers)
     assert len(Documents(store, "held_out", 1e-9)) == 1
@@ -119,7 +123,6 @@ def test_short_targets_are_uniform_and_last_for_a_document():
     assert not count[:2].any() and stats.chisquare(count[2:], expected * 20_000).pvalue > 1e-6
 
 
-@pytest.mark.parametrize("sentence_pairs", PAIRS)
 def test_an_epoch_has_every_token_once_but_what_truncation_cuts(store, sentence_pairs):
     examples = make_examples(store, sentence_pairs=sentence_pairs)
     for epoch in (0, 3):
@@ -185,7 +188,6 @@ def hard_documents():
     return fixed + mixtures + random_documents(100, seed=5)
 
 
-@pytest.mark.parametrize("sentence_pairs", PAIRS)
 @pytest.mark.parametrize("sequence_length", [8, 64, 128, 512])
 def test_every_sentence_is_in_every_epoch(sentence_pairs, sequence_length):
     store = SyntheticStore(hard_documents())
@@ -196,7 +198,6 @@ def test_every_sentence_is_in_every_epoch(sentence_pairs, sequence_length):
         assert epoch_report(examples, 2, limit=10**9).sentences_seen == 1
 
 
-@pytest.mark.parametrize("sentence_pairs", PAIRS)
 def test_every_sentence_is_in_every_epoch_of_fixed_masks_and_of_a_split(sentence_pairs):
     store = SyntheticStore(hard_documents())
     splits = [{"held_out": 0.3, "split": split} for split in ("train", "held_out")]
@@ -222,7 +223,6 @@ def test_packed_sequences_lose_as_much_at_the_front_as_at_the_back():
 # Sequences
 
 
-@pytest.mark.parametrize("sentence_pairs", PAIRS)
 def test_layout_of_a_batch(store, sentence_pairs):
     examples = make_examples(store, sentence_pairs=sentence_pairs, mask_share=0.0, random_share=0.0)
     positions = np.arange(300)
@@ -247,24 +247,11 @@ def test_layout_of_a_batch(store, sentence_pairs):
             np.testing.assert_array_equal(types[:used], (np.arange(used) > separators[0]).astype(int))
 
 
-@pytest.mark.parametrize("sentence_pairs", PAIRS)
-@pytest.mark.parametrize("hosts", [1, 2, 4])
-def test_hosts_make_the_rows_of_one_global_batch(store, sentence_pairs, hosts):
-    whole = make_examples(store, sentence_pairs=sentence_pairs).batch(1000 + np.arange(32))
-    parts = [
-        make_examples(store, sentence_pairs=sentence_pairs).batch(1000 + np.arange(32)[host::hosts])
-        for host in range(hosts)
-    ]
-    for name, value in whole.items():
-        for host, part in enumerate(parts):
-            np.testing.assert_array_equal(part[name], value[host::hosts])
-
-
-@pytest.mark.parametrize("sentence_pairs", PAIRS)
+@pytest.mark.parametrize("packing", ["off", "on"])
 @pytest.mark.parametrize("position", [10**6, 10**12])
-def test_a_far_position_is_reached_without_reading_what_is_before_it(sentence_pairs, position):
+def test_a_far_position_is_reached_without_reading_what_is_before_it(small_groups, sentence_pairs, position, packing):
     store = SyntheticStore(random_documents(150))
-    examples = make_examples(store, sentence_pairs=sentence_pairs)
+    examples = make_examples(store, sentence_pairs=sentence_pairs, packing=packing)
     epochs, indices = examples.locate(position + np.arange(16))
     rows = examples.rows(epochs, indices)
     assert not store.tokens_read.any()
@@ -274,7 +261,6 @@ def test_a_far_position_is_reached_without_reading_what_is_before_it(sentence_pa
     np.testing.assert_array_equal(store.tokens_read, np.bincount(wanted, minlength=store.num_tokens))
 
 
-@pytest.mark.parametrize("sentence_pairs", PAIRS)
 def test_positions_go_through_one_epoch_after_the_other(store, sentence_pairs):
     examples = make_examples(store, sentence_pairs=sentence_pairs)
     counts = [examples.num_examples(epoch) for epoch in range(2 * SHORT_CYCLE + 2)]
@@ -282,18 +268,6 @@ def test_positions_go_through_one_epoch_after_the_other(store, sentence_pairs):
     np.testing.assert_array_equal(epochs, np.repeat(np.arange(len(counts)), counts))
     np.testing.assert_array_equal(indices, np.concatenate([np.arange(count) for count in counts]))
     np.testing.assert_array_equal(examples.locate(np.array([sum(counts) - 1]))[0], [len(counts) - 1])
-
-
-@pytest.mark.parametrize("sentence_pairs", PAIRS)
-def test_a_restart_anywhere_is_the_unbroken_stream(store, sentence_pairs):
-    options = {"sentence_pairs": sentence_pairs, "unit": "span"}
-    boundary = make_examples(store, **options).num_examples(0)
-    start = boundary - 40
-    unbroken = make_examples(store, **options).batch(start + np.arange(80))
-    for restart in (1, 39, 40, 41, 63):
-        resumed = make_examples(store, **options).batch(start + np.arange(restart, 80))
-        for name, value in unbroken.items():
-            np.testing.assert_array_equal(resumed[name], value[restart:])
 
 
 def test_epochs_differ_in_text_and_masks_and_seeds_too(store):
@@ -306,7 +280,6 @@ def test_epochs_differ_in_text_and_masks_and_seeds_too(store):
             assert (one["input_ids"] != other["input_ids"]).any(1).mean() > 0.9
 
 
-@pytest.mark.parametrize("sentence_pairs", PAIRS)
 def test_static_masks_come_again_after_n_epochs(store, sentence_pairs):
     examples = make_examples(store, sentence_pairs=sentence_pairs, static_masks=3)
     count = examples.num_examples(0)
@@ -329,7 +302,6 @@ def test_static_masks_come_again_after_n_epochs(store, sentence_pairs):
     np.testing.assert_array_equal(*restored)
 
 
-@pytest.mark.parametrize("sentence_pairs", PAIRS)
 def test_copies_come_again_in_another_order(store, sentence_pairs):
     """With their cuts, pairs and masks: what the original wrote once and read forty times."""
     examples = make_examples(store, sentence_pairs=sentence_pairs, copies=3)
@@ -345,7 +317,6 @@ def test_copies_come_again_in_another_order(store, sentence_pairs):
     assert rows[0] == rows[1] == rows[3] and len(set(rows[0]) & set(rows[2])) < 0.1 * len(rows[0])
 
 
-@pytest.mark.parametrize("sentence_pairs", PAIRS)
 def test_a_document_is_found_in_its_examples(store, sentence_pairs):
     examples = make_examples(store, sentence_pairs=sentence_pairs)
     for document in (0, 40, len(examples.documents) - 1):
@@ -426,7 +397,6 @@ def test_no_row_is_too_full(tolerance):
 # Epochs
 
 
-@pytest.mark.parametrize("sentence_pairs", PAIRS)
 @pytest.mark.parametrize("sequence_length", [32, 128])
 def test_an_epoch_has_every_token_once_but_what_is_cut(store_of_packing, small_groups, sentence_pairs, sequence_length):
     examples = make_packed(store_of_packing, sentence_pairs=sentence_pairs, sequence_length=sequence_length)
@@ -441,7 +411,6 @@ def test_an_epoch_has_every_token_once_but_what_is_cut(store_of_packing, small_g
     assert epoch_report(examples, 1, limit=10**9).sentences_seen == 1
 
 
-@pytest.mark.parametrize("sentence_pairs", PAIRS)
 @pytest.mark.parametrize("sequence_length", [128, 512])
 def test_nearly_every_place_holds_a_token(sentence_pairs, sequence_length):
     many = SyntheticStore(random_documents(1500, seed=3))
@@ -464,7 +433,6 @@ def test_sentences_of_one_token_that_do_not_fit_are_counted():
 # Rows
 
 
-@pytest.mark.parametrize("sentence_pairs", PAIRS)
 def test_a_row_is_its_texts_one_after_the_other(store_of_packing, small_groups, sentence_pairs):
     examples = make_packed(store_of_packing, sentence_pairs=sentence_pairs, mask_share=0.0, random_share=0.0)
     positions = np.arange(120)
@@ -495,7 +463,6 @@ def test_a_row_is_its_texts_one_after_the_other(store_of_packing, small_groups, 
         assert ((index == SPECIAL) == used & np.isin(ids, (CLS, SEP))).all()
 
 
-@pytest.mark.parametrize("sentence_pairs", PAIRS)
 def test_segments_are_text_of_one_document_and_labels_say_how_they_belong_together(store_of_packing, sentence_pairs):
     rows = epoch_rows(make_packed(store_of_packing, sentence_pairs=sentence_pairs, sequence_length=128), 0)
     labels, gaps = [], []
@@ -532,26 +499,17 @@ def test_texts_are_those_that_stand_alone(store_of_packing, monkeypatch):
 # Positions
 
 
-@pytest.mark.parametrize("sentence_pairs", PAIRS)
-def test_hosts_and_restarts_make_the_rows_of_one_stream(store_of_packing, small_groups, sentence_pairs):
-    options = {"sentence_pairs": sentence_pairs, "unit": "span"}
-    examples = make_packed(store_of_packing, **options)
-    start = examples.num_examples(0) - 40
-    whole = examples.batch(start + np.arange(96))
-    for part in (np.arange(96)[1::4], np.arange(39, 96), np.arange(96)[::-1]):
-        other = make_packed(store_of_packing, **options).batch(start + part)
+@pytest.mark.parametrize("packing", ["off", "on"])
+def test_hosts_and_restarts_make_the_rows_of_one_stream(store_of_packing, small_groups, sentence_pairs, packing):
+    options = {"sentence_pairs": sentence_pairs, "unit": "span", "packing": packing}
+    examples = make_examples(store_of_packing, **options)
+    start, positions = examples.num_examples(0) - 40, np.arange(96)
+    whole = examples.batch(start + positions)
+    restarts = [positions[first:] for first in (1, 39, 40, 41, 63)]
+    for part in (positions[::2], positions[1::4], positions[::-1], *restarts):
+        other = make_examples(store_of_packing, **options).batch(start + part)
         for name, value in whole.items():
             np.testing.assert_array_equal(other[name], value[part])
-
-
-def test_a_far_packed_row_is_reached_without_reading_what_is_before_it(small_groups):
-    store = SyntheticStore(random_documents(150))
-    examples = make_packed(store)
-    epochs, indices = examples.locate(10**12 + np.arange(16))
-    wanted = examples.rows(epochs, indices).token_index
-    assert not store.tokens_read.any()
-    examples.batch(10**12 + np.arange(16))
-    np.testing.assert_array_equal(store.tokens_read, np.bincount(wanted[wanted >= 0], minlength=store.num_tokens))
 
 
 @pytest.mark.parametrize("options", [{"copies": 2}, {"static_masks": 2}])
@@ -582,10 +540,8 @@ def test_rows_of_a_document_are_found(store_of_packing, small_groups):
 
 def random_segments(generator, rows, sentences, longest):
     """Segments [rows, 2] of random sentences, and the sentence lengths of each."""
-    lengths = [
-        [generator.integers(1, longest, generator.integers(1, sentences)).tolist() for _ in range(2)]
-        for _ in range(rows)
-    ]
+    lengths_of = lambda: generator.integers(1, longest, generator.integers(1, sentences)).tolist()
+    lengths = [[lengths_of(), lengths_of()] for _ in range(rows)]
     begin = np.broadcast_to([1000, 5000], (rows, 2))
     end = begin + [[sum(segment) for segment in pair] for pair in lengths]
     first_end = begin + [[segment[0] for segment in pair] for pair in lengths]

@@ -8,6 +8,7 @@ import fractions
 import itertools
 import json
 import random
+import re
 
 import documents
 import numpy as np
@@ -28,17 +29,9 @@ from synthetic_store import (
     write_store,
 )
 
-from bert_jax.config import (
-    Config,
-    DataConfig,
-    MaskingConfig,
-    ModelConfig,
-    PhaseConfig,
-    PrepareConfig,
-    SkipGram,
-    TrainVocabConfig,
-)
+from bert_jax.config import Config, DataConfig, MaskingConfig, PhaseConfig, PrepareConfig, SkipGram, TrainVocabConfig
 from bert_jax.config.checks import check
+from bert_jax.config.model import ModelConfig
 from bert_jax.config.objective import SHARED_NEGATIVES, SkipGramConfig
 from bert_jax.data import mixtures, packing
 from bert_jax.data.examples import Examples
@@ -146,14 +139,6 @@ def test_one_text_in_ten_is_a_single_segment_and_the_middle_sentence_goes_either
     count = np.bincount([len(first) for first, _ in segments(rows)], minlength=121)
     assert count.sum() == count[[60, 75, 120]].sum() == 4000
     assert stats.chisquare(count[[60, 75, 120]], [1800, 1800, 400]).pvalue > 1e-6
-
-
-def test_first_segments_are_half_of_the_target_in_the_mean():
-    store = SyntheticStore(random_documents(400, seed=2, mean_sentences=60))
-    options = {"sentence_pairs": "adjacent", "short": 0.0, "packing": "off", "sequence_length": 512}
-    rows = epoch_rows(make_examples(store, **options), 0)
-    full = [len(first) for first, second in segments(rows) if len(second) and len(first) + len(second) > 400]
-    assert len(full) > 500 and abs(np.mean(full) - 254) < 1 + 5 * np.std(full) / np.sqrt(len(full))
 
 
 def published_examples(documents, sequence_length: int, seed: int):
@@ -303,9 +288,8 @@ def test_sentence_order_pairs_with_the_vocabulary_of_albert(tmp_path):
     used = batch["masked_weights"] > 0
     ids[np.nonzero(used)[0], batch["masked_positions"][used]] = batch["masked_ids"][used]
     found = 0
-    for row, types, mask, swapped in zip(
-        ids, batch["token_type_ids"], batch["attention_mask"], batch["next_sentence_labels"]
-    ):
+    others = (batch[name] for name in ("token_type_ids", "attention_mask", "next_sentence_labels"))
+    for row, types, mask, swapped in zip(ids, *others):
         row, types = row[mask > 0].tolist(), types[mask > 0].tolist()
         ends = [place for place, token in enumerate(row) if token == tokenizer.sep_id]
         assert row[0] == tokenizer.cls_id and len(ends) == 2 and ends[1] == len(row) - 1
@@ -461,45 +445,27 @@ def test_stores_of_one_name_are_told_apart_by_their_parents(places, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("mixture", "message"),
+    "mixture, options, message",
     [
-        ("a=0,b=0", "data.mixture=a=0,b=0: the weights add up to nothing"),
-        ("a=0.5,a=0.5", "names a twice; give each store once"),
-        ("a=0.5,b", "give all stores a weight (STORE=0.7), all a budget in tokens (STORE=300M), or none"),
-        ("a=0.5,b=3M", "give all stores a weight"),
-        ("a=-1,b=2", "'a=-1' gives a the weight '-1'; give a number from 0 on"),
-        ("a=nan", "gives a the weight 'nan'"),
-        ("a=much", "gives a the weight 'much'"),
-        ("=1", "'=1' names no store"),
-        (",", "names no store"),
+        ("a=0,b=0", {}, "data.mixture=a=0,b=0: the weights add up to nothing"),
+        ("a=0.5,a=0.5", {}, "names a twice; give each store once"),
+        ("a=0.5,b", {}, "give all stores a weight (STORE=0.7), all a budget in tokens (STORE=300M), or none"),
+        ("a=0.5,b=3M", {}, "give all stores a weight"),
+        ("a=-1,b=2", {}, "'a=-1' gives a the weight '-1'; give a number from 0 on"),
+        ("a=nan", {}, "gives a the weight 'nan'"),
+        ("a=much", {}, "gives a the weight 'much'"),
+        ("=1", {}, "'=1' names no store"),
+        (",", {}, "names no store"),
+        ("a,b", {"path": "c"}, "data.path=c and data.mixture=a,b: give one of them"),
+        ("a=1,b=2", {"mixture_temperature": 2.0}, "data.mixture_temperature=2.0, but data.mixture=a=1,b=2 says"),
+        ("a,b", {"mixture_temperature": 0.0}, "data.mixture_temperature=0.0 must be a positive number"),
+        ("", {"mixture_temperature": 2.0}, "has no effect without data.mixture"),
+        ("", {"phases": (PhaseConfig(mixture="a"),)}, "phases.0.mixture=a, but data.mixture is"),
     ],
 )
-def test_bad_mixtures_are_one_line(mixture, message):
-    with pytest.raises(UserError) as error:
-        check(with_mixture(mixture))
-    assert message in str(error.value) and "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        (with_mixture("a,b", path="c"), "data.path=c and data.mixture=a,b: give one of them"),
-        (
-            with_mixture("a=1,b=2", mixture_temperature=2.0),
-            "data.mixture_temperature=2.0, but data.mixture=a=1,b=2 says",
-        ),
-        (with_mixture("a,b", mixture_temperature=0.0), "data.mixture_temperature=0.0 must be a positive number"),
-        (with_mixture("", mixture_temperature=2.0), "has no effect without data.mixture"),
-        (
-            with_mixture("", phases=(dataclasses.replace(PHASE, mixture="a"),)),
-            "phases.0.mixture=a, but data.mixture is",
-        ),
-    ],
-)
-def test_options_that_contradict_each_other_are_one_line(config, message):
-    with pytest.raises(UserError) as error:
-        check(config)
-    assert message in str(error.value) and "\n" not in str(error.value)
+def test_a_bad_mixture_is_refused(mixture, options, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        check(with_mixture(mixture, **options))
 
 
 def test_stores_must_have_one_vocabulary(places, tmp_path):
@@ -514,9 +480,7 @@ def test_stores_must_have_one_vocabulary(places, tmp_path):
 SENTENCE, DOCUMENT, FIRST = 1 << 14, 1 << 18, 100_000
 """Tokens of a sentence, about the longest that `prepare` keeps; of a document; and of the first document."""
 SIZE = 5 << 30
-LARGE_CONFIG = Config(
-    phases=(PhaseConfig(steps=20, sequence_length=128, batch_size=16),), data=DataConfig(held_out=0.0), seed=3
-)
+LARGE_CONFIG = dataclasses.replace(CONFIG, phases=(dataclasses.replace(PHASE, sequence_length=128),), seed=3)
 
 
 def written(positions):
@@ -586,10 +550,8 @@ def test_rows_beyond_32_bits_have_the_tokens_of_their_positions(large):
         epochs = np.zeros_like(indices)
         rows, batch = examples.rows(epochs, indices), examples.examples_at(epochs, indices)
         ids = batch["input_ids"].copy()
-        for row, (places, tokens, weights) in enumerate(
-            zip(batch["masked_positions"], batch["masked_ids"], batch["masked_weights"], strict=True)
-        ):
-            ids[row, places[weights > 0]] = tokens[weights > 0]
+        row, slot = np.nonzero(batch["masked_weights"])
+        ids[row, batch["masked_positions"][row, slot]] = batch["masked_ids"][row, slot]
         places = rows.token_index[rows.token_index >= 0]
         marked = np.any([(begin <= places) & (places < end) for begin, end in MARKED], axis=0)
         assert marked.sum() > 1000

@@ -28,7 +28,7 @@ from bert_jax.data.neighbours import counts_for
 from bert_jax.data.pair_counts import COUNTS, MANIFEST, PAIRS, open_pair_counts, write_pair_counts
 from bert_jax.data.preparation import beam
 from bert_jax.data.preparation.beam import BlockSize, planned_shards
-from bert_jax.data.preparation.encoding import Encoder, block_file, read_block, read_if_whole, write_block
+from bert_jax.data.preparation.encoding import Encoder
 from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
 from bert_jax.randomness import held_out_documents
@@ -127,9 +127,9 @@ def test_a_pipeline_that_failed_is_continued(tmp_path, vocab, small_blocks, corp
             write(file, block)
 
         patch.setattr(beam, "write_block", break_off)
-        with pytest.raises(UserError, match="No space left on device.*the same command resumes") as error:
+        with pytest.raises(UserError, match="No space left on device.*the same command resumes"):
             run(corpus, vocab, tmp_path / "beam", runner="beam")
-        assert "\n" not in str(error.value) and not (tmp_path / "beam" / "manifest.json").exists()
+        assert not (tmp_path / "beam" / "manifest.json").exists()
     with pytest.raises(UserError, match="unfinished.*options.sentences: lines → split"):
         run(corpus, vocab, tmp_path / "beam", runner="beam", sentences="split")
     with pytest.raises(UserError, match="started with --runner=beam"):
@@ -144,22 +144,6 @@ def test_a_pipeline_that_failed_is_continued(tmp_path, vocab, small_blocks, corp
     assert len(again) == len(whole) - 20 + 1  # the damaged one
     for name in ("beam", "anew"):
         assert contents(tmp_path / name) == contents(tmp_path / "local")
-
-
-def test_a_block_comes_back_from_its_file_as_it_was(tmp_path, vocab, small_blocks, corpus, monkeypatch):
-    kept = {}
-    monkeypatch.setattr(beam, "write_block", lambda file, block: (kept.update({file: block}), write_block(file, block)))
-    monkeypatch.setattr(beam.RecordShards, "process", lambda *_: 1 / 0)
-    with pytest.raises(UserError, match="division by zero"):
-        run(corpus, vocab, tmp_path / "beam", runner="beam")
-    assert len(kept) > 20
-    for file, block in kept.items():
-        back, block = dataclasses.asdict(read_block(file)), dataclasses.asdict(block)
-        assert back.keys() == block.keys()
-        for name, value in block.items():
-            assert getattr(back[name], "dtype", None) == getattr(value, "dtype", None)
-            assert (back[name] == value).all() if hasattr(value, "all") else back[name] == value
-    assert read_if_whole(block_file(tmp_path, 0, 0), read_block) is None
 
 
 def test_a_store_written_to_a_bucket_is_the_local_one(tmp_path, vocab, small_blocks, corpus):
@@ -178,18 +162,15 @@ def test_bad_text_is_one_line_and_leaves_nothing(tmp_path, vocab, workers):
     (tmp_path / "a.txt").write_bytes(b"good text\n\n" * 500 + b"\xff")
     (tmp_path / "b.jsonl").write_text('{"text": "good"}\n{"other": "bad"}\n')
     for name, match in (("a.txt", "a.txt: byte 5500 "), ("b.jsonl", "b.jsonl:2: no field 'text'")):
-        with pytest.raises(UserError, match=match) as error:
+        with pytest.raises(UserError, match=match):
             run(tmp_path / name, vocab, tmp_path / "store", workers=workers, runner="beam")
-        assert "\n" not in str(error.value) and not (tmp_path / "store").exists()
+        assert not (tmp_path / "store").exists()
 
 
 @pytest.mark.parametrize(
     "options, match",
     [
-        (
-            {"runner": "local", "beam": ("project=p",)},
-            "--beam.project=p is an option of Apache Beam; give --runner=beam",
-        ),
+        ({"runner": "local", "beam": ("name=p",)}, "--beam.name=p is an option of Apache Beam; give --runner=beam"),
         ({"beam": ("projct=p",)}, "no option 'projct'; perhaps you meant --beam.project"),
         ({"beam": ("=3",)}, "--beam.=3 names no option of Apache Beam"),
         ({"beam": ("num_workers=many",)}, "--num_workers: invalid int value: 'many'"),
@@ -211,9 +192,9 @@ def test_bad_text_is_one_line_and_leaves_nothing(tmp_path, vocab, workers):
 def test_options_that_cannot_be_meant(tmp_path, vocab, options, match):
     options = {"runner": "beam", "workers": 0, **options}
     corpus = options.pop("input", write_corpus(tmp_path / "a.txt", random_documents(3)))
-    with pytest.raises(UserError, match=match) as error:
+    with pytest.raises(UserError, match=match):
         run(corpus, vocab, options.pop("output", tmp_path / "store"), **options)
-    assert "\n" not in str(error.value) and not (tmp_path / "store").exists()
+    assert not (tmp_path / "store").exists()
 
 
 @pytest.mark.parametrize("option", ["template_location=gs://bucket/template", "dry_run=True", "no_wait_until_finish"])
@@ -225,9 +206,9 @@ def test_what_does_not_wait_for_the_pipeline_is_refused_and_an_unfinished_store_
         run(corpus, vocab, tmp_path / "store", runner="beam")
     unfinished = contents(tmp_path / "store")
     assert any("blocks" in name for name in unfinished)
-    with pytest.raises(UserError, match=f"--beam.{option.split('=')[0]} would not wait for the end") as error:
+    with pytest.raises(UserError, match=f"--beam.{option.split('=')[0]} would not wait for the end"):
         run(corpus, vocab, tmp_path / "store", runner="beam", beam=(option,))
-    assert "\n" not in str(error.value) and contents(tmp_path / "store") == unfinished
+    assert contents(tmp_path / "store") == unfinished
 
 
 def test_beam_that_is_not_installed(tmp_path, vocab, monkeypatch):

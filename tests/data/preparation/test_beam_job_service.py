@@ -50,7 +50,7 @@ def test_workers_that_share_nothing_with_the_starter_make_the_same_store(tmp_pat
         assert run(corpus, vocab, tmp_path / "beam", **options) == manifest
         assert contents(tmp_path / "beam") == contents(tmp_path / "local")
         (tmp_path / "bad.txt").write_bytes(b"good text\n\n" * 500 + b"\xff")
-        with pytest.raises(UserError, match=r"bad.txt: byte 5500 ") as error:
+        with pytest.raises(UserError, match=r"bad.txt: byte 5500 "):
             run(tmp_path / "bad.txt", vocab, tmp_path / "bad", **options)
-    assert "\n" not in str(error.value) and not (tmp_path / "bad").exists()
+    assert not (tmp_path / "bad").exists()
     assert set((tmp_path / "started").read_text().split()) == {str(process)}  # the parent of every worker

@@ -328,8 +328,7 @@ def test_no_changed_bit_goes_unnoticed(tmp_path):
             file.write_bytes(changed)
             try:
                 assert open_store(path).fingerprint == fingerprint, (file.name, place)
-            except UserError as error:
-                assert "\n" not in str(error), (file.name, place)
+            except UserError:
                 refused += 1
             else:
                 assert file.name == "manifest.json", (file.name, place)  # white space between its values
@@ -377,9 +376,8 @@ def test_a_manifest_that_lacks_something_is_refused(tmp_path, keys):
 def test_hostile_manifests_are_refused(tmp_path, keys, value, match):
     path = pathlib.Path(prepared(tmp_path)) / "manifest.json"
     path.write_text(edited(unsealed(json.loads(path.read_text())), keys, value))
-    with pytest.raises(UserError, match=match) as error:
+    with pytest.raises(UserError, match=match):
         open_store(path.parent)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
