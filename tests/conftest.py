@@ -94,6 +94,15 @@ def no_implicit_transfers() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def fresh_interpreter() -> None:
+    """End the interpreter that tests have asked for new processes, if any."""
+    import fresh
+
+    yield
+    fresh.end()
+
+
+@pytest.fixture(scope="session", autouse=True)
 def no_pictures() -> None:
     """Spare all runs but those of tests with the fixture `pictures` their curves."""
     import pictures
