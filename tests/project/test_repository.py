@@ -7,6 +7,7 @@ import importlib.util
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -279,8 +280,15 @@ def test_shellcheck_finds_nothing():
     assert len(scripts) >= 5 and done.returncode == 0, done.stdout
 
 
+@pytest.fixture(scope="module")
+def shell():
+    """A shell that runs the lines that it reads."""
+    with subprocess.Popen(["sh"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+
+
 @pytest.fixture
-def run_script(tmp_path):
+def run_script(tmp_path, shell):
     """Run a script of the checkpoint `base` on tmp_path/data into tmp_path/out: its process, and its bert-jax calls."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "data").mkdir()
@@ -290,10 +298,15 @@ def run_script(tmp_path):
     def run(script, *options, **environment):
         calls = tmp_path / "calls"
         calls.write_text("")
-        words = ["sh", SCRIPTS / script, "base", tmp_path / "data", tmp_path / "out", *options]
         environment |= {"CALLS": str(calls), "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
-        process = processes.run(*words, env=os.environ | environment)
-        return process, [line.split() for line in calls.read_text().splitlines()]
+        variables = [f"{name}={value}" for name, value in environment.items()]
+        words = ["env", *variables, "sh", SCRIPTS / script, "base", tmp_path / "data", tmp_path / "out", *options]
+        shell.stdin.write(f"{shlex.join(map(str, words))} > {tmp_path}/stdout 2> {tmp_path}/stderr; echo $?\n")
+        shell.stdin.flush()
+        code, said = int(shell.stdout.readline()), [(tmp_path / name).read_text() for name in ("stdout", "stderr")]
+        return subprocess.CompletedProcess(words, code, *said), [
+            line.split() for line in calls.read_text().splitlines()
+        ]
 
     return run
 
