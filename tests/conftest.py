@@ -21,6 +21,7 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # imports TensorFlow without 
 os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)  # a worker gets what is set below
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 os.environ["XDG_CACHE_HOME"] = str(ROOT / "build" / "cache")
+os.environ["MPLCONFIGDIR"] = str(ROOT / "build" / "cache" / "matplotlib")  # its list of the fonts of this machine
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes import the package
 os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"  # no stack of pytest with every operation of a program
 

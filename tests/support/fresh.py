@@ -13,8 +13,10 @@ import subprocess
 import sys
 import tempfile
 
-INTERPRETER = """
-import json, os, sys
+from processes import SECONDS
+
+INTERPRETER = f"""
+import json, os, signal, sys
 for line in sys.stdin:
     code, words, environment, directory, files = json.loads(line)
     child = os.fork()
@@ -23,6 +25,7 @@ for line in sys.stdin:
     print(json.dumps([child, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])]), flush=True)
 else:
     sys.exit()
+signal.alarm({SECONDS})  # ends what hangs
 for stream, file in enumerate([os.devnull, *files]):
     os.dup2(os.open(file, os.O_WRONLY if stream else os.O_RDONLY), stream)
 os.chdir(directory)
@@ -30,7 +33,7 @@ os.environ.clear()
 os.environ.update(environment)
 sys.argv = ["-c", *words]
 sys.orig_argv = [sys.executable, "-c", code, *words]  # by which a program starts itself anew
-exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
+exec(compile(code, "<string>", "exec"), {{"__name__": "__main__"}})
 """
 ROOT = pathlib.Path(__file__).parents[2]
 COMMAND = "import runpy; runpy.run_module('bert_jax', run_name='__main__', alter_sys=True)"
