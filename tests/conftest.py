@@ -21,6 +21,7 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # imports TensorFlow without 
 os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)  # a worker gets what is set below
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 os.environ["XDG_CACHE_HOME"] = str(ROOT / "build" / "cache")
+os.environ["MPLCONFIGDIR"] = str(ROOT / "build" / "cache" / "matplotlib")  # its list of the fonts of this machine
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes import the package
 os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"  # no stack of pytest with every operation of a program
 
@@ -104,6 +105,15 @@ def errors_of_one_line() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(UserError, "__init__", checked)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def fresh_interpreter() -> None:
+    """End the interpreter that tests have asked for new processes, if any."""
+    import fresh
+
+    yield
+    fresh.end()
 
 
 @pytest.fixture(scope="session", autouse=True)

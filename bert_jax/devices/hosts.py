@@ -270,6 +270,7 @@ def sources(directory: pathlib.Path = PACKAGE_DIRECTORY) -> dict[str, str]:
     }
 
 
+@functools.cache  # the code that a process has loaded stays what it is, and so does the answer
 def commit() -> str | None:
     """Return the commit of the source tree that this code runs from, "-dirty" if files differ; None if installed."""
     root = PACKAGE_DIRECTORY.parent

@@ -7,14 +7,15 @@ what happens to those that refuse or die, and what the times add up to.
 
 import dataclasses
 import functools
-import itertools
 import json
 import os
 import pathlib
 import re
 import subprocess
 import sys
+import types
 
+import fresh
 import jax
 import numpy as np
 import pytest
@@ -29,13 +30,15 @@ from bert_jax.data.store import SPECIAL, open_store
 from bert_jax.devices import hardware
 from bert_jax.devices.hosts import PACKAGE_DIRECTORY
 from bert_jax.errors import UserError
-from bert_jax.tools.bench import attention, contestants, data
+from bert_jax.tools.bench import attention, contestants, data, turns
+from bert_jax.tools.bench.peer import serving
 from bert_jax.tools.bench.turns import (
     PEER_PROGRAMS,
     Contestant,
     Report,
     Spread,
     Turn,
+    _environment,
     peer_program,
     ratio,
     recorded,
@@ -135,6 +138,7 @@ PREPARE = ("--rounds=2", "--turn_seconds=0", "--max_bytes=2000")
 bench_of_data = functools.partial(status, "bench")
 
 
+@pytest.mark.usefixtures("here_and_in_processes")
 def test_loaders_take_turns_and_the_record_has_the_rates(small_store, tiny_config, tmp_path, capsys):
     output, variant = tmp_path / "data.json", "data.packing=on masking.unit=span"
     words = (*DATA_QUICK, f"--variant={variant}", "--need=one chip=1000,8 chips=8000", f"--output={output}")
@@ -251,6 +255,7 @@ def test_pieces_of_a_word_touch(torch_contestants):
     assert offsets[0] == offsets[-1] == (0, 0)
 
 
+@pytest.mark.usefixtures("here_and_in_processes")
 def test_prepare_beside_its_tokenizer(small_store, tmp_path, capsys):
     output, corpus = tmp_path / "prepare.json", small_store.parent / "corpus.txt"
     words = (f"--input={corpus}", f"--vocab={small_store.parent}/vocab.txt", "--sentences=lines")
@@ -286,27 +291,25 @@ def test_transformers_tokenizes_too(small_store, tmp_path, peer):
 
 
 FAKE = """
-import sys, time
+import os, sys, time
 sys.path.insert(0, sys.argv[1])
 from serving import Refusal, serve
 
 def prepare(job):
-    print("a library says something")
+    print("a library says something", flush=True)
     if job.get("refuses"):
-        raise Refusal("it cannot\\nbe done")
+        raise Refusal(job["refuses"])
     def note(what):
         with open(job["notes"], "a") as file:
             print(job["name"], what, file=file)
     def work(units):
-        if units >= job.get("dies_at", 99):
-            sys.exit("out of luck")
         if units >= job.get("refuses_at", 99):
             raise Refusal("it does not fit")
         note(f"begins {units}")
         print("noise")
         time.sleep(units * job["seconds"])
         note("ends")
-    return work, {"pid": __import__("os").getpid()}
+    return work, {"pid": os.getpid()} | {name: os.environ.get(name) for name in ("GIVEN", "PYTHONPATH")}
 
 serve(prepare)
 """
@@ -332,82 +335,90 @@ def notes(tmp_path) -> list[str]:
     return (tmp_path / "notes").read_text().splitlines()
 
 
-def test_contestants_work_in_turns_and_never_together(fake, tmp_path):
-    with started([fake("a"), fake("b"), fake("c")]) as waiting:
-        turns = take_turns(waiting, rounds=3, turn_seconds=0, rest=0)
-    lines = notes(tmp_path)
-    # Each line is written when it happens: a turn that overlapped another would stand between its two lines.
-    pairs = [tuple(lines[place : place + 2]) for place in range(0, len(lines), 2)]
-    assert [first.split()[0] for first, _ in pairs[-9:]] == list("abcabcabc")
-    assert all(second == f"{first.split()[0]} ends" for first, second in pairs)
-    assert [len(taken) for taken in turns] == [3, 3, 3]
-    for turn in itertools.chain(*turns):  # they come as lines of JSON, and go into one
-        assert json.loads(json.dumps(turn.__dict__))["units"] == 1 and turn.wall >= 0 and turn.cpu >= 0
-
-
-def test_a_turn_is_as_long_as_it_was_asked_to_be(fake):
-    with started([fake("slow", seconds=0.2), fake("fast", seconds=0.02)]) as waiting:
-        (slow,), (fast,) = take_turns(waiting, rounds=1, turn_seconds=0.4, rest=0)
-    # Sleeping takes at least as long as asked, so no more units fit, and the clock counts them.
-    assert 1 <= slow.units <= 2 and 1 <= fast.units <= 20
-    assert slow.wall >= 0.2 * slow.units and fast.wall >= 0.02 * fast.units
-    assert slow.cpu < slow.wall  # which sleeping does not spend
-
-
-def test_one_that_refuses_says_why_in_one_line_and_the_others_end(fake):
-    others = []
-    with pytest.raises(UserError, match="^b: it cannot be done$"):
-        with started([fake("a")]) as waiting:
-            others = waiting
-            with started([fake("b", refuses=True)]):
-                pytest.fail("b is not ready")
-    with pytest.raises(ProcessLookupError):
-        os.kill(others[0].facts["pid"], 0)
-
-
-def test_one_that_refuses_a_turn_says_why(fake):
-    with started([fake("a", refuses_at=2)]) as waiting:
-        waiting[0].turn(1)
+def test_a_contestant_works_and_refuses_and_all_end_with_the_block(fake, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "mine")
+    one = dataclasses.replace(fake("a", refuses_at=2, seconds=0.1), environment={"GIVEN": "1"}, is_peer=True)
+    with pytest.raises(KeyboardInterrupt), started([one, fake("b")]) as waiting:
+        a, b = waiting
+        assert (a.facts["GIVEN"], a.facts["PYTHONPATH"]) == ("1", None)
+        taken = a.turn(1)
+        assert notes(tmp_path) == ["a begins 1", "a ends"]  # a turn is over when it has returned
+        assert taken.units == 1 and taken.wall >= 0.1 > taken.cpu >= 0  # sleeping spends no processor time
         with pytest.raises(UserError, match="^a: it does not fit$"):
-            waiting[0].turn(2)
+            a.turn(2)
+        os.kill(b.facts["pid"], 0)  # is there
+        raise KeyboardInterrupt
+    with pytest.raises(ProcessLookupError):
+        os.kill(b.facts["pid"], 0)
 
 
-def test_one_that_dies_leaves_its_last_words(fake):
-    with started([fake("a", dies_at=2)]) as waiting:
-        with pytest.raises(UserError, match="^a: its process ended with status 1: out of luck$"):
-            waiting[0].turn(2)
+def test_peers_do_not_see_our_sources(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "mine")
+    for is_peer, path in ((True, None), (False, str(PACKAGE_DIRECTORY.parent))):
+        found = _environment(Contestant("a", (), {}, {"GIVEN": "1"}, is_peer))
+        assert (found.get("PYTHONPATH"), found["GIVEN"]) == (path, "1")
 
 
-def test_a_program_that_is_not_there():
+def test_a_program_that_fails_says_why(tmp_path):
+    """It is started when the contestant gets ready, and for each unit."""
+    once = f"import os, sys; os.mkdir({str(tmp_path / 'once')!r}); print('noise'); print('[7]')"
+    command = peer_program(sys.executable, "process", file="serving.py")
+    with started([Contestant("a", command, {"program": ["-c", once]})]) as waiting:
+        with pytest.raises(UserError, match="^a: its process ended with status 1: FileExistsError: .*/once'$"):
+            waiting[0].turn(1)
+
+
+def test_a_program_that_cannot_be_used_is_refused(monkeypatch):
+    failed = subprocess.CompletedProcess([], 1, "", "a library\nno such thing\n")
+    monkeypatch.setattr(serving, "subprocess", types.SimpleNamespace(run=lambda words, **options: failed))
+    with pytest.raises(serving.Refusal, match="^no such thing$"):
+        serving.whole_process({"program": ["-c", ""]})
+
+
+def test_one_that_refuses_its_job_says_why_in_one_line():
+    job = json.dumps({"refuses": "it cannot\nbe done"})
+    ended = fresh.run(f"import io, sys; sys.stdin = io.StringIO({job!r}){FAKE}", str(PEER_PROGRAMS))
+    assert (ended.returncode, ended.stdout) == (0, '{"refused": "it cannot be done"}\n')
+    assert ended.stderr == "a library says something\n"  # which would be taken for an answer
+
+
+def test_a_program_that_is_not_there(monkeypatch):
+    def no_program(*unused, **options):
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(turns, "subprocess", types.SimpleNamespace(Popen=no_program, PIPE=subprocess.PIPE))
     with pytest.raises(UserError, match="^a: nowhere/python cannot be started: No such file"):
         with started([Contestant("a", ("nowhere/python",), {})]):
             pytest.fail("nothing was started")
 
 
-def test_peers_do_not_see_our_sources(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", "mine")
-    show = ("-c", "import os, json; print(json.dumps({'ready': dict(os.environ)}))")
-    found = {}
-    for is_peer in (True, False):
-        one = Contestant("a", (sys.executable, *show), {}, {"GIVEN": "1"}, is_peer)
-        with started([one]) as waiting:
-            found[is_peer] = waiting[0].facts
-    assert "PYTHONPATH" not in found[True] and found[True]["GIVEN"] == "1"
-    assert found[False]["PYTHONPATH"] == str(PACKAGE_DIRECTORY.parent)
+class Noting:
+    """A contestant that works as long as it was said to, and notes its turns."""
+
+    def __init__(self, name: str, seconds: float, notes: list[str]):
+        self.name, self._seconds, self._notes = name, seconds, notes
+
+    def turn(self, units: int) -> Turn:
+        self._notes.append(self.name)
+        return Turn(units, units * self._seconds, 0.0)
 
 
-def test_a_program_that_fails_says_why():
-    program = {"program": ["-c", "import sys; sys.exit('no such thing')"]}
-    with pytest.raises(UserError, match="^a: no such thing$"):
-        with started([Contestant("a", peer_program(sys.executable, "process", file="serving.py"), program)]):
-            pytest.fail("it is not ready")
+def test_contestants_work_in_turns():
+    noted: list[str] = []
+    taken = take_turns([Noting(name, 1.0, noted) for name in "abc"], rounds=3, turn_seconds=0, rest=0)
+    assert noted == [*"aabbcc", *"abcabcabc"]
+    assert [[turn.units for turn in turns] for turns in taken] == [[1] * 3] * 3
+
+
+def test_a_turn_is_as_long_as_it_was_asked_to_be():
+    contestants = [Noting(name, seconds, []) for name, seconds in (("slow", 0.25), ("fast", 0.02))]
+    (slow,), (fast,) = take_turns(contestants, rounds=1, turn_seconds=0.5, rest=0)
+    assert (slow.units, fast.units) == (2, 25)
 
 
 def test_programs_import_nothing_heavy_before_they_know_their_kind():
-    code = "import sys; sys.path.insert(0, sys.argv[1])"
-    code += f"; import {contestants.__name__}, torch_contestants; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code, PEER_PROGRAMS], check=True, capture_output=True, text=True)
-    loaded = set(done.stdout.split())
+    path = f"import sys; sys.path.insert(0, {str(PEER_PROGRAMS)!r})"
+    loaded = fresh.loaded_by(f"{path}; import {contestants.__name__}, torch_contestants")
     assert {contestants.__name__, "torch_contestants"} <= loaded
     assert not {"jax", "numpy", "flax", "torch", "transformers"} & loaded
 

@@ -3,8 +3,8 @@
 import dataclasses
 import json
 import math
+import pathlib
 import re
-import sys
 
 import jax
 import numpy as np
@@ -21,7 +21,7 @@ from bert_jax.errors import UserError
 from bert_jax.formats.opening import open_stored
 from bert_jax.tasks.task_data import read_task
 from bert_jax.tools.bench import contestants, finetuning
-from bert_jax.tools.bench.turns import PEER_PROGRAMS, started, take_turns
+from bert_jax.tools.bench.turns import peer_program
 
 QUICK = ("--rounds=2", "--turn_seconds=0", "--batch_size=16", "--options.max_length=16", "--texts=20")
 
@@ -64,7 +64,8 @@ def test_training_and_encoding_take_turns(bench, tmp_path, capsys):
         (("txt",), "perhaps you meant text"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(bench, words, message, capsys):
+def test_what_cannot_be_measured_is_refused(bench, words, message, pythons, capsys):
+    pythons()
     assert bench(*words) == 2
     assert re.search(message, capsys.readouterr().err.splitlines()[-1])
 
@@ -89,36 +90,7 @@ def test_training_that_does_not_fit_gets_advice(function, said, pretrained, monk
         contestants.training(config, {"steps_per_unit": 1})
 
 
-PEER = """#!{python}
-import sys
-sys.path.insert(0, {directory!r})
-import json, numpy
-from serving import Refusal, serve
-
-def prepare(job):
-    if job["batch_size"] != 16 or len(json.load(open(job["texts"]))) != 2:
-        raise Refusal("not what the benchmark was asked for")
-    with numpy.load(job["sequences"], allow_pickle=False) as stored:
-        ids = numpy.split(stored["input_ids"], numpy.cumsum(stored["lengths"])[:-1])
-        labels = stored["labels"].tolist()
-    model = json.load(open(job["model"] + "/config.json"))
-    facts = {{"ids": [row.tolist() for row in ids], "labels": labels, "layers": model["num_hidden_layers"]}}
-    return (lambda units: None), facts | {{key: job[key] for key in ("work", "outputs", "max_length", "device")}}
-
-serve(prepare)
-"""
-
-
-@pytest.fixture
-def recorder(tmp_path) -> str:
-    """A Python that does not run the peer's program, but says what reached it; it needs no torch."""
-    path = tmp_path / "python"
-    path.write_text(PEER.format(python=sys.executable, directory=str(PEER_PROGRAMS)))
-    path.chmod(0o755)
-    return str(path)
-
-
-def test_the_peer_gets_the_sequences_and_weights_of_ours(pretrained, recorder, tmp_path):
+def test_the_peer_gets_the_sequences_and_weights_of_ours(pretrained, tmp_path):
     data = TextDataConfig(dir=f"{pretrained}/data")
     config = dataclasses.replace(
         task_defaults("text"),
@@ -127,23 +99,27 @@ def test_the_peer_gets_the_sequences_and_weights_of_ours(pretrained, recorder, t
         options=SentenceOptions(max_length=32),
         batch_size=16,
     )
-    options = dataclasses.replace(FinetuneBenchConfig.of(config), peer_python=recorder)
+    options = dataclasses.replace(FinetuneBenchConfig.of(config), peer_python="a python")
     stored = open_stored(options.init_from)
     read = read_task(options.run, stored.model, stored.need_tokenizer())
     finetuning.write_for_peer(stored, read, tmp_path)
     (tmp_path / "texts.json").write_text(json.dumps(["one", "two"]))
     peers = finetuning.peer_contestants(options, read.head.outputs, {"device": "a processor (cpu)"}, tmp_path)
-    with started(peers) as waiting:
-        turns = take_turns(waiting, 2, 0.0, rest=0.0)
-        for one, work in zip(waiting, finetuning.WORKS, strict=True):
-            facts, lines = one.facts, (pretrained / "data/train.tsv").read_text().splitlines()[1:]
-            assert (facts["work"], facts["outputs"], facts["max_length"], facts["device"]) == (work, 2, 32, "cpu")
-            assert facts["layers"] == stored.model.num_layers
-            cls, sep = stored.need_tokenizer().cls_id, stored.need_tokenizer().sep_id
-            texts, labels = zip(*(line.split("\t") for line in lines), strict=True)
-            assert facts["ids"] == [[cls, *stored.need_tokenizer().encode(text), sep] for text in texts]
-            assert facts["labels"] == [sorted(set(labels)).index(label) for label in labels]
-    assert [len(taken) for taken in turns] == [2, 2]
+    lines = (pretrained / "data/train.tsv").read_text().splitlines()[1:]
+    texts, labels = zip(*(line.split("\t") for line in lines), strict=True)
+    tokenizer = stored.need_tokenizer()
+    expected = [[tokenizer.cls_id, *tokenizer.encode(text), tokenizer.sep_id] for text in texts]
+    for one, work in zip(peers, finetuning.WORKS, strict=True):
+        assert one.is_peer and one.command == peer_program("a python", "finetune")
+        job = json.loads(json.dumps(one.job))  # as it reaches a process
+        assert (job["work"], job["outputs"], job["max_length"], job["device"]) == (work, 2, 32, "cpu")
+        assert job["batch_size"] == 16 and len(json.loads(pathlib.Path(job["texts"]).read_text())) == 2
+        model = json.loads(pathlib.Path(job["model"], "config.json").read_text())
+        assert model["num_hidden_layers"] == stored.model.num_layers
+        with np.load(job["sequences"], allow_pickle=False) as sequences:
+            ids = np.split(sequences["input_ids"], np.cumsum(sequences["lengths"])[:-1])
+            assert [row.tolist() for row in ids] == expected
+            assert sequences["labels"].tolist() == [sorted(set(labels)).index(label) for label in labels]
 
 
 def test_transformers_takes_turns(bench, tmp_path, peer):

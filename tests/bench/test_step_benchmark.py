@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import re
+import shutil
 import subprocess
 import sys
 
@@ -21,8 +22,8 @@ from bert_jax.config.options import from_dict, to_dict
 from bert_jax.console import load_config
 from bert_jax.data.examples import batch_layout
 from bert_jax.errors import UserError
-from bert_jax.tools.bench import contestants, step
-from bert_jax.tools.bench.turns import PEER_PROGRAMS
+from bert_jax.tools.bench import contestants, step, turns
+from bert_jax.tools.bench.turns import PEER_PROGRAMS, PEER_VERSIONS, Contestant, Turn, peer_program
 
 QUICK = ("--rounds=2", "--turn_seconds=0")
 bench = functools.partial(status, "bench")
@@ -92,6 +93,7 @@ def test_a_turn_that_does_not_fit_gets_advice(job, monkeypatch):
         work(1)
 
 
+VERSIONS = {"stdout": 'noise\n{"torch": "9.8", "transformers": "7.6", "cuda": true}\n'}
 REFUSED = {
     "phase=2": ("--phase=2",),
     "phase=last must be": ("--phase=last",),
@@ -111,6 +113,10 @@ REFUSED = {
     "peer_python=nowhere cannot be started": ("--peer=torch", "--peer_python=nowhere"),
     "peer_python=true is no Python: it printed “”;": ("--peer=torch", "--peer_python=true"),
     "peer_python=echo is no Python: it printed “-c import json": ("--peer=torch", "--peer_python=echo"),
+    "peer_python=bare has no torch with transformers .*No module named 'torch'.*pip install torch transformers": (
+        "--peer=torch",
+        "--peer_python=bare",
+    ),
     "has no model.sharing=all": ("--model.sharing=all", "--peer=torch", f"--peer_python={sys.executable}"),
     "has no model.padding_id=1": ("--model.padding_id=1", "--peer=torch", f"--peer_python={sys.executable}"),
     "nothing to pack in a synthetic batch": ("--variant=data.packing=on",),
@@ -125,8 +131,11 @@ def test_a_kernel_of_another_device_is_refused(kernel, needs, job):
         contestants.step(job)
 
 
+@pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize("message", REFUSED)
-def test_what_cannot_be_measured_is_refused_in_one_line(tiny_config, message, capsys):
+def test_what_cannot_be_measured_is_refused_in_one_line(tiny_config, message, pythons, capsys):
+    bare = {"returncode": 1, "stderr": "Traceback:\nModuleNotFoundError: No module named 'torch'\n"}
+    pythons(true={}, echo={"stdout": f"-c {PEER_VERSIONS}\n"}, bare=bare, **{sys.executable: VERSIONS})
     assert bench("step", tiny_config, *REFUSED[message]) == 2
     captured = capsys.readouterr()
     (error,) = [line for line in captured.err.splitlines() if not line.startswith("bench:")]
@@ -134,6 +143,7 @@ def test_what_cannot_be_measured_is_refused_in_one_line(tiny_config, message, ca
     assert "round 1" not in captured.err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="this environment has torch")
 def test_an_environment_without_torch_is_named(tiny_config, capsys):
     assert bench("step", tiny_config, "--peer=torch", f"--peer_python={sys.executable}") == 2
@@ -179,30 +189,6 @@ def test_a_random_batch_has_the_arrays_of_a_real_one(name):
         assert (batch["order"] > 0).sum() == used.sum()
 
 
-CONTESTANT = """#!{python}
-import json, pathlib, shutil, sys, types
-if sys.argv[1] == "-c":
-    print(json.dumps({{"torch": "9.8", "transformers": "7.6", "cuda": True}}))
-    sys.exit()
-sys.path.insert(0, {directory!r})
-import serving
-
-def prepare(job):
-    role = job.get("role", "ours")
-    wall, cpu = (iter(times) for times in {times!r}[role])
-
-    def work(units):
-        clock["wall"] += units * next(wall)
-        clock["cpu"] += units * next(cpu)
-
-    shutil.copy(job["batches"], pathlib.Path(sys.argv[0]).with_name(role + ".npz"))
-    return work, {{"job": job}} | ({facts!r} if role == "ours" else {{}})
-
-clock = {{"wall": 100.0, "cpu": 50.0}}
-serving.time = types.SimpleNamespace(perf_counter=lambda: clock["wall"])
-serving.cpu_seconds = lambda: clock["cpu"]
-serving.serve(prepare)
-"""
 SECONDS = {  # of a step in each turn, wall and CPU; the first turns warm up
     "ours": ([1.0] * 5 + [1.0, 2.0, 0.5], [1.5] * 5 + [2.0, 1.0, 0.5]),
     "stock": ([4.0] * 2 + [3.0, 4.0, 5.0], [4.0] * 2 + [10.0, 6.0, 4.0]),
@@ -225,19 +211,36 @@ MODEL = {  # the tiny one, with the dropout of the test, by the names of transfo
 
 
 @pytest.fixture
-def measured(tiny_config, tmp_path, monkeypatch):
+def measured(tiny_config, tmp_path, monkeypatch, pythons):
     """Measure contestants that note their jobs and take the time of SECONDS; neither JAX nor torch computes."""
 
     def run(where: dict, *words) -> dict:
-        python, output = tmp_path / "python", tmp_path / "step.json"
-        facts = where | {"attention": "xla", "remat": "none", "packed": False}
-        python.write_text(
-            CONTESTANT.format(python=sys.executable, directory=str(PEER_PROGRAMS), times=SECONDS, facts=facts)
-        )
-        python.chmod(0o755)
-        monkeypatch.setattr(step, "our_program", lambda kind: (str(python), kind))
+        facts, output = where | {"attention": "xla", "remat": "none", "packed": False}, tmp_path / "step.json"
+
+        class Timed:
+            def __init__(self, contestant: Contestant):
+                job = json.loads(json.dumps(contestant.job))  # as it reaches a process
+                role = job.get("role", "ours")
+                program = step.our_program("step") if role == "ours" else peer_program("a python", "step")
+                assert contestant.command == program
+                shutil.copy(job["batches"], tmp_path / f"{role}.npz")
+                self.name, self._times = contestant.name, zip(*SECONDS[role])
+                self.facts = {"job": job} | (facts if role == "ours" else {})
+
+            def get_ready(self) -> None:
+                pass
+
+            def turn(self, units: int) -> Turn:
+                wall, cpu = next(self._times)
+                return Turn(units, units * wall, units * cpu)
+
+            def close(self) -> None:
+                pass
+
+        monkeypatch.setattr(turns, "Waiting", Timed)
         monkeypatch.setattr(step, "take_turns", functools.partial(step.take_turns, rest=0))
-        words = ("--peer=torch", f"--peer_python={python}", f"--output={output}", *words)
+        pythons(**{"a python": VERSIONS})
+        words = ("--peer=torch", "--peer_python=a python", f"--output={output}", *words)
         assert bench("step", tiny_config, "--rounds=3", "--turn_seconds=2", *words) == 0
         return json.loads(output.read_text())
 

@@ -1,17 +1,16 @@
 """Whole runs whose work directory, or a step in it, has changed: deleted, taken by another process, copied, renamed."""
 
+import contextlib
 import dataclasses
 import json
 import pathlib
 import shutil
-import subprocess
-import sys
 
 import pytest
 from processes import wait_until
 from small_finetuning import run_config as task_config
 from small_pretraining import finetune, pretrain, rows, run_config
-from workdirs import HOLD, contents
+from workdirs import contents, held_by_another
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import read_record
@@ -104,26 +103,21 @@ def test_a_directory_lost_in_a_run_is_whole_at_its_end(small_store, tmp_path, mo
 
 
 def test_a_directory_taken_by_another_process_during_a_run_ends_it(small_store, tmp_path, monkeypatch):
-    path, holders = tmp_path / "run", []
+    path, holders = tmp_path / "run", contextlib.ExitStack()
     config = run_config(small_store, path)
 
     def take_away():
         wait_for_steps(path, 4)  # Orbax would write the rest of a save that is under way into the new directory
         path.rename(tmp_path / "elsewhere")
         path.mkdir()
-        holders.append(subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE))
-        holders[0].stdout.readline()
+        holders.enter_context(held_by_another(path, 4711))
 
     once_after(monkeypatch, 5, "train", take_away)
-    try:
-        with pytest.raises(UserError, match=f"{path} is being written by process [0-9]+ on "):
+    with holders:
+        with pytest.raises(UserError, match=f"{path} is being written by process 4711 on "):
             pretrain(config)
         assert [file.name for file in path.iterdir()] == ["owner.json"]
         assert Checkpoints(tmp_path / "elsewhere" / "checkpoints", read_only=True).steps() == [4]
-    finally:
-        for holder in holders:
-            holder.kill()
-            holder.communicate()
 
 
 @pytest.mark.slow

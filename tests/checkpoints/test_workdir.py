@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import pytest
 from etils import epath
 from processes import wait_until
-from workdirs import CONFIG, HOLD, changed, contents, no_locks, opened, start
+from workdirs import CONFIG, changed, contents, held_by_another, no_locks, opened, start
 
 from bert_jax import ownership
 from bert_jax.checkpoints.checkpoint import Checkpoints
@@ -131,6 +131,16 @@ def test_an_id_or_earlier_starts_of_another_kind_are_refused(run, tokenizer, nam
             start(run, tokenizer)
 
 
+HOLD = """
+import sys, time
+from etils import epath
+from bert_jax.ownership import Owner
+held = Owner(epath.Path(sys.argv[1]))
+print(flush=True)
+time.sleep(3600)
+"""
+
+
 def test_one_live_writer_and_takeover_after_kill(tmp_path):
     with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE) as process:
         process.stdout.readline()
@@ -163,15 +173,14 @@ def test_ownership_by_time_stamp_where_there_are_no_locks(tmp_path, monkeypatch)
             json.dumps({"host": os.uname().nodename, "since": "now", "id": "x", "renewed": time.time(), **facts})
         )
 
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
+    gone = 2**30  # no system gives such numbers
     for facts in (
-        {"pid": gone.pid},
+        {"pid": gone},
         {"pid": 1, "host": "elsewhere", "renewed": time.time() - ownership.STALE_SECONDS - 1},
     ):
         left_behind(**facts)
         Owner(epath.Path(tmp_path)).release()
-    for facts in ({"pid": os.getppid()}, {"host": "elsewhere", "pid": gone.pid}):
+    for facts in ({"pid": os.getppid()}, {"host": "elsewhere", "pid": gone}):
         left_behind(**facts)
         with pytest.raises(UserError, match="is being written by"):
             Owner(epath.Path(tmp_path))
@@ -276,16 +285,12 @@ def test_a_directory_that_another_process_has_taken_during_a_run_is_left_alone(t
     with opened(path, tokenizer) as workdir:
         path.rename(tmp_path / "elsewhere")
         path.mkdir()
-        with subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE) as process:
-            try:
-                process.stdout.readline()
-                before = (path / "owner.json").read_bytes()
-                assert not workdir.is_ours()
-                with pytest.raises(UserError, match=f"{path} is being written by process {process.pid} "):
-                    workdir.secure()
-                assert [(file.name, file.read_bytes()) for file in path.iterdir()] == [("owner.json", before)]
-            finally:
-                process.kill()
+        with held_by_another(path, 4711):
+            before = (path / "owner.json").read_bytes()
+            assert not workdir.is_ours()
+            with pytest.raises(UserError, match=f"{path} is being written by process 4711 "):
+                workdir.secure()
+            assert [(file.name, file.read_bytes()) for file in path.iterdir()] == [("owner.json", before)]
 
 
 @pytest.mark.parametrize("there", ["another run", "another program"])

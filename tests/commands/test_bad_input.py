@@ -10,7 +10,7 @@ import sys
 import documents
 import processes
 import pytest
-from command_lines import cases, refusal, refused, snapshot, status
+from command_lines import bert_jax, cases, refusal, refused, snapshot, status
 from documents import VOCABULARY
 from processes import one_device
 
@@ -237,7 +237,7 @@ def test_bad_preparations_get_one_line_and_nothing_is_written(case, place, capfd
 def test_the_libraries_add_no_line_of_their_own(command, bad_inputs):
     """In a process of its own, where absl, JAX and TensorFlow greet whom they can."""
     words = [word.replace("@", str(bad_inputs)) for word in command.split()]
-    finished = processes.run(sys.executable, "-m", "bert_jax", *words)
+    finished = bert_jax(*words)
     assert finished.returncode == 2 and finished.stdout == ""
     assert finished.stderr.startswith("error: ") and finished.stderr.count("\n") == 1, finished.stderr
 
@@ -273,7 +273,7 @@ def test_a_damaged_array_is_named_in_one_line(command, says, bad_inputs, tmp_pat
     ]:
         arrays.write(chunk, b"not zstd").result()
     words = [word.replace("@", str(bad_inputs)).replace("RUN", f"{tmp_path}/run") for word in command.split()]
-    finished = processes.run(sys.executable, "-m", "bert_jax", *words)
+    finished = bert_jax(*words)
     assert finished.returncode == 2 and finished.stderr.count("\n") == 1, finished.stderr
     assert finished.stderr.startswith(says.replace("RUN", f"{tmp_path}/run")), finished.stderr
 

@@ -5,14 +5,13 @@ import os
 import pathlib
 import shutil
 import subprocess
-import sys
 import tomllib
 import types
 
+import fresh
 import jax
 import jax.numpy as jnp
 import numpy as np
-import processes
 import pytest
 
 import bert_jax
@@ -155,7 +154,7 @@ def test_a_launcher_that_jax_does_not_know_is_one_line():
     """Open MPI 5 says how many processes there are, but not where, as JAX would look for it."""
     environment = {name: v for name, v in os.environ.items() if name not in LAUNCHERS} | {"OMPI_COMM_WORLD_SIZE": "2"}
     code = "from bert_jax.devices.hardware import initialize_distributed; initialize_distributed()"
-    done = processes.run(sys.executable, "-c", code, env=environment)
+    done = fresh.run(code, env=environment)
     assert done.stderr.splitlines()[-1].startswith(
         "bert_jax.errors.UserError: OMPI_COMM_WORLD_SIZE=2, but JAX cannot tell where"
     )

@@ -4,10 +4,10 @@ import atexit
 import dataclasses
 import json
 import os
-import subprocess
 import sys
 import threading
 
+import fresh
 import jax
 import pytest
 from clock import Clock
@@ -35,7 +35,6 @@ from bert_jax.devices.hosts import (
 )
 from bert_jax.devices.signals import BEYOND_SLOWEST_SECONDS, FIRST_STEPS, PATIENCE_SECONDS, Progress
 from bert_jax.training.reporter import Guard
-from tests.support.processes import SECONDS
 
 CONFIG = Config(data=DataConfig(path="/data/store"))
 OTHERS = {
@@ -253,11 +252,9 @@ def test_a_container_gets_as_many_threads_as_its_quota_has_cores(system, quota, 
 def started(command, **environment):
     """What REPORT prints, and the number of the process that was started."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_TUNABLES"))}
-    words = [sys.executable, "-c", REPORT, command, "a word", "--debug"]
-    with subprocess.Popen(words, env=own | environment, stdout=subprocess.PIPE, text=True) as process:
-        printed, _ = process.communicate(timeout=SECONDS)
-    assert process.returncode == 0
-    return json.loads(printed), process.pid
+    ended = fresh.run(REPORT, command, "a word", "--debug", env=own | environment)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout), ended.pid
 
 
 @pytest.mark.skipif(not host_process.computing_variables({}, 1 << 40), reason="needs glibc")
@@ -477,14 +474,8 @@ print("left")
 """
 
 
-def run(timeout: float, sleep: float) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-c", STUCK, str(timeout), str(sleep)], capture_output=True, text=True, timeout=PEERS_SECONDS
-    )
-
-
 def test_a_stuck_process_ends_with_its_stacks():
-    done = run(2, 10_000)  # seconds that no busy machine takes for the steps before it is stuck
+    done = fresh.run(STUCK, "2", "10_000")  # seconds that no busy machine takes for the steps before it is stuck
     assert done.returncode == EXIT_CODE, done.stderr
     assert done.stdout == "reported True code outside bert_jax\n"
     assert "error: no progress for" in done.stderr and "Start the job again" in done.stderr
@@ -492,7 +483,7 @@ def test_a_stuck_process_ends_with_its_stacks():
 
 
 def test_a_process_that_is_not_watched_takes_its_time():
-    done = run(0, 1)
+    done = fresh.run(STUCK, "0", "1")
     assert (done.returncode, done.stdout) == (0, "left\n"), done.stderr
 
 

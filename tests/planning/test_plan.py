@@ -4,10 +4,14 @@
 part, from what the compiler writes. A plan with a teacher: its memory, its operations and its vocabulary.
 """
 
+import contextlib
 import dataclasses
 import importlib.util
+import io
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 
@@ -18,6 +22,7 @@ from processes import wait_until
 from bert_jax import cli
 from bert_jax.config import ComputeConfig, Config, DataConfig, MaskedWords, MeshConfig, ModelConfig, PhaseConfig
 from bert_jax.config.objective import DistillationConfig
+from bert_jax.config.options import to_dict
 from bert_jax.devices.hardware import Shortage, peak_flops
 from bert_jax.errors import UserError
 from bert_jax.models.bert_parameters import bert_parameters
@@ -29,7 +34,7 @@ from bert_jax.tools.planning.compiler import CompiledProgram, resolved
 from bert_jax.tools.planning.hlo import Needed
 from bert_jax.tools.planning.plan import PhasePlan, Section, make_plan, page, plan_phase, sections
 from bert_jax.tools.planning.roofline import Operation, Work, cost, memory_of, step_time, throughput
-from bert_jax.tools.planning.topology import GPUS, MEMORY_SHARES, TPUS, find_topology
+from bert_jax.tools.planning.topology import GPUS, MEMORY_SHARES, TPUS, Topology, find_topology
 from bert_jax.training.learner import phase_advice
 
 SMALL = tuple(
@@ -39,35 +44,46 @@ SMALL = tuple(
 CONFIG = Config(model=ModelConfig(hidden_size=32, num_layers=2, num_heads=2, vocab_size=64), phases=(PhaseConfig(),))
 
 
+@contextlib.contextmanager
+def answered_here(request: dict, topology: Topology):
+    """Stand in for the child that compiles: its program answers in this process, which has eight CPU devices."""
+    said: list[dict] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", io.StringIO(json.dumps(request) + "\n"))
+        patch.setattr(compiler, "_end_with_the_parent", lambda: None)
+        patch.setattr(compiler, "_say", lambda **facts: said.append(json.loads(json.dumps(facts))))
+        compiler.main()
+    yield iter(said)
+
+
+@pytest.fixture
+def no_child(monkeypatch) -> None:
+    """Answer what is asked of the child in this process."""
+    monkeypatch.setattr(compiler, "_child", answered_here)
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     """The plan of a small run on four CPU devices, as JSON; a second one as a page, whose program is stored by then."""
     place = tmp_path_factory.mktemp("plan")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(place))
+        patch.setattr(compiler, "_child", answered_here)
         words = ["bert-jax", "plan", "bert_tiny", *SMALL, "--batch_size=16", "--sequence_length=16", "--topology=cpu:4"]
         assert cli._run([*words, f"--output={place / 'plan.json'}"]) == 0
         stages = []
-        patch.setattr(compiler, "_child", _told(stages, compiler._child))
+        patch.setattr(compiler, "_child", _told(stages))
         assert cli._run([*words, f"--output={place / 'plan.html'}", "--seed=0"]) == 0
     return json.loads((place / "plan.json").read_text()), (place / "plan.html").read_text(), stages
 
 
-def _told(stages: list, child):
+def _told(stages: list):
     """The same child, whose lines are also appended to `stages`."""
 
+    @contextlib.contextmanager
     def telling(*arguments):
-        block = child(*arguments)
-        lines = block.__enter__()
-
-        class Block:
-            def __enter__(self):
-                return (stages.append(line) or line for line in lines)
-
-            def __exit__(self, *error):
-                return block.__exit__(*error)
-
-        return Block()
+        with answered_here(*arguments) as lines:
+            yield (stages.append(line) or line for line in lines)
 
     return telling
 
@@ -138,6 +154,7 @@ def test_texts_on_the_page_are_escaped():
         (["--topology=cpu:4", "--model.num_heads=5"], ["model.num_heads=5"]),
     ],
 )
+@pytest.mark.usefixtures("no_child")
 def test_bad_input_is_one_line(words, parts, capsys):
     assert cli._run(["bert-jax", "plan", "bert_tiny", *words]) == 2
     printed = capsys.readouterr()
@@ -168,7 +185,9 @@ def test_the_child_ends_with_the_block_and_knows_nothing_of_the_job(monkeypatch)
     assert dict(os.environ) == before
     started = []
     monkeypatch.setattr(subprocess, "Popen", lambda *a, _popen=subprocess.Popen, **k: started.append(_popen(*a, **k)) or started[0])  # fmt: skip # noqa: E501
-    with pytest.raises(KeyboardInterrupt), compiler._child({}, find_topology("cpu:1")):
+    request = {"config": to_dict(CONFIG), "topology": "cpu:1", "phase": 0}
+    with pytest.raises(KeyboardInterrupt), compiler._child(request, find_topology("cpu:1")) as lines:
+        assert next(lines) == {"stage": "tracing"}
         raise KeyboardInterrupt
     assert started[0].returncode is not None
 
@@ -205,6 +224,7 @@ def _runs(pid: int) -> bool:
         return False
 
 
+@pytest.mark.usefixtures("no_child")
 @pytest.mark.skipif(compiler.plugin() is not None, reason="the compiler for GPUs is installed")
 def test_a_graphics_card_is_planned_by_closed_forms_where_its_compiler_is_missing():
     config = dataclasses.replace(CONFIG, phases=(PhaseConfig(batch_size=64), PhaseConfig(batch_size=64, steps=5)))
@@ -303,16 +323,15 @@ def test_a_search_goes_on_where_the_compiler_crashes(monkeypatch, caplog):
     assert "--phases.0.batch_size=128 is left out: has crashed" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "number, said", [("SEGV", r"v5e:2x2 has crashed \(SIGSEGV\)"), ("KILL", "was killed, .* memory")]
-)
-def test_a_crash_of_the_compiler_is_one_line(tmp_path, monkeypatch, number, said):
+def test_a_crash_of_the_compiler_is_one_line(tmp_path, monkeypatch):
     stub = tmp_path / "python"
-    stub.write_text(f"#!/bin/sh\nread request\nkill -{number} $$\n")
+    stub.write_text("#!/bin/sh\nread request\nkill -SEGV $$\n")
     stub.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(stub))
-    with pytest.raises(UserError, match=said):
-        compiler.compile_phase(CONFIG, find_topology("v5e:2x2"), 0, print)
+    topology = find_topology("v5e:2x2")
+    with pytest.raises(compiler.CompilerFailure, match=r"v5e:2x2 has crashed \(SIGSEGV\)"):
+        compiler.compile_phase(CONFIG, topology, 0, print)
+    assert re.search("was killed, .* memory", compiler._crash(topology, signal.SIGKILL))
 
 
 def test_the_costliest_operations_are_shown_in_milliseconds_of_the_chip():

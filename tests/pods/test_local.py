@@ -1,12 +1,14 @@
 """Processes that stand in for hosts: what is printed, how they end together."""
 
-import dataclasses
+import functools
 import os
 import shlex
 import signal
+import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 
 import pytest
 from command_lines import refusal, succeed
@@ -15,19 +17,72 @@ from bert_jax.config.commands import LocalConfig
 from bert_jax.tools.pods import job as restarts
 from bert_jax.tools.pods import launch
 
-HOST = "import os, signal, sys, time; host = os.environ.get('JAX_PROCESS_ID', '0'); "
-READY = "print('ready', flush=True); "
-NAPS = "[time.sleep(0.1) for _ in range(36000)]"  # a signal that comes just before a sleep is answered after it
+Environment = Mapping[str, str]
 
 
-@dataclasses.dataclass
-class Python:
-    """Stands in for a job: every host runs this code in place of pretrain."""
+class Job:
+    """Stands in for a run of pretrain."""
 
-    code: str
+    def command(self, *program: str) -> list[str]:
+        return [*program, "pretrain"]
 
-    def command(self, *program):
-        return [sys.executable, "-c", HOST + self.code]
+
+class Host:
+    """A host that is a thread: `does(environment, say, told)` prints with `say` and returns what `subprocess` would.
+
+    `told` is an event, which a signal or the end of the launch sets.
+    """
+
+    def __init__(self, does, environment: Environment):
+        self.signals: list[int] = []
+        self._told = threading.Event()
+        self._ended: int | None = None
+        place, end = os.pipe()
+        self.stdout = open(place)
+
+        def work() -> None:
+            with open(end, "w") as printed:
+                self._ended = does(environment, functools.partial(print, file=printed, flush=True), self._told)
+
+        self._thread = threading.Thread(target=work)
+        self._thread.start()
+
+    def poll(self) -> int | None:
+        return None if self._thread.is_alive() else self._ended
+
+    def wait(self) -> None:
+        self._thread.join()
+
+    def send_signal(self, number: int) -> None:
+        self.signals.append(number)
+        self._told.set()
+
+    def kill(self) -> None:
+        self._told.set()
+
+
+@pytest.fixture
+def run_hosts(monkeypatch):
+    """Run these hosts, each the same function: the exit code of the launch, and the hosts."""
+
+    def run(does, **options: int) -> tuple[int, list[Host]]:
+        hosts: list[Host] = []
+
+        def start(command: list[str], env: Environment, **given: object) -> Host:
+            assert command == [sys.executable, "-m", "bert_jax", "pretrain"]
+            assert given["start_new_session"] and given["stderr"] == subprocess.STDOUT
+            hosts.append(Host(does, env))
+            return hosts[-1]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(launch.subprocess, "Popen", start)
+            return launch.run_local(Job(), LocalConfig(**options)), hosts
+
+    return run
+
+
+def number_of(environment: Environment) -> int:
+    return int(environment["JAX_PROCESS_ID"])
 
 
 @pytest.fixture(autouse=True)
@@ -36,11 +91,15 @@ def short_waits(monkeypatch):
     monkeypatch.setattr(launch, "CRASHED_SECONDS", 0.1)
 
 
-def test_each_host_is_told_who_it_is_and_its_lines_say_so(capsys, monkeypatch):
+def test_each_host_is_told_who_it_is_and_its_lines_say_so(run_hosts, capsys, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0")
-    names = "('JAX_PROCESS_ID', 'JAX_NUM_PROCESSES', 'JAX_PLATFORMS', 'XLA_FLAGS')"
-    job = Python(f"print(*(os.environ[name] for name in {names})); print(os.environ['JAX_COORDINATOR_ADDRESS'])")
-    assert launch.run_local(job, LocalConfig(hosts=3, devices_per_host=2)) == 0
+
+    def does(environment, say, told):
+        say(*(environment[name] for name in ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "JAX_PLATFORMS", "XLA_FLAGS")))
+        say(environment["JAX_COORDINATOR_ADDRESS"])
+        return 0
+
+    assert run_hosts(does, hosts=3, devices_per_host=2)[0] == 0
     lines = capsys.readouterr().out.splitlines()
     flags = "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=2"
     said = [f"[host {host}] {host} 3 cpu {flags}" for host in range(3)]
@@ -48,55 +107,101 @@ def test_each_host_is_told_who_it_is_and_its_lines_say_so(capsys, monkeypatch):
     assert len({line.split()[2] for line in lines if "127.0.0.1" in line}) == 1  # all go to the same first host
 
 
-def test_a_single_host_joins_nothing(capsys):
-    assert launch.run_local(Python("print('JAX_NUM_PROCESSES' in os.environ)"), LocalConfig(hosts=1)) == 0
+def test_a_single_host_joins_nothing(run_hosts, capsys):
+    assert run_hosts(lambda environment, say, told: say("JAX_NUM_PROCESSES" in environment) or 0, hosts=1)[0] == 0
     assert capsys.readouterr().out == "[host 0] False\n"
 
 
-def test_an_error_that_all_hosts_report_is_printed_once(capsys):
-    job = Python("print('error: no store'); print('error: host', host); print('the rest'); sys.exit(2)")
-    assert launch.run_local(job, LocalConfig(hosts=2)) == 2
+def test_an_error_that_all_hosts_report_is_printed_once(run_hosts, capsys):
+    def does(environment, say, told):
+        say(f"error: no store\nerror: host {number_of(environment)}\nthe rest")
+        return 2
+
+    assert run_hosts(does, hosts=2)[0] == 2
     lines = capsys.readouterr().out.splitlines()
     assert sum(line.endswith("error: no store") for line in lines) == 1
     rest = {f"[host {host}] {line}" for host in range(2) for line in (f"error: host {host}", "the rest")}
     assert len(lines) == 5 and rest < set(lines)
 
 
-@pytest.mark.parametrize("ends, code", [("sys.exit(7)", 7), ("os.kill(os.getpid(), signal.SIGKILL)", 137)])
-def test_all_end_when_one_dies_with_the_code_of_the_first(ends, code):
-    """The others would run for an hour."""
-    assert launch.run_local(Python(f"{ends} if host == '1' else time.sleep(3600)"), LocalConfig(hosts=3)) == code
+@pytest.mark.parametrize("ends, code", [(7, 7), (-signal.SIGKILL, 137)])
+def test_all_end_when_one_dies_with_the_code_of_the_first(run_hosts, ends, code):
+    """The others would run until they are told."""
+
+    def does(environment, say, told):
+        if number_of(environment) == 1:
+            return ends
+        told.wait()
+        return -signal.SIGKILL
+
+    found, hosts = run_hosts(does, hosts=3)
+    assert found == code and not any(host.signals for host in hosts)
 
 
-def test_hosts_that_are_saving_are_given_the_time(capsys):
+def test_hosts_that_are_saving_are_given_the_time(run_hosts, capsys):
     """A host that SIGTERM has stopped is not ahead of others that crashed: they are not killed while they save."""
-    job = Python("sys.exit(143) if host == '0' else (time.sleep(1), print('saved'), sys.exit(143))")
-    assert launch.run_local(job, LocalConfig(hosts=2)) == 143
+
+    def does(environment, say, told):
+        if number_of(environment) == 1:
+            if told.wait(5 * launch.CRASHED_SECONDS):
+                return -signal.SIGKILL
+            say("saved")
+        return 143
+
+    assert run_hosts(does, hosts=2)[0] == 143
     assert "[host 1] saved" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signals_reach_every_host_once_and_end_the_launch(number, capsys, monkeypatch):
-    handles = f"signal.signal({int(number)}, lambda *_: (print('told', flush=True), sys.exit({128 + number}))); "
-    job, ready, write = Python(handles + READY + NAPS), threading.Semaphore(0), sys.stdout.write
+def test_a_signal_reaches_every_host_once_and_ends_the_launch(run_hosts):
+    ready = threading.Semaphore(0)
 
-    def watched(text):
+    def does(environment, say, told):
+        ready.release()
+        told.wait()
+        return 128 + signal.SIGTERM
+
+    sender = threading.Thread(target=send_when_ready, args=(ready, signal.SIGTERM))
+    sender.start()
+    code, hosts = run_hosts(does, hosts=2, max_restarts=5)
+    sender.join()
+    assert code == 128 + signal.SIGTERM  # nothing is started again
+    assert [host.signals for host in hosts] == [[signal.SIGTERM]] * 2
+
+
+def send_when_ready(ready: threading.Semaphore, number: int) -> None:
+    """Send a signal to this process when two hosts are ready."""
+    for _ in range(2):
+        ready.acquire()
+    os.kill(os.getpid(), number)
+
+
+HOST = f"""
+import os, signal, sys, time
+signal.signal({int(signal.SIGINT)}, lambda *_: (print("told", flush=True), sys.exit({128 + signal.SIGINT})))
+print("ready", os.environ["JAX_PROCESS_ID"], os.getsid(0) == os.getpid(), flush=True)
+for _ in range(36000): time.sleep(0.1)  # a signal that comes just before a sleep is answered after it
+"""
+
+
+def test_hosts_are_processes_which_ctrl_c_reaches_once(capsys, monkeypatch):
+    ready, write = threading.Semaphore(0), sys.stdout.write
+
+    class Processes:
+        def command(self, *program: str) -> list[str]:
+            return [sys.executable, "-c", HOST]
+
+    def watched(text: str) -> None:
         write(text)
         if "ready" in text:
             ready.release()
 
-    def send():
-        for _ in range(2):
-            ready.acquire()
-        os.kill(os.getpid(), number)
-
     monkeypatch.setattr(sys.stdout, "write", watched)
-    sender = threading.Thread(target=send)
+    sender = threading.Thread(target=send_when_ready, args=(ready, signal.SIGINT))
     sender.start()
-    assert launch.run_local(job, LocalConfig(hosts=2, max_restarts=5)) == 128 + number  # nothing is started again
+    assert launch.run_local(Processes(), LocalConfig(hosts=2, max_restarts=5)) == 128 + signal.SIGINT
     sender.join()
-    expected = ["[host 0] told", "[host 1] told"]
-    assert sorted(line for line in capsys.readouterr().out.splitlines() if "told" in line) == expected
+    expected = [f"[host {host}] {said}" for host in range(2) for said in (f"ready {host} True", "told")]
+    assert sorted(capsys.readouterr().out.splitlines()) == expected
 
 
 @pytest.mark.parametrize(
@@ -104,10 +209,9 @@ def test_signals_reach_every_host_once_and_end_the_launch(number, capsys, monkey
     [(0, 3, 1), (2, 3, 1), (1, 0, 1), (1, 2, 3), (143, 1, 2), (137, 1, 2)],
     ids="finished bad_input unbounded crash preempted killed".split(),
 )
-def test_restarts_follow_what_may_heal_up_to_the_bound(code, bound, starts, tmp_path, capsys):
-    job = Python(f"open({str(tmp_path / 'starts')!r}, 'a').write('x'); sys.exit({code})")
-    assert launch.run_local(job, LocalConfig(hosts=1, max_restarts=bound)) == code
-    assert len((tmp_path / "starts").read_text()) == starts
+def test_restarts_follow_what_may_heal_up_to_the_bound(code, bound, starts, run_hosts, capsys):
+    found, hosts = run_hosts(lambda environment, say, told: code, hosts=1, max_restarts=bound)
+    assert (found, len(hosts)) == (code, starts)
     assert capsys.readouterr().out.count("; restart ") == starts - 1
 
 

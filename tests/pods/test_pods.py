@@ -12,6 +12,7 @@ import sys
 
 import jax
 import numpy as np
+import processes
 import pytest
 from command_lines import refusal, status, succeed
 from processes import EXHAUSTIVE
@@ -35,9 +36,7 @@ launch = functools.partial(status, *COMMAND.split(), *RUN)
 
 @pytest.fixture
 def kubectl(tmp_path, monkeypatch):
-    recorder = Recorder(tmp_path / "kubectl", "kubectl")
-    monkeypatch.setenv("PATH", f"{recorder.bin}:{os.environ['PATH']}")
-    return recorder
+    return Recorder(monkeypatch, tmp_path / "bin", "kubectl")
 
 
 def objects(text: str) -> dict:
@@ -147,10 +146,14 @@ def test_teardown_deletes_what_was_created(kubectl, capsys):
     assert line == "kubectl delete jobset pod --namespace=default --ignore-not-found"
 
 
-def test_what_kubectl_refuses_is_one_line(kubectl, capsys):
-    kubectl_apply = (1, "", 'error: no matches for kind "JobSet" in version "jobset.x-k8s.io/v1alpha2"\n')
-    kubectl.answers(kubectl_apply=kubectl_apply)
+def test_what_kubectl_refuses_is_one_line(tmp_path, monkeypatch, capsys):
+    """A program that runs, reads what it is given and fails."""
+    kubectl, refused = tmp_path / "kubectl", 'no matches for kind "JobSet" in version "jobset.x-k8s.io/v1alpha2"'
+    kubectl.write_text(f"#!/bin/sh\ncat > {tmp_path}/input\necho 'error: {refused}' >&2\nexit 1\n")
+    kubectl.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert launch() == 2
+    assert list(objects((tmp_path / "input").read_text())) == ["JobSet"]
     said = capsys.readouterr().err
     assert 'failed with exit code 1: error: no matches for kind "JobSet"' in said and said.count("\n") == 1
 
@@ -197,9 +200,7 @@ JOB = PACKAGE / "tools" / "pods" / "slurm.sh"
 
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
-    recorder = Recorder(tmp_path / "slurm", "sbatch", "squeue", "scancel", "scontrol")
-    monkeypatch.setenv("PATH", f"{recorder.bin}:{os.environ['PATH']}")
-    return recorder
+    return Recorder(monkeypatch, tmp_path / "bin", "sbatch", "squeue", "scancel")
 
 
 def test_the_job_has_a_task_per_gpu_and_a_notice_before_its_limit(slurm, capsys):
@@ -250,68 +251,76 @@ def test_what_slurm_refuses_is_one_line(slurm, capsys):
     assert "failed with exit code 1: sbatch: error: Invalid account or partition" in said and said.count("\n") == 1
 
 
-SRUN = """#!/bin/bash
-echo "$*" >> "$CALLS"
-read -r code rest <<< "$(cat "$CODES")"
-echo "$rest" > "$CODES"
-exit "$code"
+AS_SLURM = """
+srun() { echo "$*" >> "$calls"; set -- $codes; codes=${*:2}; return "$1"; }
+sleep() { echo "sleep $*" >> "$calls"; }
+scontrol() { echo "scontrol $*" >> "$calls"; }
+job() ( # NAME, processors of a task, most restarts, exit codes of srun
+  calls=$1.calls codes=$4
+  [ -z "$2" ] || SLURM_CPUS_PER_TASK=$2
+  SLURM_JOB_ID=4711
+  source "$JOB" "$3" bert-jax pretrain "a b" > "$1.said"
+)
 """
+JOBS = {
+    "final_0": ("", 3, "0 0"),
+    "final_2": ("", 3, "2 0"),
+    "final_130": ("", 3, "130 0"),
+    "processors": ("12", 3, "75 0"),
+    "stopped": ("", 3, "143 0"),
+    "crashed": ("", 3, "75 137 0"),
+    "given_up": ("", 2, "1 1 1 1"),
+    "often": ("", 7, "1 " * 9),
+}
 
 
-@pytest.fixture
-def job(slurm, tmp_path, monkeypatch):
-    """Run the job with these exit codes of srun, one after the other; return its exit code and output."""
-    for name, text in (("srun", SRUN), ("sleep", '#!/bin/sh\necho "sleep $*" >> "$CALLS"\n')):
-        (slurm.bin / name).write_text(text)
-        (slurm.bin / name).chmod(0o755)
-    for name, value in (("CALLS", "srun_calls"), ("CODES", "codes")):
-        monkeypatch.setenv(name, str(tmp_path / value))
-    monkeypatch.setenv("SLURM_JOB_ID", "4711")
-    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    """Return the exit code of a job, what it said, and its calls; one shell, with functions for programs, runs all."""
+    place, run = tmp_path_factory.mktemp("jobs"), "job {} '{}' {} '{}'; echo $? > {}.code".format
+    runs = [run(name, *given, name) for name, given in JOBS.items()]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+    done = processes.run("bash", "-c", "\n".join([AS_SLURM, *runs]), cwd=place, env=environment | {"JOB": str(JOB)})
+    assert (done.returncode, done.stderr) == (0, "")
 
-    def run(codes: str, most: int = 3):
-        (tmp_path / "codes").write_text(codes)
-        done = subprocess.run(["bash", JOB, str(most), "bert-jax", "pretrain", "a b"], capture_output=True, text=True)
-        return done.returncode, done.stdout, (tmp_path / "srun_calls").read_text().splitlines()
+    def ended(name: str) -> tuple[int, str, list[str]]:
+        code, said, calls = ((place / f"{name}.{kind}").read_text() for kind in ("code", "said", "calls"))
+        return int(code), said, calls.splitlines()
 
-    return run
+    return ended
 
 
 START = "--kill-on-bad-exit=0 --wait=120 bert-jax pretrain a b"
 
 
 @pytest.mark.parametrize("code", [0, 2, 130])
-def test_the_job_ends_with_what_is_final(job, slurm, code):
-    assert job(f"{code} 0") == (code, f"the run has ended: exit code {code}\n", [START])
-    assert slurm.calls == []
+def test_the_job_ends_with_what_is_final(job, code):
+    assert job(f"final_{code}") == (code, f"the run has ended: exit code {code}\n", [START])
 
 
-def test_the_tasks_get_the_processors_that_the_job_has_asked_for(job, monkeypatch):
+def test_the_tasks_get_the_processors_that_the_job_has_asked_for(job):
     """Since Slurm 22.05 srun does not take them from sbatch, which sets this variable if --cpus-per-task was given."""
-    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "12")
     asked = START.replace("bert-jax", "--cpus-per-task=12 bert-jax")
-    assert job("75 0")[2] == [asked, "sleep 10", asked]
+    assert job("processors")[2] == [asked, "sleep 10", asked]
 
 
-def test_the_job_is_requeued_after_it_was_told_to_stop(job, slurm):
-    code, said, calls = job("143 0")
-    assert (code, calls) == (143, [START]) and said == "stopped by SIGTERM and saved; requeued\n"
-    assert slurm.calls == [["scontrol", "requeue", "4711"]]
+def test_the_job_is_requeued_after_it_was_told_to_stop(job):
+    said = "stopped by SIGTERM and saved; requeued\n"
+    assert job("stopped") == (143, said, [START, "scontrol requeue 4711"])
 
 
-def test_the_job_starts_again_after_crashes_up_to_the_bound(job, slurm):
-    assert job("75 137 0")[::2] == (0, [START, "sleep 10", START, "sleep 20", START])
-    assert slurm.calls == []
+def test_the_job_starts_again_after_crashes_up_to_the_bound(job):
+    assert job("crashed")[::2] == (0, [START, "sleep 10", START, "sleep 20", START])
 
 
 def test_the_job_gives_up(job):
-    code, said, calls = job("1 1 1 1", most=2)
+    code, said, calls = job("given_up")
     assert (code, calls.count(START)) == (1, 3)
     assert said.splitlines()[-1] == "exit code 1; not started again, after 2 restarts"
 
 
 def test_waits_of_the_job_double_up_to_five_minutes(job):
-    waits = [call for call in job("1 " * 9, most=7)[2] if call != START]
+    waits = [call for call in job("often")[2] if call != START]
     assert waits == [f"sleep {seconds}" for seconds in (10, 20, 40, 80, 160, 300, 300)]
 
 

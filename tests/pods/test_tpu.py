@@ -1,5 +1,6 @@
 """The life of a TPU launch: a stub stands in for gcloud, and its workers run the real worker.sh."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import types
 
 import processes
 import pytest
@@ -28,6 +30,13 @@ case $1 in venv) mkdir -p venv/bin && ln -s "$CLOUD/bin/gcloud" venv/bin/bert-ja
 """
 COMMAND = "launch tpu bert_tiny --name=pod --zone=us-central2-b --accelerator_type=v4-16 --spot"
 RUN = ["--data.path=gs://b/a store", "--workdir=gs://b/run"]
+
+
+def changes(calls: list[list[str]]) -> list[str]:
+    """The calls that change something: create, delete, scp, and the words of worker.sh."""
+    verbs = [re.search(r"worker.sh (\w+)", " ".join(call)) or call[4] for call in calls if call[3] != "tpu-vm"]
+    verbs = [verb if isinstance(verb, str) else verb[1] for verb in verbs]
+    return [verb for verb in verbs if verb not in ("describe", "ssh", "follow", "state")]
 
 
 class Cloud:
@@ -49,10 +58,7 @@ class Cloud:
 
     @property
     def verbs(self) -> list[str]:
-        """The calls that change something: create, delete, scp, and the words of worker.sh."""
-        verbs = [re.search(r"worker.sh (\w+)", " ".join(call)) or call[4] for call in self.calls if call[3] != "tpu-vm"]
-        verbs = [verb if isinstance(verb, str) else verb[1] for verb in verbs]
-        return [verb for verb in verbs if verb not in ("describe", "ssh", "follow", "state")]
+        return changes(self.calls)
 
     def starts(self, worker: int = 0) -> int:
         counter = self.place / f"starts{worker}"
@@ -71,13 +77,13 @@ def cloud(tmp_path, monkeypatch):
     (place / "calls").write_text("")
     monkeypatch.setenv("CLOUD", str(place))
     monkeypatch.setenv("PATH", f"{place / 'bin'}:{os.environ['PATH']}")
-    for module, name, seconds in (
-        (tpu, "POLL_SECONDS", 0.05),
-        (job, "FIRST_SECONDS", 0.0),
-        (tpu, "LOOK_SECONDS", 0.05),
-        (tpu, "SETTLE_SECONDS", SECONDS),  # how long the last worker takes to end is no concern of these tests
+    for name, seconds in (
+        ("POLL_SECONDS", 0.05),
+        ("LOOK_SECONDS", 0.05),
+        ("SETTLE_SECONDS", SECONDS),  # how long the last worker takes to end is no concern of these tests
     ):
-        monkeypatch.setattr(module, name, seconds)
+        monkeypatch.setattr(tpu, name, seconds)
+    monkeypatch.setattr(job, "FIRST_SECONDS", 0.0)
     yield Cloud(place)
     for pid in place.glob("slice*/*/*/pid"):  # a run that a test has left, or that a failed test could not end
         subprocess.run(["pkill", "-KILL", "--pgroup", pid.read_text().strip()])
@@ -103,25 +109,115 @@ def test_following_a_worker_whose_directory_disappears_ends(tmp_path, monkeypatc
     assert done.returncode == 66 and done.stdout in ("", "1\ta line\n")
 
 
+class Gcloud:
+    """`gcloud` and two workers as functions of this process; of `cloud` they are programs.
+
+    A request goes through `queue`. Each start of a run ends as `ends` says in turn: with an exit code of all workers,
+    or with None, when the slice is taken away.
+    """
+
+    def __init__(self, queue: list[str], ends: list[int | None], refused: str = ""):
+        self.calls: list[list[str]] = []
+        self._queue, self._ends, self._refused = queue, ends, refused
+        self._seen: list[str] = []  # what looks at the request will see; the last one stays
+        self._started, self._words = -1, ""
+
+    @property
+    def exists(self) -> bool:
+        return bool(self._seen)
+
+    @property
+    def verbs(self) -> list[str]:
+        return changes(self.calls)
+
+    def run(self, words: list[str], **unused: object) -> subprocess.CompletedProcess:
+        self.calls.append(list(words))
+        code, said = self._answer(words)
+        return subprocess.CompletedProcess(words, code, *((said, "") if code == 0 else ("", f"ERROR: (gcloud) {said}")))
+
+    @contextlib.contextmanager
+    def follow(self, words: list[str], **unused: object):
+        yield types.SimpleNamespace(stdout=self.run(words).stdout.splitlines(keepends=True))
+
+    def _answer(self, words: list[str]) -> tuple[int, str]:
+        kind, verb = words[3:5]
+        if kind == "tpu-vm":
+            return 0, json.dumps({"networkEndpoints": [{}, {}]})
+        if verb == "describe":
+            if not self.exists:
+                return 1, "NOT_FOUND: Resource 'pod' was not found"
+            state, *later = self._seen
+            self._seen = later if later or state == "DELETING" else [state]
+            return 0, json.dumps({"state": {"state": state}})
+        if verb == "create":
+            self._seen = [] if self._refused else list(self._queue)
+            return int(bool(self._refused)), self._refused
+        if verb == "delete":
+            self._seen = ["DELETING"]
+            return 0, ""
+        if self._seen[:1] != ["ACTIVE"]:
+            return 1, "the TPU is not READY"
+        (command,) = (word for word in words if word.startswith("--command=")) if verb == "ssh" else ["scp"]
+        return 0, self._worker(*command.partition("worker.sh ")[2].split(" ", 1))
+
+    def _worker(self, verb: str, words: str = "") -> str:
+        if verb == "start":
+            self._started, self._words = self._started + 1, words
+        elif verb == "follow":
+            if self._ends[self._started] is None:
+                self._seen = ["SUSPENDING", "SUSPENDED"]
+            return f"1\tstart {self._started} of worker 0: bert-jax {' '.join(shlex.split(self._words))}\n"
+        elif verb == "state":
+            return "".join(f"bert_jax worker w-{each}: ended {self._ends[self._started]}\n" for each in range(2))
+        return ""
+
+
+@pytest.fixture
+def gcloud(monkeypatch):
+    """Put a `Gcloud` in the place of the program."""
+
+    def there(*about: object, **options: str) -> Gcloud:
+        found = Gcloud(*about, **options)
+        programs = types.SimpleNamespace(run=found.run, Popen=found.follow, DEVNULL=None, PIPE=None)
+        monkeypatch.setattr(job, "subprocess", programs)
+        monkeypatch.setattr(job, "need_program", lambda *unused: None)
+        return found
+
+    for module, name in ((tpu, "POLL_SECONDS"), (tpu, "LOOK_SECONDS"), (job, "FIRST_SECONDS")):
+        monkeypatch.setattr(module, name, 0.0)
+    return there
+
+
 SET_UP = ["create", "scp", "install", "start"]
+QUEUE = ["WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"]
 
 
-def test_from_the_queue_over_a_preemption_to_the_end(cloud, launch, capsys):
-    queue = ["WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"]
-    cloud.is_like(creations=[queue, queue], starts=[["hang", "preempt"], ["exit 0", "exit 0"]])
+def preempted_once(cloud: Gcloud | Cloud, launch, capsys) -> list[str]:
+    """What a launch prints that gets its slice twice; and check that it made the calls for that."""
     assert launch() == 0
-    printed = capsys.readouterr().out
     assert cloud.verbs == [*SET_UP, "delete", *SET_UP, "stop", "delete"] and not cloud.exists
-    lines = [line for line in printed.splitlines() if not line.startswith(("==", "start 0"))]
-    assert lines == [
-        *(f"pod: {state}" for state in ("requested", *queue[:2])),
-        "pod was taken away; restart 1 of at most 10 in 0 s",
-        "pod: SUSPENDED",
-        *(f"pod: {state}" for state in ("requested", *queue[:2])),
-        "start 1 of worker 0: bert-jax pretrain bert_tiny --data.path=gs://b/a store --workdir=gs://b/run",
-        "the run has ended: exit code 0 (finished)",
-        "pod is deleted",
-    ]
+    return [line for line in capsys.readouterr().out.splitlines() if not line.startswith(("==", "start 0"))]
+
+
+PREEMPTED_ONCE = [
+    *(f"pod: {state}" for state in ("requested", *QUEUE[:2])),
+    "pod was taken away; restart 1 of at most 10 in 0 s",
+    "pod: SUSPENDED",
+    *(f"pod: {state}" for state in ("requested", *QUEUE[:2])),
+    "start 1 of worker 0: bert-jax pretrain bert_tiny --data.path=gs://b/a store --workdir=gs://b/run",
+    "the run has ended: exit code 0 (finished)",
+    "pod is deleted",
+]
+
+
+def test_from_the_queue_over_a_preemption_to_the_end(gcloud, launch, capsys):
+    assert preempted_once(gcloud(QUEUE, [None, 0]), launch, capsys) == PREEMPTED_ONCE
+
+
+@pytest.mark.slow
+def test_from_the_queue_to_the_end_with_programs(cloud, launch, capsys):
+    cloud.is_like(creations=[QUEUE, QUEUE], starts=[["hang", "preempt"], ["exit 0", "exit 0"]])
+    assert preempted_once(cloud, launch, capsys) == PREEMPTED_ONCE
 
 
 @pytest.mark.slow
@@ -176,8 +272,8 @@ def test_a_request_that_fails_is_made_again(cloud, launch, capsys):
     assert cloud.verbs[:3] == ["create", "delete", "create"]
 
 
-def test_a_request_that_is_refused_is_one_line(cloud, launch, capsys):
-    cloud.is_like(refuses="RESOURCE_EXHAUSTED: Quota limit 'TPUV4sPreemptible' has been exceeded.")
+def test_a_request_that_is_refused_is_one_line(gcloud, launch, capsys):
+    cloud = gcloud([], [], refused="RESOURCE_EXHAUSTED: Quota limit 'TPUV4sPreemptible' has been exceeded.\n")
     assert launch() == 2
     said = capsys.readouterr().err
     assert said.startswith("error: gcloud compute tpus queued-resources create … failed with exit code 1: ERROR: ")

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import typing
 import numpy as np
 import processes
 import pytest
+from fresh import loaded_by
 from pretrained_model import write_workdir
 
 import bert_jax
@@ -159,12 +161,6 @@ def test_scripts_and_makers_of_oracles_find_what_they_import():
     assert len(files) > 10
 
 
-def loaded_by(statement: str) -> set[str]:
-    """The modules that a fresh interpreter has after `statement`."""
-    code = f"import sys; {statement}; print(*sys.modules)"
-    return set(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split())
-
-
 def test_the_pre_training_loop_loads_no_task():
     ours = loaded_by("import bert_jax.pretraining")
     assert "bert_jax.training.step" in ours
@@ -238,12 +234,8 @@ def test_an_unknown_name_is_an_attribute_error():
 
 
 def test_importing_the_package_loads_no_library():
-    seen = (
-        "import sys, bert_jax; assert 'analysis' in dir(bert_jax); "
-        "print(sorted({'jax', 'numpy', 'flax', 'tensorflow', 'tyro'} & sys.modules.keys()))"
-    )
-    done = subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    seen = loaded_by("import bert_jax; assert 'analysis' in dir(bert_jax)")
+    assert "bert_jax" in seen and not {"jax", "numpy", "flax", "tensorflow", "tyro"} & seen
 
 
 def test_a_type_checker_sees_the_public_names(tmp_path):
@@ -288,8 +280,15 @@ def test_shellcheck_finds_nothing():
     assert len(scripts) >= 5 and done.returncode == 0, done.stdout
 
 
+@pytest.fixture(scope="module")
+def shell():
+    """A shell that runs the lines that it reads."""
+    with subprocess.Popen(["sh"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+
+
 @pytest.fixture
-def run_script(tmp_path):
+def run_script(tmp_path, shell):
     """Run a script of the checkpoint `base` on tmp_path/data into tmp_path/out: its process, and its bert-jax calls."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "data").mkdir()
@@ -299,10 +298,15 @@ def run_script(tmp_path):
     def run(script, *options, **environment):
         calls = tmp_path / "calls"
         calls.write_text("")
-        words = ["sh", SCRIPTS / script, "base", tmp_path / "data", tmp_path / "out", *options]
         environment |= {"CALLS": str(calls), "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
-        process = processes.run(*words, env=os.environ | environment)
-        return process, [line.split() for line in calls.read_text().splitlines()]
+        variables = [f"{name}={value}" for name, value in environment.items()]
+        words = ["env", *variables, "sh", SCRIPTS / script, "base", tmp_path / "data", tmp_path / "out", *options]
+        shell.stdin.write(f"{shlex.join(map(str, words))} > {tmp_path}/stdout 2> {tmp_path}/stderr; echo $?\n")
+        shell.stdin.flush()
+        code, said = int(shell.stdout.readline()), [(tmp_path / name).read_text() for name in ("stdout", "stderr")]
+        return subprocess.CompletedProcess(words, code, *said), [
+            line.split() for line in calls.read_text().splitlines()
+        ]
 
     return run
 

@@ -7,17 +7,16 @@ import dataclasses
 import logging
 import pathlib
 import re
-import sys
 
-import processes
+import fresh
+from fresh import ROOT
 
 from bert_jax import cli
 
-ROOT = pathlib.Path(__file__).parents[2]
 
-
-def bert_jax(*words, **kwargs):
-    return processes.run(sys.executable, "-m", "bert_jax", *words, cwd=ROOT, **kwargs)
+def bert_jax(*words: str, env: dict[str, str] | None = None) -> fresh.Ended:
+    """Run a command in a process of its own."""
+    return fresh.run(fresh.COMMAND, *words, cwd=ROOT, env=env)
 
 
 def status(*words) -> int:

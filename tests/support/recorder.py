@@ -1,45 +1,32 @@
-"""A program for PATH that keeps what it is called with, and answers as a test has said."""
+"""Programs that a launch calls and that do not run: they keep what they are called with, and answer as a test says."""
 
-import json
 import pathlib
-import sys
+import subprocess
+import types
 
-STUB = """#!{python} -SE
-import json, pathlib, sys
-place = pathlib.Path({place!r})
-with (place / "calls").open("a") as calls:
-    calls.write(json.dumps([{name!r}, *sys.argv[1:]]) + "\\n")
-(place / "input").write_text(sys.stdin.read())
-answers, asked = json.loads((place / "answers").read_text()), {name!r} + " " + sys.argv[1]
-code, out, err = answers.get(asked, [0, "", ""])
-sys.stdout.write(out)
-sys.stderr.write(err)
-sys.exit(code)
-"""
+import pytest
+
+from bert_jax.tools.pods import job
 
 
 class Recorder:
-    """Programs in a directory that the test puts on PATH."""
+    """Programs of these names, which are found on PATH."""
 
-    def __init__(self, place: pathlib.Path, *names: str):
-        self.place, self.bin = place, place / "bin"
-        self.bin.mkdir(parents=True)
+    def __init__(self, patch: pytest.MonkeyPatch, place: pathlib.Path, *names: str):
+        self.calls: list[list[str]] = []
+        self.input = ""
+        self._answers: dict[str, tuple[int, str, str]] = {}
+        place.mkdir()
         for name in names:
-            (self.bin / name).write_text(STUB.format(python=sys.executable, place=str(place), name=name))
-            (self.bin / name).chmod(0o755)
-        (place / "calls").touch()
-        self.answers()
+            (place / name).touch(0o755)
+        patch.setenv("PATH", str(place), prepend=":")
+        patch.setattr(job, "subprocess", types.SimpleNamespace(run=self._run))
 
     def answers(self, **programs: tuple[int, str, str]) -> None:
         """Say how calls end: exit code, output and errors by program and first word, as in kubectl_apply."""
-        answers = {name.replace("_", " ", 1): answer for name, answer in programs.items()}
-        (self.place / "answers").write_text(json.dumps(answers))
+        self._answers = {name.replace("_", " ", 1): answer for name, answer in programs.items()}
 
-    @property
-    def calls(self) -> list[list[str]]:
-        return [json.loads(line) for line in (self.place / "calls").read_text().splitlines()]
-
-    @property
-    def input(self) -> str:
-        """What the last call was given to read."""
-        return (self.place / "input").read_text()
+    def _run(self, words: list[str], input: str, **options: bool | str) -> subprocess.CompletedProcess:
+        self.calls.append(list(words))
+        self.input = input  # of the last call
+        return subprocess.CompletedProcess(words, *self._answers.get(" ".join(words[:2]), (0, "", "")))
