@@ -107,7 +107,6 @@ def print_help(default: Any, usage: str, description: str) -> None:
     Args:
       default: a dataclass instance, or a dataclass if some options have no default.
       usage: usage of the command; options outside brackets are required if they are empty in `default`.
-      description: paragraphs with an empty line between them.
     """
     import tyro
 
@@ -677,7 +676,6 @@ def run_command(commands: Commands, argv: list[str]) -> int:
     """Run the command that `argv` names; return its exit status, which is 2 if it was used wrongly.
 
     Args:
-      commands: the commands by name.
       argv: name of the program, command and words for it; --debug among them shows tracebacks, and
         --no_compilation_cache lets JAX, which is not imported yet, compile everything again.
     """

@@ -17,7 +17,6 @@ def need_extra(library: str, extra: str, purpose: str, otherwise: str = "") -> N
     """Check that a library of an optional extra of bert_jax is installed, without importing it.
 
     Args:
-      library: name of the library's package.
       extra: extra of bert_jax that installs it.
       purpose: what needs it, as the beginning of the message.
       otherwise: another way out, if there is one.

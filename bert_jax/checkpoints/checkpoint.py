@@ -108,8 +108,6 @@ class Checkpoints:
         Args:
           state: any pytree of arrays; may be donated or changed as soon as this returns.
           position: position in the data stream, e.g. {"examples_seen": n, "phase": i}.
-          config: the resolved configuration as a plain dict.
-          metrics: held-out metrics at this step.
 
         Raises:
           UserError: the previous save or this one could not be written.

@@ -132,7 +132,6 @@ class TrainingBatches:
     the batches are those of the plain shuffled order, whatever their lengths.
 
     Args:
-      features: sequences with labels.
       batch_size: number of sequences per step.
       multiple: divisor of the number of rows of a batch, which is rounded up (the number of devices).
     """
@@ -249,11 +248,9 @@ class SharedRowBatches(TrainingBatches):
     [R, T] and labels [R, T]; the number of rows R is a multiple of `multiple`.
 
     Args:
-      features: sequences with labels.
       batch_size: number of sequences per step.
       longest_row: most positions of a row, at least as many as the longest sequence is padded to.
       window: as in `TrainingBatches`.
-      seed: of the order.
       multiple: divisor of the number of rows of a batch.
     """
 

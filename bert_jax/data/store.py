@@ -452,7 +452,6 @@ def open_store(path: str | os.PathLike[str], cache: str = "") -> Store:
     """Open the store at `path` and verify its files; those of a remote one are copied to `cache` when they are needed.
 
     Args:
-      path: directory, local or gs://.
       cache: local directory for copies of remote stores; empty: the user's cache directory.
 
     Raises:

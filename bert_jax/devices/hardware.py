@@ -242,9 +242,7 @@ def memory_error(error: Exception, what: str, remedies: Sequence[str]) -> Except
     """Return a UserError with `remedies` if `error` says that memory has run out, else `error` itself.
 
     Args:
-      error: from a compilation or a computation.
       what: does not fit, such as a phase.
-      remedies: what saves memory.
     """
     if not tells_of_memory(error):
         return error

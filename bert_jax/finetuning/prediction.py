@@ -186,7 +186,6 @@ def run_predict(workdirs: str, config: PredictConfig, devices: sharding.Devices 
 
     Args:
       workdirs: directory of the model, or of several, separated by commas.
-      config: input, output and how to predict.
       devices: the devices of the mesh; by default every device of every process.
 
     Returns:

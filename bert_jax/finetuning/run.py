@@ -75,12 +75,9 @@ class DevEvaluations:
     """The evaluations of a run on dev after each epoch, and the weights that count according to them.
 
     Args:
-      tuning: what all runs share.
-      opened: the run.
       found: metrics of each evaluation, and the result of `ignores_input`, by step; `make` adds to it.
       weights: where the weights that count are saved.
       saver: makes sure of the work directory.
-      config: the resolved configuration, saved in every checkpoint.
     """
 
     def __init__(
@@ -367,11 +364,6 @@ class RunTask:
     """A run of fine-tuning, for `train`: an evaluation after each epoch.
 
     Args:
-      run: its hyper-parameters.
-      tuning: what all runs share.
-      opened: the run.
-      batches: of its sequences.
-      weights: the weights that count.
       position: that of the state that it resumes from; {} for none.
       dev: what evaluations have found, by step.
       begin: step of the state that it starts or resumes from.

@@ -233,9 +233,7 @@ def corpus_card(store: Store, path: str, samples: int = 8, seed: int = 0) -> Cor
     """Read a store twice and return what it holds; memory is bounded but for 16 bytes per document.
 
     Args:
-      path: the store as it was named.
       samples: number of documents to show.
-      seed: of their choice.
     """
     visible = store.num_tokens >= SHOWN_TOKENS
     with progress_bar("reading tokens", store.num_tokens, visible=visible) as advance_to:
@@ -324,7 +322,6 @@ def run_describe(paths: list[str], config: DescribeConfig) -> list[CorpusCard]:
 
     Args:
       paths: one token store, or two to compare.
-      config: where to write, and how many samples.
 
     Raises:
       UserError: there is no such store, there are more than two, plotly is not installed, or a file cannot be written.

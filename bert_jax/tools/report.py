@@ -211,7 +211,6 @@ def run_report(paths: list[str], config: ReportConfig) -> int:
 
     Args:
       paths: work directories, local or gs://. Each run of a fine-tuning directory is a run of its own.
-      config: where to write.
 
     Raises:
       UserError: a path is not a work directory, there are too many runs, plotly is not installed, or the file cannot be

@@ -242,7 +242,6 @@ def alarms(run: RunHistory, saved: Saved | None, owner: dict[str, Any] | None, s
 
     Args:
       saved: newest good checkpoint.
-      owner: of the live process.
       step: the last step that the run has logged.
       now: seconds since 1970.
     """
@@ -370,7 +369,6 @@ def status(run: RunHistory, now: float) -> dict[str, Any]:
     """Return the facts about a run as JSON values; what is not known is absent.
 
     Args:
-      run: from `read_run`.
       now: seconds since 1970.
     """
     owner, saved, last = run.owner(), run.newest_checkpoint(), run.last_sign()

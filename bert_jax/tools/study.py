@@ -217,7 +217,6 @@ def study_table(study: Study, columns: list[Column], failures: dict[str, str], r
     """Return table.md.
 
     Args:
-      study: what was compared.
       columns: our figures, in the order of the study's measures.
       failures: what went wrong, by the name of the run.
       runs: how many runs are done, in words.
@@ -289,9 +288,7 @@ def write_report(plan: study_plan.StudyPlan, failures: dict[str, str], machine: 
     """Write results.json, table.md and the picture into the work directory, on the first host; return the table.
 
     Args:
-      plan: the runs, done or not.
       failures: what went wrong, by the name of the run.
-      machine: the hardware of this start.
     """
     measured = {run.name: study_plan.run_measures(plan, run) for run in plan.runs}
     columns = [
@@ -385,8 +382,6 @@ def run_study(
     study, after the steps made so far were saved. The same call resumes from there.
 
     Args:
-      study: what is compared.
-      options: which arms and seeds, and where.
       given: options of the command line that all arms take.
       devices: the devices of the mesh; by default every device.
 

@@ -119,8 +119,6 @@ def study_plan(study: Study, options: StudyConfig, given: Given) -> StudyPlan:
     """Return the runs of a study, whose options have been checked.
 
     Args:
-      study: what is compared.
-      options: which arms and seeds, and where.
       given: options of the command line that all arms take.
 
     Raises:

@@ -87,8 +87,6 @@ def in_order(
     Args:
       tasks: the arguments of each call.
       make: what each worker calls with `arguments` to get the function that it applies to tasks.
-      arguments: those of `make`.
-      workers: number of processes.
     """
     if workers == 1:
         function = make(*arguments)

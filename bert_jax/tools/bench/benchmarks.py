@@ -27,10 +27,6 @@ AnyPhase = TypeVar("AnyPhase", bound=PhaseTurnsConfig)
 def run_benchmark(name: str, words: list[str]) -> None:
     """Run a benchmark, or print its help.
 
-    Args:
-      name: one of BENCHMARKS.
-      words: the words of the command line after the name.
-
     Raises:
       UserError: an unknown benchmark, or options that cannot work; nothing has been measured.
     """

@@ -294,7 +294,6 @@ def write_batches(config: Config, padding: float, path: pathlib.Path) -> BatchFi
     Args:
       config: options of the run; with data.path the batches are the first ones of that store.
       padding: share of padding in synthetic batches.
-      path: a file that ends in .npz.
     """
     (phase,) = resolve_phases(config)
     if config.data.path:

@@ -356,8 +356,6 @@ def recorded(benchmark: str, arguments: list[str], loads: tuple[float, float], *
     """Return `values` with the machine, the versions and the command.
 
     Args:
-      benchmark: its name.
-      arguments: words of the command line.
       loads: load averages before and after.
     """
     return {

@@ -260,9 +260,6 @@ def compile_phase(
     """Compile the step of a phase for `topology`, or take it from those compiled before.
 
     Args:
-      config: options of the run, resolved for the machine.
-      topology: the machine.
-      phase: its number.
       stage: called with a few words on what the child is doing.
 
     Returns:
@@ -473,12 +470,7 @@ def compiler_version(topology: Topology) -> str:
 
 
 def compiled(lowered: jax.stages.Lowered, flags: Mapping[str, Any]) -> CompiledProgram:
-    """Compile a traced step; a program that does not fit into memory is an answer, every other failure is raised.
-
-    Args:
-      lowered: the step.
-      flags: options of the compiler.
-    """
+    """Compile a traced step; a program that does not fit into memory is an answer, every other failure is raised."""
     with tempfile.TemporaryDirectory() as dump, tempfile.TemporaryFile() as printed:
         began, spent = time.monotonic(), time.process_time()
         kept = os.dup(2)

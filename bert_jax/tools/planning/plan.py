@@ -106,8 +106,6 @@ def plan_phase(config: Config, topology: Topology, number: int, stage: Callable[
 
     Args:
       config: options of the run, resolved for the machine.
-      topology: the machine.
-      number: of the phase.
       stage: called with a few words on what is being done.
 
     Raises:
@@ -333,8 +331,6 @@ def sections(topology: Topology, plans: list[PhasePlan], candidates: list[Candid
     """Return the tables of a plan.
 
     Args:
-      topology: the machine.
-      plans: of the phases, in order.
       candidates: what a search has tried.
       price: of a chip for an hour; 0 if it is unknown.
     """
@@ -544,10 +540,7 @@ def page(title: str, verdict: list[str], tables: list[Section], command: str) ->
     """Return the page.
 
     Args:
-      title: its heading.
       verdict: paragraphs below the heading.
-      tables: in order.
-      command: the command that made the plan.
     """
     return "\n".join(
         [
@@ -597,10 +590,6 @@ class Plan:
 def run_plan(options: PlanConfig, words: list[str]) -> int:
     """Plan a run, print the plan and write it to `options.output`; return 0 if it fits and 1 if it does not.
 
-    Args:
-      options: of the run and of the plan.
-      words: of the command line, to be shown on the page.
-
     Raises:
       UserError: the options do not fit each other or the machine, there is no such machine, or a compiler is missing.
     """
@@ -637,8 +626,6 @@ def make_plan(config: Config, topology: Topology, searches: bool = False) -> Pla
     """Compile every phase of `config` for `topology`.
 
     Args:
-      config: checked options of a run.
-      topology: the machine.
       searches: whether other batches, meshes and remat policies are tried too.
 
     Raises:

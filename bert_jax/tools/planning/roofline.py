@@ -70,7 +70,6 @@ def memory_of(program: CompiledProgram, facts: dict[str, Any]) -> Memory:
     """Return the memory by part of a program that fits.
 
     Args:
-      program: the compiled program.
       facts: bytes of parameters, moments, teacher and batch on each device, and the shapes of all parameters.
     """
     said = program.memory
@@ -202,7 +201,6 @@ def work_of(program: Program, peak_flops: float, memory_bandwidth: float, reache
     """Return what one device does.
 
     Args:
-      program: the compiled program.
       peak_flops: operations/s of matrix products.
       memory_bandwidth: bytes/s.
       reached: what was measured on such a device, if anything.
@@ -457,8 +455,6 @@ def throughput(seconds: float, topology: Topology, phase: Phase, flops: float) -
 
     Args:
       seconds: time of a step.
-      topology: the machine, whose chips have a known peak.
-      phase: the phase.
       flops: operations of a step on one chip, by closed form.
     """
     peak = topology.chip and peak_flops(topology.chip.kind)

@@ -133,7 +133,6 @@ class Restarts:
 
     Args:
       most: maximum number of restarts after which none has lived for HEALTHY_SECONDS.
-      say: prints a line.
     """
 
     def __init__(self, most: int, say: Callable[[str], None]):
@@ -189,7 +188,6 @@ def call(words: Sequence[str], text: str | None = None) -> str:
     """Run a program to its end; return its standard output.
 
     Args:
-      words: the program and its arguments.
       text: standard input; by default there is none.
 
     Raises:

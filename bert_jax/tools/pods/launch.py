@@ -64,7 +64,6 @@ def host_variables(options: LocalConfig, host: int, port: int) -> dict[str, str]
     """Return the environment variables that make a process one host of a simulated pod.
 
     Args:
-      host: number of the process.
       port: where the first process listens, on the loopback interface.
     """
     others = re.sub(r"--xla_force_host_platform_device_count=\S*", "", os.environ.get("XLA_FLAGS", ""))
