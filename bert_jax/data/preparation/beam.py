@@ -50,15 +50,7 @@ from bert_jax.corpus.duplicates import (
     read_table,
 )
 from bert_jax.data.manifest import Manifest, Options, Removed, Shard, dtype_for, removals
-from bert_jax.data.preparation.encoding import (
-    block_file,
-    make_encoder,
-    read_arrays,
-    read_block,
-    read_if_whole,
-    write_arrays,
-    write_block,
-)
+from bert_jax.data.preparation import encoding
 from bert_jax.data.preparation.local_run import banding_of, cores, make_recorder
 from bert_jax.data.preparation.request import Request, no_text
 from bert_jax.data.preparation.writer import (
@@ -258,17 +250,17 @@ class RecordBlocks(apache_beam.DoFn):
     def process(self, element: tuple[int, Block]) -> Iterator[tuple[int, int]]:
         number, block = element
         offset = block.start.offset
-        file = block_file(self.work.records, number, offset)
-        if read_if_whole(file, read_records) is None:
+        file = encoding.block_file(self.work.records, number, offset)
+        if encoding.read_if_whole(file, read_records) is None:
             with telling(self.work, f"{number:06d}-{offset:015d}"):
                 records = self.records(block)
-            write_arrays(file, vars(records))
+            encoding.write_arrays(file, vars(records))
         yield number, offset
 
 
 def read_records(file: epath.Path) -> BlockRecords:
     """Return the records in a file of `RecordBlocks`."""
-    return BlockRecords(**read_arrays(file))
+    return BlockRecords(**encoding.read_arrays(file))
 
 
 class FindDuplicates(apache_beam.DoFn):
@@ -288,7 +280,7 @@ class FindDuplicates(apache_beam.DoFn):
             place = pathlib.Path(name)
             writer = RecordWriter(place, banding)
             for source, offset in sorted(element[1]):
-                writer.append(source, offset, read_records(block_file(self.work.records, source, offset)))
+                writer.append(source, offset, read_records(encoding.block_file(self.work.records, source, offset)))
             counts = writer.flush()
             writer.close()
             find_duplicates(read_table(place, banding, counts), options.clean.similarity, place)
@@ -381,18 +373,18 @@ class EncodeBlocks(apache_beam.DoFn):
 
     def setup(self) -> None:
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
-        self.encode = make_encoder(f"{self.work.output}/tokenizer", self.work.options)
+        self.encode = encoding.make_encoder(f"{self.work.output}/tokenizer", self.work.options)
         self.duplicates = FoundDuplicates(self.work)
 
     def process(self, element: tuple[int, Block], duplicates: str = "") -> Iterator[BlockSize]:
         """`duplicates`: the directory of `FindDuplicates`, if duplicates are to go."""
         number, block = element
-        start, file = block.start, block_file(self.work.blocks, number, block.start.offset)
-        encoded = read_if_whole(file, read_block)
+        start, file = block.start, encoding.block_file(self.work.blocks, number, block.start.offset)
+        encoded = encoding.read_if_whole(file, encoding.read_block)
         if encoded is None:
             with telling(self.work, f"{number:06d}-{start.offset:015d}"):
                 encoded = self.encode(block, self.duplicates.of(duplicates, number, start.offset))
-            write_block(file, encoded)
+            encoding.write_block(file, encoded)
         yield BlockSize(number, start.offset, block.end.offset, block.continues, len(encoded.tokens))
 
 
@@ -452,7 +444,7 @@ class WriteShards(apache_beam.DoFn):
         cleaning: tuple[StepRecord, ...] = ()
         with contextlib.closing(StoreWriter(directory, self.work.dtype, WriterState(shards=before))) as writer:
             for source, offset, continues in plan.blocks:
-                block = read_block(block_file(self.work.blocks, source, offset))
+                block = encoding.read_block(encoding.block_file(self.work.blocks, source, offset))
                 writer.append(block, continues)
                 removed.update({(self.names[source], what): number for what, number in block.removed.items()})
                 cleaning = merged([*cleaning, *block.cleaning])
