@@ -70,6 +70,13 @@ class Tuning:
     """The model that is fine-tuned."""
     programs: Programs
 
+    def logits(
+        self, params: Any, features: Features, signals: StopSignals, rates: Rates | None = None
+    ) -> list[np.ndarray]:
+        """Return `predict_logits` of a split; `rates` pause while something is compiled."""
+        step, mesh = self.programs.predict_step, self.programs.mesh
+        return predict_logits(step, params, features, self.data.head, self.config.eval_batch_size, mesh, signals, rates)
+
 
 class DevEvaluations:
     """The evaluations of a run on dev after each epoch, and the weights that count according to them.
@@ -101,7 +108,7 @@ class DevEvaluations:
         tuning, opened, config = self._tuning, self._opened, self._tuning.config
         main, signals = tuning.data.main_metric, opened.signals
         with rates.paused("evaluation"), opened.events.timed("evaluated", step) as details:
-            scores, ignored = evaluate(tuning.data, tuning.programs, params, config.eval_batch_size, signals, rates)
+            scores, ignored = evaluate(tuning, params, signals, rates)
             details |= scores
         earlier = [entry["metrics"][main] for entry in self._found.values()]
         self._saver.secure()
@@ -117,19 +124,15 @@ class DevEvaluations:
         self._found[step] = {"metrics": scores, "ignored": ignored}
 
 
-def evaluate(
-    data: TaskData, programs: Programs, params: Any, batch_size: int, signals: StopSignals, rates: Rates | None = None
-) -> tuple[dict[str, float], str | None]:
+def evaluate(tuning: Tuning, params: Any, signals: StopSignals, rates: Rates) -> tuple[dict[str, float], str | None]:
     """Return the metrics on dev, and the result of `ignores_input`.
 
     Metrics on MNLI's second dev set have names that begin with `mismatched_`. `rates` pause while something is
     compiled.
     """
-    results, ignored = {}, None
+    results, ignored, data = {}, None, tuning.data
     for name, split in data.evaluations.items():
-        logits = predict_logits(
-            programs.predict_step, params, split.features, data.head, batch_size, programs.mesh, signals, rates
-        )
+        logits = tuning.logits(params, split.features, signals, rates)
         prefix = name.removeprefix("dev").removeprefix("_")
         results |= {
             f"{prefix}_{key}" if prefix else key: float(value)
@@ -223,21 +226,10 @@ class TaskSteps:
 
 
 def run_record(
-    run: Run,
-    config: FinetuneConfig,
-    data: TaskData,
-    programs: Programs,
-    steps: TaskSteps,
-    dev: dict[int, dict[str, Any]],
-    counted: int,
+    run: Run, tuning: Tuning, steps: TaskSteps, dev: dict[int, dict[str, Any]], counted: int
 ) -> dict[str, Any]:
-    """Return what results.json records of a run.
-
-    Args:
-      dev: evaluations by step.
-      counted: step of the weights that count.
-    """
-    loss, skipped = steps.tail_loss, steps.totals["skipped"]
+    """Return what results.json records of a run; `dev` has evaluations by step, `counted` is that of its weights."""
+    loss, skipped, data = steps.tail_loss, steps.totals["skipped"], tuning.data
     return {
         "run": run.name,
         "setting": run.setting,
@@ -248,8 +240,8 @@ def run_record(
         "steps": max(dev),
         "training_loss": loss if np.isfinite(loss) else None,
         "epochs": [{"epoch": epoch, **dev[step]["metrics"]} for epoch, step in enumerate(sorted(dev), 1)],
-        "keep": config.keep,
-        "hyperparameters": _hyperparameters(run, config, programs.model),
+        "keep": tuning.config.keep,
+        "hyperparameters": _hyperparameters(run, tuning.config, tuning.programs.model),
     }
 
 
@@ -494,7 +486,7 @@ def train_run(run: Run, tuning: Tuning, started: Started) -> dict[str, Any]:
                 f"the weights of {run.name} were deleted with {path} during the run; remove {path / 'runs' / run.name} "
                 "to train it again"
             )
-    return run_record(run, tuning.config, tuning.data, tuning.programs, task.steps, dev, counted) | {
+    return run_record(run, tuning, task.steps, dev, counted) | {
         "init_from_step": tuning.stored.history.get("step"),
         "seconds_since_last_start": round(time.perf_counter() - clock, 1),
     }
