@@ -605,13 +605,6 @@ class OneLine(logging.Formatter):
         return f"{record.levelname.lower()}: {' '.join(f'{record.getMessage()}{cause}'.split())}"
 
 
-def show_libraries() -> None:
-    """Log everything from INFO on, in the format of the libraries."""
-    from absl import logging as absl_logging
-
-    absl_logging.set_verbosity(absl_logging.INFO)
-
-
 def quiet_libraries() -> None:
     """Log warnings and errors as one line each, except those of Orbax and asyncio about a save that fails.
 
@@ -731,7 +724,8 @@ def leave(status: int) -> int:
 
 def no_flags(argv: list[str]) -> list[str]:
     from absl import flags
+    from absl import logging as absl_logging
 
     flags.FLAGS.mark_as_parsed()  # tyro parses the options; absl only handles logging and exit
-    show_libraries() if "--debug" in argv else quiet_libraries()
+    absl_logging.set_verbosity(absl_logging.INFO) if "--debug" in argv else quiet_libraries()
     return argv

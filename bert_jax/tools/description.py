@@ -336,7 +336,9 @@ def run_describe(paths: list[str], config: DescribeConfig) -> list[CorpusCard]:
         raise UserError(f"samples={config.samples} must not be negative")
     stores = [open_store(path, config.cache) for path in paths]
     cards = [corpus_card(store, path, config.samples, config.seed) for store, path in zip(stores, paths, strict=True)]
-    values = json.dumps([dataclasses.asdict(card) for card in cards], indent=1, ensure_ascii=False, default=_plain)
+    values = json.dumps(
+        [dataclasses.asdict(card) for card in cards], indent=1, ensure_ascii=False, default=lambda array: array.tolist()
+    )
     content = page(" and ".join(paths), figures(cards), tables(cards), time.time(), heading="Lengths and frequencies")
     beside = config.output.removesuffix(".html") + ".json"
     for file, text in ((config.output, content), (beside, values + "\n")):
@@ -453,8 +455,3 @@ def _facts(card: CorpusCard) -> dict[str, str]:
         },
         "loss of token frequencies alone": f"{card.entropy:.3f} nats",
     }
-
-
-def _plain(value: Any) -> Any:
-    """Return an array as nested lists, for JSON."""
-    return value.tolist()

@@ -256,18 +256,15 @@ def _notes(study: Study, columns: list[Column]) -> list[str]:
     counts = {len(figure.values) for figure in figures}
     lines = []
     if any(count > 1 for count in counts):
+        seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
         lines.append(
-            f"Mean ± standard deviation over {_seeds(counts)} seeds. {NOT_APART}: not significantly different from "
+            f"Mean ± standard deviation over {seeds} seeds. {NOT_APART}: not significantly different from "
             f"{study.arms[0].title}, because the 95 % confidence interval of the difference (Welch's t) contains 0."
         )
     if 1 in counts:
         lines.append("Figures without ± are those of one seed: what lies between them may be chance.")
     lines += [line for each in columns if (line := _verdict(each))]
     return [line for each in lines for line in (each, "")][:-1]
-
-
-def _seeds(counts: set[int]) -> str:
-    return str(min(counts)) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
 
 
 def _verdict(each: Column) -> str:
@@ -295,7 +292,7 @@ def write_report(plan: study_plan.StudyPlan, failures: dict[str, str], machine: 
         column(plan.study, measure.heading, _values(plan, measured, measure.of, measure.metric), measure.beside)
         for measure in plan.study.measures
     ]
-    done = sum(is_done(plan, index, measured) for index in range(len(plan.runs)))
+    done = sum("own" in measured[run.name] and measured[run.name].keys() >= run.tasks.keys() for run in plan.runs)
     table = study_table(plan.study, columns, failures, f"{done} of {len(plan.runs)} runs are done.")
     if jax.process_index():
         return table
@@ -305,12 +302,6 @@ def write_report(plan: study_plan.StudyPlan, failures: dict[str, str], machine: 
     write_picture(draw_study(plan.study, columns), directory)
     write_json(directory / RESULTS, _results(plan, measured, columns, failures, machine))
     return table
-
-
-def is_done(plan: study_plan.StudyPlan, index: int, measured: Measured) -> bool:
-    """Return whether a run has every figure that the study's measures ask of it."""
-    run = plan.runs[index]
-    return "own" in measured[run.name] and all(name in measured[run.name] for name in run.tasks)
 
 
 def _values(plan: study_plan.StudyPlan, measured: Measured, of: str, metric: str) -> dict[str, list[float]]:

@@ -375,7 +375,7 @@ def show(report: Report, output: str) -> None:
     print(report.markdown(), end="")
     if output:
         values = {"device": report.device, **report.values}
-        write_atomically(output, (json.dumps(_plain(values), indent=1) + "\n").encode())
+        write_atomically(output, (json.dumps(values, indent=1, default=dataclasses.asdict) + "\n").encode())
         write_atomically(output.removesuffix(".json") + ".md", report.markdown().encode())
         print(f"\nwritten: {output} and {output.removesuffix('.json')}.md")
 
@@ -400,15 +400,6 @@ def _where(values: dict[str, Any], device: str | None) -> str:
 
 def _row(cells: Any) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def _plain(values: Any) -> Any:
-    """Return values as JSON can represent them: dataclasses as objects."""
-    if dataclasses.is_dataclass(values) and not isinstance(values, type):
-        return _plain(dataclasses.asdict(values))
-    if isinstance(values, dict):
-        return {key: _plain(value) for key, value in values.items()}
-    return [_plain(value) for value in values] if isinstance(values, (list, tuple)) else values
 
 
 def machine() -> dict[str, Any]:

@@ -202,7 +202,9 @@ def work_of(program: hlo.Program, peak_flops: float, memory_bandwidth: float, re
         if each.op in FREE or each.op.endswith(("-done", "-update")):
             continue
         own_flops, own_bytes = flops_of(program, computation, each), traffic_of(program, computation, each)
-        own_cycles = each.cycles or _kernel_cycles(each)
+        own_cycles = each.cycles or None
+        if not own_cycles and each.op == "custom-call":  # the compiler does not estimate our kernels
+            own_cycles = kernel_cycles(each.op_name, _stated(each, "transcendentals"))
         fastest = max(own_flops / peak_flops, own_bytes / memory_bandwidth)
         if reached is not None and each.op in LAUNCHED:
             by_kernel = own_flops > 0 and each.op == "custom-call" and not _of_cublas(each)
@@ -267,11 +269,6 @@ def flops_of(program: hlo.Program, computation: str, each: hlo.Instruction) -> i
 def _of_cublas(each: hlo.Instruction) -> bool:
     """Return whether a call is a product by cuBLAS; its second result is room to work, which is not traffic."""
     return each.op == "custom-call" and 'custom_call_target="__cublas' in each.attributes
-
-
-def _kernel_cycles(each: hlo.Instruction) -> int | None:
-    """Return the cycles of one of our kernels, which the compiler does not estimate."""
-    return kernel_cycles(each.op_name, _stated(each, "transcendentals")) if each.op == "custom-call" else None
 
 
 def _stated(each: hlo.Instruction, what: str) -> int:
