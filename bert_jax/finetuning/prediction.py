@@ -6,7 +6,6 @@ texts; predictions replace no other file unless --overwrite is given.
 
 import dataclasses
 import os
-import shutil
 import tempfile
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +21,7 @@ from bert_jax.data.sequences import Features
 from bert_jax.devices import sharding
 from bert_jax.devices.compilation import use_compilation_cache
 from bert_jax.errors import UserError
-from bert_jax.files import is_remote
+from bert_jax.files import copy_file, is_remote
 from bert_jax.finetuning.programs import average, member_logits
 from bert_jax.formats.opening import open_stored
 from bert_jax.formats.stored import StoredModel
@@ -166,8 +165,7 @@ def write_predictions(
             print(epath.Path(main).read_text(), end="")
             return
         epath.Path(output).parent.mkdir(parents=True, exist_ok=True)
-        with open(main, "rb") as source, epath.Path(output).open("wb") as target:
-            shutil.copyfileobj(source, target)
+        copy_file(main, output)
 
 
 def _is_directory(output: str) -> bool:

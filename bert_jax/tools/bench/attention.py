@@ -1,6 +1,7 @@
 """Benchmark the attention kernels that run on this machine, by length, in turns (`bert-jax bench attention`)."""
 
 import dataclasses
+import functools
 import os
 from typing import Any
 
@@ -17,6 +18,7 @@ from bert_jax.tools.bench.turns import (
     Waiting,
     as_ours,
     load_average,
+    measured,
     our_program,
     peer_program,
     peer_versions,
@@ -25,8 +27,6 @@ from bert_jax.tools.bench.turns import (
     seconds,
     show,
     shown,
-    started,
-    take_turns,
 )
 
 HEAD_SIZE = 64
@@ -45,12 +45,8 @@ def run_attention(options: AttentionBenchConfig, words: list[str]) -> None:
         raise UserError("a TPU belongs to one process, so kernels cannot take turns; measure each in a run of its own")
     before, found = load_average(), []
     for length in options.lengths:
-        with (
-            started(kernel_contestants(options, length)) as ours,
-            started(torch_contestant(options, length, ours[0])) as theirs,
-        ):
-            turns = take_turns([*ours, *theirs], options.rounds, options.turn_seconds)
-            found += attention_figures(options, length, [*ours, *theirs], turns)
+        torch = functools.partial(torch_contestant, options, length)
+        found += attention_figures(options, length, *measured(options, kernel_contestants(options, length), torch))
     values = recorded("attention", words, (before, load_average()), peer=peer, options=dataclasses.asdict(options))
     show(attention_report(options, found, values), options.output)
 
@@ -64,11 +60,11 @@ def kernel_contestants(options: AttentionBenchConfig, length: int) -> list[Conte
     ]
 
 
-def torch_contestant(options: AttentionBenchConfig, length: int, ours: Waiting) -> list[Contestant]:
-    """Return torch, if it was asked for."""
+def torch_contestant(options: AttentionBenchConfig, length: int, facts: dict[str, Any]) -> list[Contestant]:
+    """Return torch, if it was asked for, on the device of which our process has reported these facts."""
     if options.peer != "torch":
         return []
-    program, job = peer_program(options.peer_python, "attention"), attention_job(options, length) | as_ours(ours.facts)
+    program, job = peer_program(options.peer_python, "attention"), attention_job(options, length) | as_ours(facts)
     return [Contestant(f"{PEER}, {length}", program, job, computing_variables(os.environ), is_peer=True)]
 
 

@@ -29,6 +29,7 @@ from bert_jax.tools.bench.turns import (
     Turn,
     Waiting,
     load_average,
+    measured,
     our_program,
     peer_program,
     peer_versions,
@@ -37,8 +38,6 @@ from bert_jax.tools.bench.turns import (
     seconds,
     show,
     shown,
-    started,
-    take_turns,
     unpacked,
     varied,
 )
@@ -67,8 +66,7 @@ def run_data(options: DataBenchConfig, words: list[str]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         ours = our_loaders(options)
         peers = collators(options, pathlib.Path(directory)) if peer else []
-        with started([*ours, *peers]) as waiting:
-            turns = take_turns(waiting, options.rounds, options.turn_seconds)
+        waiting, turns = measured(options, [*ours, *peers])
     values = recorded("data", words, (before, load_average()), peer=peer)
     show(data_report(options, needs, waiting, turns, values), options.output)
 
@@ -274,8 +272,7 @@ def run_prepare_benchmark(options: PrepareBenchConfig, words: list[str]) -> None
             job = {"vocab": vocab, "lowercase": tokenizer.lowercase, "text": str(text), "lines": LINES}
             program = peer_program(options.peer_python, "prepare")
             contestants.append(Contestant(PREPARING["peer"], program, job, is_peer=True))
-        with started(contestants) as waiting:
-            turns = take_turns(waiting, options.rounds, options.turn_seconds)
+        waiting, turns = measured(options, contestants)
     values = recorded("prepare", words, (before, load_average()), peer=peer, text_bytes=size)
     show(prepare_report(options, size, waiting, turns, values), options.output)
 

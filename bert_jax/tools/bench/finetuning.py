@@ -30,6 +30,7 @@ from bert_jax.tools.bench.turns import (
     Waiting,
     as_ours,
     load_average,
+    measured,
     our_program,
     peer_program,
     peer_versions,
@@ -67,15 +68,10 @@ def run_finetune(options: FinetuneBenchConfig, words: list[str]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         place = pathlib.Path(directory)
         (place / "texts.json").write_text(json.dumps(texts), encoding="utf-8")
-        contestants = our_contestants(options, place)
-        with started(contestants) as waiting:
-            peers = []
-            if peer:
-                write_for_peer(stored, data, place)
-                peers = peer_contestants(options, data.head.outputs, waiting[0].facts, place)
-            with started(peers) as further:
-                turns = take_turns([*waiting, *further], options.rounds, options.turn_seconds)
-                waiting += further
+        if peer:
+            write_for_peer(stored, data, place)
+        peers = lambda facts: peer_contestants(options, data.head.outputs, facts, place) if peer else []
+        waiting, turns = measured(options, our_contestants(options, place), peers)
     values = recorded("finetune", words, (before, load_average()), peer=peer, config=to_dict(options.run))
     show(finetune_report(options, len(texts), waiting, turns, values), options.output)
 

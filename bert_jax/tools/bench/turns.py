@@ -182,6 +182,17 @@ def take_turns(
     return turns
 
 
+def measured(
+    options: TurnsConfig,
+    ours: Sequence[Contestant],
+    peers: Callable[[dict[str, Any]], Sequence[Contestant]] = lambda facts: (),
+) -> tuple[list[Waiting], list[list[Turn]]]:
+    """Return all contestants, ours first, and their turns; `peers` are made once our first has reported its facts."""
+    with started(ours) as waiting, started(peers(waiting[0].facts)) as others:
+        contestants = [*waiting, *others]
+        return contestants, take_turns(contestants, options.rounds, options.turn_seconds)
+
+
 def warm_up(one: Waiting, turn_seconds: float) -> int:
     """Let a contestant work without counting it, and return the number of units of its turns."""
     warm = [one.turn(1) for _ in range(WARM_UP)][-1]
