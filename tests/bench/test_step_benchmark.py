@@ -235,8 +235,8 @@ def measured(tiny_config, tmp_path, monkeypatch):
             CONTESTANT.format(python=sys.executable, directory=str(PEER_PROGRAMS), times=SECONDS, facts=facts)
         )
         python.chmod(0o755)
-        monkeypatch.setattr(step, "our_program", lambda kind: (str(python), kind))
-        monkeypatch.setattr(step, "take_turns", functools.partial(step.take_turns, rest=0))
+        monkeypatch.setattr(step.turns, "our_program", lambda kind: (str(python), kind))
+        monkeypatch.setattr(step.turns, "take_turns", functools.partial(step.turns.take_turns, rest=0))
         words = ("--peer=torch", f"--peer_python={python}", f"--output={output}", *words)
         assert bench("step", tiny_config, "--rounds=3", "--turn_seconds=2", *words) == 0
         return json.loads(output.read_text())
