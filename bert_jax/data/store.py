@@ -143,11 +143,7 @@ class Store:
 
     @functools.cached_property
     def token_counts(self) -> np.ndarray:
-        """int64 [vocab_size]: how often each id occurs; the first use reads every token once.
-
-        Raises:
-          UserError: as `tokens`.
-        """
+        """int64 [vocab_size]: how often each id occurs; the first use reads every token once."""
         counts = np.zeros(self.vocab_size, np.int64)
         for start in range(0, self.num_tokens, _COUNTED):
             ids = self.tokens(np.arange(start, min(start + _COUNTED, self.num_tokens)))

@@ -249,9 +249,6 @@ def prepare_locally(request: Request) -> tuple[Manifest, int]:
 
     Returns:
       (the manifest of the store, the number of bytes of text that this run encoded)
-
-    Raises:
-      UserError: as `run_prepare`.
     """
     if (request.output / BEAM).exists():
         raise UserError(
