@@ -215,13 +215,10 @@ class Checkpoints:
         self.close()
 
     def restore(self, abstract_state: Any) -> Restored | None:
-        """Return the newest good step in the shape of `abstract_state`, or None if there is none.
+        """Return the newest good step in the shape of `abstract_state`, whose leaves have shardings, or None.
 
         A local save is used rather than a checkpoint of the same step.
         `formats.own.open_checkpoint` reads the parameters alone.
-
-        Args:
-          abstract_state: pytree of jax.ShapeDtypeStruct with shardings.
 
         Raises:
           UserError: the newest readable step belongs to a different model, or every step is damaged or of a different

@@ -55,8 +55,7 @@ class Uncut:
     def advise(self, split: str, positions: int) -> str:
         """Return `describe` with the value of the option that cuts nothing or, if there is none, the fewest.
 
-        Args:
-          positions: number of positions of the model, the maximum length of a sequence.
+        `positions`: number of positions of the model, the maximum length of a sequence.
         """
         longest, most = int(self.lengths.max()), positions if self.most is None else self.most
         if longest <= most:

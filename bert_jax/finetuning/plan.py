@@ -40,8 +40,7 @@ def collapsed(
 def ignores_input(head: HeadConfig, dev: Features, logits: list[np.ndarray], metrics: dict[str, float]) -> str | None:
     """Describe in words why the answers on dev look independent of the input, or return None.
 
-    Args:
-      logits: scores on `dev`, one entry per sequence.
+    `logits`: scores on `dev`, one entry per sequence.
     """
     reasons = []
     if metrics.get("NoAns_f1") == 1 and metrics.get("HasAns_f1") == 0:  # SQuAD 2.0, with its best threshold

@@ -136,8 +136,7 @@ def frequent_sentences(
     The first pass counts hashes in 2²² buckets; the second counts the sentences of the fullest buckets. A sentence can
     be missed only where as many other buckets are fuller than its own.
 
-    Args:
-      advance_to: called with the number of sentences read so far, out of twice as many as the store has.
+    `advance_to`: called with the number of sentences read so far, out of twice as many as the store has.
     """
     buckets, done = np.zeros(_BUCKETS, np.int64), 0
     for _, found in _hashed(store):
@@ -232,8 +231,7 @@ class CorpusCard:
 def corpus_card(store: Store, path: str, samples: int = 8, seed: int = 0) -> CorpusCard:
     """Read a store twice and return what it holds; memory is bounded but for 16 bytes per document.
 
-    Args:
-      samples: number of documents to show.
+    `samples`: number of documents to show.
     """
     visible = store.num_tokens >= SHOWN_TOKENS
     with progress_bar("reading tokens", store.num_tokens, visible=visible) as advance_to:

@@ -58,8 +58,7 @@ FEWEST_ROWS = 40  # for a median that a busy minute does not move
 def run_checks(run: RunHistory, config: Config, unigram: float | None) -> list[Check]:
     """Return the checks on the rows of a run; those that its length does not allow yet are left out.
 
-    Args:
-      unigram: loss in nats of predicting words from their frequencies alone; None if it is unknown.
+    `unigram`: loss in nats of predicting words from their frequencies alone; None if it is unknown.
     """
     train, held_out = run.of_kind("train"), run.of_kind("evaluation")
     if not train:

@@ -282,10 +282,9 @@ Measured = dict[str, dict[str, dict[str, float]]]
 
 
 def write_report(plan: study_plan.StudyPlan, failures: dict[str, str], machine: str) -> str:
-    """Write results.json, table.md and the picture into the work directory, on the first host; return the table.
+    """Write results.json, table.md and the picture on the first host; return the table.
 
-    Args:
-      failures: what went wrong, by the name of the run.
+    `failures`: what went wrong, by the name of the run.
     """
     measured = {run.name: study_plan.run_measures(plan, run) for run in plan.runs}
     columns = [

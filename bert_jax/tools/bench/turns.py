@@ -364,11 +364,7 @@ class Report:
 
 
 def recorded(benchmark: str, arguments: list[str], loads: tuple[float, float], **values: Any) -> dict[str, Any]:
-    """Return `values` with the machine, the versions and the command.
-
-    Args:
-      loads: load averages before and after.
-    """
+    """Return `values` with the machine, the versions, the command, and the load averages before and after."""
     return {
         "benchmark": benchmark,
         "command": ["bert-jax", "bench", benchmark, *arguments],

@@ -519,11 +519,7 @@ caption { text-align: left; font-weight: 600; font-size: 1.1rem; padding-top: 1r
 
 
 def page(title: str, verdict: list[str], tables: list[Section], command: str) -> str:
-    """Return the page.
-
-    Args:
-      verdict: paragraphs below the heading.
-    """
+    """Return the page, with the paragraphs of `verdict` below its heading."""
     return "\n".join(
         [
             "<!doctype html>",

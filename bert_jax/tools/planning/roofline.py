@@ -61,8 +61,7 @@ class Memory:
 def memory_of(program: CompiledProgram, facts: dict[str, Any]) -> Memory:
     """Return the memory by part of a program that fits.
 
-    Args:
-      facts: bytes of parameters, moments, teacher and batch on each device, and the shapes of all parameters.
+    `facts`: bytes of parameters, moments, teacher and batch on each device, and the shapes of all parameters.
     """
     said = program.memory
     live = _live_at_peak(program)
