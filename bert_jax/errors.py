@@ -53,6 +53,13 @@ def is_of_cloud_storage(error: BaseException) -> bool:
     return type(error).__module__.split(".")[0] in ("tensorflow", "gcsfs", "aiohttp", "google")
 
 
+def at_least(least: int, **values: int) -> None:
+    """Raise a UserError if one of the values, by the names of their options, is less."""
+    for name, value in values.items():
+        if value < least:
+            raise UserError(f"{name}={value} must be at least {least}")
+
+
 def need_positive(part: object, prefix: str, *names: str) -> None:
     """Raise a UserError unless the options `names` of `part`, named after `prefix`, are positive or None."""
     for name in names:

@@ -7,7 +7,7 @@ from bert_jax.config import Config, commands
 from bert_jax.config.checks import check
 from bert_jax.config.finetuning import FinetuneConfig, check_finetune, task_defaults
 from bert_jax.console import described, divided, load_config, parse, positional, usage
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, at_least
 
 AnyPhase = TypeVar("AnyPhase", bound=commands.PhaseTurnsConfig)
 
@@ -48,8 +48,7 @@ def _finetune(words: list[str]) -> None:
     default = commands.FinetuneBenchConfig.of(task_defaults(task) if task else FinetuneConfig())
     options = parse(default, given, *described(commands.FinetuneBenchConfig))
     commands.check_turns(options)
-    if options.texts < 1:
-        raise UserError(f"texts={options.texts} must be at least 1")
+    at_least(1, texts=options.texts)
     check_finetune(options.run)
     from bert_jax.tools.bench.finetuning import run_finetune
 
@@ -59,8 +58,7 @@ def _finetune(words: list[str]) -> None:
 def _prepare(words: list[str]) -> None:
     options = parse(commands.PrepareBenchConfig, words, *described(commands.PrepareBenchConfig))
     commands.check_turns(options)
-    if options.max_bytes < 1:
-        raise UserError(f"max_bytes={options.max_bytes} must be at least 1")
+    at_least(1, max_bytes=options.max_bytes)
     from bert_jax.tools.bench.data import run_prepare_benchmark
 
     run_prepare_benchmark(options, words)

@@ -14,7 +14,7 @@ from bert_jax.config.options import to_dict
 from bert_jax.data.mixtures import open_corpus
 from bert_jax.devices.hardware import on_tpu
 from bert_jax.devices.process import computing_variables
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, at_least
 from bert_jax.formats.huggingface import to_json
 from bert_jax.formats.model_types.bert import BERT
 from bert_jax.formats.model_types.definition import ModelType, unlike_bert
@@ -110,8 +110,7 @@ def check_possible(options: StepBenchConfig, words: list[str]) -> None:
             )
         if options.peer != "none":
             raise UserError(f"peer={options.peer} is measured on CPU and GPU; on a TPU leave it out, or --platform=cpu")
-    if options.starts < 1:
-        raise UserError(f"starts={options.starts} must be at least 1")
+    at_least(1, starts=options.starts)
     if not 0 <= options.padding < 1:
         raise UserError(f"padding={options.padding} must be at least 0 and less than 1")
     if not options.data.path and any("packing=on" in word for word in (*words, *options.variant)):
