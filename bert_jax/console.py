@@ -107,7 +107,6 @@ def print_help(default: Any, usage: str, description: str) -> None:
     Args:
       default: a dataclass instance, or a dataclass if some options have no default.
       usage: usage of the command; options outside brackets are required if they are empty in `default`.
-      description: paragraphs with an empty line between them.
     """
     import tyro
 
@@ -606,13 +605,6 @@ class OneLine(logging.Formatter):
         return f"{record.levelname.lower()}: {' '.join(f'{record.getMessage()}{cause}'.split())}"
 
 
-def show_libraries() -> None:
-    """Log everything from INFO on, in the format of the libraries."""
-    from absl import logging as absl_logging
-
-    absl_logging.set_verbosity(absl_logging.INFO)
-
-
 def quiet_libraries() -> None:
     """Log warnings and errors as one line each, except those of Orbax and asyncio about a save that fails.
 
@@ -677,7 +669,6 @@ def run_command(commands: Commands, argv: list[str]) -> int:
     """Run the command that `argv` names; return its exit status, which is 2 if it was used wrongly.
 
     Args:
-      commands: the commands by name.
       argv: name of the program, command and words for it; --debug among them shows tracebacks, and
         --no_compilation_cache lets JAX, which is not imported yet, compile everything again.
     """
@@ -733,7 +724,8 @@ def leave(status: int) -> int:
 
 def no_flags(argv: list[str]) -> list[str]:
     from absl import flags
+    from absl import logging as absl_logging
 
     flags.FLAGS.mark_as_parsed()  # tyro parses the options; absl only handles logging and exit
-    show_libraries() if "--debug" in argv else quiet_libraries()
+    absl_logging.set_verbosity(absl_logging.INFO) if "--debug" in argv else quiet_libraries()
     return argv

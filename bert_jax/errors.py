@@ -17,7 +17,6 @@ def need_extra(library: str, extra: str, purpose: str, otherwise: str = "") -> N
     """Check that a library of an optional extra of bert_jax is installed, without importing it.
 
     Args:
-      library: name of the library's package.
       extra: extra of bert_jax that installs it.
       purpose: what needs it, as the beginning of the message.
       otherwise: another way out, if there is one.
@@ -52,6 +51,13 @@ def need_cloud_storage(path: str) -> None:
 def is_of_cloud_storage(error: BaseException) -> bool:
     """Return whether a library that reads gs:// paths has raised `error`: each has its own classes."""
     return type(error).__module__.split(".")[0] in ("tensorflow", "gcsfs", "aiohttp", "google")
+
+
+def at_least(least: int, **values: int) -> None:
+    """Raise a UserError if one of the values, by the names of their options, is less."""
+    for name, value in values.items():
+        if value < least:
+            raise UserError(f"{name}={value} must be at least {least}")
 
 
 def need_positive(part: object, prefix: str, *names: str) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import pathlib
+import shutil
 import tempfile
 from typing import Any
 
@@ -45,6 +46,12 @@ def write_atomically(file: str | os.PathLike[str], contents: bytes) -> None:
         if partial.exists():
             partial.unlink()
         raise
+
+
+def copy_file(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Copy the contents of a file, local or gs://, piece by piece."""
+    with epath.Path(source).open("rb") as contents, epath.Path(target).open("wb") as copy:
+        shutil.copyfileobj(contents, copy, 1 << 24)
 
 
 def cache_directory() -> pathlib.Path:

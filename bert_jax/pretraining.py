@@ -183,11 +183,6 @@ class PhaseTask:
     """A phase of pre-training, for `train`.
 
     Args:
-      learner: what is trained.
-      corpus: what it is trained on.
-      opened: the run.
-      phase: the phase.
-      program: its step.
       begin: step of the state that it resumes from.
       position: where the run is in its data after that step.
       evaluates_first: whether that step still has to be evaluated.
@@ -492,8 +487,6 @@ def _announce(learner: Learner, corpus: Corpus, origins: Table | None, step: int
     """Print every derived quantity of a pre-training run that people check before leaving it alone.
 
     Args:
-      learner: what is trained.
-      corpus: what it is trained on.
       origins: what became of each array of init_from.
       step: where the run resumes; 0 for a fresh one.
     """

@@ -28,9 +28,9 @@ from scipy.special import entr
 
 from bert_jax.analysis.results import Analysis, call_with, framed, panels, short_path, table
 from bert_jax.analysis.texts import in_batches, mask_words, windows
-from bert_jax.config.analyses import HeadsConfig, at_least
+from bert_jax.config.analyses import HeadsConfig
 from bert_jax.config.finetuning import TaggingDataConfig
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, at_least
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.progress import progress_bar, track
 from bert_jax.tasks import conll

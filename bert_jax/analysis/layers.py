@@ -389,10 +389,8 @@ def postprocess_matrix(
     """Return float64 [H, K] that centred vectors are multiplied with; see `fit_postprocess`.
 
     Args:
-      kind: see there.
       count: number of vectors that the covariance is of.
       covariance: [H, H].
-      components: see there.
     """
     size = len(covariance)
     usual, most = (size, size) if kind == "whitening" else (max(1, round(size / 100)), size - 1)

@@ -20,12 +20,12 @@ from bert_jax.analysis.texts import sequence_losses
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.workdir import read_config
 from bert_jax.config import Config, MaskedWords, Phase, resolve_phases, resolve_stages
-from bert_jax.config.analyses import MaskGapConfig, at_least
+from bert_jax.config.analyses import MaskGapConfig
 from bert_jax.config.checks import resolve_mixtures
 from bert_jax.config.options import to_dict
 from bert_jax.data.examples import Batch, Examples
 from bert_jax.data.mixtures import open_corpus
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, at_least
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.progress import progress_bar
 

@@ -31,10 +31,10 @@ from scipy.special import softmax
 from bert_jax.analysis.probing_tasks import ProbingTask, control_labels, divided, drawn_examples, read_probing_tasks
 from bert_jax.analysis.results import Analysis, call_with, columns_table, framed, model_fingerprint, panels, short_path
 from bert_jax.analysis.texts import span_means
-from bert_jax.config.analyses import ProbeConfig, at_least
+from bert_jax.config.analyses import ProbeConfig
 from bert_jax.corpus.readers import find_sources
 from bert_jax.data.sequences import as_features, batches
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, at_least
 from bert_jax.models.pooling import layer_indices
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.progress import progress_bar

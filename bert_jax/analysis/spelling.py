@@ -15,11 +15,11 @@ from rich.table import Table
 
 from bert_jax.analysis.results import Analysis, TaskScore, call_with, columns_table, framed, panels, short_path
 from bert_jax.analysis.texts import MaskedTexts, counted_texts, windows, word_scores
-from bert_jax.config.analyses import SpellingConfig, at_least, spelling_noises
+from bert_jax.config.analyses import SpellingConfig, spelling_noises
 from bert_jax.config.finetuning import TaskDataConfig
 from bert_jax.config.pretraining import EDITS, ErrorUnit, NoiseConfig
 from bert_jax.data.spelling_errors import edit_sites, edited_words
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, at_least
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.progress import progress_bar
 from bert_jax.randomness import Stream, bits, uniform

@@ -198,9 +198,7 @@ def layer_vectors(
     Args:
       model: any model with a tokenizer.
       texts: a list, in whose order the rows are.
-      kind: see VectorKind.
       first: number of the first of these texts among all, from which, with the seed, its token is drawn.
-      seed: see `first`.
       done: called with the number of texts of every batch, for a progress bar.
     """
     found = np.zeros((len(texts), model.config.num_layers + 1, model.config.hidden_size), np.float32)

@@ -19,8 +19,8 @@ from rich.table import Table
 from bert_jax.analysis import results
 from bert_jax.analysis.layers import CosineSums, units
 from bert_jax.analysis.texts import WINDOW, counted_texts, span_means, windows
-from bert_jax.config.analyses import SimilarityConfig, at_least
-from bert_jax.errors import UserError
+from bert_jax.config.analyses import SimilarityConfig
+from bert_jax.errors import UserError, at_least
 from bert_jax.pretrained.encodings import Encoding
 from bert_jax.pretrained.model import PretrainedModel, load
 

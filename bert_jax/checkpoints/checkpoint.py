@@ -108,8 +108,6 @@ class Checkpoints:
         Args:
           state: any pytree of arrays; may be donated or changed as soon as this returns.
           position: position in the data stream, e.g. {"examples_seen": n, "phase": i}.
-          config: the resolved configuration as a plain dict.
-          metrics: held-out metrics at this step.
 
         Raises:
           UserError: the previous save or this one could not be written.
@@ -217,13 +215,10 @@ class Checkpoints:
         self.close()
 
     def restore(self, abstract_state: Any) -> Restored | None:
-        """Return the newest good step in the shape of `abstract_state`, or None if there is none.
+        """Return the newest good step in the shape of `abstract_state`, whose leaves have shardings, or None.
 
         A local save is used rather than a checkpoint of the same step.
         `formats.own.open_checkpoint` reads the parameters alone.
-
-        Args:
-          abstract_state: pytree of jax.ShapeDtypeStruct with shardings.
 
         Raises:
           UserError: the newest readable step belongs to a different model, or every step is damaged or of a different

@@ -362,7 +362,6 @@ class LocalTier:
 
     Args:
       path: directory of this machine; several processes of a machine may share it.
-      run_id: id in every record of the run.
       committed: called with the step and the seconds of each copy that has been written, by `poll` or `wait`.
 
     Raises:

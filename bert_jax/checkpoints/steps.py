@@ -234,8 +234,7 @@ def _system_s_words(error: Exception) -> str:
 class StepDirectories:
     """The step directories below one directory (local or gs://).
 
-    Args:
-      run_id: id in every step of the run; a step with a different id is damaged for it.
+    `run_id`: id in every step of the run; a step with a different id is damaged for it.
     """
 
     def __init__(self, directory: str | os.PathLike[str], run_id: str | None = None):

@@ -10,18 +10,11 @@ from collections.abc import Iterable
 from typing import Literal
 
 from bert_jax.config.pretraining import EDITS, ErrorUnit, NoiseConfig, check_noise
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, at_least
 
 VectorKind = Literal["mean", "cls", "token"]
 """Vector that represents a text. mean: the mean over all tokens, [CLS] and [SEP] included, as `embed` does; cls: the
 first token; token: one token that is neither, drawn at random."""
-
-
-def at_least(least: int, **values: int) -> None:
-    """Raise a UserError if one of the values is less."""
-    for name, value in values.items():
-        if value < least:
-            raise UserError(f"{name}={value} must be at least {least}")
 
 
 def _check_places(output: str, **inputs: str) -> None:

@@ -67,14 +67,10 @@ def resolve_mixtures(config: Config) -> tuple[tuple[MixturePart, ...], ...]:
     )
 
 
-def mixture_paths(config: Config) -> tuple[str, ...]:
-    """Return the stores of all phases, each once, in the order in which they are first named; () without a mixture."""
-    return tuple(dict.fromkeys(part.path for parts in resolve_mixtures(config) for part in parts))
-
-
 def training_paths(config: Config) -> tuple[str, ...]:
-    """Return the stores that a run trains on; () if none is given."""
-    return mixture_paths(config) or ((config.data.path,) if config.data.path else ())
+    """Return the stores that a run trains on, each once, in the order in which they are first named."""
+    mixed = tuple(dict.fromkeys(part.path for parts in resolve_mixtures(config) for part in parts))
+    return mixed or tuple(filter(None, [config.data.path]))
 
 
 def _parsed(text: str, option: str, temperature: float) -> tuple[MixturePart, ...]:

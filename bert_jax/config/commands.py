@@ -24,7 +24,7 @@ from bert_jax.config.finetuning import (
 )
 from bert_jax.config.options import field_values, metric_scale
 from bert_jax.config.pretraining import Config, MaskUnit, PackingChoice, SentencePairs
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, at_least
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -235,8 +235,7 @@ def check_attention_bench(options: AttentionBenchConfig) -> None:
 
 def check_turns(options: TurnsConfig) -> None:
     """Raise a UserError if the options that all benchmarks share do not fit together."""
-    if options.rounds < 1:
-        raise UserError(f"rounds={options.rounds} must be at least 1")
+    at_least(1, rounds=options.rounds)
     if not 0 <= options.turn_seconds < float("inf"):
         raise UserError(f"turn_seconds={options.turn_seconds} must be 0 or a positive number")
     if (options.peer == "none") != (not options.peer_python):
@@ -717,8 +716,7 @@ def check_study(study: Study) -> Study:
             raise UserError(
                 f"arm {arm.name} takes part in {unknown[0]!r}, but the tasks are {', '.join(study.tasks) or 'none'}"
             )
-    if study.seeds < 1:
-        raise UserError(f"seeds={study.seeds} must be at least 1")
+    at_least(1, seeds=study.seeds)
     if reserved := {HELD_OUT, OWN, "pretraining"} & set(study.tasks):
         raise UserError(f"a task cannot be named {reserved.pop()}, which is another part of a run")
     for measure in study.measures:

@@ -34,7 +34,6 @@ def option(
     """Return a field of a configuration with a default.
 
     Args:
-      default: its value unless another one is given.
       resume: what a resumed run may do with it, and with everything below it; None: it must keep the value.
       hosts_differ: whether it says where copies of the same data and model are, or how they are read, and so may differ
         between hosts.
@@ -140,12 +139,10 @@ def kinds(
     option next to the field chooses: a kind has those of its values in `chosen_for`, and others choose the usual kind.
 
     Args:
-      default: its value unless another one is given.
       nested: whether the options of a kind are spelled below the name of the field, as in objective.name, or next to
         it, as in model.positions.
       by: the option next to the field that chooses, if any; then the field is nested.
       absent: the option by which None is chosen, and its value then.
-      resume: see `option`.
     """
     choice = {"nested": nested or by != "", "by": by, "absent": dict(absent or {})}
     field: Any = dataclasses.field(default=default, metadata={"resume": resume, "kinds": choice})
@@ -282,7 +279,6 @@ def switched(options: Any, given: Mapping[str, str], path: str = "") -> Any:
     """Return options with the kinds that the command line chooses, whose other options are those before or usual ones.
 
     Args:
-      options: an instance of a dataclass.
       given: text of each option that is given, by its dotted name.
       path: the name of `options`, with a dot at the end.
     """

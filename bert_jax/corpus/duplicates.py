@@ -43,7 +43,6 @@ def sorted_rows(chunks: Iterable[np.ndarray], width: int, directory: pathlib.Pat
 
     Args:
       chunks: arrays of [rows, width] uint64.
-      width: number of columns.
       directory: where the runs are kept meanwhile; it needs the space of all rows.
     """
     with tempfile.TemporaryDirectory(dir=directory, prefix="runs-") as place:
@@ -491,7 +490,6 @@ def write_removals(table: RecordTable, kinds: np.ndarray, gone: np.ndarray, dire
     """Write what is removed, block by block, to the files of FILES in `directory`.
 
     Args:
-      table: the records of the corpus.
       kinds: [documents] uint8, why a document is removed or 0.
       gone: [paragraphs] uint8, whether a paragraph is removed.
       directory: where the files go, incomplete until this function returns.

@@ -41,7 +41,6 @@ def chapters(text: str, name: str, removed: collections.Counter[str]) -> list[st
 
     Args:
       text: the whole file, with line feeds.
-      name: of the file.
       removed: gets the numbers of lines of the header and of the licence, and of paragraphs of credits.
 
     Raises:

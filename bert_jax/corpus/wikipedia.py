@@ -185,7 +185,6 @@ def plain_text(source: str, namespaces: dict[str, str], removed: collections.Cou
     """Return the paragraphs of a page of wikitext, each on a line.
 
     Args:
-      source: the wikitext.
       namespaces: see `wikipedia.namespace_names`.
       removed: gets the number of templates, tables, references, galleries, files, categories, comments, headings, list
         items and other elements that are left out; what is inside one of them is not counted.

@@ -55,8 +55,7 @@ class Uncut:
     def advise(self, split: str, positions: int) -> str:
         """Return `describe` with the value of the option that cuts nothing or, if there is none, the fewest.
 
-        Args:
-          positions: number of positions of the model, the maximum length of a sequence.
+        `positions`: number of positions of the model, the maximum length of a sequence.
         """
         longest, most = int(self.lengths.max()), positions if self.most is None else self.most
         if longest <= most:
@@ -132,7 +131,6 @@ class TrainingBatches:
     the batches are those of the plain shuffled order, whatever their lengths.
 
     Args:
-      features: sequences with labels.
       batch_size: number of sequences per step.
       multiple: divisor of the number of rows of a batch, which is rounded up (the number of devices).
     """
@@ -249,11 +247,9 @@ class SharedRowBatches(TrainingBatches):
     [R, T] and labels [R, T]; the number of rows R is a multiple of `multiple`.
 
     Args:
-      features: sequences with labels.
       batch_size: number of sequences per step.
       longest_row: most positions of a row, at least as many as the longest sequence is padded to.
       window: as in `TrainingBatches`.
-      seed: of the order.
       multiple: divisor of the number of rows of a batch.
     """
 

@@ -143,11 +143,7 @@ class Store:
 
     @functools.cached_property
     def token_counts(self) -> np.ndarray:
-        """int64 [vocab_size]: how often each id occurs; the first use reads every token once.
-
-        Raises:
-          UserError: as `tokens`.
-        """
+        """int64 [vocab_size]: how often each id occurs; the first use reads every token once."""
         counts = np.zeros(self.vocab_size, np.int64)
         for start in range(0, self.num_tokens, _COUNTED):
             ids = self.tokens(np.arange(start, min(start + _COUNTED, self.num_tokens)))
@@ -452,7 +448,6 @@ def open_store(path: str | os.PathLike[str], cache: str = "") -> Store:
     """Open the store at `path` and verify its files; those of a remote one are copied to `cache` when they are needed.
 
     Args:
-      path: directory, local or gs://.
       cache: local directory for copies of remote stores; empty: the user's cache directory.
 
     Raises:

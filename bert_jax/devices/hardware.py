@@ -239,13 +239,7 @@ def tells_of_memory(error: Exception) -> bool:
 
 
 def memory_error(error: Exception, what: str, remedies: Sequence[str]) -> Exception:
-    """Return a UserError with `remedies` if `error` says that memory has run out, else `error` itself.
-
-    Args:
-      error: from a compilation or a computation.
-      what: does not fit, such as a phase.
-      remedies: what saves memory.
-    """
+    """Return a UserError with `remedies` if `error` says that `what` does not fit into memory, else `error` itself."""
     if not tells_of_memory(error):
         return error
     shortage = shortage_of(str(error))

@@ -39,7 +39,6 @@ def computing_variables(
     container may use the time of fewer. What the environment says already about either comes first (MALLOC_… too).
 
     Args:
-      environment: of the process.
       memory: bytes that the process may use; None: those of the machine or the container.
       quota: where Linux says how much time a container may use.
     """

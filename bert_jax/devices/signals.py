@@ -34,8 +34,7 @@ class Progress:
 
     Time is what ticks say: while the whole process is stopped (Ctrl-Z, a suspended job) there are none.
 
-    Args:
-      timeout_seconds: the bound for a step; None for `BEYOND_SLOWEST_SECONDS` more than the slowest so far.
+    `timeout_seconds`: the bound for a step; None for `BEYOND_SLOWEST_SECONDS` more than the slowest so far.
     """
 
     def __init__(self, timeout_seconds: float | None):

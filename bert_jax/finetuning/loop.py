@@ -46,7 +46,6 @@ from bert_jax.finetuning.programs import (
     fitting_head,
     make_programs,
     member_logits,
-    predict_logits,
 )
 from bert_jax.finetuning.results import best, earlier_predictions, finished_runs, show, summary
 from bert_jax.finetuning.run import Tuning, drop_losers, keep, publish, remove, settings, train_run
@@ -175,57 +174,39 @@ def _plain(value: Any):
 
 
 def predicted(
-    path: epath.Path,
-    data: TaskData,
-    programs: Programs,
-    params: Any,
-    chosen: dict[str, Any],
-    batch_size: int,
-    signals: StopSignals,
+    path: epath.Path, tuning: Tuning, params: Any, chosen: dict[str, Any], signals: StopSignals
 ) -> dict[str, Any]:
     """Return facts for results.json: metrics on the test sets that have labels, and the files of predictions.
 
     Files of an earlier command stay as they are if they are complete and belong to the same run and test sets.
     """
-    place, tests_now = path / "predictions", data.test_fingerprint()
+    place, tests_now = path / "predictions", tuning.data.test_fingerprint()
     before = from_first(earlier_predictions(path / RESULTS))
     if before is not None:
         made = before["predictions"]
-        same = (before["run"], before["metrics"], made["test_fingerprint"]) == (
-            chosen["run"],
-            chosen["metrics"],
-            tests_now,
-        )
+        same = all(before[name] == chosen[name] for name in ("run", "metrics"))
+        same = same and made["test_fingerprint"] == tests_now
         if same and from_first(all((place / file).exists() for file in made["files"])):
             return {"tests": before["tests"], "predictions": made}
-    tests, files = _write_predictions(place, data, programs, params, batch_size, chosen["metrics"], signals)
+    tests, files = _write_predictions(place, tuning, params, chosen["metrics"], signals)
     return {"tests": tests, "predictions": {"test_fingerprint": tests_now, "files": files}}
 
 
 def _write_predictions(
-    directory: epath.Path,
-    data: TaskData,
-    programs: Programs,
-    params: Any,
-    batch_size: int,
-    metrics: dict[str, float],
-    signals: StopSignals,
+    directory: epath.Path, tuning: Tuning, params: Any, metrics: dict[str, float], signals: StopSignals
 ) -> tuple[dict[str, dict[str, float]], list[str]]:
-    """Write files in the benchmark's format for every split that is not trained on.
-
-    Args:
-      metrics: the metrics of `params` on dev.
+    """Write files in the benchmark's format for every split that is not trained on; `metrics` are those on dev.
 
     Returns:
       Metrics on the test sets that have labels, and the names of the files below `directory` (on the first host).
     """
-    tests, written = {}, []
+    tests, written, data = {}, [], tuning.data
     for name, split in (data.evaluations | data.tests).items():
         features = split.features
         # A test set is answered with the threshold of dev, never with its own.
         if name in data.tests and isinstance(features, SpanFeatures):
             features = dataclasses.replace(features, options=tuned(features.options, metrics))
-        logits = predict_logits(programs.predict_step, params, features, data.head, batch_size, programs.mesh, signals)
+        logits = tuning.logits(params, features, signals)
         if jax.process_index() == 0:
             (directory / name).mkdir(parents=True, exist_ok=True)
             place = os.fspath(directory / name)
@@ -455,7 +436,7 @@ def _train_runs(tuning: Tuning, started: Started) -> None:
 
 def _conclude(tuning: Tuning, workdir: WorkDirectory, signals: StopSignals) -> dict[str, Any]:
     """Choose a run, publish its weights, predict, write results.json and return its content."""
-    config, data, programs = tuning.config, tuning.data, tuning.programs
+    config, data = tuning.config, tuning.data
     workdir.secure()
     records = from_first(finished_runs(workdir.path / "runs", data.main_metric))
     if gone := [run.name for run in plan(config) if run.name not in {record["run"] for record in records}]:
@@ -464,8 +445,8 @@ def _conclude(tuning: Tuning, workdir: WorkDirectory, signals: StopSignals) -> d
             "command trains these runs again"
         )
     chosen = best(records, data.main_metric)
-    params = publish(workdir, chosen, programs.mesh)
-    facts = predicted(workdir.path, data, programs, params, chosen, config.eval_batch_size, signals)
+    params = publish(workdir, chosen, tuning.programs.mesh)
+    facts = predicted(workdir.path, tuning, params, chosen, signals)
     facts |= {"data": _sizes(data), "truncated": data.truncated, "labels": list(data.head.labels)}
     results = summary(config, records, data.main_metric, facts)
     if workdir.secure():

@@ -24,8 +24,6 @@ def collapsed(
     """Describe in words why a finished run counts as collapsed, or return None.
 
     Args:
-      head: head of the task.
-      train: the sequences trained on.
       ignored: result of `ignores_input` for the weights that count.
       training_loss: mean over the end of the last epoch.
       skipped_steps: number of updates skipped because the loss or the gradient was not finite.
@@ -42,11 +40,7 @@ def collapsed(
 def ignores_input(head: HeadConfig, dev: Features, logits: list[np.ndarray], metrics: dict[str, float]) -> str | None:
     """Describe in words why the answers on dev look independent of the input, or return None.
 
-    Args:
-      head: head of the task.
-      dev: the sequences that were answered.
-      logits: scores on `dev`, one entry per sequence.
-      metrics: metrics of these scores.
+    `logits`: scores on `dev`, one entry per sequence.
     """
     reasons = []
     if metrics.get("NoAns_f1") == 1 and metrics.get("HasAns_f1") == 0:  # SQuAD 2.0, with its best threshold

@@ -6,7 +6,6 @@ texts; predictions replace no other file unless --overwrite is given.
 
 import dataclasses
 import os
-import shutil
 import tempfile
 from collections.abc import Sequence
 from typing import Any
@@ -22,21 +21,12 @@ from bert_jax.data.sequences import Features
 from bert_jax.devices import sharding
 from bert_jax.devices.compilation import use_compilation_cache
 from bert_jax.errors import UserError
-from bert_jax.files import is_remote
+from bert_jax.files import copy_file, is_remote
 from bert_jax.finetuning.programs import average, member_logits
 from bert_jax.formats.opening import open_stored
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.kernels.choice import check_attention
-from bert_jax.tasks import ner, text
-from bert_jax.tasks.task_data import (
-    Family,
-    check_pairs,
-    family_of,
-    recorded_config,
-    recorded_options,
-    recorded_pairs,
-    recorded_task,
-)
+from bert_jax.tasks import ner, task_data, text
 from bert_jax.tasks.text import PlainText
 from bert_jax.tokenization.tokenizer import check_utf8
 
@@ -55,7 +45,7 @@ def check_member(member: StoredModel, first: StoredModel) -> None:
             for stored in (member, first)
         ]
         raise UserError(f"an ensemble needs models with the same answers, not {' and '.join(shown)}")
-    tasks = [recorded_task(stored.history) for stored in (member, first)]
+    tasks = [task_data.recorded_task(stored.history) for stored in (member, first)]
     if all(tasks) and len(set(tasks)) > 1:
         raise UserError(
             f"an ensemble needs models of one task, not {member.path} of {tasks[0]} and {first.path} of {tasks[1]}"
@@ -68,14 +58,14 @@ def check_member(member: StoredModel, first: StoredModel) -> None:
 
 def task_of(stored: StoredModel, asked: str) -> str:
     """Return the task that was asked for, else the recorded one; raise UserError if there is neither."""
-    if not (task := asked or recorded_task(stored.history)):
+    if not (task := asked or task_data.recorded_task(stored.history)):
         raise UserError(f"{stored.path} does not say which task it is for; give --task=NAME")
     return task
 
 
-def family_for(stored: StoredModel, task: str) -> Family:
+def family_for(stored: StoredModel, task: str) -> task_data.Family:
     """Return the module that reads and scores a task; raise UserError if the model has a different kind of head."""
-    family = family_of(task)
+    family = task_data.family_of(task)
     wanted = family.head(task, stored.need_head().labels).kind
     if wanted != stored.need_head().kind:
         raise UserError(
@@ -88,7 +78,7 @@ def family_for(stored: StoredModel, task: str) -> Family:
 def options_of(members: Sequence[StoredModel], task: str) -> SequenceOptions:
     """Return the options of the first member, no longer than any member reads, with the mean "no answer" threshold."""
     positions = min(member.model.longest_sequence for member in members)
-    options = [recorded_options(member.history, task, positions) for member in members]
+    options = [task_data.recorded_options(member.history, task, positions) for member in members]
     if not isinstance(options[0], Squad2Options):
         return options[0]
     given = [each.null_threshold for each in options if isinstance(each, Squad2Options)]
@@ -133,7 +123,9 @@ def _check_replaceable(files: Sequence[epath.Path], config: PredictConfig) -> No
             raise UserError(f"--output: {file} exists; give another file, or --overwrite to replace it")
 
 
-def read_examples(stored: StoredModel, task: str, family: Family, config: PredictConfig) -> tuple[Family, Any]:
+def read_examples(
+    stored: StoredModel, task: str, family: task_data.Family, config: PredictConfig
+) -> tuple[task_data.Family, Any]:
     """Return the family that answers the input, which is `family` except for plain texts, and the input's examples.
 
     Raises:
@@ -142,7 +134,7 @@ def read_examples(stored: StoredModel, task: str, family: Family, config: Predic
     labels, kind = stored.need_head().labels, stored.need_head().kind
     if config.input and not text.is_plain(config.input, kind):
         form = {f"data.{name}": value for name, value in dataclasses.asdict(config.data).items() if value is not None}
-        data = with_options(recorded_config(stored.history, task), form).data.without_files()
+        data = with_options(task_data.recorded_config(stored.history, task), form).data.without_files()
         data = dataclasses.replace(data, **{config.split: config.input})
         return family, family.load(task, data, config.split, labels)
     if kind not in ("classification", "regression", "tagging"):
@@ -151,11 +143,11 @@ def read_examples(stored: StoredModel, task: str, family: Family, config: Predic
     texts = text.read_plain_texts(config.input) if config.input else [PlainText("--text", config.text, "0")]
     if kind == "tagging":
         return ner, ner.from_plain(texts, labels)
-    return text, text.from_plain(texts, labels, recorded_pairs(stored.history))
+    return text, text.from_plain(texts, labels, task_data.recorded_pairs(stored.history))
 
 
 def write_predictions(
-    family: Family, examples: Any, features: Features, logits: list[Any], output: str, split: str
+    family: task_data.Family, examples: Any, features: Features, logits: list[Any], output: str, split: str
 ) -> None:
     """Write all files of the family into a directory, or its main file to `output`, on the first host.
 
@@ -173,8 +165,7 @@ def write_predictions(
             print(epath.Path(main).read_text(), end="")
             return
         epath.Path(output).parent.mkdir(parents=True, exist_ok=True)
-        with open(main, "rb") as source, epath.Path(output).open("wb") as target:
-            shutil.copyfileobj(source, target)
+        copy_file(main, output)
 
 
 def _is_directory(output: str) -> bool:
@@ -186,7 +177,6 @@ def run_predict(workdirs: str, config: PredictConfig, devices: sharding.Devices 
 
     Args:
       workdirs: directory of the model, or of several, separated by commas.
-      config: input, output and how to predict.
       devices: the devices of the mesh; by default every device of every process.
 
     Returns:
@@ -210,7 +200,7 @@ def run_predict(workdirs: str, config: PredictConfig, devices: sharding.Devices 
     check_outputs(family.prediction_names(examples, config.split), config)
     features = family.features(examples, first.need_tokenizer(), options_of(members, task))
     for member in members if first.need_head().kind in ("classification", "regression") else ():
-        check_pairs(
+        task_data.check_pairs(
             member.history,
             features,
             first.need_tokenizer(),

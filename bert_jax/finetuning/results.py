@@ -97,8 +97,6 @@ def summary(
     """Return the content of results.json.
 
     Args:
-      config: the resolved configuration.
-      records: records of all runs.
       metric: name of the dev metric that decides.
       facts: facts about data and model, added as they are.
     """

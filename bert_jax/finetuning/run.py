@@ -70,69 +70,23 @@ class Tuning:
     """The model that is fine-tuned."""
     programs: Programs
 
-
-class DevEvaluations:
-    """The evaluations of a run on dev after each epoch, and the weights that count according to them.
-
-    Args:
-      tuning: what all runs share.
-      opened: the run.
-      found: metrics of each evaluation, and the result of `ignores_input`, by step; `make` adds to it.
-      weights: where the weights that count are saved.
-      saver: makes sure of the work directory.
-      config: the resolved configuration, saved in every checkpoint.
-    """
-
-    def __init__(
-        self,
-        tuning: Tuning,
-        opened: Opened,
-        found: dict[int, dict[str, Any]],
-        weights: Checkpoints,
-        saver: Saver,
-        config: dict[str, Any],
-    ):
-        self._tuning, self._opened, self._found, self._config = tuning, opened, found, config
-        self._weights, self._saver = weights, saver
-
-    def has(self, step: int) -> bool:
-        """Whether the evaluation after `step` was made, by this process or before an interruption."""
-        return step in self._found
-
-    def make(self, step: int, params: Any, rates: Rates, is_last: bool) -> None:
-        """Evaluate the parameters after `step` steps, and save them if they are the ones that count so far."""
-        tuning, opened, config = self._tuning, self._opened, self._tuning.config
-        main, signals = tuning.data.main_metric, opened.signals
-        with rates.paused("evaluation"), opened.events.timed("evaluated", step) as details:
-            scores, ignored = evaluate(tuning.data, tuning.programs, params, config.eval_batch_size, signals, rates)
-            details |= scores
-        earlier = [entry["metrics"][main] for entry in self._found.values()]
-        self._saver.secure()
-        is_best = scores[main] > max(earlier, default=-np.inf)
-        signals.watchdog.begin("save")
-        if is_last if config.select == "last" else is_best:
-            with rates.paused("checkpoint"):
-                state, position = {"params": params}, {"step": step}
-                self._weights.save(step, state, position=position, config=self._config, metrics=scores)
-                # A kill could otherwise leave only the state that is saved next, and no step would save these again.
-                self._weights.wait()
-        opened.metrics.write(step, {f"dev_{name}": value for name, value in scores.items()}, kind="evaluation")
-        self._found[step] = {"metrics": scores, "ignored": ignored}
+    def logits(
+        self, params: Any, features: Features, signals: StopSignals, rates: Rates | None = None
+    ) -> list[np.ndarray]:
+        """Return `predict_logits` of a split; `rates` pause while something is compiled."""
+        step, mesh = self.programs.predict_step, self.programs.mesh
+        return predict_logits(step, params, features, self.data.head, self.config.eval_batch_size, mesh, signals, rates)
 
 
-def evaluate(
-    data: TaskData, programs: Programs, params: Any, batch_size: int, signals: StopSignals, rates: Rates | None = None
-) -> tuple[dict[str, float], str | None]:
+def evaluate(tuning: Tuning, params: Any, signals: StopSignals, rates: Rates) -> tuple[dict[str, float], str | None]:
     """Return the metrics on dev, and the result of `ignores_input`.
 
     Metrics on MNLI's second dev set have names that begin with `mismatched_`. `rates` pause while something is
     compiled.
     """
-    results, ignored = {}, None
+    results, ignored, data = {}, None, tuning.data
     for name, split in data.evaluations.items():
-        logits = predict_logits(
-            programs.predict_step, params, split.features, data.head, batch_size, programs.mesh, signals, rates
-        )
+        logits = tuning.logits(params, split.features, signals, rates)
         prefix = name.removeprefix("dev").removeprefix("_")
         results |= {
             f"{prefix}_{key}" if prefix else key: float(value)
@@ -226,21 +180,10 @@ class TaskSteps:
 
 
 def run_record(
-    run: Run,
-    config: FinetuneConfig,
-    data: TaskData,
-    programs: Programs,
-    steps: TaskSteps,
-    dev: dict[int, dict[str, Any]],
-    counted: int,
+    run: Run, tuning: Tuning, steps: TaskSteps, dev: dict[int, dict[str, Any]], counted: int
 ) -> dict[str, Any]:
-    """Return what results.json records of a run.
-
-    Args:
-      dev: evaluations by step.
-      counted: step of the weights that count.
-    """
-    loss, skipped = steps.tail_loss, steps.totals["skipped"]
+    """Return what results.json records of a run; `dev` has evaluations by step, `counted` is that of its weights."""
+    loss, skipped, data = steps.tail_loss, steps.totals["skipped"], tuning.data
     return {
         "run": run.name,
         "setting": run.setting,
@@ -251,8 +194,8 @@ def run_record(
         "steps": max(dev),
         "training_loss": loss if np.isfinite(loss) else None,
         "epochs": [{"epoch": epoch, **dev[step]["metrics"]} for epoch, step in enumerate(sorted(dev), 1)],
-        "keep": config.keep,
-        "hyperparameters": _hyperparameters(run, config, programs.model),
+        "keep": tuning.config.keep,
+        "hyperparameters": _hyperparameters(run, tuning.config, tuning.programs.model),
     }
 
 
@@ -367,13 +310,9 @@ class RunTask:
     """A run of fine-tuning, for `train`: an evaluation after each epoch.
 
     Args:
-      run: its hyper-parameters.
-      tuning: what all runs share.
-      opened: the run.
-      batches: of its sequences.
-      weights: the weights that count.
+      weights: where the weights that count are saved.
       position: that of the state that it resumes from; {} for none.
-      dev: what evaluations have found, by step.
+      dev: metrics of each evaluation, and the result of `ignores_input`, by step; evaluations add to it.
       begin: step of the state that it starts or resumes from.
     """
 
@@ -389,7 +328,8 @@ class RunTask:
         begin: int,
     ):
         config, programs = tuning.config, tuning.programs
-        self._run, self._config, self._programs, self._batches, self._begin = run, config, programs, batches, begin
+        self._run, self._tuning, self._opened, self._batches, self._begin = run, tuning, opened, batches, begin
+        self._weights, self._dev, self._recorded = weights, dev, settings(config, programs, tuning.data, run)
         self._epoch = batches.steps_per_epoch
         self.program: Program = programs.train_step
         self.end: int = run.epochs * self._epoch
@@ -406,11 +346,10 @@ class RunTask:
             every_step=False,  # what guards the state is the skipped update
         )
         self.replicas: Replicas = Replicas(state_shardings(programs.abstract), programs.mesh, opened.events)
-        recorded = settings(config, programs, tuning.data, run)
         self._saver = Saver(
             opened,
             self.reporter,
-            recorded,
+            self._recorded,
             lambda step: {
                 "step": step,
                 "dev": {str(evaluated): entry for evaluated, entry in dev.items()},
@@ -418,11 +357,10 @@ class RunTask:
             },
             others=(weights,),
         )
-        self._evaluations = DevEvaluations(tuning, opened, dev, weights, self._saver, recorded)
 
     def batches(self, begin: int) -> Generator[Input, None, None]:
         """Return the batches after `begin`, each with the scalars that the step of all runs shares takes."""
-        config, mesh, batches = self._config, self._programs.mesh, self._batches
+        config, mesh, batches = self._tuning.config, self._tuning.programs.mesh, self._batches
         dropout_seed = sharding.on_every_device(mesh, np.uint32(self._run.seed))
         rates = learning_rates(self._run, config.schedule, config.warmup_share, self.end)
         for step in range(begin, self.end):
@@ -439,12 +377,32 @@ class RunTask:
         Raises:
           Stopped: a signal ended the evaluation.
         """
-        if step > self._begin and due(step, self._config.save_every_steps):
+        if step > self._begin and due(step, self._tuning.config.save_every_steps):
             self._saver.save(step, state)
-        if step and step % self._epoch == 0 and not self._evaluations.has(step):
+        if step and step % self._epoch == 0 and step not in self._dev:
             self.reporter.finish()
-            self._evaluations.make(step, state.params, self.reporter.rates, is_last=step == self.end)
+            self._evaluate(step, state.params)
             self._saver.save(step, state)
+
+    def _evaluate(self, step: int, params: Any) -> None:
+        """Evaluate the parameters after `step` steps on dev, and save them if they are the ones that count so far."""
+        tuning, opened, rates = self._tuning, self._opened, self.reporter.rates
+        main, signals = tuning.data.main_metric, opened.signals
+        with rates.paused("evaluation"), opened.events.timed("evaluated", step) as details:
+            scores, ignored = evaluate(tuning, params, signals, rates)
+            details |= scores
+        earlier = [entry["metrics"][main] for entry in self._dev.values()]
+        self._saver.secure()
+        is_best = scores[main] > max(earlier, default=-np.inf)
+        signals.watchdog.begin("save")
+        if step == self.end if tuning.config.select == "last" else is_best:
+            with rates.paused("checkpoint"):
+                state, position = {"params": params}, {"step": step}
+                self._weights.save(step, state, position=position, config=self._recorded, metrics=scores)
+                # A kill could otherwise leave only the state that is saved next, and no step would save these again.
+                self._weights.wait()
+        opened.metrics.write(step, {f"dev_{name}": value for name, value in scores.items()}, kind="evaluation")
+        self._dev[step] = {"metrics": scores, "ignored": ignored}
 
     def save_for_good(self, step: int, state: TrainState) -> None:
         """Save the state after `step`, and wait until it is written."""
@@ -453,7 +411,7 @@ class RunTask:
     def shortage(self) -> tuple[str, list[str]]:
         """Return that a batch does not fit into the memory, and what helps."""
         rows = self._batches.rows
-        return f"a batch of {rows} sequences", batch_advice(self._config, self._programs, rows)
+        return f"a batch of {rows} sequences", batch_advice(self._tuning.config, self._tuning.programs, rows)
 
 
 def _peak_flops(programs: Programs) -> float | None:
@@ -502,7 +460,7 @@ def train_run(run: Run, tuning: Tuning, started: Started) -> dict[str, Any]:
                 f"the weights of {run.name} were deleted with {path} during the run; remove {path / 'runs' / run.name} "
                 "to train it again"
             )
-    return run_record(run, tuning.config, tuning.data, tuning.programs, task.steps, dev, counted) | {
+    return run_record(run, tuning, task.steps, dev, counted) | {
         "init_from_step": tuning.stored.history.get("step"),
         "seconds_since_last_start": round(time.perf_counter() - clock, 1),
     }

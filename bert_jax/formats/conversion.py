@@ -75,8 +75,7 @@ def write_bert_jax(stored: StoredModel, destination: str | os.PathLike[str], by:
 
     There is no optimizer state and no data position: it is for loading, fine-tuning and --init_from, not for resuming.
 
-    Args:
-      by: writer that run.json names: "convert" or "model.save", before which parameters may have been changed.
+    `by`: writer that run.json names: "convert" or "model.save", before which parameters may have been changed.
     """
 
     directory, params = epath.Path(destination), place(stored)

@@ -242,11 +242,6 @@ def written(name: str, kind: ModelType) -> str:
     return name
 
 
-def number_of_layers(names: Any, kind: ModelType = BERT) -> int:
-    """Return the number of encoder layers that the names in a file mention."""
-    return len({match[1] for name in names if (match := kind.layer.match(name))})
-
-
 def repeated(names: dict[str, str]) -> list[tuple[str, str]]:
     """Return pairs of stored names of the same parameter; `names`: stored name → canonical name."""
     meanings = collections.defaultdict(list)
@@ -278,7 +273,7 @@ def open_huggingface(path: str | os.PathLike[str]) -> StoredModel:
     kind = config.kind
     tensors, ignored = _known(stored, config, directory)
     head = _head(config, tensors, directory)
-    layers = number_of_layers(tensors, kind)
+    layers = len({match[1] for name in tensors if (match := kind.layer.match(name))})
     if layers != config.model.parameter_sets:
         raise UserError(
             f"{directory / FILE} has num_hidden_layers={config.model.num_layers}, but the weights have {layers} layers"

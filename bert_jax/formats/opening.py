@@ -61,11 +61,7 @@ def open_stored(path: str | os.PathLike[str]) -> StoredModel:
 
 
 def describe(stored: StoredModel, mesh: Mesh) -> dict[str, Any]:
-    """Return what `place` would place on `mesh`, whose devices need not exist, as ShapeDtypeStructs; nothing is read.
-
-    Raises:
-      UserError: as `place`.
-    """
+    """Return what `place` would put on `mesh`, whose devices need not exist, as ShapeDtypeStructs; nothing is read."""
 
     def described(array: StoredArray, where: NamedSharding) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(array.shape, np.float32, sharding=where)

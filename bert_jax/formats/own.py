@@ -39,7 +39,6 @@ def open_checkpoint(path: str | os.PathLike[str], weights: Weights = "last") -> 
     run) and run (run.json).
 
     Args:
-      path: the directory.
       weights: those after the step, or their moving average.
 
     Raises:

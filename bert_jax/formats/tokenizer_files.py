@@ -20,22 +20,9 @@ from tokenizers import AddedToken, processors
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
 from bert_jax.formats.safetensors_files import inside
+from bert_jax.tokenization import sentence_pieces
 from bert_jax.tokenization.byte_level import ROBERTA_NAMES, ByteLevel, byte_level_of, read_byte_level
 from bert_jax.tokenization.json_vocabulary import NAMES, NotExpressible, pair_form, read_json_vocabulary
-from bert_jax.tokenization.sentence_pieces import (
-    CONTROL,
-    NORMAL,
-    UNKNOWN,
-    USER_DEFINED,
-    Piece,
-    SentencePieces,
-    family_of,
-    field,
-    in_order_of_file,
-    pieces_of,
-    read_sentence_pieces,
-    with_pieces,
-)
 from bert_jax.tokenization.tokenizer import CLASS_SEGMENT, Tokenizer
 from bert_jax.tokenization.vocabulary import (
     BYTE_LEVEL_FILE,
@@ -101,7 +88,7 @@ _STEPS = {"Precompiled", "Replace", "NFKD", "StripAccents", "Lowercase", "Strip"
 _TABLE, _NORMALIZER = 2, 3  # precompiled_charsmap of NormalizerSpec, normalizer_spec of ModelProto
 
 
-def _read_unigram(file: epath.Path) -> SentencePieces | None:
+def _read_unigram(file: epath.Path) -> sentence_pieces.SentencePieces | None:
     """Return the vocabulary of a tokenizer.json with a unigram model, None if it has another."""
     values = read_object(file)
     model = values.get("model")
@@ -109,23 +96,26 @@ def _read_unigram(file: epath.Path) -> SentencePieces | None:
         return None
     steps = list(_steps(values.get("normalizer"), "normalizers"))
     pieces = _pieces(values, model, file)
-    family, cleaning = family_of(file, pieces)
+    family, cleaning = sentence_pieces.family_of(file, pieces)
     cleaning = dataclasses.replace(
         cleaning,
         lowercase=any(step.get("type") == "Lowercase" for step in steps),
         strips_accents=any(step.get("type") == "NFKD" for step in steps),
     )
     _check_splitting(values, model, file)
-    whole = with_pieces(field(_NORMALIZER, field(_TABLE, _table(steps, file))), in_order_of_file(pieces, family))
-    return pieces_of(file, whole, family, cleaning)
+    whole = sentence_pieces.with_pieces(
+        sentence_pieces.field(_NORMALIZER, sentence_pieces.field(_TABLE, _table(steps, file))),
+        sentence_pieces.in_order_of_file(pieces, family),
+    )
+    return sentence_pieces.pieces_of(file, whole, family, cleaning)
 
 
-def _pieces(values: dict[str, Any], model: dict[str, Any], file: epath.Path) -> list[Piece]:
+def _pieces(values: dict[str, Any], model: dict[str, Any], file: epath.Path) -> list[sentence_pieces.Piece]:
     """Return the entries in the order of their ids."""
     entries, unknown = model.get("vocab"), model.get("unk_id")
     if not isinstance(entries, list) or not all(map(_is_entry, entries)) or not isinstance(unknown, int):
         raise UserError(f"{file} is damaged: model.vocab must hold pairs of a piece and its score, and unk_id an id")
-    kinds = {unknown: UNKNOWN}
+    kinds = {unknown: sentence_pieces.UNKNOWN}
     for added in values.get("added_tokens") or ():
         i = added.get("id") if isinstance(added, dict) else None
         if i == len(entries) and added.get("special") and isinstance(added.get("content"), str):
@@ -135,8 +125,11 @@ def _pieces(values: dict[str, Any], model: dict[str, Any], file: epath.Path) -> 
                 f"{file} adds {added!r:.80} to its vocabulary, which is found in a text before it is split; our "
                 "tokenizer has no such step. Remove it from added_tokens if the model does without"
             )
-        kinds.setdefault(i, CONTROL if added.get("special") else USER_DEFINED)
-    return [Piece(text, float(score), kinds.get(i, NORMAL)) for i, (text, score) in enumerate(entries)]
+        kinds.setdefault(i, sentence_pieces.CONTROL if added.get("special") else sentence_pieces.USER_DEFINED)
+    return [
+        sentence_pieces.Piece(text, float(score), kinds.get(i, sentence_pieces.NORMAL))
+        for i, (text, score) in enumerate(entries)
+    ]
 
 
 def _is_entry(entry: object) -> bool:
@@ -306,7 +299,7 @@ def _read_own(directory: epath.Path) -> Vocabulary | None:
     models = [file for file in vocabulary_files(directory) if file.suffix == ".model"]
     config = read_object(there[CONFIG_FILE]) if CONFIG_FILE in there else {}
     if models:
-        pieces = read_sentence_pieces(inside(directory, models[0].name))
+        pieces = sentence_pieces.read_sentence_pieces(inside(directory, models[0].name))
         _check_slow_additions(there, config, pieces.tokens)
         return pieces
     if JSON_FILE in there and WORDPIECE_FILE not in there:

@@ -195,8 +195,6 @@ class Block(nnx.Module):
           x: states of the layer below.
           mask: who sees whom.
           dropout_key: None for no dropout.
-          attend: the attention kernel.
-          collect: whether to return the probabilities.
           window: tokens to either side that this layer sees; None: those of `mask`.
           rotary: how this layer turns queries and keys.
           attention_norm: with pre-norm, whether this layer has one before its attention.

@@ -222,10 +222,8 @@ class MaskDecoder(nnx.Module):
         """Return what the head for masked words reads, [B, L, H].
 
         Args:
-          stack: how the layers are computed.
           block: the last layer.
           x: the states that enter it, [B, L, H].
-          mask: as for the layers.
           dropout_key: None for no dropout.
           texts: where positions restart; None: each row is one text.
         """

@@ -53,11 +53,7 @@ def combine(
 
 
 def layers_read(combination: str, num_layers: int, weights: Any = None) -> int:
-    """Return how many of the last layers `combination` needs in a model of `num_layers`.
-
-    Raises:
-      UserError: see `combine`.
-    """
+    """Return how many of the last layers `combination` needs in a model of `num_layers`."""
     if not isinstance(combination, str) or combination not in LAYERS_READ:
         raise UserError(f"unknown combination of layers {combination!r}; known are {', '.join(LAYERS_READ)}")
     if not num_layers and combination != "last":

@@ -73,10 +73,8 @@ class ConditionalRandomField(nnx.Module):
         """Return the most probable labels by the Viterbi algorithm: int32 [B, L], -1 where `labels` is.
 
         Args:
-          logits: as for `negative_log_likelihood`.
+          logits, first, last: as for `negative_log_likelihood`.
           labels: read only for where they are -1.
-          first: as for `negative_log_likelihood`.
-          last: as for `negative_log_likelihood`.
           names: names of the C labels. With them, the search leaves out transitions that IOB2 forbids.
         """
         transitions, start = self.transitions[...], self.start[...]

@@ -278,9 +278,6 @@ def fill_mask(model: Any, texts: str | Iterable[str], top_k: int = 5, batch_size
 
     Every mask is predicted with the other masks in place; from left to right, from the words before it alone.
 
-    Args:
-      model: a PretrainedModel.
-
     Raises:
       UserError: there is no mask or too much text.
     """

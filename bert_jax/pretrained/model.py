@@ -1,7 +1,7 @@
 """`bert_jax.load` and the loaded model: encode and embed texts, fill in masks, judge pairs, answer tasks.
 
-`LoadedNetwork` is the part on the devices: parameters, and scores for batches of ids. The layers can be viewed one by
-one, and the parameters as a table. `save` writes the model with its present parameters to a new work directory.
+The layers can be viewed one by one, and the parameters as a table. `save` writes the model with its present parameters
+to a new work directory.
 """
 
 import collections.abc
@@ -50,20 +50,6 @@ from bert_jax.tasks.task_data import without_metrics
 from bert_jax.tokenization.tokenizer import Texts, Tokenizer, lowered
 
 
-def save(model: Any, params: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write a PretrainedModel with `params`; its method of this name describes what is written."""
-    if jax.process_count() > 1:
-        raise UserError(
-            f"save is for one host but this program has {jax.process_count()}; load the model on one of them"
-        )
-    if bad := not_finite(params):
-        logging.warning(
-            "%d arrays have values that are NaN or infinite, first %s; they are saved as they are", len(bad), bad[0]
-        )
-    with new_directory(path) as directory:
-        write_bert_jax(as_stored(model, params), directory, by="model.save")
-
-
 def as_stored(model: Any, params: dict[str, Any]) -> StoredModel:
     """Return a PretrainedModel with `params` as the formats read and write one."""
     arrays = {
@@ -81,18 +67,6 @@ def as_stored(model: Any, params: dict[str, Any]) -> StoredModel:
         postprocesses=model.postprocesses,
         history=without_metrics(model.history),
     )
-
-
-def next_sentence(model: Any, first: Any, second: Any, batch_size: int) -> float | list[float]:
-    """Return the probability of class 0; PretrainedModel.next_sentence describes arguments and result."""
-    single = isinstance(first, str) and isinstance(second, str)
-    pairs = _text_pairs([first], [second]) if single else _text_pairs(first, second)
-    found = [0.0] * len(pairs)
-    for numbers, batch in in_batches(read_texts(model, pairs), batch_size, None, packed=True):
-        shares = softmax(model.next_sentence_logits(batch))[:, 0]
-        for number, share in zip(numbers, shares, strict=False):
-            found[number] = float(share)
-    return found[0] if single else found
 
 
 def _text_pairs(first: Any, second: Any) -> list[tuple[str, str]]:
@@ -159,28 +133,6 @@ class Layers(collections.abc.Sequence[Layer]):
         return f"{len(self)} layers of {self._config.hidden_size} values, {self._config.attention_heads} heads"
 
 
-def describe(model: Any) -> str:
-    """Return the origin of a PretrainedModel, its sizes, and every parameter with path, shape and number of values."""
-    config, tokenizer = model.config, model.tokenizer
-    step = f", step {model.history['step']:,}" if model.history.get("step") is not None else ""
-    words = "no tokenizer" if tokenizer is None else f"{tokenizer.kind}, {'un' if tokenizer.lowercase else ''}cased"
-    attends = isinstance(config, AttentionConfig)
-    attention = f"{config.num_heads} heads, feed-forward {config.feed_forward_size:,}, " if attends else ""
-    lines = [
-        f"BERT from {near_path(model.path)} ({model.kind}{step})",
-        f"{config.num_layers} layers, hidden size {config.hidden_size:,}, {attention}"
-        f"{config.max_position_embeddings:,} positions, {config.activation}, vocabulary "
-        f"{config.vocab_size:,} ({words})",
-    ]
-    if model.head is not None:
-        labels = model.head.labels[:8] + (("…",) if len(model.head.labels) > 8 else ())
-        crf = " with a CRF" if model.head.crf else ""
-        lines.append(f"task head: {model.head.kind}{crf}" + (f" ({', '.join(labels)})" if labels else ""))
-    if model.embedding != EmbeddingConfig():
-        lines.append(f"embed: {describe_embedding(model.embedding)}")
-    return _text("\n".join(lines), parameter_table(model.params))
-
-
 def parameter_table(params: dict[str, Any]) -> Table:
     table = Table()
     table.add_column("parameter", no_wrap=True)
@@ -229,8 +181,24 @@ def _text(heading: str, table: Table) -> str:
     return f"{heading}\n{file.getvalue().rstrip()}"
 
 
-class LoadedNetwork:
-    """The attributes of a `PretrainedModel`, which describes them, and its scores for batches of ids."""
+class PretrainedModel:
+    """A BERT with its configuration, parameters and tokenizer; made by `bert_jax.load`.
+
+    Attributes:
+      config (EncoderConfig): sizes and form of the encoder.
+      head (HeadConfig | None): of a fine-tuned model.
+      tokenizer (Tokenizer | None): None if the directory has no vocabulary.
+      embedding (EmbeddingConfig): what `embed` does by default.
+      postprocesses (dict): what `embed` can do to its vectors, by name; `save` saves what is added.
+      network (BertForPreTraining): the model as functions of `params`.
+      path (str): the directory.
+      kind (str): its format.
+      history (dict): step, metrics and config, as far as recorded.
+      mesh (Mesh): the devices that hold the parameters.
+
+    Texts are one string, one pair as a tuple, or a list of either; [MASK] in a text is the mask token, except for
+    `predict`, which takes every text literally, as fine-tuning did.
+    """
 
     def __init__(
         self, stored: StoredModel, params: dict[str, Any], mesh: Mesh, compute: ComputeConfig = ComputeConfig()
@@ -314,7 +282,17 @@ class LoadedNetwork:
           UserError: `path` is not empty or cannot be written, the parameters no longer fit the model, or there are
             several hosts.
         """
-        save(self, self._parameters.current(), path)
+        params = self._parameters.current()
+        if jax.process_count() > 1:
+            raise UserError(
+                f"save is for one host but this program has {jax.process_count()}; load the model on one of them"
+            )
+        if bad := not_finite(params):
+            logging.warning(
+                "%d arrays have values that are NaN or infinite, first %s; they are saved as they are", len(bad), bad[0]
+            )
+        with new_directory(path) as directory:
+            write_bert_jax(as_stored(self, params), directory, by="model.save")
 
     def need_tokenizer(self) -> Tokenizer:
         """Return the tokenizer; raise a UserError if the model came without one."""
@@ -326,27 +304,25 @@ class LoadedNetwork:
         return self.tokenizer
 
     def __repr__(self) -> str:
-        return describe(self)
-
-
-class PretrainedModel(LoadedNetwork):
-    """A BERT with its configuration, parameters and tokenizer; made by `bert_jax.load`.
-
-    Attributes:
-      config (EncoderConfig): sizes and form of the encoder.
-      head (HeadConfig | None): of a fine-tuned model.
-      tokenizer (Tokenizer | None): None if the directory has no vocabulary.
-      embedding (EmbeddingConfig): what `embed` does by default.
-      postprocesses (dict): what `embed` can do to its vectors, by name; `save` saves what is added.
-      network (BertForPreTraining): the model as functions of `params`.
-      path (str): the directory.
-      kind (str): its format.
-      history (dict): step, metrics and config, as far as recorded.
-      mesh (Mesh): the devices that hold the parameters.
-
-    Texts are one string, one pair as a tuple, or a list of either; [MASK] in a text is the mask token, except for
-    `predict`, which takes every text literally, as fine-tuning did.
-    """
+        """Return the origin of the model, its sizes, and every parameter with path, shape and number of values."""
+        config, tokenizer = self.config, self.tokenizer
+        step = f", step {self.history['step']:,}" if self.history.get("step") is not None else ""
+        words = "no tokenizer" if tokenizer is None else f"{tokenizer.kind}, {'un' if tokenizer.lowercase else ''}cased"
+        attends = isinstance(config, AttentionConfig)
+        attention = f"{config.num_heads} heads, feed-forward {config.feed_forward_size:,}, " if attends else ""
+        lines = [
+            f"BERT from {near_path(self.path)} ({self.kind}{step})",
+            f"{config.num_layers} layers, hidden size {config.hidden_size:,}, {attention}"
+            f"{config.max_position_embeddings:,} positions, {config.activation}, vocabulary "
+            f"{config.vocab_size:,} ({words})",
+        ]
+        if self.head is not None:
+            labels = self.head.labels[:8] + (("…",) if len(self.head.labels) > 8 else ())
+            crf = " with a CRF" if self.head.crf else ""
+            lines.append(f"task head: {self.head.kind}{crf}" + (f" ({', '.join(labels)})" if labels else ""))
+        if self.embedding != EmbeddingConfig():
+            lines.append(f"embed: {describe_embedding(self.embedding)}")
+        return _text("\n".join(lines), parameter_table(self.params))
 
     def encode(
         self,
@@ -406,8 +382,7 @@ class PretrainedModel(LoadedNetwork):
             of positions alone: RoPE, ALiBi, DeBERTa and XLNet read any length.
           attention_mask: [B, L], 1 for real tokens, 0 for padding; None: all are real.
           token_type_ids: [B, L], the segment of each token; None: 0. A model without segments ignores them.
-          layers: as in `encode`.
-          attentions: as in `encode`.
+          layers, attentions: as in `encode`.
           memory: of an XLNet, the states of the segments before, as `extended_memory` of
             `bert_jax.models.bert` returns them (`mems` of transformers): for each layer [B, M, H]. All of it
             is seen, states of padding too.
@@ -476,10 +451,7 @@ class PretrainedModel(LoadedNetwork):
             `bert_jax.analysis.fit_postprocess` has fitted on the same layers and pooling, or the name of one that was
             saved with the model.
           normalize: whether to divide each vector by its Euclidean norm. None: as above, for most models False.
-          batch_size: as in `encode`.
-          max_length: as in `encode`.
-          truncate: as in `encode`.
-          progress: as in `encode`.
+          batch_size, max_length, truncate, progress: as in `encode`.
 
         Raises:
           UserError: the directory of sentence-transformers has a module that is not supported, and `pooling` is not
@@ -518,7 +490,14 @@ class PretrainedModel(LoadedNetwork):
 
         Two lists of the same length give a list: for the first of both, the second of both, …
         """
-        return next_sentence(self, first, second, batch_size)
+        single = isinstance(first, str) and isinstance(second, str)
+        pairs = _text_pairs([first], [second]) if single else _text_pairs(first, second)
+        found = [0.0] * len(pairs)
+        for numbers, batch in in_batches(read_texts(self, pairs), batch_size, None, packed=True):
+            shares = softmax(self.next_sentence_logits(batch))[:, 0]
+            for number, share in zip(numbers, shares, strict=False):
+                found[number] = float(share)
+        return found[0] if single else found
 
     def predict(self, inputs: Iterable[Any], *, batch_size: int = 32, progress: bool | None = None) -> list[Any]:
         """Return the answer of the task head to each of `inputs`, one or a list of:

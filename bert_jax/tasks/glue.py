@@ -375,15 +375,10 @@ def write_predictions(
 
 
 def prediction_names(examples: Sentences, split: str) -> list[str]:
-    """Return the names of the files that `write_predictions` writes, the main one first."""
-    return [submission_name(examples.task, split)]
-
-
-def submission_name(task: str, split: str) -> str:
     """Return CoLA.tsv, MNLI-m.tsv, MNLI-mm.tsv, …; CoLA-dev.tsv for a split that is not submitted."""
     kind, _, mismatched = split.partition("_")
-    suffix = {"": "-m", "mismatched": "-mm"}[mismatched] if task == "mnli" else ""
-    return GLUE_TASKS[task].names[0] + suffix + ("" if kind == "test" else f"-{kind}") + ".tsv"
+    suffix = {"": "-m", "mismatched": "-mm"}[mismatched] if examples.task == "mnli" else ""
+    return [GLUE_TASKS[examples.task].names[0] + suffix + ("" if kind == "test" else f"-{kind}") + ".tsv"]
 
 
 def head(task: str, labels: tuple[str, ...]) -> HeadConfig:

@@ -108,7 +108,6 @@ def noisy_examples(examples: Any, noise: NoiseConfig, seed: int = 0) -> Any:
     Args:
       examples: of one split, of the family's own type.
       noise: the errors; with a rate of 0 the examples stay as they are.
-      seed: of the errors.
 
     Raises:
       UserError: answers are positions in the text (SQuAD), which errors would move.
@@ -172,9 +171,7 @@ def check_pairs(
 
     Args:
       features: features of texts, or of pairs, which have more than one [SEP].
-      tokenizer: the one that made them.
       named: returns how a message names the example of a number, from 0.
-      path: path of the model.
     """
     pairs = recorded_pairs(history)
     ends = (np.count_nonzero(ids == tokenizer.sep_id) for ids in features.input_ids)

@@ -15,7 +15,6 @@ import numpy as np
 import tokenizers
 from etils import epath
 
-from bert_jax.config import HeadConfig
 from bert_jax.config.finetuning import TextDataConfig
 from bert_jax.data.sequences import Features
 from bert_jax.errors import UserError
@@ -23,7 +22,8 @@ from bert_jax.randomness import Stream, permute
 from bert_jax.tasks import readers, sentences
 from bert_jax.tasks.glue import MRPC_TEST, MRPC_TRAIN
 from bert_jax.tasks.sentences import Record, Sentences
-from bert_jax.tasks.sentences import features as features  # a name of every Family
+from bert_jax.tasks.sentences import features as features  # names of every Family
+from bert_jax.tasks.sentences import head as head
 from bert_jax.tokenization.wordpiece import basic_normalizer, basic_pre_tokenizer
 
 _TEXT, _PAIR, _LABEL = ("text", "sentence", "sentence1"), ("text_pair", "sentence2"), ("label",)
@@ -398,11 +398,6 @@ def write_predictions(
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("\n".join(["index\tprediction" + "\tprobability" * bool(examples.labels), *rows]) + "\n")
     return [str(file)]
-
-
-def head(task: str, labels: tuple[str, ...]) -> HeadConfig:
-    """Return a classifier with these classes or, without any, a regressor."""
-    return sentences.head(task, labels)
 
 
 def _check_dev(task: str, data: TextDataConfig, split: str) -> None:

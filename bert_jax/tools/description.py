@@ -136,8 +136,7 @@ def frequent_sentences(
     The first pass counts hashes in 2²² buckets; the second counts the sentences of the fullest buckets. A sentence can
     be missed only where as many other buckets are fuller than its own.
 
-    Args:
-      advance_to: called with the number of sentences read so far, out of twice as many as the store has.
+    `advance_to`: called with the number of sentences read so far, out of twice as many as the store has.
     """
     buckets, done = np.zeros(_BUCKETS, np.int64), 0
     for _, found in _hashed(store):
@@ -232,10 +231,7 @@ class CorpusCard:
 def corpus_card(store: Store, path: str, samples: int = 8, seed: int = 0) -> CorpusCard:
     """Read a store twice and return what it holds; memory is bounded but for 16 bytes per document.
 
-    Args:
-      path: the store as it was named.
-      samples: number of documents to show.
-      seed: of their choice.
+    `samples`: number of documents to show.
     """
     visible = store.num_tokens >= SHOWN_TOKENS
     with progress_bar("reading tokens", store.num_tokens, visible=visible) as advance_to:
@@ -324,7 +320,6 @@ def run_describe(paths: list[str], config: DescribeConfig) -> list[CorpusCard]:
 
     Args:
       paths: one token store, or two to compare.
-      config: where to write, and how many samples.
 
     Raises:
       UserError: there is no such store, there are more than two, plotly is not installed, or a file cannot be written.
@@ -339,7 +334,9 @@ def run_describe(paths: list[str], config: DescribeConfig) -> list[CorpusCard]:
         raise UserError(f"samples={config.samples} must not be negative")
     stores = [open_store(path, config.cache) for path in paths]
     cards = [corpus_card(store, path, config.samples, config.seed) for store, path in zip(stores, paths, strict=True)]
-    values = json.dumps([dataclasses.asdict(card) for card in cards], indent=1, ensure_ascii=False, default=_plain)
+    values = json.dumps(
+        [dataclasses.asdict(card) for card in cards], indent=1, ensure_ascii=False, default=lambda array: array.tolist()
+    )
     content = page(" and ".join(paths), figures(cards), tables(cards), time.time(), heading="Lengths and frequencies")
     beside = config.output.removesuffix(".html") + ".json"
     for file, text in ((config.output, content), (beside, values + "\n")):
@@ -456,8 +453,3 @@ def _facts(card: CorpusCard) -> dict[str, str]:
         },
         "loss of token frequencies alone": f"{card.entropy:.3f} nats",
     }
-
-
-def _plain(value: Any) -> Any:
-    """Return an array as nested lists, for JSON."""
-    return value.tolist()

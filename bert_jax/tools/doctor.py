@@ -58,18 +58,21 @@ FEWEST_ROWS = 40  # for a median that a busy minute does not move
 def run_checks(run: RunHistory, config: Config, unigram: float | None) -> list[Check]:
     """Return the checks on the rows of a run; those that its length does not allow yet are left out.
 
-    Args:
-      unigram: loss in nats of predicting words from their frequencies alone; None if it is unknown.
+    `unigram`: loss in nats of predicting words from their frequencies alone; None if it is unknown.
     """
     train, held_out = run.of_kind("train"), run.of_kind("evaluation")
     if not train:
         return []
     phase = _phase(config, train[-1]["step"])
     rows, words = [row for row in train if row["step"] > phase.begin], run.word_loss
+    of_words = []
+    if words is not None and rows and words in rows[-1]:
+        of_words = [_bias(rows, words, config, phase), _plateau(rows, words, phase, unigram)]
+        of_words.append(_nothing_predicted(rows, words))
     found = [
         _learning_rate(rows, config),
         _not_finite(run, train),
-        *([] if words is None else _of_words(rows, words, config, phase, unigram)),
+        *of_words,
         _evaluated(config, train, held_out),
         _improves(held_out, run.main_loss),
         _throughput(rows),
@@ -115,15 +118,6 @@ def _not_finite(run: RunHistory, train: list[dict[str, Any]]) -> Check:
         is_wrong=len(lost) > MOST_SKIPPED * steps,
         remedy="lower the learning rate, lengthen the warm-up, or keep optimizer.clip_norm at 1",
     )
-
-
-def _of_words(
-    rows: list[dict[str, Any]], name: str, config: Config, phase: Phase, unigram: float | None
-) -> list[Check | None]:
-    """Return the checks on the loss of predicted words, whose name is given."""
-    if not rows or name not in rows[-1]:
-        return []
-    return [_bias(rows, name, config, phase), _plateau(rows, name, phase, unigram), _nothing_predicted(rows, name)]
 
 
 def _bias(rows: list[dict[str, Any]], name: str, config: Config, phase: Phase) -> Check | None:

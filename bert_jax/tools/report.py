@@ -34,11 +34,7 @@ LAST = ("learning_rate", "grad_norm", "tokens_per_second", "token_share", "mfu")
 
 
 def figures(runs: dict[str, RunHistory]) -> dict[str, dict[str, Any]]:
-    """Return a figure for each metric that any of the runs has logged, by name, in reading order.
-
-    Args:
-      runs: by the name that the page shows.
-    """
+    """Return a figure for each metric that any of the runs, by their names on the page, has logged, in order."""
     names = {name for run in runs.values() for row in run.rows if row["kind"] != "time" for name in row}
     terms = [term for run in runs.values() for term in run.terms]
     first = dict.fromkeys(("loss", *(name for each in terms for name in (each.loss, each.accuracy, each.perplexity))))
@@ -211,7 +207,6 @@ def run_report(paths: list[str], config: ReportConfig) -> int:
 
     Args:
       paths: work directories, local or gs://. Each run of a fine-tuning directory is a run of its own.
-      config: where to write.
 
     Raises:
       UserError: a path is not a work directory, there are too many runs, plotly is not installed, or the file cannot be

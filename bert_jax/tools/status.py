@@ -242,7 +242,6 @@ def alarms(run: RunHistory, saved: Saved | None, owner: dict[str, Any] | None, s
 
     Args:
       saved: newest good checkpoint.
-      owner: of the live process.
       step: the last step that the run has logged.
       now: seconds since 1970.
     """
@@ -367,12 +366,7 @@ def run_status(path: str, config: StatusConfig, console: Console | None = None) 
 
 
 def status(run: RunHistory, now: float) -> dict[str, Any]:
-    """Return the facts about a run as JSON values; what is not known is absent.
-
-    Args:
-      run: from `read_run`.
-      now: seconds since 1970.
-    """
+    """Return the facts about a run as JSON values, `now` in seconds since 1970; what is not known is absent."""
     owner, saved, last = run.owner(), run.newest_checkpoint(), run.last_sign()
     facts: dict[str, Any] = {"workdir": os.fspath(run.path), "kind": _kind(run)}
     facts["process"] = None if owner is None else {name: owner.get(name) for name in ("host", "pid", "since")}

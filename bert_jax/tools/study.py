@@ -217,7 +217,6 @@ def study_table(study: Study, columns: list[Column], failures: dict[str, str], r
     """Return table.md.
 
     Args:
-      study: what was compared.
       columns: our figures, in the order of the study's measures.
       failures: what went wrong, by the name of the run.
       runs: how many runs are done, in words.
@@ -257,18 +256,15 @@ def _notes(study: Study, columns: list[Column]) -> list[str]:
     counts = {len(figure.values) for figure in figures}
     lines = []
     if any(count > 1 for count in counts):
+        seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
         lines.append(
-            f"Mean ± standard deviation over {_seeds(counts)} seeds. {NOT_APART}: not significantly different from "
+            f"Mean ± standard deviation over {seeds} seeds. {NOT_APART}: not significantly different from "
             f"{study.arms[0].title}, because the 95 % confidence interval of the difference (Welch's t) contains 0."
         )
     if 1 in counts:
         lines.append("Figures without ± are those of one seed: what lies between them may be chance.")
     lines += [line for each in columns if (line := _verdict(each))]
     return [line for each in lines for line in (each, "")][:-1]
-
-
-def _seeds(counts: set[int]) -> str:
-    return str(min(counts)) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
 
 
 def _verdict(each: Column) -> str:
@@ -286,19 +282,16 @@ Measured = dict[str, dict[str, dict[str, float]]]
 
 
 def write_report(plan: study_plan.StudyPlan, failures: dict[str, str], machine: str) -> str:
-    """Write results.json, table.md and the picture into the work directory, on the first host; return the table.
+    """Write results.json, table.md and the picture on the first host; return the table.
 
-    Args:
-      plan: the runs, done or not.
-      failures: what went wrong, by the name of the run.
-      machine: the hardware of this start.
+    `failures`: what went wrong, by the name of the run.
     """
     measured = {run.name: study_plan.run_measures(plan, run) for run in plan.runs}
     columns = [
         column(plan.study, measure.heading, _values(plan, measured, measure.of, measure.metric), measure.beside)
         for measure in plan.study.measures
     ]
-    done = sum(is_done(plan, index, measured) for index in range(len(plan.runs)))
+    done = sum("own" in measured[run.name] and measured[run.name].keys() >= run.tasks.keys() for run in plan.runs)
     table = study_table(plan.study, columns, failures, f"{done} of {len(plan.runs)} runs are done.")
     if jax.process_index():
         return table
@@ -308,12 +301,6 @@ def write_report(plan: study_plan.StudyPlan, failures: dict[str, str], machine: 
     write_picture(draw_study(plan.study, columns), directory)
     write_json(directory / RESULTS, _results(plan, measured, columns, failures, machine))
     return table
-
-
-def is_done(plan: study_plan.StudyPlan, index: int, measured: Measured) -> bool:
-    """Return whether a run has every figure that the study's measures ask of it."""
-    run = plan.runs[index]
-    return "own" in measured[run.name] and all(name in measured[run.name] for name in run.tasks)
 
 
 def _values(plan: study_plan.StudyPlan, measured: Measured, of: str, metric: str) -> dict[str, list[float]]:
@@ -385,8 +372,6 @@ def run_study(
     study, after the steps made so far were saved. The same call resumes from there.
 
     Args:
-      study: what is compared.
-      options: which arms and seeds, and where.
       given: options of the command line that all arms take.
       devices: the devices of the mesh; by default every device.
 

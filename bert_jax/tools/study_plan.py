@@ -27,7 +27,7 @@ from bert_jax.console import executed, load_config, named_file, parse
 from bert_jax.data.mixtures import open_corpus
 from bert_jax.data.store import open_store
 from bert_jax.devices import sharding
-from bert_jax.errors import UserError, first_lines
+from bert_jax.errors import UserError, at_least, first_lines
 from bert_jax.files import is_remote
 from bert_jax.finetuning.plan import plan as planned_runs
 from bert_jax.finetuning.programs import make_programs
@@ -119,8 +119,6 @@ def study_plan(study: Study, options: StudyConfig, given: Given) -> StudyPlan:
     """Return the runs of a study, whose options have been checked.
 
     Args:
-      study: what is compared.
-      options: which arms and seeds, and where.
       given: options of the command line that all arms take.
 
     Raises:
@@ -128,8 +126,7 @@ def study_plan(study: Study, options: StudyConfig, given: Given) -> StudyPlan:
         arms differ in.
     """
     seeds = study.seeds if options.seeds is None else options.seeds
-    if seeds < 1:
-        raise UserError(f"seeds={seeds} must be at least 1")
+    at_least(1, seeds=seeds)
     _check_differs(study.arms, given)
     base = parse(changed(load_config(study.base), study.options), list(given.pretraining), USAGE)
     places: dict[Config, str] = {}

@@ -202,7 +202,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("message", REFUSED)
 def test_data_that_cannot_be_measured_are_refused(small_store, tiny_config, message, capsys, monkeypatch):
-    monkeypatch.setattr(data, "peer_versions", lambda options: {"torch": "0"})
+    monkeypatch.setattr(data.turns, "peer_versions", lambda options: {"torch": "0"})
     store, *options = (word.replace("STORE", str(small_store)) for word in REFUSED[message])
     assert bench_of_data("data", store, tiny_config, "--model.vocab_size=None", *options) == 2
     captured = capsys.readouterr()

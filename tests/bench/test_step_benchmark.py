@@ -221,7 +221,7 @@ def measured(tiny_config, tmp_path, monkeypatch, pythons):
             def __init__(self, contestant: Contestant):
                 job = json.loads(json.dumps(contestant.job))  # as it reaches a process
                 role = job.get("role", "ours")
-                program = step.our_program("step") if role == "ours" else peer_program("a python", "step")
+                program = turns.our_program("step") if role == "ours" else peer_program("a python", "step")
                 assert contestant.command == program
                 shutil.copy(job["batches"], tmp_path / f"{role}.npz")
                 self.name, self._times = contestant.name, zip(*SECONDS[role])
@@ -238,7 +238,7 @@ def measured(tiny_config, tmp_path, monkeypatch, pythons):
                 pass
 
         monkeypatch.setattr(turns, "Waiting", Timed)
-        monkeypatch.setattr(step, "take_turns", functools.partial(step.take_turns, rest=0))
+        monkeypatch.setattr(turns, "take_turns", functools.partial(turns.take_turns, rest=0))
         pythons(**{"a python": VERSIONS})
         words = ("--peer=torch", "--peer_python=a python", f"--output={output}", *words)
         assert bench("step", tiny_config, "--rounds=3", "--turn_seconds=2", *words) == 0

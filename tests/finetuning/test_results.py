@@ -23,6 +23,7 @@ from bert_jax.config.finetuning import PredictConfig, SentenceOptions, SquadOpti
 from bert_jax.data.sequences import Features
 from bert_jax.errors import UserError
 from bert_jax.finetuning import loop, prediction
+from bert_jax.finetuning import run as one_run
 from bert_jax.finetuning.plan import Run, check_length, collapsed, ignores_input, learning_rates, plan
 from bert_jax.finetuning.programs import average
 from bert_jax.finetuning.results import METRICS, _cell, earlier_predictions, finished_runs, summary
@@ -310,7 +311,7 @@ def test_the_same_command_again_trains_nothing(two_seeds, monkeypatch):
     left = pathlib.Path(config.workdir) / "runs" / results["runs"][0]["run"] / "training"
     left.mkdir()  # as by a kill right before it was removed
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "predict_logits", lambda *_: pytest.fail("predictions were made again"))
+        patch.setattr(one_run, "predict_logits", lambda *_: pytest.fail("predictions were made again"))
         again = finetune(config).results
     assert {**again, "versions": 0} == {**results, "versions": 0} and not left.exists()
 

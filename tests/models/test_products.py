@@ -293,7 +293,9 @@ def test_auto_is_the_form_of_the_device_and_that_of_cpus_on_a_single_one_only(mo
     assert chosen().layer_norm is fused_layer_norm
 
 
-@pytest.mark.parametrize(("topology", "products"), [("v5e:2x2", "tpu"), ("gpu:h200:1", "gpu"), ("cpu:1", "cpu"), ("cpu:2", "plain")])
+@pytest.mark.parametrize(
+    ("topology", "products"), [("v5e:2x2", "tpu"), ("gpu:h200:1", "gpu"), ("cpu:1", "cpu"), ("cpu:2", "plain")]
+)
 def test_a_plan_compiles_the_form_of_the_machine_that_is_planned_for(topology, products):
     assert resolved(Config(compute=FLOAT32), find_topology(topology)).compute.products == products
 

@@ -22,7 +22,6 @@ import logging
 import os
 import pathlib
 import shlex
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -50,15 +49,7 @@ from bert_jax.corpus.duplicates import (
     read_table,
 )
 from bert_jax.data.manifest import Manifest, Options, Removed, Shard, dtype_for, removals
-from bert_jax.data.preparation.encoding import (
-    block_file,
-    make_encoder,
-    read_arrays,
-    read_block,
-    read_if_whole,
-    write_arrays,
-    write_block,
-)
+from bert_jax.data.preparation import encoding
 from bert_jax.data.preparation.local_run import banding_of, cores, make_recorder
 from bert_jax.data.preparation.request import Request, no_text
 from bert_jax.data.preparation.writer import (
@@ -76,7 +67,7 @@ from bert_jax.data.preparation.writer import (
     write_manifest,
 )
 from bert_jax.errors import UserError
-from bert_jax.files import is_remote, read_object, sealed, unsealed, write_atomically
+from bert_jax.files import copy_file, is_remote, read_object, sealed, unsealed, write_atomically
 
 with contextlib.ExitStack() as _quiet:
     _quiet.callback(logging.disable, logging.root.manager.disable)
@@ -246,11 +237,15 @@ def telling(work: Work, place: str) -> Iterator[None]:
         raise
 
 
-class RecordBlocks(apache_beam.DoFn):
-    """(number, Block) → (number, offset). The records of the block become a file, unless that is there already."""
+class Step(apache_beam.DoFn):
+    """A step of the pipeline, on any worker."""
 
     def __init__(self, work: Work):
         self.work = work
+
+
+class RecordBlocks(Step):
+    """(number, Block) → (number, offset). The records of the block become a file, unless that is there already."""
 
     def setup(self) -> None:
         self.records = make_recorder(self.work.options)
@@ -258,27 +253,24 @@ class RecordBlocks(apache_beam.DoFn):
     def process(self, element: tuple[int, Block]) -> Iterator[tuple[int, int]]:
         number, block = element
         offset = block.start.offset
-        file = block_file(self.work.records, number, offset)
-        if read_if_whole(file, read_records) is None:
+        file = encoding.block_file(self.work.records, number, offset)
+        if encoding.read_if_whole(file, read_records) is None:
             with telling(self.work, f"{number:06d}-{offset:015d}"):
                 records = self.records(block)
-            write_arrays(file, vars(records))
+            encoding.write_arrays(file, vars(records))
         yield number, offset
 
 
 def read_records(file: epath.Path) -> BlockRecords:
     """Return the records in a file of `RecordBlocks`."""
-    return BlockRecords(**read_arrays(file))
+    return BlockRecords(**encoding.read_arrays(file))
 
 
-class FindDuplicates(apache_beam.DoFn):
+class FindDuplicates(Step):
     """(None, places of all blocks) → the directory that says what goes from each block.
 
     One worker joins the records of the corpus on its disk and searches them; its memory is bounded.
     """
-
-    def __init__(self, work: Work):
-        self.work = work
 
     def process(self, element: tuple[None, Iterable[tuple[int, int]]]) -> Iterator[str]:
         target = epath.Path(self.work.directory) / DUPLICATES
@@ -288,14 +280,13 @@ class FindDuplicates(apache_beam.DoFn):
             place = pathlib.Path(name)
             writer = RecordWriter(place, banding)
             for source, offset in sorted(element[1]):
-                writer.append(source, offset, read_records(block_file(self.work.records, source, offset)))
+                writer.append(source, offset, read_records(encoding.block_file(self.work.records, source, offset)))
             counts = writer.flush()
             writer.close()
             find_duplicates(read_table(place, banding, counts), options.clean.similarity, place)
             target.mkdir(parents=True, exist_ok=True)
             for file in FILES:
-                with (place / file).open("rb") as source, (target / file).open("wb") as copy:
-                    shutil.copyfileobj(source, copy, 1 << 24)
+                copy_file(place / file, target / file)
         yield str(target)
 
 
@@ -319,11 +310,7 @@ class FoundDuplicates:
             return Removals(pathlib.Path(directory))
         with tempfile.TemporaryDirectory() as name:  # the files stay mapped when their names are gone
             for file in FILES:
-                with (
-                    (epath.Path(directory) / file).open("rb") as source,
-                    (pathlib.Path(name) / file).open("wb") as copy,
-                ):
-                    shutil.copyfileobj(source, copy, 1 << 24)
+                copy_file(epath.Path(directory) / file, pathlib.Path(name) / file)
             return Removals(pathlib.Path(name))
 
 
@@ -360,11 +347,8 @@ class WrittenShard:
     cleaning: tuple[StepRecord, ...]
 
 
-class CutSources(apache_beam.DoFn):
+class CutSources(Step):
     """(number, Source) → (number, Block) for each of its blocks."""
-
-    def __init__(self, work: Work):
-        self.work = work
 
     def process(self, element: tuple[int, Source]) -> Iterator[tuple[int, Block]]:
         number, source = element
@@ -373,26 +357,23 @@ class CutSources(apache_beam.DoFn):
                 yield number, block
 
 
-class EncodeBlocks(apache_beam.DoFn):
+class EncodeBlocks(Step):
     """(number, Block) → BlockSize. The encoded block becomes a file, unless a pipeline that was killed has left it."""
-
-    def __init__(self, work: Work):
-        self.work = work
 
     def setup(self) -> None:
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are the parallelism
-        self.encode = make_encoder(f"{self.work.output}/tokenizer", self.work.options)
+        self.encode = encoding.make_encoder(f"{self.work.output}/tokenizer", self.work.options)
         self.duplicates = FoundDuplicates(self.work)
 
     def process(self, element: tuple[int, Block], duplicates: str = "") -> Iterator[BlockSize]:
         """`duplicates`: the directory of `FindDuplicates`, if duplicates are to go."""
         number, block = element
-        start, file = block.start, block_file(self.work.blocks, number, block.start.offset)
-        encoded = read_if_whole(file, read_block)
+        start, file = block.start, encoding.block_file(self.work.blocks, number, block.start.offset)
+        encoded = encoding.read_if_whole(file, encoding.read_block)
         if encoded is None:
             with telling(self.work, f"{number:06d}-{start.offset:015d}"):
                 encoded = self.encode(block, self.duplicates.of(duplicates, number, start.offset))
-            write_block(file, encoded)
+            encoding.write_block(file, encoded)
         yield BlockSize(number, start.offset, block.end.offset, block.continues, len(encoded.tokens))
 
 
@@ -416,11 +397,8 @@ def planned_shards(sizes: Iterable[BlockSize]) -> Iterator[ShardPlan]:
     yield ShardPlan(index, tuple(blocks))
 
 
-class PlanShards(apache_beam.DoFn):
+class PlanShards(Step):
     """(None, all BlockSizes) → ShardPlan for each shard."""
-
-    def __init__(self, work: Work):
-        self.work = work
 
     def process(self, element: tuple[None, Iterable[BlockSize]]) -> Iterator[ShardPlan]:
         with telling(self.work, "plan"):
@@ -442,8 +420,7 @@ class WriteShards(apache_beam.DoFn):
                 if local:
                     os.replace(pathlib.Path(directory) / file.name, target)
                 else:
-                    with (pathlib.Path(directory) / file.name).open("rb") as source, target.open("wb") as copy:
-                        shutil.copyfileobj(source, copy, 1 << 24)
+                    copy_file(pathlib.Path(directory) / file.name, target)
         yield written
 
     def _write(self, directory: pathlib.Path, plan: ShardPlan) -> WrittenShard:
@@ -452,7 +429,7 @@ class WriteShards(apache_beam.DoFn):
         cleaning: tuple[StepRecord, ...] = ()
         with contextlib.closing(StoreWriter(directory, self.work.dtype, WriterState(shards=before))) as writer:
             for source, offset, continues in plan.blocks:
-                block = read_block(block_file(self.work.blocks, source, offset))
+                block = encoding.read_block(encoding.block_file(self.work.blocks, source, offset))
                 writer.append(block, continues)
                 removed.update({(self.names[source], what): number for what, number in block.removed.items()})
                 cleaning = merged([*cleaning, *block.cleaning])
@@ -461,11 +438,8 @@ class WriteShards(apache_beam.DoFn):
         return WrittenShard(index=plan.index, state=state, removed=removals(removed), cleaning=cleaning)
 
 
-class RecordShards(apache_beam.DoFn):
+class RecordShards(Step):
     """(None, all WrittenShards) → a file from which the process that started the pipeline makes the manifest."""
-
-    def __init__(self, work: Work):
-        self.work = work
 
     def process(self, element: tuple[None, Iterable[WrittenShard]]) -> None:
         shards = sorted(element[1], key=lambda shard: shard.index)
@@ -495,7 +469,9 @@ def prepare_with_beam(request: Request, pipeline: apache_beam.Pipeline) -> tuple
             _begin(output / BEAM, made_from)
             tokenizer = pathlib.Path(place) / "tokenizer"
             request.tokenizer.save(tokenizer)
-            _copy_files(tokenizer, output / "tokenizer")
+            (output / "tokenizer").mkdir(parents=True, exist_ok=True)
+            for path in tokenizer.iterdir():
+                copy_file(path, output / "tokenizer" / path.name)
             _run(work, request, pipeline)
             state, removed, cleaning = _result(output / BEAM)
             if not state.shards:
@@ -609,12 +585,6 @@ def _result(directory: epath.Path) -> tuple[WriterState, tuple[Removed, ...], tu
         replaced_characters=sum(state.replaced_characters for state in states),
     )
     return state, removals(removed), merged(each for shard in shards for each in shard.cleaning)
-
-
-def _copy_files(directory: pathlib.Path, target: epath.Path) -> None:
-    target.mkdir(parents=True, exist_ok=True)
-    for path in directory.iterdir():
-        (target / path.name).write_bytes(path.read_bytes())
 
 
 def _clear(output: epath.Path) -> None:

@@ -51,11 +51,7 @@ class TextReader:
             raise UserError(f"clean.decontaminate={clean.decontaminate}: the files have changed; start again")
 
     def __call__(self, block: Block) -> CleanText:
-        """Return the text of a block.
-
-        Raises:
-          UserError: see `parse_block`.
-        """
+        """Return the text of a block."""
         text = parse_block(block, self._options.text_field, self._options.bad_utf8)
         pieces, records = [], []
         for lines in text.pieces:
@@ -144,11 +140,7 @@ class Encoder:
 
 
 def make_encoder(tokenizer_directory: str, options: Options) -> Encoder:
-    """Return what turns blocks into ids.
-
-    Raises:
-      UserError: see `TextReader`.
-    """
+    """Return what turns blocks into ids."""
     splitter = make_splitter(options.sentences, options.language)
     return Encoder(load_tokenizer(tokenizer_directory), splitter, TextReader(options))
 

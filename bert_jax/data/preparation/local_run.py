@@ -87,8 +87,6 @@ def in_order(
     Args:
       tasks: the arguments of each call.
       make: what each worker calls with `arguments` to get the function that it applies to tasks.
-      arguments: those of `make`.
-      workers: number of processes.
     """
     if workers == 1:
         function = make(*arguments)
@@ -251,9 +249,6 @@ def prepare_locally(request: Request) -> tuple[Manifest, int]:
 
     Returns:
       (the manifest of the store, the number of bytes of text that this run encoded)
-
-    Raises:
-      UserError: as `run_prepare`.
     """
     if (request.output / BEAM).exists():
         raise UserError(

@@ -35,9 +35,10 @@ from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processo
 
 from bert_jax.config import TrainVocabConfig
 from bert_jax.config.commands import ExtendVocabConfig
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, at_least
 from bert_jax.progress import progress_bar, track
 from bert_jax.randomness import held_out_documents
+from bert_jax.tokenization import vocabulary
 from bert_jax.tokenization.byte_level import (
     DEBERTA_SPECIALS,
     ROBERTA_SPECIALS,
@@ -48,19 +49,6 @@ from bert_jax.tokenization.byte_level import (
 from bert_jax.tokenization.json_vocabulary import JsonVocabulary
 from bert_jax.tokenization.sentence_pieces import FAMILIES, OURS, pieces_of
 from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
-from bert_jax.tokenization.vocabulary import (
-    BYTE_LEVEL_FILE,
-    JSON_FILE,
-    SENTENCEPIECE_FILE,
-    SPECIAL_NAMES,
-    WORD_START,
-    WORDPIECE_FILE,
-    check_writable,
-    make_directory,
-    vocabulary_files,
-    write_config,
-    write_file,
-)
 from bert_jax.tokenization.wordpiece import (
     MAX_WORD_LENGTH,
     WordPiece,
@@ -218,7 +206,7 @@ def learn_modernbert(words: Iterable[str], size: int) -> Tokenizer:
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[(name, fast.token_to_id(name)) for name in ("[CLS]", "[SEP]")],
     )
-    return Tokenizer(JsonVocabulary(json.loads(fast.to_str()), SPECIAL_NAMES))
+    return Tokenizer(JsonVocabulary(json.loads(fast.to_str()), vocabulary.SPECIAL_NAMES))
 
 
 _FAIRSEQ = {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1}
@@ -411,7 +399,7 @@ def report(tokenizer: Tokenizer, sample: Sample) -> VocabularyReport:
     for ids, count in _encoded(tokenizer, words):
         known = tokenizer.unk_id not in ids
         # SentencePiece may spell a punctuation mark as ▁ and the mark, which does not split a word.
-        single += count * (known and sum(tokenizer.tokens[i] != WORD_START for i in ids) == 1)
+        single += count * (known and sum(tokenizer.tokens[i] != vocabulary.WORD_START for i in ids) == 1)
         unknown += count * (not known)
     return VocabularyReport(
         num_words=num_words,
@@ -432,7 +420,7 @@ _BYTE_LEVEL_SPECIALS = {"bert": ROBERTA_SPECIALS, "deberta": DEBERTA_SPECIALS}
 _ONLY_BYTES = {"deberta": "DeBERTa v1", "modernbert": "ModernBERT"}
 """Families whose vocabularies are byte-level ones."""
 _SENTENCE_PIECE = ("unigram", "bpe")
-_SMALLEST = 2 * len(SPECIAL_NAMES) + 10  # room for a few letters; anything real has thousands
+_SMALLEST = 2 * len(vocabulary.SPECIAL_NAMES) + 10  # room for a few letters; anything real has thousands
 
 
 def run_train_vocab(config: TrainVocabConfig) -> Tokenizer:
@@ -526,15 +514,14 @@ def check(config: TrainVocabConfig) -> None:
             "vocabularies belong to a family, in a directory with a file that names it; set --method=unigram and give "
             "a directory"
         )
-    if config.min_pair_count < 1:
-        raise UserError(f"min_pair_count={config.min_pair_count} must be at least 1")
+    at_least(1, min_pair_count=config.min_pair_count)
     if config.max_bytes < 1:
         raise UserError(f"max_bytes={config.max_bytes} must be positive")
     if not 0 <= config.held_out <= 0.5:
         raise UserError(f"held_out={config.held_out} must be between 0 and 0.5")
     file = _output_file(config)
-    check_writable(file)
-    others = [other.name for other in vocabulary_files(file.parent) if other.name != file.name]
+    vocabulary.check_writable(file)
+    others = [other.name for other in vocabulary.vocabulary_files(file.parent) if other.name != file.name]
     if others and file.parent == epath.Path(config.output):
         raise UserError(
             f"output={config.output} already holds {others[0]}, and a directory can hold only one vocabulary; "
@@ -548,13 +535,13 @@ def _output_file(config: TrainVocabConfig) -> epath.Path:
     if config.method == "byte_bpe":
         if output.suffix in (".txt", ".model", ".json") or (output.exists() and not output.is_dir()):
             raise UserError(f"output={output} does not fit method=byte_bpe, which writes two files; give a directory")
-        return output / (JSON_FILE if config.family == "modernbert" else BYTE_LEVEL_FILE)
+        return output / (vocabulary.JSON_FILE if config.family == "modernbert" else vocabulary.BYTE_LEVEL_FILE)
     if output.is_dir() or output.suffix not in (".txt", ".model"):
         if output.exists() and not output.is_dir():
             raise UserError(
                 f"output={output} is a file but not a vocabulary; give vocab.txt, NAME.model or a directory"
             )
-        return output / (WORDPIECE_FILE if wordpiece else FAMILIES[config.family].file)
+        return output / (vocabulary.WORDPIECE_FILE if wordpiece else FAMILIES[config.family].file)
     if (output.suffix == ".txt") != wordpiece:
         raise UserError(
             f"output={output} does not fit method={config.method}: frequency and likelihood write a vocab.txt, "
@@ -566,11 +553,11 @@ def _output_file(config: TrainVocabConfig) -> epath.Path:
 def _write(contents: bytes, config: TrainVocabConfig) -> epath.Path:
     """Write the vocabulary to its place, with a tokenizer_config.json if the file has its usual name."""
     file = _output_file(config)
-    make_directory(file.parent)
-    write_file(file, contents)
-    if file.name in (WORDPIECE_FILE, SENTENCEPIECE_FILE):
-        kind = "wordpiece" if file.name == WORDPIECE_FILE else "sentencepiece"
-        write_config(file.parent, kind, config.lowercase)
+    vocabulary.make_directory(file.parent)
+    vocabulary.write_file(file, contents)
+    if file.name in (vocabulary.WORDPIECE_FILE, vocabulary.SENTENCEPIECE_FILE):
+        kind = "wordpiece" if file.name == vocabulary.WORDPIECE_FILE else "sentencepiece"
+        vocabulary.write_config(file.parent, kind, config.lowercase)
     return file
 
 
@@ -597,16 +584,16 @@ def _with_text(documents: Iterable[str], lowercase: bool, description: str) -> I
 
 def _learn_wordpiece(raw_words: Mapping[str, int], config: TrainVocabConfig) -> bytes:
     words = basic_words(raw_words, config.lowercase)
-    alphabet = alphabet_of(words, (config.size - len(SPECIAL_NAMES)) // 2)
+    alphabet = alphabet_of(words, (config.size - len(vocabulary.SPECIAL_NAMES)) // 2)
     words = spelled_with(words, alphabet)
-    room = config.size - len(SPECIAL_NAMES) - len(alphabet)
+    room = config.size - len(vocabulary.SPECIAL_NAMES) - len(alphabet)
     if config.method == "frequency":
         pieces = _frequent_pieces(words, alphabet, room)
     else:
         with progress_bar("merging pairs", room) as move_to:
             merged = itertools.count(1)
             pieces = learn_pieces(words, alphabet, room, config.min_pair_count, lambda: move_to(next(merged)))
-    return written_entries([*SPECIAL_NAMES, *alphabet, *pieces])
+    return written_entries([*vocabulary.SPECIAL_NAMES, *alphabet, *pieces])
 
 
 def _frequent_pieces(words: Mapping[str, int], alphabet: list[str], room: int) -> list[str]:
@@ -642,9 +629,7 @@ def run_extend_vocab(config: ExtendVocabConfig) -> Tokenizer:
     """Write the extended vocabulary of `bert-jax extend-vocab` and print what was added."""
     if bool(config.words) == bool(config.input):
         raise UserError("extend-vocab needs either words=FILE (one word per line) or input=CORPUS to find them in")
-    for name in ("max_words", "min_count", "max_bytes"):
-        if getattr(config, name) < 1:
-            raise UserError(f"{name}={getattr(config, name)} must be at least 1")
+    at_least(1, max_words=config.max_words, min_count=config.min_count, max_bytes=config.max_bytes)
     tokenizer = load_tokenizer(config.vocab, config.lowercase)
     if config.words:
         found = _read_words(epath.Path(config.words))
@@ -727,8 +712,8 @@ def _save(tokenizer: Tokenizer, output: epath.Path) -> None:
     """Write to a directory or a .txt file, with a tokenizer_config.json next to it if the file is called vocab.txt."""
     if output.suffix != ".txt":
         tokenizer.save(output)
-    elif output.name == WORDPIECE_FILE:
+    elif output.name == vocabulary.WORDPIECE_FILE:
         tokenizer.save(output.parent)
     else:
-        make_directory(output.parent)
-        write_file(output, written_entries(tokenizer.tokens))
+        vocabulary.make_directory(output.parent)
+        vocabulary.write_file(output, written_entries(tokenizer.tokens))

@@ -44,7 +44,7 @@ from bert_jax.data.manifest import (
 from bert_jax.data.preparation.encoding import EncodedBlock
 from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
-from bert_jax.files import cache_directory, is_remote, read_object, sealed, unsealed, write_atomically
+from bert_jax.files import cache_directory, copy_file, is_remote, read_object, sealed, unsealed, write_atomically
 from bert_jax.ownership import Owner
 from bert_jax.progress import progress_bar
 from bert_jax.randomness import held_out_documents
@@ -577,8 +577,7 @@ def publish(directory: pathlib.Path, output: epath.Path, manifest: Manifest) -> 
     for file in manifest.files:
         target = output / file.name
         target.parent.mkdir(parents=True, exist_ok=True)
-        with (directory / file.name).open("rb") as source, target.open("wb") as copy:
-            shutil.copyfileobj(source, copy, 1 << 24)
+        copy_file(directory / file.name, target)
     write_manifest(output, manifest)
     clear(directory)
 

@@ -1,6 +1,7 @@
 """Benchmark the attention kernels that run on this machine, by length, in turns (`bert-jax bench attention`)."""
 
 import dataclasses
+import functools
 import os
 from typing import Any
 
@@ -10,24 +11,7 @@ from bert_jax.config.options import to_dict
 from bert_jax.devices.hardware import on_tpu
 from bert_jax.devices.process import computing_variables
 from bert_jax.errors import UserError
-from bert_jax.tools.bench.turns import (
-    Contestant,
-    Report,
-    Turn,
-    Waiting,
-    as_ours,
-    load_average,
-    our_program,
-    peer_program,
-    peer_versions,
-    ratio,
-    recorded,
-    seconds,
-    show,
-    shown,
-    started,
-    take_turns,
-)
+from bert_jax.tools.bench import turns
 
 HEAD_SIZE = 64
 PEER = "torch"
@@ -40,36 +24,41 @@ def run_attention(options: AttentionBenchConfig, words: list[str]) -> None:
     Raises:
       UserError: a kernel or the peer does not run on this machine; this is found before its first round.
     """
-    peer = peer_versions(options)
+    peer = turns.peer_versions(options)
     if len(options.kernels) > 1 and on_tpu():
         raise UserError("a TPU belongs to one process, so kernels cannot take turns; measure each in a run of its own")
-    before, found = load_average(), []
+    before, found = turns.load_average(), []
     for length in options.lengths:
-        with (
-            started(kernel_contestants(options, length)) as ours,
-            started(torch_contestant(options, length, ours[0])) as theirs,
-        ):
-            turns = take_turns([*ours, *theirs], options.rounds, options.turn_seconds)
-            found += attention_figures(options, length, [*ours, *theirs], turns)
-    values = recorded("attention", words, (before, load_average()), peer=peer, options=dataclasses.asdict(options))
-    show(attention_report(options, found, values), options.output)
+        torch = functools.partial(torch_contestant, options, length)
+        found += attention_figures(
+            options, length, *turns.measured(options, kernel_contestants(options, length), torch)
+        )
+    values = turns.recorded(
+        "attention", words, (before, turns.load_average()), peer=peer, options=dataclasses.asdict(options)
+    )
+    turns.show(attention_report(options, found, values), options.output)
 
 
-def kernel_contestants(options: AttentionBenchConfig, length: int) -> list[Contestant]:
+def kernel_contestants(options: AttentionBenchConfig, length: int) -> list[turns.Contestant]:
     """Return one contestant for each kernel at one length."""
-    program, job = our_program("attention"), attention_job(options, length)
+    program, job = turns.our_program("attention"), attention_job(options, length)
     return [
-        Contestant(f"{kernel}, {length}", program, job | {"compute": to_dict(ComputeConfig()) | {"attention": kernel}})
+        turns.Contestant(
+            f"{kernel}, {length}", program, job | {"compute": to_dict(ComputeConfig()) | {"attention": kernel}}
+        )
         for kernel in options.kernels
     ]
 
 
-def torch_contestant(options: AttentionBenchConfig, length: int, ours: Waiting) -> list[Contestant]:
-    """Return torch, if it was asked for."""
+def torch_contestant(options: AttentionBenchConfig, length: int, facts: dict[str, Any]) -> list[turns.Contestant]:
+    """Return torch, if it was asked for, on the device of which our process has reported these facts."""
     if options.peer != "torch":
         return []
-    program, job = peer_program(options.peer_python, "attention"), attention_job(options, length) | as_ours(ours.facts)
-    return [Contestant(f"{PEER}, {length}", program, job, computing_variables(os.environ), is_peer=True)]
+    program, job = (
+        turns.peer_program(options.peer_python, "attention"),
+        attention_job(options, length) | turns.as_ours(facts),
+    )
+    return [turns.Contestant(f"{PEER}, {length}", program, job, computing_variables(os.environ), is_peer=True)]
 
 
 def attention_job(options: AttentionBenchConfig, length: int) -> dict[str, Any]:
@@ -90,12 +79,12 @@ def rows(options: AttentionBenchConfig, length: int) -> int:
 
 
 def attention_figures(
-    options: AttentionBenchConfig, length: int, waiting: list[Waiting], turns: list[list[Turn]]
+    options: AttentionBenchConfig, length: int, waiting: list[turns.Waiting], played: list[list[turns.Turn]]
 ) -> list[dict[str, Any]]:
     """Return what was found about each contestant at one length."""
     found = []
-    for name, one, taken in zip((*options.kernels, PEER), waiting, turns, strict=False):
-        wall, cpu = seconds(taken)
+    for name, one, taken in zip((*options.kernels, PEER), waiting, played, strict=False):
+        wall, cpu = turns.seconds(taken)
         operations = PRODUCTS * 2 * rows(options, length) * options.heads * length**2 * HEAD_SIZE
         found.append(
             {
@@ -107,7 +96,7 @@ def attention_figures(
                 "tokens_per_second": rows(options, length) * length / wall.median,
                 "flops_per_second": operations / wall.median,
                 "temporary_bytes": one.facts.get("temporary_bytes"),
-                "ratio": ratio(turns[0], taken),
+                "ratio": turns.ratio(played[0], taken),
                 "facts": one.facts,
                 "turns": taken,
             }
@@ -115,10 +104,12 @@ def attention_figures(
     return found
 
 
-def attention_report(options: AttentionBenchConfig, found: list[dict[str, Any]], values: dict[str, Any]) -> Report:
+def attention_report(
+    options: AttentionBenchConfig, found: list[dict[str, Any]], values: dict[str, Any]
+) -> turns.Report:
     """Return a row for each kernel and length."""
     first, memory = options.kernels[0], lambda size: "" if size is None else f"{size / 2**20:,.0f}"
-    return Report(
+    return turns.Report(
         {**values, "contestants": found},
         f"Attention, forward and backward: {options.heads} heads of {HEAD_SIZE}, about {options.tokens:,} tokens, "
         f"{options.dtype}, dropout {options.dropout}"
@@ -128,12 +119,12 @@ def attention_report(options: AttentionBenchConfig, found: list[dict[str, Any]],
             "length": lambda entry: str(entry["length"]),
             "kernel": lambda entry: entry["kernel"],
             "path": lambda entry: entry["path"],
-            "ms": lambda entry: shown(entry["seconds"], ",.2f", 1e3),
-            "CPU ms": lambda entry: shown(entry["cpu_seconds"], ",.2f", 1e3),
+            "ms": lambda entry: turns.shown(entry["seconds"], ",.2f", 1e3),
+            "CPU ms": lambda entry: turns.shown(entry["cpu_seconds"], ",.2f", 1e3),
             "GFLOP/s": lambda entry: f"{entry['flops_per_second'] / 1e9:,.1f}",
             "MiB": lambda entry: memory(entry["temporary_bytes"]),
             f"{first} is faster by": lambda entry: (
-                "" if entry["kernel"] == first else shown(entry["ratio"].wall, ".2f")
+                "" if entry["kernel"] == first else turns.shown(entry["ratio"].wall, ".2f")
             ),
         },
         [

@@ -3,69 +3,52 @@
 import dataclasses
 from typing import TypeVar
 
-from bert_jax.config import Config
+from bert_jax.config import Config, commands
 from bert_jax.config.checks import check
-from bert_jax.config.commands import (
-    BENCHMARKS,
-    AttentionBenchConfig,
-    DataBenchConfig,
-    FinetuneBenchConfig,
-    LoadBenchConfig,
-    PhaseTurnsConfig,
-    PrepareBenchConfig,
-    StepBenchConfig,
-    check_attention_bench,
-    check_turns,
-)
 from bert_jax.config.finetuning import FinetuneConfig, check_finetune, task_defaults
 from bert_jax.console import described, divided, load_config, parse, positional, usage
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, at_least
 
-AnyPhase = TypeVar("AnyPhase", bound=PhaseTurnsConfig)
+AnyPhase = TypeVar("AnyPhase", bound=commands.PhaseTurnsConfig)
 
 
 def run_benchmark(name: str, words: list[str]) -> None:
     """Run a benchmark, or print its help.
 
-    Args:
-      name: one of BENCHMARKS.
-      words: the words of the command line after the name.
-
     Raises:
       UserError: an unknown benchmark, or options that cannot work; nothing has been measured.
     """
-    if name not in BENCHMARKS:
-        raise UserError(f"unknown benchmark {name!r}; benchmarks: {', '.join(BENCHMARKS)}")
+    if name not in commands.BENCHMARKS:
+        raise UserError(f"unknown benchmark {name!r}; benchmarks: {', '.join(commands.BENCHMARKS)}")
     runs = {"step": _step, "data": _data, "prepare": _prepare, "load": _load, "finetune": _finetune}
     (runs | {"attention": _attention})[name](words)
 
 
 def _step(words: list[str]) -> None:
-    path, given = positional(words, usage(StepBenchConfig), "CONFIG")
-    options = _of_a_phase(StepBenchConfig, load_config(path) if path else Config(), given)
+    path, given = positional(words, usage(commands.StepBenchConfig), "CONFIG")
+    options = _of_a_phase(commands.StepBenchConfig, load_config(path) if path else Config(), given)
     from bert_jax.tools.bench.step import run_step
 
     run_step(options, words)
 
 
 def _data(words: list[str]) -> None:
-    store, given = positional(words, usage(DataBenchConfig), "STORE")
-    path, given = positional(given, usage(DataBenchConfig), "CONFIG")
+    store, given = positional(words, usage(commands.DataBenchConfig), "STORE")
+    path, given = positional(given, usage(commands.DataBenchConfig), "CONFIG")
     config = load_config(path) if path else Config()
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, path=store))
-    options = _of_a_phase(DataBenchConfig, config, given)
+    options = _of_a_phase(commands.DataBenchConfig, config, given)
     from bert_jax.tools.bench.data import run_data
 
     run_data(options, words)
 
 
 def _finetune(words: list[str]) -> None:
-    task, given = positional(words, usage(FinetuneBenchConfig), "TASK")
-    default = FinetuneBenchConfig.of(task_defaults(task) if task else FinetuneConfig())
-    options = parse(default, given, *described(FinetuneBenchConfig))
-    check_turns(options)
-    if options.texts < 1:
-        raise UserError(f"texts={options.texts} must be at least 1")
+    task, given = positional(words, usage(commands.FinetuneBenchConfig), "TASK")
+    default = commands.FinetuneBenchConfig.of(task_defaults(task) if task else FinetuneConfig())
+    options = parse(default, given, *described(commands.FinetuneBenchConfig))
+    commands.check_turns(options)
+    at_least(1, texts=options.texts)
     check_finetune(options.run)
     from bert_jax.tools.bench.finetuning import run_finetune
 
@@ -73,28 +56,27 @@ def _finetune(words: list[str]) -> None:
 
 
 def _prepare(words: list[str]) -> None:
-    options = parse(PrepareBenchConfig, words, *described(PrepareBenchConfig))
-    check_turns(options)
-    if options.max_bytes < 1:
-        raise UserError(f"max_bytes={options.max_bytes} must be at least 1")
+    options = parse(commands.PrepareBenchConfig, words, *described(commands.PrepareBenchConfig))
+    commands.check_turns(options)
+    at_least(1, max_bytes=options.max_bytes)
     from bert_jax.tools.bench.data import run_prepare_benchmark
 
     run_prepare_benchmark(options, words)
 
 
 def _load(words: list[str]) -> None:
-    path, given = positional(words, usage(LoadBenchConfig), "MODEL")
-    options = parse(LoadBenchConfig(), given, *described(LoadBenchConfig))
-    check_turns(options)
+    path, given = positional(words, usage(commands.LoadBenchConfig), "MODEL")
+    options = parse(commands.LoadBenchConfig(), given, *described(commands.LoadBenchConfig))
+    commands.check_turns(options)
     from bert_jax.tools.bench.finetuning import run_load
 
     run_load(path, options, words)
 
 
 def _attention(words: list[str]) -> None:
-    options = parse(AttentionBenchConfig(), words, *described(AttentionBenchConfig))
-    check_turns(options)
-    check_attention_bench(options)
+    options = parse(commands.AttentionBenchConfig(), words, *described(commands.AttentionBenchConfig))
+    commands.check_turns(options)
+    commands.check_attention_bench(options)
     from bert_jax.tools.bench.attention import run_attention
 
     run_attention(options, words)
@@ -109,7 +91,7 @@ def _of_a_phase(cls: type[AnyPhase], config: Config, words: list[str]) -> AnyPha
     variants, words = divided(words, ["variant"], config)
     options = parse(cls.of(config, _phase(phase)), words, *described(cls))
     options = dataclasses.replace(options, variant=tuple(_values(variants)))
-    check_turns(options)
+    commands.check_turns(options)
     check(options.run)
     return options
 

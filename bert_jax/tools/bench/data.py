@@ -22,26 +22,7 @@ from bert_jax.data.pipeline import check_loader
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
 from bert_jax.tokenization.tokenizer import load_tokenizer
-from bert_jax.tools.bench.turns import (
-    OURS,
-    Contestant,
-    Report,
-    Turn,
-    Waiting,
-    load_average,
-    our_program,
-    peer_program,
-    peer_versions,
-    ratio,
-    recorded,
-    seconds,
-    show,
-    shown,
-    started,
-    take_turns,
-    unpacked,
-    varied,
-)
+from bert_jax.tools.bench import turns
 
 GIVEN = 4  # batches of sequences that the collator goes through again and again
 FORMS = {"pt": "collator of transformers, torch", "np": "collator of transformers, NumPy"}
@@ -62,24 +43,23 @@ def run_data(options: DataBenchConfig, words: list[str]) -> None:
     """
     needs = needed(options)
     check_loader(options.data.loader)
-    peer = peer_versions(options)
-    before = load_average()
+    peer = turns.peer_versions(options)
+    before = turns.load_average()
     with tempfile.TemporaryDirectory() as directory:
         ours = our_loaders(options)
         peers = collators(options, pathlib.Path(directory)) if peer else []
-        with started([*ours, *peers]) as waiting:
-            turns = take_turns(waiting, options.rounds, options.turn_seconds)
-    values = recorded("data", words, (before, load_average()), peer=peer)
-    show(data_report(options, needs, waiting, turns, values), options.output)
+        waiting, played = turns.measured(options, [*ours, *peers])
+    values = turns.recorded("data", words, (before, turns.load_average()), peer=peer)
+    turns.show(data_report(options, needs, waiting, played, values), options.output)
 
 
-def our_loaders(options: DataBenchConfig) -> list[Contestant]:
+def our_loaders(options: DataBenchConfig) -> list[turns.Contestant]:
     """Return our loader with the options of the run, its variants, and those of the grid."""
     contestants = []
-    for name in dict.fromkeys((OURS, *options.variant, *(grid() if options.grid else ()))):
-        config, environment = varied(options.run, "" if name == OURS else name)
+    for name in dict.fromkeys((turns.OURS, *options.variant, *(grid() if options.grid else ()))):
+        config, environment = turns.varied(options.run, "" if name == turns.OURS else name)
         check_loader(config.data.loader)
-        contestants.append(Contestant(name, our_program("data"), {"config": to_dict(config)}, environment))
+        contestants.append(turns.Contestant(name, turns.our_program("data"), {"config": to_dict(config)}, environment))
     return contestants
 
 
@@ -90,7 +70,7 @@ def grid() -> list[str]:
     return [f"data.loader={loader} data.packing={packing} masking.unit={unit}" for loader, packing, unit in choices]
 
 
-def collators(options: DataBenchConfig, directory: pathlib.Path) -> list[Contestant]:
+def collators(options: DataBenchConfig, directory: pathlib.Path) -> list[turns.Contestant]:
     """Return the peer's collator in both of its forms, for the sequences of the run, which are written to `directory`.
 
     Raises:
@@ -98,7 +78,9 @@ def collators(options: DataBenchConfig, directory: pathlib.Path) -> list[Contest
     """
     if options.masking.unit == "span":
         raise UserError("peer=torch: the collator of transformers masks no spans; choose another --masking.unit")
-    config = dataclasses.replace(unpacked(options.run), masking=dataclasses.replace(options.masking, unit="token"))
+    config = dataclasses.replace(
+        turns.unpacked(options.run), masking=dataclasses.replace(options.masking, unit="token")
+    )
     (phase,), (examples,) = resolve_phases(config), open_corpus(config).training
     tokenizer = examples.store.tokenizer()
     if tokenizer.kind != "wordpiece":
@@ -125,8 +107,8 @@ def collators(options: DataBenchConfig, directory: pathlib.Path) -> list[Contest
         "length": phase.sequence_length,
         "batch_size": phase.batch_size,
     }
-    program = peer_program(options.peer_python, "data")
-    return [Contestant(name, program, job | {"form": form}, is_peer=True) for form, name in FORMS.items()]
+    program = turns.peer_program(options.peer_python, "data")
+    return [turns.Contestant(name, program, job | {"form": form}, is_peer=True) for form, name in FORMS.items()]
 
 
 def unmasked(batch: dict[str, np.ndarray]) -> np.ndarray:
@@ -140,18 +122,18 @@ def unmasked(batch: dict[str, np.ndarray]) -> np.ndarray:
 def data_report(
     options: DataBenchConfig,
     needs: dict[str, float],
-    waiting: list[Waiting],
-    turns: list[list[Turn]],
+    waiting: list[turns.Waiting],
+    played: list[list[turns.Turn]],
     values: dict[str, Any],
-) -> Report:
+) -> turns.Report:
     """Return the rates of each contestant, ratios, and how many cores the hosts that were named keep busy."""
     (phase,) = resolve_phases(options.run)
-    found = [data_figures(one, taken, turns[0]) for one, taken in zip(waiting, turns, strict=True)]
+    found = [data_figures(one, taken, played[0]) for one, taken in zip(waiting, played, strict=True)]
     first = {key: found[0][key] for key in ("sequences_per_cpu_second", "sequences_per_second", "token_share")}
     peers = [entry for entry in found if entry["name"] in FORMS.values()]
     best = max(peers, key=lambda entry: entry["sequences_per_cpu_second"], default=None)
     cores = {name: rate / first["sequences_per_cpu_second"] for name, rate in needs.items()}
-    return Report(
+    return turns.Report(
         {
             **values,
             **first,
@@ -167,7 +149,9 @@ def data_report(
             "useful tokens/CPU s": lambda entry: f"{entry['tokens_per_cpu_second']:,.0f}",
             "tokens among positions": lambda entry: f"{entry['token_share']:.1%}",
             "peak MiB": lambda entry: f"{entry['peak_memory_bytes'] / 2**20:,.0f}",
-            "first is faster by, CPU": lambda entry: "" if entry is found[0] else shown(entry["ratio"].cpu, ".2f"),
+            "first is faster by, CPU": lambda entry: (
+                "" if entry is found[0] else turns.shown(entry["ratio"].cpu, ".2f")
+            ),
         },
         [
             f"Medians of {options.rounds} rounds with quartiles.",
@@ -179,9 +163,9 @@ def data_report(
     )
 
 
-def data_figures(one: Waiting, taken: list[Turn], first: list[Turn]) -> dict[str, Any]:
+def data_figures(one: turns.Waiting, taken: list[turns.Turn], first: list[turns.Turn]) -> dict[str, Any]:
     """Return what was found about one contestant, in comparison with the first."""
-    wall, cpu = seconds(taken)
+    wall, cpu = turns.seconds(taken)
     return {
         "name": one.name,
         "sequences_per_cpu_second": one.facts["sequences"] / cpu.median,
@@ -190,7 +174,7 @@ def data_figures(one: Waiting, taken: list[Turn], first: list[Turn]) -> dict[str
         "token_share": one.facts["token_share"],
         "cpu_seconds_per_batch": cpu,
         "peak_memory_bytes": max(turn.peak_memory_bytes for turn in taken),
-        "ratio": ratio(first, taken),
+        "ratio": turns.ratio(first, taken),
         "facts": one.facts,
         "turns": taken,
     }
@@ -249,35 +233,34 @@ def run_prepare_benchmark(options: PrepareBenchConfig, words: list[str]) -> None
     Raises:
       UserError: the corpus or the vocabulary cannot be used; this is found before the first round.
     """
-    peer = peer_versions(options)
+    peer = turns.peer_versions(options)
     tokenizer = load_tokenizer(options.vocab, options.lowercase)
     if peer and tokenizer.kind != "wordpiece":
         raise UserError(
             f"peer=torch: {options.vocab} is a {tokenizer.kind} vocabulary, but only WordPiece tokenizers can be "
             "compared"
         )
-    before = load_average()
+    before = turns.load_average()
     with tempfile.TemporaryDirectory() as directory:
         place = pathlib.Path(directory)
         text = place / "text.txt"
         size = write_text(options, text)
         run = dataclasses.replace(options.run, input=str(text), format="text", workers=1)
         job = {"config": to_dict(run), "lines": LINES, "directory": directory}
-        program = our_program("prepare")
+        program = turns.our_program("prepare")
         contestants = [
-            Contestant(PREPARING["prepare"], program, job | {"whole": True}),
-            Contestant(PREPARING["tokenizer"], program, job | {"whole": False}, {"RAYON_NUM_THREADS": "1"}),
+            turns.Contestant(PREPARING["prepare"], program, job | {"whole": True}),
+            turns.Contestant(PREPARING["tokenizer"], program, job | {"whole": False}, {"RAYON_NUM_THREADS": "1"}),
         ]
         if peer:
             tokenizer.save(place / "tokenizer")
             vocab = str(place / "tokenizer" / "vocab.txt")
             job = {"vocab": vocab, "lowercase": tokenizer.lowercase, "text": str(text), "lines": LINES}
-            program = peer_program(options.peer_python, "prepare")
-            contestants.append(Contestant(PREPARING["peer"], program, job, is_peer=True))
-        with started(contestants) as waiting:
-            turns = take_turns(waiting, options.rounds, options.turn_seconds)
-    values = recorded("prepare", words, (before, load_average()), peer=peer, text_bytes=size)
-    show(prepare_report(options, size, waiting, turns, values), options.output)
+            program = turns.peer_program(options.peer_python, "prepare")
+            contestants.append(turns.Contestant(PREPARING["peer"], program, job, is_peer=True))
+        waiting, played = turns.measured(options, contestants)
+    values = turns.recorded("prepare", words, (before, turns.load_average()), peer=peer, text_bytes=size)
+    turns.show(prepare_report(options, size, waiting, played, values), options.output)
 
 
 def write_text(options: PrepareBenchConfig, path: pathlib.Path) -> int:
@@ -300,23 +283,27 @@ def write_text(options: PrepareBenchConfig, path: pathlib.Path) -> int:
 
 
 def prepare_report(
-    options: PrepareBenchConfig, size: int, waiting: list[Waiting], turns: list[list[Turn]], values: dict[str, Any]
-) -> Report:
+    options: PrepareBenchConfig,
+    size: int,
+    waiting: list[turns.Waiting],
+    played: list[list[turns.Turn]],
+    values: dict[str, Any],
+) -> turns.Report:
     """Return the rate of each contestant, and its share of the rate of our tokenizer alone."""
     found = []
-    for one, taken in zip(waiting, turns, strict=True):
-        wall, cpu = seconds(taken)
+    for one, taken in zip(waiting, played, strict=True):
+        wall, cpu = turns.seconds(taken)
         found.append(
             {
                 "name": one.name,
                 "megabytes_per_cpu_second": size / 1e6 / cpu.median,
                 "megabytes_per_second": size / 1e6 / wall.median,
-                "ratio": ratio(turns[0], taken),
+                "ratio": turns.ratio(played[0], taken),
                 "facts": one.facts,
                 "turns": taken,
             }
         )
-    return Report(
+    return turns.Report(
         {
             **values,
             "megabytes_per_cpu_second": found[0]["megabytes_per_cpu_second"],
@@ -328,7 +315,9 @@ def prepare_report(
             "contestant": lambda entry: entry["name"],
             "MB/CPU s": lambda entry: f"{entry['megabytes_per_cpu_second']:,.2f}",
             "MB/s": lambda entry: f"{entry['megabytes_per_second']:,.2f}",
-            "first is faster by, CPU": lambda entry: "" if entry is found[0] else shown(entry["ratio"].cpu, ".2f"),
+            "first is faster by, CPU": lambda entry: (
+                "" if entry is found[0] else turns.shown(entry["ratio"].cpu, ".2f")
+            ),
         },
         [f"Medians of {options.rounds} rounds with quartiles."],
     )

@@ -23,25 +23,7 @@ from bert_jax.formats.opening import open_stored
 from bert_jax.formats.stored import StoredModel, check_fit
 from bert_jax.tasks.sentences import Sentences
 from bert_jax.tasks.task_data import TaskData, read_task
-from bert_jax.tools.bench.turns import (
-    Contestant,
-    Report,
-    Turn,
-    Waiting,
-    as_ours,
-    load_average,
-    our_program,
-    peer_program,
-    peer_versions,
-    ratio,
-    recorded,
-    seconds,
-    show,
-    shown,
-    started,
-    take_turns,
-    total_cpu_seconds,
-)
+from bert_jax.tools.bench import turns
 
 WORKS = ("training", "encoding")
 STEPS_PER_UNIT = 16  # lengths differ from batch to batch
@@ -54,7 +36,7 @@ def run_finetune(options: FinetuneBenchConfig, words: list[str]) -> None:
     Raises:
       UserError: the model or the data cannot be used; this is found before the first round.
     """
-    peer = peer_versions(options)
+    peer = turns.peer_versions(options)
     stored = open_stored(options.init_from)
     check_fit(stored)
     data = read_task(options.run, stored.model, stored.need_tokenizer())
@@ -63,48 +45,47 @@ def run_finetune(options: FinetuneBenchConfig, words: list[str]) -> None:
         raise UserError(
             f"task={options.task}: only tasks on sentences and pairs can be measured, such as sst2, mrpc or text"
         )
-    texts, before = examples.first[: options.texts], load_average()
+    texts, before = examples.first[: options.texts], turns.load_average()
     with tempfile.TemporaryDirectory() as directory:
         place = pathlib.Path(directory)
         (place / "texts.json").write_text(json.dumps(texts), encoding="utf-8")
-        contestants = our_contestants(options, place)
-        with started(contestants) as waiting:
-            peers = []
-            if peer:
-                write_for_peer(stored, data, place)
-                peers = peer_contestants(options, data.head.outputs, waiting[0].facts, place)
-            with started(peers) as further:
-                turns = take_turns([*waiting, *further], options.rounds, options.turn_seconds)
-                waiting += further
-    values = recorded("finetune", words, (before, load_average()), peer=peer, config=to_dict(options.run))
-    show(finetune_report(options, len(texts), waiting, turns, values), options.output)
+        if peer:
+            write_for_peer(stored, data, place)
+        peers = lambda facts: peer_contestants(options, data.head.outputs, facts, place) if peer else []
+        waiting, played = turns.measured(options, our_contestants(options, place), peers)
+    values = turns.recorded("finetune", words, (before, turns.load_average()), peer=peer, config=to_dict(options.run))
+    turns.show(finetune_report(options, len(texts), waiting, played, values), options.output)
 
 
-def our_contestants(options: FinetuneBenchConfig, place: pathlib.Path) -> list[Contestant]:
+def our_contestants(options: FinetuneBenchConfig, place: pathlib.Path) -> list[turns.Contestant]:
     """Return our contestants, one for each kind of work."""
     job = {"config": to_dict(options.run), "steps_per_unit": STEPS_PER_UNIT, "texts": str(place / "texts.json")}
-    program = our_program("finetune")
-    return [Contestant(f"bert_jax, {work}", program, job | {"work": work}) for work in WORKS]
+    program = turns.our_program("finetune")
+    return [turns.Contestant(f"bert_jax, {work}", program, job | {"work": work}) for work in WORKS]
 
 
 def peer_contestants(
     options: FinetuneBenchConfig, outputs: int, facts: dict[str, Any], place: pathlib.Path
-) -> list[Contestant]:
+) -> list[turns.Contestant]:
     """Return those of transformers, on the same weights and sequences, which `place` holds."""
     job = {
         "model": str(place / "model"),
         "sequences": str(place / "sequences.npz"),
         "texts": str(place / "texts.json"),
-        **as_ours(facts),
+        **turns.as_ours(facts),
         "outputs": outputs,
         "batch_size": options.batch_size,
         "learning_rate": options.learning_rate,
         "max_length": options.max_length,
         "steps_per_unit": STEPS_PER_UNIT,
     }
-    program, environment = peer_program(options.peer_python, "finetune"), computing_variables(os.environ)  # as ours
+    program, environment = (
+        turns.peer_program(options.peer_python, "finetune"),
+        computing_variables(os.environ),
+    )  # as ours
     return [
-        Contestant(f"transformers, {work}", program, job | {"work": work}, environment, is_peer=True) for work in WORKS
+        turns.Contestant(f"transformers, {work}", program, job | {"work": work}, environment, is_peer=True)
+        for work in WORKS
     ]
 
 
@@ -125,22 +106,26 @@ def write_for_peer(stored: StoredModel, data: TaskData, place: pathlib.Path) -> 
 
 
 def finetune_report(
-    options: FinetuneBenchConfig, texts: int, waiting: list[Waiting], turns: list[list[Turn]], values: dict[str, Any]
-) -> Report:
+    options: FinetuneBenchConfig,
+    texts: int,
+    waiting: list[turns.Waiting],
+    played: list[list[turns.Turn]],
+    values: dict[str, Any],
+) -> turns.Report:
     """Return each contestant's sequences per second; each is compared with bert_jax at the same work."""
     unit = {"training": STEPS_PER_UNIT * options.batch_size, "encoding": texts}
     found: list[dict[str, Any]] = []
-    for number, (one, taken) in enumerate(zip(waiting, turns, strict=True)):
+    for number, (one, taken) in enumerate(zip(waiting, played, strict=True)):
         work = WORKS[number % len(WORKS)]
-        wall, cpu = seconds(taken)
+        wall, cpu = turns.seconds(taken)
         found.append(
             {
                 "name": one.name,
                 "work": work,
                 "sequences_per_second": unit[work] / wall.median,
                 "sequences_per_cpu_second": unit[work] / cpu.median,
-                "total_sequences_per_cpu_second": unit[work] / total_cpu_seconds(taken),
-                "ratio": ratio(turns[number % len(WORKS)], taken),
+                "total_sequences_per_cpu_second": unit[work] / turns.total_cpu_seconds(taken),
+                "ratio": turns.ratio(played[number % len(WORKS)], taken),
                 "facts": one.facts,
                 "turns": taken,
             }
@@ -152,7 +137,7 @@ def finetune_report(
         ratios[f"total_cpu_ratio_{work}"] = compared.total_cpu
     of_peer = lambda entry, cell: cell if "form" in entry["facts"] else ""
     rates = {f"{entry['work']}_sequences_per_second": entry["sequences_per_second"] for entry in found[: len(WORKS)]}
-    return Report(
+    return turns.Report(
         {**values, **rates, **ratios, "contestants": found},
         f"Fine-tuning {options.task}, batch {options.batch_size}, and encoding {texts:,} texts",
         {
@@ -161,8 +146,8 @@ def finetune_report(
             "per CPU s": lambda entry: f"{entry['sequences_per_cpu_second']:,.1f}",
             "in all": lambda entry: f"{entry['total_sequences_per_cpu_second']:,.1f}",
             "form": lambda entry: entry["facts"].get("form", ""),
-            "ours is faster by, wall": lambda entry: of_peer(entry, shown(entry["ratio"].wall, ".2f")),
-            "CPU": lambda entry: of_peer(entry, shown(entry["ratio"].cpu, ".2f")),
+            "ours is faster by, wall": lambda entry: of_peer(entry, turns.shown(entry["ratio"].wall, ".2f")),
+            "CPU": lambda entry: of_peer(entry, turns.shown(entry["ratio"].cpu, ".2f")),
             "CPU, in all": lambda entry: of_peer(entry, f"{entry['ratio'].total_cpu:.2f}"),
         },
         [
@@ -178,27 +163,31 @@ def run_load(path: str, options: LoadBenchConfig, words: list[str]) -> None:
     Raises:
       UserError: the model cannot be loaded; this is found before the first round.
     """
-    peer = peer_versions(options)
+    peer = turns.peer_versions(options)
     for each in (path, *options.also):
         stored = open_stored(each)
         if peer and each == path and stored.kind != "huggingface":
             raise UserError(f"peer=torch: transformers opens Hugging Face directories only, and {path} is not one")
     ours = [
-        Contestant(f"bert_jax, {each}", in_new_processes(sys.executable), load_job(our_program("load", each)))
+        turns.Contestant(
+            f"bert_jax, {each}", in_new_processes(sys.executable), load_job(turns.our_program("load", each))
+        )
         for each in (path, *options.also)
     ]
-    theirs = load_job(peer_program(options.peer_python, "load", path, file="serving.py"))
-    peers = [Contestant("transformers", in_new_processes(options.peer_python), theirs, is_peer=True)] if peer else []
-    before = load_average()
-    with started([ours[0], *peers, *ours[1:]]) as waiting:
-        turns = take_turns(waiting, options.rounds, 0)
-    values = recorded("load", words, (before, load_average()), peer=peer, model=path)
-    show(load_report(options, waiting, turns, values), options.output)
+    theirs = load_job(turns.peer_program(options.peer_python, "load", path, file="serving.py"))
+    peers = (
+        [turns.Contestant("transformers", in_new_processes(options.peer_python), theirs, is_peer=True)] if peer else []
+    )
+    before = turns.load_average()
+    with turns.started([ours[0], *peers, *ours[1:]]) as waiting:
+        played = turns.take_turns(waiting, options.rounds, 0)
+    values = turns.recorded("load", words, (before, turns.load_average()), peer=peer, model=path)
+    turns.show(load_report(options, waiting, played, values), options.output)
 
 
 def in_new_processes(python: str) -> tuple[str, ...]:
     """Return the command of a contestant that runs the program of its job with `python`."""
-    return peer_program(python, "process", file="serving.py")
+    return turns.peer_program(python, "process", file="serving.py")
 
 
 def load_job(command: tuple[str, ...]) -> dict[str, Any]:
@@ -207,21 +196,21 @@ def load_job(command: tuple[str, ...]) -> dict[str, Any]:
 
 
 def load_report(
-    options: LoadBenchConfig, waiting: list[Waiting], turns: list[list[Turn]], values: dict[str, Any]
-) -> Report:
+    options: LoadBenchConfig, waiting: list[turns.Waiting], played: list[list[turns.Turn]], values: dict[str, Any]
+) -> turns.Report:
     """Return what each part takes, and how the first compares with the others from the start to the end."""
     found = []
-    for one, taken in zip(waiting, turns, strict=True):
+    for one, taken in zip(waiting, played, strict=True):
         middle = lambda name, taken=taken: statistics.median(turn.found[name] for turn in taken)
-        seconds = {name: middle(name) for name in PARTS}
+        parts = {name: middle(name) for name in PARTS}
         memory = middle("peak_memory_bytes")
-        compared = ratio(turns[0], taken)
+        compared = turns.ratio(played[0], taken)
         found.append(
-            {"name": one.name, "seconds": seconds, "peak_memory_bytes": memory, "ratio": compared, "turns": taken}
+            {"name": one.name, "seconds": parts, "peak_memory_bytes": memory, "ratio": compared, "turns": taken}
         )
     peers = [entry for entry in found if entry["name"] == "transformers"]
-    of_others = lambda entry, spread: "" if entry is found[0] else shown(spread, ".2f")
-    return Report(
+    of_others = lambda entry, spread: "" if entry is found[0] else turns.shown(spread, ".2f")
+    return turns.Report(
         {
             **values,
             "seconds": found[0]["seconds"],

@@ -14,32 +14,12 @@ from bert_jax.config.options import to_dict
 from bert_jax.data.mixtures import open_corpus
 from bert_jax.devices.hardware import on_tpu
 from bert_jax.devices.process import computing_variables
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, at_least
 from bert_jax.formats.huggingface import to_json
 from bert_jax.formats.model_types.bert import BERT
 from bert_jax.formats.model_types.definition import ModelType, unlike_bert
 from bert_jax.formats.model_types.modernbert import MODERNBERT
-from bert_jax.tools.bench.turns import (
-    OURS,
-    Contestant,
-    Report,
-    Turn,
-    Waiting,
-    as_ours,
-    load_average,
-    our_program,
-    peer_program,
-    peer_versions,
-    ratio,
-    recorded,
-    seconds,
-    show,
-    shown,
-    started,
-    take_turns,
-    unpacked,
-    varied,
-)
+from bert_jax.tools.bench import turns
 
 PEERS = {"stock": "torch, stock", "tuned": "torch, tuned"}
 PEER_HAS = ("norm_position", "scaled_outputs", "position_init", "padding_id")
@@ -87,7 +67,7 @@ class Entry:
 
     role: str
     """ours, variant, stock or tuned."""
-    contestant: Contestant
+    contestant: turns.Contestant
     batches: BatchFile
 
 
@@ -98,25 +78,27 @@ def run_step(options: StepBenchConfig, words: list[str]) -> None:
       UserError: what is asked for cannot be measured here; this is found before the first round.
     """
     check_possible(options, words)
-    peer = peer_versions(options)
-    before = load_average()
+    peer = turns.peer_versions(options)
+    before = turns.load_average()
     with tempfile.TemporaryDirectory() as directory:
         files = BatchFiles(pathlib.Path(directory), options.padding)
         starts = [_one_start(options, files) for _ in range(options.starts)]
     entries, waiting, _ = starts[-1]
-    turns = [[turn for part in parts for turn in part] for parts in zip(*(taken for *_, taken in starts), strict=True)]
-    values = recorded("step", words, (before, load_average()), peer=peer)
-    show(step_report(options, entries, waiting, turns, values), options.output)
+    played = [[turn for part in parts for turn in part] for parts in zip(*(taken for *_, taken in starts), strict=True)]
+    values = turns.recorded("step", words, (before, turns.load_average()), peer=peer)
+    turns.show(step_report(options, entries, waiting, played, values), options.output)
 
 
-def _one_start(options: StepBenchConfig, files: BatchFiles) -> tuple[list[Entry], list[Waiting], list[list[Turn]]]:
+def _one_start(
+    options: StepBenchConfig, files: BatchFiles
+) -> tuple[list[Entry], list[turns.Waiting], list[list[turns.Turn]]]:
     """Start all contestants, and return them and their turns."""
     ours = our_entries(options, files)
-    with started([entry.contestant for entry in ours]) as waiting:
+    with turns.started([entry.contestant for entry in ours]) as waiting:
         peers = peer_entries(options, files, waiting[0].facts) if options.peer == "torch" else []
-        with started([entry.contestant for entry in peers]) as further:
+        with turns.started([entry.contestant for entry in peers]) as further:
             waiting += further
-            return [*ours, *peers], waiting, take_turns(waiting, options.rounds, options.turn_seconds)
+            return [*ours, *peers], waiting, turns.take_turns(waiting, options.rounds, options.turn_seconds)
 
 
 def check_possible(options: StepBenchConfig, words: list[str]) -> None:
@@ -128,8 +110,7 @@ def check_possible(options: StepBenchConfig, words: list[str]) -> None:
             )
         if options.peer != "none":
             raise UserError(f"peer={options.peer} is measured on CPU and GPU; on a TPU leave it out, or --platform=cpu")
-    if options.starts < 1:
-        raise UserError(f"starts={options.starts} must be at least 1")
+    at_least(1, starts=options.starts)
     if not 0 <= options.padding < 1:
         raise UserError(f"padding={options.padding} must be at least 0 and less than 1")
     if not options.data.path and any("packing=on" in word for word in (*words, *options.variant)):
@@ -168,25 +149,25 @@ def beyond_the_peer(config: Config) -> list[str]:
 def our_entries(options: StepBenchConfig, files: BatchFiles) -> list[Entry]:
     """Return our step with the options of the run, then its variants."""
     entries = []
-    for name in (OURS, *options.variant):
-        config, environment = varied(options.run, "" if name == OURS else name)
+    for name in (turns.OURS, *options.variant):
+        config, environment = turns.varied(options.run, "" if name == turns.OURS else name)
         config = with_vocabulary(config)
         file = files.of(config)
         job = {"config": to_dict(config), "batches": file.path, "platform": options.platform}
-        contestant = Contestant(name, our_program("step"), job, environment)
-        entries.append(Entry("ours" if name == OURS else "variant", contestant, file))
+        contestant = turns.Contestant(name, turns.our_program("step"), job, environment)
+        entries.append(Entry("ours" if name == turns.OURS else "variant", contestant, file))
     return entries
 
 
 def peer_entries(options: StepBenchConfig, files: BatchFiles, facts: dict[str, Any]) -> list[Entry]:
     """Return torch's step as it is and tuned, on our device and in our data type; it has no packed rows."""
-    config = with_vocabulary(unpacked(options.run))
+    config = with_vocabulary(turns.unpacked(options.run))
     file, entries = files.of(config), []
     for role, name in PEERS.items():
         job = peer_job(config, facts) | {"batches": file.path, "role": role, "compile": options.peer_compile}
-        program = peer_program(options.peer_python, "step")
+        program = turns.peer_program(options.peer_python, "step")
         environment = computing_variables(os.environ) if role == "tuned" else {}  # as ours
-        entries.append(Entry(role, Contestant(name, program, job, environment, is_peer=True), file))
+        entries.append(Entry(role, turns.Contestant(name, program, job, environment, is_peer=True), file))
     return entries
 
 
@@ -196,7 +177,7 @@ def peer_job(config: Config, facts: dict[str, Any]) -> dict[str, Any]:
     architecture = kind.classes["mlm"] if kind is MODERNBERT else "BertForPreTraining"
     return {
         "model": to_json(config.model, None, architecture, 0, kind),
-        **as_ours(facts),
+        **turns.as_ours(facts),
         "bfloat16": facts["dtype"] == "bfloat16",
         "micro_batches": phase.micro_batches,
         "learning_rate": phase.learning_rate,
@@ -211,18 +192,18 @@ def peer_job(config: Config, facts: dict[str, Any]) -> dict[str, Any]:
 def step_report(
     options: StepBenchConfig,
     entries: list[Entry],
-    waiting: list[Waiting],
-    turns: list[list[Turn]],
+    waiting: list[turns.Waiting],
+    played: list[list[turns.Turn]],
     values: dict[str, Any],
-) -> Report:
+) -> turns.Report:
     """Return the figures of each contestant, and how many times as fast ours is as each other."""
     (phase,) = resolve_phases(options.run)
     found: list[dict[str, Any]] = [
         {
             **step_figures(entry, one, taken),
-            "ratio": ratio(turns[0], taken, entries[0].batches.useful, entry.batches.useful),
+            "ratio": turns.ratio(played[0], taken, entries[0].batches.useful, entry.batches.useful),
         }
-        for entry, one, taken in zip(entries, waiting, turns, strict=True)
+        for entry, one, taken in zip(entries, waiting, played, strict=True)
     ]
     ours = {
         key: found[0][key] for key in ("tokens_per_second", "useful_tokens_per_second", "useful_tokens_per_cpu_second")
@@ -233,10 +214,10 @@ def step_report(
         if entry["role"] in PEERS
         for kind, clock in (("", "wall"), ("cpu_", "cpu"))
     }
-    of_others = lambda entry, spread: "" if entry["role"] == "ours" else shown(spread, ".2f")
+    of_others = lambda entry, spread: "" if entry["role"] == "ours" else turns.shown(spread, ".2f")
     facts = waiting[0].facts
     shape = f"batch {phase.batch_size} × {phase.sequence_length}, {facts['dtype']}"
-    return Report(
+    return turns.Report(
         {**values, **ours, **ratios, "config": to_dict(options.run), "contestants": found},
         f"Training step: {options.model.num_layers} layers, hidden size {options.model.hidden_size}, {shape}",
         {
@@ -244,22 +225,22 @@ def step_report(
             "useful tokens/s": lambda entry: f"{entry['useful_tokens_per_second']:,.0f}",
             "per CPU s": lambda entry: f"{entry['useful_tokens_per_cpu_second']:,.0f}",
             "padding": lambda entry: f"{entry['padding']:.1%}",
-            "s per step": lambda entry: shown(entry["seconds_per_step"], ".3f"),
-            "CPU s per step": lambda entry: shown(entry["cpu_seconds_per_step"], ".3f"),
+            "s per step": lambda entry: turns.shown(entry["seconds_per_step"], ".3f"),
+            "CPU s per step": lambda entry: turns.shown(entry["cpu_seconds_per_step"], ".3f"),
             "ours is faster by, wall": lambda entry: of_others(entry, entry["ratio"].wall),
             "CPU": lambda entry: of_others(entry, entry["ratio"].cpu),
         },
         [
-            f"Medians of {len(turns[0])} rounds with quartiles; a ratio is the median of those of neighbouring turns.",
+            f"Medians of {len(played[0])} rounds with quartiles; a ratio is the median of those of neighbouring turns.",
             f"Ours: attention by {facts['attention']}; remat: {facts['remat']}; "
             + ("several texts in a row." if facts["packed"] else "one text or pair in a row."),
         ],
     )
 
 
-def step_figures(entry: Entry, one: Waiting, taken: list[Turn]) -> dict[str, Any]:
+def step_figures(entry: Entry, one: turns.Waiting, taken: list[turns.Turn]) -> dict[str, Any]:
     """Return what was found about one contestant."""
-    wall, cpu = seconds(taken)
+    wall, cpu = turns.seconds(taken)
     return {
         "name": one.name,
         "role": entry.role,
@@ -284,7 +265,7 @@ def with_vocabulary(config: Config) -> Config:
     if config.data.path:
         size = open_corpus(config).store.vocab_size
     else:
-        config = unpacked(config)
+        config = turns.unpacked(config)
     return dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=size))
 
 
@@ -294,7 +275,6 @@ def write_batches(config: Config, padding: float, path: pathlib.Path) -> BatchFi
     Args:
       config: options of the run; with data.path the batches are the first ones of that store.
       padding: share of padding in synthetic batches.
-      path: a file that ends in .npz.
     """
     (phase,) = resolve_phases(config)
     if config.data.path:
@@ -332,6 +312,6 @@ def synthetic_batch(config: Config, phase: Phase, padding: float, seed: int) -> 
         batch["next_sentence_labels"] = random.integers(0, 2, rows, np.int32)
     if "order" in config.objective.arrays(length):  # the predicted words in turn, after all others
         batch["order"] = np.zeros_like(ids)
-        turns = np.broadcast_to(np.arange(1, masked + 1, dtype=np.int32), (rows, masked))
-        np.put_along_axis(batch["order"], positions[:, :masked], turns, 1)
+        order = np.broadcast_to(np.arange(1, masked + 1, dtype=np.int32), (rows, masked))
+        np.put_along_axis(batch["order"], positions[:, :masked], order, 1)
     return batch

@@ -182,6 +182,17 @@ def take_turns(
     return turns
 
 
+def measured(
+    options: TurnsConfig,
+    ours: Sequence[Contestant],
+    peers: Callable[[dict[str, Any]], Sequence[Contestant]] = lambda facts: (),
+) -> tuple[list[Waiting], list[list[Turn]]]:
+    """Return all contestants, ours first, and their turns; `peers` are made once our first has reported its facts."""
+    with started(ours) as waiting, started(peers(waiting[0].facts)) as others:
+        contestants = [*waiting, *others]
+        return contestants, take_turns(contestants, options.rounds, options.turn_seconds)
+
+
 def warm_up(one: Waiting, turn_seconds: float) -> int:
     """Let a contestant work without counting it, and return the number of units of its turns."""
     warm = [one.turn(1) for _ in range(WARM_UP)][-1]
@@ -353,13 +364,7 @@ class Report:
 
 
 def recorded(benchmark: str, arguments: list[str], loads: tuple[float, float], **values: Any) -> dict[str, Any]:
-    """Return `values` with the machine, the versions and the command.
-
-    Args:
-      benchmark: its name.
-      arguments: words of the command line.
-      loads: load averages before and after.
-    """
+    """Return `values` with the machine, the versions, the command, and the load averages before and after."""
     return {
         "benchmark": benchmark,
         "command": ["bert-jax", "bench", benchmark, *arguments],
@@ -377,7 +382,7 @@ def show(report: Report, output: str) -> None:
     print(report.markdown(), end="")
     if output:
         values = {"device": report.device, **report.values}
-        write_atomically(output, (json.dumps(_plain(values), indent=1) + "\n").encode())
+        write_atomically(output, (json.dumps(values, indent=1, default=dataclasses.asdict) + "\n").encode())
         write_atomically(output.removesuffix(".json") + ".md", report.markdown().encode())
         print(f"\nwritten: {output} and {output.removesuffix('.json')}.md")
 
@@ -402,15 +407,6 @@ def _where(values: dict[str, Any], device: str | None) -> str:
 
 def _row(cells: Any) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def _plain(values: Any) -> Any:
-    """Return values as JSON can represent them: dataclasses as objects."""
-    if dataclasses.is_dataclass(values) and not isinstance(values, type):
-        return _plain(dataclasses.asdict(values))
-    if isinstance(values, dict):
-        return {key: _plain(value) for key, value in values.items()}
-    return [_plain(value) for value in values] if isinstance(values, (list, tuple)) else values
 
 
 def machine() -> dict[str, Any]:

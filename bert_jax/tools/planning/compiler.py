@@ -42,7 +42,6 @@ from bert_jax.devices.hardware import DOES_NOT_FIT
 from bert_jax.errors import UserError, need_extra
 from bert_jax.files import cache_directory, parse_object, write_atomically
 from bert_jax.models.kernels.choice import check_attention
-from bert_jax.models.protocol import Model
 from bert_jax.objectives.choice import default_objective
 from bert_jax.pretrained.teacher import describe_teacher, stored_teacher
 from bert_jax.tools.planning.topology import Chip, Topology, find_topology
@@ -93,12 +92,6 @@ def plugin() -> str | None:
         except ModuleNotFoundError:  # jax_plugins
             return None
     return None
-
-
-def version() -> str:
-    """Return the name and version of the compiler that is installed."""
-    package = f"jax-{plugin()}-plugin"
-    return f"{package} {importlib.metadata.version(package)}"
 
 
 CUDNN = (9, 10)
@@ -260,9 +253,6 @@ def compile_phase(
     """Compile the step of a phase for `topology`, or take it from those compiled before.
 
     Args:
-      config: options of the run, resolved for the machine.
-      topology: the machine.
-      phase: its number.
       stage: called with a few words on what the child is doing.
 
     Returns:
@@ -436,7 +426,10 @@ def _answer(request: dict[str, Any]) -> None:
         moments=_bytes_on_a_device(state.optimizer_state),
         batch=_bytes_on_a_device(batch),
         teacher=_bytes_on_a_device(what.frozen),
-        teacher_flops=0 if what.teacher is None else _forward_flops(what.teacher.model, phase),
+        # A third of those of training, because a teacher only computes forward.
+        teacher_flops=0
+        if what.teacher is None
+        else what.teacher.model.training_flops(phase.sequence_length, phase.max_predictions) // 3,
         whole_parameters=_values_over_fsdp(state.params),
         whole_teacher=_values_over_fsdp(what.frozen),
         parameter_shapes=[list(leaf.shape) for leaf in jax.tree.leaves((state.params, what.frozen))],
@@ -462,22 +455,14 @@ def _answer(request: dict[str, Any]) -> None:
 
 def compiler_version(topology: Topology) -> str:
     """Return the name and version of the compiler for `topology`."""
-    if topology.platform == "gpu":
-        return version()
-    if topology.platform != "tpu":
+    if topology.platform == "cpu":
         return f"XLA of jaxlib {jaxlib.version.__version__}"
-    import importlib.metadata
-
-    return f"libtpu {importlib.metadata.version('libtpu')}"
+    package = "libtpu" if topology.platform == "tpu" else f"jax-{plugin()}-plugin"
+    return f"{package} {importlib.metadata.version(package)}"
 
 
 def compiled(lowered: jax.stages.Lowered, flags: Mapping[str, Any]) -> CompiledProgram:
-    """Compile a traced step; a program that does not fit into memory is an answer, every other failure is raised.
-
-    Args:
-      lowered: the step.
-      flags: options of the compiler.
-    """
+    """Compile a traced step; a program that does not fit into memory is an answer, every other failure is raised."""
     with tempfile.TemporaryDirectory() as dump, tempfile.TemporaryFile() as printed:
         began, spent = time.monotonic(), time.process_time()
         kept = os.dup(2)
@@ -525,11 +510,6 @@ def _memory(executable: jax.stages.Compiled | None) -> dict[str, int]:
 def _bytes_on_a_device(tree: Any) -> int:
     """Return the bytes of the arrays in `tree` on each device, without the padding of their layout."""
     return sum(leaf.dtype.itemsize * math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in jax.tree.leaves(tree))
-
-
-def _forward_flops(model: Model, phase: Phase) -> int:
-    """Return the operations of one sequence in a model that is not trained: a third of those of training."""
-    return model.training_flops(phase.sequence_length, phase.max_predictions) // 3
 
 
 def _values_over_fsdp(params: Any) -> int:

@@ -279,10 +279,7 @@ def needed(parameter_bytes: int, mesh: Mapping[str, int], teacher_bytes: int = 0
 def collectives_of(program: Program, chips: int, slices: int = 1) -> list[Collective]:
     """Return the collectives of a step, those that are alike together, the largest first.
 
-    Args:
-      program: the compiled program.
-      chips: number of chips of one slice, all of which take part where a collective names no groups.
-      slices: number of slices.
+    `chips`: number of chips of one slice, all of which take part where a collective names no groups.
     """
     found, seen = [], set()
     beside = {_part(kind, each) for kind, each, _, within in _every(program) if within.startswith(BESIDE_PRODUCTS)}

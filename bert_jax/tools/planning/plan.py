@@ -32,30 +32,8 @@ from bert_jax.errors import UserError
 from bert_jax.files import is_remote, write_atomically
 from bert_jax.models.costs import computed_flops
 from bert_jax.parameters import FLOAT32
-from bert_jax.tools.planning.compiler import (
-    PLUGINS,
-    CompiledProgram,
-    CompilerFailure,
-    check_compiler,
-    compile_phase,
-    resolved,
-)
+from bert_jax.tools.planning import compiler, roofline
 from bert_jax.tools.planning.hlo import Collective, Needed, collectives_of, needed, parse_program
-from bert_jax.tools.planning.roofline import (
-    BLIND_SPOTS,
-    OF_A_GPU,
-    WITHOUT_A_COMPILER,
-    Memory,
-    Operation,
-    StepTime,
-    Throughput,
-    Work,
-    cost,
-    memory_of,
-    step_time,
-    throughput,
-    work_of,
-)
 from bert_jax.tools.planning.topology import Chip, Topology, find_topology
 from bert_jax.training.learner import STRONGER, phase_advice
 
@@ -76,7 +54,7 @@ class PhasePlan:
     """Whether a compiler has seen it; else memory and time are closed forms."""
     flops: float
     """Operations of a step on one chip by closed form, without what is computed twice and what a teacher computes."""
-    memory: Memory | None
+    memory: roofline.Memory | None
     """None if the compiler found that the program does not fit."""
     shortage: Shortage | None
     """Memory that is missing if it does not fit."""
@@ -84,11 +62,11 @@ class PhasePlan:
     """Memory that the closed form behind compute.remat=auto expects on a chip."""
     needed: Needed
     """Bytes that data parallelism needs at least, in the type of the products."""
-    work: Work | None = None
+    work: roofline.Work | None = None
     collectives: list[Collective] = dataclasses.field(default_factory=list)
-    time: StepTime | None = None
-    optimistic: Throughput | None = None
-    pessimistic: Throughput | None = None
+    time: roofline.StepTime | None = None
+    optimistic: roofline.Throughput | None = None
+    pessimistic: roofline.Throughput | None = None
     resharding_warnings: int = 0
     compile_cpu_seconds: float = 0.0
 
@@ -106,15 +84,13 @@ def plan_phase(config: Config, topology: Topology, number: int, stage: Callable[
 
     Args:
       config: options of the run, resolved for the machine.
-      topology: the machine.
-      number: of the phase.
       stage: called with a few words on what is being done.
 
     Raises:
       UserError: the options do not fit the machine.
     """
     phase = resolve_phases(config)[number]
-    compiled, facts = compile_phase(config, topology, number, stage)
+    compiled, facts = compiler.compile_phase(config, topology, number, stage)
     mesh = facts["mesh"]
     value_bytes = FLOAT32 if config.compute.dtype == "float32" else FLOAT32 // 2
     plan = PhasePlan(
@@ -122,7 +98,9 @@ def plan_phase(config: Config, topology: Topology, number: int, stage: Callable[
         mesh=mesh,
         remat=facts["remat"],
         compiled=compiled is not None,
-        flops=closed_form_flops(config, phase) * phase.batch_size / math.prod(mesh.values()),
+        flops=computed_flops(config, phase.sequence_length, phase.max_predictions).total
+        * phase.batch_size
+        / math.prod(mesh.values()),
         memory=None,
         shortage=None,
         closed_form_bytes=facts["needed_bytes"],
@@ -139,24 +117,21 @@ def plan_phase(config: Config, topology: Topology, number: int, stage: Callable[
     return _of_program(plan, topology, compiled, facts)
 
 
-def closed_form_flops(config: Config, phase: Phase) -> int:
-    """Return the operations of one sequence in a training step, on all chips together."""
-    return computed_flops(config, phase.sequence_length, phase.max_predictions).total
-
-
-def _of_program(plan: PhasePlan, topology: Topology, compiled: CompiledProgram, facts: dict[str, Any]) -> PhasePlan:
+def _of_program(
+    plan: PhasePlan, topology: Topology, compiled: compiler.CompiledProgram, facts: dict[str, Any]
+) -> PhasePlan:
     """Return `plan` with what the compiled program says."""
     program, chip = parse_program(compiled.text), topology.chip
     peak = peak_flops(chip.kind) if chip else None
     collectives = collectives_of(program, topology.chips_per_slice, topology.slices)
     reached = chip and chip.reached
-    work = work_of(program, peak or math.inf, chip.memory_bandwidth if chip else math.inf, reached)
-    plan = dataclasses.replace(plan, memory=memory_of(compiled, facts), work=work, collectives=collectives)
+    work = roofline.work_of(program, peak or math.inf, chip.memory_bandwidth if chip else math.inf, reached)
+    plan = dataclasses.replace(plan, memory=roofline.memory_of(compiled, facts), work=work, collectives=collectives)
     if chip is None:
         return plan
     if topology.platform == "gpu":
         plan = _within(plan, chip, BY_THE_COMPILER)
-    return _timed(plan, topology, step_time(topology, work, collectives))
+    return _timed(plan, topology, roofline.step_time(topology, work, collectives))
 
 
 def _by_closed_form(plan: PhasePlan, topology: Topology, facts: dict[str, Any]) -> PhasePlan:
@@ -164,7 +139,7 @@ def _by_closed_form(plan: PhasePlan, topology: Topology, facts: dict[str, Any]) 
     chip = topology.chip
     assert chip is not None
     state = {part: facts[part] for part in ("parameters", "moments", "teacher")} | {"gradients": facts["parameters"]}
-    memory = Memory(
+    memory = roofline.Memory(
         **state,
         activations=max(0, plan.closed_form_bytes - sum(state.values())),
         batch=facts["batch"],
@@ -178,7 +153,9 @@ def _by_closed_form(plan: PhasePlan, topology: Topology, facts: dict[str, Any]) 
     computed = plan.flops + facts["teacher_flops"] * plan.sequences_per_chip
     fastest = max(computed / (peak_flops(chip.kind) or math.inf), links)
     return _timed(
-        plan, topology, StepTime(optimistic=fastest, pessimistic=None, computing=None, links=links, network=0.0)
+        plan,
+        topology,
+        roofline.StepTime(optimistic=fastest, pessimistic=None, computing=None, links=links, network=0.0),
     )
 
 
@@ -189,11 +166,11 @@ def _within(plan: PhasePlan, chip: Chip, source: str) -> PhasePlan:
     return plan if fits else dataclasses.replace(plan, shortage=Shortage(needed, chip.memory_bytes, source))
 
 
-def _timed(plan: PhasePlan, topology: Topology, time: StepTime) -> PhasePlan:
+def _timed(plan: PhasePlan, topology: Topology, time: roofline.StepTime) -> PhasePlan:
     """Return `plan` with the two ends of the time of a step and what they mean."""
 
-    def with_steps_of(seconds: float | None) -> Throughput | None:
-        return None if seconds is None else throughput(seconds, topology, plan.phase, plan.flops)
+    def with_steps_of(seconds: float | None) -> roofline.Throughput | None:
+        return None if seconds is None else roofline.throughput(seconds, topology, plan.phase, plan.flops)
 
     return dataclasses.replace(
         plan, time=time, optimistic=with_steps_of(time.optimistic), pessimistic=with_steps_of(time.pessimistic)
@@ -224,7 +201,7 @@ def search(config: Config, topology: Topology, first: PhasePlan, stage: Callable
     def planned(changed: Config, change: str) -> PhasePlan | None:
         try:
             return plan_phase(changed, topology, number, lambda what: stage(f"{change}: {what}"))
-        except CompilerFailure as error:
+        except compiler.CompilerFailure as error:
             logging.warning("%s is left out: %s", change, error)
             return None
 
@@ -333,8 +310,6 @@ def sections(topology: Topology, plans: list[PhasePlan], candidates: list[Candid
     """Return the tables of a plan.
 
     Args:
-      topology: the machine.
-      plans: of the phases, in order.
       candidates: what a search has tried.
       price: of a chip for an hour; 0 if it is unknown.
     """
@@ -406,7 +381,10 @@ def _time(topology: Topology, plans: list[PhasePlan], price: float) -> Section:
             rows.append(
                 (
                     "cost",
-                    *(_bracket(plan, lambda end: cost(end.days, topology.chips, price), "{:,.0f}") for plan in plans),
+                    *(
+                        _bracket(plan, lambda end: roofline.cost(end.days, topology.chips, price), "{:,.0f}")
+                        for plan in plans
+                    ),
                 )
             )
     rows.append(("arrays copied whole to move them", *(str(plan.resharding_warnings) for plan in plans)))
@@ -424,7 +402,7 @@ def _said(topology: Topology, plans: list[PhasePlan], price: float) -> tuple[str
     for name, ends in (("optimistic", [p.optimistic for p in plans]), ("pessimistic", [p.pessimistic for p in plans])):
         if ends and all(ends):
             days = sum(end.days for end in ends if end)
-            paid = f", cost {cost(days, topology.chips, price):,.0f}" if price else ""
+            paid = f", cost {roofline.cost(days, topology.chips, price):,.0f}" if price else ""
             notes.append(f"All phases, {name}: {days:,.2f} days on {topology.chips} chips{paid}.")
     missing = {kind: times for plan in plans if plan.work for kind, times in plan.work.without_estimate.items()}
     if missing and topology.platform == "tpu":
@@ -433,9 +411,9 @@ def _said(topology: Topology, plans: list[PhasePlan], price: float) -> tuple[str
     if not any(plan.time for plan in plans):
         return tuple(notes)
     if topology.platform == "gpu":
-        spots = OF_A_GPU if all(plan.compiled for plan in plans) else WITHOUT_A_COMPILER
+        spots = roofline.OF_A_GPU if all(plan.compiled for plan in plans) else roofline.WITHOUT_A_COMPILER
     else:
-        spots = BLIND_SPOTS
+        spots = roofline.BLIND_SPOTS
     return (*notes, *(f"Not seen: {spot}" for spot in spots))
 
 
@@ -472,7 +450,7 @@ def _collectives(plan: PhasePlan) -> Section:
 def _costliest(chip: Chip, plan: PhasePlan) -> Section:
     assert plan.work is not None
 
-    def estimated(each: Operation) -> tuple[str, ...]:
+    def estimated(each: roofline.Operation) -> tuple[str, ...]:
         if not chip.clock or not plan.work:
             return ()
         return f"{each.cycles / chip.clock * 1e3:,.2f}", f"{each.cycles / plan.work.cycles:.1%}"
@@ -509,12 +487,12 @@ def _search(candidates: list[Candidate]) -> Section:
 
 def _bracket(plan: PhasePlan, of: Any, form: str) -> str:
     """Return both ends of a figure of a phase, the smaller first; one of them if there is no other."""
-    ends: list[Throughput] = [end for end in (plan.optimistic, plan.pessimistic) if end]
+    ends: list[roofline.Throughput] = [end for end in (plan.optimistic, plan.pessimistic) if end]
     figures = sorted(of(end) for end in ends)
     return " to ".join(form.format(figure) for figure in figures) or "-"
 
 
-def _part(time: StepTime | None, part: str) -> str:
+def _part(time: roofline.StepTime | None, part: str) -> str:
     seconds = time and getattr(time, part)
     return "-" if seconds is None else f"{seconds * 1e3:,.1f}"
 
@@ -541,14 +519,7 @@ caption { text-align: left; font-weight: 600; font-size: 1.1rem; padding-top: 1r
 
 
 def page(title: str, verdict: list[str], tables: list[Section], command: str) -> str:
-    """Return the page.
-
-    Args:
-      title: its heading.
-      verdict: paragraphs below the heading.
-      tables: in order.
-      command: the command that made the plan.
-    """
+    """Return the page, with the paragraphs of `verdict` below its heading."""
     return "\n".join(
         [
             "<!doctype html>",
@@ -597,10 +568,6 @@ class Plan:
 def run_plan(options: PlanConfig, words: list[str]) -> int:
     """Plan a run, print the plan and write it to `options.output`; return 0 if it fits and 1 if it does not.
 
-    Args:
-      options: of the run and of the plan.
-      words: of the command line, to be shown on the page.
-
     Raises:
       UserError: the options do not fit each other or the machine, there is no such machine, or a compiler is missing.
     """
@@ -608,7 +575,7 @@ def run_plan(options: PlanConfig, words: list[str]) -> int:
     if options.output:
         _check_place(options.output)
     topology, config = find_topology(options.topology), check(options.run)
-    check_compiler(topology)
+    compiler.check_compiler(topology)
     plan = make_plan(config, topology, options.search)
     tables = sections(topology, plan.phases, plan.candidates, options.price_per_chip_hour)
     verdict = _verdict(plan)
@@ -637,14 +604,12 @@ def make_plan(config: Config, topology: Topology, searches: bool = False) -> Pla
     """Compile every phase of `config` for `topology`.
 
     Args:
-      config: checked options of a run.
-      topology: the machine.
       searches: whether other batches, meshes and remat policies are tried too.
 
     Raises:
       UserError: the options do not fit the machine.
     """
-    config = resolved(config, topology)
+    config = compiler.resolved(config, topology)
     phases, candidates = [], []
     with _progress() as stage:
         for number in range(len(config.phases)):
@@ -716,7 +681,7 @@ def _facts(plan: Plan, options: PlanConfig, command: str) -> dict[str, Any]:
 
 def _circumstances() -> str:
     """Return date and versions."""
-    names = ("bert_jax", "jax", "libtpu", *(f"jax-{name}-plugin" for name in PLUGINS))
+    names = ("bert_jax", "jax", "libtpu", *(f"jax-{name}-plugin" for name in compiler.PLUGINS))
     found = [f"{name} {version}" for name in names if (version := _version(name))]
     return f"{datetime.date.today()}, {', '.join(found)}. Nothing was executed: every time is a prediction."
 

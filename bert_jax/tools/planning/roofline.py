@@ -20,16 +20,8 @@ from bert_jax.devices.hardware import peak_flops
 from bert_jax.models.kernels.choice import cudnn_flops
 from bert_jax.models.kernels.gpu import attention_flops
 from bert_jax.models.kernels.tpu import kernel_cycles
+from bert_jax.tools.planning import hlo
 from bert_jax.tools.planning.compiler import CompiledProgram
-from bert_jax.tools.planning.hlo import (
-    BESIDE_COMPUTATION,
-    BETWEEN_SLICES,
-    Collective,
-    Instruction,
-    Program,
-    is_collective,
-    shapes_of,
-)
 from bert_jax.tools.planning.topology import HOST_NETWORK, Reached, Topology
 
 _ALLOCATION = re.compile(r"^allocation \d+: size (\d+),(?: color (\d+),)?.*preallocated-temp")
@@ -69,9 +61,7 @@ class Memory:
 def memory_of(program: CompiledProgram, facts: dict[str, Any]) -> Memory:
     """Return the memory by part of a program that fits.
 
-    Args:
-      program: the compiled program.
-      facts: bytes of parameters, moments, teacher and batch on each device, and the shapes of all parameters.
+    `facts`: bytes of parameters, moments, teacher and batch on each device, and the shapes of all parameters.
     """
     said = program.memory
     live = _live_at_peak(program)
@@ -142,7 +132,7 @@ def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def _like_a_parameter(type_: str, parameters: list[list[int]]) -> bool:
     """Return whether an array has the sizes of a parameter, or of one layer of it, in any order."""
-    shapes = shapes_of(type_)
+    shapes = hlo.shapes_of(type_)
     if len(shapes) != 1 or shapes[0].dtype not in ("f32", "bf16") or len(shapes[0].dims) < 2:
         return False
     sizes = sorted(size for size in shapes[0].dims if size > 1)
@@ -198,11 +188,10 @@ class Work:
 LAUNCHED = ("fusion", "custom-call", "copy", "transpose", "reduce", "concatenate", "scatter", "sort")
 
 
-def work_of(program: Program, peak_flops: float, memory_bandwidth: float, reached: Reached | None = None) -> Work:
+def work_of(program: hlo.Program, peak_flops: float, memory_bandwidth: float, reached: Reached | None = None) -> Work:
     """Return what one device does.
 
     Args:
-      program: the compiled program.
       peak_flops: operations/s of matrix products.
       memory_bandwidth: bytes/s.
       reached: what was measured on such a device, if anything.
@@ -212,7 +201,9 @@ def work_of(program: Program, peak_flops: float, memory_bandwidth: float, reache
         if each.op in FREE or each.op.endswith(("-done", "-update")):
             continue
         own_flops, own_bytes = flops_of(program, computation, each), traffic_of(program, computation, each)
-        own_cycles = each.cycles or _kernel_cycles(each)
+        own_cycles = each.cycles or None
+        if not own_cycles and each.op == "custom-call":  # the compiler does not estimate our kernels
+            own_cycles = kernel_cycles(each.op_name, _stated(each, "transcendentals"))
         fastest = max(own_flops / peak_flops, own_bytes / memory_bandwidth)
         if reached is not None and each.op in LAUNCHED:
             by_kernel = own_flops > 0 and each.op == "custom-call" and not _of_cublas(each)
@@ -220,7 +211,7 @@ def work_of(program: Program, peak_flops: float, memory_bandwidth: float, reache
             seconds += times * (reached.launch_seconds + fastest / share)
         found = (times, times * (own_cycles or 0), times * fastest, times * own_flops, times * own_bytes)
         operations[_origin(program, each), each.type.strip("(").partition("{")[0]].append(found)
-        if own_cycles is None and own_bytes > NOTABLE_BYTES and not is_collective(program, each):
+        if own_cycles is None and own_bytes > NOTABLE_BYTES and not hlo.is_collective(program, each):
             missing[each.op] += times
     sums = ("times", "cycles", "roofline_seconds", "flops", "bytes")
     alike = [
@@ -238,7 +229,7 @@ def work_of(program: Program, peak_flops: float, memory_bandwidth: float, reache
     )
 
 
-def _origin(program: Program, each: Instruction) -> str:
+def _origin(program: hlo.Program, each: hlo.Instruction) -> str:
     """Return where an instruction comes from, or a fusion that the compiler gives no place where its root does."""
     inner = program.root(each.calls[0]).op_name if each.op == "fusion" and not each.op_name else each.op_name
     return inner or each.op
@@ -252,7 +243,7 @@ def _costliest(operations: list[Operation]) -> list[Operation]:
     return sorted(known, key=lambda each: -each.roofline_seconds)[:MOST_OPERATIONS]
 
 
-def flops_of(program: Program, computation: str, each: Instruction) -> int:
+def flops_of(program: hlo.Program, computation: str, each: hlo.Instruction) -> int:
     """Return the operations of a product, or of all products in a fusion."""
     if each.op == "fusion":
         called = each.calls[0]
@@ -274,23 +265,18 @@ def flops_of(program: Program, computation: str, each: Instruction) -> int:
     return _convolution_flops(each, left, right, result)
 
 
-def _of_cublas(each: Instruction) -> bool:
+def _of_cublas(each: hlo.Instruction) -> bool:
     """Return whether a call is a product by cuBLAS; its second result is room to work, which is not traffic."""
     return each.op == "custom-call" and 'custom_call_target="__cublas' in each.attributes
 
 
-def _kernel_cycles(each: Instruction) -> int | None:
-    """Return the cycles of one of our kernels, which the compiler does not estimate."""
-    return kernel_cycles(each.op_name, _stated(each, "transcendentals")) if each.op == "custom-call" else None
-
-
-def _stated(each: Instruction, what: str) -> int:
+def _stated(each: hlo.Instruction, what: str) -> int:
     """Return a number of the estimate that whoever wrote a kernel gave with it."""
     return int(each.attribute(rf'"cost_estimate":\{{[^}}]*"{what}":"?(\d+)') or 0)
 
 
 def _convolution_flops(
-    each: Instruction, left: tuple[Any, ...], right: tuple[Any, ...], result: tuple[Any, ...]
+    each: hlo.Instruction, left: tuple[Any, ...], right: tuple[Any, ...], result: tuple[Any, ...]
 ) -> int:
     """Return the operations of a convolution, which is how TPUs write products; padding is not multiplied."""
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", each.attributes)
@@ -312,9 +298,9 @@ def _convolution_flops(
     return flops
 
 
-def traffic_of(program: Program, computation: str, each: Instruction) -> int:
+def traffic_of(program: hlo.Program, computation: str, each: hlo.Instruction) -> int:
     """Return the bytes to and from memory; those of collectives and of copies under way are counted elsewhere."""
-    if each.op.endswith("-start") or each.op in BESIDE_COMPUTATION:
+    if each.op.endswith("-start") or each.op in hlo.BESIDE_COMPUTATION:
         return 0
     scope, written = program.computations[computation], _written(program, each)
     if each.op in _SLICING:
@@ -329,14 +315,14 @@ def traffic_of(program: Program, computation: str, each: Instruction) -> int:
     return written + read
 
 
-def _read_by_fusion(program: Program, called: str, place: int, whole: int) -> int:
+def _read_by_fusion(program: hlo.Program, called: str, place: int, whole: int) -> int:
     """Return the bytes of operand `place` that a fusion reads: where it only cuts slices out, those of the slices."""
     scope = program.computations[called]
     parameter = next(name for name, each in scope.items() if each.op == "parameter" and each.raw.strip() == str(place))
     return min(whole, _read_of(program, called, parameter, whole))
 
 
-def _read_of(program: Program, called: str, name: str, whole: int) -> int:
+def _read_of(program: hlo.Program, called: str, name: str, whole: int) -> int:
     total, scope = 0, program.computations[called]
     for each in scope.values():
         if name not in each.operands:
@@ -353,7 +339,7 @@ def _read_of(program: Program, called: str, name: str, whole: int) -> int:
     return total
 
 
-def _written(program: Program, each: Instruction) -> int:
+def _written(program: hlo.Program, each: hlo.Instruction) -> int:
     """Return the bytes that are written; of an update in place those of the update."""
     if each.op != "fusion":
         written = each.shapes[:1] if _of_cublas(each) else each.shapes
@@ -368,7 +354,7 @@ def _written(program: Program, each: Instruction) -> int:
     return total
 
 
-def _updated(program: Program, called: str, name: str) -> int | None:
+def _updated(program: hlo.Program, called: str, name: str) -> int | None:
     """Return the bytes of the update if `name` is an update in place, looking through copies and fusions."""
     each = program.computations[called].get(name)
     while each is not None and each.op in ("bitcast", "copy", "fusion"):
@@ -419,12 +405,12 @@ class StepTime:
     """The part of the pessimistic bound that is transfers between slices."""
 
 
-def step_time(topology: Topology, work: Work, collectives: list[Collective]) -> StepTime:
+def step_time(topology: Topology, work: Work, collectives: list[hlo.Collective]) -> StepTime:
     """Return the bounds of a step on `topology`, whose chips are known."""
     chip = topology.chip
     assert chip is not None
-    moved = sum(each.moved for each in collectives if each.kind != BETWEEN_SLICES)
-    across = sum(each.moved for each in collectives if each.kind == BETWEEN_SLICES)
+    moved = sum(each.moved for each in collectives if each.kind != hlo.BETWEEN_SLICES)
+    across = sum(each.moved for each in collectives if each.kind == hlo.BETWEEN_SLICES)
     network = across * min(chip.per_host, topology.chips_per_slice) / HOST_NETWORK
     links = moved / chip.link_bandwidth
     computing = work.cycles / chip.clock if chip.clock and work.cycles else work.reached_seconds
@@ -457,8 +443,6 @@ def throughput(seconds: float, topology: Topology, phase: Phase, flops: float) -
 
     Args:
       seconds: time of a step.
-      topology: the machine, whose chips have a known peak.
-      phase: the phase.
       flops: operations of a step on one chip, by closed form.
     """
     peak = topology.chip and peak_flops(topology.chip.kind)

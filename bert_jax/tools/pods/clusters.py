@@ -65,11 +65,6 @@ def manifest(job: Job, options: GkeConfig) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "List", "items": objects}
 
 
-def manifest_text(job: Job, options: GkeConfig) -> str:
-    """Return the manifest as JSON, which is YAML too."""
-    return json.dumps(manifest(job, options), indent=2, ensure_ascii=False) + "\n"
-
-
 def _metadata(options: GkeConfig) -> dict[str, Any]:
     return {"name": options.name, "namespace": options.namespace}
 
@@ -149,7 +144,7 @@ def run_gke(job: Job, options: GkeConfig) -> int:
     apply = ["kubectl", "apply", where, "--filename=-"]
     objects = ["jobset", *(["configmap"] if job.file else [])]
     delete = [["kubectl", "delete", kind, options.name, where, "--ignore-not-found"] for kind in objects]
-    text = manifest_text(job, options)
+    text = json.dumps(manifest(job, options), indent=2, ensure_ascii=False) + "\n"  # which is YAML too
     if options.dry_run:
         print(*(map(shown, delete) if options.teardown else [shown(apply, text)]), sep="\n")
         return 0

@@ -57,11 +57,7 @@ class Job:
         return ["pretrain", source, *self.words]
 
     def need_bucket(self, reason: str) -> None:
-        """Raise a UserError if what the run reads and writes is on the disk of this machine.
-
-        Args:
-          reason: why the work directory has to be in a bucket.
-        """
+        """Raise a UserError, with the `reason`, if what the run reads and writes is on the disk of this machine."""
         if not self.config.workdir.startswith("gs://"):
             raise UserError(
                 f"--workdir={self.config.workdir} is not in a bucket: {reason}; give --workdir=gs://BUCKET/DIRECTORY"
@@ -129,12 +125,7 @@ def meaning(code: int) -> str:
 
 
 class Restarts:
-    """Counts the restarts in a row, up to a bound, and waits longer before each.
-
-    Args:
-      most: maximum number of restarts after which none has lived for HEALTHY_SECONDS.
-      say: prints a line.
-    """
+    """Counts up to `most` restarts in a row, of which none lives for HEALTHY_SECONDS, and waits longer before each."""
 
     def __init__(self, most: int, say: Callable[[str], None]):
         self._most, self._say = most, say
@@ -186,11 +177,7 @@ def need_program(name: str, remedy: str) -> None:
 
 
 def call(words: Sequence[str], text: str | None = None) -> str:
-    """Run a program to its end; return its standard output.
-
-    Args:
-      words: the program and its arguments.
-      text: standard input; by default there is none.
+    """Run a program to its end, with `text` as its standard input; return its standard output.
 
     Raises:
       CallError: its exit code is not 0.

@@ -61,12 +61,7 @@ def run_local(job: Job, options: LocalConfig) -> int:
 
 
 def host_variables(options: LocalConfig, host: int, port: int) -> dict[str, str]:
-    """Return the environment variables that make a process one host of a simulated pod.
-
-    Args:
-      host: number of the process.
-      port: where the first process listens, on the loopback interface.
-    """
+    """Return the environment variables of one host of a simulated pod, of which the first listens on `port`."""
     others = re.sub(r"--xla_force_host_platform_device_count=\S*", "", os.environ.get("XLA_FLAGS", ""))
     devices = f"--xla_force_host_platform_device_count={options.devices_per_host}"
     variables = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join([*others.split(), devices]), "PYTHONUNBUFFERED": "1"}

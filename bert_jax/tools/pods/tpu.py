@@ -44,11 +44,7 @@ def default_runtime(accelerator_type: str) -> str:
 
 
 class QueuedResource:
-    """The queued resource that the options of a launch name.
-
-    Args:
-      options: what to ask for.
-    """
+    """The queued resource that the options of a launch name."""
 
     def __init__(self, options: TpuConfig):
         self._options = options

@@ -119,14 +119,14 @@ def counted(patch):
 def test_a_pipeline_that_failed_is_continued(tmp_path, vocab, small_blocks, corpus, monkeypatch, capsys):
     run(corpus, vocab, tmp_path / "local")
     with monkeypatch.context() as patch, counted(patch) as blocks:
-        write = beam.write_block
+        write = beam.encoding.write_block
 
         def break_off(file, block):
             if len(blocks) > 20:
                 raise OSError(28, "No space left on device")
             write(file, block)
 
-        patch.setattr(beam, "write_block", break_off)
+        patch.setattr(beam.encoding, "write_block", break_off)
         with pytest.raises(UserError, match="No space left on device.*the same command resumes"):
             run(corpus, vocab, tmp_path / "beam", runner="beam")
         assert not (tmp_path / "beam" / "manifest.json").exists()
