@@ -10,13 +10,15 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable
 
-from bert_jax.config import Config, EncoderConfig, ModelConfig, RecurrentConfig, WordVectorsConfig
+from bert_jax.config import Config, EncoderConfig
 from bert_jax.config.objective import SHARED_NEGATIVES, ReplacedTokens, generator_model
 from bert_jax.models.bert_parameters import (
     DISCRIMINATOR_PARTS,
+    LESS,
     bert_parameters,
     generator_parts,
     joined,
+    layers_of,
     pretraining_parts,
 )
 from bert_jax.models.layer_plan import is_short, read_positions, scores_by_blocks
@@ -154,8 +156,6 @@ def _layer_work(
 
 def seen_positions(config: EncoderConfig, length: int) -> int:
     """Return the number of pairs of positions that see each other in a sequence, over all layers."""
-    if isinstance(config, RecurrentConfig):
-        return 0
     return sum(_seen_in_layer(config, length, window) for window in config.windows)
 
 
@@ -243,10 +243,6 @@ class ActivationBytes:
         return self.linear + self.quadratic + self.embeddings + self.heads
 
 
-LESS = ("sel", "dots", "full")
-"""Policies that keep less than everything."""
-
-
 def activation_bytes(
     config: EncoderConfig,
     sequence_length: int,
@@ -269,7 +265,7 @@ def activation_bytes(
         one text.
     """
     hidden, word, length = config.hidden_size, config.word_size, sequence_length
-    linear, scores = _of_a_layer(config, remat, value_bytes)
+    linear, scores = layers_of(config).kept(remat, value_bytes)
     if remat in LESS or not probabilities:
         scores = 0
     keys = _keys(config, length, local_keys)
@@ -278,7 +274,7 @@ def activation_bytes(
         config.padded_vocab_size * (3 * FLOAT32 + 2) + hidden * value_bytes + word * (6 * value_bytes + 3 * FLOAT32)
     )
     states = length + predictions * config.two_streams  # targets have states of their own
-    if isinstance(config, WordVectorsConfig):  # three arrays of scores, and the vectors that are not those of the row
+    if not config.num_layers:  # three arrays of scores, and the vectors that are not those of the row
         head = 3 * FLOAT32 * predictions * (length + SHARED_NEGATIVES) + value_bytes * word * (
             predictions + SHARED_NEGATIVES
         )
@@ -289,25 +285,6 @@ def activation_bytes(
         + length * _convolved(config, remat, value_bytes),
         heads=head,
     )
-
-
-def _of_a_layer(config: EncoderConfig, remat: str, value_bytes: int) -> tuple[int, int]:
-    """Return the bytes that a layer keeps of a token, and those of each score of all its heads."""
-    hidden = config.hidden_size
-    if isinstance(config, RecurrentConfig):  # the input; in float32 the four gates before and after, states and sum
-        return value_bytes * hidden + (0 if remat in LESS else hidden * 12 * FLOAT32), 0
-    if isinstance(config, WordVectorsConfig):
-        return 0, 0
-    wide = config.feed_forward_size
-    inner = wide if config.feed_forward == "plain" else 2 * wide  # what is kept between the kernels: with the gate
-    # Norms keep three float32 arrays each, the activation function six of its width.
-    everything = value_bytes * (6 * hidden + 5 * wide + inner) + hidden * 2 * 3 * FLOAT32
-    linear = {
-        "sel": value_bytes * (7 * hidden + inner) + 2 * 2 * FLOAT32,  # mean and variance of both norms
-        "dots": value_bytes * (6 * hidden + inner),
-        "full": value_bytes * hidden,
-    }.get(remat, everything)
-    return linear, config.num_heads * (FLOAT32 + value_bytes)
 
 
 def _convolved(config: EncoderConfig, remat: str, value_bytes: int) -> int:
@@ -422,7 +399,7 @@ def _kept(
 
 
 def _is_fused(config: EncoderConfig, unrolled: bool) -> bool:
-    return unrolled and not isinstance(config, RecurrentConfig)  # whose scan over time keeps all
+    return unrolled and not layers_of(config).keeps_all
 
 
 def distance_bytes(config: EncoderConfig, length: int) -> int:
@@ -430,9 +407,9 @@ def distance_bytes(config: EncoderConfig, length: int) -> int:
 
     Of one term at a time: the products of every position with all distances, and their copy along the diagonals.
     """
-    if not isinstance(config, ModelConfig) or config.disentangled is None:
+    if config.disentangled is None:
         return 0
-    return 2 * FLOAT32 * config.num_heads * length * 2 * length
+    return 2 * FLOAT32 * config.attention_heads * length * 2 * length
 
 
 @dataclasses.dataclass(frozen=True)
