@@ -204,6 +204,10 @@ class _Objective:
 
     chosen_by: ClassVar[Mapping[str, str]]
     """The option that chooses it, and its value."""
+    losses: ClassVar[str]
+    """The module of bert_jax/objectives/ that makes it (`objectives.choice.Family`)."""
+    places: ClassVar[str] = "masking"
+    """The module of bert_jax/data/ that chooses the places it predicts (`data.examples.Family`)."""
     masks_words: ClassVar[bool] = False
     """Whether batches have masked words, which the model or its generator fills in."""
     reads_texts: ClassVar[bool] = True
@@ -327,6 +331,7 @@ class MaskedWords(_MasksWords):
     """BERT's masked language model, with the second objective of data.sentence_pairs."""
 
     chosen_by: ClassVar[Mapping[str, str]] = {"name": "masked_words"}
+    losses: ClassVar[str] = "masked_words"
 
     mlm_weight: float = 1.0
     """Weight of the loss of the masked words. 0: its head is not trained."""
@@ -387,6 +392,7 @@ class _EveryWord(_Objective):
 class _OneSided(_EveryWord):
     """Common part of the objectives that predict every token from those on one side."""
 
+    losses: ClassVar[str] = "autoregressive"
     predicts: ClassVar[str] = "predicts each token from those on one side of it"
     left_out: ClassVar[int] = 1
 
@@ -439,6 +445,7 @@ class ReplacedTokens(_MasksWords):
     """ELECTRA's discriminator, which tells the words of a generator, trained with it, from those of the text."""
 
     chosen_by: ClassVar[Mapping[str, str]] = {"name": "replaced_tokens"}
+    losses: ClassVar[str] = "replaced_tokens"
 
     mlm_weight: float = 1.0
     """Weight of the loss of the generator's masked words."""
@@ -508,6 +515,7 @@ class Permutation(_Objective):
     positions=xlnet."""
 
     chosen_by: ClassVar[Mapping[str, str]] = {"name": "permutation"}
+    losses: ClassVar[str] = "autoregressive"
     two_streams: ClassVar[bool] = True
     predicts: ClassVar[str] = "predicts tokens that it leaves as they are"
     masking_read: ClassVar[tuple[str, ...]] = ("rate", "static_masks")
@@ -528,6 +536,8 @@ class Permutation(_Objective):
 class _StaticVectors(_EveryWord):
     """Common part of the objectives of static word vectors."""
 
+    losses: ClassVar[str] = "static_vectors"
+    places: ClassVar[str] = "neighbours"
     reads_texts: ClassVar[bool] = False
     predicts: ClassVar[str] = "predicts the neighbours of each word"
     static_vectors: Any
