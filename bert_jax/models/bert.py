@@ -307,8 +307,8 @@ class BertForPreTraining:
         return self._pieces.dtype
 
     @property
-    def layers(self) -> Layers:
-        """What its layers keep for the backward pass, and whether they attend."""
+    def encoder_layers(self) -> Layers:
+        """Implement `HasLayers`."""
         return self._pieces.layers or layers_of(self.config)
 
     @property
@@ -536,8 +536,8 @@ def with_head_gates(network: BertForPreTraining, gates: jax.Array) -> BertForPre
     Raises:
       UserError: its layers have no heads.
     """
-    if network.layers.no_attention:
-        raise UserError(f"{network.layers.no_attention} and have no heads to switch off")
+    if network.encoder_layers.no_attention:
+        raise UserError(f"{network.encoder_layers.no_attention} and have no heads to switch off")
 
     def architecture(config: EncoderConfig, compute: ComputeConfig) -> Architecture:
         usual = network.architecture(config, compute)

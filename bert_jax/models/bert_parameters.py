@@ -232,13 +232,18 @@ class AttentionLayers:
     """Implement `Layers` for attention and a feed-forward network, of BERT's relatives and of XLNet."""
 
     config: AttentionConfig
+    """Sizes of the model."""
     keeps_all: bool = False
+    """See `Layers`."""
     no_attention: str = ""
+    """See `Layers`."""
 
     def parameters(self) -> Iterable[Parameter]:
+        """See `Layers`."""
         return _encoder(self.config)
 
     def kept(self, remat: str, value_bytes: int) -> tuple[int, int]:
+        """See `Layers`."""
         config, hidden, wide = self.config, self.config.hidden_size, self.config.feed_forward_size
         inner = wide if config.feed_forward == "plain" else 2 * wide  # between the kernels: with the gate
         # Norms keep three float32 arrays each, the activation function six of its width.

@@ -15,6 +15,7 @@ from bert_jax.config.objective import SHARED_NEGATIVES, ReplacedTokens, generato
 from bert_jax.models.bert_parameters import (
     DISCRIMINATOR_PARTS,
     LESS,
+    Layers,
     bert_parameters,
     generator_parts,
     joined,
@@ -251,6 +252,7 @@ def activation_bytes(
     value_bytes: int = 2,
     probabilities: bool = True,
     local_keys: int | None = None,
+    layers: Layers | None = None,
 ) -> ActivationBytes:
     """Return what is kept of one sequence with dropout.
 
@@ -263,9 +265,10 @@ def activation_bytes(
       probabilities: whether those of attention are kept if everything is, as fused kernels do not.
       local_keys: scores that each position of a local layer has; None for those of compute.attention=auto in a row of
         one text.
+      layers: those of the model; None: `layers_of` the sizes.
     """
     hidden, word, length = config.hidden_size, config.word_size, sequence_length
-    linear, scores = layers_of(config).kept(remat, value_bytes)
+    linear, scores = (layers or layers_of(config)).kept(remat, value_bytes)
     if remat in LESS or not probabilities:
         scores = 0
     keys = _keys(config, length, local_keys)
@@ -333,6 +336,7 @@ def step_bytes(
     generator: EncoderConfig | None = None,
     probabilities: bool = True,
     local_keys: int | None = None,
+    layers: Layers | None = None,
 ) -> int:
     """Return the memory of one device during a training step; compilers have taken up to 3 % more (docs/planning.md).
 
@@ -350,21 +354,23 @@ def step_bytes(
       generator: sizes of the model that predicts the words in place of this one, in the same step.
       probabilities: whether those of attention are kept if everything is; see `activation_bytes`. A generator's count.
       local_keys: see `activation_bytes`; a generator's are None.
+      layers: see `activation_bytes`; a generator's are None.
     """
+    layers = layers or layers_of(config)
     state = state_bytes(parameters, moments)
     copies = 1 if unrolled else 2  # whole, in the type of the products: the parameters; a scan's gradients, stacked
     predicted = predictions * max(1, len(word_heads(parameters)))
     sizes = (config, sequence_length, 0 if generator else predicted)
     given = {"remat": remat, "value_bytes": value_bytes, "unrolled": unrolled}
-    kept = _kept(*sizes, **given, probabilities=probabilities, local_keys=local_keys).total
+    kept = _kept(layers, *sizes, **given, probabilities=probabilities, local_keys=local_keys).total
     if generator:
-        kept += _kept(generator, sequence_length, predicted, **given).total
+        kept += _kept(layers_of(generator), generator, sequence_length, predicted, **given).total
     if has_mask_decoder(parameters):  # a pass more of the last layer
-        own = _kept(*sizes, **given)
+        own = _kept(layers, *sizes, **given)
         kept += (own.linear + own.quadratic) // config.num_layers
     of_a_layer = 0
-    if remat in LESS or _is_fused(config, unrolled):
-        everything = activation_bytes(*sizes, "none", value_bytes, probabilities, local_keys)
+    if remat in LESS or (unrolled and not layers.keeps_all):
+        everything = activation_bytes(*sizes, "none", value_bytes, probabilities, local_keys, layers)
         keys = _keys(config, sequence_length, local_keys)  # of the layer that has most
         scores = everything.quadratic * max(keys, default=0) // max(1, sum(keys))
         of_a_layer = everything.linear // max(1, config.num_layers) + scores
@@ -376,6 +382,7 @@ def step_bytes(
 
 
 def _kept(
+    layers: Layers,
     config: EncoderConfig,
     length: int,
     predictions: int,
@@ -391,15 +398,11 @@ def _kept(
     A scan keeps what differentiation asks for. Of unrolled layers the compiler computes again, inside the operations
     that read it, what costs no product: it keeps the probabilities of attention and what `sel` names.
     """
-    asked = activation_bytes(config, length, predictions, remat, value_bytes, probabilities, local_keys)
-    if remat in LESS or not _is_fused(config, unrolled):
+    asked = activation_bytes(config, length, predictions, remat, value_bytes, probabilities, local_keys, layers)
+    if remat in LESS or not unrolled or layers.keeps_all:
         return asked
-    named = activation_bytes(config, length, predictions, "sel", value_bytes)
+    named = activation_bytes(config, length, predictions, "sel", value_bytes, layers=layers)
     return dataclasses.replace(asked, linear=named.linear, embeddings=named.embeddings)
-
-
-def _is_fused(config: EncoderConfig, unrolled: bool) -> bool:
-    return unrolled and not layers_of(config).keeps_all
 
 
 def distance_bytes(config: EncoderConfig, length: int) -> int:

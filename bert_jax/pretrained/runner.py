@@ -117,7 +117,7 @@ class Runner:
         Raises:
           UserError: attention is asked for, and the layers have none.
         """
-        if attentions and (reason := self._network.layers.no_attention):
+        if attentions and (reason := self._network.encoder_layers.no_attention):
             raise UserError(f"{reason} and have no attention to return")
         output = self._encoded(batch, "attentions" if attentions else "last" if layers is None else "layers")
         pooled = output.pooled
