@@ -340,6 +340,8 @@ class _EncoderOptions:
 
     chosen_by: ClassVar[Mapping[str, str]] = {}
     """The options that choose it, and their values."""
+    has_layers: ClassVar[bool] = True
+    """Whether there are layers, through which the vector of a word depends on the words around it."""
 
     def __post_init__(self) -> None:
         check_kinds(self, "model.")
@@ -744,6 +746,8 @@ class WordVectorsConfig(_FixedForm, _EncoderOptions):
     """No layers and no norm of the embeddings: a word has one vector everywhere; poolers read the mean of a text."""
 
     chosen_by: ClassVar[Mapping[str, str]] = {"layer": "none"}
+    has_layers: ClassVar[bool] = False
+    """There are none."""
     num_layers: ClassVar[int] = 0
     """There are no layers."""
     type_vocab_size: ClassVar[int] = 0

@@ -251,7 +251,7 @@ class _Objective:
 
     def check_model(self, model: EncoderConfig) -> None:
         """Raise a UserError if a model with these layers, or without any, cannot be trained for it."""
-        if not model.num_layers:
+        if not model.has_layers:
             raise UserError(
                 f"model.layer=none gives a word the same vector everywhere, which objective.name={self.name} cannot "
                 "learn from; set objective.name=skip_gram or glove"
@@ -544,7 +544,7 @@ class _StaticVectors(_EveryWord):
     """Options of each, among which is a window."""
 
     def check_model(self, model: EncoderConfig) -> None:
-        if model.num_layers:
+        if model.has_layers:
             raise UserError(
                 f"objective.name={self.name} learns one vector per word, but with {model.spelled} it would "
                 "see the neighbours that it has to predict; set model.layer=none"

@@ -46,7 +46,7 @@ SHARE_ROWS = ("classification", "regression")
 def pretraining_parts(config: EncoderConfig, objective: ObjectiveConfig | None = None) -> tuple[str, ...]:
     """Return those of MODEL_PARTS that a run of pre-training has."""
     more = () if objective is None else objective.parts
-    if not config.num_layers:
+    if not config.has_layers:
         return ("contexts", *more)
     return (*(PRETRAINING_PARTS if config.pair_head else ("mlm",)), *more)
 
@@ -151,7 +151,7 @@ def _embeddings(config: EncoderConfig, hidden: Axis):
         tables.append(("token_type", Axis("token_type", config.type_vocab_size)))
     for name, rows in tables:
         yield Parameter(f"embeddings/{name}/table", (rows, width), embedding=True)
-    if config.num_layers:
+    if config.has_layers:
         yield from norm("embeddings/norm", width, embedding=True, bias=_norm_bias(config))
     if config.embedding_size is not None:
         for entry in linear("embeddings/projection", (width,), (hidden,)):

@@ -277,7 +277,7 @@ def activation_bytes(
         config.padded_vocab_size * (3 * FLOAT32 + 2) + hidden * value_bytes + word * (6 * value_bytes + 3 * FLOAT32)
     )
     states = length + predictions * config.two_streams  # targets have states of their own
-    if not config.num_layers:  # three arrays of scores, and the vectors that are not those of the row
+    if not config.has_layers:  # three arrays of scores, and the vectors that are not those of the row
         head = 3 * FLOAT32 * predictions * (length + SHARED_NEGATIVES) + value_bytes * word * (
             predictions + SHARED_NEGATIVES
         )
