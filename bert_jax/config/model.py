@@ -124,15 +124,14 @@ class Rope(_Positions):
         return self.rope_theta if self.rope_local_theta is None else self.rope_local_theta
 
     def check(self, model: "_FormOptions") -> None:
-        assert isinstance(model, ModelConfig)  # recurrent layers have no such positions
         need_positive(self, "model.", "rope_theta", "rope_scale")
         if self.rope_local_theta is not None and not 0 < self.rope_local_theta < math.inf:
             raise UserError(f"model.rope_local_theta={self.rope_local_theta} must be positive, or None for rope_theta")
         if model.head_size % 2:
             raise UserError(
                 f"model.positions=rope turns features in pairs, but model.hidden_size={model.hidden_size} with "
-                f"model.num_heads={model.num_heads} makes heads of {model.head_size}; choose a number of heads that "
-                "makes them even"
+                f"model.num_heads={model.attention_heads} makes heads of {model.head_size}; choose a number of heads "
+                "that makes them even"
             )
 
 
@@ -341,6 +340,8 @@ class _EncoderOptions:
 
     chosen_by: ClassVar[Mapping[str, str]] = {}
     """The options that choose it, and their values."""
+    has_layers: ClassVar[bool] = True
+    """Whether there are layers, through which the vector of a word depends on the words around it."""
 
     def __post_init__(self) -> None:
         check_kinds(self, "model.")
@@ -379,6 +380,21 @@ class _EncoderOptions:
     def attention_heads(self) -> int:
         """Number of attention heads of a layer; 0 for layers that do not attend."""
         return 0
+
+    @property
+    def head_size(self) -> int:
+        """Width of one attention head; 0 where there is none."""
+        return self.hidden_size // self.attention_heads if self.attention_heads else 0
+
+    @property
+    def needs_even_heads(self) -> bool:
+        """Whether positions turn the features of a head in pairs."""
+        return False
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """Number of tokens that each layer that attends sees to either side; None: the whole sequence."""
+        return ()
 
     @property
     def word_size(self) -> int:
@@ -467,11 +483,6 @@ class _LayerOptions(_EncoderOptions):
         """Number of sets of the parameters of a layer: one for each layer, or one that all layers share."""
         return 1 if self.sharing == "all" else self.num_layers
 
-    @property
-    def windows(self) -> tuple[int | None, ...]:
-        """Number of tokens that each layer sees to either side; None: the whole sequence."""
-        return (None,) * self.num_layers
-
     def check(self) -> None:
         super().check()
         need_positive(self, "model.", "num_layers")
@@ -498,18 +509,16 @@ class _AttentionOptions(_LayerOptions):
 
     @property
     def attention_heads(self) -> int:
-        """Number of attention heads of a layer."""
         return self.num_heads
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        return (None,) * self.num_layers
 
     @property
     def output_range(self) -> float:
         """Standard deviation of the initial maps that end a residual branch."""
         return self.initializer_range / (math.sqrt(2 * self.num_layers) if self.scaled_outputs else 1)
-
-    @property
-    def head_size(self) -> int:
-        """Width of one attention head."""
-        return self.hidden_size // self.num_heads
 
     @property
     def feed_forward_size(self) -> int:
@@ -596,6 +605,10 @@ class ModelConfig(_FormOptions, _AttentionOptions):
     @property
     def spelled(self) -> str:
         return f"{super().spelled} and model.positions={self.positions.chosen_by['positions']}"
+
+    @property
+    def needs_even_heads(self) -> bool:
+        return isinstance(self.positions, Rope)
 
     @property
     def windows(self) -> tuple[int | None, ...]:
@@ -733,6 +746,8 @@ class WordVectorsConfig(_FixedForm, _EncoderOptions):
     """No layers and no norm of the embeddings: a word has one vector everywhere; poolers read the mean of a text."""
 
     chosen_by: ClassVar[Mapping[str, str]] = {"layer": "none"}
+    has_layers: ClassVar[bool] = False
+    """There are none."""
     num_layers: ClassVar[int] = 0
     """There are no layers."""
     type_vocab_size: ClassVar[int] = 0
@@ -743,8 +758,6 @@ class WordVectorsConfig(_FixedForm, _EncoderOptions):
     """There are no layers that could share parameters."""
     parameter_sets: ClassVar[int] = 0
     """Number of sets of the parameters of a layer."""
-    windows: ClassVar[tuple[int | None, ...]] = ()
-    """The windows of no layers."""
     use_bias: bool = True
     """Whether the affine map of the pooler, and that of a task head with task_transform, add a bias."""
     task_transform: bool = False

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Protocol
 
-from bert_jax.config.model import EncoderConfig, ModelConfig, RecurrentConfig, Rope, WordVectorsConfig
+from bert_jax.config.model import EncoderConfig
 from bert_jax.config.options import option
 from bert_jax.errors import UserError, need_cloud_storage, need_no_negative, need_positive
 
@@ -39,8 +39,7 @@ class GeneratorConfig:
 
 
 def generator_model(model: EncoderConfig, generator: GeneratorConfig) -> EncoderConfig:
-    """Return the sizes of the generator of a discriminator `model`."""
-    assert isinstance(model, ModelConfig | RecurrentConfig)  # checked by ReplacedTokens
+    """Return the sizes of the generator of a discriminator `model`, which `ReplacedTokens` has checked."""
     hidden_size = max(1, model.hidden_size // 4) if generator.hidden_size is None else generator.hidden_size
     sizes = {
         "hidden_size": hidden_size,
@@ -48,10 +47,10 @@ def generator_model(model: EncoderConfig, generator: GeneratorConfig) -> Encoder
         "num_layers": model.num_layers if generator.num_layers is None else generator.num_layers,
         "pair_head": False,
     }
-    if isinstance(model, RecurrentConfig):
-        return dataclasses.replace(model, **sizes)
-    heads = max(1, hidden_size // model.head_size) if generator.num_heads is None else generator.num_heads
-    return dataclasses.replace(model, **sizes, num_heads=heads, intermediate_size=generator.intermediate_size)
+    if model.attention_heads:
+        heads = max(1, hidden_size // model.head_size) if generator.num_heads is None else generator.num_heads
+        sizes |= {"num_heads": heads, "intermediate_size": generator.intermediate_size}
+    return dataclasses.replace(model, **sizes)
 
 
 SHARED_NEGATIVES = 64
@@ -205,6 +204,10 @@ class _Objective:
 
     chosen_by: ClassVar[Mapping[str, str]]
     """The option that chooses it, and its value."""
+    losses: ClassVar[str]
+    """The module of bert_jax/objectives/ that makes it (`objectives.choice.Family`)."""
+    places: ClassVar[str] = "masking"
+    """The module of bert_jax/data/ that chooses the places it predicts (`data.examples.Family`)."""
     masks_words: ClassVar[bool] = False
     """Whether batches have masked words, which the model or its generator fills in."""
     reads_texts: ClassVar[bool] = True
@@ -248,7 +251,7 @@ class _Objective:
 
     def check_model(self, model: EncoderConfig) -> None:
         """Raise a UserError if a model with these layers, or without any, cannot be trained for it."""
-        if isinstance(model, WordVectorsConfig):
+        if not model.has_layers:
             raise UserError(
                 f"model.layer=none gives a word the same vector everywhere, which objective.name={self.name} cannot "
                 "learn from; set objective.name=skip_gram or glove"
@@ -328,6 +331,7 @@ class MaskedWords(_MasksWords):
     """BERT's masked language model, with the second objective of data.sentence_pairs."""
 
     chosen_by: ClassVar[Mapping[str, str]] = {"name": "masked_words"}
+    losses: ClassVar[str] = "masked_words"
 
     mlm_weight: float = 1.0
     """Weight of the loss of the masked words. 0: its head is not trained."""
@@ -388,6 +392,7 @@ class _EveryWord(_Objective):
 class _OneSided(_EveryWord):
     """Common part of the objectives that predict every token from those on one side."""
 
+    losses: ClassVar[str] = "autoregressive"
     predicts: ClassVar[str] = "predicts each token from those on one side of it"
     left_out: ClassVar[int] = 1
 
@@ -440,6 +445,7 @@ class ReplacedTokens(_MasksWords):
     """ELECTRA's discriminator, which tells the words of a generator, trained with it, from those of the text."""
 
     chosen_by: ClassVar[Mapping[str, str]] = {"name": "replaced_tokens"}
+    losses: ClassVar[str] = "replaced_tokens"
 
     mlm_weight: float = 1.0
     """Weight of the loss of the generator's masked words."""
@@ -475,7 +481,7 @@ class ReplacedTokens(_MasksWords):
         sizes = ("hidden_size", "num_layers", "num_heads", "intermediate_size")
         need_positive(self.generator, "objective.generator.", *sizes)
         for name in ("num_heads", "intermediate_size"):
-            if isinstance(discriminator, RecurrentConfig) and getattr(self.generator, name) is not None:
+            if not discriminator.attention_heads and getattr(self.generator, name) is not None:
                 raise UserError(
                     f"objective.generator.{name}={getattr(self.generator, name)} has no effect with "
                     f"{discriminator.spelled}; leave it out"
@@ -486,9 +492,9 @@ class ReplacedTokens(_MasksWords):
                 f"objective.generator.hidden_size={model.hidden_size} is wider than the discriminator, "
                 f"model.hidden_size={discriminator.hidden_size}; the paper takes a quarter to a half of it"
             )
-        if isinstance(model, ModelConfig) and model.hidden_size % model.num_heads:
+        if (heads := model.attention_heads) and model.hidden_size % heads:
             raise UserError(
-                f"the generator's width of {model.hidden_size} is not divisible by its {model.num_heads} heads; set "
+                f"the generator's width of {model.hidden_size} is not divisible by its {heads} heads; set "
                 "objective.generator.hidden_size or objective.generator.num_heads so that it is"
             )
         if self.mask_decoder and model.num_layers < 2:
@@ -496,7 +502,7 @@ class ReplacedTokens(_MasksWords):
                 "objective.mask_decoder=True passes through the last of several layers again, but "
                 f"objective.generator.num_layers={model.num_layers}; give it two or leave the decoder out"
             )
-        if isinstance(model, ModelConfig) and isinstance(model.positions, Rope) and model.head_size % 2:
+        if model.needs_even_heads and model.head_size % 2:
             raise UserError(
                 f"model.positions=rope turns features in pairs, but the generator has heads of {model.head_size}; set "
                 "objective.generator.num_heads so that they are even"
@@ -509,6 +515,7 @@ class Permutation(_Objective):
     positions=xlnet."""
 
     chosen_by: ClassVar[Mapping[str, str]] = {"name": "permutation"}
+    losses: ClassVar[str] = "autoregressive"
     two_streams: ClassVar[bool] = True
     predicts: ClassVar[str] = "predicts tokens that it leaves as they are"
     masking_read: ClassVar[tuple[str, ...]] = ("rate", "static_masks")
@@ -529,13 +536,15 @@ class Permutation(_Objective):
 class _StaticVectors(_EveryWord):
     """Common part of the objectives of static word vectors."""
 
+    losses: ClassVar[str] = "static_vectors"
+    places: ClassVar[str] = "neighbours"
     reads_texts: ClassVar[bool] = False
     predicts: ClassVar[str] = "predicts the neighbours of each word"
     static_vectors: Any
     """Options of each, among which is a window."""
 
     def check_model(self, model: EncoderConfig) -> None:
-        if not isinstance(model, WordVectorsConfig):
+        if model.has_layers:
             raise UserError(
                 f"objective.name={self.name} learns one vector per word, but with {model.spelled} it would "
                 "see the neighbours that it has to predict; set model.layer=none"

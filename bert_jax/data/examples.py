@@ -1,20 +1,19 @@
 """Training examples as a pure function of (seed, position): the position alone determines text, pair and masks.
 
-`batch_layout` gives the names, shapes and types of a batch's arrays, by phase and objective. `predicted_places` is
-the one place where the configuration chooses how predicted places are picked and hidden.
+`batch_layout` gives the names, shapes and types of a batch's arrays, by phase and objective. `predicted_places` asks
+the module that the objective names how predicted places are picked and hidden.
 """
 
+import importlib
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol, cast
 
 import numpy as np
 
-from bert_jax.config import Config, Phase, resolve_phases
-from bert_jax.config.objective import GloVe, LeftToRight, Permutation, SkipGram, TwoDirections
+from bert_jax.config import Config, MaskingConfig, Phase, resolve_phases
 from bert_jax.config.pretraining import SentencePairs
 from bert_jax.data.chunks import DocumentChunks, Documents, FullSentences
-from bert_jax.data.masking import Masking, NextWords, Permutations
-from bert_jax.data.neighbours import NeighbourCounts, NeighbourWindows, counts_for
 from bert_jax.data.packing import Packing, Texts, single_texts, text_rows, with_class_last
 from bert_jax.data.pairs import adjacent_texts, next_sentence_pairs, pair_texts, sentence_order_pairs
 from bert_jax.data.spelling_errors import SpellingErrors
@@ -54,24 +53,34 @@ def batch_layout(phase: Phase, config: Config) -> dict[str, tuple[tuple[int, ...
     return layout
 
 
+class Family(Protocol):
+    """A module of what chooses predicted places, which the types of the options of objectives name as `places`."""
+
+    def places(
+        self, objective: Any, masking: MaskingConfig, store: Store, max_predictions: int, held_out: float | None
+    ) -> Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], Batch]:
+        """Return what chooses the places of rows that are predicted, and hides what must not be seen.
+
+        It is called as `Masking` is, and returns the same arrays, and those that only the objective has.
+
+        Args:
+          objective: of one of the types that name the module.
+          masking: how words are masked.
+          store: whose rows they are.
+          max_predictions: width of the arrays of places.
+          held_out: share of the documents that training does not see; None for an evaluation.
+        """
+        ...
+
+
 def predicted_places(
-    config: Config, phase: Phase, store: Store, tokenizer: Tokenizer, split: str
-) -> Masking | NextWords | Permutations | NeighbourWindows | NeighbourCounts:
-    """Return what chooses the places of a row that are predicted, and hides what must not be seen."""
-    begins = np.asarray(tokenizer.continues_word(), bool)
-    match config.objective:
-        case LeftToRight() | TwoDirections():
-            return NextWords(phase.max_predictions, tokenizer.cls_id)
-        case Permutation(longest_span=longest_span):
-            return Permutations(config.masking.rate, longest_span, phase.max_predictions, begins)
-        case SkipGram(static_vectors=options):
-            return NeighbourWindows(options, store.token_counts, tokenizer.pad_id)
-        case GloVe(static_vectors=options):
-            held_out = 0 if config.data.eval_path else config.data.held_out
-            counts = counts_for(options, store, held_out if split == "train" else None)
-            return NeighbourCounts(counts, tokenizer.pad_id)
-        case _:  # masked words
-            return Masking(config.masking, phase.max_predictions, store.vocab_size, tokenizer.mask_id, begins)
+    config: Config, phase: Phase, store: Store, split: str
+) -> Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], Batch]:
+    """Return what the module that the objective names makes; see `Family.places`."""
+    family = cast(Family, importlib.import_module(f"bert_jax.data.{config.objective.places}"))
+    held_out = 0 if config.data.eval_path else config.data.held_out
+    held_out = held_out if split == "train" else None
+    return family.places(config.objective, config.masking, store, phase.max_predictions, held_out)
 
 
 class Examples:
@@ -132,7 +141,7 @@ class Examples:
         _check_tokenizer(tokenizer, config)
         self._class_last = tokenizer.class_last and config.model.two_streams
         self._special_ids = tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id
-        self._masking = predicted_places(config, phase, store, tokenizer, split)
+        self._masking = predicted_places(config, phase, store, split)
         self._errors = None if noise is None else SpellingErrors(noise, tokenizer)
         self._epoch_ends = [0]
         self._lock = threading.Lock()

@@ -8,7 +8,8 @@ import dataclasses
 
 import numpy as np
 
-from bert_jax.config import MaskingConfig
+from bert_jax.config import LeftToRight, MaskingConfig, ObjectiveConfig, Permutation, TwoDirections
+from bert_jax.data.store import Store
 from bert_jax.randomness import Stream, bits, integers, uniform
 
 _COLUMN_BITS = np.uint64((1 << 20) - 1)  # low bits of a random word that carry the column through a sort
@@ -337,3 +338,19 @@ class NextWords:
             "masked_ids": np.where(used, following, 0).astype(np.int32),
             "masked_weights": used.astype(np.float32),
         }
+
+
+def places(
+    objective: ObjectiveConfig, masking: MaskingConfig, store: Store, max_predictions: int, held_out: float | None
+) -> Masking | NextWords | Permutations:
+    """See `data.examples.Family`."""
+    del held_out
+    tokenizer = store.tokenizer()
+    begins = np.asarray(tokenizer.continues_word(), bool)
+    match objective:
+        case LeftToRight() | TwoDirections():
+            return NextWords(max_predictions, tokenizer.cls_id)
+        case Permutation(longest_span=longest_span):
+            return Permutations(masking.rate, longest_span, max_predictions, begins)
+        case _:  # masked words
+            return Masking(masking, max_predictions, store.vocab_size, tokenizer.mask_id, begins)

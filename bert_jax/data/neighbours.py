@@ -6,7 +6,8 @@ words, and how often the store has each of them near those that follow it.
 
 import numpy as np
 
-from bert_jax.config.objective import SHARED_NEGATIVES, GloVeConfig, SkipGramConfig
+from bert_jax.config import GloVe, GloVeConfig, MaskingConfig, SkipGram, SkipGramConfig
+from bert_jax.config.objective import SHARED_NEGATIVES
 from bert_jax.data.pair_counts import AGAIN, PairCounts, open_pair_counts
 from bert_jax.data.store import Store
 from bert_jax.errors import UserError
@@ -154,3 +155,16 @@ def counts_for(options: GloVeConfig, store: Store, held_out: float | None) -> Pa
                 f"{AGAIN}, or change the option"
             )
     return counts
+
+
+def places(
+    objective: SkipGram | GloVe, masking: MaskingConfig, store: Store, max_predictions: int, held_out: float | None
+) -> NeighbourWindows | NeighbourCounts:
+    """See `data.examples.Family`."""
+    del masking, max_predictions
+    padding = store.tokenizer().pad_id
+    match objective:
+        case SkipGram():
+            return NeighbourWindows(objective.static_vectors, store.token_counts, padding)
+        case GloVe():
+            return NeighbourCounts(counts_for(objective.static_vectors, store, held_out), padding)

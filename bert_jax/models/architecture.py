@@ -1,8 +1,9 @@
 """The pieces an encoder is made of, and the one place where they are chosen from the configuration.
 
-An architecture of your own is a function like `bert_architecture`, passed to `BertForPreTraining` or `BertForTask`. It
-starts from the result of that function, or from the pieces themselves, and replaces what differs; docs/extending.md has
-one with windows of its own.
+Each kind of encoder is a function that starts from the pieces that all have in common and replaces some. An
+architecture of your own is one, too, passed to `BertForPreTraining` or `BertForTask`: it starts from the result of
+`bert_architecture`, or from the pieces themselves, and replaces what differs; docs/extending.md has one with windows of
+its own.
 """
 
 import dataclasses
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 
 from bert_jax.config import (
     Alibi,
+    AttentionConfig,
     ComputeConfig,
     EncoderConfig,
     ModelConfig,
@@ -23,7 +25,7 @@ from bert_jax.config import (
     XLNetConfig,
 )
 from bert_jax.errors import UserError
-from bert_jax.models.bert_parameters import encoder_parameters
+from bert_jax.models.bert_parameters import Layers, encoder_parameters
 from bert_jax.models.block import Block, FeedForward, GatedFeedForward, Rotary, alibi_bias, causal_bias
 from bert_jax.models.deberta import Convolution
 from bert_jax.models.embeddings import BLOCK, Embeddings, random_positions, sinusoidal_positions
@@ -91,37 +93,49 @@ class Architecture:
     relations: Callable[[AttentionMask, jax.Array, Permutation | None], Relations] | None = None
     """Makes, from the mask, the segments [B, L] and the order of pre-training, what blocks get in place of the mask;
     None: blocks get the mask, and there is no such order."""
+    layers: Layers | None = None
+    """What the layers keep for the backward pass, and whether they attend; None: what `layers_of` the configuration
+    says. Their arrays are those of `parameters`."""
 
 
 def bert_architecture(config: EncoderConfig, compute: ComputeConfig) -> Architecture:
     """Return BERT as `config` varies it, computed as `compute` says. Every choice between pieces is made here."""
+    match config:
+        case RecurrentConfig():
+            return _with_layers(config, compute, functools.partial(RecurrentBlock, config))
+        case WordVectorsConfig():
+            return _with_layers(config, compute, _no_block)
+        case XLNetConfig():
+            return xlnet_architecture(config, compute)
+        case ModelConfig():
+            return transformer_architecture(config, compute)
+
+
+def _with_layers(config: EncoderConfig, compute: ComputeConfig, block: Callable[[jax.Array], Layer]) -> Architecture:
+    """Return what encoders of all kinds have in common, around layers that `block` makes from a key."""
     form, dtype = _form_of_products(compute), computation_dtype(compute)
     # XLA sums rows of bfloat16 slowly on both.
     sums_as_products = form == "tpu" or (form == "cpu" and dtype == jnp.bfloat16)
     stack = Stack(
-        block=_block(config, form),
+        block=block,
         num_layers=config.num_layers,
         attend=_attend(config, compute),
         scan=scans(config, compute),
         remat="none" if compute.remat == "auto" else compute.remat,
-        layer_settings=_layer_settings(config),
-        from_second=() if config.first_attention_norm else ("attention_norm",),
-        first_only=() if config.convolution is None else ("convolution",),
         sharing=(0,) * config.num_layers if config.sharing == "all" else None,
-        shared=_shared(config),
+        shared={
+            "attention": ("attention", "attention_norm"),
+            "feed_forward": ("feed_forward", "feed_forward_norm"),
+        }.get(config.sharing, ()),
     )
     tables = {"random": random_positions, "sinusoidal": sinusoidal_positions}
     positions = None if config.position_table is None else tables[config.position_table.position_init]
-    if isinstance(config, XLNetConfig):
-        embeddings = functools.partial(WordEmbeddings, config)
-    else:
-        embeddings = functools.partial(Embeddings, config, positions=positions)
     final_norm = functools.partial(make_norm, config, config.hidden_size)
     return Architecture(
-        embeddings=embeddings,
+        embeddings=functools.partial(Embeddings, config, positions=positions),
         stack=stack,
         final_norm=final_norm if config.norm_position == "pre" else None,
-        activation=_activation(config.activation, form),
+        activation=_activation(config.activation, compute),
         pooler=ACTIVATIONS[config.pooler],
         parameters=encoder_parameters(config),
         dtype=dtype,
@@ -129,47 +143,65 @@ def bert_architecture(config: EncoderConfig, compute: ComputeConfig) -> Architec
         add_bias=product_bias if sums_as_products else wide_bias if form == "gpu" else plain_bias,
         layer_norm=fused_layer_norm if sums_as_products or form == "gpu" else plain_layer_norm,
         word_block=BLOCK if form == "cpu" else None,
-        distance_bias=_distance_bias(config),
-        relations=functools.partial(Relations.of, config.hidden_size) if config.two_streams else None,
     )
-
-
-def _activation(name: str, form: str) -> Activation:
-    """Return an activation function in a form of products."""
-    function = ACTIVATIONS[name]
-    # A GPU computes tanh again sooner than it writes and reads it.
-    return in_float32(function) if form == "cpu" else jax.checkpoint(function) if form == "gpu" else function
-
-
-def _gated(name: str, form: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """Return activation(gate) ⊙ values in a form of products; on a GPU, the backward pass keeps both, and no more."""
-    function = ACTIVATIONS[name] if form == "gpu" else _activation(name, form)
-    gated = lambda gate, values: function(gate) * values
-    return jax.checkpoint(gated) if form == "gpu" else gated
-
-
-def _block(config: EncoderConfig, form: str) -> Callable[[jax.Array], Layer]:
-    """Return what makes a block from a key, in a form of products."""
-    if isinstance(config, RecurrentConfig):
-        return functools.partial(RecurrentBlock, config)
-    if isinstance(config, WordVectorsConfig):
-        return _no_block
-    if config.feed_forward == "plain":
-        feed_forward = functools.partial(FeedForward, config, activation=_activation(config.activation, form))
-    else:
-        name = "silu" if config.feed_forward == "swiglu" else config.activation
-        feed_forward = functools.partial(GatedFeedForward, config, gated=_gated(name, form))
-    if isinstance(config, XLNetConfig):
-        return functools.partial(TwoStreamBlock, config, feed_forward=feed_forward)
-    convolution = None
-    if config.convolution is not None:
-        function = _activation(config.convolution.convolution_activation, form)
-        convolution = functools.partial(Convolution, config, activation=function)
-    return functools.partial(Block, config, feed_forward=feed_forward, convolution=convolution)
 
 
 def _no_block(key: jax.Array) -> Layer:
     raise AssertionError(f"a model without layers makes none, but {key} asks for one")
+
+
+def xlnet_architecture(config: XLNetConfig, compute: ComputeConfig) -> Architecture:
+    """Return XLNet: words alone, and layers that get relations in place of a mask."""
+    block = functools.partial(TwoStreamBlock, config, feed_forward=_feed_forward(config, compute))
+    return dataclasses.replace(
+        _with_layers(config, compute, block),
+        embeddings=functools.partial(WordEmbeddings, config),
+        relations=functools.partial(Relations.of, config.hidden_size),
+    )
+
+
+def transformer_architecture(config: ModelConfig, compute: ComputeConfig) -> Architecture:
+    """Return BERT and those of its relatives whose blocks get a mask."""
+    convolution = None
+    if config.convolution is not None:
+        activation = _activation(config.convolution.convolution_activation, compute)
+        convolution = functools.partial(Convolution, config, activation=activation)
+    feed_forward = _feed_forward(config, compute)
+    usual = _with_layers(
+        config, compute, functools.partial(Block, config, feed_forward=feed_forward, convolution=convolution)
+    )
+    relative = ("relative",) if config.disentangled is not None and config.sharing != "all" else ()
+    stack = dataclasses.replace(
+        usual.stack,
+        layer_settings=_layer_settings(config),
+        from_second=() if config.first_attention_norm else ("attention_norm",),
+        first_only=() if config.convolution is None else ("convolution",),
+        shared=(*usual.stack.shared, *relative),
+    )
+    return dataclasses.replace(usual, stack=stack, distance_bias=_distance_bias(config))
+
+
+def _feed_forward(config: AttentionConfig, compute: ComputeConfig) -> Callable[[jax.Array], Activation]:
+    """Return what makes the feed-forward network of a block from a key."""
+    if config.feed_forward == "plain":
+        return functools.partial(FeedForward, config, activation=_activation(config.activation, compute))
+    name = "silu" if config.feed_forward == "swiglu" else config.activation
+    return functools.partial(GatedFeedForward, config, gated=_gated(name, compute))
+
+
+def _activation(name: str, compute: ComputeConfig) -> Activation:
+    """Return the function with a name, in the form of products."""
+    form, function = _form_of_products(compute), ACTIVATIONS[name]
+    # A GPU computes tanh again sooner than it writes and reads it.
+    return in_float32(function) if form == "cpu" else jax.checkpoint(function) if form == "gpu" else function
+
+
+def _gated(name: str, compute: ComputeConfig) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """Return activation(gate) ⊙ values, in the form of products; a GPU computes all of it again."""
+    on_gpu = _form_of_products(compute) == "gpu"
+    activation = ACTIVATIONS[name] if on_gpu else _activation(name, compute)
+    gated = lambda gate, values: activation(gate) * values
+    return jax.checkpoint(gated) if on_gpu else gated
 
 
 def _attend(config: EncoderConfig, compute: ComputeConfig) -> Kernel:
@@ -200,31 +232,17 @@ def attention_in_jax(compute: ComputeConfig) -> AttentionKernel:
     return plain.attention
 
 
-def _distance_bias(config: EncoderConfig) -> Callable[[jax.Array], jax.Array] | None:
+def _distance_bias(config: ModelConfig) -> Callable[[jax.Array], jax.Array] | None:
     """Return what distances add to the scores of every layer, see `Architecture.distance_bias`."""
-    if not isinstance(config, ModelConfig):
-        return None
     alibi = functools.partial(alibi_bias, config.num_heads) if isinstance(config.positions, Alibi) else None
     if config.direction == "both":
         return alibi
     return causal_bias if alibi is None else lambda distance: alibi(distance) + causal_bias(distance)
 
 
-def _shared(config: EncoderConfig) -> tuple[str, ...]:
-    """Return the parts of the blocks that are the same in all layers, while others are each layer's own."""
-    shared = {
-        "attention": ("attention", "attention_norm"),
-        "feed_forward": ("feed_forward", "feed_forward_norm"),
-    }.get(config.sharing, ())
-    relative = config.disentangled is not None and config.sharing != "all"
-    return (*shared, "relative") if relative else shared
-
-
-def _layer_settings(config: EncoderConfig) -> dict[str, Sequence[Hashable]]:
+def _layer_settings(config: ModelConfig) -> dict[str, Sequence[Hashable]]:
     """Return the arguments of the blocks that differ between layers, or from BERT."""
     settings: dict[str, Sequence[Hashable]] = {}
-    if not isinstance(config, ModelConfig):
-        return settings
     if config.window is not None:
         settings["window"] = config.windows
     if isinstance(config.positions, Rope):

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import ArrayLike
 
-from bert_jax.config import ComputeConfig, EncoderConfig, RecurrentConfig
+from bert_jax.config import ComputeConfig, EncoderConfig
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import Architecture, bert_architecture
 from bert_jax.models.bert_parameters import (
@@ -26,6 +26,8 @@ from bert_jax.models.bert_parameters import (
     MODEL_PARTS,
     PRETRAINING_PARTS,
     STATE_PROJECTION,
+    Layers,
+    layers_of,
     pretraining_parameters,
 )
 from bert_jax.models.costs import training_flops
@@ -305,6 +307,11 @@ class BertForPreTraining:
         return self._pieces.dtype
 
     @property
+    def encoder_layers(self) -> Layers:
+        """Implement `HasLayers`."""
+        return self._pieces.layers or layers_of(self.config)
+
+    @property
     def shares_word_table(self) -> bool:
         """Implement `SharesWordTable`; embeddings of another architecture may use the table in ways of their own."""
         return "mlm" in self.parts and self.architecture is bert_architecture and not self.has_word_losses
@@ -527,10 +534,10 @@ def with_head_gates(network: BertForPreTraining, gates: jax.Array) -> BertForPre
     """Return the network with what head a of layer n adds multiplied by `gates` [N, A], which may be traced.
 
     Raises:
-      UserError: its layers are recurrent, and have no heads.
+      UserError: its layers have no heads.
     """
-    if isinstance(network.config, RecurrentConfig):
-        raise UserError("the layers of this model are recurrent (model.layer=lstm) and have no heads to switch off")
+    if network.encoder_layers.no_attention:
+        raise UserError(f"{network.encoder_layers.no_attention} and have no heads to switch off")
 
     def architecture(config: EncoderConfig, compute: ComputeConfig) -> Architecture:
         usual = network.architecture(config, compute)

@@ -1,10 +1,13 @@
 """The one table of the arrays of BERT and its relatives: embeddings, layers, heads of pre-training and of tasks.
 
-It covers a discriminator with its generator too: which arrays belong to which of them, and which both use. Nothing
-outside the standard library is imported at the top, so `bert-jax info` reads the table without loading jax.
+It covers a discriminator with its generator too: which arrays belong to which of them, and which both use. `Layers`
+also says what a training step keeps of the layers of one kind. Nothing outside the standard library is imported at the
+top, so `bert-jax info` reads the table without loading jax.
 """
 
 import dataclasses
+from collections.abc import Iterable
+from typing import Protocol
 
 from bert_jax.config import (
     AttentionConfig,
@@ -17,7 +20,7 @@ from bert_jax.config import (
     WordVectorsConfig,
 )
 from bert_jax.config.objective import EmbeddingSharing
-from bert_jax.parameters import Axis, Parameter, ParameterTable, Use, linear, norm, table
+from bert_jax.parameters import FLOAT32, Axis, Parameter, ParameterTable, Use, linear, norm, table
 
 ENCODER_PARTS = ("embeddings", "encoder", "final_norm")
 """Parts of an encoder; one has a final norm if its norms precede the branches, and no layers if it is a table alone."""
@@ -43,7 +46,7 @@ SHARE_ROWS = ("classification", "regression")
 def pretraining_parts(config: EncoderConfig, objective: ObjectiveConfig | None = None) -> tuple[str, ...]:
     """Return those of MODEL_PARTS that a run of pre-training has."""
     more = () if objective is None else objective.parts
-    if isinstance(config, WordVectorsConfig):
+    if not config.has_layers:
         return ("contexts", *more)
     return (*(PRETRAINING_PARTS if config.pair_head else ("mlm",)), *more)
 
@@ -78,7 +81,7 @@ def encoder_parameters(config: EncoderConfig) -> ParameterTable:
     """Return the entries of embeddings, layers and final norm; where layers share parameters, "layer" has size 1."""
     hidden = Axis("hidden", config.hidden_size)
     final_norm = norm("final_norm", hidden, bias=_norm_bias(config)) if config.norm_position == "pre" else ()
-    return table([*_embeddings(config, hidden), *_layers(config, hidden), *final_norm])
+    return table([*_embeddings(config, hidden), *layers_of(config).parameters(), *final_norm])
 
 
 def word_axis(config: EncoderConfig) -> Axis:
@@ -148,31 +151,124 @@ def _embeddings(config: EncoderConfig, hidden: Axis):
         tables.append(("token_type", Axis("token_type", config.type_vocab_size)))
     for name, rows in tables:
         yield Parameter(f"embeddings/{name}/table", (rows, width), embedding=True)
-    if not isinstance(config, WordVectorsConfig):
+    if config.has_layers:
         yield from norm("embeddings/norm", width, embedding=True, bias=_norm_bias(config))
     if config.embedding_size is not None:
         for entry in linear("embeddings/projection", (width,), (hidden,)):
             yield dataclasses.replace(entry, embedding=True)
 
 
-def _recurrent_encoder(config: RecurrentConfig):
-    """Return the entries of the LSTMs of every layer, which models/lstm.py has."""
-    size = config.direction_size
-    layers, gates = Axis("layer", config.parameter_sets), Axis("gate", 4 * size)
-    for direction in ("forward", "backward") if config.two_directions else ("forward",):
-        path = f"encoder/{direction}"
-        yield Parameter(f"{path}/kernel", (layers, Axis("hidden", size), gates))
-        yield Parameter(f"{path}/recurrent", (layers, Axis("lstm_state", size), gates))
-        yield Parameter(f"{path}/bias", (layers, gates), decays=False)
+LESS = ("sel", "dots", "full")
+"""Policies of recomputation that keep less than everything."""
 
 
-def _layers(config: EncoderConfig, hidden: Axis):
-    if isinstance(config, RecurrentConfig):
-        return _recurrent_encoder(config)
-    return () if isinstance(config, WordVectorsConfig) else _encoder(config, hidden)
+class Layers(Protocol):
+    """The layers of an encoder in plain numbers."""
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether a compiled step keeps all that differentiation asks for, of unrolled layers too."""
+        ...
+
+    @property
+    def no_attention(self) -> str:
+        """The beginning of errors about layers that have no attention; empty for those that have."""
+        ...
+
+    def parameters(self) -> Iterable[Parameter]:
+        """Return the entries of their arrays; where layers share parameters, "layer" has size 1."""
+        ...
+
+    def kept(self, remat: str, value_bytes: int) -> tuple[int, int]:
+        """Return the bytes that one of them keeps of a token for the backward pass, and of each score of all heads.
+
+        Args:
+          remat: the policy.
+          value_bytes: of an activation.
+        """
+        ...
 
 
-def _encoder(config: AttentionConfig, hidden: Axis):
+@dataclasses.dataclass(frozen=True)
+class NoLayers:
+    """Implement `Layers` for an encoder that is a table of words."""
+
+    keeps_all: bool = False
+    no_attention: str = ""
+
+    def parameters(self) -> Iterable[Parameter]:
+        return ()
+
+    def kept(self, remat: str, value_bytes: int) -> tuple[int, int]:
+        del remat, value_bytes
+        return 0, 0
+
+
+@dataclasses.dataclass(frozen=True)
+class RecurrentLayers:
+    """Implement `Layers` for the LSTMs of models/lstm.py, whose scan over time keeps all."""
+
+    config: RecurrentConfig
+    keeps_all: bool = True
+    no_attention: str = "the layers of this model are recurrent (model.layer=lstm)"
+
+    def parameters(self) -> Iterable[Parameter]:
+        size = self.config.direction_size
+        layers, gates = Axis("layer", self.config.parameter_sets), Axis("gate", 4 * size)
+        for direction in ("forward", "backward") if self.config.two_directions else ("forward",):
+            path = f"encoder/{direction}"
+            yield Parameter(f"{path}/kernel", (layers, Axis("hidden", size), gates))
+            yield Parameter(f"{path}/recurrent", (layers, Axis("lstm_state", size), gates))
+            yield Parameter(f"{path}/bias", (layers, gates), decays=False)
+
+    def kept(self, remat: str, value_bytes: int) -> tuple[int, int]:
+        hidden = self.config.hidden_size
+        inside = 12 * FLOAT32 * hidden  # the four gates before and after, states and sum
+        return value_bytes * hidden + (0 if remat in LESS else inside), 0
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionLayers:
+    """Implement `Layers` for attention and a feed-forward network, of BERT's relatives and of XLNet."""
+
+    config: AttentionConfig
+    """Sizes of the model."""
+    keeps_all: bool = False
+    """See `Layers`."""
+    no_attention: str = ""
+    """See `Layers`."""
+
+    def parameters(self) -> Iterable[Parameter]:
+        """See `Layers`."""
+        return _encoder(self.config)
+
+    def kept(self, remat: str, value_bytes: int) -> tuple[int, int]:
+        """See `Layers`."""
+        config, hidden, wide = self.config, self.config.hidden_size, self.config.feed_forward_size
+        inner = wide if config.feed_forward == "plain" else 2 * wide  # between the kernels: with the gate
+        # Norms keep three float32 arrays each, the activation function six of its width.
+        everything = value_bytes * (6 * hidden + 5 * wide + inner) + hidden * 2 * 3 * FLOAT32
+        linear = {
+            "sel": value_bytes * (7 * hidden + inner) + 2 * 2 * FLOAT32,  # mean and variance of both norms
+            "dots": value_bytes * (6 * hidden + inner),
+            "full": value_bytes * hidden,
+        }.get(remat, everything)
+        return linear, config.num_heads * (FLOAT32 + value_bytes)
+
+
+def layers_of(config: EncoderConfig) -> Layers:
+    """Return the layers of an encoder, by its kind."""
+    match config:
+        case RecurrentConfig():
+            return RecurrentLayers(config)
+        case WordVectorsConfig():
+            return NoLayers()
+        case _:
+            return AttentionLayers(config)
+
+
+def _encoder(config: AttentionConfig):
+    hidden = Axis("hidden", config.hidden_size)
     attention, feed_forward = (
         (Axis("layer", 1 if config.sharing in (part, "all") else config.num_layers),)
         for part in ("attention", "feed_forward")

@@ -10,13 +10,16 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable
 
-from bert_jax.config import Config, EncoderConfig, ModelConfig, RecurrentConfig, WordVectorsConfig
+from bert_jax.config import Config, EncoderConfig
 from bert_jax.config.objective import SHARED_NEGATIVES, ReplacedTokens, generator_model
 from bert_jax.models.bert_parameters import (
     DISCRIMINATOR_PARTS,
+    LESS,
+    Layers,
     bert_parameters,
     generator_parts,
     joined,
+    layers_of,
     pretraining_parts,
 )
 from bert_jax.models.layer_plan import is_short, read_positions, scores_by_blocks
@@ -154,8 +157,6 @@ def _layer_work(
 
 def seen_positions(config: EncoderConfig, length: int) -> int:
     """Return the number of pairs of positions that see each other in a sequence, over all layers."""
-    if isinstance(config, RecurrentConfig):
-        return 0
     return sum(_seen_in_layer(config, length, window) for window in config.windows)
 
 
@@ -243,10 +244,6 @@ class ActivationBytes:
         return self.linear + self.quadratic + self.embeddings + self.heads
 
 
-LESS = ("sel", "dots", "full")
-"""Policies that keep less than everything."""
-
-
 def activation_bytes(
     config: EncoderConfig,
     sequence_length: int,
@@ -255,6 +252,7 @@ def activation_bytes(
     value_bytes: int = 2,
     probabilities: bool = True,
     local_keys: int | None = None,
+    layers: Layers | None = None,
 ) -> ActivationBytes:
     """Return what is kept of one sequence with dropout.
 
@@ -267,9 +265,10 @@ def activation_bytes(
       probabilities: whether those of attention are kept if everything is, as fused kernels do not.
       local_keys: scores that each position of a local layer has; None for those of compute.attention=auto in a row of
         one text.
+      layers: those of the model; None: `layers_of` the sizes.
     """
     hidden, word, length = config.hidden_size, config.word_size, sequence_length
-    linear, scores = _of_a_layer(config, remat, value_bytes)
+    linear, scores = (layers or layers_of(config)).kept(remat, value_bytes)
     if remat in LESS or not probabilities:
         scores = 0
     keys = _keys(config, length, local_keys)
@@ -278,7 +277,7 @@ def activation_bytes(
         config.padded_vocab_size * (3 * FLOAT32 + 2) + hidden * value_bytes + word * (6 * value_bytes + 3 * FLOAT32)
     )
     states = length + predictions * config.two_streams  # targets have states of their own
-    if isinstance(config, WordVectorsConfig):  # three arrays of scores, and the vectors that are not those of the row
+    if not config.has_layers:  # three arrays of scores, and the vectors that are not those of the row
         head = 3 * FLOAT32 * predictions * (length + SHARED_NEGATIVES) + value_bytes * word * (
             predictions + SHARED_NEGATIVES
         )
@@ -289,25 +288,6 @@ def activation_bytes(
         + length * _convolved(config, remat, value_bytes),
         heads=head,
     )
-
-
-def _of_a_layer(config: EncoderConfig, remat: str, value_bytes: int) -> tuple[int, int]:
-    """Return the bytes that a layer keeps of a token, and those of each score of all its heads."""
-    hidden = config.hidden_size
-    if isinstance(config, RecurrentConfig):  # the input; in float32 the four gates before and after, states and sum
-        return value_bytes * hidden + (0 if remat in LESS else hidden * 12 * FLOAT32), 0
-    if isinstance(config, WordVectorsConfig):
-        return 0, 0
-    wide = config.feed_forward_size
-    inner = wide if config.feed_forward == "plain" else 2 * wide  # what is kept between the kernels: with the gate
-    # Norms keep three float32 arrays each, the activation function six of its width.
-    everything = value_bytes * (6 * hidden + 5 * wide + inner) + hidden * 2 * 3 * FLOAT32
-    linear = {
-        "sel": value_bytes * (7 * hidden + inner) + 2 * 2 * FLOAT32,  # mean and variance of both norms
-        "dots": value_bytes * (6 * hidden + inner),
-        "full": value_bytes * hidden,
-    }.get(remat, everything)
-    return linear, config.num_heads * (FLOAT32 + value_bytes)
 
 
 def _convolved(config: EncoderConfig, remat: str, value_bytes: int) -> int:
@@ -356,6 +336,7 @@ def step_bytes(
     generator: EncoderConfig | None = None,
     probabilities: bool = True,
     local_keys: int | None = None,
+    layers: Layers | None = None,
 ) -> int:
     """Return the memory of one device during a training step; compilers have taken up to 3 % more (docs/planning.md).
 
@@ -373,21 +354,23 @@ def step_bytes(
       generator: sizes of the model that predicts the words in place of this one, in the same step.
       probabilities: whether those of attention are kept if everything is; see `activation_bytes`. A generator's count.
       local_keys: see `activation_bytes`; a generator's are None.
+      layers: see `activation_bytes`; a generator's are None.
     """
+    layers = layers or layers_of(config)
     state = state_bytes(parameters, moments)
     copies = 1 if unrolled else 2  # whole, in the type of the products: the parameters; a scan's gradients, stacked
     predicted = predictions * max(1, len(word_heads(parameters)))
     sizes = (config, sequence_length, 0 if generator else predicted)
     given = {"remat": remat, "value_bytes": value_bytes, "unrolled": unrolled}
-    kept = _kept(*sizes, **given, probabilities=probabilities, local_keys=local_keys).total
+    kept = _kept(layers, *sizes, **given, probabilities=probabilities, local_keys=local_keys).total
     if generator:
-        kept += _kept(generator, sequence_length, predicted, **given).total
+        kept += _kept(layers_of(generator), generator, sequence_length, predicted, **given).total
     if has_mask_decoder(parameters):  # a pass more of the last layer
-        own = _kept(*sizes, **given)
+        own = _kept(layers, *sizes, **given)
         kept += (own.linear + own.quadratic) // config.num_layers
     of_a_layer = 0
-    if remat in LESS or _is_fused(config, unrolled):
-        everything = activation_bytes(*sizes, "none", value_bytes, probabilities, local_keys)
+    if remat in LESS or (unrolled and not layers.keeps_all):
+        everything = activation_bytes(*sizes, "none", value_bytes, probabilities, local_keys, layers)
         keys = _keys(config, sequence_length, local_keys)  # of the layer that has most
         scores = everything.quadratic * max(keys, default=0) // max(1, sum(keys))
         of_a_layer = everything.linear // max(1, config.num_layers) + scores
@@ -399,6 +382,7 @@ def step_bytes(
 
 
 def _kept(
+    layers: Layers,
     config: EncoderConfig,
     length: int,
     predictions: int,
@@ -414,15 +398,11 @@ def _kept(
     A scan keeps what differentiation asks for. Of unrolled layers the compiler computes again, inside the operations
     that read it, what costs no product: it keeps the probabilities of attention and what `sel` names.
     """
-    asked = activation_bytes(config, length, predictions, remat, value_bytes, probabilities, local_keys)
-    if remat in LESS or not _is_fused(config, unrolled):
+    asked = activation_bytes(config, length, predictions, remat, value_bytes, probabilities, local_keys, layers)
+    if remat in LESS or not unrolled or layers.keeps_all:
         return asked
-    named = activation_bytes(config, length, predictions, "sel", value_bytes)
+    named = activation_bytes(config, length, predictions, "sel", value_bytes, layers=layers)
     return dataclasses.replace(asked, linear=named.linear, embeddings=named.embeddings)
-
-
-def _is_fused(config: EncoderConfig, unrolled: bool) -> bool:
-    return unrolled and not isinstance(config, RecurrentConfig)  # whose scan over time keeps all
 
 
 def distance_bytes(config: EncoderConfig, length: int) -> int:
@@ -430,9 +410,9 @@ def distance_bytes(config: EncoderConfig, length: int) -> int:
 
     Of one term at a time: the products of every position with all distances, and their copy along the diagonals.
     """
-    if not isinstance(config, ModelConfig) or config.disentangled is None:
+    if config.disentangled is None:
         return 0
-    return 2 * FLOAT32 * config.num_heads * length * 2 * length
+    return 2 * FLOAT32 * config.attention_heads * length * 2 * length
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ from bert_jax.config import ComputeConfig, EncoderConfig
 from bert_jax.config.objective import EmbeddingSharing
 from bert_jax.models.architecture import Architecture
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.bert_parameters import DIFFERENCE, GENERATOR, is_shareable, joined
+from bert_jax.models.bert_parameters import DIFFERENCE, GENERATOR, Layers, is_shareable, joined
 from bert_jax.models.kernels.plain import AttentionMask
 from bert_jax.models.layers import PackedTexts
 from bert_jax.models.protocol import EncoderOutput, Params, encoder_inputs
@@ -47,6 +47,11 @@ class Electra:
     def parameters(self) -> ParameterTable:
         """See `Model.parameters`."""
         return joined(self.discriminator.parameters, self.generator.parameters, self.embeddings)
+
+    @property
+    def encoder_layers(self) -> Layers:
+        """Implement `HasLayers`, for the discriminator."""
+        return self.discriminator.encoder_layers
 
     @property
     def dtype(self) -> jnp.dtype:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from bert_jax.config import EncoderConfig, WordVectorsConfig
+from bert_jax.config import EncoderConfig
 from bert_jax.models.layers import (
     Linear,
     Norm,
@@ -108,7 +108,7 @@ class Embeddings(nnx.Module):
         self.position: Embedding | None = None if positions is None else Embedding(positions(config, position_key))
         types = truncated_normal(token_type_key, (config.type_vocab_size, width), std)
         self.token_type: Embedding | None = Embedding(types) if config.type_vocab_size else None
-        self.norm: Norm | None = None if isinstance(config, WordVectorsConfig) else make_norm(config, width)
+        self.norm: Norm | None = make_norm(config, width) if config.has_layers else None
         own_width = config.embedding_size is not None
         projection_key = jax.random.fold_in(key, 0)
         self.projection: Linear | None = (

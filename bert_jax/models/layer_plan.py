@@ -3,7 +3,7 @@
 Closed forms of costs read it as kernels and stacks do. Nothing outside the standard library is imported.
 """
 
-from bert_jax.config import ComputeConfig, EncoderConfig, ModelConfig
+from bert_jax.config import ComputeConfig, EncoderConfig
 from bert_jax.models.bert_parameters import ENCODER_PARTS
 from bert_jax.parameters import ParameterTable
 
@@ -42,7 +42,7 @@ def reads_alone(config: EncoderConfig, compute: ComputeConfig) -> bool:
     computed with all keys, whose number times that of the positions grows with the square of the length. A convolution
     is computed at all positions, so the layer before it is, too.
     """
-    if not isinstance(config, ModelConfig) or config.disentangled is not None or scans(config, compute):
+    if not config.attention_heads or config.two_streams or config.disentangled is not None or scans(config, compute):
         return False
     return config.windows[-1] is None and (config.convolution is None or config.num_layers > 1)
 

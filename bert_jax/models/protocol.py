@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.config import ComputeConfig, EncoderConfig
+from bert_jax.models.bert_parameters import Layers
 from bert_jax.models.kernels.plain import AttentionMask
 from bert_jax.parameters import ParameterTable
 
@@ -124,6 +125,16 @@ class HasGenerator(Protocol):
     @property
     def generator(self) -> Model:
         """The other one, whose memory counts too."""
+        ...
+
+
+@runtime_checkable
+class HasLayers(Protocol):
+    """Members beyond `Model` of a model that says what its layers keep; others count as those of `layers_of` sizes."""
+
+    @property
+    def encoder_layers(self) -> Layers:
+        """What its layers keep for the backward pass, and whether they attend."""
         ...
 
 

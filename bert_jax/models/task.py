@@ -21,7 +21,7 @@ from bert_jax.config import ComputeConfig, EncoderConfig, HeadConfig
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import Architecture, bert_architecture
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.bert_parameters import POOLED, reads_pooler, task_parameters
+from bert_jax.models.bert_parameters import POOLED, Layers, reads_pooler, task_parameters
 from bert_jax.models.costs import training_flops
 from bert_jax.models.heads import TaskHead, TransformedTaskHead
 from bert_jax.models.kernels.plain import AttentionMask
@@ -219,6 +219,11 @@ class BertForTask:
     def parameters(self) -> ParameterTable:
         """See `Model.parameters`."""
         return {**self.encoder.parameters, **task_parameters(self.config, self.head)}
+
+    @property
+    def encoder_layers(self) -> Layers:
+        """Implement `HasLayers`."""
+        return self.encoder.encoder_layers
 
     def training_flops(self, sequence_length: int, predictions: int) -> int:
         """Implement `Model.training_flops`; a BiLSTM counts without its recurrence, and the encoder as if it were

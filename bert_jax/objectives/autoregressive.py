@@ -12,11 +12,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bert_jax.config import TwoDirections
+from bert_jax.config import LeftToRight, Permutation, TwoDirections
+from bert_jax.config.pretraining import SentencePairs
+from bert_jax.models import xlnet
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.layers import PackedTexts
 from bert_jax.models.protocol import EncoderOutput, encoder_inputs
-from bert_jax.models.xlnet import Permutation
 from bert_jax.objectives import masked_words
 from bert_jax.objectives.objective import Batch, Sums, Term
 
@@ -105,7 +106,24 @@ class PermutationObjective:
         return {PERMUTED_WORDS.name: jnp.sum(batch["masked_weights"])}
 
     def sums(self, params: Any, batch: Batch, dropout_key: jax.Array | None = None) -> dict[str, Sums]:
-        texts, permutation = PackedTexts.of(batch), Permutation.of(batch)
+        texts, permutation = PackedTexts.of(batch), xlnet.Permutation.of(batch)
         encoded = self.model.encode(params, *encoder_inputs(batch), dropout_key, texts=texts, permutation=permutation)
         at_targets = {**batch, "masked_positions": permutation.states}
         return {PERMUTED_WORDS.name: masked_words.model_sums(self.model, params, at_targets, encoded)}
+
+
+def objective(
+    model: BertForPreTraining,
+    options: LeftToRight | TwoDirections | Permutation,
+    epsilon: float,
+    sentence_pairs: SentencePairs,
+) -> LeftToRightObjective | TwoDirectionsObjective | PermutationObjective:
+    """See `objectives.choice.Family`."""
+    del epsilon, sentence_pairs
+    match options:
+        case LeftToRight():
+            return LeftToRightObjective(model)
+        case TwoDirections():
+            return TwoDirectionsObjective(model, options)
+        case Permutation():
+            return PermutationObjective(model)

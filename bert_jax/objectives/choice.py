@@ -1,31 +1,20 @@
-"""The choice of the pre-training objective from the configuration, made here alone, and its name in run.json.
+"""The pre-training objective that the configuration names, and its own name in run.json.
 
 By these names a run notices that it is resumed, or opened, with another objective or architecture.
 """
 
 import functools
+import importlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, cast
 
-from bert_jax.config import Config
-from bert_jax.config.objective import (
-    GloVe,
-    LeftToRight,
-    MaskedWords,
-    Permutation,
-    ReplacedTokens,
-    SkipGram,
-    TwoDirections,
-)
+from bert_jax.config import Config, MaskedWords
+from bert_jax.config.pretraining import SentencePairs
 from bert_jax.models.architecture import bert_architecture
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.electra import Electra
-from bert_jax.objectives.autoregressive import LeftToRightObjective, PermutationObjective, TwoDirectionsObjective
 from bert_jax.objectives.distillation import DistillationObjective
-from bert_jax.objectives.masked_words import PretrainingObjective
 from bert_jax.objectives.objective import Objective
-from bert_jax.objectives.replaced_tokens import replaced_token_detection
-from bert_jax.objectives.static_vectors import GloveObjective, SkipGramObjective
 
 
 def own_names(objective: Objective, is_given: bool) -> dict[str, str]:
@@ -63,29 +52,34 @@ MakeObjective = Callable[[BertForPreTraining, Config], Objective]
 """Makes what is trained for, or measured, from the model and the configuration."""
 
 
+class Family(Protocol):
+    """A module of objectives, which the type of their options names as its `losses`."""
+
+    def objective(
+        self, model: BertForPreTraining, options: Any, epsilon: float, sentence_pairs: SentencePairs
+    ) -> Objective:
+        """Return the objective with these options, which are of one of the types that name the module.
+
+        Args:
+          model: with the parts of BERT's pre-training; an objective that needs others replaces them.
+          options: its own.
+          epsilon: added to the number of masked words, by which their loss is divided.
+          sentence_pairs: meaning of the labels of pairs.
+        """
+        ...
+
+
 def default_objective(
     model: BertForPreTraining, config: Config, teacher: BertForPreTraining | None = None
 ) -> Objective:
     """Return the objective of `pretrain`, unless it is given a different one.
 
-    `model` has the parts of BERT's pre-training; an objective that needs others replaces them. Without the `teacher` of
-    objective.distillation, what is measured of a model that had one is the loss of its labels alone.
+    For `model` see `Family`. Without the `teacher` of objective.distillation, what is measured of a model that had one
+    is the loss of its labels alone.
     """
-    match config.objective:
-        case MaskedWords() as objective:
-            options = objective, config.masking.loss_epsilon, config.data.sentence_pairs
-            if teacher is None:
-                return PretrainingObjective(model, *options)
-            return DistillationObjective(model, teacher, *options)
-        case LeftToRight():
-            return LeftToRightObjective(model)
-        case TwoDirections() as objective:
-            return TwoDirectionsObjective(model, objective)
-        case ReplacedTokens() as objective:
-            return replaced_token_detection(model, objective, config.masking.loss_epsilon)
-        case Permutation():
-            return PermutationObjective(model)
-        case SkipGram() as objective:
-            return SkipGramObjective(model, objective.static_vectors.negatives)
-        case GloVe() as objective:
-            return GloveObjective(model, objective.static_vectors)
+    options, epsilon, pairs = config.objective, config.masking.loss_epsilon, config.data.sentence_pairs
+    if teacher is not None:
+        assert isinstance(options, MaskedWords), "others have no teacher"
+        return DistillationObjective(model, teacher, options, epsilon, pairs)
+    family = cast(Family, importlib.import_module(f"bert_jax.objectives.{options.losses}"))
+    return family.objective(model, options, epsilon, pairs)

@@ -159,3 +159,10 @@ class PretrainingObjective:
                 logits, batch["next_sentence_labels"], batch.get("next_sentence_weights")
             )
         return sums
+
+
+def objective(
+    model: BertForPreTraining, options: MaskedWords, epsilon: float, sentence_pairs: SentencePairs
+) -> PretrainingObjective:
+    """See `objectives.choice.Family`."""
+    return PretrainingObjective(model, options, epsilon, sentence_pairs)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from bert_jax.config import ReplacedTokens
 from bert_jax.config.objective import generator_model
+from bert_jax.config.pretraining import SentencePairs
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import DISCRIMINATOR_PARTS, generator_parts
 from bert_jax.models.electra import Electra
@@ -140,14 +141,15 @@ def loss_sums(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> Sums:
     return Sums(jnp.sum(weights * losses), jnp.sum(weights), jnp.sum(weights * correct))
 
 
-def replaced_token_detection(
-    model: BertForPreTraining, objective: ReplacedTokens, epsilon: float
+def objective(
+    model: BertForPreTraining, options: ReplacedTokens, epsilon: float, sentence_pairs: SentencePairs
 ) -> ReplacedTokensObjective:
     """Return the objective of a run whose discriminator is the encoder of `model`, and which has its own generator."""
-    generator = objective.generator
+    del sentence_pairs
+    generator = options.generator
     parts = Electra(
         dataclasses.replace(model, parts=DISCRIMINATOR_PARTS),
-        dataclasses.replace(model, config=generator_model(model.config, generator), parts=generator_parts(objective)),
+        dataclasses.replace(model, config=generator_model(model.config, generator), parts=generator_parts(options)),
         generator.embeddings,
     )
-    return ReplacedTokensObjective(parts, objective, epsilon)
+    return ReplacedTokensObjective(parts, options, epsilon)

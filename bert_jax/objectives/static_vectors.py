@@ -10,7 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bert_jax.config.objective import GloVeConfig
+from bert_jax.config import GloVe, GloVeConfig, SkipGram
+from bert_jax.config.pretraining import SentencePairs
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.protocol import encoder_inputs
 from bert_jax.objectives.objective import Batch, Sums, Term
@@ -99,3 +100,15 @@ def _pairs(batch: Batch) -> jax.Array:
     distance, windows = (place[None] - place[:, None])[None], batch["windows"]
     near = (distance != 0) & (distance >= -windows[:, :, :1]) & (distance <= windows[:, :, 1:])
     return near.astype(jnp.float32)
+
+
+def objective(
+    model: BertForPreTraining, options: SkipGram | GloVe, epsilon: float, sentence_pairs: SentencePairs
+) -> SkipGramObjective | GloveObjective:
+    """See `objectives.choice.Family`."""
+    del epsilon, sentence_pairs
+    match options:
+        case SkipGram():
+            return SkipGramObjective(model, options.static_vectors.negatives)
+        case GloVe():
+            return GloveObjective(model, options.static_vectors)

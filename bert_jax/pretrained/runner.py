@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bert_jax.checkpoints.record import leaf_paths
-from bert_jax.config import HeadConfig, RecurrentConfig
+from bert_jax.config import HeadConfig
 from bert_jax.config.model import Combination, Pooling
 from bert_jax.data.sequences import Batch
 from bert_jax.devices import sharding
@@ -115,10 +115,10 @@ class Runner:
         requested, [B, L, H] each. A batch of an XLNet may have a memory, float32 [B, N, M, H].
 
         Raises:
-          UserError: attention is asked for, and recurrent layers have none.
+          UserError: attention is asked for, and the layers have none.
         """
-        if attentions and isinstance(self._network.config, RecurrentConfig):
-            raise UserError("the layers of this model are recurrent (model.layer=lstm) and have no attention to return")
+        if attentions and (reason := self._network.encoder_layers.no_attention):
+            raise UserError(f"{reason} and have no attention to return")
         output = self._encoded(batch, "attentions" if attentions else "last" if layers is None else "layers")
         pooled = output.pooled
         if pooling not in (None, "pooler"):

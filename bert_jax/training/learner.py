@@ -33,7 +33,7 @@ from bert_jax.models.costs import step_bytes
 from bert_jax.models.kernels.choice import PLATFORMS, attention_path
 from bert_jax.models.kernels.plain import Call
 from bert_jax.models.layer_plan import reads_alone, scans, scores_by_blocks
-from bert_jax.models.protocol import HasGenerator, Model
+from bert_jax.models.protocol import HasGenerator, HasLayers, Model
 from bert_jax.objectives.choice import MakeObjective, default_objective, own_names, qualified
 from bert_jax.objectives.distillation import Teacher
 from bert_jax.objectives.objective import Objective, main_term
@@ -151,6 +151,7 @@ def needed_bytes(model: Model, compute: ComputeConfig, load: Load, remat: str) -
         value_bytes=FLOAT32 if compute.dtype == "float32" else FLOAT32 // 2,
         unrolled=not scans(model.config, compute),
         generator=model.generator.config if isinstance(model, HasGenerator) else None,
+        layers=model.encoder_layers if isinstance(model, HasLayers) else None,
         **sizes,
     )
 

@@ -365,6 +365,7 @@ def test_the_shipped_configurations_are_good(name):
         (changed("masking", unit="span"), "masking.unit=span has no effect"),
         (changed("masking", random_share=0.0), "masking.random_share=0.0 has no effect"),
         (changed("objective", longest_span=0), "longest_span=0 must be positive; the paper's is 5"),
+        (changed("model", num_layers=0), "model.num_layers=0 must be positive"),  # not: there are no layers
         (lambda: with_options(MINI, {"data.sentence_pairs": "nsp", "model.pair_head": True}), "sentence_pairs=nsp"),
     ],
 )

@@ -124,6 +124,10 @@ def test_the_model_is_its_two_tables(model, params):
     [
         (lambda: {"objective": MaskedWords()}, "model.layer=none gives a word the same vector everywhere"),
         (lambda: {"model": variant(SIZES, layer="lstm", num_layers=1)}, "would see the neighbours .* model.layer=none"),
+        (
+            lambda: {"model": variant(SIZES, layer="lstm", num_layers=0)},
+            "would see the neighbours .* model.layer=none",
+        ),
         (lambda: {"model": variant(SIZES, num_layers=2)}, "model.num_layers=2 belongs to .*, not to model.layer=none"),
         (lambda: {"model": variant(SIZES, feed_forward="geglu")}, "model.feed_forward=geglu belongs to .*layer=none"),
         (

@@ -36,24 +36,17 @@ EDITS = {  # row of the table → file → the text of a new one, or what is rep
             "        losses = -(1 - self.smoothing) * own - self.smoothing * jnp.mean(logits, axis=-1)\n"
             "        right = jnp.argmax(logits, axis=-1) == ids\n"
             "        sums = (jnp.sum(weights * each) for each in (losses, jnp.ones_like(losses), right))\n"
-            '        return {"smooth": Sums(*sums)}\n'
+            '        return {"smooth": Sums(*sums)}\n\n\n'
+            "def objective(model, options, epsilon, sentence_pairs):\n"
+            "    return SmoothedWords(model, options.smoothing)\n"
         ),
-        "objectives/choice.py": {
-            "from bert_jax.objectives.static_vectors": (
-                "from bert_jax.objectives.smoothed_words import SmoothedWords\nfrom bert_jax.objectives.static_vectors"
-            ),
-            "    SkipGram,\n": "    SkipGram,\n    Smoothed,\n",
-            "        case SkipGram()": (
-                "        case Smoothed(smoothing=smoothing):\n            return SmoothedWords(model, smoothing)\n"
-                "        case SkipGram()"
-            ),
-        },
         "config/objective.py": {
             "ObjectiveConfig = MaskedWords": (
                 "@dataclasses.dataclass(frozen=True, kw_only=True)\n"
                 "class Smoothed(_Objective):\n"
                 '    """Masked words with label smoothing."""\n\n'
                 '    chosen_by: ClassVar[Mapping[str, str]] = {"name": "smoothed_words"}\n'
+                '    losses: ClassVar[str] = "smoothed_words"\n'
                 "    masks_words: ClassVar[bool] = True\n\n"
                 "    smoothing: float = 0.0\n"
                 '    """Share of the probability that is spread over all words."""\n\n\n'

@@ -24,9 +24,12 @@ from bert_jax.config import (
     PhaseConfig,
 )
 from bert_jax.errors import UserError
+from bert_jax.models.architecture import bert_architecture
+from bert_jax.models.bert import with_head_gates
 from bert_jax.models.costs import parameter_counts
 from bert_jax.models.kernels.plain import EVERYTHING
 from bert_jax.parameters import Axis, Parameter, linear, table
+from bert_jax.training.learner import Load, needed_bytes
 from bert_jax.training.metrics import read_rows
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "extending.md"
@@ -139,6 +142,38 @@ def test_the_kind_of_layer_of_the_guide_trains(small_store, tmp_path, monkeypatc
     assert not any(path.startswith("encoder/attention") for path in model.parameters)
     with pytest.raises(UserError, match="the architecture guide.fourier, but this start has the default architecture"):
         small_pretraining.pretrain(names["config"])
+
+
+def guide_layers(monkeypatch) -> dict:
+    """What the script of a kind of layer defines."""
+    monkeypatch.setattr(bert_jax, "pretrain", lambda *given, **options: None, raising=False)
+    names = {"config": None, "__name__": "guide"}
+    exec(compile(script("A kind of layer"), PAGE, "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize("compute, passes", [(SCAN, 2), (ComputeConfig(layers="loop"), 2 + 1)])
+def test_the_layers_of_the_guide_count_with_what_they_say_that_they_keep(compute, passes, monkeypatch):
+    """By hand: without the scores of two heads in two layers, and of the layer at work if the compiler sees it alone,
+    each in float32 and, as probabilities, in bfloat16."""
+    layers = guide_layers(monkeypatch)["FourierLayers"]
+
+    def without_scores(config, compute):
+        return dataclasses.replace(bert_architecture(config, compute), layers=layers(config))
+
+    load = Load(memory_bytes=None, moments=2, sequence_length=40, predictions=5, rows=3, split=1)
+    compute = dataclasses.replace(compute, dtype="bfloat16")
+    models = (
+        bert_jax.BertForPreTraining(SMALL, compute, architecture=each) for each in (bert_architecture, without_scores)
+    )
+    plain, own = (needed_bytes(model, compute, load, "none") for model in models)
+    assert plain - own == 3 * passes * 2 * 40**2 * (4 + 2)
+
+
+def test_the_layers_of_the_guide_say_that_they_have_no_heads(monkeypatch):
+    model = bert_jax.BertForPreTraining(SMALL, architecture=guide_layers(monkeypatch)["fourier"])
+    with pytest.raises(UserError, match="mix tokens by a Fourier transform and have no heads to switch off"):
+        with_head_gates(model, jnp.ones((2, 2)))
 
 
 def test_the_optimizer_and_the_schedule_of_the_guide_train_and_resume(small_store, tmp_path, monkeypatch):
