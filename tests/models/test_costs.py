@@ -24,8 +24,8 @@ from bert_jax.models.costs import (
     trained_parameters,
 )
 from bert_jax.models.task import BertForTask
-from bert_jax.objectives.choice import default_objective
 from bert_jax.parameters import Axis, check_complete, entries, linear, table, total_size, with_axis
+from bert_jax.pretraining import default_objective
 from bert_jax.training.learner import Load, remat_policy
 from bert_jax.training.optimizers import optimizer
 
@@ -294,7 +294,7 @@ def small(embeddings: str = "shared", **options) -> Config:
 @pytest.mark.parametrize("name", ELECTRA_PUBLISHED)
 def test_published_parameter_counts_of_both_parts(name):
     config = load_config(name)
-    counts = [parameter_counts(encoder.parameters) for encoder in trained_encoders(config)]
+    counts = [parameter_counts(encoder.parameters) for encoder in trained_encoders(config.model, config.objective)]
     assert tuple(number for each in counts for number in (each.encoder, each.pretraining)) == ELECTRA_PUBLISHED[name]
     config = Config(model=dataclasses.replace(config.model, vocab_size=30_522), objective=config.objective)
     electra = objective_of(config).model
@@ -303,7 +303,7 @@ def test_published_parameter_counts_of_both_parts(name):
         sizes.append(sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(part.init, jax.random.key(0)))))
     shared = config.model.word_size * (30_522 + 512 + 2 + 2)  # tables, scale and bias of the norm
     assert tuple(sizes[:2]) == ELECTRA_PUBLISHED[name][1::2]
-    assert sizes[2] == total_size(trained_parameters(config)) == sizes[0] + sizes[1] - shared
+    assert sizes[2] == total_size(trained_parameters(config.model, config.objective)) == sizes[0] + sizes[1] - shared
 
 
 @pytest.mark.parametrize("embeddings", ["shared", "own", "disentangled"])
@@ -313,7 +313,7 @@ def test_one_table_has_every_array_of_both_parts(embeddings):
     shapes = jax.eval_shape(electra.init, jax.random.key(0))
     check_complete(electra.parameters, shapes)
     entries(electra.parameters, shapes)
-    assert electra.parameters == trained_parameters(config)
+    assert electra.parameters == trained_parameters(config.model, config.objective)
     decays = {path for path, parameter in electra.parameters.items() if parameter.decays}
     assert {"generator/encoder/attention/query/kernel", "replaced_tokens/dense/kernel"} < decays
     assert not any(path.endswith(("/bias", "/scale")) for path in decays)
@@ -330,7 +330,7 @@ def test_one_table_has_every_array_of_both_parts(embeddings):
 def test_deberta_v3_has_a_generator_of_half_its_layers_with_the_mask_decoder():
     config = load_config("deberta_v3_base")
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=128_100))
-    discriminator, generator = trained_encoders(config)
+    discriminator, generator = trained_encoders(config.model, config.objective)
     assert parameter_counts(discriminator.parameters).encoder == 183_831_552  # transformers 5.23.0
     assert generator.config.num_layers == 6 and generator.config.hidden_size == 768
     assert "mask_decoder/position/table" in generator.parameters
@@ -362,8 +362,9 @@ def test_flops_are_those_the_compiler_counts():
     batch["masked_weights"] = jax.ShapeDtypeStruct((4, 20), "float32")
     params = jax.eval_shape(objective.model.init, jax.random.key(0))
     counted = jax.jit(objective.sums).lower(params, batch).cost_analysis()["flops"] / 4
-    assert objective.model.training_flops(128, 20) == computed_flops(config, 128, 20).total
-    assert computed_flops(config, 128, 20).total / 3 == pytest.approx(counted, rel=0.05)
+    computed = computed_flops(config.model, config.objective, config.compute, 128, 20).total
+    assert objective.model.training_flops(128, 20) == computed
+    assert computed / 3 == pytest.approx(counted, rel=0.05)
 
 
 def test_activations_of_both_parts_are_those_that_differentiation_keeps():
@@ -379,7 +380,7 @@ def test_activations_of_both_parts_are_those_that_differentiation_keeps():
         return sum(sums.loss for sums in objective.sums(params, batch, jax.random.key(0)).values())
 
     found = kept_bytes(loss, jax.eval_shape(objective.model.init, jax.random.key(0)))
-    expected = rows * run_activation_bytes(config, 40, 7, "none", value_bytes=4).total
+    expected = rows * run_activation_bytes(config.model, config.objective, 40, 7, "none", value_bytes=4).total
     assert expected == pytest.approx(found, rel=0.05)
 
 

@@ -38,7 +38,7 @@ EDITS = {  # row of the table → file → the text of a new one, or what is rep
             "        sums = (jnp.sum(weights * each) for each in (losses, jnp.ones_like(losses), right))\n"
             '        return {"smooth": Sums(*sums)}\n'
         ),
-        "objectives/choice.py": {
+        "pretraining.py": {
             "from bert_jax.objectives.static_vectors": (
                 "from bert_jax.objectives.smoothed_words import SmoothedWords\nfrom bert_jax.objectives.static_vectors"
             ),

@@ -141,7 +141,8 @@ def plan_phase(config: Config, topology: Topology, number: int, stage: Callable[
 
 def closed_form_flops(config: Config, phase: Phase) -> int:
     """Return the operations of one sequence in a training step, on all chips together."""
-    return computed_flops(config, phase.sequence_length, phase.max_predictions).total
+    sizes = phase.sequence_length, phase.max_predictions
+    return computed_flops(config.model, config.objective, config.compute, *sizes).total
 
 
 def _of_program(plan: PhasePlan, topology: Topology, compiled: CompiledProgram, facts: dict[str, Any]) -> PhasePlan:
