@@ -35,9 +35,9 @@ class Examples(rows.Examples):
           UserError: the split has no documents or no text, or its vocabulary does not fit the model or the objective.
         """
         phase = resolve_phases(config)[phase] if isinstance(phase, int) else phase
-        _check_tokenizer(store.tokenizer(), config)
-        seed = config.seed if seed is None else seed
-        super().__init__(store, phase, config.data, config.masking, config.objective, split, seed)
+        tokenizer, seed = store.tokenizer(), config.seed if seed is None else seed
+        _check_tokenizer(tokenizer, config)
+        super().__init__(store, tokenizer, phase, config.data, config.masking, config.objective, split, seed)
 
 
 def held_out_examples(config: Config, phase: Phase, held_out: Iterable[HeldOut]) -> dict[str, Examples]:

@@ -70,9 +70,7 @@ def _teacher_size(config: Config) -> int | None:
         return None
     from bert_jax.pretrained.teacher import stored_teacher  # loads jax, which nothing else here needs
 
-    teacher = stored_teacher(taught)
-    assert teacher is not None, "the options name one"
-    return taught.teacher_size(config.model.hidden_size, teacher.model.hidden_size)
+    return taught.teacher_size(config.model.hidden_size, stored_teacher(taught).model.hidden_size)
 
 
 def parameter_table(config: Config, teacher_size: int | None = None) -> Table:

@@ -20,6 +20,7 @@ from bert_jax.data.pairs import adjacent_texts, next_sentence_pairs, pair_texts,
 from bert_jax.data.spelling_errors import SpellingErrors
 from bert_jax.data.store import SPECIAL, Rows, Store, padded_rows
 from bert_jax.randomness import Stream, bits, permute
+from bert_jax.tokenization.tokenizer import Tokenizer
 
 Batch = dict[str, np.ndarray]
 """input_ids, token_type_ids, attention_mask int32 [B, L] · masked_positions, masked_ids int32 [B, M] · masked_weights
@@ -57,7 +58,12 @@ def batch_layout(phase: Phase, objective: ObjectiveConfig, has_pair_labels: bool
 
 
 def predicted_places(
-    objective: ObjectiveConfig, masking: MaskingConfig, store: Store, max_predictions: int, held_out: float | None
+    objective: ObjectiveConfig,
+    masking: MaskingConfig,
+    store: Store,
+    tokenizer: Tokenizer,
+    max_predictions: int,
+    held_out: float | None,
 ) -> Masking | NextWords | Permutations | NeighbourWindows | NeighbourCounts:
     """Return what chooses the places of a row that are predicted, and hides what must not be seen.
 
@@ -65,10 +71,10 @@ def predicted_places(
       objective: what is trained for.
       masking: how words are masked.
       store: whose rows they are.
+      tokenizer: its own.
       max_predictions: width of the arrays of places.
       held_out: share of the documents that training does not see; None for an evaluation.
     """
-    tokenizer = store.tokenizer()
     begins = np.asarray(tokenizer.continues_word(), bool)
     match objective:
         case LeftToRight() | TwoDirections():
@@ -100,6 +106,7 @@ class Examples:
     def __init__(
         self,
         store: Store,
+        tokenizer: Tokenizer,
         phase: Phase,
         data: DataConfig,
         masking: MaskingConfig,
@@ -110,6 +117,7 @@ class Examples:
         """Choose the documents of `store` (from `open_store`) and the length.
 
         Args:
+          tokenizer: that of the store, which model and objective can use.
           phase: phase of the run.
           data: how texts are cut and paired.
           masking: how words are masked.
@@ -140,11 +148,10 @@ class Examples:
         if phase.packed:
             assert isinstance(self.source, DocumentChunks)
             self.packing = Packing(self.source, self._texts, self.text_length, phase.max_texts, self.seed)
-        tokenizer = store.tokenizer()
         self._class_last = tokenizer.class_last
         self._special_ids = tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id
         of_training = held_out if split == "train" else None
-        self._masking = predicted_places(objective, masking, store, phase.max_predictions, of_training)
+        self._masking = predicted_places(objective, masking, store, tokenizer, phase.max_predictions, of_training)
         self._errors = None if noise is None else SpellingErrors(noise, tokenizer)
         self._epoch_ends = [0]
         self._lock = threading.Lock()

@@ -53,11 +53,11 @@ def open_teacher(
     Raises:
       UserError: there is no such model, or the student cannot learn from it what the options ask for.
     """
-    stored = stored_teacher(taught)
-    if stored is None:
+    if taught is None:
         return None
     from bert_jax.formats.opening import place
 
+    stored = stored_teacher(taught)
     check_vocabularies(stored, tokenizer, f"{OPTION}.teacher")
     _check_states(stored, taught, student, data, phases)
     return Teacher(_network(stored, compute), place(stored, mesh), stored_fingerprint(stored.arrays))
@@ -83,11 +83,11 @@ def describe_teacher(
     Raises:
       UserError: as `open_teacher`; of the vocabularies the sizes are compared.
     """
-    stored = stored_teacher(taught)
-    if stored is None:
+    if taught is None:
         return None
     from bert_jax.formats.opening import describe
 
+    stored = stored_teacher(taught)
     if stored.model.vocab_size != student.vocab_size:
         raise UserError(
             f"{OPTION}.teacher={stored.path} has a vocabulary of {stored.model.vocab_size:,} entries, the student one "
@@ -97,10 +97,8 @@ def describe_teacher(
     return Teacher(_network(stored, compute), describe(stored, mesh), "")
 
 
-def stored_teacher(taught: DistillationConfig | None) -> StoredModel | None:
-    """Return the description of the teacher on disk; None if the options name none."""
-    if taught is None:
-        return None
+def stored_teacher(taught: DistillationConfig) -> StoredModel:
+    """Return the description of the teacher on disk."""
     from bert_jax.formats.opening import open_stored
 
     stored = open_stored(taught.teacher)
@@ -198,13 +196,12 @@ def check_vocabularies(stored: StoredModel, tokenizer: Tokenizer, option: str) -
 
 def _check_states(
     stored: StoredModel,
-    options: DistillationConfig | None,
+    options: DistillationConfig,
     ours: EncoderConfig,
     data: DataConfig,
     phases: Sequence[Phase],
 ) -> None:
     """Raise a UserError if what the options compare is not there, or has another shape."""
-    assert options is not None, "the teacher is named there"
     theirs, name = stored.model, f"{OPTION}.teacher={stored.path}"
     if "mlm" not in stored.parts and options.soft_weight:
         raise UserError(

@@ -376,8 +376,8 @@ def resolved(config: Config, topology: Topology) -> Config:
     """
     compute, mesh, model = config.compute, config.mesh, config.model
     if model.vocab_size is None:
-        teacher = stored_teacher(config.objective.taught)
-        size = model.assumed_vocab_size if teacher is None else teacher.model.vocab_size
+        taught = config.objective.taught
+        size = model.assumed_vocab_size if taught is None else stored_teacher(taught).model.vocab_size
         model = dataclasses.replace(model, vocab_size=size)
     if compute.dtype == "auto":
         compute = dataclasses.replace(compute, dtype="float32" if topology.platform == "cpu" else "bfloat16")
