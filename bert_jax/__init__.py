@@ -67,7 +67,6 @@ if TYPE_CHECKING:
     )
     from bert_jax.config.options import with_options
     from bert_jax.config.presets import model_config
-    from bert_jax.data.examples import Examples
     from bert_jax.data.preparation.prepare import run_prepare as prepare
     from bert_jax.data.preparation.vocabularies import run_train_vocab as train_vocab
     from bert_jax.data.store import open_store
@@ -79,6 +78,7 @@ if TYPE_CHECKING:
     from bert_jax.pretrained.model import PretrainedModel, load
     from bert_jax.pretraining import pretrain
     from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
+    from bert_jax.training_data import Examples
 
 
 __version__ = "0.1.0"
@@ -97,7 +97,7 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "DisentangledConfig": "config",
     "DistillationConfig": "config",
     "EvaluationConfig": "config",
-    "Examples": "data.examples",
+    "Examples": "training_data",
     "FaultsConfig": "config",
     "FinetuneConfig": "config.finetuning",
     "GeneratorConfig": "config",

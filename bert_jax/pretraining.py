@@ -5,45 +5,76 @@
 
 import contextlib
 import dataclasses
+import functools
+import importlib
 import math
 import os
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from typing import Any, cast
 
 import jax
 import optax
+from absl import logging
 from etils import epath
 from rich.table import Table
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.local_tier import LocalTier
-from bert_jax.checkpoints.workdir import PRETRAINING, WorkDirectory, has_checkpoint, open_workdir
-from bert_jax.config import AttentionConfig, CheckpointConfig, Config, Phase
-from bert_jax.config.checks import check, check_ramps, training_paths
-from bert_jax.config.options import differing_options, to_dict
+from bert_jax.checkpoints.workdir import (
+    Rules,
+    WorkDirectory,
+    has_checkpoint,
+    open_workdir,
+    read_json,
+    read_settings,
+    refused_changes,
+)
+from bert_jax.config import AttentionConfig, CheckpointConfig, Config, Phase, resolve_phases, resolve_stages
+from bert_jax.config.checks import check, check_loader, check_ramps, check_trackers, training_paths
+from bert_jax.config.objective import MaskedWords
+from bert_jax.config.options import (
+    differing_options,
+    from_dict,
+    from_record,
+    is_elastic,
+    lengthens,
+    options_recorded,
+    to_dict,
+)
 from bert_jax.config.pretraining import traced_steps
-from bert_jax.data.examples import Examples
-from bert_jax.data.mixtures import Corpus, Mixture, open_corpus
-from bert_jax.data.pipeline import batches, check_loader
+from bert_jax.data.examples import Examples, batch_layout
+from bert_jax.data.mixtures import Corpus, Mixture
+from bert_jax.data.pipeline import batches
 from bert_jax.devices import hardware, sharding
 from bert_jax.devices.hardware import memory_advice
 from bert_jax.devices.hosts import check_alike, ending_together, from_first
 from bert_jax.devices.sharding import narrowed
 from bert_jax.devices.signals import StopSignals, Watchdog
-from bert_jax.errors import UserError, need_cloud_storage
+from bert_jax.errors import UserError, first_lines, need_cloud_storage
 from bert_jax.formats.stored import StoredModel
+from bert_jax.models.bert import BertForPreTraining
+from bert_jax.models.bert_parameters import pretraining_parts
 from bert_jax.models.kernels.choice import check_attention
-from bert_jax.objectives.choice import MakeObjective, default_objective
-from bert_jax.objectives.objective import records
-from bert_jax.parameters import total_size
+from bert_jax.objectives.distillation import DistillationObjective, Teacher
+from bert_jax.objectives.objective import Family, Objective, records
+from bert_jax.parameters import state_names, total_size
 from bert_jax.pretrained.initialization import Report, initialize, open_source, source_fingerprint, table_rows
 from bert_jax.pretrained.teacher import open_teacher
-from bert_jax.tokenization.tokenizer import Tokenizer
 from bert_jax.training.evaluation import Evaluation, make_samples
 from bert_jax.training.events import Events, HostTimes
-from bert_jax.training.learner import Learner, attention_of, phase_advice, state_advice
+from bert_jax.training.learner import Learner, attention_of, phase_advice, qualified, state_advice
 from bert_jax.training.metrics import Metrics, Rates, WallTime, draw_curves, read_rows
-from bert_jax.training.optimizers import Schedule, average_of, restarted
+from bert_jax.training.optimizers import (
+    Schedule,
+    average_of,
+    averaged,
+    given_optimizer,
+    given_schedule,
+    learning_rate,
+    restarted,
+)
+from bert_jax.training.optimizers import optimizer as make_optimizer
 from bert_jax.training.reporter import Guard, Reporter, due, say, say_hardware, show
 from bert_jax.training.run import (
     GuardedSteps,
@@ -58,9 +89,43 @@ from bert_jax.training.run import (
     roll_back,
     train,
 )
-from bert_jax.training.state import Replicas, TrainState, create_state, reset_moments
+from bert_jax.training.state import Replicas, TrainState, abstract_state, create_state, reset_moments
 from bert_jax.training.step import Program, peak_flops
-from bert_jax.training.trackers import Profiler, check_trackers, trackers
+from bert_jax.training.trackers import Profiler, trackers
+from bert_jax.training_data import held_out_examples, open_corpus
+
+MakeObjective = Callable[[BertForPreTraining, Config], Objective]
+"""Makes what is trained for, or measured, from the model and the configuration."""
+
+
+def default_objective(
+    model: BertForPreTraining, config: Config, teacher: BertForPreTraining | None = None
+) -> Objective:
+    """Return the objective of `pretrain`, unless it is given a different one.
+
+    For `model` see `Family`. Without the `teacher` of objective.distillation, what is measured of a model that had one
+    is the loss of its labels alone.
+    """
+    options, epsilon, pairs = config.objective, config.masking.loss_epsilon, config.data.sentence_pairs
+    if teacher is not None:
+        assert isinstance(options, MaskedWords), "others have no teacher"
+        return DistillationObjective(model, teacher, options, epsilon, pairs)
+    family = cast(Family, importlib.import_module(f"bert_jax.objectives.{options.losses}"))
+    return family.objective(model, options, epsilon, pairs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """What the options of a run describe."""
+
+    config: Config
+    """They, with the size of the vocabulary of the data."""
+    learner: Learner
+    """What is trained."""
+    corpus: Corpus
+    """What it is trained on."""
+    source: StoredModel | None
+    """The model that it starts from, if any."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,17 +171,17 @@ def pretrain(
     wall_time = WallTime()
     if objective is not None and config.data.packing == "auto":  # it may not know of several texts in a row
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, packing="off"))
-    config, learner, corpus, source = _opened(config, devices, objective or default_objective, optimizer, schedule)
-    result = Result(0, {}, 0)
+    problem = _opened(config, devices, objective or default_objective, optimizer, schedule)
+    options, learner, result = problem.config, problem.learner, Result(0, {}, 0)
     with (
-        Watchdog(config.faults.step_timeout_seconds) as watchdog,
+        Watchdog(options.faults.step_timeout_seconds) as watchdog,
         StopSignals(watchdog) as signals,
         contextlib.ExitStack() as closing,
     ):
-        workdir = closing.enter_context(_open_directory(learner, corpus))
+        workdir = closing.enter_context(_open_directory(problem))
         events = closing.enter_context(Events(workdir.path, signals))
         watchdog.report = lambda seconds, place: events.write("hung", events.step, seconds=seconds, place=place)
-        checkpoints = closing.enter_context(_open_checkpoints(config.checkpoint, workdir, learner.main, events))
+        checkpoints = closing.enter_context(_open_checkpoints(options.checkpoint, workdir, learner.main, events))
         signals.newest = checkpoints.latest_step
         result = Result(checkpoints.latest_step() or 0, {}, 0)
         steps = PhaseSteps(learner)
@@ -127,28 +192,28 @@ def pretrain(
             if restored := checkpoints.restore(learner.abstract):
                 state, position, report = restored.state, Position.from_dict(restored.position), None
             else:
-                state, position, report = _first_state(learner, config.seed, source, corpus.store.tokenizer(), signals)
+                state, position, report = _first_state(problem, signals)
             result = Result(int(state.step), {}, 0)
         terms = records(learner.objective.terms)
         events.start(result.step, list(learner.mesh.devices.flat), resumed=restored is not None, terms=terms)
         origins = None if report is None else report.table()
-        _announce(learner, corpus, origins, result.step)
+        _announce(problem, origins, result.step)
         # A signal during an evaluation saves the step without that evaluation.
-        owed = restored is not None and _lacks_evaluation(config, corpus, result.step)
-        if result.step >= config.total_steps and not owed:
+        owed = restored is not None and _lacks_evaluation(problem, workdir, result.step)
+        if result.step >= options.total_steps and not owed:
             checkpoints.finish()
             return result
-        started = Started(workdir=workdir, faults=config.faults, events=events, signals=signals, wall_time=wall_time)
-        opened = _open_run(started, checkpoints, learner, result.step, closing)
-        while (owed or result.step < config.total_steps) and not result.exit_code:
+        started = Started(workdir=workdir, faults=options.faults, events=events, signals=signals, wall_time=wall_time)
+        opened = _open_run(problem, started, checkpoints, result.step, closing)
+        while (owed or result.step < options.total_steps) and not result.exit_code:
             last = result.step - owed  # of an evaluation that is owed, the step that it belongs to is over
             phase = next(each for each in learner.stages if last < each.end)
             signals.saving = None  # the previous phase has saved its last step
             wall_time.switch("setup")
-            task = PhaseTask(learner, corpus, opened, phase, steps.of(phase), result.step, position, owed)
+            task = PhaseTask(problem, opened, phase, steps.of(phase), result.step, position, owed)
             state, position, result = _train_phase(task, opened, state)
             owed = False
-        if result.step >= config.total_steps:
+        if result.step >= options.total_steps:
             checkpoints.finish()
     return dataclasses.replace(result, exit_code=signals.exit_code)
 
@@ -165,7 +230,8 @@ def _train_phase(task: "PhaseTask", opened: Opened, state: TrainState) -> tuple[
             state = reset_moments(state, learner.optimizer)
     state, step, trouble = train(task, opened, state)
     if trouble is not None:
-        check_way_back(opened, learner, phase, task.examples, trouble, state, task.position)
+        rollbacks = task.config.faults.rollbacks
+        check_way_back(opened, learner, phase, task.examples, trouble, state, task.position, rollbacks)
         del state
         state, position = roll_back(opened, learner.abstract, phase, trouble, task.position(trouble.last))
         return state, position, Result(int(state.step), {}, 0)
@@ -190,8 +256,7 @@ class PhaseTask:
 
     def __init__(
         self,
-        learner: Learner,
-        corpus: Corpus,
+        problem: Problem,
         opened: Opened,
         phase: Phase,
         program: Program,
@@ -199,9 +264,10 @@ class PhaseTask:
         position: Position,
         evaluates_first: bool,
     ):
-        config, shardings, mesh, events = learner.config, learner.shardings, learner.mesh, opened.events
-        self.learner, self.phase, self.program, self.begin = learner, phase, program, begin
-        self._config, self._opened, self._evaluates_first = config, opened, evaluates_first
+        config, learner, corpus = problem.config, problem.learner, problem.corpus
+        shardings, mesh, events = learner.shardings, learner.mesh, opened.events
+        self.config, self.learner, self.phase, self.program, self.begin = config, learner, phase, program, begin
+        self._opened, self._evaluates_first = opened, evaluates_first
         self.end: int = phase.end
         self.examples: Examples | Mixture = corpus.training[phase.index]
         self.evaluated: dict[str, float] = {}
@@ -211,9 +277,8 @@ class PhaseTask:
         if corpus.held_out:
             self._evaluation = Evaluation(
                 learner.objective,
-                config,
-                phase,
-                corpus.held_out,
+                config.evaluation,
+                held_out_examples(config, phase, corpus.held_out),
                 corpus.shares(phase),
                 mesh,
                 shardings.params,
@@ -222,7 +287,8 @@ class PhaseTask:
             if unigram := self._evaluation.unigram(self.examples):
                 self._unigram = unigram
                 events.write("baseline", begin, **unigram)
-            self._samples = make_samples(learner, self._evaluation, corpus.store)
+            tokenizer, samples = corpus.store.tokenizer(), config.evaluation.samples
+            self._samples = make_samples(learner, self._evaluation, tokenizer, config.objective, samples)
         rates = Rates(peak_flops(mesh), wall_time=opened.wall_time)
         later = [each for each in learner.stages if each.begin >= phase.end]
         self._guard = guard = Guard(config.faults, position.guard_of(phase.index))
@@ -251,7 +317,7 @@ class PhaseTask:
 
     def batches(self, begin: int) -> Generator[Input, None, None]:
         """Return the batches of the phase after `begin`; the step itself counts their work."""
-        bound, data = self.learner.value_bound(self.phase), self._config.data
+        bound, data = self.learner.value_bound(self.phase), self.config.data
         args = self.examples, self._seen, self.phase.batch_size, self.end - begin
         with contextlib.closing(_stream(*args, self.learner.mesh, bound, data.loader, data.prefetch)) as stream:
             for batch in stream:
@@ -284,14 +350,14 @@ class PhaseTask:
         """Draw the curves of the run into its directory, together with the metrics of word frequencies alone."""
         workdir, terms = self._opened.workdir, self.learner.objective.terms
         if workdir.is_ours():
-            path, title = workdir.path, _name(self._config.workdir)
+            path, title = workdir.path, _name(self.config.workdir)
             draw_curves(path / "metrics.jsonl", path / "curves.png", terms, self._unigram, title=title)
         self._drawn = time.monotonic()
 
     def _evaluate(self, step: int, state: TrainState) -> dict[str, float]:
         """Return the held-out metrics of the state after `step`, and write them; {} if that is not due."""
         opened, rates, evaluation = self._opened, self.reporter.rates, self._evaluation
-        if evaluation is None or not _evaluates(self._config, step):
+        if evaluation is None or not _evaluates(self.config, step):
             return {}
         self.reporter.finish()
         with rates.paused("evaluation"):
@@ -314,7 +380,7 @@ class PhaseTask:
 
         A state whose loss is not finite would displace a good one; the next finite one is saved instead.
         """
-        options = self._config.checkpoint
+        options = self.config.checkpoint
         if due(step, options.every_steps) or self.evaluated and options.keep_best:
             self._owes_save = True
         main = self.evaluated.get(self.learner.main, 0.0)
@@ -340,17 +406,17 @@ def _evaluates(config: Config, step: int) -> bool:
     return step == config.total_steps or due(step, config.evaluation.every_steps)
 
 
-def _lacks_evaluation(config: Config, corpus: Corpus, step: int) -> bool:
+def _lacks_evaluation(problem: Problem, workdir: WorkDirectory, step: int) -> bool:
     """Return whether the evaluation after `step`, which the run has reached before, is missing from its log."""
-    if not corpus.held_out or not _evaluates(config, step):
+    if not problem.corpus.held_out or not _evaluates(problem.config, step):
         return False
-    rows = read_rows(epath.Path(config.workdir) / "metrics.jsonl")
+    rows = read_rows(workdir.path / "metrics.jsonl")
     return from_first(step not in [row["step"] for row in rows if row["kind"] == "evaluation"])
 
 
-def _open_directory(learner: Learner, corpus: Corpus) -> WorkDirectory:
+def _open_directory(problem: Problem) -> WorkDirectory:
     """Take the work directory for this run."""
-    config = learner.config
+    config, learner, corpus = problem.config, problem.learner, problem.corpus
     return open_workdir(
         config.workdir,
         PRETRAINING,
@@ -377,15 +443,15 @@ def _open_checkpoints(options: CheckpointConfig, workdir: WorkDirectory, main: s
 
 
 def _open_run(
-    started: Started, checkpoints: Checkpoints, learner: Learner, start_step: int, closing: contextlib.ExitStack
+    problem: Problem, started: Started, checkpoints: Checkpoints, start_step: int, closing: contextlib.ExitStack
 ) -> Opened:
     """Return the run that resumes from `start_step`, with its metrics and traces, which `closing` closes."""
-    config, workdir = learner.config, started.workdir
+    config, workdir = problem.config, started.workdir
     metrics = Metrics(
         workdir.path,
         total_steps=config.total_steps,
         start_step=start_step,
-        terms=learner.objective.terms,
+        terms=problem.learner.objective.terms,
         wall_time=started.wall_time,
         trackers=lambda: trackers(config.sinks, workdir.run_id, _name(config.workdir), to_dict(config)),
     )
@@ -407,30 +473,86 @@ def _opened(
     make_objective: MakeObjective,
     optimizer: optax.GradientTransformation | None,
     schedule: Schedule | None,
-) -> tuple[Config, Learner, Corpus, StoredModel | None]:
-    """Return the options with the vocabulary size of the data, what is trained, on what, and the model to start from.
+) -> Problem:
+    """Return what the options describe.
 
     Nothing is compiled or written. Every host has made sure that it runs the same thing as the others.
     """
     join_hosts(config.faults, to_dict(config), differing_options(Config))
     mesh = sharding.make_mesh(config.mesh, devices)
-    sharding.check_batch(check(config), mesh)
+    check(config)
+    sharding.check_batch(resolve_stages(config), config.phases, mesh)
     check_attention(config.compute, mesh.devices.flat[0].platform)
     _check_given(config)
     if not (resumed := from_first(has_checkpoint(config.workdir))):
         check_ramps(config)
-    source = open_source(config, resumed=resumed)
+    source = open_source(config.init_from, config.init_from_layers, config.model, config.objective, resumed)
     corpus = open_corpus(config)
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=corpus.store.vocab_size))
     # All hosts plan with the memory of the first one's devices, so that they compute alike.
     memory = from_first(hardware.hardware(list(mesh.devices.flat)).memory_bytes)
-    teacher = open_teacher(config, corpus.store.tokenizer(), mesh)
-    learner = Learner.of(config, mesh, make_objective, memory, teacher, optimizer, schedule)
+    taught, phases, tokenizer = config.objective.taught, resolve_phases(config), corpus.store.tokenizer()
+    teacher = open_teacher(taught, config.model, config.data, phases, config.compute, tokenizer, mesh)
+    learner = make_learner(config, mesh, make_objective, memory, teacher, optimizer, schedule)
     if source is not None:
-        table_rows(source, learner.objective.model.parameters, corpus.store.tokenizer())  # raises where it does not fit
+        table_rows(source, learner.objective.model.parameters, tokenizer)  # raises where it does not fit
     facts = {"checkpoint.local_path": "given" if config.checkpoint.local_path else "not given"}
     check_alike(lambda: corpus.fingerprints() | source_fingerprint(source) | learner.own_names | facts)
-    return config, learner, corpus, source
+    return Problem(config, learner, corpus, source)
+
+
+def make_learner(
+    config: Config,
+    mesh: jax.sharding.Mesh,
+    make_objective: MakeObjective = default_objective,
+    memory_bytes: int | None = None,
+    teacher: Teacher[BertForPreTraining] | None = None,
+    optimizer: optax.GradientTransformation | None = None,
+    schedule: Schedule | None = None,
+) -> Learner:
+    """Return what `config` trains on the devices of `mesh`, which have `memory_bytes` each; no array is made.
+
+    With a `teacher`, whose arrays are on the devices already or described only, the objective is that of learning from
+    it, whatever `make_objective` is. `optimizer` and `schedule` replace those of the options.
+
+    Raises:
+      UserError: the model's table of parameters and what it initializes differ, or what was given is no optimizer or no
+        schedule.
+    """
+    model, taught, size, given = config.model, config.objective.taught, None, {}
+    is_given = teacher is None and make_objective is not default_objective
+    if teacher is not None:
+        make_objective = functools.partial(default_objective, teacher=teacher.model)
+        size = taught and taught.teacher_size(model.hidden_size, teacher.model.config.hidden_size)
+    network = BertForPreTraining(model, config.compute, pretraining_parts(model, config.objective), teacher_size=size)
+    objective = make_objective(network, config)
+    parameters = objective.model.parameters
+    rule = make_optimizer(config.optimizer, parameters) if optimizer is None else given_optimizer(optimizer)
+    averaging = averaged(rule, config.optimizer.ema_decay)
+    abstract = abstract_state(objective.model, averaging, mesh)
+    if optimizer is not None:
+        kept = ", ".join(state_names(parameters, jax.eval_shape(rule.init, abstract.params)))
+        given["optimizer"] = f"{qualified(optimizer.update).partition('.<locals>')[0]} ({kept or 'no state'})"
+    if schedule is not None:
+        given["schedule"] = qualified(schedule).partition(".<locals>")[0]
+    line = functools.partial(learning_rate, config.schedule, resolve_phases(config))
+    return Learner(
+        network=network,
+        make_objective=lambda network: make_objective(network, dataclasses.replace(config, compute=network.compute)),
+        is_given=is_given,
+        objective=objective,
+        layout=lambda phase: batch_layout(phase, config.objective, config.data.has_pair_labels),
+        rule=config.optimizer,
+        optimizer=averaging,
+        schedule=line if schedule is None else given_schedule(schedule),
+        stages=resolve_stages(config),
+        seed=config.seed,
+        mesh=mesh,
+        abstract=abstract,
+        memory_bytes=memory_bytes,
+        teacher=teacher,
+        given=given,
+    )
 
 
 def _stream(
@@ -469,11 +591,10 @@ def _check_given(config: Config) -> None:
     check_trackers(config.sinks)
 
 
-def _first_state(
-    learner: Learner, seed: int, source: StoredModel | None, tokenizer: Tokenizer, signals: StopSignals
-) -> tuple[TrainState, Position, Report | None]:
-    """Return state and position at step 0 and, if a `source` gives the parameters, a report on each of them."""
-    state = signals.wait(lambda: create_state(learner.objective.model, learner.optimizer, learner.mesh, seed))
+def _first_state(problem: Problem, signals: StopSignals) -> tuple[TrainState, Position, Report | None]:
+    """Return state and position at step 0 and, if a stored model gives the parameters, a report on each of them."""
+    learner, source, tokenizer = problem.learner, problem.source, problem.corpus.store.tokenizer()
+    state = signals.wait(lambda: create_state(learner.objective.model, learner.optimizer, learner.mesh, learner.seed))
     if source is None:
         return state, Position(), None
     params, report = initialize(source, learner.objective.model.parameters, tokenizer, state.params)
@@ -483,14 +604,15 @@ def _first_state(
     return state, Position(), report
 
 
-def _announce(learner: Learner, corpus: Corpus, origins: Table | None, step: int) -> None:
+def _announce(problem: Problem, origins: Table | None, step: int) -> None:
     """Print every derived quantity of a pre-training run that people check before leaving it alone.
 
     Args:
       origins: what became of each array of init_from.
       step: where the run resumes; 0 for a fresh one.
     """
-    config, mesh, parameters = learner.config, learner.mesh, learner.objective.model.parameters
+    config, learner, corpus = problem.config, problem.learner, problem.corpus
+    mesh, parameters = learner.mesh, learner.objective.model.parameters
     say_hardware(mesh)
     say(
         f"model: {total_size(parameters):,} parameters, {config.model.num_layers} layers, hidden size "
@@ -554,3 +676,93 @@ def _announce_resumption(config: Config, step: int) -> None:
             if step < config.total_steps
             else f"{config.workdir} has reached its last step, {step:,}; raise the steps of its last phase to continue"
         )
+
+
+def read_config(path: str | os.PathLike[str]) -> Config:
+    """Return the configuration that the run in work directory `path` was last started with.
+
+    Raises:
+      UserError: there is no config.json, it is damaged, or another version of bert_jax wrote it.
+    """
+    return from_record(Config, options_recorded(read_settings(path)), f"{epath.Path(path) / 'config.json'}")
+
+
+def _check_pretraining(path: epath.Path, identity: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Raise a UserError if `settings` and the data would not continue the run in `path`; log harmless changes."""
+    if "source" in read_json(path / "run.json"):
+        raise UserError(
+            f"{path} holds a model that convert or model.save wrote, without the state of a run; give it as "
+            "--init_from, and another --workdir"
+        )
+    _check_own_names(path, identity)
+    before, now, phases = read_config(path), from_dict(Config, settings), len(settings["phases"])
+    lines = refused_changes(path, identity, to_dict(before), settings, Config)
+    if _packed(before) == _packed(now):
+        lines = [line for line in lines if not line.startswith("data.packing: ")]
+    refused = []
+    for line in lines:
+        if lengthens(Config, line, phases):
+            logging.warning(
+                "%s: from here on the learning rate (its decay, and a warm-up that is not given) follows a "
+                "schedule of the new length",
+                line,
+            )
+        elif settings["elastic_batch"] and is_elastic(Config, line):
+            logging.warning("%s: from here on; no example is repeated or skipped, and the steps stay as given", line)
+        else:
+            refused.append(line)
+    if refused:
+        elastic = (
+            ", or say --elastic_batch if the new values are meant"
+            if all(is_elastic(Config, line) for line in refused)
+            else ""
+        )
+        raise UserError(
+            f"{path} holds a run with different settings ({first_lines(refused)}). Resume with that run's own settings "
+            f"({path / 'config.json'}){elastic}, or start this one in another --workdir"
+        )
+
+
+def _packed(config: Config) -> list[bool]:
+    """Return whether each phase packs its rows."""
+    return [phase.packed for phase in resolve_phases(config)]
+
+
+def _check_own_names(path: epath.Path, identity: dict[str, Any]) -> None:
+    """Raise a UserError if the run in `path` has another objective, architecture, optimizer, schedule or teacher.
+
+    run.json lacks those that are the default.
+    """
+    saved = read_json(path / "run.json")
+    for name in ("architecture", "objective", "optimizer", "schedule", "teacher"):
+        before, now = saved.get(name), identity.get(name)
+        if before != now and name == "teacher":
+            raise UserError(
+                f"{path} holds a run with {_taught(before)}, but this start has {_taught(now)}. Resume with the "
+                "teacher whose arrays have that fingerprint (objective.distillation.teacher, wherever it is now), or "
+                "start this one in another --workdir"
+            )
+        if before != now:
+            raise UserError(
+                f"{path} holds a run with {_shown(name, before)}, but this start has {_shown(name, now)}. Resume with "
+                f"the same one ({GIVEN[name]} that pretrain is given in Python), or start this one in another --workdir"
+            )
+
+
+GIVEN = {
+    "architecture": "the objective",
+    "objective": "the objective",
+    "optimizer": "the optimizer",
+    "schedule": "the schedule",
+}
+
+
+def _taught(fingerprint: str | None) -> str:
+    return "no teacher" if fingerprint is None else f"the teacher {fingerprint:.12}…"
+
+
+def _shown(name: str, value: str | None) -> str:
+    return f"the default {name}" if value is None else f"the {name} {value}"
+
+
+PRETRAINING = Rules(has_checkpoint, _check_pretraining)

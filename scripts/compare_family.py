@@ -33,9 +33,8 @@ from bert_jax.console import configured
 from bert_jax.data.store import open_store
 from bert_jax.devices import sharding
 from bert_jax.devices.hosts import commit
-from bert_jax.objectives.choice import default_objective
+from bert_jax.pretraining import make_learner
 from bert_jax.tools.bench.turns import processor
-from bert_jax.training.learner import Learner
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CONFIGS = (
@@ -151,7 +150,7 @@ def counts(output: str) -> str:
 def flops_of(config: Config) -> float:
     """Return the operations of one step."""
     phase = resolve_phases(config)[0]
-    learner = Learner.of(config, sharding.make_mesh(config.mesh, jax.devices()[:1]), default_objective)
+    learner = make_learner(config, sharding.make_mesh(config.mesh, jax.devices()[:1]))
     return phase.batch_size * learner.objective.model.training_flops(phase.sequence_length, phase.max_predictions)
 
 

@@ -48,7 +48,7 @@ from bert_jax.models.architecture import attention_in_jax
 from bert_jax.models.kernels import gpu, plain
 from bert_jax.models.kernels.choice import attention_kernel
 from bert_jax.models.kernels.gpu import Tiling
-from bert_jax.objectives.choice import default_objective
+from bert_jax.pretraining import make_learner
 from bert_jax.tools.bench.step import BatchFiles, peer_job, with_vocabulary
 from bert_jax.tools.bench.turns import Contestant, Waiting, load_average, machine, peer_program, varied
 from bert_jax.training.learner import Learner, attention_of
@@ -228,7 +228,7 @@ class Prepared:
     ) -> "Prepared":
         """Trace here and compile in `pool`; steps of one model share the program that makes its state."""
         device, mesh = hardware(), sharding.make_mesh(config.mesh, None)
-        learner = Learner.of(config, mesh, default_objective, device.memory_bytes)
+        learner = make_learner(config, mesh, memory_bytes=device.memory_bytes)
         phase = resolve_phases(config)[0]
         lowered = learner.train_step(phase).lower(learner.abstract, learner.abstract_batch(phase))
         options = {**step_options(config.compute, mesh), **dict(flags)}

@@ -9,6 +9,7 @@ sequences separates over-fitting to the text from over-fitting to the masks.
 
 import dataclasses
 import os
+from collections.abc import Sequence
 
 import numpy as np
 from etils import epath
@@ -18,16 +19,23 @@ from rich.table import Table
 from bert_jax.analysis.results import Analysis, call_with, columns_table, framed, model_fingerprint, panels, short_path
 from bert_jax.analysis.texts import sequence_losses
 from bert_jax.checkpoints.checkpoint import Checkpoints
-from bert_jax.checkpoints.workdir import read_config
-from bert_jax.config import Config, MaskedWords, Phase, resolve_phases, resolve_stages
+from bert_jax.config import (
+    DataConfig,
+    MaskedWords,
+    MaskingConfig,
+    ObjectiveConfig,
+    Phase,
+    resolve_phases,
+    resolve_stages,
+)
 from bert_jax.config.analyses import MaskGapConfig
-from bert_jax.config.checks import resolve_mixtures
 from bert_jax.config.options import to_dict
-from bert_jax.data.examples import Batch, Examples
-from bert_jax.data.mixtures import open_corpus
+from bert_jax.data.examples import Batch
 from bert_jax.errors import UserError, at_least
 from bert_jax.pretrained.model import PretrainedModel, load
+from bert_jax.pretraining import read_config
 from bert_jax.progress import progress_bar
+from bert_jax.training_data import Examples, open_corpus
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +99,8 @@ def mask_gap(
     """
     at_least(1, sequences=sequences, fresh_masks=fresh_masks, batch_size=batch_size)
     config = read_config(run)
-    check_measurable(config, run)
+    phases, stages = resolve_phases(config), resolve_stages(config)
+    check_measurable(config.objective, config.data, phases, run)
     corpus, held_out = open_corpus(config), None
     checkpoints = Checkpoints(epath.Path(run) / "checkpoints", read_only=True)
     if not checkpoints.steps():
@@ -104,7 +113,8 @@ def mask_gap(
                 model = loaded
             else:
                 model.params = loaded.params  # what is compiled serves all checkpoints
-            phase, seen = seen_by(config, step)
+            index, seen = seen_by(stages, step)
+            phase = phases[index]
             examples = corpus.training[phase.index]
             assert isinstance(examples, Examples)
             for each in corpus.held_out[:1]:
@@ -126,7 +136,7 @@ def mask_gap(
     names = [field.name for field in dataclasses.fields(MaskGap)][: len(columns)]
     return MaskGap(
         **dict(zip(names, columns, strict=True)),
-        masks=_masks(config),
+        masks=_masks(config.masking, config.data),
         sequences=sizes[0],
         held_out_sequences=sizes[1],
         fresh_masks=fresh_masks,
@@ -134,26 +144,28 @@ def mask_gap(
     )
 
 
-def check_measurable(config: Config, run: str | os.PathLike[str]) -> None:
+def check_measurable(
+    objective: ObjectiveConfig, data: DataConfig, phases: Sequence[Phase], run: str | os.PathLike[str]
+) -> None:
     """Raise a UserError if the masks of a run cannot be compared with fresh ones."""
     reasons = {
-        f"objective.name={config.objective.name} has no masked words": not isinstance(config.objective, MaskedWords),
-        "its rows are packed, which a loaded model does not read": any(each.packed for each in resolve_phases(config)),
-        "data.noise changes the text with the masks": config.data.noise.rate > 0,
-        "it reads a mixture of stores": any(resolve_mixtures(config)),
+        f"objective.name={objective.name} has no masked words": not isinstance(objective, MaskedWords),
+        "its rows are packed, which a loaded model does not read": any(each.packed for each in phases),
+        "data.noise changes the text with the masks": data.noise.rate > 0,
+        "it reads a mixture of stores": bool(data.mixture),
     }
     for reason, holds in reasons.items():
         if holds:
             raise UserError(f"{os.fspath(run)} cannot be measured: {reason}; choose a run without it")
 
 
-def seen_by(config: Config, step: int) -> tuple[Phase, int]:
-    """Return the phase of the run's `step`-th step, and how many of its examples had been seen after it."""
+def seen_by(stages: Sequence[Phase], step: int) -> tuple[int, int]:
+    """Return the index of the phase of a run's `step`-th step, and how many of its examples had been seen after it."""
     seen: dict[int, int] = {}
-    stages = [stage for stage in resolve_stages(config) if stage.begin < step]
+    stages = [stage for stage in stages if stage.begin < step]
     for stage in stages:
         seen[stage.index] = seen.get(stage.index, 0) + (min(step, stage.end) - stage.begin) * stage.batch_size
-    return resolve_phases(config)[stages[-1].index], seen[stages[-1].index]
+    return stages[-1].index, seen[stages[-1].index]
 
 
 def last_visits(examples: Examples, seen: int, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -193,10 +205,10 @@ def _gap(losses: np.ndarray) -> tuple[float, float]:
     return float(differences.mean()), float(error)
 
 
-def _masks(config: Config) -> str:
-    if config.masking.static_masks:
-        return f"static, {config.masking.static_masks}"
-    return f"dynamic, {config.data.copies} copies" if config.data.copies else "dynamic"
+def _masks(masking: MaskingConfig, data: DataConfig) -> str:
+    if masking.static_masks:
+        return f"static, {masking.static_masks}"
+    return f"dynamic, {data.copies} copies" if data.copies else "dynamic"
 
 
 def draw_mask_gap(result: MaskGap) -> Figure:

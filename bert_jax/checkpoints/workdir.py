@@ -23,17 +23,10 @@ from etils import epath
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.local_tier import has_copies
-from bert_jax.config import Config, resolve_phases
 from bert_jax.config.finetuning import RESULTS, FinetuningRecord
 from bert_jax.config.options import (
     differences,
-    from_dict,
-    from_record,
-    is_elastic,
     is_harmless,
-    lengthens,
-    options_recorded,
-    to_dict,
 )
 from bert_jax.devices import sharding
 from bert_jax.devices.hosts import any_failure, decide, from_first, versions
@@ -342,96 +335,6 @@ def _has_local_saves(path: epath.Path, local_path: str) -> bool:
         return False
     run_id = read_json(run).get("run_id")
     return isinstance(run_id, str) and has_copies(local_path, run_id)
-
-
-def read_config(path: str | os.PathLike[str]) -> Config:
-    """Return the configuration that the run in work directory `path` was last started with.
-
-    Raises:
-      UserError: there is no config.json, it is damaged, or another version of bert_jax wrote it.
-    """
-    return from_record(Config, options_recorded(read_settings(path)), f"{epath.Path(path) / 'config.json'}")
-
-
-def _check_pretraining(path: epath.Path, identity: dict[str, Any], settings: dict[str, Any]) -> None:
-    """Raise a UserError if `settings` and the data would not continue the run in `path`; log harmless changes."""
-    if "source" in read_json(path / "run.json"):
-        raise UserError(
-            f"{path} holds a model that convert or model.save wrote, without the state of a run; give it as "
-            "--init_from, and another --workdir"
-        )
-    _check_own_names(path, identity)
-    before, now, phases = read_config(path), from_dict(Config, settings), len(settings["phases"])
-    lines = refused_changes(path, identity, to_dict(before), settings, Config)
-    if _packed(before) == _packed(now):
-        lines = [line for line in lines if not line.startswith("data.packing: ")]
-    refused = []
-    for line in lines:
-        if lengthens(Config, line, phases):
-            logging.warning(
-                "%s: from here on the learning rate (its decay, and a warm-up that is not given) follows a "
-                "schedule of the new length",
-                line,
-            )
-        elif settings["elastic_batch"] and is_elastic(Config, line):
-            logging.warning("%s: from here on; no example is repeated or skipped, and the steps stay as given", line)
-        else:
-            refused.append(line)
-    if refused:
-        elastic = (
-            ", or say --elastic_batch if the new values are meant"
-            if all(is_elastic(Config, line) for line in refused)
-            else ""
-        )
-        raise UserError(
-            f"{path} holds a run with different settings ({first_lines(refused)}). Resume with that run's own settings "
-            f"({path / 'config.json'}){elastic}, or start this one in another --workdir"
-        )
-
-
-def _packed(config: Config) -> list[bool]:
-    """Return whether each phase packs its rows."""
-    return [phase.packed for phase in resolve_phases(config)]
-
-
-def _check_own_names(path: epath.Path, identity: dict[str, Any]) -> None:
-    """Raise a UserError if the run in `path` has another objective, architecture, optimizer, schedule or teacher.
-
-    run.json lacks those that are the default.
-    """
-    saved = read_json(path / "run.json")
-    for name in ("architecture", "objective", "optimizer", "schedule", "teacher"):
-        before, now = saved.get(name), identity.get(name)
-        if before != now and name == "teacher":
-            raise UserError(
-                f"{path} holds a run with {_taught(before)}, but this start has {_taught(now)}. Resume with the "
-                "teacher whose arrays have that fingerprint (objective.distillation.teacher, wherever it is now), or "
-                "start this one in another --workdir"
-            )
-        if before != now:
-            raise UserError(
-                f"{path} holds a run with {_shown(name, before)}, but this start has {_shown(name, now)}. Resume with "
-                f"the same one ({GIVEN[name]} that pretrain is given in Python), or start this one in another --workdir"
-            )
-
-
-GIVEN = {
-    "architecture": "the objective",
-    "objective": "the objective",
-    "optimizer": "the optimizer",
-    "schedule": "the schedule",
-}
-
-
-def _taught(fingerprint: str | None) -> str:
-    return "no teacher" if fingerprint is None else f"the teacher {fingerprint:.12}…"
-
-
-def _shown(name: str, value: str | None) -> str:
-    return f"the default {name}" if value is None else f"the {name} {value}"
-
-
-PRETRAINING = Rules(has_checkpoint, _check_pretraining)
 
 
 def _has_runs(path: epath.Path) -> bool:

@@ -28,7 +28,6 @@ from bert_jax.config import (
     resolve_phases,
 )
 from bert_jax.config.options import differences, from_dict, from_record, is_among, options_recorded, to_dict
-from bert_jax.data.examples import Examples
 from bert_jax.data.mixtures import HeldOut
 from bert_jax.data.store import Store, open_store
 from bert_jax.devices import sharding
@@ -36,13 +35,15 @@ from bert_jax.devices.hosts import decide
 from bert_jax.errors import UserError, first_lines
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import GENERATOR
-from bert_jax.objectives.choice import MakeObjective, default_objective, own_names
 from bert_jax.objectives.distillation import Teacher
 from bert_jax.objectives.objective import Objective, Term
 from bert_jax.pretrained.model import PretrainedModel, load_with_generator
 from bert_jax.pretrained.teacher import OPTION, open_teacher, teacher_is_there
+from bert_jax.pretraining import MakeObjective, default_objective
 from bert_jax.training.evaluation import Evaluation
+from bert_jax.training.learner import own_names
 from bert_jax.training.step import Frozen
+from bert_jax.training_data import Examples, held_out_examples
 
 TEACHER = f"{OPTION}.teacher"
 
@@ -94,7 +95,8 @@ def _teacher(model: PretrainedModel, config: Config, mesh: Mesh) -> Teacher[Bert
             *(model.path, path, TEACHER, TEACHER),
         )
         return None
-    teacher = open_teacher(config, model.need_tokenizer(), mesh)
+    phases, tokenizer = resolve_phases(config), model.need_tokenizer()
+    teacher = open_teacher(taught, config.model, config.data, phases, config.compute, tokenizer, mesh)
     recorded_fingerprint = "none" if run is None else run.get("teacher") or "none"
     if teacher is not None and run is not None and teacher.fingerprint != recorded_fingerprint:
         raise UserError(
@@ -252,8 +254,9 @@ def run_evaluate(
     # The split and the objectives are the run's own; the given options choose the store and how much of it.
     path, config = config.data.path, dataclasses.replace(trained, evaluation=config.evaluation)
     last = resolve_phases(config)[-1]
-    shardings, held_out = jax.tree.map(lambda leaf: leaf.sharding, params), HeldOut("", store, split)
-    evaluation = Evaluation(made, config, last, (held_out,), {"": 1.0}, mesh, shardings, frozen)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, params)
+    held_out = held_out_examples(config, last, (HeldOut("", store, split),))
+    evaluation = Evaluation(made, config.evaluation, held_out, {"": 1.0}, mesh, shardings, frozen)
     metrics = evaluation.run(params)
     unigram = {}
     if any(term.of_words and term.loss in metrics for term in evaluation.terms):

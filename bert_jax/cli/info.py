@@ -70,15 +70,13 @@ def _teacher_size(config: Config) -> int | None:
         return None
     from bert_jax.pretrained.teacher import stored_teacher  # loads jax, which nothing else here needs
 
-    teacher = stored_teacher(config)
-    assert teacher is not None, "the options name one"
-    return taught.teacher_size(config.model.hidden_size, teacher.model.hidden_size)
+    return taught.teacher_size(config.model.hidden_size, stored_teacher(taught).model.hidden_size)
 
 
 def parameter_table(config: Config, teacher_size: int | None = None) -> Table:
     if isinstance(config.objective, ReplacedTokens):
         return _table_of_both(config, config.objective)
-    counts = costs.parameter_counts(trained_parameters(config, teacher_size))
+    counts = costs.parameter_counts(trained_parameters(config.model, config.objective, teacher_size))
     layer = "block" if config.model.attention_heads else "layer"
     word_head = WORD_HEADS.get(type(config.objective))
     table = _table("Parameters", "part", "number")
@@ -107,7 +105,7 @@ def parameter_table(config: Config, teacher_size: int | None = None) -> Table:
 def _table_of_both(config: Config, objective: ReplacedTokens) -> Table:
     """Return the parameters of replaced-token detection."""
     table = _table("Parameters", "part", "discriminator", "generator")
-    encoders = trained_encoders(config)
+    encoders = trained_encoders(config.model, config.objective)
     layers = [encoder.config.num_layers for encoder in encoders]
     discriminator, generator = (costs.parameter_counts(encoder.parameters) for encoder in encoders)
     rows = (
@@ -122,13 +120,14 @@ def _table_of_both(config: Config, objective: ReplacedTokens) -> Table:
     )
     for name, *numbers in rows:
         table.add_row(name, *(f"{number:,}" if number else "" for number in numbers))
-    both = total_size(trained_parameters(config))
+    both = total_size(trained_parameters(config.model, config.objective))
     table.add_row(f"both, with {objective.generator.embeddings} embeddings", f"{both:,}", "")
     return table
 
 
 def state_line(config: Config, teacher_size: int | None = None) -> str:
-    state = costs.state_bytes(trained_parameters(config, teacher_size), config.optimizer.moments)
+    parameters = trained_parameters(config.model, config.objective, teacher_size)
+    state = costs.state_bytes(parameters, config.optimizer.moments)
     return (
         f"Training state, float32: parameters {_bytes(state.parameters)}, moments {_bytes(state.moments)}, "
         f"gradients {_bytes(state.gradients)}; together {_bytes(state.total)}, divided over mesh.fsdp × mesh.tensor."
@@ -142,7 +141,8 @@ def flops_table(config: Config) -> Table:
     table = _table("Training FLOPs (matrix products, forward and backward)", "length", *numbers)
     for length in LENGTHS:
         predicted = max_predictions(PhaseConfig(sequence_length=length), config)
-        flops, computed = (count(config, length, predicted) for count in (run_flops, computed_flops))
+        flops = run_flops(config.model, config.objective, length, predicted)
+        computed = computed_flops(config.model, config.objective, config.compute, length, predicted)
         table.add_row(
             f"{length:,}",
             f"{predicted:,}",
@@ -167,7 +167,10 @@ def memory_table(config: Config) -> Table:
     )
     for length in LENGTHS:
         predicted = max_predictions(PhaseConfig(sequence_length=length), config)
-        none, *less = (run_activation_bytes(config, length, predicted, remat) for remat in ("none", "sel", "full"))
+        none, *less = (
+            run_activation_bytes(config.model, config.objective, length, predicted, remat)
+            for remat in ("none", "sel", "full")
+        )
         parts = (none.total, none.quadratic, none.heads, *(kept.total for kept in less))
         table.add_row(f"{length:,}", *(f"{size / 2**20:,.1f}" for size in parts))
     return table
@@ -180,7 +183,7 @@ def phase_table(config: Config) -> Table:
     stages = resolve_stages(config)
     for phase in stages:
         sequences = phase.steps * phase.batch_size
-        flops = run_flops(config, phase.sequence_length, phase.max_predictions).total
+        flops = run_flops(config.model, config.objective, phase.sequence_length, phase.max_predictions).total
         row = (phase.steps, sequences, sequences * phase.sequence_length, sequences * flops)
         totals = [a + b for a, b in zip(totals, row, strict=True)]
         table.add_row(str(phase.index), *_run_cells(row, f"{phase.batch_size:,} × {phase.sequence_length:,}"))

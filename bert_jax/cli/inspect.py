@@ -10,11 +10,12 @@ from rich.text import Text
 from bert_jax.config import Config, DataConfig, MaskingConfig, ModelConfig, PhaseConfig
 from bert_jax.config.checks import check
 from bert_jax.config.commands import InspectConfig
-from bert_jax.data.examples import Batch, Examples
+from bert_jax.data.examples import Batch
 from bert_jax.data.mixtures import epoch_report
 from bert_jax.data.store import Rows, Store, open_store
 from bert_jax.errors import UserError
 from bert_jax.tokenization.tokenizer import Tokenizer
+from bert_jax.training_data import Examples
 
 _SEGMENT_STYLES = ("cyan", "green")
 _PICTURE = 64  # columns of a full row

@@ -17,12 +17,13 @@ from bert_jax.config.pretraining import (
     OptimizerConfig,
     PhaseConfig,
     ScheduleConfig,
+    SinksConfig,
     check_faults,
     check_noise,
     resolve_phases,
     traced_steps,
 )
-from bert_jax.errors import UserError, need_no_negative, need_positive, need_share
+from bert_jax.errors import UserError, need_extra, need_no_negative, need_positive, need_share
 
 _UNITS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _BUDGET = re.compile(r"(\d+(?:\.\d*)?|\.\d+)([KMBT])")
@@ -302,3 +303,16 @@ def check_mesh(mesh: MeshConfig) -> None:
     open_axes = [f"mesh.{name}=-1" for name, size in sizes.items() if size == -1]
     if len(open_axes) > 1:
         raise UserError(f"{' and '.join(open_axes)}: only one axis may be -1; give all but one of them a number")
+
+
+def check_loader(loader: str) -> None:
+    """Raise a UserError if `loader` (data.loader) needs a library that is not installed."""
+    if loader == "tf.data":
+        need_extra("tensorflow", "tensorflow", "data.loader=tf.data", "data.loader=plain makes the same batches")
+
+
+def check_trackers(sinks: SinksConfig) -> None:
+    """Raise a UserError if a service is asked for whose package is not installed."""
+    for library in ("wandb", "mlflow"):
+        if getattr(sinks, library):
+            need_extra(library, library, f"sinks.{library}")

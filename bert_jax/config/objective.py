@@ -205,7 +205,7 @@ class _Objective:
     chosen_by: ClassVar[Mapping[str, str]]
     """The option that chooses it, and its value."""
     losses: ClassVar[str]
-    """The module of bert_jax/objectives/ that makes it (`objectives.choice.Family`)."""
+    """The module of bert_jax/objectives/ that makes it (`objectives.objective.Family`)."""
     places: ClassVar[str] = "masking"
     """The module of bert_jax/data/ that chooses the places it predicts (`data.examples.Family`)."""
     masks_words: ClassVar[bool] = False

@@ -11,14 +11,13 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from bert_jax.config import Config, MaskingConfig, Phase, resolve_phases
+from bert_jax.config import DataConfig, MaskingConfig, ObjectiveConfig, Phase
 from bert_jax.config.pretraining import SentencePairs
 from bert_jax.data.chunks import DocumentChunks, Documents, FullSentences
 from bert_jax.data.packing import Packing, Texts, single_texts, text_rows, with_class_last
 from bert_jax.data.pairs import adjacent_texts, next_sentence_pairs, pair_texts, sentence_order_pairs
 from bert_jax.data.spelling_errors import SpellingErrors
 from bert_jax.data.store import SPECIAL, Rows, Store, padded_rows
-from bert_jax.errors import UserError
 from bert_jax.randomness import Stream, bits, permute
 from bert_jax.tokenization.tokenizer import Tokenizer
 
@@ -34,20 +33,24 @@ Rows for static word vectors are words alone. They have windows int32 [B, L, 2] 
 `NeighbourWindows`), or pair_counts float32 [B, L, W] (see `NeighbourCounts`), which end with a text; no text_ids."""
 
 
-def batch_layout(phase: Phase, config: Config) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
-    """Return the shape of a row and the type of each array of a batch of `phase`; see Batch."""
+Layout = dict[str, tuple[tuple[int, ...], type[np.generic]]]
+"""Shape of a row, and type, of each array of a batch."""
+
+
+def batch_layout(phase: Phase, objective: ObjectiveConfig, has_pair_labels: bool) -> Layout:
+    """Return the arrays of a batch of `phase`; see Batch."""
     tokens, masked = (phase.sequence_length,), (phase.max_predictions,)
     texts = (phase.max_texts,) if phase.packed else ()
-    layout: dict[str, tuple[tuple[int, ...], type[np.generic]]] = {
+    layout: Layout = {
         **dict.fromkeys(("token_type_ids", "attention_mask", "input_ids"), (tokens, np.int32)),
         **dict.fromkeys(("masked_positions", "masked_ids"), (masked, np.int32)),
         "masked_weights": (masked, np.float32),
     }
-    if phase.packed and config.objective.reads_texts:
+    if phase.packed and objective.reads_texts:
         layout |= {"text_ids": (tokens, np.int32), "text_starts": (texts, np.int32)}
-    for name, (shape, kind) in config.objective.arrays(phase.sequence_length).items():
+    for name, (shape, kind) in objective.arrays(phase.sequence_length).items():
         layout[name] = shape, {int: np.int32, float: np.float32}[kind]
-    if config.data.has_pair_labels:
+    if has_pair_labels:
         layout |= {"next_sentence_labels": (texts, np.int32)}
         layout |= {"next_sentence_weights": (texts, np.float32)} if phase.packed else {}
     return layout
@@ -74,13 +77,11 @@ class Family(Protocol):
 
 
 def predicted_places(
-    config: Config, phase: Phase, store: Store, split: str
+    objective: ObjectiveConfig, masking: MaskingConfig, store: Store, max_predictions: int, held_out: float | None
 ) -> Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], Batch]:
     """Return what the module that the objective names makes; see `Family.places`."""
-    family = cast(Family, importlib.import_module(f"bert_jax.data.{config.objective.places}"))
-    held_out = 0 if config.data.eval_path else config.data.held_out
-    held_out = held_out if split == "train" else None
-    return family.places(config.objective, config.masking, store, phase.max_predictions, held_out)
+    family = cast(Family, importlib.import_module(f"bert_jax.data.{objective.places}"))
+    return family.places(objective, masking, store, max_predictions, held_out)
 
 
 class Examples:
@@ -100,24 +101,28 @@ class Examples:
     def __init__(
         self,
         store: Store,
-        config: Config,
-        phase: Phase | int = 0,
-        split: str = "train",
-        seed: int | None = None,
+        tokenizer: Tokenizer,
+        phase: Phase,
+        data: DataConfig,
+        masking: MaskingConfig,
+        objective: ObjectiveConfig,
+        split: str,
+        seed: int,
     ):
         """Choose the documents of `store` (from `open_store`) and the length.
 
         Args:
-          config: options of the run; data and masking are used, and the phases if `phase` is a number.
-          phase: phase of the run, or its number in `config.phases`.
+          tokenizer: that of the store, which model and objective can use.
+          phase: phase of the run.
+          data: how texts are cut and paired.
+          masking: how words are masked.
+          objective: what is trained for.
           split: "train", "held_out" or "all" documents of the store.
-          seed: seed of order, pairs and masks. None: `config.seed`, for every phase.
+          seed: seed of order, pairs and masks.
 
         Raises:
           UserError: the split has no documents or no text.
         """
-        phase = resolve_phases(config)[phase] if isinstance(phase, int) else phase
-        data = config.data
         self.store = store
         self.split = split
         self.vocab_size: int = store.vocab_size
@@ -126,22 +131,22 @@ class Examples:
         self.text_length: int = phase.sequence_length - (
             0 if noise is None else int(noise.reserve * phase.sequence_length)
         )
-        self.layout: dict[str, tuple[tuple[int, ...], type[np.generic]]] = batch_layout(phase, config)
+        self.layout: Layout = batch_layout(phase, objective, data.has_pair_labels)
         self.sentence_pairs: SentencePairs = data.sentence_pairs
-        self.static_masks: int = config.masking.static_masks
+        self.static_masks: int = masking.static_masks
         self.text_epochs: int = 1 if self.static_masks else data.copies  # epochs with different text; 0: all of them
-        self.seed: int = config.seed if seed is None else seed
-        self.documents: Documents = Documents(store, split, 0 if data.eval_path and split == "train" else data.held_out)
+        self.seed: int = seed
+        held_out = 0 if data.eval_path and split == "train" else data.held_out
+        self.documents: Documents = Documents(store, split, held_out)
         self.source: FullSentences | DocumentChunks = self._source(data.short_sequence_probability, phase.packed)
         self.packing: Packing | None = None
         if phase.packed:
             assert isinstance(self.source, DocumentChunks)
             self.packing = Packing(self.source, self._texts, self.text_length, phase.max_texts, self.seed)
-        tokenizer = store.tokenizer()
-        _check_tokenizer(tokenizer, config)
-        self._class_last = tokenizer.class_last and config.model.two_streams
+        self._class_last = tokenizer.class_last
         self._special_ids = tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id
-        self._masking = predicted_places(config, phase, store, split)
+        of_training = held_out if split == "train" else None
+        self._masking = predicted_places(objective, masking, store, phase.max_predictions, of_training)
         self._errors = None if noise is None else SpellingErrors(noise, tokenizer)
         self._epoch_ends = [0]
         self._lock = threading.Lock()
@@ -254,26 +259,3 @@ class Examples:
             while len(self._epoch_ends) <= self._period and self._epoch_ends[-1] <= position:
                 self._epoch_ends.append(self._epoch_ends[-1] + self.num_examples(len(self._epoch_ends) - 1))
             return list(self._epoch_ends)
-
-
-def _check_tokenizer(tokenizer: Tokenizer, config: Config) -> None:
-    """Raise a UserError if the store was prepared with a tokenizer that this model or objective cannot use."""
-    if tokenizer.separators > 1 and config.data.sentence_pairs != "none":
-        raise UserError(
-            f"data.sentence_pairs={config.data.sentence_pairs}, but {config.data.path} was prepared with a vocabulary "
-            f"whose pairs have two separators and one segment ({tokenizer.kind}), as of RoBERTa, which was pre-trained "
-            "without pairs: set data.sentence_pairs=none, or prepare the text with another vocabulary"
-        )
-    if tokenizer.class_last and not config.model.two_streams:
-        raise UserError(
-            f"{config.data.path} was prepared with a vocabulary of XLNet, which puts its class token behind the texts, "
-            "where this model does not read it: pre-train an XLNet (`bert-jax pretrain xlnet_mini`), or prepare the "
-            "text with another vocabulary"
-        )
-    if config.model.padding_id not in (None, tokenizer.pad_id):
-        raise UserError(
-            f"model.padding_id={config.model.padding_id}, but {config.data.path} was prepared with a vocabulary in "
-            f"which {tokenizer.tokens[tokenizer.pad_id]} has id {tokenizer.pad_id}; set model.padding_id="
-            f"{tokenizer.pad_id} (and model.max_position_embeddings to {tokenizer.pad_id + 1} more than the longest "
-            "sequence)"
-        )

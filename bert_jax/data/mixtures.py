@@ -1,4 +1,4 @@
-"""The data of a pre-training run: the stores that its options name, mixed in exact shares, per phase.
+"""The data of a pre-training run: stores mixed in exact shares, per phase.
 
 A mixture is still a pure function of (seed, position). The statistics of an epoch are measured on its rows without
 reading a token.
@@ -7,15 +7,13 @@ reading a token.
 import dataclasses
 import hashlib
 import json
-import logging
 from typing import Any
 
 import numpy as np
 
-from bert_jax.config import Config, DataConfig, Phase, resolve_phases
-from bert_jax.config.checks import MixturePart, resolve_mixtures, training_paths
-from bert_jax.data.examples import Batch, Examples
-from bert_jax.data.store import Store, open_store
+from bert_jax.config import Phase
+from bert_jax.data.examples import Batch, Examples, Layout
+from bert_jax.data.store import Store
 from bert_jax.errors import UserError
 
 _ROWS_AT_ONCE = 4096
@@ -101,7 +99,7 @@ class Mixture:
         first = next(iter(sources.values()))
         self.sources: dict[str, Examples] = sources
         self.grains: np.ndarray = grains(weights)
-        self.layout: dict[str, tuple[tuple[int, ...], type[np.generic]]] = first.layout
+        self.layout: Layout = first.layout
         self.store = first.store  # all have its vocabulary
         self.split: str = first.split
         self.sequence_length: int = first.sequence_length
@@ -197,7 +195,7 @@ class HeldOut:
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """The stores of a run, opened and compared by `open_corpus`."""
+    """The stores of a run, as `training_data.open_corpus` opens them."""
 
     stores: dict[str, Store]
     """Those to train on, by name: the end of its path."""
@@ -240,117 +238,3 @@ class Corpus:
             "evaluation_store_fingerprint": " ".join(each.store.fingerprint for each in self.held_out) or None,
             "evaluation_split": " ".join(each.split for each in self.held_out),
         }
-
-
-def open_corpus(config: Config) -> Corpus:
-    """Open the stores that `config.data` names.
-
-    Raises:
-      UserError: there is no such store, the vocabularies differ from each other or from model.vocab_size, or a phase
-        has fewer sequences than a batch.
-    """
-    mixtures, paths = resolve_mixtures(config), training_paths(config)
-    opened = {path: open_store(path, config.data.cache) for path in paths or ("",)}
-    _check_vocabularies(config.model.vocab_size, opened)
-    names = dict(zip(opened, _names(list(opened)), strict=True))
-    training = []
-    for phase, parts in zip(resolve_phases(config), mixtures, strict=True):
-        training.append(_mixed(config, phase, parts, opened, names) if parts else _alone(config, phase, opened))
-        check_epoch(training[-1], phase.batch_size)
-    stores = {names[path]: store for path, store in opened.items()}
-    return Corpus(stores, tuple(training), _held_out(config.data, stores, bool(mixtures[0])))
-
-
-def _alone(config: Config, phase: Phase, opened: dict[str, Store]) -> Examples:
-    (store,) = opened.values()
-    return Examples(store, config, phase, split="train", seed=phase.data_seed)
-
-
-def _mixed(
-    config: Config, phase: Phase, parts: tuple[MixturePart, ...], opened: dict[str, Store], names: dict[str, str]
-) -> Mixture:
-    """Return the mixture of a phase, in which each store has a seed that follows from its text, not from its place."""
-    sources, weights = {}, []
-    for part in parts:
-        store = opened[part.path]
-        seed = phase.data_seed + (int(store.fingerprint[:7], 16) << 36)
-        sources[names[part.path]] = examples = Examples(store, config, phase, split="train", seed=seed)
-        tokens, rows = int(examples.documents.num_tokens.sum()), examples.num_examples(0)
-        amount = part.amount
-        if part.kind == "size":
-            amount = tokens ** (1 / config.data.mixture_temperature)
-        assert amount is not None
-        weights.append(amount if part.kind == "weight" else amount * rows / tokens)
-    mixture = Mixture(sources, np.array(weights))
-    _tell(phase, parts, mixture)
-    return mixture
-
-
-def _tell(phase: Phase, parts: tuple[MixturePart, ...], mixture: Mixture) -> None:
-    """Warn of stores that a phase reads again because they are smaller than their budget, and of budgets it misses."""
-    read = {name: share * phase.steps * phase.batch_size for name, share in mixture.shares.items()}
-    if parts[0].kind != "tokens":
-        return
-    for part, (name, examples) in zip(parts, mixture.sources.items(), strict=True):
-        tokens, epochs = int(examples.documents.num_tokens.sum()), read[name] / examples.num_examples(0)
-        assert part.amount is not None
-        if part.amount > tokens:
-            logging.warning(
-                "phase %d: %s has %s tokens, fewer than its budget of %s: each is read %.3g times",
-                phase.index,
-                part.path,
-                f"{tokens:,}",
-                f"{part.amount:,.0f}",
-                epochs,
-            )
-        missed = epochs * tokens / part.amount - 1 if part.amount else 0.0
-        if abs(missed) > 0.01:
-            logging.warning(
-                "phase %d reads %s tokens of %s, %.0f %% of its budget: its steps decide how much is read, the budgets "
-                "only of which",
-                phase.index,
-                f"{epochs * tokens:,.0f}",
-                part.path,
-                100 * (1 + missed),
-            )
-
-
-def _names(paths: list[str]) -> list[str]:
-    """Return what stores are called: the last parts of their paths, as many as tell all apart."""
-    split = [[part for part in path.split("/") if part not in ("", ".")] or ["store"] for path in paths]
-    for count in range(1, max(map(len, split)) + 1):
-        names = ["_".join(parts[-count:]) for parts in split]
-        if len(set(names)) == len(names):
-            return names
-    return [f"store_{number}" for number in range(len(paths))]
-
-
-def _held_out(data: DataConfig, stores: dict[str, Store], mixed: bool) -> tuple[HeldOut, ...]:
-    if not data.eval_path:
-        if not data.held_out:
-            return ()
-        return tuple(HeldOut(name if mixed else "", store, "held_out") for name, store in stores.items())
-    evaluation_store = open_store(data.eval_path, data.cache)
-    if evaluation_store.tokenizer().fingerprint != next(iter(stores.values())).tokenizer().fingerprint:
-        raise UserError(
-            f"data.eval_path={data.eval_path} was prepared with a vocabulary different from that of "
-            f"{'data.mixture' if mixed else 'data.path'}={data.mixture or data.path}; prepare it again with the same "
-            "--vocab"
-        )
-    return (HeldOut("", evaluation_store, "all"),)
-
-
-def _check_vocabularies(given: int | None, opened: dict[str, Store]) -> None:
-    (first, store), *others = opened.items()
-    if given not in (None, store.vocab_size):
-        raise UserError(
-            f"model.vocab_size={given}, but {first} was prepared with a vocabulary of {store.vocab_size} "
-            "entries; leave model.vocab_size out (it is taken from the store), or prepare the corpus with the other "
-            "vocabulary"
-        )
-    for path, other in others:
-        if other.manifest.tokenizer.fingerprint != store.manifest.tokenizer.fingerprint:
-            raise UserError(
-                f"data.mixture: {path} was prepared with a vocabulary different from that of {first}; prepare one of "
-                "them again with the --vocab of the other"
-            )

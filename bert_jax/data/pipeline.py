@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.config.checks import check_loader
 from bert_jax.data.examples import Batch, Examples
 from bert_jax.data.mixtures import Mixture, check_epoch
-from bert_jax.errors import need_extra
 
 _THREADS = 2  # the work is NumPy, partly under Python's lock, so more threads would only wait for each other
 _NUMBERS_AT_ONCE = 1 << 20  # entries of the batches that are made together: about 15 ms of work
@@ -69,12 +69,6 @@ def batches(
         return _each(groups)
     shapes = {name: ((len(rows), *shape), dtype) for name, (shape, dtype) in examples.layout.items()}
     return _ahead_of(_tf_batches(make, shapes, num_batches, prefetch), place, num_batches)
-
-
-def check_loader(loader: str) -> None:
-    """Raise a UserError if `loader` (data.loader) needs a library that is not installed."""
-    if loader == "tf.data":
-        need_extra("tensorflow", "tensorflow", "data.loader=tf.data", "data.loader=plain makes the same batches")
 
 
 def _divided(batch: Batch, number: int) -> list[Batch]:

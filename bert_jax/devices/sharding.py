@@ -25,7 +25,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from rich.table import Table
 
-from bert_jax.config import Config, MeshConfig, resolve_stages
+from bert_jax.config import MeshConfig, Phase, PhaseConfig
 from bert_jax.devices.hardware import all_devices
 from bert_jax.errors import UserError
 from bert_jax.parameters import FLOAT32, Parameter, ParameterTable
@@ -92,16 +92,22 @@ def _mesh_fixes(sizes: dict[str, int], count: int) -> list[str]:
     return fixes or ["mesh.slice=1 mesh.data=-1 mesh.fsdp=1 mesh.tensor=1"]
 
 
-def check_batch(config: Config, mesh: Mesh) -> None:
-    """Raise a UserError if a phase's batch cannot be split evenly over devices and micro-batches."""
-    for phase in resolve_stages(config):
+def check_batch(stages: Sequence[Phase], phases: Sequence[PhaseConfig], mesh: Mesh) -> None:
+    """Raise a UserError if a batch cannot be split evenly over devices and micro-batches.
+
+    Args:
+      stages: the resolved stages of the run.
+      phases: its options.
+      mesh: the devices.
+    """
+    for phase in stages:
         unit = batch_parts(mesh) * phase.micro_batches
         if phase.batch_size % unit:
             axes = " × ".join(
                 f"{axis}={mesh.shape[axis]}" for axis in BATCH_AXES if mesh.shape[axis] > 1 or axis == "data"
             )
             down, up = phase.batch_size // unit * unit, -(-phase.batch_size // unit) * unit
-            options = config.phases[phase.index]
+            options = phases[phase.index]
             given = f"batch_size={phase.batch_size}"
             if phase.batch_size != options.batch_size:
                 given = f"ramp_batch_sizes={','.join(map(str, options.ramp_batch_sizes))}: {phase.batch_size}"

@@ -23,6 +23,7 @@ from rich.console import Console
 from bert_jax.checkpoints.record import stored_fingerprint
 from bert_jax.checkpoints.workdir import FINETUNING, WorkDirectory, open_workdir, read_json, write_json
 from bert_jax.config import AttentionConfig
+from bert_jax.config.checks import check_trackers
 from bert_jax.config.finetuning import (
     RESULTS,
     DiagnosticOptions,
@@ -61,7 +62,6 @@ from bert_jax.training.learner import attention_of
 from bert_jax.training.metrics import WallTime
 from bert_jax.training.reporter import say, say_hardware
 from bert_jax.training.run import Started, join_hosts
-from bert_jax.training.trackers import check_trackers
 
 IN_MEMORY = "(in memory)"  # what the configuration has in place of a file
 

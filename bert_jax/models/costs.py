@@ -10,7 +10,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable
 
-from bert_jax.config import Config, EncoderConfig
+from bert_jax.config import ComputeConfig, EncoderConfig, ObjectiveConfig
 from bert_jax.config.objective import SHARED_NEGATIVES, ReplacedTokens, generator_model
 from bert_jax.models.bert_parameters import (
     DISCRIMINATOR_PARTS,
@@ -426,12 +426,13 @@ class TrainedEncoder:
     """Whether it computes the logits of words at the masked positions."""
 
 
-def trained_encoders(config: Config, teacher_size: int | None = None) -> tuple[TrainedEncoder, ...]:
+def trained_encoders(
+    model: EncoderConfig, objective: ObjectiveConfig, teacher_size: int | None = None
+) -> tuple[TrainedEncoder, ...]:
     """Return what a run trains: one encoder, or the discriminator and the generator of replaced-token detection.
 
     `teacher_size` is the width of the teacher's states that an encoder maps its own to; None: it has no such map.
     """
-    model, objective = config.model, config.objective
     if not isinstance(objective, ReplacedTokens):
         parts = pretraining_parts(model, objective)
         return (TrainedEncoder(model, bert_parameters(model, parts, teacher_size=teacher_size), True),)
@@ -442,39 +443,44 @@ def trained_encoders(config: Config, teacher_size: int | None = None) -> tuple[T
     )
 
 
-def trained_parameters(config: Config, teacher_size: int | None = None) -> ParameterTable:
+def trained_parameters(
+    model: EncoderConfig, objective: ObjectiveConfig, teacher_size: int | None = None
+) -> ParameterTable:
     """Return the table of parameters of a run, whose arguments are those of `trained_encoders`."""
-    objective, (first, *others) = config.objective, trained_encoders(config, teacher_size)
+    first, *others = trained_encoders(model, objective, teacher_size)
     if not isinstance(objective, ReplacedTokens):
         return first.parameters
     return joined(first.parameters, others[0].parameters, objective.generator.embeddings)
 
 
-def run_flops(config: Config, sequence_length: int, predictions: int) -> Flops:
+def run_flops(model: EncoderConfig, objective: ObjectiveConfig, sequence_length: int, predictions: int) -> Flops:
     """Return `costs.training_flops` of all that a run trains, every layer at every position."""
     parts = [
         training_flops(encoder.config, encoder.parameters, sequence_length, predictions)
-        for encoder in trained_encoders(config)
+        for encoder in trained_encoders(model, objective)
     ]
     return Flops(*_sums(parts))
 
 
-def computed_flops(config: Config, sequence_length: int, predictions: int) -> Flops:
+def computed_flops(
+    model: EncoderConfig, objective: ObjectiveConfig, compute: ComputeConfig, sequence_length: int, predictions: int
+) -> Flops:
     """Return what `run_flops` does, without the positions at which the last of unrolled layers is not computed.
 
     The states of a student are all read.
     """
-    if config.objective.taught is not None:
-        return run_flops(config, sequence_length, predictions)
+    if objective.taught is not None:
+        return run_flops(model, objective, sequence_length, predictions)
     parts = []
-    for encoder in trained_encoders(config):
-        read = read_positions(encoder.config, config.compute, encoder.parameters, predictions)
+    for encoder in trained_encoders(model, objective):
+        read = read_positions(encoder.config, compute, encoder.parameters, predictions)
         parts.append(training_flops(encoder.config, encoder.parameters, sequence_length, predictions, read))
     return Flops(*_sums(parts))
 
 
 def run_activation_bytes(
-    config: Config,
+    model: EncoderConfig,
+    objective: ObjectiveConfig,
     sequence_length: int,
     predictions: int,
     remat: str,
@@ -489,7 +495,7 @@ def run_activation_bytes(
             remat,
             value_bytes,
         )
-        for encoder in trained_encoders(config)
+        for encoder in trained_encoders(model, objective)
     ]
     return ActivationBytes(*_sums(parts))
 

@@ -164,5 +164,5 @@ class PretrainingObjective:
 def objective(
     model: BertForPreTraining, options: MaskedWords, epsilon: float, sentence_pairs: SentencePairs
 ) -> PretrainingObjective:
-    """See `objectives.choice.Family`."""
+    """See `objectives.objective.Family`."""
     return PretrainingObjective(model, options, epsilon, sentence_pairs)

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
+from bert_jax.config.pretraining import SentencePairs
 from bert_jax.errors import UserError
+from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.protocol import Model
 
 Batch = dict[str, jax.Array]
@@ -99,6 +101,23 @@ class TaughtObjective(Objective, Protocol):
 
     def reading(self, *frozen: Any) -> Objective:
         """Return the objective with these arrays, inside the function that is compiled to take them."""
+        ...
+
+
+class Family(Protocol):
+    """A module of objectives, which the type of their options names as its `losses`."""
+
+    def objective(
+        self, model: BertForPreTraining, options: Any, epsilon: float, sentence_pairs: SentencePairs
+    ) -> Objective:
+        """Return the objective with these options, which are of one of the types that name the module.
+
+        Args:
+          model: with the parts of BERT's pre-training; an objective that needs others replaces them.
+          options: its own.
+          epsilon: added to the number of masked words, by which their loss is divided.
+          sentence_pairs: meaning of the labels of pairs.
+        """
         ...
 
 

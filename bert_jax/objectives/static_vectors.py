@@ -105,7 +105,7 @@ def _pairs(batch: Batch) -> jax.Array:
 def objective(
     model: BertForPreTraining, options: SkipGram | GloVe, epsilon: float, sentence_pairs: SentencePairs
 ) -> SkipGramObjective | GloveObjective:
-    """See `objectives.choice.Family`."""
+    """See `objectives.objective.Family`."""
     del epsilon, sentence_pairs
     match options:
         case SkipGram():

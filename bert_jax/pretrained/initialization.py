@@ -14,7 +14,7 @@ import numpy as np
 from rich.table import Table
 
 from bert_jax.checkpoints.record import stored_fingerprint
-from bert_jax.config import AttentionConfig, Config, EncoderConfig, ReplacedTokens
+from bert_jax.config import AttentionConfig, EncoderConfig, ObjectiveConfig, ReplacedTokens
 from bert_jax.config.model import OUTSIDE_THE_FUNCTION
 from bert_jax.config.options import flattened, to_dict
 from bert_jax.devices.placement import StoredArray, placed
@@ -349,17 +349,26 @@ def _groups(paths: Any) -> dict[str, list[str]]:
     return {f"{top}/… ({len(below)} arrays)" if len(below) > 1 else below[0]: below for top, below in tops.items()}
 
 
-def open_source(config: Config, resumed: bool) -> StoredModel | None:
+def open_source(
+    path: str, layers: tuple[int, ...], model: EncoderConfig, objective: ObjectiveConfig, resumed: bool
+) -> StoredModel | None:
     """Return the model that init_from names; None without init_from, and for a resumed run, which ignores it.
 
-    With init_from_layers it has these layers alone, and can be the teacher.
+    With `layers` it has these layers alone, and can be the teacher.
+
+    Args:
+      path: init_from.
+      layers: init_from_layers.
+      model: what starts from it.
+      objective: for which that is trained.
+      resumed: whether the run resumes.
 
     Raises:
       UserError: there is no such model, or it has another architecture.
     """
-    path, option, layers = config.init_from, "init_from", config.init_from_layers
-    if layers and not path and config.objective.taught is not None:
-        path, option = config.objective.taught.teacher, "objective.distillation.teacher"
+    option = "init_from"
+    if layers and not path and objective.taught is not None:
+        path, option = objective.taught.teacher, "objective.distillation.teacher"
     if not path or resumed:
         return None
     from bert_jax.formats.opening import open_stored  # the readers of all formats, which most runs do not need
@@ -367,10 +376,10 @@ def open_source(config: Config, resumed: bool) -> StoredModel | None:
     source = open_stored(path)
     check_fit(source)
     source = source.without(STATE_PROJECTION)  # to a teacher that need not be that of this run
-    source = with_layers(source, layers, config.model) if layers else source
-    check_architecture(source, config.model, option)
-    if isinstance(config.objective, ReplacedTokens):
-        return with_generator(source, config.model, config.objective.generator)
+    source = with_layers(source, layers, model) if layers else source
+    check_architecture(source, model, option)
+    if isinstance(objective, ReplacedTokens):
+        return with_generator(source, model, objective.generator)
     return source
 
 

@@ -4,11 +4,20 @@ The readers of all formats are imported inside the functions, because most runs 
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 from jax.sharding import Mesh
 
 from bert_jax.checkpoints.record import stored_fingerprint
-from bert_jax.config import ComputeConfig, Config, HeadConfig, ModelConfig, resolve_phases
+from bert_jax.config import (
+    ComputeConfig,
+    DataConfig,
+    DistillationConfig,
+    EncoderConfig,
+    HeadConfig,
+    ModelConfig,
+    Phase,
+)
 from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import StoredModel, check_fit
@@ -21,25 +30,37 @@ from bert_jax.tokenization.tokenizer import Tokenizer
 OPTION = "objective.distillation"
 
 
-def open_teacher(config: Config, tokenizer: Tokenizer, mesh: Mesh) -> Teacher[BertForPreTraining] | None:
+def open_teacher(
+    taught: DistillationConfig | None,
+    student: EncoderConfig,
+    data: DataConfig,
+    phases: Sequence[Phase],
+    compute: ComputeConfig,
+    tokenizer: Tokenizer,
+    mesh: Mesh,
+) -> Teacher[BertForPreTraining] | None:
     """Return the teacher with its arrays on the devices of `mesh`; None if the options name none.
 
     Args:
-      config: options of the run of the student, whose vocabulary is that of `tokenizer`.
+      taught: names it, and what is learned from it; None without one.
+      student: what learns, with the vocabulary of `tokenizer`.
+      data: what both read.
+      phases: at which lengths.
+      compute: how the teacher computes.
       tokenizer: of the data.
       mesh: the devices.
 
     Raises:
       UserError: there is no such model, or the student cannot learn from it what the options ask for.
     """
-    stored = stored_teacher(config)
-    if stored is None:
+    if taught is None:
         return None
     from bert_jax.formats.opening import place
 
+    stored = stored_teacher(taught)
     check_vocabularies(stored, tokenizer, f"{OPTION}.teacher")
-    _check_states(stored, config)
-    return Teacher(_network(stored, config.compute), place(stored, mesh), stored_fingerprint(stored.arrays))
+    _check_states(stored, taught, student, data, phases)
+    return Teacher(_network(stored, compute), place(stored, mesh), stored_fingerprint(stored.arrays))
 
 
 def teacher_is_there(path: str) -> bool:
@@ -49,33 +70,38 @@ def teacher_is_there(path: str) -> bool:
     return is_there(path)
 
 
-def describe_teacher(config: Config, mesh: Mesh) -> Teacher[BertForPreTraining] | None:
+def describe_teacher(
+    taught: DistillationConfig | None,
+    student: EncoderConfig,
+    data: DataConfig,
+    phases: Sequence[Phase],
+    compute: ComputeConfig,
+    mesh: Mesh,
+) -> Teacher[BertForPreTraining] | None:
     """Return the teacher for devices that need not exist: its arrays are described, and there is no fingerprint.
 
     Raises:
       UserError: as `open_teacher`; of the vocabularies the sizes are compared.
     """
-    stored = stored_teacher(config)
-    if stored is None:
+    if taught is None:
         return None
     from bert_jax.formats.opening import describe
 
-    if stored.model.vocab_size != config.model.vocab_size:
+    stored = stored_teacher(taught)
+    if stored.model.vocab_size != student.vocab_size:
         raise UserError(
             f"{OPTION}.teacher={stored.path} has a vocabulary of {stored.model.vocab_size:,} entries, the student one "
-            f"of {config.model.vocab_size or 0:,}; leave model.vocab_size out to plan with the teacher's"
+            f"of {student.vocab_size or 0:,}; leave model.vocab_size out to plan with the teacher's"
         )
-    _check_states(stored, config)
-    return Teacher(_network(stored, config.compute), describe(stored, mesh), "")
+    _check_states(stored, taught, student, data, phases)
+    return Teacher(_network(stored, compute), describe(stored, mesh), "")
 
 
-def stored_teacher(config: Config) -> StoredModel | None:
-    """Return the description of the teacher on disk; None if the options name none."""
-    if config.objective.taught is None:
-        return None
+def stored_teacher(taught: DistillationConfig) -> StoredModel:
+    """Return the description of the teacher on disk."""
     from bert_jax.formats.opening import open_stored
 
-    stored = open_stored(config.objective.taught.teacher)
+    stored = open_stored(taught.teacher)
     check_fit(stored)
     return stored.without(STATE_PROJECTION)  # of a student that teaches
 
@@ -168,11 +194,15 @@ def check_vocabularies(stored: StoredModel, tokenizer: Tokenizer, option: str) -
         )
 
 
-def _check_states(stored: StoredModel, config: Config) -> None:
+def _check_states(
+    stored: StoredModel,
+    options: DistillationConfig,
+    ours: EncoderConfig,
+    data: DataConfig,
+    phases: Sequence[Phase],
+) -> None:
     """Raise a UserError if what the options compare is not there, or has another shape."""
-    options, ours, theirs = config.objective.taught, config.model, stored.model
-    assert options is not None, "the teacher is named there"
-    name = f"{OPTION}.teacher={stored.path}"
+    theirs, name = stored.model, f"{OPTION}.teacher={stored.path}"
     if "mlm" not in stored.parts and options.soft_weight:
         raise UserError(
             f"{name} has no masked-language-model head (apart from the encoder: "
@@ -187,10 +217,10 @@ def _check_states(stored: StoredModel, config: Config) -> None:
             f"{name} is {kind}, which was not trained to predict words at their masks, as {OPTION}.soft_weight="
             f"{options.soft_weight:g} needs; set it to 0, or choose another teacher"
         )
-    if config.data.sentence_pairs != "none" and theirs.type_vocab_size == 1:
+    if data.sentence_pairs != "none" and theirs.type_vocab_size == 1:
         raise UserError(
             f"{name} has model.type_vocab_size=1, so it does not know the second segment of data.sentence_pairs="
-            f"{config.data.sentence_pairs}; set data.sentence_pairs=none, or choose a teacher of two segments"
+            f"{data.sentence_pairs}; set data.sentence_pairs=none, or choose a teacher of two segments"
         )
     if options.attention_weight and ours.attention_heads != theirs.attention_heads:
         raise UserError(
@@ -199,7 +229,7 @@ def _check_states(stored: StoredModel, config: Config) -> None:
         )
     if options.hidden_weight or options.attention_weight:
         compared_layers(options, ours, theirs)
-    longest = max(phase.sequence_length for phase in resolve_phases(config))
+    longest = max(phase.sequence_length for phase in phases)
     if longest > theirs.longest_sequence:
         raise UserError(
             f"{name} reads at most {theirs.longest_sequence} tokens, but phases have {longest}; shorten them, or "

@@ -17,7 +17,6 @@ from rich.text import Text
 from bert_jax.config import Config, DataConfig, ModelConfig, Phase, PhaseConfig, resolve_phases
 from bert_jax.config.checks import check, training_paths
 from bert_jax.config.pretraining import DoctorConfig
-from bert_jax.data.examples import Examples
 from bert_jax.data.mixtures import epoch_report
 from bert_jax.data.store import Store, open_store
 from bert_jax.errors import UserError
@@ -26,6 +25,7 @@ from bert_jax.progress import progress_bar
 from bert_jax.tokenization.tokenizer import Tokenizer
 from bert_jax.tools.description import TokenCounts, count_tokens, repeats
 from bert_jax.tools.status import RunHistory, read_run
+from bert_jax.training_data import Examples
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

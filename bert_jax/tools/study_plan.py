@@ -16,28 +16,27 @@ import jax
 from etils import epath
 from rich.table import Table
 
-from bert_jax.checkpoints.workdir import has_checkpoint, read_config, read_json, write_json
-from bert_jax.config import Config, PhaseConfig, resolve_phases
+from bert_jax.checkpoints.workdir import has_checkpoint, read_json, write_json
+from bert_jax.config import Config, PhaseConfig, resolve_phases, resolve_stages
 from bert_jax.config.checks import check
 from bert_jax.config.commands import HELD_OUT, OWN, Arm, Study, StudyConfig, check_study
 from bert_jax.config.finetuning import RESULTS, FinetuneConfig, check_finetune
 from bert_jax.config.options import differences, flattened, is_harmless, switched, to_dict, with_options
 from bert_jax.config.presets import shipped_studies
 from bert_jax.console import executed, load_config, named_file, parse
-from bert_jax.data.mixtures import open_corpus
 from bert_jax.data.store import open_store
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError, at_least, first_lines
 from bert_jax.files import is_remote
 from bert_jax.finetuning.plan import plan as planned_runs
 from bert_jax.finetuning.programs import make_programs
-from bert_jax.objectives.choice import default_objective
 from bert_jax.pretrained.model import load
+from bert_jax.pretraining import default_objective, make_learner, read_config
 from bert_jax.tasks.task_data import TaskData, read_task
 from bert_jax.training.evaluation import Evaluation
-from bert_jax.training.learner import Learner
 from bert_jax.training.metrics import read_rows
 from bert_jax.training.reporter import say, show
+from bert_jax.training_data import held_out_examples, open_corpus
 
 
 @dataclasses.dataclass(frozen=True)
@@ -301,9 +300,8 @@ def measure_held_out(config: Config, base: Config, devices: sharding.Devices = N
     corpus, phase = open_corpus(given), resolve_phases(given)[-1]
     evaluation = Evaluation(
         default_objective(model.network, given),
-        given,
-        phase,
-        corpus.held_out,
+        given.evaluation,
+        held_out_examples(given, phase, corpus.held_out),
         corpus.shares(phase),
         mesh,
         jax.tree.map(lambda leaf: leaf.sharding, model.params),
@@ -377,10 +375,10 @@ def check_runs(plan: StudyPlan, devices: sharding.Devices = None) -> dict[str, C
 def _opened(config: Config, devices: sharding.Devices) -> tuple[Config, Cost]:
     """Return the options with the vocabulary size of the store, once they have been compared with it, and the cost."""
     mesh = sharding.make_mesh(config.mesh, devices)
-    sharding.check_batch(config, mesh)
+    sharding.check_batch(resolve_stages(config), config.phases, mesh)
     store = open_corpus(config).store
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=store.vocab_size))
-    model = Learner.of(config, mesh, default_objective).objective.model
+    model = make_learner(config, mesh).objective.model
     flops = sum(
         phase.steps * phase.batch_size * model.training_flops(phase.sequence_length, phase.max_predictions)
         for phase in resolve_phases(config)

@@ -6,7 +6,7 @@ The samples are the model's words for the masks of a few held-out sequences, the
 import dataclasses
 import functools
 import operator
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from typing import Any
 
 import jax
@@ -14,11 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
-from bert_jax.config import Config, Phase
+from bert_jax.config import EvaluationConfig, ObjectiveConfig
 from bert_jax.data.examples import Batch, Examples
-from bert_jax.data.mixtures import HeldOut, Mixture
+from bert_jax.data.mixtures import Mixture
 from bert_jax.data.pipeline import batches
-from bert_jax.data.store import Store
 from bert_jax.devices import sharding
 from bert_jax.devices.hardware import memory_advice
 from bert_jax.devices.signals import StopSignals
@@ -30,12 +29,11 @@ from bert_jax.training.learner import Learner
 from bert_jax.training.metrics import Rates
 from bert_jax.training.step import Frozen, Program, make_forward_step, make_sums_step
 
-EVALUATION_SEED = 2019  # for pairs, lengths and masks; not the run's seed, so that runs with different seeds compare
 UNIGRAM_SEQUENCES = 20_000
 
 
 class Evaluation:
-    """Sequences of what is held out, at the length of one phase, with fixed masks; `run` measures parameters on them.
+    """Sequences of what is held out; `run` measures parameters on them.
 
     Of several stores, each is measured alone, on as many sequences; the whole is their mean in the proportions in which
     training mixes them, as if the sequences were drawn from the mixture.
@@ -44,9 +42,8 @@ class Evaluation:
     def __init__(
         self,
         objective: Objective,
-        config: Config,
-        phase: Phase,
-        held_out: Sequence[HeldOut],
+        options: EvaluationConfig,
+        held_out: Mapping[str, Examples],
         shares: Mapping[str, float],
         mesh: Any,
         shardings: Any,
@@ -54,7 +51,7 @@ class Evaluation:
     ):
         self.terms: tuple[Any, ...] = objective.terms
         self.mesh = mesh
-        self._parts = tuple(Part.of(each, shares[each.name], config, phase, mesh) for each in held_out)
+        self._parts = tuple(Part.of(name, shares[name], each, options, mesh) for name, each in held_out.items())
         self._step = Program(make_sums_step(objective, mesh, shardings, frozen), frozen)
 
     @property
@@ -151,15 +148,13 @@ class Part:
         return self.num_batches * self.batch_size
 
     @classmethod
-    def of(cls, held_out: HeldOut, share: float, config: Config, phase: Phase, mesh: Any) -> "Part":
-        alone = dataclasses.replace(phase, packed=False)  # one text per row, so that runs with and without compare
-        examples = Examples(held_out.store, config, alone, split=held_out.split, seed=EVALUATION_SEED)
+    def of(cls, name: str, share: float, examples: Examples, options: EvaluationConfig, mesh: Any) -> "Part":
         rows = sharding.batch_parts(mesh)
-        wanted = min(config.evaluation.sequences, examples.num_examples(0))
+        wanted = min(options.sequences, examples.num_examples(0))
         # Equal batches that the mesh divides: a few sequences may be left out at the end, or be used twice where there
         # are too few.
-        num_batches = -(-wanted // config.evaluation.batch_size)
-        return cls(held_out.name, share, examples, num_batches, max(1, wanted // num_batches // rows) * rows)
+        num_batches = -(-wanted // options.batch_size)
+        return cls(name, share, examples, num_batches, max(1, wanted // num_batches // rows) * rows)
 
     def batches(self, mesh: Any) -> Generator[dict[str, np.ndarray], None, None]:
         # Always the plain loader: no second TensorFlow pipeline next to the training one, and the batches are the same.
@@ -224,21 +219,23 @@ class Samples:
         return {"text": " ".join(tokens[number] for number in text), "masks": masks}
 
 
-def make_samples(learner: Learner, evaluation: Evaluation, store: Store) -> Samples | None:
-    """Return the sequences whose predictions are noted; None if none are requested or the model cannot fill masks."""
-    model, config = learner.objective.model, learner.config
-    if not config.evaluation.samples:
+def make_samples(
+    learner: Learner, evaluation: Evaluation, tokenizer: Tokenizer, objective: ObjectiveConfig, count: int
+) -> Samples | None:
+    """Return the `count` sequences whose predictions are noted; None if there are none or the model fills no masks."""
+    model = learner.objective.model
+    if not count:
         return None
-    if not (config.objective.masks_words and isinstance(model, FillsMasks) and model.fills_masks):
+    if not (objective.masks_words and isinstance(model, FillsMasks) and model.fills_masks):
         logging.warning(
             "evaluation.samples=%d notes nothing: the model %s with objective.name=%s fills no masked words in (see "
             "FillsMasks in bert_jax/models/protocol.py)",
-            config.evaluation.samples,
+            count,
             type(model).__name__,
-            config.objective.name,
+            objective.name,
         )
         return None
-    return Samples(model, evaluation, store.tokenizer(), learner.shardings.params, config.evaluation.samples)
+    return Samples(model, evaluation, tokenizer, learner.shardings.params, count)
 
 
 def _all_masked(batch: Batch, mask_id: int) -> Batch:

@@ -1,4 +1,4 @@
-"""The compiled problem of pre-training, from the configuration alone: objective, optimizer, mesh and state.
+"""The compiled problem of pre-training: objective, optimizer, mesh and state.
 
 Other commands compile the very step that a run compiles. How its attention is computed decides what the backward pass
 has to keep; where `compute.remat=auto` leaves the choice to the memory of a device, the fastest policy whose closed
@@ -10,37 +10,28 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import optax
 from jax.sharding import Mesh
 
-from bert_jax.config import (
-    AttentionConfig,
-    ComputeConfig,
-    Config,
-    EncoderConfig,
-    Phase,
-    resolve_stages,
-)
-from bert_jax.data.examples import batch_layout
+from bert_jax.config import AttentionConfig, ComputeConfig, EncoderConfig, OptimizerConfig, Phase
+from bert_jax.data.examples import Layout
 from bert_jax.devices import sharding
 from bert_jax.devices.sharding import narrow_type
-from bert_jax.models.architecture import computation_dtype
+from bert_jax.models.architecture import bert_architecture, computation_dtype
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.bert_parameters import pretraining_parts
 from bert_jax.models.costs import step_bytes
+from bert_jax.models.electra import Electra
 from bert_jax.models.kernels.choice import PLATFORMS, attention_path
 from bert_jax.models.kernels.plain import Call
 from bert_jax.models.layer_plan import reads_alone, scans, scores_by_blocks
 from bert_jax.models.protocol import HasGenerator, HasLayers, Model
-from bert_jax.objectives.choice import MakeObjective, default_objective, own_names, qualified
 from bert_jax.objectives.distillation import Teacher
 from bert_jax.objectives.objective import Objective, main_term
-from bert_jax.parameters import FLOAT32, state_names, total_size
-from bert_jax.training.optimizers import Schedule, averaged, given_optimizer, given_schedule, learning_rate
-from bert_jax.training.optimizers import optimizer as make_optimizer
-from bert_jax.training.state import TrainState, abstract_state, state_shardings
+from bert_jax.parameters import FLOAT32, total_size
+from bert_jax.training.state import TrainState, state_shardings
 from bert_jax.training.step import Frozen, make_train_step
 
 
@@ -160,83 +151,44 @@ def needed_bytes(model: Model, compute: ComputeConfig, load: Load, remat: str) -
 class Learner:
     """Model, objective and optimizer of a run, and the placement of their state on the devices."""
 
-    config: Config
-    make_objective: MakeObjective
+    network: BertForPreTraining
+    """What the objective is made of: the parts of BERT's pre-training, and how they are computed."""
+    make_objective: Callable[[BertForPreTraining], Objective]
+    is_given: bool
+    """Whether the objective was given in Python, and does not follow from the options."""
     objective: Objective
+    layout: Callable[[Phase], Layout]
+    """Describes the batches of a phase."""
+    rule: OptimizerConfig
+    """The options of the optimizer, of which clip_norm holds for any."""
     optimizer: optax.GradientTransformation
     schedule: Callable[[jax.Array], jax.Array]
     """Maps the step to the learning rate."""
+    stages: tuple[Phase, ...]
+    """The phases of the run, in order, those whose batch grows divided where its size changes."""
+    seed: int
     mesh: jax.sharding.Mesh
     abstract: TrainState
-    main: str
-    """Name of the held-out loss by which the best steps are kept."""
     memory_bytes: int | None
     """Memory of a device, by which compute.remat=auto is decided; None if it is unknown, as of a processor."""
-    teacher: Teacher[BertForPreTraining] | None = None
+    teacher: Teacher[BertForPreTraining] | None
     """Model that the objective learns from, if any."""
-    given: dict[str, str] = dataclasses.field(default_factory=dict)
+    given: dict[str, str]
     """Names of the optimizer and the schedule, if they were given in Python."""
 
-    @classmethod
-    def of(
-        cls,
-        config: Config,
-        mesh: jax.sharding.Mesh,
-        make_objective: MakeObjective,
-        memory_bytes: int | None = None,
-        teacher: Teacher[BertForPreTraining] | None = None,
-        optimizer: optax.GradientTransformation | None = None,
-        schedule: Schedule | None = None,
-    ) -> "Learner":
-        """Return what `config` trains on the devices of `mesh`, which have `memory_bytes` each; no array is made.
-
-        With a `teacher`, whose arrays are on the devices already or described only, the objective is that of learning
-        from it, whatever `make_objective` is. `optimizer` and `schedule` replace those of the options.
-
-        Raises:
-          UserError: the model's table of parameters and what it initializes differ, or what was given is no optimizer
-            or no schedule.
-        """
-        if teacher is not None:
-            make_objective = functools.partial(default_objective, teacher=teacher.model)
-        objective = make_objective(_model(config, teacher), config)
-        parameters, given = objective.model.parameters, {}
-        rule = make_optimizer(config.optimizer, parameters) if optimizer is None else given_optimizer(optimizer)
-        averaging = averaged(rule, config.optimizer.ema_decay)
-        abstract = abstract_state(objective.model, averaging, mesh)
-        if optimizer is not None:
-            kept = ", ".join(state_names(parameters, jax.eval_shape(rule.init, abstract.params)))
-            given["optimizer"] = f"{qualified(optimizer.update).partition('.<locals>')[0]} ({kept or 'no state'})"
-        if schedule is not None:
-            given["schedule"] = qualified(schedule).partition(".<locals>")[0]
-        return cls(
-            config=config,
-            make_objective=make_objective,
-            objective=objective,
-            optimizer=averaging,
-            schedule=functools.partial(learning_rate, config) if schedule is None else given_schedule(schedule),
-            mesh=mesh,
-            abstract=abstract,
-            main=main_term(objective.terms).loss,
-            memory_bytes=memory_bytes,
-            teacher=teacher,
-            given=given,
-        )
+    @property
+    def main(self) -> str:
+        """Name of the held-out loss by which the best steps are kept."""
+        return main_term(self.objective.terms).loss
 
     @property
     def shardings(self) -> TrainState:
         return state_shardings(self.abstract)
 
-    @functools.cached_property
-    def stages(self) -> tuple[Phase, ...]:
-        """The phases of the run, in order, those whose batch grows divided where its size changes."""
-        return resolve_stages(self.config)
-
     @property
     def own_names(self) -> dict[str, str]:
-        """Names that a resumed run must share with the earlier start; see `objectives.choice.own_names`."""
-        is_given = self.teacher is None and self.make_objective is not default_objective
-        names = own_names(self.objective, is_given) | self.given
+        """Names that a resumed run must share with the earlier start; see `own_names`."""
+        names = own_names(self.objective, self.is_given) | self.given
         return names if self.teacher is None else names | {"teacher": self.teacher.fingerprint}
 
     @property
@@ -246,31 +198,32 @@ class Learner:
 
     def remat(self, phase: Phase) -> str:
         """Return the remat policy of a phase: compute.remat or, for auto, the fastest that fits."""
-        return remat_policy(self.objective.model, self.config.compute, self._load(phase))
+        return remat_policy(self.objective.model, self.network.compute, self._load(phase))
 
     def needed_bytes(self, phase: Phase) -> int:
         """Return the memory that a step of a phase takes on a device, by the closed form that `remat` goes by."""
-        model, compute, load = self.objective.model, self.config.compute, self._load(phase)
+        model, compute, load = self.objective.model, self.network.compute, self._load(phase)
         return needed_bytes(model, compute, load, remat_policy(model, compute, load)) + self._teacher_bytes
 
     def _load(self, phase: Phase) -> Load:
-        config, mesh, rows = self.config, self.mesh, phase.batch_size // phase.micro_batches
+        rows, length = phase.batch_size // phase.micro_batches, phase.sequence_length
+        where = self.network.config, self.network.compute, self.mesh, rows, length
         return Load(
             memory_bytes=None if self.memory_bytes is None else self.memory_bytes - self._teacher_bytes,
             moments=self._moments,
-            sequence_length=phase.sequence_length,
+            sequence_length=length,
             predictions=phase.max_predictions,
-            rows=rows // sharding.batch_parts(mesh),
+            rows=rows // sharding.batch_parts(self.mesh),
             split=self._split,
-            probabilities=not keeps_no_probabilities(config.model, config.compute, mesh, rows, phase.sequence_length),
-            local_keys=local_keys(config.model, config.compute, mesh, rows, phase.sequence_length, phase.max_texts),
+            probabilities=not keeps_no_probabilities(*where),
+            local_keys=local_keys(*where, phase.max_texts),
         )
 
     @property
     def _moments(self) -> int:
         """Number of values that the optimizer keeps per parameter; of one from outside, rounded up."""
         if "optimizer" not in self.given:
-            return self.config.optimizer.moments
+            return self.rule.moments
         kept = sum(leaf.size for leaf in jax.tree.leaves(self.abstract.optimizer_state) if leaf.ndim)
         return math.ceil(kept / total_size(self.objective.model.parameters))
 
@@ -287,22 +240,21 @@ class Learner:
 
     def objective_of(self, phase: Phase) -> Objective:
         """Return `objective` as the steps of a phase compute it, with `remat`."""
-        compute = dataclasses.replace(self.config.compute, remat=self.remat(phase))
-        if compute == self.config.compute:
+        compute = dataclasses.replace(self.network.compute, remat=self.remat(phase))
+        if compute == self.network.compute:
             return self.objective
-        config = dataclasses.replace(self.config, compute=compute)
-        return self.make_objective(_model(config, self.teacher), config)
+        return self.make_objective(dataclasses.replace(self.network, compute=compute))
 
     def value_bound(self, phase: Phase) -> int:
         """Return a number that every integer in a batch of `phase` is below: all are ids, places in a row, or flags."""
-        return max(self.config.model.assumed_vocab_size, phase.sequence_length + 1)
+        return max(self.network.config.assumed_vocab_size, phase.sequence_length + 1)
 
     def abstract_batch(self, phase: Phase) -> dict[str, jax.ShapeDtypeStruct]:
         """Return the arrays of a global batch of `phase` as the step takes them, without contents."""
         where, bound = sharding.batch_sharding(self.mesh), self.value_bound(phase)
         return {
             name: jax.ShapeDtypeStruct((phase.batch_size, *shape), narrow_type(dtype, bound), sharding=where)
-            for name, (shape, dtype) in batch_layout(phase, self.config).items()
+            for name, (shape, dtype) in self.layout(phase).items()
         }
 
     def train_step(self, phase: Phase) -> jax.stages.Wrapped:
@@ -312,21 +264,43 @@ class Learner:
             self.optimizer,
             self.mesh,
             self.shardings,
-            clip_norm=self.config.optimizer.clip_norm,
+            clip_norm=self.rule.clip_norm,
             micro_batches=phase.micro_batches,
             schedule=self.schedule,
-            seed=self.config.seed,
+            seed=self.seed,
             frozen=self.frozen,
         )
 
 
-def _model(config: Config, teacher: Teacher[BertForPreTraining] | None) -> BertForPreTraining:
-    """Return the model that an objective is made of."""
-    model, size, taught = config.model, None, config.objective.taught
-    if teacher is not None and taught is not None:
-        size = taught.teacher_size(model.hidden_size, teacher.model.config.hidden_size)
-    parts = pretraining_parts(model, config.objective)
-    return BertForPreTraining(model, config.compute, parts, teacher_size=size)
+def own_names(objective: Objective, is_given: bool) -> dict[str, str]:
+    """Return the names of an objective, with its terms, and of the architecture of its model, as run.json has them.
+
+    BERT's architecture is left out. Equal names can still be different formulas: one that was edited, or that has other
+    arguments.
+
+    Args:
+      is_given: whether the objective was given in Python; the name of one that follows from the options is left out.
+    """
+    names, model = {}, objective.model
+    if is_given:
+        terms = ", ".join(term.name or term.loss for term in objective.terms)
+        names["objective"] = f"{qualified(type(objective))} ({terms})"
+    if type(model) is BertForPreTraining or type(model) is Electra:
+        architecture = model.architecture
+    else:  # also a class that somebody has derived from ours
+        architecture = type(model)
+    if architecture is not bert_architecture:
+        names["architecture"] = qualified(architecture)
+    return names
+
+
+def qualified(named: Any) -> str:
+    """Return the module and the name of a function or a class, or of the class of anything else."""
+    while isinstance(named, functools.partial):
+        named = named.func
+    if not hasattr(named, "__qualname__"):
+        named = type(named)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 STRONGER = {"none": ("sel", "full"), "sel": ("full",), "dots": ("full",), "full": ()}

@@ -17,7 +17,7 @@ and layers can be unfrozen one per epoch.
 
 import dataclasses
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -26,7 +26,7 @@ import numpy as np
 import optax
 from jax.typing import ArrayLike
 
-from bert_jax.config import Config, OptimizerConfig, ScheduleConfig, resolve_phases
+from bert_jax.config import OptimizerConfig, Phase, ScheduleConfig
 from bert_jax.errors import UserError
 from bert_jax.models.bert_parameters import ENCODER_PARTS, TASK_PARTS
 from bert_jax.parameters import Parameter, ParameterTable, entries
@@ -430,15 +430,15 @@ def frozen_encoder(parameters: ParameterTable) -> optax.GradientTransformation:
     return optax.stateless(lambda updates, params: jax.tree.map(kept, entries(parameters, updates), updates))
 
 
-def learning_rate(config: Config, step: jax.Array | np.ndarray | int) -> jax.Array:
+def learning_rate(schedule: ScheduleConfig, phases: Sequence[Phase], step: jax.Array | np.ndarray | int) -> jax.Array:
     """Return the learning rate, float32, of the update from `step` to `step + 1`, for integers of any shape.
 
     Integers are subtracted before anything is divided, so the result is the rounded exact one up to step 2^24.
     """
     step = jnp.asarray(step, jnp.int32)
     rate = jnp.zeros(step.shape, jnp.float32)
-    for phase in resolve_phases(config):
-        fraction = shape(config.schedule, step - phase.schedule_begin, phase.schedule_length, phase.warmup_steps)
+    for phase in phases:
+        fraction = shape(schedule, step - phase.schedule_begin, phase.schedule_length, phase.warmup_steps)
         rate = jnp.where(step >= phase.begin, jnp.float32(phase.learning_rate) * fraction, rate)
     return rate
 

@@ -53,7 +53,6 @@ def write_report(
     phase: Phase,
     state: TrainState,
     examples: Examples | Mixture,
-    seed: int,
 ) -> epath.Path:
     """Write `fault_at_step_N.json` below `workdir`, on the first host, and return its path; every host calls this.
 
@@ -68,7 +67,6 @@ def write_report(
       phase: the phase of the steps.
       state: the newest state.
       examples: the training examples of the phase.
-      seed: that of the run.
     """
     last_batch = np.arange(positions[1] - phase.batch_size, positions[1])
     mine = sharding.host_rows(learner.mesh, phase.batch_size)
@@ -78,7 +76,7 @@ def write_report(
         learner.mesh,
         learner.shardings,
         micro_batches=phase.micro_batches,
-        seed=seed,
+        seed=learner.seed,
         frozen=learner.frozen,
     )
     report = {
@@ -162,7 +160,7 @@ class PhaseSteps:
         key = phase.index, phase.batch_size
         if key not in self._programs:
             learner = self._learner
-            options = step_options(learner.config.compute, learner.mesh)
+            options = step_options(learner.network.compute, learner.mesh)
             self._programs[key] = Program(learner.train_step(phase), learner.frozen, options)
         return self._programs[key]
 
@@ -258,6 +256,7 @@ def check_way_back(
     trouble: Trouble,
     state: TrainState,
     positions: Callable[[int], Position],
+    rollbacks: int,
 ) -> None:
     """Raise a UserError that names a report if no checkpoint is old enough to go back to, or no rollback is left.
 
@@ -269,13 +268,13 @@ def check_way_back(
       trouble: what has happened.
       state: the newest state.
       positions: returns where the run was in its data after a step.
+      rollbacks: how many a run may make.
     """
-    rollbacks, seed = learner.config.faults.rollbacks, learner.config.seed
     left = rollbacks - len(positions(trouble.last).skipped)
     if left > 0 and any(step < trouble.first for step in opened.checkpoints.steps_anywhere()):
         return
     span = positions(trouble.first - 1).examples_seen, positions(trouble.last).examples_seen
-    file = write_report(opened.workdir.path, trouble, span, learner, phase, state, examples, seed)
+    file = write_report(opened.workdir.path, trouble, span, learner, phase, state, examples)
     newest = opened.checkpoints.latest_step()
     raise UserError(
         f"{trouble}, "

@@ -18,7 +18,6 @@ from etils import epath
 
 from bert_jax.config.options import flattened
 from bert_jax.config.pretraining import SinksConfig
-from bert_jax.errors import need_extra
 from bert_jax.files import is_remote
 
 FOLDER = "profile"
@@ -106,13 +105,6 @@ class Tracker(Protocol):
 
     def close(self) -> None:
         """Send what is left, and end the run there."""
-
-
-def check_trackers(sinks: SinksConfig) -> None:
-    """Raise a UserError if a service is asked for whose package is not installed."""
-    for library in ("wandb", "mlflow"):
-        if getattr(sinks, library):
-            need_extra(library, library, f"sinks.{library}")
 
 
 def trackers(sinks: SinksConfig, run_id: str, name: str, config: dict[str, Any]) -> list[Tracker]:

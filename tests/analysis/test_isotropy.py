@@ -17,12 +17,12 @@ import bert_jax
 from bert_jax.analysis import fit_postprocess, isotropy, layers, mask_gap, sentence_correlation
 from bert_jax.analysis.layers import CosineSums, Moments, pair_cosines, partition_score, postprocess_matrix
 from bert_jax.analysis.mask_memory import check_measurable, last_visits, seen_by
-from bert_jax.config import Config, DataConfig, MaskingConfig, PhaseConfig
+from bert_jax.config import Config, DataConfig, MaskingConfig, PhaseConfig, resolve_phases, resolve_stages
 from bert_jax.config.objective import Permutation
 from bert_jax.config.pretraining import PretrainingNoiseConfig
-from bert_jax.data.examples import Examples
 from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
+from bert_jax.training_data import Examples
 
 
 def test_moments_of_parts_are_those_of_the_whole_even_far_from_zero():
@@ -449,8 +449,7 @@ def test_what_had_been_seen(small_store):
     grows = PhaseConfig(steps=10, batch_size=6, ramp_batch_sizes=(2,), ramp_steps=4)
     config = Config(phases=(PhaseConfig(steps=10, batch_size=8), grows))
     for step, phase, seen in ((3, 0, 24), (10, 0, 80), (11, 1, 2), (14, 1, 8), (16, 1, 20)):
-        found = seen_by(config, step)
-        assert (found[0].index, found[1]) == (phase, seen)
+        assert seen_by(resolve_stages(config), step) == (phase, seen)
     examples = Examples(open_store(small_store), run_config(small_store, "w"))
     first = examples.num_examples(0)
     assert set(last_visits(examples, 5, 99, 0)[1].tolist()) == set(range(5))
@@ -469,8 +468,9 @@ def test_what_had_been_seen(small_store):
     ],
 )
 def test_runs_that_cannot_be_measured_are_refused(changes, message):
+    config = Config(**changes)
     with pytest.raises(UserError, match=message):
-        check_measurable(Config(**changes), "run")
+        check_measurable(config.objective, config.data, resolve_phases(config), "run")
 
 
 def test_bad_input_is_one_line(tmp_path, capsys):

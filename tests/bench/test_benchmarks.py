@@ -25,7 +25,6 @@ from small_pretraining import DOES_NOT_FIT, TINY, full_device
 
 from bert_jax.config import resolve_phases
 from bert_jax.config.commands import AttentionBenchConfig, DataBenchConfig
-from bert_jax.data.examples import Examples
 from bert_jax.data.store import SPECIAL, open_store
 from bert_jax.devices import hardware
 from bert_jax.devices.hosts import PACKAGE_DIRECTORY
@@ -50,6 +49,7 @@ from bert_jax.tools.bench.turns import (
 )
 from bert_jax.tools.planning.plan import PhasePlan
 from bert_jax.tools.planning.roofline import Throughput
+from bert_jax.training_data import Examples
 
 QUICK = ("--rounds=2", "--turn_seconds=0")
 bench = functools.partial(status, "bench", "attention")

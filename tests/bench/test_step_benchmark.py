@@ -180,7 +180,10 @@ def test_a_random_batch_has_the_arrays_of_a_real_one(name):
     config = dataclasses.replace(config, model=model, phases=phases)
     (phase,) = resolve_phases(config)
     batch = step.synthetic_batch(config, phase, padding=0.2, seed=0)
-    expected = {name: ((3, *shape), np.dtype(dtype)) for name, (shape, dtype) in batch_layout(phase, config).items()}
+    expected = {
+        name: ((3, *shape), np.dtype(dtype))
+        for name, (shape, dtype) in batch_layout(phase, config.objective, config.data.has_pair_labels).items()
+    }
     assert {name: (values.shape, values.dtype) for name, values in batch.items()} == expected
     if "order" in batch:
         used = batch["masked_weights"] > 0

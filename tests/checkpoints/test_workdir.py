@@ -22,11 +22,11 @@ from workdirs import CONFIG, changed, contents, held_by_another, no_locks, opene
 
 from bert_jax import ownership
 from bert_jax.checkpoints.checkpoint import Checkpoints
-from bert_jax.checkpoints.workdir import read_config
 from bert_jax.cli.evaluate import default_config
 from bert_jax.config import OptimizerConfig, PhaseConfig
 from bert_jax.errors import UserError
 from bert_jax.ownership import Owner
+from bert_jax.pretraining import read_config
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
 

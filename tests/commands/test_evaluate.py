@@ -22,10 +22,11 @@ from bert_jax.devices import sharding
 from bert_jax.formats import conversion
 from bert_jax.formats.conversion import write_bert_jax
 from bert_jax.formats.huggingface_export import write_huggingface
-from bert_jax.objectives.choice import default_objective
 from bert_jax.parameters import entries
 from bert_jax.pretrained.model import load
+from bert_jax.pretraining import default_objective
 from bert_jax.training.evaluation import Evaluation
+from bert_jax.training_data import held_out_examples
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -57,9 +58,8 @@ def measured_batches(model, store, config):
     mesh = sharding.make_mesh(MeshConfig())
     evaluation = Evaluation(
         default_objective(model.network, config),
-        config,
-        resolve_phases(config)[0],
-        (HeldOut("", open_store(str(store)), "all"),),
+        config.evaluation,
+        held_out_examples(config, resolve_phases(config)[0], [HeldOut("", open_store(str(store)), "all")]),
         {"": 1.0},
         mesh,
         sharding.shardings(mesh, entries(model.network.parameters, model.params)),

@@ -12,9 +12,9 @@ from small_pretraining import pretrain_by_words
 
 from bert_jax.config import Config
 from bert_jax.config.options import from_dict
-from bert_jax.data.examples import Examples
 from bert_jax.data.store import open_store
 from bert_jax.pretrained.model import load
+from bert_jax.training_data import Examples
 
 pytestmark = pytest.mark.slow
 

@@ -22,7 +22,7 @@ from pretrained_model import CONFIG, stored_model
 from processes import EXHAUSTIVE, SECONDS
 from rich.console import Console
 
-from bert_jax.config import Config, MeshConfig, ModelConfig, OptimizerConfig, PhaseConfig
+from bert_jax.config import Config, MeshConfig, ModelConfig, OptimizerConfig, PhaseConfig, resolve_stages
 from bert_jax.devices import sharding
 from bert_jax.devices.compilation import discard_torn
 from bert_jax.errors import UserError
@@ -209,20 +209,24 @@ def test_every_remedy_of_a_wrong_mesh_works():
             assert sharding.make_mesh(MeshConfig(**(given | changes))).size == 8
 
 
+def phases_of(*phases: PhaseConfig) -> tuple:
+    return resolve_stages(Config(phases=phases)), phases
+
+
 def test_batches_that_do_not_split():
     mesh = sharding.make_mesh(MeshConfig(data=4, fsdp=2))
-    sharding.check_batch(Config(phases=(PhaseConfig(batch_size=32, micro_batches=4),)), mesh)
+    sharding.check_batch(*phases_of(PhaseConfig(batch_size=32, micro_batches=4)), mesh)
     message = r"phases\.1\.batch_size=20 is not divisible by 8 .*data=4 × fsdp=2.*nearest: 16 or 24"
     with pytest.raises(UserError, match=message):
-        sharding.check_batch(Config(phases=(PhaseConfig(), PhaseConfig(batch_size=20))), mesh)
+        sharding.check_batch(*phases_of(PhaseConfig(), PhaseConfig(batch_size=20)), mesh)
     message = r"phases\.0\.batch_size=40 .* 32 .*phases\.0\.micro_batches=4\); nearest: 32 or 64"
     with pytest.raises(UserError, match=message):
-        sharding.check_batch(Config(phases=(PhaseConfig(batch_size=40, micro_batches=4),)), mesh)
+        sharding.check_batch(*phases_of(PhaseConfig(batch_size=40, micro_batches=4)), mesh)
     slices = sharding.make_mesh(MeshConfig(slice=2, fsdp=2))
     with pytest.raises(UserError, match=r"batch_size=20 .* 8 \(mesh slice=2 × data=2 × fsdp=2 .*nearest: 16 or 24"):
-        sharding.check_batch(Config(phases=(PhaseConfig(batch_size=20),)), slices)
+        sharding.check_batch(*phases_of(PhaseConfig(batch_size=20)), slices)
     with pytest.raises(UserError, match=r"batch_size=4 .*nearest: 8$"):
-        sharding.check_batch(Config(phases=(PhaseConfig(batch_size=4),)), mesh)
+        sharding.check_batch(*phases_of(PhaseConfig(batch_size=4)), mesh)
 
 
 def test_every_large_parameter_and_moment_is_split():

@@ -17,8 +17,8 @@ from bert_jax.models import costs
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import bert_parameters, pretraining_parts
 from bert_jax.models.task import BertForTask
-from bert_jax.objectives.choice import default_objective
 from bert_jax.parameters import Axis, check_complete, entries, linear, table, total_size, with_axis
+from bert_jax.pretraining import default_objective
 from bert_jax.training.learner import Load, remat_policy
 from bert_jax.training.optimizers import optimizer
 
@@ -270,7 +270,9 @@ def small(embeddings: str = "shared", **options) -> Config:
 @pytest.mark.parametrize("name", ELECTRA_PUBLISHED)
 def test_published_parameter_counts_of_both_parts(name):
     config = load_config(name)
-    counts = [costs.parameter_counts(encoder.parameters) for encoder in costs.trained_encoders(config)]
+    counts = [
+        costs.parameter_counts(encoder.parameters) for encoder in costs.trained_encoders(config.model, config.objective)
+    ]
     assert tuple(number for each in counts for number in (each.encoder, each.pretraining)) == ELECTRA_PUBLISHED[name]
     config = Config(model=dataclasses.replace(config.model, vocab_size=30_522), objective=config.objective)
     electra = objective_of(config).model
@@ -279,13 +281,15 @@ def test_published_parameter_counts_of_both_parts(name):
         sizes.append(sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(part.init, jax.random.key(0)))))
     shared = config.model.word_size * (30_522 + 512 + 2 + 2)  # tables, scale and bias of the norm
     assert tuple(sizes[:2]) == ELECTRA_PUBLISHED[name][1::2]
-    assert sizes[2] == total_size(costs.trained_parameters(config)) == sizes[0] + sizes[1] - shared
+    assert (
+        sizes[2] == total_size(costs.trained_parameters(config.model, config.objective)) == sizes[0] + sizes[1] - shared
+    )
 
 
 def test_deberta_v3_has_a_generator_of_half_its_layers_with_the_mask_decoder():
     config = load_config("deberta_v3_base")
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=128_100))
-    discriminator, generator = costs.trained_encoders(config)
+    discriminator, generator = costs.trained_encoders(config.model, config.objective)
     assert costs.parameter_counts(discriminator.parameters).encoder == 183_831_552  # transformers 5.23.0
     assert generator.config.num_layers == 6 and generator.config.hidden_size == 768
     assert "mask_decoder/position/table" in generator.parameters
@@ -317,8 +321,9 @@ def test_flops_are_those_the_compiler_counts():
     batch["masked_weights"] = jax.ShapeDtypeStruct((4, 20), "float32")
     params = jax.eval_shape(objective.model.init, jax.random.key(0))
     counted = jax.jit(objective.sums).lower(params, batch).cost_analysis()["flops"] / 4
-    assert objective.model.training_flops(128, 20) == costs.computed_flops(config, 128, 20).total
-    assert costs.computed_flops(config, 128, 20).total / 3 == pytest.approx(counted, rel=0.05)
+    computed = costs.computed_flops(config.model, config.objective, config.compute, 128, 20).total
+    assert objective.model.training_flops(128, 20) == computed
+    assert computed / 3 == pytest.approx(counted, rel=0.05)
 
 
 def test_activations_of_both_parts_are_those_that_differentiation_keeps():
@@ -334,7 +339,7 @@ def test_activations_of_both_parts_are_those_that_differentiation_keeps():
         return sum(sums.loss for sums in objective.sums(params, batch, jax.random.key(0)).values())
 
     found = kept_bytes(loss, jax.eval_shape(objective.model.init, jax.random.key(0)))
-    expected = rows * costs.run_activation_bytes(config, 40, 7, "none", value_bytes=4).total
+    expected = rows * costs.run_activation_bytes(config.model, config.objective, 40, 7, "none", value_bytes=4).total
     assert expected == pytest.approx(found, rel=0.05)
 
 

@@ -24,8 +24,8 @@ from bert_jax.models.layers import PackedTexts, dropout
 from bert_jax.models.lstm import BiLstmHead, Lstm, orthogonal
 from bert_jax.models.protocol import arrays
 from bert_jax.models.task import BertForTask
-from bert_jax.objectives.choice import default_objective
 from bert_jax.objectives.objective import mean_loss
+from bert_jax.pretraining import default_objective
 
 CLS, SEP, LENGTH, VOCABULARY = 2, 3, 10, 40
 SIZES = ModelConfig(vocab_size=VOCABULARY, hidden_size=16, num_layers=2, num_heads=2, max_position_embeddings=LENGTH)

@@ -18,13 +18,13 @@ from rich.console import Console
 from synthetic_store import SyntheticStore, hand_made, random_documents, unverified, write_store
 
 from bert_jax import cli
-from bert_jax.checkpoints.workdir import read_config
 from bert_jax.config import EmbeddingConfig
 from bert_jax.config.options import to_dict
 from bert_jax.config.pretraining import DescribeConfig, StatusConfig
 from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
 from bert_jax.ownership import Owner, live_owner
+from bert_jax.pretraining import read_config
 from bert_jax.tools import description
 from bert_jax.tools.description import SHARES, corpus_card, count_tokens, frequent_sentences, run_describe, text_hashes
 from bert_jax.tools.status import LOST, RunHistory, goodput, read_run, run_status, status

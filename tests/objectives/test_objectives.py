@@ -19,9 +19,9 @@ from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.layers import PackedTexts
 from bert_jax.objectives import masked_words, replaced_tokens
-from bert_jax.objectives.choice import default_objective
 from bert_jax.objectives.masked_words import PretrainingObjective
 from bert_jax.objectives.objective import Sums, Term, evaluation_metrics, main_term, mean_loss, training_metrics
+from bert_jax.pretraining import default_objective
 
 loss_sums = compiled(masked_words.masked_word_sums)
 

@@ -20,10 +20,10 @@ from bert_jax.formats.opening import place
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import is_shareable
 from bert_jax.objectives import replaced_tokens
-from bert_jax.objectives.choice import default_objective
 from bert_jax.objectives.objective import Sums
 from bert_jax.objectives.replaced_tokens import sampled_words, with_words
 from bert_jax.parameters import check_complete, entries
+from bert_jax.pretraining import default_objective
 
 ORACLE = drawn.recorded("replaced_tokens")
 SHAPES = json.loads(str(ORACLE["shapes"]))

@@ -27,10 +27,10 @@ from bert_jax.models.bert_parameters import PRETRAINING_PARTS, SPAN_PLACES, bert
 from bert_jax.models.costs import parameter_counts, training_flops
 from bert_jax.models.heads import SpanBoundaries
 from bert_jax.models.layers import PackedTexts
-from bert_jax.objectives.choice import default_objective
 from bert_jax.objectives.masked_words import PretrainingObjective
 from bert_jax.objectives.objective import mean_loss, training_metrics
 from bert_jax.parameters import check_complete, entries
+from bert_jax.pretraining import default_objective
 from bert_jax.randomness import Stream, bits, integers
 
 LENGTH, VOCABULARY, NEGATIVES = 12, 20, 3

@@ -23,13 +23,12 @@ from bert_jax.formats.opening import open_stored
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import bert_parameters
 from bert_jax.models.costs import trained_parameters
-from bert_jax.objectives.choice import default_objective
 from bert_jax.pretrained.initialization import initialize, open_source
 from bert_jax.pretrained.model import load
 from bert_jax.pretrained.teacher import open_task_teacher, open_teacher, stored_task_teacher
+from bert_jax.pretraining import make_learner
 from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.tokenization.wordpiece import WordPiece
-from bert_jax.training.learner import Learner
 
 
 @pytest.fixture(scope="module")
@@ -55,15 +54,24 @@ def taught(teacher, model=None, layers=(), **options) -> Config:
     )
 
 
+def teacher_of(config: Config, tokenizer, mesh):
+    student = config.model, config.data, resolve_phases(config)
+    return open_teacher(config.objective.taught, *student, config.compute, tokenizer, mesh)
+
+
+def source_of(config: Config, resumed: bool = False):
+    return open_source(config.init_from, config.init_from_layers, config.model, config.objective, resumed)
+
+
 def test_a_teacher_is_split_like_any_model_and_keeps_its_bits(directory, small_store, tokenizer, tmp_path):
     drawn = written_teacher.write(tmp_path / "same", small_store)
     mesh = sharding.make_mesh(MeshConfig(data=1, fsdp=2, tensor=2), jax.devices()[:4])
-    teacher = open_teacher(taught(directory), tokenizer, mesh)
+    teacher = teacher_of(taught(directory), tokenizer, mesh)
     arrays = leaf_paths(teacher.params)
     assert {path: np.asarray(array).tobytes() for path, array in arrays.items()} == contents(drawn)
     kernel = arrays["encoder/feed_forward/intermediate/kernel"]
     assert {shard.data.size for shard in kernel.addressable_shards} == {kernel.size // 4}
-    again = open_teacher(taught(tmp_path / "same"), tokenizer, mesh)
+    again = teacher_of(taught(tmp_path / "same"), tokenizer, mesh)
     assert teacher.fingerprint == again.fingerprint and teacher.model.parts == ("pooler", "mlm")
 
 
@@ -71,7 +79,7 @@ def test_the_same_teacher_is_known_in_every_format(small_store, tokenizer, tmp_p
     written_teacher.write(tmp_path / "ours", small_store, ("mlm",))
     convert(tmp_path / "ours", tmp_path / "theirs", to="huggingface")
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
-    ours, theirs = (open_teacher(taught(tmp_path / name), tokenizer, mesh) for name in ("ours", "theirs"))
+    ours, theirs = (teacher_of(taught(tmp_path / name), tokenizer, mesh) for name in ("ours", "theirs"))
     assert ours.fingerprint == theirs.fingerprint
     assert leaf_paths(ours.params).keys() == leaf_paths(theirs.params).keys()
 
@@ -82,11 +90,11 @@ def test_a_run_trains_a_map_to_the_states_of_a_teacher_of_another_width(director
     mesh = sharding.make_mesh(MeshConfig(data=1, fsdp=2, tensor=2), jax.devices()[:4])
     config = taught(directory, {"hidden_size": hidden_size, "vocab_size": tokenizer.vocab_size}, hidden_weight=1.0)
     config = dataclasses.replace(config, optimizer=OptimizerConfig(ema_decay=0.9))
-    learner = Learner.of(config, mesh, default_objective, teacher=open_teacher(config, tokenizer, mesh))
+    learner = make_learner(config, mesh, teacher=teacher_of(config, tokenizer, mesh))
     path, arrays = "state_projection/kernel", leaf_paths(learner.abstract.params)
     expected = {name: each.shape for name, each in learner.objective.model.parameters.items()}
     assert {name: leaf.shape for name, leaf in arrays.items()} == expected
-    assert learner.objective.model.parameters == trained_parameters(config, shape and 32)
+    assert learner.objective.model.parameters == trained_parameters(config.model, config.objective, shape and 32)
     assert learner.objective_of(resolve_phases(config)[0]).model.parameters == learner.objective.model.parameters
     kept = [leaf for name, leaf in leaf_paths(learner.abstract).items() if name.endswith(path)]
     assert len(kept) == (4 if shape else 0) and {leaf.shape for leaf in kept} <= {shape}
@@ -102,9 +110,9 @@ def test_a_map_belongs_to_one_run_and_its_teacher(directory, tokenizer, small_st
     config = dataclasses.replace(taught(tmp_path / "student"), init_from=str(tmp_path / "student"))
     model = dataclasses.replace(written_teacher.TEACHER, vocab_size=tokenizer.vocab_size)
     paths = {*bert_parameters(model, ("mlm",))}
-    assert {*open_source(dataclasses.replace(config, model=model), resumed=False).arrays} == paths
+    assert {*source_of(dataclasses.replace(config, model=model)).arrays} == paths
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
-    assert {*leaf_paths(open_teacher(config, tokenizer, mesh).params)} == paths
+    assert {*leaf_paths(teacher_of(config, tokenizer, mesh).params)} == paths
 
 
 @pytest.mark.parametrize(
@@ -127,24 +135,24 @@ def test_what_cannot_be_compared_is_refused_in_one_line(directory, tokenizer, pr
     options = dataclasses.replace(config.objective.distillation, **layers)
     config = dataclasses.replace(config, objective=dataclasses.replace(config.objective, distillation=options))
     with pytest.raises(UserError, match=problem):
-        open_teacher(check(config), tokenizer, sharding.make_mesh(MeshConfig(), jax.devices()[:1]))
+        teacher_of(check(config), tokenizer, sharding.make_mesh(MeshConfig(), jax.devices()[:1]))
 
 
 def test_a_teacher_with_another_vocabulary_or_without_the_head_is_refused(directory, small_store, tokenizer, tmp_path):
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
     other = Tokenizer(WordPiece([*tokenizer.tokens[:-1], "another"], lowercase=True))
     with pytest.raises(UserError, match="has a vocabulary .* different from .* so its predictions are of other words"):
-        open_teacher(taught(directory), other, mesh)
+        teacher_of(taught(directory), other, mesh)
     written_teacher.write(tmp_path / "bare", small_store, ("pooler",))
     with pytest.raises(UserError, match="has no masked-language-model head .*soft_weight=5 needs"):
-        open_teacher(taught(tmp_path / "bare"), tokenizer, mesh)
+        teacher_of(taught(tmp_path / "bare"), tokenizer, mesh)
     written_teacher.write(tmp_path / "short", small_store, max_position_embeddings=40)
     with pytest.raises(UserError, match="reads at most 40 tokens, but phases have 48"):
-        open_teacher(taught(tmp_path / "short"), tokenizer, mesh)
+        teacher_of(taught(tmp_path / "short"), tokenizer, mesh)
     written_teacher.write(tmp_path / "recurrent", small_store, layer="lstm", positions="none", type_vocab_size=0)
     with pytest.raises(UserError, match="is a recurrent model, which was not trained to predict words at their masks"):
-        open_teacher(taught(tmp_path / "recurrent"), tokenizer, mesh)
-    assert open_teacher(taught(""), tokenizer, mesh) is None
+        teacher_of(taught(tmp_path / "recurrent"), tokenizer, mesh)
+    assert teacher_of(taught(""), tokenizer, mesh) is None
 
 
 @pytest.mark.parametrize(
@@ -170,28 +178,28 @@ def test_pairs_need_a_teacher_that_knows_two_segments_or_none(small_store, token
         config = check(dataclasses.replace(config, data=DataConfig(sentence_pairs=pairs)))
         if types == 1:
             with pytest.raises(UserError, match=f"not know the second segment of data.sentence_pairs={pairs}; set"):
-                open_teacher(config, tokenizer, mesh)
+                teacher_of(config, tokenizer, mesh)
         else:
-            assert open_teacher(config, tokenizer, mesh) is not None
+            assert teacher_of(config, tokenizer, mesh) is not None
 
 
 def test_a_student_starts_from_the_chosen_layers(directory, tokenizer):
     """Also in the reverse order, and also from init_from; what it has no place for is listed."""
     config = taught(directory, layers=(3, 1))
-    source = open_source(config, resumed=False)
+    source = source_of(config)
     named = dataclasses.replace(taught(""), init_from=str(directory), init_from_layers=(3, 1))
-    assert contents(source) == contents(open_source(named, resumed=False))
+    assert contents(source) == contents(source_of(named))
     model = BertForPreTraining(dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size), parts=("mlm",))
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
     fresh = jax.device_put(random_params(model, seed=5), sharding.replicated(mesh))
     found, report = initialize(source, model.parameters, tokenizer, fresh)
-    theirs, ours = leaf_paths(open_teacher(config, tokenizer, mesh).params), leaf_paths(found)
+    theirs, ours = leaf_paths(teacher_of(config, tokenizer, mesh).params), leaf_paths(found)
     for path, values in ours.items():
         expected = np.asarray(theirs[path])
         np.testing.assert_array_equal(values, expected[[3, 1]] if path.startswith("encoder/") else expected)
     assert not report.fresh and not report.resized
     assert set(report.ignored) == {"embeddings/token_type/table", "pooler/bias", "pooler/kernel"}
-    assert open_source(config, resumed=True) is None
+    assert source_of(config, resumed=True) is None
 
 
 @pytest.mark.parametrize(
@@ -199,24 +207,24 @@ def test_a_student_starts_from_the_chosen_layers(directory, tokenizer):
 )
 def test_layers_that_are_not_there_are_refused(directory, layers, problem):
     with pytest.raises(UserError, match=problem):
-        open_source(taught(directory, layers=layers), resumed=False)
+        source_of(taught(directory, layers=layers))
 
 
 def test_a_teacher_whose_layers_do_not_fit_is_named_and_teaches_a_student_of_random_parameters(directory, tokenizer):
     """The first message is followed to the end."""
     config = taught(directory, {"hidden_size": 16, "activation": "gelu_erf"}, layers=(1, 3))
     with pytest.raises(UserError) as found:
-        open_source(config, resumed=False)
+        source_of(config)
     message, way_out = str(found.value), "--init_from_layers="
     assert message.startswith(f"objective.distillation.teacher={directory} is a different model")
     assert message.endswith(f"or, to start from random parameters, {way_out}") and "init_from=" not in message
     config = parse(config, [way_out], "x")
-    assert open_source(config, resumed=False) is None
+    assert source_of(config) is None
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
-    assert open_teacher(check(config), tokenizer, mesh).model.config.hidden_size == 32
+    assert teacher_of(check(config), tokenizer, mesh).model.config.hidden_size == 32
     asked = dataclasses.replace(taught("", {"hidden_size": 16}, (1, 3)), init_from=str(directory))
     with pytest.raises(UserError, match=f"^init_from={directory} is a different model.* To continue from it, add: "):
-        open_source(asked, resumed=False)
+        source_of(asked)
 
 
 def test_the_configurations_have_the_published_weights():

@@ -23,8 +23,6 @@ from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import read_record
 from bert_jax.config import Config, ModelConfig, PhaseConfig, PrepareConfig
 from bert_jax.config.pretraining import CheckpointConfig, DataConfig, EvaluationConfig, FaultsConfig, MaskingConfig
-from bert_jax.data.examples import Examples
-from bert_jax.data.mixtures import open_corpus
 from bert_jax.data.preparation.prepare import run_prepare
 from bert_jax.data.store import open_store
 from bert_jax.devices import sharding
@@ -36,6 +34,7 @@ from bert_jax.training.metrics import Metrics, read_rows
 from bert_jax.training.optimizers import optimizer
 from bert_jax.training.state import create_state
 from bert_jax.training.step import Program
+from bert_jax.training_data import Examples, open_corpus
 
 
 @pytest.mark.parametrize("seconds, times", [pytest.param(1e9, 1, marks=pytest.mark.slow), (-1, 3)])

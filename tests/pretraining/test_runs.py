@@ -28,7 +28,6 @@ from small_pretraining import pretrain as pretrain_on_one_device
 import bert_jax
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import read_record
-from bert_jax.checkpoints.workdir import read_config
 from bert_jax.cli.evaluate import run_evaluate
 from bert_jax.config import Config, ModelConfig, PhaseConfig, resolve_phases
 from bert_jax.config.presets import google2018
@@ -42,9 +41,8 @@ from bert_jax.models.architecture import Architecture, bert_architecture
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.block import FeedForward
 from bert_jax.models.layers import gelu_tanh
-from bert_jax.objectives.choice import default_objective
-from bert_jax.pretraining import pretrain
-from bert_jax.training.learner import Learner, attention_of
+from bert_jax.pretraining import default_objective, make_learner, pretrain, read_config
+from bert_jax.training.learner import attention_of
 from bert_jax.training.metrics import read_rows
 
 
@@ -182,7 +180,7 @@ def test_a_step_begins_at_the_loss_of_chance_and_reaches_every_parameter(small_s
     config = read_config(config.workdir)
     chance = math.log(config.model.vocab_size)
     assert [trained["loss"], evaluated["mlm_loss"]] == pytest.approx([chance, chance], abs=0.1)
-    learner = Learner.of(config, sharding.make_mesh(config.mesh, jax.devices()[:1]), default_objective)
+    learner = make_learner(config, sharding.make_mesh(config.mesh, jax.devices()[:1]))
     run_id = json.loads((tmp_path / "run/run.json").read_text())["run_id"]
     state = Checkpoints(tmp_path / "run/checkpoints", run_id=run_id).read(1, learner.abstract).state
     largest, parameters = {}, learner.objective.model.parameters

@@ -24,8 +24,6 @@ from bert_jax.cli.evaluate import default_config, run_evaluate
 from bert_jax.config import CheckpointConfig, Config, DataConfig, PhaseConfig, ReplacedTokens
 from bert_jax.config.objective import GeneratorConfig
 from bert_jax.config.pretraining import EvaluationConfig, MaskingConfig, MeshConfig, OptimizerConfig
-from bert_jax.data.examples import Examples
-from bert_jax.data.mixtures import open_corpus
 from bert_jax.data.store import open_store
 from bert_jax.errors import UserError
 from bert_jax.formats.conversion import convert
@@ -35,10 +33,16 @@ from bert_jax.models.costs import trained_parameters
 from bert_jax.pretrained.initialization import open_source
 from bert_jax.pretraining import pretrain
 from bert_jax.training.events import read_events
+from bert_jax.training_data import Examples, open_corpus
 
 pytestmark = pytest.mark.slow
 
 DISCRIMINATOR = dataclasses.replace(MODEL, embedding_size=20, pair_head=False, activation="gelu_erf", pooler="gelu_erf")
+
+
+def source_of(config: Config):
+    start = config.init_from, config.init_from_layers, config.model, config.objective
+    return open_source(*start, resumed=False)
 
 
 def electra(store, workdir, embeddings: str = "shared", **changes) -> Config:
@@ -117,8 +121,8 @@ def test_differences_are_opened_as_sums_and_continue_as_they_were(small_store, t
     config, tables = two_steps(small_store, tmp_path / "run", "disentangled")
     assert 0 < float(np.max(np.abs(tables[0] - tables[1]))) < 0.01  # two steps from nothing
     continued = dataclasses.replace(config, init_from=config.workdir, workdir=str(tmp_path / "next"))
-    source = open_source(continued, resumed=False)
-    assert source is not None and {*trained_parameters(continued)} <= {*source.arrays}
+    source = source_of(continued)
+    assert source is not None and {*trained_parameters(continued.model, continued.objective)} <= {*source.arrays}
     difference = whole(source.arrays["embeddings/word/delta"])
     np.testing.assert_array_equal(whole(source.arrays["generator/embeddings/word/table"]) + difference, tables[0])
 
@@ -176,7 +180,7 @@ def test_the_generator_fills_in_masks_and_notes_what_it_would_write(run, capsys)
 
 def test_a_run_continues_from_both_parts_of_another(run, small_store, tmp_path):
     config = electra(small_store, tmp_path / "next", init_from=run.workdir)
-    source, table = open_source(config, resumed=False), trained_parameters(config)
+    source, table = source_of(config), trained_parameters(config.model, config.objective)
     assert source is not None and {*table} <= {*source.arrays}
     for part in (None, "generator"):
         there = leaf_paths(bert_jax.load(run.workdir, part=part).params)
@@ -188,16 +192,16 @@ def test_a_run_continues_from_both_parts_of_another(run, small_store, tmp_path):
 def test_a_discriminator_without_a_generator_gives_it_tables_and_another_is_refused(run, small_store, tmp_path):
     succeed("convert", run.workdir, tmp_path / "alone", "--to=huggingface")
     config = electra(small_store, tmp_path / "next", "own", init_from=str(tmp_path / "alone"))
-    source = open_source(config, resumed=False)
+    source = source_of(config)
     assert source is not None
-    lacking = {path for path in trained_parameters(config) if path not in source.arrays}
+    lacking = {path for path in trained_parameters(config.model, config.objective) if path not in source.arrays}
     assert lacking and all(path.startswith(("generator/encoder/", "generator/mlm/")) for path in _without_map(lacking))
     tables = (whole(source.arrays[f"{part}embeddings/word/table"]) for part in ("", "generator/"))
     np.testing.assert_array_equal(*tables)
     objective = ReplacedTokens(generator=GeneratorConfig(hidden_size=8, num_heads=2))
     other = electra(small_store, tmp_path / "other", init_from=run.workdir, objective=objective)
     with pytest.raises(UserError, match=r"hidden_size is 8 here and 16 there.*--objective.generator.hidden_size=16"):
-        open_source(other, resumed=False)
+        source_of(other)
 
 
 def _without_map(paths: set[str]) -> set[str]:

@@ -9,7 +9,7 @@ from bert_jax.config import Config, DisentangledConfig, GeneratorConfig, HeadCon
 from bert_jax.config.objective import EmbeddingSharing
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import pretraining_parts
-from bert_jax.objectives.choice import default_objective
+from bert_jax.pretraining import default_objective
 
 SMALL = ModelConfig(vocab_size=61, hidden_size=24, num_layers=4, num_heads=3, max_position_embeddings=20)
 MODELS = {

@@ -32,7 +32,6 @@ from bert_jax.config.commands import ResultsConfig
 from bert_jax.config.finetuning import RESULTS, task_defaults
 from bert_jax.config.options import to_dict
 from bert_jax.console import load_config
-from bert_jax.data.examples import Examples
 from bert_jax.data.store import open_store
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
@@ -50,6 +49,7 @@ from bert_jax.tokenization.wordpiece import WordPiece
 from bert_jax.training.metrics import JsonLines, draw_curves, read_rows
 from bert_jax.training.optimizers import optimizer
 from bert_jax.training.state import abstract_state
+from bert_jax.training_data import Examples
 
 WORDS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog bird sat ran flew on in mat tree house . , ##s ##t big old new"

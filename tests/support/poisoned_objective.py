@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.data.mixtures import open_corpus
-from bert_jax.objectives.choice import default_objective
 from bert_jax.objectives.objective import Batch, Objective, Sums, Term
+from bert_jax.pretraining import default_objective
+from bert_jax.training_data import open_corpus
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,13 +12,13 @@ import numpy as np
 from bert_jax import pretraining
 from bert_jax.checkpoints.record import read_record
 from bert_jax.cli import evaluate
-from bert_jax.config import Config, ModelConfig, PhaseConfig
+from bert_jax.config import Config, ModelConfig, PhaseConfig, resolve_phases
 from bert_jax.config.pretraining import CheckpointConfig, ComputeConfig, DataConfig, EvaluationConfig, MeshConfig
 from bert_jax.console import configured
 from bert_jax.devices import sharding
 from bert_jax.finetuning import loop, prediction
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.objectives.choice import default_objective
+from bert_jax.pretraining import default_objective
 from bert_jax.training.metrics import read_rows
 from bert_jax.training.optimizers import learning_rate, optimizer
 from bert_jax.training.state import abstract_state, state_shardings
@@ -160,7 +160,7 @@ def compiled(model, config, mesh: MeshConfig | None):
         shardings,
         clip_norm=config.optimizer.clip_norm,
         micro_batches=config.phases[0].micro_batches,
-        schedule=functools.partial(learning_rate, config),
+        schedule=functools.partial(learning_rate, config.schedule, resolve_phases(config)),
         seed=config.seed,
     )
     return mesh, shardings, step

@@ -11,7 +11,6 @@ from etils import epath
 from bert_jax.config import Config, DataConfig, MaskingConfig, PhaseConfig, PrepareConfig
 from bert_jax.config.corpora import CleaningConfig
 from bert_jax.config.options import to_dict
-from bert_jax.data.examples import Examples
 from bert_jax.data.manifest import (
     Counts,
     FileRecord,
@@ -26,6 +25,7 @@ from bert_jax.data.preparation import prepare
 from bert_jax.data.store import Store
 from bert_jax.files import sealed
 from bert_jax.tokenization.tokenizer import load_tokenizer
+from bert_jax.training_data import Examples
 
 PAD, UNK, CLS, SEP, MASK = range(5)
 VOCAB_SIZE = 1000

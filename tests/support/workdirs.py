@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 import jax
 import numpy as np
 
-from bert_jax.checkpoints.workdir import PRETRAINING, WorkDirectory, open_workdir
+from bert_jax.checkpoints.workdir import WorkDirectory, open_workdir
 from bert_jax.config import Config, ModelConfig, PhaseConfig
 from bert_jax.config.options import from_dict, to_dict
+from bert_jax.pretraining import PRETRAINING
 from bert_jax.training.state import TrainState
 from bert_jax.training.step import Program
 

@@ -20,10 +20,8 @@ from small_pretraining import assert_resumed_exactly, nothing_held_out, pretrain
 
 import bert_jax
 from bert_jax.checkpoints.record import rank, read_record
-from bert_jax.checkpoints.workdir import read_config
-from bert_jax.config import Config, ModelConfig, PhaseConfig
+from bert_jax.config import Config, ModelConfig, PhaseConfig, resolve_phases
 from bert_jax.config.pretraining import CheckpointConfig, DataConfig, EvaluationConfig, MeshConfig, OptimizerConfig
-from bert_jax.data.mixtures import open_corpus
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.formats.opening import open_stored
@@ -31,19 +29,20 @@ from bert_jax.formats.own import open_checkpoint
 from bert_jax.models.architecture import bert_architecture
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.objectives import masked_words
-from bert_jax.objectives.choice import default_objective, own_names
 from bert_jax.objectives.objective import Term
+from bert_jax.pretraining import default_objective, make_learner, read_config
 from bert_jax.pretraining import pretrain as pretrain_on_all_devices
 from bert_jax.tools.doctor import check_run
 from bert_jax.tools.report import is_samples
 from bert_jax.tools.status import read_run
 from bert_jax.training.evaluation import Evaluation
 from bert_jax.training.events import read_events
-from bert_jax.training.learner import Learner
+from bert_jax.training.learner import own_names
 from bert_jax.training.metrics import read_rows
 from bert_jax.training.optimizers import average_of, given_optimizer, given_schedule, included, learning_rate, optimizer
 from bert_jax.training.state import TrainState, abstract_state, state_shardings
 from bert_jax.training.step import make_train_step, updated
+from bert_jax.training_data import open_corpus
 
 
 @functools.cache
@@ -272,7 +271,8 @@ def test_what_the_options_mean_can_be_given(small_store, tmp_path):
         optax.add_decayed_weights(adam.weight_decay, mask=functools.partial(included, parameters)),
     )
     given = dataclasses.replace(options, workdir=str(tmp_path / "given"), optimizer=OptimizerConfig(name="lamb"))
-    small_pretraining.pretrain(given, optimizer=direction, schedule=functools.partial(learning_rate, options))
+    schedule = functools.partial(learning_rate, options.schedule, resolve_phases(options))
+    small_pretraining.pretrain(given, optimizer=direction, schedule=schedule)
     found, expected = rows(given.workdir), rows(options.workdir)
     assert [row["learning_rate"] for row in found] == [row["learning_rate"] for row in expected]
     losses = [[row["loss"] for row in each] for each in (found, expected)]
@@ -341,7 +341,7 @@ def test_on_any_mesh_the_steps_are_those_of_one_device(mesh, finished, tmp_path)
     found, expected = ([row["loss"] for row in rows(each.workdir)] for each in (options, finished))
     np.testing.assert_allclose(found, expected, rtol=1e-4)
     sized = read_config(options.workdir)
-    learner = Learner.of(sized, sharding.make_mesh(mesh), default_objective, optimizer=EVERYTHING)
+    learner = make_learner(sized, sharding.make_mesh(mesh), optimizer=EVERYTHING)
     factored, moments, noise, first = learner.abstract.optimizer_state.optimizer
     split = lambda leaf: leaf.sharding.spec
     for tree in (moments.trace, first["first"]):

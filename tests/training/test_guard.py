@@ -14,18 +14,17 @@ from small_pretraining import assert_filled_in, pretrain, rows, run_config
 
 import bert_jax
 from bert_jax.checkpoints.record import leaf_paths
-from bert_jax.config import Config, DataConfig, EvaluationConfig, FaultsConfig, MeshConfig, PhaseConfig, resolve_phases
+from bert_jax.config import Config, DataConfig, EvaluationConfig, FaultsConfig, MeshConfig, PhaseConfig
 from bert_jax.config.objective import DistillationConfig, LeftToRight, MaskedWords
 from bert_jax.config.pretraining import ReportConfig
 from bert_jax.devices import sharding
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.objectives.choice import default_objective
 from bert_jax.objectives.distillation import Teacher
 from bert_jax.parameters import entries
+from bert_jax.pretraining import make_learner
 from bert_jax.tools.report import is_samples, run_report
 from bert_jax.training.evaluation import make_samples
 from bert_jax.training.events import read_events
-from bert_jax.training.learner import Learner
 from bert_jax.training.reporter import FEWEST, WINDOW, Guard, Trouble
 from bert_jax.training.state import create_state
 
@@ -108,7 +107,7 @@ def learner_on(mesh, arrays):
     objective = MaskedWords(distillation=DistillationConfig(teacher="there"))
     phases = (PhaseConfig(steps=4, sequence_length=14, batch_size=3, max_predictions=4),)
     config = Config(model=ONE_LAYER, compute=FLOAT32, data=data, objective=objective, phases=phases)
-    return Learner.of(config, mesh, default_objective, None, teacher)
+    return make_learner(config, mesh, teacher=teacher)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +118,7 @@ def arrays():
 def test_a_teacher_is_neither_trained_nor_consumed(arrays):
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
     learner = learner_on(mesh, arrays)
-    (phase,) = resolve_phases(learner.config)
+    (phase,) = learner.stages
     state = create_state(learner.objective.model, learner.optimizer, mesh, 0)
     assert not [path for path in leaf_paths(state) if "teacher" in path]
     batch = {name: values for name, values in make_batch().items() if not name.startswith("next_sentence")}
@@ -136,7 +135,7 @@ def test_a_teacher_is_neither_trained_nor_consumed(arrays):
 
 def test_a_teacher_is_an_argument_and_no_constant_of_the_program(arrays):
     learner = learner_on(sharding.make_mesh(MeshConfig(), jax.devices()[:1]), arrays)
-    (phase,) = resolve_phases(learner.config)
+    (phase,) = learner.stages
     arguments = learner.abstract, learner.abstract_batch(phase), *learner.frozen
     text = learner.train_step(phase).lower(*arguments).as_text()
     assert text.split("func.func public @main(")[1].split("->")[0].count("%arg") == len(jax.tree.leaves(arguments))
@@ -180,9 +179,8 @@ def test_what_has_another_form_is_no_sample():
 @pytest.mark.parametrize("given, parts", [(LeftToRight(), ("mlm",)), (MaskedWords(), ("pooler",))])
 def test_of_what_fills_no_masks_in_nothing_is_noted_and_that_is_said(given, parts, caplog):
     model = bert_jax.BertForPreTraining(bert_jax.ModelConfig(vocab_size=61), parts=parts)
-    config = Config(objective=given, evaluation=EvaluationConfig(samples=3))
-    learner = types.SimpleNamespace(config=config, objective=types.SimpleNamespace(model=model))
-    assert make_samples(learner, evaluation=None, store=None) is None
+    learner = types.SimpleNamespace(objective=types.SimpleNamespace(model=model))
+    assert make_samples(learner, evaluation=None, tokenizer=None, objective=given, count=3) is None
     form = f"the model BertForPreTraining with objective.name={given.name}"
     assert f"evaluation.samples=3 notes nothing: {form}" in caplog.text
 

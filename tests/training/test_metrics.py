@@ -21,6 +21,7 @@ from rich.console import Console
 from small_pretraining import finetune, pretrain, rows, run_config
 
 from bert_jax.config import PhaseConfig
+from bert_jax.config.checks import check_trackers
 from bert_jax.config.pretraining import SinksConfig
 from bert_jax.devices.signals import Stopped, StopSignals
 from bert_jax.errors import UserError
@@ -39,7 +40,7 @@ from bert_jax.training.metrics import (
     smoothed,
 )
 from bert_jax.training.reporter import Reporter
-from bert_jax.training.trackers import check_trackers, trackers
+from bert_jax.training.trackers import trackers
 
 TERMS = (MASKED_WORDS, NEXT_SENTENCE)
 

@@ -21,7 +21,7 @@ from workdirs import with_a_flipped_bit, wrong_at
 
 from bert_jax import pretraining
 from bert_jax.checkpoints.record import leaf_paths
-from bert_jax.config import ComputeConfig, Config, FaultsConfig, MeshConfig, ModelConfig, PhaseConfig, resolve_phases
+from bert_jax.config import ComputeConfig, Config, FaultsConfig, MeshConfig, ModelConfig, PhaseConfig
 from bert_jax.config.presets import model_config
 from bert_jax.devices import sharding
 from bert_jax.devices.signals import StopSignals
@@ -29,8 +29,8 @@ from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import bert_parameters
 from bert_jax.models.costs import step_bytes
-from bert_jax.objectives.choice import default_objective
 from bert_jax.parameters import Axis, Parameter, entries, table
+from bert_jax.pretraining import make_learner
 from bert_jax.training import step
 from bert_jax.training.events import Events, read_events
 from bert_jax.training.learner import USABLE, Learner, Load, attention_of, keeps_no_probabilities, remat_policy
@@ -153,12 +153,12 @@ def learner_with(memory_bytes: int | None, rows: int = 64, micro_batches: int = 
         model=RECOMPUTATION_MODEL, phases=(phase,), compute=ComputeConfig(**({"dtype": "bfloat16"} | compute))
     )
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
-    return Learner.of(config, mesh, default_objective, memory_bytes)
+    return make_learner(config, mesh, memory_bytes=memory_bytes)
 
 
 def chosen(memory_bytes: int | None, **options) -> str:
     learner = learner_with(memory_bytes, **options)
-    (phase,) = resolve_phases(learner.config)
+    (phase,) = learner.stages
     remat = learner.remat(phase)
     assert learner.objective_of(phase).model.compute.remat in (remat, "auto")
     return remat
@@ -167,7 +167,7 @@ def chosen(memory_bytes: int | None, **options) -> str:
 def enough_for(remat: str, **options) -> int:
     """Return the memory of which a step with this policy may take all that it needs."""
     learner = learner_with(None, remat=remat, **options)
-    return math.ceil(learner.needed_bytes(resolve_phases(learner.config)[0]) / USABLE) + 1
+    return math.ceil(learner.needed_bytes(learner.stages[0]) / USABLE) + 1
 
 
 def test_the_generator_of_a_model_from_outside_counts():
@@ -236,7 +236,7 @@ def test_float32_needs_more_than_bfloat16():
 def test_the_policy_reaches_the_step():
     """What is computed again is in the traced step of the phase, and only there."""
     learner = learner_with(enough_for("none") - 10)
-    (phase,) = resolve_phases(learner.config)
+    (phase,) = learner.stages
     assert learner.remat(phase) == "sel" and learner.objective.model.compute.remat == "auto"
     assert learner.objective_of(phase).model.compute.remat == "sel"
 

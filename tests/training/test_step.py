@@ -16,7 +16,7 @@ from small_pretraining import BATCH, CUBE, MASKED, SINGLE, Run, batch, compiled,
 
 from bert_jax.config import MeshConfig
 from bert_jax.devices import sharding
-from bert_jax.objectives.choice import default_objective
+from bert_jax.pretraining import default_objective
 from bert_jax.training.optimizers import optimizer
 from bert_jax.training.state import abstract_state
 from bert_jax.training.step import COUNTS, make_forward_step

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bert_jax.config import ComputeConfig, Config, Phase, PrepareConfig, resolve_phases
+from bert_jax.config import ComputeConfig, Config, Phase, PrepareConfig, resolve_phases, resolve_stages
 from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.options import from_dict
 from bert_jax.errors import UserError
@@ -53,8 +53,8 @@ def step(job: dict[str, Any]) -> Prepared:
     from bert_jax.devices.hardware import idle_accelerator, memory_advice
     from bert_jax.models.architecture import computation_dtype
     from bert_jax.models.kernels.choice import check_attention
-    from bert_jax.objectives.choice import default_objective
-    from bert_jax.training.learner import Learner, attention_of, phase_advice
+    from bert_jax.pretraining import make_learner
+    from bert_jax.training.learner import attention_of, phase_advice
 
     device = _device()
     _check_platform(job["platform"], device.platform)
@@ -67,9 +67,9 @@ def step(job: dict[str, Any]) -> Prepared:
     place = lambda number: sharding.to_global(mesh, batches[number % count], phase.batch_size)
     wall, cpu = time.perf_counter(), time.process_time()
     mesh = sharding.make_mesh(config.mesh, None)
-    sharding.check_batch(config, mesh)
+    sharding.check_batch(resolve_stages(config), config.phases, mesh)
     check_attention(config.compute, device.platform)
-    learner = Learner.of(config, mesh, default_objective, device.memory_bytes)
+    learner = make_learner(config, mesh, memory_bytes=device.memory_bytes)
     fits = memory_advice("the step", phase_advice(phase, mesh.shape, learner.remat(phase)))
     take, state, first_loss = fits(first_step)(learner, phase, place)
     compiling, done = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}, 0
@@ -107,9 +107,9 @@ def first_step(
     from bert_jax.training.state import create_state
 
     with memory_advice("the state", state_advice(learner.mesh.shape)):
-        state = create_state(learner.objective.model, learner.optimizer, learner.mesh, learner.config.seed)
+        state = create_state(learner.objective.model, learner.optimizer, learner.mesh, learner.seed)
     lowered = learner.train_step(phase).lower(state, place(0))
-    compiled = compile_with(lowered, step_options(learner.config.compute, learner.mesh))
+    compiled = compile_with(lowered, step_options(learner.network.compute, learner.mesh))
     state, metrics = compiled(state, place(0))
     return compiled, state, float(metrics["loss"])
 
@@ -127,8 +127,9 @@ def data(job: dict[str, Any]) -> Prepared:
     """Prepare batches as the loop of pre-training gets them from its loader."""
     import numpy as np
 
-    from bert_jax.data.mixtures import open_corpus
-    from bert_jax.data.pipeline import batches, check_loader
+    from bert_jax.config.checks import check_loader
+    from bert_jax.data.pipeline import batches
+    from bert_jax.training_data import open_corpus
 
     config = from_dict(Config, job["config"])
     (phase,) = resolve_phases(config)

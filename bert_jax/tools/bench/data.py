@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 
 from bert_jax.config import resolve_phases
+from bert_jax.config.checks import check_loader
 from bert_jax.config.commands import DataBenchConfig, PrepareBenchConfig
 from bert_jax.config.options import to_dict
 from bert_jax.corpus.readers import find_sources, read_lines
-from bert_jax.data.mixtures import open_corpus
-from bert_jax.data.pipeline import check_loader
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
 from bert_jax.tokenization.tokenizer import load_tokenizer
 from bert_jax.tools.bench import turns
+from bert_jax.training_data import open_corpus
 
 GIVEN = 4  # batches of sequences that the collator goes through again and again
 FORMS = {"pt": "collator of transformers, torch", "np": "collator of transformers, NumPy"}

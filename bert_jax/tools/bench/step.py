@@ -11,7 +11,6 @@ import numpy as np
 from bert_jax.config import Config, EncoderConfig, MaskedWords, ModelConfig, Phase, resolve_phases
 from bert_jax.config.commands import StepBenchConfig
 from bert_jax.config.options import to_dict
-from bert_jax.data.mixtures import open_corpus
 from bert_jax.devices.hardware import on_tpu
 from bert_jax.devices.process import computing_variables
 from bert_jax.errors import UserError, at_least
@@ -20,6 +19,7 @@ from bert_jax.formats.model_types.bert import BERT
 from bert_jax.formats.model_types.definition import ModelType, unlike_bert
 from bert_jax.formats.model_types.modernbert import MODERNBERT
 from bert_jax.tools.bench import turns
+from bert_jax.training_data import open_corpus
 
 PEERS = {"stock": "torch, stock", "tuned": "torch, tuned"}
 PEER_HAS = ("norm_position", "scaled_outputs", "position_init", "padding_id")

@@ -34,7 +34,7 @@ import jax
 import jaxlib
 from jax.sharding import Mesh
 
-from bert_jax.config import Config, Phase, resolve_phases
+from bert_jax.config import Config, Phase, resolve_phases, resolve_stages
 from bert_jax.config.options import from_dict, to_dict
 from bert_jax.devices import sharding
 from bert_jax.devices.compilation import compile_with, step_options
@@ -42,8 +42,8 @@ from bert_jax.devices.hardware import DOES_NOT_FIT
 from bert_jax.errors import UserError, need_extra
 from bert_jax.files import cache_directory, parse_object, write_atomically
 from bert_jax.models.kernels.choice import check_attention
-from bert_jax.objectives.choice import default_objective
 from bert_jax.pretrained.teacher import describe_teacher, stored_teacher
+from bert_jax.pretraining import make_learner
 from bert_jax.tools.planning.topology import Chip, Topology, find_topology
 from bert_jax.training.learner import Learner
 
@@ -366,8 +366,8 @@ def resolved(config: Config, topology: Topology) -> Config:
     """
     compute, mesh, model = config.compute, config.mesh, config.model
     if model.vocab_size is None:
-        teacher = stored_teacher(config)
-        size = model.assumed_vocab_size if teacher is None else teacher.model.vocab_size
+        taught = config.objective.taught
+        size = model.assumed_vocab_size if taught is None else stored_teacher(taught).model.vocab_size
         model = dataclasses.replace(model, vocab_size=size)
     if compute.dtype == "auto":
         compute = dataclasses.replace(compute, dtype="float32" if topology.platform == "cpu" else "bfloat16")
@@ -385,7 +385,9 @@ def learner(config: Config, mesh: Mesh, memory_bytes: int | None = None) -> Lear
     Raises:
       UserError: there is no such teacher, or the student cannot learn from it.
     """
-    return Learner.of(config, mesh, default_objective, memory_bytes, describe_teacher(config, mesh))
+    taught, phases = config.objective.taught, resolve_phases(config)
+    teacher = describe_teacher(taught, config.model, config.data, phases, config.compute, mesh)
+    return make_learner(config, mesh, memory_bytes=memory_bytes, teacher=teacher)
 
 
 def traced_step(what: Learner, phase: Phase) -> jax.stages.Lowered:
@@ -414,7 +416,7 @@ def _answer(request: dict[str, Any]) -> None:
     phase = resolve_phases(config)[request["phase"]]
     _say(stage="tracing")
     mesh = sharding.make_mesh(config.mesh, list(described_devices(topology)))
-    sharding.check_batch(config, mesh)
+    sharding.check_batch(resolve_stages(config), config.phases, mesh)
     check_attention(config.compute, topology.platform)
     what = learner(config, mesh, topology.chip and topology.chip.memory_bytes)
     state, batch = what.abstract, what.abstract_batch(phase)

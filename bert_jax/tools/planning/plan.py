@@ -98,9 +98,7 @@ def plan_phase(config: Config, topology: Topology, number: int, stage: Callable[
         mesh=mesh,
         remat=facts["remat"],
         compiled=compiled is not None,
-        flops=computed_flops(config, phase.sequence_length, phase.max_predictions).total
-        * phase.batch_size
-        / math.prod(mesh.values()),
+        flops=closed_form_flops(config, phase) * phase.batch_size / math.prod(mesh.values()),
         memory=None,
         shortage=None,
         closed_form_bytes=facts["needed_bytes"],
@@ -115,6 +113,12 @@ def plan_phase(config: Config, topology: Topology, number: int, stage: Callable[
         return dataclasses.replace(plan, shortage=shortage_of(compiled.failure))
     stage("reading the program")
     return _of_program(plan, topology, compiled, facts)
+
+
+def closed_form_flops(config: Config, phase: Phase) -> int:
+    """Return the operations of one sequence in a training step, on all chips together."""
+    sizes = phase.sequence_length, phase.max_predictions
+    return computed_flops(config.model, config.objective, config.compute, *sizes).total
 
 
 def _of_program(

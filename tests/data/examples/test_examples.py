@@ -36,13 +36,13 @@ from synthetic_store import (
 from bert_jax.config import Config, DataConfig, PhaseConfig
 from bert_jax.data import packing, pipeline
 from bert_jax.data.chunks import SHORT_CYCLE, DocumentChunks, Documents, Segments, truncate
-from bert_jax.data.examples import Examples
 from bert_jax.data.mixtures import epoch_report
 from bert_jax.data.packing import pack
 from bert_jax.data.pipeline import batches
 from bert_jax.data.store import PADDING, SPECIAL, Rows, open_store
 from bert_jax.errors import UserError
 from bert_jax.randomness import Stream, bits
+from bert_jax.training_data import Examples
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,6 @@ from bert_jax.config.checks import check
 from bert_jax.config.objective import LeftToRight
 from bert_jax.config.presets import xlnet_config
 from bert_jax.config.pretraining import PretrainingNoiseConfig
-from bert_jax.data.examples import Examples
 from bert_jax.data.masking import (
     Masking,
     Permutations,
@@ -53,6 +52,7 @@ from bert_jax.data.spelling_errors import edited_words
 from bert_jax.data.store import PADDING, SPECIAL, Rows, open_store
 from bert_jax.errors import UserError
 from bert_jax.randomness import Stream, bits
+from bert_jax.training_data import Examples
 
 CONTINUES = synthetic_tokenizer().continues_word()
 UNITS = ("token", "whole_word", "ngram", "span")

@@ -29,13 +29,13 @@ from synthetic_store import (
     write_store,
 )
 
+from bert_jax import training_data
 from bert_jax.config import Config, DataConfig, MaskingConfig, PhaseConfig, PrepareConfig, SkipGram, TrainVocabConfig
 from bert_jax.config.checks import check
 from bert_jax.config.model import ModelConfig
 from bert_jax.config.objective import SHARED_NEGATIVES, SkipGramConfig
-from bert_jax.data import mixtures, packing
-from bert_jax.data.examples import Examples
-from bert_jax.data.mixtures import GRAINS, Mixture, assign, epoch_report, grains, open_corpus
+from bert_jax.data import packing
+from bert_jax.data.mixtures import GRAINS, Mixture, assign, epoch_report, grains
 from bert_jax.data.neighbours import NeighbourWindows
 from bert_jax.data.preparation.prepare import run_prepare
 from bert_jax.data.preparation.vocabularies import run_train_vocab
@@ -43,6 +43,7 @@ from bert_jax.data.store import PADDING, SPECIAL, open_store
 from bert_jax.errors import UserError
 from bert_jax.files import unsealed
 from bert_jax.randomness import Stream, bits, uniform
+from bert_jax.training_data import Examples, open_corpus
 
 ADJACENT = {"sentence_pairs": "adjacent", "short": 0.05}
 
@@ -574,9 +575,9 @@ def test_a_mixture_far_behind_32_bits_takes_the_rows_of_its_stores(large, small)
     "amounts, budgets", [(("", ""), None), (("=6B", "=50K"), (6e9, 5e4))], ids=["sizes", "budgets"]
 )
 def test_shares_count_tokens_beyond_32_bits(large, small, monkeypatch, caplog, amounts, budgets):
-    monkeypatch.setattr(mixtures, "open_store", lambda path, cache: {"large": large, "small": small}[path])
+    monkeypatch.setattr(training_data, "open_store", lambda path, cache: {"large": large, "small": small}[path])
     data = DataConfig(mixture=f"large{amounts[0]},small{amounts[1]}", held_out=0.0)
-    (mixture,) = mixtures.open_corpus(dataclasses.replace(LARGE_CONFIG, data=data)).training
+    (mixture,) = open_corpus(dataclasses.replace(LARGE_CONFIG, data=data)).training
     tokens = np.array([large.num_tokens, small.num_tokens])
     rows = [examples.num_examples(0) for examples in mixture.sources.values()]
     read = np.array(list(mixture.shares.values())) * tokens / rows
