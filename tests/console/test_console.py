@@ -338,6 +338,7 @@ def test_a_long_call_of_a_model_shows_its_progress(notebook, capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_a_real_kernel_shows_the_line():
     code = (
         "import sys\nsys.modules['ipywidgets'] = None\nfrom bert_jax.progress import track\n"
