@@ -71,8 +71,8 @@ EDITS = {  # row of the table → file → the text of a new one, or what is rep
             "from bert_jax.models.stack import": (
                 "from bert_jax.models.scaled_feed_forward import ScaledFeedForward\nfrom bert_jax.models.stack import"
             ),
-            'FeedForward if config.feed_forward == "plain"': (
-                '(ScaledFeedForward if config.layer_scale else FeedForward) if config.feed_forward == "plain"'
+            "functools.partial(FeedForward, config": (
+                "functools.partial(ScaledFeedForward if config.layer_scale else FeedForward, config"
             ),
         },
         "config/model.py": {
