@@ -8,12 +8,12 @@ they are, and how they become sequences and answers.
 import dataclasses
 import difflib
 import math
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
 
 from bert_jax.config.checks import check_mesh, check_optimizer, check_schedule, need_divisible
 from bert_jax.config.model import LayersRead
 from bert_jax.config.objective import TaskDistillationConfig
-from bert_jax.config.options import check_effects, check_kinds, from_dict, kinds, option
+from bert_jax.config.options import Resume, check_effects, check_kinds, from_dict, kinds, option
 from bert_jax.config.pretraining import (
     ComputeConfig,
     HostFaultsConfig,
@@ -28,6 +28,7 @@ from bert_jax.config.pretraining import (
 )
 from bert_jax.errors import UserError, need_cloud_storage, need_positive
 
+T = TypeVar("T")
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
 TagScheme = Literal["auto", "iob1", "iob2", "iobes", "plain"]
 """Tagging schemes for entities; see `TaggingDataConfig.scheme`."""
@@ -218,6 +219,11 @@ RESULTS = "results.json"
 """File that a fine-tuning, and each of its runs, leaves in its directory when it is done; a study does the same."""
 
 
+def trained(default: T, resume: Resume | None = None) -> T:
+    """Return a field that belongs to the tasks that are trained, which are all but ax."""
+    return option(default, resume=resume, of=("task", "", *(task for task in TASKS if task != "ax")))
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinetuneConfig:
     """Fine-tuning one model on one task: one run, several seeds, or a grid."""
@@ -227,7 +233,7 @@ class FinetuneConfig:
     init_from: str = option("", resume="free", hosts_differ=True)
     """Model to start from. It is anything that `bert_jax.load` opens: a work directory (of pre-training or of another
     task), Hugging Face or TF1 files."""
-    random_weights: bool = False
+    random_weights: bool = trained(False)
     """Whether to take only the shape and the vocabulary from init_from, and start from random parameters. The
     comparison with a run without this option shows what pre-training contributes."""
     data: TaskDataConfig | TextDataConfig | TaggingDataConfig = kinds(TaskDataConfig(), by="task", resume="free")
@@ -243,73 +249,73 @@ class FinetuneConfig:
     """Directory of the results (local or gs://): results.json, config.json, the chosen checkpoint, predictions,
     runs/."""
 
-    epochs: int = option(3, resume="free")
+    epochs: int = trained(3, resume="free")
     """Number of passes over the training examples."""
-    batch_size: int = option(32, resume="free")
+    batch_size: int = trained(32, resume="free")
     """Sequences per step."""
-    micro_batches: int = option(1, resume="free")
+    micro_batches: int = trained(1, resume="free")
     """Number of parts into which a batch is divided (gradient accumulation), to save memory. The losses are those of
     the whole batch. Every batch size must be a multiple of it."""
-    learning_rate: float = option(5e-5, resume="free")
+    learning_rate: float = trained(5e-5, resume="free")
     """Peak learning rate."""
-    warmup_share: float = 0.1
+    warmup_share: float = trained(0.1)
     """Share of the steps over which the learning rate rises from 0."""
-    schedule: ScheduleConfig = ScheduleConfig()
+    schedule: ScheduleConfig = trained(ScheduleConfig())
     """Shape of the decay after the warm-up; by default linear to 0 at the last step."""
-    optimizer: OptimizerConfig = OptimizerConfig()
+    optimizer: OptimizerConfig = trained(OptimizerConfig())
     """The optimizer. name=adamw_bert turns the bias correction off, as in 2018, which makes small tasks fail more
     often."""
-    layer_decay: float = 1.0
+    layer_decay: float = trained(1.0)
     """Factor between the learning rate of each layer and that of the layer above it (0.95 in Zhang et al. 2021). 1: all
     layers learn at the same rate."""
-    gradual_unfreezing: bool = False
+    gradual_unfreezing: bool = trained(False)
     """Whether the first epoch trains the head and the pooler alone, each later epoch one more layer from the top, and
     the epoch after the last layer the embeddings too (ULMFiT, Howard & Ruder 2018)."""
-    reinitialize_layers: int = 0
+    reinitialize_layers: int = trained(0)
     """Number of top layers that, together with the pooler, start from random parameters (Zhang et al. 2021, "Revisiting
     few-sample BERT")."""
-    head_dropout: float | None = None
+    head_dropout: float | None = trained(None)
     """Dropout rate on the input of the head. None: 0.1, and 0 for SQuAD, as in the original."""
-    dropout: float | None = None
+    dropout: float | None = trained(None)
     """Dropout rate of the encoder: of hidden states, of attention, and of the weights from state to state of recurrent
     layers. None: the rates of the checkpoint's configuration."""
     crf: bool = option(False, of=("task", *TaggingOptions.chosen_for))
     """Whether the head has a linear-chain CRF on its scores."""
-    features: LayersRead = ""
+    features: LayersRead = trained("")
     """Layers of the frozen encoder on which a two-layer BiLSTM is trained (paper section 5.3), with a learning rate
     such as 1e-3. weighted_with_embeddings: all layers and the embeddings, with learned weights (ELMo). By default the
     encoder itself is fine-tuned."""
-    lstm_size: int = 768
+    lstm_size: int = option(768, of=("features",))
     """Width of the BiLSTM in each direction if features is given. The default is that of the paper."""
-    train_encoder: bool = False
+    train_encoder: bool = option(False, of=("features",), refused=False)
     """Whether the encoder below that BiLSTM is trained with it rather than frozen, as in the row of the paper's table 5
     that puts a BiLSTM on a left-to-right model."""
 
-    seed: int = option(0, resume="free")
+    seed: int = trained(0, resume="free")
     """Seed of the first run, for the head, the order of the examples and dropout."""
-    seeds: int = option(1, resume="free")
+    seeds: int = trained(1, resume="free")
     """Number of runs of each setting, with the seeds seed, seed + 1, and so on. Their mean and standard deviation are
     reported."""
-    grid: bool = option(False, resume="free")
+    grid: bool = trained(False, resume="free")
     """Whether to run every combination of grid_batch_sizes, grid_learning_rates and grid_epochs instead of the single
     setting above, and choose the best on dev."""
-    grid_batch_sizes: tuple[int, ...] = option((16, 32), resume="free")
+    grid_batch_sizes: tuple[int, ...] = option((16, 32), resume="free", of=("grid",))
     """Batch sizes of the grid, separated by commas."""
-    grid_learning_rates: tuple[float, ...] = option((5e-5, 4e-5, 3e-5, 2e-5), resume="free")
+    grid_learning_rates: tuple[float, ...] = option((5e-5, 4e-5, 3e-5, 2e-5), resume="free", of=("grid",))
     """Peak learning rates of the grid, separated by commas."""
-    grid_epochs: tuple[int, ...] = option((2, 3, 4), resume="free")
+    grid_epochs: tuple[int, ...] = option((2, 3, 4), resume="free", of=("grid",))
     """Numbers of epochs of the grid, separated by commas."""
-    select: Literal["last", "best"] = "last"
+    select: Literal["last", "best"] = trained("last")
     """The weights of a run that count: those after its last epoch (as in the paper, whose grid has the epochs), or
     those that score best on dev."""
-    keep: Literal["best", "all"] = option("best", resume="free")
+    keep: Literal["best", "all"] = trained("best", resume="free")
     """Weights to keep at the end: those of the chosen run (best), or also those of every other run below runs/ (all;
     for ensembles)."""
 
-    distillation: TaskDistillationConfig = TaskDistillationConfig()
+    distillation: TaskDistillationConfig = trained(TaskDistillationConfig())
     """A fine-tuned teacher to learn from, in addition to the labels."""
 
-    bucket_window: int = 4
+    bucket_window: int = trained(4)
     """Number of batches of the shuffled order that are sorted by length together, to reduce padding. 1: plain shuffled
     order. If the lengths of the classes differ, a wide window makes batches of few classes, which hurts on small data
     sets."""
@@ -319,10 +325,10 @@ class FinetuneConfig:
     bucket_window=1."""
     eval_batch_size: int = option(64, resume="free")
     """Sequences per batch of evaluation and prediction."""
-    save_every_steps: int = option(500, resume="free")
+    save_every_steps: int = trained(500, resume="free")
     """Number of steps between two saves of a run, from which it resumes after an interruption. It is also saved at the
     end of every epoch."""
-    log_every_steps: int = option(10, resume="free")
+    log_every_steps: int = trained(10, resume="free")
     """Number of steps between two rows of metrics."""
     compute: ComputeConfig = ComputeConfig()
     """Settings of the computation."""
@@ -330,9 +336,9 @@ class FinetuneConfig:
     """Layout of the devices."""
     faults: HostFaultsConfig = option(HostFaultsConfig(), resume="free")
     """Handling of hosts that hang or die, and of devices that compute wrongly."""
-    profile: ProfileConfig = option(ProfileConfig(), resume="free")
+    profile: ProfileConfig = trained(ProfileConfig(), resume="free")
     """Steps of each run that leave a trace for XProf, in runs/NAME/profile."""
-    sinks: SinksConfig = option(SinksConfig(), resume="free")
+    sinks: SinksConfig = trained(SinksConfig(), resume="free")
     """Services that receive the metrics in addition to TensorBoard. Each seed and each setting of a grid is a separate
     run there."""
 

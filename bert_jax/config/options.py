@@ -100,8 +100,8 @@ def check_effects(options: Any, path: str = "") -> None:
         of, *values = field.metadata["of"]
         if values:
             raise UserError(
-                f"{name}={_shown(value)} belongs to {path}{of}={' or '.join(values)}, not to {getattr(options, of)}; "
-                "leave it out"
+                f"{name}={_shown(value)} belongs to {path}{of}={' or '.join(filter(None, values))}, not to "
+                f"{getattr(options, of)}; leave it out"
             )
         raise UserError(f"{name}={_shown(value)} has no effect without {path}{of}; set that too, or leave it out")
 

@@ -259,6 +259,8 @@ OF_TASKS = {  # the tasks that have an option which others do not have, and a va
     "data.scheme": ({"ner"}, "iob1"),
     "crf": ({"ner"}, "true"),
     "packing": (SENTENCES, "true"),
+    "seeds": (set(TASKS) - {"ax"}, "5"),
+    "schedule.name": (set(TASKS) - {"ax"}, "constant"),
     "noise.rate": (set(TASKS) - {"ax", *SQUAD}, "0.1"),
 }
 
@@ -278,7 +280,7 @@ def test_a_task_has_and_shows_its_own_options_alone(task, capsys):
 
 
 def test_several_numbers_are_shown_as_they_are_written(capsys):
-    options, default = shown_options(printed_by(capsys, "finetune", "mrpc", "--help")), FinetuneConfig()
+    options, default = shown_options(printed_by(capsys, "finetune", "mrpc", "--grid", "--help")), FinetuneConfig()
     for name, kind in (("grid_batch_sizes", "INT"), ("grid_learning_rates", "FLOAT"), ("grid_epochs", "INT")):
         assert options[name].startswith(f"{kind},{kind},… ")
         (written,) = re.findall(r"\(default: (.*)\)$", options[name])
