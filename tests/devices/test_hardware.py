@@ -199,7 +199,7 @@ def test_the_commit_is_that_of_the_checkout():
 def test_the_commit_is_what_git_says_where_there_is_a_checkout(tmp_path, monkeypatch):
     asked = []
 
-    def git(words, **options):
+    def git(words: list[str], **options: object) -> subprocess.CompletedProcess:
         asked.append(words[:3])
         return subprocess.CompletedProcess(words, 0, "0123abcd-dirty\n", "")
 

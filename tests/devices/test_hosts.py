@@ -104,16 +104,16 @@ def test_a_changed_source_file_is_known_by_its_name(tmp_path):
     assert "devices/hosts.py" in sources() and "data/pairs.py" in sources()
 
 
-def answers(hosts, host: int) -> dict:
-    """What a host, which has loaded the module `hosts`, is told at one meeting after the other."""
+def answers(hosts: types.ModuleType, host: int) -> dict:
+    """Return what a host, which has loaded the module `hosts`, is told at one meeting after the other."""
 
     @hosts.ending_together
-    def failing_on(which, meet):
+    def failing_on(which: int, meet: types.FunctionType):
         if host == which:
             raise FileNotFoundError(f"nothing there on {host}")
         meet()
 
-    def said(function, *arguments):
+    def said(function: types.FunctionType, *arguments: object):
         try:
             return function(*arguments)
         except Exception as error:
@@ -133,7 +133,7 @@ def answers(hosts, host: int) -> dict:
 
 
 HOST = f"""
-import json
+import json, types
 from bert_jax.devices import hosts
 {inspect.getsource(answers)}
 print(json.dumps(answers(hosts, host)))

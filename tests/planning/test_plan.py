@@ -201,7 +201,7 @@ def stub(tmp_path, monkeypatch):
 @pytest.mark.parametrize("child", ["a shell", pytest.param("the compiler", marks=pytest.mark.slow)])
 def test_the_child_ends_with_the_block(monkeypatch, stub, child):
     if child == "a shell":
-        stub("read more")
+        stub("exec sleep 1000")
     started = []
     monkeypatch.setattr(subprocess, "Popen", lambda *a, _popen=subprocess.Popen, **k: started.append(_popen(*a, **k)) or started[0])  # fmt: skip # noqa: E501
     request = {"config": to_dict(CONFIG), "topology": "cpu:1", "phase": 0}

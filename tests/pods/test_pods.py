@@ -289,10 +289,8 @@ def job(tmp_path_factory):
     """
     place, run = tmp_path_factory.mktemp("jobs"), "job {} '{}' {} '{}'; echo $? > {}.code".format
     runs = [run(name, *given, name) for name, given in JOBS.items()]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
-    done = processes.run(
-        "bash", "-c", "\n".join([AS_SLURM, *runs, FOLLOW]), cwd=place, env=environment | {"JOB": str(JOB)}
-    )
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")} | {"JOB": str(JOB)}
+    done = processes.run("bash", "-c", "\n".join([AS_SLURM, *runs, FOLLOW]), cwd=place, env=kept)
     assert (done.returncode, done.stderr) == (0, "")
 
     def ended(name: str) -> tuple[int, str, list[str]]:
