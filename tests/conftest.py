@@ -101,6 +101,7 @@ def errors_of_one_line() -> None:
 
     def checked(self, message: str) -> None:
         assert "\n" not in message or "answer_start counts characters" in message, message
+        Exception.__init__(self, message)  # for a class that makes its message of arguments of its own
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(UserError, "__init__", checked)

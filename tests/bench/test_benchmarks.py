@@ -98,6 +98,7 @@ def test_a_kernel_of_another_device_is_refused():
         contestants.attention(job(kernels=("cudnn",)))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(hardware._has_nvidia_gpu(), reason="this machine has an NVIDIA GPU")
 def test_an_accelerator_that_is_not_there_is_one_line(monkeypatch, capsys):
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")  # for the contestant; this process has its devices
@@ -346,6 +347,8 @@ def test_a_contestant_works_and_refuses_and_all_end_with_the_block(fake, tmp_pat
         assert taken.units == 1 and taken.wall >= 0.1 > taken.cpu >= 0  # sleeping spends no processor time
         with pytest.raises(UserError, match="^a: it does not fit$"):
             a.turn(2)
+        with pytest.raises(UserError, match="^a: its process ended with status 0: noise$"):
+            a.turn(1)
         os.kill(b.facts["pid"], 0)  # is there
         raise KeyboardInterrupt
     with pytest.raises(ProcessLookupError):
@@ -359,6 +362,7 @@ def test_peers_do_not_see_our_sources(monkeypatch):
         assert (found.get("PYTHONPATH"), found["GIVEN"]) == (path, "1")
 
 
+@pytest.mark.slow
 def test_a_program_that_fails_says_why(tmp_path):
     """It is started when the contestant gets ready, and for each unit."""
     once = f"import os, sys; os.mkdir({str(tmp_path / 'once')!r}); print('noise'); print('[7]')"
@@ -368,11 +372,15 @@ def test_a_program_that_fails_says_why(tmp_path):
             waiting[0].turn(1)
 
 
-def test_a_program_that_cannot_be_used_is_refused(monkeypatch):
-    failed = subprocess.CompletedProcess([], 1, "", "a library\nno such thing\n")
-    monkeypatch.setattr(serving, "subprocess", types.SimpleNamespace(run=lambda words, **options: failed))
+def test_a_program_that_cannot_be_used_is_refused_and_one_that_fails_later_ends_the_contestant(monkeypatch):
+    ends = [(1, "", "a library\nno such thing\n"), (0, "noise\n[7]\n", ""), (1, "", "a library\nno such thing\n")]
+    run = lambda words, **options: subprocess.CompletedProcess(words, *ends.pop(0))
+    monkeypatch.setattr(serving, "subprocess", types.SimpleNamespace(run=run))
     with pytest.raises(serving.Refusal, match="^no such thing$"):
         serving.whole_process({"program": ["-c", ""]})
+    work, _ = serving.whole_process({"program": ["-c", ""]})
+    with pytest.raises(SystemExit, match="^no such thing$"):
+        work(1)
 
 
 def test_one_that_refuses_its_job_says_why_in_one_line():

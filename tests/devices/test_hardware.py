@@ -189,10 +189,27 @@ def test_sources_are_those_of_the_whole_package():
     assert {"__init__.py", "cli/commands.py", "models/bert.py"} <= sources().keys()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (PACKAGE.parent / ".git").exists() or not shutil.which("git"), reason="not a checkout")
 def test_the_commit_is_that_of_the_checkout():
     head = subprocess.run(["git", "-C", PACKAGE, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
     assert commit().removesuffix("-dirty") == head.stdout.strip()
+
+
+def test_the_commit_is_what_git_says_where_there_is_a_checkout(tmp_path, monkeypatch):
+    asked = []
+
+    def git(words: list[str], **options: object) -> subprocess.CompletedProcess:
+        asked.append(words[:3])
+        return subprocess.CompletedProcess(words, 0, "0123abcd-dirty\n", "")
+
+    monkeypatch.setattr(subprocess, "run", git)
+    monkeypatch.setattr(hosts, "PACKAGE_DIRECTORY", tmp_path / "bert_jax")
+    assert commit.__wrapped__() is None and not asked  # installed
+    (tmp_path / ".git").touch()
+    assert commit.__wrapped__() == "0123abcd-dirty" and asked == [["git", "-C", str(tmp_path)]]
+    monkeypatch.setattr(subprocess, "run", lambda *_, **options: open(tmp_path / "no git"))
+    assert commit.__wrapped__() is None
 
 
 MESH = {"slice": 1, "data": 4, "fsdp": 1, "tensor": 1}

@@ -1,11 +1,15 @@
 """Several hosts: their processes, what they tell one another, and the watchdog."""
 
 import atexit
+import concurrent.futures
 import dataclasses
+import importlib.util
+import inspect
 import json
 import os
 import sys
 import threading
+import types
 
 import fresh
 import jax
@@ -13,6 +17,7 @@ import pytest
 from clock import Clock
 from pod import run_on_two_hosts
 from processes import SECONDS as PEERS_SECONDS
+from processes import wait_until
 
 from bert_jax.config import Config, DataConfig, MeshConfig, OptimizerConfig, PhaseConfig
 from bert_jax.config.options import differing_options, to_dict
@@ -99,38 +104,61 @@ def test_a_changed_source_file_is_known_by_its_name(tmp_path):
     assert "devices/hosts.py" in sources() and "data/pairs.py" in sources()
 
 
-HOST = """
-import json
+def answers(hosts: types.ModuleType, host: int) -> dict:
+    """Return what a host, which has loaded the module `hosts`, is told at one meeting after the other."""
+
+    @hosts.ending_together
+    def failing_on(which: int, meet: types.FunctionType):
+        if host == which:
+            raise FileNotFoundError(f"nothing there on {host}")
+        meet()
+
+    def said(function: types.FunctionType, *arguments: object):
+        try:
+            return function(*arguments)
+        except Exception as error:
+            return [type(error).__name__, str(error)]
+
+    return {
+        "from_first": hosts.from_first({"é": [host, None]}),
+        "alike": said(hosts.check_alike, lambda: {"seed": 3, "path": host}, ("path",)),
+        "different": said(hosts.check_alike, lambda: {"seed": host}),
+        "any_failure": hosts.any_failure("torn" if host == 1 else None),
+        "no_failure": hosts.any_failure(None),
+        "second_fails": said(failing_on, 1, lambda: hosts.check_alike(dict)),
+        "first_fails": said(failing_on, 0, lambda: hosts.from_first(None)),
+        "other_ways": said(hosts.from_first, 1) if host else said(hosts.check_alike, dict),
+        "after_all": hosts.from_first(host + 5),
+    }
+
+
+HOST = f"""
+import json, types
 from bert_jax.devices import hosts
-from bert_jax.errors import UserError
-
-@hosts.ending_together
-def failing_on(which, meet):
-    if host == which:
-        raise FileNotFoundError(f"nothing there on {host}")
-    meet()
-
-def said(function, *arguments):
-    try:
-        return function(*arguments)
-    except Exception as error:
-        return [type(error).__name__, str(error)]
-
-print(json.dumps({
-    "from_first": hosts.from_first({"é": [host, None]}),
-    "alike": said(hosts.check_alike, lambda: {"seed": 3, "path": host}, ("path",)),
-    "different": said(hosts.check_alike, lambda: {"seed": host}),
-    "any_failure": hosts.any_failure("torn" if host == 1 else None),
-    "no_failure": hosts.any_failure(None),
-    "second_fails": said(failing_on, 1, lambda: hosts.check_alike(dict)),
-    "first_fails": said(failing_on, 0, lambda: hosts.from_first(None)),
-    "other_ways": said(hosts.from_first, 1) if host else said(hosts.check_alike, dict),
-    "after_all": hosts.from_first(host + 5)}))
+{inspect.getsource(answers)}
+print(json.dumps(answers(hosts, host)))
 """
 
 
-@pytest.fixture(scope="module")
-def two_hosts() -> list[dict]:
+def in_threads() -> list[dict]:
+    """Let two threads be the hosts, each with a copy of the module for what a process has once."""
+    service = Service()
+
+    def ask(host: int) -> dict:
+        spec = importlib.util.find_spec(peers.__name__)
+        copy = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(copy)
+        copy.global_state = types.SimpleNamespace(num_processes=2, process_id=host, client=service)
+        return answers(copy, host)
+
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        return list(threads.map(ask, range(2)))
+
+
+@pytest.fixture(scope="module", params=["threads", pytest.param("processes", marks=pytest.mark.slow)])
+def two_hosts(request) -> list[dict]:
+    if request.param == "threads":
+        return in_threads()
     return [json.loads(printed) for printed in run_on_two_hosts(HOST)]
 
 
@@ -287,6 +315,10 @@ class Service:
     def key_value_try_get(self, key: str) -> str:
         if key not in self.values:
             raise jax.errors.JaxRuntimeError(f"NOT_FOUND: {key}")
+        return self.values[key]
+
+    def blocking_key_value_get(self, key: str, milliseconds: int) -> str:
+        wait_until(lambda: key in self.values)
         return self.values[key]
 
     def key_value_dir_get(self, prefix: str) -> list[tuple[str, str]]:

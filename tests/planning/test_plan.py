@@ -169,7 +169,7 @@ def test_a_missing_compiler_names_the_extra(monkeypatch, capsys):
     assert "pip install 'bert_jax[plan]' installs it" in capsys.readouterr().err
 
 
-def test_the_child_ends_with_the_block_and_knows_nothing_of_the_job(monkeypatch):
+def test_the_child_knows_nothing_of_the_job(monkeypatch):
     monkeypatch.setenv("TPU_WORKER_ID", "7")
     monkeypatch.setenv("MEGASCALE_NUM_SLICES", "2")
     monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "10.0.0.1:1")
@@ -183,6 +183,25 @@ def test_the_child_ends_with_the_block_and_knows_nothing_of_the_job(monkeypatch)
         "--xla_force_host_platform_device_count=16",
     ]
     assert dict(os.environ) == before
+
+
+@pytest.fixture
+def stub(tmp_path, monkeypatch):
+    """Let these lines of a shell be the child, once it has read the request and said that it is tracing."""
+
+    def stand_in(lines: str) -> None:
+        place = tmp_path / "python"
+        place.write_text(f"#!/bin/sh\nread request\necho '{json.dumps({'stage': 'tracing'})}'\n{lines}\n")
+        place.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(place))
+
+    return stand_in
+
+
+@pytest.mark.parametrize("child", ["a shell", pytest.param("the compiler", marks=pytest.mark.slow)])
+def test_the_child_ends_with_the_block(monkeypatch, stub, child):
+    if child == "a shell":
+        stub("exec sleep 1000")
     started = []
     monkeypatch.setattr(subprocess, "Popen", lambda *a, _popen=subprocess.Popen, **k: started.append(_popen(*a, **k)) or started[0])  # fmt: skip # noqa: E501
     request = {"config": to_dict(CONFIG), "topology": "cpu:1", "phase": 0}
@@ -192,6 +211,15 @@ def test_the_child_ends_with_the_block_and_knows_nothing_of_the_job(monkeypatch)
     assert started[0].returncode is not None
 
 
+def test_a_child_ends_when_the_pipe_from_its_parent_closes(monkeypatch):
+    ended = []
+    monkeypatch.setattr(sys, "stdin", io.StringIO("what is left"))
+    monkeypatch.setattr(os, "_exit", ended.append)
+    compiler._end_with_the_parent()
+    assert ended == [1] and not sys.stdin.read()
+
+
+@pytest.mark.slow
 def test_a_child_ends_when_its_parent_is_killed():
     """The parent is killed as the child has begun, so that nothing can be cleaned up."""
     parent = subprocess.Popen(
@@ -323,11 +351,8 @@ def test_a_search_goes_on_where_the_compiler_crashes(monkeypatch, caplog):
     assert "--phases.0.batch_size=128 is left out: has crashed" in caplog.text
 
 
-def test_a_crash_of_the_compiler_is_one_line(tmp_path, monkeypatch):
-    stub = tmp_path / "python"
-    stub.write_text("#!/bin/sh\nread request\nkill -SEGV $$\n")
-    stub.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(stub))
+def test_a_crash_of_the_compiler_is_one_line(stub):
+    stub("kill -SEGV $$")
     topology = find_topology("v5e:2x2")
     with pytest.raises(compiler.CompilerFailure, match=r"v5e:2x2 has crashed \(SIGSEGV\)"):
         compiler.compile_phase(CONFIG, topology, 0, print)

@@ -183,6 +183,7 @@ for _ in range(36000): time.sleep(0.1)  # a signal that comes just before a slee
 """
 
 
+@pytest.mark.slow
 def test_hosts_are_processes_which_ctrl_c_reaches_once(capsys, monkeypatch):
     ready, write = threading.Semaphore(0), sys.stdout.write
 

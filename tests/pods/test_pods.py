@@ -146,6 +146,7 @@ def test_teardown_deletes_what_was_created(kubectl, capsys):
     assert line == "kubectl delete jobset pod --namespace=default --ignore-not-found"
 
 
+@pytest.mark.slow
 def test_what_kubectl_refuses_is_one_line(tmp_path, monkeypatch, capsys):
     """A program that runs, reads what it is given and fails."""
     kubectl, refused = tmp_path / "kubectl", 'no matches for kind "JobSet" in version "jobset.x-k8s.io/v1alpha2"'
@@ -262,6 +263,12 @@ job() ( # NAME, processors of a task, most restarts, exit codes of srun
   source "$JOB" "$3" bert-jax pretrain "a b" > "$1.said"
 )
 """
+# A worker whose lock cannot be opened any more.
+FOLLOW = """
+mkdir worker && cp "${JOB%/*}/worker.sh" worker && echo "a line" > worker/log
+( flock() { return 66; }; export -f flock; bash worker/worker.sh follow 0 > follow.said 2> /dev/null )
+echo $? > follow.code; touch follow.calls
+"""
 JOBS = {
     "final_0": ("", 3, "0 0"),
     "final_2": ("", 3, "2 0"),
@@ -276,11 +283,14 @@ JOBS = {
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    """Return the exit code of a job, what it said, and its calls; one shell, with functions for programs, runs all."""
+    """Return the exit code of a job, what it said, and its calls; one shell, with functions for programs, runs all.
+
+    It also follows a worker of a TPU, which ends when the directory of that worker has disappeared.
+    """
     place, run = tmp_path_factory.mktemp("jobs"), "job {} '{}' {} '{}'; echo $? > {}.code".format
     runs = [run(name, *given, name) for name, given in JOBS.items()]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
-    done = processes.run("bash", "-c", "\n".join([AS_SLURM, *runs]), cwd=place, env=environment | {"JOB": str(JOB)})
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")} | {"JOB": str(JOB)}
+    done = processes.run("bash", "-c", "\n".join([AS_SLURM, *runs, FOLLOW]), cwd=place, env=kept)
     assert (done.returncode, done.stderr) == (0, "")
 
     def ended(name: str) -> tuple[int, str, list[str]]:
@@ -322,6 +332,13 @@ def test_the_job_gives_up(job):
 def test_waits_of_the_job_double_up_to_five_minutes(job):
     waits = [call for call in job("often")[2] if call != START]
     assert waits == [f"sleep {seconds}" for seconds in (10, 20, 40, 80, 160, 300, 300)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="worker.sh needs the programs of Linux")
+def test_following_a_worker_whose_directory_disappears_ends(job):
+    """Its lock cannot be opened then, and nothing writes to its log any more."""
+    code, said, _ = job("follow")
+    assert code == 66 and said in ("", "1\ta line\n")
 
 
 @pytest.mark.parametrize(

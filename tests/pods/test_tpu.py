@@ -96,19 +96,6 @@ def launch(tmp_path):
     return lambda *words: cli._run(["bert-jax", *COMMAND.split(), *RUN, wheel, *words])
 
 
-def test_following_a_worker_whose_directory_disappears_ends(tmp_path, monkeypatch):
-    """Its lock cannot be opened then, and nothing writes to its log any more."""
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "flock").write_text("#!/bin/sh\nexit 66\n")
-    (tmp_path / "bin" / "flock").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    shutil.copy(pathlib.Path(tpu.__file__).with_name("worker.sh"), tmp_path)
-    (tmp_path / "log").write_text("a line\n")
-    words = ["bash", tmp_path / "worker.sh", "follow", "0"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS)
-    assert done.returncode == 66 and done.stdout in ("", "1\ta line\n")
-
-
 class Gcloud:
     """`gcloud` and two workers as functions of this process; of `cloud` they are programs.
 

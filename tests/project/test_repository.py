@@ -247,6 +247,7 @@ def test_importing_the_package_loads_no_library():
     assert "bert_jax" in seen and not {"jax", "numpy", "flax", "tensorflow", "tyro"} & seen
 
 
+@pytest.mark.slow
 def test_a_type_checker_sees_the_public_names(tmp_path):
     pytest.importorskip("basedpyright", reason="the type checker is of the extra `lint`")
     (tmp_path / "uses.py").write_text(
@@ -282,6 +283,7 @@ esac
 SHELLCHECK = shutil.which("shellcheck", path=f"{sys.prefix}/bin{os.pathsep}{os.environ['PATH']}")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(SHELLCHECK is None, reason="shellcheck is not installed; make install brings it")
 def test_shellcheck_finds_nothing():
     scripts = [*SCRIPTS.glob("*.sh"), *(SCRIPTS.parent / "bert_jax").rglob("*.sh")]
