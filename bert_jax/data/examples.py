@@ -60,7 +60,13 @@ class Family(Protocol):
     """A module of what chooses predicted places, which the types of the options of objectives name as `places`."""
 
     def places(
-        self, objective: Any, masking: MaskingConfig, store: Store, max_predictions: int, held_out: float | None
+        self,
+        objective: Any,
+        masking: MaskingConfig,
+        store: Store,
+        tokenizer: Tokenizer,
+        max_predictions: int,
+        held_out: float | None,
     ) -> Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], Batch]:
         """Return what chooses the places of rows that are predicted, and hides what must not be seen.
 
@@ -70,6 +76,7 @@ class Family(Protocol):
           objective: of one of the types that name the module.
           masking: how words are masked.
           store: whose rows they are.
+          tokenizer: its own.
           max_predictions: width of the arrays of places.
           held_out: share of the documents that training does not see; None for an evaluation.
         """
@@ -77,11 +84,16 @@ class Family(Protocol):
 
 
 def predicted_places(
-    objective: ObjectiveConfig, masking: MaskingConfig, store: Store, max_predictions: int, held_out: float | None
+    objective: ObjectiveConfig,
+    masking: MaskingConfig,
+    store: Store,
+    tokenizer: Tokenizer,
+    max_predictions: int,
+    held_out: float | None,
 ) -> Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], Batch]:
     """Return what the module that the objective names makes; see `Family.places`."""
     family = cast(Family, importlib.import_module(f"bert_jax.data.{objective.places}"))
-    return family.places(objective, masking, store, max_predictions, held_out)
+    return family.places(objective, masking, store, tokenizer, max_predictions, held_out)
 
 
 class Examples:
@@ -146,7 +158,7 @@ class Examples:
         self._class_last = tokenizer.class_last
         self._special_ids = tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id
         of_training = held_out if split == "train" else None
-        self._masking = predicted_places(objective, masking, store, phase.max_predictions, of_training)
+        self._masking = predicted_places(objective, masking, store, tokenizer, phase.max_predictions, of_training)
         self._errors = None if noise is None else SpellingErrors(noise, tokenizer)
         self._epoch_ends = [0]
         self._lock = threading.Lock()

@@ -11,6 +11,7 @@ import numpy as np
 from bert_jax.config import LeftToRight, MaskingConfig, ObjectiveConfig, Permutation, TwoDirections
 from bert_jax.data.store import Store
 from bert_jax.randomness import Stream, bits, integers, uniform
+from bert_jax.tokenization.tokenizer import Tokenizer
 
 _COLUMN_BITS = np.uint64((1 << 20) - 1)  # low bits of a random word that carry the column through a sort
 
@@ -341,11 +342,15 @@ class NextWords:
 
 
 def places(
-    objective: ObjectiveConfig, masking: MaskingConfig, store: Store, max_predictions: int, held_out: float | None
+    objective: ObjectiveConfig,
+    masking: MaskingConfig,
+    store: Store,
+    tokenizer: Tokenizer,
+    max_predictions: int,
+    held_out: float | None,
 ) -> Masking | NextWords | Permutations:
     """See `data.examples.Family`."""
     del held_out
-    tokenizer = store.tokenizer()
     begins = np.asarray(tokenizer.continues_word(), bool)
     match objective:
         case LeftToRight() | TwoDirections():

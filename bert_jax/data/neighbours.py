@@ -12,6 +12,7 @@ from bert_jax.data.pair_counts import AGAIN, PairCounts, open_pair_counts
 from bert_jax.data.store import Store
 from bert_jax.errors import UserError
 from bert_jax.randomness import Stream, bits, integers, uniform
+from bert_jax.tokenization.tokenizer import Tokenizer
 
 POWER = 0.75  # of the counts, by which words are drawn (section 2.2)
 
@@ -158,13 +159,17 @@ def counts_for(options: GloVeConfig, store: Store, held_out: float | None) -> Pa
 
 
 def places(
-    objective: SkipGram | GloVe, masking: MaskingConfig, store: Store, max_predictions: int, held_out: float | None
+    objective: SkipGram | GloVe,
+    masking: MaskingConfig,
+    store: Store,
+    tokenizer: Tokenizer,
+    max_predictions: int,
+    held_out: float | None,
 ) -> NeighbourWindows | NeighbourCounts:
     """See `data.examples.Family`."""
     del masking, max_predictions
-    padding = store.tokenizer().pad_id
     match objective:
         case SkipGram():
-            return NeighbourWindows(objective.static_vectors, store.token_counts, padding)
+            return NeighbourWindows(objective.static_vectors, store.token_counts, tokenizer.pad_id)
         case GloVe():
-            return NeighbourCounts(counts_for(objective.static_vectors, store, held_out), padding)
+            return NeighbourCounts(counts_for(objective.static_vectors, store, held_out), tokenizer.pad_id)

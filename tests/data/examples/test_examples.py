@@ -55,6 +55,14 @@ def sentence_pairs(request):
     return request.param
 
 
+def test_the_tokenizer_of_a_store_is_read_once(monkeypatch):
+    store, read = SyntheticStore([[8] * 4] * 4), []
+    tokenizer = store.tokenizer()
+    monkeypatch.setattr(store, "tokenizer", lambda: read.append(tokenizer) or tokenizer)
+    make_examples(store)
+    assert len(read) == 1
+
+
 # Splits
 
 
