@@ -9,6 +9,7 @@ changes that save memory, those that cost the least time first.
 import dataclasses
 import functools
 import math
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ from bert_jax.config import AttentionConfig, ComputeConfig, EncoderConfig, Optim
 from bert_jax.data.examples import Layout
 from bert_jax.devices import sharding
 from bert_jax.devices.sharding import narrow_type
+from bert_jax.errors import UserError
 from bert_jax.models.architecture import bert_architecture, computation_dtype
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.costs import step_bytes
@@ -301,6 +303,35 @@ def qualified(named: Any) -> str:
     if not hasattr(named, "__qualname__"):
         named = type(named)
     return f"{named.__module__}.{named.__qualname__}"
+
+
+def check_own_names(path: os.PathLike[str], saved: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
+    """Raise a UserError if the run in `path` has another objective, architecture, optimizer, schedule or teacher.
+
+    `saved` has those of its run.json, which lacks the ones that are the default.
+    """
+    for name in ("architecture", "objective", "optimizer", "schedule", "teacher"):
+        before, now = saved.get(name), identity.get(name)
+        if before != now and name == "teacher":
+            raise UserError(
+                f"{path} holds a run with {_taught(before)}, but this start has {_taught(now)}. Resume with the "
+                "teacher whose arrays have that fingerprint (objective.distillation.teacher, wherever it is now), or "
+                "start this one in another --workdir"
+            )
+        if before != now:
+            given = "objective" if name == "architecture" else name
+            raise UserError(
+                f"{path} holds a run with {_shown(name, before)}, but this start has {_shown(name, now)}. Resume with "
+                f"the same one (the {given} that pretrain is given in Python), or start this one in another --workdir"
+            )
+
+
+def _taught(fingerprint: str | None) -> str:
+    return "no teacher" if fingerprint is None else f"the teacher {fingerprint:.12}…"
+
+
+def _shown(name: str, value: str | None) -> str:
+    return f"the default {name}" if value is None else f"the {name} {value}"
 
 
 STRONGER = {"none": ("sel", "full"), "sel": ("full",), "dots": ("full",), "full": ()}

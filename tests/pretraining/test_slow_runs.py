@@ -404,17 +404,17 @@ def config_of(store, workdir, phase):
 
 def seen(monkeypatch, config) -> list[np.ndarray]:
     """The ids of every batch of a run, which is made."""
-    batches, stream = [], pretraining._stream
+    found, stream = [], pretraining.batches
 
-    def noted(*args):
-        for batch in stream(*args):
-            batches.append(np.asarray(batch["input_ids"]))
+    def noted(*args, **options):
+        for batch in stream(*args, **options):
+            found.append(np.asarray(batch["input_ids"]))
             yield batch
 
     with monkeypatch.context() as patch:
-        patch.setattr(pretraining, "_stream", noted)
+        patch.setattr(pretraining, "batches", noted)
         pretraining.pretrain(config, devices=jax.devices()[:1])
-    return batches
+    return found
 
 
 def test_the_examples_are_those_without_a_ramp_and_a_resumed_run_is_the_same(small_store, tmp_path, monkeypatch):
