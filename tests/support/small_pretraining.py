@@ -18,6 +18,7 @@ from bert_jax.console import configured
 from bert_jax.devices import sharding
 from bert_jax.finetuning import loop, prediction
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.pretrained.initialization import open_source
 from bert_jax.pretraining import default_objective
 from bert_jax.training.metrics import read_rows
 from bert_jax.training.optimizers import learning_rate, optimizer
@@ -194,6 +195,11 @@ def losses(model, config, mesh, steps: int = 4) -> tuple[list[dict], dict]:
     run = Run(model, config, mesh)
     history = [run(batch(step)) for step in range(steps)]
     return history, jax.device_get(run.state.params)
+
+
+def source_of(config: Config, resumed: bool = False):
+    """The model that the parameters of a run start from."""
+    return open_source(config.init_from, config.init_from_layers, config.model, config.objective, resumed)
 
 
 def assert_filled_in(model, samples) -> None:
