@@ -1,6 +1,7 @@
 """`pretrain`: a whole pre-training run in one function, readable from top to bottom, and what a phase does.
 
-`training.run.train` takes the steps of a phase; between two of them the phase may evaluate and save.
+`training.run.train` takes the steps of a phase; between two of them the phase may evaluate and save. `make_learner`
+takes a configuration apart, and `PRETRAINING` says with which settings a run may resume.
 """
 
 import contextlib
@@ -102,8 +103,8 @@ def default_objective(
 ) -> Objective:
     """Return the objective of `pretrain`, unless it is given a different one.
 
-    For `model` see `Family`. Without the `teacher` of objective.distillation, what is measured of a model that had one
-    is the loss of its labels alone.
+    `model` has the parts of BERT's pre-training; an objective that needs others replaces them. Without the `teacher` of
+    objective.distillation, what is measured of a model that had one is the loss of its labels alone.
     """
     options, epsilon, pairs = config.objective, config.masking.loss_epsilon, config.data.sentence_pairs
     if teacher is not None:
