@@ -290,13 +290,13 @@ class PhaseTask:
             tokenizer, samples = corpus.store.tokenizer(), config.evaluation.samples
             self._samples = make_samples(learner, self._evaluation, tokenizer, config.objective, samples)
         rates = Rates(peak_flops(mesh), wall_time=opened.wall_time)
-        later = [each for each in learner.stages if each.begin >= phase.end]
+        places_after = sum(each.steps * each.tokens_per_step for each in learner.stages if each.begin >= phase.end)
         self._guard = guard = Guard(config.faults, position.guard_of(phase.index))
         self.reporter: Reporter = Reporter(
             opened.metrics,
             rates,
             HostTimes(events),
-            GuardedSteps(rates, guard, events, learner.objective.model, phase, sum(map(_places, later))),
+            GuardedSteps(rates, guard, events, learner.objective.model, phase, places_after),
             every=config.log_every_steps,
             total=config.total_steps,
             every_step=True,
@@ -403,11 +403,6 @@ class PhaseTask:
         """Return whether loss and gradient of the newest step were finite, after waiting for that step."""
         self.reporter.finish()
         return not self._guard.skipped
-
-
-def _places(phase: Phase) -> int:
-    """Return the places (sequences × length) of all steps of a phase."""
-    return phase.steps * phase.tokens_per_step
 
 
 def _evaluates(config: Config, step: int) -> bool:
@@ -596,7 +591,8 @@ def _check_pretraining(path: epath.Path, identity: dict[str, Any], settings: dic
     check_own_names(path, read_json(path / "run.json"), identity)
     before, now, phases = read_config(path), from_dict(Config, settings), len(settings["phases"])
     lines = refused_changes(path, identity, to_dict(before), settings, Config)
-    if _packed(before) == _packed(now):
+    packed = [[phase.packed for phase in resolve_phases(config)] for config in (before, now)]
+    if packed[0] == packed[1]:
         lines = [line for line in lines if not line.startswith("data.packing: ")]
     refused = []
     for line in lines:
@@ -620,11 +616,6 @@ def _check_pretraining(path: epath.Path, identity: dict[str, Any], settings: dic
             f"{path} holds a run with different settings ({first_lines(refused)}). Resume with that run's own settings "
             f"({path / 'config.json'}){elastic}, or start this one in another --workdir"
         )
-
-
-def _packed(config: Config) -> list[bool]:
-    """Return whether each phase packs its rows."""
-    return [phase.packed for phase in resolve_phases(config)]
 
 
 PRETRAINING = Rules(has_checkpoint, _check_pretraining)
