@@ -2,7 +2,7 @@
 
 run.json tells which run the directory holds, config.json its settings; both lie next to checkpoints/ and tokenizer/.
 Opening a directory refuses another writer, another run, and changes of settings that would not continue the run.
-`open_workdir` serves any run; the `Rules` of pre-training and of fine-tuning say how one of theirs continues.
+`open_workdir` serves any run; pre-training and fine-tuning each give it `Rules` by which their runs continue.
 """
 
 import dataclasses

@@ -3,7 +3,8 @@
 Other commands compile the very step that a run compiles. How its attention is computed decides what the backward pass
 has to keep; where `compute.remat=auto` leaves the choice to the memory of a device, the fastest policy whose closed
 form fits is taken. Where a phase, or the state alone, does not fit into the memory of a chip, the advice lists
-changes that save memory, those that cost the least time first.
+changes that save memory, those that cost the least time first. By its `own_names` a run notices that it resumes with
+another objective, architecture, optimizer, schedule or teacher.
 """
 
 import dataclasses
