@@ -116,14 +116,14 @@ def default_objective(
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """What a configuration is taken apart into."""
+    """The parts of a configuration."""
 
     config: Config
     """The options, model.vocab_size included."""
     learner: Learner
-    """What is trained."""
+    """Model, objective and optimizer on the mesh."""
     corpus: Corpus
-    """What it is trained on."""
+    """The data to train on and to measure on."""
     source: StoredModel | None
     """The model that it starts from, if any."""
 

@@ -155,7 +155,7 @@ class Learner:
     """Model, objective and optimizer of a run, and the placement of their state on the devices."""
 
     network: BertForPreTraining
-    """What the objective is made of: the parts of BERT's pre-training, and how they are computed."""
+    """The model that the objective is made of: the parts of BERT's pre-training, and how they are computed."""
     make_objective: Callable[[BertForPreTraining], Objective]
     is_given: bool
     """Whether the objective was given in Python, and does not follow from the options."""

@@ -203,7 +203,7 @@ def source_of(config: Config, resumed: bool = False):
 
 
 def assert_filled_in(model, samples) -> None:
-    """What a run has noted is what its model fills in, computed text by text, without padding."""
+    """Check that a run has noted the words that its model fills in, computed text by text, without padding."""
     tokenizer = model.need_tokenizer()
     for sample in samples:
         words = sample["text"].split()
