@@ -1,6 +1,7 @@
 """`pretrain`: a whole pre-training run in one function, readable from top to bottom, and what a phase does.
 
-`training.run.train` takes the steps of a phase; between two of them the phase may evaluate and save.
+`training.run.train` takes the steps of a phase; between two of them the phase may evaluate and save. `make_learner`
+takes a configuration apart, and `PRETRAINING` says with which settings a run may resume.
 """
 
 import contextlib
@@ -17,7 +18,6 @@ import jax
 import optax
 from absl import logging
 from etils import epath
-from rich.table import Table
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.local_tier import LocalTier
@@ -30,8 +30,8 @@ from bert_jax.checkpoints.workdir import (
     read_settings,
     refused_changes,
 )
-from bert_jax.config import AttentionConfig, CheckpointConfig, Config, Phase, resolve_phases, resolve_stages
-from bert_jax.config.checks import check, check_loader, check_ramps, check_trackers, training_paths
+from bert_jax.config import CheckpointConfig, Config, Phase, resolve_phases, resolve_stages
+from bert_jax.config.checks import check, check_given, check_ramps
 from bert_jax.config.objective import MaskedWords
 from bert_jax.config.options import (
     differing_options,
@@ -51,19 +51,19 @@ from bert_jax.devices.hardware import memory_advice
 from bert_jax.devices.hosts import check_alike, ending_together, from_first
 from bert_jax.devices.sharding import narrowed
 from bert_jax.devices.signals import StopSignals, Watchdog
-from bert_jax.errors import UserError, first_lines, need_cloud_storage
+from bert_jax.errors import UserError, first_lines
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import pretraining_parts
 from bert_jax.models.kernels.choice import check_attention
 from bert_jax.objectives.distillation import DistillationObjective, Teacher
 from bert_jax.objectives.objective import Family, Objective, records
-from bert_jax.parameters import state_names, total_size
+from bert_jax.parameters import state_names
 from bert_jax.pretrained.initialization import Report, initialize, open_source, source_fingerprint, table_rows
 from bert_jax.pretrained.teacher import open_teacher
 from bert_jax.training.evaluation import Evaluation, make_samples
 from bert_jax.training.events import Events, HostTimes
-from bert_jax.training.learner import Learner, attention_of, phase_advice, qualified, state_advice
+from bert_jax.training.learner import Learner, check_own_names, phase_advice, qualified, state_advice
 from bert_jax.training.metrics import Metrics, Rates, WallTime, draw_curves, read_rows
 from bert_jax.training.optimizers import (
     Schedule,
@@ -75,7 +75,7 @@ from bert_jax.training.optimizers import (
     restarted,
 )
 from bert_jax.training.optimizers import optimizer as make_optimizer
-from bert_jax.training.reporter import Guard, Reporter, due, say, say_hardware, show
+from bert_jax.training.reporter import Guard, Reporter, announce, due
 from bert_jax.training.run import (
     GuardedSteps,
     Input,
@@ -103,8 +103,8 @@ def default_objective(
 ) -> Objective:
     """Return the objective of `pretrain`, unless it is given a different one.
 
-    For `model` see `Family`. Without the `teacher` of objective.distillation, what is measured of a model that had one
-    is the loss of its labels alone.
+    `model` has the parts of BERT's pre-training; an objective that needs others replaces them. Without the `teacher` of
+    objective.distillation, what is measured of a model that had one is the loss of its labels alone.
     """
     options, epsilon, pairs = config.objective, config.masking.loss_epsilon, config.data.sentence_pairs
     if teacher is not None:
@@ -116,14 +116,14 @@ def default_objective(
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """What the options of a run describe."""
+    """The parts of a configuration."""
 
     config: Config
-    """They, with the size of the vocabulary of the data."""
+    """The options, model.vocab_size included."""
     learner: Learner
-    """What is trained."""
+    """Model, objective and optimizer on the mesh."""
     corpus: Corpus
-    """What it is trained on."""
+    """The data to train on and to measure on."""
     source: StoredModel | None
     """The model that it starts from, if any."""
 
@@ -197,7 +197,7 @@ def pretrain(
         terms = records(learner.objective.terms)
         events.start(result.step, list(learner.mesh.devices.flat), resumed=restored is not None, terms=terms)
         origins = None if report is None else report.table()
-        _announce(problem, origins, result.step)
+        announce(learner, problem.corpus, origins, options.workdir, result.step)
         # A signal during an evaluation saves the step without that evaluation.
         owed = restored is not None and _lacks_evaluation(problem, workdir, result.step)
         if result.step >= options.total_steps and not owed:
@@ -290,13 +290,13 @@ class PhaseTask:
             tokenizer, samples = corpus.store.tokenizer(), config.evaluation.samples
             self._samples = make_samples(learner, self._evaluation, tokenizer, config.objective, samples)
         rates = Rates(peak_flops(mesh), wall_time=opened.wall_time)
-        later = [each for each in learner.stages if each.begin >= phase.end]
+        places_after = sum(each.steps * each.tokens_per_step for each in learner.stages if each.begin >= phase.end)
         self._guard = guard = Guard(config.faults, position.guard_of(phase.index))
         self.reporter: Reporter = Reporter(
             opened.metrics,
             rates,
             HostTimes(events),
-            GuardedSteps(rates, guard, events, learner.objective.model, phase, sum(map(_places, later))),
+            GuardedSteps(rates, guard, events, learner.objective.model, phase, places_after),
             every=config.log_every_steps,
             total=config.total_steps,
             every_step=True,
@@ -317,9 +317,18 @@ class PhaseTask:
 
     def batches(self, begin: int) -> Generator[Input, None, None]:
         """Return the batches of the phase after `begin`; the step itself counts their work."""
-        bound, data = self.learner.value_bound(self.phase), self.config.data
-        args = self.examples, self._seen, self.phase.batch_size, self.end - begin
-        with contextlib.closing(_stream(*args, self.learner.mesh, bound, data.loader, data.prefetch)) as stream:
+        mesh, size, bound = self.learner.mesh, self.phase.batch_size, self.learner.value_bound(self.phase)
+        stream = batches(
+            self.examples,
+            self._seen,
+            size,
+            sharding.host_rows(mesh, size),
+            self.end - begin,
+            loader=self.config.data.loader,
+            prefetch=self.config.data.prefetch,
+            place=lambda rows: sharding.to_global(mesh, narrowed(rows, bound), size),
+        )
+        with contextlib.closing(stream):
             for batch in stream:
                 yield Input((batch,))
 
@@ -394,11 +403,6 @@ class PhaseTask:
         """Return whether loss and gradient of the newest step were finite, after waiting for that step."""
         self.reporter.finish()
         return not self._guard.skipped
-
-
-def _places(phase: Phase) -> int:
-    """Return the places (sequences × length) of all steps of a phase."""
-    return phase.steps * phase.tokens_per_step
 
 
 def _evaluates(config: Config, step: int) -> bool:
@@ -483,7 +487,7 @@ def _opened(
     check(config)
     sharding.check_batch(resolve_stages(config), config.phases, mesh)
     check_attention(config.compute, mesh.devices.flat[0].platform)
-    _check_given(config)
+    check_given(config)
     if not (resumed := from_first(has_checkpoint(config.workdir))):
         check_ramps(config)
     source = open_source(config.init_from, config.init_from_layers, config.model, config.objective, resumed)
@@ -555,42 +559,6 @@ def make_learner(
     )
 
 
-def _stream(
-    examples: Examples | Mixture,
-    seen: int,
-    batch_size: int,
-    steps: int,
-    mesh: jax.sharding.Mesh,
-    bound: int,
-    loader: str,
-    prefetch: int,
-) -> Generator[dict[str, jax.Array], None, None]:
-    """Return the next `steps` batches on the devices, after `seen` examples; every integer in them is below `bound`."""
-    return batches(
-        examples,
-        seen,
-        batch_size,
-        sharding.host_rows(mesh, batch_size),
-        steps,
-        loader=loader,
-        prefetch=prefetch,
-        place=lambda rows: sharding.to_global(mesh, narrowed(rows, bound), batch_size),
-    )
-
-
-def _check_given(config: Config) -> None:
-    for name, value, meaning in (
-        ("data.path", any(training_paths(config)), "the token store that bert-jax prepare wrote"),
-        ("workdir", config.workdir, "a directory for checkpoints and metrics"),
-    ):
-        if not value:
-            raise UserError(f"--{name} is missing: give {meaning}")
-    for path in (config.workdir, *training_paths(config), config.data.eval_path):
-        need_cloud_storage(path)
-    check_loader(config.data.loader)
-    check_trackers(config.sinks)
-
-
 def _first_state(problem: Problem, signals: StopSignals) -> tuple[TrainState, Position, Report | None]:
     """Return state and position at step 0 and, if a stored model gives the parameters, a report on each of them."""
     learner, source, tokenizer = problem.learner, problem.source, problem.corpus.store.tokenizer()
@@ -602,80 +570,6 @@ def _first_state(problem: Problem, signals: StopSignals) -> tuple[TrainState, Po
     if "optimizer" in learner.given:  # it may keep something that depends on the parameters
         state = reset_moments(state, learner.optimizer)
     return state, Position(), report
-
-
-def _announce(problem: Problem, origins: Table | None, step: int) -> None:
-    """Print every derived quantity of a pre-training run that people check before leaving it alone.
-
-    Args:
-      origins: what became of each array of init_from.
-      step: where the run resumes; 0 for a fresh one.
-    """
-    config, learner, corpus = problem.config, problem.learner, problem.corpus
-    mesh, parameters = learner.mesh, learner.objective.model.parameters
-    say_hardware(mesh)
-    say(
-        f"model: {total_size(parameters):,} parameters, {config.model.num_layers} layers, hidden size "
-        f"{config.model.hidden_size}, vocabulary {config.model.vocab_size:,}"
-    )
-    if learner.teacher is not None:
-        teacher = learner.teacher.model
-        say(
-            f"teacher: {total_size(teacher.parameters):,} parameters, {teacher.config.num_layers} layers, hidden size "
-            f"{teacher.config.hidden_size}"
-        )
-    for name, store in corpus.stores.items():
-        training = next(found for each in corpus.training if (found := _of_store(each, name)) is not None)
-        say(
-            f"data: {f'{name}: ' if len(corpus.stores) > 1 else ''}{store.num_tokens:,} tokens in "
-            f"{store.num_documents:,} documents, {len(training.documents):,} of them to train on"
-        )
-    for phase in learner.stages:
-        say(
-            f"phase {phase.index}: {phase.steps:,} steps of {phase.batch_size:,} sequences of length "
-            f"{phase.sequence_length} ({phase.tokens_per_step:,} tokens per step), "
-            f"{_epochs(corpus.training[phase.index], phase.steps * phase.batch_size)}; remat: {learner.remat(phase)}"
-        )
-        rows = phase.batch_size // phase.micro_batches
-        if phase.packed:
-            say(f"phase {phase.index}: packing up to {phase.max_texts} texts into a sequence")
-        else:
-            say(f"phase {phase.index}: no packing; a sequence is one text or pair")
-        if isinstance(config.model, AttentionConfig):
-            path = attention_of(config.model, config.compute, mesh, rows, phase.sequence_length, phase.max_texts)
-            say(f"phase {phase.index}: attention by {path}")
-    if mesh.size > 1:
-        show(sharding.table(mesh, parameters))
-    if origins is not None:
-        show(origins)
-    _announce_resumption(config, step)
-
-
-def _of_store(training: Examples | Mixture, name: str) -> Examples | None:
-    """Return the training examples of one of the stores, by its name; None if the phase does not read it."""
-    return training.sources.get(name) if isinstance(training, Mixture) else training
-
-
-def _epochs(training: Examples | Mixture, sequences: int) -> str:
-    """Return how often a phase of so many sequences reads its text."""
-    if isinstance(training, Examples):
-        epoch = training.num_examples(0)
-        return f"{sequences / epoch:.3g} epochs of {epoch:,} sequences"
-    epochs = {
-        name: training.shares[name] * sequences / examples.num_examples(0)
-        for name, examples in training.sources.items()
-    }
-    return ", ".join(f"{training.shares[name]:.2%} {name} ({epochs[name]:.3g} epochs)" for name in epochs)
-
-
-def _announce_resumption(config: Config, step: int) -> None:
-    """Print where a run resumes, or that there is nothing left to do; nothing for a fresh one."""
-    if step:
-        say(
-            f"resuming from step {step:,} of {config.workdir}"
-            if step < config.total_steps
-            else f"{config.workdir} has reached its last step, {step:,}; raise the steps of its last phase to continue"
-        )
 
 
 def read_config(path: str | os.PathLike[str]) -> Config:
@@ -694,10 +588,11 @@ def _check_pretraining(path: epath.Path, identity: dict[str, Any], settings: dic
             f"{path} holds a model that convert or model.save wrote, without the state of a run; give it as "
             "--init_from, and another --workdir"
         )
-    _check_own_names(path, identity)
+    check_own_names(path, read_json(path / "run.json"), identity)
     before, now, phases = read_config(path), from_dict(Config, settings), len(settings["phases"])
     lines = refused_changes(path, identity, to_dict(before), settings, Config)
-    if _packed(before) == _packed(now):
+    packed = [[phase.packed for phase in resolve_phases(config)] for config in (before, now)]
+    if packed[0] == packed[1]:
         lines = [line for line in lines if not line.startswith("data.packing: ")]
     refused = []
     for line in lines:
@@ -721,48 +616,6 @@ def _check_pretraining(path: epath.Path, identity: dict[str, Any], settings: dic
             f"{path} holds a run with different settings ({first_lines(refused)}). Resume with that run's own settings "
             f"({path / 'config.json'}){elastic}, or start this one in another --workdir"
         )
-
-
-def _packed(config: Config) -> list[bool]:
-    """Return whether each phase packs its rows."""
-    return [phase.packed for phase in resolve_phases(config)]
-
-
-def _check_own_names(path: epath.Path, identity: dict[str, Any]) -> None:
-    """Raise a UserError if the run in `path` has another objective, architecture, optimizer, schedule or teacher.
-
-    run.json lacks those that are the default.
-    """
-    saved = read_json(path / "run.json")
-    for name in ("architecture", "objective", "optimizer", "schedule", "teacher"):
-        before, now = saved.get(name), identity.get(name)
-        if before != now and name == "teacher":
-            raise UserError(
-                f"{path} holds a run with {_taught(before)}, but this start has {_taught(now)}. Resume with the "
-                "teacher whose arrays have that fingerprint (objective.distillation.teacher, wherever it is now), or "
-                "start this one in another --workdir"
-            )
-        if before != now:
-            raise UserError(
-                f"{path} holds a run with {_shown(name, before)}, but this start has {_shown(name, now)}. Resume with "
-                f"the same one ({GIVEN[name]} that pretrain is given in Python), or start this one in another --workdir"
-            )
-
-
-GIVEN = {
-    "architecture": "the objective",
-    "objective": "the objective",
-    "optimizer": "the optimizer",
-    "schedule": "the schedule",
-}
-
-
-def _taught(fingerprint: str | None) -> str:
-    return "no teacher" if fingerprint is None else f"the teacher {fingerprint:.12}…"
-
-
-def _shown(name: str, value: str | None) -> str:
-    return f"the default {name}" if value is None else f"the {name} {value}"
 
 
 PRETRAINING = Rules(has_checkpoint, _check_pretraining)

@@ -8,7 +8,7 @@ import numpy as np
 
 from bert_jax.config import Config, DataConfig, Phase, resolve_phases
 from bert_jax.config.checks import MixturePart, resolve_mixtures, training_paths
-from bert_jax.data import examples as rows
+from bert_jax.data.examples import Examples as StoreExamples
 from bert_jax.data.mixtures import Corpus, HeldOut, Mixture, check_epoch
 from bert_jax.data.store import Store, open_store
 from bert_jax.errors import UserError
@@ -17,7 +17,7 @@ from bert_jax.tokenization.tokenizer import Tokenizer
 EVALUATION_SEED = 2019  # for pairs, lengths and masks; not the run's seed, so that runs with different seeds compare
 
 
-class Examples(rows.Examples):
+class Examples(StoreExamples):
     """The examples of one split of a token store, as a configuration describes them."""
 
     def __init__(

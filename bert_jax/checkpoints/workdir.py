@@ -2,7 +2,7 @@
 
 run.json tells which run the directory holds, config.json its settings; both lie next to checkpoints/ and tokenizer/.
 Opening a directory refuses another writer, another run, and changes of settings that would not continue the run.
-`open_workdir` serves any run; how one of pre-training or of fine-tuning continues is said by its `Rules`.
+`open_workdir` serves any run; pre-training and fine-tuning each give it `Rules` by which their runs continue.
 """
 
 import dataclasses
@@ -23,14 +23,10 @@ from etils import epath
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.local_tier import has_copies
-from bert_jax.config.finetuning import RESULTS, FinetuningRecord
-from bert_jax.config.options import (
-    differences,
-    is_harmless,
-)
+from bert_jax.config.options import differences, is_harmless
 from bert_jax.devices import sharding
 from bert_jax.devices.hosts import any_failure, decide, from_first, versions
-from bert_jax.errors import UserError, first_lines
+from bert_jax.errors import UserError
 from bert_jax.files import is_remote, read_object, write_atomically
 from bert_jax.ownership import Owner
 from bert_jax.tokenization.tokenizer import Tokenizer
@@ -335,27 +331,3 @@ def _has_local_saves(path: epath.Path, local_path: str) -> bool:
         return False
     run_id = read_json(run).get("run_id")
     return isinstance(run_id, str) and has_copies(local_path, run_id)
-
-
-def _has_runs(path: epath.Path) -> bool:
-    """Return whether a run of fine-tuning in work directory `path` has saved anything."""
-    saved = ("checkpoints/*step_*", f"runs/*/{RESULTS}", "runs/*/checkpoints/*step_*", "runs/*/training/*step_*")
-    return (path / "run.json").exists() and any(True for name in saved for _ in path.glob(name))
-
-
-def _check_finetuning(path: epath.Path, identity: dict[str, Any], settings: dict[str, Any]) -> None:
-    """Raise a UserError if `settings`, the data or the parameters would not continue the runs in `path`."""
-    if "features_fingerprint" not in read_json(path / "run.json"):
-        raise UserError(
-            f"{path} is the work directory of a pre-training run: it can be given as --init_from; give another "
-            "--workdir"
-        )
-    before = read_json(path / "config.json")
-    if lines := refused_changes(path, identity, before, settings, FinetuningRecord):
-        raise UserError(
-            f"{path} holds runs with different data, parameters or settings ({first_lines(lines)}). Resume with "
-            f"those ({path / 'config.json'}), or start this in another --workdir"
-        )
-
-
-FINETUNING = Rules(_has_runs, _check_finetuning)

@@ -23,7 +23,7 @@ from bert_jax.config.pretraining import (
     resolve_phases,
     traced_steps,
 )
-from bert_jax.errors import UserError, need_extra, need_no_negative, need_positive, need_share
+from bert_jax.errors import UserError, need_cloud_storage, need_extra, need_no_negative, need_positive, need_share
 
 _UNITS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _BUDGET = re.compile(r"(\d+(?:\.\d*)?|\.\d+)([KMBT])")
@@ -303,6 +303,20 @@ def check_mesh(mesh: MeshConfig) -> None:
     open_axes = [f"mesh.{name}=-1" for name, size in sizes.items() if size == -1]
     if len(open_axes) > 1:
         raise UserError(f"{' and '.join(open_axes)}: only one axis may be -1; give all but one of them a number")
+
+
+def check_given(config: Config) -> None:
+    """Raise a UserError if a run of pre-training lacks a path or a library."""
+    for name, value, meaning in (
+        ("data.path", any(training_paths(config)), "the token store that bert-jax prepare wrote"),
+        ("workdir", config.workdir, "a directory for checkpoints and metrics"),
+    ):
+        if not value:
+            raise UserError(f"--{name} is missing: give {meaning}")
+    for path in (config.workdir, *training_paths(config), config.data.eval_path):
+        need_cloud_storage(path)
+    check_loader(config.data.loader)
+    check_trackers(config.sinks)
 
 
 def check_loader(loader: str) -> None:

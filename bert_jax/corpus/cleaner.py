@@ -146,7 +146,7 @@ def read_contamination(clean: CleaningConfig) -> Contamination | None:
     """Return the rows of words of the evaluation sets, None without any.
 
     Raises:
-      UserError: a file does not exist or cannot be read (see evaluation_texts.py), or none has a text to search for.
+      UserError: a file does not exist or cannot be read (see contamination.py), or none has a text to search for.
     """
     if not clean.decontaminate:
         return None

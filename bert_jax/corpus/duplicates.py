@@ -520,7 +520,7 @@ COMPARED_PAIRS = 1 << 15
 
 
 def find_duplicates(table: RecordTable, threshold: float | None, directory: pathlib.Path) -> None:
-    """Write to `directory` which documents and paragraphs are to be removed; see removals.py.
+    """Write to `directory` which documents and paragraphs are to be removed, for `Removals` to read.
 
     `threshold`: the least similarity of near duplicates; None: only exact duplicates are looked for.
     """

@@ -61,7 +61,7 @@ def check_end(rest: bytes, name: str) -> None:
 
 
 def articles(text: str, head: bytes, where: str, removed: collections.Counter[str]) -> Iterator[str]:
-    """Yield the text of each article in a block of pages, a paragraph per line; see wikitext.py.
+    """Yield the text of each article in a block of pages, a paragraph per line.
 
     Args:
       text: the block.

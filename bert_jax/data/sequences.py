@@ -79,7 +79,7 @@ class Features:
     labels: np.ndarray | list[np.ndarray] | None
     """int32 [E] for classification and choice; float32 [E] for regression; int32 [E, 2] for span, token positions,
     (0, 0) if the sequence has no answer; a list of int32 [L] for tagging, -1 where nothing is predicted, else as
-    `models.crf.with_edges` makes them. None if there are no labels."""
+    `models.task.with_edges` makes them. None if there are no labels."""
     example: np.ndarray
     """int32 [E]: index of the example that each sequence came from."""
     max_length: int

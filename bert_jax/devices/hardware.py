@@ -50,7 +50,7 @@ PEAK_FLOPS = (
 )
 
 JAX_LATER_SECONDS = 15
-"""Time after which JAX, later than peers.py, also considers a host dead, and aborts."""
+"""Time after which JAX, later than hosts.py, also considers a host dead, and aborts."""
 
 # Launchers set these for every process of a job: Slurm's srun, Open MPI's mpirun.
 PROCESS_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
@@ -184,7 +184,7 @@ def initialize_distributed(peer_timeout_seconds: int = 60) -> None:
 
 
 def heartbeat_timeout(peer_timeout_seconds: int) -> int:
-    """Return a timeout for JAX's own heartbeats by which peers.py finds a dead host first.
+    """Return a timeout for JAX's own heartbeats by which hosts.py finds a dead host first.
 
     JAX sends one every half of it, and so finds a host dead between a half and the whole of it after its last moment.
     """

@@ -289,7 +289,7 @@ def commit() -> str | None:
 
 
 PATIENCE_SECONDS = 3600
-"""One host may copy a large store while the others wait; one that has died is noticed sooner (peers.py)."""
+"""One host may copy a large store while the others wait; one that has died is noticed sooner (`watch`)."""
 WARNING_SECONDS = 30
 FLAGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl", "jax_threefry_partitionable")
 """Settings of JAX that change numbers, and that the environment of a single host may set."""

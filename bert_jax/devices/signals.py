@@ -138,7 +138,7 @@ class StopSignals:
 
     With several hosts only `check` raises it. All hosts stop at the same call: the one after the highest number
     (initially 0) that any of them has passed to JAX's preemption service so far. Nothing else may call that service:
-    see `checkpoints.manager.Manager`.
+    see `checkpoints.steps.Manager`.
 
     Args:
       watchdog: told of the progress that calls of `check` and `wait` are.

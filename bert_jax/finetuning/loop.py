@@ -21,13 +21,21 @@ from jax.sharding import Mesh
 from rich.console import Console
 
 from bert_jax.checkpoints.record import stored_fingerprint
-from bert_jax.checkpoints.workdir import FINETUNING, WorkDirectory, open_workdir, read_json, write_json
+from bert_jax.checkpoints.workdir import (
+    Rules,
+    WorkDirectory,
+    open_workdir,
+    read_json,
+    refused_changes,
+    write_json,
+)
 from bert_jax.config import AttentionConfig
 from bert_jax.config.checks import check_trackers
 from bert_jax.config.finetuning import (
     RESULTS,
     DiagnosticOptions,
     FinetuneConfig,
+    FinetuningRecord,
     PredictConfig,
     SequenceOptions,
     check_finetune,
@@ -500,3 +508,27 @@ def _announce(tuning: Tuning, note: str) -> None:
             f"the embeddings, learn from --epochs={layers + 2} on"
         )
     say(f"runs: {len(runs)}, namely {', '.join(run.name for run in runs[:3])}{', …' if len(runs) > 3 else ''}")
+
+
+def _has_runs(path: epath.Path) -> bool:
+    """Return whether a run of fine-tuning in work directory `path` has saved anything."""
+    saved = ("checkpoints/*step_*", f"runs/*/{RESULTS}", "runs/*/checkpoints/*step_*", "runs/*/training/*step_*")
+    return (path / "run.json").exists() and any(True for name in saved for _ in path.glob(name))
+
+
+def _check_finetuning(path: epath.Path, identity: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Raise a UserError if `settings`, the data or the parameters would not continue the runs in `path`."""
+    if "features_fingerprint" not in read_json(path / "run.json"):
+        raise UserError(
+            f"{path} is the work directory of a pre-training run: it can be given as --init_from; give another "
+            "--workdir"
+        )
+    before = read_json(path / "config.json")
+    if lines := refused_changes(path, identity, before, settings, FinetuningRecord):
+        raise UserError(
+            f"{path} holds runs with different data, parameters or settings ({first_lines(lines)}). Resume with "
+            f"those ({path / 'config.json'}), or start this in another --workdir"
+        )
+
+
+FINETUNING = Rules(_has_runs, _check_finetuning)

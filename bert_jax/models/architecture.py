@@ -94,8 +94,8 @@ class Architecture:
     """Makes, from the mask, the segments [B, L] and the order of pre-training, what blocks get in place of the mask;
     None: blocks get the mask, and there is no such order."""
     layers: Layers | None = None
-    """What the layers keep for the backward pass, and whether they attend; None: what `layers_of` the configuration
-    says. Their arrays are those of `parameters`."""
+    """Memory that the layers keep for the backward pass, and whether they attend; None: `layers_of` the configuration.
+    Their arrays are those of `parameters`."""
 
 
 def bert_architecture(config: EncoderConfig, compute: ComputeConfig) -> Architecture:

@@ -392,7 +392,7 @@ class BertForPreTraining:
     ) -> WordLosses:
         """Return the losses [B, M] of predicting the masked_ids of a batch at its masked_positions, and no logits.
 
-        They are those of `objectives.masked_language_model.loss_sums`, block by block over the vocabulary.
+        They are those of `objectives.masked_words.masked_word_sums`, block by block over the vocabulary.
         """
         self.require(part)
         block = self._pieces.word_block or self.config.need_vocab_size()

@@ -406,9 +406,9 @@ def dropout(
 ) -> jax.Array:
     """Zero each element with probability `rate` (to the nearest 2⁻³²) and scale the others so that the mean stays.
 
-    Without a key, return x itself. What is dropped depends on the key and on the place of an element in the whole array
-    (`counter_bits`), and is computed again in the backward pass. With `rows`, int32 [B, M], x [B, …, M, N] are those of
-    `length` rows of the whole array, and what is dropped is the same as there.
+    Without a key, return x itself. What is dropped depends on the key and on the place of an element in the array, and
+    is computed again in the backward pass. With `rows`, int32 [B, M], x [B, …, M, N] are those of `length` rows of the
+    whole array, and what is dropped is the same as there.
     """
     threshold = drop_threshold(rate)
     if key is None or threshold == 0:

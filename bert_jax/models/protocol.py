@@ -134,7 +134,7 @@ class HasLayers(Protocol):
 
     @property
     def encoder_layers(self) -> Layers:
-        """What its layers keep for the backward pass, and whether they attend."""
+        """Memory that its layers keep for the backward pass, and whether they attend."""
         ...
 
 

@@ -44,7 +44,7 @@ class Permutation:
 
     @classmethod
     def of(cls, batch: dict[str, jax.Array]) -> "Permutation":
-        """Return that of a batch of `data.examples.permutations`."""
+        """Return that of a batch of `data.masking.Permutations`."""
         return cls(batch["order"], batch["masked_positions"])
 
     @classmethod

@@ -28,7 +28,7 @@ NEXT_WORDS = dataclasses.replace(
 
 @dataclasses.dataclass(frozen=True)
 class LeftToRightObjective:
-    """The next word of every place (see `Objective`); batches are those of `data.examples.next_words`."""
+    """The next word of every place (see `Objective`); batches are those of `data.masking.NextWords`."""
 
     model: BertForPreTraining
     terms: tuple[Term, ...] = (NEXT_WORDS,)
@@ -53,7 +53,7 @@ PREVIOUS_WORDS = dataclasses.replace(
 
 @dataclasses.dataclass(frozen=True)
 class TwoDirectionsObjective:
-    """The neighbours of every place (see `Objective`); batches are those of `data.examples.next_words`."""
+    """The neighbours of every place (see `Objective`); batches are those of `data.masking.NextWords`."""
 
     model: BertForPreTraining
     weights: TwoDirections
@@ -97,7 +97,7 @@ PERMUTED_WORDS = dataclasses.replace(
 
 @dataclasses.dataclass(frozen=True)
 class PermutationObjective:
-    """The targets of every order (see `Objective`); batches are those of `data.examples.permutations`."""
+    """The targets of every order (see `Objective`); batches are those of `data.masking.Permutations`."""
 
     model: BertForPreTraining
     terms: tuple[Term, ...] = (PERMUTED_WORDS,)

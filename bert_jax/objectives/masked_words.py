@@ -47,7 +47,7 @@ def masked_word_sums(logits: jax.Array, masked_ids: jax.Array, masked_weights: j
 def model_sums(
     model: BertForPreTraining, params: Params, batch: Batch, encoded: Encoded, part: WordPart = "mlm"
 ) -> Sums:
-    """Return `loss_sums` of what a head of a model predicts for the masked_ids of a batch, the way it is fastest."""
+    """Return `masked_word_sums` of the predictions of a head for the masked_ids of a batch, the fastest way."""
     weights = batch["masked_weights"] if part == "mlm" else SpanBoundaries.of(batch).weights
     if model.has_word_losses:
         return weighted_sums(*model.word_losses(params, batch, encoded, part), weights)

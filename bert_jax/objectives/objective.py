@@ -113,7 +113,7 @@ class Family(Protocol):
         """Return the objective with these options, which are of one of the types that name the module.
 
         Args:
-          model: with the parts of BERT's pre-training; an objective that needs others replaces them.
+          model: with the parts of BERT's pre-training, which may be replaced.
           options: its own.
           epsilon: added to the number of masked words, by which their loss is divided.
           sentence_pairs: meaning of the labels of pairs.

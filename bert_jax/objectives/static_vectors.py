@@ -71,7 +71,7 @@ NEIGHBOURS = Term(name="skip_gram", label="neighbours", title="Skip-gram", unit=
 
 @dataclasses.dataclass(frozen=True)
 class SkipGramObjective:
-    """Neighbours of every word against random words (see `Objective`), of batches of `data.examples.neighbour_windows`.
+    """Neighbours of every word against random words (see `Objective`), of batches of `data.neighbours`.
 
     A pair of a word w and its neighbour c has the loss -log σ(w·c) - k E log σ(-w·n) over words n ~ count^(3/4). The
     expectation is the mean over the words that were drawn for the row.

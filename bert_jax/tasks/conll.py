@@ -25,7 +25,6 @@ from bert_jax.errors import UserError
 from bert_jax.tasks.readers import read_text
 
 OUTSIDE = "O"
-SCHEMES = ("iob1", "iob2", "iobes", "plain")
 _CONTINUED, _CONTINUING = ("B", "I"), ("I", "E")
 
 Entity = tuple[str, int, int]
@@ -59,7 +58,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def recognise(sentences: Iterable[Sequence[str]]) -> str:
-    """Return the scheme of a set of tagged sentences: one of SCHEMES.
+    """Return the scheme of a set of tagged sentences: iob1, iob2, iobes or plain.
 
     E- or S- occurs only in IOBES. B- after anything but the same type occurs in IOB2 and not in IOB1. The scheme is
     plain if no tag has a prefix; if some have, the others are mistakes, which `fault` finds.
@@ -262,7 +261,7 @@ def in_iob2(sentences: Sequence[Sentence], scheme: str = "auto") -> list[Sentenc
 
     Args:
       sentences: sentences that all have tags.
-      scheme: one of entities.SCHEMES, or auto to recognize it from the tags.
+      scheme: one of `TagScheme`; auto recognizes it from the tags.
 
     Raises:
       UserError: a tag is not allowed in its place by the scheme; names file and line.

@@ -3,12 +3,14 @@
 Other commands compile the very step that a run compiles. How its attention is computed decides what the backward pass
 has to keep; where `compute.remat=auto` leaves the choice to the memory of a device, the fastest policy whose closed
 form fits is taken. Where a phase, or the state alone, does not fit into the memory of a chip, the advice lists
-changes that save memory, those that cost the least time first.
+changes that save memory, those that cost the least time first. By its `own_names` a run notices that it resumes with
+another objective, architecture, optimizer, schedule or teacher.
 """
 
 import dataclasses
 import functools
 import math
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,6 +22,7 @@ from bert_jax.config import AttentionConfig, ComputeConfig, EncoderConfig, Optim
 from bert_jax.data.examples import Layout
 from bert_jax.devices import sharding
 from bert_jax.devices.sharding import narrow_type
+from bert_jax.errors import UserError
 from bert_jax.models.architecture import bert_architecture, computation_dtype
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.costs import step_bytes
@@ -152,7 +155,7 @@ class Learner:
     """Model, objective and optimizer of a run, and the placement of their state on the devices."""
 
     network: BertForPreTraining
-    """What the objective is made of: the parts of BERT's pre-training, and how they are computed."""
+    """The model that the objective is made of: the parts of BERT's pre-training, and how they are computed."""
     make_objective: Callable[[BertForPreTraining], Objective]
     is_given: bool
     """Whether the objective was given in Python, and does not follow from the options."""
@@ -301,6 +304,35 @@ def qualified(named: Any) -> str:
     if not hasattr(named, "__qualname__"):
         named = type(named)
     return f"{named.__module__}.{named.__qualname__}"
+
+
+def check_own_names(path: os.PathLike[str], saved: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
+    """Raise a UserError if the run in `path` has another objective, architecture, optimizer, schedule or teacher.
+
+    `saved` has those of its run.json, which lacks the ones that are the default.
+    """
+    for name in ("architecture", "objective", "optimizer", "schedule", "teacher"):
+        before, now = saved.get(name), identity.get(name)
+        if before != now and name == "teacher":
+            raise UserError(
+                f"{path} holds a run with {_taught(before)}, but this start has {_taught(now)}. Resume with the "
+                "teacher whose arrays have that fingerprint (objective.distillation.teacher, wherever it is now), or "
+                "start this one in another --workdir"
+            )
+        if before != now:
+            given = "objective" if name == "architecture" else name
+            raise UserError(
+                f"{path} holds a run with {_shown(name, before)}, but this start has {_shown(name, now)}. Resume with "
+                f"the same one (the {given} that pretrain is given in Python), or start this one in another --workdir"
+            )
+
+
+def _taught(fingerprint: str | None) -> str:
+    return "no teacher" if fingerprint is None else f"the teacher {fingerprint:.12}…"
+
+
+def _shown(name: str, value: str | None) -> str:
+    return f"the default {name}" if value is None else f"the {name} {value}"
 
 
 STRONGER = {"none": ("sel", "full"), "sel": ("full",), "dots": ("full",), "full": ()}

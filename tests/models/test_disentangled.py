@@ -127,7 +127,7 @@ def test_scores_are_those_of_the_paper(name):
 
 
 def once_by_hand(config: ModelConfig) -> int:
-    """Parameters that all layers share, or that are beside the first: the table of distances and the convolution."""
+    """Parameters that all layers share, or that are next to the first: the table of distances and the convolution."""
     hidden, norm = config.hidden_size, 2 * config.hidden_size
     table = 2 * config.disentangled.reach * hidden + (norm if config.disentangled.table_norm else 0)
     if config.convolution is None:

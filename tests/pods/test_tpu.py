@@ -180,7 +180,7 @@ QUEUE = ["WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"]
 
 
 def preempted_once(cloud: Gcloud | Cloud, launch, capsys) -> list[str]:
-    """What a launch prints that gets its slice twice; and check that it made the calls for that."""
+    """Return the lines of a launch that gets its slice twice, and check that it made the calls for that."""
     assert launch() == 0
     assert cloud.verbs == [*SET_UP, "delete", *SET_UP, "stop", "delete"] and not cloud.exists
     return [line for line in capsys.readouterr().out.splitlines() if not line.startswith(("==", "start 0"))]

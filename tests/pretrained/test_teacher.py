@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import written_teacher
 from pretrained_model import TOKENIZER, contents, random_params, stored_model
+from small_pretraining import source_of
 from task_models import write_model
 
 from bert_jax.checkpoints.record import leaf_paths
@@ -23,7 +24,7 @@ from bert_jax.formats.opening import open_stored
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import bert_parameters
 from bert_jax.models.costs import trained_parameters
-from bert_jax.pretrained.initialization import initialize, open_source
+from bert_jax.pretrained.initialization import initialize
 from bert_jax.pretrained.model import load
 from bert_jax.pretrained.teacher import open_task_teacher, open_teacher, stored_task_teacher
 from bert_jax.pretraining import make_learner
@@ -57,10 +58,6 @@ def taught(teacher, model=None, layers=(), **options) -> Config:
 def teacher_of(config: Config, tokenizer, mesh):
     student = config.model, config.data, resolve_phases(config)
     return open_teacher(config.objective.taught, *student, config.compute, tokenizer, mesh)
-
-
-def source_of(config: Config, resumed: bool = False):
-    return open_source(config.init_from, config.init_from_layers, config.model, config.objective, resumed)
 
 
 def test_a_teacher_is_split_like_any_model_and_keeps_its_bits(directory, small_store, tokenizer, tmp_path):

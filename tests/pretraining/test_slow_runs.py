@@ -14,7 +14,15 @@ from etils import epath
 from pretrained_model import every_array, whole
 from processes import EXHAUSTIVE
 from safetensors.numpy import load_file
-from small_pretraining import MODEL, assert_filled_in, assert_resumed_exactly, nothing_held_out, rows, run_config
+from small_pretraining import (
+    MODEL,
+    assert_filled_in,
+    assert_resumed_exactly,
+    nothing_held_out,
+    rows,
+    run_config,
+    source_of,
+)
 from synthetic_store import SyntheticStore, random_documents, write_store
 
 import bert_jax
@@ -30,7 +38,6 @@ from bert_jax.formats.conversion import convert
 from bert_jax.formats.opening import open_stored
 from bert_jax.formats.own import open_checkpoint
 from bert_jax.models.costs import trained_parameters
-from bert_jax.pretrained.initialization import open_source
 from bert_jax.pretraining import pretrain
 from bert_jax.training.events import read_events
 from bert_jax.training_data import Examples, open_corpus
@@ -38,11 +45,6 @@ from bert_jax.training_data import Examples, open_corpus
 pytestmark = pytest.mark.slow
 
 DISCRIMINATOR = dataclasses.replace(MODEL, embedding_size=20, pair_head=False, activation="gelu_erf", pooler="gelu_erf")
-
-
-def source_of(config: Config):
-    start = config.init_from, config.init_from_layers, config.model, config.objective
-    return open_source(*start, resumed=False)
 
 
 def electra(store, workdir, embeddings: str = "shared", **changes) -> Config:
@@ -404,17 +406,17 @@ def config_of(store, workdir, phase):
 
 def seen(monkeypatch, config) -> list[np.ndarray]:
     """The ids of every batch of a run, which is made."""
-    batches, stream = [], pretraining._stream
+    found, stream = [], pretraining.batches
 
-    def noted(*args):
-        for batch in stream(*args):
-            batches.append(np.asarray(batch["input_ids"]))
+    def noted(*args, **options):
+        for batch in stream(*args, **options):
+            found.append(np.asarray(batch["input_ids"]))
             yield batch
 
     with monkeypatch.context() as patch:
-        patch.setattr(pretraining, "_stream", noted)
+        patch.setattr(pretraining, "batches", noted)
         pretraining.pretrain(config, devices=jax.devices()[:1])
-    return batches
+    return found
 
 
 def test_the_examples_are_those_without_a_ramp_and_a_resumed_run_is_the_same(small_store, tmp_path, monkeypatch):

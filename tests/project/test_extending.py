@@ -145,7 +145,7 @@ def test_the_kind_of_layer_of_the_guide_trains(small_store, tmp_path, monkeypatc
 
 
 def guide_layers(monkeypatch) -> dict:
-    """What the script of a kind of layer defines."""
+    """Return the names that the script of a kind of layer defines."""
     monkeypatch.setattr(bert_jax, "pretrain", lambda *given, **options: None, raising=False)
     names = {"config": None, "__name__": "guide"}
     exec(compile(script("A kind of layer"), PAGE, "exec"), names)

@@ -25,7 +25,7 @@ from etils import epath
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import leaf_paths
-from bert_jax.checkpoints.workdir import FINETUNING, WorkDirectory, id_below, open_workdir, write_json
+from bert_jax.checkpoints.workdir import WorkDirectory, id_below, open_workdir, write_json
 from bert_jax.cli.evaluate import default_config
 from bert_jax.config import Config, DataConfig, HeadConfig, MeshConfig, ModelConfig, PhaseConfig
 from bert_jax.config.commands import ResultsConfig
@@ -36,6 +36,7 @@ from bert_jax.data.store import open_store
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.finetuning import run as finetune_workdir
+from bert_jax.finetuning.loop import FINETUNING
 from bert_jax.finetuning.results import best, earlier_predictions, finished_runs, run_results, show, summary
 from bert_jax.formats.conversion import convert
 from bert_jax.models.bert import BertForPreTraining

@@ -18,6 +18,7 @@ from bert_jax.console import configured
 from bert_jax.devices import sharding
 from bert_jax.finetuning import loop, prediction
 from bert_jax.models.bert import BertForPreTraining
+from bert_jax.pretrained.initialization import open_source
 from bert_jax.pretraining import default_objective
 from bert_jax.training.metrics import read_rows
 from bert_jax.training.optimizers import learning_rate, optimizer
@@ -196,8 +197,13 @@ def losses(model, config, mesh, steps: int = 4) -> tuple[list[dict], dict]:
     return history, jax.device_get(run.state.params)
 
 
+def source_of(config: Config, resumed: bool = False):
+    """The model that the parameters of a run start from."""
+    return open_source(config.init_from, config.init_from_layers, config.model, config.objective, resumed)
+
+
 def assert_filled_in(model, samples) -> None:
-    """What a run has noted is what its model fills in, computed text by text, without padding."""
+    """Check that a run has noted the words that its model fills in, computed text by text, without padding."""
     tokenizer = model.need_tokenizer()
     for sample in samples:
         words = sample["text"].split()

@@ -21,7 +21,7 @@ def run_prepare(config: PrepareConfig) -> Manifest:
       The manifest of the store.
 
     Raises:
-      UserError: bad input (see readers.py and text_blocks.py) or vocabulary; a corpus without a token; an output that
+      UserError: bad input (see readers.py and blocks.py) or vocabulary; a corpus without a token; an output that
         cannot be written or holds something else; a runner that is not there. Bad input leaves nothing behind; a lack
         of space or memory leaves a state from which the same command resumes.
     """

@@ -54,10 +54,8 @@ def torch_contestant(options: AttentionBenchConfig, length: int, facts: dict[str
     """Return torch, if it was asked for, on the device of which our process has reported these facts."""
     if options.peer != "torch":
         return []
-    program, job = (
-        turns.peer_program(options.peer_python, "attention"),
-        attention_job(options, length) | turns.as_ours(facts),
-    )
+    program = turns.peer_program(options.peer_python, "attention")
+    job = attention_job(options, length) | turns.as_ours(facts)
     return [turns.Contestant(f"{PEER}, {length}", program, job, computing_variables(os.environ), is_peer=True)]
 
 

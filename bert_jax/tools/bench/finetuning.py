@@ -79,10 +79,8 @@ def peer_contestants(
         "max_length": options.max_length,
         "steps_per_unit": STEPS_PER_UNIT,
     }
-    program, environment = (
-        turns.peer_program(options.peer_python, "finetune"),
-        computing_variables(os.environ),
-    )  # as ours
+    program = turns.peer_program(options.peer_python, "finetune")
+    environment = computing_variables(os.environ)  # as ours
     return [
         turns.Contestant(f"transformers, {work}", program, job | {"work": work}, environment, is_peer=True)
         for work in WORKS
