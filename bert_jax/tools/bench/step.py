@@ -93,12 +93,14 @@ def _one_start(
     options: StepBenchConfig, files: BatchFiles
 ) -> tuple[list[Entry], list[turns.Waiting], list[list[turns.Turn]]]:
     """Start all contestants, and return them and their turns."""
-    ours = our_entries(options, files)
-    with turns.started([entry.contestant for entry in ours]) as waiting:
-        peers = peer_entries(options, files, waiting[0].facts) if options.peer == "torch" else []
-        with turns.started([entry.contestant for entry in peers]) as further:
-            waiting += further
-            return [*ours, *peers], waiting, turns.take_turns(waiting, options.rounds, options.turn_seconds)
+    entries = our_entries(options, files)
+
+    def peers(facts: dict[str, Any]) -> list[turns.Contestant]:
+        found = peer_entries(options, files, facts) if options.peer == "torch" else []
+        entries.extend(found)
+        return [entry.contestant for entry in found]
+
+    return entries, *turns.measured(options, [entry.contestant for entry in entries], peers)
 
 
 def check_possible(options: StepBenchConfig, words: list[str]) -> None:
