@@ -172,7 +172,7 @@ class Layers(Protocol):
 
     @property
     def no_attention(self) -> str:
-        """The beginning of errors about layers that have no attention; empty for those that have."""
+        """The beginning of errors about layers that have no attention; empty for those that have, and for none."""
         ...
 
     def parameters(self) -> Iterable[Parameter]:
@@ -191,7 +191,7 @@ class Layers(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class NoLayers:
-    """Implement `Layers` for an encoder that is a table of words."""
+    """No `Layers`, as of an encoder that is a table of words."""
 
     keeps_all: bool = False
     no_attention: str = ""
@@ -206,7 +206,7 @@ class NoLayers:
 
 @dataclasses.dataclass(frozen=True)
 class RecurrentLayers:
-    """Implement `Layers` for the LSTMs of models/lstm.py, whose scan over time keeps all."""
+    """The `Layers` of models/lstm.py, whose scan over time keeps all."""
 
     config: RecurrentConfig
     keeps_all: bool = True
@@ -229,7 +229,7 @@ class RecurrentLayers:
 
 @dataclasses.dataclass(frozen=True)
 class AttentionLayers:
-    """Implement `Layers` for attention and a feed-forward network, of BERT's relatives and of XLNet."""
+    """The `Layers` of BERT's relatives and of XLNet: attention and a feed-forward network."""
 
     config: AttentionConfig
     """Sizes of the model."""

@@ -1,14 +1,16 @@
 """Fields that hold one of several kinds: spelled flat or nested, chosen by options, and refused by name."""
 
 import dataclasses
+import importlib
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import pytest
 
 from bert_jax.config import Config, MaskedWords, ModelConfig, PhaseConfig, RecurrentConfig, Rope, options
 from bert_jax.config.checks import check
 from bert_jax.config.finetuning import InputFormConfig, SentenceOptions, check_finetune, task_defaults
+from bert_jax.config.objective import ObjectiveConfig
 from bert_jax.console import parse
 from bert_jax.errors import UserError
 
@@ -389,6 +391,12 @@ def test_what_other_kinds_do_without_is_said(capsys, caplog):
     parse(Config(), ["--model.layer=lstm"], "pretrain")
     parse(before, ["--model.rope_theta=6"], "pretrain")
     assert not caplog.records
+
+
+@pytest.mark.parametrize("kind", get_args(ObjectiveConfig))
+def test_an_objective_names_modules_that_make_its_losses_and_choose_its_places(kind):
+    assert callable(importlib.import_module(f"bert_jax.objectives.{kind.losses}").objective)
+    assert callable(importlib.import_module(f"bert_jax.data.{kind.places}").places)
 
 
 def test_options_of_a_generator_that_has_no_attention_are_refused():
