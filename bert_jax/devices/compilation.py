@@ -149,8 +149,9 @@ def compile_with(
         if UNKNOWN not in str(error):
             raise
         logging.warning(
-            "gradients are summed over chips after the backward pass, not during it, because this compiler does not "
-            "know an option (%s); --compute.overlap=False silences this warning",
+            "this compiler does not know an option (%s), so the step is compiled without such options and may be "
+            "slower: on TPUs, gradients are summed over chips after the backward pass, not during it, and "
+            "--compute.overlap=False silences this warning",
             " ".join(str(error).split())[:200],
         )
         return lowered.compile(compiler_options=dict(fallback or {}) or None)

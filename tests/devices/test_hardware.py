@@ -17,7 +17,7 @@ import pytest
 import bert_jax
 from bert_jax.config import ComputeConfig, Config, PhaseConfig, resolve_phases
 from bert_jax.devices import hardware, hosts
-from bert_jax.devices.compilation import OVERLAP, compile_with, step_options
+from bert_jax.devices.compilation import APART, OVERLAP, compile_with, step_options
 from bert_jax.devices.hardware import memory_advice, memory_error, shortage_of
 from bert_jax.devices.hosts import commit, sources
 from bert_jax.devices.sharding import narrow_type, narrowed, widened
@@ -302,13 +302,14 @@ def mesh_of(platform: str, count: int) -> types.SimpleNamespace:
     return types.SimpleNamespace(size=count, devices=np.array([types.SimpleNamespace(platform=platform)] * count))
 
 
-def test_several_tpus_sum_beside_the_backward_pass_unless_they_should_not():
+def test_several_tpus_sum_beside_the_backward_pass_unless_they_should_not_and_gpus_merge_no_products():
     found = {
-        (platform, count): bool(step_options(ComputeConfig(), mesh_of(platform, count)))
+        (platform, count): step_options(ComputeConfig(), mesh_of(platform, count))
         for platform in ("cpu", "gpu", "tpu")
         for count in (1, 4)
     }
-    assert [key for key, given in found.items() if given] == [("tpu", 4)]
+    given = {("tpu", 4): OVERLAP, ("gpu", 1): APART, ("gpu", 4): APART}
+    assert {key: options for key, options in found.items() if options} == given
     assert step_options(ComputeConfig(overlap=False), mesh_of("tpu", 4)) == {}
 
 
@@ -330,7 +331,7 @@ def test_the_steps_of_a_run_are_compiled_with_them(monkeypatch, tmp_path):
     monkeypatch.setattr(run, "step_options", lambda compute, mesh: {"xla_dump_to": str(tmp_path)})
     lowered = jax.jit(lambda state, batch: state + batch["x"])
     learner = types.SimpleNamespace(
-        config=types.SimpleNamespace(compute=ComputeConfig()), mesh=None, frozen=(), train_step=lambda phase: lowered
+        network=types.SimpleNamespace(compute=ComputeConfig()), mesh=None, frozen=(), train_step=lambda phase: lowered
     )
     step = PhaseSteps(learner).of(types.SimpleNamespace(index=0, batch_size=1))
     np.testing.assert_array_equal(step(jnp.ones(3), {"x": jnp.ones(3)}), 2)
