@@ -539,7 +539,7 @@ def _panel(axes: Any, title: str, unit: str, name: str, train: Any, held_out: An
         places, points = _series(held_out, key)  # of one store of a mixture
         axes.plot(places, scale * points, color=f"C{number + 2}", linewidth=1.0, label=key.rpartition("/")[0])
     if baseline is not None:
-        axes.axhline(scale * baseline, color=BASELINE, linestyle="--", linewidth=1.2, label="token frequencies alone")
+        axes.axhline(scale * baseline, color=BASELINE, linestyle="--", linewidth=1.2, label="word frequencies alone")
     if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False, fontsize=9)
 
