@@ -410,18 +410,19 @@ def _of_pretraining(run: RunHistory, saved_step: int) -> dict[str, Any]:
 
 
 def _of_finetuning(run: RunHistory) -> dict[str, Any]:
-    """Return the task and, for each run below runs/, whether it is finished and the last row it wrote.
+    """Return the task and, for each run below runs/, whether it is finished, and its last figures in training and on dev.
 
     Rates and the time left are those of the run that is not finished: they go one after another.
     """
     options, runs = run.settings["finetune"], {}
     pace = next(map(_pace, run.of_kind("train")[-1:]), {})  # of a run that is looked at by itself
     for directory in sorted((run.path / "runs").glob("*")):
-        rows = [row for row in read_rows(directory / "metrics.jsonl") if row["kind"] == "train"][-1:]
-        runs[directory.name] = {"finished": (directory / RESULTS).exists()}
-        for row in rows:
-            runs[directory.name] |= {"step": row["step"], **_figures(row)}
-            pace = pace if runs[directory.name]["finished"] else _pace(row)
+        rows = {row["kind"]: row for row in read_rows(directory / "metrics.jsonl")}
+        facts: dict[str, Any] = {"finished": (directory / RESULTS).exists()}
+        if row := rows.get("train"):
+            facts |= {"step": row["step"], **_figures(row)}
+            pace = pace if facts["finished"] else _pace(row)
+        runs[directory.name] = facts | _figures(rows.get("evaluation", {}))
     task = options.get("task") if isinstance(options, dict) else None
     return {"task": str(task), "finished": is_finished(run, 0), "runs": runs, **pace}
 

@@ -189,6 +189,10 @@ def test_directories_of_fine_tuning(finetunings, name):
     assert found["alarms"] == (unfinished if name == "finetuning" else [])
     assert found["kind"] == "fine-tuning" and found["finished"] == (name == "finetuned")
     assert [run["finished"] for run in found["runs"].values()] == [name == "finetuned"]
+    for run, of_run in found["runs"].items():
+        rows = read_rows(finetunings / name / "runs" / run / "metrics.jsonl")
+        (*_, evaluated) = (row for row in rows if row["kind"] == "evaluation")
+        assert of_run["dev_accuracy"] == evaluated["dev_accuracy"] and "dev_accuracy" in shown
 
 
 def test_the_pace_of_a_fine_tuning_is_that_of_the_run_under_way(finetunings, monkeypatch):
