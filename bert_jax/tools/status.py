@@ -410,7 +410,7 @@ def _of_pretraining(run: RunHistory, saved_step: int) -> dict[str, Any]:
 
 
 def _of_finetuning(run: RunHistory) -> dict[str, Any]:
-    """Return the task and, for each run below runs/, whether it is finished, and its last figures in training and on dev.
+    """Return the task and, for each run below runs/, whether it is finished, and its last figures, on dev too.
 
     Rates and the time left are those of the run that is not finished: they go one after another.
     """

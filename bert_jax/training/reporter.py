@@ -22,7 +22,7 @@ from bert_jax.data.mixtures import Corpus, Mixture
 from bert_jax.devices import hardware, sharding
 from bert_jax.parameters import total_size
 from bert_jax.training.events import HostTimes
-from bert_jax.training.learner import Learner, attention_of
+from bert_jax.training.learner import Learner, attention_of, own_names
 from bert_jax.training.metrics import Metrics, Rates
 
 
@@ -85,7 +85,9 @@ def announce(learner: Learner, corpus: Corpus, origins: Table | None, workdir: s
             say(f"phase {phase.index}: packing up to {phase.max_texts} texts into a sequence")
         else:
             say(f"phase {phase.index}: no packing; a sequence is one text or pair")
-        if isinstance(model, AttentionConfig):
+        if architecture := own_names(learner.objective, is_given=False).get("architecture"):
+            say(f"phase {phase.index}: layers and attention as {architecture} has them")
+        elif isinstance(model, AttentionConfig):
             path = attention_of(model, learner.network.compute, mesh, rows, phase.sequence_length, phase.max_texts)
             say(f"phase {phase.index}: attention by {path}")
     if mesh.size > 1:

@@ -132,10 +132,12 @@ def test_the_kernel_of_the_guide_computes_every_layer_or_what_it_lacks_is_comput
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
-def test_the_kind_of_layer_of_the_guide_trains(small_store, tmp_path, monkeypatch):
+def test_the_kind_of_layer_of_the_guide_trains(small_store, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(bert_jax, "pretrain", small_pretraining.pretrain, raising=False)
     names = {"config": run_config(small_store, tmp_path / "run"), "__name__": "guide"}
     exec(compile(script("A kind of layer"), PAGE, "exec"), names)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "phase 0: layers and attention as guide.fourier has them" in said and "attention by" not in said
     losses = losses_of(tmp_path / "run")
     assert len(losses) == 8 and np.mean(losses[-2:]) < np.mean(losses[:2])
     model = bert_jax.BertForPreTraining(SMALL, SCAN, architecture=names["fourier"])
