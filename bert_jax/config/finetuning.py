@@ -285,7 +285,7 @@ class FinetuneConfig:
     """Layers of the frozen encoder on which a two-layer BiLSTM is trained (paper section 5.3), with a learning rate
     such as 1e-3. weighted_with_embeddings: all layers and the embeddings, with learned weights (ELMo). By default the
     encoder itself is fine-tuned."""
-    lstm_size: int = option(768, of=("features",))
+    lstm_size: int = option(768, of=("features",), refused=False)
     """Width of the BiLSTM in each direction if features is given. The default is that of the paper."""
     train_encoder: bool = option(False, of=("features",), refused=False)
     """Whether the encoder below that BiLSTM is trained with it rather than frozen, as in the row of the paper's table 5
@@ -299,11 +299,13 @@ class FinetuneConfig:
     grid: bool = trained(False, resume="free")
     """Whether to run every combination of grid_batch_sizes, grid_learning_rates and grid_epochs instead of the single
     setting above, and choose the best on dev."""
-    grid_batch_sizes: tuple[int, ...] = option((16, 32), resume="free", of=("grid",))
+    grid_batch_sizes: tuple[int, ...] = option((16, 32), resume="free", of=("grid",), refused=False)
     """Batch sizes of the grid, separated by commas."""
-    grid_learning_rates: tuple[float, ...] = option((5e-5, 4e-5, 3e-5, 2e-5), resume="free", of=("grid",))
+    grid_learning_rates: tuple[float, ...] = option(
+        (5e-5, 4e-5, 3e-5, 2e-5), resume="free", of=("grid",), refused=False
+    )
     """Peak learning rates of the grid, separated by commas."""
-    grid_epochs: tuple[int, ...] = option((2, 3, 4), resume="free", of=("grid",))
+    grid_epochs: tuple[int, ...] = option((2, 3, 4), resume="free", of=("grid",), refused=False)
     """Numbers of epochs of the grid, separated by commas."""
     select: Literal["last", "best"] = trained("last")
     """The weights of a run that count: those after its last epoch (as in the paper, whose grid has the epochs), or

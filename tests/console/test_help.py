@@ -271,6 +271,7 @@ def test_a_task_has_and_shows_its_own_options_alone(task, capsys):
     shown = shown_options(printed_by(capsys, "finetune", task, "--help"))
     assert {name for name in OF_TASKS if name in shown} == {name for name, (has, _) in OF_TASKS.items() if task in has}
     assert not [name for name in shown if name.startswith("options.") and name not in OF_TASKS]
+    assert not shown.keys() & {"grid_epochs", "lstm_size", "train_encoder"}  # which need another option
     for name, (has, value) in OF_TASKS.items():
         if task not in has:
             with pytest.raises(UserError) as raised:

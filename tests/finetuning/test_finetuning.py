@@ -262,8 +262,6 @@ def test_stabilisers(pretrained):
         ({"crf": True}, "crf=True belongs to task=ner, not to sst2; leave it out"),
         ({"features": "last", "reinitialize_layers": 2}, "features=last leaves untrained"),
         ({"train_encoder": True}, "give features=last too"),
-        ({"lstm_size": 8}, "lstm_size=8 has no effect without features; set that too"),
-        ({"grid_epochs": (1,)}, r"grid_epochs=\(1,\) has no effect without grid; set that too"),
         (
             {"task": "squad_v1", "options": SquadOptions(), "packing": True},
             "packing=True belongs to task=cola or .* or text, not to squad_v1",
