@@ -382,7 +382,8 @@ class PretrainedModel:
             of positions alone: RoPE, ALiBi, DeBERTa and XLNet read any length.
           attention_mask: [B, L], 1 for real tokens, 0 for padding; None: all are real.
           token_type_ids: [B, L], the segment of each token; None: 0. A model without segments ignores them.
-          layers, attentions: as in `encode`.
+          layers: as in `encode`.
+          attentions: as in `encode`.
           memory: of an XLNet, the states of the segments before, as `extended_memory` of
             `bert_jax.models.bert` returns them (`mems` of transformers): for each layer [B, M, H]. All of it
             is seen, states of padding too.
@@ -451,7 +452,10 @@ class PretrainedModel:
             `bert_jax.analysis.fit_postprocess` has fitted on the same layers and pooling, or the name of one that was
             saved with the model.
           normalize: whether to divide each vector by its Euclidean norm. None: as above, for most models False.
-          batch_size, max_length, truncate, progress: as in `encode`.
+          batch_size: as in `encode`.
+          max_length: as in `encode`.
+          truncate: as in `encode`.
+          progress: as in `encode`.
 
         Raises:
           UserError: the directory of sentence-transformers has a module that is not supported, and `pooling` is not
