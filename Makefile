@@ -6,8 +6,9 @@ WORKDIR ?= runs/demo
 # A worker per processor, each with whole files of tests; the slowest are printed at the end.
 PARALLEL := --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder --durations=15
 
-# Folders in which nothing is compiled.
+# Folders in which nothing is compiled, without three files that take long.
 FAST := $(addprefix tests/,config console data monitoring project studies tokenization)
+FAST += $(addprefix --ignore=tests/,project/test_extending.py project/test_gpu_scripts.py data/preparation/test_beam.py)
 
 .PHONY: install demo lint format docs test test-fast test-all requirements clean
 
