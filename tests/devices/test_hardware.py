@@ -22,6 +22,8 @@ from bert_jax.devices.hardware import memory_advice, memory_error, shortage_of
 from bert_jax.devices.hosts import commit, sources
 from bert_jax.devices.sharding import narrow_type, narrowed, widened
 from bert_jax.errors import UserError
+from bert_jax.tools.planning import compiler
+from bert_jax.tools.planning.topology import find_topology
 from bert_jax.training import run
 from bert_jax.training.learner import phase_advice, state_advice
 from bert_jax.training.run import PhaseSteps
@@ -311,6 +313,15 @@ def test_several_tpus_sum_beside_the_backward_pass_unless_they_should_not_and_gp
     given = {("tpu", 4): OVERLAP, ("gpu", 1): APART, ("gpu", 4): APART}
     assert {key: options for key, options in found.items() if options} == given
     assert step_options(ComputeConfig(overlap=False), mesh_of("tpu", 4)) == {}
+
+
+@pytest.mark.parametrize("topology", ["gpu:h200:1", "v5e:2x2", "cpu:2"])
+def test_a_plan_compiles_with_the_options_of_the_step_that_it_plans(topology):
+    machine = find_topology(topology)
+    mesh = mesh_of(machine.platform, machine.chips)
+    planned, run = compiler.compiler_options(ComputeConfig(), mesh, machine), step_options(ComputeConfig(), mesh)
+    assert planned == (run | compiler.FLAGS if machine.platform == "gpu" else run)
+    assert planned or machine.platform == "cpu"
 
 
 def test_options_reach_the_compiler(tmp_path):

@@ -34,7 +34,7 @@ import jax
 import jaxlib
 from jax.sharding import Mesh
 
-from bert_jax.config import Config, Phase, resolve_phases, resolve_stages
+from bert_jax.config import ComputeConfig, Config, Phase, resolve_phases, resolve_stages
 from bert_jax.config.options import from_dict, to_dict
 from bert_jax.devices import sharding
 from bert_jax.devices.compilation import compile_with, step_options
@@ -443,9 +443,8 @@ def _answer(request: dict[str, Any]) -> None:
     lowered = traced_step(what, phase)
     versions = (jax.__version__, jaxlib.version.__version__, compiler_version(topology), os.environ["XLA_FLAGS"])
     options = [os.environ.get("LIBTPU_INIT_ARGS")]
-    flags: Mapping[str, Any] = step_options(config.compute, mesh)
+    flags = compiler_options(config.compute, mesh, topology)
     if topology.platform == "gpu" and topology.chip:
-        flags = FLAGS
         options += [target_config(topology.chip)]
     options += [str(dict(flags)) if flags else None]
     key = program_key(lowered.as_text(), FORM, topology.name, *versions, *filter(None, options))
@@ -453,6 +452,11 @@ def _answer(request: dict[str, Any]) -> None:
         _say(stage="compiling")
         store_program(key, compiled(lowered, flags))
     _say(key=key)
+
+
+def compiler_options(compute: ComputeConfig, mesh: Mesh, topology: Topology) -> Mapping[str, Any]:
+    """Return the options of a run's training step there, and `FLAGS` for a card."""
+    return {**step_options(compute, mesh), **(FLAGS if topology.platform == "gpu" and topology.chip else {})}
 
 
 def compiler_version(topology: Topology) -> str:
