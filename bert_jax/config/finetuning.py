@@ -8,12 +8,12 @@ they are, and how they become sequences and answers.
 import dataclasses
 import difflib
 import math
-from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 from bert_jax.config.checks import check_mesh, check_optimizer, check_schedule, need_divisible
 from bert_jax.config.model import LayersRead
 from bert_jax.config.objective import TaskDistillationConfig
-from bert_jax.config.options import Resume, check_effects, check_kinds, from_dict, kinds, option
+from bert_jax.config.options import Resume, T, check_effects, check_kinds, from_dict, kinds, option
 from bert_jax.config.pretraining import (
     ComputeConfig,
     HostFaultsConfig,
@@ -28,7 +28,6 @@ from bert_jax.config.pretraining import (
 )
 from bert_jax.errors import UserError, need_cloud_storage, need_positive
 
-T = TypeVar("T")
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
 TagScheme = Literal["auto", "iob1", "iob2", "iobes", "plain"]
 """Tagging schemes for entities; see `TaggingDataConfig.scheme`."""
