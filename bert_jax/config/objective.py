@@ -205,9 +205,9 @@ class _Objective:
     chosen_by: ClassVar[Mapping[str, str]]
     """The option that chooses it, and its value."""
     losses: ClassVar[str]
-    """The module of bert_jax/objectives/ that makes it (`objectives.objective.Family`)."""
+    """The module of bert_jax/objectives/ that makes it (`objectives.objective.ObjectiveFamily`)."""
     places: ClassVar[str] = "masking"
-    """The module of bert_jax/data/ that chooses the places it predicts (`data.examples.Family`)."""
+    """The module of bert_jax/data/ that chooses the places it predicts (`data.examples.PlaceFamily`)."""
     masks_words: ClassVar[bool] = False
     """Whether batches have masked words, which the model or its generator fills in."""
     reads_texts: ClassVar[bool] = True

@@ -160,7 +160,7 @@ def _pairs(batch: Batch) -> jax.Array:
 def objective(
     model: BertForPreTraining, options: SkipGram | GloVe, epsilon: float, sentence_pairs: SentencePairs
 ) -> SkipGramObjective | GloveObjective:
-    """See `objectives.objective.Family`."""
+    """See `objectives.objective.ObjectiveFamily`."""
     del epsilon, sentence_pairs
     vectors = WordVectors(model.config, model.compute, architecture=model.architecture, options=options)
     match options:
