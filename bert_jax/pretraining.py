@@ -43,7 +43,7 @@ from bert_jax.config.options import (
     to_dict,
 )
 from bert_jax.config.pretraining import traced_steps
-from bert_jax.data.examples import Examples, batch_layout
+from bert_jax.data.examples import StoreExamples, batch_layout
 from bert_jax.data.mixtures import Corpus, Mixture
 from bert_jax.data.pipeline import batches
 from bert_jax.devices import hardware, sharding
@@ -57,7 +57,7 @@ from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import pretraining_parts
 from bert_jax.models.kernels.choice import check_attention
 from bert_jax.objectives.distillation import DistillationObjective, Teacher
-from bert_jax.objectives.objective import Family, Objective, records
+from bert_jax.objectives.objective import Objective, ObjectiveFamily, records
 from bert_jax.parameters import state_names
 from bert_jax.pretrained.initialization import Report, initialize, open_source, source_fingerprint, table_rows
 from bert_jax.pretrained.teacher import open_teacher
@@ -110,7 +110,7 @@ def default_objective(
     if teacher is not None:
         assert isinstance(options, MaskedWords), "others have no teacher"
         return DistillationObjective(model, teacher, options, epsilon, pairs)
-    family = cast(Family, importlib.import_module(f"bert_jax.objectives.{options.losses}"))
+    family = cast(ObjectiveFamily, importlib.import_module(f"bert_jax.objectives.{options.losses}"))
     return family.objective(model, options, epsilon, pairs)
 
 
@@ -269,7 +269,7 @@ class PhaseTask:
         self.config, self.learner, self.phase, self.program, self.begin = config, learner, phase, program, begin
         self._opened, self._evaluates_first = opened, evaluates_first
         self.end: int = phase.end
-        self.examples: Examples | Mixture = corpus.training[phase.index]
+        self.examples: StoreExamples | Mixture = corpus.training[phase.index]
         self.evaluated: dict[str, float] = {}
         """Held-out metrics of the newest step; {} if there is no evaluation after it."""
         self._seen, self._skipped = position.seen_in(phase.index), position.skipped

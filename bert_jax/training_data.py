@@ -8,7 +8,7 @@ import numpy as np
 
 from bert_jax.config import Config, DataConfig, Phase, resolve_phases
 from bert_jax.config.checks import MixturePart, resolve_mixtures, training_paths
-from bert_jax.data.examples import Examples as StoreExamples
+from bert_jax.data.examples import StoreExamples
 from bert_jax.data.mixtures import Corpus, HeldOut, Mixture, check_epoch
 from bert_jax.data.store import Store, open_store
 from bert_jax.errors import UserError
@@ -18,7 +18,7 @@ EVALUATION_SEED = 2019  # for pairs, lengths and masks; not the run's seed, so t
 
 
 class Examples(StoreExamples):
-    """The examples of one split of a token store, as a configuration describes them."""
+    """`StoreExamples` of one split of a token store, made of a `Config`."""
 
     def __init__(
         self, store: Store, config: Config, phase: Phase | int = 0, split: str = "train", seed: int | None = None

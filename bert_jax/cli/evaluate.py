@@ -65,7 +65,7 @@ def _measured(
     if objective is None and isinstance(trained.objective, ReplacedTokens):
         params, trained = _both(model, generator, trained, trained.objective)
     elif objective is None:
-        _check_measurable(model, trained.data.has_pair_labels)
+        _check_measurable(model, trained.objective, trained.data.has_pair_labels)
         teacher = _teacher(model, _taught(trained, given), mesh)
     if objective is None:
         objective = functools.partial(default_objective, teacher=None if teacher is None else teacher.model)
@@ -121,10 +121,11 @@ def _both(
     return {**model.params, GENERATOR: generator.params}, config
 
 
-def _check_measurable(model: PretrainedModel, has_pair_labels: bool) -> None:
-    parts = set(model.network.parts)
-    if not {"mlm", "contexts"} & parts and not (has_pair_labels and {"pooler", "next_sentence"} <= parts):
-        wanted = "masked words or pairs" if has_pair_labels else "masked words"
+def _check_measurable(model: PretrainedModel, objective: ObjectiveConfig, has_pair_labels: bool) -> None:
+    own = {path.split("/")[0] for path in objective.word_arrays}
+    parts = {*model.network.parts, *(own & {*model.params})}
+    if not (own or {"mlm"}) <= parts and not (has_pair_labels and {"pooler", "next_sentence"} <= parts):
+        wanted = "neighbours of words" if own else "masked words or pairs" if has_pair_labels else "masked words"
         raise UserError(
             f"{model.path} has no head for {wanted} "
             f"(apart from the encoder: {', '.join(sorted(parts)) or 'nothing'}), so there is nothing to evaluate; "

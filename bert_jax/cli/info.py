@@ -21,6 +21,7 @@ from bert_jax.config import (
     resolve_stages,
 )
 from bert_jax.models import costs
+from bert_jax.models.bert_parameters import word_parameters
 from bert_jax.models.costs import computed_flops, run_activation_bytes, run_flops, trained_encoders, trained_parameters
 from bert_jax.parameters import total_size
 
@@ -32,7 +33,8 @@ WORD_HEADS = {
     TwoDirections: "language-model head",
 }
 """What the head that predicts words is called, by objective; static vectors have none."""
-CONTEXTS = {SkipGram: "second table of words", GloVe: "second table of words, and biases"}
+WORDS = {SkipGram: "second table of words", GloVe: "second table of words, and biases"}
+"""What the arrays that only an objective's model has are called."""
 PAIR_HEADS = {"nsp": "next-sentence head", "sop": "sentence-order head"}
 """What the head for pairs is called, by data.sentence_pairs; without labels it is not trained."""
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
@@ -77,6 +79,7 @@ def parameter_table(config: Config, teacher_size: int | None = None) -> Table:
     if isinstance(config.objective, ReplacedTokens):
         return _table_of_both(config, config.objective)
     counts = costs.parameter_counts(trained_parameters(config.model, config.objective, teacher_size))
+    words = total_size(word_parameters(config.model, config.objective.word_arrays))
     layer = "block" if config.model.attention_heads else "layer"
     word_head = WORD_HEADS.get(type(config.objective))
     table = _table("Parameters", "part", "number")
@@ -88,7 +91,7 @@ def parameter_table(config: Config, teacher_size: int | None = None) -> Table:
         (f"encoder{' without pooler' * bool(counts.pooler)}", counts.encoder_without_pooler, counts.layers),
         ("pooler", counts.pooler, counts.pooler),
         ("encoder with pooler", counts.encoder, counts.pooler),
-        (CONTEXTS.get(type(config.objective)), counts.contexts, counts.contexts),
+        (WORDS.get(type(config.objective)), words, words),
         (f"{word_head} (table shared)", counts.mlm_head, word_head),
         (PAIR_HEADS.get(config.data.sentence_pairs, "head for pairs (untrained)"), counts.next_sentence, counts.pooler),
         ("span boundary head (table shared)", counts.span_boundary, counts.span_boundary),

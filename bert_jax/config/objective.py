@@ -205,9 +205,9 @@ class _Objective:
     chosen_by: ClassVar[Mapping[str, str]]
     """The option that chooses it, and its value."""
     losses: ClassVar[str]
-    """The module of bert_jax/objectives/ that makes it (`objectives.objective.Family`)."""
+    """The module of bert_jax/objectives/ that makes it (`objectives.objective.ObjectiveFamily`)."""
     places: ClassVar[str] = "masking"
-    """The module of bert_jax/data/ that chooses the places it predicts (`data.examples.Family`)."""
+    """The module of bert_jax/data/ that chooses the places it predicts (`data.examples.PlaceFamily`)."""
     masks_words: ClassVar[bool] = False
     """Whether batches have masked words, which the model or its generator fills in."""
     reads_texts: ClassVar[bool] = True
@@ -218,6 +218,8 @@ class _Objective:
     """Its description in messages, of one that masks no words."""
     masking_read: ClassVar[tuple[str, ...]] = ("static_masks",)
     """The options of masking that mean something to it; of one that masks none."""
+    word_arrays: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Names of the axes, vocab and hidden, of the arrays that only its model has, by path; it looks rows of them up."""
 
     @property
     def name(self) -> str:
@@ -233,6 +235,23 @@ class _Objective:
     def parts(self) -> tuple[str, ...]:
         """Parts of the model that other objectives do without."""
         return ()
+
+    def word_products(self, sequence_length: int, predictions: int) -> tuple[int, int]:
+        """Return how many products of the vectors of two words it takes: of words of a row, and with words drawn."""
+        del sequence_length, predictions
+        return 0, 0
+
+    def head_bytes(self, word_size: int, sequence_length: int, predictions: int, value_bytes: int) -> int | None:
+        """Return what the backward pass needs of its losses for a row; None for those of logits of all words.
+
+        Args:
+          word_size: values of the vector of a word.
+          sequence_length: tokens of the row.
+          predictions: number of words that it predicts there.
+          value_bytes: of an activation.
+        """
+        del word_size, sequence_length, predictions, value_bytes
+        return None
 
     def predictions(self, sequence_length: int, given: int | None, rate: float) -> int:
         """Return the width of the arrays of predicted places, as the original advises (20 at length 128, 77 at 512).
@@ -540,8 +559,18 @@ class _StaticVectors(_EveryWord):
     places: ClassVar[str] = "neighbours"
     reads_texts: ClassVar[bool] = False
     predicts: ClassVar[str] = "predicts the neighbours of each word"
+    word_arrays: ClassVar[Mapping[str, tuple[str, ...]]] = {"contexts/table": ("vocab", "hidden")}
     static_vectors: Any
     """Options of each, among which is a window."""
+
+    def word_products(self, sequence_length: int, predictions: int) -> tuple[int, int]:
+        del predictions
+        return sequence_length * sequence_length, 0
+
+    def head_bytes(self, word_size: int, sequence_length: int, predictions: int, value_bytes: int) -> int:
+        """Return the bytes of three arrays of scores in float32, and of the vectors that are not those of the row."""
+        scores = predictions * (sequence_length + SHARED_NEGATIVES)
+        return 3 * 4 * scores + value_bytes * word_size * (predictions + SHARED_NEGATIVES)
 
     def check_model(self, model: EncoderConfig) -> None:
         if model.has_layers:
@@ -574,6 +603,9 @@ class SkipGram(_StaticVectors):
     def arrays(self, sequence_length: int) -> dict[str, tuple[tuple[int, ...], type[int] | type[float]]]:
         return {"windows": ((sequence_length, 2), int), "negatives": ((SHARED_NEGATIVES,), int)}
 
+    def word_products(self, sequence_length: int, predictions: int) -> tuple[int, int]:
+        return sequence_length * sequence_length, predictions * SHARED_NEGATIVES
+
     def check(self, run: Run) -> None:
         super().check(run)
         options = self.static_vectors
@@ -591,13 +623,13 @@ class GloVe(_StaticVectors):
     static_vectors.counts."""
 
     chosen_by: ClassVar[Mapping[str, str]] = {"name": "glove"}
+    word_arrays: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **_StaticVectors.word_arrays,
+        **{"context_biases/center": ("vocab",), "context_biases/neighbour": ("vocab",)},
+    }
 
     static_vectors: GloVeConfig = GloVeConfig()
     """Windows and counts."""
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        return ("context_biases",)
 
     def arrays(self, sequence_length: int) -> dict[str, tuple[tuple[int, ...], type[int] | type[float]]]:
         return {"pair_counts": ((sequence_length, self.static_vectors.window), float)}

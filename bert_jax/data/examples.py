@@ -56,7 +56,7 @@ def batch_layout(phase: Phase, objective: ObjectiveConfig, has_pair_labels: bool
     return layout
 
 
-class Family(Protocol):
+class PlaceFamily(Protocol):
     """A module of what chooses predicted places, which the types of the options of objectives name as `places`."""
 
     def places(
@@ -91,12 +91,12 @@ def predicted_places(
     max_predictions: int,
     held_out: float | None,
 ) -> Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], Batch]:
-    """Return what the module that the objective names makes; see `Family.places`."""
-    family = cast(Family, importlib.import_module(f"bert_jax.data.{objective.places}"))
+    """Return what the module that the objective names makes; see `PlaceFamily.places`."""
+    family = cast(PlaceFamily, importlib.import_module(f"bert_jax.data.{objective.places}"))
     return family.places(objective, masking, store, tokenizer, max_predictions, held_out)
 
 
-class Examples:
+class StoreExamples:
     """The examples of one split of a token store at the sequence length of one phase.
 
     Position p is the p-th example of an endless run over epochs, each newly ordered, cut, paired and masked. In each

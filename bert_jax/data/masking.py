@@ -349,7 +349,7 @@ def places(
     max_predictions: int,
     held_out: float | None,
 ) -> Masking | NextWords | Permutations:
-    """See `data.examples.Family`."""
+    """See `data.examples.PlaceFamily`."""
     del held_out
     begins = np.asarray(tokenizer.continues_word(), bool)
     match objective:

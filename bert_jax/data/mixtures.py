@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.config import Phase
-from bert_jax.data.examples import Batch, Examples, Layout
+from bert_jax.data.examples import Batch, Layout, StoreExamples
 from bert_jax.data.store import Store
 from bert_jax.errors import UserError
 
@@ -35,7 +35,7 @@ class EpochReport:
     texts_per_sequence: float  # 1 unless rows are packed
 
 
-def epoch_report(examples: Examples, epoch: int = 0, limit: int = 100_000) -> EpochReport:
+def epoch_report(examples: StoreExamples, epoch: int = 0, limit: int = 100_000) -> EpochReport:
     """Measure at most `limit` sequences of `epoch`; this takes one byte of memory per token of the store."""
     sequences = examples.num_examples(epoch)
     examined = min(sequences, limit)
@@ -91,13 +91,13 @@ class Mixture:
     batch is mixed alike, which is less noisy than drawing the store of each example. A store's own positions are read
     in their order, one after the other: it has epochs of its own, of any length.
 
-    It is used in place of `Examples`, and is safe to call from several threads.
+    It is used in place of `StoreExamples`, and is safe to call from several threads.
     """
 
-    def __init__(self, sources: dict[str, Examples], weights: np.ndarray):
+    def __init__(self, sources: dict[str, StoreExamples], weights: np.ndarray):
         """Mix `sources`, by name, with `weights` (float [sources]) as the shares of their examples."""
         first = next(iter(sources.values()))
-        self.sources: dict[str, Examples] = sources
+        self.sources: dict[str, StoreExamples] = sources
         self.grains: np.ndarray = grains(weights)
         self.layout: Layout = first.layout
         self.store = first.store  # all have its vocabulary
@@ -171,7 +171,7 @@ def assign(positions: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.nd
     return number, own
 
 
-def check_epoch(examples: Examples | Mixture, batch_size: int) -> None:
+def check_epoch(examples: StoreExamples | Mixture, batch_size: int) -> None:
     """Raise a UserError if a training epoch has fewer examples than a batch; evaluation may repeat some."""
     count = examples.num_examples(0)
     if examples.split == "train" and count < batch_size:
@@ -199,7 +199,7 @@ class Corpus:
 
     stores: dict[str, Store]
     """Those to train on, by name: the end of its path."""
-    training: tuple[Examples | Mixture, ...]
+    training: tuple[StoreExamples | Mixture, ...]
     """Training examples of each phase."""
     held_out: tuple[HeldOut, ...]
     """Documents to evaluate on: () if nothing is held out, one in a run of one store, one for each of a mixture."""

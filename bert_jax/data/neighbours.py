@@ -166,7 +166,7 @@ def places(
     max_predictions: int,
     held_out: float | None,
 ) -> NeighbourWindows | NeighbourCounts:
-    """See `data.examples.Family`."""
+    """See `data.examples.PlaceFamily`."""
     del masking, max_predictions
     match objective:
         case SkipGram():

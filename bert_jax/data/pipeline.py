@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.config.checks import check_loader
-from bert_jax.data.examples import Batch, Examples
+from bert_jax.data.examples import Batch, StoreExamples
 from bert_jax.data.mixtures import Mixture, check_epoch
 
 _THREADS = 2  # the work is NumPy, partly under Python's lock, so more threads would only wait for each other
@@ -20,7 +20,7 @@ _MOST_AT_ONCE = 8  # batches, so that a first step of few rows does not wait unt
 
 
 def batches(
-    examples: Examples | Mixture,
+    examples: StoreExamples | Mixture,
     first_position: int,
     batch_size: int,
     rows: np.ndarray,

@@ -64,7 +64,7 @@ from bert_jax.models.kernels.choice import check_attention
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.pretrained.teacher import open_task_teacher, stored_task_teacher
 from bert_jax.tasks.squad import SpanFeatures, tuned
-from bert_jax.tasks.task_data import Family, TaskData, read_task
+from bert_jax.tasks.task_data import TaskData, TaskFamily, read_task
 from bert_jax.training.events import Events
 from bert_jax.training.learner import attention_of
 from bert_jax.training.metrics import WallTime
@@ -274,7 +274,7 @@ def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict[str, Any]:
 
 
 def _diagnose_split(
-    config: FinetuneConfig, stored: StoredModel, family: Family, options: SequenceOptions, split: str, mesh: Mesh
+    config: FinetuneConfig, stored: StoredModel, family: TaskFamily, options: SequenceOptions, split: str, mesh: Mesh
 ) -> dict[str, float]:
     """Write the predictions of one split, and return its metrics, which are printed too; {} if it has no labels."""
     examples = family.load(config.task, config.data, split, stored.need_head().labels)

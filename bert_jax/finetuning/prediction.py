@@ -63,7 +63,7 @@ def task_of(stored: StoredModel, asked: str) -> str:
     return task
 
 
-def family_for(stored: StoredModel, task: str) -> task_data.Family:
+def family_for(stored: StoredModel, task: str) -> task_data.TaskFamily:
     """Return the module that reads and scores a task; raise UserError if the model has a different kind of head."""
     family = task_data.family_of(task)
     wanted = family.head(task, stored.need_head().labels).kind
@@ -124,8 +124,8 @@ def _check_replaceable(files: Sequence[epath.Path], config: PredictConfig) -> No
 
 
 def read_examples(
-    stored: StoredModel, task: str, family: task_data.Family, config: PredictConfig
-) -> tuple[task_data.Family, Any]:
+    stored: StoredModel, task: str, family: task_data.TaskFamily, config: PredictConfig
+) -> tuple[task_data.TaskFamily, Any]:
     """Return the family that answers the input, which is `family` except for plain texts, and the input's examples.
 
     Raises:
@@ -147,7 +147,7 @@ def read_examples(
 
 
 def write_predictions(
-    family: task_data.Family, examples: Any, features: Features, logits: list[Any], output: str, split: str
+    family: task_data.TaskFamily, examples: Any, features: Features, logits: list[Any], output: str, split: str
 ) -> None:
     """Write all files of the family into a directory, or its main file to `output`, on the first host.
 

@@ -21,8 +21,8 @@ from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError, first_lines
 from bert_jax.files import is_remote
 from bert_jax.formats.sentence_transformers import read_postprocesses
-from bert_jax.formats.stored import StoredModel, without_generator
-from bert_jax.models.bert_parameters import GENERATOR, MODEL_PARTS, bert_parameters, difference_path
+from bert_jax.formats.stored import WORD_ARRAYS, StoredModel, without_generator
+from bert_jax.models.bert_parameters import GENERATOR, MODEL_PARTS, bert_parameters, difference_path, word_parameters
 from bert_jax.parameters import row_tables
 from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.tokenization.vocabulary import vocabulary_files
@@ -116,7 +116,8 @@ def _describe(
     config, where = content["config"], f"the record of {path}"
     # The padding of the vocabulary serves one mesh and never reaches a prediction, so an opened model does not need it.
     model = dataclasses.replace(from_record(EncoderConfig, config["model"], where, "model."), vocab_pad_multiple=1)
-    for table in row_tables(bert_parameters(model, MODEL_PARTS), "vocab"):
+    tables = {**bert_parameters(model, MODEL_PARTS), **word_parameters(model, WORD_ARRAYS)}
+    for table in row_tables(tables, "vocab"):
         for name in (table, f"{GENERATOR}/{table}", difference_path(table)):
             if name in arrays:
                 arrays[name] = _first_rows(arrays[name], model.need_vocab_size())

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from absl import logging
 
-from bert_jax.config import EmbeddingConfig, EncoderConfig, HeadConfig, MaskedWords
+from bert_jax.config import EmbeddingConfig, EncoderConfig, HeadConfig, MaskedWords, ObjectiveConfig
 from bert_jax.config.model import Combination, Pooling
 from bert_jax.config.objective import GeneratorConfig, generator_model
 from bert_jax.config.options import from_record, to_dict
@@ -34,6 +34,7 @@ from bert_jax.models.bert_parameters import (
     difference_path,
     is_difference,
     is_shareable,
+    word_parameters,
 )
 from bert_jax.parameters import Parameter, ParameterTable
 from bert_jax.tokenization.tokenizer import Tokenizer
@@ -190,7 +191,9 @@ class Postprocess:
 PADDED_TO = (8, 16, 32, 64, 100, 128)
 """Multiples to which the rows of a word table are rounded up: for accelerators' matrix units, where 128 is Megatron's,
 and 100 in DeBERTa v3."""
-PARTS = (*MODEL_PARTS, STATE_PROJECTION, *TASK_PARTS)
+WORD_ARRAYS = {path: axes for kind in typing.get_args(ObjectiveConfig) for path, axes in kind.word_arrays.items()}
+"""The `word_arrays` of all objectives, of which a model has those that are there."""
+PARTS = (*MODEL_PARTS, *dict.fromkeys(path.split("/")[0] for path in WORD_ARRAYS), STATE_PROJECTION, *TASK_PARTS)
 """Top-level names of the parameter tree that a model may lack; `embeddings` and `encoder` are always there."""
 
 
@@ -259,7 +262,9 @@ class StoredModel:
     @property
     def parameters(self) -> ParameterTable:
         """Path, named axes and shape of every array that a model of this configuration with these parts has."""
-        return bert_parameters(self.model, self.parts, self.head, self.teacher_size)
+        parts, words = self.parts, word_parameters(self.model, WORD_ARRAYS)
+        own = {path: entry for path, entry in words.items() if entry.part in parts}
+        return {**bert_parameters(self.model, parts, self.head, self.teacher_size), **own}
 
     @property
     def teacher_size(self) -> int | None:

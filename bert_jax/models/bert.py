@@ -34,8 +34,6 @@ from bert_jax.models.costs import training_flops
 from bert_jax.models.deberta import MaskDecoder
 from bert_jax.models.embeddings import Embeddings, WordLosses
 from bert_jax.models.heads import (
-    ContextBiases,
-    ContextWords,
     MaskedLanguageModelHead,
     ReplacedTokenHead,
     SpanBoundaries,
@@ -85,8 +83,6 @@ class Bert(nnx.Module):
         self.span_boundary: SpanBoundaryHead | None = spans() if "span_boundary" in parts else None
         decoder = functools.partial(MaskDecoder, config, jax.random.fold_in(key, 2))
         self.mask_decoder: MaskDecoder | None = decoder() if "mask_decoder" in parts else None
-        self.contexts: ContextWords | None = ContextWords(config) if "contexts" in parts else None
-        self.context_biases: ContextBiases | None = ContextBiases(config) if "context_biases" in parts else None
         to_teacher = functools.partial(Linear, hidden, stddev=std, key=jax.random.fold_in(key, 3), bias=False)
         self.state_projection: Linear | None = None if teacher_size is None else to_teacher((teacher_size,))
         for _, module in nnx.iter_modules(self):
@@ -428,20 +424,6 @@ class BertForPreTraining:
         bert = self._module(params)
         assert bert.state_projection is not None, "a model with a teacher_size has this map"
         return [bert.state_projection(each) for each in states]
-
-    def context_scores(self, params: Params, encoded: EncoderOutput, ids: jax.Array) -> jax.Array:
-        """Return float32 [B, L, M]: how well the words `ids` [B, M] go with that of each place of `encoded`."""
-        self.require("contexts")
-        bert = self._module(params)
-        assert bert.contexts is not None, "require(...) comes first"
-        return bert.contexts(encoded.last_hidden_state, ids)
-
-    def context_biases(self, params: Params, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return float32 [B, L] twice: GloVe's bias of each of `ids` [B, L] as a word, and as a neighbour."""
-        self.require("context_biases")
-        bert = self._module(params)
-        assert bert.context_biases is not None, "require(...) comes first"
-        return bert.context_biases(ids)
 
     def encode(
         self,

@@ -6,7 +6,7 @@ top, so `bert-jax info` reads the table without loading jax.
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from bert_jax.config import (
@@ -25,9 +25,9 @@ from bert_jax.parameters import FLOAT32, Axis, Parameter, ParameterTable, Use, l
 ENCODER_PARTS = ("embeddings", "encoder", "final_norm")
 """Parts of an encoder; one has a final norm if its norms precede the branches, and no layers if it is a table alone."""
 PRETRAINING_PARTS = ("pooler", "mlm", "next_sentence")
-MODEL_PARTS = (*PRETRAINING_PARTS, "replaced_tokens", "span_boundary", "mask_decoder", "contexts", "context_biases")
-"""Parts that a model can have on its encoder; the last five are the heads of ELECTRA's discriminator and of SpanBERT,
-DeBERTa's decoder below the head for masked words, the second table of static word vectors, and the biases of GloVe."""
+MODEL_PARTS = (*PRETRAINING_PARTS, "replaced_tokens", "span_boundary", "mask_decoder")
+"""Parts that a model can have on its encoder; the last three are the heads of ELECTRA's discriminator and of SpanBERT,
+and DeBERTa's decoder below the head for masked words."""
 STATE_PROJECTION = "state_projection"
 """The part of a student whose states are compared with those of a teacher of another width: the map to that width. A
 run trains it for its own teacher, so models that are made from the student do without."""
@@ -47,7 +47,7 @@ def pretraining_parts(config: EncoderConfig, objective: ObjectiveConfig | None =
     """Return those of MODEL_PARTS that a run of pre-training has."""
     more = () if objective is None else objective.parts
     if not config.has_layers:
-        return ("contexts", *more)
+        return more
     return (*(PRETRAINING_PARTS if config.pair_head else ("mlm",)), *more)
 
 
@@ -107,11 +107,6 @@ def pretraining_parameters(
     if "mask_decoder" in parts:
         rows = Axis("position", config.max_position_embeddings)
         entries += [Parameter("mask_decoder/position/table", (rows, hidden), used="looked_up")]
-    if "contexts" in parts:
-        entries += [Parameter("contexts/table", (vocab, hidden), used="looked_up")]
-    if "context_biases" in parts:
-        names = ("context_biases/center", "context_biases/neighbour")
-        entries += [Parameter(name, (vocab,), decays=False, used="looked_up") for name in names]
     if "span_boundary" in parts:
         places, place = Axis("feature", SPAN_PLACES), Axis("feature", SPAN_PLACE_SIZE)
         beside = Axis("feature", 2 * config.hidden_size + SPAN_PLACE_SIZE)
@@ -124,6 +119,15 @@ def pretraining_parameters(
         wide = Axis("feature", teacher_size)
         entries += linear(STATE_PROJECTION, (hidden,), (wide,), bias=False, used="uncounted")
     return table(entries)
+
+
+def word_parameters(config: EncoderConfig, arrays: Mapping[str, tuple[str, ...]]) -> ParameterTable:
+    """Return the entries of the `word_arrays` of an objective; those of one number per word do not decay."""
+    axes = {"vocab": Axis("vocab", config.padded_vocab_size), "hidden": Axis("hidden", config.hidden_size)}
+    return table(
+        Parameter(path, tuple(axes[name] for name in names), decays=len(names) > 1, used="looked_up")
+        for path, names in arrays.items()
+    )
 
 
 def _word_head(path: str, config: EncoderConfig, hidden: Axis, vocab: Axis):

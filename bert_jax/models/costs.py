@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from bert_jax.config import ComputeConfig, EncoderConfig, ObjectiveConfig
-from bert_jax.config.objective import SHARED_NEGATIVES, ReplacedTokens, generator_model
+from bert_jax.config.objective import ReplacedTokens, generator_model
 from bert_jax.models.bert_parameters import (
     DISCRIMINATOR_PARTS,
     LESS,
@@ -21,6 +21,7 @@ from bert_jax.models.bert_parameters import (
     joined,
     layers_of,
     pretraining_parts,
+    word_parameters,
 )
 from bert_jax.models.layer_plan import is_short, read_positions, scores_by_blocks
 from bert_jax.parameters import FLOAT32, Parameter, ParameterTable, Use, total_size
@@ -44,8 +45,6 @@ class ParameterCounts:
     span_boundary: int
     replaced_tokens: int
     mask_decoder: int
-    contexts: int
-    """Parameters of the second table of static word vectors, and the biases of GloVe."""
     state_projection: int
     """Parameters of the map to the states of a teacher of another width."""
     pretraining: int
@@ -81,7 +80,6 @@ def parameter_counts(parameters: ParameterTable) -> ParameterCounts:
         span_boundary=sizes["span_boundary"],
         replaced_tokens=sizes["replaced_tokens"],
         mask_decoder=sizes["mask_decoder"],
-        contexts=sizes["contexts"] + sizes["context_biases"],
         state_projection=sizes["state_projection"],
         pretraining=total_size(parameters),
     )
@@ -95,7 +93,7 @@ class Flops:
     """Products of every token with the kernels of the layers, a map or a convolution of the embeddings and the head of
     a discriminator; linear in the length."""
     attention: int
-    """Scores and weighted values, and the scores of skip-gram's pairs; quadratic in the length. Of disentangled
+    """Scores and weighted values, and the products of the words of a row; quadratic in the length. Of disentangled
     attention a score has a product per term; that all distances meet all positions first, twice as many products, is
     not counted."""
     heads: int
@@ -128,11 +126,14 @@ def training_flops(
     predicting = others["per_prediction"]
     predicting += sum(parameters["embeddings/word/table"].size for _ in word_heads(parameters))  # which they share
     directions = 2 if config.two_directions else 1  # each predicts every word
-    if "contexts/table" in parameters:
-        attention += 2 * length * length * config.hidden_size  # every word of the row with every other one
-        predicting += 0 if "context_biases/center" in parameters else SHARED_NEGATIVES * config.hidden_size
     predicted = 2 * predictions * predicting * directions
     return Flops(kernels=3 * kernels, attention=3 * attention, heads=3 * (predicted + 2 * others["per_text"]))
+
+
+def word_flops(config: EncoderConfig, objective: ObjectiveConfig, sequence_length: int, predictions: int) -> Flops:
+    """Count the operations per sequence of an objective that multiplies vectors of words, forward and backward."""
+    in_row, drawn = objective.word_products(sequence_length, predictions)
+    return Flops(kernels=0, attention=6 * in_row * config.hidden_size, heads=6 * drawn * config.hidden_size)
 
 
 def _layer_work(
@@ -253,6 +254,7 @@ def activation_bytes(
     probabilities: bool = True,
     local_keys: int | None = None,
     layers: Layers | None = None,
+    head_bytes: int | None = None,
 ) -> ActivationBytes:
     """Return what is kept of one sequence with dropout.
 
@@ -266,6 +268,7 @@ def activation_bytes(
       local_keys: scores that each position of a local layer has; None for those of compute.attention=auto in a row of
         one text.
       layers: those of the model; None: `layers_of` the sizes.
+      head_bytes: what is kept for the losses; None: for the logits of all words at those positions.
     """
     hidden, word, length = config.hidden_size, config.word_size, sequence_length
     linear, scores = (layers or layers_of(config)).kept(remat, value_bytes)
@@ -273,20 +276,17 @@ def activation_bytes(
         scores = 0
     keys = _keys(config, length, local_keys)
     copied = _copied(config, sum(each < length for each in keys)) if scores else 0
-    head = predictions * (
-        config.padded_vocab_size * (3 * FLOAT32 + 2) + hidden * value_bytes + word * (6 * value_bytes + 3 * FLOAT32)
-    )
-    states = length + predictions * config.two_streams  # targets have states of their own
-    if not config.has_layers:  # three arrays of scores, and the vectors that are not those of the row
-        head = 3 * FLOAT32 * predictions * (length + SHARED_NEGATIVES) + value_bytes * word * (
-            predictions + SHARED_NEGATIVES
+    if head_bytes is None:
+        head_bytes = predictions * (
+            config.padded_vocab_size * (3 * FLOAT32 + 2) + hidden * value_bytes + word * (6 * value_bytes + 3 * FLOAT32)
         )
+    states = length + predictions * config.two_streams  # targets have states of their own
     return ActivationBytes(
         linear=states * (config.num_layers * linear + copied * value_bytes),
         quadratic=states * sum(keys) * scores,
         embeddings=length * word * ((0 if remat in LESS else 2) * value_bytes + 3 * FLOAT32)
         + length * _convolved(config, remat, value_bytes),
-        heads=head,
+        heads=head_bytes,
     )
 
 
@@ -337,6 +337,7 @@ def step_bytes(
     probabilities: bool = True,
     local_keys: int | None = None,
     layers: Layers | None = None,
+    head_bytes: int | None = None,
 ) -> int:
     """Return the memory of one device during a training step; compilers have taken up to 3 % more (docs/planning.md).
 
@@ -355,6 +356,7 @@ def step_bytes(
       probabilities: whether those of attention are kept if everything is; see `activation_bytes`. A generator's count.
       local_keys: see `activation_bytes`; a generator's are None.
       layers: see `activation_bytes`; a generator's are None.
+      head_bytes: see `activation_bytes`; a generator's are None.
     """
     layers = layers or layers_of(config)
     state = state_bytes(parameters, moments)
@@ -362,7 +364,8 @@ def step_bytes(
     predicted = predictions * max(1, len(word_heads(parameters)))
     sizes = (config, sequence_length, 0 if generator else predicted)
     given = {"remat": remat, "value_bytes": value_bytes, "unrolled": unrolled}
-    kept = _kept(layers, *sizes, **given, probabilities=probabilities, local_keys=local_keys).total
+    attention = {"probabilities": probabilities, "local_keys": local_keys}
+    kept = _kept(layers, *sizes, **given, **attention, head_bytes=head_bytes).total
     if generator:
         kept += _kept(layers_of(generator), generator, sequence_length, predicted, **given).total
     if has_mask_decoder(parameters):  # a pass more of the last layer
@@ -392,13 +395,15 @@ def _kept(
     unrolled: bool,
     probabilities: bool = True,
     local_keys: int | None = None,
+    head_bytes: int | None = None,
 ) -> ActivationBytes:
     """Return what a compiled step keeps of one sequence for the backward pass.
 
     A scan keeps what differentiation asks for. Of unrolled layers the compiler computes again, inside the operations
     that read it, what costs no product: it keeps the probabilities of attention and what `sel` names.
     """
-    asked = activation_bytes(config, length, predictions, remat, value_bytes, probabilities, local_keys, layers)
+    attention = probabilities, local_keys
+    asked = activation_bytes(config, length, predictions, remat, value_bytes, *attention, layers, head_bytes)
     if remat in LESS or not unrolled or layers.keeps_all:
         return asked
     named = activation_bytes(config, length, predictions, "sel", value_bytes, layers=layers)
@@ -434,8 +439,8 @@ def trained_encoders(
     `teacher_size` is the width of the teacher's states that an encoder maps its own to; None: it has no such map.
     """
     if not isinstance(objective, ReplacedTokens):
-        parts = pretraining_parts(model, objective)
-        return (TrainedEncoder(model, bert_parameters(model, parts, teacher_size=teacher_size), True),)
+        own = bert_parameters(model, pretraining_parts(model, objective), teacher_size=teacher_size)
+        return (TrainedEncoder(model, {**own, **word_parameters(model, objective.word_arrays)}, True),)
     generator = generator_model(model, objective.generator)
     return (
         TrainedEncoder(model, bert_parameters(model, DISCRIMINATOR_PARTS), False),
@@ -459,7 +464,7 @@ def run_flops(model: EncoderConfig, objective: ObjectiveConfig, sequence_length:
         training_flops(encoder.config, encoder.parameters, sequence_length, predictions)
         for encoder in trained_encoders(model, objective)
     ]
-    return Flops(*_sums(parts))
+    return Flops(*_sums([*parts, word_flops(model, objective, sequence_length, predictions)]))
 
 
 def computed_flops(
@@ -471,7 +476,7 @@ def computed_flops(
     """
     if objective.taught is not None:
         return run_flops(model, objective, sequence_length, predictions)
-    parts = []
+    parts = [word_flops(model, objective, sequence_length, predictions)]
     for encoder in trained_encoders(model, objective):
         read = read_positions(encoder.config, compute, encoder.parameters, predictions)
         parts.append(training_flops(encoder.config, encoder.parameters, sequence_length, predictions, read))
@@ -487,6 +492,7 @@ def run_activation_bytes(
     value_bytes: int = 2,
 ) -> ActivationBytes:
     """Return `activation_bytes` of all that a run trains."""
+    head_bytes = objective.head_bytes(model.word_size, sequence_length, predictions, value_bytes)
     parts = [
         activation_bytes(
             encoder.config,
@@ -494,6 +500,7 @@ def run_activation_bytes(
             predictions if encoder.predicts_words else 0,
             remat,
             value_bytes,
+            head_bytes=head_bytes,
         )
         for encoder in trained_encoders(model, objective)
     ]

@@ -1,9 +1,8 @@
-"""The heads on the encoder: masked words, replaced tokens, span boundaries, tasks, and static word vectors.
+"""The heads on the encoder: masked words, replaced tokens, span boundaries and tasks.
 
 The span boundary head (Joshi et al. 2020, section 3.2) predicts the words of a masked span from the states next to
 it: y_i = f(x_{s-1}, x_{e+1}, p_{i-s+1}) for place i of the span s … e, where f is two layers of affine → activation →
-norm. Static word vectors have a second table, for words as neighbours of others, and GloVe has a bias for each word
-in either role.
+norm.
 """
 
 import dataclasses
@@ -16,7 +15,7 @@ from flax import nnx
 from bert_jax.config import EncoderConfig, HeadConfig
 from bert_jax.config.model import HeadPooling
 from bert_jax.models.bert_parameters import POOLED, SPAN_PLACE_SIZE, SPAN_PLACES
-from bert_jax.models.embeddings import Embedding, WordLosses, look_up, position_vectors, word_logits, word_losses
+from bert_jax.models.embeddings import Embedding, WordLosses, position_vectors, word_logits, word_losses
 from bert_jax.models.layers import (
     Linear,
     Norm,
@@ -27,38 +26,9 @@ from bert_jax.models.layers import (
     like,
     make_norm,
     truncated_normal,
-    wide_einsum,
 )
 from bert_jax.models.pooling import pool
 from bert_jax.models.protocol import Encoded, EncoderOutput, ReadStates
-
-
-class ContextWords(nnx.Module):
-    """A table [V, H] that starts at zero, as in the code that Mikolov et al. published; its path is contexts/table."""
-
-    def __init__(self, config: EncoderConfig):
-        self.table: nnx.Param[jax.Array] = nnx.Param(
-            jnp.zeros((config.padded_vocab_size, config.hidden_size), jnp.float32)
-        )
-
-    def __call__(self, x: jax.Array, ids: jax.Array) -> jax.Array:
-        """Return the products of x [B, L, H] with the vectors of ids [B, M], in the dtype of x: [B, L, M] float32."""
-        vectors = look_up(self.table[...], ids).astype(x.dtype)
-        return wide_einsum("blh,bmh->blm", x, vectors)
-
-
-class ContextBiases(nnx.Module):
-    """A number for each word, and one for it as a neighbour, which GloVe adds to their product; they start at zero."""
-
-    def __init__(self, config: EncoderConfig):
-        zeros = lambda: nnx.Param(jnp.zeros((config.padded_vocab_size,), jnp.float32))
-        self.center: nnx.Param[jax.Array] = zeros()
-        self.neighbour: nnx.Param[jax.Array] = zeros()
-
-    def __call__(self, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return both numbers of each of `ids` [B, L], float32."""
-        return self.center[...][ids], self.neighbour[...][ids]
-
 
 PADDED_LOGIT = -1e9  # logit of table rows without a word: never predicted, and its exp is 0
 

@@ -139,6 +139,21 @@ class HasLayers(Protocol):
 
 
 @runtime_checkable
+class HasHead(Protocol):
+    """Members beyond `Model` of a model whose losses keep something else than the logits of all words."""
+
+    def head_bytes(self, sequence_length: int, predictions: int, value_bytes: int) -> int | None:
+        """Return the bytes that they keep of a sequence for the backward pass; None: those of the logits.
+
+        Args:
+            sequence_length: tokens of the sequence.
+            predictions: number of positions at which something is predicted.
+            value_bytes: of an activation.
+        """
+        ...
+
+
+@runtime_checkable
 class SharesWordTable(Protocol):
     """Members beyond `Model` of a model that may read copies of its word table; see `training.step`."""
 

@@ -118,7 +118,7 @@ def objective(
     epsilon: float,
     sentence_pairs: SentencePairs,
 ) -> LeftToRightObjective | TwoDirectionsObjective | PermutationObjective:
-    """See `objectives.objective.Family`."""
+    """See `objectives.objective.ObjectiveFamily`."""
     del epsilon, sentence_pairs
     match options:
         case LeftToRight():

@@ -164,5 +164,5 @@ class PretrainingObjective:
 def objective(
     model: BertForPreTraining, options: MaskedWords, epsilon: float, sentence_pairs: SentencePairs
 ) -> PretrainingObjective:
-    """See `objectives.objective.Family`."""
+    """See `objectives.objective.ObjectiveFamily`."""
     return PretrainingObjective(model, options, epsilon, sentence_pairs)

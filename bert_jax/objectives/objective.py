@@ -104,7 +104,7 @@ class TaughtObjective(Objective, Protocol):
         ...
 
 
-class Family(Protocol):
+class ObjectiveFamily(Protocol):
     """A module of objectives, which the type of their options names as its `losses`."""
 
     def objective(

@@ -1,4 +1,4 @@
-"""Static word vectors: GloVe and skip-gram with negative sampling.
+"""Static word vectors: GloVe and skip-gram with negative sampling, and the model that both train.
 
 GloVe (Pennington et al. 2014, equation 8) learns from the counts of pairs of words, skip-gram (Mikolov et al. 2013,
 arXiv 1310.4546, equation 4) from the neighbours of every word and random words.
@@ -13,8 +13,63 @@ import jax.numpy as jnp
 from bert_jax.config import GloVe, GloVeConfig, SkipGram
 from bert_jax.config.pretraining import SentencePairs
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.protocol import encoder_inputs
+from bert_jax.models.bert_parameters import word_parameters
+from bert_jax.models.costs import word_flops
+from bert_jax.models.embeddings import look_up
+from bert_jax.models.layers import wide_einsum
+from bert_jax.models.protocol import EncoderOutput, Params, encoder_inputs
 from bert_jax.objectives.objective import Batch, Sums, Term
+from bert_jax.parameters import ParameterTable
+
+
+@dataclasses.dataclass(frozen=True)
+class WordVectors(BertForPreTraining):
+    """An encoder that is a table of words, and the arrays of an objective for words as neighbours of others.
+
+    Skip-gram has a second table, contexts/table, and GloVe also a bias for each word in either role. They start at
+    zero, as in the code that Mikolov et al. published.
+    """
+
+    parts: tuple[str, ...] = ()
+    options: SkipGram | GloVe = SkipGram()
+    """What it is trained for."""
+
+    @property
+    def parameters(self) -> ParameterTable:
+        """See `Model.parameters`."""
+        return {**super().parameters, **self._own}
+
+    def init(self, key: jax.Array) -> Params:
+        """See `Model.init`."""
+        params = super().init(key)
+        for path, entry in self._own.items():
+            part, name = path.split("/")
+            params.setdefault(part, {})[name] = jnp.zeros(entry.shape, jnp.float32)
+        return params
+
+    def training_flops(self, sequence_length: int, predictions: int) -> int:
+        """Implement `Model.training_flops`."""
+        own = word_flops(self.config, self.options, sequence_length, predictions)
+        return super().training_flops(sequence_length, predictions) + own.total
+
+    def head_bytes(self, sequence_length: int, predictions: int, value_bytes: int) -> int:
+        """Implement `HasHead`."""
+        return self.options.head_bytes(self.config.word_size, sequence_length, predictions, value_bytes)
+
+    def context_scores(self, params: Params, encoded: EncoderOutput, ids: jax.Array) -> jax.Array:
+        """Return float32 [B, L, M]: how well the words `ids` [B, M] go with that of each place of `encoded`."""
+        x = encoded.last_hidden_state
+        return wide_einsum("blh,bmh->blm", x, look_up(params["contexts"]["table"], ids).astype(x.dtype))
+
+    def context_biases(self, params: Params, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return float32 [B, L] twice: GloVe's bias of each of `ids` [B, L] as a word, and as a neighbour."""
+        biases = params["context_biases"]
+        return biases["center"][ids], biases["neighbour"][ids]
+
+    @property
+    def _own(self) -> ParameterTable:
+        return word_parameters(self.config, self.options.word_arrays)
+
 
 COUNTS = Term(name="glove", label="counts", title="GloVe", unit="squared error of log counts", panels=("loss",))
 
@@ -30,7 +85,7 @@ class GloveObjective:
     these weights.
     """
 
-    model: BertForPreTraining
+    model: WordVectors
     options: GloVeConfig
     terms: tuple[Term, ...] = (COUNTS,)
 
@@ -77,7 +132,7 @@ class SkipGramObjective:
     expectation is the mean over the words that were drawn for the row.
     """
 
-    model: BertForPreTraining
+    model: WordVectors
     negatives: int
     """The weight k of the random words."""
     terms: tuple[Term, ...] = (NEIGHBOURS,)
@@ -105,10 +160,11 @@ def _pairs(batch: Batch) -> jax.Array:
 def objective(
     model: BertForPreTraining, options: SkipGram | GloVe, epsilon: float, sentence_pairs: SentencePairs
 ) -> SkipGramObjective | GloveObjective:
-    """See `objectives.objective.Family`."""
+    """See `objectives.objective.ObjectiveFamily`."""
     del epsilon, sentence_pairs
+    vectors = WordVectors(model.config, model.compute, architecture=model.architecture, options=options)
     match options:
         case SkipGram():
-            return SkipGramObjective(model, options.static_vectors.negatives)
+            return SkipGramObjective(vectors, options.static_vectors.negatives)
         case GloVe():
-            return GloveObjective(model, options.static_vectors)
+            return GloveObjective(vectors, options.static_vectors)

@@ -17,7 +17,7 @@ from bert_jax.data.sequences import Features
 from bert_jax.errors import UserError
 from bert_jax.tasks import readers, sentences
 from bert_jax.tasks.sentences import Record, Sentences
-from bert_jax.tasks.sentences import features as features  # a name of every Family
+from bert_jax.tasks.sentences import features as features  # a name of every TaskFamily
 
 
 @dataclasses.dataclass(frozen=True)

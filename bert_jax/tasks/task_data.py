@@ -36,7 +36,7 @@ from bert_jax.tasks.squad import tuned
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 
-class Family(Protocol):
+class TaskFamily(Protocol):
     """A module of tasks. Data and options are of the kinds of its tasks, and examples of a type of its own, with
     `labels`, `has_answers` and a length."""
 
@@ -85,14 +85,14 @@ FAMILIES = {
 }
 
 
-def family_of(task: str) -> Family:
+def family_of(task: str) -> TaskFamily:
     """Return the module of a task.
 
     Raises:
       UserError: there is no such task; the message names the nearest.
     """
     task_defaults(task)
-    return cast(Family, importlib.import_module(FAMILIES[task]))
+    return cast(TaskFamily, importlib.import_module(FAMILIES[task]))
 
 
 def main_metric(task: str, labels: tuple[str, ...]) -> str:
@@ -220,7 +220,7 @@ class Split:
 @dataclasses.dataclass(frozen=True)
 class TaskData:
     task: str
-    family: Family
+    family: TaskFamily
     head: HeadConfig
     train: Split
     evaluations: dict[str, Split]

@@ -22,7 +22,7 @@ from bert_jax.randomness import Stream, permute
 from bert_jax.tasks import readers, sentences
 from bert_jax.tasks.glue import MRPC_TEST, MRPC_TRAIN
 from bert_jax.tasks.sentences import Record, Sentences
-from bert_jax.tasks.sentences import features as features  # names of every Family
+from bert_jax.tasks.sentences import features as features  # names of every TaskFamily
 from bert_jax.tasks.sentences import head as head
 from bert_jax.tokenization.wordpiece import basic_normalizer, basic_pre_tokenizer
 

@@ -15,7 +15,7 @@ import numpy as np
 from absl import logging
 
 from bert_jax.config import EvaluationConfig, ObjectiveConfig
-from bert_jax.data.examples import Batch, Examples
+from bert_jax.data.examples import Batch, StoreExamples
 from bert_jax.data.mixtures import Mixture
 from bert_jax.data.pipeline import batches
 from bert_jax.devices import sharding
@@ -43,7 +43,7 @@ class Evaluation:
         self,
         objective: Objective,
         options: EvaluationConfig,
-        held_out: Mapping[str, Examples],
+        held_out: Mapping[str, StoreExamples],
         shares: Mapping[str, float],
         mesh: Any,
         shardings: Any,
@@ -59,7 +59,7 @@ class Evaluation:
         return sum(part.num_sequences for part in self._parts)
 
     @property
-    def examples(self) -> Examples:
+    def examples(self) -> StoreExamples:
         """Sequences of the first store, from which samples are shown."""
         return self._parts[0].examples
 
@@ -79,7 +79,7 @@ class Evaluation:
         """
         return self._metrics([self._sums(part, params, signals, rates) for part in self._parts])
 
-    def unigram(self, training: Examples | Mixture) -> dict[str, float]:
+    def unigram(self, training: StoreExamples | Mixture) -> dict[str, float]:
         """Return the metrics that a model ignoring the context reaches on the same masks, for terms that predict words.
 
         It knows the word frequencies of `training`, with add-one smoothing; {} if no term predicts words.
@@ -139,7 +139,7 @@ class Part:
 
     name: str
     share: float
-    examples: Examples
+    examples: StoreExamples
     num_batches: int
     batch_size: int
 
@@ -148,7 +148,7 @@ class Part:
         return self.num_batches * self.batch_size
 
     @classmethod
-    def of(cls, name: str, share: float, examples: Examples, options: EvaluationConfig, mesh: Any) -> "Part":
+    def of(cls, name: str, share: float, examples: StoreExamples, options: EvaluationConfig, mesh: Any) -> "Part":
         rows = sharding.batch_parts(mesh)
         wanted = min(options.sequences, examples.num_examples(0))
         # Equal batches that the mesh divides: a few sequences may be left out at the end, or be used twice where there

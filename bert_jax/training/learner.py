@@ -30,7 +30,7 @@ from bert_jax.models.electra import Electra
 from bert_jax.models.kernels.choice import PLATFORMS, attention_path
 from bert_jax.models.kernels.plain import Call
 from bert_jax.models.layer_plan import reads_alone, scans, scores_by_blocks
-from bert_jax.models.protocol import HasGenerator, HasLayers, Model
+from bert_jax.models.protocol import HasGenerator, HasHead, HasLayers, Model
 from bert_jax.objectives.distillation import Teacher
 from bert_jax.objectives.objective import Objective, main_term
 from bert_jax.parameters import FLOAT32, total_size
@@ -136,16 +136,19 @@ def remat_policy(model: Model, compute: ComputeConfig, load: Load) -> str:
 
 def needed_bytes(model: Model, compute: ComputeConfig, load: Load, remat: str) -> int:
     """Return the memory that a step takes on a device by closed form, with a policy other than auto."""
+    value_bytes = FLOAT32 if compute.dtype == "float32" else FLOAT32 // 2
+    row = load.sequence_length, load.predictions, value_bytes
     sizes = dataclasses.asdict(load)
     del sizes["memory_bytes"]
     return step_bytes(
         model.config,
         model.parameters,
         remat=remat,
-        value_bytes=FLOAT32 if compute.dtype == "float32" else FLOAT32 // 2,
+        value_bytes=value_bytes,
         unrolled=not scans(model.config, compute),
         generator=model.generator.config if isinstance(model, HasGenerator) else None,
         layers=model.encoder_layers if isinstance(model, HasLayers) else None,
+        head_bytes=model.head_bytes(*row) if isinstance(model, HasHead) else None,
         **sizes,
     )
 
@@ -288,7 +291,7 @@ def own_names(objective: Objective, is_given: bool) -> dict[str, str]:
     if is_given:
         terms = ", ".join(term.name or term.loss for term in objective.terms)
         names["objective"] = f"{qualified(type(objective))} ({terms})"
-    if type(model) is BertForPreTraining or type(model) is Electra:
+    if isinstance(model, BertForPreTraining | Electra) and type(model).__module__.startswith("bert_jax."):
         architecture = model.architecture
     else:  # also a class that somebody has derived from ours
         architecture = type(model)

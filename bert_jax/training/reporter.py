@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bert_jax.config import AttentionConfig, FaultsConfig
-from bert_jax.data.examples import Examples
+from bert_jax.data.examples import StoreExamples
 from bert_jax.data.mixtures import Corpus, Mixture
 from bert_jax.devices import hardware, sharding
 from bert_jax.parameters import total_size
@@ -102,14 +102,14 @@ def announce(learner: Learner, corpus: Corpus, origins: Table | None, workdir: s
         )
 
 
-def _of_store(training: Examples | Mixture, name: str) -> Examples | None:
+def _of_store(training: StoreExamples | Mixture, name: str) -> StoreExamples | None:
     """Return the training examples of one of the stores, by its name; None if the phase does not read it."""
     return training.sources.get(name) if isinstance(training, Mixture) else training
 
 
-def _epochs(training: Examples | Mixture, sequences: int) -> str:
+def _epochs(training: StoreExamples | Mixture, sequences: int) -> str:
     """Return how often a phase of so many sequences reads its text."""
-    if isinstance(training, Examples):
+    if isinstance(training, StoreExamples):
         epoch = training.num_examples(0)
         return f"{sequences / epoch:.3g} epochs of {epoch:,} sequences"
     epochs = {

@@ -22,7 +22,7 @@ from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.checkpoints.workdir import WorkDirectory
 from bert_jax.config import HostFaultsConfig, Phase
-from bert_jax.data.examples import Batch, Examples
+from bert_jax.data.examples import Batch, StoreExamples
 from bert_jax.data.mixtures import Mixture
 from bert_jax.devices import hardware, hosts, sharding
 from bert_jax.devices.compilation import step_options, use_compilation_cache
@@ -52,7 +52,7 @@ def write_report(
     learner: Learner,
     phase: Phase,
     state: TrainState,
-    examples: Examples | Mixture,
+    examples: StoreExamples | Mixture,
 ) -> epath.Path:
     """Write `fault_at_step_N.json` below `workdir`, on the first host, and return its path; every host calls this.
 
@@ -108,7 +108,7 @@ def _norms(learner: Learner, tree: Any) -> dict[str, Any]:
     return {path: finite_json(np.asarray(value).tolist()) for path, value in leaf_paths(jax.device_get(found)).items()}
 
 
-def _texts(examples: Examples | Mixture, positions: np.ndarray) -> list[dict[str, Any]]:
+def _texts(examples: StoreExamples | Mixture, positions: np.ndarray) -> list[dict[str, Any]]:
     batch, tokenizer = examples.batch(positions), examples.store.tokenizer()
     return [
         {"position": int(position), "text": tokenizer.decode(_ids(batch, row)), "masked": _masked(batch, row)}
@@ -252,7 +252,7 @@ def check_way_back(
     opened: Opened,
     learner: Learner,
     phase: Phase,
-    examples: Examples | Mixture,
+    examples: StoreExamples | Mixture,
     trouble: Trouble,
     state: TrainState,
     positions: Callable[[int], Position],

@@ -86,7 +86,7 @@ MODELS = {  # options in which each is not written_teacher.TEACHER
     "gpt": {"direction": "left_to_right", "type_vocab_size": 0, "pair_head": False},
     "mosaic": {"positions": "alibi", "feed_forward": "geglu", "pair_head": False},
     "discriminator": {"pair_head": False, "parts": ("replaced_tokens",)},
-    "static": {"layer": "none", "parts": ("contexts",)},
+    "static": {"layer": "none", "parts": ()},
 }
 
 

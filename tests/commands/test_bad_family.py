@@ -3,6 +3,7 @@
 import pytest
 from command_lines import STUDENT, TAUGHT, TEACHER, cases, pretrain, refused
 
+SKIP_GRAM = "evaluate @/static --data.path=@/store --data.sentence_pairs=none --objective.name=skip_gram"
 CASES = cases(f"""
 # Generators.
 a generator that is too wide: {pretrain("electra_mini")} --objective.generator.hidden_size=512
@@ -52,6 +53,7 @@ GloVe with no such counts: {pretrain("glove_mini")} --objective.static_vectors.c
     -> no counts of pairs in | counts.json is missing | bert-jax count
 GloVe with the counts of another store: {pretrain("glove_mini")} --objective.static_vectors.counts=@/few_counts
     -> few_counts are of store= | count the pairs again
+evaluate skip-gram without its second table: {SKIP_GRAM} -> has no head for neighbours of words | --parts=all
 a student with pairs: {STUDENT} --data.sentence_pairs=nsp
     -> model.type_vocab_size=0 and model.pair_head=False; set model.type_vocab_size=2 and model.pair_head=True
 # Batches, schedules and optimizers.
@@ -143,7 +145,7 @@ left to right for transformers: convert @/gpt @/new --to=huggingface
 ALiBi for Google's code: convert @/mosaic @/new --to=tf1
     -> model.feed_forward=geglu: Google's TF1 code has BERT only | --to=bert_jax
 masked words in a model without them: fill-mask @/static [MASK]
-    -> no mlm (apart from the encoder: contexts) | load a checkpoint with it
+    -> no mlm (apart from the encoder: nothing) | load a checkpoint with it
 """)
 
 

@@ -32,7 +32,7 @@ from small_model import (
 )
 
 from bert_jax.checkpoints.record import leaf_paths
-from bert_jax.config import ComputeConfig, HeadConfig, MeshConfig, ModelConfig, OptimizerConfig
+from bert_jax.config import ComputeConfig, GloVe, HeadConfig, MeshConfig, ModelConfig, OptimizerConfig
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import Architecture, bert_architecture
@@ -46,6 +46,7 @@ from bert_jax.models.kernels.plain import AttentionMask
 from bert_jax.models.layers import Linear, gelu_tanh
 from bert_jax.models.stack import Stack
 from bert_jax.models.task import BertForTask
+from bert_jax.objectives.static_vectors import WordVectors
 from bert_jax.parameters import (
     Axis,
     Parameter,
@@ -358,6 +359,7 @@ def spec_by_rules(mesh, path: str, shape: tuple[int, ...]) -> P:
 def every_model():
     yield from (BertForPreTraining(config, parts=MODEL_PARTS) for config in MODELS.values())
     yield from (trained(detection(embeddings)) for embeddings in ("shared", "own", "disentangled"))
+    yield WordVectors(MODELS["no layers"], options=GloVe())
     yield from (BertForTask(config, head) for config in (RULES_SMALL, MODELS["pre"]) for head in HEADS.values())
 
 

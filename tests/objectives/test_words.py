@@ -24,14 +24,22 @@ from bert_jax.data.neighbours import NeighbourCounts, NeighbourWindows
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import PRETRAINING_PARTS, SPAN_PLACES, bert_parameters, pretraining_parts
-from bert_jax.models.costs import parameter_counts, training_flops
+from bert_jax.models.costs import (
+    parameter_counts,
+    run_activation_bytes,
+    run_flops,
+    trained_parameters,
+    training_flops,
+)
 from bert_jax.models.heads import SpanBoundaries
 from bert_jax.models.layers import PackedTexts
 from bert_jax.objectives.masked_words import PretrainingObjective
 from bert_jax.objectives.objective import mean_loss, training_metrics
+from bert_jax.objectives.static_vectors import WordVectors
 from bert_jax.parameters import check_complete, entries
 from bert_jax.pretraining import default_objective
 from bert_jax.randomness import Stream, bits, integers
+from bert_jax.training.learner import Load, needed_bytes
 
 LENGTH, VOCABULARY, NEGATIVES = 12, 20, 3
 SIZES = ModelConfig(vocab_size=VOCABULARY, hidden_size=8, max_position_embeddings=32, hidden_dropout=0.0)
@@ -46,7 +54,7 @@ CONFIG = Config(
 
 @pytest.fixture(scope="module")
 def model():
-    return BertForPreTraining(SIZES, parts=("contexts",))
+    return WordVectors(SIZES)
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +210,7 @@ def texts_of_glove():
 
 @pytest.fixture(scope="module")
 def model_of_glove():
-    return BertForPreTraining(GLOVE_SIZES, parts=pretraining_parts(GLOVE_SIZES, GLOVE_CONFIG.objective))
+    return WordVectors(GLOVE_SIZES, options=GLOVE_CONFIG.objective)
 
 
 @pytest.fixture(scope="module")
@@ -260,6 +268,23 @@ def test_pairs_that_were_never_counted_and_padding_have_no_weight(model_of_glove
 
 def test_the_model_has_two_tables_and_two_biases(params_of_glove):
     assert sum(x.size for x in jax.tree.leaves(params_of_glove)) == 2 * GLOVE_VOCABULARY * 8 + 2 * GLOVE_VOCABULARY
+
+
+@pytest.mark.parametrize("config, drawn, size", [(CONFIG, 64, 2 * 20 * 8), (GLOVE_CONFIG, 0, 2 * 12 * 8 + 2 * 12)])
+def test_costs_of_static_vectors_are_counted_alike_with_and_without_the_model(config, drawn, size):
+    """By hand: the products of all words of a row with each other and, in skip-gram, with 64 that are drawn; three
+    arrays of scores, in float32, and the vectors of the other words, in bfloat16; state and copies of all numbers."""
+    network = BertForPreTraining(config.model, parts=pretraining_parts(config.model, config.objective))
+    model, length = default_objective(network, config).model, config.phases[0].sequence_length
+    assert model.parameters == trained_parameters(config.model, config.objective)
+    assert check_complete(model.parameters, jax.eval_shape(model.init, jax.random.key(0))) is None
+    flops = run_flops(config.model, config.objective, length, length).total
+    assert model.training_flops(length, length) == flops == 3 * 2 * 8 * (length**2 + drawn * length)
+    kept = run_activation_bytes(config.model, config.objective, length, length, "none")
+    assert kept.heads == 3 * 4 * length * (length + 64) + 2 * 8 * (length + 64)
+    load = Load(memory_bytes=None, moments=2, sequence_length=length, predictions=length, rows=3, split=1)
+    found = needed_bytes(model, ComputeConfig(layers="scan", dtype="bfloat16"), load, "none")
+    assert found == (4 * 4 + 2 * 2) * size + 3 * kept.total
 
 
 @pytest.mark.parametrize(

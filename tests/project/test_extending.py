@@ -26,7 +26,7 @@ from bert_jax.config import (
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import bert_architecture
 from bert_jax.models.bert import with_head_gates
-from bert_jax.models.costs import parameter_counts
+from bert_jax.models.costs import activation_bytes, parameter_counts
 from bert_jax.models.kernels.plain import EVERYTHING
 from bert_jax.parameters import Axis, Parameter, linear, table
 from bert_jax.training.learner import Load, needed_bytes
@@ -84,6 +84,23 @@ def test_an_array_from_outside_is_counted_as_often_as_it_says(added, products):
     """By hand, for a text of 40 tokens with 5 predictions: a product is 2 × 16 × 500 operations, three times."""
     one, plain = With(SMALL, SCAN, more=tuple(added)), bert_jax.BertForPreTraining(SMALL, SCAN)
     assert one.training_flops(40, 5) - plain.training_flops(40, 5) == 3 * 2 * 16 * 500 * products
+
+
+@dataclasses.dataclass(frozen=True)
+class WithScores(bert_jax.BertForPreTraining):
+    """A model whose losses keep an array of scores in place of logits of all words."""
+
+    def head_bytes(self, sequence_length, predictions, value_bytes):
+        return value_bytes * sequence_length * predictions
+
+
+def test_what_the_losses_of_a_model_from_outside_keep_counts_in_the_memory_of_a_step():
+    load = Load(memory_bytes=None, moments=2, sequence_length=40, predictions=5, rows=3, split=1)
+    one, plain = (
+        needed_bytes(each(SMALL, SCAN), SCAN, load, "none") for each in (WithScores, bert_jax.BertForPreTraining)
+    )
+    logits = activation_bytes(SMALL, 40, 5).heads
+    assert one - plain == 3 * (2 * 40 * 5 - logits)
 
 
 def script(section: str) -> str:

@@ -28,7 +28,7 @@ from bert_jax.formats.conversion import convert
 from bert_jax.tasks import ner, squad
 from bert_jax.tasks.conll import Sentence
 from bert_jax.tasks.squad_files import Examples, Question
-from bert_jax.tasks.task_data import FAMILIES, Family, family_of
+from bert_jax.tasks.task_data import FAMILIES, TaskFamily, family_of
 from bert_jax.tasks.text import PlainText, from_plain, is_plain, read_plain_texts, word_places
 from bert_jax.tokenization.tokenizer import join, load_tokenizer
 
@@ -394,7 +394,7 @@ def test_the_first_pieces_of_tagged_words_are_labelled(tokenizer):
     assert ids[labels >= 0].tolist() == firsts and len(firsts) == 6
 
 
-NAMES = {name for name in vars(Family) if not name.startswith("_")}
+NAMES = {name for name in vars(TaskFamily) if not name.startswith("_")}
 
 
 @pytest.mark.parametrize("task", FAMILIES)
@@ -402,5 +402,5 @@ def test_a_family_has_every_name_with_the_arguments_in_their_order(task):
     module = family_of(task)
     assert task in module.MAIN_METRIC
     for name in NAMES - {"MAIN_METRIC"}:
-        wanted = list(inspect.signature(getattr(Family, name)).parameters)[1:]
+        wanted = list(inspect.signature(getattr(TaskFamily, name)).parameters)[1:]
         assert list(inspect.signature(getattr(module, name)).parameters)[: len(wanted)] == wanted, name

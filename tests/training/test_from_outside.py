@@ -30,6 +30,7 @@ from bert_jax.models.architecture import bert_architecture
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.objectives import masked_words
 from bert_jax.objectives.objective import Term
+from bert_jax.objectives.static_vectors import WordVectors
 from bert_jax.pretraining import default_objective, make_learner, read_config
 from bert_jax.pretraining import pretrain as pretrain_on_all_devices
 from bert_jax.tools.doctor import check_run
@@ -208,6 +209,8 @@ def test_names_of_objectives_and_architectures():
         "architecture": f"{__name__}.Wrapped",
     }
     unnamed = types.SimpleNamespace(model=model, terms=(Term(),))
+    assert own_names(unnamed, is_given=True) == {"objective": "types.SimpleNamespace (loss)"}
+    unnamed.model = WordVectors(**{**vars(model), "parts": ()})  # which the package opens
     assert own_names(unnamed, is_given=True) == {"objective": "types.SimpleNamespace (loss)"}
 
 
