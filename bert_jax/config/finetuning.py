@@ -20,6 +20,7 @@ from bert_jax.config.pretraining import (
     MeshConfig,
     NoiseConfig,
     OptimizerConfig,
+    PackingChoice,
     ProfileConfig,
     ScheduleConfig,
     SinksConfig,
@@ -316,14 +317,14 @@ class FinetuneConfig:
     distillation: TaskDistillationConfig = trained(TaskDistillationConfig())
     """A fine-tuned teacher to learn from, in addition to the labels."""
 
-    bucket_window: int = trained(4)
+    packing: PackingChoice = option("auto", resume="free", of=("task", *SentenceOptions.chosen_for))
+    """Whether the sequences of a batch share rows, so that little is computed on padding. The sequences of a batch and
+    the weight of each stay the same; dropout falls on different elements. auto: where it saves at least a tenth of the
+    positions, in tasks on sentences."""
+    bucket_window: int | None = trained(None)
     """Number of batches of the shuffled order that are sorted by length together, to reduce padding. 1: plain shuffled
     order. If the lengths of the classes differ, a wide window makes batches of few classes, which hurts on small data
-    sets."""
-    packing: bool = option(False, resume="free", of=("task", *SentenceOptions.chosen_for))
-    """Whether the sequences of a batch share rows, so that little is computed on padding. The batches and the weight of
-    each sequence stay the same; dropout falls on different elements. Sorting becomes superfluous, so use
-    bucket_window=1."""
+    sets. None: 1 where rows are shared, else 4."""
     eval_batch_size: int = option(64, resume="free")
     """Sequences per batch of evaluation and prediction."""
     save_every_steps: int = trained(500, resume="free")

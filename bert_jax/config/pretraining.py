@@ -322,8 +322,8 @@ class DataConfig:
     """Share of the documents that an epoch cuts to a random shorter length."""
     packing: PackingChoice = "auto"
     """Whether a row holds several texts, each of which attends to itself alone, so that nearly every position is a
-    token. auto: on in phases of at least 256 tokens, unless the objective is one of your own. Evaluation is not
-    packed."""
+    token. auto: on in phases of at least 256 tokens and for static word vectors, unless the objective is one of your
+    own. Evaluation is not packed."""
     copies: int = 0
     """Number of different epochs. 0: each epoch is cut, paired and masked afresh. N: epoch e shows the examples of
     epoch e mod N in a new order, as in the original, which wrote ten such copies of its corpus."""
@@ -524,7 +524,7 @@ class Config:
 
 
 PACKED_FROM = 256
-"""Sequence length from which data.packing=auto packs."""
+"""Sequence length from which data.packing=auto packs whatever the objective."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -590,7 +590,7 @@ def resolve_phases(config: Config) -> tuple[Phase, ...]:
                 schedule_length=schedule_length(config, first),
                 warmup_steps=warmup_steps(config, first),
                 resets_moments=phase.moments == "reset",
-                packed=is_packed(phase.sequence_length, config.data),
+                packed=is_packed(phase.sequence_length, config),
                 data_seed=config.seed + (index << 32),
             )
         )
@@ -623,9 +623,11 @@ def _stages(phase: Phase, options: PhaseConfig) -> list[Phase]:
     ]
 
 
-def is_packed(sequence_length: int, data: DataConfig) -> bool:
+def is_packed(sequence_length: int, config: Config) -> bool:
     """Return whether training rows of that length hold several texts."""
-    return data.packing == "on" or (data.packing == "auto" and sequence_length >= PACKED_FROM)
+    # Objectives that do not read texts, as of static word vectors, lose the pairs of words that the end of a row cuts.
+    suits = sequence_length >= PACKED_FROM or not config.objective.reads_texts
+    return config.data.packing == "on" or (config.data.packing == "auto" and suits)
 
 
 def schedule_length(config: Config, first: int) -> int:

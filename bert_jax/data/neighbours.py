@@ -8,10 +8,10 @@ import numpy as np
 
 from bert_jax.config import GloVe, GloVeConfig, MaskingConfig, SkipGram, SkipGramConfig
 from bert_jax.config.objective import SHARED_NEGATIVES
-from bert_jax.data.pair_counts import AGAIN, PairCounts, open_pair_counts
+from bert_jax.data.pair_counts import PairCounts, count_again, open_pair_counts
 from bert_jax.data.store import Store
 from bert_jax.errors import UserError
-from bert_jax.randomness import Stream, bits, integers, uniform
+from bert_jax.randomness import Stream, bits, held_out_documents, integers, uniform
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 POWER = 0.75  # of the counts, by which words are drawn (section 2.2)
@@ -134,26 +134,23 @@ def counts_for(options: GloVeConfig, store: Store, held_out: float | None) -> Pa
     Raises:
       UserError: the counts are missing, damaged, or of something else.
     """
+    again = count_again(store.path, options.window, held_out)
     if not options.counts:
-        raise UserError(
-            "--objective.static_vectors.counts is missing: count the pairs of the store with `bert-jax count STORE "
-            f"--output=COUNTS --window={options.window}`, and give their directory"
-        )
+        raise UserError(f"--objective.static_vectors.counts is missing: {again}")
     counts = open_pair_counts(options.counts)
     counted = counts.counted
     for name, found, wanted, meaning in (
         ("window", counted.window, options.window, "--objective.static_vectors.window"),
         ("tokenizer", counted.tokenizer, store.manifest.tokenizer.fingerprint, "the vocabulary of the store"),
         ("store", counted.store, store.fingerprint, "the store of --data.path"),
-        ("held_out", counted.held_out, held_out, "--data.held_out, 0 with --data.eval_path"),
+        ("held_out", counted.held_out, held_out, "the share that this run holds out"),
     ):
         if found != wanted and (held_out is not None or name in ("window", "tokenizer")):
             raise UserError(
-                f"the counts in {options.counts} are of {name}={found:.16}, and {meaning} is {wanted:.16}; {AGAIN}, or "
-                "change the option"
+                f"the counts in {options.counts} are of {name}={found:.16}, and {meaning} is {wanted:.16}; {again}"
                 if isinstance(found, str)
                 else f"the counts in {options.counts} were made with {name}={found}, and {meaning} is {wanted}; "
-                f"{AGAIN}, or change the option"
+                f"{again}, or change the option"
             )
     return counts
 
@@ -170,6 +167,13 @@ def places(
     del masking, max_predictions
     match objective:
         case SkipGram():
-            return NeighbourWindows(objective.static_vectors, store.token_counts, tokenizer.pad_id)
+            counts = store.token_counts - _held_out_counts(store, held_out or 0)
+            return NeighbourWindows(objective.static_vectors, counts, tokenizer.pad_id)
         case GloVe():
             return NeighbourCounts(counts_for(objective.static_vectors, store, held_out), tokenizer.pad_id)
+
+
+def _held_out_counts(store: Store, share: float) -> np.ndarray:
+    """Return int64 [V]: how often each entry of the vocabulary occurs in the documents that training never sees."""
+    documents = np.flatnonzero(held_out_documents(store.num_documents, share))
+    return store.count_tokens(store.document_tokens[documents], store.document_tokens[documents + 1])

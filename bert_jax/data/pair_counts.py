@@ -14,6 +14,7 @@ import hashlib
 import json
 import math
 import pathlib
+import shlex
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 
@@ -30,6 +31,13 @@ from bert_jax.randomness import held_out_documents
 
 MANIFEST, PAIRS, COUNTS = "counts.json", "pairs.bin", "counts.bin"
 AGAIN = "count the pairs again with `bert-jax count`"
+
+
+def count_again(store: str | pathlib.Path, window: int, held_out: float | None) -> str:
+    """Return the advice to count the pairs of a store for a run that holds out that share; None: for an evaluation."""
+    held_out = CountConfig.held_out if held_out is None else held_out
+    command = f"bert-jax count {shlex.quote(str(store))} --output=COUNTS --window={window} --held_out={held_out}"
+    return f"count the pairs with `{command}`, and give --objective.static_vectors.counts=COUNTS"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -65,7 +65,7 @@ def batches(
                 return (place(make(each)) for each in numbers.tolist())
             return [place(batch) for batch in _divided(some, len(numbers))]
 
-        groups = _ahead(make_some, -(-num_batches // at_once), max(_THREADS, prefetch // at_once), _THREADS)
+        groups = ahead(make_some, -(-num_batches // at_once), max(_THREADS, prefetch // at_once), _THREADS)
         return _each(groups)
     shapes = {name: ((len(rows), *shape), dtype) for name, (shape, dtype) in examples.layout.items()}
     return _ahead_of(_tf_batches(make, shapes, num_batches, prefetch), place, num_batches)
@@ -84,7 +84,7 @@ def _each(groups: Generator[Iterable[Any], None, None]) -> Generator[Any, None, 
             yield from group
 
 
-def _ahead(make: Callable[[int], Any], num_batches: int, prefetch: int, threads: int = 1) -> Generator[Any, None, None]:
+def ahead(make: Callable[[int], Any], num_batches: int, prefetch: int, threads: int = 1) -> Generator[Any, None, None]:
     """Yield make(0), make(1), … in this order, up to `prefetch` of them made ahead in threads."""
     worker = concurrent.futures.ThreadPoolExecutor(max_workers=threads, thread_name_prefix="batches")
     try:
@@ -102,7 +102,7 @@ def _ahead_of(
     made: Generator[Batch, None, None], place: Callable[[Batch], Any], num_batches: int
 ) -> Generator[Any, None, None]:
     """Yield the batches `made`, placed in a thread: one waits on the devices and one is on its way."""
-    with contextlib.closing(made), contextlib.closing(_ahead(lambda _: place(next(made)), num_batches, 2)) as placed:
+    with contextlib.closing(made), contextlib.closing(ahead(lambda _: place(next(made)), num_batches, 2)) as placed:
         yield from placed
 
 

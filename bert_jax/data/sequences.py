@@ -158,6 +158,11 @@ class TrainingBatches:
     def batch(self, step: int) -> Batch:
         return padded(self.features, self.indices(step), self.rows)
 
+    def positions(self) -> int:
+        """Return the number of positions that the first TRIED batches have."""
+        longest = [int(self.lengths[self.indices(step)].max()) for step in range(min(TRIED, self.steps_per_epoch))]
+        return self.rows * sum(_rung(length, self.features.max_length) for length in longest)
+
     def text_lengths(self, step: int) -> np.ndarray:
         """Return int64 [T]: the tokens of each text in that batch; for choice, of every candidate."""
         chosen = [self.features.input_ids[index] for index in self.indices(step)]
@@ -187,7 +192,7 @@ def padded(features: Features, indices: np.ndarray, rows: int) -> Batch:
     chosen = [features.input_ids[index] for index in indices]
     candidates = len(chosen[0]) if isinstance(chosen[0], list) else None
     longest = max(len(ids) for entry in chosen for ids in _texts(entry))
-    length = next(rung for rung in ladder(features.max_length) if rung >= longest)
+    length = _rung(longest, features.max_length)
     shape = (rows, candidates, length) if candidates else (rows, length)
     batch: Batch = {name: np.zeros(shape, np.int32) for name in ("input_ids", "token_type_ids", "attention_mask")}
     for row, index in enumerate(indices):
@@ -201,6 +206,11 @@ def padded(features: Features, indices: np.ndarray, rows: int) -> Batch:
     if features.labels is not None:
         batch["labels"] = _labels(features.labels, indices, rows, length)
     return batch
+
+
+def _rung(length: int, max_length: int) -> int:
+    """Return the length that sequences of at most `length` tokens are padded to."""
+    return next(rung for rung in ladder(max_length) if rung >= length)
 
 
 def round_up(size: int, multiple: int) -> int:
@@ -274,18 +284,19 @@ class SharedRowBatches(TrainingBatches):
         rows = round_up(int(row.max()) + 1, self._multiple)
         return filled(self.features, indices, row, start, (rows, self.length), slots)
 
+    def positions(self) -> int:
+        return self._positions(self.length)
+
     def _best_length(self, longest_row: int) -> int:
         """Return a length of rows that needs few positions: the rung of the longest sequence, or half as much again."""
-        longest = int(self.lengths.max())
-        shortest = next(rung for rung in ladder(self.features.max_length) if rung >= longest)
-        steps = range(min(TRIED, self.steps_per_epoch))
+        shortest = _rung(int(self.lengths.max()), self.features.max_length)
+        return min((shortest, min(shortest * 3 // 2, max(shortest, longest_row))), key=self._positions)
 
-        def positions(length: int) -> int:
-            slots = min(self.batch_size, most_sequences(length))
-            rows = (shared_rows(self.lengths[self.indices(step)], length, slots)[0].max() + 1 for step in steps)
-            return length * sum(round_up(int(count), self._multiple) for count in rows)
-
-        return min((shortest, min(shortest * 3 // 2, max(shortest, longest_row))), key=positions)
+    def _positions(self, length: int) -> int:
+        """Return the number of positions that the first TRIED batches have in rows of this length."""
+        slots, steps = min(self.batch_size, most_sequences(length)), range(min(TRIED, self.steps_per_epoch))
+        rows = (shared_rows(self.lengths[self.indices(step)], length, slots)[0].max() + 1 for step in steps)
+        return length * sum(round_up(int(count), self._multiple) for count in rows)
 
 
 def shared_rows(lengths: np.ndarray, row_lengths: int | np.ndarray, slots: int) -> tuple[np.ndarray, np.ndarray]:

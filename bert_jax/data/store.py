@@ -144,9 +144,15 @@ class Store:
     @functools.cached_property
     def token_counts(self) -> np.ndarray:
         """int64 [vocab_size]: how often each id occurs; the first use reads every token once."""
-        counts = np.zeros(self.vocab_size, np.int64)
-        for start in range(0, self.num_tokens, _COUNTED):
-            ids = self.tokens(np.arange(start, min(start + _COUNTED, self.num_tokens)))
+        return self.count_tokens(np.array([0]), np.array([self.num_tokens]))
+
+    def count_tokens(self, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """Return int64 [vocab_size]: how often each id occurs in the ranges of tokens [begins, ends), int64 [N]."""
+        counts, before = np.zeros(self.vocab_size, np.int64), np.cumsum([0, *(ends - begins)])
+        for start in range(0, int(before[-1]), _COUNTED):
+            places = np.arange(start, min(start + _COUNTED, before[-1]))
+            ranges = np.searchsorted(before, places, side="right") - 1
+            ids = self.tokens(begins[ranges] + places - before[ranges])
             counts += np.bincount(ids, minlength=self.vocab_size)
         return counts
 

@@ -44,14 +44,15 @@ def computing_variables(
     """
     found = {}
     if not any(name == TUNABLES or name.startswith("MALLOC_") for name in environment):
-        if _glibc() >= (2, 26) and (_memory() if memory is None else memory) >= PLENTY:
+        if _glibc() >= (2, 26) and (machine_memory() if memory is None else memory) >= PLENTY:
             found[TUNABLES] = KEEPING
     if "NPROC" not in environment and (limit := re.fullmatch(r"(\d+) (\d+)\s*", _content(quota))):
         found["NPROC"] = str(max(1, math.ceil(int(limit[1]) / int(limit[2]))))
     return found
 
 
-def _memory() -> int:
+def machine_memory() -> int:
+    """Return the bytes of memory of the machine, or of the container if that may use less."""
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit = _content(LIMIT).strip()
     return min(there, int(limit)) if limit.isdigit() else there

@@ -57,7 +57,7 @@ from bert_jax.finetuning.programs import (
     member_logits,
 )
 from bert_jax.finetuning.results import best, earlier_predictions, finished_runs, show, summary
-from bert_jax.finetuning.run import Tuning, drop_losers, keep, publish, remove, settings, train_run
+from bert_jax.finetuning.run import Tuning, drop_losers, keep, publish, remove, settings, train_run, with_packing
 from bert_jax.formats.opening import open_stored
 from bert_jax.formats.stored import StoredModel, check_fit
 from bert_jax.models.kernels.choice import check_attention
@@ -381,6 +381,7 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence[Any]], device
     stored, note = fitting_head(stored, data.head)
     teacher = open_task_teacher(taught_by, config, data.head, mesh)
     programs = make_programs(config, stored.model, data.head, mesh, teacher)
+    config = with_packing(config, data.train.features, programs)
 
     results: dict[str, Any] = {}
     with (
@@ -491,10 +492,9 @@ def _announce(tuning: Tuning, note: str) -> None:
             say(uncut.advise(name, model.longest_sequence))
     rows = config.batch_size // config.micro_batches
     length = config.max_length
-    texts = min(config.batch_size, most_sequences(length)) if config.packing else 1
-    layout = (
-        f"rows of up to {length} tokens, {'shared by several sequences' if config.packing else 'of one sequence each'}"
-    )
+    shared = config.packing == "on"
+    texts = min(config.batch_size, most_sequences(length)) if shared else 1
+    layout = f"rows of up to {length} tokens, {'shared by several sequences' if shared else 'of one sequence each'}"
     if isinstance(model, AttentionConfig):
         path = attention_of(model, config.compute, programs.mesh, rows, length, texts)
         layout = f"attention by {path} ({layout})"

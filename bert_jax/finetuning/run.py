@@ -31,9 +31,10 @@ from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import check_origin, read_record
 from bert_jax.checkpoints.workdir import WorkDirectory, id_below
 from bert_jax.config import CheckpointConfig
-from bert_jax.config.finetuning import FinetuneConfig
+from bert_jax.config.finetuning import FinetuneConfig, SentenceOptions
 from bert_jax.config.options import to_dict
 from bert_jax.config.pretraining import traced_steps
+from bert_jax.data.pipeline import ahead
 from bert_jax.data.sequences import Batch, Features, SharedRowBatches, TrainingBatches
 from bert_jax.devices import sharding
 from bert_jax.devices.hardware import memory_advice
@@ -97,15 +98,40 @@ def evaluate(tuning: Tuning, params: Any, signals: StopSignals, rates: Rates) ->
     return results, ignored
 
 
+WINDOWS = {"on": 1, "off": 4}
+"""Values of bucket_window, by packing: sequences that share rows need no sorting."""
+
+
+def with_packing(config: FinetuneConfig, features: Features, programs: Programs) -> FinetuneConfig:
+    """Return `config` with packing and bucket_window decided, by the lengths of the sequences to train on."""
+    packing = config.packing
+    if packing == "auto" and config.task not in SentenceOptions.chosen_for:
+        packing = "off"
+    if packing == "auto":
+        shared, own = (
+            training_batches(
+                dataclasses.replace(config, packing=form, bucket_window=config.bucket_window or window),
+                features,
+                programs,
+                batch_size=config.batch_size,
+                seed=config.seed,
+            ).positions()
+            for form, window in WINDOWS.items()
+        )
+        packing = "on" if shared <= 0.9 * own else "off"
+    return dataclasses.replace(config, packing=packing, bucket_window=config.bucket_window or WINDOWS[packing])
+
+
 def training_batches(
     config: FinetuneConfig, features: Features, programs: Programs, *, batch_size: int, seed: int
 ) -> TrainingBatches:
-    """Return the batches of a run, in rows of their own or in shared ones."""
+    """Return the batches of a run, in rows of their own or in shared ones; `with_packing` has decided which."""
     multiple = sharding.batch_parts(programs.mesh) * config.micro_batches
-    if config.packing:
+    if config.packing == "on":
         make = functools.partial(SharedRowBatches, features, batch_size, programs.longest_row)
     else:
         make = functools.partial(TrainingBatches, features, batch_size)
+    assert config.bucket_window is not None, "with_packing comes first"
     return make(window=config.bucket_window, seed=seed, multiple=multiple)
 
 
@@ -303,6 +329,8 @@ def _published(workdir: WorkDirectory) -> list[str] | None:
         return None
 
 
+AHEAD = 2
+"""Batches that are made during the steps before."""
 STATES = CheckpointConfig(keep_last=2, keep_best=0)
 
 
@@ -359,17 +387,24 @@ class RunTask:
         )
 
     def batches(self, begin: int) -> Generator[Input, None, None]:
-        """Return the batches after `begin`, each with the scalars that the step of all runs shares takes."""
+        """Return the batches after `begin`, each with the scalars that the step of all runs shares takes.
+
+        They are made and placed in a thread, during the steps before.
+        """
         config, mesh, batches = self._tuning.config, self._tuning.programs.mesh, self._batches
         dropout_seed = sharding.on_every_device(mesh, np.uint32(self._run.seed))
         rates = learning_rates(self._run, config.schedule, config.warmup_share, self.end)
-        for step in range(begin, self.end):
+
+        def made(number: int) -> Input:
+            step = begin + number
             batch = placed_batch(batches.batch(step), mesh)
             scalars = [sharding.on_every_device(mesh, rates[step]), dropout_seed]
             if config.gradual_unfreezing:
                 scalars.append(sharding.on_every_device(mesh, np.int32(step // self._epoch)))
             work = self.steps.work(batches.rows, batch["input_ids"].size, batches.text_lengths(step))
-            yield Input((batch, *scalars), work)
+            return Input((batch, *scalars), work)
+
+        return ahead(made, self.end - begin, AHEAD)
 
     def after_step(self, step: int, state: TrainState) -> None:
         """Save the state after `step` where that is due; after an epoch, evaluate it and save what was found.

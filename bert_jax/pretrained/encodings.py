@@ -6,7 +6,6 @@ and normalized.
 """
 
 import dataclasses
-import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from jax.typing import ArrayLike
 from bert_jax.config import EncoderConfig
 from bert_jax.config.model import Combination, Pooling
 from bert_jax.data.sequences import Batch, Features, PackedBatches, as_features, batches, sequence_lengths, text_places
+from bert_jax.devices.process import machine_memory
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import Postprocess
 from bert_jax.models.pooling import check_pooling, layer_indices, layers_read
@@ -93,8 +93,7 @@ class Collector:
 
 
 def _check_memory(size: float, texts: int) -> None:
-    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if size > there:
+    if size > (there := machine_memory()):
         raise UserError(
             f"the states of {texts:,} texts would take {size / 1e9:,.0f} GB but this machine has "
             f"{there / 1e9:,.0f} GB; encode a part at a time, or use embed, which keeps one vector per text"

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 import pytest
 from command_lines import status
-from processes import UNOPTIMIZED
+from processes import SECONDS, UNOPTIMIZED, wait_until
 from small_pretraining import DOES_NOT_FIT, TINY, full_device
 
 from bert_jax.config import resolve_phases
@@ -355,6 +355,15 @@ def test_a_contestant_works_and_refuses_and_all_end_with_the_block(fake, tmp_pat
         os.kill(b.facts["pid"], 0)
 
 
+def test_a_contestant_ends_with_whoever_gives_the_turns(fake, tmp_path):
+    with started([fake("a", seconds=10 * SECONDS)]) as (waiting,):
+        waiting._say({"units": 1})
+        wait_until(lambda: (tmp_path / "notes").exists())
+        stdin, waiting._process.stdin = waiting._process.stdin, None
+        stdin.close()
+        assert waiting._process.wait(SECONDS) == 0
+
+
 def test_peers_do_not_see_our_sources(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "mine")
     for is_peer, path in ((True, None), (False, str(PACKAGE_DIRECTORY.parent))):
@@ -384,8 +393,9 @@ def test_a_program_that_cannot_be_used_is_refused_and_one_that_fails_later_ends_
 
 
 def test_one_that_refuses_its_job_says_why_in_one_line():
-    job = json.dumps({"refuses": "it cannot\nbe done"})
-    ended = fresh.run(f"import io, sys; sys.stdin = io.StringIO({job!r}){FAKE}", str(PEER_PROGRAMS))
+    job = json.dumps({"refuses": "it cannot\nbe done"}).encode() + b"\n"
+    given = f"import os, sys; end, begin = os.pipe(); os.write(begin, {job!r}); sys.stdin = os.fdopen(end)"
+    ended = fresh.run(f"{given}{FAKE}", str(PEER_PROGRAMS))
     assert (ended.returncode, ended.stdout) == (0, '{"refused": "it cannot be done"}\n')
     assert ended.stderr == "a library says something\n"  # which would be taken for an answer
 

@@ -21,6 +21,7 @@ from bert_jax.config import Config, resolve_phases
 from bert_jax.config.options import from_dict, to_dict
 from bert_jax.console import load_config
 from bert_jax.data.examples import batch_layout
+from bert_jax.devices.process import machine_memory
 from bert_jax.errors import UserError
 from bert_jax.tools.bench import contestants, step, turns
 from bert_jax.tools.bench.turns import PEER_PROGRAMS, PEER_VERSIONS, Contestant, Turn, peer_program
@@ -266,6 +267,16 @@ def test_ratios_are_those_of_neighbouring_turns(measured, tmp_path):
     where, table = (tmp_path / "step.md").read_text().split("\n| contestant")
     assert f"{GPU['device']}; {found['processor']}" in where and ", torch 9.8, transformers 7.6." in where
     assert "| 3.00 (2.50 to 6.50) | 6.00 (5.50 to 7.00) |" in table
+
+
+def test_contestants_that_the_machine_has_no_room_for_are_refused_with_a_batch_that_fits(measured, capsys):
+    """Three contestants of 40 % each exceed four fifths of the memory, of batches half as large they do not."""
+    held = {"peak_memory_bytes": int(0.4 * machine_memory())}
+    assert measured(GPU | held, "--batch_size=8")  # whose memory is the card's
+    with pytest.raises(AssertionError):
+        measured(CPU | held, "--batch_size=8")
+    said = capsys.readouterr().err
+    assert "3 contestants with batches of 8 would hold about" in said and "such as --batch_size=4, or" in said
 
 
 @pytest.mark.parametrize("where, device, bfloat16", [(GPU, "cuda", True), (CPU, "cpu", False)])

@@ -127,7 +127,7 @@ more fresh layers than there are: {UNREAD} --init_from=@/teacher --reinitialize_
     -> reinitialize_layers=5, but the model has 4 layers; give 4 at most
 features of layers that are not there: {UNREAD} --init_from=@/static --features=concat_last_four
     -> concat_last_four reads layers, but this model has only its embeddings | use last
-shared rows that are longer than the model reads: {UNREAD} --init_from=@/teacher --packing=True --options.max_length=128
+shared rows that are longer than the model reads: {UNREAD} --init_from=@/teacher --packing=on --options.max_length=128
     -> options.max_length=128 | teacher has 64 positions | set --options.max_length=64
 a teacher that was not fine-tuned: {UNREAD} --init_from=@/teacher --distillation.teacher=@/teacher
     -> no head of a task, so it has nothing to teach | fine-tune it on text first

@@ -258,7 +258,7 @@ OF_TASKS = {  # the tasks that have an option which others do not have, and a va
     "data.tag_column": ({"ner"}, "2"),
     "data.scheme": ({"ner"}, "iob1"),
     "crf": ({"ner"}, "true"),
-    "packing": (SENTENCES, "true"),
+    "packing": (SENTENCES, "on"),
     "seeds": (set(TASKS) - {"ax"}, "5"),
     "schedule.name": (set(TASKS) - {"ax"}, "constant"),
     "noise.rate": (set(TASKS) - {"ax", *SQUAD}, "0.1"),

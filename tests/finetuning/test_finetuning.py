@@ -50,7 +50,7 @@ from bert_jax.errors import UserError
 from bert_jax.finetuning import loop, prediction, programs, run
 from bert_jax.finetuning.plan import Run, learning_rates
 from bert_jax.finetuning.programs import fitting_head, make_programs, with_fresh_layers
-from bert_jax.finetuning.run import training_batches
+from bert_jax.finetuning.run import training_batches, with_packing
 from bert_jax.formats.opening import open_stored
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives.distillation import Teacher
@@ -96,18 +96,18 @@ def test_shared_rows_teach_the_same(pretrained, tmp_path, form):
     if form == "modernbert":
         home = write(tmp_path, dataclasses.replace(MODERN, max_position_embeddings=32, pair_head=False))
     results, features = {}, "weighted_all" if form == "bilstm" else ""
-    for packing in (False, True):
-        config = run_config(home, tmp_path / str(packing), epochs=1, dropout=0.0, head_dropout=0.0)
+    for packing in ("off", "on"):
+        config = run_config(home, tmp_path / packing, epochs=1, dropout=0.0, head_dropout=0.0)
         config = dataclasses.replace(config, features=features, lstm_size=8)
         results[packing] = finetune(dataclasses.replace(config, packing=packing)).results
-    assert results[True]["metrics"] == pytest.approx(results[False]["metrics"], abs=1e-4)
-    ours, theirs = (weights(tmp_path / str(packing)) for packing in (True, False))
+    assert results["on"]["metrics"] == pytest.approx(results["off"]["metrics"], abs=1e-4)
+    ours, theirs = (weights(tmp_path / packing) for packing in ("on", "off"))
     for path, values in ours.items():
         # Adam divides by tiny numbers.
         np.testing.assert_allclose(values, theirs[path], rtol=0, atol=2e-4, err_msg=path)
     sizes = []
-    for packing in (False, True):
-        (metrics,) = (tmp_path / str(packing)).glob("runs/*/metrics.jsonl")
+    for packing in ("off", "on"):
+        (metrics,) = (tmp_path / packing).glob("runs/*/metrics.jsonl")
         rows = [row for row in read_rows(metrics) if "tokens_per_second" in row]
         tokens = [row["tokens_per_second"] / row["sequences_per_second"] for row in rows]  # of each sequence
         sizes.append((np.mean(tokens), np.mean([row["token_share"] for row in rows])))
@@ -263,8 +263,8 @@ def test_stabilisers(pretrained):
         ({"features": "last", "reinitialize_layers": 2}, "features=last leaves untrained"),
         ({"train_encoder": True}, "give features=last too"),
         (
-            {"task": "squad_v1", "options": SquadOptions(), "packing": True},
-            "packing=True belongs to task=cola or .* or text, not to squad_v1",
+            {"task": "squad_v1", "options": SquadOptions(), "packing": "on"},
+            "packing=on belongs to task=cola or .* or text, not to squad_v1",
         ),
         ({"warmup_share": 1.5}, "warmup_share=1.5"),
         ({"seed": 2**31}, "seed="),
@@ -391,7 +391,7 @@ def test_batches_that_cannot_be_divided_are_refused(options, said):
 
 def test_shared_rows_are_as_long_as_model_and_teacher_can_read():
     """Texts of 10, 5 and 3 tokens, in turn, which rows of 18 hold without padding."""
-    config = FinetuneConfig(packing=True, batch_size=8, bucket_window=1)
+    config = FinetuneConfig(packing="on", batch_size=8, bucket_window=1)
     ids = [np.ones(length, np.int32) for length in (10, 5, 3) * 8]
     features = Features(ids, ids, np.zeros(len(ids), np.int32), np.arange(len(ids)), 12)
     model, head = dataclasses.replace(PROGRAMS_MODEL, max_position_embeddings=40), HEADS["classification"]
@@ -405,6 +405,31 @@ def test_shared_rows_are_as_long_as_model_and_teacher_can_read():
         programs = make_programs(config, model, head, mesh, teacher)
         found.append(training_batches(config, features, programs, batch_size=8, seed=0).length)
     assert found == [18, 18, 12]
+
+
+def test_sequences_share_rows_where_that_saves_places():
+    """Texts of 10, 5 and 3 tokens do in rows of 18; texts of 10 tokens each would leave as much empty as in rows of 12.
+
+    Other batches cost what their arrays hold.
+    """
+    config, head = FinetuneConfig(task="sst2", batch_size=8), HEADS["classification"]
+    model = dataclasses.replace(PROGRAMS_MODEL, max_position_embeddings=40)
+    programs = make_programs(config, model, head, sharding.make_mesh(MeshConfig(), jax.devices()[:1]))
+
+    def decided(lengths, **options):
+        ids = [np.ones(length, np.int32) for length in lengths]
+        features = Features(ids, ids, np.zeros(len(ids), np.int32), np.arange(len(ids)), 12)
+        found = with_packing(dataclasses.replace(config, **options), features, programs)
+        batches = training_batches(found, features, programs, batch_size=8, seed=0)
+        held = sum(batches.batch(step)["input_ids"].size for step in range(batches.steps_per_epoch))
+        assert batches.positions() == held
+        return found.packing, found.bucket_window
+
+    assert decided((10, 5, 3) * 8) == ("on", 1)
+    assert decided((10,) * 24) == ("off", 4)
+    assert decided((10,) * 24, packing="on", bucket_window=2) == ("on", 2)
+    assert decided((10, 5, 3) * 8, packing="off") == ("off", 4)
+    assert decided((10, 5, 3) * 8, task="squad_v1") == ("off", 4)
 
 
 HEAD = HeadConfig(labels=("no", "yes"), dropout=0.0)

@@ -190,7 +190,7 @@ def training(config: FinetuneConfig, job: dict[str, Any]) -> Prepared:
     from bert_jax.devices import sharding
     from bert_jax.devices.hardware import memory_advice
     from bert_jax.finetuning.programs import first_state, fitting_head, make_programs
-    from bert_jax.finetuning.run import batch_advice, placed_batch, training_batches
+    from bert_jax.finetuning.run import batch_advice, placed_batch, training_batches, with_packing
     from bert_jax.formats.opening import open_stored
     from bert_jax.tasks.task_data import read_task
     from bert_jax.training.learner import state_advice
@@ -202,6 +202,7 @@ def training(config: FinetuneConfig, job: dict[str, Any]) -> Prepared:
     with memory_advice("the state", state_advice(mesh.shape)):
         state, _ = first_state(config, stored, programs, np.uint32(config.seed))
     features = task.train.features
+    config = with_packing(config, features, programs)
     batches = training_batches(config, features, programs, batch_size=config.batch_size, seed=config.seed)
     rate, seed, done = np.float32(config.learning_rate), np.uint32(config.seed), 0
 

@@ -1,6 +1,7 @@
 """Benchmark the training step: ours, ours with other options, and torch's, in turns (`bert-jax bench step`)."""
 
 import dataclasses
+import math
 import os
 import pathlib
 import tempfile
@@ -12,7 +13,7 @@ from bert_jax.config import Config, EncoderConfig, MaskedWords, ModelConfig, Pha
 from bert_jax.config.commands import StepBenchConfig
 from bert_jax.config.options import to_dict
 from bert_jax.devices.hardware import on_tpu
-from bert_jax.devices.process import computing_variables
+from bert_jax.devices.process import computing_variables, machine_memory
 from bert_jax.errors import UserError, at_least
 from bert_jax.formats.huggingface import to_json
 from bert_jax.formats.model_types.bert import BERT
@@ -96,6 +97,7 @@ def _one_start(
     entries = our_entries(options, files)
 
     def peers(facts: dict[str, Any]) -> list[turns.Contestant]:
+        check_memory(options, facts)
         found = peer_entries(options, files, facts) if options.peer == "torch" else []
         entries.extend(found)
         return [entry.contestant for entry in found]
@@ -121,6 +123,24 @@ def check_possible(options: StepBenchConfig, words: list[str]) -> None:
         raise UserError(
             f"peer={options.peer}: transformers' BERT has no {', '.join(other)}; measure without --peer, or the model "
             "of 2018, or ModernBERT"
+        )
+
+
+ROOM = 0.8
+"""Share of the machine's memory that all contestants may hold; the rest is for the system."""
+
+
+def check_memory(options: StepBenchConfig, facts: dict[str, Any]) -> None:
+    """Raise a UserError if so many processes that hold what ours does have no room in the memory of the machine."""
+    number = 1 + len(options.variant) + (len(PEERS) if options.peer == "torch" else 0)
+    (phase,), there = resolve_phases(options.run), machine_memory()
+    held = facts.get("peak_memory_bytes", 0) * number
+    if facts["platform"] == "cpu" and held > ROOM * there:
+        fits = phase.batch_size >> math.ceil(math.log2(held / (ROOM * there)))
+        raise UserError(
+            f"{number} contestants with batches of {phase.batch_size} would hold about {held / 1e9:.0f} GB, as much as "
+            f"ours each, but this machine has {there / 1e9:.0f} GB; give smaller batches, such as --batch_size="
+            f"{max(1, fits)}, or measure fewer at once"
         )
 
 

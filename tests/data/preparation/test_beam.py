@@ -5,13 +5,17 @@ import contextlib
 import dataclasses
 import fractions
 import importlib.util
+import itertools
 import json
 import pathlib
 import random
 import re
+import shlex
 import signal
 import subprocess
 import sys
+import types
+from typing import Any, cast
 
 import glue_files
 import numpy as np
@@ -22,9 +26,10 @@ from documents import contents, random_documents, run, write_corpus
 from processes import wait_until
 
 from bert_jax import cli
+from bert_jax.config import MaskingConfig, SkipGram
 from bert_jax.config.corpora import CleaningConfig
 from bert_jax.config.objective import GloVeConfig
-from bert_jax.data.neighbours import counts_for
+from bert_jax.data.neighbours import counts_for, places
 from bert_jax.data.pair_counts import COUNTS, MANIFEST, PAIRS, open_pair_counts, write_pair_counts
 from bert_jax.data.preparation import beam
 from bert_jax.data.preparation.beam import BlockSize, planned_shards
@@ -335,7 +340,7 @@ def test_counts_of_something_else_are_refused(small_store, counted_of_pairs, tmp
     assert counts_for(options, store, HELD_OUT).counted.window == WINDOW
     with pytest.raises(UserError, match="window=4, and --objective.static_vectors.window is 5"):
         counts_for(dataclasses.replace(options, window=5), store, HELD_OUT)
-    with pytest.raises(UserError, match="held_out=0.1, and --data.held_out.* is 0.2"):
+    with pytest.raises(UserError, match="held_out=0.1, and the share that this run holds out is 0.2"):
         counts_for(options, store, 0.2)
     with pytest.raises(UserError, match="counts is missing: count the pairs"):
         counts_for(GloVeConfig(), store, HELD_OUT)
@@ -361,3 +366,28 @@ def test_the_manifest_says_what_was_counted(small_store, counted_of_pairs):
     found = json.loads((counted_of_pairs / MANIFEST).read_text())
     expected = (WINDOW, HELD_OUT, open_store(small_store).fingerprint)
     assert (found["window"], found["held_out"], found["store"]) == expected
+
+
+def test_counts_that_the_error_advises_are_those_that_the_run_needs(small_store, tmp_path, capsys):
+    store, share = open_store(small_store), 0.25
+    with pytest.raises(UserError, match="counts is missing") as refused:
+        counts_for(GloVeConfig(window=3), store, share)
+    advised, counts = re.findall(r"`(bert-jax count .*?)`", str(refused.value)), str(tmp_path / "counts")
+    assert cli._run(shlex.split(advised[0].replace("=COUNTS", f"={counts}"))) == 0
+    assert counts_for(GloVeConfig(window=3, counts=counts), store, share).counted.held_out == share
+
+
+def test_negatives_are_drawn_by_the_counts_of_the_documents_of_training(small_store):
+    store, share, wanted = open_store(small_store), 0.9, collections.Counter()
+    held_out = held_out_documents(store.num_documents, share)
+    for document, (begin, end) in enumerate(itertools.pairwise(store.document_tokens)):
+        wanted.update([] if held_out[document] else store.tokens(np.arange(begin, end)).tolist())
+    tokenizer = types.SimpleNamespace(pad_id=0)
+    choose = places(SkipGram(), MaskingConfig(), store, cast(Any, tokenizer), 8, share)
+    rows, keys = np.zeros((400, 8), np.int32), np.arange(400).astype(np.uint64)
+    drawn = choose(rows, np.zeros(rows.shape, bool), np.zeros(400), keys)["negatives"]
+    assert set(np.unique(drawn).tolist()) <= set(wanted)
+    found = np.bincount(drawn.ravel(), minlength=store.vocab_size) / drawn.size
+    powers = np.array([wanted[word] for word in range(store.vocab_size)]) ** 0.75
+    # Four standard deviations of the most frequent of 25,600 words.
+    assert np.abs(found - powers / powers.sum()).max() < 4 * np.sqrt(found.max() / drawn.size)

@@ -9,9 +9,11 @@ program it is one of two:
 
 import json
 import os
+import queue
 import resource
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -31,7 +33,7 @@ class Refusal(Exception):
 
 
 def serve(prepare: Callable[[dict[str, Any]], Prepared], refusal: type[Exception] = Refusal) -> None:
-    """Answer the lines of standard input until it closes, or until one is refused: {"refused": reason}.
+    """Answer the lines of standard input until one is refused: {"refused": reason}. The process ends when it closes.
 
     The first line is the job. The answer is {"ready": facts}. Each line {"units": n} after it is answered with the
     seconds that the work took, {"wall": s, "cpu": s}, those of processes that have ended in between included, with the
@@ -47,17 +49,29 @@ def serve(prepare: Callable[[dict[str, Any]], Prepared], refusal: type[Exception
     def say(**answer: Any):
         print(json.dumps(answer), file=answers, flush=True)
 
+    lines: queue.Queue[str] = queue.Queue()
+    threading.Thread(target=_read, args=(lines,), daemon=True).start()
     try:
-        work, facts = prepare(json.loads(sys.stdin.readline()))
+        work, facts = prepare(json.loads(lines.get()))
         say(ready=facts)
-        for line in sys.stdin:
-            units = json.loads(line)["units"]
+        while True:
+            units = json.loads(lines.get())["units"]
             wall, cpu = time.perf_counter(), cpu_seconds()
             found = work(units)
             wall, cpu = time.perf_counter() - wall, cpu_seconds() - cpu
             say(wall=wall, cpu=cpu, peak_memory_bytes=peak_memory(), found=found)
     except refusal as error:
         say(refused=" ".join(str(error).split()))
+
+
+def _read(lines: "queue.Queue[str]") -> None:
+    """Hand on the lines of standard input; end the process when it closes, in the middle of its work too.
+
+    It closes when whoever gives the turns has ended, however that happened, and nobody is left to answer to.
+    """
+    for line in sys.stdin:
+        lines.put(line)
+    os._exit(0)
 
 
 def cpu_seconds() -> float:
