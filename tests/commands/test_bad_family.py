@@ -52,7 +52,7 @@ GloVe without counts: {pretrain("glove_mini")} -> counts is missing | bert-jax c
 GloVe with no such counts: {pretrain("glove_mini")} --objective.static_vectors.counts=@/nothing
     -> no counts of pairs in | counts.json is missing | bert-jax count
 GloVe with the counts of another store: {pretrain("glove_mini")} --objective.static_vectors.counts=@/few_counts
-    -> few_counts are of store= | count the pairs again
+    -> few_counts are of store= | count the pairs with
 evaluate skip-gram without its second table: {SKIP_GRAM} -> has no head for neighbours of words | --parts=all
 a student with pairs: {STUDENT} --data.sentence_pairs=nsp
     -> model.type_vocab_size=0 and model.pair_head=False; set model.type_vocab_size=2 and model.pair_head=True
