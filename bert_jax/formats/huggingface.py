@@ -20,17 +20,17 @@ from bert_jax.config import AttentionConfig, EncoderConfig, HeadConfig
 from bert_jax.config.model import HeadPooling
 from bert_jax.config.options import from_dict
 from bert_jax.errors import UserError, first_lines
-from bert_jax.files import read_object
+from bert_jax.files import inside, read_object
 from bert_jax.formats import safetensors_files
 from bert_jax.formats.model_types import model_type
 from bert_jax.formats.model_types.bert import BERT
 from bert_jax.formats.model_types.definition import HeadKind, ModelType, flag, rate, sizes_and_rates
-from bert_jax.formats.safetensors_files import FileTensor, inside
+from bert_jax.formats.safetensors_files import FileTensor
 from bert_jax.formats.sentence_transformers import read_embedding
 from bert_jax.formats.stored import PADDED_TO, PARTS, Place, StoredModel, place_of, without_padding
-from bert_jax.formats.tokenizer_files import read_tokenizer
 from bert_jax.models.bert_parameters import MODEL_PARTS, POOLED, bert_parameters, reads_pooler
 from bert_jax.parameters import ParameterTable
+from bert_jax.tokenization.tokenizer import read_tokenizer
 
 FILE = "config.json"
 ACTIVATIONS: dict[str, Literal["gelu_erf", "gelu_tanh"]] = {

@@ -23,9 +23,12 @@ from bert_jax.formats import huggingface as names
 from bert_jax.formats.model_types import MODEL_TYPES, obstacles, type_to_write
 from bert_jax.formats.model_types.definition import ModelType
 from bert_jax.formats.stored import Place, StoredModel
-from bert_jax.formats.tokenizer_files import write_tokenizer
 from bert_jax.progress import track
+from bert_jax.tokenization.directories import SPECIALS_FILE, complete_pipeline
+from bert_jax.tokenization.json_vocabulary import NAMES
 from bert_jax.tokenization.sentence_pieces import SentencePieces
+from bert_jax.tokenization.tokenizer import Tokenizer
+from bert_jax.tokenization.vocabulary import CONFIG_FILE, JSON_FILE, write_file
 
 PRIVATE = ("workdir", "cache")  # options that say where something was, not what
 
@@ -202,6 +205,36 @@ def write_huggingface(stored: StoredModel, destination: str | os.PathLike[str], 
         write_tokenizer(tokenizer, directory, stored.model.longest_sequence, stored.model.type_vocab_size > 0)
     card = model_card(stored, kind, key, name)
     write_atomically(directory / "README.md", card.encode())
+
+
+def write_tokenizer(tokenizer: Tokenizer, directory: epath.Path, max_length: int, has_segments: bool = True) -> None:
+    """Write the vocabulary with the files that AutoTokenizer looks for.
+
+    A model without segments may refuse token_type_ids in transformers; its tokenizer does not return them.
+
+    tokenizer.json has our own normalization, not BertNormalizer, which differs from Google's
+    (bert_jax/tokenization/wordpiece.py); therefore the class named is the plain PreTrainedTokenizerFast, which takes
+    the file as it is: BertTokenizer would replace it with its own.
+    """
+    tokenizer.save(directory)
+    vocabulary = tokenizer.vocabulary
+    names = dict(zip(NAMES, (tokenizer.tokens[i] for i in tokenizer.special_ids), strict=True))
+    if (fast := complete_pipeline(vocabulary)) is not None:
+        write_file(directory / JSON_FILE, fast.to_str(pretty=True).encode())
+    segments = ["token_type_ids"] if has_segments and tokenizer.separators == 1 else []
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "kind": tokenizer.kind,
+        "do_lower_case": tokenizer.lowercase,
+        "model_max_length": max_length,
+        "model_input_names": ["input_ids", *segments, "attention_mask"],
+        "clean_up_tokenization_spaces": tokenizer.kind == "wordpiece",
+        **vocabulary.options(),
+        **({"padding_side": "left"} if tokenizer.class_last else {}),
+        **names,
+    }
+    for name, content in ((CONFIG_FILE, config), (SPECIALS_FILE, names)):
+        write_file(directory / name, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def _fused(arrays: dict[str, Any], kind: ModelType, heads: int) -> dict[str, Any]:
