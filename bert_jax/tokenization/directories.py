@@ -91,7 +91,12 @@ class _Source:
     @property
     def as_it_is(self) -> bool:
         """Whether the class takes tokenizer.json as it is, whatever the options next to it."""
-        return self.of_class in _PLAIN or self.settings.get("kind") == JSON_KIND
+        return self.takes_all or self.settings.get("kind") == JSON_KIND
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether even the class and separator tokens are only those of the tokenizer.json."""
+        return self.of_class in _PLAIN and self.fast is not None
 
 
 _PLAIN = ("PreTrainedTokenizer", "TokenizersBackend")
@@ -294,23 +299,34 @@ def _run_as_it_is(source: _Source) -> JsonVocabulary:
     ids = _ids(values, file)
     values = _with_additions(values, _additions(source, ids))
     known = ids | {each["content"]: each["id"] for each in values["added_tokens"]}
-    return _run(source, values, special_names(source.settings, known, values["model"], file), file)
+    return _run(source, values, special_names(source.settings, known, values["model"], file), known, file)
 
 
-def _run(source: _Source, values: dict[str, Any], names: list[str], file: epath.Path) -> JsonVocabulary:
+def _run(
+    source: _Source, values: dict[str, Any], names: list[str], ids: Mapping[str, int], file: epath.Path
+) -> JsonVocabulary:
     """Return a vocabulary that puts class and separator tokens around a text, as models here are read.
 
     Raises:
       UserError: the class takes the file as it is, and that has none of them.
     """
+    flags = [_object(source.settings.get(key)) for key in NAMES]  # such as whether a mask takes the space before it
+    specials = [
+        _added({**flag, "content": name, "special": True}, ids[name])
+        for flag, name in zip(flags, names, strict=True)
+        if name in ids
+    ]
+    values = _with_additions(values, specials)
     found = JsonVocabulary(values, names, file)
     if pair_form(values.get("post_processor"), found.special_ids, file) is not None:
         return found
-    if source.of_class in _PLAIN:
+    if source.takes_all:
         raise UserError(
             f"{file} puts no class and separator tokens around a text, and models here are read with them; if the "
             'model was trained with them, add them as its "post_processor"'
         )
+    if model_kind(values["model"]) == "WordPiece":
+        found.separators = 1  # as in BERT, whatever the names
     form = json.loads(_post_processor(found).__getstate__())
     return JsonVocabulary(values | {"post_processor": form}, names, file)
 
@@ -354,8 +370,8 @@ def _additions(source: _Source, ids: Mapping[str, int]) -> list[dict[str, Any]]:
     named = source.settings
     found: dict[str, dict[str, Any]] = {}
     listed = [*_listed(named.get("additional_special_tokens")), *_listed(named.get("extra_special_tokens"))]
-    special = [each.get("content") if isinstance(each, dict) else each for each in listed]
-    special += [named[key] for key in NAMES if isinstance(named.get(key), str)]
+    listed = [each.get("content") if isinstance(each, dict) else each for each in listed]
+    special = [*listed, *(named.get(key) for key in NAMES)]
     decoder = _object(named.get("added_tokens_decoder"))
     older = {} if decoder or ADDED_FILE not in source.files else read_object(source.files[ADDED_FILE])
     entries = [(i, _object(each)) for i, each in decoder.items()]
@@ -375,10 +391,9 @@ def _additions(source: _Source, ids: Mapping[str, int]) -> list[dict[str, Any]]:
             )
         found[token] = _added(entry, int(number))
     following = max([-1, *ids.values(), *(each["id"] for each in found.values())]) + 1
-    for token in dict.fromkeys(token for token in special if isinstance(token, str) and token not in found):
-        if token in ids or token in special[: len(listed)]:
-            found[token] = _added({"content": token, "special": True}, ids.get(token, following))
-            following += token not in ids
+    for token in dict.fromkeys(token for token in listed if isinstance(token, str) and token not in found):
+        found[token] = _added({"content": token, "special": True}, ids.get(token, following))
+        following += token not in ids
     return sorted(found.values(), key=lambda each: each["id"])
 
 
@@ -464,8 +479,8 @@ def _wordpiece(source: _Source, lowercase: bool | None) -> Vocabulary:
     check_specials(known, names, file)
     lowers = _casing_of_bert(values, names)
     joined = pair_form(values.get("post_processor"), [known[name] for name in names], file)
-    if lowers is None or joined not in (None, (1, False)) or (joined is None and source.of_class in _PLAIN):
-        return _run(source, values, names, file)
+    if lowers is None or joined not in (None, (1, False)) or (joined is None and source.takes_all):
+        return _run(source, values, names, known, file)
     said = None if source.fast is None and lowercase is None else lowers  # None: an error names the file that says it
     return WordPiece(tokens, casing(tokens, file, said))
 
