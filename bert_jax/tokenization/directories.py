@@ -198,6 +198,10 @@ def _check_class(source: _Source) -> None:
             f"{file} names {name or auto!r:.80}, a class in a Python file of its own, and no file's code is run here; "
             "save the model with a tokenizer.json and without auto_map, or give it without its tokenizer files"
         )
+    if auto:
+        logging.warning(
+            "%s names Python files (auto_map), which are not run; %s is read instead", file, name or "BERT's"
+        )
     if source.fast is not None:
         return
     vocabulary = next(each for each in (".model", BYTE_LEVEL_FILE, WORDPIECE_FILE) if each in source.files)
@@ -224,18 +228,31 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
 _USED = (
     *("do_lower_case", "do_basic_tokenize", "never_split", "strip_accents", "tokenize_chinese_chars", "keep_accents"),
     *("remove_space", "add_prefix_space", "tokenizer_class", "auto_map", "added_tokens_decoder", "kind", "family"),
-    *("additional_special_tokens", "extra_special_tokens", "bos_token", "eos_token", *NAMES),
+    *("add_bos_token", "add_eos_token", "mecab_kwargs", "sudachi_kwargs", "jumanpp_kwargs", *NAMES),
 )
-INERT = (
+"""Keys whose effect is in the ids, and in the tokenizer.json of an export. `transformers` 5 would replace the
+post-processor of an export by what add_bos_token and add_eos_token say."""
+_PLACES = (
+    *("name_or_path", "special_tokens_map_file", "tokenizer_file", "vocab_file", "merges_file", "spm_file", "backend"),
+    *("full_tokenizer_file", "is_local", "local_files_only", "_commit_hash", "use_fast", "from_slow"),
+)
+"""Keys that say where files were, or which code read them."""
+_CARRIED = (
+    *("additional_special_tokens", "extra_special_tokens", "bos_token", "eos_token", "model_specific_special_tokens"),
     *("model_max_length", "max_len", "padding_side", "truncation_side", "model_input_names", "padding", "truncation"),
-    *("max_length", "stride", "truncation_strategy", "pad_to_multiple_of", "pad_token_type_id"),
-    *("clean_up_tokenization_spaces", "errors", "trim_offsets", "split_special_tokens", "chat_template", "unk_id"),
-    *("add_bos_token", "add_eos_token", "legacy", "use_fast", "from_slow", "verbose", "processor_class", "backend"),
-    *("is_local", "local_files_only", "name_or_path", "special_tokens_map_file", "tokenizer_file", "vocab_file"),
-    *("merges_file", "spm_file", "mecab_kwargs", "sudachi_kwargs", "jumanpp_kwargs", "full_tokenizer_file"),
-    *("_commit_hash", "device_map", "response_schema", "model_specific_special_tokens", "image_token"),
+    *("max_length", "stride", "truncation_strategy", "pad_to_multiple_of", "pad_token_type_id", "unk_id", "verbose"),
+    *("clean_up_tokenization_spaces", "errors", "trim_offsets", "split_special_tokens", "chat_template", "legacy"),
+    *("processor_class", "device_map", "response_schema", "image_token"),
 )
-"""Keys that leave the ids of a text as they are, or that say where files were."""
+"""Keys that leave the ids of a text as they are; an export has them again."""
+
+
+def carried_settings(directory: epath.Path) -> dict[str, dict[str, Any]]:
+    """Return what an export has again of tokenizer_config.json and special_tokens_map.json: file → its other keys."""
+    files = [name for name in (CONFIG_FILE, SPECIALS_FILE) if (directory / name).exists()]
+    texts = {name: read_object(inside(directory, name)) for name in files}
+    own = (*_REFUSED, *_USED, *_PLACES)
+    return {name: {key: value for key, value in text.items() if key not in own} for name, text in texts.items()}
 
 
 def _check_settings(source: _Source) -> None:
@@ -250,7 +267,7 @@ def _check_settings(source: _Source) -> None:
     for key in ("do_lower_case", "do_basic_tokenize", "strip_accents", "tokenize_chinese_chars", "add_prefix_space"):
         if not isinstance(value := source.settings.get(key), bool | None):
             raise UserError(f"{source.settings_file} has {key}={value!r:.40} where true or false is expected")
-    if unknown := sorted({*source.settings}.difference(_REFUSED, _USED, INERT)):
+    if unknown := sorted({*source.settings}.difference(_REFUSED, _USED, _PLACES, _CARRIED)):
         logging.warning("%s has %s, which nothing here reads", source.settings_file, first_lines(unknown, 5))
 
 
