@@ -12,6 +12,7 @@ import binascii
 import collections
 import dataclasses
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -165,6 +166,12 @@ _BERT_CLASSES = (
     *("ConvBertTokenizer", "SqueezeBertTokenizer", "RetriBertTokenizer", "LayoutLMTokenizer", "FunnelTokenizer"),
 )
 _BYTE_LEVEL_CLASSES = ("RobertaTokenizer", "DebertaTokenizer", "GPT2Tokenizer", "LongformerTokenizer", "BartTokenizer")
+_CLASSES = {
+    WORDPIECE_FILE: (*_BERT_CLASSES, *_PLAIN, ""),
+    BYTE_LEVEL_FILE: (*_BYTE_LEVEL_CLASSES, *_PLAIN, ""),
+    ".model": (*sentence_pieces.CLASSES, *_PLAIN, ""),
+}
+"""File of a vocabulary → the classes that read it as it is read here; "" if none is named."""
 _PYTHON_CLASSES = {
     "BertJapaneseTokenizer": "splits text with MeCab, Sudachi or Juman++ or by characters",
     "BertweetTokenizer": "rewrites tweets with Python of its own",
@@ -185,32 +192,21 @@ def _check_class(source: _Source) -> None:
             f"{file} or the config.json next to it names {name}, which {_PYTHON_CLASSES[name]}; that cannot be run "
             "here. Give the model without its tokenizer files, and ids from transformers to encode_ids"
         )
-    pieces = (*sentence_pieces.CLASSES, *_PLAIN, "")
-    kinds = {
-        WORDPIECE_FILE: (*_BERT_CLASSES, *_PLAIN, ""),
-        BYTE_LEVEL_FILE: (*_BYTE_LEVEL_CLASSES, *_PLAIN, ""),
-        ".model": pieces,
-    }
     auto = source.settings.get("auto_map")
-    known = {each for classes in kinds.values() for each in classes}
-    if auto and name not in known:
+    if auto and not any(name in classes for classes in _CLASSES.values()):
         raise UserError(
             f"{file} names {name or auto!r:.80}, a class in a Python file of its own, and no file's code is run here; "
             "save the model with a tokenizer.json and without auto_map, or give it without its tokenizer files"
         )
     if auto:
-        logging.warning(
-            "%s names Python files (auto_map), which are not run; %s is read instead", file, name or "BERT's"
-        )
-    if source.fast is not None:
-        return
-    vocabulary = next(each for each in (".model", BYTE_LEVEL_FILE, WORDPIECE_FILE) if each in source.files)
-    if name not in kinds[vocabulary]:
-        raise UserError(
-            f"{file} or the config.json next to it names {name:.60}, which does not read "
-            f"{source.files[vocabulary].name} as {', '.join(filter(None, kinds[vocabulary]))} do; put the "
-            "tokenizer.json there that transformers saves with it"
-        )
+        logging.warning("%s names Python files (auto_map), which are not run; it is read without them", file)
+    for kind, classes in _CLASSES.items():
+        if kind in source.files and source.fast is None and name not in classes:
+            raise UserError(
+                f"{file} or the config.json next to it names {name:.60}, which does not read "
+                f"{source.files[kind].name} as {', '.join(filter(None, classes))} do; put the tokenizer.json there "
+                "that transformers saves with it"
+            )
 
 
 _REFUSED: dict[str, tuple[Any, ...]] = {
@@ -280,6 +276,9 @@ def _own(source: _Source, lowercase: bool | None) -> Vocabulary:
     kind = "" if source.fast is None else model_kind(source.fast["model"])
     if source.settings.get("kind") == JSON_KIND and source.fast is not None:
         raise NotExpressible(f"{source.files[JSON_FILE]} is a vocabulary by itself")
+    for name in (".model", BYTE_LEVEL_FILE):
+        if name in source.files and source.fast is not None and source.of_class not in _CLASSES[name]:
+            raise NotExpressible(f"{source.of_class} does not read {source.files[name].name} as it is read here")
     ours = ".model" in source.files and "kind" in source.settings  # the tokenizer.json is made of it
     if BYTE_LEVEL_FILE in source.files or (kind == "BPE" and not ours):
         found = _byte_level(source)
@@ -394,19 +393,20 @@ def _additions(source: _Source, ids: Mapping[str, int]) -> list[dict[str, Any]]:
     entries = [(i, _object(each)) for i, each in decoder.items()]
     entries += [(i, {"content": token, "special": token in special}) for token, i in older.items()]
     entries += [(each.get("id"), each) for each in map(_object, _listed((source.fast or {}).get("added_tokens")))]
-    for number, entry in entries:
+    for said, entry in entries:
         token = entry.get("content")
-        if not isinstance(token, str) or not str(number).isdecimal() or len(str(number)) > 9:
+        number = int(str(said)) if re.fullmatch(r"[0-9]{1,9}", str(said)) else None
+        if not isinstance(token, str) or number is None:
             raise UserError(
-                f"{source.directory} adds {entry!r:.80} with the id {number!r:.40} to its vocabulary; expected a text "
+                f"{source.directory} adds {entry!r:.80} with the id {said!r:.40} to its vocabulary; expected a text "
                 "and an id"
             )
-        if token in ids and ids[token] != int(number):
+        if token in ids and ids[token] != number:
             raise UserError(
-                f"{source.directory} adds {token!r:.60} to its vocabulary with the id {int(number)}, but it is an "
-                f"entry with the id {ids[token]}; delete the one the model was not trained with"
+                f"{source.directory} adds {token!r:.60} to its vocabulary with the id {number}, but it is an entry "
+                f"with the id {ids[token]}; delete the one the model was not trained with"
             )
-        found[token] = _added(entry, int(number))
+        found[token] = _added(entry, number)
     following = max([-1, *ids.values(), *(each["id"] for each in found.values())]) + 1
     for token in dict.fromkeys(token for token in listed if isinstance(token, str) and token not in found):
         found[token] = _added({"content": token, "special": True}, ids.get(token, following))

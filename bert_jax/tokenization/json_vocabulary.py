@@ -4,10 +4,11 @@ Such files normalize or split text in their own way, find added tokens in a text
 differently, as the tokenizers of ModernBERT and those that transformers 5 saves for ALBERT, XLNet and DeBERTa v3 do.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tokenizers
@@ -82,6 +83,7 @@ class JsonVocabulary(Vocabulary):
         model = self.values["model"]
         self.continuing = model.get("continuing_subword_prefix") or ""
         self.word_starts = ("",) if model_kind(model) == "WordLevel" else (*SPACES, WORD_START)
+        self.cut_at_spaces = _splits_at_spaces(self.values) and not {*added}.difference(self.special_names)
         self._marks_spaces = _first_part(fast, " a") != _first_part(fast, "a") and _first_part(fast, " a").startswith(
             (*SPACES, WORD_START)
         )
@@ -93,10 +95,8 @@ class JsonVocabulary(Vocabulary):
             model = model | {"vocab": model["vocab"] | {_GAP.format(i): i for i in gaps}}
         if isinstance(added, list) and all(isinstance(each, dict) for each in added):
             added = [each | {"special": each.get("content") in self.special_names} for each in added]
-        try:
+        with _read_by_library(self.file):
             fast = tokenizers.Tokenizer.from_str(json.dumps(self.values | {"model": model, "added_tokens": added}))
-        except Exception as error:  # the library raises nothing narrower
-            raise UserError(f"{self.file} cannot be read by tokenizers: {' '.join(str(error).split()):.160}") from None
         fast.encode_special_tokens = True
         return fast
 
@@ -110,10 +110,10 @@ class JsonVocabulary(Vocabulary):
         if missing := [name for name in self.special_names if name not in ids]:
             raise UserError(f"{self.file} has no entry for the special tokens {', '.join(missing)}; complete it")
         for each in self.values.get("added_tokens") or ():
-            if ids[each["content"]] != each["id"]:
+            if (place := ids.get(each["content"])) != each["id"]:
                 raise UserError(
                     f"{self.file} gives its added token {each['content']!r:.60} the id {each['id']}, but its place is "
-                    f"{ids[each['content']]}; fetch the file again"
+                    f"{place}; fetch the file again"
                 )
         return tokens, tuple(ids[name] for name in self.special_names)
 
@@ -125,6 +125,17 @@ class JsonVocabulary(Vocabulary):
 
     def options(self) -> dict[str, bool | str]:
         return dict(zip(NAMES, self.special_names, strict=True))
+
+
+@contextlib.contextmanager
+def _read_by_library(file: epath.Path) -> Iterator[None]:
+    """Raise a UserError that names the file for whatever the library raises inside."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # Exception itself, and for a panic of its Rust what is not even that
+        raise UserError(f"{file} cannot be read by tokenizers: {' '.join(str(error).split()):.160}") from None
 
 
 def model_kind(model: Mapping[str, Any]) -> str:
@@ -153,6 +164,13 @@ def _gaps(values: Mapping[str, Any], file: epath.Path) -> set[int]:
     return {*range(size)}.difference(vocabulary.values())
 
 
+def _splits_at_spaces(values: Mapping[str, Any]) -> bool:
+    """Return whether white space is known to separate the words of a text, and nothing looks beyond it."""
+    normalizer, splitting = values.get("normalizer"), values.get("pre_tokenizer")
+    known = {"type": "BertPreTokenizer"}, {"type": "WhitespaceSplit"}
+    return splitting in known and (normalizer is None or normalizer.get("type") == "BertNormalizer")
+
+
 def _first_part(fast: tokenizers.Tokenizer, text: str) -> str:
     """Return the first part of a text, normalized, that the model of a pipeline is given."""
     normal = text if fast.normalizer is None else fast.normalizer.normalize_str(text)
@@ -173,7 +191,8 @@ def pair_form(post_processor: Any, special_ids: Sequence[int], file: epath.Path)
     _, _, cls, sep, _ = special_ids
     fast = tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
     bare = json.loads(fast.to_str()) | {"post_processor": post_processor}
-    encoding = tokenizers.Tokenizer.from_str(json.dumps(bare)).encode("a", "a")
+    with _read_by_library(file):
+        encoding = tokenizers.Tokenizer.from_str(json.dumps(bare)).encode("a", "a")
     places = {text: [i for i, owner in enumerate(encoding.sequence_ids) if owner == text] for text in (None, 0, 1)}
     if not places[None]:
         return None

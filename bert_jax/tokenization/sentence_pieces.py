@@ -279,6 +279,8 @@ def family_of(file: epath.Path, pieces: list[Piece]) -> tuple[PieceFamily, Clean
     """
     config = _neighbour(file, CONFIG_FILE)
     name = config.get("family")
+    if name is not None and (not isinstance(name, str) or name not in FAMILIES):
+        raise UserError(f"{file.parent / CONFIG_FILE} has family={name!r:.40}; expected one of {', '.join(FAMILIES)}")
     if name is None and "kind" in config:
         return OURS, Cleaning()
     if name is None:

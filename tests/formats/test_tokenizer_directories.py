@@ -2,6 +2,7 @@
 
 import json
 
+import family_pieces
 import numpy as np
 import pytest
 import tokenizer_directories as forms
@@ -43,6 +44,9 @@ def test_ids_are_those_of_the_library(opened, name):
     for text, ids in zip(forms.TEXTS, expected):
         found, offsets = tokenizer.encode_with_offsets(text)
         assert found == ids and all(0 <= start <= end <= len(text) for start, end in offsets)
+    words = tokenizer.encode_words(forms.TEXTS)
+    flat, lengths = tokenizer.encode_flat(forms.TEXTS)
+    assert flat.tolist() == [i for ids in words for i in ids] and lengths.tolist() == [len(ids) for ids in words]
     assert read_tokenizer(epath.Path(out)).fingerprint == tokenizer.fingerprint
     tokenizer.save(place / "saved")
     for again in (load_tokenizer(place / "saved"), load_tokenizer(place)):
@@ -175,6 +179,18 @@ def test_tokens_added_to_bytes_and_pieces_are_found(tmp_path):
 def test_basic_tokenization_is_left_out_where_the_settings_say_so(tmp_path):
     place = vocabulary(tmp_path, "\n".join([*SMALL, "cats,", "CAT", ""]), do_basic_tokenize=False, do_lower_case=True)
     assert load_tokenizer(place).tokenize("cats, cats CAT Dog ,") == ["cats,", "cat", "##s", "CAT", "[UNK]", "[UNK]"]
+
+
+def test_a_file_of_pieces_that_its_class_reads_otherwise_gives_way_to_the_tokenizer_json(opened, tmp_path):
+    """T5 and Llama have a .model as well, whose ids mean something else than those of the families here."""
+    place = forms.write("Metaspace", tmp_path / "there")
+    settings = json.loads((place / "tokenizer_config.json").read_text()) | {"tokenizer_class": "T5TokenizerFast"}
+    (place / "tokenizer_config.json").write_text(json.dumps(settings))
+    (place / "spiece.model").write_bytes(family_pieces.train("albert"))
+    assert read_tokenizer(epath.Path(place)).fingerprint == opened["Metaspace"][0].fingerprint
+    (place / "tokenizer.json").unlink()
+    with pytest.raises(UserError, match="names T5Tokenizer, which does not read spiece.model as AlbertTokenizer"):
+        read_tokenizer(epath.Path(place))
 
 
 REFUSED = {

@@ -130,6 +130,14 @@ REFUSED = {  # changes of tokenizer.json, what the message says
     "many gaps": (dict(model={"vocab": {"[PAD]": 0, "a": 9}}), "2 entries, but ids up to 9"),
     "an id twice": (dict(model={"vocab": {"[PAD]": 0, "a": 0}}), "2 entries, but the id 0 twice"),
     "an id below 0": (dict(model={"vocab": {"[PAD]": -1, "a": 0}}), "2 entries, but ids up to 0"),
+    "a joining that is none": (dict(post_processor={"type": "Roberta"}), "cannot be read by tokenizers: "),
+    "a joining of unknown tokens": (
+        dict(
+            post_processor=berts()["post_processor"]
+            | {"special_tokens": {"[CLS]": {"id": "[CLS]", "ids": [2], "tokens": ["[CLS]"]}}}
+        ),
+        "cannot be read by tokenizers: ",
+    ),
     "no vocabulary": (dict(model={"vocab": []}), "no vocabulary"),
     "no specials": (dict(model={"vocab": {"a": 0}}, added_tokens=[]), "has no [PAD]"),
     "added tokens that are none": (dict(added_tokens=5, model={"vocab": {"a": 0}}), "has no [PAD]"),
