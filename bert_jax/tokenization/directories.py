@@ -650,6 +650,8 @@ def _read_unigram(values: dict[str, Any], file: epath.Path) -> sentence_pieces.S
         lowercase=any(step.get("type") == "Lowercase" for step in steps),
         strips_accents=any(step.get("type") == "NFKD" for step in steps),
     )
+    if family is sentence_pieces.OURS and cleaning:
+        raise NotExpressible(f"{file} changes text before its own table does, as no family that it could belong to")
     _check_splitting(values, model, file)
     whole = sentence_pieces.with_pieces(
         sentence_pieces.field(_NORMALIZER, sentence_pieces.field(_TABLE, _table(steps, file))),

@@ -1,6 +1,9 @@
 """What the files next to a vocabulary ask for, and files of no kind of ours: the ids of `tokenizers`, or a refusal."""
 
+import collections
 import json
+import os
+import random
 
 import family_pieces
 import numpy as np
@@ -16,6 +19,7 @@ import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.formats.huggingface import open_huggingface
 from bert_jax.formats.huggingface_export import write_tokenizer
+from bert_jax.tokenization.directories import carried_settings
 from bert_jax.tokenization.json_vocabulary import JsonVocabulary
 from bert_jax.tokenization.tokenizer import load_tokenizer, read_tokenizer
 
@@ -238,3 +242,54 @@ def test_a_file_that_adds_no_class_token_is_read_as_its_class_reads_it(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     with pytest.raises(UserError, match="puts no class and separator tokens around a text"):
         load_tokenizer(tmp_path)
+
+
+ODD = (
+    *(None, True, -1, 5, 10**9, 2**40, 1.5, "", "x", "[UNK]", [], {}, [7], ["a", "b"], [["a", 1.0]], "Sequence"),
+    *({"type": "Sequence"}, {"type": "ByteLevel"}, {"content": "q"}, {"content": 7}, {"a": 0}, {"a": "b"}),
+)
+"""Values that a reader may not expect where they stand."""
+
+
+def _places(value):
+    """Every container within a JSON value, with one of its keys; of large ones the first entries."""
+    for key in (list(value)[:20] if isinstance(value, dict) else range(len(value))[:12]) if value else ():
+        yield value, key
+        if isinstance(value[key], dict | list):
+            yield from _places(value[key])
+
+
+def _damaged(text: str, draw: random.Random) -> str:
+    value = json.loads(text)
+    for _ in range(draw.randint(1, 3)):
+        container, key = draw.choice(list(_places(value)) or [({"": 0}, "")])
+        if draw.random() < 0.25:
+            del container[key]
+        else:
+            container[key] = json.loads(json.dumps(draw.choice(ODD)))
+    return json.dumps(value)
+
+
+@pytest.mark.slow
+def test_damaged_files_are_refused_in_one_line_or_read(tmp_path):
+    draw, outcomes = random.Random(1), collections.Counter()
+    intact = {name: form() for name, form in forms.FORMS.items()}
+    for number in range(2_000 if "BERT_JAX_EXHAUSTIVE" in os.environ else 400):
+        (place := tmp_path / str(number)).mkdir()
+        for file, text in intact[draw.choice(list(intact))].items():
+            if draw.random() < 0.9:
+                (place / file).write_text(_damaged(text, draw) if file != "vocab.txt" and draw.random() < 0.6 else text)
+        try:
+            tokenizer = read_tokenizer(epath.Path(place))
+        except UserError as error:
+            assert "\n" not in str(error) and len(str(error)) < 1_000
+            outcomes["refused"] += 1
+            continue
+        if tokenizer is not None:
+            (out := place / "out").mkdir()
+            write_tokenizer(tokenizer, epath.Path(out), 64, carried=carried_settings(epath.Path(place)))
+            assert read_tokenizer(epath.Path(out)).encode_batch(forms.TEXTS[-3:]) == tokenizer.encode_batch(
+                forms.TEXTS[-3:]
+            )
+            outcomes["read"] += 1
+    assert min(outcomes["refused"], outcomes["read"]) > 100
