@@ -14,6 +14,7 @@ from etils import epath
 
 from bert_jax.errors import UserError
 
+AWAY = "fetch the file again, or have its owner save the model again"
 LONGEST_JSON = 1 << 28  # bytes; the tokenizer.json of a quarter of a million entries takes a tenth of that
 
 
@@ -25,6 +26,28 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
 def near_path(path: str) -> str:
     """Return a path as seen from the current directory if that is shorter."""
     return path if is_remote(path) else min(path, os.path.relpath(path), key=len)
+
+
+def inside(directory: epath.Path, name: str) -> epath.Path:
+    """Return directory/name if it is a plain file there: no way up, and no link that leads out.
+
+    The cache of the Hugging Face hub is allowed, whose snapshots are links to the blobs next to them.
+    """
+    file = directory / name
+    if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
+        raise UserError(
+            f"{directory} refers to a file named {name!r:.80}: only files in the directory itself are opened"
+        )
+    if is_remote(directory):
+        return file
+    home, target = os.path.realpath(directory), os.path.realpath(file)
+    blobs = os.path.join(os.path.dirname(os.path.dirname(home)), "blobs")
+    allowed = [home, blobs] if os.path.basename(os.path.dirname(home)) == "snapshots" else [home]
+    if os.path.dirname(target) not in allowed:
+        raise UserError(f"{file} is a link to {target}, outside its directory; copy the file there if that is intended")
+    if not os.path.isfile(target):
+        raise UserError(f"{file} is missing or is not a file; {AWAY}")
+    return file
 
 
 def write_atomically(file: str | os.PathLike[str], contents: bytes) -> None:

@@ -26,7 +26,7 @@ import numpy as np
 from bert_jax.data.chunks import Chunks, DocumentChunks, Segments, trim, truncate
 from bert_jax.data.store import PADDING, SPECIAL, Rows
 from bert_jax.randomness import Stream, bits, permute
-from bert_jax.tokenization.tokenizer import CLASS_SEGMENT
+from bert_jax.tokenization.vocabulary import CLASS_SEGMENT
 
 
 @dataclasses.dataclass(frozen=True)

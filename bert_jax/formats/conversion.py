@@ -117,8 +117,8 @@ def _origin(stored: StoredModel, by: str) -> dict[str, Any]:
     if stored.tokenizer is not None:
         known["tokenizer_fingerprint"] = stored.tokenizer.fingerprint
     source = {"kind": stored.kind, "path": stored.path, "step": stored.history.get("step"), "written_by": by}
-    if stored.architecture:
-        source["architecture"] = stored.architecture
+    source |= {"architecture": stored.architecture} if stored.architecture else {}
+    source |= {"carried": stored.carried} if stored.carried else {}
     return {**known, "source": source | ({"source": run["source"]} if run.get("source") else {})}
 
 

@@ -14,30 +14,37 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
+from absl import logging
 from etils import epath
 
 from bert_jax.config import AttentionConfig, EncoderConfig, HeadConfig
 from bert_jax.config.model import HeadPooling
 from bert_jax.config.options import from_dict
 from bert_jax.errors import UserError, first_lines
-from bert_jax.files import read_object
+from bert_jax.files import inside, read_object
 from bert_jax.formats import safetensors_files
 from bert_jax.formats.model_types import model_type
 from bert_jax.formats.model_types.bert import BERT
-from bert_jax.formats.model_types.definition import HeadKind, ModelType, flag, rate, sizes_and_rates
-from bert_jax.formats.safetensors_files import FileTensor, inside
+from bert_jax.formats.model_types.definition import Consulted, HeadKind, ModelType, flag, rate, sizes_and_rates
+from bert_jax.formats.safetensors_files import FileTensor
 from bert_jax.formats.sentence_transformers import read_embedding
 from bert_jax.formats.stored import PADDED_TO, PARTS, Place, StoredModel, place_of, without_padding
-from bert_jax.formats.tokenizer_files import read_tokenizer
 from bert_jax.models.bert_parameters import MODEL_PARTS, POOLED, bert_parameters, reads_pooler
 from bert_jax.parameters import ParameterTable
+from bert_jax.tokenization.directories import carried_settings
+from bert_jax.tokenization.tokenizer import read_tokenizer
 
 FILE = "config.json"
 ACTIVATIONS: dict[str, Literal["gelu_erf", "gelu_tanh"]] = {
     "gelu": "gelu_erf",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python": "gelu_erf",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
 }
+"""Names of the activation there, with several for the exact form and for that of a hyperbolic tangent."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,12 +61,43 @@ class HuggingFaceConfig:
     tied: bool
     pooling: HeadPooling = "cls"
     """What a task head reads, if the model type leaves it open."""
+    of_head: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """What the file says about a task head, as it says it; an export of a model without one has it again."""
+    others: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """What nothing here reads; an export has it again."""
+
+
+WRITTEN_ANEW = (
+    *("model_type", "architectures", "dtype", "torch_dtype", "transformers_version", "_name_or_path", "name_or_path"),
+    *("auto_map", "tokenizer_class", "legacy", "label2id"),
+)
+"""Keys of config.json about the file itself, and of which our own files say what is true of them."""
+_OF_HEAD = ("id2label", "label2id", "problem_type", "classifier_pooling")
+WITHOUT_EFFECT = (
+    *("bos_token_id", "cls_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id", "sep_token_id"),
+    *("chunk_size_feed_forward", "gradient_checkpointing", "is_encoder_decoder", "output_attentions", "torchscript"),
+    *("output_hidden_states", "output_past", "return_dict", "use_bfloat16", "use_cache", "use_return_dict"),
+    *("finetuning_task", "id2label", "language", "max_length", "model_name", "num_labels", "prefix", "problem_type"),
+    *("task_specific_params", "_attn_implementation", "attn_implementation", "_attn_implementation_autoset"),
+    # Of Google's BERT and ALBERT.
+    *("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_type"),
+    *("pooler_size_per_head", "down_scale_factor", "gap_size", "layers_to_keep", "net_structure_type"),
+    *("num_memory_blocks",),
+    # Of DistilBERT, whose table of positions is in the file whoever made it, ELECTRA and XLNet.
+    *("qa_dropout", "sinusoidal_pos_embds", "tie_weights_", "summary_last_dropout", "end_n_top", "init", "init_range"),
+    *("init_std", "mem_len", "n_token", "reuse_len", "start_n_top", "untie_r", "use_mems_eval", "use_mems_train"),
+    # Of ModernBERT.
+    *("deterministic_flash_attn", "global_attn_every_n_layers", "global_rope_theta", "local_rope_theta"),
+    *("initializer_cutoff_factor", "layer_norm_eps", "position_embedding_type", "reference_compile"),
+    *("repad_logits_with_grad", "sparse_pred_ignore_index", "sparse_prediction"),
+)
+"""Keys of config.json with which a trained model computes the same as without them; of others a warning tells."""
 
 
 def read_config(directory: epath.Path) -> HuggingFaceConfig:
     """Read config.json; raise a UserError if it is broken or describes a model that is not known here."""
     file = inside(directory, FILE)
-    values = read_object(file)
+    values = Consulted(read_object(file))
     kind = model_type(values, file)
     for key, allowed in kind.unsupported.items():
         if values.get(key) not in allowed:
@@ -75,7 +113,7 @@ def read_config(directory: epath.Path) -> HuggingFaceConfig:
     if pooling not in ("cls", "mean"):
         raise UserError(f"{file} has classifier_pooling={pooling!r:.40}; supported are cls, mean")
     architectures = values.get("architectures") or [None]
-    return HuggingFaceConfig(
+    found = HuggingFaceConfig(
         kind=kind,
         model=from_dict(
             EncoderConfig,
@@ -89,6 +127,13 @@ def read_config(directory: epath.Path) -> HuggingFaceConfig:
         tied=flag(values, "tie_word_embeddings", True, file),
         classifier_dropout=numbers["hidden_dropout"] if values.get(dropout) is None else rate(values, dropout, 0, file),
     )
+    others = {key: value for key, value in values.others.items() if key not in WRITTEN_ANEW}
+    if unknown := sorted(key for key, value in others.items() if value and key not in WITHOUT_EFFECT):
+        logging.warning("%s has %s, which nothing here reads", file, first_lines(unknown, 5))
+    if "auto_map" in values:
+        logging.warning("%s names Python files (auto_map), which are not run; the model is read as %s", file, kind.name)
+    of_head = {key: values[key] for key in (*_OF_HEAD, dropout) if key in values}
+    return dataclasses.replace(found, of_head=of_head, others=others)
 
 
 def _labels(names: Any, file: epath.Path) -> tuple[str, ...]:
@@ -303,8 +348,22 @@ def open_huggingface(path: str | os.PathLike[str]) -> StoredModel:
             if path in places
         },
         ignored=(*ignored, *unread),
-        history={"source": {"kind": "huggingface", "path": os.fspath(path), "architecture": config.architecture}},
+        history={
+            "source": {
+                "kind": "huggingface",
+                "path": os.fspath(path),
+                "architecture": config.architecture,
+                "carried": _carried(config, head, directory),
+            }
+        },
     )
+
+
+def _carried(config: HuggingFaceConfig, head: HeadConfig | None, directory: epath.Path) -> dict[str, dict[str, Any]]:
+    """Return what an export of this model has again of the source: name of a file → keys that nothing here reads."""
+    unread = config.others | (config.of_head if head is None else {})
+    found = {FILE: {"model_type": config.kind.name, **unread}, **carried_settings(directory)}
+    return {file: values for file, values in found.items() if values}
 
 
 def _known(

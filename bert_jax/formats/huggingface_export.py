@@ -7,6 +7,8 @@ import json
 import math
 import os
 import re
+import types
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -23,9 +25,12 @@ from bert_jax.formats import huggingface as names
 from bert_jax.formats.model_types import MODEL_TYPES, obstacles, type_to_write
 from bert_jax.formats.model_types.definition import ModelType
 from bert_jax.formats.stored import Place, StoredModel
-from bert_jax.formats.tokenizer_files import write_tokenizer
 from bert_jax.progress import track
+from bert_jax.tokenization.directories import SPECIALS_FILE, complete_pipeline
+from bert_jax.tokenization.json_vocabulary import NAMES
 from bert_jax.tokenization.sentence_pieces import SentencePieces
+from bert_jax.tokenization.tokenizer import Tokenizer
+from bert_jax.tokenization.vocabulary import CONFIG_FILE, JSON_FILE, write_file
 
 PRIVATE = ("workdir", "cache")  # options that say where something was, not what
 
@@ -185,6 +190,8 @@ def write_huggingface(stored: StoredModel, destination: str | os.PathLike[str], 
     config = huggingface.to_json(stored.model, stored.head, kind.classes[key], pad_id, kind)
     if tokenizer is not None and config.get("bos_token_id") is not None:
         config |= {"bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id}
+    if (carried := stored.carried.get(huggingface.FILE, {})).get("model_type") == kind.name:
+        config = dict(sorted({**config, **carried}.items()))
     prefix = kind.prefix if key == "encoder" else ""  # a bare encoder's names have no prefix
     arrays = {}
     places = names.places(stored.parameters, stored.head, kind)
@@ -199,9 +206,52 @@ def write_huggingface(stored: StoredModel, destination: str | os.PathLike[str], 
         pass
     write_atomically(directory / huggingface.FILE, (json.dumps(config, indent=2) + "\n").encode())
     if tokenizer is not None:
-        write_tokenizer(tokenizer, directory, stored.model.longest_sequence, stored.model.type_vocab_size > 0)
+        longest, has_segments = stored.model.longest_sequence, stored.model.type_vocab_size > 0
+        write_tokenizer(tokenizer, directory, longest, has_segments, stored.carried)
     card = model_card(stored, kind, key, name)
     write_atomically(directory / "README.md", card.encode())
+
+
+def write_tokenizer(
+    tokenizer: Tokenizer,
+    directory: epath.Path,
+    max_length: int,
+    has_segments: bool = True,
+    carried: Mapping[str, Mapping[str, Any]] = types.MappingProxyType({}),
+) -> None:
+    """Write the vocabulary with the files that AutoTokenizer looks for.
+
+    tokenizer.json has our own normalization, not BertNormalizer, which differs from Google's
+    (bert_jax/tokenization/wordpiece.py); therefore the class named is the plain PreTrainedTokenizerFast, which takes
+    the file as it is: BertTokenizer would replace it with its own.
+
+    Args:
+      max_length: number of tokens that the model takes; a smaller one in `carried` is kept.
+      has_segments: a model without them may refuse token_type_ids in transformers; its tokenizer does not return them.
+      carried: name of a file → further keys, as the model's source had them.
+    """
+    tokenizer.save(directory)
+    vocabulary = tokenizer.vocabulary
+    names = dict(zip(NAMES, (tokenizer.tokens[i] for i in tokenizer.special_ids), strict=True))
+    if (fast := complete_pipeline(vocabulary)) is not None:
+        write_file(directory / JSON_FILE, fast.to_str(pretty=True).encode())
+    segments = ["token_type_ids"] if has_segments and tokenizer.separators == 1 else []
+    given = carried.get(CONFIG_FILE, {})
+    limit = given.get("model_max_length")
+    config = {
+        "model_input_names": ["input_ids", *segments, "attention_mask"],
+        "clean_up_tokenization_spaces": tokenizer.kind == "wordpiece",
+        **({"padding_side": "left"} if tokenizer.class_last else {}),
+        **given,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "kind": tokenizer.kind,
+        "do_lower_case": tokenizer.lowercase,
+        "model_max_length": min(max_length, limit) if isinstance(limit, int) and limit > 0 else max_length,
+        **vocabulary.options(),
+        **names,
+    }
+    for name, content in ((CONFIG_FILE, config), (SPECIALS_FILE, {**carried.get(SPECIALS_FILE, {}), **names})):
+        write_file(directory / name, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def _fused(arrays: dict[str, Any], kind: ModelType, heads: int) -> dict[str, Any]:

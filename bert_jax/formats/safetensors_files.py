@@ -23,12 +23,11 @@ from etils import epath
 
 from bert_jax.devices.placement import empty
 from bert_jax.errors import UserError
-from bert_jax.files import is_remote, read_object
+from bert_jax.files import AWAY, inside, is_remote, read_object
 
 FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_HEADER_BYTES = 16 << 20  # that of BERT-large has 50 kB; a parsed header takes some twenty times its size
 FLOATS = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(ml_dtypes.bfloat16)}
-AWAY = "fetch the file again, or have its owner save the model again"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,28 +77,6 @@ def open_directory(directory: epath.Path) -> dict[str, FileTensor]:
         if tensor not in shards[name]:
             raise UserError(f"{directory / INDEX} says that {tensor} is in {name}, but it is not; {AWAY}")
     return {tensor: shards[name][tensor] for tensor, name in places.items()}
-
-
-def inside(directory: epath.Path, name: str) -> epath.Path:
-    """Return directory/name if it is a plain file there: no way up, and no link that leads out.
-
-    The cache of the Hugging Face hub is allowed, whose snapshots are links to the blobs next to them.
-    """
-    file = directory / name
-    if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
-        raise UserError(
-            f"{directory} refers to a file named {name!r:.80}: only files in the directory itself are opened"
-        )
-    if is_remote(directory):
-        return file
-    home, target = os.path.realpath(directory), os.path.realpath(file)
-    blobs = os.path.join(os.path.dirname(os.path.dirname(home)), "blobs")
-    allowed = [home, blobs] if os.path.basename(os.path.dirname(home)) == "snapshots" else [home]
-    if os.path.dirname(target) not in allowed:
-        raise UserError(f"{file} is a link to {target}, outside its directory; copy the file there if that is intended")
-    if not os.path.isfile(target):
-        raise UserError(f"{file} is missing or is not a file; {AWAY}")
-    return file
 
 
 def open_file(file: epath.Path) -> dict[str, FileTensor]:

@@ -22,9 +22,9 @@ from bert_jax.config import EmbeddingConfig
 from bert_jax.config.model import Pooling
 from bert_jax.config.options import from_dict
 from bert_jax.errors import UserError
-from bert_jax.files import parse_object, read_object, write_atomically
+from bert_jax.files import inside, parse_object, read_object, write_atomically
 from bert_jax.formats.model_types.definition import flag
-from bert_jax.formats.safetensors_files import inside, open_file
+from bert_jax.formats.safetensors_files import open_file
 from bert_jax.formats.stored import KINDS, Postprocess
 from bert_jax.models.pooling import LAYERS_READ
 

@@ -247,12 +247,23 @@ class StoredModel:
     @property
     def architecture(self) -> str:
         """Class of `transformers` that the model was saved as, before all conversions; "" if it is unknown."""
+        found = self._of_origin("architecture")
+        return found if isinstance(found, str) else ""
+
+    @property
+    def carried(self) -> dict[str, dict[str, Any]]:
+        """What a directory of `transformers` said, before all conversions, that nothing here reads: file → its keys."""
+        found = self._of_origin("carried")
+        return found if isinstance(found, dict) else {}
+
+    def _of_origin(self, key: str) -> Any:
+        """Return what the nearest of the model's sources says of itself; None if none does."""
         source = self.history.get("source") or (self.history.get("run") or {}).get("source")
         while isinstance(source, dict):
-            if isinstance(found := source.get("architecture"), str):
-                return found
+            if source.get(key) is not None:
+                return source[key]
             source = source.get("source")
-        return ""
+        return None
 
     @property
     def parts(self) -> tuple[str, ...]:

@@ -463,8 +463,8 @@ def _check_expressible(stored: StoredModel) -> None:
         raise UserError(f"{stored.path} has no vocabulary, and a TF1 checkpoint needs its vocab.txt; put it there")
     if stored.tokenizer.kind != "wordpiece":
         raise UserError(
-            "the vocabulary is a SentencePiece model: Google's TF1 code only reads WordPiece (vocab.txt); keep the "
-            "model in bert_jax's own format (--to=bert_jax)"
+            f"the vocabulary is of the kind {stored.tokenizer.kind}: Google's TF1 code only reads WordPiece as BERT's "
+            "own (vocab.txt); keep the model in bert_jax's own format (--to=bert_jax)"
         )
     if stored.tokenizer.vocab_size != model.vocab_size:
         raise UserError(

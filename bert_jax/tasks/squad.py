@@ -113,10 +113,22 @@ def features(examples: Examples, tokenizer: Tokenizer, options: SquadOptions) ->
 
 
 def encode(text: str, tokenizer: Tokenizer) -> Context:
-    """Tokenize one context. SentencePiece includes the space before a word in its first piece; `read` strips it."""
+    """Tokenize one context; what the tokenizer drops does not begin or end what a token came from.
+
+    SentencePiece includes the space before a word in its first piece; `read` strips it.
+    """
     ids, offsets = tokenizer.encode_with_offsets(text)
+    unusual = {character for character in {*text} if unicodedata.category(character)[0] in "CPSZ"}
+    if dropped := {character for character in unusual if not character.isspace() and not tokenizer.encode(character)}:
+        offsets = [_without_dropped(text, start, end, dropped) for start, end in offsets]
     offsets = np.array(offsets, np.int32).reshape(-1, 2)
     return Context(np.array(ids, np.int32), offsets[:, 0], offsets[:, 1])
+
+
+def _without_dropped(text: str, start: int, end: int, dropped: set[str]) -> tuple[int, int]:
+    """Return the characters of a token without those at its ends that the tokenizer drops, and white space there."""
+    kept = [i for i in range(start, end) if text[i] not in dropped and not text[i].isspace()]
+    return (kept[0], kept[-1] + 1) if kept else (start, end)
 
 
 def windows(tokens: int, room: int, step: int) -> list[tuple[int, int]]:

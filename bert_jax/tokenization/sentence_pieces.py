@@ -260,7 +260,7 @@ FAMILIES = {
         ),
     )
 }
-_CLASSES = {
+CLASSES = {
     "AlbertTokenizer": "albert",
     "XLMRobertaTokenizer": "xlm-roberta",
     "CamembertTokenizer": "camembert",
@@ -279,16 +279,16 @@ def family_of(file: epath.Path, pieces: list[Piece]) -> tuple[PieceFamily, Clean
     """
     config = _neighbour(file, CONFIG_FILE)
     name = config.get("family")
+    if name is not None and (not isinstance(name, str) or name not in FAMILIES):
+        raise UserError(f"{file.parent / CONFIG_FILE} has family={name!r:.40}; expected one of {', '.join(FAMILIES)}")
     if name is None and "kind" in config:
         return OURS, Cleaning()
     if name is None:
-        name = _CLASSES.get(str(config.get("tokenizer_class")).removesuffix("Fast"))
+        name = CLASSES.get(str(config.get("tokenizer_class")).removesuffix("Fast"))
     if name is None:
         name = _neighbour(file, "config.json").get("model_type")
     if not isinstance(name, str) or name not in FAMILIES:
         name = _family_of_pieces({piece.text for piece in pieces}, file)
-    if config.get("split_by_punct"):
-        raise UserError(f"{file.parent / CONFIG_FILE} has split_by_punct=true, which is not read here")
     return FAMILIES[name], _cleaning(FAMILIES[name], config, file.parent / CONFIG_FILE)
 
 

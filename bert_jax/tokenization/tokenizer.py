@@ -15,14 +15,14 @@ from absl import logging
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.tokenization.byte_level import read_byte_level
-from bert_jax.tokenization.json_vocabulary import read_json_vocabulary
-from bert_jax.tokenization.sentence_pieces import read_sentence_pieces
+from bert_jax.tokenization.directories import read_vocabulary
 from bert_jax.tokenization.vocabulary import (
+    BYTE_LEVEL_FILE,
+    CLASS_SEGMENT,
     JSON_FILE,
+    WORDPIECE_FILE,
     Vocabulary,
     find_vocabulary,
-    is_json_vocabulary,
     make_directory,
     write_config,
     write_file,
@@ -177,29 +177,33 @@ class Tokenizer:
 
 
 def load_tokenizer(path: str | os.PathLike[str], lowercase: bool | None = None) -> Tokenizer:
-    """Read a vocab.txt, a SentencePiece .model, a vocab.json (of byte-level BPE, with its merges.txt next to it), or a
-    directory that holds one of them (local or gs://).
+    """Read a vocab.txt, a SentencePiece .model, a vocab.json (of byte-level BPE, with its merges.txt next to it), a
+    tokenizer.json, or a directory that holds one of them (local or gs://).
 
-    `lowercase` None: as the tokenizer_config.json next to vocab.txt says, else uncased unless an entry has a capital
-    letter.
+    A file with its usual name is read as the files of `transformers` next to it say, such as tokenizer_config.json.
+
+    `lowercase` None: as tokenizer_config.json says, else uncased unless an entry of a vocab.txt has a capital letter.
 
     Raises:
       UserError: the vocabulary cannot be used or does not fit `lowercase`.
     """
-    file = find_vocabulary(epath.Path(path))
-    if file.name == JSON_FILE:
-        if is_json_vocabulary(file):
-            return Tokenizer(read_json_vocabulary(file))
-        raise UserError(
-            f"{file} is a file of transformers; `bert-jax convert {file.parent} NEW --to=bert_jax` writes the "
-            "vocabulary of the model to NEW/tokenizer"
-        )
-    read = {".json": read_byte_level, ".model": read_sentence_pieces}.get(file.suffix, read_wordpiece)
-    return Tokenizer(read(file, lowercase))
+    path = epath.Path(path)
+    file = find_vocabulary(path)
+    if file.name not in (WORDPIECE_FILE, BYTE_LEVEL_FILE, JSON_FILE) and file.suffix != ".model":
+        return Tokenizer(read_wordpiece(file, lowercase))
+    found = read_vocabulary(file.parent, lowercase, "" if path.is_dir() else file.name, links=True)
+    assert found is not None  # the file is there
+    return Tokenizer(found)
 
 
-CLASS_SEGMENT = 2
-"""Segment of a class token that comes last, in the published code of XLNet."""
+def read_tokenizer(directory: epath.Path) -> Tokenizer | None:
+    """Return the tokenizer of the directory of a model, in which all files must be; None if it has none.
+
+    Raises:
+      UserError: a file is damaged, contradicts another, or asks for what is not read here.
+    """
+    found = read_vocabulary(directory)
+    return None if found is None else Tokenizer(found)
 
 
 def truncate_pair(first: int, second: int, room: int) -> tuple[int, int]:

@@ -15,13 +15,15 @@ import tokenizers
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.files import is_remote, read_object, write_atomically
+from bert_jax.files import is_remote, write_atomically
 
 SPECIAL_NAMES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORDPIECE_FILE, SENTENCEPIECE_FILE, CONFIG_FILE = "vocab.txt", "spm.model", "tokenizer_config.json"
 BYTE_LEVEL_FILE, MERGES_FILE, JSON_FILE = "vocab.json", "merges.txt", "tokenizer.json"
 JSON_KIND = "tokenizer_json"
 """In the tokenizer_config.json next to a tokenizer.json that is a vocabulary of its own."""
+CLASS_SEGMENT = 2
+"""Segment of a class token that comes last, in the published code of XLNet."""
 WORD_START = "\u2581"
 """SentencePiece's mark for the space before a word."""
 
@@ -158,34 +160,27 @@ def find_vocabulary(path: epath.Path) -> epath.Path:
     if not path.exists():
         raise UserError(
             f"no vocabulary at {path}: expected a vocab.txt, a SentencePiece .model, the vocab.json of a byte-level "
-            "BPE or a directory that holds one; "
-            "`bert-jax train-vocab` makes one"
+            "BPE, a tokenizer.json or a directory that holds one; `bert-jax train-vocab` makes one"
         )
     if not path.is_dir():
         return path
     found = vocabulary_files(path)
     if len(found) != 1:
-        seen = ", ".join(file.name for file in found) or "neither"
+        seen = ", ".join(file.name for file in found) or "none of them"
         raise UserError(
-            f"{path} must hold one vocab.txt, one vocab.json or one SentencePiece .model, but has {seen}; name the "
-            "file itself"
+            f"{path} must hold one vocab.txt, one vocab.json, one SentencePiece .model or a tokenizer.json, but has "
+            f"{seen}; name the file itself"
         )
     return found[0]
 
 
 def vocabulary_files(directory: epath.Path) -> list[epath.Path]:
-    """Return the vocabulary files in `directory`, which need not exist."""
+    """Return the vocabulary files in `directory`, which need not exist; a tokenizer.json only if it is alone."""
     if not directory.is_dir():
         return []
     names = (WORDPIECE_FILE, BYTE_LEVEL_FILE)
     found = sorted(file for file in directory.iterdir() if file.name in names or file.suffix == ".model")
-    return found or [file for file in (directory / JSON_FILE,) if is_json_vocabulary(file)]
-
-
-def is_json_vocabulary(file: epath.Path) -> bool:
-    """Return whether a tokenizer.json, which need not exist, is a vocabulary by itself, as the file next to it says."""
-    config = file.parent / CONFIG_FILE
-    return file.exists() and config.exists() and read_object(config).get("kind") == JSON_KIND
+    return found or [file for file in (directory / JSON_FILE,) if file.exists()]
 
 
 def check_writable(file: epath.Path) -> None:

@@ -9,12 +9,11 @@ this one from the table in `tokenizers`, which is the same on every Python.
 `WordIds` keeps the ids of words seen before: text repeats most of its words, and looking up is faster than encoding.
 """
 
-import collections
 import dataclasses
 import hashlib
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 import numpy as np
@@ -23,11 +22,12 @@ from absl import logging
 from etils import epath
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from bert_jax.errors import UserError, first_lines
+from bert_jax.errors import UserError
 from bert_jax.files import read_object
 from bert_jax.tokenization.vocabulary import CONFIG_FILE, SPECIAL_NAMES, WORDPIECE_FILE, Vocabulary
 
-MAX_WORD_LENGTH = 200  # characters; a longer word is [UNK] (Google's value, Hugging Face's default is 100)
+MAX_WORD_LENGTH = 200  # characters; a longer word is [UNK] (Google's value)
+HUGGING_FACE_LENGTH = 100  # the same in `transformers`
 
 _CONTROL = r"[[\p{Cc}\p{Cf}\x{FFFD}]&&[^\t\n\r]]"
 _FINAL_SIGMA = r"\p{Cased}\p{Case_Ignorable}*\KΣ(?!\p{Case_Ignorable}*\p{Cased})"
@@ -109,6 +109,7 @@ class WordPiece(Vocabulary):
 def read_wordpiece(file: epath.Path, lowercase: bool | None) -> WordPiece:
     """Read a vocab.txt; raise a UserError if it is damaged or does not fit `lowercase`."""
     tokens = parse_entries(file.read_bytes(), file)
+    check_specials(tokens, SPECIAL_NAMES, file)
     return WordPiece(tokens, casing(tokens, file, lowercase))
 
 
@@ -116,10 +117,12 @@ STRAY_CAPITALS = 0.01  # share of entries; BERT's cased vocabulary has 0.29, an 
 
 
 def parse_entries(contents: bytes, file: epath.Path) -> list[str]:
-    """Return the entries of a vocab.txt in the order of their ids.
+    """Return the entries of a vocab.txt in the order of their ids, which are the numbers of the lines from 0 on.
+
+    A blank line is the id of no text. Of lines with the same entry, the last is its id.
 
     Raises:
-      UserError: it is empty, broken, has duplicates or lacks a special token.
+      UserError: it is empty or not UTF-8.
     """
     try:
         lines = contents.decode("utf-8-sig").split("\n")
@@ -131,31 +134,23 @@ def parse_entries(contents: bytes, file: epath.Path) -> list[str]:
     tokens = [line.strip(" \t\r") for line in lines]
     if tokens[-1] == "":
         tokens.pop()
-    if not tokens:
+    if not any(tokens):
         raise UserError(f"{file} is empty; `bert-jax train-vocab` makes a vocabulary")
-    if "" in tokens:
-        raise UserError(
-            f"{file}: line {tokens.index('') + 1} is empty; each line is an entry whose id is the line number, so "
-            "fetch the file again, or delete the line if no store or checkpoint was made with it"
-        )
-    missing = [name for name in SPECIAL_NAMES if name not in tokens]
-    if missing:
+    return tokens
+
+
+def check_specials(entries: Container[str], names: Iterable[str], file: epath.Path) -> None:
+    """Raise a UserError unless the special tokens are entries."""
+    if missing := [name for name in names if name not in entries]:
         raise UserError(
             f"{file} has no {', '.join(missing)}; BERT needs {' '.join(SPECIAL_NAMES)}, each on a line of its own "
             "(an [unusedN] line can be renamed)"
         )
-    if len(set(tokens)) < len(tokens):
-        raise UserError(f"{file} has duplicate entries: {_duplicates(tokens)}; every entry may occur only once")
-    return tokens
 
 
-def _duplicates(tokens: list[str]) -> str:
-    """Return the first few repeated entries with their line numbers, for an error message."""
-    lines = collections.defaultdict(list)
-    for number, token in enumerate(tokens, 1):
-        lines[token].append(number)
-    repeated = [f"{token!r} on lines {', '.join(map(str, at))}" for token, at in lines.items() if len(at) > 1]
-    return first_lines(repeated, 3)
+def capitals(tokens: list[str]) -> list[str]:
+    """Return the entries with a capital letter, without names in brackets."""
+    return [token for token in tokens if token != token.lower() and not (token[0] == "[" and token[-1] == "]")]
 
 
 def casing(tokens: list[str], file: epath.Path, lowercase: bool | None) -> bool:
@@ -164,21 +159,20 @@ def casing(tokens: list[str], file: epath.Path, lowercase: bool | None) -> bool:
     Raises:
       UserError: Google's validate_case_matches_checkpoint would reject the combination too.
     """
-    capitals = [token for token in tokens if token != token.lower() and not (token[0] == "[" and token[-1] == "]")]
-    source, stored = "", {}
+    cased, source, stored = capitals(tokens), "", {}
     if lowercase is None:
         config = file.parent / CONFIG_FILE  # describes only the vocab.txt of its directory, not other files there
         stored = _read_config(config) if file.name == WORDPIECE_FILE and config.exists() else {}
-        lowercase = bool(stored.get("do_lower_case", not capitals))
+        lowercase = bool(stored.get("do_lower_case", not cased))
         source = f" (by {config})"
-    if lowercase and len(capitals) > STRAY_CAPITALS * len(tokens):
+    if lowercase and len(cased) > STRAY_CAPITALS * len(tokens):
         raise UserError(
-            f"lowercase=True{source}, but {file} is a cased vocabulary ({len(capitals)} of its {len(tokens)} "
-            f"entries have capitals, for example {capitals[0]!r}, and would never be used); set lowercase=False "
+            f"lowercase=True{source}, but {file} is a cased vocabulary ({len(cased)} of its {len(tokens)} "
+            f"entries have capitals, for example {cased[0]!r}, and would never be used); set lowercase=False "
             f'or "do_lower_case": false in the {CONFIG_FILE} of a model'
         )
     written_by_us = "kind" in stored  # then the warning came when it was written; do not repeat it in each worker
-    if not lowercase and not capitals and "##a" in tokens and not written_by_us:
+    if not lowercase and not cased and "##a" in tokens and not written_by_us:
         logging.warning(
             "lowercase=False, but no entry of %s has a capital letter: words that have one become [UNK]", file
         )

@@ -25,8 +25,7 @@ from bert_jax.config import TrainVocabConfig
 from bert_jax.data.preparation.vocabularies import run_train_vocab
 from bert_jax.formats.conversion import select
 from bert_jax.formats.huggingface import open_huggingface
-from bert_jax.formats.huggingface_export import write_huggingface
-from bert_jax.formats.tokenizer_files import write_tokenizer
+from bert_jax.formats.huggingface_export import write_huggingface, write_tokenizer
 from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.tokenization.wordpiece import WordPiece
 

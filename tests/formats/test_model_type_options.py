@@ -30,11 +30,11 @@ from bert_jax.formats.conversion import select
 from bert_jax.formats.huggingface import open_huggingface
 from bert_jax.formats.huggingface_export import write_huggingface
 from bert_jax.formats.opening import place
-from bert_jax.formats.tokenizer_files import read_tokenizer
 from bert_jax.models.bert import BertForPreTraining, extended_memory, with_memory
 from bert_jax.models.xlnet import Permutation
 from bert_jax.objectives.masked_words import PretrainingObjective
 from bert_jax.pretrained.initialization import check_architecture
+from bert_jax.tokenization.tokenizer import read_tokenizer
 
 FILE = "model.safetensors"
 ROBERTA = CASES["roberta/odd/RobertaForMaskedLM"]

@@ -20,10 +20,9 @@ from bert_jax.config import EmbeddingConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.conversion import convert
 from bert_jax.formats.huggingface import open_huggingface
-from bert_jax.formats.huggingface_export import write_huggingface
-from bert_jax.formats.tokenizer_files import read_tokenizer, write_tokenizer
+from bert_jax.formats.huggingface_export import write_huggingface, write_tokenizer
 from bert_jax.pretrained.model import load
-from bert_jax.tokenization.tokenizer import join, load_tokenizer
+from bert_jax.tokenization.tokenizer import join, load_tokenizer, read_tokenizer
 
 
 def vocabulary(place, family: str):
@@ -73,7 +72,7 @@ def test_the_entries_that_transformers_saves_as_added_are_known(tmp_path):
     assert read_tokenizer(epath.Path(tmp_path)).fingerprint == tokenizer.fingerprint
     config["added_tokens_decoder"]["5"] = {"content": "<new>"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match="adds 6 tokens to its vocabulary|adds 1 tokens to its vocabulary"):
+    with pytest.raises(UserError, match="gives its added token '<new>' the id 5, but"):
         read_tokenizer(epath.Path(tmp_path))
 
 
@@ -119,7 +118,10 @@ CHANGES = {
     "no scores": (lambda values: values["model"].update(vocab=[["a"]]), "is damaged: model.vocab"),
     "no id": (lambda values: values["model"].update(unk_id=None), "is damaged: model.vocab"),
     "half a token": (lambda values: values["added_tokens"].append({"id": 9_999, "content": "<e1>"}), "cannot be read"),
-    "an addition that is none": (lambda values: values.update(added_tokens=[7]), "cannot be read by tokenizers: .*7"),
+    "an addition that is none": (
+        lambda values: values.update(added_tokens=[7]),
+        "adds {} with the id None to its vocabulary",
+    ),
     "a table that is none": (
         lambda values: values.update(normalizer={"type": "Precompiled", "precompiled_charsmap": "%%"}),
         "not base64",

@@ -17,36 +17,50 @@ from bert_jax.config import TrainVocabConfig
 from bert_jax.data.preparation.vocabularies import run_train_vocab
 from bert_jax.errors import UserError
 from bert_jax.formats.huggingface import open_huggingface
-from bert_jax.formats.huggingface_export import write_huggingface
-from bert_jax.formats.tokenizer_files import read_tokenizer, write_tokenizer
+from bert_jax.formats.huggingface_export import write_huggingface, write_tokenizer
 from bert_jax.tokenization.byte_level import ByteLevel
 from bert_jax.tokenization.json_vocabulary import JsonVocabulary
 from bert_jax.tokenization.sentence_pieces import sentencepiece_pipeline
-from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer, read_tokenizer
 from bert_jax.tokenization.wordpiece import WordPiece
 
+FLAGS = {"single_word": False, "lstrip": False, "rstrip": False}
 
-def fast_tokenizer(place, tokens=TOKENS, model=None, **changes):
-    """A tokenizer.json as transformers writes it for BERT; vocab.txt goes."""
-    values = {
-        "model": {
-            "type": "WordPiece",
-            "unk_token": "[UNK]",
-            "continuing_subword_prefix": "##",
-            "max_input_chars_per_word": 100,
-            "vocab": {token: i for i, token in enumerate(tokens)},
-        }
-        | (model or {}),
-        "normalizer": {
-            "type": "BertNormalizer",
-            "clean_text": True,
-            "handle_chinese_chars": True,
-            "strip_accents": None,
-            "lowercase": False,
+
+def addition(i, token, special=False):
+    """An entry of added_tokens as transformers writes it."""
+    return {"id": i, "content": token, **FLAGS, "normalized": not special, "special": special}
+
+
+def berts(tokens=TOKENS, lowercase=False, model=(), **changes):
+    """A tokenizer.json as transformers writes it for BERT."""
+    cls, sep = ({"SpecialToken": {"id": name, "type_id": 0}} for name in ("[CLS]", "[SEP]"))
+    texts = [{"Sequence": {"id": text, "type_id": 0}} for text in "AB"]
+    named = {name: {"id": name, "ids": [tokens.index(name)], "tokens": [name]} for name in ("[CLS]", "[SEP]")}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [addition(i, token, special=True) for i, token in enumerate(tokens[:5])],
+        "normalizer": {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
+        | {"strip_accents": None, "lowercase": lowercase},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [cls, texts[0], sep],
+            "pair": [cls, texts[0], sep, texts[1], sep],
+            "special_tokens": named,
         },
-        "added_tokens": [{"id": i, "content": token, "special": True} for i, token in enumerate(tokens[:5])],
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##"}
+        | {"max_input_chars_per_word": 100, "vocab": {token: i for i, token in enumerate(tokens)}}
+        | dict(model),
     } | changes
-    (directory(place) / "tokenizer.json").write_text(json.dumps(values))
+
+
+def fast_tokenizer(place, tokens=TOKENS, **changes):
+    """A directory with such a file, without a vocab.txt."""
+    (directory(place) / "tokenizer.json").write_text(json.dumps(berts(tokens, **changes)))
     (place / "vocab.txt").unlink(missing_ok=True)
     return place
 
@@ -87,21 +101,19 @@ def test_too_many_entries_and_none(tmp_path):
 @pytest.mark.parametrize(
     "file, content",
     [
-        ("added_tokens.json", {"<e1>": 97}),
         ("added_tokens.json", {"word3": 4}),
         ("added_tokens.json", {"word3": [8]}),
-        ("tokenizer_config.json", {"added_tokens_decoder": {"97": {"content": "<e1>"}}}),
         ("tokenizer_config.json", {"added_tokens_decoder": {"0": {"content": "[CLS]"}}}),
         ("tokenizer_config.json", {"added_tokens_decoder": {"9" * 5000: {"content": "[CLS]"}}}),
         ("tokenizer_config.json", {"added_tokens_decoder": {"0": {"content": ["[PAD]"]}}}),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"99": {"content": "<e1>"}}}),
     ],
 )
-def test_tokens_added_beside_a_vocabulary(tmp_path, file, content):
-    """transformers appends them to the vocabulary or overwrites entries; without them their rows look like padding."""
+def test_tokens_added_beside_a_vocabulary_that_contradict_it(tmp_path, file, content):
     place = of_rows(tmp_path, 104)
     open_huggingface(place)
     (place / file).write_text(json.dumps(content))
-    assert f"{file} adds 1 tokens to its vocabulary" in refusal(place)
+    assert "to its vocabulary" in refusal(place) or "its added token '<e1>' the id 99" in refusal(place)
 
 
 def test_entries_that_are_named_as_added_change_nothing(tmp_path):
@@ -112,51 +124,36 @@ def test_entries_that_are_named_as_added_change_nothing(tmp_path):
     assert open_huggingface(tmp_path).tokenizer.tokens == TOKENS
 
 
-NORMALIZER = {"type": "BertNormalizer", "lowercase": True, "clean_text": True, "handle_chinese_chars": True}
-TOKENIZERS = {  # changes of tokenizer.json, what the message says
-    "another model": (dict(model={"type": "BPE"}), "'BPE'"),
-    "another prefix": (dict(model={"continuing_subword_prefix": "@@"}), "'@@'"),
-    "a gap": (dict(model={"vocab": {"[PAD]": 0, "a": 2}}), "the ids of the vocabulary must be 0 to 1; 1 is missing"),
+REFUSED = {  # changes of tokenizer.json, what the message says
+    "no model": (dict(model=5), "has no model"),
+    "a model that is none": (dict(model={"type": "BPE", "merges": 7}), "cannot be read by tokenizers"),
+    "many gaps": (dict(model={"vocab": {"[PAD]": 0, "a": 9}}), "2 entries, but ids up to 9"),
+    "an id twice": (dict(model={"vocab": {"[PAD]": 0, "a": 0}}), "2 entries, but the id 0 twice"),
+    "an id below 0": (dict(model={"vocab": {"[PAD]": -1, "a": 0}}), "2 entries, but ids up to 0"),
+    "a joining that is none": (dict(post_processor={"type": "Roberta"}), "cannot be read by tokenizers: "),
+    "a joining of unknown tokens": (
+        dict(
+            post_processor=berts()["post_processor"]
+            | {"special_tokens": {"[CLS]": {"id": "[CLS]", "ids": [2], "tokens": ["[CLS]"]}}}
+        ),
+        "cannot be read by tokenizers: ",
+    ),
     "no vocabulary": (dict(model={"vocab": []}), "no vocabulary"),
     "no specials": (dict(model={"vocab": {"a": 0}}, added_tokens=[]), "has no [PAD]"),
-    "added tokens": (dict(added_tokens=[{"content": "<e1>"}]), "adds 1 tokens to its vocabulary, first '<e1>'"),
     "added tokens that are none": (dict(added_tokens=5, model={"vocab": {"a": 0}}), "has no [PAD]"),
-    "another normalizer": (dict(normalizer={"type": "NFKC"}), "'NFKC', not with BertNormalizer"),
-    "accents": (dict(normalizer=NORMALIZER | {"strip_accents": False}), "strip_accents=False with do_lower_case=True"),
-    "ideographs": (dict(normalizer=NORMALIZER | {"handle_chinese_chars": False}), "tokenize_chinese_chars=False"),
-    "controls kept": (dict(normalizer=NORMALIZER | {"clean_text": False}), "clean_text=false"),
+    "at random": (dict(model={"type": "BPE", "merges": [], "dropout": 0.1}), "at random (dropout=0.1)"),
 }
 
 
-@pytest.mark.parametrize("name", TOKENIZERS)
-def test_a_tokenizer_json_under_which_ids_would_differ(tmp_path, name):
-    changes, says = TOKENIZERS[name]
-    assert says in refusal(fast_tokenizer(tmp_path, **changes))
-
-
-def test_tokenizer_config(tmp_path):
-    config = directory(tmp_path) / "tokenizer_config.json"
-    for lowercase in (True, False):
-        options = {"do_lower_case": lowercase, "strip_accents": None, "tokenize_chinese_chars": True}
-        config.write_text(json.dumps(options))
-        assert open_huggingface(tmp_path).tokenizer.lowercase == lowercase
-    for values, says in (
-        ({"do_lower_case": False, "strip_accents": True}, "strip_accents=True with do_lower_case=False"),
-        ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars=False"),
-        ({"do_lower_case": 3}, "3"),
-    ):
-        config.write_text(json.dumps(values))
-        assert says in refusal(tmp_path)
-    config.write_text("{}")
-    fast = json.loads((fast_tokenizer(tmp_path / "other") / "tokenizer.json").read_text())
-    fast["model"]["vocab"] |= {"word0": 6, "word1": 5}
-    (tmp_path / "tokenizer.json").write_text(json.dumps(fast))
-    assert "different vocabularies, first at id 5: 'word0' and 'word1'" in refusal(tmp_path)
-    vocabulary = [token.upper() if token == "word3" else token for token in TOKENS]
-    config.write_text('{"do_lower_case": true}')
-    (tmp_path / "tokenizer.json").unlink()
-    (tmp_path / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
-    assert "is a cased vocabulary" in refusal(tmp_path)
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_tokenizer_json_that_nobody_can_read(tmp_path, name):
+    changes, says = REFUSED[name]
+    values = berts(**(changes if isinstance(changes.get("model", {}), dict) else {})) | (
+        {} if isinstance(changes.get("model", {}), dict) else changes
+    )
+    (directory(tmp_path) / "tokenizer.json").write_text(json.dumps(values))
+    (tmp_path / "vocab.txt").unlink()
+    assert says in refusal(tmp_path)
 
 
 TEXTS = (
@@ -364,7 +361,7 @@ def swapped(fast):
     [
         (swapped(unigram()), BERT, "joins two texts as '.*SEP.*'; expected the class, a text"),
         (unigram(), (*BERT[:-1], "[BLANK]"), r"has no entry for the special tokens \[BLANK\]"),
-        (unigram(), BERT[:-1], "does not name mask_token"),
+        (unigram(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[M]")), BERT[:-1], "does not name mask_token"),
     ],
 )
 def test_what_cannot_be_read_is_one_line(tmp_path, fast, names, says):
@@ -372,10 +369,19 @@ def test_what_cannot_be_read_is_one_line(tmp_path, fast, names, says):
         read_tokenizer(write(tmp_path / "there", fast, names))
 
 
-def test_a_file_of_transformers_is_no_vocabulary_of_its_own(tmp_path):
+def test_a_tokenizer_json_alone_is_a_vocabulary(tmp_path):
+    """Named or found in its directory, with tokenizer_config.json next to it or without."""
     directory = write(tmp_path / "there", unigram(), BERT)
-    with pytest.raises(UserError, match="bert-jax convert .* writes the vocabulary"):
-        load_tokenizer(directory / "tokenizer.json")
+    tokenizer = read_tokenizer(directory)
+    for step in (directory / "tokenizer.json", directory):
+        assert load_tokenizer(step).fingerprint == tokenizer.fingerprint
+    (directory / "tokenizer_config.json").unlink()
+    assert load_tokenizer(directory).fingerprint == tokenizer.fingerprint
+    (tmp_path / "bert.json").mkdir()
+    (tmp_path / "bert.json" / "tokenizer.json").write_text(json.dumps(berts()))
+    assert load_tokenizer(tmp_path / "bert.json").kind == "wordpiece"
+    with pytest.raises(UserError, match="lowercase=True, but the vocabulary in .* is cased"):
+        load_tokenizer(write(tmp_path / "bytes", byte_level(), BERT), lowercase=True)
 
 
 def fast(directory) -> tokenizers.Tokenizer:

@@ -13,6 +13,7 @@ import re
 import string
 import types
 
+import family_pieces
 import glue_files
 import numpy as np
 import original_squad
@@ -543,6 +544,24 @@ def test_a_last_window_much_shorter_shows_less_context():
 def test_characters_of_the_answer(text, answer, found):
     context, start = squad_windows.encode(text, TOKENIZER), text.index(answer)
     assert squad_windows.read(text, context, *squad_windows.answer_tokens(context, start, start + len(answer))) == found
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "xlm-roberta", "albert"])
+@pytest.mark.parametrize(
+    "before, after", [("\x10 ", ""), ("\u2026\x10 ", "\x10"), ("", "\u200b"), ("\ufeff", " \ufffd")]
+)
+def test_what_a_tokenizer_drops_begins_and_ends_no_answer(tmp_path, kind, before, after):
+    """SentencePiece makes spaces of some of it, which are part of the word that follows."""
+    tokenizer = TOKENIZER
+    if kind != "wordpiece":
+        (tmp_path / family_pieces.FILES[kind]).write_bytes(family_pieces.train(kind))
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+        tokenizer = load_tokenizer(tmp_path)
+    text = f"a {before}cab bad{after} b"
+    context, start = squad_windows.encode(text, tokenizer), text.index("cab")
+    for begin, answer in ((start, "cab bad"), (start, "cab"), (start + 4, "bad")):
+        found = squad_windows.answer_tokens(context, begin, begin + len(answer))
+        assert squad_windows.read(text, context, *found) == answer
 
 
 def test_labels_without_an_answer():

@@ -151,9 +151,9 @@ def test_casing_and_accents_are_those_of_tokenizer_config(directories, tmp_path)
     with pytest.raises(UserError, match="lowercase=True"):
         load_tokenizer(tmp_path, lowercase=True)
     for values, says in (
-        ({"do_lower_case": 3}, "do_lower_case=3; expected true or false"),
+        ({"do_lower_case": 3}, "do_lower_case=3 where true or false is expected"),
         ({"remove_space": False}, "remove_space=false"),
-        ({"split_by_punct": True}, "split_by_punct=true"),
+        ({"split_by_punct": True}, "split_by_punct=True"),
     ):
         config.write_text(json.dumps({"tokenizer_class": "AlbertTokenizerFast"} | values))
         with pytest.raises(UserError, match=says):

@@ -26,10 +26,10 @@ from vocabularies import byte_level, foreign_model
 from bert_jax.config import TrainVocabConfig
 from bert_jax.data.preparation.vocabularies import run_train_vocab, train_vocab
 from bert_jax.errors import UserError
-from bert_jax.formats.tokenizer_files import read_tokenizer, write_tokenizer
+from bert_jax.formats.huggingface_export import write_tokenizer
 from bert_jax.tokenization import wordpiece
 from bert_jax.tokenization.byte_level import learn_byte_level
-from bert_jax.tokenization.tokenizer import Tokenizer, join, load_tokenizer, sequence_length
+from bert_jax.tokenization.tokenizer import Tokenizer, join, load_tokenizer, read_tokenizer, sequence_length
 from bert_jax.tokenization.vocabulary import SPECIAL_NAMES, WORD_START
 from bert_jax.tokenization.wordpiece import WordIds, WordPiece
 
@@ -185,11 +185,7 @@ def test_casing_is_inferred(tmp_path):
     [
         (b"", "is empty"),
         ("\n".join(["[PAD]", "[UNK]", "a", "b"]).encode(), r"has no \[CLS\], \[SEP\], \[MASK\]"),
-        (
-            "\n".join([*SPECIALS, "cat", "dog", "cat", "dog", "cat"]).encode(),
-            r"'cat' on lines 6, 8, 10; 'dog' on lines 7, 9",
-        ),
-        ("\n".join([*SPECIALS, "cat", "", "dog"]).encode(), "line 7 is empty"),
+        (b"\n\n\n", "is empty"),
         ("\n".join([*SPECIALS, "caf\u00e9"]).encode("latin-1"), "not UTF-8 .line 6, byte"),
     ],
 )
@@ -204,7 +200,7 @@ def test_bad_vocabulary_is_one_clear_line(tmp_path, contents, message):
 def test_missing_or_ambiguous_vocabulary(tmp_path):
     with pytest.raises(UserError, match="no vocabulary at .*train-vocab"):
         load_tokenizer(tmp_path / "nothing.txt")
-    with pytest.raises(UserError, match="but has neither"):
+    with pytest.raises(UserError, match="but has none of them"):
         load_tokenizer(tmp_path)
     write_vocabulary(tmp_path / "vocab.txt", WORDS)
     (tmp_path / "spm.model").write_bytes(b"not a model")
@@ -387,7 +383,7 @@ def test_the_casing_that_a_directory_states_is_checked_against_its_vocabulary(tm
     message = r"lowercase=True \(by .*_config.json\), but .*cased vocabulary.*'The'.*_case\": false"
     with pytest.raises(UserError, match=message):
         load_tokenizer(tmp_path)
-    with pytest.raises(UserError, match='lowercase=True, but .*cased vocabulary.*"do_lower_case": false'):
+    with pytest.raises(UserError, match=message):
         read_tokenizer(epath.Path(tmp_path))  # of a Hugging Face directory
     assert not load_tokenizer(tmp_path, lowercase=False).lowercase
     many = [*difficult_text.SPECIALS, "The", *(f"w{i}" for i in range(200))]

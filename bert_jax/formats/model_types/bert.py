@@ -191,7 +191,7 @@ _ELECTRA_UNSUPPORTED = {
     "position_embedding_type": (None, "absolute"),
     "quantization_config": (None,),
     "is_decoder": (None, False),
-    "hidden_act": (None, "gelu"),  # that of the generator's head, whatever config.json says
+    "hidden_act": (None, "gelu_python", "gelu"),  # that of the generator's head, whatever config.json says
     "summary_type": (None, "first"),
     "summary_use_proj": (None, True),
     "summary_activation": (None, "gelu"),
@@ -248,7 +248,7 @@ ELECTRA = definition.ModelType(
 
 
 # That of the word head, whatever config.json says.
-_ROBERTA_UNSUPPORTED = definition.UNSUPPORTED | {"hidden_act": (None, "gelu")}
+_ROBERTA_UNSUPPORTED = definition.UNSUPPORTED | {"hidden_act": (None, "gelu_python", "gelu")}
 
 
 def _roberta_obstacles(model: EncoderConfig) -> tuple[str, ...]:

@@ -187,6 +187,27 @@ def true_options(**present: bool) -> tuple[str, ...]:
     return tuple(name for name, value in present.items() if value)
 
 
+class Consulted(dict[str, Any]):
+    """A JSON object that knows which of its keys were asked for."""
+
+    def __init__(self, values: Mapping[str, Any]):
+        super().__init__(values)
+        self._asked: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        self._asked.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self._asked.add(key)
+        return super().get(key, default)
+
+    @property
+    def others(self) -> dict[str, Any]:
+        """What nobody asked for."""
+        return {key: value for key, value in self.items() if key not in self._asked}
+
+
 def flag(values: dict[str, Any], key: str, usual: bool, file: epath.Path) -> bool:
     """Return a value of a JSON object that must be true or false, `usual` where it is missing.
 

@@ -62,7 +62,10 @@ def _read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
 
 
 def _written(model: XLNetConfig) -> dict[str, Any]:
-    """Return the further contents of config.json; how long a memory is, is chosen by whoever reads with one."""
+    """Return the further contents of config.json; how long a memory is, is chosen by whoever reads with one.
+
+    A model that came from `transformers` keeps the length that was there.
+    """
     return {
         "d_head": model.head_size,
         "attn_type": "bi",
