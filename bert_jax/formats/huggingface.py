@@ -1,4 +1,4 @@
-"""Read directories in the layout of Hugging Face `transformers`: config, safetensors, vocabulary files.
+"""Read directories in the layout of Hugging Face `transformers`: config, arrays, vocabulary files.
 
 Names, layouts and config.json values are translated in both directions, with checks. PyTorch stores a kernel as
 [outputs, inputs] with the attention heads side by side, and every layer separately; bert_jax has [inputs, outputs]
@@ -21,7 +21,7 @@ from bert_jax.config.model import HeadPooling
 from bert_jax.config.options import from_dict
 from bert_jax.errors import UserError, first_lines
 from bert_jax.files import read_object
-from bert_jax.formats import safetensors_files
+from bert_jax.formats import safetensors_files, torch_files
 from bert_jax.formats.model_types import model_type
 from bert_jax.formats.model_types.bert import BERT
 from bert_jax.formats.model_types.definition import HeadKind, ModelType, flag, rate, sizes_and_rates
@@ -253,8 +253,21 @@ def repeated(names: dict[str, str]) -> list[tuple[str, str]]:
 ROWS_AT_ONCE = 4_096  # of a word table that is being compared
 
 
+def open_weights(directory: epath.Path) -> dict[str, FileTensor]:
+    """Return the arrays of a directory: those of safetensors if there are any, or else those that torch saved.
+
+    Raises:
+      UserError: there are neither, or a file is damaged.
+    """
+    for kind in (safetensors_files, torch_files):
+        if (directory / kind.FILE).exists() or (directory / kind.INDEX).exists():
+            return kind.open_directory(directory)
+    raise UserError(f"{directory} has neither {safetensors_files.FILE} nor {torch_files.FILE}, and no index of either")
+
+
 def open_huggingface(path: str | os.PathLike[str]) -> StoredModel:
-    """Describe the BERT in a directory with config.json and model.safetensors (or shards); read none of its arrays.
+    """Describe the BERT in a directory with config.json and model.safetensors, or pytorch_model.bin, or shards of
+    either; read none of its arrays.
 
     Accepts BertModel, with and without pooler, BertForPreTraining, MaskedLM, NextSentencePrediction,
     SequenceClassification, TokenClassification, QuestionAnswering and MultipleChoice, and the older names of
@@ -269,8 +282,7 @@ def open_huggingface(path: str | os.PathLike[str]) -> StoredModel:
     """
     directory = epath.Path(path)
     config = read_config(directory)
-    stored = safetensors_files.open_directory(directory)
-    kind = config.kind
+    stored, kind = open_weights(directory), config.kind
     tensors, ignored = _known(stored, config, directory)
     head = _head(config, tensors, directory)
     layers = len({match[1] for name in tensors if (match := kind.layer.match(name))})

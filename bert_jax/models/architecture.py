@@ -27,12 +27,12 @@ from bert_jax.config import (
 from bert_jax.errors import UserError
 from bert_jax.models.bert_parameters import Layers, encoder_parameters
 from bert_jax.models.block import Block, FeedForward, GatedFeedForward, Rotary, alibi_bias, causal_bias
+from bert_jax.models.costs import scans
 from bert_jax.models.deberta import Convolution
 from bert_jax.models.embeddings import BLOCK, Embeddings, random_positions, sinusoidal_positions
 from bert_jax.models.kernels import plain
 from bert_jax.models.kernels.choice import PLATFORMS, attention_kernel, declared
 from bert_jax.models.kernels.plain import EVERYTHING, AttentionKernel, AttentionMask, Kernel
-from bert_jax.models.layer_plan import scans
 from bert_jax.models.layers import (
     AddBias,
     Norm,

@@ -30,7 +30,7 @@ from bert_jax.models.bert_parameters import (
     layers_of,
     pretraining_parameters,
 )
-from bert_jax.models.costs import training_flops
+from bert_jax.models.costs import read_positions, reads_alone, training_flops
 from bert_jax.models.deberta import MaskDecoder
 from bert_jax.models.embeddings import Embeddings, WordLosses
 from bert_jax.models.heads import (
@@ -42,7 +42,6 @@ from bert_jax.models.heads import (
     SpanBoundaryHead,
 )
 from bert_jax.models.kernels.plain import AttentionMask
-from bert_jax.models.layer_plan import read_positions, reads_alone
 from bert_jax.models.layers import LayerNorm, Linear, Norm, PackedTexts, gather_positions, last_positions
 from bert_jax.models.pooling import pool
 from bert_jax.models.protocol import Encoded, EncoderOutput, Params, ReadStates, arrays, encoder_inputs, structure
