@@ -10,10 +10,11 @@ import dataclasses
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
 import numpy as np
+from absl import logging
 from etils import epath
 
 from bert_jax.config import AttentionConfig, EncoderConfig, HeadConfig
@@ -242,6 +243,34 @@ def written(name: str, kind: ModelType) -> str:
     return name
 
 
+def prefix_of_all(names: Collection[str], kind: ModelType) -> str:
+    """Return what all names begin with before those of the model type, such as "module."; "" if there is nothing.
+
+    Wrappers put it there: those of data-parallel training, of a compiled model, or of a model within another.
+    """
+    before = kind.layer_names
+    for start in (before, before.removeprefix(kind.prefix)):
+        for name in names:
+            first, there, _ = f".{name}".partition(f".{start}")
+            if there:
+                found = f"{first}."[1:]
+                return found if all(name.startswith(found) for name in names) else ""
+    return ""
+
+
+def with_shared(names: dict[str, str], kind: ModelType, tied: bool) -> dict[str, str]:
+    """Return `names`, stored → canonical, where an array that is there under its second name alone has its first.
+
+    The table of words counts only if it is `tied` to the head's.
+    """
+    first = {
+        copy: original
+        for copy, original in kind.tied.items()
+        if original not in names.values() and (tied or not copy.endswith(".weight"))
+    }
+    return {stored: first.get(name, name) for stored, name in names.items()}
+
+
 def repeated(names: dict[str, str]) -> list[tuple[str, str]]:
     """Return pairs of stored names of the same parameter; `names`: stored name → canonical name."""
     meanings = collections.defaultdict(list)
@@ -324,10 +353,11 @@ def _known(
 ) -> tuple[dict[str, FileTensor], list[str]]:
     """Return the arrays by their current names, and the names of buffers, which hold nothing learned."""
     kind, heads = config.kind, config.model.attention_heads if config.kind.by_head else 1
+    if before := prefix_of_all(stored, kind):
+        logging.warning("%s: the names of all arrays begin with %s, which is left out", directory, before)
+        stored = {name.removeprefix(before): tensor for name, tensor in stored.items()}
     meanings = {name: canonical(name, kind) for name in stored if not BUFFERS.search(name)}
-    bias = f"{kind.decoder}.bias"
-    if bias in meanings and kind.tied[bias] not in meanings.values():
-        meanings[bias] = kind.tied[bias]
+    meanings = with_shared(meanings, kind, config.tied)
     if twice := repeated(meanings):
         raise UserError(
             f"{directory} holds one parameter under two names, {twice[0][0]} and {twice[0][1]}; "

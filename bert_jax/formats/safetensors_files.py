@@ -13,6 +13,7 @@ import os
 import shutil
 import struct
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -146,9 +147,7 @@ class Contents:
 
     def __init__(self, path: str):
         self._path, self._descriptor = path, os.open(path, os.O_RDONLY)
-
-    def __del__(self):
-        os.close(self._descriptor)
+        weakref.finalize(self, os.close, self._descriptor)  # __del__ would find no `os` at the end of the interpreter
 
     def read(self, start: int, values: np.ndarray) -> None:
         """Fill `values`, which is contiguous, with the bytes from position `start` on."""

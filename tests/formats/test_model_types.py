@@ -29,7 +29,7 @@ from bert_jax.config.presets import roberta_config, xlnet_config
 from bert_jax.errors import UserError
 from bert_jax.formats.huggingface import open_huggingface
 from bert_jax.formats.huggingface_export import write_huggingface
-from bert_jax.formats.model_types import obstacles, type_to_write
+from bert_jax.formats.model_types import MODEL_TYPES, obstacles, type_to_write
 from bert_jax.formats.opening import place
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.task import BertForTask
@@ -286,6 +286,50 @@ def test_a_bare_encoder_has_names_without_prefix(tmp_path, case, name):
     assert again.parts == ()
     for path, array in again.arrays.items():
         np.testing.assert_array_equal(whole(array), whole(stored.arrays[path]), err_msg=path)
+
+
+def same_arrays(found, expected) -> None:
+    assert (found.model, found.parts) == (expected.model, expected.parts) and set(found.arrays) == set(expected.arrays)
+    for path, array in expected.arrays.items():
+        np.testing.assert_array_equal(whole(found.arrays[path]), whole(array), err_msg=path)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_table_that_is_there_under_the_name_of_the_head_alone(tmp_path, name):
+    """As safetensors.torch.save_model leaves it, which keeps one name of what two modules share."""
+    place, kind = tmp_path / "theirs", MODEL_TYPES[name]
+    state = exported(make(name, "mlm"), place)
+    stored = open_huggingface(place)
+    moved = {first: again for again, first in kind.tied.items()}
+    assert set(moved) <= set(state)
+    safetensors.numpy.save_file({moved.get(each, each): values for each, values in state.items()}, place / FILE)
+    same_arrays(open_huggingface(place), stored)
+    config = json.loads((place / "config.json").read_text())
+    (place / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
+    assert "weight is missing" in refusal(place)
+
+
+PREFIXES = ("module.", "_orig_mod.", "model.", "bert_model.", "_orig_mod.module.", "0.auto_model.")
+
+
+@pytest.mark.parametrize("key", ["mlm", "encoder"])
+@pytest.mark.parametrize("name", FORMS)
+def test_what_wrappers_put_before_all_names_is_left_out_and_said(tmp_path, caplog, name, key):
+    place = tmp_path / "theirs"
+    state = exported(make(name, key), place)
+    stored = open_huggingface(place)
+    for before in PREFIXES if name == "bert" else PREFIXES[:3]:
+        if key == "encoder" and before == MODEL_TYPES[name].prefix:
+            continue  # then it is the name that a model with a head has for its encoder
+        safetensors.numpy.save_file({before + each: values for each, values in state.items()}, place / FILE)
+        caplog.clear()
+        with caplog.at_level("WARNING", logger="absl"):
+            same_arrays(open_huggingface(place), stored)
+        assert f"names of all arrays begin with {before}, which is left out" in caplog.text
+    some = {f"module.{each}" if "embeddings" in each else each: values for each, values in state.items()}
+    if len(some.keys() & state.keys()) < len(state):
+        safetensors.numpy.save_file(some, place / FILE)
+        assert "is missing" in refusal(place)
 
 
 LABELS = ("no", "yes", "so")

@@ -155,10 +155,14 @@ class ModelType:
         }
 
     @property
+    def layer_names(self) -> str:
+        """Beginning of the names of all layers' arrays, before the number of the layer."""
+        return self.modules["encoder/attention_norm"].partition("{}")[0]
+
+    @property
     def layer(self) -> re.Pattern[str]:
         """Matches the names of a layer's arrays; group 1 is its number."""
-        before, _, _ = self.modules["encoder/attention_norm"].partition("{}")
-        return re.compile(rf"{re.escape(before)}(\d+)\.")
+        return re.compile(rf"{re.escape(self.layer_names)}(\d+)\.")
 
 
 OF_BERT = (
