@@ -275,7 +275,8 @@ def _encoder(config: AttentionConfig):
     )
     heads = (Axis("heads", config.num_heads), Axis("head_size", config.head_size))
     wide, bias, norm_bias = Axis("intermediate", config.feed_forward_size), config.use_bias, _norm_bias(config)
-    normed = attention if config.first_attention_norm else (Axis("later_layer", config.num_layers - 1),)
+    later = config.num_layers - 1
+    normed = attention if config.first_attention_norm else (Axis("later_layer", later),)
     deberta = config.disentangled
     if deberta is not None:
         yield from _relative_positions(deberta, hidden, heads, attention)
@@ -287,7 +288,8 @@ def _encoder(config: AttentionConfig):
         biased = attention_bias and (name != "key" or deberta is None or deberta.key_bias)
         yield from linear(f"encoder/attention/{name}", (hidden,), heads, attention, biased, MAPS[name])
     yield from linear("encoder/attention/output", heads, (hidden,), attention, attention_bias)
-    yield from norm("encoder/attention_norm", hidden, normed, bias=norm_bias)
+    if later or config.first_attention_norm:
+        yield from norm("encoder/attention_norm", hidden, normed, bias=norm_bias)
     if config.feed_forward != "plain":
         yield from linear("encoder/feed_forward/gate", (hidden,), (wide,), feed_forward, bias)
     yield from linear("encoder/feed_forward/intermediate", (hidden,), (wide,), feed_forward, bias)

@@ -117,9 +117,13 @@ class Stack:
 def stacked_blocks(stack: Stack, key: jax.Array) -> Layer:
     """Return a block whose parameters have a leading axis of `num_blocks`; each set is drawn from its own key.
 
-    The axis is one shorter in the parts `from_second`, and has size 1 in those that are `shared` or `first_only`.
+    The axis is one shorter in the parts `from_second`, which a single layer does not have, and has size 1 in those that
+    are `shared` or `first_only`.
     """
     blocks = jax.vmap(stack.block)(jax.random.split(key, stack.num_blocks))
+    if stack.num_blocks == 1:
+        for name in stack.from_second:
+            setattr(blocks, name, None)
     for names, kept in ((stack.from_second, slice(1, None)), ((*stack.shared, *stack.first_only), slice(1))):
         for name in names:
             setattr(blocks, name, jax.tree.map(lambda leaf, kept=kept: leaf[kept], getattr(blocks, name)))

@@ -34,6 +34,9 @@ MODELS = {
             "local_window": 3,
         },
     ),
+    "one layer without its first norm": dataclasses.replace(
+        SMALL, num_layers=1, norm_position="pre", first_attention_norm=False
+    ),
     "root mean square": variant(
         dataclasses.replace(SMALL, norm="rms_norm", feed_forward="swiglu", task_transform=True), positions="alibi"
     ),
