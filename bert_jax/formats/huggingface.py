@@ -184,8 +184,12 @@ ABSENT = {
 """Beginnings of paths that have no counterpart there, and the reasons."""
 
 
-def places(parameters: ParameterTable, head: HeadConfig | None = None, kind: ModelType = BERT) -> dict[str, Place]:
+def places(
+    parameters: ParameterTable, head: HeadConfig | None = None, kind: ModelType = BERT, group: int = 1
+) -> dict[str, Place]:
     """Return {our path: place} for every parameter except those below ABSENT.
+
+    `group`: see `Place`.
 
     Raises:
       UserError: the model type does not name a parameter.
@@ -193,7 +197,7 @@ def places(parameters: ParameterTable, head: HeadConfig | None = None, kind: Mod
     found, modules = {}, {**kind.modules, **(kind.heads[head.kind] if head else {})}
     for path, parameter in parameters.items():
         if path in kind.arrays:
-            found[path] = place_of(parameter, kind.arrays[path], heads_apart=True)
+            found[path] = place_of(parameter, kind.arrays[path], heads_apart=True, group=group)
             continue
         module, _, leaf = path.rpartition("/")
         if module not in modules and path.startswith(tuple(ABSENT)):
@@ -204,7 +208,7 @@ def places(parameters: ParameterTable, head: HeadConfig | None = None, kind: Mod
                 "cannot be written for it; use --to=bert_jax, or give it a name in bert_jax/formats/model_types"
             )
         name = f"{modules[module]}.{'bias' if leaf == 'bias' else 'weight'}"
-        found[path] = place_of(parameter, name, outputs_first=leaf == "kernel")
+        found[path] = place_of(parameter, name, outputs_first=leaf == "kernel", group=group)
     return found
 
 
@@ -214,7 +218,12 @@ def name_table(model: EncoderConfig, head: HeadConfig | None = None, kind: Model
     there = {ours.split("/")[0] for ours, theirs in kind.modules.items() if theirs in taken}
     named = {ours.split("/")[0] for ours in kind.modules}
     parts = tuple(part for part in MODEL_PARTS if part in named and part not in there)
-    return places(bert_parameters(model, parts, head), head, kind)
+    return places(bert_parameters(model, parts, head), head, kind, group_of(model))
+
+
+def group_of(model: EncoderConfig) -> int:
+    """Return the number of layers of a group; 1 where layers are not in groups."""
+    return getattr(model, "group_layers", 1)
 
 
 def absence(parameters: ParameterTable, kind: ModelType) -> str | None:
@@ -314,10 +323,12 @@ def open_huggingface(path: str | os.PathLike[str]) -> StoredModel:
     stored, kind = open_weights(directory), config.kind
     tensors, ignored = _known(stored, config, directory)
     head = _head(config, tensors, directory)
-    layers = len({match[1] for name in tensors if (match := kind.layer.match(name))})
-    if layers != config.model.parameter_sets:
+    layers = len({match.groups() for name in tensors if (match := kind.layer.match(name))})
+    if layers != (sets := config.model.parameter_sets):
+        shared = "" if sets == config.model.num_layers else f" that share the parameters of {sets}"
         raise UserError(
-            f"{directory / FILE} has num_hidden_layers={config.model.num_layers}, but the weights have {layers} layers"
+            f"{directory / FILE} has num_hidden_layers={config.model.num_layers}{shared}, but the weights have "
+            f"{layers} layers"
         )
     places = name_table(config.model, head, kind)
     needed = {"pooler"} if head is not None and reads_pooler(config.model, head) else set()

@@ -78,7 +78,7 @@ def reads_pooler(config: EncoderConfig, head: HeadConfig) -> bool:
 
 
 def encoder_parameters(config: EncoderConfig) -> ParameterTable:
-    """Return the entries of embeddings, layers and final norm; where layers share parameters, "layer" has size 1."""
+    """Return the entries of embeddings, layers and final norm; "layer" has an entry for each set of parameters."""
     hidden = Axis("hidden", config.hidden_size)
     final_norm = norm("final_norm", hidden, bias=_norm_bias(config)) if config.norm_position == "pre" else ()
     return table([*_embeddings(config, hidden), *layers_of(config).parameters(), *final_norm])
@@ -176,7 +176,7 @@ class Layers(Protocol):
         ...
 
     def parameters(self) -> Iterable[Parameter]:
-        """Return the entries of their arrays; where layers share parameters, "layer" has size 1."""
+        """Return the entries of their arrays; "layer" has an entry for each set of parameters."""
         ...
 
     def kept(self, remat: str, value_bytes: int) -> tuple[int, int]:
@@ -270,7 +270,7 @@ def layers_of(config: EncoderConfig) -> Layers:
 def _encoder(config: AttentionConfig):
     hidden = Axis("hidden", config.hidden_size)
     attention, feed_forward = (
-        (Axis("layer", 1 if config.sharing in (part, "all") else config.num_layers),)
+        (Axis("layer", 1 if config.sharing == part else config.parameter_sets),)
         for part in ("attention", "feed_forward")
     )
     heads = (Axis("heads", config.num_heads), Axis("head_size", config.head_size))

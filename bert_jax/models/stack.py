@@ -72,7 +72,7 @@ class Stack:
     """Index of the parameters of each layer, where several layers use the same ones. None: each has its own."""
     shared: tuple[str, ...] = ()
     """Attributes of the block that are the same in all layers, such as "attention", while the others are each layer's
-    own; with `sharing`, there are none."""
+    own, or those of the set that `sharing` gives it."""
     layer_inputs: Mapping[str, np.ndarray | jax.Array] = dataclasses.field(default_factory=dict)
     """{argument of the block: array [N, ...] of its value in each layer}, such as a window or a rotary base."""
     layer_settings: Mapping[str, Sequence[Hashable]] = dataclasses.field(default_factory=dict)
@@ -141,8 +141,9 @@ def without_last(stack: Stack, blocks: Layer) -> tuple[Stack, Layer, Layer]:
         layer_inputs={name: values[:-1] for name, values in stack.layer_inputs.items()},
         layer_settings={name: values[:-1] for name, values in stack.layer_settings.items()},
     )
-    lower = jax.tree.map(lambda leaf: leaf if shared or leaf.shape[0] == 1 else leaf[:-1], blocks)
-    return below, lower, jax.tree.map(lambda leaf: leaf[last], blocks)
+    kept = below.num_blocks if shared else -1
+    lower = jax.tree.map(lambda leaf: leaf if leaf.shape[0] == 1 else leaf[:kept], blocks)
+    return below, lower, jax.tree.map(lambda leaf: leaf[0 if leaf.shape[0] == 1 else last], blocks)
 
 
 def one_block(stack: Stack, layer: int, key: jax.Array) -> Layer:

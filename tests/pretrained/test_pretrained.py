@@ -232,14 +232,19 @@ def test_layers_one_by_one(model, encoding):
 
 @pytest.mark.parametrize(
     "form",
-    [{"direction": "left_to_right"}, pytest.param({"positions": "alibi"}, marks=pytest.mark.slow), {"layer": "lstm"}],
+    [
+        {"direction": "left_to_right"},
+        pytest.param({"positions": "alibi"}, marks=pytest.mark.slow),
+        {"layer": "lstm"},
+        {"sharing": "all", "num_layers": 4, "layer_groups": 2},
+    ],
 )
 def test_a_layer_alone_sees_what_it_sees_in_the_model(form):
     model = loaded(stored_model(config=variant(SMALL, **form)))
-    encoding = model.encode(TEXTS[:2], layers="all")
-    found = np.asarray(model.layers[0](encoding.hidden_states[0], encoding.attention_mask))
+    encoding, number = model.encode(TEXTS[:2], layers="all"), 2 if "sharing" in form else 0
+    found = np.asarray(model.layers[number](encoding.hidden_states[number], encoding.attention_mask))
     real = encoding.attention_mask > 0
-    np.testing.assert_allclose(found[real], encoding.hidden_states[1][real], atol=1e-5)
+    np.testing.assert_allclose(found[real], encoding.hidden_states[number + 1][real], atol=1e-5)
 
 
 def test_printing_shows_every_parameter(model):

@@ -161,8 +161,9 @@ class ModelType:
 
     @property
     def layer(self) -> re.Pattern[str]:
-        """Matches the names of a layer's arrays; group 1 is its number."""
-        return re.compile(rf"{re.escape(self.layer_names)}(\d+)\.")
+        """Matches the names of a layer's arrays; its groups are its number, or those of its group and in it."""
+        before = self.modules["encoder/attention_norm"].split("{}")[:-1]
+        return re.compile("".join(rf"{re.escape(part)}(\d+)" for part in before) + r"\.")
 
 
 OF_BERT = (
