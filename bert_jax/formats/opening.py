@@ -123,8 +123,6 @@ def _existing(name: str) -> epath.Path:
         raise UserError(f"{name[:60]!r}… is not a path: it has {len(name):,} characters; give the directory of a model")
     if not name.strip():
         raise UserError("the path of the model is empty; give the directory of a model")
-    if is_remote(name) and not name.startswith("gs://"):
-        raise UserError(f"{name}: models are read from local directories and gs://; copy it to one of them")
     need_cloud_storage(name)
     path = epath.Path(name if is_remote(name) else os.path.abspath(os.path.expanduser(name)))
     try:

@@ -14,7 +14,7 @@ import numpy as np
 from absl import logging
 from etils import epath
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.tokenization.byte_level import read_byte_level
 from bert_jax.tokenization.json_vocabulary import read_json_vocabulary
 from bert_jax.tokenization.sentence_pieces import read_sentence_pieces
@@ -186,6 +186,7 @@ def load_tokenizer(path: str | os.PathLike[str], lowercase: bool | None = None) 
     Raises:
       UserError: the vocabulary cannot be used or does not fit `lowercase`.
     """
+    need_cloud_storage(os.fspath(path))
     file = find_vocabulary(epath.Path(path))
     if file.name == JSON_FILE:
         if is_json_vocabulary(file):
