@@ -103,7 +103,7 @@ class Stack:
     @property
     def num_blocks(self) -> int:
         """Number of sets of parameters, the size of the leading axis."""
-        return self.num_layers if self.sharing is None else max(self.sharing) + 1
+        return self.num_layers if self.sharing is None else max(self.sharing, default=-1) + 1
 
     def settings(self, layer: int) -> dict[str, Any]:
         """Return the settings of one layer."""

@@ -19,6 +19,7 @@ from pretrained_model import (
     row_by_row,
     stored_model,
 )
+from small_model import compiled
 
 from bert_jax.data.sequences import ladder
 from bert_jax.errors import UserError
@@ -189,6 +190,22 @@ def test_the_tokenizer_gives_what_encode_reads(model):
     states = np.asarray(jax.jit(model.network.encode)(model.params, **batch).last_hidden_state)
     for row, size in zip(range(3), batch["attention_mask"].sum(1)):
         np.testing.assert_allclose(states[row, :size], encoding.last_hidden_state[row, :size], atol=1e-5)
+
+
+def test_the_heads_read_what_the_tokenizer_gives(model):
+    """The words of every position, or of those that the batch has; by the formulas in float64."""
+    batch = TOKENIZER(["the [MASK] sat", ("a big dog", "ran in the house")])
+    rows, length = batch["input_ids"].shape
+    everywhere = {"masked_positions": np.tile(np.arange(length, dtype=np.int32), (rows, 1))}
+    expected = numpy_bert.forward(model.params, model.config, batch | everywhere)
+    run = lambda function, batch: np.asarray(compiled(function)(model.params, batch))
+    words, real = run(model.network.mlm_logits, batch), batch["attention_mask"] > 0
+    np.testing.assert_allclose(words[real], expected["mlm_logits"][real], atol=2e-5)
+    pairs = run(model.network.next_sentence_logits, batch)
+    np.testing.assert_allclose(pairs, expected["next_sentence_logits"], atol=2e-5)
+    some = {"masked_positions": np.array([[2, 0], [3, 3]], np.int32)}
+    found = run(model.network.mlm_logits, batch | some)
+    np.testing.assert_allclose(found, np.take_along_axis(words, some["masked_positions"][..., None], 1), atol=2e-5)
 
 
 def test_the_mask_may_stand_in_a_text(model):
