@@ -48,7 +48,7 @@ from bert_jax.config.options import (
     to_dict,
 )
 from bert_jax.config.presets import shipped_configs
-from bert_jax.errors import UserError, first_lines, is_of_cloud_storage, need_cloud_storage
+from bert_jax.errors import UserError, first_lines, is_of_cloud_storage, need_cloud_storage, need_known_place
 
 
 def usage(command: Callable[..., Any]) -> str:
@@ -658,11 +658,18 @@ def _answer(commands: Commands, words: list[str]) -> int | None:
     else:
         command = _command(commands, words[0])
         # The first two open no path of the options; launch leaves that to other machines.
-        if words[0] not in ("info", "config", "launch") and not asks_for_help(words):
-            for word in words[1:]:
-                need_cloud_storage(word)
+        check = need_known_place if words[0] in ("info", "config", "launch") else need_cloud_storage
+        for word in [] if asks_for_help(words) else _without_texts(words[1:]):
+            check(word)
         return command(words[1:])
     return None
+
+
+def _without_texts(words: list[str]) -> list[str]:
+    """Return the words of a command without the texts among them, which may begin like a path."""
+    text = re.compile(r"--(text|pair)=|.*(\s|\[MASK\]|<mask>)")
+    before = ["", *words]
+    return [word for number, word in enumerate(words) if not text.match(word) and not text.match(f"{before[number]}=")]
 
 
 def run_command(commands: Commands, argv: list[str]) -> int:

@@ -35,15 +35,34 @@ def need_extra(library: str, extra: str, purpose: str, otherwise: str = "") -> N
         )
 
 
+PLACES = ("gs", "hf")
+"""Beginnings of paths, before ://, that are not local."""
+
+
+def need_known_place(path: str) -> None:
+    """Check that `path` is local or of one of PLACES; see `need_cloud_storage`.
+
+    Raises:
+      UserError: it is a URL of another kind; the message names what can be opened.
+    """
+    for scheme, rest in re.findall(r"(?:^|[=,])([A-Za-z][\w+.-]*)://([^,]*)", path):
+        if scheme not in PLACES:
+            instead = (
+                f"give the path alone, {rest:.100}" if scheme == "file" else "copy it to one of them, and give that"
+            )
+            raise UserError(f"{path:.200}: paths are local, or begin with gs:// (Google Cloud Storage); {instead}")
+
+
 def need_cloud_storage(path: str) -> None:
-    """Check that `path` can be opened if it is a gs:// path: by TensorFlow if that is installed, else by gcsfs.
+    """Check that `path` can be opened: it is local, or on gs://, which TensorFlow opens if it is installed, else gcsfs.
 
     Args:
       path: a path, several separated by commas, or a word of the command line such as `--workdir=gs://bucket/run`.
 
     Raises:
-      UserError: neither is installed; the message names the extra.
+      UserError: it begins with anything else, or neither is installed; the message names the extra.
     """
+    need_known_place(path)
     if re.search(r"(^|[=,])gs://", path) and importlib.util.find_spec("tensorflow") is None:
         need_extra("gcsfs", "gcs", path)
 

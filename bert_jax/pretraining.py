@@ -52,6 +52,7 @@ from bert_jax.devices.hosts import check_alike, ending_together, from_first
 from bert_jax.devices.sharding import narrowed
 from bert_jax.devices.signals import StopSignals, Watchdog
 from bert_jax.errors import UserError, first_lines
+from bert_jax.formats.model_types import remark
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import pretraining_parts
@@ -75,7 +76,7 @@ from bert_jax.training.optimizers import (
     restarted,
 )
 from bert_jax.training.optimizers import optimizer as make_optimizer
-from bert_jax.training.reporter import Guard, Reporter, announce, due
+from bert_jax.training.reporter import Guard, Reporter, announce, due, say
 from bert_jax.training.run import (
     GuardedSteps,
     Input,
@@ -198,6 +199,8 @@ def pretrain(
         events.start(result.step, list(learner.mesh.devices.flat), resumed=restored is not None, terms=terms)
         origins = None if report is None else report.table()
         announce(learner, problem.corpus, origins, options.workdir, result.step)
+        if objective is None and (note := remark(options.model)):
+            say(note)
         # A signal during an evaluation saves the step without that evaluation.
         owed = restored is not None and _lacks_evaluation(problem, workdir, result.step)
         if result.step >= options.total_steps and not owed:

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from bert_jax.config import (
     Config,
+    EncoderConfig,
     GloVe,
     LeftToRight,
     MaskedWords,
@@ -25,7 +26,6 @@ from bert_jax.models.bert_parameters import word_parameters
 from bert_jax.models.costs import computed_flops, run_activation_bytes, run_flops, trained_encoders, trained_parameters
 from bert_jax.parameters import total_size
 
-SHARED = {"none": "", "attention": ", attention shared", "feed_forward": ", feed-forward shared", "all": ", all shared"}
 WORD_HEADS = {
     MaskedWords: "masked-language-model head",
     Permutation: "permutation-language-model head",
@@ -86,7 +86,7 @@ def parameter_table(config: Config, teacher_size: int | None = None) -> Table:
     rows = (  # title, number, whether it is shown
         ("embeddings", counts.embeddings, True),
         (layer, counts.block, counts.layers),
-        (f"{config.model.num_layers} {layer}s{SHARED[config.model.sharing]}", counts.layers, counts.layers),
+        (f"{config.model.num_layers} {layer}s{_shared(config.model)}", counts.layers, counts.layers),
         ("final norm", counts.final_norm, counts.final_norm),
         (f"encoder{' without pooler' * bool(counts.pooler)}", counts.encoder_without_pooler, counts.layers),
         ("pooler", counts.pooler, counts.pooler),
@@ -114,7 +114,7 @@ def _table_of_both(config: Config, objective: ReplacedTokens) -> Table:
     rows = (
         ("embeddings", discriminator.embeddings, generator.embeddings),
         ("block", discriminator.block, generator.block),
-        (f"{layers[0]} and {layers[1]} blocks{SHARED[config.model.sharing]}", discriminator.layers, generator.layers),
+        (f"{layers[0]} and {layers[1]} blocks{_shared(config.model)}", discriminator.layers, generator.layers),
         ("encoder", discriminator.encoder, generator.encoder),
         ("replaced-token head", discriminator.replaced_tokens, 0),
         (f"{WORD_HEADS[MaskedWords]} (table shared)", 0, generator.mlm_head),
@@ -199,6 +199,14 @@ def _run_cells(row: Any, shape: str) -> tuple[str, ...]:
     steps, sequences, tokens, flops = row
     # 80 columns have no room for twelve digits.
     return f"{steps:,}", shape, f"{sequences:,}", f"{tokens:,}" if tokens < 10**11 else f"{tokens:.4g}", f"{flops:.3g}"
+
+
+def _shared(model: EncoderConfig) -> str:
+    """Return what the layers of a model share."""
+    if model.sharing == "all" and model.parameter_sets > 1:
+        return f", with the parameters of {model.parameter_sets}"
+    names = {"attention": "attention", "feed_forward": "feed-forward", "all": "all"}
+    return f", {names[model.sharing]} shared" if model.sharing in names else ""
 
 
 def _table(title: str, first: str, *numbers: str) -> Table:

@@ -477,15 +477,33 @@ class _LayerOptions(_EncoderOptions):
     sharing: Literal["none", "attention", "feed_forward", "all"] = "none"
     """Parameters that all layers share, each with the norm after it: none (BERT), attention, feed_forward, or all
     (ALBERT)."""
+    layer_groups: int = option(1, of=("sharing", "all"))
+    """Number of groups of layers, one above the other, each of which shares its own (ALBERT's num_hidden_groups)."""
+    group_layers: int = option(1, of=("sharing", "all"))
+    """Number of layers with parameters of their own that a group repeats (ALBERT's inner_group_num)."""
 
     @property
     def parameter_sets(self) -> int:
-        """Number of sets of the parameters of a layer: one for each layer, or one that all layers share."""
-        return 1 if self.sharing == "all" else self.num_layers
+        """Number of sets of the parameters of a layer: one for each layer, or those that layers share."""
+        return self.layer_groups * self.group_layers if self.sharing == "all" else self.num_layers
+
+    @property
+    def set_of_layer(self) -> tuple[int, ...]:
+        """Number of the set of parameters of each layer."""
+        if self.sharing != "all":
+            return tuple(range(self.num_layers))
+        rounds = self.num_layers // self.group_layers
+        groups = [int(turn / (rounds / self.layer_groups)) for turn in range(rounds)]
+        return tuple(group * self.group_layers + layer for group in groups for layer in range(self.group_layers))
 
     def check(self) -> None:
         super().check()
-        need_positive(self, "model.", "num_layers")
+        need_positive(self, "model.", "num_layers", "layer_groups", "group_layers")
+        if self.num_layers % self.group_layers or self.layer_groups > self.num_layers // self.group_layers:
+            raise UserError(
+                f"model.num_layers={self.num_layers} must be a multiple of model.group_layers={self.group_layers}, at "
+                f"least model.layer_groups={self.layer_groups} times"
+            )
         need_no_negative(self, "model.", "type_vocab_size")
 
 

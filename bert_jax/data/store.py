@@ -37,7 +37,7 @@ import numpy as np
 from etils import epath
 
 from bert_jax.data.manifest import PARTS, FileRecord, Manifest, hash_file, read_manifest, shard_file
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.files import cache_directory, is_remote
 from bert_jax.progress import progress_bar
 from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
@@ -460,6 +460,7 @@ def open_store(path: str | os.PathLike[str], cache: str = "") -> Store:
       UserError: there is no store, its manifest is damaged, or its files are not what `prepare` wrote. Files of a
         remote store that cannot be copied, or are not, raise it when they are first read.
     """
+    need_cloud_storage(os.fspath(path))
     directory = epath.Path(path).expanduser()
     manifest = read_manifest(directory)
     if is_remote(directory):

@@ -20,7 +20,7 @@ from bert_jax.config.options import with_options
 from bert_jax.data.sequences import Features
 from bert_jax.devices import sharding
 from bert_jax.devices.compilation import use_compilation_cache
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.files import copy_file, is_remote
 from bert_jax.finetuning.programs import average, member_logits
 from bert_jax.formats.opening import open_stored
@@ -99,6 +99,8 @@ def say_what_is_cut(features: Features, split: str, console: Console) -> None:
 
 def check_files(config: PredictConfig) -> None:
     """Raise UserError if the input does not exist, or the output is a file that must stay as it is."""
+    need_cloud_storage(config.input)
+    need_cloud_storage(config.output)
     if config.input not in ("", text.STANDARD_INPUT) and not epath.Path(config.input).expanduser().exists():
         raise UserError(f"--input={config.input}: no such file; give one that exists, or a text with --text=TEXT")
     if config.output and not _is_directory(config.output):

@@ -1,4 +1,4 @@
-"""Read directories in the layout of Hugging Face `transformers`: config, safetensors, vocabulary files.
+"""Read directories in the layout of Hugging Face `transformers`: config, arrays, vocabulary files.
 
 Names, layouts and config.json values are translated in both directions, with checks. PyTorch stores a kernel as
 [outputs, inputs] with the attention heads side by side, and every layer separately; bert_jax has [inputs, outputs]
@@ -10,7 +10,7 @@ import dataclasses
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -22,7 +22,7 @@ from bert_jax.config.model import HeadPooling
 from bert_jax.config.options import from_dict
 from bert_jax.errors import UserError, first_lines
 from bert_jax.files import inside, read_object
-from bert_jax.formats import safetensors_files
+from bert_jax.formats import safetensors_files, torch_files
 from bert_jax.formats.model_types import model_type
 from bert_jax.formats.model_types.bert import BERT
 from bert_jax.formats.model_types.definition import Consulted, HeadKind, ModelType, flag, rate, sizes_and_rates
@@ -228,8 +228,12 @@ ABSENT = {
 """Beginnings of paths that have no counterpart there, and the reasons."""
 
 
-def places(parameters: ParameterTable, head: HeadConfig | None = None, kind: ModelType = BERT) -> dict[str, Place]:
+def places(
+    parameters: ParameterTable, head: HeadConfig | None = None, kind: ModelType = BERT, group: int = 1
+) -> dict[str, Place]:
     """Return {our path: place} for every parameter except those below ABSENT.
+
+    `group`: see `Place`.
 
     Raises:
       UserError: the model type does not name a parameter.
@@ -237,7 +241,7 @@ def places(parameters: ParameterTable, head: HeadConfig | None = None, kind: Mod
     found, modules = {}, {**kind.modules, **(kind.heads[head.kind] if head else {})}
     for path, parameter in parameters.items():
         if path in kind.arrays:
-            found[path] = place_of(parameter, kind.arrays[path], heads_apart=True)
+            found[path] = place_of(parameter, kind.arrays[path], heads_apart=True, group=group)
             continue
         module, _, leaf = path.rpartition("/")
         if module not in modules and path.startswith(tuple(ABSENT)):
@@ -248,7 +252,7 @@ def places(parameters: ParameterTable, head: HeadConfig | None = None, kind: Mod
                 "cannot be written for it; use --to=bert_jax, or give it a name in bert_jax/formats/model_types"
             )
         name = f"{modules[module]}.{'bias' if leaf == 'bias' else 'weight'}"
-        found[path] = place_of(parameter, name, outputs_first=leaf == "kernel")
+        found[path] = place_of(parameter, name, outputs_first=leaf == "kernel", group=group)
     return found
 
 
@@ -258,7 +262,12 @@ def name_table(model: EncoderConfig, head: HeadConfig | None = None, kind: Model
     there = {ours.split("/")[0] for ours, theirs in kind.modules.items() if theirs in taken}
     named = {ours.split("/")[0] for ours in kind.modules}
     parts = tuple(part for part in MODEL_PARTS if part in named and part not in there)
-    return places(bert_parameters(model, parts, head), head, kind)
+    return places(bert_parameters(model, parts, head), head, kind, group_of(model))
+
+
+def group_of(model: EncoderConfig) -> int:
+    """Return the number of layers of a group; 1 where layers are not in groups."""
+    return getattr(model, "group_layers", 1)
 
 
 def absence(parameters: ParameterTable, kind: ModelType) -> str | None:
@@ -287,6 +296,34 @@ def written(name: str, kind: ModelType) -> str:
     return name
 
 
+def prefix_of_all(names: Collection[str], kind: ModelType) -> str:
+    """Return what all names begin with before those of the model type, such as "module."; "" if there is nothing.
+
+    Wrappers put it there: those of data-parallel training, of a compiled model, or of a model within another.
+    """
+    before = kind.layer_names
+    for start in (before, before.removeprefix(kind.prefix)):
+        for name in names:
+            first, there, _ = f".{name}".partition(f".{start}")
+            if there:
+                found = f"{first}."[1:]
+                return found if all(name.startswith(found) for name in names) else ""
+    return ""
+
+
+def with_shared(names: dict[str, str], kind: ModelType, tied: bool) -> dict[str, str]:
+    """Return `names`, stored → canonical, where an array that is there under its second name alone has its first.
+
+    The table of words counts only if it is `tied` to the head's.
+    """
+    first = {
+        copy: original
+        for copy, original in kind.tied.items()
+        if original not in names.values() and (tied or not copy.endswith(".weight"))
+    }
+    return {stored: first.get(name, name) for stored, name in names.items()}
+
+
 def repeated(names: dict[str, str]) -> list[tuple[str, str]]:
     """Return pairs of stored names of the same parameter; `names`: stored name → canonical name."""
     meanings = collections.defaultdict(list)
@@ -298,8 +335,21 @@ def repeated(names: dict[str, str]) -> list[tuple[str, str]]:
 ROWS_AT_ONCE = 4_096  # of a word table that is being compared
 
 
+def open_weights(directory: epath.Path) -> dict[str, FileTensor]:
+    """Return the arrays of a directory: those of safetensors if there are any, or else those that torch saved.
+
+    Raises:
+      UserError: there are neither, or a file is damaged.
+    """
+    for kind in (safetensors_files, torch_files):
+        if (directory / kind.FILE).exists() or (directory / kind.INDEX).exists():
+            return kind.open_directory(directory)
+    raise UserError(f"{directory} has neither {safetensors_files.FILE} nor {torch_files.FILE}, and no index of either")
+
+
 def open_huggingface(path: str | os.PathLike[str]) -> StoredModel:
-    """Describe the BERT in a directory with config.json and model.safetensors (or shards); read none of its arrays.
+    """Describe the BERT in a directory with config.json and model.safetensors, or pytorch_model.bin, or shards of
+    either; read none of its arrays.
 
     Accepts BertModel, with and without pooler, BertForPreTraining, MaskedLM, NextSentencePrediction,
     SequenceClassification, TokenClassification, QuestionAnswering and MultipleChoice, and the older names of
@@ -314,14 +364,15 @@ def open_huggingface(path: str | os.PathLike[str]) -> StoredModel:
     """
     directory = epath.Path(path)
     config = read_config(directory)
-    stored = safetensors_files.open_directory(directory)
-    kind = config.kind
+    stored, kind = open_weights(directory), config.kind
     tensors, ignored = _known(stored, config, directory)
     head = _head(config, tensors, directory)
-    layers = len({match[1] for name in tensors if (match := kind.layer.match(name))})
-    if layers != config.model.parameter_sets:
+    layers = len({match.groups() for name in tensors if (match := kind.layer.match(name))})
+    if layers != (sets := config.model.parameter_sets):
+        shared = "" if sets == config.model.num_layers else f" that share the parameters of {sets}"
         raise UserError(
-            f"{directory / FILE} has num_hidden_layers={config.model.num_layers}, but the weights have {layers} layers"
+            f"{directory / FILE} has num_hidden_layers={config.model.num_layers}{shared}, but the weights have "
+            f"{layers} layers"
         )
     places = name_table(config.model, head, kind)
     needed = {"pooler"} if head is not None and reads_pooler(config.model, head) else set()
@@ -371,10 +422,11 @@ def _known(
 ) -> tuple[dict[str, FileTensor], list[str]]:
     """Return the arrays by their current names, and the names of buffers, which hold nothing learned."""
     kind, heads = config.kind, config.model.attention_heads if config.kind.by_head else 1
+    if before := prefix_of_all(stored, kind):
+        logging.warning("%s: the names of all arrays begin with %s, which is left out", directory, before)
+        stored = {name.removeprefix(before): tensor for name, tensor in stored.items()}
     meanings = {name: canonical(name, kind) for name in stored if not BUFFERS.search(name)}
-    bias = f"{kind.decoder}.bias"
-    if bias in meanings and kind.tied[bias] not in meanings.values():
-        meanings[bias] = kind.tied[bias]
+    meanings = with_shared(meanings, kind, config.tied)
     if twice := repeated(meanings):
         raise UserError(
             f"{directory} holds one parameter under two names, {twice[0][0]} and {twice[0][1]}; "

@@ -194,7 +194,7 @@ def write_huggingface(stored: StoredModel, destination: str | os.PathLike[str], 
         config = dict(sorted({**config, **carried}.items()))
     prefix = kind.prefix if key == "encoder" else ""  # a bare encoder's names have no prefix
     arrays = {}
-    places = names.places(stored.parameters, stored.head, kind)
+    places = names.places(stored.parameters, stored.head, kind, names.group_of(stored.model))
     for path in sorted(stored.arrays, key=list(places).index):  # so that a model gives the same file from every source
         array = stored.arrays[path]
         for layer, theirs in enumerate(places[path].names):

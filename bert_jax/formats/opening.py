@@ -16,18 +16,20 @@ from bert_jax.devices.hardware import all_devices, memory_advice
 from bert_jax.devices.placement import StoredArray, placed
 from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.files import is_remote, read_object
+from bert_jax.formats import safetensors_files, torch_files
 from bert_jax.formats.stored import StoredModel
 from bert_jax.parameters import entry
 
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
-"""Suffixes of torch's files, which can run code when they are read. (TensorFlow 1's .ckpt is a prefix, not a file.)"""
+"""Suffixes of torch's files, of which only pytorch_model.bin is known to hold arrays alone. (TensorFlow 1's .ckpt is a
+prefix, not a file.)"""
 OTHER_WEIGHTS = (".msgpack", ".h5", ".onnx", ".npz")
 LONGEST_NAME = 4_096  # characters, the limit of Linux
 ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z")
 SMALLER = ("a smaller model", "devices with more memory, or more of them with a larger mesh.fsdp")
 LOOKED_FOR = (
     "a work directory of bert_jax (checkpoints/) or one of its steps, a Hugging Face directory (config.json, "
-    "model.safetensors), a TensorFlow 1 checkpoint (bert_config.json, bert_model.ckpt.index)"
+    "with model.safetensors or pytorch_model.bin), a TensorFlow 1 checkpoint (bert_config.json, bert_model.ckpt.index)"
 )
 
 
@@ -51,6 +53,10 @@ def open_stored(path: str | os.PathLike[str]) -> StoredModel:
         from bert_jax.formats.tf1 import open_tf_checkpoint
 
         return open_tf_checkpoint(path)
+    if {torch_files.FILE, torch_files.INDEX} & set(names):
+        from bert_jax.formats.huggingface import open_huggingface
+
+        return open_huggingface(path)
     for name in names:
         if name.endswith((*PICKLES, *OTHER_WEIGHTS)):
             raise _refused(path, name)
@@ -117,8 +123,6 @@ def _existing(name: str) -> epath.Path:
         raise UserError(f"{name[:60]!r}… is not a path: it has {len(name):,} characters; give the directory of a model")
     if not name.strip():
         raise UserError("the path of the model is empty; give the directory of a model")
-    if is_remote(name) and not name.startswith("gs://"):
-        raise UserError(f"{name}: models are read from local directories and gs://; copy it to one of them")
     need_cloud_storage(name)
     path = epath.Path(name if is_remote(name) else os.path.abspath(os.path.expanduser(name)))
     try:
@@ -136,7 +140,7 @@ def _existing(name: str) -> epath.Path:
             f"network, hf download {known} --local-dir DIRECTORY (of the package huggingface_hub) fetches a model; "
             "then give DIRECTORY"
         )
-    if path.suffix in (*PICKLES, *OTHER_WEIGHTS):
+    if path.suffix in (*PICKLES, *OTHER_WEIGHTS) and path.name != torch_files.FILE:
         raise _refused(path.parent, path.name)
     if path.suffix in ARCHIVES:
         raise UserError(f"{name} is an archive; unpack it and give the directory")
@@ -152,8 +156,9 @@ def _refused(directory: epath.Path, name: str) -> UserError:
         model_type(read_object(config), config)
     why = "a pickle, which can run code when it is read" if name.endswith(PICKLES) else "a format that is not read here"
     return UserError(
-        f"{directory / name} is {why}; there is no safetensors file next to it. If you trust it, convert it where "
-        'transformers is installed: python -c "from transformers import AutoModelForPreTraining as M; '
+        f"{directory / name} is {why}; there is no {safetensors_files.FILE} or {torch_files.FILE} next to it. If you "
+        "trust it, convert it where transformers is installed: python -c "
+        '"from transformers import AutoModelForPreTraining as M; '
         "M.from_pretrained('OLD').save_pretrained('NEW')\" (OLD: this directory), copy the vocabulary files "
         "too, and give NEW"
     )

@@ -13,6 +13,7 @@ import os
 import shutil
 import struct
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,6 +29,14 @@ from bert_jax.files import AWAY, inside, is_remote, read_object
 FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_HEADER_BYTES = 16 << 20  # that of BERT-large has 50 kB; a parsed header takes some twenty times its size
 FLOATS = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(ml_dtypes.bfloat16)}
+"""Types of parameters."""
+TYPES = FLOATS | {
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    "BOOL": np.dtype(bool),
+    **{f"{kind}{8 * size}": np.dtype(f"<{kind.lower()}{size}") for kind in "IU" for size in (1, 2, 4, 8)},
+}
+"""All that can be read. Numbers of eight bits have scales of their own somewhere, so no model here is made of them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +45,7 @@ class FileTensor:
 
     shape: tuple[int, ...]
     dtype: str
-    """Type as the format spells it: F32, F16, BF16, F64; I64 and others are listed but cannot be read."""
+    """Type as safetensors spells it: a key of TYPES, or another, which is listed but cannot be read."""
     file: str
     read: Callable[[tuple[slice, ...]], np.ndarray]
     """Returns the values of the part that an index names, with a slice for each axis, as float32."""
@@ -61,27 +70,31 @@ class FileTensor:
 
 
 def open_directory(directory: epath.Path) -> dict[str, FileTensor]:
-    """Return the arrays of model.safetensors, or of the files that model.safetensors.index.json names.
+    """Return the arrays of model.safetensors, or of the files that its index names; see `open_files`."""
+    return open_files(directory, FILE, INDEX, open_file)
+
+
+def open_files(
+    directory: epath.Path, file: str, index: str, open_one: Callable[[epath.Path], dict[str, FileTensor]]
+) -> dict[str, FileTensor]:
+    """Return the arrays of a file of any format, or, without it, of the files that an index names.
 
     Raises:
-      UserError: neither file exists, one is damaged, or the index names a file elsewhere or an array that does not
-        exist.
+      UserError: a file is missing or damaged, or the index names a file elsewhere or an array that does not exist.
     """
-    if (directory / FILE).exists():
-        return open_file(inside(directory, FILE))
-    if not (directory / INDEX).exists():
-        raise UserError(f"{directory} has neither {FILE} nor {INDEX}")
-    places = _read_index(inside(directory, INDEX))
-    shards = {name: open_file(inside(directory, name)) for name in sorted(set(places.values()))}
+    if (directory / file).exists():
+        return open_one(inside(directory, file))
+    places = _read_index(inside(directory, index))
+    shards = {name: open_one(inside(directory, name)) for name in sorted(set(places.values()))}
     for tensor, name in places.items():
         if tensor not in shards[name]:
-            raise UserError(f"{directory / INDEX} says that {tensor} is in {name}, but it is not; {AWAY}")
+            raise UserError(f"{directory / index} says that {tensor} is in {name}, but it is not; {AWAY}")
     return {tensor: shards[name][tensor] for tensor, name in places.items()}
 
 
 def open_file(file: epath.Path) -> dict[str, FileTensor]:
     """Return the arrays of one file by name; raise a UserError if its header is wrong."""
-    with _local(file) as local:
+    with local_copy(file) as local:
         (names, header, start), size = _header(local, file), os.path.getsize(local)
         try:
             with safetensors.safe_open(local, framework="numpy") as handle:
@@ -90,7 +103,7 @@ def open_file(file: epath.Path) -> dict[str, FileTensor]:
         except (safetensors.SafetensorError, OSError) as error:
             reason = str(error).removeprefix("Error while deserializing header: ")[:200]
             raise UserError(f"{file} is not a whole safetensors file ({size:,} bytes): {reason}; {AWAY}") from None
-        contents = _Contents(local)
+        contents = Contents(local)
     repeated = [name for name, count in collections.Counter(names).items() if count > 1]
     if repeated:
         raise UserError(
@@ -98,12 +111,12 @@ def open_file(file: epath.Path) -> dict[str, FileTensor]:
         )
     begins = {name: start + header[name]["data_offsets"][0] for name in kinds}
     return {
-        name: FileTensor(shape, dtype, os.fspath(file), _reader(contents, begins[name], shape, dtype))
+        name: FileTensor(shape, dtype, os.fspath(file), reader(contents, begins[name], shape, dtype))
         for name, (shape, dtype) in kinds.items()
     }
 
 
-class _Contents:
+class Contents:
     """An open file, closed when nobody reads from it any more; survives the deletion of the copy of a remote file.
 
     It is not memory-mapped: mapped pages would count as memory of the process.
@@ -111,9 +124,7 @@ class _Contents:
 
     def __init__(self, path: str):
         self._path, self._descriptor = path, os.open(path, os.O_RDONLY)
-
-    def __del__(self):
-        os.close(self._descriptor)
+        weakref.finalize(self, os.close, self._descriptor)  # __del__ would find no `os` at the end of the interpreter
 
     def read(self, start: int, values: np.ndarray) -> None:
         """Fill `values`, which is contiguous, with the bytes from position `start` on."""
@@ -125,18 +136,26 @@ class _Contents:
             left, start = left[count:], start + count
 
 
-def _reader(
-    contents: _Contents, start: int, shape: tuple[int, ...], dtype: str
+def reader(
+    contents: Contents, start: int, shape: tuple[int, ...], dtype: str, strides: tuple[int, ...] | None = None
 ) -> Callable[[tuple[slice, ...]], np.ndarray]:
-    """Return a function that reads the rows that an index names and cuts the other axes afterwards."""
+    """Return a function that reads the rows that an index names and cuts the other axes afterwards.
+
+    `strides`: values from one index of an axis to the next; None: one row follows the other.
+    """
+    apart = strides or tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
     def read(index: tuple[slice, ...]) -> np.ndarray:
         first, stop, step = index[0].indices(shape[0]) if shape else (0, 1, 1)
-        values = empty((max(0, stop - first), *shape[1:]), FLOATS[dtype])
-        contents.read(start + first * math.prod(shape[1:]) * values.itemsize, values)
-        return np.ascontiguousarray(
-            values[(slice(None, None, step), *index[1:])] if shape else values[0], dtype=np.float32
-        )
+        sizes = (max(0, stop - first), *shape[1:]) if shape else ()
+        reach = 1 + sum((size - 1) * stride for size, stride in zip(sizes, apart, strict=True)) if all(sizes) else 0
+        values = empty((reach,), TYPES[dtype])
+        contents.read(start + (first * apart[0] if shape else 0) * values.itemsize, values)
+        if not shape:
+            return values.astype(np.float32).reshape(())
+        memory = values.view(np.uint8).data
+        rows = np.ndarray(sizes, values.dtype, memory, strides=[stride * values.itemsize for stride in apart])
+        return np.ascontiguousarray(rows[(slice(None, None, step), *index[1:])], dtype=np.float32)
 
     return read
 
@@ -173,7 +192,7 @@ def _header(local: str, file: epath.Path) -> tuple[list[str], dict[str, Any], in
 
 
 @contextlib.contextmanager
-def _local(file: epath.Path) -> Iterator[str]:
+def local_copy(file: epath.Path) -> Iterator[str]:
     """Yield a local path with the contents of `file`: the library only reads local files, so others are copied.
 
     The copy is deleted at the end, but remains readable to those who have opened it.

@@ -61,6 +61,8 @@ class Place:
     layers: int | None
     first: int = 0
     """Number of the first layer that has one."""
+    group: int = 1
+    """Number of layers of a group; `name` then has {} for the group and for the layer in it."""
 
     @property
     def names(self) -> list[str]:
@@ -102,7 +104,7 @@ class Place:
         return np.ascontiguousarray(values.transpose(np.argsort(self.axes))).reshape(self.their_shape)
 
     def _named(self, row: int) -> str:
-        return self.name.format(self.first + row)
+        return self.name.format(*divmod(self.first + row, self.group))
 
     def _read_one(self, read_part: ReadPart, name: str, bounds: list[slice]) -> np.ndarray:
         wanted: list[slice] = [slice(None)] * len(self.split)
@@ -123,12 +125,15 @@ class Place:
         return list(zip(ends, ends[1:], strict=False))
 
 
-def place_of(parameter: Parameter, name: str, outputs_first: bool = False, heads_apart: bool = False) -> Place:
+def place_of(
+    parameter: Parameter, name: str, outputs_first: bool = False, heads_apart: bool = False, group: int = 1
+) -> Place:
     """Return the place of `parameter` under `name`, with heads and head size in one axis and separate layers.
 
     Args:
       outputs_first: whether they store the kernel as [outputs, inputs].
       heads_apart: whether they keep heads and head size in two axes, after that of the hidden features.
+      group: see `Place`.
     """
     stacked = parameter.layer_axis == 0
     axes = parameter.axes[1:] if stacked else parameter.axes
@@ -152,6 +157,7 @@ def place_of(parameter: Parameter, name: str, outputs_first: bool = False, heads
         axes=tuple(order.index(number) for number in range(len(axes))),
         layers=parameter.axes[0].size if stacked else None,
         first=parameter.lowest_layer,
+        group=group,
     )
 
 

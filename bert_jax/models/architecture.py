@@ -27,12 +27,12 @@ from bert_jax.config import (
 from bert_jax.errors import UserError
 from bert_jax.models.bert_parameters import Layers, encoder_parameters
 from bert_jax.models.block import Block, FeedForward, GatedFeedForward, Rotary, alibi_bias, causal_bias
+from bert_jax.models.costs import scans
 from bert_jax.models.deberta import Convolution
 from bert_jax.models.embeddings import BLOCK, Embeddings, random_positions, sinusoidal_positions
 from bert_jax.models.kernels import plain
 from bert_jax.models.kernels.choice import PLATFORMS, attention_kernel, declared
 from bert_jax.models.kernels.plain import EVERYTHING, AttentionKernel, AttentionMask, Kernel
-from bert_jax.models.layer_plan import scans
 from bert_jax.models.layers import (
     AddBias,
     Norm,
@@ -122,7 +122,7 @@ def _with_layers(config: EncoderConfig, compute: ComputeConfig, block: Callable[
         attend=_attend(config, compute),
         scan=scans(config, compute),
         remat="none" if compute.remat == "auto" else compute.remat,
-        sharing=(0,) * config.num_layers if config.sharing == "all" else None,
+        sharing=config.set_of_layer if config.sharing == "all" else None,
         shared={
             "attention": ("attention", "attention_norm"),
             "feed_forward": ("feed_forward", "feed_forward_norm"),
@@ -170,7 +170,7 @@ def transformer_architecture(config: ModelConfig, compute: ComputeConfig) -> Arc
     usual = _with_layers(
         config, compute, functools.partial(Block, config, feed_forward=feed_forward, convolution=convolution)
     )
-    relative = ("relative",) if config.disentangled is not None and config.sharing != "all" else ()
+    relative = ("relative",) if config.disentangled is not None and config.parameter_sets > 1 else ()
     stack = dataclasses.replace(
         usual.stack,
         layer_settings=_layer_settings(config),

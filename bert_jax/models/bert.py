@@ -30,7 +30,7 @@ from bert_jax.models.bert_parameters import (
     layers_of,
     pretraining_parameters,
 )
-from bert_jax.models.costs import training_flops
+from bert_jax.models.costs import read_positions, reads_alone, training_flops
 from bert_jax.models.deberta import MaskDecoder
 from bert_jax.models.embeddings import Embeddings, WordLosses
 from bert_jax.models.heads import (
@@ -40,7 +40,6 @@ from bert_jax.models.heads import (
     SpanBoundaryHead,
 )
 from bert_jax.models.kernels.plain import AttentionMask
-from bert_jax.models.layer_plan import read_positions, reads_alone
 from bert_jax.models.layers import LayerNorm, Linear, Norm, PackedTexts, gather_positions, last_positions
 from bert_jax.models.pooling import pool
 from bert_jax.models.protocol import Encoded, EncoderOutput, Params, ReadStates, arrays, encoder_inputs, structure
@@ -195,7 +194,7 @@ class Bert(nnx.Module):
         return last if self.reads_last else jnp.zeros_like(last)
 
     def word_logits(self, output: Encoded, batch: dict[str, jax.Array], part: WordPart) -> jax.Array:
-        """Return [B, M, V] float32, the logits of the words at masked_positions [B, M]."""
+        """Return [B, M, V] float32, the logits of the words at masked_positions [B, M], or at all if there are none."""
         head, states = self._word_head(output, batch, part)
         return head(states, self.embeddings.word.table[...])
 
@@ -216,7 +215,8 @@ class Bert(nnx.Module):
             return self.span_boundary.words, self.span_boundary(output.last_hidden_state, SpanBoundaries.of(batch))
         assert self.mlm is not None, "require(part) comes first"
         states = output.last_hidden_state if output.decoded is None else output.decoded
-        return self.mlm, gather_positions(states, batch["masked_positions"])
+        places = batch.get("masked_positions")
+        return self.mlm, states if places is None else gather_positions(states, places)
 
     def next_sentence_logits(self, output: Encoded) -> jax.Array:
         """Return [B, 2] or [B, T, 2] float32; class 0 = IsNext."""
@@ -357,7 +357,8 @@ class BertForPreTraining:
     def mlm_logits(self, params: Params, batch: dict[str, jax.Array], encoded: Encoded | None = None) -> jax.Array:
         """Return [B, M, V] as in `apply`, without dropout, of a model that may lack the other parts.
 
-        `encoded` is the output of `encode` for the batch, which then needs only masked_positions; None: it is computed.
+        Of a batch without masked_positions they are those of every position, [B, L, V]. `encoded` is the output of
+        `encode` for the batch, which then needs only masked_positions, if any; None: it is computed.
         """
         return self.word_logits(params, batch, "mlm", encoded)
 

@@ -78,7 +78,7 @@ def reads_pooler(config: EncoderConfig, head: HeadConfig) -> bool:
 
 
 def encoder_parameters(config: EncoderConfig) -> ParameterTable:
-    """Return the entries of embeddings, layers and final norm; where layers share parameters, "layer" has size 1."""
+    """Return the entries of embeddings, layers and final norm; "layer" has an entry for each set of parameters."""
     hidden = Axis("hidden", config.hidden_size)
     final_norm = norm("final_norm", hidden, bias=_norm_bias(config)) if config.norm_position == "pre" else ()
     return table([*_embeddings(config, hidden), *layers_of(config).parameters(), *final_norm])
@@ -180,7 +180,7 @@ class Layers(Protocol):
         ...
 
     def parameters(self) -> Iterable[Parameter]:
-        """Return the entries of their arrays; where layers share parameters, "layer" has size 1."""
+        """Return the entries of their arrays; "layer" has an entry for each set of parameters."""
         ...
 
     def kept(self, remat: str, value_bytes: int) -> tuple[int, int]:
@@ -274,12 +274,13 @@ def layers_of(config: EncoderConfig) -> Layers:
 def _encoder(config: AttentionConfig):
     hidden = Axis("hidden", config.hidden_size)
     attention, feed_forward = (
-        (Axis("layer", 1 if config.sharing in (part, "all") else config.num_layers),)
+        (Axis("layer", 1 if config.sharing == part else config.parameter_sets),)
         for part in ("attention", "feed_forward")
     )
     heads = (Axis("heads", config.num_heads), Axis("head_size", config.head_size))
     wide, bias, norm_bias = Axis("intermediate", config.feed_forward_size), config.use_bias, _norm_bias(config)
-    normed = attention if config.first_attention_norm else (Axis("later_layer", config.num_layers - 1),)
+    later = config.num_layers - 1
+    normed = attention if config.first_attention_norm else (Axis("later_layer", later),)
     deberta = config.disentangled
     if deberta is not None:
         yield from _relative_positions(deberta, hidden, heads, attention)
@@ -291,7 +292,8 @@ def _encoder(config: AttentionConfig):
         biased = attention_bias and (name != "key" or deberta is None or deberta.key_bias)
         yield from linear(f"encoder/attention/{name}", (hidden,), heads, attention, biased, MAPS[name])
     yield from linear("encoder/attention/output", heads, (hidden,), attention, attention_bias)
-    yield from norm("encoder/attention_norm", hidden, normed, bias=norm_bias)
+    if later or config.first_attention_norm:
+        yield from norm("encoder/attention_norm", hidden, normed, bias=norm_bias)
     if config.feed_forward != "plain":
         yield from linear("encoder/feed_forward/gate", (hidden,), (wide,), feed_forward, bias)
     yield from linear("encoder/feed_forward/intermediate", (hidden,), (wide,), feed_forward, bias)

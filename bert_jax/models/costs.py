@@ -2,8 +2,9 @@
 
 Counts and the size of the state follow from the table of parameters, the rest from an EncoderConfig; memory includes
 what is kept for the backward pass. The costs of a run are those of one encoder, or of the two of replaced-token
-detection. No array is built. Nothing outside the standard library may be imported here, directly or not, so `bert-jax
-info` answers without loading jax.
+detection. No array is built. Models ask here, too, how a local window, the layers and the last of them are computed in
+less time. Nothing outside the standard library may be imported here, directly or not, so `bert-jax info` answers
+without loading jax.
 """
 
 import dataclasses
@@ -14,6 +15,7 @@ from bert_jax.config import ComputeConfig, EncoderConfig, ObjectiveConfig
 from bert_jax.config.objective import ReplacedTokens, generator_model
 from bert_jax.models.bert_parameters import (
     DISCRIMINATOR_PARTS,
+    ENCODER_PARTS,
     LESS,
     Layers,
     bert_parameters,
@@ -23,7 +25,6 @@ from bert_jax.models.bert_parameters import (
     pretraining_parts,
     word_parameters,
 )
-from bert_jax.models.layer_plan import is_short, read_positions, scores_by_blocks
 from bert_jax.parameters import FLOAT32, Parameter, ParameterTable, Use, total_size
 
 
@@ -510,3 +511,56 @@ def run_activation_bytes(
 def _sums(parts: Iterable[Flops] | Iterable[ActivationBytes]) -> Iterable[int]:
     """Return the sum of each field."""
     return map(sum, zip(*map(dataclasses.astuple, parts), strict=True))
+
+
+NARROWEST = 16  # positions of a block
+WORTH = 2  # how many times the scores of the blocks the full matrix must have, to be slower (docs/modern_encoders.md)
+
+
+def block_size(window: int) -> int:
+    """Return the number of queries of a block: at least the window, and a multiple of 8."""
+    return max(NARROWEST, -(-window // 8) * 8)
+
+
+def scores_by_blocks(window: int, global_tokens: int) -> int:
+    """Return how many scores there are per position: with three blocks, and with and of the global tokens."""
+    return 3 * block_size(window) + 2 * global_tokens
+
+
+def is_short(length: int, window: int, global_tokens: int) -> bool:
+    """Return whether a row is so short that the full matrix is computed faster than its blocks."""
+    return length < WORTH * scores_by_blocks(window, global_tokens)
+
+
+LOOP_LIMIT = 12  # layers; beyond it, compiling an unrolled stack costs more than scan loses
+READ_IN_PART = {*ENCODER_PARTS, "pooler", "mlm", "next_sentence"}
+
+
+def scans(config: EncoderConfig, compute: ComputeConfig) -> bool:
+    """Return whether the layers run as one scan."""
+    return compute.layers == "scan" or (compute.layers == "auto" and config.num_layers > LOOP_LIMIT)
+
+
+def reads_alone(config: EncoderConfig, compute: ComputeConfig) -> bool:
+    """Return whether the last layer can be computed at some positions alone, which unrolled layers of BERT's can.
+
+    A scan would have to leave its last round out, and so copy the parameters of all others. A local layer would be
+    computed with all keys, whose number times that of the positions grows with the square of the length. A convolution
+    is computed at all positions, so the layer before it is, too.
+    """
+    if not config.attention_heads or config.two_streams or config.disentangled is not None or scans(config, compute):
+        return False
+    return config.windows[-1] is None and (config.convolution is None or config.num_layers > 1)
+
+
+def read_positions(
+    config: EncoderConfig, compute: ComputeConfig, parameters: ParameterTable, predictions: int
+) -> int | None:
+    """Return how many states of the last layer pre-training with these parameters computes for a text; None: all.
+
+    They are those of `predictions` masked positions, and the one that the pooler reads.
+    """
+    parts = {parameter.part for parameter in parameters.values()}
+    if not reads_alone(config, compute) or "mlm" not in parts or not parts <= READ_IN_PART:
+        return None
+    return predictions + ("pooler" in parts)

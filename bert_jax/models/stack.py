@@ -72,7 +72,7 @@ class Stack:
     """Index of the parameters of each layer, where several layers use the same ones. None: each has its own."""
     shared: tuple[str, ...] = ()
     """Attributes of the block that are the same in all layers, such as "attention", while the others are each layer's
-    own; with `sharing`, there are none."""
+    own, or those of the set that `sharing` gives it."""
     layer_inputs: Mapping[str, np.ndarray | jax.Array] = dataclasses.field(default_factory=dict)
     """{argument of the block: array [N, ...] of its value in each layer}, such as a window or a rotary base."""
     layer_settings: Mapping[str, Sequence[Hashable]] = dataclasses.field(default_factory=dict)
@@ -103,7 +103,7 @@ class Stack:
     @property
     def num_blocks(self) -> int:
         """Number of sets of parameters, the size of the leading axis."""
-        return self.num_layers if self.sharing is None else max(self.sharing) + 1
+        return self.num_layers if self.sharing is None else max(self.sharing, default=-1) + 1
 
     def settings(self, layer: int) -> dict[str, Any]:
         """Return the settings of one layer."""
@@ -117,9 +117,13 @@ class Stack:
 def stacked_blocks(stack: Stack, key: jax.Array) -> Layer:
     """Return a block whose parameters have a leading axis of `num_blocks`; each set is drawn from its own key.
 
-    The axis is one shorter in the parts `from_second`, and has size 1 in those that are `shared` or `first_only`.
+    The axis is one shorter in the parts `from_second`, which a single layer does not have, and has size 1 in those that
+    are `shared` or `first_only`.
     """
     blocks = jax.vmap(stack.block)(jax.random.split(key, stack.num_blocks))
+    if stack.num_blocks == 1:
+        for name in stack.from_second:
+            setattr(blocks, name, None)
     for names, kept in ((stack.from_second, slice(1, None)), ((*stack.shared, *stack.first_only), slice(1))):
         for name in names:
             setattr(blocks, name, jax.tree.map(lambda leaf, kept=kept: leaf[kept], getattr(blocks, name)))
@@ -137,8 +141,9 @@ def without_last(stack: Stack, blocks: Layer) -> tuple[Stack, Layer, Layer]:
         layer_inputs={name: values[:-1] for name, values in stack.layer_inputs.items()},
         layer_settings={name: values[:-1] for name, values in stack.layer_settings.items()},
     )
-    lower = jax.tree.map(lambda leaf: leaf if shared or leaf.shape[0] == 1 else leaf[:-1], blocks)
-    return below, lower, jax.tree.map(lambda leaf: leaf[last], blocks)
+    kept = below.num_blocks if shared else -1
+    lower = jax.tree.map(lambda leaf: leaf if leaf.shape[0] == 1 else leaf[:kept], blocks)
+    return below, lower, jax.tree.map(lambda leaf: leaf[0 if leaf.shape[0] == 1 else last], blocks)
 
 
 def one_block(stack: Stack, layer: int, key: jax.Array) -> Layer:

@@ -155,7 +155,7 @@ def _of_layer(config: EncoderConfig, stacked: dict[str, Any], index: int) -> dic
     """
     stacked = {name: tree for name, tree in stacked.items() if index == 0 or name != "convolution"}
     if config.sharing != "none":
-        return jax.tree.map(lambda leaf: leaf[min(index, len(leaf) - 1)], stacked)
+        return jax.tree.map(lambda leaf: leaf[min(config.set_of_layer[index], len(leaf) - 1)], stacked)
     found, num_layers = {}, config.num_layers
     for name, tree in stacked.items():
         if name in ("relative", "convolution"):  # the table that every layer reads; what is there once

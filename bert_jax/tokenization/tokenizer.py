@@ -14,7 +14,7 @@ import numpy as np
 from absl import logging
 from etils import epath
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.tokenization.directories import read_vocabulary
 from bert_jax.tokenization.vocabulary import (
     BYTE_LEVEL_FILE,
@@ -187,6 +187,7 @@ def load_tokenizer(path: str | os.PathLike[str], lowercase: bool | None = None) 
     Raises:
       UserError: the vocabulary cannot be used or does not fit `lowercase`.
     """
+    need_cloud_storage(os.fspath(path))
     path = epath.Path(path)
     file = find_vocabulary(path)
     if file.name not in (WORDPIECE_FILE, BYTE_LEVEL_FILE, JSON_FILE) and file.suffix != ".model":

@@ -30,7 +30,7 @@ from bert_jax.config import Config
 from bert_jax.config.finetuning import RESULTS
 from bert_jax.config.options import from_record, options_recorded
 from bert_jax.config.pretraining import StatusConfig
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.files import finite_json, is_remote, read_object, write_atomically
 from bert_jax.objectives.objective import Term, recorded_terms
 from bert_jax.ownership import live_owner
@@ -192,6 +192,7 @@ def read_run(path: str | os.PathLike[str]) -> RunHistory:
     Raises:
       UserError: it is not the work directory of a run.
     """
+    need_cloud_storage(os.fspath(path))
     directory, problems = epath.Path(path).expanduser(), []
     if not any((directory / name).exists() for name in ("run.json", "config.json", "metrics.jsonl")):
         reason = "it has neither run.json nor metrics.jsonl"

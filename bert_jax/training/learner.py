@@ -25,11 +25,10 @@ from bert_jax.devices.sharding import narrow_type
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import bert_architecture, computation_dtype
 from bert_jax.models.bert import BertForPreTraining
-from bert_jax.models.costs import step_bytes
+from bert_jax.models.costs import reads_alone, scans, scores_by_blocks, step_bytes
 from bert_jax.models.electra import Electra
 from bert_jax.models.kernels.choice import PLATFORMS, attention_path
 from bert_jax.models.kernels.plain import Call
-from bert_jax.models.layer_plan import reads_alone, scans, scores_by_blocks
 from bert_jax.models.protocol import HasGenerator, HasHead, HasLayers, Model
 from bert_jax.objectives.distillation import Teacher
 from bert_jax.objectives.objective import Objective, main_term

@@ -5,6 +5,7 @@ import functools
 import importlib.metadata
 import importlib.util
 import io
+import itertools
 import json
 import logging
 import os
@@ -22,12 +23,18 @@ from nbclient import NotebookClient
 from pretrained_model import CONFIG, loaded, stored_model
 from processes import SECONDS
 
+import bert_jax as package
 from bert_jax import cli, console
 from bert_jax import progress as module
-from bert_jax.config import Config, PhaseConfig, PrepareConfig, TrainVocabConfig
+from bert_jax.config import Config, DataConfig, PhaseConfig, PrepareConfig, TrainVocabConfig
+from bert_jax.config.checks import check_given
+from bert_jax.config.finetuning import check_finetune, task_defaults
 from bert_jax.console import configured, load_config, parse
+from bert_jax.data.preparation.prepare import run_prepare
+from bert_jax.data.preparation.vocabularies import run_train_vocab
 from bert_jax.errors import UserError
 from bert_jax.progress import progress_bar, track
+from bert_jax.tools.status import read_run
 
 TWO_PHASES = Config(phases=(PhaseConfig(steps=90), PhaseConfig(steps=10, sequence_length=512)))
 
@@ -266,6 +273,48 @@ def test_storage_without_a_library_is_one_line_that_names_the_extra(monkeypatch,
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name == library else None)
         succeed("fill-mask", "gs://bucket/run", "a")
     assert len(seen) == 5
+
+
+URLS = ("http://x.org/a", "https://x.org/a.txt", "s3://bucket/a", "az://bucket/a", "file:///a/b")
+
+
+def test_places_that_nothing_here_opens_are_refused_by_every_command_and_function(tmp_path, monkeypatch, capsys):
+    def reached(arguments):
+        raise AssertionError
+
+    for command in cli.COMMANDS:
+        monkeypatch.setitem(cli.COMMANDS, command, reached)
+    for command, url in zip(cli.COMMANDS, itertools.cycle(URLS)):
+        for word in (url, f"--workdir={url}", f"gs://bucket/run,{url}"):
+            said = refusal(capsys, command, word)
+            assert said.startswith(f"error: {word}: paths are local, or begin with gs://")
+            assert ("give the path alone, /a/b" if url.startswith("file") else "copy it to one of them") in said
+    seen = []
+    for command in ("fill-mask", "predict", "analyze"):
+        monkeypatch.setitem(cli.COMMANDS, command, seen.append)
+    for words in ("fill-mask run http://x.org/[MASK]", "predict run --text=s3://a", "analyze attention --pair s3://a"):
+        succeed(*words.split())
+    succeed("predict", "run", "--text", "http://x.org is a page")
+    assert len(seen) == 4
+    output = str(tmp_path / "output")
+    for call in (
+        lambda url: run_prepare(PrepareConfig(input=url, vocab="v", output=output)),
+        lambda url: run_prepare(PrepareConfig(input="i", vocab=url, output=output)),
+        lambda url: run_prepare(PrepareConfig(input="i", vocab="v", output=url)),
+        lambda url: run_train_vocab(TrainVocabConfig(input=url, output=output)),
+        lambda url: run_train_vocab(TrainVocabConfig(input=__file__, output=url)),
+        *(package.load, package.load_tokenizer, package.open_store, read_run),
+        lambda url: package.convert(url, output, to="bert_jax"),
+        lambda url: package.convert(tmp_path, url, to="bert_jax"),
+        lambda url: check_given(dataclasses.replace(Config(workdir=url), data=DataConfig(path="store"))),
+        lambda url: check_given(dataclasses.replace(Config(workdir="run"), data=DataConfig(path=url))),
+        lambda url: check_finetune(dataclasses.replace(task_defaults("sst2"), init_from=url, workdir="run")),
+        lambda url: check_finetune(dataclasses.replace(task_defaults("sst2"), init_from="model", workdir=url)),
+    ):
+        for url in URLS:
+            with pytest.raises(UserError, match=f"{url}: paths are local, or begin with gs://"):
+                call(url)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture

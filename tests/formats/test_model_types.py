@@ -29,7 +29,7 @@ from bert_jax.config.presets import roberta_config, xlnet_config
 from bert_jax.errors import UserError
 from bert_jax.formats.huggingface import open_huggingface
 from bert_jax.formats.huggingface_export import write_huggingface
-from bert_jax.formats.model_types import obstacles, type_to_write
+from bert_jax.formats.model_types import MODEL_TYPES, obstacles, remark, type_to_write
 from bert_jax.formats.opening import place
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.task import BertForTask
@@ -288,6 +288,70 @@ def test_a_bare_encoder_has_names_without_prefix(tmp_path, case, name):
         np.testing.assert_array_equal(whole(array), whole(stored.arrays[path]), err_msg=path)
 
 
+def same_arrays(found, expected) -> None:
+    assert (found.model, found.parts) == (expected.model, expected.parts) and set(found.arrays) == set(expected.arrays)
+    for path, array in expected.arrays.items():
+        np.testing.assert_array_equal(whole(found.arrays[path]), whole(array), err_msg=path)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_table_that_is_there_under_the_name_of_the_head_alone(tmp_path, name):
+    """As safetensors.torch.save_model leaves it, which keeps one name of what two modules share."""
+    place, kind = tmp_path / "theirs", MODEL_TYPES[name]
+    state = exported(make(name, "mlm"), place)
+    stored = open_huggingface(place)
+    moved = {first: again for again, first in kind.tied.items()}
+    assert set(moved) <= set(state)
+    safetensors.numpy.save_file({moved.get(each, each): values for each, values in state.items()}, place / FILE)
+    same_arrays(open_huggingface(place), stored)
+    config = json.loads((place / "config.json").read_text())
+    (place / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
+    assert "weight is missing" in refusal(place)
+
+
+PREFIXES = ("module.", "_orig_mod.", "model.", "bert_model.", "_orig_mod.module.", "0.auto_model.")
+
+
+@pytest.mark.parametrize("key", ["mlm", "encoder"])
+@pytest.mark.parametrize("name", FORMS)
+def test_what_wrappers_put_before_all_names_is_left_out_and_said(tmp_path, caplog, name, key):
+    place = tmp_path / "theirs"
+    state = exported(make(name, key), place)
+    stored = open_huggingface(place)
+    for before in PREFIXES if name == "bert" else PREFIXES[:3]:
+        if key == "encoder" and before == MODEL_TYPES[name].prefix:
+            continue  # then it is the name that a model with a head has for its encoder
+        safetensors.numpy.save_file({before + each: values for each, values in state.items()}, place / FILE)
+        caplog.clear()
+        with caplog.at_level("WARNING", logger="absl"):
+            same_arrays(open_huggingface(place), stored)
+        assert f"names of all arrays begin with {before}, which is left out" in caplog.text
+    some = {f"module.{each}" if "embeddings" in each else each: values for each, values in state.items()}
+    if len(some.keys() & state.keys()) < len(state):
+        safetensors.numpy.save_file(some, place / FILE)
+        assert "is missing" in refusal(place)
+
+
+GROUPS = [(6, 2, 1), (5, 2, 1), (2, 1, 3), (4, 2, 2), (3, 3, 2)]
+"""What config.json of an ALBERT has: rounds of all groups, groups, and layers in a group."""
+
+
+@pytest.mark.parametrize("rounds, groups, inner", GROUPS)
+def test_groups_of_an_albert_are_read_and_written(tmp_path, rounds, groups, inner):
+    stored = make("albert", "mlm", num_layers=rounds * inner, layer_groups=groups, group_layers=inner)
+    state = exported(stored, tmp_path / "theirs")
+    config = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    assert [config[key] for key in ("num_hidden_layers", "num_hidden_groups", "inner_group_num")] == [
+        rounds,
+        groups,
+        inner,
+    ]
+    layers = {name.split(".attention.query.")[0] for name in state if name.endswith("attention.query.weight")}
+    numbers = [(group, layer) for group in range(groups) for layer in range(inner)]
+    assert layers == {f"albert.encoder.albert_layer_groups.{one}.albert_layers.{other}" for one, other in numbers}
+    same_arrays(open_huggingface(tmp_path / "theirs"), stored)
+
+
 LABELS = ("no", "yes", "so")
 HEADS = {
     "modernbert/mean": HeadConfig(labels=LABELS, dropout=0.0, pooling="mean"),
@@ -331,8 +395,10 @@ REFUSED = {
         ({"hidden_act": "gelu_new"}, "hidden_act='gelu_new'.*only 'gelu' is supported"),
     ],
     "smaller_encoders/albert/MaskedLM": [
-        ({"num_hidden_groups": 2}, "num_hidden_groups=2 of 3 layers"),
-        ({"inner_group_num": 2}, "inner_group_num=2"),
+        ({"num_hidden_groups": 4}, "num_hidden_groups=4, more than num_hidden_layers=3"),
+        ({"num_hidden_groups": 2}, "the parameters of 2, but the weights have 1 layers"),
+        ({"inner_group_num": 2}, "the parameters of 2, but the weights have 1 layers"),
+        ({"inner_group_num": 0}, "inner_group_num=0 where a positive whole number"),
     ],
     "smaller_encoders/electra/MaskedLM": [({"hidden_act": "relu"}, "hidden_act='relu'")],
     "smaller_encoders/distilbert/MaskedLM": [({"n_layers": 3}, "2 layers")],
@@ -468,6 +534,10 @@ MODELS = {  # configuration, everything that is said of its options
         "model.pooler=tanh, and xlnet without model.positions=none",
     ),
     "pre-norm": (dataclasses.replace(CONFIG, norm_position="pre"), "nearest are bert without model.norm_position=pre"),
+    "ELECTRA with embeddings as wide as its layers": (
+        dataclasses.replace(CONFIG, embedding_size=CONFIG.hidden_size, pooler="gelu_erf", activation="gelu_erf"),
+        "nearest are albert without model.pooler=gelu_erf, and electra without model.embedding_size=16",
+    ),
     "RoBERTa of another GELU": (
         dataclasses.replace(roberta_config("tiny"), activation="gelu_tanh"),
         "nearest are bert without model.padding_id=1, and roberta, xlm-roberta, camembert without "
@@ -486,11 +556,13 @@ def test_the_options_that_stand_in_the_way_are_named(name):
     config, says = MODELS[name]
     assert type_to_write(config) is None
     assert obstacles(config) == says
+    assert remark(config).endswith(f"--to=huggingface will refuse this model ({says})")
 
 
 @pytest.mark.parametrize("name", FORMS)
 def test_nothing_stands_in_the_way_of_a_type(name):
-    assert type_to_write(make(name, "encoder").model, name).name == name
+    model = make(name, "encoder").model
+    assert type_to_write(model, name).name == name and remark(model) == ""
 
 
 def test_a_refused_export_says_so_in_one_line(tmp_path):

@@ -21,11 +21,15 @@ from bert_jax.tokenization.tokenizer import join
 CONVOLUTION = {"convolution_width": 3, "convolution_activation": "gelu_erf"}
 CASES = [(*case, {}) for case in cases()]
 CASES += [(name, key, CONVOLUTION) for name, key in cases() if name == "deberta-v2"]  # v2-xlarge and v2-xxlarge
+CASES += [
+    ("albert", "mlm", {"num_layers": rounds * inner, "layer_groups": groups, "group_layers": inner})
+    for rounds, groups, inner in ((5, 2, 1), (4, 2, 2), (3, 3, 2))
+]
 TEXTS = difficult_text.without_specials(family_pieces.texts())
 
 
 def label(name: str, key: str, options: dict) -> str:
-    return " ".join((name, key, *options))
+    return " ".join((name, key, *(f"{option}={value}" for option, value in options.items())))
 
 
 @pytest.fixture(scope="module")

@@ -157,6 +157,49 @@ def test_shared_layers_are_layers_with_equal_parameters_and_summed_gradients(arc
         assert_trees_close(slopes, expected, rtol=1e-4, atol=2e-5)
 
 
+ROUNDS = [  # layers, groups, layers of a group; the set of parameters of each layer
+    (6, 2, 1, [0, 0, 0, 1, 1, 1]),
+    (5, 2, 1, [0, 0, 0, 1, 1]),
+    (6, 1, 3, [0, 1, 2, 0, 1, 2]),
+    (8, 2, 2, [0, 1, 0, 1, 2, 3, 2, 3]),
+    (6, 3, 2, [0, 1, 2, 3, 4, 5]),
+]
+
+
+@pytest.mark.parametrize("layers, groups, inner, sets", ROUNDS)
+def test_the_sets_of_groups_of_layers(layers, groups, inner, sets):
+    config = dataclasses.replace(DEEP, num_layers=layers, sharing="all", layer_groups=groups, group_layers=inner)
+    config.check()
+    assert list(config.set_of_layer) == sets and config.parameter_sets == max(sets) + 1
+
+
+@pytest.mark.parametrize("sizes", [(6, 0, 1), (6, 1, 0), (6, 1, 4), (6, 7, 1), (6, 4, 2)])
+def test_groups_that_do_not_fit_are_refused(sizes):
+    layers, groups, inner = sizes
+    config = dataclasses.replace(DEEP, num_layers=layers, sharing="all", layer_groups=groups, group_layers=inner)
+    with pytest.raises(UserError, match="model.(num_layers|layer_groups|group_layers)="):
+        config.check()
+
+
+def test_groups_of_layers_are_layers_with_equal_parameters():
+    """Unrolled and scanned, and each of them alone."""
+    layers, groups, inner, sets = ROUNDS[3]
+    config = dataclasses.replace(DEEP, num_layers=layers, sharing="all", layer_groups=groups, group_layers=inner)
+    params, loss, gradient = loss_and_gradient(bert_architecture, LOOP, config=config)
+    copies = params | {"encoder": jax.tree.map(lambda leaf: leaf[np.array(sets)], params["encoder"])}
+    apart = dataclasses.replace(DEEP, num_layers=layers)
+    _, expected_loss, expected = loss_and_gradient(bert_architecture, LOOP, copies, config=apart)
+    expected |= {
+        "encoder": jax.tree.map(
+            lambda leaf: np.stack([leaf[np.array(sets) == index].sum(0) for index in range(4)]),
+            jax.device_get(expected["encoder"]),
+        )
+    }
+    for _, found, slopes in ((params, loss, gradient), loss_and_gradient(bert_architecture, SCAN, config=config)):
+        assert float(found) == pytest.approx(float(expected_loss), rel=1e-5)
+        assert_trees_close(slopes, expected, rtol=1e-4, atol=2e-5)
+
+
 def test_a_window_per_layer_is_one_model_scanned_and_unrolled():
     _, loss, gradient = loss_and_gradient(local, LOOP)
     for compute in (SCAN, SCAN_AGAIN):

@@ -155,6 +155,25 @@ def test_collected_layers_are_those_of_the_loop():
     assert reach == [True, False, False, True, False, False, True]
 
 
+def test_a_single_layer_is_the_first_of_several():
+    """Which has no norm before its attention, so that the model has no such array at all."""
+    one, two = (dataclasses.replace(MODERN, num_layers=layers) for layers in (1, 2))
+    batch, params = rows(13, (13, 9)), perturbed(BertForPreTraining(two, FLOAT32, ()))
+    lower = {name: part for name, part in params["encoder"].items() if name != "attention_norm"}
+    alone = params | {"encoder": jax.tree.map(lambda leaf: leaf[:1], lower)}
+    expected = compiled(functools.partial(BertForPreTraining(two, FLOAT32, ()).encode, collect=True))(params, *batch)
+    for layers in ("loop", "scan"):
+        model = BertForPreTraining(one, ComputeConfig(dtype="float32", layers=layers), ())
+        found = compiled(functools.partial(model.encode, collect=True))(alone, *batch)
+        np.testing.assert_allclose(found.hidden_states[1], expected.hidden_states[1], atol=1e-6)
+        np.testing.assert_allclose(found.attentions[0], expected.attentions[0], atol=1e-6)
+    assert jax.tree.structure(alone) == jax.tree.structure(jax.eval_shape(model.init, jax.random.key(0)))
+    counts = costs.parameter_counts(bert_parameters(one))
+    hand = closed_form(one.vocab_size, one.hidden_size, 1, one.feed_forward_size)
+    assert counts.encoder_without_pooler == hand and counts.block == counts.layers
+    assert costs.training_flops(one, bert_parameters(one), 16, 3).kernels > 0
+
+
 @pytest.mark.parametrize("positions", ["rope", "alibi"])
 def test_a_text_in_a_packed_row_is_as_if_alone(positions):
     config = variant(MODERN, positions=positions)

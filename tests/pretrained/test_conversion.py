@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 
 import jax
 import numpy as np
@@ -253,7 +254,8 @@ def place(tmp_path_factory):
         (place / "damaged" / file.name).write_bytes(file.read_bytes())
     os.truncate(place / "damaged" / "model.safetensors", 1_000)
     (place / "empty").mkdir()
-    (place / "pickled").mkdir()
+    shutil.copytree(place / "whole", place / "pickled")
+    (place / "pickled" / "model.safetensors").unlink()
     (place / "pickled" / "pytorch_model.bin").write_bytes(b"cos\nsystem\n")
     (place / "file").write_text("")
     return place
@@ -269,7 +271,7 @@ def place(tmp_path_factory):
         ("@/whole @/out --to=tf1 --part=mlm", ("--part", "--parts")),
         ("@/nothing @/out --to=bert_jax", ("there is no", "nothing")),
         ("@/empty @/out --to=bert_jax", ("no model in", "empty")),
-        ("@/pickled @/out --to=bert_jax", ("pytorch_model.bin", "pickle")),
+        ("@/pickled @/out --to=bert_jax", ("pickled/pytorch_model.bin", "not a whole file of torch")),
         ("@/damaged @/out --to=bert_jax", ("damaged/model.safetensors", "1,000")),
         ("@/whole @/whole --to=bert_jax", ("whole is not empty", "new directory")),
         ("@/whole @/file --to=bert_jax", ("file is a file",)),

@@ -278,6 +278,8 @@ def make(directory: pathlib.Path, *names: str) -> pathlib.Path:
         (["config.json", "model.safetensors"], "", "huggingface"),
         (["config.json", "model.safetensors.index.json", "pytorch_model.bin"], "", "huggingface"),
         (["config.json", "model.safetensors", "checkpoints/notes.txt"], "", "huggingface"),
+        (["config.json", "pytorch_model.bin", "training_args.bin"], "", "huggingface"),
+        (["config.json", "pytorch_model.bin.index.json"], "", "huggingface"),
         (["bert_config.json", "bert_model.ckpt.index", "vocab.txt"], "", "tf1"),
         (["bert_config.json", "bert_model.ckpt.index", "vocab.txt"], "bert_model.ckpt", "tf1"),
         (["model.ckpt-100.index", "events.out"], "", "tf1"),
@@ -308,7 +310,7 @@ def test_kinds_are_recognised_by_what_lies_there(tmp_path, monkeypatch, names, p
         (
             ["pytorch_model.bin", "config.json", "vocab.txt"],
             "",
-            "model.bin is a pickle, which can run code.*save_pretrained",
+            "pytorch_model.bin is not a whole file of torch .2 bytes",
         ),
         (["model.pt"], "", "model.pt is a pickle"),
         (["model.pth"], "model.pth", "model.pth is a pickle"),
@@ -318,6 +320,7 @@ def test_kinds_are_recognised_by_what_lies_there(tmp_path, monkeypatch, names, p
         (["tf_model.h5"], "tf_model.h5", "that is not read here"),
         (["bert.tar.gz"], "bert.tar.gz", "is an archive; unpack it"),
         (["model.safetensors"], "model.safetensors", "is a file; give the directory"),
+        (["pytorch_model.bin"], "pytorch_model.bin", "is a file; give the directory"),
         (
             ["config.json"],
             "absent",
@@ -338,8 +341,10 @@ def test_a_model_known_by_its_name_comes_with_the_command_that_fetches_it():
             load(name)
 
 
-@pytest.mark.parametrize("file", ["pytorch_model.bin", "tf_model.h5"])
-@pytest.mark.parametrize("path", ["", "file"])
+@pytest.mark.parametrize(
+    "file, path",
+    [("pytorch_model.bin", ""), *((file, path) for file in ("model.pt", "tf_model.h5") for path in ("", "file"))],
+)
 def test_a_family_that_is_unknown_need_not_be_converted(tmp_path, file, path):
     place = make(tmp_path / "m", file, "config.json")
     (place / "config.json").write_text('{"model_type": "gpt2"}')

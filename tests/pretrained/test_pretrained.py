@@ -19,6 +19,7 @@ from pretrained_model import (
     row_by_row,
     stored_model,
 )
+from small_model import compiled
 
 from bert_jax.data.sequences import ladder
 from bert_jax.errors import UserError
@@ -191,6 +192,22 @@ def test_the_tokenizer_gives_what_encode_reads(model):
         np.testing.assert_allclose(states[row, :size], encoding.last_hidden_state[row, :size], atol=1e-5)
 
 
+def test_the_heads_read_what_the_tokenizer_gives(model):
+    """The words of every position, or of those that the batch has; by the formulas in float64."""
+    batch = TOKENIZER(["the [MASK] sat", ("a big dog", "ran in the house")])
+    rows, length = batch["input_ids"].shape
+    everywhere = {"masked_positions": np.tile(np.arange(length, dtype=np.int32), (rows, 1))}
+    expected = numpy_bert.forward(model.params, model.config, batch | everywhere)
+    run = lambda function, batch: np.asarray(compiled(function)(model.params, batch))
+    words, real = run(model.network.mlm_logits, batch), batch["attention_mask"] > 0
+    np.testing.assert_allclose(words[real], expected["mlm_logits"][real], atol=2e-5)
+    pairs = run(model.network.next_sentence_logits, batch)
+    np.testing.assert_allclose(pairs, expected["next_sentence_logits"], atol=2e-5)
+    some = {"masked_positions": np.array([[2, 0], [3, 3]], np.int32)}
+    found = run(model.network.mlm_logits, batch | some)
+    np.testing.assert_allclose(found, np.take_along_axis(words, some["masked_positions"][..., None], 1), atol=2e-5)
+
+
 def test_the_mask_may_stand_in_a_text(model):
     encoding = model.encode([("the [MASK] sat", "[MASK]"), "the cat"])
     assert encoding.tokens[0] == ["[CLS]", "the", "[MASK]", "sat", "[SEP]", "[MASK]", "[SEP]"]
@@ -232,14 +249,19 @@ def test_layers_one_by_one(model, encoding):
 
 @pytest.mark.parametrize(
     "form",
-    [{"direction": "left_to_right"}, pytest.param({"positions": "alibi"}, marks=pytest.mark.slow), {"layer": "lstm"}],
+    [
+        {"direction": "left_to_right"},
+        pytest.param({"positions": "alibi"}, marks=pytest.mark.slow),
+        {"layer": "lstm"},
+        {"sharing": "all", "num_layers": 4, "layer_groups": 2},
+    ],
 )
 def test_a_layer_alone_sees_what_it_sees_in_the_model(form):
     model = loaded(stored_model(config=variant(SMALL, **form)))
-    encoding = model.encode(TEXTS[:2], layers="all")
-    found = np.asarray(model.layers[0](encoding.hidden_states[0], encoding.attention_mask))
+    encoding, number = model.encode(TEXTS[:2], layers="all"), 2 if "sharing" in form else 0
+    found = np.asarray(model.layers[number](encoding.hidden_states[number], encoding.attention_mask))
     real = encoding.attention_mask > 0
-    np.testing.assert_allclose(found[real], encoding.hidden_states[1][real], atol=1e-5)
+    np.testing.assert_allclose(found[real], encoding.hidden_states[number + 1][real], atol=1e-5)
 
 
 def test_printing_shows_every_parameter(model):

@@ -100,12 +100,15 @@ def test_evaluation_on_a_corpus_of_another_vocabulary_says_how_to_prepare_it(fin
         run_evaluate(config.workdir, other)
 
 
-def test_nothing_is_left_to_do(finished, tmp_path, capsys):
+def test_nothing_is_left_to_do(finished, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(pretraining, "remark", lambda model: f"no counterpart of {model.num_layers} layers")
     shutil.copytree(finished[0].workdir, tmp_path / "run")
     config = dataclasses.replace(finished[0], workdir=str(tmp_path / "run"))
     before = rows(config.workdir)
     assert pretrain(config).evaluation == {}
-    assert "raise the steps" in capsys.readouterr().out and rows(config.workdir) == before
+    said = capsys.readouterr().out
+    assert "raise the steps" in said and rows(config.workdir) == before
+    assert f"no counterpart of {config.model.num_layers} layers\n" in said
 
 
 @pytest.mark.slow

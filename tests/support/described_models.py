@@ -34,6 +34,10 @@ MODELS = {
             "local_window": 3,
         },
     ),
+    "groups of layers": dataclasses.replace(SMALL, sharing="all", layer_groups=2, group_layers=2),
+    "one layer without its first norm": dataclasses.replace(
+        SMALL, num_layers=1, norm_position="pre", first_attention_norm=False
+    ),
     "root mean square": variant(
         dataclasses.replace(SMALL, norm="rms_norm", feed_forward="swiglu", task_transform=True), positions="alibi"
     ),

@@ -35,7 +35,7 @@ from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processo
 
 from bert_jax.config import TrainVocabConfig
 from bert_jax.config.commands import ExtendVocabConfig
-from bert_jax.errors import UserError, at_least
+from bert_jax.errors import UserError, at_least, need_cloud_storage
 from bert_jax.progress import progress_bar, track
 from bert_jax.randomness import held_out_documents
 from bert_jax.tokenization import vocabulary
@@ -487,6 +487,8 @@ def _learn_bytes(words: Mapping[str, int], config: TrainVocabConfig) -> Tokenize
 
 def check(config: TrainVocabConfig) -> None:
     """Raise a UserError about options that do not fit together, before any text is read."""
+    need_cloud_storage(config.input)
+    need_cloud_storage(config.output)
     if config.size < _SMALLEST:
         raise UserError(
             f"size={config.size} leaves no room for words in addition to the five special tokens; BERT has 30522"

@@ -64,6 +64,16 @@ def obstacles(model: EncoderConfig) -> str:
     return "; ".join([*none, *([f"nearest are {', and '.join(lacking)}"] if lacking else [])])
 
 
+def remark(model: EncoderConfig) -> str:
+    """Return that `transformers` has no counterpart of a model, and why, for the start of a run; "" if it has one."""
+    if type_to_write(model) is not None:
+        return ""
+    return (
+        "no model type of transformers computes the same, so convert --to=huggingface will refuse this model "
+        f"({obstacles(model)})"
+    )
+
+
 def _values(model: EncoderConfig, options: list[str]) -> str:
     values = flattened(to_dict(model))
     return " and ".join(f"model.{name}={values.get(name, getattr(model, name, 'none'))}" for name in options)

@@ -8,7 +8,7 @@ from typing import Any
 
 from etils import epath
 
-from bert_jax.config import EncoderConfig
+from bert_jax.config import EncoderConfig, WordVectorsConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.model_types import definition
 
@@ -69,12 +69,12 @@ _ALBERT_UNSUPPORTED = {
     "position_embedding_type": (None, "absolute"),
     "quantization_config": (None,),
     "is_decoder": (None, False),
-    "inner_group_num": (None, 1),
 }
 
 
 def _albert_obstacles(model: EncoderConfig) -> tuple[str, ...]:
-    return definition.beyond_bert(model, "embedding_size", "sharing") + definition.true_options(
+    own = ("embedding_size", "sharing", "layer_groups", "group_layers")
+    return definition.beyond_bert(model, *own) + definition.true_options(
         embedding_size=model.embedding_size is None,
         sharing=model.sharing not in ("all", "none"),
         type_vocab_size=model.type_vocab_size == 0,
@@ -82,17 +82,26 @@ def _albert_obstacles(model: EncoderConfig) -> tuple[str, ...]:
 
 
 def _albert_read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
-    """Return which parameters the layers share; raise a UserError for groups of layers that share among themselves."""
-    groups, layers = values.get("num_hidden_groups", 1), values.get("num_hidden_layers", 12)
-    if groups not in (1, layers):
-        raise UserError(
-            f"{file} has num_hidden_groups={groups!r:.40} of {layers} layers; either all layers share their parameters "
-            f"(1) or none do ({layers})"
-        )
-    return {"sharing": "all" if groups == 1 else "none"}
+    """Return which parameters the layers share; num_hidden_layers counts the rounds of a group's layers."""
+    rounds, groups, inner = (
+        definition.whole(values, key, usual, file)
+        for key, usual in (("num_hidden_layers", 12), ("num_hidden_groups", 1), ("inner_group_num", 1))
+    )
+    if groups > rounds:
+        raise UserError(f"{file} has num_hidden_groups={groups}, more than num_hidden_layers={rounds}")
+    if groups == rounds and inner == 1:
+        return {"sharing": "none"}
+    return {"sharing": "all", "num_layers": rounds * inner, "layer_groups": groups, "group_layers": inner}
 
 
-_ALBERT_LAYER = "albert.encoder.albert_layer_groups.{}.albert_layers.0"
+def _albert_written(model: EncoderConfig) -> dict[str, Any]:
+    assert not isinstance(model, WordVectorsConfig)  # or there would be an obstacle
+    groups = model.layer_groups if model.sharing == "all" else model.num_layers
+    rounds = model.num_layers // model.group_layers
+    return {"num_hidden_layers": rounds, "num_hidden_groups": groups, "inner_group_num": model.group_layers}
+
+
+_ALBERT_LAYER = "albert.encoder.albert_layer_groups.{}.albert_layers.{}"
 ALBERT = definition.ModelType(
     name="albert",
     family="ALBERT",
@@ -121,7 +130,7 @@ ALBERT = definition.ModelType(
     rates=definition.usual(definition.RATES, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
     unsupported=_ALBERT_UNSUPPORTED,
     read_options=_albert_read,
-    written_options=lambda model: {"num_hidden_groups": model.parameter_sets, "inner_group_num": 1},
+    written_options=_albert_written,
     usual_activation="gelu_new",
     classifier_dropout="classifier_dropout_prob",
     part_names=definition.PART_NAMES | {"next_sentence": "sentence-order head"},

@@ -155,10 +155,15 @@ class ModelType:
         }
 
     @property
+    def layer_names(self) -> str:
+        """Beginning of the names of all layers' arrays, before the number of the layer."""
+        return self.modules["encoder/attention_norm"].partition("{}")[0]
+
+    @property
     def layer(self) -> re.Pattern[str]:
-        """Matches the names of a layer's arrays; group 1 is its number."""
-        before, _, _ = self.modules["encoder/attention_norm"].partition("{}")
-        return re.compile(rf"{re.escape(before)}(\d+)\.")
+        """Matches the names of a layer's arrays; its groups are its number, or those of its group and in it."""
+        before = self.modules["encoder/attention_norm"].split("{}")[:-1]
+        return re.compile("".join(rf"{re.escape(part)}(\d+)" for part in before) + r"\.")
 
 
 OF_BERT = (

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
+from bert_jax.models.costs import block_size, is_short
 from bert_jax.models.kernels.plain import MASKED_SCORE, AttentionMask, Call, Kernel
-from bert_jax.models.layer_plan import block_size, is_short
 from bert_jax.models.layers import dropout, wide_einsum
 
 NEVER = -1e30  # score of keys that are not there, and of those that are counted elsewhere
