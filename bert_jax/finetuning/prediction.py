@@ -24,7 +24,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import copy_file, is_remote
 from bert_jax.finetuning.programs import average, member_logits
 from bert_jax.formats.opening import open_stored
-from bert_jax.formats.stored import StoredModel
+from bert_jax.formats.stored import StoredModel, warn_of_what_is_left_out
 from bert_jax.models.kernels.choice import check_attention
 from bert_jax.tasks import ner, task_data, text
 from bert_jax.tasks.text import PlainText
@@ -193,6 +193,7 @@ def run_predict(workdirs: str, config: PredictConfig, devices: sharding.Devices 
     first = members[0]
     for member in members:
         check_member(member, first)
+        warn_of_what_is_left_out(member)
     mesh = sharding.make_mesh(config.mesh, devices)
     check_attention(config.compute, mesh.devices.flat[0].platform)
     task = task_of(first, config.task)

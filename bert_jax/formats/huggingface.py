@@ -212,6 +212,8 @@ def name_table(model: EncoderConfig, head: HeadConfig | None = None, kind: Model
     taken = set(kind.heads[head.kind].values()) if head else set()  # ModernBERT's task heads have names of its MLM head
     there = {ours.split("/")[0] for ours, theirs in kind.modules.items() if theirs in taken}
     named = {ours.split("/")[0] for ours in kind.modules}
+    if model.position_table is not None:  # which has the name of the decoder's
+        named -= {"mask_decoder"}
     parts = tuple(part for part in MODEL_PARTS if part in named and part not in there)
     return places(bert_parameters(model, parts, head), head, kind)
 
@@ -271,7 +273,7 @@ def open_huggingface(path: str | os.PathLike[str]) -> StoredModel:
     config = read_config(directory)
     stored = safetensors_files.open_directory(directory)
     kind = config.kind
-    tensors, ignored = _known(stored, config, directory)
+    tensors = _known(stored, config, directory)
     head = _head(config, tensors, directory)
     layers = len({match[1] for name in tensors if (match := kind.layer.match(name))})
     if layers != config.model.parameter_sets:
@@ -282,6 +284,8 @@ def open_huggingface(path: str | os.PathLike[str]) -> StoredModel:
     needed = {"pooler"} if head is not None and reads_pooler(config.model, head) else set()
     present = {place.part for place in places.values() if place.name in tensors}
     absent = {*PARTS} - needed - present
+    if "mlm" in absent:  # the head that reads it
+        absent.add("mask_decoder")
     places = {path: place for path, place in places.items() if place.part not in absent}
     _check_fit(places, tensors, directory)
     _check_tied(config, tensors, "mlm" not in absent, directory)
@@ -302,15 +306,14 @@ def open_huggingface(path: str | os.PathLike[str]) -> StoredModel:
             for path, place in name_table(model, head, kind).items()
             if path in places
         },
-        ignored=(*ignored, *unread),
+        ignored=tuple(unread),
+        doubt="" if "mlm" in absent else kind.doubt(model, tensors),
         history={"source": {"kind": "huggingface", "path": os.fspath(path), "architecture": config.architecture}},
     )
 
 
-def _known(
-    stored: dict[str, FileTensor], config: HuggingFaceConfig, directory: epath.Path
-) -> tuple[dict[str, FileTensor], list[str]]:
-    """Return the arrays by their current names, and the names of buffers, which hold nothing learned."""
+def _known(stored: dict[str, FileTensor], config: HuggingFaceConfig, directory: epath.Path) -> dict[str, FileTensor]:
+    """Return the arrays by their current names, without buffers, which hold nothing learned."""
     kind, heads = config.kind, config.model.attention_heads if config.kind.by_head else 1
     meanings = {name: canonical(name, kind) for name in stored if not BUFFERS.search(name)}
     bias = f"{kind.decoder}.bias"
@@ -329,7 +332,7 @@ def _known(
                 raise UserError(f"{directory}: {name} is {list(shape)} and should hold {height} arrays of equal height")
             parts = found.pop(name).parts(count, heads)
             found |= {name.replace(f".{fused}.", f".{fused}:{number}."): part for number, part in enumerate(parts)}
-    return found, sorted(name for name in stored if name not in meanings)
+    return found
 
 
 def _head(config: HuggingFaceConfig, tensors: dict[str, FileTensor], directory: epath.Path):

@@ -92,7 +92,14 @@ def _usage(stored: StoredModel, kind: ModelType, opener: str) -> str:
         *(['tokenizer = AutoTokenizer.from_pretrained("PATH")'] if stored.tokenizer else []),
     ]
     python = "\n".join(lines)
-    return f'```python\n{python}\n```\n\nor, in JAX, `bert_jax.load("PATH")`.'
+    decoder = (
+        " The classes of transformers do without the enhanced mask decoder, through which this model learned to "
+        "predict masked words, so theirs are poor; `bert_jax.load` uses it."
+    )
+    return (
+        f'```python\n{python}\n```\n\nor, in JAX, `bert_jax.load("PATH")`.'
+        f"{decoder if 'mask_decoder' in stored.parts else ''}"
+    )
 
 
 def _configuration(stored: StoredModel) -> dict[str, Any]:

@@ -28,6 +28,8 @@ PRETRAINING_PARTS = ("pooler", "mlm", "next_sentence")
 MODEL_PARTS = (*PRETRAINING_PARTS, "replaced_tokens", "span_boundary", "mask_decoder", "contexts", "context_biases")
 """Parts that a model can have on its encoder; the last five are the heads of ELECTRA's discriminator and of SpanBERT,
 DeBERTa's decoder below the head for masked words, the second table of static word vectors, and the biases of GloVe."""
+MASK_DECODER = "mask_decoder/position/table"
+"""Path of the only array of DeBERTa's decoder."""
 STATE_PROJECTION = "state_projection"
 """The part of a student whose states are compared with those of a teacher of another width: the map to that width. A
 run trains it for its own teacher, so models that are made from the student do without."""
@@ -106,7 +108,7 @@ def pretraining_parameters(
         entries += linear("replaced_tokens/output", (hidden,), (Axis("feature", 1),))
     if "mask_decoder" in parts:
         rows = Axis("position", config.max_position_embeddings)
-        entries += [Parameter("mask_decoder/position/table", (rows, hidden), used="looked_up")]
+        entries += [Parameter(MASK_DECODER, (rows, hidden), used="looked_up")]
     if "contexts" in parts:
         entries += [Parameter("contexts/table", (vocab, hidden), used="looked_up")]
     if "context_biases" in parts:

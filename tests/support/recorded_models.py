@@ -319,6 +319,7 @@ def _deberta() -> list[Case]:
         later("states", "Model", _NEAR, 7, 4),
         later("other states", "Model", _ABSOLUTE | _BUCKETS, 6, 9),
         later("other words", "ForMaskedLM", _ABSOLUTE | _BUCKETS, 9, 5),
+        later("other words of one layer", "ForMaskedLM", _NEAR | {"num_hidden_layers": 1}, 9, 5),
         later("other texts", texts, _NEAR | LABELS, 7, 5),
         later("score", texts, _NEAR | SCORE, 7, 4),
         later("other score", texts, _ABSOLUTE | _BUCKETS | SCORE, 5, 9),
@@ -330,13 +331,37 @@ def _deberta() -> list[Case]:
     ]
 
 
-DECODED = "deberta/third"
-"""The case of which there are also the states of the enhanced mask decoder."""
+DECODED = ("deberta/first", "deberta/third", "deberta/convolved", "deberta/other words of one layer")
+"""The cases of which there are also the states of the enhanced mask decoder, and the logits of the head on them."""
+POSITIONS = "deberta.embeddings.position_embeddings.weight"
 
 
-def absolute_positions(hidden_size: int) -> np.ndarray:
-    """The decoder's table [64, H], float32."""
-    return np.random.RandomState(5).standard_normal((64, hidden_size)).astype(np.float32)
+def absolute_positions(config: dict) -> np.ndarray:
+    """The decoder's table, float32 [positions, H]."""
+    shape = config["max_position_embeddings"], config["hidden_size"]
+    return np.random.RandomState(5).standard_normal(shape).astype(np.float32)
+
+
+def logits_everywhere(model, case: Case) -> np.ndarray:
+    """What a loaded model predicts at every position of the inputs of a case: float32 [rows, length, words]."""
+    places = np.tile(np.arange(case.mask.shape[1], dtype=np.int32), (len(case.mask), 1))
+    return model.mlm_logits(case.inputs() | {"masked_positions": places})
+
+
+def save_published(case: Case, directory: pathlib.Path, **arrays: np.ndarray) -> pathlib.Path:
+    """Write a DeBERTa for masked words with the decoder's table and the names that Microsoft published.
+
+    `arrays`: further ones, by name; None leaves one out.
+    """
+    names = {"cls.predictions.transform.": "lm_predictions.lm_head.", "cls.predictions.": "lm_predictions.lm_head."}
+    state = {POSITIONS: absolute_positions(case.config)}
+    for name, values in case.state().items():
+        old = next((old for old in names if name.startswith(old)), "")
+        state[names.get(old, "") + name.removeprefix(old)] = values
+    case.save(directory)
+    state = {name: values for name, values in (state | arrays).items() if values is not None}
+    safetensors.numpy.save_file(state, directory / "model.safetensors", {"format": "pt"})
+    return directory
 
 
 _ODD = dict(vocab_size=61, d_model=30, n_layer=3, n_head=3, d_inner=23)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal
 
 from etils import epath
@@ -40,6 +40,7 @@ PART_NAMES = {
     "mlm": "masked-language-model head",
     "next_sentence": "next-sentence head",
     "replaced_tokens": "replaced-token head",
+    "mask_decoder": "positions of the enhanced mask decoder",
 }
 
 SIZES = {
@@ -136,6 +137,9 @@ class ModelType:
     """Key of `classes` → the Auto class that opens it, and its task on the hub, if the hub has one for it."""
     part_names: Mapping[str, str] = dataclasses.field(default_factory=lambda: PART_NAMES)
     """What a part of the parameter tree other than a task head is, in text."""
+    doubt: Callable[[EncoderConfig, Collection[str]], str] = lambda model, names: ""
+    """Returns why the words will be poor that the masked-language-model head of a directory with arrays of these names
+    predicts; "" if there is no reason."""
 
     @property
     def classes(self) -> dict[str, str]:
