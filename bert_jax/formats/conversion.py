@@ -162,9 +162,9 @@ def _opened(source: str | os.PathLike[str], weights: Weights) -> StoredModel:
 def select(stored: StoredModel, parts: PartsWritten, to: ModelFormat = "bert_jax") -> StoredModel:
     """Return `stored` with only some of its parts; see ConvertConfig.parts.
 
-    A student's map to the states of its teacher is never written. Only bert_jax knows a span boundary head, and Google's
-    code knows no enhanced mask decoder. Its run_squad.py leaves a pooler that nothing reads. The classes of transformers
-    do not have one together with such a head, and would report it as unexpected.
+    A student's map to the states of its teacher is never written. Only bert_jax knows a span boundary head, and code of
+    Google no enhanced mask decoder; its run_squad.py leaves a pooler that nothing reads. The classes of transformers do
+    not have one together with such a head, and would report it as unexpected.
     """
     if parts == "generator":
         generator = generator_of(stored)

@@ -308,7 +308,7 @@ def left_out(
         lines.append(f"left out: arrays that have no place here ({_listed(stored.ignored)})")
     if parts is None or "mlm" in parts:
         if "mask_decoder" in lost:
-            lines.append("doubtful: masked words, which its head predicts by the mask decoder that is left out")
+            lines.append("doubtful: its masked words, which need that decoder; --objective.mask_decoder takes it")
         if stored.doubt:
             lines.append(f"doubtful: {stored.doubt}")
     return lines
