@@ -57,6 +57,12 @@ class HeadConfig:
         """Number C of columns of head/kernel: one per label; 2 for span (start, end); 1 for regression and choice."""
         return {"span": 2, "regression": 1, "choice": 1}.get(self.kind) or len(self.labels)
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The labels as they are compared with those of another model: without case, unless two differ in it alone."""
+        folded = tuple(label.casefold() for label in self.labels)
+        return folded if len(set(folded)) == len(folded) else self.labels
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EmbeddingConfig:

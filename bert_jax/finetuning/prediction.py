@@ -38,7 +38,7 @@ def check_member(member: StoredModel, first: StoredModel) -> None:
             f"{member.path} has no task head: it is a pre-trained model; bert-jax finetune makes a fine-tuned one"
         )
     tokenizer = member.need_tokenizer()
-    if any(getattr(member.head, name) != getattr(first.need_head(), name) for name in ("kind", "labels", "crf")):
+    if any(getattr(member.head, name) != getattr(first.need_head(), name) for name in ("kind", "classes", "crf")):
         shown = [
             f"{stored.path}: {stored.need_head().kind}{' with a CRF' * stored.need_head().crf} "
             f"{', '.join(stored.need_head().labels)}"
