@@ -24,7 +24,14 @@ from bert_jax.files import read_object
 from bert_jax.formats import safetensors_files
 from bert_jax.formats.model_types import model_type
 from bert_jax.formats.model_types.bert import BERT
-from bert_jax.formats.model_types.definition import HeadKind, ModelType, flag, rate, sizes_and_rates
+from bert_jax.formats.model_types.definition import (
+    WRITTEN_ACTIVATIONS,
+    HeadKind,
+    ModelType,
+    flag,
+    rate,
+    sizes_and_rates,
+)
 from bert_jax.formats.safetensors_files import FileTensor, inside
 from bert_jax.formats.sentence_transformers import read_embedding
 from bert_jax.formats.stored import PADDED_TO, PARTS, Place, StoredModel, place_of, without_padding
@@ -33,10 +40,11 @@ from bert_jax.models.bert_parameters import MODEL_PARTS, POOLED, bert_parameters
 from bert_jax.parameters import ParameterTable
 
 FILE = "config.json"
-ACTIVATIONS: dict[str, Literal["gelu_erf", "gelu_tanh"]] = {
+ACTIVATIONS: dict[str, Literal["gelu_erf", "gelu_tanh", "silu"]] = {
     "gelu": "gelu_erf",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "silu": "silu",
 }
 
 
@@ -61,6 +69,7 @@ def read_config(directory: epath.Path) -> HuggingFaceConfig:
     file = inside(directory, FILE)
     values = read_object(file)
     kind = model_type(values, file)
+    values = {key: values[older] for older, key in kind.older.items() if older in values} | values
     for key, allowed in kind.unsupported.items():
         if values.get(key) not in allowed:
             raise UserError(
@@ -142,7 +151,7 @@ def to_json(
     model: EncoderConfig, head: HeadConfig | None, architecture: str, pad_id: int, kind: ModelType = BERT
 ) -> dict[str, Any]:
     """Return the contents of a config.json that `transformers` reads as this model."""
-    activation = {"gelu_erf": "gelu", "gelu_tanh": "gelu_new"}[model.activation]
+    activation = WRITTEN_ACTIVATIONS[model.activation]
     values = {
         "model_type": kind.name,
         "architectures": [architecture],

@@ -276,7 +276,7 @@ def _encoder(config: AttentionConfig):
         for part in ("attention", "feed_forward")
     )
     heads = (Axis("heads", config.num_heads), Axis("head_size", config.head_size))
-    wide, bias, norm_bias = Axis("intermediate", config.feed_forward_size), config.use_bias, _norm_bias(config)
+    wide, bias, norm_bias = Axis("intermediate", config.feed_forward_size), config.layers_have_bias, _norm_bias(config)
     normed = attention if config.first_attention_norm else (Axis("later_layer", config.num_layers - 1),)
     deberta = config.disentangled
     if deberta is not None:

@@ -32,14 +32,16 @@ from bert_jax.config.presets import roberta_config
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
 from bert_jax.formats.conversion import new_directory, select
-from bert_jax.formats.huggingface import open_huggingface
+from bert_jax.formats.huggingface import open_huggingface, read_config
 from bert_jax.formats.huggingface_export import write_huggingface
 from bert_jax.formats.opening import place
 from bert_jax.formats.stored import left_out
 from bert_jax.formats.tokenizer_files import read_tokenizer
 from bert_jax.models.bert import BertForPreTraining, extended_memory, with_memory
+from bert_jax.models.bert_parameters import bert_parameters
 from bert_jax.models.xlnet import Permutation
 from bert_jax.objectives.masked_words import PretrainingObjective
+from bert_jax.parameters import total_size
 from bert_jax.pretrained.initialization import check_architecture
 
 FILE = "model.safetensors"
@@ -390,6 +392,46 @@ def test_the_options_of_older_files_and_of_newer_ones_are_the_same_model(tmp_pat
     scaled = {"rope_parameters": {"full_attention": {"type": "linear", "factor": 2.5}}}  # bases and the rest by default
     found = open_huggingface(CASES["modernbert/words"].save(tmp_path / "scaled", **scaled))
     assert found.model == variant(new.model, rope_scale=2.5)
+
+
+OF_NOMIC = {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"}
+OF_NOMIC |= {"intermediate_size": "n_inner", "max_position_embeddings": "n_positions"}
+
+
+def test_nomic_bert_by_its_older_names(tmp_path):
+    """As its authors' own code wrote them; transformers has the same names of arrays."""
+    case, theirs = CASES["nomic_bert/words"], tmp_path / "theirs"
+    values = {old: case.config[key] for key, old in OF_NOMIC.items()} | dict.fromkeys(OF_NOMIC)
+    values |= {"rotary_emb_base": 1000, "rope_parameters": None, "activation_function": "swiglu", "hidden_act": None}
+    older = open_huggingface(case.save(theirs, **values, layer_norm_epsilon=1e-12, layer_norm_eps=None))
+    assert older.model == open_huggingface(case.save(tmp_path / "new")).model
+    state = safetensors.numpy.load_file(theirs / FILE)
+    state = {name.replace("nomic_bert.", "bert."): values for name, values in state.items()}
+    safetensors.numpy.save_file(state, theirs / FILE)
+    assert open_huggingface(theirs).arrays.keys() == older.arrays.keys()
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({"moe_every_n_layers": 2}, "moe_every_n_layers=2"),
+        ({"qkv_proj_bias": True}, "qkv_proj_bias=True"),
+        ({"rotary_emb_fraction": 0.5}, "rotary_emb_fraction=0.5"),
+        ({"hidden_act": "gelu_new"}, "hidden_act='gelu_new'; supported are silu, gelu"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "rope_parameters of type 'yarn'"),
+        ({"head_dim": 6}, "head_dim=6"),
+    ],
+)
+def test_what_nomic_bert_has_not_here_is_refused(tmp_path, values, message):
+    with pytest.raises(UserError, match=message):
+        open_huggingface(CASES["nomic_bert/words"].save(tmp_path / "theirs", **values))
+
+
+def test_nomic_bert_has_the_parameters_of_the_published_one(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "nomic_bert"}')
+    assert (
+        total_size(bert_parameters(read_config(epath.Path(tmp_path)).model, ())) == 136_731_648
+    )  # nomic-embed-text-v1.5
 
 
 def test_layers_may_all_be_local(tmp_path):

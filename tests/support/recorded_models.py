@@ -88,6 +88,8 @@ class Case:
 
     def _types(self, random: np.random.RandomState) -> np.ndarray:
         kinds, column = self.config.get("type_vocab_size", 0), np.arange(self.mask.shape[1])
+        if self.oracle == "nomic_bert":
+            return (column >= 3) & self.mask
         if self.oracle == "deberta":
             return random.randint(0, max(1, kinds), self.mask.shape) * self.mask
         if self.oracle == "xlnet":
@@ -263,6 +265,29 @@ def _modernbert() -> list[Case]:
     ]
 
 
+_NOMIC = _sizes(61, 30, 3, 3, 23, 32)
+_NARROW = _sizes(41, 12, 2, 2, 9, 16, hidden_act="gelu", layer_norm_eps=1e-3, type_vocab_size=3)
+_NARROW |= {"rope_parameters": {"rope_type": "default", "rope_theta": 50.0}}
+
+
+def _nomic_bert() -> list[Case]:
+    def case(name: str, task: str, config: dict, *real: int) -> Case:
+        return Case("nomic_bert", name, f"NomicBert{task}", config, real)
+
+    return [
+        case("words", "ForMaskedLM", _NOMIC, 19, 11, 14),  # as published, in small
+        case("texts", "ForSequenceClassification", _NARROW | LABELS, 9, 5),  # every option otherwise
+        case("states", "Model", _NARROW, 7, 4),
+        case("other states", "Model", _NOMIC, 5, 9),
+        case("other words", "ForMaskedLM", _NARROW, 9, 6),
+        case("other texts", "ForSequenceClassification", _NOMIC | LABELS, 7, 5),
+        case("score", "ForSequenceClassification", _NARROW | SCORE, 7, 4),
+        case("other score", "ForSequenceClassification", _NOMIC | SCORE, 5, 9),
+        case("tags", "ForTokenClassification", _NARROW | LABELS, 9, 5),
+        case("other tags", "ForTokenClassification", _NOMIC | LABELS, 7, 9),
+    ]
+
+
 _RELATIVE = dict(relative_attention=True, pos_att_type=["c2p", "p2c"], pad_token_id=0)
 _NEAR = _RELATIVE | _sizes(37, 12, 2, 3, 11, 12, position_biased_input=False)
 _ABSOLUTE = _RELATIVE | _sizes(31, 10, 1, 2, 7, 14, type_vocab_size=2)  # with absolute positions and segments
@@ -432,11 +457,16 @@ DRAWN = {
     "roberta": (7, 1),
     "smaller_encoders": (7, 1),
     "modernbert": (2024, 3),
+    "nomic_bert": (2026, 3),
     "deberta": (2021, 3),
     "xlnet": (2024, 3),
 }
 """Seed of the words of each oracle, and the first word after that of padding."""
-CASES = {case.id: case for cases in (_roberta, _smaller_encoders, _modernbert, _deberta, _xlnet) for case in cases()}
+CASES = {
+    case.id: case
+    for cases in (_roberta, _smaller_encoders, _modernbert, _nomic_bert, _deberta, _xlnet)
+    for case in cases()
+}
 
 
 def cases_of(oracle: str) -> list[Case]:
@@ -463,15 +493,26 @@ def logits_of(output):
 
 def saved_shapes(model) -> dict[str, list[int]]:
     """Name and shape of every array that save_pretrained of transformers writes."""
+    return {name: list(values.shape) for name, values in sorted(_saved(model).items())}
+
+
+def _saved(model) -> dict[str, np.ndarray]:
     with tempfile.TemporaryDirectory() as directory:
         model.save_pretrained(directory)
-        arrays = safetensors.numpy.load_file(f"{directory}/model.safetensors")
-    return {name: list(values.shape) for name, values in sorted(arrays.items())}
+        return safetensors.numpy.load_file(f"{directory}/model.safetensors")
 
 
 def gradients_of(model, names) -> np.ndarray:
-    """float32 [names, 1 + SAMPLES]: norm and samples of each parameter's gradient, by name; 0 of unused ones."""
+    """float32 [names, 1 + SAMPLES]: norm and samples of each parameter's gradient, by name; 0 of unused ones.
+
+    Where a file has other names than the modules, the gradients take the place of the parameters.
+    """
     parameters = dict(model.named_parameters())
+    if not {*names} <= {*parameters}:
+        for parameter in parameters.values():
+            parameter.data = parameter.data * 0 if parameter.grad is None else parameter.grad
+        arrays = _saved(model)
+        return np.float32([random_bert.sample(arrays[name], name) for name in sorted(names)])
     gradients = {name: parameters[name].grad for name in sorted(names)}
     arrays = {name: 0 if gradient is None else gradient.numpy() for name, gradient in gradients.items()}
     return np.float32([random_bert.sample(array, name) for name, array in arrays.items()])

@@ -43,6 +43,8 @@ PART_NAMES = {
     "mask_decoder": "positions of the enhanced mask decoder",
 }
 
+WRITTEN_ACTIVATIONS = {"gelu_erf": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}
+"""Ours → theirs."""
 SIZES = {
     "vocab_size": ("vocab_size", 30_522),
     "hidden_size": ("hidden_size", 768),
@@ -122,12 +124,16 @@ class ModelType:
     """End of the name of an array there → what `modules` would call it."""
     also: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Beginning of a name that some directories have there → that of the same array in `modules`; read, not written."""
+    older: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Key of config.json in older files → the key that means the same; read where the latter is absent."""
     activation: str = "hidden_act"
     """Key of the activation function in config.json."""
     usual_activation: str = "gelu"
     """What `transformers` takes where that key is absent."""
     classifier_dropout: str = "classifier_dropout"
     """Key of the dropout rate on the input of a task head."""
+    has_pooler: bool = True
+    """Whether the class of a bare encoder with a pooler among `modules` has it unless told otherwise."""
     padded_to: tuple[int, ...] = ()
     """Multiples in addition to `stored.PADDED_TO` to which published models have rounded up the rows of their word
     table."""
