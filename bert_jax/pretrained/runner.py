@@ -6,6 +6,7 @@ Notebooks edit and train the parameters: they are checked and placed before anyt
 """
 
 import contextlib
+import dataclasses
 import operator
 from typing import Any, Literal
 
@@ -225,12 +226,14 @@ def of_texts(batch: Batch, output: jax.Array) -> np.ndarray:
 
 
 def _states(network: BertForPreTraining, params: Any, batch: Any, collect: str, decoded: bool) -> EncoderOutput:
+    if "mask_decoder" in network.parts and not decoded:
+        network = dataclasses.replace(network, parts=tuple(part for part in network.parts if part != "mask_decoder"))
+        params = {part: tree for part, tree in params.items() if part != "mask_decoder"}
     if "memory" in batch:
         network = with_memory(network, jnp.moveaxis(batch["memory"], 1, 0))
     inputs, texts = (batch[name] for name in INPUTS), PackedTexts.of(batch)
     output = network.encode(params, *inputs, collect=collect != "last", texts=texts)
-    output = output if collect == "attentions" else output._replace(attentions=None)
-    return output if decoded else output._replace(decoded=None)
+    return output if collect == "attentions" else output._replace(attentions=None)
 
 
 def _gated_losses(network: BertForPreTraining, params: Any, batch: Any, head_gates: Any) -> jax.Array:

@@ -202,6 +202,16 @@ def test_published_words_are_those_of_two_more_passes_of_the_last_layer(tmp_path
             np.testing.assert_allclose(np.asarray(state)[case.mask], case.stored(f"states/{index}"), atol=2e-5)
 
 
+def test_rows_longer_than_the_table_of_the_mask_decoder_have_states_but_no_words(tmp_path):
+    """Relative positions have no end; absolute ones do."""
+    theirs = recorded_models.save_published(CASES["deberta/other words of one layer"], tmp_path / "theirs")
+    model, ids = bert_jax.load(theirs), np.ones((1, 13), np.int32)
+    assert model.encode_ids(ids).last_hidden_state.shape == (1, 13, 12)
+    batch = {"input_ids": ids, "token_type_ids": ids * 0, "attention_mask": ids, "masked_positions": ids[:, :1]}
+    with pytest.raises(UserError, match="a sequence of 13 tokens is longer .*max_position_embeddings=12 rows"):
+        model.mlm_logits(batch)
+
+
 LOST = {  # what is not in a directory, or is there beside the rest → what is said of it
     "no table": ({recorded_models.POSITIONS: None}, [f"doubtful: .* without {recorded_models.POSITIONS}: .* poor"]),
     "a discriminator": (
