@@ -57,6 +57,12 @@ class HeadConfig:
         """Number C of columns of head/kernel: one per label; 2 for span (start, end); 1 for regression and choice."""
         return {"span": 2, "regression": 1, "choice": 1}.get(self.kind) or len(self.labels)
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The labels as they are compared with those of another model: without case, unless two differ in it alone."""
+        folded = tuple(label.casefold() for label in self.labels)
+        return folded if len(set(folded)) == len(folded) else self.labels
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EmbeddingConfig:
@@ -243,11 +249,12 @@ class DisentangledConfig:
                 f"model.positions={model.positions.chosen_by['positions']} cannot be combined with "
                 f"model.disentangled.terms={self.terms}; set model.positions=none, as in DeBERTa, or learned"
             )
-        if not model.use_bias:
-            raise UserError(
-                "model.use_bias=False cannot be combined with model.disentangled.terms, because no DeBERTa has that "
-                "form; set model.use_bias=True"
-            )
+        for name in ("use_bias", "layer_bias"):
+            if not getattr(model, name):
+                raise UserError(
+                    f"model.{name}=False cannot be combined with model.disentangled.terms, because no DeBERTa has that "
+                    f"form; set model.{name}=True"
+                )
         if self.max_distance < 1:
             raise UserError(f"model.disentangled.max_distance={self.max_distance} must be positive; DeBERTa has 512")
         if self.buckets is None:
@@ -320,9 +327,9 @@ class _EncoderOptions:
     max_position_embeddings: int = 512
     """Number of rows of the position table, hence the length of the longest sequence that the model can read (but see
     padding_id)."""
-    activation: Literal["gelu_tanh", "gelu_erf"] = "gelu_tanh"
-    """Form of GELU in the feed-forward layers. Google's code uses the tanh approximation; Hugging Face runs its
-    checkpoints with the exact form (erf)."""
+    activation: Literal["gelu_tanh", "gelu_erf", "silu"] = "gelu_tanh"
+    """Activation of plain feed-forward layers, of geglu's gates, and of the heads of pre-training. Google's code uses
+    the tanh approximation of GELU; Hugging Face runs its checkpoints with the exact form (erf). NomicBERT has silu."""
     hidden_dropout: float = 0.1
     """Dropout rate on the embeddings and on both residual branches of each layer."""
     layer_norm_epsilon: float = 1e-12
@@ -610,6 +617,9 @@ class ModelConfig(_FormOptions, _AttentionOptions):
     """The encoder of Devlin et al. 2018, section 3, and its Transformer relatives; the defaults are BERT-base."""
 
     chosen_by: ClassVar[Mapping[str, str]] = {"layer": "transformer"}
+    layer_bias: bool = option(True, of=("feed_forward", "geglu", "swiglu"))
+    """With feed_forward=geglu or swiglu, whether the maps within layers have the biases of use_bias. False: only
+    those of pooler and heads have them, as in NomicBERT."""
     first_attention_norm: bool = option(True, of=("norm_position", "pre"))
     """With norm_position=pre, whether the first attention has a norm before it. ModernBERT has none there, because the
     embeddings have just been normalized."""
@@ -623,6 +633,11 @@ class ModelConfig(_FormOptions, _AttentionOptions):
     @property
     def spelled(self) -> str:
         return f"{super().spelled} and model.positions={self.positions.chosen_by['positions']}"
+
+    @property
+    def layers_have_bias(self) -> bool:
+        """Whether the affine maps within layers add a bias."""
+        return self.use_bias and self.layer_bias
 
     @property
     def needs_even_heads(self) -> bool:
@@ -694,6 +709,8 @@ class XLNetConfig(_FixedForm, _AttentionOptions):
     chosen_by: ClassVar[Mapping[str, str]] = {"layer": "transformer", "positions": "xlnet"}
     use_bias: ClassVar[bool] = True
     """The affine maps outside attention add a bias."""
+    layers_have_bias: ClassVar[bool] = True
+    """So do those of the feed-forward networks."""
     task_transform: ClassVar[bool] = False
     """Heads of tasks read the pooler."""
 

@@ -364,7 +364,7 @@ class MaskedWords(_MasksWords):
     """A teacher to learn from, in addition to the masked words, and the weights of what is learned from it."""
     mask_decoder: bool = False
     """Whether masked words are predicted by DeBERTa's enhanced mask decoder: from two more passes of the last layer,
-    whose queries begin with absolute positions. It needs model.disentangled.terms and is left out of exports."""
+    whose queries begin with absolute positions. It needs model.disentangled.terms."""
 
     @property
     def taught(self) -> DistillationConfig | None:
@@ -474,7 +474,7 @@ class ReplacedTokens(_MasksWords):
     """The generator."""
     mask_decoder: bool = False
     """Whether the generator's words are predicted by DeBERTa's enhanced mask decoder: from two more passes of its last
-    layer, whose queries begin with absolute positions. It needs model.disentangled.terms and is left out of exports."""
+    layer, whose queries begin with absolute positions. It needs model.disentangled.terms."""
 
     def check(self, run: Run) -> None:
         need_no_negative(self, "objective.", "mlm_weight", "replaced_tokens_weight")

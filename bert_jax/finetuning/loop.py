@@ -59,7 +59,7 @@ from bert_jax.finetuning.programs import (
 from bert_jax.finetuning.results import best, earlier_predictions, finished_runs, show, summary
 from bert_jax.finetuning.run import Tuning, drop_losers, keep, publish, remove, settings, train_run, with_packing
 from bert_jax.formats.opening import open_stored
-from bert_jax.formats.stored import StoredModel, check_fit
+from bert_jax.formats.stored import StoredModel, check_fit, left_out
 from bert_jax.models.kernels.choice import check_attention
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.pretrained.teacher import open_task_teacher, stored_task_teacher
@@ -499,8 +499,10 @@ def _announce(tuning: Tuning, note: str) -> None:
         path = attention_of(model, config.compute, programs.mesh, rows, length, texts)
         layout = f"attention by {path} ({layout})"
     say(f"{layout}; remat: {programs.model.compute.remat}")
-    if note:
-        say(note)
+    taken = {path.split("/")[0] for path in programs.model.parameters}
+    lost = [] if config.random_weights else left_out(tuning.stored, taken, vectors=False)
+    for line in [*([note] if note else []), *lost]:
+        say(line)
     layers, epochs = model.num_layers, min(run.epochs for run in runs)
     if config.gradual_unfreezing and epochs < layers + 2:
         say(

@@ -24,7 +24,7 @@ from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.files import copy_file, is_remote
 from bert_jax.finetuning.programs import average, member_logits
 from bert_jax.formats.opening import open_stored
-from bert_jax.formats.stored import StoredModel
+from bert_jax.formats.stored import StoredModel, warn_of_what_is_left_out
 from bert_jax.models.kernels.choice import check_attention
 from bert_jax.tasks import ner, task_data, text
 from bert_jax.tasks.text import PlainText
@@ -38,7 +38,7 @@ def check_member(member: StoredModel, first: StoredModel) -> None:
             f"{member.path} has no task head: it is a pre-trained model; bert-jax finetune makes a fine-tuned one"
         )
     tokenizer = member.need_tokenizer()
-    if any(getattr(member.head, name) != getattr(first.need_head(), name) for name in ("kind", "labels", "crf")):
+    if any(getattr(member.head, name) != getattr(first.need_head(), name) for name in ("kind", "classes", "crf")):
         shown = [
             f"{stored.path}: {stored.need_head().kind}{' with a CRF' * stored.need_head().crf} "
             f"{', '.join(stored.need_head().labels)}"
@@ -195,6 +195,7 @@ def run_predict(workdirs: str, config: PredictConfig, devices: sharding.Devices 
     first = members[0]
     for member in members:
         check_member(member, first)
+        warn_of_what_is_left_out(member)
     mesh = sharding.make_mesh(config.mesh, devices)
     check_attention(config.compute, mesh.devices.flat[0].platform)
     task = task_of(first, config.task)

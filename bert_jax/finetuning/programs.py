@@ -198,11 +198,11 @@ def with_fresh_layers(
 def fitting_head(stored: StoredModel, head: HeadConfig) -> tuple[StoredModel, str]:
     """Return `stored` without its task head unless that fits, and a note for the console.
 
-    A head fits if it has the same parts as `head`, and the same labels in the same order.
+    A head fits if it has the same parts as `head`, and the same classes in the same order.
     """
     if stored.head is None:
         return stored, ""
-    have, want = ((h.kind, h.labels, h.crf, h.features, h.lstm_size if h.features else 0) for h in (stored.head, head))
+    have, want = ((h.kind, h.classes, h.crf, h.features, h.lstm_size if h.features else 0) for h in (stored.head, head))
     if have == want:
         return stored, f"the {head.kind} head of {stored.path} fits this task and is kept"
     return dataclasses.replace(stored.without(*TASK_PARTS), head=None), (

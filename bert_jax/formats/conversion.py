@@ -26,7 +26,7 @@ from bert_jax.files import is_remote, write_atomically
 from bert_jax.formats.opening import open_stored, place
 from bert_jax.formats.own import open_checkpoint
 from bert_jax.formats.sentence_transformers import write_postprocesses
-from bert_jax.formats.stored import StoredModel, check_fit, describe_embedding, generator_of
+from bert_jax.formats.stored import StoredModel, check_fit, generator_of, left_out
 from bert_jax.models.bert_parameters import ENCODER_PARTS, STATE_PROJECTION
 
 
@@ -162,9 +162,9 @@ def _opened(source: str | os.PathLike[str], weights: Weights) -> StoredModel:
 def select(stored: StoredModel, parts: PartsWritten, to: ModelFormat = "bert_jax") -> StoredModel:
     """Return `stored` with only some of its parts; see ConvertConfig.parts.
 
-    A student's map to the states of its teacher is never written, and only bert_jax knows a span boundary head and the
-    enhanced mask decoder. Google's run_squad.py leaves a pooler that nothing reads. The classes of transformers do not
-    have one together with such a head, and would report it as unexpected.
+    A student's map to the states of its teacher is never written. Only bert_jax knows a span boundary head, and code of
+    Google no enhanced mask decoder; its run_squad.py leaves a pooler that nothing reads. The classes of transformers do
+    not have one together with such a head, and would report it as unexpected.
     """
     if parts == "generator":
         generator = generator_of(stored)
@@ -172,7 +172,9 @@ def select(stored: StoredModel, parts: PartsWritten, to: ModelFormat = "bert_jax
         return select(generator, "all", to)
     stored = stored.without(STATE_PROJECTION)
     if to != "bert_jax":
-        stored = stored.without("span_boundary", "mask_decoder")
+        stored = stored.without("span_boundary")
+    if to == "tf1":
+        stored = stored.without("mask_decoder")
     if parts == "all" and to == "huggingface" and stored.head is not None and stored.head.kind in ("span", "tagging"):
         return stored.without("pooler")
     if parts == "all":
@@ -203,24 +205,15 @@ def _write(stored: StoredModel, directory: epath.Path, to: ModelFormat, name: st
 def _print_summary(source: Any, stored: StoredModel, chosen: StoredModel, destination: Any, to: ModelFormat) -> None:
     numbers = sum(math.prod(array.shape) for array in chosen.arrays.values())
     vocabulary = f"vocabulary of {chosen.tokenizer.vocab_size:,} entries" if chosen.tokenizer else "no vocabulary"
-    left = [part for part in stored.parts if part not in chosen.parts]
-    if stored.beside:  # discriminator and generator of one run
-        left = [*left, "generator"] if chosen.beside else ["discriminator"]
     lines = [
         f"from {source} ({stored.kind}): encoder of {stored.model.num_layers} layers and {stored.model.hidden_size} "
         f"features, {_listed(stored.parts)}",
         f"to {destination} ({to}): encoder, {_listed(chosen.parts)}, {numbers:,} parameters; {vocabulary}",
     ]
-    if left:
-        lines.append(f"left out: {_listed(left)}")
-    if chosen.embedding != EmbeddingConfig() and to != "bert_jax":
-        lines.append(
-            f"left out: how embed makes vectors ({describe_embedding(chosen.embedding)}); --to=bert_jax keeps it"
-        )
-    if chosen.postprocesses and to != "bert_jax":
-        lines.append(f"left out: postprocesses ({_listed(list(chosen.postprocesses))}); --to=bert_jax keeps them")
-    if stored.ignored:
-        lines.append(f"ignored in the source: {_listed(stored.ignored)}")
+    if stored.beside:  # discriminator and generator of one run
+        lines.append(f"left out: {'generator' if chosen.beside else 'discriminator'}")
+        stored = stored if chosen.beside else generator_of(stored)
+    lines += left_out(stored, chosen.parts, to == "bert_jax", "" if to == "bert_jax" else "; --to=bert_jax keeps that")
     Console(highlight=False).print("\n".join(lines), markup=False, soft_wrap=True)
 
 

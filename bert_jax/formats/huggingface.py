@@ -25,7 +25,15 @@ from bert_jax.files import inside, read_object
 from bert_jax.formats import safetensors_files, torch_files
 from bert_jax.formats.model_types import model_type
 from bert_jax.formats.model_types.bert import BERT
-from bert_jax.formats.model_types.definition import Consulted, HeadKind, ModelType, flag, rate, sizes_and_rates
+from bert_jax.formats.model_types.definition import (
+    WRITTEN_ACTIVATIONS,
+    Consulted,
+    HeadKind,
+    ModelType,
+    flag,
+    rate,
+    sizes_and_rates,
+)
 from bert_jax.formats.safetensors_files import FileTensor
 from bert_jax.formats.sentence_transformers import read_embedding
 from bert_jax.formats.stored import PADDED_TO, PARTS, Place, StoredModel, place_of, without_padding
@@ -35,7 +43,7 @@ from bert_jax.tokenization.directories import carried_settings
 from bert_jax.tokenization.tokenizer import read_tokenizer
 
 FILE = "config.json"
-ACTIVATIONS: dict[str, Literal["gelu_erf", "gelu_tanh"]] = {
+ACTIVATIONS: dict[str, Literal["gelu_erf", "gelu_tanh", "silu"]] = {
     "gelu": "gelu_erf",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
@@ -43,6 +51,7 @@ ACTIVATIONS: dict[str, Literal["gelu_erf", "gelu_tanh"]] = {
     "gelu_fast": "gelu_tanh",
     "gelu_accurate": "gelu_tanh",
     "gelu_python_tanh": "gelu_tanh",
+    "silu": "silu",
 }
 """Names of the activation there, with several for the exact form and for that of a hyperbolic tangent."""
 
@@ -97,8 +106,10 @@ WITHOUT_EFFECT = (
 def read_config(directory: epath.Path) -> HuggingFaceConfig:
     """Read config.json; raise a UserError if it is broken or describes a model that is not known here."""
     file = inside(directory, FILE)
-    values = Consulted(read_object(file))
-    kind = model_type(values, file)
+    given = read_object(file)
+    kind = model_type(given, file)
+    current = {key: value for key, value in given.items() if key not in kind.older}
+    values = Consulted({kind.older[key]: given[key] for key in given.keys() - current.keys()} | current)
     for key, allowed in kind.unsupported.items():
         if values.get(key) not in allowed:
             raise UserError(
@@ -187,7 +198,7 @@ def to_json(
     model: EncoderConfig, head: HeadConfig | None, architecture: str, pad_id: int, kind: ModelType = BERT
 ) -> dict[str, Any]:
     """Return the contents of a config.json that `transformers` reads as this model."""
-    activation = {"gelu_erf": "gelu", "gelu_tanh": "gelu_new"}[model.activation]
+    activation = WRITTEN_ACTIVATIONS[model.activation]
     values = {
         "model_type": kind.name,
         "architectures": [architecture],
@@ -261,6 +272,8 @@ def name_table(model: EncoderConfig, head: HeadConfig | None = None, kind: Model
     taken = set(kind.heads[head.kind].values()) if head else set()  # ModernBERT's task heads have names of its MLM head
     there = {ours.split("/")[0] for ours, theirs in kind.modules.items() if theirs in taken}
     named = {ours.split("/")[0] for ours in kind.modules}
+    if model.position_table is not None:  # which has the name of the decoder's
+        named -= {"mask_decoder"}
     parts = tuple(part for part in MODEL_PARTS if part in named and part not in there)
     return places(bert_parameters(model, parts, head), head, kind, group_of(model))
 
@@ -365,7 +378,7 @@ def open_huggingface(path: str | os.PathLike[str]) -> StoredModel:
     directory = epath.Path(path)
     config = read_config(directory)
     stored, kind = open_weights(directory), config.kind
-    tensors, ignored = _known(stored, config, directory)
+    tensors = _known(stored, config, directory)
     head = _head(config, tensors, directory)
     layers = len({match.groups() for name in tensors if (match := kind.layer.match(name))})
     if layers != (sets := config.model.parameter_sets):
@@ -378,6 +391,8 @@ def open_huggingface(path: str | os.PathLike[str]) -> StoredModel:
     needed = {"pooler"} if head is not None and reads_pooler(config.model, head) else set()
     present = {place.part for place in places.values() if place.name in tensors}
     absent = {*PARTS} - needed - present
+    if "mlm" in absent:  # the head that reads it
+        absent.add("mask_decoder")
     places = {path: place for path, place in places.items() if place.part not in absent}
     _check_fit(places, tensors, directory)
     _check_tied(config, tensors, "mlm" not in absent, directory)
@@ -398,7 +413,8 @@ def open_huggingface(path: str | os.PathLike[str]) -> StoredModel:
             for path, place in name_table(model, head, kind).items()
             if path in places
         },
-        ignored=(*ignored, *unread),
+        ignored=tuple(unread),
+        doubt="" if "mlm" in absent else kind.doubt(model, tensors),
         history={
             "source": {
                 "kind": "huggingface",
@@ -417,10 +433,8 @@ def _carried(config: HuggingFaceConfig, head: HeadConfig | None, directory: epat
     return {file: values for file, values in found.items() if values}
 
 
-def _known(
-    stored: dict[str, FileTensor], config: HuggingFaceConfig, directory: epath.Path
-) -> tuple[dict[str, FileTensor], list[str]]:
-    """Return the arrays by their current names, and the names of buffers, which hold nothing learned."""
+def _known(stored: dict[str, FileTensor], config: HuggingFaceConfig, directory: epath.Path) -> dict[str, FileTensor]:
+    """Return the arrays by their current names, without buffers, which hold nothing learned."""
     kind, heads = config.kind, config.model.attention_heads if config.kind.by_head else 1
     if before := prefix_of_all(stored, kind):
         logging.warning("%s: the names of all arrays begin with %s, which is left out", directory, before)
@@ -440,7 +454,7 @@ def _known(
                 raise UserError(f"{directory}: {name} is {list(shape)} and should hold {height} arrays of equal height")
             parts = found.pop(name).parts(count, heads)
             found |= {name.replace(f".{fused}.", f".{fused}:{number}."): part for number, part in enumerate(parts)}
-    return found, sorted(name for name in stored if name not in meanings)
+    return found
 
 
 def _head(config: HuggingFaceConfig, tensors: dict[str, FileTensor], directory: epath.Path):

@@ -88,16 +88,24 @@ def _first_kind(stored: StoredModel) -> tuple[str, bool]:
 
 def _usage(stored: StoredModel, kind: ModelType, opener: str) -> str:
     """Return Python that opens the model and, if it has one, its tokenizer."""
-    # A bare class with a pooler of its own would draw one that is not in the file.
-    bare = opener == "AutoModel" and "pooler" in kind.modules and "pooler" not in stored.parts
+    # A bare class with a pooler of its own would draw one that is not in the file, or leave that in the file out.
+    pooled = "pooler" in stored.parts
+    told = opener == "AutoModel" and "pooler" in kind.modules and pooled != kind.has_pooler
     names = [*(["AutoTokenizer"] if stored.tokenizer else []), opener]
     lines = [
         f"from transformers import {', '.join(sorted(names, key=str.lower))}\n",
-        f'model = {opener}.from_pretrained("PATH"{", add_pooling_layer=False" if bare else ""})',
+        f'model = {opener}.from_pretrained("PATH"{f", add_pooling_layer={pooled}" if told else ""})',
         *(['tokenizer = AutoTokenizer.from_pretrained("PATH")'] if stored.tokenizer else []),
     ]
     python = "\n".join(lines)
-    return f'```python\n{python}\n```\n\nor, in JAX, `bert_jax.load("PATH")`.'
+    decoder = (
+        " The classes of transformers do without the enhanced mask decoder, through which this model learned to "
+        "predict masked words, so theirs are poor; `bert_jax.load` uses it."
+    )
+    return (
+        f'```python\n{python}\n```\n\nor, in JAX, `bert_jax.load("PATH")`.'
+        f"{decoder if 'mask_decoder' in stored.parts else ''}"
+    )
 
 
 def _configuration(stored: StoredModel) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import dataclasses
 import math
 import os
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -27,6 +27,7 @@ from bert_jax.errors import UserError, first_lines
 from bert_jax.models.bert_parameters import (
     DIFFERENCE,
     GENERATOR,
+    MASK_DECODER,
     MODEL_PARTS,
     STATE_PROJECTION,
     TASK_PARTS,
@@ -221,7 +222,9 @@ class StoredModel:
     embedding: EmbeddingConfig = EmbeddingConfig()
     """How `embed` pools by default."""
     ignored: tuple[str, ...] = ()
-    """Names of stored arrays that have no counterpart in our model (optimizer slots, buffers)."""
+    """Names of stored arrays that hold something learned and have no counterpart in our model."""
+    doubt: str = ""
+    """Why the words that its masked-language-model head predicts will be poor; "" if there is no reason."""
     postprocesses: dict[str, Postprocess] = dataclasses.field(default_factory=dict)
     """What `embed` can do to its vectors, by name."""
     beside: dict[str, StoredArray] = dataclasses.field(default_factory=dict)
@@ -303,6 +306,44 @@ def describe_embedding(embedding: EmbeddingConfig) -> str:
             *(["text in lower case"] if embedding.lowercase else []),
         ]
     )
+
+
+def left_out(
+    stored: StoredModel, parts: Collection[str] | None = None, vectors: bool = True, remedy: str = ""
+) -> list[str]:
+    """Return what stays behind of a directory, and what speaks against its words: a line for people for each kind.
+
+    Whatever opens a model says it in these words.
+
+    Args:
+      parts: those of PARTS that are taken; None: all.
+      vectors: whether the way in which `embed` makes vectors is taken.
+      remedy: what would take it, as the end of a line.
+    """
+    lost = [part for part in stored.parts if parts is not None and part not in parts]
+    lines, embedding, maps = [f"left out: {_listed(lost)}"] if lost else [], stored.embedding, stored.postprocesses
+    if embedding.unsupported or not (vectors or embedding == EmbeddingConfig()):
+        lines.append(f"left out: how embed makes vectors ({describe_embedding(embedding)}){remedy}")
+    if maps and not vectors:
+        lines.append(f"left out: postprocesses ({_listed(list(maps))}){remedy}")
+    if stored.ignored:
+        lines.append(f"left out: arrays that have no place here ({_listed(stored.ignored)})")
+    if parts is None or "mlm" in parts:
+        if "mask_decoder" in lost:
+            lines.append("doubtful: its masked words, which need that decoder; --objective.mask_decoder takes it")
+        if stored.doubt:
+            lines.append(f"doubtful: {stored.doubt}")
+    return lines
+
+
+def warn_of_what_is_left_out(stored: StoredModel) -> None:
+    """Log the lines of `left_out` about a model that is taken as a whole."""
+    for line in left_out(stored):
+        logging.warning("%s: %s", stored.path, line)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def check_vocabulary(
@@ -417,7 +458,8 @@ def generator_of(stored: StoredModel) -> StoredModel:
     generator, where = settings["objective"]["generator"], f"the record of {stored.path}"
     options = from_record(GeneratorConfig, generator, where, "objective.generator.")
     # Opened, evaluated and continued, it is a masked language model like any other.
-    history = stored.history | {"config": settings | {"objective": to_dict(MaskedWords())}}
+    objective = MaskedWords(mask_decoder=_BELOW + MASK_DECODER in stored.beside)
+    history = stored.history | {"config": settings | {"objective": to_dict(objective)}}
     return dataclasses.replace(
         stored, model=generator_model(stored.model, options), arrays=arrays, beside={}, history=history
     )

@@ -15,7 +15,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -314,6 +314,7 @@ def open_tf_checkpoint(path: str | os.PathLike[str]) -> StoredModel:
     _check_fit(present, variables, config, prefix)
     model = without_padding(config, tokenizer, prefix)
     used = {name for place in present.values() for name in place.names}
+    learned = {name for name, variable in variables.items() if variable.shape and not _is_slot(name, variables)}
     return StoredModel(
         kind="tf1",
         path=os.fspath(path),
@@ -325,9 +326,14 @@ def open_tf_checkpoint(path: str | os.PathLike[str]) -> StoredModel:
             for path, place in table(model, head).items()
             if path in present
         },
-        ignored=tuple(sorted(variables.keys() - used)),
+        ignored=tuple(sorted(learned - used)),
         history={"source": {"kind": "tf1", "path": os.fspath(path), "checkpoint": prefix.name}},
     )
+
+
+def _is_slot(name: str, variables: Collection[str]) -> bool:
+    """Return whether a variable is what an optimizer keeps of another, by whose name its own begins."""
+    return name.rpartition("/")[0] in variables
 
 
 def _find_prefix(path: epath.Path) -> epath.Path:

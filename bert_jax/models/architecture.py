@@ -59,7 +59,7 @@ from bert_jax.parameters import ParameterTable
 
 Activation = Callable[[jax.Array], jax.Array]
 ACTIVATIONS: dict[str, Activation] = {"gelu_tanh": gelu_tanh, "gelu_erf": gelu_erf, "relu": relu, "tanh": jnp.tanh}
-ACTIVATIONS |= {"silu": jax.nn.silu}  # of gates
+ACTIVATIONS |= {"silu": jax.nn.silu}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -160,7 +160,9 @@ class Bert(nnx.Module):
             return *run_stack(stack, self.encoder, x, mask, dropout_key, collect), None
         keys = (None,) * 3 if dropout_key is None else jax.random.split(dropout_key, 3)
         below, lower, last = without_last(stack, self.encoder)
-        x, collected = run_stack(below, lower, x, mask, keys[0], collect)
+        collected = [] if collect else None
+        if below.num_layers:
+            x, collected = run_stack(below, lower, x, mask, keys[0], collect)
         decoded = self.mask_decoder(stack, last, x, mask, keys[1], texts)
         x, weights = last(x, mask, keys[2], stack.attend, collect, **stack.arguments(stack.num_layers - 1))
         return x, None if collected is None else [*collected, (x, weights)], decoded

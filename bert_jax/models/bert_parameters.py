@@ -28,6 +28,8 @@ PRETRAINING_PARTS = ("pooler", "mlm", "next_sentence")
 MODEL_PARTS = (*PRETRAINING_PARTS, "replaced_tokens", "span_boundary", "mask_decoder")
 """Parts that a model can have on its encoder; the last three are the heads of ELECTRA's discriminator and of SpanBERT,
 and DeBERTa's decoder below the head for masked words."""
+MASK_DECODER = "mask_decoder/position/table"
+"""Path of the only array of DeBERTa's decoder."""
 STATE_PROJECTION = "state_projection"
 """The part of a student whose states are compared with those of a teacher of another width: the map to that width. A
 run trains it for its own teacher, so models that are made from the student do without."""
@@ -106,7 +108,7 @@ def pretraining_parameters(
         entries += linear("replaced_tokens/output", (hidden,), (Axis("feature", 1),))
     if "mask_decoder" in parts:
         rows = Axis("position", config.max_position_embeddings)
-        entries += [Parameter("mask_decoder/position/table", (rows, hidden), used="looked_up")]
+        entries += [Parameter(MASK_DECODER, (rows, hidden), used="looked_up")]
     if "span_boundary" in parts:
         places, place = Axis("feature", SPAN_PLACES), Axis("feature", SPAN_PLACE_SIZE)
         beside = Axis("feature", 2 * config.hidden_size + SPAN_PLACE_SIZE)
@@ -278,7 +280,7 @@ def _encoder(config: AttentionConfig):
         for part in ("attention", "feed_forward")
     )
     heads = (Axis("heads", config.num_heads), Axis("head_size", config.head_size))
-    wide, bias, norm_bias = Axis("intermediate", config.feed_forward_size), config.use_bias, _norm_bias(config)
+    wide, bias, norm_bias = Axis("intermediate", config.feed_forward_size), config.layers_have_bias, _norm_bias(config)
     later = config.num_layers - 1
     normed = attention if config.first_attention_norm else (Axis("later_layer", later),)
     deberta = config.disentangled

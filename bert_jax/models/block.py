@@ -28,8 +28,10 @@ class FeedForward(nnx.Module):
         hidden, wide = (config.hidden_size,), (config.feed_forward_size,)
         intermediate_key, output_key = jax.random.split(key)
         self.activation = activation
-        self.intermediate: Linear = Linear(hidden, wide, config.initializer_range, intermediate_key, config.use_bias)
-        self.output: Linear = Linear(wide, hidden, config.output_range, output_key, config.use_bias)
+        self.intermediate: Linear = Linear(
+            hidden, wide, config.initializer_range, intermediate_key, config.layers_have_bias
+        )
+        self.output: Linear = Linear(wide, hidden, config.output_range, output_key, config.layers_have_bias)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map x [..., H] to [..., H]."""
@@ -47,9 +49,11 @@ class GatedFeedForward(nnx.Module):
         hidden, wide = (config.hidden_size,), (config.feed_forward_size,)
         gate_key, intermediate_key, output_key = jax.random.split(key, 3)
         self.gated = gated
-        self.gate: Linear = Linear(hidden, wide, config.initializer_range, gate_key, config.use_bias)
-        self.intermediate: Linear = Linear(hidden, wide, config.initializer_range, intermediate_key, config.use_bias)
-        self.output: Linear = Linear(wide, hidden, config.output_range, output_key, config.use_bias)
+        self.gate: Linear = Linear(hidden, wide, config.initializer_range, gate_key, config.layers_have_bias)
+        self.intermediate: Linear = Linear(
+            hidden, wide, config.initializer_range, intermediate_key, config.layers_have_bias
+        )
+        self.output: Linear = Linear(wide, hidden, config.output_range, output_key, config.layers_have_bias)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map x [..., H] to [..., H]."""
@@ -118,10 +122,10 @@ class SelfAttention(nnx.Module):
         hidden, heads = (config.hidden_size,), (config.num_heads, config.head_size)
         query_key, key_key, value_key, output_key = jax.random.split(key, 4)
         self.rate: float = config.attention_dropout
-        self.query: Linear = Linear(hidden, heads, config.initializer_range, query_key, config.use_bias)
-        self.key: Linear = Linear(hidden, heads, config.initializer_range, key_key, config.use_bias)
-        self.value: Linear = Linear(hidden, heads, config.initializer_range, value_key, config.use_bias)
-        self.output: Linear = Linear(heads, hidden, config.output_range, output_key, config.use_bias)
+        self.query: Linear = Linear(hidden, heads, config.initializer_range, query_key, config.layers_have_bias)
+        self.key: Linear = Linear(hidden, heads, config.initializer_range, key_key, config.layers_have_bias)
+        self.value: Linear = Linear(hidden, heads, config.initializer_range, value_key, config.layers_have_bias)
+        self.output: Linear = Linear(heads, hidden, config.output_range, output_key, config.layers_have_bias)
 
     def __call__(
         self,

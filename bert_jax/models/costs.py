@@ -17,6 +17,7 @@ from bert_jax.models.bert_parameters import (
     DISCRIMINATOR_PARTS,
     ENCODER_PARTS,
     LESS,
+    MASK_DECODER,
     Layers,
     bert_parameters,
     generator_parts,
@@ -173,7 +174,7 @@ def _seen_in_layer(config: EncoderConfig, length: int, window: int | None) -> in
 
 def has_mask_decoder(parameters: ParameterTable) -> bool:
     """Return whether words are predicted by two passes of the last layer in place of its own."""
-    return "mask_decoder/position/table" in parameters
+    return MASK_DECODER in parameters
 
 
 def word_heads(parameters: ParameterTable) -> tuple[str, ...]:

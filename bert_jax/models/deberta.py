@@ -15,6 +15,7 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from bert_jax.config import EncoderConfig, ModelConfig
+from bert_jax.errors import UserError
 from bert_jax.models.embeddings import Embedding, position_vectors
 from bert_jax.models.kernels.plain import AttentionKernel, AttentionMask
 from bert_jax.models.layers import (
@@ -235,6 +236,11 @@ class MaskDecoder(nnx.Module):
 
         look = with_remat(look, stack.remat, scanned=False)
         table = self.position.table[...]
+        if texts is None and x.shape[1] > len(table):
+            raise UserError(
+                f"a sequence of {x.shape[1]} tokens is longer than the table of the enhanced mask decoder, which has "
+                f"model.max_position_embeddings={len(table)} rows; cut it to so many tokens"
+            )
         if texts is None:
             positions = table[None, : x.shape[1]]
         else:

@@ -131,7 +131,7 @@ def stacked_blocks(stack: Stack, key: jax.Array) -> Layer:
 
 
 def without_last(stack: Stack, blocks: Layer) -> tuple[Stack, Layer, Layer]:
-    """Return the stack of all layers but the last of at least two, its blocks, and the block of the last."""
+    """Return the stack of all layers but the last, its blocks, which nothing reads if it has none, and the last."""
     shared = stack.sharing is not None
     last = stack.sharing[-1] if stack.sharing is not None else -1
     below = dataclasses.replace(

@@ -19,7 +19,7 @@ from bert_jax.config.model import OUTSIDE_THE_FUNCTION
 from bert_jax.config.options import flattened, to_dict
 from bert_jax.devices.placement import StoredArray, placed
 from bert_jax.errors import UserError
-from bert_jax.formats.stored import StoredModel, check_fit, with_generator
+from bert_jax.formats.stored import StoredModel, check_fit, left_out, with_generator
 from bert_jax.models.bert_parameters import STATE_PROJECTION
 from bert_jax.parameters import Parameter, ParameterTable, entries, row_tables
 from bert_jax.tokenization.tokenizer import Tokenizer
@@ -213,8 +213,8 @@ class Report:
     """Path → size and how the table was made."""
     fresh: dict[str, int]
     """Path → size of what the stored model lacks."""
-    ignored: tuple[str, ...]
-    """Stored arrays that have no counterpart in the run."""
+    left_out: list[str]
+    """What the run does not take of the stored model, in lines for people."""
 
     def table(self) -> Table:
         result = Table(title=f"parameters from {self.path} ({self.kind})")
@@ -228,11 +228,8 @@ class Report:
         for remark in dict.fromkeys(remark for _, remark in self.resized.values()):
             sizes = {path: size for path, (size, other) in self.resized.items() if other == remark}
             result.add_row("resized", ", ".join(sizes), f"{sum(sizes.values()):,}", remark)
-        if self.ignored:
-            shown = ", ".join(self.ignored[:4]) + (
-                f" and {len(self.ignored) - 4:,} more" if len(self.ignored) > 4 else ""
-            )
-            result.add_row("ignored", shown, "", "no place in this model")
+        for line in self.left_out:
+            result.add_row(*line.split(": ", 1), "", "")
         return result
 
 
@@ -309,8 +306,8 @@ def initialize(
       UserError: as for `table_rows`.
     """
     sources = table_rows(stored, parameters, tokenizer)
-    ignored = (*sorted({*stored.arrays} - {*parameters}), *stored.ignored)
-    report = Report(path=stored.path, kind=stored.kind, loaded={}, resized={}, fresh={}, ignored=ignored)
+    lost = left_out(stored, {path.split("/")[0] for path in parameters}, vectors=False)
+    report = Report(path=stored.path, kind=stored.kind, loaded={}, resized={}, fresh={}, left_out=lost)
 
     def one(parameter: Parameter, leaf: jax.Array) -> jax.Array:
         name, size = parameter.path, parameter.size

@@ -35,7 +35,14 @@ from bert_jax.errors import UserError
 from bert_jax.files import near_path
 from bert_jax.formats.conversion import new_directory, write_bert_jax
 from bert_jax.formats.opening import one_device, open_stored, place
-from bert_jax.formats.stored import Postprocess, StoredModel, check_fit, describe_embedding, generator_of
+from bert_jax.formats.stored import (
+    Postprocess,
+    StoredModel,
+    check_fit,
+    describe_embedding,
+    generator_of,
+    warn_of_what_is_left_out,
+)
 from bert_jax.models.architecture import bert_architecture
 from bert_jax.models.bert import BertForPreTraining, input_mask
 from bert_jax.models.bert_parameters import MODEL_PARTS
@@ -561,5 +568,6 @@ def _opened(path: str | os.PathLike[str]) -> StoredModel:
 
 def _loaded(stored: StoredModel, mesh: Mesh | None, compute: ComputeConfig) -> PretrainedModel:
     check_fit(stored)
+    warn_of_what_is_left_out(stored)
     mesh = one_device() if mesh is None else mesh
     return PretrainedModel(stored, place(stored, mesh), mesh, compute)

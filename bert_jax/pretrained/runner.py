@@ -6,6 +6,7 @@ Notebooks edit and train the parameters: they are checked and placed before anyt
 """
 
 import contextlib
+import dataclasses
 import operator
 from typing import Any, Literal
 
@@ -95,7 +96,7 @@ class Runner:
         self._vectors = jax.jit(
             _vectors, static_argnames=("combination", "pooling", "normalize"), out_shardings=sharding.replicated(mesh)
         )
-        self.states: Compiled = Compiled(_states, network, parameters, mesh, ("collect",))
+        self.states: Compiled = Compiled(_states, network, parameters, mesh, ("collect", "decoded"))
         self.mlm_head: Compiled = Compiled(BertForPreTraining.mlm_logits, network, parameters, mesh)
         self.hidden_words: Compiled = Compiled(BertForPreTraining.hidden_logits, network, parameters, mesh)
         self.gated_losses: Compiled = Compiled(_gated_losses, network, parameters, mesh)
@@ -143,7 +144,7 @@ class Runner:
         if self._network.config.two_streams:
             return host(batch, self.hidden_words(batch))
         positions = {"masked_positions": batch["masked_positions"]}
-        return host(batch, self.mlm_head(positions, encoded=self._encoded(batch)))
+        return host(batch, self.mlm_head(positions, encoded=self._encoded(batch, decoded=True)))
 
     def mlm_losses(self, batch: Batch, head_gates: np.ndarray) -> np.ndarray:
         """Return losses [B, M], float32, with what each head adds multiplied by its gate, [N, A]."""
@@ -159,9 +160,13 @@ class Runner:
         """Return the output of `predictions` for the batch, float32; of rows of several texts, [n, …]."""
         return of_texts(batch, self._scores(batch))
 
-    def _encoded(self, batch: Batch, collect: Literal["last", "layers", "attentions"] = "last") -> EncoderOutput:
-        names = (*INPUTS, *PACKED, "memory")
-        return self.states({name: batch[name] for name in names if name in batch}, collect=collect)
+    def _encoded(
+        self, batch: Batch, collect: Literal["last", "layers", "attentions"] = "last", decoded: bool = False
+    ) -> EncoderOutput:
+        """Return the states, and with `decoded` what an enhanced mask decoder makes of them, if there is one."""
+        names, decoded = (*INPUTS, *PACKED, "memory"), decoded and "mask_decoder" in self._network.parts
+        inputs = {name: batch[name] for name in names if name in batch}
+        return self.states(inputs, collect=collect, decoded=decoded)
 
     def _pooled(
         self, batch: Batch, states: Any, weights: Any, combination: str, pooling: str, normalize: bool
@@ -220,7 +225,10 @@ def of_texts(batch: Batch, output: jax.Array) -> np.ndarray:
     return found[batch["weights"] > 0] if "text_ids" in batch else found
 
 
-def _states(network: BertForPreTraining, params: Any, batch: Any, collect: str) -> EncoderOutput:
+def _states(network: BertForPreTraining, params: Any, batch: Any, collect: str, decoded: bool) -> EncoderOutput:
+    if "mask_decoder" in network.parts and not decoded:
+        network = dataclasses.replace(network, parts=tuple(part for part in network.parts if part != "mask_decoder"))
+        params = {part: tree for part, tree in params.items() if part != "mask_decoder"}
     if "memory" in batch:
         network = with_memory(network, jnp.moveaxis(batch["memory"], 1, 0))
     inputs, texts = (batch[name] for name in INPUTS), PackedTexts.of(batch)

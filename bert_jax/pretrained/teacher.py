@@ -172,7 +172,7 @@ def _check_task_model(stored: StoredModel, config: FinetuneConfig) -> None:
 def _check_head(stored: StoredModel, head: HeadConfig) -> None:
     """Raise a UserError unless the scores of a teacher mean what those of the student mean, for the same rows."""
     name, theirs = f"distillation.teacher={stored.path}", stored.need_head()
-    if (theirs.kind, theirs.labels) != (head.kind, head.labels):
+    if (theirs.kind, theirs.classes) != (head.kind, head.classes):
         raise UserError(
             f"{name} has a head for {_described(theirs)}, the student one for {_described(head)}; choose a teacher "
             "that was fine-tuned on the same task, with the same labels in the same order"

@@ -299,7 +299,7 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
     """Return the examples of one split; those of a test set usually have no answers.
 
     Args:
-      labels: classes in the order of a model's outputs, if that differs from the benchmark's.
+      labels: classes in the order of a model's outputs, with or without capitals, if that differs from the benchmark's.
 
     Raises:
       UserError: there is no such split or file, the classes are not the task's, or a row is bad (names file and line).
@@ -312,9 +312,11 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
         )
     if labels is None:
         labels = spec.labels
+    own = {label.casefold(): label for label in spec.labels}
+    labels = tuple(own.get(label.casefold(), label) for label in labels)
     if sorted(labels) != sorted(spec.labels):
         remedy = ("; give one that was fine-tuned on mnli" if task == "ax" else f"; fine-tune it on {task} first") + (
-            ", or put the names of its classes into id2label of its config.json" if "LABEL_0" in labels else ""
+            ", or put the task's names of its classes into its config.json (id2label)" if labels and own else ""
         )
         raise UserError(
             f"{task} has the classes {', '.join(spec.labels) or '(none: a number is estimated)'}, but the model has "

@@ -237,7 +237,7 @@ def test_conversion_keeps_it_or_says_that_it_is_left_out(saved, tmp_path, capsys
     assert "left out" not in capsys.readouterr().out
     assert sorted(bert_jax.load(tmp_path / "ours").postprocesses) == ["all-but-2", "white"]
     bert_jax.convert(saved, tmp_path / "theirs", to="huggingface")
-    assert "left out: postprocesses (all-but-2, white); --to=bert_jax keeps them" in capsys.readouterr().out
+    assert "left out: postprocesses (all-but-2, white); --to=bert_jax keeps that" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

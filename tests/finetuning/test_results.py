@@ -25,7 +25,7 @@ from bert_jax.errors import UserError
 from bert_jax.finetuning import loop, prediction
 from bert_jax.finetuning import run as one_run
 from bert_jax.finetuning.plan import Run, check_length, collapsed, ignores_input, learning_rates, plan
-from bert_jax.finetuning.programs import average
+from bert_jax.finetuning.programs import average, fitting_head
 from bert_jax.finetuning.results import METRICS, _cell, earlier_predictions, finished_runs, summary
 from bert_jax.formats.opening import open_stored, place
 from bert_jax.formats.stored import StoredModel
@@ -467,3 +467,16 @@ def test_an_ensemble_reads_by_what_its_members_agree_on():
     assert options.null_threshold == 2.5 and options.max_length == 128
     with pytest.raises(UserError, match="m128: tagging with a CRF O and m384: tagging O"):
         prediction.check_member(member(128, 0.0, crf=True), member(384, 0.0))
+
+
+@pytest.mark.parametrize(
+    "theirs, ours, fits",
+    [
+        (("NO", "Yes"), ("no", "yes"), True),
+        (("Yes", "NO"), ("no", "yes"), False),  # in another order
+        (("a", "A"), ("A", "a"), False),  # two classes that only case tells apart
+    ],
+)
+def test_a_head_fits_whatever_the_case_of_its_labels(theirs, ours, fits):
+    stored = StoredModel("test", "m", ModelConfig(), {}, head=HeadConfig(labels=theirs))
+    assert (fitting_head(stored, HeadConfig(labels=ours))[0] is stored) == fits

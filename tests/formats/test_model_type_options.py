@@ -1,7 +1,9 @@
 """Options, memories, decoders and vocabularies that single model types have; test_model_types.py has the rest."""
 
 import dataclasses
+import functools
 import json
+import re
 import shutil
 
 import family_pieces
@@ -21,22 +23,29 @@ from tokenizers import pre_tokenizers
 from vocabularies import byte_level
 
 import bert_jax
+from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import leaf_paths
-from bert_jax.config import HeadConfig, NoPositions
+from bert_jax.config import HeadConfig, NoPositions, ReplacedTokens
+from bert_jax.config.objective import GeneratorConfig, generator_model
+from bert_jax.config.options import to_dict
 from bert_jax.config.presets import roberta_config
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
-from bert_jax.formats.conversion import select
-from bert_jax.formats.huggingface import open_huggingface
+from bert_jax.formats.conversion import new_directory, select
+from bert_jax.formats.huggingface import open_huggingface, read_config
 from bert_jax.formats.huggingface_export import write_huggingface
 from bert_jax.formats.opening import place
+from bert_jax.formats.stored import left_out
 from bert_jax.models.bert import BertForPreTraining, extended_memory, with_memory
+from bert_jax.models.bert_parameters import bert_parameters
 from bert_jax.models.xlnet import Permutation
 from bert_jax.objectives.masked_words import PretrainingObjective
+from bert_jax.parameters import total_size
 from bert_jax.pretrained.initialization import check_architecture
 from bert_jax.tokenization.tokenizer import read_tokenizer
 
 FILE = "model.safetensors"
+HEAD = ("dense.weight", "dense.bias", "LayerNorm.weight", "LayerNorm.bias", "bias")  # of masked words in DeBERTa
 ROBERTA = CASES["roberta/odd/RobertaForMaskedLM"]
 XLNET = CASES["xlnet/words"]
 
@@ -176,24 +185,87 @@ def test_two_vocabularies_that_differ_are_refused(export_of_roberta, tmp_path):
         open_huggingface(tmp_path / "model")
 
 
-def test_the_mask_decoder_is_two_passes_of_the_last_layer_of_transformers(tmp_path):
-    case = CASES[recorded_models.DECODED]
-    stored = open_huggingface(case.save(tmp_path / "theirs"))
-    model = BertForPreTraining(stored.model, FLOAT32, ("mlm", "mask_decoder"))
-    inputs = case.inputs().values()
-    table = {"position": {"table": recorded_models.absolute_positions(stored.model.hidden_size)}}
-    params = place(stored) | {"mask_decoder": table}
-    for layers in ("loop", "scan"):
-        network = dataclasses.replace(model, compute=dataclasses.replace(FLOAT32, layers=layers))
-        output = compiled(lambda p, network=network: network.encode(p, *inputs, collect=True))(params)
+@pytest.mark.parametrize("name", recorded_models.DECODED)
+def test_published_words_are_those_of_two_more_passes_of_the_last_layer(tmp_path, name):
+    """The enhanced mask decoder, by the layers of transformers and a head in torch."""
+    case = CASES[name]
+    model = bert_jax.load(recorded_models.save_published(case, tmp_path / "theirs"))
+    assert model.network.parts == ("mlm", "mask_decoder")
+    logits = recorded_models.logits_everywhere(model, case)
+    np.testing.assert_allclose(logits[case.mask], case.stored("decoded_logits"), atol=1e-5)
+    for layers in ("loop", "scan") if name == "deberta/third" else ():
+        network = dataclasses.replace(model.network, compute=dataclasses.replace(FLOAT32, layers=layers))
+        encode = compiled(lambda p, *inputs, network=network: network.encode(p, *inputs, collect=True))
+        output = encode(model.params, *case.inputs().values())
         np.testing.assert_allclose(np.asarray(output.decoded)[case.mask], case.stored("decoded"), atol=2e-5)
         for index, state in enumerate(output.hidden_states):
             np.testing.assert_allclose(np.asarray(state)[case.mask], case.stored(f"states/{index}"), atol=2e-5)
-    places, plain = {"masked_positions": np.int32([[3], [1], [2]])}, dataclasses.replace(model, parts=("mlm",))
-    logits = compiled(model.mlm_logits)(params, places, output)
-    states = output._replace(last_hidden_state=output.decoded, decoded=None)
-    expected = compiled(plain.mlm_logits)(params, places, states)
-    np.testing.assert_array_equal(logits, expected)
+
+
+def test_rows_longer_than_the_table_of_the_mask_decoder_have_states_but_no_words(tmp_path):
+    """Relative positions have no end; absolute ones do."""
+    theirs = recorded_models.save_published(CASES["deberta/other words of one layer"], tmp_path / "theirs")
+    model, ids = bert_jax.load(theirs), np.ones((1, 13), np.int32)
+    assert model.encode_ids(ids).last_hidden_state.shape == (1, 13, 12)
+    batch = {"input_ids": ids, "token_type_ids": ids * 0, "attention_mask": ids, "masked_positions": ids[:, :1]}
+    with pytest.raises(UserError, match="a sequence of 13 tokens is longer .*max_position_embeddings=12 rows"):
+        model.mlm_logits(batch)
+
+
+LOST = {  # what is not in a directory, or is there beside the rest → what is said of it
+    "no table": ({recorded_models.POSITIONS: None}, [f"doubtful: .* without {recorded_models.POSITIONS}: .* poor"]),
+    "a discriminator": (
+        {"mask_predictions.dense.weight": np.zeros((30, 30), np.float32)},
+        [r"left out: arrays .* \(mask_predictions.dense.weight\)", "doubtful: mask_predictions.* of a discriminator"],
+    ),
+    "no head": (
+        dict.fromkeys(f"lm_predictions.lm_head.{name}" for name in HEAD),
+        [rf"left out: arrays that have no place here \({recorded_models.POSITIONS}\)"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_what_is_lost_of_a_published_model_is_said_in_the_same_words(tmp_path, caplog, capsys, name):
+    arrays, says = LOST[name]
+    theirs = recorded_models.save_published(CASES["deberta/third"], tmp_path / "theirs", **arrays)
+    with caplog.at_level("WARNING", logger="absl"):
+        bert_jax.load(theirs)
+    bert_jax.convert(theirs, tmp_path / "ours", to="bert_jax")
+    printed, stored = capsys.readouterr().out, open_huggingface(theirs)
+    lines = left_out(stored)
+    assert len(lines) == len(says)
+    for line, words in zip(lines, says, strict=True):
+        assert re.match(words, line), line
+        assert f"{theirs}: {line}" in caplog.messages and line in printed
+    run = left_out(stored, {"embeddings", "encoder", "pooler", "head"}, vectors=False)  # a task
+    heads = [] if name == "no head" else ["mlm, mask_decoder" if name == "a discriminator" else "mlm"]
+    assert run == [*(f"left out: {head}" for head in heads), *(line for line in lines if "doubtful" not in line)]
+
+
+def test_words_without_their_mask_decoder_are_doubted(tmp_path):
+    stored = open_huggingface(recorded_models.save_published(CASES["deberta/third"], tmp_path / "theirs"))
+    assert left_out(stored) == []
+    lines = left_out(stored, {"embeddings", "encoder", "mlm"})
+    assert lines[0] == "left out: mask_decoder" and lines[1].startswith("doubtful: ") and len(lines) == 2
+
+
+@pytest.mark.parametrize("name", ["deberta/first", "deberta/third"])
+def test_the_table_of_the_mask_decoder_is_written_again(tmp_path, name):
+    theirs = recorded_models.save_published(CASES[name], tmp_path / "theirs")
+    bert_jax.convert(theirs, tmp_path / "ours", to="bert_jax")
+    for source in (theirs, tmp_path / "ours"):
+        bert_jax.convert(source, tmp_path / f"back from {source.name}", to="huggingface")
+        written = safetensors.numpy.load_file(tmp_path / f"back from {source.name}" / FILE)
+        original = safetensors.numpy.load_file(theirs / FILE)
+        names = {key: key.replace("lm_predictions.lm_head.", "cls.predictions.transform.") for key in original}
+        names["lm_predictions.lm_head.bias"] = "cls.predictions.bias"
+        assert written.keys() == set(names.values())
+        for key, values in original.items():
+            np.testing.assert_array_equal(written[names[key]], values, err_msg=key)
+        again = open_huggingface(tmp_path / f"back from {source.name}")
+        assert (again.parts, again.doubt) == (("mlm", "mask_decoder"), "")
+    assert "enhanced mask decoder" in (tmp_path / "back from ours" / "README.md").read_text()
 
 
 def test_the_options_of_published_files_are_read(tmp_path):
@@ -229,6 +301,36 @@ def test_a_discriminator_is_written_without_its_head_or_not_at_all(tmp_path):
     assert {*back.arrays} == {path for path in arrays if not path.startswith("replaced_tokens/")}
     for path, array in back.arrays.items():
         np.testing.assert_array_equal(whole(array), leaves[path], err_msg=path)
+
+
+def test_a_generator_is_written_with_the_table_of_its_decoder(tmp_path, capsys):
+    sizes = GeneratorConfig(embeddings="own", hidden_size=30, num_layers=2)
+    objective = ReplacedTokens(mask_decoder=True, generator=sizes)
+    model = open_huggingface(CASES["deberta/third"].save(tmp_path / "theirs")).model
+    of_generator = BertForPreTraining(generator_model(model, sizes), FLOAT32, ("mlm", "mask_decoder"))
+    of_both = leaf_paths(perturbed(BertForPreTraining(model, FLOAT32, ("replaced_tokens",))))
+    of_both |= {f"generator/{path}": leaf for path, leaf in leaf_paths(perturbed(of_generator)).items()}
+    with new_directory(tmp_path / "run") as run:
+        config = {"model": to_dict(model), "objective": to_dict(objective)}
+        state = {"params": jax.tree.map(np.asarray, _tree(of_both))}
+        with Checkpoints(run / "checkpoints", run_id="run") as checkpoints:
+            checkpoints.save(1, state, position={}, config=config)
+    bert_jax.convert(tmp_path / "run", tmp_path / "generator", to="huggingface", parts="generator")
+    said = [line for line in capsys.readouterr().out.splitlines() if "left out" in line]
+    assert said == ["left out: discriminator"]
+    written = open_huggingface(tmp_path / "generator")
+    assert (written.parts, written.doubt) == (("mlm", "mask_decoder"), "")
+    for path, array in written.arrays.items():
+        np.testing.assert_array_equal(whole(array), of_both[f"generator/{path}"], err_msg=path)
+
+
+def _tree(leaves: dict) -> dict:
+    """A nested dict of leaves by path."""
+    tree: dict = {}
+    for path, leaf in leaves.items():
+        *parents, name = path.split("/")
+        functools.reduce(lambda node, parent: node.setdefault(parent, {}), parents, tree)[name] = leaf
+    return tree
 
 
 def test_the_byte_level_vocabulary_of_version_1_has_berts_special_tokens(tmp_path):
@@ -300,6 +402,46 @@ def test_the_options_of_older_files_and_of_newer_ones_are_the_same_model(tmp_pat
     scaled = {"rope_parameters": {"full_attention": {"type": "linear", "factor": 2.5}}}  # bases and the rest by default
     found = open_huggingface(CASES["modernbert/words"].save(tmp_path / "scaled", **scaled))
     assert found.model == variant(new.model, rope_scale=2.5)
+
+
+OF_NOMIC = {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"}
+OF_NOMIC |= {"intermediate_size": "n_inner", "max_position_embeddings": "n_positions"}
+
+
+def test_nomic_bert_by_its_older_names(tmp_path):
+    """As its authors' own code wrote them; transformers has the same names of arrays."""
+    case, theirs = CASES["nomic_bert/words"], tmp_path / "theirs"
+    values = {old: case.config[key] for key, old in OF_NOMIC.items()} | dict.fromkeys(OF_NOMIC)
+    values |= {"rotary_emb_base": 1000, "rope_parameters": None, "activation_function": "swiglu", "hidden_act": None}
+    older = open_huggingface(case.save(theirs, **values, layer_norm_epsilon=1e-12, layer_norm_eps=None))
+    assert older.model == open_huggingface(case.save(tmp_path / "new")).model
+    state = safetensors.numpy.load_file(theirs / FILE)
+    state = {name.replace("nomic_bert.", "bert."): values for name, values in state.items()}
+    safetensors.numpy.save_file(state, theirs / FILE)
+    assert open_huggingface(theirs).arrays.keys() == older.arrays.keys()
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({"moe_every_n_layers": 2}, "moe_every_n_layers=2"),
+        ({"qkv_proj_bias": True}, "qkv_proj_bias=True"),
+        ({"rotary_emb_fraction": 0.5}, "rotary_emb_fraction=0.5"),
+        ({"hidden_act": "gelu_new"}, "hidden_act='gelu_new'; supported are silu, gelu"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "rope_parameters of type 'yarn'"),
+        ({"head_dim": 6}, "head_dim=6"),
+    ],
+)
+def test_what_nomic_bert_has_not_here_is_refused(tmp_path, values, message):
+    with pytest.raises(UserError, match=message):
+        open_huggingface(CASES["nomic_bert/words"].save(tmp_path / "theirs", **values))
+
+
+def test_nomic_bert_has_the_parameters_of_the_published_one(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "nomic_bert"}')
+    assert (
+        total_size(bert_parameters(read_config(epath.Path(tmp_path)).model, ())) == 136_731_648
+    )  # nomic-embed-text-v1.5
 
 
 def test_layers_may_all_be_local(tmp_path):

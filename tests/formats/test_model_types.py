@@ -148,6 +148,7 @@ QUICK = {
     "smaller_encoders": WHOLE,
     "deberta": ("first", "third", "second", "convolved", "convolved texts"),
     "modernbert": ("words", "mean", "first", "tags"),
+    "nomic_bert": ("words", "texts"),
     "xlnet": ("orders", "texts", "choices"),  # both streams and both sides of padding; the other heads take as long
 }
 FIRST_SIZES = ("bert", "albert", "distilbert", "electra")
@@ -202,7 +203,14 @@ def test_states_attentions_and_logits_of_every_class_are_those_of_transformers(t
     check_outputs(case, *compiled(outputs(stored, case))(place(stored)))
 
 
-ROWS_OF_IDS = ("deberta/third", "deberta/convolved", "deberta/first", "modernbert/words", "xlnet/words")
+ROWS_OF_IDS = (
+    "deberta/third",
+    "deberta/convolved",
+    "deberta/first",
+    "modernbert/words",
+    "nomic_bert/words",
+    "xlnet/words",
+)
 
 
 @pytest.mark.parametrize(
@@ -239,6 +247,10 @@ SAID = {  # what config.json says on both sides; of other oracles all that is gi
         *("conv_kernel_size", "conv_act"),
     ),
     "modernbert": ("model_type", "architectures", "layer_types", "norm_bias", "attention_bias", "classifier_pooling"),
+    "nomic_bert": (
+        *("model_type", "architectures", "hidden_act", "layer_norm_eps", "rope_parameters", "head_dim"),
+        *("type_vocab_size", "hidden_dropout_prob", "intermediate_size", "max_position_embeddings"),
+    ),
     "xlnet": ("model_type", "architectures", "d_head", "d_inner", "ff_activation", "summary_type", "dropout"),
 }
 
@@ -273,7 +285,12 @@ def test_what_was_read_is_written_with_the_same_names_and_bits(tmp_path, case):
 
 
 @pytest.mark.parametrize(
-    "case, name", [("modernbert/words", "embeddings.tok_embeddings.weight"), ("xlnet/words", "mask_emb")]
+    "case, name",
+    [
+        ("modernbert/words", "embeddings.tok_embeddings.weight"),
+        ("nomic_bert/words", "emb_ln.weight"),
+        ("xlnet/words", "mask_emb"),
+    ],
 )
 def test_a_bare_encoder_has_names_without_prefix(tmp_path, case, name):
     stored = open_huggingface(CASES[case].save(tmp_path / "whole"))
@@ -522,7 +539,7 @@ MODELS = {  # configuration, everything that is said of its options
     ),
     "NeoBERT": (
         dataclasses.replace(MODERN, feed_forward="swiglu", norm="rms_norm", norm_bias=True),
-        "none has model.norm=rms_norm and model.feed_forward=swiglu",
+        "none has model.norm=rms_norm; nearest are modernbert without model.feed_forward=swiglu",
     ),
     "shared attention": (dataclasses.replace(CONFIG, sharing="attention"), "none has model.sharing=attention"),
     "GPT": (dataclasses.replace(CONFIG, direction="left_to_right"), "none has model.direction=left_to_right"),
@@ -577,7 +594,7 @@ def test_a_refused_export_says_so_in_one_line(tmp_path):
 FAMILIES = {
     **{"bert": "BERT", "roberta": "RoBERTa", "xlm-roberta": "XLM-RoBERTa", "camembert": "CamemBERT"},
     **{"modernbert": "ModernBERT", "albert": "ALBERT", "distilbert": "DistilBERT", "electra": "ELECTRA"},
-    **{"deberta": "DeBERTa", "deberta-v2": "DeBERTa-v2", "xlnet": "XLNet"},
+    **{"deberta": "DeBERTa", "deberta-v2": "DeBERTa-v2", "xlnet": "XLNet", "nomic_bert": "NomicBERT"},
 }
 # Whose bare classes have one unless told not to.
 WITH_POOLER = ("bert", "roberta", "xlm-roberta", "camembert", "albert")
@@ -597,6 +614,7 @@ def test_a_card_names_family_parts_and_class(tmp_path, name, key):
     assert f"An encoder of type {FAMILIES[name]} with " in card
     opener = re.search(r'^model = (\w+)\.from_pretrained\("PATH"(.*)\)$', card, re.MULTILINE)
     assert ("add_pooling_layer=False" in opener[2]) == (key == "encoder" and name in WITH_POOLER)
+    assert ("add_pooling_layer=True" in opener[2]) == (key == "pooled" and name == "nomic_bert")
     task = re.search(r"^pipeline_tag: (.*)$", card, re.MULTILINE)
     if key == "mlm":
         usual = ("AutoModelForMaskedLM", "fill-mask", "masked-language-model head")

@@ -9,10 +9,12 @@ import difficult_text
 import family_pieces
 import numpy as np
 import pytest
+import recorded_models
 from model_type_exports import FORMS, cases, inputs, make, tokenizer_of
 from peer_outputs import outputs_in_order, run_with_peer
 from pretrained_model import whole
 
+import bert_jax
 from bert_jax.formats.huggingface import open_huggingface
 from bert_jax.formats.huggingface_export import write_huggingface
 from bert_jax.formats.model_types import MODEL_TYPES
@@ -71,6 +73,17 @@ def test_the_python_of_a_card_opens_the_model_and_it_computes_the_same(exports, 
     assert (again.head, again.arrays.keys()) == (stored.head, stored.arrays.keys())
     for path, array in stored.arrays.items():
         np.testing.assert_array_equal(whole(again.arrays[path]), whole(array), err_msg=path)
+
+
+def test_words_of_published_debertas_are_those_of_the_layers_of_transformers(peer, tmp_path):
+    """By the enhanced mask decoder in torch, which the oracle's script adds to them."""
+    run_with_peer(peer, "make_model_types_oracle.py", "deberta", tmp_path / "oracle.npz")
+    arrays = np.load(tmp_path / "oracle.npz")
+    for name in recorded_models.DECODED:
+        case = recorded_models.CASES[name]
+        model = bert_jax.load(recorded_models.save_published(case, tmp_path / case.name))
+        expected = arrays[f"{case.name}/decoded_logits"]
+        np.testing.assert_allclose(recorded_models.logits_everywhere(model, case)[case.mask], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", FORMS)

@@ -3,19 +3,21 @@
     python -m venv oracle && oracle/bin/pip install torch==2.13.0 transformers==5.24.0
     oracle/bin/python tests/oracles/make_model_types_oracle.py ORACLE [OTHER.npz]
 
-ORACLE is deberta, modernbert, xlnet, roberta or smaller_encoders.
+ORACLE is deberta, modernbert, nomic_bert, xlnet, roberta or smaller_encoders.
 
 Of each case: the names and shapes of the arrays as transformers saves them, outputs in float32, and norm and samples of
 every gradient of a sum over them, or the whole gradients of a class of each smaller encoder and of a RoBERTa's masked
-words. Of DeBERTa, ModernBERT and XLNet also config.json. Of XLNets with a memory also the states of every segment, the
-attention of the last one, what is remembered after it, and gradients of the last one.
+words. Of DeBERTa, ModernBERT, NomicBERT and XLNet also config.json. Of XLNets with a memory also the states of every
+segment, the attention of the last one, what is remembered after it, and gradients of the last one.
 """
 
 import json
 import pathlib
 import sys
+import tempfile
 
 import numpy as np
+import safetensors.numpy
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
 import recorded_models as drawn
@@ -24,7 +26,7 @@ import transformers
 
 WHOLE = ("albert/PreTraining", "distilbert/SequenceClassification", "electra/PreTraining")
 """Whose gradients are stored whole, at both sizes."""
-WITH_CONFIG = ("deberta", "modernbert", "xlnet")
+WITH_CONFIG = ("deberta", "modernbert", "nomic_bert", "xlnet")
 Arrays = dict[str, torch.Tensor]
 
 
@@ -35,6 +37,11 @@ def build(case: drawn.Case):
     given = {key: value for key, value in case.config.items() if key != "model_type"}
     model = kind(kind.config_class(**given, **attention)).eval()
     shapes = drawn.saved_shapes(model)
+    if case.oracle == "nomic_bert":  # whose files have other names than its modules
+        with tempfile.TemporaryDirectory() as directory:
+            model.save_pretrained(directory)
+            safetensors.numpy.save_file(case.draw(shapes), f"{directory}/model.safetensors", {"format": "pt"})
+            return kind.from_pretrained(directory, **attention).eval(), shapes
     state = {key: torch.from_numpy(values) for key, values in case.draw(shapes).items()}
     _, unexpected = model.load_state_dict(state, strict=False)
     assert not unexpected, unexpected
@@ -101,8 +108,9 @@ def record(case: drawn.Case) -> dict[str, np.ndarray]:
         torch.sum(torch.sin(read)).backward()
         arrays = {"logits": logits} if case.oracle == "roberta" else {"logits": read} | layers(case, output)
         arrays |= gradients(case, model, shapes, False)
-    if case.id == drawn.DECODED:
-        arrays["decoded"] = decoded(model.deberta, output.hidden_states[-2], given["attention_mask"])[case.mask]
+    if case.id in drawn.DECODED:
+        states = decoded(case, model.deberta, output.hidden_states[-2], given["attention_mask"])
+        arrays |= {"decoded": states[case.mask], "decoded_logits": word_logits(case, states, shapes)[case.mask]}
     if case.id in drawn.MEMORY:
         arrays |= record_memory(case, model) | {"memory/gradients": drawn.gradients_of(model, shapes)}
     arrays = {key: np.asarray(value.detach() if torch.is_tensor(value) else value) for key, value in arrays.items()}
@@ -112,19 +120,42 @@ def record(case: drawn.Case) -> dict[str, np.ndarray]:
     return arrays | {"shapes": np.array(json.dumps(shapes))}
 
 
-def decoded(model, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """The two passes of the enhanced mask decoder, by the layer of transformers that takes queries of its own."""
-    encoder, table = model.encoder, torch.from_numpy(drawn.absolute_positions(states.shape[-1]))
-    queries = states + table[None, : states.shape[1]]
+def decoded(case: drawn.Case, model, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """The two passes of the enhanced mask decoder, by the layer of transformers that takes queries of its own.
+
+    As in EnhancedMaskDecoder of microsoft/DeBERTa, DeBERTa/apps/models/masked_language_model.py.
+    """
+    encoder, table = model.encoder, torch.from_numpy(drawn.absolute_positions(case.config))
+    layer, queries = encoder.layer[-1], states + table[None, : states.shape[1]]
+    more = {"relative_pos": encoder.get_rel_pos(states), "rel_embeddings": encoder.get_rel_embedding()}
+    mask = encoder.get_attention_mask(mask)
+    if case.of_class.startswith("DebertaV2"):
+        for _ in range(2):
+            queries = layer(states, mask, query_states=queries, **more)[0]
+        return queries
+    attention = layer.attention.self  # that of version 1 cannot compute with queries of its own: its map does it
+    whole, heads = attention.in_proj, attention.num_attention_heads
+    of_states = whole(states).unflatten(-1, (heads, 3, -1))[..., 1:, :]
+    attention.in_proj = torch.nn.Identity()
     for _ in range(2):
-        queries = encoder.layer[-1](
-            states,
-            encoder.get_attention_mask(mask),
-            query_states=queries,
-            relative_pos=encoder.get_rel_pos(states),
-            rel_embeddings=encoder.get_rel_embedding(),
-        )[0]
+        of_queries = whole(queries).unflatten(-1, (heads, 3, -1))[..., :1, :]
+        together = torch.cat([of_queries, of_states], -2).flatten(-3)
+        attention.in_proj.forward = lambda x, together=together: together
+        queries = layer(queries, mask, **more)[0]
+    attention.in_proj = whole
     return queries
+
+
+def word_logits(case: drawn.Case, states: torch.Tensor, shapes: dict[str, list[int]]) -> torch.Tensor:
+    """The head of masked words, BertLMPredictionHead there, on the drawn arrays."""
+    state = {name: torch.from_numpy(values) for name, values in case.draw(shapes).items()}
+    functional, hidden = torch.nn.functional, states.shape[-1]
+    head = "lm_predictions.lm_head" if "lm_predictions.lm_head.bias" in state else "cls.predictions"
+    inner = head if head.startswith("lm_") else f"{head}.transform"
+    dense, norm = ([state[f"{inner}.{name}.{kind}"] for kind in ("weight", "bias")] for name in ("dense", "LayerNorm"))
+    x = functional.gelu(functional.linear(states, *dense))
+    x = functional.layer_norm(x, (hidden,), *norm, case.config.get("layer_norm_eps", 1e-7))
+    return functional.linear(x, state["deberta.embeddings.word_embeddings.weight"], state[f"{head}.bias"])
 
 
 def tensors(case: drawn.Case, values: dict[str, np.ndarray]) -> Arrays:

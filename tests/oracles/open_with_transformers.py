@@ -62,7 +62,7 @@ def by_card(path: str) -> tuple:
     card, found = pathlib.Path(path, "README.md").read_text(encoding="utf-8"), {}
     (python,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
     exec(python.replace('"PATH"', repr(path)), found)
-    options = {"add_pooling_layer": False} if "add_pooling_layer=False" in python else {}
+    options = {name: told == "True" for name, told in re.findall(r"(add_pooling_layer)=(\w+)", python)}
     _, info = type(found["model"]).from_pretrained(path, output_loading_info=True, **options)
     return found["model"], info
 

@@ -20,7 +20,7 @@ from small_pretraining import pretrain_by_words
 from vocabularies import foreign_model
 
 from bert_jax.checkpoints.record import leaf_paths
-from bert_jax.config import Config, MeshConfig, ModelConfig, RecurrentConfig
+from bert_jax.config import Config, EmbeddingConfig, MeshConfig, ModelConfig, RecurrentConfig
 from bert_jax.config.options import flattened, from_dict, spelled_names, to_dict, with_options
 from bert_jax.console import parse
 from bert_jax.data.preparation.vocabularies import extend
@@ -92,7 +92,7 @@ def test_the_same_model_is_loaded_as_it_is():
     assert params.keys() == values.keys()
     for path, value in values.items():
         np.testing.assert_array_equal(params[path], value, err_msg=path)
-    assert (report.resized, report.fresh, report.ignored) == ({}, {}, ())
+    assert (report.resized, report.fresh, report.left_out) == ({}, {}, [])
     assert report.loaded == {path: value.size for path, value in values.items()}
 
 
@@ -173,11 +173,16 @@ def test_a_bare_encoder_gets_fresh_heads_and_a_task_head_is_left():
     values = values_of(MODEL)
     encoder = {path: value for path, value in values.items() if path.startswith(("embeddings", "encoder"))}
     head = {"head/kernel": np.ones((16, 3), np.float32), "head/bias": np.zeros(3, np.float32)}
-    params, report, fresh, *_ = started(stored_model(encoder | head, ignored=("adam_m",)))
+    sentences = EmbeddingConfig(pooling="cls", normalize=True)
+    params, report, fresh, *_ = started(stored_model(encoder | head, ignored=("adapter",), embedding=sentences))
     for path in values:
         np.testing.assert_array_equal(params[path], (encoder if path in encoder else fresh)[path], err_msg=path)
     assert report.fresh.keys() == values.keys() - encoder.keys()
-    assert report.ignored == ("head/bias", "head/kernel", "adam_m")
+    assert report.left_out == [
+        "left out: head",
+        "left out: how embed makes vectors (cls of the last layer, normalized)",
+        "left out: arrays that have no place here (adapter)",
+    ]
 
 
 def test_the_printed_table_accounts_for_every_value(capsys):

@@ -90,7 +90,7 @@ EDITS = {  # row of the table → file → the text of a new one, or what is rep
         },
     },
     "an activation": {
-        "config/model.py": {'Literal["gelu_tanh", "gelu_erf"]': 'Literal["gelu_tanh", "gelu_erf", "squared_relu"]'},
+        "config/model.py": {'"gelu_erf", "silu"]': '"gelu_erf", "silu", "squared_relu"]'},
         "models/layers.py": {
             "def gelu_erf(": (
                 "def squared_relu(x: jax.Array) -> jax.Array:\n"

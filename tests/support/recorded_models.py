@@ -88,6 +88,8 @@ class Case:
 
     def _types(self, random: np.random.RandomState) -> np.ndarray:
         kinds, column = self.config.get("type_vocab_size", 0), np.arange(self.mask.shape[1])
+        if self.oracle == "nomic_bert":
+            return (column >= 3) & self.mask
         if self.oracle == "deberta":
             return random.randint(0, max(1, kinds), self.mask.shape) * self.mask
         if self.oracle == "xlnet":
@@ -263,6 +265,29 @@ def _modernbert() -> list[Case]:
     ]
 
 
+_NOMIC = _sizes(61, 30, 3, 3, 23, 32)
+_NARROW = _sizes(41, 12, 2, 2, 9, 16, hidden_act="gelu", layer_norm_eps=1e-3, type_vocab_size=3)
+_NARROW |= {"rope_parameters": {"rope_type": "default", "rope_theta": 50.0}}
+
+
+def _nomic_bert() -> list[Case]:
+    def case(name: str, task: str, config: dict, *real: int) -> Case:
+        return Case("nomic_bert", name, f"NomicBert{task}", config, real)
+
+    return [
+        case("words", "ForMaskedLM", _NOMIC, 19, 11, 14),  # as published, in small
+        case("texts", "ForSequenceClassification", _NARROW | LABELS, 9, 5),  # every option otherwise
+        case("states", "Model", _NARROW, 7, 4),
+        case("other states", "Model", _NOMIC, 5, 9),
+        case("other words", "ForMaskedLM", _NARROW, 9, 6),
+        case("other texts", "ForSequenceClassification", _NOMIC | LABELS, 7, 5),
+        case("score", "ForSequenceClassification", _NARROW | SCORE, 7, 4),
+        case("other score", "ForSequenceClassification", _NOMIC | SCORE, 5, 9),
+        case("tags", "ForTokenClassification", _NARROW | LABELS, 9, 5),
+        case("other tags", "ForTokenClassification", _NOMIC | LABELS, 7, 9),
+    ]
+
+
 _RELATIVE = dict(relative_attention=True, pos_att_type=["c2p", "p2c"], pad_token_id=0)
 _NEAR = _RELATIVE | _sizes(37, 12, 2, 3, 11, 12, position_biased_input=False)
 _ABSOLUTE = _RELATIVE | _sizes(31, 10, 1, 2, 7, 14, type_vocab_size=2)  # with absolute positions and segments
@@ -319,6 +344,7 @@ def _deberta() -> list[Case]:
         later("states", "Model", _NEAR, 7, 4),
         later("other states", "Model", _ABSOLUTE | _BUCKETS, 6, 9),
         later("other words", "ForMaskedLM", _ABSOLUTE | _BUCKETS, 9, 5),
+        later("other words of one layer", "ForMaskedLM", _NEAR | {"num_hidden_layers": 1}, 9, 5),
         later("other texts", texts, _NEAR | LABELS, 7, 5),
         later("score", texts, _NEAR | SCORE, 7, 4),
         later("other score", texts, _ABSOLUTE | _BUCKETS | SCORE, 5, 9),
@@ -330,13 +356,37 @@ def _deberta() -> list[Case]:
     ]
 
 
-DECODED = "deberta/third"
-"""The case of which there are also the states of the enhanced mask decoder."""
+DECODED = ("deberta/first", "deberta/third", "deberta/convolved", "deberta/other words of one layer")
+"""The cases of which there are also the states of the enhanced mask decoder, and the logits of the head on them."""
+POSITIONS = "deberta.embeddings.position_embeddings.weight"
 
 
-def absolute_positions(hidden_size: int) -> np.ndarray:
-    """The decoder's table [64, H], float32."""
-    return np.random.RandomState(5).standard_normal((64, hidden_size)).astype(np.float32)
+def absolute_positions(config: dict) -> np.ndarray:
+    """The decoder's table, float32 [positions, H]."""
+    shape = config["max_position_embeddings"], config["hidden_size"]
+    return np.random.RandomState(5).standard_normal(shape).astype(np.float32)
+
+
+def logits_everywhere(model, case: Case) -> np.ndarray:
+    """What a loaded model predicts at every position of the inputs of a case: float32 [rows, length, words]."""
+    places = np.tile(np.arange(case.mask.shape[1], dtype=np.int32), (len(case.mask), 1))
+    return model.mlm_logits(case.inputs() | {"masked_positions": places})
+
+
+def save_published(case: Case, directory: pathlib.Path, **arrays: np.ndarray) -> pathlib.Path:
+    """Write a DeBERTa for masked words with the decoder's table and the names that Microsoft published.
+
+    `arrays`: further ones, by name; None leaves one out.
+    """
+    names = {"cls.predictions.transform.": "lm_predictions.lm_head.", "cls.predictions.": "lm_predictions.lm_head."}
+    state = {POSITIONS: absolute_positions(case.config)}
+    for name, values in case.state().items():
+        old = next((old for old in names if name.startswith(old)), "")
+        state[names.get(old, "") + name.removeprefix(old)] = values
+    case.save(directory)
+    state = {name: values for name, values in (state | arrays).items() if values is not None}
+    safetensors.numpy.save_file(state, directory / "model.safetensors", {"format": "pt"})
+    return directory
 
 
 _ODD = dict(vocab_size=61, d_model=30, n_layer=3, n_head=3, d_inner=23)
@@ -407,11 +457,16 @@ DRAWN = {
     "roberta": (7, 1),
     "smaller_encoders": (7, 1),
     "modernbert": (2024, 3),
+    "nomic_bert": (2026, 3),
     "deberta": (2021, 3),
     "xlnet": (2024, 3),
 }
 """Seed of the words of each oracle, and the first word after that of padding."""
-CASES = {case.id: case for cases in (_roberta, _smaller_encoders, _modernbert, _deberta, _xlnet) for case in cases()}
+CASES = {
+    case.id: case
+    for cases in (_roberta, _smaller_encoders, _modernbert, _nomic_bert, _deberta, _xlnet)
+    for case in cases()
+}
 
 
 def cases_of(oracle: str) -> list[Case]:
@@ -438,15 +493,26 @@ def logits_of(output):
 
 def saved_shapes(model) -> dict[str, list[int]]:
     """Name and shape of every array that save_pretrained of transformers writes."""
+    return {name: list(values.shape) for name, values in sorted(_saved(model).items())}
+
+
+def _saved(model) -> dict[str, np.ndarray]:
     with tempfile.TemporaryDirectory() as directory:
         model.save_pretrained(directory)
-        arrays = safetensors.numpy.load_file(f"{directory}/model.safetensors")
-    return {name: list(values.shape) for name, values in sorted(arrays.items())}
+        return safetensors.numpy.load_file(f"{directory}/model.safetensors")
 
 
 def gradients_of(model, names) -> np.ndarray:
-    """float32 [names, 1 + SAMPLES]: norm and samples of each parameter's gradient, by name; 0 of unused ones."""
+    """float32 [names, 1 + SAMPLES]: norm and samples of each parameter's gradient, by name; 0 of unused ones.
+
+    Where a file has other names than the modules, the gradients take the place of the parameters.
+    """
     parameters = dict(model.named_parameters())
+    if not {*names} <= {*parameters}:
+        for parameter in parameters.values():
+            parameter.data = parameter.data * 0 if parameter.grad is None else parameter.grad
+        arrays = _saved(model)
+        return np.float32([random_bert.sample(arrays[name], name) for name in sorted(names)])
     gradients = {name: parameters[name].grad for name in sorted(names)}
     arrays = {name: 0 if gradient is None else gradient.numpy() for name, gradient in gradients.items()}
     return np.float32([random_bert.sample(array, name) for name, array in arrays.items()])

@@ -138,7 +138,7 @@ def test_data_or_labels_that_do_not_fit_the_task_are_refused(tmp_path):
     fails(message, "mnli", tmp_path, "dev_mismatched")
     fails("ax has no train split.*models of mnli", "ax", tmp_path)
     fails("sst2 has no dev_mismatched split", "sst2", tmp_path, "dev_mismatched")
-    fails("the model has a, b", "rte", tmp_path, labels=("a", "b"))
+    fails("the model has a, b; .* into its config.json", "rte", tmp_path, labels=("a", "b"))
     fails("a number is estimated.*the model has a, b", "stsb", tmp_path, labels=("a", "b"))
     write(tmp_path, "train.tsv", STSB + "  score", "0  g  f  2012  1  n  n  A  B  high")
     fails("line 2: the label 'high' is not a number", "stsb", tmp_path)
@@ -247,6 +247,15 @@ def test_real_files_have_the_published_sizes(shared_data, task, split, rows, sha
         assert 0 == examples.answers.min() < examples.answers.max() == 5
     else:
         assert examples.answers.mean() == pytest.approx(share, abs=5e-5)
+
+
+@pytest.mark.parametrize("spelled", [str.upper, str.title, str.lower])
+def test_classes_of_a_model_are_known_without_their_case(tmp_path, spelled):
+    """As published heads for MNLI have them: CONTRADICTION, Contradiction."""
+    names = ("contradiction", "neutral", "entailment")
+    write(tmp_path, "train.tsv", "sentence1\tsentence2\tgold_label", *(f"a\tb\t{name}" for name in names))
+    examples = load("mnli", tmp_path, labels=tuple(map(spelled, names)))
+    assert examples.labels == names and examples.answers.tolist() == [0, 1, 2]
 
 
 def test_scores_do_not_depend_on_the_order_of_the_outputs(tmp_path):

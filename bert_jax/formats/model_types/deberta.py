@@ -1,5 +1,6 @@
 """DeBERTa and DeBERTa-v2 (also version 3): relative positions, and the layouts of their projections."""
 
+from collections.abc import Collection
 from typing import Any
 
 from etils import epath
@@ -186,9 +187,12 @@ def _written_second(model: EncoderConfig) -> dict[str, Any]:
 
 
 _LAYER = "deberta.encoder.layer.{}"
+POSITIONS = "deberta.embeddings.position_embeddings"
+"""The table of absolute positions: of the embeddings or, where these have none, of the enhanced mask decoder."""
 _MODULES = {
     **as_in_bert("deberta.", "pooler", *(f"encoder/attention/{name}" for name in ("query", "key", "value"))),
     "encoder/relative": "deberta.encoder.rel_embeddings",
+    "mask_decoder/position": POSITIONS,
     **definition.MLM_HEAD,
 }
 _OTHER_HEAD = {
@@ -197,11 +201,30 @@ _OTHER_HEAD = {
     "lm_predictions.lm_head.bias": "cls.predictions.bias",
 }
 """Names of the same masked-language-model head in published files, and in config.json with legacy=false."""
+
+
+def _doubt(model: EncoderConfig, names: Collection[str]) -> str:
+    """Return what speaks against the head of a directory with arrays of these names; "" if nothing does."""
+    if any(name.startswith(DISCRIMINATOR) for name in names):
+        return (
+            f"{DISCRIMINATOR}* is the head of a discriminator, which learned to tell replaced tokens, not to predict "
+            "words: those that its head for masked words gives will be poor; take its generator"
+        )
+    if model.position_table is None and f"{POSITIONS}.weight" not in names:
+        return (
+            f"a head for masked words without {POSITIONS}.weight: if it was trained with the enhanced mask decoder, as "
+            "the published models were, which reads that table, its words will be poor"
+        )
+    return ""
+
+
 _CLASSIFIER = {"pooler": "pooler.dense", "head": "classifier"}
 _HEADS: dict[definition.HeadKind, dict[str, str]] = {
     **{kind: definition.HEADS[kind] for kind in ("span", "tagging")},
     **dict.fromkeys(("classification", "regression"), _CLASSIFIER),
 }
+DISCRIMINATOR = "mask_predictions."
+"""Beginning of the names of the head of replaced-token detection in published files of version 3."""
 DEBERTA = definition.ModelType(
     name="deberta",
     family="DeBERTa",
@@ -228,6 +251,7 @@ DEBERTA = definition.ModelType(
     renamed={".self.q_bias": ".self.in_proj:0.bias", ".self.v_bias": ".self.in_proj:2.bias"},
     also=_OTHER_HEAD,
     classifier_dropout="cls_dropout",
+    doubt=_doubt,
 )
 DEBERTA_V2 = definition.ModelType(
     name="deberta-v2",
@@ -255,5 +279,6 @@ DEBERTA_V2 = definition.ModelType(
     written_options=_written_second,
     also=_OTHER_HEAD,
     classifier_dropout="cls_dropout",
+    doubt=_doubt,
     padded_to=(1_000,),  # mDeBERTa v3: 251,000 rows
 )

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal
 
 from etils import epath
@@ -40,8 +40,11 @@ PART_NAMES = {
     "mlm": "masked-language-model head",
     "next_sentence": "next-sentence head",
     "replaced_tokens": "replaced-token head",
+    "mask_decoder": "positions of the enhanced mask decoder",
 }
 
+WRITTEN_ACTIVATIONS = {"gelu_erf": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}
+"""Ours → theirs."""
 SIZES = {
     "vocab_size": ("vocab_size", 30_522),
     "hidden_size": ("hidden_size", 768),
@@ -121,12 +124,16 @@ class ModelType:
     """End of the name of an array there → what `modules` would call it."""
     also: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Beginning of a name that some directories have there → that of the same array in `modules`; read, not written."""
+    older: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Key of config.json in older files → the key that means the same; read where the latter is absent."""
     activation: str = "hidden_act"
     """Key of the activation function in config.json."""
     usual_activation: str = "gelu"
     """What `transformers` takes where that key is absent."""
     classifier_dropout: str = "classifier_dropout"
     """Key of the dropout rate on the input of a task head."""
+    has_pooler: bool = True
+    """Whether the class of a bare encoder with a pooler among `modules` has it unless told otherwise."""
     padded_to: tuple[int, ...] = ()
     """Multiples in addition to `stored.PADDED_TO` to which published models have rounded up the rows of their word
     table."""
@@ -136,6 +143,9 @@ class ModelType:
     """Key of `classes` → the Auto class that opens it, and its task on the hub, if the hub has one for it."""
     part_names: Mapping[str, str] = dataclasses.field(default_factory=lambda: PART_NAMES)
     """What a part of the parameter tree other than a task head is, in text."""
+    doubt: Callable[[EncoderConfig, Collection[str]], str] = lambda model, names: ""
+    """Returns why the words will be poor that the masked-language-model head of a directory with arrays of these names
+    predicts; "" if there is no reason."""
 
     @property
     def classes(self) -> dict[str, str]:

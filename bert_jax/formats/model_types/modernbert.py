@@ -1,4 +1,7 @@
-"""ModernBERT: rotary bases, which layers are local, biases, fused arrays."""
+"""Types with rotary positions: ModernBERT, of which some layers are local, and NomicBERT, BERT with gated networks.
+
+NomicBERT's arrays have the names of its authors, which `transformers` reads and writes too.
+"""
 
 import math
 from typing import Any
@@ -142,7 +145,7 @@ def _written(model: ModelConfig) -> dict[str, Any]:
         **dict.fromkeys(_TOKENS),  # its defaults are ids of its own vocabulary; the tokenizer's files have those here
         "decoder_bias": True,
         "mlp_dropout": model.hidden_dropout,
-        "classifier_activation": {"gelu_erf": "gelu", "gelu_tanh": "gelu_new"}[model.activation],
+        "classifier_activation": definition.WRITTEN_ACTIVATIONS[model.activation],
         "local_attention": 128 if model.window is None else 2 * model.window.local_window,
         "layer_types": [_GLOBAL if window is None else _LOCAL for window in model.windows],
         "rope_parameters": {
@@ -150,6 +153,114 @@ def _written(model: ModelConfig) -> dict[str, Any]:
             _LOCAL: {"rope_theta": rope.local_theta, "rope_type": "default"},
         },
     }
+
+
+_NOMIC_SIZES = definition.usual(definition.SIZES, vocab_size=30_528, max_position_embeddings=2_048)
+_NOMIC_RATES = definition.usual(definition.RATES, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+_NOMIC_OLDER = {
+    **{"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads"},
+    **{"n_inner": "intermediate_size", "n_positions": "max_position_embeddings"},
+    **{"layer_norm_epsilon": "layer_norm_eps", "resid_pdrop": "hidden_dropout_prob"},
+    "attn_pdrop": "attention_probs_dropout_prob",
+}
+_NOMIC_UNSUPPORTED = {
+    "quantization_config": (None,),
+    "activation_function": (None, "swiglu"),
+    **dict.fromkeys(("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"), (None, False)),
+    **dict.fromkeys(("prenorm", "parallel_block", "use_rms_norm", "causal", "rotary_emb_interleaved"), (None, False)),
+    **dict.fromkeys(("rotary_emb_scale_base", "rotary_scaling_factor"), (None,)),
+    "rotary_emb_fraction": (None, 1, 1.0),
+    "moe_every_n_layers": (None, 0),
+}
+_NOMIC_FORM: dict[str, Any] = {"norm_position": "post", "positions": "rope", "pooler": "tanh", "layer_bias": False}
+_NOMIC_GATES = {"swiglu": "silu", "geglu": "gelu_erf"}
+"""Feed-forward network → the activation of its gate, which is that of the masked-language-model head."""
+
+
+def _nomic_obstacles(model: EncoderConfig) -> tuple[str, ...]:
+    own, rope = to_dict(model), {"rope_theta", "rope_local_theta", "rope_scale"}
+    others = tuple(name for name, value in _NOMIC_FORM.items() if own.get(name) != value)
+    others += definition.true_options(
+        activation=model.activation != _NOMIC_GATES.get(own.get("feed_forward", ""), model.activation),
+        feed_forward=own.get("feed_forward") not in _NOMIC_GATES,
+        rope_scale=own.get("rope_scale", 1.0) != 1.0,
+        type_vocab_size=model.type_vocab_size == 0,
+    )
+    return others + definition.beyond_bert(model, *_NOMIC_FORM, "feed_forward", *rope)
+
+
+def _nomic_read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
+    """Return the options that follow from config.json; raise a UserError for what our encoder does not have."""
+    heads, size = values.get("num_attention_heads", 12), values.get("hidden_size", 768)
+    if (found := values.get("head_dim")) not in (None, size // heads):
+        raise UserError(f"{file} has head_dim={found!r:.40}; only hidden_size / num_attention_heads is supported")
+    if size // heads % 2:
+        raise UserError(f"{file} has heads of {size // heads} features, which rotary positions cannot turn in pairs")
+    gate = values.get("hidden_act", "silu")
+    forms = {definition.WRITTEN_ACTIVATIONS[ours]: form for form, ours in _NOMIC_GATES.items()}
+    if gate not in forms:
+        raise UserError(f"{file} has hidden_act={gate!r:.40}; supported are {', '.join(forms)}")
+    rope = _object(values, "rope_parameters", _ROTARY, file)
+    if (kind := rope.get("rope_type", rope.get("type", "default"))) != "default":
+        raise UserError(f"{file} has rope_parameters of type {kind!r:.40}; supported is 'default'")
+    theta = rope.get("rope_theta", values.get("rotary_emb_base", 1_000.0))
+    return {
+        **_NOMIC_FORM,
+        "pair_head": False,
+        "feed_forward": forms[gate],
+        "rope_theta": _positive(theta, "rope_theta", file),
+    }
+
+
+def _nomic_written(model: ModelConfig) -> dict[str, Any]:
+    rope = model.positions
+    assert isinstance(rope, Rope)  # or there would be an obstacle
+    return {
+        "head_dim": model.head_size,
+        "rope_parameters": {"rope_theta": rope.rope_theta, "rope_type": "default"},
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+
+
+_NOMIC_LAYER = "nomic_bert.encoder.layers.{}"
+NOMIC_BERT = definition.ModelType(
+    name="nomic_bert",
+    family="NomicBERT",
+    prefix="nomic_bert.",
+    modules={
+        "embeddings/word": "nomic_bert.embeddings.word_embeddings",
+        "embeddings/token_type": "nomic_bert.embeddings.token_type_embeddings",
+        "embeddings/norm": "nomic_bert.emb_ln",
+        "encoder/attention/query": f"{_NOMIC_LAYER}.attn.Wqkv:0",
+        "encoder/attention/key": f"{_NOMIC_LAYER}.attn.Wqkv:1",
+        "encoder/attention/value": f"{_NOMIC_LAYER}.attn.Wqkv:2",
+        "encoder/attention/output": f"{_NOMIC_LAYER}.attn.out_proj",
+        "encoder/attention_norm": f"{_NOMIC_LAYER}.norm1",
+        "encoder/feed_forward/gate": f"{_NOMIC_LAYER}.mlp.fc12",
+        "encoder/feed_forward/intermediate": f"{_NOMIC_LAYER}.mlp.fc11",
+        "encoder/feed_forward/output": f"{_NOMIC_LAYER}.mlp.fc2",
+        "encoder/feed_forward_norm": f"{_NOMIC_LAYER}.norm2",
+        "pooler": "nomic_bert.pooler.dense",
+        "mlm/dense": "cls.predictions.transform.dense",
+        "mlm/norm": "cls.predictions.transform.layer_norm",
+        "mlm": "cls.predictions",
+    },
+    heads={kind: definition.HEADS[kind] for kind in ("classification", "regression", "tagging")},
+    class_name="NomicBert",
+    decoder="cls.predictions.decoder",
+    obstacles=_nomic_obstacles,
+    sizes=_NOMIC_SIZES,
+    rates=_NOMIC_RATES,
+    unsupported=_NOMIC_UNSUPPORTED,
+    read_options=_nomic_read,
+    written_options=_nomic_written,
+    fused={"Wqkv": 3},
+    older=_NOMIC_OLDER,
+    also={"bert.": "nomic_bert."},
+    usual_activation="silu",
+    has_pooler=False,
+)
 
 
 _HEAD = {"head/dense": "head.dense", "head/norm": "head.norm", "head": "classifier"}
