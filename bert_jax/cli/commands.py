@@ -448,4 +448,4 @@ def convert(arguments: list[str]) -> None:
     chosen = parse(commands.ConvertConfig, options, *described(convert))
     from bert_jax.formats.conversion import convert as run
 
-    run(source, destination, to=chosen.to, parts=chosen.parts, weights=chosen.weights)
+    run(source, destination, **{field.name: getattr(chosen, field.name) for field in dataclasses.fields(chosen)})

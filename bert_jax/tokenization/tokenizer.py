@@ -14,6 +14,7 @@ import numpy as np
 from absl import logging
 from etils import epath
 
+from bert_jax import hub
 from bert_jax.errors import UserError
 from bert_jax.tokenization.byte_level import read_byte_level
 from bert_jax.tokenization.json_vocabulary import read_json_vocabulary
@@ -178,7 +179,7 @@ class Tokenizer:
 
 def load_tokenizer(path: str | os.PathLike[str], lowercase: bool | None = None) -> Tokenizer:
     """Read a vocab.txt, a SentencePiece .model, a vocab.json (of byte-level BPE, with its merges.txt next to it), or a
-    directory that holds one of them (local or gs://).
+    directory that holds one of them (local or gs://), or that of a model of the hub (hf://owner/name[@revision]).
 
     `lowercase` None: as the tokenizer_config.json next to vocab.txt says, else uncased unless an entry has a capital
     letter.
@@ -186,7 +187,7 @@ def load_tokenizer(path: str | os.PathLike[str], lowercase: bool | None = None) 
     Raises:
       UserError: the vocabulary cannot be used or does not fit `lowercase`.
     """
-    file = find_vocabulary(epath.Path(path))
+    file = find_vocabulary(epath.Path(hub.local_path(os.fspath(path), weights=False)))
     if file.name == JSON_FILE:
         if is_json_vocabulary(file):
             return Tokenizer(read_json_vocabulary(file))
