@@ -241,7 +241,7 @@ class FinetuneConfig:
     """Name of the task. On the command line it is the first word."""
     init_from: str = option("", resume="free", hosts_differ=True)
     """Model to start from. It is anything that `bert_jax.load` opens: a work directory (of pre-training or of another
-    task), Hugging Face or TF1 files."""
+    task), Hugging Face or TF1 files, or the name of a model of the Hugging Face hub."""
     random_weights: bool = trained(False)
     """Whether to take only the shape and the vocabulary from init_from, and start from random parameters. The
     comparison with a run without this option shows what pre-training contributes."""

@@ -421,7 +421,8 @@ def test_tasks_by_name_read_what_their_files_hold(data, tmp_path):
     assert not text.load("text", unlabelled, "test", ("bad", "good")).has_answers
 
     features = [{"name": "tokens", "list": "string"}, {"name": "ner_tags", "list": TAGS}]
-    data.commit("acme/tags", {"README.md": card(dataset_info={"features": features}), "train.parquet": rows_as_parquet(TAGGED)}, "datasets")
+    tags = {"README.md": card(dataset_info={"features": features}), "train.parquet": rows_as_parquet(TAGGED)}
+    data.commit("acme/tags", tags, "datasets")
     found = ner.load("ner", TaggingDataConfig(hub="acme/tags"), "train")
     assert [(sentence.words, sentence.tags) for sentence in found.sentences] == [
         (("Ann", "sings"), ("B-PER", "O")),
