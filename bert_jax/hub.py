@@ -175,8 +175,10 @@ def pinned(name: HubName) -> HubName:
         return name
     client = _client(name)
     with errors_told(name):
-        found = client.resolve_revision(name.repository, repo_type=name.kind, revision=name.revision or None)
-    return dataclasses.replace(name, revision=found.resolved)
+        found = client.resolve_revision(name.repository, repo_type=name.kind, revision=name.revision or None).resolved
+        if not _COMMIT.fullmatch(found):
+            raise ValueError(f"its commit is {found!r:.60}")
+    return dataclasses.replace(name, revision=found)
 
 
 def recorded_name(given: str, recorded: str = "", kind: Kind = "model") -> str:
@@ -282,6 +284,11 @@ def errors_told(name: HubName) -> Iterator[None]:
             raise _unreachable(name, error) from None
         if isinstance(error, OSError):
             raise UserError(f"{name} cannot be kept in the cache here: {_line(error)}") from None
+        if isinstance(error, (ValueError, LookupError, TypeError, AttributeError, AssertionError)):
+            raise UserError(
+                f"the answer about {name} is not that of a hub ({type(error).__name__}: {_line(error)}); a proxy may "
+                "have given it, or HF_ENDPOINT names something else"
+            ) from error
         raise
 
 

@@ -218,6 +218,26 @@ def test_each_failure_is_one_line(there, files, monkeypatch):
     assert "the hub answers 418 to hf://acme/other" in message(open_stored, "acme/other")
 
 
+PAGES = [b"<html>Please log in</html>", b"{}", b"[]", b"null", b'{"sha": 5}', b'{"sha": "../.."}', b'{"sha": ""}']
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_page_of_a_proxy_is_one_line(there, page):
+    there.status, there.page = 200, page
+    assert message(open_stored, "acme/tiny").startswith("the answer about hf://acme/tiny is not that of a hub (")
+
+
+@pytest.mark.parametrize("name", ["../outside.json", "..", "/outside.json", "a/../outside.json", "con\0.json"])
+def test_a_file_of_a_hostile_name_stays_inside(there, files, name, tmp_path):
+    there.commit("acme/tiny", {**files, name: b"{}"})
+    try:
+        open_stored("acme/tiny")
+    except UserError:
+        pass
+    (kept,) = (tmp_path / "cache").glob("models--*")
+    assert not [file for file in tmp_path.rglob("outside.json*") if kept not in file.parents]
+
+
 def test_a_pickle_is_fetched_only_where_nothing_else_is(there, files):
     there.commit("acme/old", {"config.json": files["config.json"], "pytorch_model.bin": b"a pickle", "a.py": b""})
     directory = hub.local_path("acme/old")

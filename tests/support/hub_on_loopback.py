@@ -33,6 +33,8 @@ class Hub:
         self.requests: list[str] = []
         self.status = 0
         """If not 0, the answer to every request; -1: none, as if there were no network."""
+        self.page = b"{}"
+        """What comes with that answer."""
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": self}))
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
@@ -76,7 +78,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return None
         if self.hub.status:
-            return self._send(self.hub.status, b"{}")
+            return self._send(self.hub.status, self.hub.page)
         path = self.url.path
         for pattern, answer in ROUTES:
             if match := re.fullmatch(pattern, path):
