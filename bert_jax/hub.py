@@ -136,12 +136,13 @@ def model_files(name: HubName, weights: bool = True) -> Snapshot:
 
 
 def _bar_of_long_downloads() -> type:
-    """Return a bar of huggingface_hub that shows itself where people look, and for what takes more than a second."""
+    """Return a bar of huggingface_hub that is seen where people look, until all is here, if that takes a second."""
     from huggingface_hub.utils import tqdm
 
     class Bar(tqdm):
         def __init__(self, *args: Any, **options: Any):
-            super().__init__(*args, **{**options, **({"delay": 1} if progress.are_seen() else {"disable": True})})
+            shown = {"delay": 1, "leave": False} if progress.are_seen() else {"disable": True}
+            super().__init__(*args, **{**options, **shown})
 
     return Bar
 
@@ -242,7 +243,8 @@ def push(directory: str | os.PathLike[str], name: HubName) -> str:
 
 def _client(name: HubName) -> Any:
     """Return what talks to the hub; raise a UserError that names the extra if it is not installed."""
-    need_extra("huggingface_hub", "hub", str(name))
+    here = "nothing here has that name" if name.kind == "model" else ""
+    need_extra("huggingface_hub", "hub", str(name), here)
     import huggingface_hub
 
     return huggingface_hub.HfApi(library_name="bert_jax")

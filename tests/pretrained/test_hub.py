@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hub_on_loopback import Hub
 
-from bert_jax import hub
+from bert_jax import hub, progress
 from bert_jax.checkpoints.workdir import with_commits
 from bert_jax.config import Config, PrepareConfig
 from bert_jax.config.finetuning import TaggingDataConfig, TextDataConfig, check_finetune, task_defaults
@@ -138,11 +138,12 @@ def test_names_of_data_sets(name, parts):
     assert "names no" not in message(hub.dataset_name, "hf://owner/name")
 
 
-def test_a_model_by_name_is_that_of_its_files(there, files, tmp_path):
+def test_a_model_by_name_is_that_of_its_files(there, files, tmp_path, capsys, monkeypatch):
     """Nothing else is fetched, and nothing twice; with a commit the hub is not even asked."""
     commit = there.commit("acme/tiny", {**files, **UNREAD})
     stored, name = open_stored("acme/tiny"), f"hf://acme/tiny@{commit}"
     assert there.fetched() == sorted(files)
+    assert capsys.readouterr().err == ""  # a bar is for terminals
     assert (stored.path, stored.history["source"]["path"]) == (name, name)
     assert stored.embedding.pooling == "mean"  # from the directory of a module, a link like all others
     whole = (slice(None), slice(None))
@@ -151,6 +152,8 @@ def test_a_model_by_name_is_that_of_its_files(there, files, tmp_path):
     there.requests.clear()
     assert open_stored(name).path == name and there.requests == []
     assert open_stored("hf://acme/tiny").path == name and there.fetched() == []
+    monkeypatch.setattr(progress, "are_seen", lambda: True)
+    assert open_stored(name).path == name
     convert("hf://acme/tiny", tmp_path / "copy", to="bert_jax")
     assert json.loads((tmp_path / "copy" / "run.json").read_text())["source"]["path"] == name
 
