@@ -703,7 +703,12 @@ def run_command(commands: Commands, argv: list[str]) -> int:
         )
         return 2
     except Exception as error:
-        if debug or not (is_of_cloud_storage(error) and any("gs://" in word for word in words)):
+        if debug or not is_of_cloud_storage(error):
+            raise
+        if foreign := re.search(r"not implemented \(file: '([^']*)'\)", str(error)):
+            print(f"error: {foreign[1]}: only local files and those of gs:// can be opened", file=sys.stderr)
+            return 2
+        if not any("gs://" in word for word in words):
             raise
         print(
             f"error: Google Cloud Storage: {' '.join(str(error).split())[:300]}; check the name in "

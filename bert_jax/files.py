@@ -31,7 +31,7 @@ def near_path(path: str) -> str:
 def inside(directory: epath.Path, name: str) -> epath.Path:
     """Return directory/name if it is a plain file there: no way up, and no link that leads out.
 
-    The cache of the Hugging Face hub is allowed, whose snapshots are links to the blobs next to them.
+    The cache of the Hugging Face hub is allowed, whose snapshots have links to the blobs next to them.
     """
     file = directory / name
     if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
@@ -41,8 +41,9 @@ def inside(directory: epath.Path, name: str) -> epath.Path:
     if is_remote(directory):
         return file
     home, target = os.path.realpath(directory), os.path.realpath(file)
-    blobs = os.path.join(os.path.dirname(os.path.dirname(home)), "blobs")
-    allowed = [home, blobs] if os.path.basename(os.path.dirname(home)) == "snapshots" else [home]
+    above, _, below = home.rpartition(f"{os.sep}snapshots{os.sep}")
+    is_snapshot = above and below.count(os.sep) < 2  # itself, or the directory of a module in it
+    allowed = [home, os.path.join(above, "blobs")] if is_snapshot else [home]
     if os.path.dirname(target) not in allowed:
         raise UserError(f"{file} is a link to {target}, outside its directory; copy the file there if that is intended")
     if not os.path.isfile(target):

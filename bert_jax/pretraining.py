@@ -29,6 +29,7 @@ from bert_jax.checkpoints.workdir import (
     read_json,
     read_settings,
     refused_changes,
+    with_commits,
 )
 from bert_jax.config import CheckpointConfig, Config, Phase, resolve_phases, resolve_stages
 from bert_jax.config.checks import check, check_given, check_ramps
@@ -493,6 +494,7 @@ def _opened(
     check_given(config)
     if not (resumed := from_first(has_checkpoint(config.workdir))):
         check_ramps(config)
+    config = with_commits(config, ("init_from", "objective.distillation.teacher"))
     source = open_source(config.init_from, config.init_from_layers, config.model, config.objective, resumed)
     corpus = open_corpus(config)
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=corpus.store.vocab_size))

@@ -17,6 +17,12 @@ WRITE_SECONDS = 0.5  # between two writes, because a notebook stores all that is
 WIDTH = 30  # characters of the line's bar
 
 
+def are_seen() -> bool:
+    """Return whether bars are shown at all, for those of other libraries."""
+    console = Console(stderr=True)
+    return console.is_terminal or console.is_jupyter
+
+
 @contextlib.contextmanager
 def progress_bar(
     description: str, total: int | None, completed: int = 0, unit: Unit = "items", visible: bool = True

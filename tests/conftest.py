@@ -20,6 +20,7 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # imports TensorFlow without 
 # Compiled programs are kept as for users, below build/: one cache for all workers and the processes that tests start.
 os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)  # a worker gets what is set below
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
+os.environ["HF_HUB_OFFLINE"] = "1"  # a test asks the hub that it starts itself
 os.environ["XDG_CACHE_HOME"] = str(ROOT / "build" / "cache")
 os.environ["MPLCONFIGDIR"] = str(ROOT / "build" / "cache" / "matplotlib")  # its list of the fonts of this machine
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes import the package

@@ -312,7 +312,7 @@ class TaskScore:
         wanted = self._family.head(task, model.head.labels).kind
         if wanted != model.head.kind:
             raise UserError(f"{model.path} has a {model.head.kind} head, but {task} needs one of {wanted}")
-        files = {name: getattr(data, name) for name in ("dir", "train", "dev", "test", "tfds")}
+        files = {name: getattr(data, name) for name in ("dir", "train", "dev", "test", "tfds", "hub")}
         data = dataclasses.replace(task_data.recorded_config(model.history, task).data.without_files(), **files)
         self._examples = self._family.load(task, data, "dev", model.head.labels)
         if not self._examples.has_answers:

@@ -14,16 +14,17 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
 from absl import logging
 from etils import epath
 
+from bert_jax import hub
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.local_tier import has_copies
-from bert_jax.config.options import differences, is_harmless
+from bert_jax.config.options import differences, flattened, is_harmless, to_dict, with_options
 from bert_jax.devices import sharding
 from bert_jax.devices.hosts import any_failure, decide, from_first, versions
 from bert_jax.errors import UserError
@@ -50,6 +51,30 @@ def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not file.exists():
         raise UserError(f"{path} is not the work directory of a run: it has no config.json")
     return read_json(file)
+
+
+def with_commits(options: Value, models: Sequence[str], dataset: str = "", below: str = "") -> Value:
+    """Return the options of a run with the commits of the names of the hub in them, so that they stay what they are.
+
+    Args:
+      options: what was given; the work directory may have records of an earlier start, see `hub.recorded_name`.
+      models: options, by their dotted names, that may name a model.
+      dataset: one that may name a data set.
+      below: where config.json has these options.
+
+    Raises:
+      UserError: see `hub.recorded_name`.
+    """
+    given = flattened(to_dict(options))
+    named = [name for name in models if given.get(name) and hub.model_name(given[name])]
+    named += [name for name in (dataset,) if given.get(name)]
+    if not named:
+        return options
+    file = epath.Path(given["workdir"]) / "config.json"
+    before = flattened(read_json(file)) if file.exists() else {}
+    found = {name: str(before.get(below + name) or "") for name in named}
+    kinds: dict[str, hub.Kind] = {name: "dataset" if name == dataset else "model" for name in named}
+    return with_options(options, {name: hub.recorded_name(given[name], found[name], kinds[name]) for name in named})
 
 
 def saved_run(file: epath.Path) -> dict[str, Any]:

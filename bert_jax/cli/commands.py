@@ -333,7 +333,8 @@ def fill_mask(arguments: list[str]) -> None:
     Print the most likely words for each [MASK] in a text.
 
     MODEL is anything that bert_jax.load opens: a work directory or checkpoint of bert_jax, a Hugging Face directory, or
-    Google's TF1 files, local or gs://. TEXT is one text in quotation marks, such as "Paris is the [MASK] of France."
+    Google's TF1 files, local or gs://, or hf://owner/name of the Hugging Face hub. TEXT is one text in quotation marks,
+    such as "Paris is the [MASK] of France."
     """
     path, rest = positional(arguments, usage(fill_mask), "MODEL")
     text, options = positional(rest, usage(fill_mask), "TEXT")
@@ -394,7 +395,8 @@ def finetune(arguments: list[str]) -> int:
     TASK is one of: {tasks}. `bert-jax finetune TASK --help` shows its options and their defaults.
 
     The examples come from --data.dir=DIR, which holds the task's files under their original names, from
-    --data.train=FILE and --data.dev=FILE, or from --data.tfds=NAME.
+    --data.train=FILE and --data.dev=FILE, from --data.hub=OWNER/NAME of the Hugging Face hub, or from
+    --data.tfds=NAME.
     """
     task, options = positional(arguments, usage(finetune), "TASK")
     default = finetuning.task_defaults(task) if task else finetuning.FinetuneConfig()
@@ -441,11 +443,12 @@ def convert(arguments: list[str]) -> None:
     Write a model in another format. Every parameter keeps its value to the last bit.
 
     SOURCE is anything that bert_jax.load opens: a work directory or checkpoint of bert_jax, a Hugging Face directory,
-    or Google's TF1 files. DESTINATION is a new directory.
+    Google's TF1 files, or hf://owner/name of the Hugging Face hub. DESTINATION is a new directory; --push=owner/name
+    uploads it to the hub too.
     """
     source, rest = positional(arguments, usage(convert), "SOURCE")
     destination, options = positional(rest, usage(convert), "DESTINATION")
     chosen = parse(commands.ConvertConfig, options, *described(convert))
     from bert_jax.formats.conversion import convert as run
 
-    run(source, destination, to=chosen.to, parts=chosen.parts, weights=chosen.weights)
+    run(source, destination, **{field.name: getattr(chosen, field.name) for field in dataclasses.fields(chosen)})

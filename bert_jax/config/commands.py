@@ -377,6 +377,11 @@ class ConvertConfig:
     weights: Weights = "last"
     """Weights to write if the source is a run of bert_jax: those after the last step, or their moving average
     (optimizer.ema_decay)."""
+    push: str = ""
+    """Repository of the Hugging Face hub, as owner/name[@branch], to which the directory is uploaded too once it is
+    written; for to=huggingface. It is made if there is none. By default nothing is uploaded."""
+    private: bool = False
+    """Whether a repository that push makes is visible to its owner alone."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -98,8 +98,8 @@ class TrainVocabConfig:
     """Options of `bert-jax train-vocab`."""
 
     input: str
-    """Corpus: files, directories, globs, `tfds:name`, or `docs:` (the documentation that Python itself carries), with
-    commas between several."""
+    """Corpus: files, directories, globs, `tfds:name`, `hf://datasets/owner/name[@revision][:configuration[:split]]` of
+    the Hugging Face hub, or `docs:` (the documentation that Python itself carries), with commas between several."""
     output: str
     """File or directory to write to: vocab.txt, NAME.model for SentencePiece, or a directory, as byte_bpe needs for its
     two files."""
@@ -134,7 +134,7 @@ class TrainVocabConfig:
     file: `<doc` is WikiExtractor's output, `<mediawiki` a dump of Wikipedia, `WARC/` the records of a crawl.
     gutenberg: books of Project Gutenberg, without header and licence; auto takes them for plain text."""
     text_field: str = "text"
-    """Name of the field that holds the text in JSON lines, Parquet, Arrow and TFDS examples."""
+    """Name of the field that holds the text in JSON lines, Parquet, Arrow, and examples of TFDS and the hub."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -142,11 +142,11 @@ class PreparedTextConfig:
     """Options that decide what is in a token store, and where it is."""
 
     input: str
-    """Corpus: files, directories, globs, `tfds:name`, or `docs:` (the documentation that Python itself carries), with
-    commas between several."""
+    """Corpus: files, directories, globs, `tfds:name`, `hf://datasets/owner/name[@revision][:configuration[:split]]` of
+    the Hugging Face hub, or `docs:` (the documentation that Python itself carries), with commas between several."""
     vocab: str
     """Vocabulary to tokenize with: vocab.txt, a SentencePiece .model, the vocab.json of a byte-level BPE, or a
-    directory that holds one."""
+    directory that holds one, or that of a model of the Hugging Face hub, as hf://owner/name[@revision]."""
     output: str
     """Directory of the token store to write."""
     format: CorpusFormat = "auto"
@@ -154,7 +154,7 @@ class PreparedTextConfig:
     file: `<doc` is WikiExtractor's output, `<mediawiki` a dump of Wikipedia, `WARC/` the records of a crawl.
     gutenberg: books of Project Gutenberg, without header and licence; auto takes them for plain text."""
     text_field: str = "text"
-    """Name of the field that holds the text in JSON lines, Parquet, Arrow and TFDS examples."""
+    """Name of the field that holds the text in JSON lines, Parquet, Arrow, and examples of TFDS and the hub."""
     sentences: Literal["split", "lines"] = "split"
     """Division of text into sentences. split: a sentence splitter finds them. lines: the corpus already has one
     sentence per line."""

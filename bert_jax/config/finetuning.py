@@ -129,7 +129,7 @@ TASKS: tuple[str, ...] = tuple(task for kind in get_args(TaskOptions) for task i
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskDataConfig:
-    """Source of the examples of a task: local files, or a TFDS dataset."""
+    """Source of the examples of a task: local files, or a data set of TFDS or the Hugging Face hub."""
 
     chosen_for: ClassVar[tuple[str, ...]] = ()
     """The tasks of a kind; those of no other kind have this one."""
@@ -146,21 +146,31 @@ class TaskDataConfig:
     splits."""
     tfds_dir: str = option("", hosts_differ=True)
     """Directory where TFDS keeps its data. By default TFDS decides."""
+    hub: str = option("", hosts_differ=True)
+    """Data set of the Hugging Face hub to read instead of files, as owner/name[@revision][:configuration], such as
+    nyu-mll/glue:mrpc; train, dev and test then name its splits."""
+
+    @property
+    def named(self) -> str:
+        """The data set of TFDS or the hub (hf://datasets/…) that is read; empty for files."""
+        return f"hf://datasets/{self.hub.removeprefix('hf://datasets/')}" if self.hub else self.tfds
 
     def check(self, instead: str = "") -> None:
         """Raise a UserError if the examples cannot be found; `instead` tells what may be given but a dev file."""
-        if self.dir or self.tfds or self.train and self.dev:
+        if self.tfds and self.hub:
+            raise UserError(f"data.tfds={self.tfds} and data.hub={self.hub} are two data sets; leave one of them out")
+        if self.dir or self.named or self.train and self.dev:
             return
         if self.train:
             raise UserError(f"no dev data, on which runs are compared and chosen: give --data.dev=FILE{instead}")
         raise UserError(
             "no data: give --data.dir=DIR with the task's original files, --data.train=FILE and --data.dev=FILE, "
-            "or --data.tfds=NAME"
+            "--data.tfds=NAME or --data.hub=OWNER/NAME"
         )
 
     def without_files(self) -> Self:
         """Return how the examples of files are read, without the files."""
-        return dataclasses.replace(self, dir="", train="", dev="", test="", tfds="")
+        return dataclasses.replace(self, dir="", train="", dev="", test="", tfds="", hub="")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -172,8 +182,8 @@ class TextDataConfig(TaskDataConfig):
     """Share of the training file, such as 0.1, that is held out as dev if there is no dev file. Which texts these are
     depends only on the file, so all seeds and settings have the same ones; equal texts stay together."""
     text_column: str = ""
-    """Column of the sentence: its name (TSV, CSV), its key (JSON lines, TFDS), or its number, from 1, in a file without
-    a header. By default text, sentence or sentence1."""
+    """Column of the sentence: its name (TSV, CSV, hub), its key (JSON lines, TFDS), or its number, from 1, in a file
+    without a header. By default text, sentence or sentence1."""
     pair_column: str = ""
     """Column of the second sentence. By default text_pair or sentence2, if there is one."""
     label_column: str = ""
@@ -186,10 +196,10 @@ class TextDataConfig(TaskDataConfig):
             raise UserError(
                 f"data.dev_share={self.dev_share} must be between 0 and 1; 0.1 holds out a tenth of the training file"
             )
-        if self.dev_share and (self.tfds or self.dev):
+        if self.dev_share and (self.named or self.dev):
             reason = (
-                "a split of TFDS is cut by --data.train='train[:90%]' --data.dev='train[90%:]'"
-                if self.tfds
+                "a split of a data set is cut by --data.train='train[:90%]' --data.dev='train[90%:]'"
+                if self.named
                 else f"data.dev={self.dev} is given"
             )
             raise UserError(f"data.dev_share={self.dev_share} cannot be used: {reason}; leave it out")
@@ -210,7 +220,7 @@ class TaggingDataConfig(TaskDataConfig):
     tag_column: int = 0
     """Number of the column of the tags, from 1. 0: the last (CoNLL-U: the fourth, universal parts of speech)."""
     label_column: str = ""
-    """Key of the tags in a TFDS dataset. By default ner, tags or ner_tags."""
+    """Column of the tags in a data set of TFDS or the hub. By default ner, tags or ner_tags."""
     scheme: TagScheme = "auto"
     """Tagging scheme. auto: recognized from the tags. plain: tags without B- and I-, such as parts of speech."""
 
@@ -232,7 +242,7 @@ class FinetuneConfig:
     """Name of the task. On the command line it is the first word."""
     init_from: str = option("", resume="free", hosts_differ=True)
     """Model to start from. It is anything that `bert_jax.load` opens: a work directory (of pre-training or of another
-    task), Hugging Face or TF1 files."""
+    task), Hugging Face or TF1 files, or the name of a model of the Hugging Face hub."""
     random_weights: bool = trained(False)
     """Whether to take only the shape and the vocabulary from init_from, and start from random parameters. The
     comparison with a run without this option shows what pre-training contributes."""

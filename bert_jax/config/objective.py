@@ -92,7 +92,7 @@ class DistillationConfig:
     """A teacher whose predictions and states pre-training imitates (Sanh et al. 2019), and the weight of each loss."""
 
     teacher: str = option("", resume="free", hosts_differ=True)
-    """Model to learn from: any directory that init_from takes, with the vocabulary of the data and a head for masked
+    """Model to learn from: whatever init_from takes, with the vocabulary of the data and a head for masked
     words. A run resumes only with the same teacher, whose path may change. By default there is none."""
     temperature: float = option(2.0, of=("teacher",), refused=False)
     """Divisor of the logits of both models before they are compared. The loss is multiplied by its square."""

@@ -500,8 +500,9 @@ class Config:
     """Directory of the run (local or gs://), which holds config.json, metrics.jsonl, checkpoints/ and pictures."""
     init_from: str = option("", hosts_differ=True)  # not free, because a resumed run ignores it
     """Model to start from: a work directory or checkpoint of bert_jax, a Hugging Face directory, or Google's TF1 files
-    (local or gs://). Only the parameters are taken: the schedule begins at step 0 with moments of zero. A run whose
-    work directory has a checkpoint resumes from that and ignores this option. By default the parameters are random."""
+    (local or gs://), or a model of the Hugging Face hub, as hf://owner/name[@revision]. Only the parameters are taken:
+    the schedule begins at step 0 with moments of zero. A run whose work directory has a checkpoint resumes from that
+    and ignores this option. By default the parameters are random."""
     init_from_layers: tuple[int, ...] = option((), of=("init_from or objective.distillation.teacher",), refused=False)
     """Layers of that model, counted from 0, from which the layers of this one start, in order: for half as many layers
     0,2,4 and so on. Without init_from they are layers of objective.distillation.teacher, if there is one. What a

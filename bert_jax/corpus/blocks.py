@@ -168,8 +168,9 @@ _TOO_LONG = {
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A file, TFDS split or the documentation; `bytes` as stored, `revision` changes whenever the content does.
+    """A file, a split of TFDS or the hub, or the documentation; `bytes` as stored.
 
+    `revision` changes whenever the content does.
     `wrap_column`: column at which its lines are wrapped if the lines of a paragraph are to be joined; 0: they stay as
     they are. `license`: licence of its text, "" if not known.
     """
@@ -221,6 +222,8 @@ def read_blocks(source: Source, text_field: str = "text", start: Position = Posi
     """
     if source.format == "tfds":
         return _pack(source, datasets.tfds_documents(source.name, text_field), start)
+    if source.format == "hub":
+        return _pack(source, datasets.hub_documents(source.name, text_field, start.offset), start, start.offset)
     if source.format == "docs":
         return _pack(source, documentation.documents(), start)
     if source.format in ("parquet", "arrow"):
@@ -339,7 +342,7 @@ def parse_block(block: Block, text_field: str = "text", bad_utf8: str = "error")
         texts, replaced = _warc_texts(block, bad_utf8, removed)
         return BlockText([[], *_lines_of(texts)], replaced, dict(removed))
     text, replaced = _decode(block, bad_utf8)
-    if block.source.format in ("tfds", "docs", "parquet", "arrow"):
+    if block.source.format in ("tfds", "hub", "docs", "parquet", "arrow"):
         texts = text.split("\0")
     elif block.source.format == "jsonl":
         texts = list(_json_texts(block, text, text_field))

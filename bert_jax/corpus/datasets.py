@@ -1,16 +1,20 @@
-"""Documents from data sets: Parquet and Arrow files, `datasets.save_to_disk` directories, TensorFlow Datasets.
+"""Documents from data sets: Parquet, Arrow, `datasets.save_to_disk`, TensorFlow Datasets, the Hugging Face hub.
 
 Parquet and Arrow files are read batch by batch. A split of TensorFlow Datasets is named
-`tfds:name[/config][:version][:split]`.
+`tfds:name[/config][:version][:split]`, one of the hub `hf://datasets/owner/name[@revision][:configuration[:split]]`.
+The package datasets downloads the latter and keeps it in its cache; from version 5 on it runs no code of a data set.
 """
 
 import contextlib
+import dataclasses
+import functools
 import re
 from collections.abc import Iterator
 from typing import Any
 
 from etils import epath
 
+from bert_jax import hub, progress
 from bert_jax.errors import UserError, need_extra
 from bert_jax.files import read_object
 
@@ -217,3 +221,140 @@ def load(name: str, directory: str | None = None) -> tuple[Any, Any, str]:
         raise UserError(f"{name}: {str(error).strip().splitlines()[0]}") from error
     dataset, info = loaded
     return dataset, info, split
+
+
+def hub_files(name: str) -> list[tuple[str, int, str]]:
+    """Return (name, bytes, commit) of each file of a split of the hub, by default train; download it if necessary.
+
+    Each name is one that `hub_documents` reads from the cache, so that several workers share a split.
+
+    Raises:
+      UserError: the name is malformed, or there is no such data set, revision, configuration or split.
+    """
+    dataset, found, info = load_hub(hub.dataset_name(name))
+    whole = (info.splits or {}).get(found.split)
+    lengths = [] if whole is None else whole.shard_lengths or []
+    if whole is None or len(lengths) < 2:
+        return [(str(found), int(dataset.data.nbytes), found.revision)]
+    ends = [sum(lengths[:count]) for count in range(len(lengths) + 1)]
+    return [
+        (
+            str(dataclasses.replace(found, split=f"{found.split}[{start}:{end}]")),
+            whole.num_bytes * (end - start) // ends[-1],
+            found.revision,
+        )
+        for start, end in zip(ends, ends[1:], strict=False)
+    ]
+
+
+def hub_documents(name: str, text_field: str, start: int) -> Iterator[tuple[str, float]]:
+    """Yield (text of a row, share of the split read by then) from row `start` on.
+
+    Raises:
+      UserError: as for `hub_files`; or there is no column `text_field`, or a row of it holds no text.
+    """
+    dataset, _, _ = load_hub(hub.dataset_name(name))
+    _check_schema(name, dataset.features.arrow_schema, text_field)
+    column, rows = dataset.select_columns([text_field]).with_format("arrow"), len(dataset)
+    for first in range(start, rows, _BATCH_ROWS):
+        for index, text in enumerate(column[first : first + _BATCH_ROWS][text_field].to_pylist(), start=first):
+            if not isinstance(text, str):
+                raise UserError(
+                    f"{name}: row {index}: the column {text_field!r} holds {text!r:.40}, not a string; name another "
+                    "column with --text_field"
+                )
+            yield text, (index + 1) / rows
+
+
+def load_hub(name: hub.HubName, split: str = "") -> tuple[Any, hub.HubName, Any]:
+    """Return (datasets.Dataset, the name with commit, configuration and split, DatasetInfo) of a split of the hub.
+
+    Args:
+      name: the data set.
+      split: the split, instead of that in the name; both empty: train.
+
+    Raises:
+      UserError: as for `hub_files`, or the extra `hub` is not installed.
+    """
+    for library in ("huggingface_hub", "datasets"):
+        need_extra(library, "hub", str(name))
+    name = dataclasses.replace(hub.pinned(name), split=split or name.split or "train")
+    with _hub_errors_told(name), _bars_where_people_look():
+        builder = _builder(dataclasses.replace(name, split=""))
+        dataset = builder.as_dataset(split=name.split)
+    return dataset, dataclasses.replace(name, configuration=builder.config.name), builder.info
+
+
+@functools.lru_cache(maxsize=4)
+def _builder(name: hub.HubName) -> Any:
+    """Return the builder of a configuration at a commit, once its files are in the cache, wherever they come from."""
+    import datasets
+
+    if name.configuration and (found := _in_cache(name)) is not None:
+        return found
+    builder = datasets.load_dataset_builder(
+        f"{hub.DATASETS}{name.repository}", name.configuration or None, revision=name.revision
+    )
+    if builder.hash != name.revision:  # without a network, the newest in the cache, of whichever commit
+        if (found := _in_cache(name)) is None:
+            raise UserError(
+                f"{name} is not in the cache of this machine, and the hub cannot be reached; start this once with a "
+                "network"
+            )
+        return found
+    builder.download_and_prepare()
+    return builder
+
+
+def _in_cache(name: hub.HubName) -> Any:
+    """Return the builder of a configuration that the cache holds as of this commit; None if it does not.
+
+    Raises:
+      UserError: no configuration was named, and it holds several.
+    """
+    from datasets.config import HF_DATASETS_CACHE
+    from datasets.naming import camelcase_to_snakecase
+    from datasets.packaged_modules.cache.cache import Cache
+
+    owner, _, own = name.repository.partition("/")
+    place = epath.Path(HF_DATASETS_CACHE) / f"{owner}___{camelcase_to_snakecase(own)}"
+    found = sorted(place.glob(f"{name.configuration or '*'}/*/{name.revision}/dataset_info.json"))
+    if not found:
+        return None
+    *_, configuration, version, _, _ = found[0].parts
+    if len(found) > 1:
+        names = ", ".join(file.parts[-4] for file in found)
+        raise UserError(f"{name} has several configurations in the cache ({names}); name one: {name.repository}:NAME")
+    return Cache(
+        dataset_name=own, config_name=configuration, version=version, hash=name.revision, repo_id=name.repository
+    )
+
+
+@contextlib.contextmanager
+def _bars_where_people_look() -> Iterator[None]:
+    """Let the package datasets show its bars on a terminal and in a notebook only, as this package does."""
+    from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    if progress.are_seen() or are_progress_bars_disabled():
+        yield
+        return
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        enable_progress_bars()
+
+
+@contextlib.contextmanager
+def _hub_errors_told(name: hub.HubName) -> Iterator[None]:
+    """Turn the errors of datasets within the block, and those of the package that downloads for it, into UserErrors."""
+    with hub.errors_told(name):
+        try:
+            yield
+        except Exception as error:
+            if type(error).__module__.split(".")[0] != "datasets" and not isinstance(error, (ValueError, RuntimeError)):
+                raise
+            cause = error.__cause__ if type(error).__name__ == "DatasetGenerationError" else None
+            said = " ".join(str(cause or error).partition("Example of usage")[0].split())
+            way_out = f"; name it after a colon, as in {name.repository}:NAME" if "Config name" in said else ""
+            raise UserError(f"{name}: {said:.300}{way_out}") from error

@@ -1,10 +1,11 @@
 """Resolve `--input` into sources, recognize their formats, and read documents from them.
 
 An input is one or several of these, separated by commas: a file, a directory (every file below it that is not hidden,
-sorted), a glob, `tfds:name[/config][:version][:split]`, `docs:` (see documentation.py). Files are local or gs://,
-plain or compressed: plain text (a paragraph or a sentence per line, a blank line between documents), JSON lines,
-WikiExtractor output, MediaWiki exports, WET and WARC, books of Project Gutenberg, Parquet and Arrow. The name and the
-beginning of a file determine its format; missing libraries are reported before reading.
+sorted), a glob, `tfds:name[/config][:version][:split]`, `hf://datasets/owner/name[@revision][:configuration[:split]]`
+of the Hugging Face hub, `docs:` (see documentation.py). Files are local or gs://, plain or compressed: plain text (a
+paragraph or a sentence per line, a blank line between documents), JSON lines, WikiExtractor output, MediaWiki exports,
+WET and WARC, books of Project Gutenberg, Parquet and Arrow. The name and the beginning of a file determine its format;
+missing libraries are reported before reading.
 """
 
 import dataclasses
@@ -128,7 +129,8 @@ def find_sources(input: str, format: str = "auto", license: str = "") -> list[So
     items = [item.strip() for item in input.split(",") if item.strip()]
     if not items:
         raise UserError(
-            "input is empty; give files, directories, globs, tfds:name or docs: (the embedded documentation)"
+            "input is empty; give files, directories, globs, tfds:name, hf://datasets/owner/name or docs: (the "
+            "embedded documentation)"
         )
     licences = _licences(license, items)
     sources = {
@@ -152,7 +154,7 @@ def _licences(license: str, items: list[str]) -> list[str]:
 
 
 def _find(item: str, format: str) -> Iterator[Source]:
-    prefix = item.partition(":")[0] if item.startswith(("tfds:", "docs:")) else ""
+    prefix = item.partition(":")[0] if item.startswith(("tfds:", "hf:", "docs:")) else ""
     if format == "docs" or (prefix == "docs" and format == "auto"):
         if item != "docs:":
             raise UserError(f"input={item!r}: the embedded documentation is given as docs: alone")
@@ -161,6 +163,9 @@ def _find(item: str, format: str) -> Iterator[Source]:
         name = item if prefix else f"tfds:{item}"
         for file, size, version in datasets.files(name):
             yield Source(file, "tfds", size, version)
+    elif prefix == "hf" and format == "auto":
+        for file, size, commit in datasets.hub_files(item):
+            yield Source(file, "hub", size, commit)
     elif prefix:
         raise UserError(f"input={item!r} contradicts format={format}; leave the format out")
     else:

@@ -27,6 +27,7 @@ from bert_jax.checkpoints.workdir import (
     open_workdir,
     read_json,
     refused_changes,
+    with_commits,
     write_json,
 )
 from bert_jax.config import AttentionConfig
@@ -126,11 +127,12 @@ def from_arguments(
 
 def _check_in_memory(data: Mapping[str, object], given: Mapping[str, list[Any]]) -> None:
     """Raise UserError if an option refers to data other than the rows of `given`, and would be ignored."""
-    if data["tfds"]:
-        raise UserError(
-            f"tfds={data['tfds']!r} has all splits, but {' and '.join(given)} are given in memory too; leave one of "
-            "the two out"
-        )
+    for name in ("tfds", "hub"):
+        if data[name]:
+            raise UserError(
+                f"{name}={data[name]!r} has all splits, but {' and '.join(given)} are given in memory too; leave one "
+                "of the two out"
+            )
     columns = [name for name in ("text_column", "pair_column", "label_column") if data[name]]
     read = data["dir"] or any(data[split] not in ("", IN_MEMORY) for split in ("train", "dev", "test"))
     if columns and not read:
@@ -370,6 +372,7 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence[Any]], device
     wall_time = WallTime()
     join_hosts(config.faults, to_dict(config), differing_options(FinetuneConfig))
     mesh = sharding.make_mesh(check_finetune(config).mesh, devices)
+    config = with_commits(config, ("init_from", "distillation.teacher"), dataset="data.hub", below="finetune.")
     check_attention(config.compute, mesh.devices.flat[0].platform)
     check_trackers(config.sinks)
     if isinstance(config.options, DiagnosticOptions):  # there is nothing to train

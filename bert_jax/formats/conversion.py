@@ -17,6 +17,7 @@ from typing import Any
 from etils import epath
 from rich.console import Console
 
+from bert_jax import hub
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import EmbeddingConfig
 from bert_jax.config.commands import ConvertConfig, ModelFormat, PartsWritten, Weights
@@ -129,6 +130,8 @@ def convert(
     to: ModelFormat,
     parts: PartsWritten = "all",
     weights: Weights = "last",
+    push: str = "",
+    private: bool = False,
 ) -> None:
     """Convert the model in `source`, of any known kind, to the new directory `destination`, and print a summary.
 
@@ -136,18 +139,37 @@ def convert(
       to: bert_jax, huggingface or tf1.
       parts: all, mlm, encoder or generator; see ConvertConfig.
       weights: last or ema; see ConvertConfig.
+      push: repository of the Hugging Face hub that gets a copy; see ConvertConfig.
+      private: whether a repository that is made for it is private.
 
     Raises:
-      UserError: the source is unreadable, the destination is not empty, or the other format cannot represent the model.
+      UserError: the source is unreadable, the destination is not empty, or the other format cannot represent the model;
+        or the hub does not take it, which is asked for before anything is written.
     """
     from_dict(ConvertConfig, {"to": to, "parts": parts, "weights": weights})  # raises a UserError for any other word
     check_destination(destination)
+    repository = _repository(push, private, to)
     stored = _opened(source, weights)
     check_fit(stored)
     chosen = select(stored, parts, to)
+    if repository is not None:
+        hub.check_writable(repository, private)
     with new_directory(destination) as directory:
         _write(chosen, directory, to, os.path.basename(os.path.normpath(destination)))
     _print_summary(source, stored, chosen, destination, to)
+    if repository is not None:
+        print(f"uploaded: {hub.push(destination, repository)}")
+
+
+def _repository(push: str, private: bool, to: ModelFormat) -> hub.HubName | None:
+    """Return the repository to upload to; None if there is none, and a UserError if there cannot be one."""
+    if private and not push:
+        raise UserError("private=True says how a repository is made that push=OWNER/NAME names; leave it out")
+    if not push:
+        return None
+    if to != "huggingface":
+        raise UserError(f"push={push} uploads what transformers opens, but to={to}; use --to=huggingface")
+    return hub.model_name(push if push.startswith(hub.PREFIX) else f"{hub.PREFIX}{push}")
 
 
 def _opened(source: str | os.PathLike[str], weights: Weights) -> StoredModel:

@@ -1,7 +1,7 @@
 """Recognize the kind of a model in a directory, and place its arrays on the devices."""
 
+import dataclasses
 import os
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 from etils import epath
 from jax.sharding import Mesh, NamedSharding
 
+from bert_jax import hub
 from bert_jax.config import MeshConfig
 from bert_jax.devices import sharding
 from bert_jax.devices.hardware import all_devices, memory_advice
@@ -34,8 +35,19 @@ LOOKED_FOR = (
 
 
 def open_stored(path: str | os.PathLike[str]) -> StoredModel:
-    """Describe the model in `path`, whose kind its contents determine; see `load`."""
-    path = _existing(os.fspath(path))
+    """Describe the model in `path`, whose kind its contents determine, or of that name on the hub; see `load`.
+
+    The path of one from the hub is its name with the commit.
+    """
+    if (name := hub.model_name(os.fspath(path))) is None:
+        return _opened(_existing(os.fspath(path)))
+    found = hub.model_files(name)
+    stored = _opened(epath.Path(found.directory))
+    source = {**stored.history.get("source", {}), "path": str(found.name)}
+    return dataclasses.replace(stored, path=str(found.name), history={**stored.history, "source": source})
+
+
+def _opened(path: epath.Path) -> StoredModel:
     if not path.is_dir():  # the prefix of a TensorFlow 1 checkpoint: <prefix>.index is next to it
         from bert_jax.formats.tf1 import open_tf_checkpoint
 
@@ -111,7 +123,8 @@ def one_device() -> Mesh:
 def is_there(name: str) -> bool:
     """Return whether there is anything that could be a model in a place, by the rules of `open_stored`."""
     try:
-        _existing(name)
+        found = hub.model_name(name)
+        _existing(name) if found is None else hub.model_files(found)
     except UserError:
         return False
     return True
@@ -134,11 +147,9 @@ def _existing(name: str) -> epath.Path:
             raise
         raise UserError(f"{name!r} cannot be opened: {' '.join(str(error).split())[:300]}") from None
     if not exists:
-        known = name if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and len(name) <= 200 else "NAME"
         raise UserError(
-            f"there is no {name!r:.200}: give the directory of a model. Nothing is downloaded: on a machine with a "
-            f"network, hf download {known} --local-dir DIRECTORY (of the package huggingface_hub) fetches a model; "
-            "then give DIRECTORY"
+            f"there is no {name!r:.200}: give the directory of a model, or hf://owner/name for one of the Hugging Face "
+            "hub"
         )
     if path.suffix in (*PICKLES, *OTHER_WEIGHTS) and path.name != torch_files.FILE:
         raise _refused(path.parent, path.name)

@@ -538,14 +538,15 @@ def load(
 
     Args:
       path: local or gs://: a work directory of bert_jax (its newest good checkpoint) or one step of it, a Hugging Face
-        directory, or a TensorFlow 1 checkpoint (directory or prefix). None of them needs TensorFlow.
+        directory, or a TensorFlow 1 checkpoint (directory or prefix). None of them needs TensorFlow. Or a model of the
+        Hugging Face hub: hf://owner/name[@revision], or owner/name where no directory is called like the owner.
       mesh: None for the first device; else every device reads its own part (bert_jax/devices/sharding.py).
       compute: dtype of activations and the like; see ComputeConfig.
       part: "generator" for that of a run of replaced-token detection, of which None opens the discriminator.
 
     Raises:
       UserError: there is no readable model, only a pickle, damaged files, or arrays that do not fit the configuration;
-        or there is no such part.
+        there is no such part; or the hub has no such model, or cannot be reached for one that is not in its cache.
     """
     if part not in (None, "generator"):
         raise UserError(f"part={part!r:.40} must be 'generator', or None for the model itself")

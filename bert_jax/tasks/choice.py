@@ -227,10 +227,10 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
     Raises:
       UserError: see `read`; or answers are missing.
     """
-    if data.tfds:
-        name = readers.tfds_split_name(data, split)
-        source = f"{data.tfds}, split {name}"
-        examples = readers.tfds_examples(data.tfds, name, data.tfds_dir)
+    if data.named:
+        name = readers.dataset_split(data, split)
+        source = f"{data.named}, split {name}"
+        examples = readers.dataset_examples(data.named, name, data.tfds_dir)
         questions = read_questions(source, ((f"{source}, example {i}", example) for i, example in enumerate(examples)))
     else:
         questions = read(readers.find_file(data, split, FILES[split]))

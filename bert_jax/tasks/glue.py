@@ -38,8 +38,8 @@ class GlueTask:
     """Header of the label."""
     numbered: bool = False
     """Whether files and submissions write 0 and 1 for the two classes."""
-    tfds_columns: tuple[str, ...] = ()
-    """Headers of the sentences in TFDS, if different."""
+    dataset_columns: tuple[str, ...] = ()
+    """Headers of the sentences in TFDS and on the hub, if different."""
 
 
 _INFERENCE = ("entailment", "neutral", "contradiction")
@@ -72,7 +72,7 @@ GLUE_TASKS = {
         {"train": 3668, "dev": 408, "test": 1725},
         label="Quality",
         numbered=True,
-        tfds_columns=_PAIR,
+        dataset_columns=_PAIR,
     ),
     "stsb": GlueTask(
         ("STS-B",), _PAIR, (), ("spearman", "pearson"), {"train": 5749, "dev": 1500, "test": 1379}, label="score"
@@ -93,7 +93,7 @@ GLUE_TASKS = {
         ("accuracy",),
         {"train": 392_702, "dev": 9815, "dev_mismatched": 9832, "test": 9796, "test_mismatched": 9847},
         label="gold_label",
-        tfds_columns=_PREMISE,
+        dataset_columns=_PREMISE,
     ),
     # The second version, which replaced that of the paper (108 thousand examples) in January 2019.
     "qnli": GlueTask(
@@ -114,7 +114,7 @@ GLUE_TASKS = {
         _INFERENCE,
         ("matthews", "accuracy"),
         {"dev": 1104, "test": 1104},
-        tfds_columns=_PREMISE,
+        dataset_columns=_PREMISE,
     ),
 }
 
@@ -282,9 +282,9 @@ HIGHEST_SCORE = 5
 def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
     """Return those of train, dev, dev_mismatched (MNLI), test and test_mismatched that the data has."""
     known = tuple(GLUE_TASKS[task].rows)
-    if data.tfds:
-        called = {split: _tfds_split(task, data, split) for split in known}
-        return ("test",) if task == "ax" else readers.tfds_splits(_tfds_name(task, data), data, called)
+    if data.named:
+        called = {split: _dataset_split(task, data, split) for split in known}
+        return ("test",) if task == "ax" else readers.dataset_splits(_dataset_name(task, data), data, called)
     directory = epath.Path(data.dir).expanduser()
     return tuple(
         split
@@ -322,14 +322,14 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
             f"{task} has the classes {', '.join(spec.labels) or '(none: a number is estimated)'}, but the model has "
             f"{', '.join(labels) or 'none: it estimates a number'}{remedy}"
         )
-    if data.tfds:
-        records = _tfds_records(task, spec, data, split)
+    if data.named:
+        records = _dataset_records(task, spec, data, split)
     else:
         file = readers.find_file(data, split, glue_file_names(task, split))
         records = read(task, file, split, by_original_name=not getattr(data, split, ""))
     if len(records) != spec.rows[split]:
         logging.warning("%s %s: %d examples; the benchmark has %d", task, split, len(records), spec.rows[split])
-    spelled = ("0", "1") if spec.numbered and not data.tfds else spec.labels
+    spelled = ("0", "1") if spec.numbered and not data.named else spec.labels
     numbers = {spelling: labels.index(name) for spelling, name in zip(spelled, spec.labels, strict=True)}
     examples = sentences.collect(task, records, tuple(labels), numbers, unlabelled=split.startswith("test"))
     if not spec.labels and examples.answers is not None:
@@ -395,27 +395,27 @@ def _check_range(records: list[Record], answers: np.ndarray) -> None:
         raise UserError(f"{records[first].where}: the score {answers[first]:g} is not between 0 and {HIGHEST_SCORE}")
 
 
-def _tfds_name(task: str, data: TaskDataConfig) -> str:
-    return f"{data.tfds}/{task}" if data.tfds == "glue" else data.tfds
+def _dataset_name(task: str, data: TaskDataConfig) -> str:
+    return f"{data.named}/{task}" if data.named == "glue" else data.named
 
 
-def _tfds_split(task: str, data: TaskDataConfig, split: str) -> str:
-    name = readers.tfds_split_name(data, split)
+def _dataset_split(task: str, data: TaskDataConfig, split: str) -> str:
+    name = readers.dataset_split(data, split)
     return f"{name}_matched" if task == "mnli" and name in ("validation", "test") else name
 
 
-def _tfds_records(task: str, spec: GlueTask, data: TaskDataConfig, split: str) -> list[Record]:
-    name, tfds_split = _tfds_name(task, data), _tfds_split(task, data, split)
-    examples, test = list(readers.tfds_examples(name, tfds_split, data.tfds_dir)), split.startswith("test")
+def _dataset_records(task: str, spec: GlueTask, data: TaskDataConfig, split: str) -> list[Record]:
+    name, own_split = _dataset_name(task, data), _dataset_split(task, data, split)
+    examples, test = list(readers.dataset_examples(name, own_split, data.tfds_dir)), split.startswith("test")
     if test:  # stored in a shuffled order, but the rows of a submission ascend
         examples.sort(key=lambda example: example.get("idx", 0))
-    problems, records, columns = [], [], spec.tfds_columns or spec.columns
+    problems, records, columns = [], [], spec.dataset_columns or spec.columns
     for position, example in enumerate(examples):
         missing = [column for column in (*columns, "label") if column not in example]
         if missing:
             raise UserError(f"{name} has no {' and '.join(missing)}, but {', '.join(example)}: it is not {task}")
         index = str(example.get("idx", position))
-        where = f"{name}, {tfds_split}, example {index}"
+        where = f"{name}, {own_split}, example {index}"
         texts = [example[column] for column in columns]
         if not test and (problem := empty_text(zip(columns, texts, strict=True))):
             problems.append(f"{where}: {problem}")
@@ -424,5 +424,5 @@ def _tfds_records(task: str, spec: GlueTask, data: TaskDataConfig, split: str) -
         if not spec.labels and label is not None and label < 0:
             label = None
         records.append(Record(where, texts[0], texts[1] if len(texts) > 1 else None, label, index))
-    check_broken(task, split, f"{name}, {tfds_split}", problems, len(examples))
+    check_broken(task, split, f"{name}, {own_split}", problems, len(examples))
     return records

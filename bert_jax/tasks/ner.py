@@ -33,7 +33,7 @@ FILES = {
     "test": ("test.txt", "test.conll", "test.conllu", "eng.testb"),
 }
 """Names that a split may have in `data.dir`; the last ones are the original's."""
-_TFDS_TAGS = ("ner", "tags", "ner_tags")
+_TAGS = ("ner", "tags", "ner_tags")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +64,8 @@ def load(task: str, data: TaggingDataConfig, split: str, labels: tuple[str, ...]
     Raises:
       UserError: see `conll.read` and `conll.in_iob2`; or there are no tags to train on, or a tag is not among `labels`.
     """
-    if data.tfds:
-        sentences = _read_tfds(data, split)
+    if data.named:
+        sentences = _read_dataset(data, split)
     else:
         sentences = conll.read(readers.find_file(data, split, FILES[split]), data, to_predict=split == "test")
     has_answers = all(sentence.tags is not None for sentence in sentences)
@@ -106,17 +106,16 @@ def _classes(sentences: list[Sentence]) -> tuple[str, ...]:
     return (conll.OUTSIDE, *(f"{prefix}-{kind}" for kind in types for prefix in "BI"))
 
 
-def _read_tfds(data: TaggingDataConfig, split: str) -> list[Sentence]:
-    source = f"{data.tfds}, split {readers.tfds_split_name(data, split)}"
+def _read_dataset(data: TaggingDataConfig, split: str) -> list[Sentence]:
+    name = readers.dataset_split(data, split)
+    source = f"{data.named}, split {name}"
     sentences = []
-    for index, example in enumerate(
-        readers.tfds_examples(data.tfds, readers.tfds_split_name(data, split), data.tfds_dir)
-    ):
-        key = data.label_column or next((name for name in _TFDS_TAGS if name in example), "")
+    for index, example in enumerate(readers.dataset_examples(data.named, name, data.tfds_dir)):
+        key = data.label_column or next((name for name in _TAGS if name in example), "")
         for name in ("tokens", key):
             if name not in example:
                 raise UserError(
-                    f"{source}: no field {name or ' or '.join(_TFDS_TAGS)!r} among {', '.join(sorted(example))}; "
+                    f"{source}: no field {name or ' or '.join(_TAGS)!r} among {', '.join(sorted(example))}; "
                     "give the one that holds the tags with --data.label_column=NAME"
                 )
         words, tags = example["tokens"], example[key]

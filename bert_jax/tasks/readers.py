@@ -1,16 +1,16 @@
-"""Readers of task files and TFDS examples, and the search for the file of a split.
+"""Readers of task files and of named data sets, and the search for the file of a split.
 
 Lines are tab-separated without quoting, CSV by RFC 4180, or JSON; they always come with the line number. Lines end in
 LF or CR LF. Other line separators of Unicode are text, and blank lines are skipped.
 
-Examples of a TFDS dataset are plain dicts. TensorFlow Datasets is imported at the first call, by corpus/datasets.py.
-A family reads its split thus:
+Examples of a data set of TFDS or the Hugging Face hub are plain dicts. The package that loads it is imported at the
+first call, by corpus/datasets.py. A family reads its split thus:
 
-    for example in readers.tfds_examples("squad/v1.1", readers.tfds_split_name(data, split), data.tfds_dir):
+    for example in readers.dataset_examples("squad/v1.1", readers.dataset_split(data, split), data.tfds_dir):
         example["question"]                  # str
         example["answers"]["answer_start"]   # list[int]; a Sequence of a dict becomes a dict of lists
 
-    for example in readers.tfds_examples("conll2003", "train"):
+    for example in readers.dataset_examples("hf://datasets/eriktks/conll2003", "train"):
         example["tokens"], example["ner"]    # list[str], list[str]: the names of the classes, not their numbers
 """
 
@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from etils import epath
 
+from bert_jax import hub
 from bert_jax.config.finetuning import TaskDataConfig
 from bert_jax.corpus import datasets
 from bert_jax.errors import UserError
@@ -125,29 +126,47 @@ def _stray_quote(text: str, place: int) -> str:
 _SPLITS = {"dev": "validation", "dev_mismatched": "validation_mismatched"}
 
 
-def tfds_split_name(data: TaskDataConfig, split: str) -> str:
+def dataset_split(data: TaskDataConfig, split: str) -> str:
     """Return the dataset's name of a split: `--data.train` and the like if given (even `train[:90%]`), or the usual."""
     return getattr(data, split, "") or _SPLITS.get(split, split)
 
 
-def tfds_splits(name: str, data: TaskDataConfig, called: Mapping[str, str]) -> tuple[str, ...]:
+def dataset_splits(name: str, data: TaskDataConfig, called: Mapping[str, str]) -> tuple[str, ...]:
     """Return those splits of `called`, which maps them to the dataset's names, that it has or that `data` asks for."""
-    _, info, _ = datasets.load(f"tfds:{name}:{tfds_split_name(data, 'train')}", data.tfds_dir or None)
+    if name.startswith(hub.PREFIX):
+        _, _, info = datasets.load_hub(_whole(name), dataset_split(data, "train"))
+    else:
+        _, info, _ = datasets.load(f"tfds:{name}:{dataset_split(data, 'train')}", data.tfds_dir or None)
     return tuple(split for split, theirs in called.items() if getattr(data, split, "") or theirs in info.splits)
 
 
-def tfds_examples(name: str, split: str, directory: str = "") -> Iterator[dict[str, Any]]:
-    """Yield the examples of `name[/config][:version]` in stored order; download it first if necessary.
+def dataset_examples(name: str, split: str, directory: str = "") -> Iterator[dict[str, Any]]:
+    """Yield the examples of a data set in stored order; download it first if necessary.
 
     Values are str, int, float, bool, lists and dicts of them. A ClassLabel becomes the name of its class, or None for
-    -1, with which TFDS marks the unlabelled test sets of GLUE. Bytes must be UTF-8.
+    -1, which marks the unlabelled test sets of GLUE. Bytes must be UTF-8.
+
+    Args:
+      name: of TFDS, `name[/config][:version]`, or of the hub, `hf://datasets/owner/name[@revision][:configuration]`.
+      split: its split, or a part of it.
+      directory: where TFDS keeps its data; "" for its own default.
 
     Raises:
-      UserError: raised by the call itself: the dataset, configuration or split is unknown, or TensorFlow Datasets is
-        missing.
+      UserError: raised by the call itself: the dataset, configuration or split is unknown, or the package that loads it
+        is missing.
     """
+    if name.startswith(hub.PREFIX):
+        rows, _, _ = datasets.load_hub(_whole(name), split)
+        return ({key: _plain(rows.features[key], value) for key, value in row.items()} for row in rows)
     dataset, info, _ = datasets.load(f"tfds:{name}:{split}", directory or None)
     return _plain_examples(dataset, info.features, f"{name}, split {split}")
+
+
+def _whole(name: str) -> hub.HubName:
+    found = hub.dataset_name(name)
+    if found.split:
+        raise UserError(f"data.hub={name} names a split; give splits as --data.train=SPLIT and --data.dev=SPLIT")
+    return found
 
 
 def _plain_examples(dataset: Any, features: Any, source: str) -> Iterator[dict[str, Any]]:
@@ -173,7 +192,7 @@ def _plain(feature: Any, value: Any) -> Any:
         return [_plain(feature, part) for part in to_list()]
     value = value.item() if hasattr(value, "item") else value
     if hasattr(feature, "int2str"):
-        return feature.int2str(value) if value >= 0 else None
+        return feature.int2str(value) if value is not None and value >= 0 else None
     return value
 
 
@@ -206,9 +225,9 @@ def find_file(data: TaskDataConfig, split: str, names: Sequence[str]) -> epath.P
 
 
 def file_splits(data: TaskDataConfig, names: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return those of the splits in `names` that `find` would find, or that the TFDS dataset has."""
-    if data.tfds:
-        return tfds_splits(data.tfds, data, {split: tfds_split_name(data, split) for split in names})
+    """Return those of the splits in `names` that `find` would find, or that the data set of this name has."""
+    if data.named:
+        return dataset_splits(data.named, data, {split: dataset_split(data, split) for split in names})
     directory = epath.Path(data.dir).expanduser()
     return tuple(
         split

@@ -144,13 +144,15 @@ def read_json(file: epath.Path) -> tuple[list[str], list[tuple[int, dict[str, An
     return contexts, records
 
 
-def read_tfds(name: str, data: TaskDataConfig, split: str) -> tuple[str, list[str], list[tuple[int, dict[str, Any]]]]:
+def read_dataset(
+    name: str, data: TaskDataConfig, split: str
+) -> tuple[str, list[str], list[tuple[int, dict[str, Any]]]]:
     """Return (name of dataset and split, contexts, records) of a dataset with the features of TFDS squad."""
-    tfds_split = readers.tfds_split_name(data, split)
-    source = f"{name}, split {tfds_split}"
+    own_split = readers.dataset_split(data, split)
+    source = f"{name}, split {own_split}"
     contexts: dict[str, int] = {}
     records = []
-    for index, example in enumerate(readers.tfds_examples(name, tfds_split, data.tfds_dir)):
+    for index, example in enumerate(readers.dataset_examples(name, own_split, data.tfds_dir)):
         place = f"example {index}"
         answers = _value(source, example, "answers", dict, place)
         texts, starts = (_value(source, answers, key, list, f"{place}, answers") for key in ("text", "answer_start"))
@@ -249,9 +251,9 @@ class Examples:
 
 def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
     """Return those of train, dev and test that the data has."""
-    if data.tfds:
-        called = {split: readers.tfds_split_name(data, split) for split in ("train", "dev", "test")}
-        return readers.tfds_splits(_tfds_name(task, data), data, called)
+    if data.named:
+        called = {split: readers.dataset_split(data, split) for split in ("train", "dev", "test")}
+        return readers.dataset_splits(_dataset_name(task, data), data, called)
     return tuple(split for split in ("train", "dev", "test") if getattr(data, split) or _names(task, data, split)[1])
 
 
@@ -268,8 +270,8 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
         1 % of the answers are not where the file says. Names the file and the id of the question (for broken JSON the
         line).
     """
-    if data.tfds:
-        source, contexts, records = read_tfds(_tfds_name(task, data), data, split)
+    if data.named:
+        source, contexts, records = read_dataset(_dataset_name(task, data), data, split)
     else:
         source = _find(task, data, split)
         contexts, records = read_json(source)
@@ -371,5 +373,5 @@ def _names(task: str, data: TaskDataConfig, split: str) -> tuple[str, list[str]]
     return f"{split}-{version}.json", sorted(path.name for path in found)
 
 
-def _tfds_name(task: str, data: TaskDataConfig) -> str:
-    return f"squad/{VERSIONS[task]}" if data.tfds == "squad" else data.tfds
+def _dataset_name(task: str, data: TaskDataConfig) -> str:
+    return f"squad/{VERSIONS[task]}" if data.named == "squad" else data.named

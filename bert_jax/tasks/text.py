@@ -302,7 +302,7 @@ def load(
     labels: tuple[str, ...] | None = None,
     given: Mapping[str, Sequence[Any]] | None = None,
 ) -> Sentences:
-    """Return the examples of a split, from TSV, CSV, JSON lines, a directory per class, TFDS, or memory.
+    """Return the examples of a split, from TSV, CSV, JSON lines, a directory per class, TFDS, the hub, or memory.
 
     Args:
       labels: classes in the order of a model's outputs, empty for regression. None: those of this split, sorted, unless
@@ -316,8 +316,8 @@ def load(
     source = "train" if parted else split
     if given and source in given:
         records = records_in_memory(source, given[source], data.regression)
-    elif data.tfds:
-        records = _tfds_records(data, source)
+    elif data.named:
+        records = _dataset_records(data, source)
     else:
         _check_dev(task, data, source)
         records = read_records(readers.find_file(data, source, file_names(source)), data, source)
@@ -440,11 +440,11 @@ def _discover(records: list[Record]) -> tuple[str, ...]:
     return tuple(labels)
 
 
-def _tfds_records(data: TextDataConfig, split: str) -> list[Record]:
-    name = readers.tfds_split_name(data, split)
-    source = f"{data.tfds}, split {name}"
+def _dataset_records(data: TextDataConfig, split: str) -> list[Record]:
+    name = readers.dataset_split(data, split)
+    source = f"{data.named}, split {name}"
     rows = (
         (f"{source}, example {position}", example)
-        for position, example in enumerate(readers.tfds_examples(data.tfds, name, data.tfds_dir))
+        for position, example in enumerate(readers.dataset_examples(data.named, name, data.tfds_dir))
     )
     return records_of(source, rows, data, split)

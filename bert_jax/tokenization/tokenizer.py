@@ -14,6 +14,7 @@ import numpy as np
 from absl import logging
 from etils import epath
 
+from bert_jax import hub
 from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.tokenization.directories import read_vocabulary
 from bert_jax.tokenization.vocabulary import (
@@ -178,7 +179,8 @@ class Tokenizer:
 
 def load_tokenizer(path: str | os.PathLike[str], lowercase: bool | None = None) -> Tokenizer:
     """Read a vocab.txt, a SentencePiece .model, a vocab.json (of byte-level BPE, with its merges.txt next to it), a
-    tokenizer.json, or a directory that holds one of them (local or gs://).
+    tokenizer.json, a directory that holds one of them (local or gs://), or a model of the hub
+    (hf://owner/name[@revision]).
 
     A file with its usual name is read as the files of `transformers` next to it say, such as tokenizer_config.json.
 
@@ -187,8 +189,8 @@ def load_tokenizer(path: str | os.PathLike[str], lowercase: bool | None = None) 
     Raises:
       UserError: the vocabulary cannot be used or does not fit `lowercase`.
     """
+    path = epath.Path(hub.local_path(os.fspath(path), weights=False))
     need_cloud_storage(os.fspath(path))
-    path = epath.Path(path)
     file = find_vocabulary(path)
     if file.name not in (WORDPIECE_FILE, BYTE_LEVEL_FILE, JSON_FILE) and file.suffix != ".model":
         return Tokenizer(read_wordpiece(file, lowercase))

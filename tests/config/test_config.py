@@ -206,7 +206,7 @@ WHERE = {  # what may differ between hosts
         *("objective.distillation.teacher", "checkpoint.local_path", "init_from"),
     ),
     FinetuneConfig: (
-        *("init_from", "data.dir", "data.train", "data.dev", "data.test", "data.tfds", "data.tfds_dir"),
+        *("init_from", "data.dir", "data.train", "data.dev", "data.test", "data.tfds", "data.tfds_dir", "data.hub"),
         "distillation.teacher",
     ),
 }

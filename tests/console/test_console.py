@@ -250,6 +250,15 @@ def test_storage_out_of_reach_is_one_line_and_other_failures_keep_their_tracebac
             cli._run(["bert-jax", *words])
 
 
+@pytest.mark.parametrize("place", ["hf://owner/name", "s3://bucket/run"])
+def test_a_place_that_cannot_hold_files_is_one_line(place, capsys):
+    pytest.importorskip("tensorflow", reason="it is what opens a path of another form")
+    for words in (["status", place], ["convert", "run", place, "--to=tf1"]):
+        assert status(*words) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"error: {place}") and said.endswith("those of gs:// can be opened\n"), said
+
+
 def test_storage_without_a_library_is_one_line_that_names_the_extra(monkeypatch, capsys):
     def reached(arguments):
         raise AssertionError

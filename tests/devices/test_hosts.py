@@ -95,13 +95,13 @@ def test_a_bucket_out_of_reach_ends_all_hosts_without_a_traceback(monkeypatch, c
 
 def test_a_changed_source_file_is_known_by_its_name(tmp_path):
     (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "pairs.py").write_text("one")
+    (tmp_path / "data" / "chunks.py").write_text("one")
     before = sources(tmp_path)
-    (tmp_path / "data" / "pairs.py").write_text("two")
+    (tmp_path / "data" / "chunks.py").write_text("two")
     (tmp_path / "notes.txt").write_text("not code")
-    with pytest.raises(Ended, match=r"code.data/pairs.py is [0-9a-f]{64} on host 0 and [0-9a-f]{64} on host 1"):
+    with pytest.raises(Ended, match=r"code.data/chunks.py is [0-9a-f]{64} on host 0 and [0-9a-f]{64} on host 1"):
         refuse_differences([{"code": before}, {"code": sources(tmp_path)}])
-    assert "devices/hosts.py" in sources() and "data/pairs.py" in sources()
+    assert "devices/hosts.py" in sources() and "data/chunks.py" in sources()
 
 
 def answers(hosts: types.ModuleType, host: int) -> dict:

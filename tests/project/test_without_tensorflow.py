@@ -20,7 +20,7 @@ def no_tensorflow(monkeypatch):
     "call",
     [
         lambda: datasets.files("tfds:wiki40b/en:train"),
-        lambda: readers.tfds_examples("squad", "train"),
+        lambda: readers.dataset_examples("squad", "train"),
         lambda: tf1.write_tf_checkpoint(types.SimpleNamespace(), "nowhere"),
     ],
     ids=["corpus", "task", "TF1 format"],

@@ -185,7 +185,7 @@ def test_stsb_has_a_regression_head_and_rte_an_output_per_class():
 def test_tfds_gives_the_examples_of_the_files(monkeypatch):
     asked = []
     rows = [{"premise": "a", "hypothesis": "b", "label": "neutral", "idx": 4}]
-    monkeypatch.setattr(readers, "tfds_examples", lambda *arguments: asked.append(arguments) or rows)
+    monkeypatch.setattr(readers, "dataset_examples", lambda *arguments: asked.append(arguments) or rows)
     data = TaskDataConfig(tfds="glue", tfds_dir="place")
     examples = glue.load("mnli", data, "dev")
     assert (examples.first, examples.second, examples.answers.tolist(), examples.index) == (["a"], ["b"], [1], ["4"])
@@ -204,7 +204,7 @@ def test_an_empty_text_from_tfds_is_treated_as_in_files(monkeypatch, caplog):
     texts = {"question1": "a", "question2": "b", "sentence1": "a", "sentence2": "b"}
     rows = [{**texts, "label": None, "idx": i} for i in range(200)]
     rows[7] |= {"question2": " ", "sentence2": ""}
-    monkeypatch.setattr(readers, "tfds_examples", lambda *_: rows)
+    monkeypatch.setattr(readers, "dataset_examples", lambda *_: rows)
     data = TaskDataConfig(tfds="glue")
     assert len(glue.load("rte", data, "test")) == len(glue.load("qqp", data, "test")) == 200
     for row in rows:
@@ -314,7 +314,7 @@ def test_a_submission_from_tfds_is_in_the_benchmarks_order(monkeypatch, tmp_path
     """TFDS stores its examples in a shuffled order and keeps their numbers; the file has the rows in order."""
     order = np.random.default_rng(0).permutation(12).tolist()
     rows = [{"sentence": f"{i}", "label": None, "idx": i} for i in order]
-    monkeypatch.setattr(readers, "tfds_examples", lambda *_: rows)
+    monkeypatch.setattr(readers, "dataset_examples", lambda *_: rows)
     examples = glue.load("cola", TaskDataConfig(tfds="glue"), "test")
     assert examples.first == examples.index == [str(i) for i in range(12)]
     logits = [np.float32([i % 2, 0.5]) for i in range(12)]

@@ -316,7 +316,7 @@ def test_a_directory_without_a_dev_file_hears_of_the_share(tmp_path):
         (
             "text",
             {"tfds": "imdb_reviews", "dev_share": 0.1},
-            r"cannot be used: a split of TFDS is cut by --data.train='train",
+            r"cannot be used: a split of a data set is cut by --data.train='train",
         ),
     ],
 )
@@ -329,7 +329,7 @@ def test_data_without_dev(task, data, message):
 def test_the_tfds_road(monkeypatch):
     """imdb_reviews has no dev split: --data.dev=test."""
     asked, examples = [], [{"text": "Good.", "label": "pos"}, {"text": "Bad.", "label": "neg"}]
-    monkeypatch.setattr(readers, "tfds_examples", lambda *arguments: asked.append(arguments) or examples)
+    monkeypatch.setattr(readers, "dataset_examples", lambda *arguments: asked.append(arguments) or examples)
     data = TextDataConfig(tfds="imdb_reviews", train="train[:90%]", dev="test")
     train = text.load("text", data, "train")
     assert (train.first, train.labels, train.answers.tolist()) == (["Good.", "Bad."], ("neg", "pos"), [1, 0])
@@ -377,13 +377,13 @@ def directory(tmp_path_factory):
 
 
 def test_examples_are_plain(directory):
-    rows = sorted(readers.tfds_examples("tiny_tasks", "train", directory), key=lambda row: row["score"])
+    rows = sorted(readers.dataset_examples("tiny_tasks", "train", directory), key=lambda row: row["score"])
     texts = {"sentence1": "Über 1", "sentence2": "b", "tokens": ["New", "York"], "tags": ["O", "B-PER"]}
     others = {"answers": {"text": ["b"], "start": [7]}, "options": [["x", "y"]]}
     assert rows[1] == texts | others | {"score": 0.5, "label": "not_entailment"}
     assert rows[0]["answers"] == {"text": [], "start": []} and rows[2]["options"] == [["x", "y"], ["z"]]
     assert type(rows[0]["score"]) is float and type(rows[1]["answers"]["start"][0]) is int
-    assert [row["label"] for row in readers.tfds_examples("tiny_tasks", "test", directory)] == [None, None]
+    assert [row["label"] for row in readers.dataset_examples("tiny_tasks", "test", directory)] == [None, None]
 
 
 def test_glue_and_own_text_through_the_builder(directory):
@@ -403,16 +403,16 @@ def test_glue_and_own_text_through_the_builder(directory):
 def test_names_of_splits(directory):
     data = TaskDataConfig(train="train[:2]")
     expected = ["train[:2]", "validation", "test"]
-    assert [readers.tfds_split_name(data, split) for split in ("train", "dev", "test")] == expected
-    assert readers.tfds_split_name(data, "dev_mismatched") == "validation_mismatched"
-    assert len(list(readers.tfds_examples("tiny_tasks", "train[:2]", directory))) == 2
+    assert [readers.dataset_split(data, split) for split in ("train", "dev", "test")] == expected
+    assert readers.dataset_split(data, "dev_mismatched") == "validation_mismatched"
+    assert len(list(readers.dataset_examples("tiny_tasks", "train[:2]", directory))) == 2
     tiny = TaskDataConfig(tfds="tiny_tasks", tfds_dir=directory)
     assert glue.splits("rte", tiny) == text.splits("text", tiny) == ("train", "dev", "test")
     assert glue.splits("mnli", tiny) == ("train",)  # no validation_matched and so on
     with pytest.raises(UserError, match="valid"):
-        readers.tfds_examples("tiny_tasks", "valid", directory)
+        readers.dataset_examples("tiny_tasks", "valid", directory)
     with pytest.raises(UserError, match="no_such_task"):
-        readers.tfds_examples("no_such_task", "train", directory)
+        readers.dataset_examples("no_such_task", "train", directory)
 
 
 NOISE, DATA = NoiseConfig(rate=0.3), TaskDataConfig(dir="d")

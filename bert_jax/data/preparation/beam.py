@@ -130,7 +130,7 @@ def _need_cloud_paths(config: PrepareConfig) -> None:
     }
     for name, value in read_by_workers.items():
         for path in filter(None, map(str.strip, value.split(","))):
-            if not path.startswith(("gs://", "tfds:", "docs:")):
+            if not path.startswith(("gs://", "tfds:", "hf://", "docs:")):
                 raise UserError(f"{name}={path} is on this machine, where Dataflow's workers are not; use gs://")
 
 

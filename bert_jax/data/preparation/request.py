@@ -18,7 +18,7 @@ from bert_jax.data.preparation.writer import MadeFrom
 from bert_jax.errors import UserError, need_cloud_storage, need_extra
 from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
 
-MAY_BE_WRAPPED = ("text", "jsonl", "tfds", "parquet", "arrow")
+MAY_BE_WRAPPED = ("text", "jsonl", "tfds", "hub", "parquet", "arrow")
 """Formats whose lines may end anywhere; the others have a whole paragraph on each line."""
 
 

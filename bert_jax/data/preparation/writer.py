@@ -148,7 +148,7 @@ def without_hashes(sources: tuple[SourceRecord, ...]) -> tuple[SourceRecord, ...
 
 
 def _hash(source: SourceRecord) -> str:
-    if source.format in ("tfds", "docs") or is_remote(source.name):
+    if source.format in ("tfds", "hub", "docs") or is_remote(source.name):
         return ""
     path, found = pathlib.Path(source.name), ""
     try:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax import hub
 from bert_jax.config.commands import FinetuneBenchConfig, LoadBenchConfig
 from bert_jax.config.options import to_dict
 from bert_jax.devices.process import computing_variables
@@ -162,7 +163,8 @@ def run_load(path: str, options: LoadBenchConfig, words: list[str]) -> None:
       UserError: the model cannot be loaded; this is found before the first round.
     """
     peer = turns.peer_versions(options)
-    for each in (path, *options.also):
+    path, *others = [hub.recorded_name(each) for each in (path, *options.also)]
+    for each in (path, *others):
         stored = open_stored(each)
         if peer and each == path and stored.kind != "huggingface":
             raise UserError(f"peer=torch: transformers opens Hugging Face directories only, and {path} is not one")
@@ -170,9 +172,9 @@ def run_load(path: str, options: LoadBenchConfig, words: list[str]) -> None:
         turns.Contestant(
             f"bert_jax, {each}", in_new_processes(sys.executable), load_job(turns.our_program("load", each))
         )
-        for each in (path, *options.also)
+        for each in (path, *others)
     ]
-    theirs = load_job(turns.peer_program(options.peer_python, "load", path, file="serving.py"))
+    theirs = load_job(turns.peer_program(options.peer_python, "load", hub.local_path(path), file="serving.py"))
     peers = (
         [turns.Contestant("transformers", in_new_processes(options.peer_python), theirs, is_peer=True)] if peer else []
     )

@@ -69,7 +69,7 @@ class Job:
             ("init_from", self.config.init_from),
             ("objective.distillation.teacher", "" if taught is None else taught.teacher),
         ):
-            if path and not path.startswith(("gs://", "/")):
+            if path and not path.startswith(("gs://", "hf://", "/")):
                 raise UserError(
                     f"--{name}={path} is a path of this machine, which the workers cannot read; copy it to a bucket "
                     f"(gcloud storage cp --recursive {path} gs://BUCKET/) and give --{name}=gs://BUCKET/…"
