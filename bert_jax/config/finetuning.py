@@ -177,8 +177,9 @@ class TextDataConfig(TaskDataConfig):
     """Column of the second sentence. By default text_pair or sentence2, if there is one."""
     label_column: str = ""
     """Column of the label. By default label."""
-    regression: bool = False
-    """Whether the labels are numbers to estimate rather than classes."""
+    regression: bool | None = None
+    """Whether the labels are numbers to estimate rather than classes. None: they are classes, and decimal numbers such
+    as 0.5, which rarely are, must be said to be one or the other."""
 
     def check(self, instead: str = "") -> None:
         if not 0 <= self.dev_share < 1:

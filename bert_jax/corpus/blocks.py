@@ -15,7 +15,6 @@ import collections
 import contextlib
 import dataclasses
 import gzip
-import json
 import lzma
 import os
 import re
@@ -28,6 +27,7 @@ from etils import epath
 from bert_jax.corpus import crawls, datasets, documentation, wikipedia
 from bert_jax.corpus.text import chapters, last_paragraph
 from bert_jax.errors import UserError
+from bert_jax.files import LONE_RETURNS, parsed, wide_encoding
 
 _LINE_END = rb"(?:\r\n?|\n)"
 _DOCUMENT_END = {
@@ -371,6 +371,12 @@ def _warc_texts(block: Block, bad_utf8: str, removed: collections.Counter[str]) 
 
 
 def _decode(block: Block, bad_utf8: str) -> tuple[str, int]:
+    is_file = block.source.format not in ("tfds", "docs", "parquet", "arrow")
+    if is_file and block.start == Position() and (wide := wide_encoding(block.payload)):
+        raise UserError(
+            f"{block.source.name} is {wide}, not UTF-8; convert it: iconv -f {wide} -t UTF-8 FILE > NEW, where it is "
+            "decompressed first"
+        )
     try:
         return block.payload.decode(), 0
     except UnicodeDecodeError as error:
@@ -378,10 +384,9 @@ def _decode(block: Block, bad_utf8: str) -> tuple[str, int]:
             text = block.payload.decode(errors="replace")
             return text, text.count("\ufffd") - block.payload.count("\ufffd".encode())
         at, value = block.start.offset + error.start, block.payload[error.start]
-    hint = "; it looks like UTF-16: convert it" if at == 0 and block.payload[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
     where = "of the decompressed text " if suffix(block.source.name) else ""
     raise UserError(
-        f"{block.source.name}: byte {at} {where}(0x{value:02x}) is not UTF-8{hint}; convert the file, or pass "
+        f"{block.source.name}: byte {at} {where}(0x{value:02x}) is not UTF-8; convert the file, or pass "
         "--bad_utf8=replace to count and replace such bytes"
     )
 
@@ -396,11 +401,10 @@ def _json_texts(block: Block, text: str, text_field: str) -> Iterator[str]:
             continue
         where = f"{block.source.name}:{number}"
         try:
-            record = json.loads(line)
+            record = parsed(line)
         except (ValueError, RecursionError) as error:
-            raise UserError(
-                f"{where}: not a JSON object on a line of its own ({getattr(error, 'msg', error)})"
-            ) from None
+            reason = LONE_RETURNS if "\r" in line.strip() else f"not a JSON object on a line of its own ({error})"
+            raise UserError(f"{where}: {reason}") from None
         if not isinstance(record, dict) or text_field not in record:
             fields = (
                 f"has the fields {', '.join(map(repr, record))}" if isinstance(record, dict) else "is not an object"

@@ -240,7 +240,7 @@ PARAGRAPH = ["data", 0, "paragraphs", 0]
         (b'{"data":\n[}', "file.json, line 2: not JSON"),
         (b'{"data": "\xff"}', "file.json, line 1: not UTF-8"),
         (b"[" * 100_000, "file.json is not in SQuAD's format"),
-        (b'{"data": ' + b"9" * 5000 + b"}", "file.json is not in SQuAD's format"),
+        (b'{"data": ' + b"9" * 5000 + b"}", "the file: 'data' is inf, not of type list"),
         ([], "the file has no 'data', "),
         ({"data": {}}, "the file: 'data' is {}, not of type list"),
         ({"data": []}, "holds no question"),

@@ -190,7 +190,7 @@ def test_casing_is_inferred(tmp_path):
             r"'cat' on lines 6, 8, 10; 'dog' on lines 7, 9",
         ),
         ("\n".join([*SPECIALS, "cat", "", "dog"]).encode(), "line 7 is empty"),
-        ("\n".join([*SPECIALS, "caf\u00e9"]).encode("latin-1"), "not UTF-8 .line 6, byte"),
+        ("\n".join([*SPECIALS, "caf\u00e9"]).encode("latin-1"), "line 6: not UTF-8 .byte 0xe9"),
     ],
 )
 def test_bad_vocabulary_is_one_clear_line(tmp_path, contents, message):

@@ -36,6 +36,7 @@ from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processo
 from bert_jax.config import TrainVocabConfig
 from bert_jax.config.commands import ExtendVocabConfig
 from bert_jax.errors import UserError, at_least
+from bert_jax.files import decoded
 from bert_jax.progress import progress_bar, track
 from bert_jax.randomness import held_out_documents
 from bert_jax.tokenization import vocabulary
@@ -695,13 +696,11 @@ def find_words(tokenizer: Tokenizer, sample: Sample, max_words: int, min_count: 
 
 def _read_words(file: epath.Path) -> list[str]:
     try:
-        words = file.read_bytes().decode("utf-8-sig").split("\n")
+        words = decoded(file.read_bytes(), f"words={file}").split("\n")
     except OSError as error:
         raise UserError(
             f"words={file} cannot be read ({error.strerror or error}); expected a file, one word per line"
         ) from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"words={file} is not UTF-8 (byte {error.start}); convert it first") from None
     words = [word.strip() for word in words if word.strip()]
     if not words:
         raise UserError(f"words={file} is empty; expected one word per line")

@@ -156,7 +156,7 @@ def prepare(job: dict[str, Any]) -> Prepared:
 
     config = from_dict(PrepareConfig, job["config"])
     tokenizer = load_tokenizer(config.vocab, config.lowercase)
-    lines = pathlib.Path(config.input).read_text(encoding="utf-8").splitlines()
+    lines = lines_of(read_text(config.input))
 
     def tokenize(units: int) -> None:
         for _ in range(units):

@@ -166,7 +166,11 @@ def test_bytes_that_are_not_utf8(tmp_path, monkeypatch):
     path = write(tmp_path / "latin.txt", good.encode() + "Bröt".encode("latin-1") + b" more.\n")
     fails(rf"latin.txt: byte {len(good.encode()) + 2} .*0xf6.* not UTF-8", path)
     assert read(path, bad_utf8="replace")[0].endswith("Br\ufffdt more.")
-    fails("UTF-16", write(tmp_path / "wide.txt", good.encode("utf-16")))
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32"):
+        wide = write(tmp_path / "wide.txt", "Eine Zeile.\n".encode(encoding))
+        fails(f"wide.txt is {encoding.upper()[:6]}.*, not UTF-8; convert it: iconv -f {encoding.upper()[:6]}", wide)
+        with pytest.raises(UserError, match="wide.txt is UTF-"):
+            read(wide, bad_utf8="replace")
 
 
 def test_replaced_bytes_are_counted(tmp_path):
@@ -184,8 +188,12 @@ def test_json_errors_name_the_line(tmp_path, monkeypatch):
         ('{"text": 3}', "the field 'text' holds 3, not a string; remove the record, or"),
         ("[1]", "no field 'text', the record is not an object"),
         ("[" * 100_000, "not a JSON"),
+        ('{"text": "a"}\r{"text": "b"}', "its lines end in carriage returns alone"),
     ):
         fails(f"a.jsonl:8: {said}", write(tmp_path / "a.jsonl", f"{good}{record}\n"))
+    digits = "9" * 4301  # more than int() takes
+    assert read(write(tmp_path / "a.jsonl", f'{{"text": "a", "id": -{digits}, "of": [{digits}]}}\n'))[-1] == "a"
+    fails("a.jsonl:1: the field 'text' holds inf", write(tmp_path / "a.jsonl", f'{{"text": {digits}}}\n'))
     monkeypatch.setattr(blocks, "MAX_RECORD_BYTES", 64)
     fails("a.jsonl:8: a line of more than", write(tmp_path / "a.jsonl", good + '{"text": "' + "x" * 200 + '"}'))
 
