@@ -259,7 +259,7 @@ class Analysis(typing.Generic[Result]):
         more_input: str = "",
     ) -> Result:
         """Do the same for the result of models on the texts of the input, and of a file `more_input` if it is named."""
-        sources = find_sources(options.input, options.format)
+        sources = find_sources(options.input, options.format, text_field=options.text_field)
         further = find_sources(more_input) if more_input else []
         origin = {
             "models": [model_fingerprint(model) for model in models],

@@ -8,6 +8,7 @@ from etils import epath
 
 from bert_jax.config import PrepareConfig
 from bert_jax.config.corpora import CleaningConfig, check_cleaning
+from bert_jax.config.options import check_effects
 from bert_jax.corpus import rules, text
 from bert_jax.corpus.blocks import Source
 from bert_jax.corpus.cleaner import StepRecord, read_contamination
@@ -41,7 +42,13 @@ def make_request(config: PrepareConfig) -> Request:
     """
     for path in (config.input, config.vocab, config.output, config.clean.decontaminate):
         need_cloud_storage(path)
+    check_effects(config)
     make_splitter(config.sentences, config.language)
+    if config.language != "en" and config.sentences == "lines" and "gopher" not in config.clean.quality:
+        raise UserError(
+            f"language={config.language} has no effect with sentences=lines, unless clean.quality has gopher; leave it "
+            "out"
+        )
     if config.workers < 0:
         raise UserError(f"workers={config.workers}: give the number of processes, or 0 for one per core")
     if config.wrapped == "yes" and config.sentences == "lines":
@@ -50,7 +57,7 @@ def make_request(config: PrepareConfig) -> Request:
         )
     _check_cleaning(config.clean)
     tokenizer = load_tokenizer(config.vocab, config.lowercase)
-    sources = _with_wrap_columns(config, find_sources(config.input, config.format, config.license))
+    sources = _with_wrap_columns(config, find_sources(config.input, config.format, config.license, config.text_field))
     output = epath.Path(config.output).expanduser()
     return Request(output, tokenizer, sources, _made_from(config, tokenizer, sources), config.workers)
 

@@ -35,6 +35,7 @@ from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processo
 
 from bert_jax.config import TrainVocabConfig
 from bert_jax.config.commands import ExtendVocabConfig
+from bert_jax.config.options import check_effects
 from bert_jax.errors import UserError, at_least
 from bert_jax.files import decoded
 from bert_jax.progress import progress_bar, track
@@ -515,6 +516,7 @@ def check(config: TrainVocabConfig) -> None:
             "vocabularies belong to a family, in a directory with a file that names it; set --method=unigram and give "
             "a directory"
         )
+    check_effects(config)
     at_least(1, min_pair_count=config.min_pair_count)
     if config.max_bytes < 1:
         raise UserError(f"max_bytes={config.max_bytes} must be positive")
@@ -630,6 +632,7 @@ def run_extend_vocab(config: ExtendVocabConfig) -> Tokenizer:
     """Write the extended vocabulary of `bert-jax extend-vocab` and print what was added."""
     if bool(config.words) == bool(config.input):
         raise UserError("extend-vocab needs either words=FILE (one word per line) or input=CORPUS to find them in")
+    check_effects(config)
     at_least(1, max_words=config.max_words, min_count=config.min_count, max_bytes=config.max_bytes)
     tokenizer = load_tokenizer(config.vocab, config.lowercase)
     if config.words:

@@ -152,6 +152,7 @@ def data(job: dict[str, Any]) -> Prepared:
 def prepare(job: dict[str, Any]) -> Prepared:
     """Prepare the whole command `bert-jax prepare` with one worker, or its tokenizer alone."""
     from bert_jax.data.preparation.prepare import run_prepare
+    from bert_jax.files import lines_of, read_text
     from bert_jax.tokenization.tokenizer import load_tokenizer
 
     config = from_dict(PrepareConfig, job["config"])
