@@ -41,6 +41,7 @@ from bert_jax.config.options import (
     flattened,
     from_dict,
     has_effect,
+    not_of_pretraining,
     options_recorded,
     refuse_other_kinds,
     spelled_names,
@@ -435,7 +436,10 @@ def load_config(path: str) -> Config:
     if file.suffix == ".json":
         from bert_jax.files import read_object
 
-        return from_dict(Config, options_recorded(read_object(file, "give a whole one")))
+        values = read_object(file, "give a whole one")
+        if other := not_of_pretraining(values):
+            raise UserError(f"{path} is of {other}; give the config.json of a run of pre-training")
+        return from_dict(Config, options_recorded(values))
     if file.suffix != ".py":
         raise UserError(f"{path!r} is not a configuration: expected a .py file with get_config(), or a config.json")
     module = executed(file)

@@ -537,6 +537,13 @@ def from_record(cls: Any, values: dict[str, Any], where: str, path: str = "") ->
         raise UserError(f"{where} is damaged, or another version of bert_jax wrote it: {error}") from None
 
 
+def not_of_pretraining(values: dict[str, Any]) -> str:
+    """Return what a config.json is of if its entries are not those of a run of pre-training; "" if they are."""
+    if "finetune" in values:
+        return "a run of fine-tuning"
+    return "a model in the format of transformers" if "phases" not in values and "model_type" in values else ""
+
+
 def options_recorded(values: dict[str, Any]) -> dict[str, Any]:
     """Return those entries of a work directory's config.json that are options of pre-training.
 

@@ -221,6 +221,9 @@ def test_what_cannot_be_shown_is_one_line(model, monkeypatch):
         analysis.attention(model, " ")
     with pytest.raises(UserError, match="recurrent .* have no attention"):
         analysis.attention(loaded(stored_model(config=variant(SMALL, layer="lstm"))), "the cat")
+    sizes = ModelConfig(vocab_size=len(TOKENIZER.tokens), hidden_size=8, max_position_embeddings=32)
+    with pytest.raises(UserError, match=r"static word vectors .* have no layers and have no attention to return"):
+        analysis.attention(loaded(stored_model(config=variant(sizes, layer="none"))), "the cat")
     monkeypatch.setattr(analysis.attention_maps, "MOST_VALUES", 400)
     with pytest.raises(UserError, match=r"5 tokens with 20 heads make 500 probabilities, .* set max_length=4"):
         analysis.attention(model, "the cat sat")

@@ -477,6 +477,21 @@ def test_bad_input_is_one_line(tmp_path, capsys):
     words = ["analyze", "mask_gap", f"{tmp_path}/nowhere", f"--output={tmp_path}/o"]
     assert "sequences=0 must be at least 1" in refusal(capsys, *words, "--sequences=0")
     assert "nowhere" in refusal(capsys, *words)
+    (tmp_path / "nowhere").mkdir()
+    for contents, message in (
+        (
+            {"model_type": "bert", "architectures": ["BertModel"]},
+            "holds a model in the format of transformers; give the",
+        ),
+        (
+            {"finetune": {"task": "mrpc"}, "model": {}},
+            "holds a run of fine-tuning; give the work directory of a run of",
+        ),
+    ):
+        (tmp_path / "nowhere" / "config.json").write_text(json.dumps(contents))
+        assert message in refusal(capsys, *words)
+        assert "give the config.json of a run" in refusal(capsys, "info", f"{tmp_path}/nowhere/config.json")
+    assert not (tmp_path / "o").exists()
 
 
 @pytest.mark.slow
