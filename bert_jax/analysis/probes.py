@@ -626,7 +626,7 @@ def run_probe(path: str, options: ProbeConfig) -> None:
     origin = {
         "models": [model_fingerprint(model)],
         "input": [
-            [dataclasses.astuple(source) for source in find_sources(files, "text")] if files else []
+            [source.identity for source in find_sources(files, "text")] if files else []
             for files in (options.input, options.dev, options.test)
         ],
     }

@@ -263,7 +263,7 @@ class Analysis(typing.Generic[Result]):
         further = find_sources(more_input) if more_input else []
         origin = {
             "models": [model_fingerprint(model) for model in models],
-            "input": [dataclasses.astuple(source) for source in (*sources, *further)],
+            "input": [source.identity for source in (*sources, *further)],
         }
         texts = functools.partial(texts_of, sources, options.texts, options.seed, options.text_field)
         return self.run(options, origin, lambda: compute(texts()))

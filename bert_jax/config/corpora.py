@@ -136,6 +136,12 @@ class TrainVocabConfig:
     gutenberg: books of Project Gutenberg, without header and licence; auto takes them for plain text."""
     text_field: str = "text"
     """Name of the field that holds the text in JSON lines, Parquet, Arrow and TFDS examples."""
+    max_line_bytes: int = 1 << 28
+    """Maximum number of bytes of a line of plain text; a longer one stops the command, since few people write such.
+    JSON lines, pages of Wikipedia and books have 64 MiB."""
+    max_expansion: int = 200
+    """Maximum size of the text of a compressed file, as a multiple of the size of the file; one with more stops the
+    command, as if it were made to exhaust it. Text of people has at most about 10. The first 16 MiB are not counted."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -156,6 +162,12 @@ class PreparedTextConfig:
     gutenberg: books of Project Gutenberg, without header and licence; auto takes them for plain text."""
     text_field: str = "text"
     """Name of the field that holds the text in JSON lines, Parquet, Arrow and TFDS examples."""
+    max_line_bytes: int = 1 << 28
+    """Maximum number of bytes of a line of plain text; a longer one stops the command, since few people write such.
+    JSON lines, pages of Wikipedia and books have 64 MiB."""
+    max_expansion: int = 200
+    """Maximum size of the text of a compressed file, as a multiple of the size of the file; one with more stops the
+    command, as if it were made to exhaust it. Text of people has at most about 10. The first 16 MiB are not counted."""
     sentences: Literal["split", "lines"] = "split"
     """Division of text into sentences. split: a sentence splitter finds them. lines: the corpus already has one
     sentence per line."""

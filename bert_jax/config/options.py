@@ -91,13 +91,18 @@ def check_effects(options: Any, path: str = "", given: Iterable[str] = ()) -> No
     """Raise a UserError about an option, at any depth, with a value that has no effect.
 
     Args:
-      given: dotted names of options that are refused without effect whatever their value: those of the command line.
+      given: dotted names of options that are refused without effect even if their value is the usual one, those of the
+        command line; but for 0 and nothing, which take back what a preset has.
     """
     for start, part in _parts(options, path):
         check_effects(part, start, given)
     for field in dataclasses.fields(options):
         value, name = getattr(options, field.name), f"{path}{field.name}"
-        own = [each for each in given if each == name or each.startswith(f"{name}.")]
+        own = [
+            each
+            for each in given
+            if (each == name or each.startswith(f"{name}.")) and _reached(options, each.removeprefix(path))
+        ]
         changed = field.metadata.get("refused", False) and value != field.default
         if has_effect(options, field) or not (own or changed):
             continue

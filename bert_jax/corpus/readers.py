@@ -16,7 +16,16 @@ from collections.abc import Iterator
 from etils import epath
 
 from bert_jax.corpus import crawls, datasets, documentation, wikipedia
-from bert_jax.corpus.blocks import Source, opened, parse_block, read_blocks, refuse_unnamed_compression, suffix
+from bert_jax.corpus.blocks import (
+    USUAL,
+    Limits,
+    Source,
+    opened,
+    parse_block,
+    read_blocks,
+    refuse_unnamed_compression,
+    suffix,
+)
 from bert_jax.errors import UserError, need_extra
 from bert_jax.files import is_remote
 
@@ -96,16 +105,24 @@ class Corpus:
                     yield "\n".join(lines)
 
 
-def read_documents(input: str, *, format: str = "auto", text_field: str = "text", bad_utf8: str = "error") -> Corpus:
+def read_documents(
+    input: str,
+    *,
+    format: str = "auto",
+    text_field: str = "text",
+    bad_utf8: str = "error",
+    limits: Limits = USUAL,
+) -> Corpus:
     """Return the documents of the corpus; the call itself resolves the sources.
 
     Args:
       input, format, text_field, bad_utf8: as in PrepareConfig.
+      limits: beyond which a file is refused.
 
     Raises:
       UserError: see `find_sources` and, during an iteration, `read_lines`.
     """
-    return Corpus(find_sources(input, format, text_field=text_field), text_field, bad_utf8)
+    return Corpus(find_sources(input, format, text_field=text_field, limits=limits), text_field, bad_utf8)
 
 
 def read_lines(source: Source, text_field: str = "text", bad_utf8: str = "error") -> Iterator[str]:
@@ -121,7 +138,9 @@ def read_lines(source: Source, text_field: str = "text", bad_utf8: str = "error"
             yield from piece
 
 
-def find_sources(input: str, format: str = "auto", license: str = "", text_field: str = "text") -> list[Source]:
+def find_sources(
+    input: str, format: str = "auto", license: str = "", text_field: str = "text", limits: Limits = USUAL
+) -> list[Source]:
     """Resolve `--input` into its sources, in the order given, each file once.
 
     Raises:
@@ -136,7 +155,7 @@ def find_sources(input: str, format: str = "auto", license: str = "", text_field
         )
     licences = _licences(license, items)
     sources = {
-        source.name: dataclasses.replace(source, license=licence or source.license)
+        source.name: dataclasses.replace(source, license=licence or source.license, limits=limits)
         for item, licence in zip(items, licences, strict=True)
         for source in _find(item, format)
     }

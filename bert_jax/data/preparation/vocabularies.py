@@ -36,6 +36,7 @@ from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processo
 from bert_jax.config import TrainVocabConfig
 from bert_jax.config.commands import ExtendVocabConfig
 from bert_jax.config.options import check_effects
+from bert_jax.corpus.blocks import Limits
 from bert_jax.errors import UserError, at_least
 from bert_jax.files import decoded
 from bert_jax.progress import progress_bar, track
@@ -438,7 +439,7 @@ def run_train_vocab(config: TrainVocabConfig) -> Tokenizer:
 
     check(config)
     tokenizer, learned, held_out = train_vocab(
-        read_documents(config.input, format=config.format, text_field=config.text_field), config
+        read_documents(config.input, format=config.format, text_field=config.text_field, limits=_limits(config)), config
     )
     full = tokenizer.vocab_size >= config.size
     asked = "" if full else f" of the {config.size:,} requested (the corpus yields no more)"
@@ -479,6 +480,11 @@ def train_vocab(documents: Iterable[str], config: TrainVocabConfig) -> tuple[Tok
     learn = learn_sentence_pieces if config.method in _SENTENCE_PIECE else _learn_wordpiece
     contents = learn(words, config)
     return load_tokenizer(_write(contents, config)), learned, held_out
+
+
+def _limits(config: TrainVocabConfig | ExtendVocabConfig) -> Limits:
+    at_least(1, max_line_bytes=config.max_line_bytes, max_expansion=config.max_expansion)
+    return Limits(config.max_line_bytes, config.max_expansion)
 
 
 def _learn_bytes(words: Mapping[str, int], config: TrainVocabConfig) -> Tokenizer:
@@ -641,7 +647,8 @@ def run_extend_vocab(config: ExtendVocabConfig) -> Tokenizer:
         from bert_jax.corpus.readers import read_documents
 
         sample = Sample(config.max_bytes)
-        for document in read_documents(config.input, format=config.format, text_field=config.text_field):
+        read = read_documents(config.input, format=config.format, text_field=config.text_field, limits=_limits(config))
+        for document in read:
             sample.add(document)
         found = find_words(tokenizer, sample, config.max_words, config.min_count)
     extended, added = extend(tokenizer, found)

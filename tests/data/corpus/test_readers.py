@@ -21,7 +21,7 @@ from bert_jax.config import PrepareConfig
 from bert_jax.corpus import blocks, documentation
 from bert_jax.corpus import blocks as text_blocks
 from bert_jax.corpus import text as wrapping
-from bert_jax.corpus.blocks import parse_block, read_blocks
+from bert_jax.corpus.blocks import Limits, parse_block, read_blocks
 from bert_jax.corpus.readers import find_sources, read_documents
 from bert_jax.corpus.text import make_splitter
 from bert_jax.data.preparation import prepare
@@ -171,6 +171,24 @@ def test_bytes_that_are_not_utf8(tmp_path, monkeypatch):
         fails(f"wide.txt is {encoding.upper()[:6]}.*, not UTF-8; convert it: iconv -f {encoding.upper()[:6]}", wide)
         with pytest.raises(UserError, match="wide.txt is UTF-"):
             read(wide, bad_utf8="replace")
+
+
+def test_what_is_made_to_exhaust_a_reader_is_refused_early(tmp_path, monkeypatch):
+    """Two megabytes of line feeds in a few bytes of bzip2, gzip or xz, and a line that does not end."""
+    monkeypatch.setattr(blocks, "_UNCOUNTED", 1 << 20)
+    for ending, compressed in (("xz", lzma.compress), ("gz", gzip.compress), ("bz2", bz2.compress)):
+        bomb = tmp_path / f"b.txt.{ending}"
+        bomb.write_bytes(compressed(b"\n" * 2_500_000))
+        fails(f"{ending} has .* bytes and holds more than 200 times as much text.* raise max_expansion", bomb)
+    assert read(bomb, limits=Limits(expansion=1 << 24)) == []
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 32)
+    line = write(tmp_path / "line.txt", "first\n\n" + "word " * 100 + "\n\nlast\n")
+    assert len(read(line)) == 3
+    with pytest.raises(
+        UserError, match="line.txt:3: a line of more than 250 bytes; raise max_line_bytes if it is right"
+    ):
+        read(line, limits=Limits(line_bytes=250))
+    assert len(read(line, limits=Limits(line_bytes=501))) == 3
 
 
 def test_replaced_bytes_are_counted(tmp_path):
