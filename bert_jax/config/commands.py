@@ -65,7 +65,8 @@ class PhaseTurnsConfig(Config, TurnsConfig):
         """
         if not 0 <= phase < len(config.phases):
             raise UserError(f"phase={phase}: this configuration has phases 0 to {len(config.phases) - 1}")
-        one = dataclasses.replace(config, phases=(config.phases[phase],))
+        alone = dataclasses.replace(config.phases[phase], schedule="continue", moments="keep")  # none is before it
+        one = dataclasses.replace(config, phases=(alone,))
         return cls(**field_values(Config, one), phase=phase)
 
     @property

@@ -260,13 +260,14 @@ def test_the_smaller_model_trains(pruned, small_store, tmp_path):
         (["--depth=4"], "depth=4 must be at least 1 and below the 4 layers"),
         (["--texts=0"], "texts=0: pruning reads its texts"),
         (["--task=rte"], "task=rte needs its examples"),
+        (["--epochs=2"], "epochs=2 has no effect without task_data"),
     ],
-    ids=["zero", "same", "texts", "task"],
+    ids=["zero", "same", "texts", "task", "epochs"],
 )
 def test_bad_options_are_one_line(place, tmp_path, words, message, capsys):
     assert run(place, tmp_path / "out", *words) != 0
     error = capsys.readouterr().err
-    assert message in error and "Traceback" not in error and not (tmp_path / "out" / "model").exists()
+    assert message in error and "Traceback" not in error and not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
