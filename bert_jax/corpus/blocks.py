@@ -176,7 +176,7 @@ class Limits(NamedTuple):
 
     def check(self, source: "Source", text: int, line: int, number: int) -> None:
         """Raise a UserError if so many bytes of text, or of the line of this number, are too many for a source."""
-        if suffix(source.name) and text > max(_UNCOUNTED, self.expansion * source.bytes):
+        if suffix(source.name) and text > max(UNCOUNTED, self.expansion * source.bytes):
             raise UserError(
                 f"{source.name} has {source.bytes:,} bytes and holds more than {self.expansion} times as much text, as "
                 "a file that is made to exhaust its readers; raise max_expansion if it is right, or decompress it"
@@ -188,7 +188,8 @@ class Limits(NamedTuple):
             )
 
 
-_UNCOUNTED = 1 << 24
+UNCOUNTED = 1 << 24
+"""Bytes of text that a compressed file may hold, however small it is."""
 USUAL = Limits()
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from etils import epath
 
 from bert_jax.config.corpora import SHORTEST_OVERLAP
-from bert_jax.corpus.blocks import opened, suffix
+from bert_jax.corpus.blocks import UNCOUNTED, USUAL, opened, suffix
 from bert_jax.errors import UserError
 from bert_jax.files import decoded, lines_of, parsed
 
@@ -62,10 +62,14 @@ def read_texts(path: epath.Path) -> Iterator[str]:
     Raises:
       UserError: the file is damaged, not UTF-8, or not what its name says.
     """
+    expanded = max(UNCOUNTED, USUAL.expansion * path.stat().length) if suffix(path.name) else LARGEST_FILE
+    most = min(LARGEST_FILE, expanded)
     with opened(str(path)) as (stream, _):
-        content = stream.read(LARGEST_FILE + 1)
-    if len(content) > LARGEST_FILE:
-        raise UserError(f"{path} has more than {LARGEST_FILE >> 30} GiB, too much for an evaluation set; divide it")
+        content = stream.read(most + 1)
+    if len(content) > most:
+        reason = f"more than {USUAL.expansion} times as much text as it has bytes; decompress it if that is right"
+        large = f"more than {LARGEST_FILE >> 30} GiB, too much for an evaluation set; divide it"
+        raise UserError(f"{path} holds {reason if most < LARGEST_FILE else large}")
     kind = _kind(path)
     text = decoded(content, str(path), by_line=kind != ".json")
     try:

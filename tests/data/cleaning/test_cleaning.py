@@ -15,7 +15,7 @@ from documents import contents, random_documents, run, write_corpus
 from etils import epath
 
 from bert_jax.config.corpora import CleaningConfig
-from bert_jax.corpus import rules
+from bert_jax.corpus import contamination, rules
 from bert_jax.corpus.cleaner import SAMPLES, Cleaner, merged, read_contamination, record
 from bert_jax.corpus.contamination import (
     Contamination,
@@ -463,9 +463,11 @@ def test_of_a_directory_the_files_for_evaluation_count(tmp_path):
         ("dev.txt", b"one\rtwo\r", "dev.txt: its lines end in carriage returns alone"),
         ("dev.json", b"[" * 100_000, "is not a readable .json file"),
         ("dev.tsv.gz", b"not gzip", "dev.tsv.gz"),
+        ("dev.txt.gz", gzip.compress(b"\n" * (1 << 20)), "holds more than 200 times as much text"),
     ],
 )
-def test_a_damaged_file_is_one_line(tmp_path, name, content, message):
+def test_a_damaged_file_is_one_line(tmp_path, name, content, message, monkeypatch):
+    monkeypatch.setattr(contamination, "UNCOUNTED", 1 << 19)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=message):
         list(read_texts(epath.Path(tmp_path / name)))

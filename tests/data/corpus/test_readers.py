@@ -175,7 +175,7 @@ def test_bytes_that_are_not_utf8(tmp_path, monkeypatch):
 
 def test_what_is_made_to_exhaust_a_reader_is_refused_early(tmp_path, monkeypatch):
     """Two megabytes of line feeds in a few bytes of bzip2, gzip or xz, and a line that does not end."""
-    monkeypatch.setattr(blocks, "_UNCOUNTED", 1 << 20)
+    monkeypatch.setattr(blocks, "UNCOUNTED", 1 << 20)
     for ending, compressed in (("xz", lzma.compress), ("gz", gzip.compress), ("bz2", bz2.compress)):
         bomb = tmp_path / f"b.txt.{ending}"
         bomb.write_bytes(compressed(b"\n" * 2_500_000))
