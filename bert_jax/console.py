@@ -13,7 +13,6 @@ import importlib.util
 import io
 import itertools
 import logging
-import operator
 import os
 import pathlib
 import platform
@@ -34,6 +33,7 @@ from bert_jax.config import Config, PhaseConfig
 from bert_jax.config.checks import check
 from bert_jax.config.options import (
     Choice,
+    check_effects,
     check_kinds,
     choices_of,
     choosing,
@@ -41,6 +41,7 @@ from bert_jax.config.options import (
     flattened,
     from_dict,
     has_effect,
+    not_of_pretraining,
     options_recorded,
     refuse_other_kinds,
     spelled_names,
@@ -114,15 +115,16 @@ def print_help(default: Any, usage: str, description: str) -> None:
     required = [
         name
         for name in re.findall(r"--([\w.]+)=", re.sub(r"\[.*?\]", "", usage))
-        if cls is default or operator.attrgetter(name)(default) == ""
+        if cls is default or _value(default, name) in ("", None, tyro.MISSING)
     ]
     for name in required if cls is not default else ():
-        instance = _replaced(instance, name, tyro.MISSING)
+        if _value(default, name) is not None:
+            instance = _replaced(instance, name, tyro.MISSING)
     paragraphs = description.split("\n\n")
-    if cls is not default and _hides(default):
+    if cls is not default and (hidden := _hidden(default)):
         paragraphs.append(
             "Options that have no effect with the values of others are not shown; give those values together with "
-            "--help, such as --schedule.name=constant --help, to see what belongs to them."
+            f"--help, such as --{hidden[0]} --help, to see what belongs to them."
         )
     if required:
         paragraphs.append(f"Required: {', '.join(f'--{name}' for name in required)}.")
@@ -317,13 +319,16 @@ def _is_idle(options: Any, field: dataclasses.Field[Any]) -> bool:
     return options is not None and not has_effect(options, field) and getattr(options, field.name) == field.default
 
 
-def _hides(options: Any) -> bool:
-    """Return whether an option, at any depth of those that --help explains, is not shown."""
-    return any(
-        _is_idle(options, field) or (dataclasses.is_dataclass(value) and _hides(value))
-        for field in dataclasses.fields(options)
-        for value in [getattr(options, field.name)]
-    )
+def _hidden(options: Any, path: str = "") -> list[str]:
+    """Return NAME=VALUE with which an option is shown that --help leaves out, for each, at any depth."""
+    found = []
+    for field in dataclasses.fields(options):
+        if _is_idle(options, field):
+            name, *values = field.metadata.get("of") or ("…",)
+            found.append(f"{path}{name.split(' or ')[0]}={next(filter(None, values), '…')}")
+        elif dataclasses.is_dataclass(value := getattr(options, field.name)):
+            found += _hidden(value, f"{path}{field.name}.")
+    return sorted(found, key=lambda each: "…" in each)
 
 
 ITS_OPTIONS = "--help shows the options of the one that is chosen."
@@ -336,7 +341,7 @@ def _or(hint: Any, *values: Any) -> Any:
     return hint | None if None in values else hint
 
 
-def parse(default: Any, arguments: list[str], usage: str, description: str = "") -> Any:
+def parse(default: Any, arguments: list[str], usage: str, description: str = "", whole: bool = True) -> Any:
     """Return `default` with the options in `arguments` applied.
 
     Args:
@@ -344,13 +349,18 @@ def parse(default: Any, arguments: list[str], usage: str, description: str = "")
       arguments: words of the command line, such as `--seed=1`.
       usage: usage of the command, such as `bert-jax evaluate WORKDIR --data.path=STORE`.
       description: what it does and what its words mean, for `--help`, which prints them with the options and exits.
+      whole: whether nothing changes the options later, so that one that is given without effect is refused.
 
     Raises:
-      UserError: an unknown option, or a value of the wrong type.
+      UserError: an unknown option, a value of the wrong type, or an option without effect.
     """
     import tyro
 
-    is_class, helps = isinstance(default, type), asks_for_help(arguments)
+    helps = asks_for_help(arguments)
+    if helps and isinstance(default, type):
+        needed = [field for field in dataclasses.fields(default) if field.default is dataclasses.MISSING]
+        default = default(**{field.name: "" if field.type is str else tyro.MISSING for field in needed})
+    is_class = isinstance(default, type)
     chosen = default if is_class else switched(default, _given(arguments))
     if helps and not is_class:  # which options have an effect also depends on the values that are given
         with contextlib.suppress(UserError):
@@ -381,7 +391,10 @@ def parse(default: Any, arguments: list[str], usage: str, description: str = "")
         if not stop.code:
             raise
         raise UserError(_one_line(printed.getvalue(), program)) from None
-    return parsed if is_class else from_dict(type(default), to_dict(parsed))
+    result = parsed if is_class else from_dict(type(default), to_dict(parsed))
+    if whole:
+        check_effects(result, given=[word[2:].partition("=")[0] for word in arguments if word.startswith("--")])
+    return result
 
 
 def _given(arguments: list[str]) -> dict[str, str]:
@@ -423,7 +436,10 @@ def load_config(path: str) -> Config:
     if file.suffix == ".json":
         from bert_jax.files import read_object
 
-        return from_dict(Config, options_recorded(read_object(file, "give a whole one")))
+        values = read_object(file, "give a whole one")
+        if other := not_of_pretraining(values):
+            raise UserError(f"{path} is of {other}; give the config.json of a run of pre-training")
+        return from_dict(Config, options_recorded(values))
     if file.suffix != ".py":
         raise UserError(f"{path!r} is not a configuration: expected a .py file with get_config(), or a config.json")
     module = executed(file)

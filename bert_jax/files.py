@@ -1,4 +1,4 @@
-"""Atomic writing of files, validated reading of JSON written by other programs, and the user's cache directory."""
+"""Atomic writing of files, validated reading of text and JSON by other programs, and the user's cache directory."""
 
 import collections
 import hashlib
@@ -87,6 +87,88 @@ def cache_directory() -> pathlib.Path:
         return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bert_jax"
     except RuntimeError:
         return pathlib.Path(tempfile.gettempdir()) / f"bert_jax-{os.getuid()}"
+
+
+def read_text(file: str | os.PathLike[str], by_line: bool = True) -> str:
+    """Return the contents of a UTF-8 file (local or gs://) without its byte order mark; see `decoded`.
+
+    Raises:
+      UserError: the file cannot be read, or `decoded` refuses its contents.
+    """
+    try:
+        contents = epath.Path(file).read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {os.fspath(file)}: {error.strerror or error}") from None
+    return decoded(contents, os.fspath(file), by_line)
+
+
+def decoded(contents: bytes, name: str, by_line: bool = True) -> str:
+    """Return UTF-8 text without its byte order mark. Lines end in LF or CR LF, and in nothing else.
+
+    Args:
+      by_line: whether the text is read by its lines, so that there must be some.
+
+    Raises:
+      UserError: it is UTF-16, UTF-32 or otherwise not UTF-8 (with the line), or all its lines end in CR alone. The
+        message begins with `name`.
+    """
+    if wide := wide_encoding(contents):
+        raise UserError(f"{name} is {wide}, not UTF-8; convert it: iconv -f {wide} -t UTF-8 FILE > NEW")
+    try:
+        text = contents.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = contents.count(b"\n", 0, error.start) + 1
+        raise UserError(
+            f"{name}, line {line}: not UTF-8 (byte 0x{contents[error.start]:02x}); "
+            "convert it, for example with iconv -f latin1 -t utf-8"
+        ) from None
+    if by_line and "\n" not in text and "\r" in text:
+        raise UserError(f"{name}: {LONE_RETURNS}")
+    return text
+
+
+LONE_RETURNS = (
+    "its lines end in carriage returns alone, as on an old Macintosh, not in line feeds; convert it: "
+    r"tr '\r' '\n' < FILE > NEW"
+)
+
+
+def lines_of(text: str) -> list[str]:
+    """Return the lines of a text without their ends, LF or CR LF; other separators of Unicode are text."""
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+
+
+def parsed(text: str) -> Any:
+    """Return the value of JSON that other people wrote, in which a whole number may have any number of digits.
+
+    Raises:
+      ValueError: `text` is not JSON.
+      RecursionError: it is nested too deeply.
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:  # Python reads no more than 4,300 digits, because that takes long
+        return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < 1000 else float(digits))
+
+
+def wide_encoding(beginning: bytes) -> str:
+    """Return the name for iconv of the encoding of units of 2 or 4 bytes that a file begins in; "" for any other.
+
+    It shows by the byte order mark or, without one, by the zeros of ASCII text, every second byte.
+    """
+    for mark, encoding in _MARKS.items():
+        if beginning.startswith(mark):
+            return encoding
+    sample = beginning[:1024]
+    for encoding, zeros, others in (("UTF-16LE", sample[1::2], sample[::2]), ("UTF-16BE", sample[::2], sample[1::2])):
+        if len(sample) > 1 and zeros.count(0) > 0.5 * len(zeros) > 0 == others.count(0):
+            return encoding
+    return ""
+
+
+_MARKS = {b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 
 
 def read_object(file: str | os.PathLike[str], remedy: str = "fetch it again") -> dict[str, Any]:

@@ -40,6 +40,7 @@ from bert_jax.config.options import (
     from_record,
     is_elastic,
     lengthens,
+    not_of_pretraining,
     options_recorded,
     to_dict,
 )
@@ -581,9 +582,13 @@ def read_config(path: str | os.PathLike[str]) -> Config:
     """Return the configuration that the run in work directory `path` was last started with.
 
     Raises:
-      UserError: there is no config.json, it is damaged, or another version of bert_jax wrote it.
+      UserError: there is no config.json, it is that of something else, it is damaged, or another version of bert_jax
+        wrote it.
     """
-    return from_record(Config, options_recorded(read_settings(path)), f"{epath.Path(path) / 'config.json'}")
+    settings = read_settings(path)
+    if other := not_of_pretraining(settings):
+        raise UserError(f"{os.fspath(path)} holds {other}; give the work directory of a run of `bert-jax pretrain`")
+    return from_record(Config, options_recorded(settings), f"{epath.Path(path) / 'config.json'}")
 
 
 def _check_pretraining(path: epath.Path, identity: dict[str, Any], settings: dict[str, Any]) -> None:

@@ -663,7 +663,8 @@ def draw_heads(result: HeadBehaviour) -> Figure:
         titles |= {"previous": "to the previous token", "next": "to the next token", "distance": "distance (tokens)"}
         _by_head(axes, values, (0.0, 1.0) if share else (0.0, float(np.nanmax(values, initial=1e-9))))
         axes.set_title(titles.get(name, name), loc="left", fontsize=9)
-        axes.set_xlabel(f"attention to all alike: {result.uniform[number]:.2f}", fontsize=7)
+        axes.set_xlabel(f"head (attention to all alike: {result.uniform[number]:.2f})", fontsize=7)
+        axes.set_ylabel("layer", fontsize=7)
     return figure
 
 
@@ -756,7 +757,8 @@ def _heads_table(result: HeadBehaviour) -> Table:
     for layer, head in np.ndindex(result.entropy.shape):
         values = (format(getattr(result, name)[layer, head], ".2f") for name in MEASURES)
         increase, error = result.ablation.increase[layer, head], result.ablation.error[layer, head]
-        effect = f"{increase:+.3f} ±{error:.3f}" if result.ablation.texts else "-"
+        spread = f" ±{error:.3f}" if np.isfinite(error) else ""  # there is none of one text
+        effect = f"{increase:+.3f}{spread}" if result.ablation.texts else "-"
         made.add_row(f"{layer + 1}-{head + 1}", *values, str(int(clusters[layer, head]) + 1), effect)
     made.add_section()
     made.add_row("even", *(format(value, ".2f") for value in result.uniform), "", "")

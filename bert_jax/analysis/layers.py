@@ -20,7 +20,7 @@ correlation of sentence cosines with human judgements is measured before and aft
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 
 import numpy as np
 from matplotlib import colormaps
@@ -34,12 +34,14 @@ from bert_jax.analysis.texts import (
     check_vectors,
     counted_texts,
     layer_vectors,
+    texts_of,
     window_vectors,
     windows,
 )
 from bert_jax.config.analyses import CkaConfig, IsotropyConfig, VectorKind
 from bert_jax.config.finetuning import TaskDataConfig
 from bert_jax.config.model import Combination, Pooling
+from bert_jax.corpus.readers import find_sources
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import KINDS, Postprocess, PostprocessKind
 from bert_jax.pretrained.model import PretrainedModel, load
@@ -462,6 +464,8 @@ def sentence_correlation(
     if len(pairs) != len(similarities) or len(pairs) < 2:
         raise UserError(f"{len(pairs)} pairs with {len(similarities)} similarities; give two or more, one for each")
     layers, size = model.config.num_layers + 1, model.config.hidden_size
+    if isinstance(texts, Sized):
+        check_whitening(len(texts), size)
     found = np.full((len(POOLINGS), layers, len(TREATMENTS)), np.nan)
     judged, count = [text for pair in pairs for text in pair], 0
     for row, pooling in enumerate(POOLINGS):
@@ -480,6 +484,15 @@ def sentence_correlation(
             for column, treatment in enumerate(TREATMENTS):
                 found[row, layer, column] = spearman(np.asarray(similarities), pair_cosines(treated[treatment]))
     return SentenceCorrelation(POOLINGS, TREATMENTS, found, len(pairs), count, model.path)
+
+
+def check_whitening(texts: int, size: int) -> None:
+    """Raise a UserError if vectors of `size` values cannot be whitened by so few texts."""
+    if texts <= size:
+        raise UserError(
+            f"{texts:,} texts are too few to whiten vectors of {size} values for the comparison with judged pairs; "
+            f"give more than {size}, by --texts and an input that has them, or leave --sts out"
+        )
 
 
 def pair_cosines(vectors: np.ndarray) -> np.ndarray:
@@ -598,6 +611,10 @@ def run_isotropy(path: str, options: IsotropyConfig) -> None:
     """Print and draw how evenly vectors fill their space by layer; with `--sts`, how well they tell similar texts."""
     judged = read_judged_pairs(options.sts) if options.sts else None  # before anything that takes long
     model = load(path)
+    if judged is not None:
+        sources = find_sources(options.input, options.format, text_field=options.text_field)
+        drawn = texts_of(sources, options.texts, options.seed, options.text_field)
+        check_whitening(sum(1 for _ in drawn), model.config.hidden_size)
     ISOTROPY.run_on_texts(options, [model], results.call_with(isotropy, options, model))
     if judged is not None:
         pairs, similarities = judged

@@ -600,11 +600,12 @@ def _names(result: LayerProbes) -> list[str]:
 
 def _told(result: LayerProbes) -> Iterator[Table | str]:
     names, tasks = _names(result), {f"{task.task}, {task.metric}": task for task in result.tasks}
-    columns = [("layer", "", ["baseline", *names, "widest ±", "centre"])]
+    several = result.seeds > 1
+    columns = [("layer", "", ["baseline", *names, *["widest ±"] * several, "centre"])]
     for title, task in tasks.items():
-        scores = map("{:.3f}".format, (task.baseline.mean(), *task.mean, task.interval.max()))
+        scores = map("{:.3f}".format, (task.baseline.mean(), *task.mean, *[task.interval.max()] * several))
         columns.append((title, "", [*scores, f"{task.centre_of_gravity.mean():.2f}"]))
-    yield columns_table(columns, f"scores on test, {result.seeds} seeds")
+    yield columns_table(columns, f"scores on test, {result.seeds} seed{'s' * several}")
     selectivity = [(title, ".3f", task.selectivity) for title, task in tasks.items()]
     yield columns_table([("layer", "", names), *selectivity], "selectivity")
     for task in result.tasks:
@@ -626,7 +627,7 @@ def run_probe(path: str, options: ProbeConfig) -> None:
     origin = {
         "models": [model_fingerprint(model)],
         "input": [
-            [dataclasses.astuple(source) for source in find_sources(files, "text")] if files else []
+            [source.identity for source in find_sources(files, "text")] if files else []
             for files in (options.input, options.dev, options.test)
         ],
     }

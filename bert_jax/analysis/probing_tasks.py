@@ -453,7 +453,9 @@ def read_probing_tasks(
       UserError: a file cannot be read or makes no task of these names, or two make the same.
     """
     found: dict[str, list[ProbingTask]] = collections.defaultdict(list)
-    lines = lambda file: texts_of(find_sources(file), texts, seed, text_field)
+    if columns and not any(file.strip().endswith(COLUMNS) for file in input.split(",")):
+        raise UserError(f"columns have no effect on {input}, which has no file of {', '.join(COLUMNS)}; leave them out")
+    lines = lambda file: texts_of(find_sources(file, text_field=text_field), texts, seed, text_field)
     of_text = lambda file: text_tasks(model.need_tokenizer(), lines(file), seed)
     for part, files in zip(PARTS, (input, dev, test), strict=True):
         there: set[str] = set()

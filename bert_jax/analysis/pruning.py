@@ -329,9 +329,9 @@ def draw_pruning(result: Pruning) -> Figure:
     curves[0].legend(frameon=False, fontsize=9)
     candidates.imshow(result.candidates, cmap="viridis", vmin=0.0, vmax=1.0)
     results.write_numbers(candidates, result.candidates)
-    candidates.set_xticks(range(count))
+    candidates.set_xticks(range(count), [str(layer + 1) for layer in range(count)])
     candidates.set_yticks(range(steps), [f"{depth - 1}" for depth in result.depths[:-1]])
-    candidates.set_xlabel("layer left out")
+    candidates.set_xlabel("layer left out, from 1")
     candidates.set_ylabel("layers left")
     candidates.set_title("CKA of each candidate", loc="left")
     return figure

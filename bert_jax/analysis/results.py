@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import inspect
 import io
+import itertools
 import json
 import os
 import shutil
@@ -26,6 +27,7 @@ from etils import epath
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import ScalarFormatter
 from rich.console import Console
 from rich.table import Table
 
@@ -86,6 +88,9 @@ def framed(axes: Axes, title: str = "", below: str = "", legend: int | None = No
     """
     axes.set_title(title, loc="left", parse_math=False)
     axes.set_xlabel(below)
+    for axis in (axes.xaxis, axes.yaxis):
+        if isinstance(formatter := axis.get_major_formatter(), ScalarFormatter):
+            formatter.set_useOffset(False)  # 6.901 and not 0.002 with +6.899 at the end of the axis
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#e6e6e6", linewidth=0.8)
     axes.set_axisbelow(True)
@@ -229,12 +234,19 @@ class Analysis(typing.Generic[Result]):
           origin: everything else that the result follows from, of JSON types; in its key together with the options.
           compute: called only if the result was not saved before.
         """
+        place = epath.Path(options.output)
+        made = [each for each in (place, *place.parents) if not each.exists()]
         directory = output_directory(options.output)
         chosen = {field: value for field, value in dataclasses.asdict(options).items() if field not in NOT_IN_KEY}
         key = {"analysis": self.name, **origin, "options": chosen}
         result = saved_result(directory / self.file, key, self.kind)
         if result is None:
-            result = compute()
+            try:
+                result = compute()
+            except BaseException:
+                for each in itertools.takewhile(lambda each: not any(each.iterdir()), made):
+                    each.rmdir()  # what is refused leaves nothing
+                raise
             save_result(directory / self.file, key, result)
         else:
             print(f"{options.output}/{self.file} has this result already; it is not computed again")
@@ -259,11 +271,11 @@ class Analysis(typing.Generic[Result]):
         more_input: str = "",
     ) -> Result:
         """Do the same for the result of models on the texts of the input, and of a file `more_input` if it is named."""
-        sources = find_sources(options.input, options.format)
+        sources = find_sources(options.input, options.format, text_field=options.text_field)
         further = find_sources(more_input) if more_input else []
         origin = {
             "models": [model_fingerprint(model) for model in models],
-            "input": [dataclasses.astuple(source) for source in (*sources, *further)],
+            "input": [source.identity for source in (*sources, *further)],
         }
         texts = functools.partial(texts_of, sources, options.texts, options.seed, options.text_field)
         return self.run(options, origin, lambda: compute(texts()))
@@ -278,9 +290,10 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]], title: str | Non
 
 
 def columns_table(columns: Iterable[tuple[str, str, Iterable[Any]]], title: str | None = None) -> Table:
-    """Return a table to print of columns with a heading, a format and values each."""
+    """Return a table to print of columns with a heading, a format and values each; – where there is no number."""
     headings, formats, values = zip(*columns, strict=True)
-    return table(headings, (map(format, row, formats) for row in zip(*values, strict=True)), title)
+    shown = lambda value, form: "–" if value != value else format(value, form)
+    return table(headings, (map(shown, row, formats) for row in zip(*values, strict=True)), title)
 
 
 def layers_table(columns: Mapping[str, np.ndarray], digits: str = ".3f", title: str | None = None) -> Table:

@@ -12,7 +12,6 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from etils import epath
 from matplotlib.figure import Figure
 from rich.table import Table
 
@@ -21,6 +20,7 @@ from bert_jax.analysis.layers import CosineSums, units
 from bert_jax.analysis.texts import WINDOW, counted_texts, span_means, windows
 from bert_jax.config.analyses import SimilarityConfig
 from bert_jax.errors import UserError, at_least
+from bert_jax.files import lines_of, read_text
 from bert_jax.pretrained.encodings import Encoding
 from bert_jax.pretrained.model import PretrainedModel, load
 
@@ -298,13 +298,8 @@ def read_senses(path: str) -> list[tuple[str, str]]:
     Raises:
       UserError: there is no such file, it is not UTF-8, or a line is not of this form.
     """
-    try:
-        lines = epath.Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"senses={path} cannot be read: {reason}; give a text file in UTF-8") from None
     rows = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines_of(read_text(path)), 1):
         sense, tab, text = line.partition("\t")
         if line.strip() and not (tab and text.strip()):
             raise UserError(f"{path}, line {number}: expected the name of a sense, a tab and a text, not {line!r:.60}")

@@ -9,6 +9,7 @@ import typing
 from collections.abc import Iterable
 from typing import Literal
 
+from bert_jax.config.options import option
 from bert_jax.config.pretraining import EDITS, ErrorUnit, NoiseConfig, check_noise
 from bert_jax.errors import UserError, at_least
 
@@ -317,11 +318,11 @@ class PruneConfig(AnalysisConfig):
     """Directory with the files of the task under their original names. A fine-tuned MODEL is scored without the layers
     and without further training. A pre-trained one is fine-tuned separately for every set of layers. By default no task
     is scored."""
-    epochs: int = 3
+    epochs: int = option(3, of=("task_data",))
     """Number of passes over the training examples if MODEL is fine-tuned for a score."""
-    learning_rate: float = 5e-5
+    learning_rate: float = option(5e-5, of=("task_data",))
     """Peak learning rate of these fine-tunings."""
-    seeds: int = 1
+    seeds: int = option(1, of=("task_data",))
     """Number of these fine-tunings for every set of layers; the score is their mean."""
 
     def check(self) -> None:

@@ -231,6 +231,15 @@ def _check_phase(config: Config, index: int, phase: PhaseConfig) -> None:
         raise UserError(f"{prefix}warmup_steps={phase.warmup_steps} must not be negative")
     if index == 0 and phase.moments == "reset":
         raise UserError("phases.0.moments=reset: there are no moments yet at the start of the first phase")
+    if index == 0 and phase.schedule == "restart":
+        raise UserError(
+            "phases.0.schedule=restart: there is no schedule yet at the start of the first phase; leave it out"
+        )
+    if index and phase.schedule == "continue" and phase.warmup_steps is not None:
+        raise UserError(
+            f"{prefix}warmup_steps={phase.warmup_steps} has no effect, since the phase continues a schedule; leave it "
+            f"out, or give {prefix}schedule=restart"
+        )
     if index == 0 or phase.schedule == "restart":
         resolved = resolve_phases(config)[index]
         length, warmup = resolved.schedule_length, resolved.warmup_steps

@@ -22,7 +22,7 @@ from bert_jax.config.finetuning import (
     TaggingOptions,
     TaskDataConfig,
 )
-from bert_jax.config.options import field_values, metric_scale
+from bert_jax.config.options import field_values, metric_scale, option
 from bert_jax.config.pretraining import Config, MaskUnit, PackingChoice, SentencePairs
 from bert_jax.errors import UserError, at_least
 
@@ -65,7 +65,8 @@ class PhaseTurnsConfig(Config, TurnsConfig):
         """
         if not 0 <= phase < len(config.phases):
             raise UserError(f"phase={phase}: this configuration has phases 0 to {len(config.phases) - 1}")
-        one = dataclasses.replace(config, phases=(config.phases[phase],))
+        alone = dataclasses.replace(config.phases[phase], schedule="continue", moments="keep")  # none is before it
+        one = dataclasses.replace(config, phases=(alone,))
         return cls(**field_values(Config, one), phase=phase)
 
     @property
@@ -87,12 +88,12 @@ class StepBenchConfig(PhaseTurnsConfig):
     starts: int = 1
     """Number of times that every contestant is started, each time for `rounds` rounds. Processes of the same program
     differ by a few percent, probably by the memory that they get, so compare small changes over several starts."""
-    padding: float = 0.0625
+    padding: float = option(0.0625, of=("data.path", ""))
     """Share of each sequence of a synthetic batch that is padding. With --data.path the padding is that of the
     store."""
     platform: Literal["auto", "cpu", "gpu", "tpu"] = "auto"
     """Platform to compute on. auto: the one that JAX chooses."""
-    peer_compile: bool = True
+    peer_compile: bool = option(True, of=("peer", "torch"))
     """Whether the tuned peer also tries torch.compile, which can take minutes, and keeps it where it is faster."""
 
 
@@ -297,18 +298,24 @@ class ExtendVocabConfig:
     """File of words to add, one per line. By default they are found in the corpus that --input names."""
     input: str = ""
     """Corpus to find words in, as for train-vocab. Not needed if --words is given."""
-    max_words: int = 1_000
+    max_words: int = option(1_000, of=("input",))
     """Maximum number of words to add from a corpus: those that save the most pieces."""
-    min_count: int = 10
+    min_count: int = option(10, of=("input",))
     """Words that occur less often than this in the corpus are not added."""
-    max_bytes: int = 1_000_000_000
+    max_bytes: int = option(1_000_000_000, of=("input",))
     """Maximum number of bytes of text to read from the corpus, taken evenly from all documents."""
     lowercase: bool | None = None
     """Whether text is lowercased. None: as the vocabulary was made."""
-    format: CorpusFormat = "auto"
+    format: CorpusFormat = option("auto", of=("input",))
     """Format of the corpus. auto: by the file name, as for train-vocab."""
-    text_field: str = "text"
+    text_field: str = option("text", of=("input",))
     """Name of the field that holds the text in JSON lines, Parquet, Arrow and TFDS examples."""
+    max_line_bytes: int = option(1 << 28, of=("input",))
+    """Maximum number of bytes of a line of plain text; a longer one stops the command, since few people write such.
+    JSON lines, pages of Wikipedia and books have 64 MiB."""
+    max_expansion: int = option(200, of=("input",))
+    """Maximum size of the text of a compressed file, as a multiple of the size of the file; one with more stops the
+    command, as if it were made to exhaust it. Text of people has at most about 10. The first 16 MiB are not counted."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -416,7 +423,7 @@ class TpuConfig:
     max_restarts: int = 10
     """Maximum number of consecutive restarts; a start that lasts for an hour resets the count. A run that ended because
     of bad input is never restarted."""
-    keep: bool = False
+    keep: bool = option(False, of=("teardown", False))
     """Do not delete the slice at the end. It costs money until --teardown deletes it."""
     teardown: bool = False
     """End the run and delete the slice, and do nothing else."""

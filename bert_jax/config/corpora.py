@@ -4,6 +4,7 @@ import dataclasses
 from typing import Literal
 
 from bert_jax.config.model import DEFAULT_VOCAB_SIZE
+from bert_jax.config.options import option
 from bert_jax.errors import UserError
 
 RULE_SETS = ("gopher", "c4")
@@ -34,18 +35,18 @@ class CleaningConfig:
     """Evaluation sets whose texts are removed from the corpus: files, or directories, of which only the files for
     development and testing are read; separated by commas. They are TSV, CSV, JSON, JSON lines (GLUE, SQuAD, …) or text
     with an item per line."""
-    overlap: int = 13
+    overlap: int = option(13, of=("decontaminate",))
     """Number of consecutive words that a paragraph must share with an evaluation set to be removed; used with
     decontaminate only. A shorter text, of at least 8 words, must occur in full."""
     contacts: Literal["keep", "remove"] = "keep"
     """Treatment of e-mail addresses and telephone numbers. remove: they are cut out of the text."""
-    phone_region: str = "US"
+    phone_region: str = option("US", of=("contacts", "remove"))
     """Two-letter code of the country whose telephone numbers are recognized without +; used with contacts=remove only.
     """
     deduplicate: Literal["keep", "exact", "near"] = "keep"
     """Duplicates that are removed, after all other steps. exact: documents that are the same,
     and paragraphs of at least 100 characters. near: documents that are similar as well."""
-    near_threshold: float = 0.8
+    near_threshold: float = option(0.8, of=("deduplicate", "near"))
     """Similarity from which documents are near duplicates, from 0.5 to 1; used with deduplicate=near only. It is the
     Jaccard similarity of their sets of five consecutive words, as MinHash estimates it."""
 
@@ -119,7 +120,7 @@ class TrainVocabConfig:
     method=unigram or bpe and a directory as output. bert: [PAD], [UNK], [CLS], [SEP] and [MASK], as for WordPiece.
     With method=byte_bpe: bert for RoBERTa's special tokens and pairs, deberta for those of DeBERTa v1, which are
     BERT's, modernbert for these in the order of ModernBERT, of text that is composed (NFC) first."""
-    min_pair_count: int = 100
+    min_pair_count: int = option(100, of=("method", "likelihood"))
     """Pairs that are rarer than this are never merged; used with method=likelihood only. The score favours pairs whose
     parts occur nowhere else, so a low value fills the vocabulary with pieces of rare words. A high value keeps it for
     common words and, in a small corpus, leaves it smaller than requested."""
@@ -135,6 +136,12 @@ class TrainVocabConfig:
     gutenberg: books of Project Gutenberg, without header and licence; auto takes them for plain text."""
     text_field: str = "text"
     """Name of the field that holds the text in JSON lines, Parquet, Arrow, and examples of TFDS and the hub."""
+    max_line_bytes: int = 1 << 28
+    """Maximum number of bytes of a line of plain text; a longer one stops the command, since few people write such.
+    JSON lines, pages of Wikipedia and books have 64 MiB."""
+    max_expansion: int = 200
+    """Maximum size of the text of a compressed file, as a multiple of the size of the file; one with more stops the
+    command, as if it were made to exhaust it. Text of people has at most about 10. The first 16 MiB are not counted."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -155,6 +162,12 @@ class PreparedTextConfig:
     gutenberg: books of Project Gutenberg, without header and licence; auto takes them for plain text."""
     text_field: str = "text"
     """Name of the field that holds the text in JSON lines, Parquet, Arrow, and examples of TFDS and the hub."""
+    max_line_bytes: int = 1 << 28
+    """Maximum number of bytes of a line of plain text; a longer one stops the command, since few people write such.
+    JSON lines, pages of Wikipedia and books have 64 MiB."""
+    max_expansion: int = 200
+    """Maximum size of the text of a compressed file, as a multiple of the size of the file; one with more stops the
+    command, as if it were made to exhaust it. Text of people has at most about 10. The first 16 MiB are not counted."""
     sentences: Literal["split", "lines"] = "split"
     """Division of text into sentences. split: a sentence splitter finds them. lines: the corpus already has one
     sentence per line."""
@@ -163,7 +176,8 @@ class PreparedTextConfig:
     joined before sentences are found. auto: decided from the beginning of each file. no: every line end is the end of a
     sentence."""
     language: str = "en"
-    """Language code for the sentence splitter, such as en."""
+    """Code of the language, such as en: its rules divide the text into sentences, and clean.quality=gopher asks for
+    stop words of English only."""
     lowercase: bool | None = None
     """Whether text is lowercased. None: as the vocabulary was made (cased if any of its entries has a capital
     letter)."""

@@ -133,7 +133,7 @@ class TaskDataConfig:
 
     chosen_for: ClassVar[tuple[str, ...]] = ()
     """The tasks of a kind; those of no other kind have this one."""
-    dir: str = option("", hosts_differ=True)
+    dir: str = option("", hosts_differ=True, of=("tfds", ""))
     """Directory with the task's files under their original names, local or gs://."""
     train: str = option("", hosts_differ=True)
     """File to train on, if it does not have its original name."""
@@ -144,7 +144,7 @@ class TaskDataConfig:
     tfds: str = option("", hosts_differ=True)
     """Name of a TFDS dataset (glue/mrpc, squad/v1.1, …) to read instead of files; train, dev and test then name its
     splits."""
-    tfds_dir: str = option("", hosts_differ=True)
+    tfds_dir: str = option("", hosts_differ=True, of=("tfds",))
     """Directory where TFDS keeps its data. By default TFDS decides."""
     hub: str = option("", hosts_differ=True)
     """Data set of the Hugging Face hub to read instead of files, as owner/name[@revision][:configuration], such as
@@ -188,8 +188,9 @@ class TextDataConfig(TaskDataConfig):
     """Column of the second sentence. By default text_pair or sentence2, if there is one."""
     label_column: str = ""
     """Column of the label. By default label."""
-    regression: bool = False
-    """Whether the labels are numbers to estimate rather than classes."""
+    regression: bool | None = None
+    """Whether the labels are numbers to estimate rather than classes. None: they are classes, and decimal numbers such
+    as 0.5, which rarely are, must be said to be one or the other."""
 
     def check(self, instead: str = "") -> None:
         if not 0 <= self.dev_share < 1:
@@ -215,11 +216,11 @@ class TaggingDataConfig(TaskDataConfig):
     """Source of the examples of the task ner, their columns, and how the tags are written."""
 
     chosen_for: ClassVar[tuple[str, ...]] = ("ner",)
-    word_column: int = 0
+    word_column: int = option(0, of=("tfds", ""))
     """Number of the column of the words, from 1. 0: the first (CoNLL-U: the second)."""
-    tag_column: int = 0
+    tag_column: int = option(0, of=("tfds", ""))
     """Number of the column of the tags, from 1. 0: the last (CoNLL-U: the fourth, universal parts of speech)."""
-    label_column: str = ""
+    label_column: str = option("", of=("tfds or hub",))
     """Column of the tags in a data set of TFDS or the hub. By default ner, tags or ner_tags."""
     scheme: TagScheme = "auto"
     """Tagging scheme. auto: recognized from the tags. plain: tags without B- and I-, such as parts of speech."""
@@ -464,6 +465,11 @@ def _check_numbers(config: FinetuneConfig) -> None:
         for value in getattr(config, name):
             if not 0 < value < math.inf:
                 raise UserError(f"{name}={value} must be positive")
+    usual = task_defaults(config.task)
+    for name in ("batch_size", "learning_rate", "epochs") if config.grid else ():
+        if (value := getattr(config, name)) != getattr(usual, name):
+            grid = f"grid_{name.removesuffix('s')}s"
+            raise UserError(f"{name}={value} has no effect with grid=True; give it in {grid}, or leave one of them out")
     sizes = [("grid_batch_sizes", size) for size in config.grid_batch_sizes]
     for name, size in sizes if config.grid else [("batch_size", config.batch_size)]:
         need_divisible("", name, size, config.micro_batches)
@@ -483,6 +489,13 @@ def _check_layers(config: FinetuneConfig) -> None:
         )
     if config.reinitialize_layers < 0:
         raise UserError(f"reinitialize_layers={config.reinitialize_layers} must not be negative")
+    if config.features and not config.train_encoder:
+        for name, usual in (("layer_decay", 1.0), ("dropout", None)):
+            if (value := getattr(config, name)) != usual:
+                raise UserError(
+                    f"features={config.features} freezes the encoder for the whole run, so {name}={value} has nothing "
+                    "to do; leave one of them out, or give train_encoder=True"
+                )
     if config.gradual_unfreezing and config.features:
         raise UserError(
             f"features={config.features} freezes the encoder for the whole run, so gradual_unfreezing=True has nothing "
@@ -541,15 +554,15 @@ class PredictConfig:
     output: str = ""
     """File to write the predictions to, or a directory (with a slash at the end) for everything that the task writes.
     By default the predictions are printed."""
-    overwrite: bool = False
+    overwrite: bool = option(False, of=("output",))
     """Whether an existing output is replaced."""
-    split: Literal["test", "dev"] = "test"
+    split: Literal["test", "dev"] = option("test", of=("input",))
     """Whether the file has the format of the task's test file or of its dev file, which differ in some tasks. Labels
     are used if there are any."""
     task: str = ""
     """Task to predict for, if it is not the one that the model was fine-tuned on but its head fits, such as ax for a
     model of mnli."""
-    data: InputFormConfig = InputFormConfig()
+    data: InputFormConfig = option(InputFormConfig(), of=("input",))
     """Differences of the input's format from that of the training files."""
     batch_size: int = 64
     """Sequences per batch."""
@@ -567,5 +580,6 @@ def check_predict(config: PredictConfig) -> PredictConfig:
         raise UserError("give one of --input=FILE and --text=TEXT" + (", not both" if config.text else ""))
     if config.batch_size < 1:
         raise UserError(f"batch_size={config.batch_size} must be positive")
+    check_effects(config)
     check_mesh(config.mesh)
     return config

@@ -28,7 +28,7 @@ def option(
     *,
     resume: Resume | None = None,
     hosts_differ: bool = False,
-    of: tuple[str, ...] = (),
+    of: tuple[str | bool, ...] = (),
     refused: bool = True,
 ) -> T:
     """Return a field of a configuration with a default.
@@ -39,7 +39,8 @@ def option(
         between hosts.
       of: the option next to it that it belongs to (or "one or another", which may be dotted), and the values with which
         it has an effect; without values, any but 0 or nothing.
-      refused: whether another value than the default is refused where it has no effect.
+      refused: whether another value than the default is refused where it has no effect, wherever it comes from, or only
+        one that is given on the command line, since presets have it.
     """
     metadata = {"resume": resume, "hosts_differ": hosts_differ, "of": of, "refused": refused}
     field: Any = dataclasses.field(default=default, metadata=metadata)
@@ -86,22 +87,40 @@ def check_kinds(options: Any, path: str = "") -> None:
         check_kinds(part, start)
 
 
-def check_effects(options: Any, path: str = "") -> None:
-    """Raise a UserError about an option, at any depth, with a value that has no effect."""
+def check_effects(options: Any, path: str = "", given: Iterable[str] = ()) -> None:
+    """Raise a UserError about an option, at any depth, with a value that has no effect.
+
+    Args:
+      given: dotted names of options that are refused without effect even if their value is the usual one, those of the
+        command line; but for 0 and nothing, which take back what a preset has.
+    """
     for start, part in _parts(options, path):
-        check_effects(part, start)
+        check_effects(part, start, given)
     for field in dataclasses.fields(options):
         value, name = getattr(options, field.name), f"{path}{field.name}"
-        if has_effect(options, field) or not field.metadata["refused"] or value == field.default:
+        own = [
+            each
+            for each in given
+            if (each == name or each.startswith(f"{name}.")) and _reached(options, each.removeprefix(path))
+        ]
+        changed = field.metadata.get("refused", False) and value != field.default
+        if has_effect(options, field) or not (own or changed):
             continue
-        if dataclasses.is_dataclass(value):
+        if own:
+            name, value = own[0], _reached(options, own[0].removeprefix(path))
+        elif dataclasses.is_dataclass(value):
             inner, value = _changed(value, field.default)
             name = f"{name}.{inner}"
         of, *values = field.metadata["of"]
-        if values:
+        if any(values):
             raise UserError(
                 f"{name}={_shown(value)} belongs to {path}{of}={' or '.join(filter(None, values))}, not to "
                 f"{getattr(options, of)}; leave it out"
+            )
+        if values:
+            raise UserError(
+                f"{name}={_shown(value)} has no effect with {path}{of}={_shown(_reached(options, of))}; leave one of "
+                "them out"
             )
         raise UserError(f"{name}={_shown(value)} has no effect without {path}{of}; set that too, or leave it out")
 
@@ -521,6 +540,13 @@ def from_record(cls: Any, values: dict[str, Any], where: str, path: str = "") ->
         return from_dict(cls, values, path, complete=True)
     except UserError as error:
         raise UserError(f"{where} is damaged, or another version of bert_jax wrote it: {error}") from None
+
+
+def not_of_pretraining(values: dict[str, Any]) -> str:
+    """Return what a config.json is of if its entries are not those of a run of pre-training; "" if they are."""
+    if "finetune" in values:
+        return "a run of fine-tuning"
+    return "a model in the format of transformers" if "phases" not in values and "model_type" in values else ""
 
 
 def options_recorded(values: dict[str, Any]) -> dict[str, Any]:

@@ -310,7 +310,7 @@ class DataConfig:
     that a small store is read more often (XLM-R: 3.3)."""
     eval_path: str = option("", resume="moved", hosts_differ=True)
     """Separate store to evaluate on. By default the documents of `path` that are held out from training are used."""
-    held_out: float = 0.01
+    held_out: float = option(0.01, of=("eval_path", ""), refused=False)
     """Share of the documents of `path` that training never sees. It is ignored with eval_path: nothing is held out
     then."""
     sentence_pairs: SentencePairs = "nsp"

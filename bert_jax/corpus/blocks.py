@@ -15,19 +15,19 @@ import collections
 import contextlib
 import dataclasses
 import gzip
-import json
 import lzma
 import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from etils import epath
 
 from bert_jax.corpus import crawls, datasets, documentation, wikipedia
 from bert_jax.corpus.text import chapters, last_paragraph
 from bert_jax.errors import UserError
+from bert_jax.files import LONE_RETURNS, parsed, wide_encoding
 
 _LINE_END = rb"(?:\r\n?|\n)"
 _DOCUMENT_END = {
@@ -166,13 +166,41 @@ _TOO_LONG = {
 }
 
 
+class Limits(NamedTuple):
+    """What no corpus of people has: a file with more is refused, however it is read."""
+
+    line_bytes: int = 1 << 28
+    """Bytes of a line of plain text."""
+    expansion: int = 200
+    """Bytes of the text of a compressed file, for each of its own."""
+
+    def check(self, source: "Source", text: int, line: int, number: int) -> None:
+        """Raise a UserError if so many bytes of text, or of the line of this number, are too many for a source."""
+        if suffix(source.name) and text > max(UNCOUNTED, self.expansion * source.bytes):
+            raise UserError(
+                f"{source.name} has {source.bytes:,} bytes and holds more than {self.expansion} times as much text, as "
+                "a file that is made to exhaust its readers; raise max_expansion if it is right, or decompress it"
+            )
+        if line > self.line_bytes:
+            raise UserError(
+                f"{source.name}:{number}: a line of more than {self.line_bytes:,} bytes; raise max_line_bytes if it is "
+                "right, or divide it"
+            )
+
+
+UNCOUNTED = 1 << 24
+"""Bytes of text that a compressed file may hold, however small it is."""
+USUAL = Limits()
+
+
 @dataclasses.dataclass(frozen=True)
 class Source:
     """A file, a split of TFDS or the hub, or the documentation; `bytes` as stored.
 
     `revision` changes whenever the content does.
     `wrap_column`: column at which its lines are wrapped if the lines of a paragraph are to be joined; 0: they stay as
-    they are. `license`: licence of its text, "" if not known.
+    they are. `license`: licence of its text, "" if not known. `limits`: beyond which it is refused; they do not change
+    what is read.
     """
 
     name: str
@@ -181,6 +209,12 @@ class Source:
     revision: str
     wrap_column: int = 0
     license: str = ""
+    limits: Limits = dataclasses.field(default=USUAL, compare=False)
+
+    @property
+    def identity(self) -> tuple[str | int, ...]:
+        """What text is read from it, as results record it."""
+        return self.name, self.format, self.bytes, self.revision, self.wrap_column, self.license
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,7 +252,7 @@ def read_blocks(source: Source, text_field: str = "text", start: Position = Posi
 
     Raises:
       UserError: the file is unreadable, damaged or ends too early, a record is longer than MAX_RECORD_BYTES (of a
-        crawl it is skipped), or there is no such data set or feature.
+        crawl it is skipped), the file is beyond `source.limits`, or there is no such data set or feature.
     """
     if source.format == "tfds":
         return _pack(source, datasets.tfds_documents(source.name, text_field), start)
@@ -237,7 +271,7 @@ def _cut_file(source: Source, start: Position) -> Iterator[Block]:
     least = MAX_RECORD_BYTES if source.format == "gutenberg" else BLOCK_BYTES  # a book is one block
     with opened(source.name) as (stream, raw):
         skip(stream, source.name, start.offset)
-        buffer, target, position = b"", least, start
+        buffer, target, position, line = b"", least, start, 0  # line: bytes of the last line so far
         while True:
             buffer = _fill(stream, buffer, target)
             at_end = len(buffer) < target
@@ -260,6 +294,10 @@ def _cut_file(source: Source, start: Position) -> Iterator[Block]:
                 message = _TOO_LONG[source.format].format(limit=f"{MAX_RECORD_BYTES >> 20} MiB")
                 raise UserError(f"{source.name}:{position.line + 1}: {message}")
             target = least
+            ended = max(payload.rfind(b"\n"), payload.rfind(b"\r")) + 1
+            line = len(payload) - ended if ended else line + len(payload)
+            of_text = line if source.format in ("text", "wikiextractor") else 0
+            source.limits.check(source, position.offset + cut, of_text, position.line + payload.count(b"\n") + 1)
             end = Position(position.offset + cut, position.line + payload.count(b"\n"), not closed)
             yield Block(source, position, end, payload, source.bytes if at_end else min(raw.tell(), source.bytes), head)
             if at_end:
@@ -374,6 +412,12 @@ def _warc_texts(block: Block, bad_utf8: str, removed: collections.Counter[str]) 
 
 
 def _decode(block: Block, bad_utf8: str) -> tuple[str, int]:
+    is_file = block.source.format not in ("tfds", "docs", "parquet", "arrow")
+    if is_file and block.start == Position() and (wide := wide_encoding(block.payload)):
+        raise UserError(
+            f"{block.source.name} is {wide}, not UTF-8; convert it: iconv -f {wide} -t UTF-8 FILE > NEW, where it is "
+            "decompressed first"
+        )
     try:
         return block.payload.decode(), 0
     except UnicodeDecodeError as error:
@@ -381,10 +425,9 @@ def _decode(block: Block, bad_utf8: str) -> tuple[str, int]:
             text = block.payload.decode(errors="replace")
             return text, text.count("\ufffd") - block.payload.count("\ufffd".encode())
         at, value = block.start.offset + error.start, block.payload[error.start]
-    hint = "; it looks like UTF-16: convert it" if at == 0 and block.payload[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
     where = "of the decompressed text " if suffix(block.source.name) else ""
     raise UserError(
-        f"{block.source.name}: byte {at} {where}(0x{value:02x}) is not UTF-8{hint}; convert the file, or pass "
+        f"{block.source.name}: byte {at} {where}(0x{value:02x}) is not UTF-8; convert the file, or pass "
         "--bad_utf8=replace to count and replace such bytes"
     )
 
@@ -399,11 +442,10 @@ def _json_texts(block: Block, text: str, text_field: str) -> Iterator[str]:
             continue
         where = f"{block.source.name}:{number}"
         try:
-            record = json.loads(line)
+            record = parsed(line)
         except (ValueError, RecursionError) as error:
-            raise UserError(
-                f"{where}: not a JSON object on a line of its own ({getattr(error, 'msg', error)})"
-            ) from None
+            reason = LONE_RETURNS if "\r" in line.strip() else f"not a JSON object on a line of its own ({error})"
+            raise UserError(f"{where}: {reason}") from None
         if not isinstance(record, dict) or text_field not in record:
             fields = (
                 f"has the fields {', '.join(map(repr, record))}" if isinstance(record, dict) else "is not an object"

@@ -82,7 +82,7 @@ class Cleaner:
 
     def __init__(self, clean: CleaningConfig, language: str):
         """Read the evaluation sets, if there are any; `language`: that of the rules about words."""
-        self.clean, self.english = clean, language == "en"
+        self.clean, self.english = clean, language.partition("-")[0] == "en"
         self.contamination = read_contamination(clean)
         self._steps = [
             step

@@ -17,7 +17,16 @@ from collections.abc import Iterator
 from etils import epath
 
 from bert_jax.corpus import crawls, datasets, documentation, wikipedia
-from bert_jax.corpus.blocks import Source, opened, parse_block, read_blocks, refuse_unnamed_compression, suffix
+from bert_jax.corpus.blocks import (
+    USUAL,
+    Limits,
+    Source,
+    opened,
+    parse_block,
+    read_blocks,
+    refuse_unnamed_compression,
+    suffix,
+)
 from bert_jax.errors import UserError, need_extra
 from bert_jax.files import is_remote
 
@@ -75,6 +84,9 @@ def _need_decompressor(name: str) -> None:
         need_extra("backports.zstd", "corpora", name)
 
 
+WITH_FIELDS = ("jsonl", "parquet", "arrow", "tfds")
+"""Formats whose records have fields, one of which is the text."""
+
 FILE_FORMATS = ("text", "jsonl", "wikiextractor", "wikipedia", "warc", "gutenberg", "parquet", "arrow")
 
 
@@ -94,16 +106,24 @@ class Corpus:
                     yield "\n".join(lines)
 
 
-def read_documents(input: str, *, format: str = "auto", text_field: str = "text", bad_utf8: str = "error") -> Corpus:
+def read_documents(
+    input: str,
+    *,
+    format: str = "auto",
+    text_field: str = "text",
+    bad_utf8: str = "error",
+    limits: Limits = USUAL,
+) -> Corpus:
     """Return the documents of the corpus; the call itself resolves the sources.
 
     Args:
       input, format, text_field, bad_utf8: as in PrepareConfig.
+      limits: beyond which a file is refused.
 
     Raises:
       UserError: see `find_sources` and, during an iteration, `read_lines`.
     """
-    return Corpus(find_sources(input, format), text_field, bad_utf8)
+    return Corpus(find_sources(input, format, text_field=text_field, limits=limits), text_field, bad_utf8)
 
 
 def read_lines(source: Source, text_field: str = "text", bad_utf8: str = "error") -> Iterator[str]:
@@ -119,12 +139,15 @@ def read_lines(source: Source, text_field: str = "text", bad_utf8: str = "error"
             yield from piece
 
 
-def find_sources(input: str, format: str = "auto", license: str = "") -> list[Source]:
+def find_sources(
+    input: str, format: str = "auto", license: str = "", text_field: str = "text", limits: Limits = USUAL
+) -> list[Source]:
     """Resolve `--input` into its sources, in the order given, each file once.
 
     Raises:
       UserError: nothing matches (the message names glob and directory), all files are empty, a prefix contradicts
-        `format`, a TFDS data set is unknown, or `license` has neither one licence nor one for each item of `input`.
+        `format`, a TFDS data set is unknown, `license` has neither one licence nor one for each item of `input`, or
+        `text_field` is given where nothing has fields.
     """
     items = [item.strip() for item in input.split(",") if item.strip()]
     if not items:
@@ -134,12 +157,17 @@ def find_sources(input: str, format: str = "auto", license: str = "") -> list[So
         )
     licences = _licences(license, items)
     sources = {
-        source.name: dataclasses.replace(source, license=licence or source.license)
+        source.name: dataclasses.replace(source, license=licence or source.license, limits=limits)
         for item, licence in zip(items, licences, strict=True)
         for source in _find(item, format)
     }
     if all(source.format in FILE_FORMATS and not source.bytes for source in sources.values()):
         raise UserError(f"the corpus is empty: {input} is {len(sources)} file{'s' * (len(sources) > 1)} of 0 bytes")
+    if text_field != "text" and not any(source.format in WITH_FIELDS for source in sources.values()):
+        raise UserError(
+            f"text_field={text_field} has no effect, since no source is of {', '.join(WITH_FIELDS)}; leave it out, or "
+            "give the format"
+        )
     return list(sources.values())
 
 

@@ -75,6 +75,23 @@ def _lines(text: str) -> int:
 
 SentenceSplitter = Callable[[list[str]], list[str]]
 
+_LANGUAGES = frozenset(
+    # all of ISO 639 that have two letters
+    "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el "
+    "en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu "
+    "ja jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mo mr ms mt my "
+    "na nb nd ne ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg sh si sk sl sm "
+    "sn so sq sr ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh "
+    "zu "
+    # those of three letters, and of parts, to which sentencex gives the rules of a relative; others get English ones
+    "abs ace ady aeb aln alt ami anp arn arq ary arz ast atj avk awa azb ban bar bbc bcc bgn bjn bpy bqi btm bug "
+    "bxr cdo crh csb dsb dtp dty egl eml ext fit frc frp frr fur gag gan gcr glk gom gor gsw guc hak hif hrx hsb "
+    "hyw inh jam jut kaa kab kbd kbp khw kiu kjp koi krc krl ksh kum lad lbe lez lij liv lki lld lmo lrc ltg luz "
+    "lzh lzz mad mai mdf mhr min mnw mrj mwl myv mzn nah nan nap nds nia nrm olo pcd pdc pdt pfl pih pms pnt qug "
+    "rgn rmy rue rup ruq sah scn sco sdc sdh ses sgs shi shy skr sli smn srn stq sty szl szy tay tcy tet trv tyv "
+    "udm vec vep vls vmf vot vro wuu xal xmf zea zgh cbk-zam map-bms nds-nl roa-tara".split()
+)
+
 WINDOW = 10_000
 """Characters passed to sentencex at once: more slow it down, and an unclosed quotation mark joins everything after
 it."""
@@ -88,12 +105,32 @@ _PAIRED = str.maketrans(dict.fromkeys('"“”„«»‘’()[]{}「」『』《
 
 
 def make_splitter(method: str, language: str = "en") -> SentenceSplitter:
-    """Return the splitter for `method` "split" (find the sentences) or "lines" (each line is one)."""
+    """Return the splitter for `method` "split" (find the sentences) or "lines" (each line is one).
+
+    Raises:
+      UserError: `language` is not the code of one, or of one whose rules are not known.
+    """
+    code = known_language(language)
     if method == "lines":
         return _stripped
-    if not re.fullmatch(r"[a-z]{2,3}(-[a-z]+)*", language):
+    return lambda lines: _stripped(sentence for line in lines for sentence in _split_line(line, code))
+
+
+def known_language(language: str) -> str:
+    """Return the code without a country or script for which there are no rules of its own: en for en-gb.
+
+    Raises:
+      UserError: `language` is not the code of one, or of one whose rules are not known.
+    """
+    if not re.fullmatch(r"[a-z]{2,3}(-[a-z0-9]+)*", language):
         raise UserError(f"language={language!r} is not a language code such as en, de or zh")
-    return lambda lines: _stripped(sentence for line in lines for sentence in _split_line(line, language))
+    found = next((code for code in (language, language.partition("-")[0]) if code in _LANGUAGES), None)
+    if found is None:
+        raise UserError(
+            f"language={language} is a code without rules for sentences; give that of ISO 639 with two letters, such "
+            "as en and not eng, if there is one, or that of a related language"
+        )
+    return found
 
 
 def _stripped(texts: Any) -> list[str]:

@@ -139,6 +139,9 @@ def read_examples(
         data = with_options(task_data.recorded_config(stored.history, task), form).data.without_files()
         data = dataclasses.replace(data, **{config.split: config.input})
         return family, family.load(task, data, config.split, labels)
+    if form := {name: value for name, value in dataclasses.asdict(config.data).items() if value is not None}:
+        name, value = next(iter(form.items()))
+        raise UserError(f"data.{name}={value} has no effect on plain text, which has no columns; leave it out")
     if kind not in ("classification", "regression", "tagging"):
         raise UserError(f"plain text does not say what {task} asks of it; give --input=FILE in a format of that task")
     check_utf8(config.text)

@@ -505,7 +505,7 @@ class BertForPreTraining:
             present = ", ".join(self.parts) or "nothing"
             raise UserError(
                 f"this model has no {' and no '.join(missing)} (apart from the encoder: {present}); load a checkpoint "
-                "with it, for example one of a pre-training run"
+                "with it, of a run whose objective trains it"
             )
 
 

@@ -178,7 +178,7 @@ class Layers(Protocol):
 
     @property
     def no_attention(self) -> str:
-        """The beginning of errors about layers that have no attention; empty for those that have, and for none."""
+        """The beginning of errors about layers that have no attention; empty for those that have."""
         ...
 
     def parameters(self) -> Iterable[Parameter]:
@@ -200,7 +200,7 @@ class NoLayers:
     """No `Layers`, as of an encoder that is a table of words."""
 
     keeps_all: bool = False
-    no_attention: str = ""
+    no_attention: str = "static word vectors (model.layer=none) have no layers"
 
     def parameters(self) -> Iterable[Parameter]:
         return ()

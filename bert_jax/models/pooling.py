@@ -132,8 +132,6 @@ def layer_indices(layers: str | int | Sequence[int], num_layers: int) -> tuple[i
     numbers = tuple(layers) if isinstance(layers, Iterable) else (layers,)
     for number in numbers:
         if not isinstance(number, (int, np.integer)) or isinstance(number, bool) or not -count <= number < count:
-            raise UserError(
-                f"layers={layers!r}: there is no {number!r}; 0 is the embeddings, 1 to {num_layers} the layers, "
-                "negative ones count from the last"
-            )
+            others = f"1 to {num_layers} the layers, negative ones count from the last" if num_layers else "and all"
+            raise UserError(f"layers={layers!r}: there is no {number!r}; 0 is the embeddings, {others}")
     return tuple(int(number) % count for number in numbers)

@@ -22,7 +22,7 @@ from bert_jax.config import HeadConfig
 from bert_jax.config.finetuning import ChoiceOptions, TaskDataConfig
 from bert_jax.data.sequences import Features, Uncut
 from bert_jax.errors import UserError
-from bert_jax.files import write_atomically
+from bert_jax.files import parsed, write_atomically
 from bert_jax.tasks import readers
 from bert_jax.tokenization.tokenizer import Tokenizer, join, sequence_length
 
@@ -177,7 +177,7 @@ def _csv(file: epath.Path) -> Iterator[tuple[str, dict[str, str]]]:
 
 def _json(file: epath.Path) -> dict[str, Any]:
     try:
-        value = json.loads(readers.read_text(file))
+        value = parsed(readers.read_text(file, by_line=False))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{file}: not JSON: {error}") from None
     if not isinstance(value, dict):

@@ -22,7 +22,7 @@ from absl import logging
 
 from bert_jax.config.finetuning import TaggingDataConfig
 from bert_jax.errors import UserError
-from bert_jax.tasks.readers import read_text
+from bert_jax.files import read_text
 
 OUTSIDE = "O"
 _CONTINUED, _CONTINUING = ("B", "I"), ("I", "E")

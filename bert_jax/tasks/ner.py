@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from etils import epath
@@ -70,17 +70,31 @@ def load(task: str, data: TaggingDataConfig, split: str, labels: tuple[str, ...]
         sentences = conll.read(readers.find_file(data, split, FILES[split]), data, to_predict=split == "test")
     has_answers = all(sentence.tags is not None for sentence in sentences)
     if has_answers:
-        sentences = conll.in_iob2(sentences, data.scheme)
+        sentences = conll.in_iob2(_composed(sentences), data.scheme)
     elif split == "train" or labels is None:
         raise UserError(
             f"{sentences[0].places[0]}: a word without a tag; training needs a column of tags as well as one of words"
         )
     labels = _classes(sentences) if labels is None else tuple(labels)
+    spelled = {readers.composed_form(label): label for label in labels}
     for sentence in sentences if has_answers else ():
         for tag, place in zip(sentence.need_tags(), sentence.places, strict=True):
-            if tag not in labels:
+            if tag not in spelled:
                 raise UserError(f"{place}: the tag {tag} is not among those of the training data: {', '.join(labels)}")
+    if has_answers:
+        sentences = [_with_tags(sentence, map(spelled.__getitem__, sentence.need_tags())) for sentence in sentences]
     return Examples(tuple(sentences), labels, has_answers)
+
+
+def _composed(sentences: list[Sentence]) -> list[Sentence]:
+    """Return sentences whose tags have the composed form (NFC)."""
+    tags = [pair for sentence in sentences for pair in zip(sentence.places, sentence.need_tags(), strict=True)]
+    found = iter(readers.composed(tags))
+    return [_with_tags(sentence, itertools.islice(found, len(sentence.words))) for sentence in sentences]
+
+
+def _with_tags(sentence: Sentence, tags: Iterable[str]) -> Sentence:
+    return dataclasses.replace(sentence, tags=tuple(tags))
 
 
 def from_plain(texts: Sequence[PlainText], labels: tuple[str, ...]) -> Examples:
@@ -341,9 +355,10 @@ def write_predictions(
     """Write predictions.conll, which conlleval reads, and by_type.json; named test_… for splits different from dev.
 
     A line is word, gold tag (if there is one) and predicted tag in IOB2, separated by spaces, or by tabs if a word
-    contains a space. by_type.json, if there are gold tags, has all of `conll.scores`: precision, recall and F1 of
-    every type. Plain texts have predictions.tsv instead: index of the text, first character and end of the word, word,
-    tag.
+    contains a space. A blank line ends a sentence, and one more a document: the script would count a line -DOCSTART- as
+    a word that is tagged right. by_type.json, if there are gold tags, has all of `conll.scores`: precision, recall and
+    F1 of every type. Plain texts have predictions.tsv instead: index of the text, first character and end of the word,
+    word, tag.
     """
     predicted = predicted_tags(examples, features, logits)
     contents = [_table(examples, predicted) if examples.index else _columns(examples, predicted)]
@@ -367,13 +382,13 @@ def _table(examples: Examples, predicted: list[list[str]]) -> str:
 
 
 def _columns(examples: Examples, predicted: list[list[str]]) -> str:
-    """Return the sentences in the format that conlleval reads."""
+    """Return the sentences in the format that conlleval reads, with every line a word that `score` counts."""
     blank = "\t" if any(" " in word for sentence in examples.sentences for word in sentence.words) else " "
-    lines, document = [], None
+    lines, document = [], examples.sentences[0].document
     for sentence, tags in zip(examples.sentences, predicted, strict=True):
         if sentence.document != document:
             document = sentence.document
-            lines += [blank.join([conll.DOCUMENT_START, *(["O"] * (1 + examples.has_answers))]), ""]
+            lines.append("")
         columns = (sentence.words, sentence.tags, tags) if examples.has_answers else (sentence.words, tags)
         lines += [*(blank.join(fields) for fields in zip(*columns, strict=True)), ""]
     return "\n".join(lines) + "\n"

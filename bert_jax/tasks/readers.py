@@ -14,19 +14,22 @@ first call, by corpus/datasets.py. A family reads its split thus:
         example["tokens"], example["ner"]    # list[str], list[str]: the names of the classes, not their numbers
 """
 
-import json
 import os
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from absl import logging
 from etils import epath
 
 from bert_jax import hub
 from bert_jax.config.finetuning import TaskDataConfig
 from bert_jax.corpus import datasets
 from bert_jax.errors import UserError
+from bert_jax.files import lines_of, parsed
+from bert_jax.files import read_text as read_text
 
 Row = tuple[int, list[str]]
 """(number of the line on which the row begins, from 1; its fields)"""
@@ -34,35 +37,9 @@ Row = tuple[int, list[str]]
 _CSV_FIELD = re.compile(r'(?:"(?P<quoted>(?:[^"]|"")*+)"|(?P<plain>(?:[^",\r\n]|\r(?!\n))*+))(?P<end>,|\r?\n|\Z)')
 
 
-def read_text(file: str | os.PathLike[str]) -> str:
-    """Return the contents of a UTF-8 file (local or gs://) without its byte order mark.
-
-    Raises:
-      UserError: the file cannot be read, or is not UTF-8 (names the line).
-    """
-    try:
-        contents = epath.Path(file).read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot read {os.fspath(file)}: {error.strerror or error}") from None
-    return decode(contents, os.fspath(file))
-
-
-def decode(contents: bytes, name: str) -> str:
-    """Return UTF-8 text without its byte order mark; other bytes are a UserError with `name` and the line."""
-    try:
-        return contents.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = contents.count(b"\n", 0, error.start) + 1
-        raise UserError(
-            f"{name}, line {line}: not UTF-8 (byte 0x{contents[error.start]:02x}); "
-            "convert it, for example with iconv -f latin1 -t utf-8"
-        ) from None
-
-
 def lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield (number, line) of every line that is not blank."""
-    for number, line in enumerate(text.split("\n"), start=1):
-        line = line.removesuffix("\r")
+    for number, line in enumerate(lines_of(text), start=1):
         if line:
             yield number, line
 
@@ -102,7 +79,7 @@ def json_lines(text: str, file: str | os.PathLike[str]) -> Iterator[tuple[int, d
     """
     for number, line in lines(text):
         try:
-            value = json.loads(line)
+            value = parsed(line)
         except (ValueError, RecursionError) as error:
             raise UserError(f"{os.fspath(file)}, line {number}: not JSON: {error}") from None
         if not isinstance(value, dict):
@@ -110,6 +87,27 @@ def json_lines(text: str, file: str | os.PathLike[str]) -> Iterator[tuple[int, d
                 f'{os.fspath(file)}, line {number}: expected an object {{"text": …}}, not {type(value).__name__}'
             )
         yield number, value
+
+
+def composed_form(name: str) -> str:
+    """Return the name of a class or column in the form in which names are compared (NFC): é is one character."""
+    return unicodedata.normalize("NFC", name)
+
+
+def composed(labels: Sequence[tuple[str, str]]) -> list[str]:
+    """Return labels, given with their places, in the composed form; a warning says once if any changes.
+
+    Keyboards and file systems write é as one character or as two that look the same.
+    """
+    found = [composed_form(label) for _, label in labels]
+    changed = [given for given, label in zip(labels, found, strict=True) if label != given[1]]
+    if changed:
+        logging.warning(
+            "%s: %r%s has letters and accents as separate characters, and is read in the composed form (NFC)",
+            *changed[0],
+            f", as {len(changed) - 1:,} more labels," if len(changed) > 1 else "",
+        )
+    return found
 
 
 def _stray_quote(text: str, place: int) -> str:

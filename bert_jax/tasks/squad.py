@@ -65,14 +65,9 @@ def features(examples: Examples, tokenizer: Tokenizer, options: SquadOptions) ->
       UserError: max_length leaves no room for a context, or the tokenizer leaves nothing of a context.
     """
     between, suffix = [tokenizer.sep_id] * tokenizer.separators, 1 + tokenizer.class_last
-    if options.max_length <= options.max_query_length + 2 + len(between):
-        raise UserError(
-            f"options.max_length={options.max_length} leaves no room next to a question of "
-            f"options.max_query_length={options.max_query_length} tokens, [CLS] and {1 + len(between)} [SEP]; "
-            f"it must be above {options.max_query_length + 2 + len(between)}"
-        )
-    contexts = [encode(text, tokenizer) for text in examples.contexts]
     queries = tokenizer.encode_batch([question.text for question in examples.questions])
+    _check_room([query[: options.max_query_length] for query in queries], examples, len(between), options)
+    contexts = [encode(text, tokenizer) for text in examples.contexts]
     rows = []
     for example, (question, query) in enumerate(zip(examples.questions, queries, strict=True)):
         context, query = contexts[question.context], query[: options.max_query_length]
@@ -110,6 +105,19 @@ def features(examples: Examples, tokenizer: Tokenizer, options: SquadOptions) ->
         options,
         uncut=uncut,
     )
+
+
+def _check_room(queries: list[list[int]], examples: Examples, between: int, options: SquadOptions) -> None:
+    """Raise a UserError if the longest question leaves no room for a context, with the shortest length that does."""
+    longest = max(range(len(queries)), key=lambda number: len(queries[number]))
+    needed = len(queries[longest]) + 3 + between  # [CLS], each [SEP] and one token of the context
+    if options.max_length < needed:
+        raise UserError(
+            f"options.max_length={options.max_length} leaves no room for a context next to question "
+            f"{examples.questions[longest].id}, which has {len(queries[longest])} tokens, [CLS] and {1 + between} "
+            f"[SEP]; give {needed} or more, or cut the questions with a lower options.max_query_length="
+            f"{options.max_query_length}"
+        )
 
 
 def encode(text: str, tokenizer: Tokenizer) -> Context:

@@ -20,8 +20,8 @@ from etils import epath
 
 from bert_jax.config.finetuning import TaskDataConfig
 from bert_jax.errors import UserError
+from bert_jax.files import parsed, read_text
 from bert_jax.tasks import readers
-from bert_jax.tasks.readers import read_text
 
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -126,7 +126,7 @@ def _mean(values: Any) -> float:
 def read_json(file: epath.Path) -> tuple[list[str], list[tuple[int, dict[str, Any]]]]:
     """Return (contexts, [(index of the context, record of the question)]), with the types of all fields checked."""
     try:
-        contents = json.loads(read_text(file))
+        contents = parsed(read_text(file, by_line=False))
     except json.JSONDecodeError as error:
         raise UserError(
             f"{file}, line {error.lineno}: not JSON: {error.msg}; SQuAD's format is one object "

@@ -187,13 +187,17 @@ def check_pairs(
 def recorded_options(history: dict[str, Any], task: str, positions: int) -> SequenceOptions:
     """Return the options of its sequences, with the "no answer" threshold that was best on dev unless one was given.
 
-    For a model from elsewhere these are the defaults of `task`. Lengths are within `positions` tokens in either case.
+    For a model from elsewhere these are the defaults of `task`. Lengths are within `positions` tokens in either case:
+    new questions are cut to a third of a row, or no shorter than those that such short rows were trained with.
     """
     options = tuned(recorded_config(history, task).options, history.get("metrics") or {})
     assert isinstance(options, SequenceOptions)  # even of ax
     length = min(options.max_length, positions)
     if isinstance(options, SquadOptions) and options.max_query_length + 3 >= length:
-        options = dataclasses.replace(options, max_query_length=length // 3)
+        longest = (
+            length - 5 if length == options.max_length else length // 3
+        )  # 5: as in _check_room of squad.py, at most
+        options = dataclasses.replace(options, max_query_length=max(longest, 1))
     return dataclasses.replace(options, max_length=length)
 
 

@@ -7,6 +7,7 @@ Plain texts are one per line of a .txt file or of standard input, or one per .tx
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from etils import epath
 from bert_jax.config.finetuning import TextDataConfig
 from bert_jax.data.sequences import Features
 from bert_jax.errors import UserError
+from bert_jax.files import decoded
 from bert_jax.randomness import Stream, permute
 from bert_jax.tasks import readers, sentences
 from bert_jax.tasks.glue import MRPC_TEST, MRPC_TRAIN
@@ -29,6 +31,7 @@ from bert_jax.tokenization.wordpiece import basic_normalizer, basic_pre_tokenize
 _TEXT, _PAIR, _LABEL = ("text", "sentence", "sentence1"), ("text_pair", "sentence2"), ("label",)
 _SUFFIXES = (".tsv", ".csv", ".jsonl")
 _WITHOUT_CLASS = "unsup"  # IMDb's unlabelled reviews are beside its classes
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 def file_names(split: str) -> tuple[str, ...]:
@@ -107,8 +110,10 @@ def _columns(
 ) -> tuple[str, str | None, str | None]:
     """Return the columns of text, second text and label; only a test set may lack labels."""
     choices = ((data.text_column, _TEXT), (data.pair_column, _PAIR), (data.label_column, _LABEL))
+    spelled = {readers.composed_form(name): name for name in values}
     text, pair, label = (
-        next((name for name in ((asked,) if asked else usual) if name in values), None) for asked, usual in choices
+        next((spelled[name] for name in ((readers.composed_form(asked),) if asked else usual) if name in spelled), None)
+        for asked, usual in choices
     )
     missing = [
         option
@@ -166,7 +171,7 @@ def _read_directory(directory: epath.Path) -> list[Record]:
     records = []
     for name in classes:
         for file in sorted((directory / name).glob("*.txt")):
-            text = readers.read_text(file)
+            text = readers.read_text(file, by_line=False)
             if not text.strip():
                 raise UserError(f"{file} is empty")
             records.append(Record(str(file), text, None, name, f"{name}/{file.name}"))
@@ -175,12 +180,12 @@ def _read_directory(directory: epath.Path) -> list[Record]:
     return records
 
 
-def records_in_memory(split: str, rows: Sequence[Any], regression: bool) -> list[Record]:
+def records_in_memory(split: str, rows: Sequence[Any], regression: bool | None) -> list[Record]:
     """Return the examples of the split, in order.
 
     Args:
       rows: (text, label) or ((text, text_b), label) each, as a tuple, a list or a row of an array. A label is a str, an
-        int or a bool, or a number for regression; None in a test set without labels.
+        int or a bool, or a number if `regression` is not None; None in a test set without labels.
 
     Raises:
       UserError: a row has a different form; see `records_of` for texts and labels. Names the row: train[3].
@@ -188,7 +193,7 @@ def records_in_memory(split: str, rows: Sequence[Any], regression: bool) -> list
     return records_of(split, _named_rows(split, rows, regression), TextDataConfig(), split)
 
 
-def _named_rows(split: str, rows: Sequence[Any], regression: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+def _named_rows(split: str, rows: Sequence[Any], regression: bool | None) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (where, columns) of each row, with the columns named as in a file."""
     for number, row in enumerate(rows):
         where, parts = f"{split}[{number}]", row.tolist() if isinstance(row, np.ndarray) else row
@@ -210,12 +215,12 @@ def _named_rows(split: str, rows: Sequence[Any], regression: bool) -> Iterator[t
         )
 
 
-def _checked_label(where: str, label: Any, regression: bool):
+def _checked_label(where: str, label: Any, regression: bool | None):
     label = label.item() if isinstance(label, np.generic) else label
-    if isinstance(label, float) and not regression:
+    if isinstance(label, float) and regression is None:
         raise UserError(
-            f"{where}: the label {label} is a float; give regression=True to estimate numbers; the labels of "
-            "classes are names or whole numbers"
+            f"{where}: the label {label} is a float; give regression=True to estimate numbers, or regression=False if "
+            "each number is the name of a class"
         )
     return str(label) if isinstance(label, bool | int) else label
 
@@ -260,14 +265,14 @@ def read_plain_texts(source: str) -> list[PlainText]:
     path = epath.Path(source).expanduser()
     if source != STANDARD_INPUT and path.is_dir():
         texts = [
-            PlainText(str(file), readers.read_text(file), file.name, is_line=False)
+            PlainText(str(file), readers.read_text(file, by_line=False), file.name, is_line=False)
             for file in sorted(path.glob("*.txt"), key=str)
         ]
         if blank := [text.where for text in texts if not text.text.strip()]:
             raise UserError(f"{blank[0]} is empty")
     else:
         name = "standard input" if source == STANDARD_INPUT else str(path)
-        whole = readers.decode(sys.stdin.buffer.read(), name) if source == STANDARD_INPUT else readers.read_text(path)
+        whole = decoded(sys.stdin.buffer.read(), name) if source == STANDARD_INPUT else readers.read_text(path)
         lines = [(number, line) for number, line in readers.lines(whole) if line.strip()]
         texts = [PlainText(f"{name}, line {number}", line, str(number - 1)) for number, line in lines]
     if not texts:
@@ -321,10 +326,11 @@ def load(
     else:
         _check_dev(task, data, source)
         records = read_records(readers.find_file(data, source, file_names(source)), data, source)
-    regression = data.regression if labels is None else not labels
+    spelled = iter(readers.composed([(each.where, str(each.label)) for each in records if each.label is not None]))
+    records = [each if each.label is None else each._replace(label=next(spelled)) for each in records]
     if labels is None:
-        labels = () if regression else _discover(records)
-    numbers = {name: number for number, name in enumerate(labels)}
+        labels = () if data.regression else _discover(records, decimals=data.regression is False)
+    numbers = {readers.composed_form(name): number for number, name in enumerate(labels)}
     if parted:
         if "dev" in splits(task, data):
             raise UserError(
@@ -422,15 +428,30 @@ def _part(records: list[Record], share: float, split: str) -> list[Record]:
     return [record for record in records if ((record.first, record.second) in held_out) == (split == "dev")]
 
 
-def _discover(records: list[Record]) -> tuple[str, ...]:
-    """Return the classes, sorted: as whole numbers if all are, else as text."""
-    found = {str(record.label): record.where for record in records if record.label is not None}
-    labels = sorted(found, key=int if all(label.isascii() and label.isdecimal() for label in found) else None)
+def _discover(records: list[Record], decimals: bool) -> tuple[str, ...]:
+    """Return the classes, sorted: as numbers if all are, else as text.
+
+    Args:
+      decimals: whether numbers that are not whole are classes too.
+    """
+    found: dict[str, Record] = {}
+    for record in records:
+        if record.label is not None:
+            found.setdefault(str(record.label), record)
+    are_numbers = all(map(_NUMBER.fullmatch, found))
+    labels = sorted(found, key=(lambda label: (float(label), label)) if are_numbers else None)
     if any(record.label is None for record in records):
         return tuple(labels)  # collect() names the first
     if len(labels) == 1:
         raise UserError(
             f"{records[0].where}, and every other example, has the label {labels[0]!r}: there is nothing to learn"
+        )
+    decimal = next((record for label, record in found.items() if not re.fullmatch(r"[+-]?\d+", label)), None)
+    if are_numbers and decimal is not None and not decimals:
+        raise UserError(
+            f"{decimal.where}: the label {decimal.label!r} is a decimal number, and all {len(labels):,} different "
+            "labels are numbers; give --data.regression=true (from Python regression=True) to estimate them, or "
+            "--data.regression=false (regression=False) if each is the name of a class"
         )
     if len(labels) == len(records) > 20:
         raise UserError(

@@ -23,7 +23,7 @@ from etils import epath
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bert_jax.errors import UserError
-from bert_jax.files import read_object
+from bert_jax.files import decoded, read_object
 from bert_jax.tokenization.vocabulary import CONFIG_FILE, SPECIAL_NAMES, WORDPIECE_FILE, Vocabulary
 
 MAX_WORD_LENGTH = 200  # characters; a longer word is [UNK] (Google's value)
@@ -124,13 +124,7 @@ def parse_entries(contents: bytes, file: epath.Path) -> list[str]:
     Raises:
       UserError: it is empty or not UTF-8.
     """
-    try:
-        lines = contents.decode("utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        line = contents[: error.start].count(b"\n") + 1
-        raise UserError(
-            f"{file} is not UTF-8 (line {line}, byte {error.start}); convert it, for example with iconv -t UTF-8"
-        ) from None
+    lines = decoded(contents, str(file)).split("\n")
     tokens = [line.strip(" \t\r") for line in lines]
     if tokens[-1] == "":
         tokens.pop()

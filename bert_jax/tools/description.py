@@ -351,7 +351,8 @@ def run_describe(paths: list[str], config: DescribeConfig) -> list[CorpusCard]:
 def tables(cards: list[CorpusCard]) -> list[Table]:
     """Return the tables of the page: figures side by side, then sentences, sources and samples of each store."""
     names = [card.path for card in cards]
-    facts = [_facts(card) for card in cards]
+    common = sorted({number for card in cards for number in card.token_shares})
+    facts = [_facts(card, common) for card in cards]
     rows = [[name, *(each[name] for each in facts)] for name in facts[0]]
     percentiles = [
         [f"{what}, {share} %", *(f"{values[place]:,.0f}" for values in lengths)]
@@ -432,8 +433,8 @@ def _figure(traces: list[dict[str, Any]], title: str, scale: dict[str, Any]) -> 
     return figure(traces, {"title": {"text": title}, "type": "log"}, scale)
 
 
-def _facts(card: CorpusCard) -> dict[str, str]:
-    """Return the figures of a store in words, in reading order."""
+def _facts(card: CorpusCard, common: list[int]) -> dict[str, str]:
+    """Return the figures of a store in words, in reading order, with its shares of so many most frequent entries."""
     counts, share = card.counts, lambda part, whole: f"{part:,} ({part / max(1, whole):.3%})"
     return {
         "fingerprint": card.fingerprint,
@@ -448,8 +449,9 @@ def _facts(card: CorpusCard) -> dict[str, str]:
         "vocabulary entries that occur": share(card.used_entries, counts["vocabulary"]),
         "vocabulary entries that occur fewer than 100 times": share(card.rare_entries, counts["vocabulary"]),
         **{
-            f"tokens among the {number:,} most frequent entries": f"{value:.2%}"
-            for number, value in card.token_shares.items()
+            # a vocabulary that has no more entries than that holds all
+            f"tokens among the {number:,} most frequent entries": f"{card.token_shares.get(number, 1.0):.2%}"
+            for number in common
         },
         "loss of token frequencies alone": f"{card.entropy:.3f} nats",
     }

@@ -385,9 +385,14 @@ def run_doctor(path: str, config: DoctorConfig) -> int:
     """Print the checks on the token store or work directory at `path`; return 1 if something is wrong, else 0.
 
     Raises:
-      UserError: `path` is neither.
+      UserError: `path` is neither, or there is an option for a store where it is a run.
     """
     is_store = (epath.Path(path).expanduser() / "manifest.json").exists()
+    for name, value in dataclasses.asdict(config).items():
+        if not is_store and value != getattr(DoctorConfig(), name):
+            raise UserError(
+                f"{name}={value} has no effect on {path}, which is examined as it was trained; leave it out"
+            )
     checks = check_store(path, config) if is_store else check_run(read_run(path))
     _print(checks, Console(highlight=False))
     return int(any(each.is_wrong for each in checks))

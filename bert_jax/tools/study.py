@@ -199,6 +199,7 @@ def _finish(panel: Axes, study: Study, title: str, colour: str) -> None:
     panel.grid(color="#e6e6e6", linewidth=0.8)
     panel.set_axisbelow(True)
     panel.tick_params(labelsize=8)
+    panel.ticklabel_format(axis="x" if _on_axis(study) is None else "y", useOffset=False)
     if (places := _on_axis(study)) is None:
         panel.set_yticks(range(len(study.arms)), [arm.title for arm in study.arms], parse_math=False)
         panel.set_ylim(len(study.arms) - 0.5, -0.5)  # the first arm on top, also where an arm has no figure

@@ -127,10 +127,10 @@ def study_plan(study: Study, options: StudyConfig, given: Given) -> StudyPlan:
     seeds = study.seeds if options.seeds is None else options.seeds
     at_least(1, seeds=seeds)
     _check_differs(study.arms, given)
-    base = parse(changed(load_config(study.base), study.options), list(given.pretraining), USAGE)
+    base = parse(changed(load_config(study.base), study.options), list(given.pretraining), USAGE, whole=False)
     places: dict[Config, str] = {}
     tasks = {
-        name: _below(parse(task, list(given.finetuning), USAGE), options.task_data)
+        name: _below(parse(task, list(given.finetuning), USAGE, whole=False), options.task_data)
         for name, task in study.tasks.items()
     }
     arms = {arm.name: _arm(base, tasks, arm) for arm in _chosen(study, options.arms)}

@@ -23,9 +23,18 @@ import bert_jax
 from bert_jax import analysis
 from bert_jax.analysis.attention_maps import AttentionMaps, attention_page
 from bert_jax.analysis.layers import LayerSimilarity
-from bert_jax.analysis.results import call_with, save_result, saved_result
+from bert_jax.analysis.results import (
+    Analysis,
+    call_with,
+    columns_table,
+    framed,
+    panels,
+    save_result,
+    saved_result,
+)
 from bert_jax.analysis.texts import drawn, texts_of, windows
 from bert_jax.config import DisentangledConfig, ModelConfig
+from bert_jax.config.analyses import CkaConfig
 from bert_jax.config.finetuning import TaskDataConfig
 from bert_jax.config.pretraining import NoiseConfig
 from bert_jax.corpus.readers import find_sources
@@ -104,6 +113,31 @@ def test_a_result_comes_back_as_it_was_saved(tmp_path):
     assert found.models == ("one", "two") and (found.texts, found.minibatches, found.vectors) == (9, 2, "cls")
     assert saved_result(tmp_path / "result.json", {"a": 2}, LayerSimilarity) is None
     assert saved_result(tmp_path / "other.json", {"a": 1}, LayerSimilarity) is None
+
+
+def test_what_is_refused_leaves_no_directory_but_what_was_there(tmp_path):
+    def refuse():
+        raise UserError("no")
+
+    refusing = Analysis("none", LayerSimilarity, lambda result: [], {})
+    (tmp_path / "old").mkdir()
+    for output in ("old", "new", "old/new/below"):
+        with pytest.raises(UserError, match="no"):
+            refusing.run(CkaConfig(input="x", output=f"{tmp_path}/{output}"), {}, refuse)
+    assert [path.name for path in tmp_path.rglob("*")] == ["old"]
+
+
+def test_axes_show_whole_numbers_and_tables_a_dash_for_none():
+    """Without 6.899 in a corner to be added to each of them."""
+    figure, axes = panels((3.0, 2.0), "losses")
+    axes.plot([0, 1], [6.8991, 6.8993])
+    framed(axes)
+    figure.draw_without_rendering()
+    assert axes.yaxis.get_offset_text().get_text() == ""
+    shown = [float(label.get_text()) for label in axes.get_yticklabels()]
+    assert min(shown) > 6.89 and len(set(shown)) == len(shown)
+    (cells,) = (column.cells for column in columns_table([("gap", ".2f", np.array([np.nan, 1.5]))]).columns)
+    assert list(cells) == ["–", "1.50"]
 
 
 def test_keywords_get_the_options_of_their_names_unless_they_are_given():
@@ -221,6 +255,9 @@ def test_what_cannot_be_shown_is_one_line(model, monkeypatch):
         analysis.attention(model, " ")
     with pytest.raises(UserError, match="recurrent .* have no attention"):
         analysis.attention(loaded(stored_model(config=variant(SMALL, layer="lstm"))), "the cat")
+    sizes = ModelConfig(vocab_size=len(TOKENIZER.tokens), hidden_size=8, max_position_embeddings=32)
+    with pytest.raises(UserError, match=r"static word vectors .* have no layers and have no attention to return"):
+        analysis.attention(loaded(stored_model(config=variant(sizes, layer="none"))), "the cat")
     monkeypatch.setattr(analysis.attention_maps, "MOST_VALUES", 400)
     with pytest.raises(UserError, match=r"5 tokens with 20 heads make 500 probabilities, .* set max_length=4"):
         analysis.attention(model, "the cat sat")

@@ -353,7 +353,7 @@ def test_vectors_that_are_all_the_same_have_no_correlation(result):
     [
         (80, PAIRS, SIMILARITIES[:-1], "20 pairs with 19 similarities"),
         (80, [], [], "0 pairs"),
-        (10, PAIRS, SIMILARITIES, "whitening with 16 components needs more than 16 texts, not 10"),
+        (16, PAIRS, SIMILARITIES, "^16 texts are too few to whiten vectors of 16 values .* give more than 16"),
     ],
 )
 def test_judgements_that_do_not_fit_are_one_clear_error(model, count, pairs, similarities, message):
@@ -374,6 +374,9 @@ def test_the_command_leaves_a_table_of_its_own_and_finds_it_again(tmp_path, caps
     assert saved["spearman"][1][0] == [None] * 4
     printed, _ = analyze(*words, f"--sts={tmp_path}/dev.tsv")
     assert "result.json has this result already" in printed and "sts.json has this result already" in printed
+    few = ("analyze", *words, f"--output={tmp_path}/few", f"--sts={tmp_path}/dev.tsv", "--texts=16")
+    assert "16 texts are too few to whiten vectors of 16 values" in refusal(capsys, *few)
+    assert not (tmp_path / "few").exists(), "nothing was computed before"
     error = refusal(capsys, "analyze", *words, f"--output={tmp_path}/out", f"--sts={tmp_path}/none.tsv")
     assert error == f"error: data.dev={tmp_path}/none.tsv: no such file\n"
 
@@ -477,6 +480,21 @@ def test_bad_input_is_one_line(tmp_path, capsys):
     words = ["analyze", "mask_gap", f"{tmp_path}/nowhere", f"--output={tmp_path}/o"]
     assert "sequences=0 must be at least 1" in refusal(capsys, *words, "--sequences=0")
     assert "nowhere" in refusal(capsys, *words)
+    (tmp_path / "nowhere").mkdir()
+    for contents, message in (
+        (
+            {"model_type": "bert", "architectures": ["BertModel"]},
+            "holds a model in the format of transformers; give the",
+        ),
+        (
+            {"finetune": {"task": "mrpc"}, "model": {}},
+            "holds a run of fine-tuning; give the work directory of a run of",
+        ),
+    ):
+        (tmp_path / "nowhere" / "config.json").write_text(json.dumps(contents))
+        assert message in refusal(capsys, *words)
+        assert "give the config.json of a run" in refusal(capsys, "info", f"{tmp_path}/nowhere/config.json")
+    assert not (tmp_path / "o").exists()
 
 
 @pytest.mark.slow

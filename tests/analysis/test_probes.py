@@ -289,13 +289,14 @@ def test_the_command_leaves_a_result_and_a_second_call_computes_nothing(place, t
 @pytest.mark.slow
 def test_the_function_returns_what_the_command_saves(place, analyze):
     words = ["probe", place / "run", f"--input={place}/a.conll", "--seeds=1", "--layers=0,2", "--pieces=last"]
-    _, saved = analyze(*words)
+    printed, saved = analyze(*words)
     words = [each.split() for each in SENTENCES]
     task = tagging_task("tags", words, [[TAGS.get(word, "N") for word in each] for each in words])
     model = bert_jax.load(place / "run")
     result = probe(model, [task], layers=[0, 2], pieces="last", seeds=1, progress=False)
     np.testing.assert_allclose(saved["tasks"][0]["scores"], result.tasks[0].scores)
     assert result.layers == (0, 2) and saved["tasks"][0]["interval"] == [None] * 3  # one seed has none
+    assert "scores on test, 1 seed" in printed and "±" not in printed and "nan" not in printed
 
 
 @pytest.mark.parametrize(

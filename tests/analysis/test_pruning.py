@@ -85,7 +85,9 @@ def test_orders_and_measures_of_a_removal(model_of_pruning):
     gone = next(layer for layer in range(3) if layer not in result.curves[0].layers[1])
     assert result.candidates.shape == (2, 3) and result.candidates[0, gone] == result.candidates[0].max()
     assert np.isnan(result.candidates[1, gone]) and np.isfinite(result.candidates[1]).sum() == 2
-    assert len(draw_pruning(result).axes) == 3
+    *_, candidates = drawn = draw_pruning(result).axes
+    assert len(drawn) == 3 and "from 1" in candidates.get_xlabel()
+    assert [label.get_text() for label in candidates.get_xticklabels()] == ["1", "2", "3"]
 
 
 def test_losses_are_those_of_numpy_with_the_layers_that_are_kept(model_of_pruning):
@@ -260,13 +262,14 @@ def test_the_smaller_model_trains(pruned, small_store, tmp_path):
         (["--depth=4"], "depth=4 must be at least 1 and below the 4 layers"),
         (["--texts=0"], "texts=0: pruning reads its texts"),
         (["--task=rte"], "task=rte needs its examples"),
+        (["--epochs=2"], "epochs=2 has no effect without task_data"),
     ],
-    ids=["zero", "same", "texts", "task"],
+    ids=["zero", "same", "texts", "task", "epochs"],
 )
 def test_bad_options_are_one_line(place, tmp_path, words, message, capsys):
     assert run(place, tmp_path / "out", *words) != 0
     error = capsys.readouterr().err
-    assert message in error and "Traceback" not in error and not (tmp_path / "out" / "model").exists()
+    assert message in error and "Traceback" not in error and not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
@@ -341,6 +344,13 @@ def test_planted_attention_gives_each_measure():
     assert found["broadness"][[0, 6]] == pytest.approx([1 / length, 1])
     sums.add(np.ones((1, 7, 1, 1)), np.array([TOKENIZER.cls_id]))  # has no neighbour, separator or punctuation
     assert sums.means()[0, 0, 0] == pytest.approx(1.0) and sums.tokens == 8
+
+
+def test_the_maps_of_heads_say_what_their_axes_are():
+    values = dict.fromkeys(head_behaviour.MEASURES, np.full((2, 4), 0.5))
+    figures = {"model": "m", "texts": 1, "tokens": 9, "uniform": np.ones(len(values))}
+    for axes in head_behaviour.draw_heads(types.SimpleNamespace(**values, **figures)).axes:
+        assert axes.get_xlabel().startswith("head (") and axes.get_ylabel() == "layer"
 
 
 def test_punctuation_is_that_of_bert():

@@ -10,7 +10,13 @@ from pretrained_model import CONFIG, TOKENIZER, WORDS, loaded, random_texts, sto
 from bert_jax.analysis import cka, layers, texts, word_senses
 from bert_jax.analysis import similarity as similarity_of_contexts
 from bert_jax.analysis.layers import HsicSums, hsic
-from bert_jax.analysis.words import WordFinder, explained_variance, intra_sentence_similarity, mean_cosine
+from bert_jax.analysis.words import (
+    WordFinder,
+    explained_variance,
+    intra_sentence_similarity,
+    mean_cosine,
+    read_senses,
+)
 from bert_jax.errors import UserError
 from bert_jax.tokenization.tokenizer import Tokenizer
 from bert_jax.tokenization.wordpiece import WordPiece
@@ -305,6 +311,11 @@ def test_bad_input_is_one_clear_error_of_contexts(model):
             call()
 
 
+def test_lines_of_senses_end_in_line_feeds_alone(tmp_path):
+    (tmp_path / "senses.tsv").write_bytes("\ufeffbank\ta\u2028b\x85c\x0bd\r\n\nshore\te".encode())
+    assert read_senses(f"{tmp_path}/senses.tsv") == [("bank", "a\u2028b\x85c\x0bd"), ("shore", "e")]
+
+
 @pytest.mark.slow
 def test_the_command_measures_words_and_senses(tmp_path, capsys, analyze):
     write_workdir(tmp_path / "run", 1)
@@ -322,7 +333,7 @@ def test_the_command_measures_words_and_senses(tmp_path, capsys, analyze):
     (tmp_path / "bad.tsv").write_text("animal the cat\n")
     for more, message in (
         (["--word=cat"], "give both, --word=WORD --senses=FILE, or neither"),
-        (["--word=cat", f"--senses={tmp_path}/none.tsv"], "none.tsv cannot be read"),
+        (["--word=cat", f"--senses={tmp_path}/none.tsv"], f"cannot read {tmp_path}/none.tsv"),
         (["--word=cat", f"--senses={tmp_path}/bad.tsv"], "bad.tsv, line 1: expected the name of a sense, a tab"),
     ):
         assert message in refusal(capsys, "analyze", *words, f"--output={tmp_path}/out", *more)

@@ -27,8 +27,11 @@ import bert_jax as package
 from bert_jax import cli, console
 from bert_jax import progress as module
 from bert_jax.config import Config, DataConfig, PhaseConfig, PrepareConfig, TrainVocabConfig
-from bert_jax.config.checks import check_given
-from bert_jax.config.finetuning import check_finetune, task_defaults
+from bert_jax.config.analyses import PruneConfig
+from bert_jax.config.checks import check, check_given
+from bert_jax.config.commands import ExtendVocabConfig, StepBenchConfig, TpuConfig
+from bert_jax.config.finetuning import PredictConfig, check_finetune, task_defaults
+from bert_jax.config.options import with_options
 from bert_jax.console import configured, load_config, parse
 from bert_jax.data.preparation.prepare import run_prepare
 from bert_jax.data.preparation.vocabularies import run_train_vocab
@@ -53,10 +56,64 @@ def test_overrides_are_typed_and_take_either_spelling():
 
 
 def test_several_values_are_separated_by_commas_and_none_are_written_as_nothing():
-    config = Config(init_from_layers=(0, 2))
+    config = Config(init_from="m", init_from_layers=(0, 2))
     for word, layers in (("=1,3", (1, 3)), ("=5", (5,)), ("=", ())):
-        assert parse(config, [f"--init_from_layers{word}", "--seed=4"], "x") == Config(init_from_layers=layers, seed=4)
+        assert parse(config, [f"--init_from_layers{word}", "--seed=4"], "x") == Config(
+            init_from="m", init_from_layers=layers, seed=4
+        )
     assert parse(config, ["--init_from_layers", "5", "--seed=4"], "x").init_from_layers == (5,)
+
+
+PREPARED, PREDICTED = PrepareConfig(input="a", vocab="b", output="c"), PredictConfig(input="a")
+TEXT, NER = (dataclasses.replace(task_defaults(task), init_from="m", workdir="w") for task in ("text", "ner"))
+WITHOUT_EFFECT = [
+    (PREPARED, "clean.near_threshold=0.7", "belongs to clean.deduplicate=near, not to keep"),
+    (PREPARED, "clean.overlap=20", "no effect without clean.decontaminate"),
+    (PREPARED, "clean.phone_region=DE", "belongs to clean.contacts=remove, not to keep"),
+    (TrainVocabConfig(input="a", output="b"), "min_pair_count=100", "belongs to method=likelihood, not to frequency"),
+    (ExtendVocabConfig(vocab="a", output="b", words="c"), "max_words=5", "no effect without input"),
+    (ExtendVocabConfig(vocab="a", output="b", words="c"), "text_field=body", "no effect without input"),
+    (StepBenchConfig(data=DataConfig(path="a")), "padding=0.5", "no effect with data.path=a"),
+    (StepBenchConfig(), "peer_compile=false", "belongs to peer=torch, not to none"),
+    (TpuConfig(name="a", zone="b", accelerator_type="c", teardown=True), "keep=true", "no effect with teardown=True"),
+    (PruneConfig(input="a", output="b", depth=1), "learning_rate=1e-3", "no effect without task_data"),
+    (PREDICTED, "overwrite=true", "no effect without output"),
+    (PredictConfig(text="a"), "data.text_column=2", "no effect without input"),
+    (PredictConfig(text="a"), "split=test", "no effect without input"),  # which is the default, but given
+    (TEXT, "data.tfds_dir=a", "no effect without data.tfds"),
+    (with_options(TEXT, {"data.tfds": "a"}), "data.dir=b", "no effect with data.tfds=a"),
+    (NER, "data.label_column=a", "no effect without data.tfds"),
+    (with_options(NER, {"data.tfds": "a"}), "data.tag_column=2", "no effect with data.tfds=a"),
+    (TEXT, "lstm_size=128", "no effect without features"),
+    (TEXT, "train_encoder=true", "no effect without features"),
+    (TEXT, "grid_epochs=2,3", "no effect without grid"),
+    (TEXT, "noise.per=word", "no effect without noise.rate"),
+    (TEXT, "distillation.temperature=3", "no effect without distillation.teacher"),
+    (Config(), "masking.span_continue=0.5", "belongs to masking.unit=span, not to token"),
+    (Config(), "masking.ngram_max=2", "belongs to masking.unit=ngram, not to token"),
+    (Config(), "checkpoint.local_every_steps=5", "no effect without checkpoint.local_path"),
+    (Config(), "objective.distillation.hidden_weight=1", "no effect without objective.distillation.teacher"),
+    (Config(), "init_from_layers=0,1", "no effect without init_from or objective.distillation.teacher"),
+    (with_options(Config(), {"data.eval_path": "a"}), "data.held_out=0.2", "no effect with data.eval_path=a"),
+]
+
+
+@pytest.mark.parametrize(("options", "word", "message"), WITHOUT_EFFECT, ids=[word for _, word, _ in WITHOUT_EFFECT])
+def test_an_option_that_has_no_effect_is_refused(options, word, message):
+    name = word.partition("=")[0]
+    with pytest.raises(UserError, match=rf"^{name}=.* {message}.*(leave|set)"):
+        parse(options, [f"--{word}"], "bert-jax x")
+    parse(options, [f"--{word}"], "bert-jax x", whole=False)  # where others follow that it may belong to
+
+
+def test_phases_that_continue_a_schedule_have_no_warm_up_of_their_own():
+    def refused(message, *phases):
+        with pytest.raises(UserError, match=message):
+            check(dataclasses.replace(Config(), phases=phases))
+
+    refused("phases.0.schedule=restart: there is no schedule yet", PhaseConfig(schedule="restart"))
+    refused("phases.1.warmup_steps=5 has no effect, .*schedule=restart", PhaseConfig(), PhaseConfig(warmup_steps=5))
+    check(dataclasses.replace(Config(), phases=(PhaseConfig(), PhaseConfig(warmup_steps=5, schedule="restart"))))
 
 
 def test_short_forms_reach_the_only_phase():

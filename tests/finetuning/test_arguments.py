@@ -170,7 +170,10 @@ WRONG = {
     "a pair later": ([("a", "x"), (("b", "c"), "y")], r"train\[1\]: a 'text_pair', which the first example lacks"),
     "a single text later": ([(("a", "b"), "x"), ("c", "y")], r"train\[1\]: 'text_pair' is missing"),
     "no label": ([("a", "x"), ("b", None)], r"train\[1\]: the label is missing"),
-    "floats": ([("a", 1.0), ("b", 0.0)], r"train\[0\]: the label 1.0 is a float; give regression=True"),
+    "floats": (
+        [("a", 1.0), ("b", 0.0)],
+        r"train\[0\]: the label 1.0 is a float; give regression=True.* or regression=False",
+    ),
     "a list as a label": ([("a", ["x"])], r"train\[0\]: the label \['x'\] is neither text nor a number"),
     "one class": ([("a", "x"), ("b", "x")], r"train\[0\], and every other example, has the label 'x'"),
     "nothing": ([], "train holds no example"),

@@ -261,6 +261,17 @@ def test_stabilisers(pretrained):
         ({"task": "ner"}, r"data is TaskDataConfig\(\), but task=ner has TaggingDataConfig\(\); give that"),
         ({"crf": True}, "crf=True belongs to task=ner, not to sst2; leave it out"),
         ({"features": "last", "reinitialize_layers": 2}, "features=last leaves untrained"),
+        (
+            {"features": "last", "layer_decay": 0.9},
+            "features=last freezes the encoder .*, so layer_decay=0.9 has nothing",
+        ),
+        (
+            {"features": "last", "dropout": 0.2},
+            "features=last freezes the encoder .*, so dropout=0.2 has nothing to do",
+        ),
+        ({"grid": True, "batch_size": 8}, "batch_size=8 has no effect with grid=True; give it in grid_batch_sizes"),
+        ({"grid": True, "epochs": 7}, "epochs=7 has no effect with grid=True; give it in grid_epochs"),
+        ({"data": TaskDataConfig(dir="c", tfds="glue")}, "data.dir=c has no effect with data.tfds=glue; leave one of"),
         ({"train_encoder": True}, "give features=last too"),
         (
             {"task": "squad_v1", "options": SquadOptions(), "packing": "on"},
@@ -277,6 +288,8 @@ def test_stabilisers(pretrained):
 def test_options_that_cannot_be_are_named(changes, message):
     config = dataclasses.replace(task_defaults("sst2"), init_from="a", workdir="b", data=TaskDataConfig(dir="c"))
     assert check_finetune(config) is config
+    trained = dataclasses.replace(config, features="last", train_encoder=True, layer_decay=0.9, dropout=0.2)
+    assert check_finetune(trained) is trained
     with pytest.raises(UserError, match=message):
         check_finetune(dataclasses.replace(config, **changes))
 

@@ -1,6 +1,7 @@
 """What a run says of itself: status, goodput, description."""
 
 import collections
+import dataclasses
 import io
 import json
 import os
@@ -26,7 +27,15 @@ from bert_jax.errors import UserError
 from bert_jax.ownership import Owner, live_owner
 from bert_jax.pretraining import read_config
 from bert_jax.tools import description
-from bert_jax.tools.description import SHARES, corpus_card, count_tokens, frequent_sentences, run_describe, text_hashes
+from bert_jax.tools.description import (
+    SHARES,
+    corpus_card,
+    count_tokens,
+    frequent_sentences,
+    run_describe,
+    tables,
+    text_hashes,
+)
 from bert_jax.tools.status import LOST, RunHistory, goodput, read_run, run_status, status
 from bert_jax.training.metrics import Metrics, Rates, WallTime, read_rows
 
@@ -427,6 +436,17 @@ def test_the_page_shows_two_stores_beside_each_other_and_loads_nothing(store, tm
     assert f"{first['counts']['tokens']:,}" in text and f"{second['counts']['tokens']:,}" in text
     assert first["samples"] == corpus_card(store, "").samples and len(first["samples"]) == 8
     assert {file["name"] for file in first["files"]} > {"shard-00000.tokens"}
+
+
+def test_a_vocabulary_of_fewer_entries_has_the_rows_of_one_with_more(store):
+    """All tokens are among the 10,000 most frequent of 2,000 entries, whichever store comes first."""
+    card = corpus_card(store, "small")
+    large = dataclasses.replace(card, path="large", token_shares={**card.token_shares, 10_000: 0.75})
+    for cards in ([large, card], [card, large]):
+        what, *_ = tables(cards)
+        row = next(row for row in what.rows if row[0] == "tokens among the 10,000 most frequent entries")
+        assert row[1:] == ["75.00%" if each is large else "100.00%" for each in cards]
+        assert what.rows[-1][0] == "loss of token frequencies alone"
 
 
 @pytest.mark.parametrize(

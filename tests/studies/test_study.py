@@ -18,7 +18,7 @@ from bert_jax.config.options import to_dict
 from bert_jax.config.presets import shipped_studies
 from bert_jax.errors import UserError
 from bert_jax.tools import study as study_loop
-from bert_jax.tools.study import column, difference_interval, run_study, study_table
+from bert_jax.tools.study import column, difference_interval, draw_study, run_study, study_table
 from bert_jax.tools.study_plan import Given, _digest, changed, given_words, load_study, measure_held_out, study_plan
 
 PHASE = PhaseConfig(steps=6, sequence_length=32, batch_size=16, learning_rate=1e-2, warmup_steps=1)
@@ -283,6 +283,15 @@ def test_the_order_of_the_arms_is_compared_with_the_papers():
     values = {"a": [0.1], "b": [0.3], "c": [0.4]}
     # Ranks 1, 2, 3 against 1, 3, 2: 1 − 6 · (0 + 1 + 1) / (3 · 8) = 1/2
     assert column(STUDY, "accuracy", values, "MNLI").rank_correlation == pytest.approx(0.5)
+
+
+def test_the_axis_of_the_picture_shows_its_numbers_whole():
+    """Not 0.001 with +68.99 in a corner."""
+    found = column(STUDY, "accuracy", {"a": [0.68991], "b": [0.68993]}, "MNLI")
+    figure = draw_study(dataclasses.replace(STUDY, measures=STUDY.measures[:1], published=()), [found])
+    figure.draw_without_rendering()
+    (axis,) = (axes.xaxis for axes in figure.axes if axes.get_title(loc="left"))
+    assert axis.get_offset_text().get_text() == "" and "68.99" in axis.get_ticklabels()[1].get_text()
 
 
 def test_the_table_marks_what_seeds_do_not_tell_apart():

@@ -22,12 +22,14 @@ from published_tokenizers import google_basic
 from vocabularies import TOKENIZER
 
 from bert_jax.config import HeadConfig
-from bert_jax.config.finetuning import Squad2Options, SquadOptions, TaskDataConfig
+from bert_jax.config.finetuning import Squad2Options, SquadOptions, TaskDataConfig, task_defaults
+from bert_jax.config.options import to_dict
 from bert_jax.errors import UserError
 from bert_jax.pretrained import answers
 from bert_jax.tasks import squad, squad_files
 from bert_jax.tasks import squad as squad_windows
 from bert_jax.tasks.squad_files import Examples, Question
+from bert_jax.tasks.task_data import recorded_options
 from bert_jax.tokenization.tokenizer import load_tokenizer
 
 ODD = [
@@ -241,7 +243,7 @@ PARAGRAPH = ["data", 0, "paragraphs", 0]
         (b'{"data":\n[}', "file.json, line 2: not JSON"),
         (b'{"data": "\xff"}', "file.json, line 1: not UTF-8"),
         (b"[" * 100_000, "file.json is not in SQuAD's format"),
-        (b'{"data": ' + b"9" * 5000 + b"}", "file.json is not in SQuAD's format"),
+        (b'{"data": ' + b"9" * 5000 + b"}", "the file: 'data' is inf, not of type list"),
         ([], "the file has no 'data', "),
         ({"data": {}}, "the file: 'data' is {}, not of type list"),
         ({"data": []}, "holds no question"),
@@ -576,8 +578,9 @@ def test_labels_without_an_answer():
     [
         (
             "a b",
-            Squad2Options(max_length=64),
-            "max_length=64 leaves no room next to a question of .*max_query_length=64 .* above 67",
+            Squad2Options(max_length=6),
+            r"max_length=6 leaves no room for a context next to question q, which has 3 tokens, \[CLS\] and 2 \[SEP\]; "
+            "give 7 or more, or cut the questions",
         ),
         ("\u200b", Squad2Options(max_length=384), "question q: the tokenizer leaves nothing of its context"),
     ],
@@ -585,6 +588,16 @@ def test_labels_without_an_answer():
 def test_what_cannot_become_features(context, options, message):
     with pytest.raises(UserError, match=message):
         squad.features(single(context), TOKENIZER, options)
+
+
+def test_short_rows_are_enough_for_short_questions():
+    """As the message above says, 7 tokens: [CLS] a b ? [SEP] c [SEP]; with longer questions, more."""
+    features = squad.features(single("c a b"), TOKENIZER, Squad2Options(max_length=7, doc_stride=1))
+    assert [len(ids) for ids in features.input_ids] == [7] * 3 and features.prefix.tolist() == [5] * 3
+    config = dataclasses.replace(task_defaults("squad_v2"), options=Squad2Options(max_length=40))
+    history = {"config": {"finetune": to_dict(config)}}
+    assert recorded_options(history, "squad_v2", 512).max_query_length == 35, "as long as in training"
+    assert recorded_options({}, "squad_v2", 60).max_query_length == 20
 
 
 @pytest.mark.parametrize("casing", ["uncased", "cased"])

@@ -40,10 +40,10 @@ TEXTS = ["Plain.", 'He said "no", twice', "Über\u2028allem", "comma, and more"]
 LABELS = ["pos", "neg", "pos", "neg"]
 
 
-def write(directory, name: str, content: str):
+def write(directory, name: str, content: str | bytes):
     file = directory / name
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(content.encode(errors="surrogateescape"))
+    file.write_bytes(content if isinstance(content, bytes) else content.encode(errors="surrogateescape"))
     return file
 
 
@@ -161,7 +161,23 @@ def test_csv_reads_what_python_writes(table):
         ),
         ("train.tsv", "text\ttext\na\tb\n", "two columns have the same name"),
         ("train.tsv", "text\tlabel\na\tx\nb\tx\n", "line 2, and every other example, has the label 'x'"),
-        ("train.tsv", "text\tlabel\n" + "".join(f"a\t{i}.5\n" for i in range(30)), "occurs once.*--data.regression"),
+        ("train.tsv", "text\tlabel\n" + "".join(f"a\t{i}5\n" for i in range(30)), "occurs once.*--data.regression"),
+        (
+            "train.tsv",
+            "text\tlabel\n" + "".join(f"a\t{i % 26 / 5}\n" for i in range(200)),
+            "line 2: the label '0.0' is a decimal number.*26 different.*--data.regression=true.*data.regression=false",
+        ),
+        (
+            "train.jsonl",
+            '{"text": "a", "label": 1}\n{"text": "b", "label": -2.5e-1}',
+            "line 2: the label '-0.25' is a dec",
+        ),
+        ("train.tsv", "text\tlabel\na\tx\n".encode("utf-16"), "train.tsv is UTF-16, not UTF-8; convert it: iconv"),
+        ("train.tsv", "text\tlabel\na\tx\n".encode("utf-16-le"), "train.tsv is UTF-16LE, not UTF-8"),
+        ("train.csv", "text,label\na,x\n".encode("utf-16-be"), "train.csv is UTF-16BE, not UTF-8"),
+        ("train.csv", "text,label\na,x\n".encode("utf-32"), "train.csv is UTF-32, not UTF-8"),
+        ("train.tsv", "text\tlabel\ra\tx\r", r"train.tsv: its lines end in carriage returns alone.*tr '\\r' '\\n'"),
+        ("train.jsonl", '{"text": "a", "label": "x"}\r{"text": "b", "label": "y"}\r', "carriage returns alone"),
         ("train.tsv", "text\tlabel\n", "holds no example"),
         (
             "train.csv",
@@ -189,6 +205,38 @@ def test_csv_reads_what_python_writes(table):
 def test_a_damaged_file_is_refused(name, content, message, tmp_path):
     write(tmp_path, name, content)
     fails(message, tmp_path)
+
+
+def test_numbers_are_classes_or_estimated_as_is_said(tmp_path):
+    def labels(numbers, **options):
+        write(tmp_path, "train.tsv", "text\tlabel\n" + "".join(f"a\t{number}\n" for number in numbers))
+        return load(tmp_path, **options).labels
+
+    assert labels(["0.5", "10", "-2.0"], regression=False) == ("-2.0", "0.5", "10")
+    assert labels(["0.5", "10", "-2.0"], regression=True) == ()
+    assert labels(["0.5", "10", "n/a"]) == ("0.5", "10", "n/a"), "a name is among them"
+    assert labels(["2", "10", "-1", "-2", "+3", "7" * 5000]) == ("-2", "-1", "2", "+3", "10", "7" * 5000)
+    rows = [("a", 0.5), ("b", 2.0)]
+    assert text.load("text", TextDataConfig(regression=False), "train", given={"train": rows}).labels == ("0.5", "2.0")
+
+
+def test_a_label_has_one_spelling(tmp_path, caplog):
+    """É as one character or as two, in files, in names of directories and columns, and in a model's classes."""
+    write(tmp_path, "train.tsv", "text\tcatégorie\na\té\nb\te\u0301\nc\tx\n")
+    train = load(tmp_path, label_column="cate\u0301gorie")
+    assert (train.labels, train.answers.tolist()) == (("x", "é"), [1, 1, 0])
+    said = [record.getMessage() for record in caplog.records if "composed form (NFC)" in record.getMessage()]
+    assert len(said) == 1 and "line 3" in said[0]
+    write(tmp_path, "dev.jsonl", '{"text": "a", "label": "e\\u0301"}\n{"text": "b", "label": "\\u00e9"}')
+    for known in (("x", "é"), ("x", "e\u0301")):
+        assert load(tmp_path, "dev", known).answers.tolist() == [1, 1]
+    write(tmp_path, "test/e\u0301/1.txt", "a")
+    assert load(tmp_path, "test", ("x", "é")).answers.tolist() == [1]
+
+
+def test_a_number_of_many_digits_in_another_field_is_no_matter(tmp_path):
+    write(tmp_path, "train.jsonl", '{"text": "a", "label": "x", "id": %s}\n{"text": "b", "label": "y"}' % ("7" * 4301))
+    assert load(tmp_path).first == ["a", "b"]
 
 
 def test_what_only_later_lines_have_is_not_lost(tmp_path):

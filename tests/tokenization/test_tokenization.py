@@ -186,7 +186,7 @@ def test_casing_is_inferred(tmp_path):
         (b"", "is empty"),
         ("\n".join(["[PAD]", "[UNK]", "a", "b"]).encode(), r"has no \[CLS\], \[SEP\], \[MASK\]"),
         (b"\n\n\n", "is empty"),
-        ("\n".join([*SPECIALS, "caf\u00e9"]).encode("latin-1"), "not UTF-8 .line 6, byte"),
+        ("\n".join([*SPECIALS, "caf\u00e9"]).encode("latin-1"), "line 6: not UTF-8 .byte 0xe9"),
     ],
 )
 def test_bad_vocabulary_is_one_clear_line(tmp_path, contents, message):

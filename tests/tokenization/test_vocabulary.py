@@ -122,12 +122,13 @@ def test_every_method_writes_the_same_file_twice(tmp_path, method):
 @pytest.mark.parametrize("method", ["frequency", "likelihood"])
 def test_layout_and_size(tmp_path, method):
     """Specials, then the alphabet, then pieces; exactly `size` entries, or all there is when the corpus has no more."""
-    tokenizer, learned, _ = train_vocab(documents(60), options(tmp_path, method=method, size=150, min_pair_count=2))
+    rare = {"min_pair_count": 2} if method == "likelihood" else {}
+    tokenizer, learned, _ = train_vocab(documents(60), options(tmp_path, method=method, size=150, **rare))
     words = basic_words(learned.words(), True)
     alphabet = alphabet_of(words, 72)
     assert tokenizer.vocab_size == 150 and tokenizer.tokens[5 : 5 + len(alphabet)] == alphabet
     assert all(len(token.removeprefix("##")) > 1 for token in tokenizer.tokens[5 + len(alphabet) :])
-    everything, _, _ = train_vocab(documents(60), options(tmp_path, method=method, size=30_000, min_pair_count=2))
+    everything, _, _ = train_vocab(documents(60), options(tmp_path, method=method, size=30_000, **rare))
     assert everything.vocab_size < 2_000 and {"walk", "cafe", "[MASK]", "##ing"} <= set(everything.tokens)
 
 
@@ -197,7 +198,7 @@ def test_what_a_run_holds_out_is_not_learned(tmp_path, share):
     for number in held_out:
         texts[texts.index(with_text[number])] = "zyxwv " * 50
     corpus.write_text("\n\n".join(texts), encoding="utf-8")
-    config = options(tmp_path / "learned.txt", input=str(corpus), held_out=share, min_pair_count=1)
+    config = options(tmp_path / "learned.txt", input=str(corpus), held_out=share)
     tokenizer, learned, measured = train_vocab(read_documents(str(corpus)), config)
     assert set(measured.words()) == {"zyxwv"} and "zyxwv" not in learned.words()
     assert not any("zy" in token for token in tokenizer.tokens)
@@ -218,6 +219,7 @@ def test_the_only_document_is_learned_from(tmp_path):
         ({"held_out": 0.9}, "held_out=0.9 must be"),
         ({"max_bytes": 0}, "max_bytes=0"),
         ({"method": "likelihood", "min_pair_count": 0}, "min_pair_count=0"),
+        ({"min_pair_count": 3}, "min_pair_count=3 belongs to method=likelihood, not to frequency; leave it out"),
         ({"output": "{}/full", "method": "unigram"}, "already holds vocab.txt"),
         ({"output": "{}/full/vocab.txt/deeper"}, "is not a writable directory"),
     ],

@@ -8,14 +8,15 @@ from etils import epath
 
 from bert_jax.config import PrepareConfig
 from bert_jax.config.corpora import CleaningConfig, check_cleaning
+from bert_jax.config.options import check_effects
 from bert_jax.corpus import rules, text
-from bert_jax.corpus.blocks import Source
+from bert_jax.corpus.blocks import Limits, Source
 from bert_jax.corpus.cleaner import StepRecord, read_contamination
 from bert_jax.corpus.readers import find_sources, read_lines
 from bert_jax.corpus.text import make_splitter
 from bert_jax.data.manifest import Options, SourceRecord, TokenizerRecord
 from bert_jax.data.preparation.writer import MadeFrom
-from bert_jax.errors import UserError, need_cloud_storage, need_extra
+from bert_jax.errors import UserError, at_least, need_cloud_storage, need_extra
 from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 MAY_BE_WRAPPED = ("text", "jsonl", "tfds", "hub", "parquet", "arrow")
@@ -42,6 +43,11 @@ def make_request(config: PrepareConfig) -> Request:
     for path in (config.input, config.vocab, config.output, config.clean.decontaminate):
         need_cloud_storage(path)
     make_splitter(config.sentences, config.language)
+    if config.language != "en" and config.sentences == "lines" and "gopher" not in config.clean.quality:
+        raise UserError(
+            f"language={config.language} has no effect with sentences=lines, unless clean.quality has gopher; leave it "
+            "out"
+        )
     if config.workers < 0:
         raise UserError(f"workers={config.workers}: give the number of processes, or 0 for one per core")
     if config.wrapped == "yes" and config.sentences == "lines":
@@ -49,8 +55,12 @@ def make_request(config: PrepareConfig) -> Request:
             "wrapped=yes joins the lines of a paragraph, sentences=lines takes each line as a sentence; choose one"
         )
     _check_cleaning(config.clean)
+    check_effects(config)
     tokenizer = load_tokenizer(config.vocab, config.lowercase)
-    sources = _with_wrap_columns(config, find_sources(config.input, config.format, config.license))
+    at_least(1, max_line_bytes=config.max_line_bytes, max_expansion=config.max_expansion)
+    limits = Limits(config.max_line_bytes, config.max_expansion)
+    found = find_sources(config.input, config.format, config.license, config.text_field, limits)
+    sources = _with_wrap_columns(config, found)
     output = epath.Path(config.output).expanduser()
     return Request(output, tokenizer, sources, _made_from(config, tokenizer, sources), config.workers)
 
@@ -132,5 +142,10 @@ def _made_from(config: PrepareConfig, tokenizer: Tokenizer, sources: list[Source
             clean=config.clean,
             evaluation_rows=contamination.fingerprint if contamination else "",
         ),
-        sources=tuple(SourceRecord(**dataclasses.asdict(source)) for source in sources),
+        sources=tuple(_recorded(source) for source in sources),
     )
+
+
+def _recorded(source: Source) -> SourceRecord:
+    """Return what a manifest says of a source; its limits do not change the store."""
+    return SourceRecord(**{name: value for name, value in dataclasses.asdict(source).items() if name != "limits"})

@@ -35,7 +35,10 @@ from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processo
 
 from bert_jax.config import TrainVocabConfig
 from bert_jax.config.commands import ExtendVocabConfig
+from bert_jax.config.options import check_effects
+from bert_jax.corpus.blocks import Limits
 from bert_jax.errors import UserError, at_least, need_cloud_storage
+from bert_jax.files import decoded
 from bert_jax.progress import progress_bar, track
 from bert_jax.randomness import held_out_documents
 from bert_jax.tokenization import vocabulary
@@ -436,7 +439,7 @@ def run_train_vocab(config: TrainVocabConfig) -> Tokenizer:
 
     check(config)
     tokenizer, learned, held_out = train_vocab(
-        read_documents(config.input, format=config.format, text_field=config.text_field), config
+        read_documents(config.input, format=config.format, text_field=config.text_field, limits=_limits(config)), config
     )
     full = tokenizer.vocab_size >= config.size
     asked = "" if full else f" of the {config.size:,} requested (the corpus yields no more)"
@@ -479,6 +482,11 @@ def train_vocab(documents: Iterable[str], config: TrainVocabConfig) -> tuple[Tok
     return load_tokenizer(_write(contents, config)), learned, held_out
 
 
+def _limits(config: TrainVocabConfig | ExtendVocabConfig) -> Limits:
+    at_least(1, max_line_bytes=config.max_line_bytes, max_expansion=config.max_expansion)
+    return Limits(config.max_line_bytes, config.max_expansion)
+
+
 def _learn_bytes(words: Mapping[str, int], config: TrainVocabConfig) -> Tokenizer:
     if config.family == "modernbert":
         return learn_modernbert(_repeated(words), config.size)
@@ -516,6 +524,7 @@ def check(config: TrainVocabConfig) -> None:
             "vocabularies belong to a family, in a directory with a file that names it; set --method=unigram and give "
             "a directory"
         )
+    check_effects(config)
     at_least(1, min_pair_count=config.min_pair_count)
     if config.max_bytes < 1:
         raise UserError(f"max_bytes={config.max_bytes} must be positive")
@@ -631,6 +640,7 @@ def run_extend_vocab(config: ExtendVocabConfig) -> Tokenizer:
     """Write the extended vocabulary of `bert-jax extend-vocab` and print what was added."""
     if bool(config.words) == bool(config.input):
         raise UserError("extend-vocab needs either words=FILE (one word per line) or input=CORPUS to find them in")
+    check_effects(config)
     at_least(1, max_words=config.max_words, min_count=config.min_count, max_bytes=config.max_bytes)
     tokenizer = load_tokenizer(config.vocab, config.lowercase)
     if config.words:
@@ -639,7 +649,8 @@ def run_extend_vocab(config: ExtendVocabConfig) -> Tokenizer:
         from bert_jax.corpus.readers import read_documents
 
         sample = Sample(config.max_bytes)
-        for document in read_documents(config.input, format=config.format, text_field=config.text_field):
+        read = read_documents(config.input, format=config.format, text_field=config.text_field, limits=_limits(config))
+        for document in read:
             sample.add(document)
         found = find_words(tokenizer, sample, config.max_words, config.min_count)
     extended, added = extend(tokenizer, found)
@@ -697,13 +708,11 @@ def find_words(tokenizer: Tokenizer, sample: Sample, max_words: int, min_count: 
 
 def _read_words(file: epath.Path) -> list[str]:
     try:
-        words = file.read_bytes().decode("utf-8-sig").split("\n")
+        words = decoded(file.read_bytes(), f"words={file}").split("\n")
     except OSError as error:
         raise UserError(
             f"words={file} cannot be read ({error.strerror or error}); expected a file, one word per line"
         ) from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"words={file} is not UTF-8 (byte {error.start}); convert it first") from None
     words = [word.strip() for word in words if word.strip()]
     if not words:
         raise UserError(f"words={file} is empty; expected one word per line")

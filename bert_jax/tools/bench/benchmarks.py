@@ -68,6 +68,8 @@ def _load(words: list[str]) -> None:
     path, given = positional(words, usage(commands.LoadBenchConfig), "MODEL")
     options = parse(commands.LoadBenchConfig(), given, *described(commands.LoadBenchConfig))
     commands.check_turns(options)
+    if options.turn_seconds != commands.LoadBenchConfig().turn_seconds:
+        raise UserError(f"turn_seconds={options.turn_seconds} has no effect: a turn is one process; leave it out")
     from bert_jax.tools.bench.finetuning import run_load
 
     run_load(path, options, words)

@@ -152,11 +152,12 @@ def data(job: dict[str, Any]) -> Prepared:
 def prepare(job: dict[str, Any]) -> Prepared:
     """Prepare the whole command `bert-jax prepare` with one worker, or its tokenizer alone."""
     from bert_jax.data.preparation.prepare import run_prepare
+    from bert_jax.files import lines_of, read_text
     from bert_jax.tokenization.tokenizer import load_tokenizer
 
     config = from_dict(PrepareConfig, job["config"])
     tokenizer = load_tokenizer(config.vocab, config.lowercase)
-    lines = pathlib.Path(config.input).read_text(encoding="utf-8").splitlines()
+    lines = lines_of(read_text(config.input))
 
     def tokenize(units: int) -> None:
         for _ in range(units):

@@ -271,7 +271,7 @@ def write_text(options: PrepareBenchConfig, path: pathlib.Path) -> int:
     """
     size = 0
     with path.open("w", encoding="utf-8") as file:
-        for source in find_sources(options.input, options.format):
+        for source in find_sources(options.input, options.format, text_field=options.text_field):
             for line in read_lines(source, options.text_field):
                 size += len((line := line.rstrip("\n") + "\n").encode())
                 file.write(line)

@@ -15,7 +15,7 @@ from documents import contents, random_documents, run, write_corpus
 from etils import epath
 
 from bert_jax.config.corpora import CleaningConfig
-from bert_jax.corpus import rules
+from bert_jax.corpus import contamination, rules
 from bert_jax.corpus.cleaner import SAMPLES, Cleaner, merged, read_contamination, record
 from bert_jax.corpus.contamination import (
     Contamination,
@@ -279,14 +279,35 @@ def test_words_between_spaces_are_those_of_other_scripts():
     assert between_spaces(words_with_marks("BERT模型，2018年 (Google)。")) == ["BERT", "2018", "(Google)。"]
 
 
-def test_other_text_has_the_words_that_it_had():
+def test_other_text_has_the_words_that_it_has_without_its_marks():
     """All characters below the first script without spaces, and those of Korean."""
-    characters = [*map(chr, range(0x0E00)), *map(chr, range(0xAC00, 0xAD00))]
+    characters = [*map(chr, range(0x0E00)), *map(chr, range(0xAC00, 0xAD00)), "\u200c", "\u200d"]
+    marks = {ord(each): None for each in characters if unicodedata.category(each)[0] == "M" or each in "\u200c\u200d"}
     draw = random.Random(0)
     for _ in range(50):
-        text = "".join(draw.choices(characters, k=500))
-        assert words_without_marks(text) == re.findall(r"\w+", text)
+        text = unicodedata.normalize("NFC", "".join(draw.choices(characters, k=500)))
+        bare = [word.translate(marks) for word in words_without_marks(text)]
+        assert bare == re.findall(r"\w+", text.translate(marks))
         assert words_with_marks(text) == text.split()
+
+
+def test_vowel_signs_and_points_belong_to_their_words():
+    """Hindi, Bengali, Tamil, pointed Hebrew and Arabic, Persian with a joiner: as many words as spaces say."""
+    for text in (
+        "यह हिन्दी भाषा का एक वाक्य है",
+        "এটি বাংলা ভাষার একটি বাক্য",
+        "இது தமிழ் மொழியின் ஒரு வாக்கியம்",
+        "בְּרֵאשִׁית בָּרָא אֱלֹהִים",
+        "بِسْمِ ٱللَّهِ ٱلرَّحْمَٰنِ",
+        "من می\u200cخواهم",
+        "cafe\u0301 noe\u0308l",
+    ):
+        assert len(words_without_marks(text)) == len(text.split()), text
+        assert len(words_without_marks(f"{text} 模")) == len(text.split()) + 1
+    assert words_without_marks("cafe\u0301") == ["café"]
+    eight = "यह हिन्दी भाषा का एक वाक्य है जो"
+    evaluated = Contamination([f"{eight} परीक्षा में आता है और यहाँ भी मिलता है"], 13)
+    assert not evaluated.shared([f"अलग {eight} अलग"]).any(), "8 words in a row are fewer than 13"
 
 
 def chinese(draw, length):
@@ -405,14 +426,19 @@ def test_texts_are_cells_strings_and_lines(tmp_path):
     (tmp_path / "dev.tsv").write_text('id\tsentence\n1\tan "open quote\n')
     (tmp_path / "test.csv").write_text('1,"a, b"\n')
     (tmp_path / "dev-v1.1.json").write_text(json.dumps({"data": [{"context": "c d", "id": 3, "answers": ["e"]}]}))
-    (tmp_path / "own.jsonl").write_text('{"text": "one"}\n\n"two"\n')
+    digits = "7" * 4301
+    (tmp_path / "own.jsonl").write_text(f'{{"text": "one\u2028and", "id": {digits}}}\r\n\n"two"\n')
+    (tmp_path / "valid.json").write_text(f'["three", {digits}]')
+    (tmp_path / "dev.txt").write_text("a\u2029b\x0bc\n\x85d\x0ce\r\n")
     (tmp_path / "own.txt.gz").write_bytes(gzip.compress(b"first\nsecond\n"))
     found = {path.name: list(read_texts(epath.Path(path))) for path in tmp_path.iterdir()}
     assert found == {
         "dev.tsv": ["id", "sentence", "1", 'an "open quote'],
         "test.csv": ["1", "a, b"],
         "dev-v1.1.json": ["c d", "e"],
-        "own.jsonl": ["one", "two"],
+        "own.jsonl": ["one\u2028and", "two"],
+        "valid.json": ["three"],
+        "dev.txt": ["a\u2029b\x0bc", "\x85d\x0ce"],
         "own.txt.gz": ["first", "second"],
     }
 
@@ -432,12 +458,16 @@ def test_of_a_directory_the_files_for_evaluation_count(tmp_path):
     ("name", "content", "message"),
     [
         ("dev.json", b"{", "is not a readable .json file"),
-        ("dev.tsv", b"\xff", "is not a readable .tsv file"),
+        ("dev.tsv", b"\xff", "dev.tsv, line 1: not UTF-8"),
+        ("dev.tsv", "a\tb\n".encode("utf-16"), "dev.tsv is UTF-16, not UTF-8"),
+        ("dev.txt", b"one\rtwo\r", "dev.txt: its lines end in carriage returns alone"),
         ("dev.json", b"[" * 100_000, "is not a readable .json file"),
         ("dev.tsv.gz", b"not gzip", "dev.tsv.gz"),
+        ("dev.txt.gz", gzip.compress(b"\n" * (1 << 20)), "holds more than 200 times as much text"),
     ],
 )
-def test_a_damaged_file_is_one_line(tmp_path, name, content, message):
+def test_a_damaged_file_is_one_line(tmp_path, name, content, message, monkeypatch):
+    monkeypatch.setattr(contamination, "UNCOUNTED", 1 << 19)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=message):
         list(read_texts(epath.Path(tmp_path / name)))

@@ -21,7 +21,7 @@ from bert_jax.config import PrepareConfig
 from bert_jax.corpus import blocks, documentation
 from bert_jax.corpus import blocks as text_blocks
 from bert_jax.corpus import text as wrapping
-from bert_jax.corpus.blocks import parse_block, read_blocks
+from bert_jax.corpus.blocks import Limits, parse_block, read_blocks
 from bert_jax.corpus.readers import find_sources, read_documents
 from bert_jax.corpus.text import make_splitter
 from bert_jax.data.preparation import prepare
@@ -166,7 +166,29 @@ def test_bytes_that_are_not_utf8(tmp_path, monkeypatch):
     path = write(tmp_path / "latin.txt", good.encode() + "Bröt".encode("latin-1") + b" more.\n")
     fails(rf"latin.txt: byte {len(good.encode()) + 2} .*0xf6.* not UTF-8", path)
     assert read(path, bad_utf8="replace")[0].endswith("Br\ufffdt more.")
-    fails("UTF-16", write(tmp_path / "wide.txt", good.encode("utf-16")))
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32"):
+        wide = write(tmp_path / "wide.txt", "Eine Zeile.\n".encode(encoding))
+        fails(f"wide.txt is {encoding.upper()[:6]}.*, not UTF-8; convert it: iconv -f {encoding.upper()[:6]}", wide)
+        with pytest.raises(UserError, match="wide.txt is UTF-"):
+            read(wide, bad_utf8="replace")
+
+
+def test_what_is_made_to_exhaust_a_reader_is_refused_early(tmp_path, monkeypatch):
+    """Two megabytes of line feeds in a few bytes of bzip2, gzip or xz, and a line that does not end."""
+    monkeypatch.setattr(blocks, "UNCOUNTED", 1 << 20)
+    for ending, compressed in (("xz", lzma.compress), ("gz", gzip.compress), ("bz2", bz2.compress)):
+        bomb = tmp_path / f"b.txt.{ending}"
+        bomb.write_bytes(compressed(b"\n" * 2_500_000))
+        fails(f"{ending} has .* bytes and holds more than 200 times as much text.* raise max_expansion", bomb)
+    assert read(bomb, limits=Limits(expansion=1 << 24)) == []
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 32)
+    line = write(tmp_path / "line.txt", "first\n\n" + "word " * 100 + "\n\nlast\n")
+    assert len(read(line)) == 3
+    with pytest.raises(
+        UserError, match="line.txt:3: a line of more than 250 bytes; raise max_line_bytes if it is right"
+    ):
+        read(line, limits=Limits(line_bytes=250))
+    assert len(read(line, limits=Limits(line_bytes=501))) == 3
 
 
 def test_replaced_bytes_are_counted(tmp_path):
@@ -184,8 +206,12 @@ def test_json_errors_name_the_line(tmp_path, monkeypatch):
         ('{"text": 3}', "the field 'text' holds 3, not a string; remove the record, or"),
         ("[1]", "no field 'text', the record is not an object"),
         ("[" * 100_000, "not a JSON"),
+        ('{"text": "a"}\r{"text": "b"}', "its lines end in carriage returns alone"),
     ):
         fails(f"a.jsonl:8: {said}", write(tmp_path / "a.jsonl", f"{good}{record}\n"))
+    digits = "9" * 4301  # more than int() takes
+    assert read(write(tmp_path / "a.jsonl", f'{{"text": "a", "id": -{digits}, "of": [{digits}]}}\n'))[-1] == "a"
+    fails("a.jsonl:1: the field 'text' holds inf", write(tmp_path / "a.jsonl", f'{{"text": {digits}}}\n'))
     monkeypatch.setattr(blocks, "MAX_RECORD_BYTES", 64)
     fails("a.jsonl:8: a line of more than", write(tmp_path / "a.jsonl", good + '{"text": "' + "x" * 200 + '"}'))
 

@@ -23,6 +23,7 @@ from cloud_bucket import bucket
 from documents import NAMES, VOCABULARY, contents, random_documents, run, write_corpus, written
 from processes import wait_until
 
+from bert_jax.config.corpora import CleaningConfig
 from bert_jax.config.options import from_dict
 from bert_jax.corpus import documentation
 from bert_jax.corpus.blocks import read_blocks
@@ -209,6 +210,17 @@ def test_bad_requests(tmp_path, vocab):
         run(corpus, vocab, tmp_path / "store", workers=-1)
     with fails("language", tmp_path):
         run(corpus, vocab, tmp_path / "store", sentences="split", language="English please")
+    for language in ("xx", "eng", "xxx", "xx-gb"):
+        with pytest.raises(
+            UserError, match=f"language={language} is a code without rules for sentences; .*two letters"
+        ):
+            run(corpus, vocab, tmp_path / "store", sentences="split", language=language)
+    with pytest.raises(UserError, match="language=de has no effect with sentences=lines"):
+        run(corpus, vocab, tmp_path / "store", sentences="lines", language="de")
+    with pytest.raises(UserError, match="text_field=body has no effect, since no source is of jsonl"):
+        run(corpus, vocab, tmp_path / "store", sentences="lines", text_field="body")
+    with pytest.raises(UserError, match="clean.near_threshold=0.7 belongs to clean.deduplicate=near"):
+        run(corpus, vocab, tmp_path / "store", sentences="lines", clean=CleaningConfig(near_threshold=0.7))
     (tmp_path / "blank.txt").write_text(" \n\u200b\n\n\ufeff\0\r\n")
     with fails("holds no text", tmp_path):
         run(tmp_path / "blank.txt", vocab, tmp_path / "store")

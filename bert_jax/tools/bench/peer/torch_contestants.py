@@ -98,8 +98,8 @@ def prepare(job: dict[str, Any]) -> Prepared:
 
     transformers.utils.logging.set_verbosity_error()
     tokenizer = transformers.BertTokenizerFast(vocab_file=job["vocab"], do_lower_case=job["lowercase"])
-    with open(job["text"], encoding="utf-8") as file:
-        lines = file.read().splitlines()
+    with open(job["text"], encoding="utf-8", newline="\n") as file:
+        lines = file.read().removesuffix("\n").split("\n")
 
     def work(units: int):
         for _ in range(units):
