@@ -677,34 +677,39 @@ def run_command(commands: Commands, argv: list[str]) -> int:
     if "--no_compilation_cache" in argv:
         os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
     try:
-        return _answer(commands, words) or 0
+        status = _answer(commands, words)
+        if status is None:  # what it has printed is its result; a run has others
+            sys.stdout.flush()
+        return status or 0
     except UserError as error:
         if debug:
             traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)
+        _tell(f"error: {error}")
         return 2
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        _tell("interrupted")
         return 130
     except BrokenPipeError:  # `bert-jax … | head`
         return 0
     except OSError as error:  # a full disk, a lost mount: nothing that a traceback would explain
         if debug:
             traceback.print_exc()
-        print(
-            f"error: {error.filename or ' '.join(words[:1]) or 'bert-jax'}: {error.strerror or error}", file=sys.stderr
-        )
+        _tell(f"error: {error.filename or ' '.join(words[:1]) or 'bert-jax'}: {error.strerror or error}")
         return 2
     except Exception as error:
         if debug or not (is_of_cloud_storage(error) and any("gs://" in word for word in words)):
             raise
-        print(
+        _tell(
             f"error: Google Cloud Storage: {' '.join(str(error).split())[:300]}; check the name in "
             f"{_first_bucket(words)}, the network and your credentials (gcloud auth application-default login); "
-            "--debug shows the whole traceback",
-            file=sys.stderr,
+            "--debug shows the whole traceback"
         )
         return 2
+
+
+def _tell(text: str) -> None:
+    with contextlib.suppress(OSError):  # standard error may be a file on the disk that is full: the status counts
+        print(text, file=sys.stderr)
 
 
 def _first_bucket(words: list[str]) -> str:
@@ -713,11 +718,17 @@ def _first_bucket(words: list[str]) -> str:
 
 
 def leave(status: int) -> int:
-    """Return `status`, or end the process with it if a signal came while XLA compiles, for which Python would wait."""
+    """Return `status`, or end the process with it if a signal came while XLA compiles, for which Python would wait.
+
+    Python would replace it by 120 if what is left to print could not be written.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     # The name is signals.COMPILING, whose import would import jax.
     if any(thread.name.startswith("compiling") for thread in threading.enumerate()):
-        sys.stdout.flush()
-        sys.stderr.flush()
         os._exit(status)
     return status
 

@@ -64,7 +64,7 @@ from bert_jax.pretrained.teacher import open_teacher
 from bert_jax.training.evaluation import Evaluation, make_samples
 from bert_jax.training.events import Events, HostTimes
 from bert_jax.training.learner import Learner, check_own_names, phase_advice, qualified, state_advice
-from bert_jax.training.metrics import Metrics, Rates, WallTime, draw_curves, read_rows
+from bert_jax.training.metrics import Metrics, Rates, WallTime, read_rows
 from bert_jax.training.optimizers import (
     Schedule,
     average_of,
@@ -242,7 +242,7 @@ def _train_phase(task: "PhaseTask", opened: Opened, state: TrainState) -> tuple[
 
 
 PICTURE_SECONDS = 60
-"""Time between two pictures of a phase, at least: training waits for half a second while one is drawn."""
+"""Time between two pictures of a phase, at least: half a second goes into one."""
 
 
 class PhaseTask:
@@ -359,8 +359,7 @@ class PhaseTask:
         """Draw the curves of the run into its directory, together with the metrics of word frequencies alone."""
         workdir, terms = self._opened.workdir, self.learner.objective.terms
         if workdir.is_ours():
-            path, title = workdir.path, _name(self.config.workdir)
-            draw_curves(path / "metrics.jsonl", path / "curves.png", terms, self._unigram, title=title)
+            self._opened.metrics.draw(terms, self._unigram, _name(self.config.workdir))
         self._drawn = time.monotonic()
 
     def _evaluate(self, step: int, state: TrainState) -> dict[str, float]:
@@ -414,7 +413,11 @@ def _lacks_evaluation(problem: Problem, workdir: WorkDirectory, step: int) -> bo
     """Return whether the evaluation after `step`, which the run has reached before, is missing from its log."""
     if not problem.corpus.held_out or not _evaluates(problem.config, step):
         return False
-    rows = read_rows(workdir.path / "metrics.jsonl")
+    try:
+        rows = read_rows(workdir.path / "metrics.jsonl")
+    except OSError as error:  # figures for people are not worth a run
+        logging.warning("%s/metrics.jsonl cannot be read: %s", workdir.path, error.strerror or error)
+        rows = []
     return from_first(step not in [row["step"] for row in rows if row["kind"] == "evaluation"])
 
 

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from rich.console import Console
 from rich.table import Table
 
 from bert_jax.config import AttentionConfig, FaultsConfig
@@ -24,12 +23,13 @@ from bert_jax.parameters import total_size
 from bert_jax.training.events import HostTimes
 from bert_jax.training.learner import Learner, attention_of, own_names
 from bert_jax.training.metrics import Metrics, Rates
+from bert_jax.training.trackers import screen
 
 
 def say(text: str) -> None:
     """Print one line, however long it is and whatever is in brackets."""
     if jax.process_index() == 0:
-        Console(highlight=False).print(text, markup=False, soft_wrap=True)
+        screen(highlight=False).print(text, markup=False, soft_wrap=True)
 
 
 def say_hardware(mesh: Mesh) -> None:
@@ -42,8 +42,8 @@ def say_hardware(mesh: Mesh) -> None:
 def show(table: Table) -> None:
     """Print a table; 200 columns wide in a pipe or a log file, for which rich would assume 80."""
     if jax.process_index() == 0:
-        console = Console(highlight=False)
-        (console if console.is_terminal else Console(highlight=False, width=200)).print(table)
+        console = screen(highlight=False)
+        (console if console.is_terminal else screen(highlight=False, width=200)).print(table)
 
 
 def announce(learner: Learner, corpus: Corpus, origins: Table | None, workdir: str, step: int) -> None:

@@ -90,7 +90,10 @@ def write_report(
     file = workdir / f"fault_at_step_{trouble.last}.json"
     if jax.process_index() == 0:
         report["last_batch"] = _texts(examples, last_batch[:TEXTS])
-        write_atomically(file, (json.dumps(report, indent=1, ensure_ascii=False) + "\n").encode())
+        try:
+            write_atomically(file, (json.dumps(report, indent=1, ensure_ascii=False) + "\n").encode())
+        except OSError as error:  # what it reports is why the run ends
+            logging.warning("%s could not be written: %s", file, error.strerror or error)
     return file
 
 
@@ -349,6 +352,7 @@ class Saver:
         others: tuple[Checkpoints, ...] = (),
     ):
         self._workdir, self._states, self._watchdog = opened.workdir, opened.checkpoints, opened.signals.watchdog
+        self._metrics = opened.metrics
         self._written = (opened.checkpoints, *others, opened.metrics, opened.events)
         self._reporter, self._rates = reporter, reporter.rates
         self._config, self._position = config, position
@@ -359,9 +363,16 @@ class Saver:
         Every host must call this before anything is saved.
 
         Raises:
-          UserError: another run or process has the directory now.
+          UserError: another run or process has the directory now, or it cannot be written again.
         """
-        if self._workdir.secure():
+        try:
+            was_lost = self._workdir.secure()
+        except OSError as error:
+            raise UserError(
+                f"{self._workdir.path} was lost during this run and cannot be written again: "
+                f"{error.strerror or error}; start the same command again once it can"
+            ) from error
+        if was_lost:
             for written in self._written:
                 written.reload()
 
@@ -371,7 +382,7 @@ class Saver:
         Raises:
           UserError: this save or the previous one could not be written.
         """
-        self._reporter.finish()
+        self._finish()
         self._watchdog.begin("save")
         self.secure()
         with self._rates.paused("checkpoint"):
@@ -380,9 +391,14 @@ class Saver:
     def save_locally(self, step: int, state: Any) -> None:
         """Write the state after `step` steps to the local disks of the hosts, if they are used, in the background."""
         if self._states.local is not None:
-            self._reporter.finish()
+            self._finish()
             with self._rates.paused("checkpoint"):
                 self._states.local.save(step, state, position=self._position(step), config=self._config)
+
+    def _finish(self) -> None:
+        """Have every row of a step written that this start does not take again after a crash."""
+        self._reporter.finish()
+        self._metrics.settle()
 
     def save_for_good(self, step: int, state: Any, metrics: dict[str, float] | None = None) -> None:
         """Save as `save` does, and wait until the state is written."""

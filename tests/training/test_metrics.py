@@ -5,6 +5,7 @@ import importlib.util
 import io
 import json
 import math
+import os
 import shutil
 import struct
 import sys
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 from clock import Clock
 from etils import epath
+from processes import wait_until
 from rich.console import Console
 from small_pretraining import finetune, pretrain, rows, run_config
 
@@ -112,6 +114,7 @@ def test_rows_read_back_exactly(tmp_path):
     with Metrics(tmp_path, total_steps=10) as metrics:
         metrics.write(1, values)
         metrics.write(1, {"mlm_loss": 2.5}, kind="evaluation")
+        metrics.settle()
         for line in (tmp_path / "metrics.jsonl").read_text().splitlines():  # flushed, and strict JSON
             json.loads(line, parse_constant=pytest.fail)
     train, evaluation = read_rows(tmp_path / "metrics.jsonl")
@@ -180,15 +183,19 @@ class Bucket:
     def exists(self) -> bool:
         return True
 
+    def stat(self):
+        return types.SimpleNamespace(length=len(self.contents))
+
     def read_bytes(self) -> bytes:
         return self.contents
 
-    def write_text(self, text: str) -> None:
-        self.contents = text.encode()
+    def write_bytes(self, contents: bytes) -> None:
+        self.contents = contents
 
 
-def test_remote_rows_follow_those_of_the_earlier_start():
+def test_remote_rows_follow_those_of_the_earlier_start(monkeypatch):
     bucket = Bucket()
+    monkeypatch.setattr(epath, "Path", lambda file: file)
     lines = JsonLines(bucket, 5)
     lines.write(6, "train", {"loss": 0.25})
     lines.close()
@@ -392,8 +399,14 @@ class EventsBucket:
     def __truediv__(self, name: str) -> "Bucket":
         return EventsBucket(f"{self.path}/{name}")
 
+    def __fspath__(self) -> str:
+        return os.fspath(self.path)
+
     def exists(self) -> bool:
         return True
+
+    def stat(self):
+        return types.SimpleNamespace(length=len(EventsBucket.contents))
 
     def read_bytes(self) -> bytes:
         return EventsBucket.contents
@@ -412,6 +425,7 @@ def test_a_bucket_gets_the_first_row_at_once_and_all_in_the_end(monkeypatch, sig
     with Events("gs://bucket/run", signals) as events:
         for step in range(1, 6):
             events.write("saved", step)
+        wait_until(lambda: EventsBucket.uploads > uploads)
         assert EventsBucket.uploads == uploads + 1 and b'"step": 1}' in EventsBucket.contents
     assert [row["step"] for row in map(json.loads, EventsBucket.contents.splitlines())] == [0, 1, 2, 3, 4, 5, 0]
     monkeypatch.setattr(EventsBucket, "broken", True)
@@ -516,6 +530,7 @@ def test_a_resumed_run_of_mlflow_is_continued(monkeypatch):
     _, theirs = services(monkeypatch, search_runs=[earlier])
     (tracker,) = trackers(SinksConfig(mlflow="experiment"), "0f0f", "run", CONFIG)
     tracker.write(1, "train", {"loss": 1.0})
+    tracker.close()
     assert of(theirs, "search_runs")[0][0] == (["7"], "tags.run_id = '0f0f'")
     assert not of(theirs, "create_run") and of(theirs, "log_batch")[0][0] == ("old",)
 
