@@ -12,6 +12,7 @@ import io
 import json
 import math
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -73,13 +74,15 @@ class TensorBoard:
     """
 
     def __init__(self, directory: epath.Path, start_step: int):
-        from tensorboardX.event_file_writer import EventsWriter, directory_check  # the import takes half a second
-        from tensorboardX.proto.event_pb2 import SessionLog
+        from tensorboardX.proto.event_pb2 import SessionLog  # the import takes half a second
+        from tensorboardX.record_writer import RecordWriter, directory_check
 
         place = os.fspath(directory)
         directory_check(place)
-        # Its own name has seconds only, and a rollback may begin the next file within one.
-        self._file, self._flushed = EventsWriter(f"{place}/events", f".{time.time_ns()}"), time.monotonic()
+        # A rollback may begin the next file within the same second.
+        name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{time.monotonic_ns()}"
+        self._file, self._flushed = RecordWriter(f"{place}/{name}"), time.monotonic()
+        self._add(0, file_version="brain.Event:2")
         if start_step:
             self._add(start_step + 1, session_log=SessionLog(status=SessionLog.START))
 
@@ -99,7 +102,7 @@ class TensorBoard:
     def _add(self, step: int, **content: Any) -> None:
         from tensorboardX.proto.event_pb2 import Event
 
-        self._file.write_event(Event(wall_time=time.time(), step=int(step), **content))
+        self._file.write(Event(wall_time=time.time(), step=int(step), **content).SerializeToString())
 
 
 class ConsoleLines:

@@ -134,10 +134,14 @@ class Destination:
         self._sink = start()
 
     def _write(self, *row: Any) -> None:
-        if self._sink is not None:
-            sink, self._sink = self._sink, None
-            sink.write(*row)
-            self._sink = sink
+        if self._sink is None:
+            return
+        try:
+            self._sink.write(*row)
+        except Exception:
+            with contextlib.suppress(Exception):
+                self._end()
+            raise
 
     def _end(self) -> None:
         if self._sink is not None:

@@ -41,7 +41,7 @@ from bert_jax.training_data import Examples, open_corpus
 def test_curves_are_drawn_at_the_end_and_at_some_evaluations(small_store, tmp_path, monkeypatch, seconds, times):
     drawn = []
     monkeypatch.setattr(pretraining, "PICTURE_SECONDS", seconds)
-    monkeypatch.setattr(pretraining, "draw_curves", lambda *_, **__: drawn.append(1))
+    monkeypatch.setattr("bert_jax.training.metrics.draw_curves", lambda *_, **__: drawn.append(1))
     config = run_config(small_store, tmp_path / "run")  # two evaluations
     pretrain(config)
     assert len(drawn) == times

@@ -1,6 +1,8 @@
 """What a run logs: metrics, events, trackers."""
 
+import contextlib
 import dataclasses
+import errno
 import importlib.util
 import io
 import json
@@ -9,6 +11,7 @@ import os
 import shutil
 import struct
 import sys
+import threading
 import time
 import types
 
@@ -18,6 +21,7 @@ import numpy as np
 import pytest
 from clock import Clock
 from etils import epath
+from failing_disk import failing
 from processes import wait_until
 from rich.console import Console
 from small_pretraining import finetune, pretrain, rows, run_config
@@ -41,8 +45,8 @@ from bert_jax.training.metrics import (
     read_rows,
     smoothed,
 )
-from bert_jax.training.reporter import Reporter
-from bert_jax.training.trackers import trackers
+from bert_jax.training.reporter import Reporter, say
+from bert_jax.training.trackers import WAITING, Aside, Destination, trackers
 
 TERMS = (MASKED_WORDS, NEXT_SENTENCE)
 
@@ -547,6 +551,97 @@ def test_a_service_that_fails_is_one_warning(monkeypatch, tmp_path, caplog, fail
     assert record.getMessage() == said
     assert len(of(ours, "log")) == {"init": 0, "log": 1, "finish": 3}[fails]
     assert (tmp_path / "metrics.jsonl").read_text().count("loss") == 3
+
+
+def test_a_service_that_never_answers_neither_stops_nor_delays(caplog, monkeypatch):
+    """It takes one row and never comes back; as many wait as there is room for, and the end of a run does not."""
+    answer, written = threading.Event(), []
+    stuck = types.SimpleNamespace(write=lambda *row: written.append(row) or answer.wait(), close=lambda: None)
+    monkeypatch.setattr(Aside.close, "__defaults__", (0.01,))
+    service = Destination("A service", lambda: stuck)
+    for step in range(WAITING + 10):
+        service.write(step, "train", {"loss": 1.0})
+    service.close()
+    answer.set()
+    said = "A service gets no more metrics of this run: it does not keep up"
+    assert [record.getMessage() for record in caplog.records] == [said]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EDQUOT], ids=os.strerror)
+def test_rows_that_a_full_disk_refuses_are_written_when_there_is_room(tmp_path, signals, caplog, code):
+    """One warning per file; TensorBoard, whose records would be torn, gets nothing after its first failure."""
+    at = np.random.default_rng(code).integers(1, 20, 2)
+    full = range(int(min(at)), int(max(at)) + 1)
+
+    with contextlib.ExitStack() as disk, Metrics(tmp_path, total_steps=20) as metrics:
+        with Events(tmp_path, signals) as events:
+            for step in range(1, 21):
+                if step == full.start:
+                    disk.enter_context(failing(code, lambda path: path.startswith(str(tmp_path))))
+                if step == full.stop:
+                    disk.close()
+                metrics.write(step, {"loss": 1.0 / step})
+                events.write("saved", step)
+                metrics.settle()
+    assert [row["step"] for row in read_rows(tmp_path / "metrics.jsonl")] == [*range(1, 21)]
+    assert names(tmp_path)[:-1] == [("saved", step) for step in range(1, 21)]
+    warnings = [record.getMessage() for record in caplog.records]
+    assert all(os.strerror(code) in said for said in warnings)
+    said = sorted(said.partition(" ")[0].rpartition("/")[2] for said in warnings)
+    assert said == ["events.jsonl", "metrics.jsonl"]
+
+
+def test_tensorboard_on_a_full_disk_is_one_warning(tmp_path, caplog, monkeypatch):
+    """The thread of tensorboardX's own writer dies of it, and the eleventh value then waits for ever."""
+    monkeypatch.setattr("bert_jax.training.metrics.FLUSH_SECONDS", -1)
+
+    def full(self):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("tensorboardX.record_writer.RecordWriter.flush", full)
+    with Metrics(tmp_path, total_steps=5) as written:
+        for step in range(100):
+            written.write(step, {"loss": 1.0})
+    (record,) = caplog.records
+    said = "TensorBoard gets no more metrics of this run: OSError: [Errno 28] No space left on device"
+    assert record.getMessage() == said and len(read_rows(written.file)) == 100
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "directory"])
+def test_a_log_that_is_no_file_does_not_stop_a_run(tmp_path, signals, caplog, kind):
+    for name in ("metrics.jsonl", "events.jsonl"):
+        file = tmp_path / name
+        {"pipe": os.mkfifo, "device": lambda it: it.symlink_to("/dev/zero"), "directory": os.mkdir}[kind](file)
+    with Metrics(tmp_path, total_steps=5) as metrics, Events(tmp_path, signals) as events:
+        for step in (1, 2):
+            metrics.write(step, {"loss": 1.0})
+            events.write("saved", step)
+    assert all("jsonl" in record.getMessage() for record in caplog.records) and len(caplog.records) in (2, 3)
+    with pytest.raises(OSError, match="not a regular file" if kind != "directory" else "directory"):
+        read_rows(tmp_path / "metrics.jsonl")
+
+
+class Broken(io.StringIO):
+    """A terminal that has gone, a pipe that nobody reads, a log on a full disk."""
+
+    def __init__(self, code: int):
+        super().__init__()
+        self._error = OSError(code, os.strerror(code))
+
+    def flush(self) -> None:
+        raise self._error
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EPIPE, errno.ENOSPC], ids=os.strerror)
+def test_a_run_goes_on_where_nothing_can_be_shown(tmp_path, monkeypatch, capsys, code):
+    """rich would end it with status 1 for a pipe that nobody reads."""
+    monkeypatch.setattr(sys, "stdout", Broken(code))
+    say("a line")
+    with Metrics(tmp_path, total_steps=5, terms=TERMS) as metrics:
+        metrics.advance(1)
+        metrics.write(1, ROW)
+        metrics.write(1, ROW, kind="evaluation")
+    assert len(read_rows(tmp_path / "metrics.jsonl")) == 2
 
 
 @pytest.mark.slow
