@@ -21,6 +21,8 @@ from etils import epath
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.local_tier import LocalTier
+from bert_jax.checkpoints.record import Position
+from bert_jax.checkpoints.steps import Restored
 from bert_jax.checkpoints.workdir import (
     Rules,
     WorkDirectory,
@@ -29,6 +31,7 @@ from bert_jax.checkpoints.workdir import (
     read_json,
     read_settings,
     refused_changes,
+    resumable,
 )
 from bert_jax.config import CheckpointConfig, Config, Phase, resolve_phases, resolve_stages
 from bert_jax.config.checks import check, check_given, check_ramps
@@ -81,7 +84,6 @@ from bert_jax.training.run import (
     Input,
     Opened,
     PhaseSteps,
-    Position,
     Saver,
     Started,
     check_way_back,
@@ -173,6 +175,9 @@ def pretrain(
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, packing="off"))
     problem = _opened(config, devices, objective or default_objective, optimizer, schedule)
     options, learner, result = problem.config, problem.learner, Result(0, {}, 0)
+    if (last := _complete(problem)) is not None:
+        announce(learner, problem.corpus, None, options.workdir, last.step, Position.from_dict(last.position))
+        return Result(last.step, {}, 0)
     with (
         Watchdog(options.faults.step_timeout_seconds) as watchdog,
         StopSignals(watchdog) as signals,
@@ -197,9 +202,9 @@ def pretrain(
         terms = records(learner.objective.terms)
         events.start(result.step, list(learner.mesh.devices.flat), resumed=restored is not None, terms=terms)
         origins = None if report is None else report.table()
-        announce(learner, problem.corpus, origins, options.workdir, result.step)
+        announce(learner, problem.corpus, origins, options.workdir, result.step, position)
         # A signal during an evaluation saves the step without that evaluation.
-        owed = restored is not None and _lacks_evaluation(problem, workdir, result.step)
+        owed = restored is not None and _lacks_evaluation(problem, result.step)
         if result.step >= options.total_steps and not owed:
             checkpoints.finish()
             return result
@@ -409,14 +414,14 @@ def _evaluates(config: Config, step: int) -> bool:
     return step == config.total_steps or due(step, config.evaluation.every_steps)
 
 
-def _lacks_evaluation(problem: Problem, workdir: WorkDirectory, step: int) -> bool:
+def _lacks_evaluation(problem: Problem, step: int) -> bool:
     """Return whether the evaluation after `step`, which the run has reached before, is missing from its log."""
     if not problem.corpus.held_out or not _evaluates(problem.config, step):
         return False
     try:
-        rows = read_rows(workdir.path / "metrics.jsonl")
+        rows = read_rows(epath.Path(problem.config.workdir) / "metrics.jsonl")
     except OSError as error:  # figures for people are not worth a run
-        logging.warning("%s/metrics.jsonl cannot be read: %s", workdir.path, error.strerror or error)
+        logging.warning("%s/metrics.jsonl cannot be read: %s", problem.config.workdir, error.strerror or error)
         rows = []
     return from_first(step not in [row["step"] for row in rows if row["kind"] == "evaluation"])
 
@@ -433,6 +438,29 @@ def _open_directory(problem: Problem) -> WorkDirectory:
         local_path=config.checkpoint.local_path,
         devices=list(learner.mesh.devices.flat),
     )
+
+
+def _complete(problem: Problem) -> Restored | None:
+    """Return the newest checkpoint, read from the disk, if nothing is left to do; such a start changes nothing.
+
+    Raises:
+      UserError: these settings would not continue the run.
+    """
+    config, learner = problem.config, problem.learner
+    path = epath.Path(config.workdir) / "checkpoints"
+    newest = from_first(Checkpoints(path, read_only=True).latest_step())
+    if newest is None or newest < config.total_steps or _lacks_evaluation(problem, newest):
+        return None
+    identity, local_path = problem.corpus.identity | learner.own_names, config.checkpoint.local_path
+    run_id = resumable(config.workdir, PRETRAINING, identity, to_dict(config), local_path=local_path)
+    if run_id is None:
+        return None
+    with memory_advice("the state of the run", state_advice(learner.mesh.shape)):
+        try:
+            restored = Checkpoints(path, read_only=True, run_id=run_id).restore(learner.abstract)
+        except UserError:  # a start that sets damaged steps aside tells of it
+            return None
+    return None if restored is None or restored.step < newest else restored
 
 
 def _open_checkpoints(options: CheckpointConfig, workdir: WorkDirectory, main: str, events: Events) -> Checkpoints:

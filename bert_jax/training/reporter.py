@@ -15,6 +15,7 @@ import numpy as np
 from jax.sharding import Mesh
 from rich.table import Table
 
+from bert_jax.checkpoints.record import Position
 from bert_jax.config import AttentionConfig, FaultsConfig
 from bert_jax.data.examples import Examples
 from bert_jax.data.mixtures import Corpus, Mixture
@@ -46,7 +47,9 @@ def show(table: Table) -> None:
         (console if console.is_terminal else screen(highlight=False, width=200)).print(table)
 
 
-def announce(learner: Learner, corpus: Corpus, origins: Table | None, workdir: str, step: int) -> None:
+def announce(
+    learner: Learner, corpus: Corpus, origins: Table | None, workdir: str, step: int, position: Position
+) -> None:
     """Print every derived quantity of a pre-training run that people check before leaving it alone.
 
     Args:
@@ -55,6 +58,7 @@ def announce(learner: Learner, corpus: Corpus, origins: Table | None, workdir: s
       origins: what became of each array of init_from.
       workdir: as it was given.
       step: where the run resumes; 0 for a fresh one.
+      position: where it is in its data after that step.
     """
     model, mesh, parameters = learner.network.config, learner.mesh, learner.objective.model.parameters
     say_hardware(mesh)
@@ -75,10 +79,13 @@ def announce(learner: Learner, corpus: Corpus, origins: Table | None, workdir: s
             f"{store.num_documents:,} documents, {len(training.documents):,} of them to train on"
         )
     for phase in learner.stages:
+        if phase.end <= step:
+            continue
+        steps, more = (phase.end - step, "more ") if phase.begin < step else (phase.steps, "")
         say(
-            f"phase {phase.index}: {phase.steps:,} steps of {phase.batch_size:,} sequences of length "
+            f"phase {phase.index}: {steps:,} {more}steps of {phase.batch_size:,} sequences of length "
             f"{phase.sequence_length} ({phase.tokens_per_step:,} tokens per step), "
-            f"{_epochs(corpus.training[phase.index], phase.steps * phase.batch_size)}; remat: {learner.remat(phase)}"
+            f"{_epochs(corpus.training[phase.index], steps * phase.batch_size)}; remat: {learner.remat(phase)}"
         )
         rows = phase.batch_size // phase.micro_batches
         if phase.packed:
@@ -95,8 +102,9 @@ def announce(learner: Learner, corpus: Corpus, origins: Table | None, workdir: s
     if origins is not None:
         show(origins)
     if step:
+        read = _epochs(corpus.training[position.phase], position.trained)
         say(
-            f"resuming from step {step:,} of {workdir}"
+            f"resuming from step {step:,} of {workdir}, after {read} in phase {position.phase}"
             if step < learner.stages[-1].end
             else f"{workdir} has reached its last step, {step:,}; raise the steps of its last phase to continue"
         )

@@ -25,6 +25,7 @@ from failing_disk import failing
 from processes import wait_until
 from rich.console import Console
 from small_pretraining import finetune, pretrain, rows, run_config
+from workdirs import held_by_another
 
 from bert_jax.config import PhaseConfig
 from bert_jax.config.checks import check_trackers
@@ -446,7 +447,6 @@ def test_only_the_first_host_writes_events(tmp_path, monkeypatch, signals):
 
 
 def test_a_run_notes_what_it_does(small_store, tmp_path):
-    """A start to step 6, and one that resumes from there."""
     phase = PhaseConfig(steps=6, sequence_length=32, batch_size=16)
     config = run_config(small_store, tmp_path / "run", phases=(phase,))
     pretrain(config)
@@ -456,8 +456,28 @@ def test_a_run_notes_what_it_does(small_store, tmp_path):
     assert sorted(first[3:-2]) == [("evaluated", 6), ("saved", 4)]  # a save ends in the background
     evaluated = next(row for row in read_events(tmp_path / "run/events.jsonl") if row["event"] == "evaluated")
     assert evaluated["mlm_loss"] == rows(config.workdir, "evaluation")[0]["mlm_loss"] and evaluated["seconds"] > 0
-    pretrain(config)
-    assert names(tmp_path / "run") == [*first, ("start", 6), ("finished", 6)]
+
+
+def test_a_start_that_trains_nothing_changes_nothing(finished, tmp_path, capsys):
+    """Neither files nor their times, even where it would have ended sooner; what would be refused still is."""
+    config, result = finished
+    workdir = tmp_path / "run"
+    shutil.copytree(config.workdir, workdir)
+    before = {path: (path.stat().st_mtime_ns, contents) for path, contents in contents_of(workdir).items()}
+    shorter = dataclasses.replace(config.phases[0], steps=4)
+    for phases in (config.phases, (shorter,)):
+        again = pretrain(dataclasses.replace(config, workdir=str(workdir), phases=phases))
+        assert (again.step, again.exit_code) == (12, 0) and "has reached its last step, 12" in capsys.readouterr().out
+    assert before == {path: (path.stat().st_mtime_ns, contents) for path, contents in contents_of(workdir).items()}
+    other = dataclasses.replace(config, workdir=str(workdir), seed=config.seed + 1)
+    with pytest.raises(UserError, match="different settings"):
+        pretrain(other)
+    with held_by_another(workdir, 4711), pytest.raises(UserError, match="is being written by process 4711"):
+        pretrain(dataclasses.replace(config, workdir=str(workdir)))
+
+
+def contents_of(directory) -> dict:
+    return {path: path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
 
 
 BOTH = SinksConfig(wandb="project", mlflow="experiment")
