@@ -73,6 +73,18 @@ def read_bytes(file: str | os.PathLike[str], most: int = LONGEST_JSON) -> bytes:
     return contents
 
 
+def read_contents(file: str | os.PathLike[str], remedy: str = "fetch it again") -> bytes:
+    """Return what `read_bytes` does.
+
+    Raises:
+      UserError: it cannot be read; `remedy` ends the message.
+    """
+    try:
+        return read_bytes(file)
+    except OSError as error:
+        raise UserError(f"{os.fspath(file)} cannot be read: {error.strerror or error}; {remedy}") from None
+
+
 def _without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)  # to open a pipe is otherwise to wait for its other end
 
@@ -105,10 +117,9 @@ def read_object(file: str | os.PathLike[str], remedy: str = "fetch it again") ->
     Raises:
       UserError: the file is unreadable or holds no such object (see `parse_object`); `remedy` ends the message.
     """
+    contents = read_contents(file, remedy)
     try:
-        return parse_object(read_bytes(file))
-    except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror or error}; {remedy}") from None
+        return parse_object(contents)
     except ValueError as error:
         raise UserError(f"{file} {error}; {remedy}") from None
 

@@ -31,7 +31,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from bert_jax.devices.placement import StoredArray, empty, placed
 from bert_jax.errors import UserError, first_lines
-from bert_jax.files import checksum, is_remote, parse_object
+from bert_jax.files import checksum, is_remote, parse_object, read_bytes
 
 SEEDS = (0x9E3779B1, 0x85EBCA6B)
 PIECE = 1 << 18  # elements that `host_fingerprint` hashes at once: one program serves all large arrays
@@ -249,7 +249,7 @@ def read_record(directory: epath.Path) -> dict[str, Any]:
       Damaged: it cannot be read, or is not what was written.
     """
     try:
-        stored = parse_object((directory / "metadata").read_bytes())
+        stored = parse_object(read_bytes(directory / "metadata"))
     except OSError as error:
         raise Damaged(f"the record cannot be read: {error.strerror or error}") from None
     except ValueError as error:
@@ -323,6 +323,17 @@ def _kind(leaf: Any) -> dict[str, Any]:
 READERS = 4  # arrays at a time: enough to hide the latency of a remote store, few enough for the memory of a host
 
 
+def check_files(state: epath.Path) -> None:
+    """Raise Damaged if a local directory has anything but files, such as a pipe, for whose end a read would wait."""
+    if is_remote(state):
+        return
+    for place, _, names in os.walk(state):
+        for name in names:
+            path = os.path.join(place, name)
+            if os.path.exists(path) and not os.path.isfile(path):
+                raise Damaged(f"{path} is not a regular file")
+
+
 def open_array(state: epath.Path, path: str) -> StoredArray:
     """Return one array of the directory `state`; Orbax joins the parts of a name with dots.
 
@@ -368,6 +379,7 @@ def read_arrays(state: epath.Path, abstract: Any) -> Any:
             raise Damaged(f"the array {name} is {array.dtype}{list(array.shape)}, not {leaf.dtype}{list(leaf.shape)}")
         return placed(leaf.shape, leaf.sharding, array.read, leaf.dtype)
 
+    check_files(state)
     leaves, structure = jax.tree_util.tree_flatten_with_path(abstract)
     with concurrent.futures.ThreadPoolExecutor(READERS) as readers:
         return structure.unflatten(readers.map(lambda pair: read(*pair), leaves))

@@ -18,7 +18,7 @@ from etils import epath
 from tokenizers import AddedToken, processors
 
 from bert_jax.errors import UserError
-from bert_jax.files import read_object
+from bert_jax.files import read_contents, read_object
 from bert_jax.formats.safetensors_files import inside
 from bert_jax.tokenization import sentence_pieces
 from bert_jax.tokenization.byte_level import ROBERTA_NAMES, ByteLevel, byte_level_of, read_byte_level
@@ -309,7 +309,7 @@ def _read_own(directory: epath.Path) -> Vocabulary | None:
     fast = _read_fast_wordpiece(there[JSON_FILE]) if JSON_FILE in there else None
     if WORDPIECE_FILE in there:
         file = there[WORDPIECE_FILE]
-        tokens = parse_entries(file.read_bytes(), file)
+        tokens = parse_entries(read_contents(file), file)
         if fast is not None and fast[0] != tokens:
             raise UserError(
                 f"{file} ({len(tokens):,} entries) and {JSON_FILE} next to it ({len(fast[0]):,}) hold "

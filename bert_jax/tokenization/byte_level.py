@@ -14,7 +14,7 @@ from etils import epath
 from tokenizers import decoders, models, pre_tokenizers, processors
 
 from bert_jax.errors import UserError
-from bert_jax.files import read_object
+from bert_jax.files import read_contents, read_object
 from bert_jax.tokenization.vocabulary import BYTE_LEVEL_FILE, CONFIG_FILE, MERGES_FILE, SPECIAL_NAMES, Vocabulary
 
 ROBERTA_NAMES = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
@@ -94,7 +94,7 @@ def read_byte_level(file: epath.Path, lowercase: bool | None = None) -> ByteLeve
         raise UserError(f"{file} needs the {merges_file.name} that belongs to it in the same directory; copy both")
     config = read_object(config_file) if config_file.exists() else {}
     try:
-        lines = merges_file.read_bytes().decode().split("\n")
+        lines = read_contents(merges_file).decode().split("\n")
     except UnicodeDecodeError as error:
         raise UserError(f"{merges_file} is not UTF-8 (byte {error.start}); fetch it again") from None
     merges = [line.rstrip("\r") for line in lines if line.strip() and not line.startswith("#version")]
