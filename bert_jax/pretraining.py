@@ -301,7 +301,7 @@ class PhaseTask:
             opened.metrics,
             rates,
             HostTimes(events),
-            GuardedSteps(rates, guard, events, learner.objective.model, phase, places_after),
+            GuardedSteps(rates, guard, events, learner.objective.model, phase, places_after, learner.main),
             every=config.log_every_steps,
             total=config.total_steps,
             every_step=True,

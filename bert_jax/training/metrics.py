@@ -142,9 +142,8 @@ class ConsoleLines:
             self._progress.update(self._task, completed=step, summary=" · ".join(describe(short, main)))
         else:
             label = f"step {step:,}/{self._total:,}" if kind == "train" else f"{kind} at step {step:,}"
-            self._console.print(
-                " · ".join([label, *describe(metrics, self._terms)]), highlight=False, markup=False, soft_wrap=True
-            )
+            figures = describe(metrics, self._terms) or ["nothing to measure"]
+            self._console.print(" · ".join([label, *figures]), highlight=False, markup=False, soft_wrap=True)
 
     def close(self) -> None:
         if self._progress is not None:

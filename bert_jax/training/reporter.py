@@ -182,7 +182,7 @@ class Guard:
         if self._skipped >= self._faults.max_skipped_steps:
             first = step - self._skipped + 1
             raise Trouble(first, step, f"loss or gradient has not been finite for {self._skipped} steps up to {step}")
-        if skipped or not self._faults.spike_threshold:
+        if skipped or not loss or not self._faults.spike_threshold:  # 0: nothing was predicted, so nothing is known
             return
         bound = self._bound()
         if bound is not None and loss > bound:

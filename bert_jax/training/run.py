@@ -451,11 +451,14 @@ class GuardedSteps:
       model: counts the operations.
       phase: the phase of the steps.
       places_after: places of the phases that follow.
+      main: name of the loss that is 0 for a batch in which nothing is predicted.
     """
 
-    def __init__(self, rates: Rates, guard: Guard, events: Events, model: Model, phase: Phase, places_after: int):
+    def __init__(
+        self, rates: Rates, guard: Guard, events: Events, model: Model, phase: Phase, places_after: int, main: str
+    ):
         self._rates, self._guard, self._events, self._model, self._phase = rates, guard, events, model, phase
-        self._places_after = places_after
+        self._places_after, self._main, self._has_told = places_after, main, False
 
     def observe(self, step: int, values: dict[str, Any]) -> None:
         """Count the work of the update to `step`, and show its loss to the guard."""
@@ -463,6 +466,14 @@ class GuardedSteps:
         flops = useful_flops(self._model, phase.sequence_length, useful)
         self._rates.count(phase.batch_size, useful["useful_tokens"], flops, phase.tokens_per_step)
         loss, skipped = float(values["loss"]), bool(values["skipped"])
+        if not self._has_told and values.get(self._main) == 0:
+            self._has_told = True
+            logging.warning(
+                "step %d: nothing in its batch is to be predicted (%s is 0), so it teaches nothing, as any other such "
+                "batch: take larger batches or longer texts, or mask single tokens",
+                step,
+                self._main,
+            )
         try:
             self._guard.observe(step, loss, skipped)
         finally:

@@ -71,6 +71,14 @@ def test_a_spike_is_measured_against_the_median_of_the_window():
     assert observe(Guard(FaultsConfig(spike_threshold=6), memory), [29]) == (1, 1)
 
 
+def test_batches_in_which_nothing_is_predicted_say_nothing_of_spikes():
+    """Their loss is 0; were they most of the window, any other would be a spike."""
+    losses = 5 + np.random.default_rng(0).normal(size=300)
+    with_empty = np.concatenate([losses, np.zeros(WINDOW)])
+    assert observe(Guard(FaultsConfig(spike_threshold=6), {}), [*with_empty, losses.max()]) is None
+    assert observe(Guard(FaultsConfig(spike_threshold=6), {}), [*with_empty, 50.0]) == (429, 429)
+
+
 def test_equal_losses_are_no_spikes():
     guard = Guard(FaultsConfig(spike_threshold=5), {})
     assert observe(guard, [2.0] * 100 + [2.0099]) is None  # 5 × 0.001 × 2 above the median
