@@ -78,7 +78,7 @@ from bert_jax.training.optimizers import (
     restarted,
 )
 from bert_jax.training.optimizers import optimizer as make_optimizer
-from bert_jax.training.reporter import Guard, Reporter, announce, due
+from bert_jax.training.reporter import Guard, Reporter, announce, busy, due, say, too_little
 from bert_jax.training.run import (
     GuardedSteps,
     Input,
@@ -190,10 +190,14 @@ def pretrain(
         signals.newest = checkpoints.latest_step
         result = Result(checkpoints.latest_step() or 0, {}, 0)
         steps = PhaseSteps(learner)
+        say(COMPILES)
         steps.begin(result.step)
         # The run starts from: 1. the newest good checkpoint of this work directory or of the hosts' local disks; 2. the
         # parameters of init_from, at step 0; 3. fresh parameters, at step 0.
-        with memory_advice("the state of the run", state_advice(learner.mesh.shape)):
+        with (
+            busy("reading the newest checkpoint" if workdir.resumed else "making the first parameters"),
+            memory_advice("the state of the run", state_advice(learner.mesh.shape)),
+        ):
             if restored := checkpoints.restore(learner.abstract):
                 state, position, report = restored.state, Position.from_dict(restored.position), None
             else:
@@ -246,6 +250,7 @@ def _train_phase(task: "PhaseTask", opened: Opened, state: TrainState) -> tuple[
     return state, task.position(step), Result(step, task.evaluated, opened.signals.exit_code)
 
 
+COMPILES = "compiling the step: usually 5 to 60 s, less if this machine has done it before; the first step follows"
 PICTURE_SECONDS = 60
 """Time between two pictures of a phase, at least: half a second goes into one."""
 
@@ -386,6 +391,10 @@ class PhaseTask:
             opened.metrics.write(step, evaluated, kind="evaluation")
             if time.monotonic() - self._drawn > PICTURE_SECONDS:
                 self.draw()
+        if step == self.config.total_steps and self._unigram is not None:
+            size, terms = self._opened.workdir.vocabulary.vocab_size, self.learner.objective.terms
+            for line in too_little(step, terms, evaluated, self._unigram, size):
+                say(line)
         return evaluated
 
     def _save(self, step: int, state: TrainState) -> None:
@@ -455,7 +464,7 @@ def _complete(problem: Problem) -> Restored | None:
     run_id = resumable(config.workdir, PRETRAINING, identity, to_dict(config), local_path=local_path)
     if run_id is None:
         return None
-    with memory_advice("the state of the run", state_advice(learner.mesh.shape)):
+    with busy("reading the newest checkpoint"), memory_advice("the state of the run", state_advice(learner.mesh.shape)):
         try:
             restored = Checkpoints(path, read_only=True, run_id=run_id).restore(learner.abstract)
         except UserError:  # a start that sets damaged steps aside tells of it
@@ -514,7 +523,20 @@ def _opened(
     Nothing is compiled or written. Every host has made sure that it runs the same thing as the others.
     """
     join_hosts(config.faults, to_dict(config), differing_options(Config))
-    mesh = sharding.make_mesh(config.mesh, devices)
+    with busy(
+        f"opening {config.data.path or config.data.mixture or 'the data'} and {config.init_from or 'a new model'}"
+    ):
+        return _described(config, sharding.make_mesh(config.mesh, devices), make_objective, optimizer, schedule)
+
+
+def _described(
+    config: Config,
+    mesh: jax.sharding.Mesh,
+    make_objective: MakeObjective,
+    optimizer: optax.GradientTransformation | None,
+    schedule: Schedule | None,
+) -> Problem:
+    """Return what the options describe on the devices of `mesh`."""
     check(config)
     sharding.check_batch(resolve_stages(config), config.phases, mesh)
     check_attention(config.compute, mesh.devices.flat[0].platform)

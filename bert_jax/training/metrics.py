@@ -21,8 +21,9 @@ import jax
 import numpy as np
 from etils import epath
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Column
+from rich.text import Text
 
 from bert_jax.config.options import metric_scale
 from bert_jax.files import LONGEST_LOG, finite_json, is_remote, parse_object, read_bytes, write_atomically
@@ -31,6 +32,7 @@ from bert_jax.training.trackers import Aside, Destination, Lines, screen
 
 BESIDE_BAR = ("tokens_per_second", "seconds_left")
 UPLOAD_SECONDS = 60  # an object store cannot append, so the whole file is written again, at most this often
+STILL_SECONDS = 2  # after which a bar says for how long it has not moved
 FLUSH_SECONDS = 30  # between two times that TensorBoard can see new events
 
 
@@ -123,16 +125,18 @@ class ConsoleLines:
             self._progress = Progress(
                 TextColumn("[bold]step {task.completed:,.0f}/{task.total:,.0f}"),
                 BarColumn(bar_width=None),
-                TextColumn("{task.fields[summary]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
+                _Summary(table_column=Column(no_wrap=True, overflow="ellipsis")),
                 console=self._console,
                 expand=True,
             )
-            self._task = self._progress.add_task("", total=total_steps, completed=start_step, summary="compiling …")
+            self._task = self._progress.add_task(
+                "", total=total_steps, completed=start_step, summary="compiling", moved=time.monotonic()
+            )
             self._progress.start()
 
     def advance(self, step: int) -> None:
         if self._progress is not None:
-            self._progress.update(self._task, completed=step)
+            self._progress.update(self._task, completed=step, moved=time.monotonic())
 
     def write(self, step: int, kind: str, metrics: dict[str, float]) -> None:
         if self._progress is not None and kind == "train":
@@ -148,6 +152,14 @@ class ConsoleLines:
     def close(self) -> None:
         if self._progress is not None:
             self._progress.stop()
+
+
+class _Summary(ProgressColumn):
+    """What is known of the last step; where the next one takes long, or an evaluation, for how long it has."""
+
+    def render(self, task: Task) -> Text:
+        waited = time.monotonic() - task.fields["moved"]
+        return Text(task.fields["summary"] + (f" · for {waited:.0f} s" if waited > STILL_SECONDS else ""))
 
 
 def describe(metrics: dict[str, float], terms: tuple[Term, ...] = ()) -> list[str]:
@@ -414,6 +426,11 @@ class Metrics:
             sink.write(step, kind, metrics)
         if kind == "train":
             self._write_time()
+
+    def show(self, step: int, metrics: dict[str, float]) -> None:
+        """Show the figures of a step that has no row."""
+        if self._console is not None:
+            self._console.write(step, "train", metrics)
 
     def _write_time(self) -> None:
         if self._wall_time is not None and self._console is not None:

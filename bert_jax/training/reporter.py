@@ -6,6 +6,7 @@ the values of one step where a guard has to see each of them, and otherwise mean
 
 import collections
 import contextlib
+import math
 import statistics
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 from jax.sharding import Mesh
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from bert_jax.checkpoints.record import Position
@@ -20,6 +22,7 @@ from bert_jax.config import AttentionConfig, FaultsConfig
 from bert_jax.data.examples import Examples
 from bert_jax.data.mixtures import Corpus, Mixture
 from bert_jax.devices import hardware, sharding
+from bert_jax.objectives.objective import Term
 from bert_jax.parameters import total_size
 from bert_jax.training.events import HostTimes
 from bert_jax.training.learner import Learner, attention_of, own_names
@@ -31,6 +34,20 @@ def say(text: str) -> None:
     """Print one line, however long it is and whatever is in brackets."""
     if jax.process_index() == 0:
         screen(highlight=False).print(text, markup=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def busy(what: str) -> Iterator[None]:
+    """Print what the block does, on the first host; on a terminal also, until it is done, for how long it has."""
+    say(what)
+    console = screen(highlight=False)
+    if jax.process_index() != 0 or not console.is_terminal:
+        yield
+        return
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True) as progress:
+        progress.add_task(what, total=None)
+        yield
 
 
 def say_hardware(mesh: Mesh) -> None:
@@ -125,6 +142,30 @@ def _epochs(training: Examples | Mixture, sequences: int) -> str:
         for name, examples in training.sources.items()
     }
     return ", ".join(f"{training.shares[name]:.2%} {name} ({epochs[name]:.3g} epochs)" for name in epochs)
+
+
+def too_little(
+    step: int, terms: tuple[Term, ...], evaluated: dict[str, float], unigram: dict[str, float], vocab_size: int
+) -> list[str]:
+    """Return a line for each loss of words that is no better than word frequencies alone at the end of a run.
+
+    How many steps those take is extrapolated from the way that the loss has come from that of equal chances, ln of the
+    size of the vocabulary; it falls fast until there, and then more slowly.
+    """
+    lines = []
+    for term in terms:
+        loss, alone = evaluated.get(term.loss, math.nan), unigram.get(term.loss, math.nan)
+        if not loss >= alone:  # also where one of them is unknown
+            continue
+        start = math.log(vocab_size)
+        way, whole = start - loss, start - alone
+        steps = f"{float(f'{step * whole / way:.1g}'):,.0f}" if way > 0.02 * whole else "far more"
+        lines.append(
+            f"the model has seen too little: {term.loss} {loss:.2f} is worse than {alone:.2f}, which word frequencies "
+            f"alone reach. At this pace it takes about {steps} steps to get there, and several times as many to learn "
+            "from the context: raise --steps"
+        )
+    return lines
 
 
 WINDOW = 128
@@ -263,6 +304,7 @@ class Reporter:
         self._metrics, self._host_times, self._tally = metrics, host_times, tally
         self._every, self._total, self._every_step = every, total, every_step
         self._pending: list[tuple[int, dict[str, jax.Array]]] = []
+        self._is_first = True
 
     def dispatched(self, step: int, values: dict[str, jax.Array], work: Work | None = None) -> None:
         """Note the metrics of the update to `step`, on the devices; they are fetched later.
@@ -277,6 +319,8 @@ class Reporter:
             self.rates.count(*work)
         if self._every_step:
             self.finish()
+        elif self._pending and self._is_first:  # its values are computed while this step is under way
+            self._show_first(self._pending[0][0], jax.device_get(self._pending[0][1]))
         self._pending.append((step, values))
         self._metrics.advance(step)
         if not self._every_step and self._is_due(step):
@@ -296,9 +340,16 @@ class Reporter:
         fetched, last = jax.device_get([values for _, values in pending]), pending[-1][0]
         for (step, _), values in zip(pending, fetched, strict=True):
             self._tally.observe(step, values)
+        self._show_first(pending[0][0], fetched[0])
         if not self._every_step or self._is_due(last):
             rates = self.rates.report(self._tally.left(last))
             self._metrics.write(last, self._row(fetched) | rates | self._host_times.row(last))
+
+    def _show_first(self, step: int, values: dict[str, Any]) -> None:
+        """Show the first step of a start, where no row does; on the console alone, as a resumed run has it already."""
+        if self._is_first and not self._is_due(step):
+            self._metrics.show(step, {name: float(value) for name, value in values.items()})
+        self._is_first = False
 
     def _is_due(self, step: int) -> bool:
         return due(step, self._every) or step == self._total

@@ -46,7 +46,7 @@ from bert_jax.training.metrics import (
     read_rows,
     smoothed,
 )
-from bert_jax.training.reporter import Reporter, say
+from bert_jax.training.reporter import Reporter, Work, busy, say
 from bert_jax.training.trackers import WAITING, Aside, Destination, trackers
 
 TERMS = (MASKED_WORDS, NEXT_SENTENCE)
@@ -267,6 +267,43 @@ def test_console_lines():
     shown = terminal.getvalue()
     assert "step 20/1,000" in shown and "MLM 6.5000 (12.5%) · 12,346 tokens/s · ETA 1 h 05 min" in shown
     assert "evaluation at step 20 · MLM 6.2500 (25.0%)\n" in shown
+
+
+def test_a_bar_that_stands_still_says_for_how_long(monkeypatch):
+    monkeypatch.setattr("bert_jax.training.metrics.STILL_SECONDS", -1)
+    terminal = io.StringIO()
+    console = ConsoleLines(1000, 0, Console(file=terminal, force_terminal=True, width=80, color_system=None), TERMS)
+    console.write(20, "train", ROW)
+    console.close()
+    assert "compiling · for 0 s" in terminal.getvalue()
+
+
+@pytest.mark.parametrize("every_step", [True, False])
+def test_the_first_step_of_a_start_is_shown_and_not_written(tmp_path, capsys, every_step):
+    clock = Clock()
+    with Metrics(tmp_path, total_steps=20, start_step=10) as metrics, Events(tmp_path, StopSignals()) as events:
+        steps = types.SimpleNamespace(observe=lambda step, values: None, left=lambda step: 0.0)
+        times = HostTimes(events)
+        reporter = Reporter(metrics, Rates(clock=clock), times, steps, every=4, total=20, every_step=every_step)
+        for step in range(11, 21):
+            values = {"loss": jnp.float32(step), "learning_rate": jnp.float32(1e-3), "skipped": jnp.float32(0)}
+            clock.now += 1
+            reporter.dispatched(step, values, Work(sequences=1, tokens=1.0, flops=0.0, places=1))
+        reporter.finish()
+    assert [row["step"] for row in rows(tmp_path)] == [12, 16, 20]
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.partition(" · ")[0] for line in shown] == [f"step {step}/20" for step in (11, 12, 16, 20)]
+    assert "loss 11.0000" in shown[0]
+
+
+def test_what_takes_time_is_said_at_once_and_counted_on_a_terminal(monkeypatch, capsys):
+    with busy("opening a store"):
+        assert capsys.readouterr().out == "opening a store\n"
+    terminal = io.StringIO()
+    monkeypatch.setattr("bert_jax.training.reporter.screen", lambda **_: Console(file=terminal, force_terminal=True))
+    with busy("opening a store"):
+        assert terminal.getvalue().startswith("opening a store\n")
+    assert "0:00:00" in terminal.getvalue()
 
 
 @pytest.mark.parametrize(
