@@ -192,23 +192,14 @@ def pretrain(
         steps = PhaseSteps(learner)
         say(COMPILES)
         steps.begin(result.step)
-        # The run starts from: 1. the newest good checkpoint of this work directory or of the hosts' local disks; 2. the
-        # parameters of init_from, at step 0; 3. fresh parameters, at step 0.
-        with (
-            busy("reading the newest checkpoint" if workdir.resumed else "making the first parameters"),
-            memory_advice("the state of the run", state_advice(learner.mesh.shape)),
-        ):
-            if restored := checkpoints.restore(learner.abstract):
-                state, position, report = restored.state, Position.from_dict(restored.position), None
-            else:
-                state, position, report = _first_state(problem, signals)
-            result = Result(int(state.step), {}, 0)
+        state, position, report, restored = _start(problem, checkpoints, workdir, signals)
+        result = Result(int(state.step), {}, 0)
         terms = records(learner.objective.terms)
-        events.start(result.step, list(learner.mesh.devices.flat), resumed=restored is not None, terms=terms)
+        events.start(result.step, list(learner.mesh.devices.flat), resumed=restored, terms=terms)
         origins = None if report is None else report.table()
         announce(learner, problem.corpus, origins, options.workdir, result.step, position)
         # A signal during an evaluation saves the step without that evaluation.
-        owed = restored is not None and _lacks_evaluation(problem, result.step)
+        owed = restored and _lacks_evaluation(problem, result.step)
         if result.step >= options.total_steps and not owed:
             checkpoints.finish()
             return result
@@ -523,9 +514,8 @@ def _opened(
     Nothing is compiled or written. Every host has made sure that it runs the same thing as the others.
     """
     join_hosts(config.faults, to_dict(config), differing_options(Config))
-    with busy(
-        f"opening {config.data.path or config.data.mixture or 'the data'} and {config.init_from or 'a new model'}"
-    ):
+    opened = filter(None, (config.data.path or config.data.mixture, config.init_from))
+    with busy(f"opening {' and '.join(opened) or 'what is to be trained'}"):
         return _described(config, sharding.make_mesh(config.mesh, devices), make_objective, optimizer, schedule)
 
 
@@ -610,6 +600,24 @@ def make_learner(
         teacher=teacher,
         given=given,
     )
+
+
+def _start(
+    problem: Problem, checkpoints: Checkpoints, workdir: WorkDirectory, signals: StopSignals
+) -> tuple[TrainState, Position, Report | None, bool]:
+    """Return what `_first_state` does, and whether a checkpoint gave it.
+
+    The run starts from: 1. the newest good checkpoint of this work directory or of the hosts' local disks; 2. the
+    parameters of init_from, at step 0; 3. fresh parameters, at step 0.
+    """
+    learner = problem.learner
+    with (
+        busy("reading the newest checkpoint" if workdir.resumed else "making the first parameters"),
+        memory_advice("the state of the run", state_advice(learner.mesh.shape)),
+    ):
+        if restored := checkpoints.restore(learner.abstract):
+            return restored.state, Position.from_dict(restored.position), None, True
+        return *_first_state(problem, signals), False
 
 
 def _first_state(problem: Problem, signals: StopSignals) -> tuple[TrainState, Position, Report | None]:

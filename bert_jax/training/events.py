@@ -24,7 +24,7 @@ from bert_jax.devices import hosts
 from bert_jax.devices.hosts import versions
 from bert_jax.devices.signals import StopSignals
 from bert_jax.files import LONGEST_LOG, finite_json, is_remote, parse_object, read_bytes
-from bert_jax.training.trackers import Aside, Lines
+from bert_jax.training.trackers import CLOSE_SECONDS, Aside, Lines
 
 EVENTS_FILE = "events.jsonl"
 UPLOAD_SECONDS = 5  # an object store cannot append, so the whole file is written again, at most this often
@@ -161,7 +161,7 @@ class Events:
     def close(self) -> None:
         if self._aside is not None:
             self._aside.do(self._lines.close)
-            self._aside.close()
+            self._aside.close(CLOSE_SECONDS / 2)
 
     def __enter__(self) -> "Events":
         return self

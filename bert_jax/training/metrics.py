@@ -28,7 +28,7 @@ from rich.text import Text
 from bert_jax.config.options import metric_scale
 from bert_jax.files import LONGEST_LOG, finite_json, is_remote, parse_object, read_bytes, write_atomically
 from bert_jax.objectives.objective import Term
-from bert_jax.training.trackers import Aside, Destination, Lines, screen
+from bert_jax.training.trackers import CLOSE_SECONDS, Aside, Destination, Lines, screen
 
 BESIDE_BAR = ("tokens_per_second", "seconds_left")
 UPLOAD_SECONDS = 60  # an object store cannot append, so the whole file is written again, at most this often
@@ -76,7 +76,7 @@ class TensorBoard:
     """
 
     def __init__(self, directory: epath.Path, start_step: int):
-        from tensorboardX.proto.event_pb2 import SessionLog  # the import takes half a second
+        from tensorboardX.proto.event_pb2 import SessionLog  # pyright: ignore[reportAttributeAccessIssue]
         from tensorboardX.record_writer import RecordWriter, directory_check
 
         place = os.fspath(directory)
@@ -102,7 +102,7 @@ class TensorBoard:
         self._file.close()
 
     def _add(self, step: int, **content: Any) -> None:
-        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
 
         self._file.write(Event(wall_time=time.time(), step=int(step), **content).SerializeToString())
 
@@ -379,14 +379,14 @@ class Metrics:
     ):
         self.file: epath.Path = epath.Path(workdir) / "metrics.jsonl"
         self._console, self._step, self._wall_time = None, start_step, wall_time
-        self._sinks: list[ConsoleLines | Destination] = []
+        self._destinations: list[Destination] = []
         if jax.process_index() == 0:
             self._rows = Destination("metrics.jsonl", self._open_rows(evaluated))
             self._events = Destination("TensorBoard", self._open_events())
             self._pictures = Aside(f"the picture of the curves in {workdir} is not up to date", most=2)
             # Last, because a bar that has started must be stopped even if a signal arrives.
             self._console = ConsoleLines(total_steps, start_step, terms=terms)
-            self._sinks = [self._console, self._rows, self._events, *trackers()]
+            self._destinations = [self._rows, self._events, *trackers()]
 
     def _open_rows(self, evaluated: bool = True) -> Callable[[], JsonLines]:
         step = self._step
@@ -422,8 +422,9 @@ class Metrics:
     def write(self, step: int, metrics: dict[str, float], kind: str = "train") -> None:
         """Write one row; `kind` is "train" or "evaluation"."""
         self._step = step
-        for sink in self._sinks:
-            sink.write(step, kind, metrics)
+        for each in [self._console, *self._destinations]:
+            if each is not None:
+                each.write(step, kind, metrics)
         if kind == "train":
             self._write_time()
 
@@ -452,10 +453,14 @@ class Metrics:
 
     def close(self) -> None:
         self._write_time()
-        for sink in self._sinks:
-            sink.close()
-        if self._console is not None:
-            self._pictures.close()
+        if self._console is None:
+            return
+        self._console.close()
+        others, deadline = [*self._destinations, self._pictures], time.monotonic() + CLOSE_SECONDS
+        for each in others:  # they all end at the same time
+            each.finish()
+        for each in others:
+            each.close(max(0.0, deadline - time.monotonic()))
 
     def __enter__(self) -> "Metrics":
         return self

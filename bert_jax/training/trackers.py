@@ -35,7 +35,7 @@ WAITING_BYTES = 1 << 22
 SETTLE_SECONDS = 1.0
 """For which training waits, at most, until a file has what was written before: a row of a step that is saved next."""
 CLOSE_SECONDS = 20.0
-"""For which the end of a run waits, at most, until a destination has all rows."""
+"""For which the end of a run waits, at most, until all destinations have all rows."""
 
 
 class Aside:
@@ -61,9 +61,13 @@ class Aside:
         done = threading.Event()
         return self._put(done.set) and done.wait(seconds)
 
+    def finish(self) -> None:
+        """Have the thread end once everything is done; `close` waits for that."""
+        self._put(None)
+
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """End the thread once everything is done; after `seconds` it is left alone, and ends with the process."""
-        self._put(None)
+        self.finish()
         self._thread.join(seconds)
         if self._thread.is_alive():
             self.warn("it has not answered in time")
@@ -125,10 +129,15 @@ class Destination:
         """Wait for a moment until all rows have been written; return whether they have."""
         return self._aside.settle()
 
-    def close(self) -> None:
-        """Close the sink, which may take a while, but not for ever."""
+    def finish(self) -> None:
+        """Have the sink closed; `close` waits for that."""
         self._aside.do(self._end)
-        self._aside.close()
+        self._aside.finish()
+
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """Close the sink, which may take a while, but not more than `seconds`."""
+        self.finish()
+        self._aside.close(seconds)
 
     def _begin(self, start: Callable[[], Sink]) -> None:
         self._sink = start()

@@ -2,6 +2,8 @@
 
 from bert_jax.training import metrics
 
+draw_curves = metrics.draw_curves
+
 
 def leave_out(patch=setattr) -> None:
     """Have runs of this process leave an empty file where they would draw."""
