@@ -7,6 +7,7 @@ status. What libraries log is one line per message, without those that a `UserEr
 
 import contextlib
 import dataclasses
+import decimal
 import difflib
 import importlib.metadata
 import importlib.util
@@ -35,6 +36,7 @@ from bert_jax.config.options import (
     Choice,
     check_effects,
     check_kinds,
+    check_numbers,
     choices_of,
     choosing,
     dotted_names,
@@ -392,6 +394,7 @@ def parse(default: Any, arguments: list[str], usage: str, description: str = "",
             raise
         raise UserError(_one_line(printed.getvalue(), program)) from None
     result = parsed if is_class else from_dict(type(default), to_dict(parsed))
+    check_numbers(result)
     if whole:
         check_effects(result, given=[word[2:].partition("=")[0] for word in arguments if word.startswith("--")])
     return result
@@ -550,12 +553,12 @@ def _spelled_out(arguments: list[str], names: list[str], config: Any, others: Se
     It may suggest one of `others`, such as an option of a kind that is not chosen.
     """
     phase_fields = [field.name for field in dataclasses.fields(PhaseConfig)] if hasattr(config, "phases") else []
-    out, takes_value = [], False
+    out, takes_value, is_whole = [], False, False
     for word, following in zip(arguments, [*arguments[1:], ""], strict=False):
         if takes_value or not word.startswith("--"):
             if not takes_value:
                 raise UserError(f"unexpected word {word!r}: options are written --name=value")
-            out.append(word)
+            out.append(_in_full(word) if is_whole else word)
             takes_value = False
             continue
         name, equals, value = word[2:].partition("=")
@@ -579,6 +582,9 @@ def _spelled_out(arguments: list[str], names: list[str], config: Any, others: Se
         if value.lower() in ("true", "false") and not isinstance(_value(config, name), str):
             value = value.capitalize()
         takes_value = not equals
+        is_whole = _is_whole(config, name)
+        if is_whole:
+            value = ",".join(map(_in_full, value.split(",")))
         if isinstance(_value(config, name), tuple) and equals:  # --grid_epochs=3,4; --init_from_layers= for none
             out += [f"--{name}", *(value.split(",") if value else ())]
         else:
@@ -603,14 +609,45 @@ def _value(config: Any, name: str):
     return config
 
 
+def _is_whole(config: Any, name: str) -> bool:
+    """Return whether the option with this dotted name takes whole numbers."""
+    hint: Any = None
+    for part in name.split("."):
+        if isinstance(config, tuple):
+            config = config[int(part)]
+            continue
+        hint = typing.get_type_hints(config if isinstance(config, type) else type(config)).get(part)
+        config = getattr(config, part, None)
+    kinds = {hint, *typing.get_args(hint)}
+    return int in kinds and not kinds & {str, float}
+
+
+def _in_full(value: str) -> str:
+    """Return a whole number such as 1e6 or 2.5e3 in digits; anything else as it is."""
+    if (
+        re.fullmatch(r"[0-9]{1,20}(\.[0-9]{0,20})?[eE]\+?[0-9]{1,2}", value)
+        and (number := decimal.Decimal(value)) % 1 == 0
+    ):
+        return str(int(number))
+    return value
+
+
 def _one_line(text: str, program: str) -> str:
     """Return tyro's boxed message as one line."""
     words = " ".join(re.sub(r"[│╭╮╰╯─┬┴├┤]+|-{20,}", " ", text).split())  # it draws with - if stdout is not UTF-8
     several = r"Could not find valid parse for arguments: (\[.*?\]) Argument helptext: \S+ \[(\w+) .*"  # of a tuple
     words = re.sub(several, r"\1 is not \2,\2,…", words)
+    words = re.sub(
+        r"invalid literal for int\(\) with base 10: (\S+)|Exceeds the limit .* conversion.*", _no_integer, words
+    )
+    words = re.sub(r"could not convert string to float: (\S+)", r"\1 is not a number", words)
     words = re.sub(r" *(Argument helptext:|For full helptext,) .*", "", words)
     words = re.sub(r"^(Parsing|Value) error (Error )?|^Invalid choice ", "", words).rstrip(". ")
     return f"{words}; see {program} --help"
+
+
+def _no_integer(found: re.Match[str]) -> str:
+    return f"{found[1]} is not a whole number" if found[1] else "a number of thousands of digits is beyond every range"
 
 
 class OneLine(logging.Formatter):
@@ -700,23 +737,24 @@ def run_command(commands: Commands, argv: list[str]) -> int:
     if "--no_compilation_cache" in argv:
         os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
     try:
-        return _answer(commands, words) or 0
+        status = _answer(commands, words)
+        if status is None:  # what it has printed is its result; a run has others
+            sys.stdout.flush()
+        return status or 0
     except UserError as error:
         if debug:
             traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)
+        _tell(f"error: {error}")
         return 2
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        _tell("interrupted")
         return 130
     except BrokenPipeError:  # `bert-jax … | head`
         return 0
     except OSError as error:  # a full disk, a lost mount: nothing that a traceback would explain
         if debug:
             traceback.print_exc()
-        print(
-            f"error: {error.filename or ' '.join(words[:1]) or 'bert-jax'}: {error.strerror or error}", file=sys.stderr
-        )
+        _tell(f"error: {error.filename or ' '.join(words[:1]) or 'bert-jax'}: {error.strerror or error}")
         return 2
     except Exception as error:
         if debug or not is_of_cloud_storage(error):
@@ -726,13 +764,17 @@ def run_command(commands: Commands, argv: list[str]) -> int:
             return 2
         if not any("gs://" in word for word in words):
             raise
-        print(
+        _tell(
             f"error: Google Cloud Storage: {' '.join(str(error).split())[:300]}; check the name in "
             f"{_first_bucket(words)}, the network and your credentials (gcloud auth application-default login); "
-            "--debug shows the whole traceback",
-            file=sys.stderr,
+            "--debug shows the whole traceback"
         )
         return 2
+
+
+def _tell(text: str) -> None:
+    with contextlib.suppress(OSError):  # standard error may be a file on the disk that is full: the status counts
+        print(text, file=sys.stderr)
 
 
 def _first_bucket(words: list[str]) -> str:
@@ -741,12 +783,20 @@ def _first_bucket(words: list[str]) -> str:
 
 
 def leave(status: int) -> int:
-    """Return `status`, or end the process with it if a signal came while XLA compiles, for which Python would wait."""
+    """Return `status`, or end the process with it if a thread is left for which Python would wait for minutes.
+
+    XLA may still compile after a signal, and Orbax wait for a save that has failed. Python would also replace the
+    status by 120 if what is left to print could not be written.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     # The name is signals.COMPILING, whose import would import jax.
-    if any(thread.name.startswith("compiling") for thread in threading.enumerate()):
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
+    for thread in threading.enumerate():
+        if thread.name.startswith("compiling") or type(thread).__module__.startswith("orbax."):
+            os._exit(status)
     return status
 
 

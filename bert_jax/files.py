@@ -1,12 +1,14 @@
-"""Atomic writing of files, validated reading of text and JSON by other programs, and the user's cache directory."""
+"""Atomic writing of files, bounded and checked reading of text and JSON by others, and the user's cache directory."""
 
 import collections
+import errno
 import hashlib
 import json
 import math
 import os
 import pathlib
 import shutil
+import stat
 import tempfile
 from typing import Any
 
@@ -16,6 +18,7 @@ from bert_jax.errors import UserError
 
 AWAY = "fetch the file again, or have its owner save the model again"
 LONGEST_JSON = 1 << 28  # bytes; the tokenizer.json of a quarter of a million entries takes a tenth of that
+LONGEST_LOG = 1 << 32  # bytes; ten million lines of metrics
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
@@ -70,6 +73,49 @@ def write_atomically(file: str | os.PathLike[str], contents: bytes) -> None:
         if partial.exists():
             partial.unlink()
         raise
+
+
+def read_bytes(file: str | os.PathLike[str], most: int = LONGEST_JSON) -> bytes:
+    """Return the contents of a file, local or gs://, that anybody may have put there.
+
+    A pipe, which may never end or never begin, and a device such as /dev/zero are not read.
+
+    Raises:
+      OSError: it cannot be read, is not a regular file, or has more than `most` bytes; `strerror` says so.
+    """
+    file = epath.Path(file)
+    if is_remote(file):
+        _check_size(file, file.stat().length, most)
+        return file.read_bytes()
+    with open(file, "rb", opener=_without_waiting) as stream:
+        status = os.fstat(stream.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(file))
+        _check_size(file, status.st_size, most)
+        contents = stream.read(most + 1)
+    _check_size(file, len(contents), most)  # some of /proc say that they are empty
+    return contents
+
+
+def read_contents(file: str | os.PathLike[str], remedy: str = "fetch it again") -> bytes:
+    """Return what `read_bytes` does.
+
+    Raises:
+      UserError: it cannot be read; `remedy` ends the message.
+    """
+    try:
+        return read_bytes(file)
+    except OSError as error:
+        raise UserError(f"{os.fspath(file)} cannot be read: {error.strerror or error}; {remedy}") from None
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # to open a pipe is otherwise to wait for its other end
+
+
+def _check_size(file: epath.Path, size: int, most: int) -> None:
+    if size > most:
+        raise OSError(errno.EFBIG, f"it has {size:,} bytes, and at most {most:,} are read", os.fspath(file))
 
 
 def copy_file(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
@@ -177,14 +223,9 @@ def read_object(file: str | os.PathLike[str], remedy: str = "fetch it again") ->
     Raises:
       UserError: the file is unreadable or holds no such object (see `parse_object`); `remedy` ends the message.
     """
-    file = epath.Path(file)
+    contents = read_contents(file, remedy)
     try:
-        size = file.stat().length
-        if size > LONGEST_JSON:
-            raise ValueError(f"has {size:,} bytes")
-        return parse_object(file.read_bytes())
-    except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror or error}; {remedy}") from None
+        return parse_object(contents)
     except ValueError as error:
         raise UserError(f"{file} {error}; {remedy}") from None
 

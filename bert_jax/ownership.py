@@ -18,14 +18,15 @@ from typing import Any
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.files import is_remote, parse_object, write_atomically
+from bert_jax.files import is_remote, parse_object, read_bytes, write_atomically
 
 RENEW_SECONDS = 60
 STALE_SECONDS = 300
 KINDS = {"pid": int, "host": str, "id": str, "since": str, "renewed": (int, float)}
 
 
-def _written_by(directory: epath.Path, facts: dict[str, Any]) -> UserError:
+def written_by(directory: epath.Path, facts: dict[str, Any]) -> UserError:
+    """Return the error of a directory that another process owns, by the facts that its file has."""
     return UserError(
         f"{directory} is being written by process {facts.get('pid', '?')} on {facts.get('host', '?')} "
         f"since {facts.get('since', '?')}; wait for it, stop it, or give another --workdir"
@@ -49,7 +50,7 @@ class Owner:
         self,
         directory: epath.Path,
         name: str = "owner.json",
-        refusal: Callable[[epath.Path, dict[str, Any]], UserError] = _written_by,
+        refusal: Callable[[epath.Path, dict[str, Any]], UserError] = written_by,
         lasting: bool = True,
     ):
         self._path, self._refusal, self._lasting = directory / name, refusal, lasting
@@ -72,7 +73,7 @@ class Owner:
         try:
             if self._file is not None:
                 return os.path.samestat(os.fstat(self._file.fileno()), os.stat(self._path))
-            return self._path.exists() and _parsed(self._path.read_bytes()).get("id") == self._facts["id"]
+            return self._path.exists() and _parsed(read_bytes(self._path)).get("id") == self._facts["id"]
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:  # temporarily out of reach, not lost
@@ -125,11 +126,11 @@ class Owner:
         self._file = file
 
     def _claim(self) -> None:
-        facts = _parsed(self._path.read_bytes()) if self._path.exists() else {}
+        facts = _parsed(read_bytes(self._path)) if self._path.exists() else {}
         if facts.get("id") != self._facts["id"] and not _abandoned(facts):
             raise self._refusal(self._path.parent, facts)
         self._renew()
-        if (facts := _parsed(self._path.read_bytes())).get("id") != self._facts["id"]:
+        if (facts := _parsed(read_bytes(self._path))).get("id") != self._facts["id"]:
             raise self._refusal(self._path.parent, facts)
         if self._thread is None:
             self._thread = threading.Thread(target=self._keep_renewing, daemon=True, name="owner")
@@ -162,7 +163,7 @@ def live_owner(directory: epath.Path) -> dict[str, Any] | None:
     """Return the facts (pid, host, since) of the live process that owns `directory`; None if there is none."""
     path, facts = directory / "owner.json", {}
     try:
-        facts = _parsed(path.read_bytes())
+        facts = _parsed(read_bytes(path))
         if "renewed" in facts or is_remote(path):
             return None if _abandoned(facts) else facts
         with open(path, "rb") as file:

@@ -21,6 +21,8 @@ from etils import epath
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.local_tier import LocalTier
+from bert_jax.checkpoints.record import Position
+from bert_jax.checkpoints.steps import Restored
 from bert_jax.checkpoints.workdir import (
     Rules,
     WorkDirectory,
@@ -29,6 +31,7 @@ from bert_jax.checkpoints.workdir import (
     read_json,
     read_settings,
     refused_changes,
+    resumable,
     with_commits,
 )
 from bert_jax.config import CheckpointConfig, Config, Phase, resolve_phases, resolve_stages
@@ -67,7 +70,7 @@ from bert_jax.pretrained.teacher import open_teacher
 from bert_jax.training.evaluation import Evaluation, make_samples
 from bert_jax.training.events import Events, HostTimes
 from bert_jax.training.learner import Learner, check_own_names, phase_advice, qualified, state_advice
-from bert_jax.training.metrics import Metrics, Rates, WallTime, draw_curves, read_rows
+from bert_jax.training.metrics import Metrics, Rates, WallTime, read_rows
 from bert_jax.training.optimizers import (
     Schedule,
     average_of,
@@ -78,13 +81,12 @@ from bert_jax.training.optimizers import (
     restarted,
 )
 from bert_jax.training.optimizers import optimizer as make_optimizer
-from bert_jax.training.reporter import Guard, Reporter, announce, due, say
+from bert_jax.training.reporter import Guard, Reporter, announce, busy, due, say, too_little
 from bert_jax.training.run import (
     GuardedSteps,
     Input,
     Opened,
     PhaseSteps,
-    Position,
     Saver,
     Started,
     check_way_back,
@@ -176,6 +178,9 @@ def pretrain(
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, packing="off"))
     problem = _opened(config, devices, objective or default_objective, optimizer, schedule)
     options, learner, result = problem.config, problem.learner, Result(0, {}, 0)
+    if (last := _complete(problem)) is not None:
+        announce(learner, problem.corpus, None, options.workdir, last.step, Position.from_dict(last.position))
+        return Result(last.step, {}, 0)
     with (
         Watchdog(options.faults.step_timeout_seconds) as watchdog,
         StopSignals(watchdog) as signals,
@@ -188,23 +193,18 @@ def pretrain(
         signals.newest = checkpoints.latest_step
         result = Result(checkpoints.latest_step() or 0, {}, 0)
         steps = PhaseSteps(learner)
+        say(COMPILES)
         steps.begin(result.step)
-        # The run starts from: 1. the newest good checkpoint of this work directory or of the hosts' local disks; 2. the
-        # parameters of init_from, at step 0; 3. fresh parameters, at step 0.
-        with memory_advice("the state of the run", state_advice(learner.mesh.shape)):
-            if restored := checkpoints.restore(learner.abstract):
-                state, position, report = restored.state, Position.from_dict(restored.position), None
-            else:
-                state, position, report = _first_state(problem, signals)
-            result = Result(int(state.step), {}, 0)
+        state, position, report, restored = _start(problem, checkpoints, workdir, signals)
+        result = Result(int(state.step), {}, 0)
         terms = records(learner.objective.terms)
-        events.start(result.step, list(learner.mesh.devices.flat), resumed=restored is not None, terms=terms)
+        events.start(result.step, list(learner.mesh.devices.flat), resumed=restored, terms=terms)
         origins = None if report is None else report.table()
-        announce(learner, problem.corpus, origins, options.workdir, result.step)
+        announce(learner, problem.corpus, origins, options.workdir, result.step, position)
         if objective is None and (note := remark(options.model)):
             say(note)
         # A signal during an evaluation saves the step without that evaluation.
-        owed = restored is not None and _lacks_evaluation(problem, workdir, result.step)
+        owed = restored and _lacks_evaluation(problem, result.step)
         if result.step >= options.total_steps and not owed:
             checkpoints.finish()
             return result
@@ -246,8 +246,9 @@ def _train_phase(task: "PhaseTask", opened: Opened, state: TrainState) -> tuple[
     return state, task.position(step), Result(step, task.evaluated, opened.signals.exit_code)
 
 
+COMPILES = "compiling the step: usually 5 to 60 s, less if this machine has done it before; the first step follows"
 PICTURE_SECONDS = 60
-"""Time between two pictures of a phase, at least: training waits for half a second while one is drawn."""
+"""Time between two pictures of a phase, at least: half a second goes into one."""
 
 
 class PhaseTask:
@@ -301,7 +302,7 @@ class PhaseTask:
             opened.metrics,
             rates,
             HostTimes(events),
-            GuardedSteps(rates, guard, events, learner.objective.model, phase, places_after),
+            GuardedSteps(rates, guard, events, learner.objective.model, phase, places_after, learner.main),
             every=config.log_every_steps,
             total=config.total_steps,
             every_step=True,
@@ -364,8 +365,7 @@ class PhaseTask:
         """Draw the curves of the run into its directory, together with the metrics of word frequencies alone."""
         workdir, terms = self._opened.workdir, self.learner.objective.terms
         if workdir.is_ours():
-            path, title = workdir.path, _name(self.config.workdir)
-            draw_curves(path / "metrics.jsonl", path / "curves.png", terms, self._unigram, title=title)
+            self._opened.metrics.draw(terms, self._unigram, _name(self.config.workdir))
         self._drawn = time.monotonic()
 
     def _evaluate(self, step: int, state: TrainState) -> dict[str, float]:
@@ -387,6 +387,10 @@ class PhaseTask:
             opened.metrics.write(step, evaluated, kind="evaluation")
             if time.monotonic() - self._drawn > PICTURE_SECONDS:
                 self.draw()
+        if step == self.config.total_steps and self._unigram is not None:
+            size, terms = self._opened.workdir.vocabulary.vocab_size, self.learner.objective.terms
+            for line in too_little(step, terms, evaluated, self._unigram, size):
+                say(line)
         return evaluated
 
     def _save(self, step: int, state: TrainState) -> None:
@@ -415,11 +419,15 @@ def _evaluates(config: Config, step: int) -> bool:
     return step == config.total_steps or due(step, config.evaluation.every_steps)
 
 
-def _lacks_evaluation(problem: Problem, workdir: WorkDirectory, step: int) -> bool:
+def _lacks_evaluation(problem: Problem, step: int) -> bool:
     """Return whether the evaluation after `step`, which the run has reached before, is missing from its log."""
     if not problem.corpus.held_out or not _evaluates(problem.config, step):
         return False
-    rows = read_rows(workdir.path / "metrics.jsonl")
+    try:
+        rows = read_rows(epath.Path(problem.config.workdir) / "metrics.jsonl")
+    except OSError as error:  # figures for people are not worth a run
+        logging.warning("%s/metrics.jsonl cannot be read: %s", problem.config.workdir, error.strerror or error)
+        rows = []
     return from_first(step not in [row["step"] for row in rows if row["kind"] == "evaluation"])
 
 
@@ -435,6 +443,29 @@ def _open_directory(problem: Problem) -> WorkDirectory:
         local_path=config.checkpoint.local_path,
         devices=list(learner.mesh.devices.flat),
     )
+
+
+def _complete(problem: Problem) -> Restored | None:
+    """Return the newest checkpoint, read from the disk, if nothing is left to do; such a start changes nothing.
+
+    Raises:
+      UserError: these settings would not continue the run.
+    """
+    config, learner = problem.config, problem.learner
+    path = epath.Path(config.workdir) / "checkpoints"
+    newest = from_first(Checkpoints(path, read_only=True).latest_step())
+    if newest is None or newest < config.total_steps or _lacks_evaluation(problem, newest):
+        return None
+    identity, local_path = problem.corpus.identity | learner.own_names, config.checkpoint.local_path
+    run_id = resumable(config.workdir, PRETRAINING, identity, to_dict(config), local_path=local_path)
+    if run_id is None:
+        return None
+    with busy("reading the newest checkpoint"), memory_advice("the state of the run", state_advice(learner.mesh.shape)):
+        try:
+            restored = Checkpoints(path, read_only=True, run_id=run_id).restore(learner.abstract)
+        except UserError:  # a start that sets damaged steps aside tells of it
+            return None
+    return None if restored is None or restored.step < newest else restored
 
 
 def _open_checkpoints(options: CheckpointConfig, workdir: WorkDirectory, main: str, events: Events) -> Checkpoints:
@@ -488,7 +519,19 @@ def _opened(
     Nothing is compiled or written. Every host has made sure that it runs the same thing as the others.
     """
     join_hosts(config.faults, to_dict(config), differing_options(Config))
-    mesh = sharding.make_mesh(config.mesh, devices)
+    opened = filter(None, (config.data.path or config.data.mixture, config.init_from))
+    with busy(f"opening {' and '.join(opened) or 'what is to be trained'}"):
+        return _described(config, sharding.make_mesh(config.mesh, devices), make_objective, optimizer, schedule)
+
+
+def _described(
+    config: Config,
+    mesh: jax.sharding.Mesh,
+    make_objective: MakeObjective,
+    optimizer: optax.GradientTransformation | None,
+    schedule: Schedule | None,
+) -> Problem:
+    """Return what the options describe on the devices of `mesh`."""
     check(config)
     sharding.check_batch(resolve_stages(config), config.phases, mesh)
     check_attention(config.compute, mesh.devices.flat[0].platform)
@@ -563,6 +606,24 @@ def make_learner(
         teacher=teacher,
         given=given,
     )
+
+
+def _start(
+    problem: Problem, checkpoints: Checkpoints, workdir: WorkDirectory, signals: StopSignals
+) -> tuple[TrainState, Position, Report | None, bool]:
+    """Return what `_first_state` does, and whether a checkpoint gave it.
+
+    The run starts from: 1. the newest good checkpoint of this work directory or of the hosts' local disks; 2. the
+    parameters of init_from, at step 0; 3. fresh parameters, at step 0.
+    """
+    learner = problem.learner
+    with (
+        busy("reading the newest checkpoint" if workdir.resumed else "making the first parameters"),
+        memory_advice("the state of the run", state_advice(learner.mesh.shape)),
+    ):
+        if restored := checkpoints.restore(learner.abstract):
+            return restored.state, Position.from_dict(restored.position), None, True
+        return *_first_state(problem, signals), False
 
 
 def _first_state(problem: Problem, signals: StopSignals) -> tuple[TrainState, Position, Report | None]:

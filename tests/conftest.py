@@ -131,9 +131,9 @@ def no_pictures() -> None:
 @pytest.fixture
 def pictures(monkeypatch) -> None:
     """Draw the curves of runs after all."""
-    from bert_jax.training.metrics import draw_curves
+    from pictures import draw_curves
 
-    monkeypatch.setattr("bert_jax.pretraining.draw_curves", draw_curves)
+    monkeypatch.setattr("bert_jax.training.metrics.draw_curves", draw_curves)
 
 
 @pytest.fixture(scope="session")

@@ -2,12 +2,23 @@
 
 import json
 import math
+import os
+import pathlib
 
 import pytest
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.files import finite_json, is_remote, near_path, parse_object, read_object
+from bert_jax.files import (
+    LONGEST_JSON,
+    finite_json,
+    is_remote,
+    near_path,
+    parse_object,
+    read_bytes,
+    read_contents,
+    read_object,
+)
 
 ODD = {
     "": "is not JSON",
@@ -71,3 +82,29 @@ def test_a_path_is_shown_from_here_where_that_is_shorter(tmp_path, monkeypatch):
     assert near_path("/a") == "/a"
     assert near_path("gs://bucket/run") == "gs://bucket/run"
     assert is_remote(epath.Path("gs://bucket/run")) and not is_remote(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "link to a pipe", "long", "growing"])
+def test_only_regular_files_of_bounded_size_are_read(tmp_path, kind):
+    """A pipe is refused before anybody writes to it; some files of /proc say that they are empty, and are not."""
+    file, says = tmp_path / "x.json", "cannot be read: it is not a regular file; bring it back"
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "device":
+        file.symlink_to("/dev/zero")
+    elif kind == "link to a pipe":
+        os.mkfifo(tmp_path / "pipe")
+        file.symlink_to(tmp_path / "pipe")
+    elif kind == "long":
+        with file.open("wb") as sparse:
+            sparse.truncate(LONGEST_JSON + 1)
+        says = "it has 268,435,457 bytes, and at most 268,435,456 are read"
+    else:
+        file, says = pathlib.Path("/proc/self/status"), "and at most 4 are read"
+        with pytest.raises(OSError, match=says):
+            read_bytes(file, most=4)
+        return
+    with pytest.raises(UserError, match=says):
+        read_object(file, "bring it back")
+    with pytest.raises(UserError, match="cannot be read"):
+        read_contents(file)

@@ -19,6 +19,7 @@ from rich.table import Table
 from bert_jax.analysis.results import Analysis, call_with, columns_table, framed, model_fingerprint, panels, short_path
 from bert_jax.analysis.texts import sequence_losses
 from bert_jax.checkpoints.checkpoint import Checkpoints
+from bert_jax.checkpoints.record import Position, Span, read_record
 from bert_jax.config import (
     DataConfig,
     MaskedWords,
@@ -26,7 +27,6 @@ from bert_jax.config import (
     ObjectiveConfig,
     Phase,
     resolve_phases,
-    resolve_stages,
 )
 from bert_jax.config.analyses import MaskGapConfig
 from bert_jax.config.options import to_dict
@@ -45,7 +45,7 @@ class MaskGap:
     steps: np.ndarray
     """float64 [S]: the step of each checkpoint."""
     epochs: np.ndarray
-    """float64 [S]: how often its phase had read the training sequences by then."""
+    """float64 [S]: how often its phase had learned from the training sequences by then; skipped ones do not count."""
     visits: np.ndarray
     """float64 [S]: how often each of the measured masks had been trained with; 1 for dynamic masks."""
     trained: np.ndarray
@@ -99,7 +99,7 @@ def mask_gap(
     """
     at_least(1, sequences=sequences, fresh_masks=fresh_masks, batch_size=batch_size)
     config = read_config(run)
-    phases, stages = resolve_phases(config), resolve_stages(config)
+    phases = resolve_phases(config)
     check_measurable(config.objective, config.data, phases, run)
     corpus, held_out = open_corpus(config), None
     checkpoints = Checkpoints(epath.Path(run) / "checkpoints", read_only=True)
@@ -113,22 +113,22 @@ def mask_gap(
                 model = loaded
             else:
                 model.params = loaded.params  # what is compiled serves all checkpoints
-            index, seen = seen_by(stages, step)
-            phase = phases[index]
+            position = Position.from_dict(read_record(path / "record")["position"])
+            phase = phases[position.phase]
             examples = corpus.training[phase.index]
             assert isinstance(examples, Examples)
             for each in corpus.held_out[:1]:
                 held_out = Examples(each.store, config, phase, split=each.split, seed=phase.data_seed)
             comparing = _Comparison(model, fresh_masks, seed, batch_size)
-            epochs, indices = last_visits(examples, seen, sequences, seed)
+            epochs, indices = last_visits(examples, position, sequences, seed)
             trained = comparing.losses(examples, epochs, indices)
             other = np.full((1, 2), np.nan)
             if held_out is not None:
                 first = np.arange(min(sequences, held_out.num_examples(0)))
                 other = comparing.losses(held_out, np.zeros_like(first), first)
-            read = seen / examples.num_examples(0)
+            read = position.trained / examples.num_examples(0)
             period = config.masking.static_masks or config.data.copies
-            visits = np.mean(epochs // period + 1) if period else 1.0
+            visits = np.mean(visits_of(examples, position, epochs, indices, period)) if period else 1.0
             sizes = len(trained), 0 if held_out is None else len(other)
             rows.append([step, read, visits, *trained.mean(axis=0), *_gap(trained), other[:, 1].mean(), *_gap(other)])
             move_to(number + 1)
@@ -159,25 +159,44 @@ def check_measurable(
             raise UserError(f"{os.fspath(run)} cannot be measured: {reason}; choose a run without it")
 
 
-def seen_by(stages: Sequence[Phase], step: int) -> tuple[int, int]:
-    """Return the index of the phase of a run's `step`-th step, and how many of its examples had been seen after it."""
-    seen: dict[int, int] = {}
-    stages = [stage for stage in stages if stage.begin < step]
-    for stage in stages:
-        seen[stage.index] = seen.get(stage.index, 0) + (min(step, stage.end) - stage.begin) * stage.batch_size
-    return stages[-1].index, seen[stages[-1].index]
-
-
-def last_visits(examples: Examples, seen: int, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def last_visits(examples: Examples, position: Position, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return epoch and index, int64 [n] each, of up to `count` examples of the last epoch that is complete.
 
-    Before the first is, they are drawn from all `seen` examples.
+    Before the first is, they are drawn from all examples before `position`. Those that a rollback skipped were never
+    learned from, and are left out.
     """
-    random, complete = np.random.default_rng(seed), int(examples.locate(np.array([seen]))[0][0]) - 1
-    if complete < 0:
-        return examples.locate(np.sort(random.permutation(seen)[:count]))
-    indices = np.sort(random.permutation(examples.num_examples(complete))[:count])
-    return np.full(len(indices), complete), indices
+    random, complete = np.random.default_rng(seed), int(examples.locate(np.array([position.examples_seen]))[0][0]) - 1
+    skipped = _skipped(examples, position)
+    for epoch in range(complete, -1, -1):
+        drawn = random.permutation(examples.num_examples(epoch))
+        indices = np.sort(drawn[~np.isin(drawn, skipped[1][skipped[0] == epoch])][:count])
+        if len(indices):
+            return np.full(len(indices), epoch), indices
+    positions = random.permutation(position.examples_seen)
+    for span in _spans(position):
+        positions = positions[(positions < span.begin) | (positions >= span.end)]
+    return examples.locate(np.sort(positions[:count]))
+
+
+def visits_of(
+    examples: Examples, position: Position, epochs: np.ndarray, indices: np.ndarray, period: int
+) -> np.ndarray:
+    """Return how often, int64 [n], the masks of these visits, which recur every `period` epochs, were trained with."""
+    counts = epochs // period + 1
+    for epoch, index in zip(*_skipped(examples, position), strict=True):
+        counts -= (indices == index) & (epoch <= epochs) & ((epochs - epoch) % period == 0)
+    return counts
+
+
+def _spans(position: Position) -> list[Span]:
+    """Return what the run has skipped in the phase of its position."""
+    return [span for span in position.skipped if span.phase == position.phase]
+
+
+def _skipped(examples: Examples, position: Position) -> tuple[np.ndarray, np.ndarray]:
+    """Return epoch and index, int64 [n] each, of the examples before `position` that no state has learned from."""
+    spans = [np.arange(span.begin, min(span.end, position.examples_seen)) for span in _spans(position)]
+    return examples.locate(np.unique(np.concatenate([np.zeros(0, np.int64), *spans])))
 
 
 class _Comparison:

@@ -14,12 +14,13 @@ the damaged array.
 """
 
 import concurrent.futures
+import dataclasses
 import functools
 import hashlib
 import math
 import os
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +31,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from bert_jax.devices.placement import StoredArray, empty, placed
 from bert_jax.errors import UserError, first_lines
-from bert_jax.files import checksum, is_remote, parse_object
+from bert_jax.files import checksum, is_remote, parse_object, read_bytes
 
 SEEDS = (0x9E3779B1, 0x85EBCA6B)
 PIECE = 1 << 18  # elements that `host_fingerprint` hashes at once: one program serves all large arrays
@@ -148,6 +149,66 @@ def _mix(h: Any) -> Any:
     return h ^ (h >> 16)
 
 
+class Span(NamedTuple):
+    """Positions of a phase that a run has skipped after a rollback."""
+
+    phase: int
+    begin: int
+    end: int
+    """The first position behind the span."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Position:
+    """The phase of a run, its place in the examples of that phase, and what it has skipped."""
+
+    phase: int = 0
+    examples_seen: int = 0
+    """Position of the next example of the phase; those of skipped spans before it count."""
+    skipped: tuple[Span, ...] = ()
+    """One span per rollback, in the order of the rollbacks."""
+    guard: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Memory of the guard of the phase about earlier steps; see `Guard.memory`."""
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> "Position":
+        """Return what `to_dict` saved."""
+        skipped = tuple(Span(*map(int, span)) for span in saved.get("skipped", ()))
+        return cls(saved["phase"], saved["examples_seen"], skipped, saved.get("guard", {}))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the position as JSON can represent it, without what is empty."""
+        optional = {"skipped": [list(span) for span in self.skipped], "guard": self.guard}
+        return {"phase": self.phase, "examples_seen": self.examples_seen} | {
+            name: value for name, value in optional.items() if value
+        }
+
+    def seen_in(self, phase: int) -> int:
+        """Return the position of the next example of `phase`, this one or a later one: behind spans that begin there.
+
+        A span begins where a checkpoint was restored. So only a start can come to its beginning, and no batch within a
+        phase has a gap.
+        """
+        seen = self.examples_seen if phase == self.phase else 0
+        for span in sorted(self.skipped):
+            if span.phase == phase and span.begin <= seen < span.end:
+                seen = span.end
+        return seen
+
+    @property
+    def trained(self) -> int:
+        """Number of examples of the phase that the state has learned from: those before its position, without spans."""
+        trained = left = 0
+        for span in sorted(span for span in self.skipped if span.phase == self.phase):
+            trained += max(0, min(span.begin, self.examples_seen) - left)
+            left = max(left, span.end)
+        return trained + max(0, self.examples_seen - left)
+
+    def guard_of(self, phase: int) -> dict[str, Any]:
+        """Return what the guard of `phase` remembers: nothing, if that phase has not begun."""
+        return self.guard if phase == self.phase else {}
+
+
 FORMAT = 1
 
 
@@ -188,7 +249,7 @@ def read_record(directory: epath.Path) -> dict[str, Any]:
       Damaged: it cannot be read, or is not what was written.
     """
     try:
-        stored = parse_object((directory / "metadata").read_bytes())
+        stored = parse_object(read_bytes(directory / "metadata"))
     except OSError as error:
         raise Damaged(f"the record cannot be read: {error.strerror or error}") from None
     except ValueError as error:
@@ -262,6 +323,17 @@ def _kind(leaf: Any) -> dict[str, Any]:
 READERS = 4  # arrays at a time: enough to hide the latency of a remote store, few enough for the memory of a host
 
 
+def check_files(state: epath.Path) -> None:
+    """Raise Damaged if a local directory has anything but files, such as a pipe, for whose end a read would wait."""
+    if is_remote(state):
+        return
+    for place, _, names in os.walk(state):
+        for name in names:
+            path = os.path.join(place, name)
+            if os.path.exists(path) and not os.path.isfile(path):
+                raise Damaged(f"{path} is not a regular file")
+
+
 def open_array(state: epath.Path, path: str) -> StoredArray:
     """Return one array of the directory `state`; Orbax joins the parts of a name with dots.
 
@@ -307,6 +379,7 @@ def read_arrays(state: epath.Path, abstract: Any) -> Any:
             raise Damaged(f"the array {name} is {array.dtype}{list(array.shape)}, not {leaf.dtype}{list(leaf.shape)}")
         return placed(leaf.shape, leaf.sharding, array.read, leaf.dtype)
 
+    check_files(state)
     leaves, structure = jax.tree_util.tree_flatten_with_path(abstract)
     with concurrent.futures.ThreadPoolExecutor(READERS) as readers:
         return structure.unflatten(readers.map(lambda pair: read(*pair), leaves))

@@ -66,6 +66,8 @@ class Manager(ocp.CheckpointManager):
             cleanup_tmp_directories=not after_loss,
             temporary_path_class=_fresh_names() if after_loss and is_local else None,
             enable_async_checkpointing=True,
+            # In the background a directory that cannot be made leaves threads that wait for it ten minutes longer.
+            async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
             lightweight_initialize=True,  # Orbax's own notes about each step are not needed, and may be damaged
             save_decision_policy=ocp.checkpoint_managers.FixedIntervalPolicy(1),
             preservation_policy=_LastAndBest(config.keep_last, config.keep_best, ranks),

@@ -29,7 +29,7 @@ from bert_jax.devices import sharding
 from bert_jax.devices.hosts import any_failure, decide, from_first, versions
 from bert_jax.errors import UserError
 from bert_jax.files import is_remote, read_object, write_atomically
-from bert_jax.ownership import Owner
+from bert_jax.ownership import Owner, live_owner, written_by
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 Value = TypeVar("Value")
@@ -292,6 +292,33 @@ def open_workdir(
         owner.release()
         raise
     return workdir
+
+
+def resumable(
+    path: str | os.PathLike[str],
+    rules: Rules,
+    identity: dict[str, Any],
+    settings: dict[str, Any],
+    *,
+    local_path: str = "",
+) -> str | None:
+    """Return the id of the run in `path` that `open_workdir` would resume from what is there; change nothing.
+
+    None if there is no such run, or if this machine has local saves of it as well.
+
+    Raises:
+      UserError: `open_workdir` would refuse the settings, or another process writes there.
+    """
+    path, run_id = epath.Path(path), None
+    if decide(not rules.has_saved(path) or _has_local_saves(path, local_path), any):
+        return None
+    if jax.process_index() == 0:
+        _check_not_foreign(path)
+        if (facts := live_owner(path)) is not None:
+            raise written_by(path, facts)
+        rules.check(path, identity, settings)
+        run_id = saved_run(path / "run.json")["run_id"]
+    return from_first(run_id)
 
 
 def _check_shared(workdir: WorkDirectory) -> None:

@@ -211,6 +211,7 @@ def pretrain(arguments: list[str]) -> int:
 
         _, rest = divided(words, ["simulate_hosts"], config)
         return run_local(Job(path, tuple(rest), config), commands.LocalConfig(hosts=options.simulate_hosts))
+    print("starting JAX", flush=True)  # which takes seconds
     from bert_jax.pretraining import pretrain as run
 
     return run(config).exit_code

@@ -10,7 +10,7 @@ import math
 import re
 from typing import Literal
 
-from bert_jax.config.options import check_effects, check_kinds
+from bert_jax.config.options import INT32, check_effects, check_kinds, check_numbers
 from bert_jax.config.pretraining import (
     Config,
     MeshConfig,
@@ -130,6 +130,7 @@ def need_divisible(prefix: str, name: str, batch_size: int, micro_batches: int) 
 def check(config: Config) -> Config:
     """Return `config` if its values fit together; raise a UserError that names key, value and remedy otherwise."""
     check_kinds(config)
+    check_numbers(config)
     check_effects(config)
     config.objective.check_model(config.model)
     config.model.check()
@@ -155,6 +156,8 @@ def check(config: Config) -> Config:
     traced_steps(config.profile, config.total_steps)
     if not config.phases:
         raise UserError("phases is empty; a run needs at least one PhaseConfig")
+    if config.total_steps > INT32[1]:
+        raise UserError(f"the phases have {config.total_steps:,} steps together; a run has at most {INT32[1]:,}")
     resolve_mixtures(config)
     for index, phase in enumerate(config.phases):
         _check_phase(config, index, phase)

@@ -13,7 +13,17 @@ from typing import Any, ClassVar, Literal, Self, get_args
 from bert_jax.config.checks import check_mesh, check_optimizer, check_schedule, need_divisible
 from bert_jax.config.model import LayersRead
 from bert_jax.config.objective import TaskDistillationConfig
-from bert_jax.config.options import Resume, T, check_effects, check_kinds, from_dict, kinds, option
+from bert_jax.config.options import (
+    INT32,
+    Resume,
+    T,
+    check_effects,
+    check_kinds,
+    check_numbers,
+    from_dict,
+    kinds,
+    option,
+)
 from bert_jax.config.pretraining import (
     ComputeConfig,
     HostFaultsConfig,
@@ -30,6 +40,7 @@ from bert_jax.config.pretraining import (
 from bert_jax.errors import UserError, need_cloud_storage, need_positive
 
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
+MOST_SEEDS = 10_000
 TagScheme = Literal["auto", "iob1", "iob2", "iobes", "plain"]
 """Tagging schemes for entities; see `TaggingDataConfig.scheme`."""
 
@@ -409,6 +420,7 @@ def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
     """Return `config` if its values fit together; raise a UserError that names option, value and remedy otherwise."""
     task_defaults(config.task)
     check_kinds(config)
+    check_numbers(config)
     _check_places(config)
     if isinstance(config.options, SequenceOptions):
         config.data.check()
@@ -477,8 +489,10 @@ def _check_numbers(config: FinetuneConfig) -> None:
         value = getattr(config, name)
         if value is not None and not low <= value <= high:
             raise UserError(f"{name}={value} must be between {low} and {high}")
-    if not 0 <= config.seed < 2**31:
-        raise UserError(f"seed={config.seed} must be between 0 and {2**31 - 1}")
+    if not 0 <= config.seed <= INT32[1] - config.seeds:
+        raise UserError(f"seed={config.seed} must be between 0 and {INT32[1] - config.seeds}")
+    if config.seeds > MOST_SEEDS:
+        raise UserError(f"seeds={config.seeds} must be at most {MOST_SEEDS}")
 
 
 def _check_layers(config: FinetuneConfig) -> None:

@@ -8,6 +8,7 @@ which batches: a start with a different value is an error. Standard library only
 import dataclasses
 import difflib
 import functools
+import math
 import re
 import types
 import typing
@@ -21,6 +22,8 @@ Resume = Literal["free", "moved", "elastic", "last"]
 kept. moved: where something is, but not whether there is something. elastic: only with `elastic_batch`. last: only in
 the last phase."""
 T = TypeVar("T")
+INT32 = (-(2**31), 2**31 - 1)
+SIZES_OF_FILES = ("max_bytes",)
 
 
 def option(
@@ -85,6 +88,26 @@ def check_kinds(options: Any, path: str = "") -> None:
                     raise UserError(f"{name} has {tag}={none}, as if there were none; give None in its place")
     for start, part in _parts(options, path):
         check_kinds(part, start)
+
+
+def check_numbers(options: Any, path: str = "") -> None:
+    """Raise a UserError about an option, at any depth, that is no finite number, or a whole one beyond 32 bits.
+
+    The devices count in 32 bits. Only sizes of files may be greater.
+    """
+    for field in dataclasses.fields(options):
+        value, name = getattr(options, field.name), f"{path}{field.name}"
+        if dataclasses.is_dataclass(value):
+            check_numbers(value, f"{name}.")
+        for index, each in enumerate(value if isinstance(value, tuple) else (value,)):
+            if isinstance(value, tuple) and dataclasses.is_dataclass(each):
+                check_numbers(each, f"{name}.{index}.")
+            elif isinstance(each, float) and not math.isfinite(each):
+                raise UserError(f"{name}={each} must be a finite number")
+            elif isinstance(each, int) and not INT32[0] <= each <= INT32[1] and field.name not in SIZES_OF_FILES:
+                shown = each if each.bit_length() <= 128 else f"a number of {each.bit_length():,} bits"
+                bound = f"at least {INT32[0]}" if each < 0 else f"at most {INT32[1]}"
+                raise UserError(f"{name}={shown} must be {bound}")
 
 
 def check_effects(options: Any, path: str = "", given: Iterable[str] = ()) -> None:

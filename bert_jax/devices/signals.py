@@ -5,6 +5,7 @@ collective that never returns, a file system that hangs.
 """
 
 import concurrent.futures
+import contextlib
 import os
 import signal
 import sys
@@ -275,4 +276,7 @@ class StopSignals:
 
 def _say(text: str) -> None:
     if jax.process_index() == 0:
-        print(text, file=sys.stderr, flush=True)  # on a terminal a live bar has replaced sys.stderr, and stays below
+        with contextlib.suppress(OSError):  # a full disk behind it: the run stops all the same, and is saved
+            print(
+                text, file=sys.stderr, flush=True
+            )  # on a terminal a live bar has replaced sys.stderr, and stays below

@@ -10,6 +10,7 @@ import numpy as np
 
 from bert_jax.config import HeadConfig, ScheduleConfig
 from bert_jax.config.finetuning import FinetuneConfig
+from bert_jax.config.options import INT32
 from bert_jax.config.pretraining import traced_steps
 from bert_jax.data.sequences import Features, steps_per_epoch
 from bert_jax.errors import UserError
@@ -132,13 +133,14 @@ def plan(config: FinetuneConfig) -> list[Run]:
 def check_length(config: FinetuneConfig, sequences: int) -> None:
     """Raise UserError if the shortest run on that many sequences is too short for what the options want of its steps.
 
-    These are warm-up and cooldown, and the steps to trace.
+    These are warm-up and cooldown, and the steps to trace. Nor may the longest have more steps than can be counted.
     """
     cooldown = config.schedule.cooldown_steps
-    steps, run = min(
-        ((run.epochs * steps_per_epoch(sequences, run.batch_size), run) for run in plan(config)),
-        key=lambda pair: pair[0],
-    )
+    lengths = [(run.epochs * steps_per_epoch(sequences, run.batch_size), run) for run in plan(config)]
+    steps, run = max(lengths, key=lambda pair: pair[0])
+    if steps > INT32[1]:
+        raise UserError(f"epochs={run.epochs} of {sequences:,} sequences are {steps:,} steps; at most {INT32[1]:,} are")
+    steps, run = min(lengths, key=lambda pair: pair[0])
     if cooldown and _warmup_steps(config.warmup_share, steps) + cooldown > steps:
         raise UserError(
             f"schedule.cooldown_steps={cooldown} and warmup_share={config.warmup_share} do not fit into the {steps} "

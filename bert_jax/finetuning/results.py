@@ -21,6 +21,7 @@ from bert_jax.config.options import metric_scale, to_dict
 from bert_jax.devices.hosts import commit, versions
 from bert_jax.errors import UserError
 from bert_jax.files import read_object, write_atomically
+from bert_jax.training.trackers import screen
 
 FIELDS = {"run": str, "setting": str, "seed": int, "step": int, "metrics": dict, "hyperparameters": dict, "keep": str}
 
@@ -150,8 +151,8 @@ def show(results: dict[str, Any]) -> None:
         table.add_column(column, justify="left" if column == "setting" else "right", no_wrap=column == "setting")
     for setting in results["settings"]:
         table.add_row(setting["setting"], str(setting["runs"]), *(figure(setting, name) for name in metrics))
-    console = Console(highlight=False)
-    (console if console.is_terminal else Console(highlight=False, width=160)).print(table)
+    console = screen(highlight=False)
+    (console if console.is_terminal else screen(highlight=False, width=160)).print(table)
     chosen = results["chosen"]
     console.print(
         f"chosen: {chosen['run']} ({_line(results['metrics'])}); {chosen['by']}", markup=False, soft_wrap=True

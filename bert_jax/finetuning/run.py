@@ -58,7 +58,7 @@ from bert_jax.training.reporter import Reporter, Work, due, say
 from bert_jax.training.run import Input, Opened, Saver, Started, train
 from bert_jax.training.state import Replicas, TrainState, state_shardings
 from bert_jax.training.step import Program, flops_of_texts, peak_flops
-from bert_jax.training.trackers import Profiler, Tracker, trackers
+from bert_jax.training.trackers import Destination, Profiler, trackers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -458,7 +458,7 @@ def _peak_flops(programs: Programs) -> float | None:
     return None if head.features and not head.train_encoder else peak_flops(programs.mesh)
 
 
-def _trackers(run: Run, config: FinetuneConfig, workdir: WorkDirectory) -> list[Tracker]:
+def _trackers(run: Run, config: FinetuneConfig, workdir: WorkDirectory) -> list[Destination]:
     """Return the services that get the metrics of this run, one of several in its work directory."""
     name, options = workdir.path.name, to_dict(dataclasses.replace(config, **dataclasses.asdict(run)))
     # Weights & Biases allows no slash in an id.

@@ -9,7 +9,7 @@ from absl import logging
 from etils import epath
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
-from bert_jax.checkpoints.record import Damaged, check_origin, host_fingerprint, open_array, read_record
+from bert_jax.checkpoints.record import Damaged, check_files, check_origin, host_fingerprint, open_array, read_record
 from bert_jax.checkpoints.steps import attempt
 from bert_jax.checkpoints.workdir import id_below, need, read_json
 from bert_jax.config import EmbeddingConfig, EncoderConfig, HeadConfig
@@ -85,6 +85,7 @@ def _read_step(step: epath.Path, home: epath.Path, prefix: str) -> tuple[dict[st
     content = read_record(step / "record")
     named = re.fullmatch(r"step_(\d+)", step.name)
     check_origin(content, int(named[1]) if named else content["step"], _run_id(home, content))
+    check_files(step / "state")
     arrays = {}
     for path, recorded in content["arrays"].items():
         if path.startswith(prefix):

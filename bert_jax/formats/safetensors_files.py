@@ -198,6 +198,8 @@ def local_copy(file: epath.Path) -> Iterator[str]:
     The copy is deleted at the end, but remains readable to those who have opened it.
     """
     if not is_remote(file):
+        if not os.path.isfile(file):  # to open a pipe would be to wait for its other end
+            raise UserError(f"{file} is missing or is not a file; {AWAY}")
         yield os.fspath(file)
         return
     with tempfile.NamedTemporaryFile(suffix=".safetensors") as copy:

@@ -22,7 +22,7 @@ from bert_jax.config import EmbeddingConfig
 from bert_jax.config.model import Pooling
 from bert_jax.config.options import from_dict
 from bert_jax.errors import UserError
-from bert_jax.files import inside, parse_object, read_object, write_atomically
+from bert_jax.files import inside, parse_object, read_contents, read_object, write_atomically
 from bert_jax.formats.model_types.definition import flag
 from bert_jax.formats.safetensors_files import open_file
 from bert_jax.formats.stored import KINDS, Postprocess
@@ -83,7 +83,7 @@ def read_embedding(directory: epath.Path, hidden_size: int, positions: int) -> E
 def _modules(file: epath.Path) -> list[tuple[str, str]]:
     """Return (class, directory) of each module; classes outside sentence_transformers include their package."""
     try:
-        values = json.loads(file.read_text())
+        values = json.loads(read_contents(file))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{file} is not JSON: {error}; fetch it again") from None
     if not isinstance(values, list) or not all(

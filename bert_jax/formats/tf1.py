@@ -24,7 +24,7 @@ from etils import epath
 from bert_jax.config import EncoderConfig, HeadConfig, ModelConfig
 from bert_jax.config.options import to_dict
 from bert_jax.errors import UserError, first_lines, need_extra
-from bert_jax.files import read_object
+from bert_jax.files import read_contents, read_object
 from bert_jax.formats.model_types import definition
 from bert_jax.formats.model_types.bert import ENCODER
 from bert_jax.formats.model_types.definition import sizes_and_rates, unlike_bert, usual
@@ -139,7 +139,7 @@ def read_index(prefix: epath.Path) -> dict[str, Variable]:
             f"{file} has {file.stat().length:,} bytes; the index of a BERT needs fewer than {_LONGEST_INDEX:,}"
         )
     try:
-        entries = _table(file.read_bytes())
+        entries = _table(read_contents(file))
         header = _fields(entries.pop(b""))
         if header.get(2, 0):
             raise ValueError("big-endian values")
@@ -347,7 +347,7 @@ def _find_prefix(path: epath.Path) -> epath.Path:
     if len(found) == 1:
         return path / found[0]
     state = path / "checkpoint"
-    text = state.read_bytes().decode(errors="replace") if state.exists() else ""
+    text = read_contents(state).decode(errors="replace") if state.exists() else ""
     named = re.search(r'^model_checkpoint_path: "(?:[^"\n]*/)?([^"/\n]+)"', text, re.M)
     if named and named[1] in found:
         return path / named[1]

@@ -177,13 +177,15 @@ def training_metrics(
 def evaluation_metrics(terms: tuple[Term, ...], sums: Mapping[str, Sums]) -> dict[str, float]:
     """Return loss (per prediction), perplexity and accuracy of each term, from sums in float64.
 
+    A term of which nothing was predicted, and so nothing is known, is absent.
+
     Raises:
       UserError: a name in `sums` is not that of a term, or there are none.
     """
     _check_names(terms, sums, {})
     metrics = {}
     for term in terms:
-        if (found := sums.get(term.name)) is not None:
+        if (found := sums.get(term.name)) is not None and found.weight:
             metrics[term.loss] = mean = found.loss / found.weight
             if term.perplexity:
                 metrics[term.perplexity] = math.exp(min(mean, 700.0))

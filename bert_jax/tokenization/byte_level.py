@@ -14,7 +14,7 @@ from etils import epath
 from tokenizers import decoders, models, pre_tokenizers, processors
 
 from bert_jax.errors import UserError
-from bert_jax.files import read_object, read_text
+from bert_jax.files import decoded, read_contents, read_object
 from bert_jax.tokenization.vocabulary import BYTE_LEVEL_FILE, CONFIG_FILE, MERGES_FILE, SPECIAL_NAMES, Vocabulary
 
 ROBERTA_NAMES = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
@@ -93,7 +93,7 @@ def read_byte_level(file: epath.Path, lowercase: bool | None = None) -> ByteLeve
     if not merges_file.exists():
         raise UserError(f"{file} needs the {merges_file.name} that belongs to it in the same directory; copy both")
     config = read_object(config_file) if config_file.exists() else {}
-    lines = read_text(merges_file).split("\n")
+    lines = decoded(read_contents(merges_file), str(merges_file)).split("\n")
     merges = [line.rstrip("\r") for line in lines if line.strip() and not line.startswith("#version")]
     return byte_level_of(read_object(file), merges, config.get("add_prefix_space") is True, file)
 

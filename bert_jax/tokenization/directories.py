@@ -22,7 +22,7 @@ from etils import epath
 from tokenizers import AddedToken, pre_tokenizers, processors
 
 from bert_jax.errors import UserError, first_lines
-from bert_jax.files import inside, read_object
+from bert_jax.files import inside, read_contents, read_object
 from bert_jax.tokenization import sentence_pieces
 from bert_jax.tokenization.byte_level import ROBERTA_NAMES, ByteLevel, byte_level_of, read_byte_level
 from bert_jax.tokenization.json_vocabulary import (
@@ -512,7 +512,7 @@ def _entries(source: _Source) -> list[str]:
         fast = _in_order(source.fast["model"].get("vocab"), source.files[JSON_FILE])
     if file is None:
         return fast or []
-    tokens, rows = parse_entries(file.read_bytes(), file), source.model.get("vocab_size")
+    tokens, rows = parse_entries(read_contents(file), file), source.model.get("vocab_size")
     while tokens[-1] == "" and isinstance(rows, int) and len(tokens) > rows:
         tokens.pop()
     if fast is not None and {t: i for i, t in enumerate(tokens) if t} != {t: i for i, t in enumerate(fast) if t}:

@@ -28,7 +28,7 @@ from etils import epath
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bert_jax.errors import UserError
-from bert_jax.files import read_object
+from bert_jax.files import read_contents, read_object
 from bert_jax.tokenization.vocabulary import (
     CONFIG_FILE,
     SENTENCEPIECE_FILE,
@@ -511,7 +511,7 @@ def read_sentence_pieces(file: epath.Path, lowercase: bool | None = None) -> Sen
     Raises:
       UserError: it is damaged, lacks a special token, or its casing is not `lowercase`.
     """
-    contents = file.read_bytes()
+    contents = read_contents(file)
     try:
         sentencepiece.SentencePieceProcessor(model_proto=contents)
         pieces = read_pieces(contents)

@@ -23,7 +23,7 @@ from etils import epath
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bert_jax.errors import UserError
-from bert_jax.files import decoded, read_object
+from bert_jax.files import decoded, read_contents, read_object
 from bert_jax.tokenization.vocabulary import CONFIG_FILE, SPECIAL_NAMES, WORDPIECE_FILE, Vocabulary
 
 MAX_WORD_LENGTH = 200  # characters; a longer word is [UNK] (Google's value)
@@ -108,7 +108,7 @@ class WordPiece(Vocabulary):
 
 def read_wordpiece(file: epath.Path, lowercase: bool | None) -> WordPiece:
     """Read a vocab.txt; raise a UserError if it is damaged or does not fit `lowercase`."""
-    tokens = parse_entries(file.read_bytes(), file)
+    tokens = parse_entries(read_contents(file), file)
     check_specials(tokens, SPECIAL_NAMES, file)
     return WordPiece(tokens, casing(tokens, file, lowercase))
 

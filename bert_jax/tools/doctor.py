@@ -68,12 +68,13 @@ def run_checks(run: RunHistory, config: Config, unigram: float | None) -> list[C
     of_words = []
     if words is not None and rows and words in rows[-1]:
         of_words = [_bias(rows, words, config, phase), _plateau(rows, words, phase, unigram)]
-        of_words.append(_nothing_predicted(rows, words))
     found = [
         _learning_rate(rows, config),
         _not_finite(run, train),
         *of_words,
+        _nothing_predicted(rows, words or run.main_loss),
         _evaluated(config, train, held_out),
+        _measured(held_out, run.main_loss),
         _improves(held_out, run.main_loss),
         _throughput(rows),
     ]
@@ -160,7 +161,22 @@ def _nothing_predicted(rows: list[dict[str, Any]], name: str) -> Check | None:
         seen=f"{name} {losses.min():.3g} at its lowest",
         limit="above 0",
         is_wrong=float(losses.min()) <= 0,
-        remedy="a loss of exactly 0 means that a batch had nothing to predict: check masking.rate and max_predictions",
+        remedy="a loss of exactly 0 means that a batch had nothing to predict: check masking.rate and max_predictions; "
+        "take larger batches or longer texts, or mask single tokens",
+    )
+
+
+def _measured(held_out: list[dict[str, Any]], name: str) -> Check | None:
+    if not held_out:
+        return None
+    empty = sum(name not in row for row in held_out)
+    return Check(
+        name="evaluation of nothing",
+        seen=f"{empty:,} of {len(held_out):,} evaluations have no {name}",
+        limit="none",
+        is_wrong=empty > 0,
+        remedy="nothing in the held-out sequences is to be predicted: raise data.held_out or evaluation.sequences, "
+        "take longer texts, or mask single tokens (masking.unit=token)",
     )
 
 
@@ -353,8 +369,8 @@ def _pairs(examples: Examples, where: str) -> Check:
 def _masks(examples: Examples, config: Config, where: str) -> Check:
     sequences = min(512, examples.num_examples(0))
     batch = examples.batch(np.arange(sequences))
-    text = int(batch["attention_mask"].sum())
-    predicted = float(batch["masked_weights"].sum()) / text
+    text = int(batch["attention_mask"].sum())  # 0: static vectors leave frequent words out, which may be all
+    predicted = float(batch["masked_weights"].sum()) / max(1, text)
     rate = config.masking.rate
     return Check(
         name=f"{where}masks that select nothing",

@@ -392,7 +392,12 @@ def run_study(
     for number, run in enumerate(plan.runs, 1):
         say(f"run {number} of {len(plan.runs)}: {run.name}")
         _run(plan, run, progress, devices)
-        table = write_report(plan, progress.failures, machine)
+        try:
+            table = write_report(plan, progress.failures, machine)
+        except OSError as error:  # the runs go on; the last one must be told of
+            if number == len(plan.runs):
+                raise
+            logging.warning("%s has no table of this run: %s", plan.workdir, error)
         if progress.exit_code:
             say(f"stopped; the same command resumes with {run.name}")
             return progress.exit_code

@@ -51,6 +51,7 @@ class Evaluation:
     ):
         self.terms: tuple[Any, ...] = objective.terms
         self.mesh = mesh
+        self._told: set[str] = set()
         self._parts = tuple(Part.of(name, shares[name], each, options, mesh) for name, each in held_out.items())
         self._step = Program(make_sums_step(objective, mesh, shardings, frozen), frozen)
 
@@ -77,7 +78,22 @@ class Evaluation:
         Raises:
           Stopped: raised by `signals` before one of the batches.
         """
-        return self._metrics([self._sums(part, params, signals, rates) for part in self._parts])
+        found = [self._sums(part, params, signals, rates) for part in self._parts]
+        self._tell_of_nothing(found)
+        return self._metrics(found)
+
+    def _tell_of_nothing(self, found: list[dict[str, Sums]]) -> None:
+        """Warn once of a term for which the held-out sequences have no place, so that it is not measured."""
+        for term in self.terms:
+            sums = [each[term.name] for each in found if term.name in each]
+            if sums and not any(each.weight for each in sums) and term.name not in self._told:
+                self._told.add(term.name)
+                logging.warning(
+                    "nothing in the %d held-out sequences is to be predicted for %s, which is not measured: take more "
+                    "or longer texts, or mask single tokens",
+                    self.num_sequences,
+                    term.loss,
+                )
 
     def unigram(self, training: StoreExamples | Mixture) -> dict[str, float]:
         """Return the metrics that a model ignoring the context reaches on the same masks, for terms that predict words.

@@ -7,6 +7,7 @@ slow host shows by the time that each host needs for its own part of a step; the
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -17,13 +18,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-from absl import logging
 from etils import epath
 
 from bert_jax.devices import hosts
 from bert_jax.devices.hosts import versions
 from bert_jax.devices.signals import StopSignals
-from bert_jax.files import finite_json, is_remote, parse_object, write_atomically
+from bert_jax.files import LONGEST_LOG, finite_json, is_remote, parse_object, read_bytes
+from bert_jax.training.trackers import CLOSE_SECONDS, Aside, Lines
 
 EVENTS_FILE = "events.jsonl"
 UPLOAD_SECONDS = 5  # an object store cannot append, so the whole file is written again, at most this often
@@ -96,12 +97,18 @@ class Events:
 
     def __init__(self, workdir: str | os.PathLike[str], signals: StopSignals):
         self.step: int = 0
-        self._signals = signals
-        self._file, self._stream, self._uploaded = epath.Path(workdir) / EVENTS_FILE, None, -math.inf
-        self._writes, self._remote = jax.process_index() == 0, is_remote(workdir)
-        self._text = self._read() if self._writes else b""
-        if self._writes:
-            self._open()
+        self._signals, self._file = signals, epath.Path(workdir) / EVENTS_FILE
+        self._aside: Aside | None = None
+        if jax.process_index() == 0:
+            self._aside = Aside(f"{self._file} is not complete")
+            try:
+                old = read_bytes(self._file, LONGEST_LOG) if self._file.exists() else b""
+            except OSError as error:  # it grows nevertheless
+                self._aside.warn(f"{error.strerror or error}")
+                old = b""
+            self._text = old[: old.rfind(b"\n") + 1]
+            is_new = is_remote(workdir) or self._text != old
+            self._lines = Lines(self._file, self._text if is_new else None, UPLOAD_SECONDS)
 
     def write(self, event: str, step: int, **details: Any) -> None:
         """Add one row.
@@ -112,15 +119,14 @@ class Events:
           **details: values that JSON can represent; floats that are not finite are written as their names.
         """
         assert event in EVENTS, f"{event!r} is not in EVENTS, so that no reader of a run would know it"
-        if not self._writes:
+        if self._aside is None:
             return
         row = {"time": time.time(), "event": event, "step": int(step), **finite_json(details)}
         line = (json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n").encode()
         self._text += line
-        if self._stream is not None:
-            self._stream.write(line)
-        elif self._remote and time.monotonic() - self._uploaded > UPLOAD_SECONDS:
-            self._upload()
+        self._aside.do(self._lines.add, line)
+        if not is_remote(self._file):
+            self._aside.settle()  # a row is in the file before the next thing happens
 
     def start(self, step: int, devices: list[Any], resumed: bool, **details: Any) -> None:
         """Add the row of a start that resumes from `step` on these devices."""
@@ -146,15 +152,16 @@ class Events:
 
     def reload(self) -> None:
         """Write the whole history again after the directory was deleted or renamed (`WorkDirectory.secure`)."""
-        if self._writes:
-            self._close_stream()
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            self._open()
+        if self._aside is not None:
+            self._aside.do(self._lines.close)
+            self._aside.do(functools.partial(self._file.parent.mkdir, parents=True, exist_ok=True))
+            self._lines = Lines(self._file, self._text, UPLOAD_SECONDS)
+            self._aside.do(self._lines.flush)
 
     def close(self) -> None:
-        if self._remote and self._writes:
-            self._upload()
-        self._close_stream()
+        if self._aside is not None:
+            self._aside.do(self._lines.close)
+            self._aside.close(CLOSE_SECONDS / 2)
 
     def __enter__(self) -> "Events":
         return self
@@ -168,28 +175,6 @@ class Events:
             self.write("finished", self.step)
         self.close()
 
-    def _read(self) -> bytes:
-        old = self._file.read_bytes() if self._file.exists() else b""
-        return old[: old.rfind(b"\n") + 1]
-
-    def _open(self) -> None:
-        if not self._remote:
-            if self._text != (self._file.read_bytes() if self._file.exists() else b""):
-                write_atomically(self._file, self._text)
-            self._stream = open(self._file, "ab", buffering=0)  # a row is in the file before the next thing happens
-
-    def _upload(self) -> None:
-        self._uploaded = time.monotonic()
-        try:
-            self._file.write_bytes(self._text)
-        except OSError as error:  # the next upload has these rows too; that is no reason to end the run
-            logging.warning("%s could not be written: %s", self._file, error)
-
-    def _close_stream(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
-
 
 def read_events(file: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Return the rows of an events.jsonl in order, without torn and foreign lines.
@@ -197,7 +182,7 @@ def read_events(file: str | os.PathLike[str]) -> list[dict[str, Any]]:
     Every row has "time" (seconds since 1970, float), "event" (str) and "step" (int).
     """
     path = epath.Path(file)
-    lines = path.read_bytes().splitlines() if path.exists() else []
+    lines = read_bytes(path, LONGEST_LOG).splitlines() if path.exists() else []
     return [row for line in lines if (row := _row(line)) is not None]
 
 

@@ -2,33 +2,38 @@
 
 Every row goes to all destinations, each with write(step, kind, metrics) and close(): console, metrics.jsonl,
 TensorBoard, trackers. The wall time by use is in rows of metrics.jsonl, which a resumed run continues. Losses,
-accuracies and the learning rate over the steps are drawn from metrics.jsonl.
+accuracies and the learning rate over the steps are drawn from metrics.jsonl. All this is for people: none of it can
+stop, delay or fail a run.
 """
 
 import contextlib
+import functools
 import io
 import json
 import math
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
-from absl import logging
 from etils import epath
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Column
+from rich.text import Text
 
 from bert_jax.config.options import metric_scale
-from bert_jax.files import finite_json, is_remote, parse_object, write_atomically
+from bert_jax.files import LONGEST_LOG, finite_json, is_remote, parse_object, read_bytes, write_atomically
 from bert_jax.objectives.objective import Term
-from bert_jax.training.trackers import Tracker
+from bert_jax.training.trackers import CLOSE_SECONDS, Aside, Destination, Lines, screen
 
 BESIDE_BAR = ("tokens_per_second", "seconds_left")
 UPLOAD_SECONDS = 60  # an object store cannot append, so the whole file is written again, at most this often
+STILL_SECONDS = 2  # after which a bar says for how long it has not moved
+FLUSH_SECONDS = 30  # between two times that TensorBoard can see new events
 
 
 class JsonLines:
@@ -39,68 +44,67 @@ class JsonLines:
     """
 
     def __init__(self, file: epath.Path, start_step: int, evaluated: bool = True):
-        self._file, self._remote, self._uploaded = file, is_remote(file), time.monotonic()
-        old = file.read_bytes() if file.exists() else b""
+        old = read_bytes(file, LONGEST_LOG) if file.exists() else b""
         kept = b"".join(
             line + b"\n"
             for line in old.splitlines()
             if (row := _row(line))
             and (row["step"] < start_step or row["step"] == start_step and (evaluated or row["kind"] != "evaluation"))
         )
-        if kept != old:
-            write_atomically(file, kept)
-        self._text = kept.decode() if self._remote else ""
-        self._stream = None if self._remote else open(file, "a", encoding="utf-8")
+        self._lines = Lines(file, kept if kept != old or is_remote(file) else None, UPLOAD_SECONDS)
 
     def write(self, step: int, kind: str, metrics: dict[str, float]) -> None:
         figures = {name: finite_json(float(value)) for name, value in metrics.items()}
-        line = json.dumps({"kind": kind, "step": int(step), **figures}) + "\n"
-        if self._stream is None:
-            self._text += line
-            if time.monotonic() - self._uploaded > UPLOAD_SECONDS:
-                self._upload()
-        else:
-            self._stream.write(line)
-            self._stream.flush()
+        self._lines.add((json.dumps({"kind": kind, "step": int(step), **figures}) + "\n").encode())
 
     def close(self) -> None:
-        if self._stream is None:
-            self._upload()
-        else:
-            self._stream.close()
-
-    def _upload(self) -> None:
-        self._file.write_text(self._text)
-        self._uploaded = time.monotonic()
+        self._lines.close()
 
 
 def read_rows(file: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Return the rows of a metrics.jsonl in order, without a torn one; numbers are floats, non-finite ones included."""
     path = epath.Path(file)
-    lines = path.read_bytes().splitlines() if path.exists() else []
+    lines = read_bytes(path, LONGEST_LOG).splitlines() if path.exists() else []
     return [row for line in lines if (row := _row(line))]
 
 
 class TensorBoard:
     """Event files below `directory`, with tags train/… and evaluation/….
 
-    Events of an earlier start after `start_step` are hidden.
+    Events of an earlier start after `start_step` are hidden. tensorboardX's own writer would wait for ever once its
+    thread has met a full disk.
     """
 
     def __init__(self, directory: epath.Path, start_step: int):
-        from tensorboardX import SummaryWriter  # the import takes half a second
+        from tensorboardX.proto.event_pb2 import SessionLog  # pyright: ignore[reportAttributeAccessIssue]
+        from tensorboardX.record_writer import RecordWriter, directory_check
 
-        self._writer = SummaryWriter(
-            os.fspath(directory), purge_step=start_step + 1 if start_step else None, flush_secs=30
-        )
+        place = os.fspath(directory)
+        directory_check(place)
+        # A rollback may begin the next file within the same second.
+        name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{time.monotonic_ns()}"
+        self._file, self._flushed = RecordWriter(f"{place}/{name}"), time.monotonic()
+        self._add(0, file_version="brain.Event:2")
+        if start_step:
+            self._add(start_step + 1, session_log=SessionLog(status=SessionLog.START))
 
     def write(self, step: int, kind: str, metrics: dict[str, float]) -> None:
+        from tensorboardX.summary import scalar
+
         for name, value in metrics.items():
-            if math.isfinite(value):  # tensorboardX draws no others, and warns about each on the console
-                self._writer.add_scalar(f"{kind}/{name}", value, step)
+            if math.isfinite(value):  # TensorBoard draws no others
+                self._add(step, summary=scalar(f"{kind}/{name}", value))
+        if time.monotonic() - self._flushed > FLUSH_SECONDS:
+            self._file.flush()
+            self._flushed = time.monotonic()
 
     def close(self) -> None:
-        self._writer.close()
+        self._file.close()
+
+    def _add(self, step: int, **content: Any) -> None:
+        from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
+
+        self._file.write(Event(wall_time=time.time(), step=int(step), **content).SerializeToString())
 
 
 class ConsoleLines:
@@ -115,22 +119,24 @@ class ConsoleLines:
 
     def __init__(self, total_steps: int, start_step: int, console: Console | None = None, terms: tuple[Term, ...] = ()):
         self._total, self._terms = total_steps, terms
-        self._console = console or Console()
+        self._console = console or screen()
         self._progress = None
         if self._console.is_terminal:
             self._progress = Progress(
                 TextColumn("[bold]step {task.completed:,.0f}/{task.total:,.0f}"),
                 BarColumn(bar_width=None),
-                TextColumn("{task.fields[summary]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
+                _Summary(table_column=Column(no_wrap=True, overflow="ellipsis")),
                 console=self._console,
                 expand=True,
             )
-            self._task = self._progress.add_task("", total=total_steps, completed=start_step, summary="compiling …")
+            self._task = self._progress.add_task(
+                "", total=total_steps, completed=start_step, summary="compiling", moved=time.monotonic()
+            )
             self._progress.start()
 
     def advance(self, step: int) -> None:
         if self._progress is not None:
-            self._progress.update(self._task, completed=step)
+            self._progress.update(self._task, completed=step, moved=time.monotonic())
 
     def write(self, step: int, kind: str, metrics: dict[str, float]) -> None:
         if self._progress is not None and kind == "train":
@@ -140,13 +146,20 @@ class ConsoleLines:
             self._progress.update(self._task, completed=step, summary=" · ".join(describe(short, main)))
         else:
             label = f"step {step:,}/{self._total:,}" if kind == "train" else f"{kind} at step {step:,}"
-            self._console.print(
-                " · ".join([label, *describe(metrics, self._terms)]), highlight=False, markup=False, soft_wrap=True
-            )
+            figures = describe(metrics, self._terms) or ["nothing to measure"]
+            self._console.print(" · ".join([label, *figures]), highlight=False, markup=False, soft_wrap=True)
 
     def close(self) -> None:
         if self._progress is not None:
             self._progress.stop()
+
+
+class _Summary(ProgressColumn):
+    """What is known of the last step; where the next one takes long, or an evaluation, for how long it has."""
+
+    def render(self, task: Task) -> Text:
+        waited = time.monotonic() - task.fields["moved"]
+        return Text(task.fields["summary"] + (f" · for {waited:.0f} s" if waited > STILL_SECONDS else ""))
 
 
 def describe(metrics: dict[str, float], terms: tuple[Term, ...] = ()) -> list[str]:
@@ -192,15 +205,6 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours} h {minutes:02} min"
     return f"{minutes} min {seconds:02} s" if minutes else f"{seconds} s"
-
-
-def tensorboard(directory: epath.Path, start_step: int) -> list[TensorBoard]:
-    """Return the TensorBoard sink, or none where tensorboardX lacks the client library of a remote store."""
-    try:
-        return [TensorBoard(directory, start_step)]
-    except ImportError as error:
-        logging.warning("no TensorBoard events below %s: %s", directory, error)
-        return []
 
 
 def _row(line: bytes) -> dict[str, Any] | None:
@@ -371,31 +375,36 @@ class Metrics:
         evaluated: bool = True,
         terms: tuple[Term, ...] = (),
         wall_time: WallTime | None = None,
-        trackers: Callable[[], list[Tracker]] = list,
+        trackers: Callable[[], list[Destination]] = list,
     ):
         self.file: epath.Path = epath.Path(workdir) / "metrics.jsonl"
-        self._console, self._sinks, self._step, self._wall_time = None, [], start_step, wall_time
-        self._trackers: list[Tracker] = []
+        self._console, self._step, self._wall_time = None, start_step, wall_time
+        self._destinations: list[Destination] = []
         if jax.process_index() == 0:
-            files = self._files(evaluated)
+            self._rows = Destination("metrics.jsonl", self._open_rows(evaluated))
+            self._events = Destination("TensorBoard", self._open_events())
+            self._pictures = Aside(f"the picture of the curves in {workdir} is not up to date", most=2)
             # Last, because a bar that has started must be stopped even if a signal arrives.
             self._console = ConsoleLines(total_steps, start_step, terms=terms)
-            self._sinks = [self._console, *files]
-            self._trackers = trackers()
+            self._destinations = [self._rows, self._events, *trackers()]
 
-    def _files(self, evaluated: bool = True) -> list[Any]:
-        return [
-            JsonLines(self.file, self._step, evaluated),
-            *tensorboard(self.file.parent / "tensorboard", self._step),
-        ]
+    def _open_rows(self, evaluated: bool = True) -> Callable[[], JsonLines]:
+        step = self._step
+
+        def start() -> JsonLines:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            return JsonLines(self.file, step, evaluated)
+
+        return start
+
+    def _open_events(self) -> Callable[[], TensorBoard]:
+        return functools.partial(TensorBoard, self.file.parent / "tensorboard", self._step)
 
     def reload(self) -> None:
         """Open the files again after the directory was deleted or renamed (`WorkDirectory.secure`)."""
         if self._console is not None:
-            for sink in self._sinks[1:]:
-                sink.close()
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            self._sinks[1:] = self._files()
+            self._rows.restart(self._open_rows())
+            self._events.restart(self._open_events())
 
     def rewind(self, step: int) -> None:
         """Drop the rows of later steps, which will be taken again."""
@@ -413,19 +422,45 @@ class Metrics:
     def write(self, step: int, metrics: dict[str, float], kind: str = "train") -> None:
         """Write one row; `kind` is "train" or "evaluation"."""
         self._step = step
-        for sink in [*self._sinks, *self._trackers]:
-            sink.write(step, kind, metrics)
+        for each in [self._console, *self._destinations]:
+            if each is not None:
+                each.write(step, kind, metrics)
         if kind == "train":
             self._write_time()
 
+    def show(self, step: int, metrics: dict[str, float]) -> None:
+        """Show the figures of a step that has no row."""
+        if self._console is not None:
+            self._console.write(step, "train", metrics)
+
     def _write_time(self) -> None:
         if self._wall_time is not None and self._console is not None:
-            self._sinks[1].write(self._step, "time", self._wall_time.take())  # the file alone
+            self._rows.write(self._step, "time", self._wall_time.take())  # the file alone
+
+    def settle(self) -> None:
+        """Wait for a moment until metrics.jsonl has every row: a row of a step that is saved is not written again."""
+        if self._console is not None:
+            self._rows.settle()
+
+    def draw(self, terms: tuple[Term, ...], unigram: dict[str, float] | None = None, title: str = "") -> None:
+        """Have the curves of the rows so far drawn next to them; see `draw_curves`."""
+        if self._console is not None:
+            self._pictures.do(self._draw, terms, unigram, title)
+
+    def _draw(self, *arguments: Any) -> None:
+        self._rows.settle()
+        draw_curves(self.file, self.file.parent / "curves.png", *arguments)
 
     def close(self) -> None:
         self._write_time()
-        for sink in [*self._sinks, *self._trackers]:
-            sink.close()
+        if self._console is None:
+            return
+        self._console.close()
+        others, deadline = [*self._destinations, self._pictures], time.monotonic() + CLOSE_SECONDS
+        for each in others:  # they all end at the same time
+            each.finish()
+        for each in others:
+            each.close(max(0.0, deadline - time.monotonic()))
 
     def __enter__(self) -> "Metrics":
         return self

@@ -6,6 +6,7 @@ the values of one step where a guard has to see each of them, and otherwise mean
 
 import collections
 import contextlib
+import math
 import statistics
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
@@ -13,23 +14,40 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from bert_jax.checkpoints.record import Position
 from bert_jax.config import AttentionConfig, FaultsConfig
 from bert_jax.data.examples import StoreExamples
 from bert_jax.data.mixtures import Corpus, Mixture
 from bert_jax.devices import hardware, sharding
+from bert_jax.objectives.objective import Term
 from bert_jax.parameters import total_size
 from bert_jax.training.events import HostTimes
 from bert_jax.training.learner import Learner, attention_of, own_names
 from bert_jax.training.metrics import Metrics, Rates
+from bert_jax.training.trackers import screen
 
 
 def say(text: str) -> None:
     """Print one line, however long it is and whatever is in brackets."""
     if jax.process_index() == 0:
-        Console(highlight=False).print(text, markup=False, soft_wrap=True)
+        screen(highlight=False).print(text, markup=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def busy(what: str) -> Iterator[None]:
+    """Print what the block does, on the first host; on a terminal also, until it is done, for how long it has."""
+    say(what)
+    console = screen(highlight=False)
+    if jax.process_index() != 0 or not console.is_terminal:
+        yield
+        return
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True) as progress:
+        progress.add_task(what, total=None)
+        yield
 
 
 def say_hardware(mesh: Mesh) -> None:
@@ -42,11 +60,13 @@ def say_hardware(mesh: Mesh) -> None:
 def show(table: Table) -> None:
     """Print a table; 200 columns wide in a pipe or a log file, for which rich would assume 80."""
     if jax.process_index() == 0:
-        console = Console(highlight=False)
-        (console if console.is_terminal else Console(highlight=False, width=200)).print(table)
+        console = screen(highlight=False)
+        (console if console.is_terminal else screen(highlight=False, width=200)).print(table)
 
 
-def announce(learner: Learner, corpus: Corpus, origins: Table | None, workdir: str, step: int) -> None:
+def announce(
+    learner: Learner, corpus: Corpus, origins: Table | None, workdir: str, step: int, position: Position
+) -> None:
     """Print every derived quantity of a pre-training run that people check before leaving it alone.
 
     Args:
@@ -55,6 +75,7 @@ def announce(learner: Learner, corpus: Corpus, origins: Table | None, workdir: s
       origins: what became of each array of init_from.
       workdir: as it was given.
       step: where the run resumes; 0 for a fresh one.
+      position: where it is in its data after that step.
     """
     model, mesh, parameters = learner.network.config, learner.mesh, learner.objective.model.parameters
     say_hardware(mesh)
@@ -75,10 +96,13 @@ def announce(learner: Learner, corpus: Corpus, origins: Table | None, workdir: s
             f"{store.num_documents:,} documents, {len(training.documents):,} of them to train on"
         )
     for phase in learner.stages:
+        if phase.end <= step:
+            continue
+        steps, more = (phase.end - step, "more ") if phase.begin < step else (phase.steps, "")
         say(
-            f"phase {phase.index}: {phase.steps:,} steps of {phase.batch_size:,} sequences of length "
+            f"phase {phase.index}: {steps:,} {more}steps of {phase.batch_size:,} sequences of length "
             f"{phase.sequence_length} ({phase.tokens_per_step:,} tokens per step), "
-            f"{_epochs(corpus.training[phase.index], phase.steps * phase.batch_size)}; remat: {learner.remat(phase)}"
+            f"{_epochs(corpus.training[phase.index], steps * phase.batch_size)}; remat: {learner.remat(phase)}"
         )
         rows = phase.batch_size // phase.micro_batches
         if phase.packed:
@@ -95,8 +119,9 @@ def announce(learner: Learner, corpus: Corpus, origins: Table | None, workdir: s
     if origins is not None:
         show(origins)
     if step:
+        read = _epochs(corpus.training[position.phase], position.trained)
         say(
-            f"resuming from step {step:,} of {workdir}"
+            f"resuming from step {step:,} of {workdir}, after {read} in phase {position.phase}"
             if step < learner.stages[-1].end
             else f"{workdir} has reached its last step, {step:,}; raise the steps of its last phase to continue"
         )
@@ -117,6 +142,30 @@ def _epochs(training: StoreExamples | Mixture, sequences: int) -> str:
         for name, examples in training.sources.items()
     }
     return ", ".join(f"{training.shares[name]:.2%} {name} ({epochs[name]:.3g} epochs)" for name in epochs)
+
+
+def too_little(
+    step: int, terms: tuple[Term, ...], evaluated: dict[str, float], unigram: dict[str, float], vocab_size: int
+) -> list[str]:
+    """Return a line for each loss of words that is no better than word frequencies alone at the end of a run.
+
+    How many steps those take is extrapolated from the way that the loss has come from that of equal chances, ln of the
+    size of the vocabulary; it falls fast until there, and then more slowly.
+    """
+    lines = []
+    for term in terms:
+        loss, alone = evaluated.get(term.loss, math.nan), unigram.get(term.loss, math.nan)
+        if not loss >= alone:  # also where one of them is unknown
+            continue
+        start = math.log(vocab_size)
+        way, whole = start - loss, start - alone
+        steps = f"{float(f'{step * whole / way:.1g}'):,.0f}" if way > 0.02 * whole else "far more"
+        lines.append(
+            f"the model has seen too little: {term.loss} {loss:.2f} is worse than {alone:.2f}, which word frequencies "
+            f"alone reach. At this pace it takes about {steps} steps to get there, and several times as many to learn "
+            "from the context: raise --steps"
+        )
+    return lines
 
 
 WINDOW = 128
@@ -174,7 +223,7 @@ class Guard:
         if self._skipped >= self._faults.max_skipped_steps:
             first = step - self._skipped + 1
             raise Trouble(first, step, f"loss or gradient has not been finite for {self._skipped} steps up to {step}")
-        if skipped or not self._faults.spike_threshold:
+        if skipped or not loss or not self._faults.spike_threshold:  # 0: nothing was predicted, so nothing is known
             return
         bound = self._bound()
         if bound is not None and loss > bound:
@@ -255,6 +304,7 @@ class Reporter:
         self._metrics, self._host_times, self._tally = metrics, host_times, tally
         self._every, self._total, self._every_step = every, total, every_step
         self._pending: list[tuple[int, dict[str, jax.Array]]] = []
+        self._is_first = True
 
     def dispatched(self, step: int, values: dict[str, jax.Array], work: Work | None = None) -> None:
         """Note the metrics of the update to `step`, on the devices; they are fetched later.
@@ -269,6 +319,8 @@ class Reporter:
             self.rates.count(*work)
         if self._every_step:
             self.finish()
+        elif self._pending and self._is_first:  # its values are computed while this step is under way
+            self._show_first(self._pending[0][0], jax.device_get(self._pending[0][1]))
         self._pending.append((step, values))
         self._metrics.advance(step)
         if not self._every_step and self._is_due(step):
@@ -288,9 +340,16 @@ class Reporter:
         fetched, last = jax.device_get([values for _, values in pending]), pending[-1][0]
         for (step, _), values in zip(pending, fetched, strict=True):
             self._tally.observe(step, values)
+        self._show_first(pending[0][0], fetched[0])
         if not self._every_step or self._is_due(last):
             rates = self.rates.report(self._tally.left(last))
             self._metrics.write(last, self._row(fetched) | rates | self._host_times.row(last))
+
+    def _show_first(self, step: int, values: dict[str, Any]) -> None:
+        """Show the first step of a start, where no row does; on the console alone, as a resumed run has it already."""
+        if self._is_first and not self._is_due(step):
+            self._metrics.show(step, {name: float(value) for name, value in values.items()})
+        self._is_first = False
 
     def _is_due(self, step: int) -> bool:
         return due(step, self._every) or step == self._total

@@ -19,7 +19,7 @@ from absl import logging
 from etils import epath
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
-from bert_jax.checkpoints.record import leaf_paths
+from bert_jax.checkpoints.record import Position, Span, leaf_paths
 from bert_jax.checkpoints.workdir import WorkDirectory
 from bert_jax.config import HostFaultsConfig, Phase
 from bert_jax.data.examples import Batch, StoreExamples
@@ -90,7 +90,10 @@ def write_report(
     file = workdir / f"fault_at_step_{trouble.last}.json"
     if jax.process_index() == 0:
         report["last_batch"] = _texts(examples, last_batch[:TEXTS])
-        write_atomically(file, (json.dumps(report, indent=1, ensure_ascii=False) + "\n").encode())
+        try:
+            write_atomically(file, (json.dumps(report, indent=1, ensure_ascii=False) + "\n").encode())
+        except OSError as error:  # what it reports is why the run ends
+            logging.warning("%s could not be written: %s", file, error.strerror or error)
     return file
 
 
@@ -173,57 +176,6 @@ class PhaseSteps:
             if step < phase.end:
                 self.of(phase).begin(self._learner.abstract, self._learner.abstract_batch(phase))
                 return
-
-
-class Span(NamedTuple):
-    """Positions of a phase that a run has skipped after a rollback."""
-
-    phase: int
-    begin: int
-    end: int
-    """The first position behind the span."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Position:
-    """The phase of a run, its place in the examples of that phase, and what it has skipped."""
-
-    phase: int = 0
-    examples_seen: int = 0
-    """Position of the next example of the phase; those of skipped spans before it count."""
-    skipped: tuple[Span, ...] = ()
-    """One span per rollback, in the order of the rollbacks."""
-    guard: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Memory of the guard of the phase about earlier steps; see `Guard.memory`."""
-
-    @classmethod
-    def from_dict(cls, saved: dict[str, Any]) -> "Position":
-        """Return what `to_dict` saved."""
-        skipped = tuple(Span(*map(int, span)) for span in saved.get("skipped", ()))
-        return cls(saved["phase"], saved["examples_seen"], skipped, saved.get("guard", {}))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the position as JSON can represent it, without what is empty."""
-        optional = {"skipped": [list(span) for span in self.skipped], "guard": self.guard}
-        return {"phase": self.phase, "examples_seen": self.examples_seen} | {
-            name: value for name, value in optional.items() if value
-        }
-
-    def seen_in(self, phase: int) -> int:
-        """Return the position of the next example of `phase`, this one or a later one: behind spans that begin there.
-
-        A span begins where a checkpoint was restored. So only a start can come to its beginning, and no batch within a
-        phase has a gap.
-        """
-        seen = self.examples_seen if phase == self.phase else 0
-        for span in sorted(self.skipped):
-            if span.phase == phase and span.begin <= seen < span.end:
-                seen = span.end
-        return seen
-
-    def guard_of(self, phase: int) -> dict[str, Any]:
-        """Return what the guard of `phase` remembers: nothing, if that phase has not begun."""
-        return self.guard if phase == self.phase else {}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -349,6 +301,7 @@ class Saver:
         others: tuple[Checkpoints, ...] = (),
     ):
         self._workdir, self._states, self._watchdog = opened.workdir, opened.checkpoints, opened.signals.watchdog
+        self._metrics = opened.metrics
         self._written = (opened.checkpoints, *others, opened.metrics, opened.events)
         self._reporter, self._rates = reporter, reporter.rates
         self._config, self._position = config, position
@@ -359,9 +312,16 @@ class Saver:
         Every host must call this before anything is saved.
 
         Raises:
-          UserError: another run or process has the directory now.
+          UserError: another run or process has the directory now, or it cannot be written again.
         """
-        if self._workdir.secure():
+        try:
+            was_lost = self._workdir.secure()
+        except OSError as error:
+            raise UserError(
+                f"{self._workdir.path} was lost during this run and cannot be written again: "
+                f"{error.strerror or error}; start the same command again once it can"
+            ) from error
+        if was_lost:
             for written in self._written:
                 written.reload()
 
@@ -371,7 +331,7 @@ class Saver:
         Raises:
           UserError: this save or the previous one could not be written.
         """
-        self._reporter.finish()
+        self._finish()
         self._watchdog.begin("save")
         self.secure()
         with self._rates.paused("checkpoint"):
@@ -380,9 +340,14 @@ class Saver:
     def save_locally(self, step: int, state: Any) -> None:
         """Write the state after `step` steps to the local disks of the hosts, if they are used, in the background."""
         if self._states.local is not None:
-            self._reporter.finish()
+            self._finish()
             with self._rates.paused("checkpoint"):
                 self._states.local.save(step, state, position=self._position(step), config=self._config)
+
+    def _finish(self) -> None:
+        """Have every row of a step written that this start does not take again after a crash."""
+        self._reporter.finish()
+        self._metrics.settle()
 
     def save_for_good(self, step: int, state: Any, metrics: dict[str, float] | None = None) -> None:
         """Save as `save` does, and wait until the state is written."""
@@ -486,11 +451,14 @@ class GuardedSteps:
       model: counts the operations.
       phase: the phase of the steps.
       places_after: places of the phases that follow.
+      main: name of the loss that is 0 for a batch in which nothing is predicted.
     """
 
-    def __init__(self, rates: Rates, guard: Guard, events: Events, model: Model, phase: Phase, places_after: int):
+    def __init__(
+        self, rates: Rates, guard: Guard, events: Events, model: Model, phase: Phase, places_after: int, main: str
+    ):
         self._rates, self._guard, self._events, self._model, self._phase = rates, guard, events, model, phase
-        self._places_after = places_after
+        self._places_after, self._main, self._has_told = places_after, main, False
 
     def observe(self, step: int, values: dict[str, Any]) -> None:
         """Count the work of the update to `step`, and show its loss to the guard."""
@@ -498,6 +466,14 @@ class GuardedSteps:
         flops = useful_flops(self._model, phase.sequence_length, useful)
         self._rates.count(phase.batch_size, useful["useful_tokens"], flops, phase.tokens_per_step)
         loss, skipped = float(values["loss"]), bool(values["skipped"])
+        if not self._has_told and values.get(self._main) == 0:
+            self._has_told = True
+            logging.warning(
+                "step %d: nothing in its batch is to be predicted (%s is 0), so it teaches nothing, as any other such "
+                "batch: take larger batches or longer texts, or mask single tokens",
+                step,
+                self._main,
+            )
         try:
             self._guard.observe(step, loss, skipped)
         finally:

@@ -1,13 +1,19 @@
-"""Weights & Biases and MLflow as further destinations of metrics, and traces of a range of steps for XProf.
+"""What a run writes for people, none of which can stop, delay or fail it; two of its trackers; traces for XProf.
 
-Neither tracker is imported unless it is requested. Traces go below the `profile` folder of the work directory.
+A thread of its own (`Aside`) writes to each destination of metrics: a disk that is full and a service that is out of
+reach are one warning. A file of lines (`Lines`) gets later what cannot be written now. The trackers, Weights & Biases
+and MLflow, are not imported unless they are requested. Traces go below the `profile` folder of the work directory.
 """
 
 import contextlib
+import functools
 import math
 import os
 import pathlib
+import queue
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -15,12 +21,224 @@ from typing import Any, Protocol
 import jax
 from absl import logging
 from etils import epath
+from rich.console import Console
 
 from bert_jax.config.options import flattened
 from bert_jax.config.pretraining import SinksConfig
-from bert_jax.files import is_remote
+from bert_jax.files import is_remote, write_atomically
 
 FOLDER = "profile"
+WAITING = 4096
+"""Most rows that wait for a destination; later ones are dropped."""
+WAITING_BYTES = 1 << 22
+"""Most bytes of lines that wait for a file on a disk."""
+SETTLE_SECONDS = 1.0
+"""For which training waits, at most, until a file has what was written before: a row of a step that is saved next."""
+CLOSE_SECONDS = 20.0
+"""For which the end of a run waits, at most, until all destinations have all rows."""
+
+
+class Aside:
+    """A thread that does things for people one after another, in order; what fails is one warning, and no error.
+
+    Args:
+      title: whom a failure concerns, and what it means to them; begins the warning.
+      most: how many things may wait; later ones are dropped.
+    """
+
+    def __init__(self, title: str, most: int = WAITING):
+        self._title, self._has_warned = title, False
+        self._waiting: queue.Queue[Callable[[], Any] | None] = queue.Queue(most)
+        self._thread = threading.Thread(target=self._work, name=title, daemon=True)
+        self._thread.start()
+
+    def do(self, action: Callable[..., Any], *arguments: Any) -> None:
+        """Have `action` called with these arguments, after everything before it."""
+        self._put(functools.partial(action, *arguments))
+
+    def settle(self, seconds: float = SETTLE_SECONDS) -> bool:
+        """Wait until everything so far is done, but no longer than `seconds`; return whether it is."""
+        done = threading.Event()
+        return self._put(done.set) and done.wait(seconds)
+
+    def finish(self) -> None:
+        """Have the thread end once everything is done; `close` waits for that."""
+        self._put(None)
+
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """End the thread once everything is done; after `seconds` it is left alone, and ends with the process."""
+        self.finish()
+        self._thread.join(seconds)
+        if self._thread.is_alive():
+            self.warn("it has not answered in time")
+
+    def warn(self, reason: str) -> None:
+        """Log the first reason why something is missing."""
+        if not self._has_warned:
+            self._has_warned = True
+            logging.warning("%s: %s", self._title, reason)
+
+    def _put(self, action: Callable[[], Any] | None) -> bool:
+        try:
+            self._waiting.put_nowait(action)
+        except queue.Full:
+            self.warn("it does not keep up")
+            return False
+        return True
+
+    def _work(self) -> None:
+        while (action := self._waiting.get()) is not None:
+            try:
+                action()
+            except Exception as error:  # each service, and each network below it, has its own kinds
+                self.warn(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
+
+
+class Sink(Protocol):
+    """A destination of metrics."""
+
+    def write(self, step: int, kind: str, metrics: dict[str, float]) -> None:
+        """Take in one row."""
+
+    def close(self) -> None:
+        """Write or send what is left."""
+
+
+class Destination:
+    """A sink that a thread of its own makes, writes to and closes; its first failure is a warning and its end.
+
+    Args:
+      title: of the sink.
+      start: makes the sink.
+    """
+
+    def __init__(self, title: str, start: Callable[[], Sink]):
+        self._aside, self._sink = Aside(f"{title} gets no more metrics of this run"), None
+        self.restart(start)
+
+    def restart(self, start: Callable[[], Sink]) -> None:
+        """Close the sink, and go on with a new one."""
+        self._aside.do(self._end)
+        self._aside.do(self._begin, start)
+
+    def write(self, step: int, kind: str, metrics: dict[str, float]) -> None:
+        """Have one row written."""
+        self._aside.do(self._write, step, kind, dict(metrics))
+
+    def settle(self) -> bool:
+        """Wait for a moment until all rows have been written; return whether they have."""
+        return self._aside.settle()
+
+    def finish(self) -> None:
+        """Have the sink closed; `close` waits for that."""
+        self._aside.do(self._end)
+        self._aside.finish()
+
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """Close the sink, which may take a while, but not more than `seconds`."""
+        self.finish()
+        self._aside.close(seconds)
+
+    def _begin(self, start: Callable[[], Sink]) -> None:
+        self._sink = start()
+
+    def _write(self, *row: Any) -> None:
+        if self._sink is None:
+            return
+        try:
+            self._sink.write(*row)
+        except Exception:
+            with contextlib.suppress(Exception):
+                self._end()
+            raise
+
+    def _end(self) -> None:
+        if self._sink is not None:
+            sink, self._sink = self._sink, None
+            sink.close()
+
+
+class Lines:
+    """A file of lines, local or gs://, that grows at its end; it raises nothing that a disk or a store may raise.
+
+    What cannot be written waits, and is written with a later line. An object of a store cannot grow, so it is written
+    again as a whole.
+
+    Args:
+      contents: what it begins with, which replaces what is there; None if it has to grow from what is there.
+      seconds: between two times that an object is written, at least.
+    """
+
+    def __init__(self, file: epath.Path, contents: bytes | None, seconds: float):
+        self._file, self._seconds, self._is_remote = file, seconds, is_remote(file)
+        self._begins, self._waiting, self._has_warned = contents, b"", False
+        self._descriptor: int | None = None
+        self._uploaded = -math.inf
+
+    def add(self, line: bytes) -> None:
+        """Write a line, which ends with a line feed."""
+        if self._is_remote or len(self._waiting) + len(line) <= WAITING_BYTES:
+            self._waiting += line
+        if not self._is_remote or time.monotonic() - self._uploaded > self._seconds:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is waiting."""
+        try:
+            self._upload() if self._is_remote else self._append()
+        except Exception as error:  # those who read gs:// have their own kinds
+            if not self._has_warned:
+                self._has_warned = True
+                logging.warning("%s lacks lines for now, and training goes on: %s", self._file, error)
+
+    def close(self) -> None:
+        """Write what is waiting, and close the file."""
+        self.flush()
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._descriptor)
+            self._descriptor = None
+
+    def _append(self) -> None:
+        if self._begins is not None:
+            write_atomically(self._file, self._begins)
+            self._begins = None
+        if self._descriptor is None:  # a pipe that nobody reads is refused at once
+            self._descriptor = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK)
+        while self._waiting:
+            self._waiting = self._waiting[os.write(self._descriptor, self._waiting) :]
+
+    def _upload(self) -> None:
+        self._uploaded = time.monotonic()
+        self._file.write_bytes((self._begins or b"") + self._waiting)
+
+
+class _Unfailing:
+    """A stream of text whose failures, such as a full disk or a pipe that nobody reads, are one warning."""
+
+    def __init__(self, stream: Any):
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        return self._attempt(self._stream.write, text) or len(text)
+
+    def flush(self) -> None:
+        self._attempt(self._stream.flush)
+
+    def _attempt(self, action: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return action(*arguments)
+        except (OSError, ValueError) as error:  # ValueError: it was closed
+            logging.log_first_n(logging.WARNING, "nothing more is shown, and training goes on: %s", 1, error)
+
+
+def screen(**options: Any) -> Console:
+    """Return a console on standard output whose failures end no run; rich would end it where nobody reads a pipe."""
+    stream = getattr(sys.stdout, "rich_proxied_file", sys.stdout)  # a live bar has replaced it
+    return Console(file=_Unfailing(stream), **options)  # pyright: ignore[reportArgumentType]
 
 
 class Profiler:
@@ -63,17 +281,17 @@ class Profiler:
             jax.profiler.stop_trace()
             _move(local, self._folder)
             logging.info("the trace is in %s; show it with xprof --logdir=%s", self._folder, self._folder)
-        except (OSError, RuntimeError) as error:
+        except Exception as error:  # those who write gs:// have their own kinds
             logging.warning("the trace could not be written to %s: %s", self._folder, error)
 
     def _start(self, state: Any) -> None:
         jax.block_until_ready(state)
-        # jaxlib writes to no bucket, so the files of a trace are copied there.
-        remote = is_remote(self._folder)
-        self._local = pathlib.Path(tempfile.mkdtemp(prefix="bert_jax-") if remote else self._folder)
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level = 0  # an evaluation that compiles would fill the trace with calls of Python
         try:
+            # jaxlib writes to no bucket, so the files of a trace are copied there.
+            remote = is_remote(self._folder)
+            self._local = pathlib.Path(tempfile.mkdtemp(prefix="bert_jax-") if remote else self._folder)
             jax.profiler.start_trace(self._local, profiler_options=options)
         except (OSError, RuntimeError) as error:
             self._local, self._steps = None, range(0)
@@ -97,18 +315,8 @@ def _move(local: pathlib.Path, folder: epath.Path) -> None:
         file.unlink()
 
 
-class Tracker(Protocol):
-    """A service that keeps the metrics of runs."""
-
-    def write(self, step: int, kind: str, metrics: dict[str, float]) -> None:
-        """Send one row."""
-
-    def close(self) -> None:
-        """Send what is left, and end the run there."""
-
-
-def trackers(sinks: SinksConfig, run_id: str, name: str, config: dict[str, Any]) -> list[Tracker]:
-    """Return the services that `sinks` asks for; one that cannot be reached is a warning.
+def trackers(sinks: SinksConfig, run_id: str, name: str, config: dict[str, Any]) -> list[Destination]:
+    """Return the services that `sinks` asks for.
 
     Args:
       run_id: by which a resumed run continues its earlier one there.
@@ -117,41 +325,10 @@ def trackers(sinks: SinksConfig, run_id: str, name: str, config: dict[str, Any])
     """
     classes = (("Weights & Biases", WeightsAndBiases, sinks.wandb), ("MLflow", MLflow, sinks.mlflow))
     return [
-        Tolerated(title, lambda make=make, group=group: make(group, run_id, name, config))
+        Destination(title, functools.partial(make, group, run_id, name, config))
         for title, make, group in classes
         if group
     ]
-
-
-class Tolerated:
-    """A tracker whose first failure is a warning and its end: no run ends for a service that is out of reach.
-
-    Args:
-      title: name of the service.
-      start: makes the tracker.
-    """
-
-    def __init__(self, title: str, start: Callable[[], Tracker]):
-        self._title = title
-        self._tracker: Tracker | None = None
-        self._tracker = self._attempt(start)
-
-    def write(self, step: int, kind: str, metrics: dict[str, float]) -> None:
-        if self._tracker is not None:
-            self._attempt(self._tracker.write, step, kind, metrics)
-
-    def close(self) -> None:
-        if self._tracker is not None:
-            self._attempt(self._tracker.close)
-
-    def _attempt(self, action: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return action(*arguments)
-        except Exception as error:  # each service, and each network below it, has its own kinds
-            self._tracker = None
-            reason = " ".join(str(error).split())[:200]
-            logging.warning("%s gets no more metrics of this run: %s: %s", self._title, type(error).__name__, reason)
-        return None
 
 
 class WeightsAndBiases:

@@ -11,13 +11,14 @@ import safetensors.numpy
 import scipy.stats
 from command_lines import refusal
 from pretrained_model import CONFIG, loaded, random_texts, stored_model, write_workdir
-from small_pretraining import pretrain, run_config
+from small_pretraining import nothing_held_out, pretrain, run_config
 
 import bert_jax
 from bert_jax.analysis import fit_postprocess, isotropy, layers, mask_gap, sentence_correlation
 from bert_jax.analysis.layers import CosineSums, Moments, pair_cosines, partition_score, postprocess_matrix
-from bert_jax.analysis.mask_memory import check_measurable, last_visits, seen_by
-from bert_jax.config import Config, DataConfig, MaskingConfig, PhaseConfig, resolve_phases, resolve_stages
+from bert_jax.analysis.mask_memory import check_measurable, last_visits, visits_of
+from bert_jax.checkpoints.record import Position, Span
+from bert_jax.config import Config, DataConfig, MaskingConfig, PhaseConfig, resolve_phases
 from bert_jax.config.objective import Permutation
 from bert_jax.config.pretraining import PretrainingNoiseConfig
 from bert_jax.data.store import open_store
@@ -422,7 +423,7 @@ def test_losses_are_those_of_a_transcription(run, small_store):
     config = run_config(small_store, run, masking=MaskingConfig(static_masks=2))
     examples = Examples(open_store(small_store), config)
     model = bert_jax.load(run / "checkpoints" / "step_000000008")
-    epochs, indices = last_visits(examples, 8 * 16, 12, 0)
+    epochs, indices = last_visits(examples, Position(0, 8 * 16), 12, 0)
     batches = [examples.examples_at(epochs, indices, fresh=number) for number in (None, 0, 1)]
     losses = np.array([[loss_of(model, batch, row) for row in range(12)] for batch in batches])
     assert result.trained[1] == pytest.approx(losses[0].mean(), rel=1e-5)
@@ -449,16 +450,52 @@ def test_the_command_leaves_its_files_and_computes_once(run, tmp_path, analyze):
 
 
 def test_what_had_been_seen(small_store):
-    grows = PhaseConfig(steps=10, batch_size=6, ramp_batch_sizes=(2,), ramp_steps=4)
-    config = Config(phases=(PhaseConfig(steps=10, batch_size=8), grows))
-    for step, phase, seen in ((3, 0, 24), (10, 0, 80), (11, 1, 2), (14, 1, 8), (16, 1, 20)):
-        assert seen_by(resolve_stages(config), step) == (phase, seen)
     examples = Examples(open_store(small_store), run_config(small_store, "w"))
     first = examples.num_examples(0)
-    assert set(last_visits(examples, 5, 99, 0)[1].tolist()) == set(range(5))
+    assert set(last_visits(examples, Position(0, 5), 99, 0)[1].tolist()) == set(range(5))
     for seen, complete in ((first - 1, 0), (first, 0), (first + examples.num_examples(1), 1)):
-        epochs, indices = last_visits(examples, seen, 30, 0)
+        epochs, indices = last_visits(examples, Position(0, seen), 30, 0)
         assert set(epochs.tolist()) == {complete} and len(set(indices.tolist())) == 30
+
+
+def test_what_a_rollback_skipped_was_not_seen(small_store):
+    """Against a list of every position; the second span holds the first, as when a run goes back twice."""
+    config = run_config(small_store, "w", masking=MaskingConfig(static_masks=2))
+    examples = Examples(open_store(small_store), config)
+    first = examples.num_examples(0)
+    spans = (Span(0, 4, 9), Span(0, 2, 20), Span(1, 0, 50), Span(0, 2 * first + 1, 2 * first + 8))
+    seen = 2 * first + 5
+    position = Position(0, seen, spans)
+    learned = [at for at in range(seen) if not any(span.phase == 0 and span.begin <= at < span.end for span in spans)]
+    assert position.trained == len(learned) and Position(0, 7, spans).trained == 2 and Position(0, 7).trained == 7
+    assert last_visits(examples, Position(0, 7, spans), 99, 0)[1].tolist() == examples.locate(np.arange(2))[1].tolist()
+    epochs, indices = last_visits(examples, position, 99_999, 0)
+    where = list(zip(*(part.tolist() for part in examples.locate(np.array(learned))), strict=True))
+    assert list(zip(epochs, indices, strict=True)) == sorted(pair for pair in where if pair[0] == max(epochs))
+    upto = [pair for pair in where if pair[0] <= max(epochs)]
+    expected = [
+        sum((epoch - each) % 2 == 0 and at == index for each, at in upto) for epoch, index in zip(epochs, indices)
+    ]
+    assert visits_of(examples, position, epochs, indices, 2).tolist() == expected and set(expected) == {1}
+    epochs, indices = np.full(20, 2), np.arange(20)
+    expected = [sum(each in (0, 2) and at == index for each, at in where) for index in indices]
+    learned_again = [(2, index) in where for index in indices]
+    found = visits_of(examples, position, epochs, indices, 2)
+    assert found[learned_again].tolist() == np.array(expected)[learned_again].tolist()
+
+
+@pytest.mark.slow
+def test_epochs_are_those_of_the_steps_that_were_taken(small_store, tmp_path):
+    """A run that goes on with a larger batch has read at each checkpoint what it had read then."""
+    config = run_config(small_store, tmp_path / "run", data=nothing_held_out(small_store))
+    short = dataclasses.replace(config.phases[0], steps=8, batch_size=8)
+    pretrain(dataclasses.replace(config, phases=(short,)))
+    longer = dataclasses.replace(short, steps=12, batch_size=32)
+    pretrain(dataclasses.replace(config, phases=(longer,), elastic_batch=True))
+    result = mask_gap(tmp_path / "run", sequences=8, fresh_masks=1, progress=False)
+    epoch = Examples(open_store(small_store), config).num_examples(0)
+    assert result.steps.tolist() == [8, 12]
+    np.testing.assert_allclose(result.epochs * epoch, [8 * 8, 8 * 8 + 4 * 32])
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,15 @@
 
 import contextlib
 import dataclasses
+import errno
 import json
+import os
 import pathlib
 import shutil
+import threading
 
 import pytest
+from failing_disk import failing
 from processes import wait_until
 from small_finetuning import run_config as task_config
 from small_pretraining import finetune, pretrain, rows, run_config
@@ -100,6 +104,49 @@ def test_a_directory_lost_in_a_run_is_whole_at_its_end(small_store, tmp_path, mo
     longer = dataclasses.replace(config, phases=(dataclasses.replace(config.phases[0], steps=14),))
     assert pretrain(longer).step == 14
     assert [row["step"] for row in rows(config.workdir)] == [*logged, 13, 14]
+
+
+MOMENTS = [(errno.ENOSPC, 3), (errno.EIO, 6), (errno.EDQUOT, 11)]
+"""An error, and the step after whose row the disk begins to fail: before any save, during an evaluation, at the end."""
+
+
+@pytest.mark.parametrize(
+    "code, at", [MOMENTS[0], *(pytest.param(*each, marks=pytest.mark.slow) for each in MOMENTS[1:])]
+)
+def test_a_disk_that_fails_ends_a_run_and_keeps_what_was_saved(small_store, finished, tmp_path, monkeypatch, code, at):
+    config, inside = run_config(small_store, tmp_path / "run"), f"{tmp_path}/run"
+    with contextlib.ExitStack() as disk:
+        once_after(
+            monkeypatch, at, "train", lambda: disk.enter_context(failing(code, lambda path: path.startswith(inside)))
+        )
+        with pytest.raises(UserError, match=rf"saving the checkpoint .*{os.strerror(code)}"):
+            pretrain(config)
+    left = lambda: [each for each in threading.enumerate() if type(each).__module__.startswith("orbax.")]
+    wait_until(lambda: not left())  # Python would wait for them, and they for ten minutes
+    saved = Checkpoints(f"{inside}/checkpoints", read_only=True)
+    assert {*saved.steps()} <= {step for step in (4, 6, 8) if step <= at}  # the failure may meet one that is under way
+    for directory in saved.directories():
+        load(directory)
+    assert pretrain(config) == finished[1]
+    assert rows(inside) == rows(finished[0].workdir)
+
+
+@pytest.mark.parametrize(
+    "code, at", [MOMENTS[0], *(pytest.param(*each, marks=pytest.mark.slow) for each in MOMENTS[1:])]
+)
+def test_a_run_does_not_need_what_it_writes_for_people(small_store, finished, tmp_path, monkeypatch, caplog, code, at):
+    """Its checkpoints are written, and nothing else."""
+    config, inside = run_config(small_store, tmp_path / "run"), f"{tmp_path}/run"
+    fails = lambda path: path.startswith(inside) and "checkpoints" not in path
+    with contextlib.ExitStack() as disk:
+        once_after(monkeypatch, at, "train", lambda: disk.enter_context(failing(code, fails)))
+        assert pretrain(config) == finished[1]
+    told = "".join(record.getMessage() for record in caplog.records)
+    assert all(f"{inside}/{name} lacks lines" in told for name in ("metrics.jsonl", "events.jsonl"))
+    first, second = (Checkpoints(f"{path}/checkpoints", read_only=True) for path in (inside, finished[0].workdir))
+    assert first.steps() == second.steps() == [8, 12]
+    arrays = [read_record(each.directories()[-1] / "record")["arrays"] for each in (first, second)]
+    assert arrays[0] == arrays[1]
 
 
 def test_a_directory_taken_by_another_process_during_a_run_ends_it(small_store, tmp_path, monkeypatch):

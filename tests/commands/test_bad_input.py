@@ -94,7 +94,7 @@ a mesh without size: {PRETRAIN} --mesh.fsdp=0 -> mesh.fsdp=0 | -1
 an unknown option: {PRETRAIN} --colour=red -> unknown option --colour | --help
 a mistyped option: {PRETRAIN} --model.hidden_sise=32 -> --model.hidden_sise | perhaps you meant --model.hidden_size
 a mistyped option of prepare: {PREPARE} --langauge=de -> --langauge | perhaps you meant --language
-a wrong type: {PRETRAIN} --model.num_layers=two -> --model.num_layers | two | int
+a wrong type: {PRETRAIN} --model.num_layers=two -> --model.num_layers | two | a whole number
 an unknown choice: {PRETRAIN} --optimizer.name=sgd -> --optimizer.name | sgd | 'lamb'
 an unknown choice of train-vocab: {TRAIN_VOCAB} --method=magic -> --method | magic | 'unigram'
 an option without value: {PRETRAIN} --steps -> --phases.0.steps

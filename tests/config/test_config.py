@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import math
 import pathlib
 import typing
 from collections.abc import Callable
@@ -36,6 +37,7 @@ from bert_jax.config.checks import check, check_ramps
 from bert_jax.config.finetuning import FinetuneConfig, FinetuningRecord
 from bert_jax.config.objective import GeneratorConfig, GloVeConfig, SkipGramConfig, generator_model
 from bert_jax.config.options import (
+    check_numbers,
     differences,
     differing_options,
     dotted_names,
@@ -452,3 +454,36 @@ def test_a_file_may_leave_options_out_but_not_name_those_of_another():
     assert "objective.generator.num_layers" not in values
     with pytest.raises(UserError, match="objective.generator.num_layers=3 belongs to objective.name=replaced_tokens,"):
         from_dict(Config, {"objective": {"generator": {"num_layers": 3}}})
+
+
+@pytest.mark.parametrize("kind", [Config, FinetuneConfig])
+def test_every_number_has_a_range(kind):
+    """Whole ones that 32 bits hold, and no infinity, at any depth; the step itself is such a number."""
+    numbers = {
+        name: value
+        for name, value in flattened(to_dict(kind())).items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+    assert len(numbers) > 30
+    for name, value in numbers.items():
+        values = to_dict(kind())
+        *groups, last = name.split(".")
+        part = values
+        for group in groups:
+            part = part[int(group)] if isinstance(part, list) else part[group]
+        for wrong in (2**31, -(2**31) - 1, 10**5000) if isinstance(value, int) else (math.inf, -math.inf, math.nan):
+            if isinstance(part, list):
+                part[int(last)] = wrong
+            else:
+                part[last] = wrong
+            with pytest.raises(
+                UserError, match=f"{groups[-1] if isinstance(part, list) else last}.* must be (at |a finite)"
+            ):
+                check_numbers(from_dict(kind, values))
+    check_numbers(kind())
+
+
+def test_steps_of_all_phases_can_be_counted():
+    phases = (PhaseConfig(steps=2**31 - 2, sequence_length=32), PhaseConfig(steps=2, sequence_length=64))
+    with pytest.raises(UserError, match="2,147,483,648 steps together; a run has at most 2,147,483,647"):
+        check(Config(phases=phases))

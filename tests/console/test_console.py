@@ -136,7 +136,7 @@ def test_short_forms_are_refused_with_several_phases(name):
         (["--model.num_layer=4"], "unknown option --model.num_layer; perhaps you meant --model.num_layers"),
         (["--learing_rate=1"], "perhaps you meant --learning_rate"),
         (["--num_layers=4"], "perhaps you meant --model.num_layers"),
-        (["--steps=many"], "invalid literal for int"),
+        (["--steps=many"], "parsing --phases.0.steps: 'many' is not a whole number; see bert-jax pretrain --help"),
         (["--masking.unit=word"], "Expected one of ('token', 'whole_word', 'span', 'ngram')"),
         (["stray"], "unexpected word 'stray'"),
         (["--steps"], "--phases.0.steps"),
@@ -236,7 +236,7 @@ def test_warnings_are_one_line_and_said_once(tmp_path):
         ("convert a b", "give the required --to; see bert-jax convert --help"),
         (
             "pretrain configs/bert_tiny.py --steps=many",
-            "parsing --phases.0.steps: invalid literal for int() with base 10: 'many'; see bert-jax pretrain --help",
+            "parsing --phases.0.steps: 'many' is not a whole number; see bert-jax pretrain --help",
         ),
         (
             "convert a b --to=x",
@@ -252,6 +252,40 @@ def test_one_line_says_the_same_on_every_terminal(words, message, monkeypatch):
         assert status(*words.split()) == 2
         sys.stderr.flush()
         assert sys.stderr.buffer.getvalue() == f"error: {message}\n".encode("ascii")
+
+
+@pytest.mark.parametrize(
+    "option, says",
+    [
+        ("--steps=2147483648", "phases.0.steps=2147483648 must be at most 2147483647"),
+        ("--seed=99999999999999999999", "seed=99999999999999999999 must be at most 2147483647"),
+        ("--seed=" + "9" * 5_000, "parsing --seed: a number of thousands of digits is beyond every range"),
+        ("--data.prefetch=-2147483649", "data.prefetch=-2147483649 must be at least -2147483648"),
+        ("--learning_rate=inf", "phases.0.learning_rate=inf must be a finite number"),
+        ("--evaluation.sequences=1e10", "evaluation.sequences=10000000000 must be at most 2147483647"),
+        ("--ramp_batch_sizes=8,1e12", "phases.0.ramp_batch_sizes=1000000000000 must be at most 2147483647"),
+        ("--steps=1.5e0", "parsing --phases.0.steps: '1.5e0' is not a whole number"),
+        ("--learning_rate=much", "parsing --phases.0.learning_rate: 'much' is not a number"),
+    ],
+    ids=lambda text: text[:30],
+)
+def test_numbers_beyond_what_is_counted_are_refused_at_once(option, says, capsys):
+    assert status("pretrain", "bert_tiny", "--data.path=x", "--workdir=y", option) == 2
+    assert capsys.readouterr().err.startswith(f"error: {says}")
+
+
+def test_whole_numbers_may_be_written_short():
+    words = ["--steps=1e3", "--warmup_steps", "2.5e1", "--ramp_batch_sizes=8,1.6E+1", "--ramp_steps=10"]
+    (phase,) = configured(["bert_tiny", *words], "pretrain CONFIG", "").phases
+    assert (phase.steps, phase.warmup_steps, phase.ramp_batch_sizes) == (1000, 25, (8, 16))
+
+
+def test_a_full_disk_behind_the_output_leaves_the_status(monkeypatch, capsys):
+    for stream, words in (("stdout", ["config", "show", "bert_tiny"]), ("stderr", ["config", "show"])):
+        with open("/dev/full", "w") as full, monkeypatch.context() as patch:
+            patch.setattr(sys, stream, full)
+            assert console.leave(status(*words)) == 2  # what is left to print is dropped, so that closing does not fail
+    assert "config: No space left on device" in capsys.readouterr().err
 
 
 def test_log_records_of_several_lines_become_one():

@@ -202,6 +202,14 @@ def test_masks_that_select_nothing():
     assert wrong(changed(mlm_loss=lambda row: 0.0 if row["step"] == 7_000 else row["mlm_loss"])) == expected
 
 
+def test_an_evaluation_of_nothing_is_told():
+    nothing = [
+        {"kind": "evaluation", "step": row["step"]} if row["kind"] == "evaluation" and row["step"] > 10_000 else row
+        for row in rows()
+    ]
+    assert wrong(nothing) == {"evaluation of nothing"}
+
+
 def test_a_throughput_that_drops_is_told():
     slow = changed(tokens_per_second=lambda row: row["tokens_per_second"] / (4 if row["step"] > 18_000 else 1))
     assert wrong(slow) == {"throughput drops"}

@@ -154,6 +154,12 @@ def test_nothing_weighed_is_zero_and_not_nan():
     assert {name: float(value) for name, value in metrics.items()} == {"loss": 0, "first_loss": 0, "first_accuracy": 0}
 
 
+def test_an_evaluation_of_nothing_has_no_figures():
+    sums = {"first": Sums(0.0, 0.0, 0.0), "second": Sums(2.5, 5.0)}
+    assert evaluation_metrics((FIRST, SECOND), sums) == {"second_loss": 0.5}
+    assert evaluation_metrics((FIRST,), {"first": sums["first"]}) == {}
+
+
 def test_the_options_are_the_weights_of_the_terms():
     words, pairs = PretrainingObjective(None, MaskedWords(mlm_weight=0.25, sentence_pair_weight=4)).terms
     assert (words.name, words.weight, pairs.name, pairs.weight) == ("mlm", 0.25, "next_sentence", 4)

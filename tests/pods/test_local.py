@@ -268,7 +268,10 @@ def test_a_dry_run_prints_commands_of_a_shell_and_runs_nothing(tmp_path, capsys)
         ("launch local bert_tiny --data.pth=3", "unknown option --data.pth; perhaps you meant --data.path"),
         ("launch local bert_tiny --data.path=x --workdir=x --hosts=0", "--hosts=0 must be at least 1"),
         ("launch local bert_tiny --data.path=x --workdir=x --max_restarts=-1", "--max_restarts=-1 must be at least 0"),
-        ("launch local bert_tiny --data.path=x --workdir=x --hosts=two", "parsing --hosts: invalid literal"),
+        (
+            "launch local bert_tiny --data.path=x --workdir=x --hosts=two",
+            "'two' is not a whole number",
+        ),
         ("launch local bert_tiny --batch_size=0 --data.path=x --workdir=x", "phases.0.batch_size=0 must be positive"),
         (
             "pretrain bert_tiny --data.path=x --workdir=x --simulate_hosts=-1",

@@ -22,13 +22,22 @@ from bert_jax import pretraining
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import read_record
 from bert_jax.config import Config, ModelConfig, PhaseConfig, PrepareConfig
-from bert_jax.config.pretraining import CheckpointConfig, DataConfig, EvaluationConfig, FaultsConfig, MaskingConfig
+from bert_jax.config.pretraining import (
+    CheckpointConfig,
+    DataConfig,
+    DoctorConfig,
+    EvaluationConfig,
+    FaultsConfig,
+    MaskingConfig,
+)
 from bert_jax.data.preparation.prepare import run_prepare
 from bert_jax.data.store import open_store
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.pretrained.model import load
+from bert_jax.pretraining import read_config
+from bert_jax.tools.doctor import run_doctor
 from bert_jax.training.events import Events, read_events
 from bert_jax.training.metrics import Metrics, read_rows
 from bert_jax.training.optimizers import optimizer
@@ -41,7 +50,7 @@ from bert_jax.training_data import Examples, open_corpus
 def test_curves_are_drawn_at_the_end_and_at_some_evaluations(small_store, tmp_path, monkeypatch, seconds, times):
     drawn = []
     monkeypatch.setattr(pretraining, "PICTURE_SECONDS", seconds)
-    monkeypatch.setattr(pretraining, "draw_curves", lambda *_, **__: drawn.append(1))
+    monkeypatch.setattr("bert_jax.training.metrics.draw_curves", lambda *_, **__: drawn.append(1))
     config = run_config(small_store, tmp_path / "run")  # two evaluations
     pretrain(config)
     assert len(drawn) == times
@@ -64,6 +73,34 @@ def test_a_work_directory_holds_what_was_promised(finished):
         assert row["loss"] == pytest.approx(row["mlm_loss"] + row["next_sentence_loss"], rel=1e-6)
     steps = sorted(int(p.name.removeprefix("step_")) for p in (pathlib.Path(config.workdir) / "checkpoints").iterdir())
     assert steps == [8, 12]  # the last two; the best on held-out documents is the last
+
+
+def test_a_corpus_in_which_nothing_can_be_predicted_is_trained_on_and_named(tmp_path, caplog, capsys):
+    """Documents of one word, which has more pieces than may be masked."""
+    corpus, vocab, store = tmp_path / "corpus.txt", tmp_path / "vocab.txt", tmp_path / "store"
+    corpus.write_text("\n\n".join(["abcdefghijklmnopqrstuvwxyz"] * 60))
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    vocab.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{c}" for c in letters)]))
+    run_prepare(PrepareConfig(input=str(corpus), vocab=str(vocab), output=str(store), sentences="lines", workers=1))
+    words = [f"--data.path={store}", f"--workdir={tmp_path}/run", "--steps=3", "--batch_size=1", "--sequence_length=32"]
+    sizes = ["--model.hidden_size=32", "--model.num_heads=2", "--model.num_layers=2", "--compute.layers=scan"]
+    held_out = [
+        "--data.sentence_pairs=none",
+        "--data.held_out=0.3",
+        "--evaluation.every_steps=2",
+        "--log_every_steps=1",
+        "--data.loader=plain",
+    ]
+    result = small_pretraining.pretrain_by_words("bert_tiny", *words, *sizes, *held_out, "--masking.unit=whole_word")
+    assert (result.step, result.evaluation, result.exit_code) == (3, {}, 0)
+    assert Checkpoints(tmp_path / "run" / "checkpoints", read_only=True).latest_step() == 3
+    told = [record.getMessage() for record in caplog.records if "to be predicted" in record.getMessage()]
+    assert len(told) == 2 and told[0].startswith("step 1: ") and "held-out sequences" in told[1]
+    capsys.readouterr()
+    assert run_doctor(f"{tmp_path}/run", DoctorConfig()) == 1
+    named = capsys.readouterr().out
+    assert "evaluation of nothing" in named and "masks that select nothing" in named
+    assert run_evaluate(f"{tmp_path}/run", read_config(f"{tmp_path}/run")).metrics == {}
 
 
 def test_evaluation_is_the_same_every_time(finished):

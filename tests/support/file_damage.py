@@ -1,6 +1,7 @@
 """Ways to damage a file, drawn from a seeded generator: bytes, structure of JSON, and the file as a whole."""
 
 import json
+import os
 import pathlib
 import shutil
 
@@ -37,7 +38,7 @@ _BYTES = {  # what a second number is drawn from, and what becomes of the conten
 def damage(file: pathlib.Path, random: np.random.Generator) -> str:
     """Damages `file` in one way, and returns which."""
     contents = file.read_bytes()
-    kinds = [*[*_BYTES][:4] * 2, *[*_BYTES][4:], _empty, _missing, _directory]
+    kinds = [*[*_BYTES][:4] * 2, *[*_BYTES][4:], _empty, _missing, _directory, _pipe, _device]
     if _json_lines(contents):
         kinds += [_value] * 8 + [_no_key, _key_twice]
     kind = kinds[random.integers(len(kinds))]
@@ -63,6 +64,18 @@ def _missing(file, contents, random) -> str:
 def _directory(file, contents, random) -> str:
     file.unlink()
     file.mkdir()
+    return ""
+
+
+def _pipe(file, contents, random) -> str:
+    file.unlink()
+    os.mkfifo(file)
+    return ""
+
+
+def _device(file, contents, random) -> str:
+    file.unlink()
+    file.symlink_to("/dev/zero")
     return ""
 
 

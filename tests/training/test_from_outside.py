@@ -160,7 +160,7 @@ def test_pretrain_logs_evaluates_draws_and_ranks_it_by_its_own_names(small_store
     assert any(check.seen.startswith("smooth_loss") for check in check_run(recorded))
 
     (start,) = json.loads((tmp_path / "run" / "run.json").read_text())["starts"]
-    assert start["devices"] == 1 and said.startswith("1 × cpu\n")
+    assert start["devices"] == 1 and "\n1 × cpu\n" in said and said.startswith("opening ")
     _is_measured_and_resumed_by_its_own_objective_alone(config, result)
 
 

@@ -20,12 +20,13 @@ from bert_jax.config.pretraining import ReportConfig
 from bert_jax.devices import sharding
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.objectives.distillation import Teacher
+from bert_jax.objectives.masked_words import MASKED_WORDS, NEXT_SENTENCE
 from bert_jax.parameters import entries
 from bert_jax.pretraining import make_learner
 from bert_jax.tools.report import is_samples, run_report
 from bert_jax.training.evaluation import make_samples
 from bert_jax.training.events import read_events
-from bert_jax.training.reporter import FEWEST, WINDOW, Guard, Trouble
+from bert_jax.training.reporter import FEWEST, WINDOW, Guard, Trouble, too_little
 from bert_jax.training.state import create_state
 
 
@@ -71,10 +72,27 @@ def test_a_spike_is_measured_against_the_median_of_the_window():
     assert observe(Guard(FaultsConfig(spike_threshold=6), memory), [29]) == (1, 1)
 
 
+def test_batches_in_which_nothing_is_predicted_say_nothing_of_spikes():
+    """Their loss is 0; were they most of the window, any other would be a spike."""
+    losses = 5 + np.random.default_rng(0).normal(size=300)
+    with_empty = np.concatenate([losses, np.zeros(WINDOW)])
+    assert observe(Guard(FaultsConfig(spike_threshold=6), {}), [*with_empty, losses.max()]) is None
+    assert observe(Guard(FaultsConfig(spike_threshold=6), {}), [*with_empty, 50.0]) == (429, 429)
+
+
 def test_equal_losses_are_no_spikes():
     guard = Guard(FaultsConfig(spike_threshold=5), {})
     assert observe(guard, [2.0] * 100 + [2.0099]) is None  # 5 × 0.001 × 2 above the median
     assert observe(guard, [2.0101]) == (1, 1)
+
+
+def test_a_run_that_is_worse_than_word_frequencies_is_told_how_much_it_lacks():
+    """At step 60, 9.36 of ln 30,522 = 10.33: half of the way to 8.32, so that 100 steps lead there."""
+    say = lambda loss, step=60: too_little(step, (MASKED_WORDS, NEXT_SENTENCE), loss, {"mlm_loss": 8.32}, 30_522)
+    (line,) = say({"mlm_loss": 9.36, "next_sentence_loss": 0.7})
+    assert "mlm_loss 9.36 is worse than 8.32" in line and "about 100 steps" in line
+    assert "far more steps" in say({"mlm_loss": 10.33})[0] and "far more steps" in say({"mlm_loss": 11.0})[0]
+    assert say({"mlm_loss": 8.3}) == say({}) == say({"mlm_loss": np.nan}) == []
 
 
 def test_the_memory_goes_through_json_exactly():

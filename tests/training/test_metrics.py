@@ -1,13 +1,17 @@
 """What a run logs: metrics, events, trackers."""
 
+import contextlib
 import dataclasses
+import errno
 import importlib.util
 import io
 import json
 import math
+import os
 import shutil
 import struct
 import sys
+import threading
 import time
 import types
 
@@ -17,8 +21,11 @@ import numpy as np
 import pytest
 from clock import Clock
 from etils import epath
+from failing_disk import failing
+from processes import wait_until
 from rich.console import Console
 from small_pretraining import finetune, pretrain, rows, run_config
+from workdirs import held_by_another
 
 from bert_jax.config import PhaseConfig
 from bert_jax.config.checks import check_trackers
@@ -39,8 +46,8 @@ from bert_jax.training.metrics import (
     read_rows,
     smoothed,
 )
-from bert_jax.training.reporter import Reporter
-from bert_jax.training.trackers import trackers
+from bert_jax.training.reporter import Reporter, Work, busy, say
+from bert_jax.training.trackers import WAITING, Aside, Destination, trackers
 
 TERMS = (MASKED_WORDS, NEXT_SENTENCE)
 
@@ -112,6 +119,7 @@ def test_rows_read_back_exactly(tmp_path):
     with Metrics(tmp_path, total_steps=10) as metrics:
         metrics.write(1, values)
         metrics.write(1, {"mlm_loss": 2.5}, kind="evaluation")
+        metrics.settle()
         for line in (tmp_path / "metrics.jsonl").read_text().splitlines():  # flushed, and strict JSON
             json.loads(line, parse_constant=pytest.fail)
     train, evaluation = read_rows(tmp_path / "metrics.jsonl")
@@ -180,15 +188,19 @@ class Bucket:
     def exists(self) -> bool:
         return True
 
+    def stat(self):
+        return types.SimpleNamespace(length=len(self.contents))
+
     def read_bytes(self) -> bytes:
         return self.contents
 
-    def write_text(self, text: str) -> None:
-        self.contents = text.encode()
+    def write_bytes(self, contents: bytes) -> None:
+        self.contents = contents
 
 
-def test_remote_rows_follow_those_of_the_earlier_start():
+def test_remote_rows_follow_those_of_the_earlier_start(monkeypatch):
     bucket = Bucket()
+    monkeypatch.setattr(epath, "Path", lambda file: file)
     lines = JsonLines(bucket, 5)
     lines.write(6, "train", {"loss": 0.25})
     lines.close()
@@ -255,6 +267,43 @@ def test_console_lines():
     shown = terminal.getvalue()
     assert "step 20/1,000" in shown and "MLM 6.5000 (12.5%) · 12,346 tokens/s · ETA 1 h 05 min" in shown
     assert "evaluation at step 20 · MLM 6.2500 (25.0%)\n" in shown
+
+
+def test_a_bar_that_stands_still_says_for_how_long(monkeypatch):
+    monkeypatch.setattr("bert_jax.training.metrics.STILL_SECONDS", -1)
+    terminal = io.StringIO()
+    console = ConsoleLines(1000, 0, Console(file=terminal, force_terminal=True, width=80, color_system=None), TERMS)
+    console.write(20, "train", ROW)
+    console.close()
+    assert "compiling · for 0 s" in terminal.getvalue()
+
+
+@pytest.mark.parametrize("every_step", [True, False])
+def test_the_first_step_of_a_start_is_shown_and_not_written(tmp_path, capsys, every_step):
+    clock = Clock()
+    with Metrics(tmp_path, total_steps=20, start_step=10) as metrics, Events(tmp_path, StopSignals()) as events:
+        steps = types.SimpleNamespace(observe=lambda step, values: None, left=lambda step: 0.0)
+        times = HostTimes(events)
+        reporter = Reporter(metrics, Rates(clock=clock), times, steps, every=4, total=20, every_step=every_step)
+        for step in range(11, 21):
+            values = {"loss": jnp.float32(step), "learning_rate": jnp.float32(1e-3), "skipped": jnp.float32(0)}
+            clock.now += 1
+            reporter.dispatched(step, values, Work(sequences=1, tokens=1.0, flops=0.0, places=1))
+        reporter.finish()
+    assert [row["step"] for row in rows(tmp_path)] == [12, 16, 20]
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.partition(" · ")[0] for line in shown] == [f"step {step}/20" for step in (11, 12, 16, 20)]
+    assert "loss 11.0000" in shown[0]
+
+
+def test_what_takes_time_is_said_at_once_and_counted_on_a_terminal(monkeypatch, capsys):
+    with busy("opening a store"):
+        assert capsys.readouterr().out == "opening a store\n"
+    terminal = io.StringIO()
+    monkeypatch.setattr("bert_jax.training.reporter.screen", lambda **_: Console(file=terminal, force_terminal=True))
+    with busy("opening a store"):
+        assert terminal.getvalue().startswith("opening a store\n")
+    assert "0:00:00" in terminal.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -392,8 +441,14 @@ class EventsBucket:
     def __truediv__(self, name: str) -> "Bucket":
         return EventsBucket(f"{self.path}/{name}")
 
+    def __fspath__(self) -> str:
+        return os.fspath(self.path)
+
     def exists(self) -> bool:
         return True
+
+    def stat(self):
+        return types.SimpleNamespace(length=len(EventsBucket.contents))
 
     def read_bytes(self) -> bytes:
         return EventsBucket.contents
@@ -412,6 +467,7 @@ def test_a_bucket_gets_the_first_row_at_once_and_all_in_the_end(monkeypatch, sig
     with Events("gs://bucket/run", signals) as events:
         for step in range(1, 6):
             events.write("saved", step)
+        wait_until(lambda: EventsBucket.uploads > uploads)
         assert EventsBucket.uploads == uploads + 1 and b'"step": 1}' in EventsBucket.contents
     assert [row["step"] for row in map(json.loads, EventsBucket.contents.splitlines())] == [0, 1, 2, 3, 4, 5, 0]
     monkeypatch.setattr(EventsBucket, "broken", True)
@@ -428,7 +484,6 @@ def test_only_the_first_host_writes_events(tmp_path, monkeypatch, signals):
 
 
 def test_a_run_notes_what_it_does(small_store, tmp_path):
-    """A start to step 6, and one that resumes from there."""
     phase = PhaseConfig(steps=6, sequence_length=32, batch_size=16)
     config = run_config(small_store, tmp_path / "run", phases=(phase,))
     pretrain(config)
@@ -438,8 +493,28 @@ def test_a_run_notes_what_it_does(small_store, tmp_path):
     assert sorted(first[3:-2]) == [("evaluated", 6), ("saved", 4)]  # a save ends in the background
     evaluated = next(row for row in read_events(tmp_path / "run/events.jsonl") if row["event"] == "evaluated")
     assert evaluated["mlm_loss"] == rows(config.workdir, "evaluation")[0]["mlm_loss"] and evaluated["seconds"] > 0
-    pretrain(config)
-    assert names(tmp_path / "run") == [*first, ("start", 6), ("finished", 6)]
+
+
+def test_a_start_that_trains_nothing_changes_nothing(finished, tmp_path, capsys):
+    """Neither files nor their times, even where it would have ended sooner; what would be refused still is."""
+    config, result = finished
+    workdir = tmp_path / "run"
+    shutil.copytree(config.workdir, workdir)
+    before = {path: (path.stat().st_mtime_ns, contents) for path, contents in contents_of(workdir).items()}
+    shorter = dataclasses.replace(config.phases[0], steps=4)
+    for phases in (config.phases, (shorter,)):
+        again = pretrain(dataclasses.replace(config, workdir=str(workdir), phases=phases))
+        assert (again.step, again.exit_code) == (12, 0) and "has reached its last step, 12" in capsys.readouterr().out
+    assert before == {path: (path.stat().st_mtime_ns, contents) for path, contents in contents_of(workdir).items()}
+    other = dataclasses.replace(config, workdir=str(workdir), seed=config.seed + 1)
+    with pytest.raises(UserError, match="different settings"):
+        pretrain(other)
+    with held_by_another(workdir, 4711), pytest.raises(UserError, match="is being written by process 4711"):
+        pretrain(dataclasses.replace(config, workdir=str(workdir)))
+
+
+def contents_of(directory) -> dict:
+    return {path: path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
 
 
 BOTH = SinksConfig(wandb="project", mlflow="experiment")
@@ -516,6 +591,7 @@ def test_a_resumed_run_of_mlflow_is_continued(monkeypatch):
     _, theirs = services(monkeypatch, search_runs=[earlier])
     (tracker,) = trackers(SinksConfig(mlflow="experiment"), "0f0f", "run", CONFIG)
     tracker.write(1, "train", {"loss": 1.0})
+    tracker.close()
     assert of(theirs, "search_runs")[0][0] == (["7"], "tags.run_id = '0f0f'")
     assert not of(theirs, "create_run") and of(theirs, "log_batch")[0][0] == ("old",)
 
@@ -532,6 +608,97 @@ def test_a_service_that_fails_is_one_warning(monkeypatch, tmp_path, caplog, fail
     assert record.getMessage() == said
     assert len(of(ours, "log")) == {"init": 0, "log": 1, "finish": 3}[fails]
     assert (tmp_path / "metrics.jsonl").read_text().count("loss") == 3
+
+
+def test_a_service_that_never_answers_neither_stops_nor_delays(caplog, monkeypatch):
+    """It takes one row and never comes back; as many wait as there is room for, and the end of a run does not."""
+    answer, written = threading.Event(), []
+    stuck = types.SimpleNamespace(write=lambda *row: written.append(row) or answer.wait(), close=lambda: None)
+    monkeypatch.setattr(Aside.close, "__defaults__", (0.01,))
+    service = Destination("A service", lambda: stuck)
+    for step in range(WAITING + 10):
+        service.write(step, "train", {"loss": 1.0})
+    service.close()
+    answer.set()
+    said = "A service gets no more metrics of this run: it does not keep up"
+    assert [record.getMessage() for record in caplog.records] == [said]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EDQUOT], ids=os.strerror)
+def test_rows_that_a_full_disk_refuses_are_written_when_there_is_room(tmp_path, signals, caplog, code):
+    """One warning per file; TensorBoard, whose records would be torn, gets nothing after its first failure."""
+    at = np.random.default_rng(code).integers(1, 20, 2)
+    full = range(int(min(at)), int(max(at)) + 1)
+
+    with contextlib.ExitStack() as disk, Metrics(tmp_path, total_steps=20) as metrics:
+        with Events(tmp_path, signals) as events:
+            for step in range(1, 21):
+                if step == full.start:
+                    disk.enter_context(failing(code, lambda path: path.startswith(str(tmp_path))))
+                if step == full.stop:
+                    disk.close()
+                metrics.write(step, {"loss": 1.0 / step})
+                events.write("saved", step)
+                metrics.settle()
+    assert [row["step"] for row in read_rows(tmp_path / "metrics.jsonl")] == [*range(1, 21)]
+    assert names(tmp_path)[:-1] == [("saved", step) for step in range(1, 21)]
+    warnings = [record.getMessage() for record in caplog.records]
+    assert all(os.strerror(code) in said for said in warnings)
+    said = sorted(said.partition(" ")[0].rpartition("/")[2] for said in warnings)
+    assert said == ["events.jsonl", "metrics.jsonl"]
+
+
+def test_tensorboard_on_a_full_disk_is_one_warning(tmp_path, caplog, monkeypatch):
+    """The thread of tensorboardX's own writer dies of it, and the eleventh value then waits for ever."""
+    monkeypatch.setattr("bert_jax.training.metrics.FLUSH_SECONDS", -1)
+
+    def full(self):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("tensorboardX.record_writer.RecordWriter.flush", full)
+    with Metrics(tmp_path, total_steps=5) as written:
+        for step in range(100):
+            written.write(step, {"loss": 1.0})
+    (record,) = caplog.records
+    said = "TensorBoard gets no more metrics of this run: OSError: [Errno 28] No space left on device"
+    assert record.getMessage() == said and len(read_rows(written.file)) == 100
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "directory"])
+def test_a_log_that_is_no_file_does_not_stop_a_run(tmp_path, signals, caplog, kind):
+    for name in ("metrics.jsonl", "events.jsonl"):
+        file = tmp_path / name
+        {"pipe": os.mkfifo, "device": lambda it: it.symlink_to("/dev/zero"), "directory": os.mkdir}[kind](file)
+    with Metrics(tmp_path, total_steps=5) as metrics, Events(tmp_path, signals) as events:
+        for step in (1, 2):
+            metrics.write(step, {"loss": 1.0})
+            events.write("saved", step)
+    assert all("jsonl" in record.getMessage() for record in caplog.records) and len(caplog.records) in (2, 3)
+    with pytest.raises(OSError, match="not a regular file" if kind != "directory" else "directory"):
+        read_rows(tmp_path / "metrics.jsonl")
+
+
+class Broken(io.StringIO):
+    """A terminal that has gone, a pipe that nobody reads, a log on a full disk."""
+
+    def __init__(self, code: int):
+        super().__init__()
+        self._error = OSError(code, os.strerror(code))
+
+    def flush(self) -> None:
+        raise self._error
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EPIPE, errno.ENOSPC], ids=os.strerror)
+def test_a_run_goes_on_where_nothing_can_be_shown(tmp_path, monkeypatch, capsys, code):
+    """rich would end it with status 1 for a pipe that nobody reads."""
+    monkeypatch.setattr(sys, "stdout", Broken(code))
+    say("a line")
+    with Metrics(tmp_path, total_steps=5, terms=TERMS) as metrics:
+        metrics.advance(1)
+        metrics.write(1, ROW)
+        metrics.write(1, ROW, kind="evaluation")
+    assert len(read_rows(tmp_path / "metrics.jsonl")) == 2
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from small_pretraining import rows as rows_of_profiler
 from synthetic_store import VOCAB_SIZE, SyntheticStore, make_examples
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
-from bert_jax.checkpoints.record import read_record
+from bert_jax.checkpoints.record import Position, Span, read_record
 from bert_jax.config import Config, ModelConfig, PhaseConfig
 from bert_jax.config.checks import check
 from bert_jax.config.pretraining import ProfileConfig, traced_steps
@@ -25,7 +25,6 @@ from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.training.events import Events, HostTimes, read_events
 from bert_jax.training.metrics import CATEGORIES, Metrics, Rates, WallTime, read_rows
-from bert_jax.training.run import Position, Span
 from bert_jax.training.step import COUNTS, counts, flops_of_texts, useful_flops
 from bert_jax.training.trackers import Profiler
 

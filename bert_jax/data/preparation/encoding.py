@@ -22,6 +22,7 @@ from bert_jax.corpus.duplicates import NOTHING, BlockRemovals
 from bert_jax.corpus.text import SentenceSplitter, join_lines, make_splitter
 from bert_jax.data.manifest import Options, dtype_for
 from bert_jax.errors import UserError
+from bert_jax.files import LONGEST_LOG, read_bytes
 from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -188,7 +189,7 @@ def write_arrays(file: epath.Path, arrays: dict[str, Any]) -> None:
 
 def read_arrays(file: epath.Path) -> dict[str, np.ndarray]:
     """Return the arrays that `write_arrays` wrote."""
-    with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as contents:
+    with np.load(io.BytesIO(read_bytes(file, LONGEST_LOG)), allow_pickle=False) as contents:
         return {name: contents[name] for name in contents.files}
 
 

@@ -40,7 +40,7 @@ from bert_jax.devices import sharding
 from bert_jax.devices.compilation import compile_with, step_options
 from bert_jax.devices.hardware import DOES_NOT_FIT
 from bert_jax.errors import UserError, need_extra
-from bert_jax.files import cache_directory, parse_object, write_atomically
+from bert_jax.files import cache_directory, parse_object, read_bytes, write_atomically
 from bert_jax.models.kernels.choice import check_attention
 from bert_jax.pretrained.teacher import describe_teacher, stored_teacher
 from bert_jax.pretraining import make_learner
@@ -183,7 +183,7 @@ def load_program(key: str) -> CompiledProgram | None:
     file = _directory() / f"{key}.json.gz"
     try:
         unpacker = zlib.decompressobj(wbits=31)
-        contents = unpacker.decompress(file.read_bytes(), LONGEST)
+        contents = unpacker.decompress(read_bytes(file), LONGEST)
         if not unpacker.eof:
             return None
         program = _program(parse_object(contents))
