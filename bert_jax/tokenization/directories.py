@@ -58,11 +58,8 @@ from bert_jax.tokenization.wordpiece import (
     parse_entries,
 )
 
-SPECIALS_FILE, ADDED_FILE, MODEL_FILES = (
-    "special_tokens_map.json",
-    "added_tokens.json",
-    ("config.json", "bert_config.json"),
-)
+SPECIALS_FILE, ADDED_FILE = "special_tokens_map.json", "added_tokens.json"
+MODEL_FILES = ("config.json", "bert_config.json")
 
 
 @dataclasses.dataclass(frozen=True)

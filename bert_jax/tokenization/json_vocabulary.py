@@ -106,7 +106,8 @@ class JsonVocabulary(Vocabulary):
         size = max(ids.values(), default=-1) + 1
         if not ids or size > len(ids):
             raise UserError(f"{self.file} has {len(ids):,} entries, but ids up to {size - 1:,}; each id needs an entry")
-        tokens = ["" if i in gaps else fast.id_to_token(i) or "" for i in range(size)]
+        by_id = {i: token for token, i in ids.items() if i not in gaps}  # id_to_token changes the case of added ones
+        tokens = [by_id.get(i, "") for i in range(size)]
         if missing := [name for name in self.special_names if name not in ids]:
             raise UserError(f"{self.file} has no entry for the special tokens {', '.join(missing)}; complete it")
         for each in self.values.get("added_tokens") or ():

@@ -41,7 +41,6 @@ def bad_inputs(small_store, tmp_path_factory) -> pathlib.Path:
     (place / "other_field.jsonl").write_text('{"body": "fine"}\n')
     (place / "broken.txt.gz").write_bytes(b"\x1f\x8b no gzip at all")
     (place / "no_mask.txt").write_text(vocab.replace("[MASK]\n", "[HIDE]\n"))
-    (place / "twice.txt").write_text(vocab + vocab.splitlines()[-1] + "\n")
     (place / "other_vocab.txt").write_text(vocab + "gherkin\n")
     (place / "noise.model").write_bytes(b"\0\1\2\3 no model")
     (place / "few.txt").write_text("\n\n".join(documents.documents(3)) + "\n")

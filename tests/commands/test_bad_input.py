@@ -39,7 +39,7 @@ a number of workers: {PREPARE} --workers=-2 -> workers=-2 | 0 for one per core
 # Vocabularies.
 no vocabulary: {PREPARE} --vocab=@/vocabulary.txt -> no vocabulary at | vocabulary.txt | train-vocab
 no [MASK]: {PREPARE} --vocab=@/no_mask.txt -> no_mask.txt has no [MASK] | [CLS]
-duplicates: {PREPARE} --vocab=@/twice.txt -> twice.txt has duplicate entries | on lines | once
+blank lines: {PREPARE} --vocab=@/blank.txt -> blank.txt is empty | train-vocab
 no SentencePiece model: {PREPARE} --vocab=@/noise.model -> noise.model is not a SentencePiece model | train-vocab
 a small vocabulary: {TRAIN_VOCAB} --size=7 -> size=7 | 30522
 a method and a file that disagree: {TRAIN_VOCAB} --method=unigram -> new.txt | method=unigram | .model

@@ -80,6 +80,12 @@ def test_a_word_is_read_as_after_a_space(opened, name, mark):
     assert not tokenizer.continues_word()[first]
 
 
+def test_added_tokens_keep_their_case(opened):
+    tokenizer = opened["added tokens"][0]
+    assert tokenizer.tokens[-3:] == [*forms.ADDED, forms.SPECIAL]
+    assert tokenizer.tokenize(f"neue wörter {forms.SPECIAL}") == [forms.ADDED[1], forms.SPECIAL]
+
+
 def test_words_of_a_list_of_words_continue_none(opened):
     assert not opened["words"][0].continues_word().any()
 
