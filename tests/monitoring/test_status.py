@@ -305,6 +305,7 @@ def test_rows_after_the_checkpoint_are_dropped_by_the_next_start(tmp_path):
         clock.now += 10
         dying.write(step, {"loss": 1.0})
     clock.now += 5  # to step 35, of which nothing is left
+    dying.settle()
     before = (tmp_path / "metrics.jsonl").read_bytes()
     dying.close()
     (tmp_path / "metrics.jsonl").write_bytes(before)

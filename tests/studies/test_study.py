@@ -118,6 +118,23 @@ def test_a_study_that_was_killed_and_failed_is_resumed_to_its_table(study, broke
     capsys.readouterr()
 
 
+def test_a_table_that_cannot_be_written_costs_a_study_no_run(study, tmp_path, monkeypatch, caplog):
+    """Only at the end, when there is nothing else left to do, is it the error of the command."""
+    done = []
+    monkeypatch.setattr(study_loop, "_run", lambda plan, run, *_: done.append(run.name))
+    monkeypatch.setattr(study_loop.study_plan, "check_runs", lambda *_: {})
+    monkeypatch.setattr(study_loop.study_plan, "show_plan", lambda *_: None)
+
+    def full(*_):
+        raise OSError(28, "No space left on device", "table.md")
+
+    monkeypatch.setattr(study_loop, "write_report", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        run(study, tmp_path / "work")
+    assert done == ["few, seed 0", "many, seed 0"]
+    assert caplog.text.count(f"{tmp_path}/work has no table of this run") == 1
+
+
 @pytest.mark.slow
 def test_it_ends_as_one_that_nothing_stopped(study, broken, tmp_path):
     whole = tmp_path / "whole"
