@@ -201,8 +201,6 @@ def pretrain(
         events.start(result.step, list(learner.mesh.devices.flat), resumed=restored, terms=terms)
         origins = None if report is None else report.table()
         announce(learner, problem.corpus, origins, options.workdir, result.step, position)
-        if objective is None and (note := remark(options.model)):
-            say(note)
         # A signal during an evaluation saves the step without that evaluation.
         owed = restored and _lacks_evaluation(problem, result.step)
         if result.step >= options.total_steps and not owed:
@@ -514,7 +512,7 @@ def _opened(
     optimizer: optax.GradientTransformation | None,
     schedule: Schedule | None,
 ) -> Problem:
-    """Return what the options describe.
+    """Return what the options describe, and say if nothing but bert_jax can read what such a run makes.
 
     Nothing is compiled or written. Every host has made sure that it runs the same thing as the others.
     """
@@ -551,6 +549,8 @@ def _described(
         table_rows(source, learner.objective.model.parameters, tokenizer)  # raises where it does not fit
     facts = {"checkpoint.local_path": "given" if config.checkpoint.local_path else "not given"}
     check_alike(lambda: corpus.fingerprints() | source_fingerprint(source) | learner.own_names | facts)
+    if make_objective is default_objective and (note := remark(config.model)):
+        say(note)
     return Problem(config, learner, corpus, source)
 
 

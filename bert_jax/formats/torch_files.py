@@ -299,7 +299,10 @@ class _Machine:
 
     def name(self, name: str) -> None:
         if name not in KNOWN:
-            raise ValueError(f"asks for {name.replace(' ', '.')!r:.120}, and nothing but arrays is read")
+            raise ValueError(
+                f"asks for {name.replace(' ', '.')!r:.120}, and nothing but arrays is read, as "
+                "torch.save(model.state_dict(), …) saves them"
+            )
         self.push(_Name(name))
 
     def name_of_two(self, _: None) -> None:

@@ -24,6 +24,7 @@ CASES = [
     ("finetuned", 0, 80 // SHARE),
     ("store", 0, 100 // SHARE),
     ("huggingface", 0, 80 // SHARE),
+    ("torch", 0, 80 // SHARE),
     ("tf1", 0, 80 // SHARE),
 ]
 """What is damaged, the first case, and how many. The command above runs as many more as one has time for."""

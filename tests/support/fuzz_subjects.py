@@ -1,8 +1,8 @@
 """Directories to be damaged, written by the program's own writers, and everything that reads each of them.
 
 A reader returns what must not change: whatever answers or training depend on and the file has a checksum for. Without
-one (config.json of Hugging Face, vocab.txt and the arrays of safetensors, run.json, metrics, results) another valid
-content is another model or another report, and the reader returns what independent code reads there.
+one (config.json of Hugging Face, vocab.txt, the arrays of safetensors and torch, run.json, metrics, results) another
+valid content is another model or another report, and the reader returns what independent code reads there.
 """
 
 import contextlib
@@ -20,6 +20,7 @@ import jax
 import numpy as np
 import safetensors.numpy
 import synthetic_store
+import torch_form
 import workdirs
 from etils import epath
 
@@ -300,10 +301,23 @@ def _convert(directory: pathlib.Path, to: str) -> None:
     shutil.rmtree(source)
 
 
+def write_torch(directory: pathlib.Path) -> None:
+    write_huggingface(directory)
+    arrays = directory / "model.safetensors"
+    torch_form.write(directory / "pytorch_model.bin", safetensors.numpy.load_file(arrays))
+    arrays.unlink()
+
+
 def load_huggingface(directory: pathlib.Path, damaged: str):
-    model = load(directory)
+    return _same_words(load(directory), safetensors.numpy.load_file(directory / "model.safetensors"))
+
+
+def load_torch(directory: pathlib.Path, damaged: str):
+    return _same_words(load(directory), torch_form.storages(directory / "pytorch_model.bin"))
+
+
+def _same_words(model, theirs: dict):
     assert model.tokenizer is not None
-    theirs = safetensors.numpy.load_file(directory / "model.safetensors")
     assert sorted(_words(model.params)) == sorted(_words(theirs))
     return sorted(leaf_paths(model.params)), model.tokenizer.tokens
 
@@ -338,5 +352,6 @@ SUBJECTS = {
     "finetuned": Subject(write_finetuned, (load_finetuned, table, finish)),
     "store": Subject(write_store, (batches,)),
     "huggingface": Subject(write_huggingface, (load_huggingface,)),
+    "torch": Subject(write_torch, (load_torch,)),
     "tf1": Subject(write_tf1, (load_tf1,)),
 }
