@@ -316,7 +316,7 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
     labels = tuple(own.get(label.casefold(), label) for label in labels)
     if sorted(labels) != sorted(spec.labels):
         remedy = ("; give one that was fine-tuned on mnli" if task == "ax" else f"; fine-tune it on {task} first") + (
-            ", or put the task's names of its classes into its config.json (id2label)" if labels and own else ""
+            ", or put the task's names of its classes into id2label of its config.json" if labels and own else ""
         )
         raise UserError(
             f"{task} has the classes {', '.join(spec.labels) or '(none: a number is estimated)'}, but the model has "

@@ -318,7 +318,7 @@ def test_command_line(pretrained, tmp_path, monkeypatch, capsys):
     assert (tmp_path / "w" / "results.json").exists()
     succeed("predict", tmp_path / "w", f"--input={pretrained / 'data/test.tsv'}", f"--output={tmp_path / 'p.tsv'}")
     assert (tmp_path / "p.tsv").exists()
-    capsys.readouterr()
+    assert "\nleft out: mlm, next_sentence\n" in capsys.readouterr().out  # of what it starts from
     for words, message in (
         ([*base, "--workdir=x", "--max_length=4"], "--options.max_length"),
         (["bert-jax", "finetune", "sst3"], "sst2"),

@@ -202,6 +202,23 @@ def test_published_words_are_those_of_two_more_passes_of_the_last_layer(tmp_path
             np.testing.assert_allclose(np.asarray(state)[case.mask], case.stored(f"states/{index}"), atol=2e-5)
 
 
+def test_the_loss_of_a_published_model_is_that_of_its_decoded_words(tmp_path):
+    """As evaluate measures it: from the logits that torch computed."""
+    case = CASES["deberta/other words of one layer"]
+    model = bert_jax.load(recorded_models.save_published(case, tmp_path / "theirs"))
+    expected, places = np.zeros((*case.mask.shape, case.config["vocab_size"])), np.int32([[1, 8], [2, 4]])
+    expected[case.mask] = case.stored("decoded_logits")
+    words = np.int32([[5, 9], [30, 12]])
+    masked = {"masked_positions": places, "masked_ids": words, "masked_weights": np.ones((2, 2), np.float32)}
+    objective = PretrainingObjective(model.network)
+    found = compiled(lambda params, batch: objective.sums(params, batch)["mlm"].loss)(
+        model.params, case.inputs() | masked
+    )
+    chosen = np.take_along_axis(expected, places[..., None], 1)
+    own = np.take_along_axis(chosen, words[..., None], -1)[..., 0]
+    np.testing.assert_allclose(found, np.sum(np.log(np.exp(chosen).sum(-1)) - own), rtol=1e-6)
+
+
 def test_rows_longer_than_the_table_of_the_mask_decoder_have_states_but_no_words(tmp_path):
     """Relative positions have no end; absolute ones do."""
     theirs = recorded_models.save_published(CASES["deberta/other words of one layer"], tmp_path / "theirs")

@@ -131,7 +131,7 @@ def check_outputs(case: Case, found: dict, encoded) -> None:
     if has_states(case):
         states = encoded.hidden_states
         # Those of a ModernBERT end with its last norm.
-        states = (*states[:-1], encoded.last_hidden_state) if case.oracle == "modernbert" else states
+        states = (*states[:-1], encoded.last_hidden_state) if case.oracle.startswith("modernbert") else states
         check_layers(case, states, encoded.attentions)
 
 
@@ -148,6 +148,7 @@ QUICK = {
     "smaller_encoders": WHOLE,
     "deberta": ("first", "third", "second", "convolved", "convolved texts"),
     "modernbert": ("words", "mean", "first", "tags"),
+    "modernbert_decoder": ("words", "every option"),
     "nomic_bert": ("words", "texts"),
     "xlnet": ("orders", "texts", "choices"),  # both streams and both sides of padding; the other heads take as long
 }
@@ -247,6 +248,14 @@ SAID = {  # what config.json says on both sides; of other oracles all that is gi
         *("conv_kernel_size", "conv_act"),
     ),
     "modernbert": ("model_type", "architectures", "layer_types", "norm_bias", "attention_bias", "classifier_pooling"),
+    "modernbert_decoder": (
+        "model_type",
+        "architectures",
+        "layer_types",
+        "norm_bias",
+        "attention_bias",
+        "local_attention",
+    ),
     "nomic_bert": (
         *("model_type", "architectures", "hidden_act", "layer_norm_eps", "rope_parameters", "head_dim"),
         *("type_vocab_size", "hidden_dropout_prob", "intermediate_size", "max_position_embeddings"),
@@ -542,8 +551,10 @@ MODELS = {  # configuration, everything that is said of its options
         "none has model.norm=rms_norm; nearest are modernbert without model.feed_forward=swiglu",
     ),
     "shared attention": (dataclasses.replace(CONFIG, sharing="attention"), "none has model.sharing=attention"),
-    "GPT": (dataclasses.replace(CONFIG, direction="left_to_right"), "none has model.direction=left_to_right"),
-    "GPT of modern parts": (variant(MODERN, direction="left_to_right"), "none has model.direction=left_to_right"),
+    "GPT": (
+        dataclasses.replace(CONFIG, direction="left_to_right"),
+        "nearest are bert without model.direction=left_to_right",
+    ),
     "ELMo": (variant(CONFIG, layer="lstm"), "none has model.layer=lstm"),
     "skip-gram": (
         variant(CONFIG, **STATIC),
@@ -595,10 +606,14 @@ FAMILIES = {
     **{"bert": "BERT", "roberta": "RoBERTa", "xlm-roberta": "XLM-RoBERTa", "camembert": "CamemBERT"},
     **{"modernbert": "ModernBERT", "albert": "ALBERT", "distilbert": "DistilBERT", "electra": "ELECTRA"},
     **{"deberta": "DeBERTa", "deberta-v2": "DeBERTa-v2", "xlnet": "XLNet", "nomic_bert": "NomicBERT"},
+    "modernbert-decoder": "ModernBERT's decoder",
 }
 # Whose bare classes have one unless told not to.
 WITH_POOLER = ("bert", "roberta", "xlm-roberta", "camembert", "albert")
-WORDS = {"xlnet": ("AutoModelForPreTraining", None, "permutation-language-model head")}
+WORDS = {
+    "xlnet": ("AutoModelForPreTraining", None, "permutation-language-model head"),
+    "modernbert-decoder": ("AutoModelForCausalLM", "text-generation", "language-model head"),
+}
 PAIRS = {"bert": "next-sentence head", "albert": "sentence-order head"}
 
 

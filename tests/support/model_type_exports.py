@@ -33,6 +33,8 @@ FORMS = {  # options in which each type is not BERT
     "electra": dict(embedding_size=7, pooler="gelu_erf", activation="gelu_erf", pair_head=False),
     "deberta": DEBERTA | {"disentangled": DISTANCES},
     "deberta-v2": DEBERTA | {"disentangled": BUCKETS},
+    "modernbert-decoder": {name: value for name, value in to_dict(MODERN).items() if name not in SIZES}
+    | {"direction": "left_to_right"},
     "nomic_bert": dict(positions="rope", feed_forward="swiglu", activation="silu", layer_bias=False, pair_head=False),
     "xlnet": dict(positions="xlnet", type_vocab_size=4, pair_head=False),
 }

@@ -104,7 +104,7 @@ class Case:
     def given(self) -> dict[str, np.ndarray]:
         """What transformers is given: the inputs that it reads, and what follows of the order of targets."""
         values = self.inputs()
-        if self.oracle == "modernbert" or self.config.get("model_type") == "distilbert":
+        if self.oracle.startswith("modernbert") or self.config.get("model_type") == "distilbert":
             del values["token_type_ids"]
         more = orders(self) if self.targets else {}
         return values | {name: more[name] for name in ("perm_mask", "target_mapping") if more}
@@ -262,6 +262,19 @@ def _modernbert() -> list[Case]:
         case("other choices", "ForMultipleChoice", _EVERY_SECOND, 5, 9, 4, 7, 8, 6, choices=3),
         case("score", "ForSequenceClassification", _LOCAL | SCORE, 7, 4),
         case("other score", "ForSequenceClassification", _EVERY_SECOND | SCORE, 5, 9),
+    ]
+
+
+def _modernbert_decoder() -> list[Case]:
+    def case(name: str, task: str, config: dict, *real: int) -> Case:
+        return Case("modernbert_decoder", name, f"ModernBertDecoder{task}", config, real)
+
+    return [
+        case("words", "ForCausalLM", _sizes(61, 30, 5, 3, 23, 64, local_attention=6, **_IDS), 19, 11, 14),
+        case("every option", "ForCausalLM", _MEAN | {"local_attention": 6}, 9, 17),
+        case("states", "Model", _LOCAL, 7, 4),
+        case("other states", "Model", _EVERY_SECOND | {"local_attention": 4}, 5, 9),
+        case("other words", "ForCausalLM", _EVERY_SECOND | {"local_attention": 4}, 9, 6),
     ]
 
 
@@ -457,6 +470,7 @@ DRAWN = {
     "roberta": (7, 1),
     "smaller_encoders": (7, 1),
     "modernbert": (2024, 3),
+    "modernbert_decoder": (2024, 3),
     "nomic_bert": (2026, 3),
     "deberta": (2021, 3),
     "xlnet": (2024, 3),
@@ -464,7 +478,7 @@ DRAWN = {
 """Seed of the words of each oracle, and the first word after that of padding."""
 CASES = {
     case.id: case
-    for cases in (_roberta, _smaller_encoders, _modernbert, _nomic_bert, _deberta, _xlnet)
+    for cases in (_roberta, _smaller_encoders, _modernbert, _modernbert_decoder, _nomic_bert, _deberta, _xlnet)
     for case in cases()
 }
 

@@ -138,7 +138,7 @@ def test_data_or_labels_that_do_not_fit_the_task_are_refused(tmp_path):
     fails(message, "mnli", tmp_path, "dev_mismatched")
     fails("ax has no train split.*models of mnli", "ax", tmp_path)
     fails("sst2 has no dev_mismatched split", "sst2", tmp_path, "dev_mismatched")
-    fails("the model has a, b; .* into its config.json", "rte", tmp_path, labels=("a", "b"))
+    fails("the model has a, b; .* into id2label of its config.json", "rte", tmp_path, labels=("a", "b"))
     fails("a number is estimated.*the model has a, b", "stsb", tmp_path, labels=("a", "b"))
     write(tmp_path, "train.tsv", STSB + "  score", "0  g  f  2012  1  n  n  A  B  high")
     fails("line 2: the label 'high' is not a number", "stsb", tmp_path)

@@ -14,14 +14,14 @@ from bert_jax.errors import UserError
 from bert_jax.formats.model_types.bert import ALBERT, BERT, CAMEMBERT, DISTILBERT, ELECTRA, ROBERTA, XLM_ROBERTA
 from bert_jax.formats.model_types.deberta import DEBERTA, DEBERTA_V2
 from bert_jax.formats.model_types.definition import ModelType
-from bert_jax.formats.model_types.modernbert import MODERNBERT, NOMIC_BERT
+from bert_jax.formats.model_types.modernbert import MODERNBERT, MODERNBERT_DECODER, NOMIC_BERT
 from bert_jax.formats.model_types.xlnet import XLNET
 
 MODEL_TYPES = {
     each.name: each
     for each in (
         *(BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, MODERNBERT, ALBERT, DISTILBERT, ELECTRA),
-        *(DEBERTA, DEBERTA_V2, XLNET, NOMIC_BERT),
+        *(DEBERTA, DEBERTA_V2, XLNET, NOMIC_BERT, MODERNBERT_DECODER),
     )
 }
 """All that are known, by name."""

@@ -1,8 +1,10 @@
-"""Types with rotary positions: ModernBERT, of which some layers are local, and NomicBERT, BERT with gated networks.
+"""Types with rotary positions: ModernBERT, of which some layers are local, its decoder, and NomicBERT.
 
-NomicBERT's arrays have the names of its authors, which `transformers` reads and writes too.
+The decoder reads from left to right. NomicBERT is BERT with gated networks; its arrays have the names of its authors,
+which `transformers` reads and writes too.
 """
 
+import dataclasses
 import math
 from typing import Any
 
@@ -40,6 +42,11 @@ _FORM: dict[str, Any] = {
 """Options that every ModernBERT has."""
 
 
+def _decoder_obstacles(model: EncoderConfig) -> tuple[str, ...]:
+    others = tuple(name for name in _obstacles(model) if name != "direction")
+    return others + definition.true_options(direction=to_dict(model).get("direction") != "left_to_right")
+
+
 def _obstacles(model: EncoderConfig) -> tuple[str, ...]:
     own = to_dict(model)
     others = tuple(name for name, value in _FORM.items() if own.get(name) != value)
@@ -66,6 +73,14 @@ def _read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
         **_windows(values, file),
         **_rotary(values, file),
     }
+
+
+def _read_decoder(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
+    """Return the same of a decoder, whose windows count the token itself."""
+    found = _read(values, file)
+    if (width := found["local_window"]) is not None and width < 2:
+        raise UserError(f"{file} has local_attention={values['local_attention']!r:.40} where at least 4 is expected")
+    return found | {"direction": "left_to_right", "local_window": None if width is None else width - 1}
 
 
 def _biases(values: dict[str, Any], file: epath.Path) -> bool:
@@ -263,6 +278,12 @@ NOMIC_BERT = definition.ModelType(
 )
 
 
+def _written_decoder(model: ModelConfig) -> dict[str, Any]:
+    window = {} if model.window is None else {"local_attention": 2 * (model.window.local_window + 1)}
+    tokens = dict.fromkeys(_TOKENS, 0)  # whole numbers there; the first two become those of the tokenizer
+    return _written(model) | window | tokens
+
+
 _HEAD = {"head/dense": "head.dense", "head/norm": "head.norm", "head": "classifier"}
 MODERNBERT = definition.ModelType(
     name="modernbert",
@@ -297,4 +318,25 @@ MODERNBERT = definition.ModelType(
     fused={"Wqkv": 3, "Wi": 2},
     activation="hidden_activation",
     classifier_pooling=True,
+)
+MODERNBERT_DECODER = dataclasses.replace(
+    MODERNBERT,
+    name="modernbert-decoder",
+    family="ModernBERT's decoder",
+    modules={
+        **MODERNBERT.modules,
+        **{f"encoder/attention/{name}": f"model.layers.{{}}.attn.{name[0]}_proj" for name in ("query", "key", "value")},
+        "mlm/dense": "lm_head.dense",
+        "mlm/norm": "lm_head.norm",
+    },
+    heads={},  # theirs has a bias only where all maps have one, which ours always has
+    class_name="ModernBertDecoder",
+    other_classes={"mlm": "ModernBertDecoderForCausalLM"},
+    obstacles=_decoder_obstacles,
+    read_options=_read_decoder,
+    written_options=_written_decoder,
+    fused={"Wi": 2},
+    classifier_pooling=False,
+    openers=definition.OPENERS | {"mlm": ("AutoModelForCausalLM", "text-generation")},
+    part_names=definition.PART_NAMES | {"mlm": "language-model head"},
 )
