@@ -47,7 +47,7 @@ from bert_jax.training.metrics import (
     smoothed,
 )
 from bert_jax.training.reporter import Reporter, Work, busy, say
-from bert_jax.training.trackers import WAITING, Aside, Destination, trackers
+from bert_jax.training.trackers import WAITING, Destination, trackers
 
 TERMS = (MASKED_WORDS, NEXT_SENTENCE)
 
@@ -610,15 +610,14 @@ def test_a_service_that_fails_is_one_warning(monkeypatch, tmp_path, caplog, fail
     assert (tmp_path / "metrics.jsonl").read_text().count("loss") == 3
 
 
-def test_a_service_that_never_answers_neither_stops_nor_delays(caplog, monkeypatch):
+def test_a_service_that_never_answers_neither_stops_nor_delays(caplog):
     """It takes one row and never comes back; as many wait as there is room for, and the end of a run does not."""
     answer, written = threading.Event(), []
     stuck = types.SimpleNamespace(write=lambda *row: written.append(row) or answer.wait(), close=lambda: None)
-    monkeypatch.setattr(Aside.close, "__defaults__", (0.01,))
     service = Destination("A service", lambda: stuck)
     for step in range(WAITING + 10):
         service.write(step, "train", {"loss": 1.0})
-    service.close()
+    service.close(seconds=0.01)
     answer.set()
     said = "A service gets no more metrics of this run: it does not keep up"
     assert [record.getMessage() for record in caplog.records] == [said]
