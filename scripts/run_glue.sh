@@ -5,8 +5,8 @@
 #
 # GLUE holds the benchmark's directories (CoLA, SST-2, …); those that are not there are left out. OUTPUT gets a work directory
 # per task, submission/ with the files that the benchmark's server takes, and results_table.md and .json. Options after the
-# three words go to every task. TASKS="cola mrpc" chooses some; FROM_MNLI=1 starts MRPC, STS-B and RTE from the MNLI model,
-# which AX tests: OUTPUT/mnli, made here or earlier.
+# three words go to every task, those of the computation alone to AX, which is not trained. TASKS="cola mrpc" chooses some;
+# FROM_MNLI=1 starts MRPC, STS-B and RTE from the MNLI model, which AX tests: OUTPUT/mnli, made here or earlier.
 set -eu
 [ $# -ge 3 ] || { sed -n '2,10p' "$0"; exit 2; }
 checkpoint=$1 glue=$2 output=$3

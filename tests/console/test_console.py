@@ -389,6 +389,8 @@ def test_places_that_nothing_here_opens_are_refused_by_every_command_and_functio
             said = refusal(capsys, command, word)
             assert said.startswith(f"error: {word}: paths are local, or begin with gs://")
             assert ("give the path alone, /a/b" if url.startswith("file") else "copy it to one of them") in said
+        for name in ("workdir", "output", "pretrainings", "data.path"):  # what is there is only read
+            assert "neither places to write to" in refusal(capsys, command, f"--{name}=hf://owner/name")
     seen = []
     for command in ("fill-mask", "predict", "analyze"):
         monkeypatch.setitem(cli.COMMANDS, command, seen.append)

@@ -147,6 +147,8 @@ def test_every_command_explains_itself(command, monkeypatch, capsys):
     without_effect = set(idle_options(OPTIONS[command]))
     assert sorted(shown_options(text)) == sorted(set(leaves(to_dict(OPTIONS[command]))) - without_effect)
     assert ("have no effect with the values of others are not shown" in prose(text)) == bool(without_effect)
+    if hint := re.search(r"such as --(\S+)=(\S+) --help", prose(text)):
+        assert hint[1] in every_name(OPTIONS[command]), hint[0]
     # Every word in capitals that stands in the usage is explained below it.
     for word in set(re.findall(r"\b[A-Z]{3,}\b", text.splitlines()[0])) - {"OPTIONS", "STR", "INT", "FLOAT"}:
         assert re.search(rf"\b{word} is ", prose(text)), word

@@ -461,10 +461,14 @@ def test_what_a_configuration_says_of_the_hub():
     for values, said in (
         ({"data.hub": "a/b", "data.tfds": "imdb"}, "two data sets"),
         ({"data.hub": "a/b", "data.dev_share": 0.1}, r"train\[90%:\]"),
+        ({"data.hub": "a/b", "data.dir": "d"}, "data.dir=d has no effect with data.hub=a/b"),
+        ({"data.tfds": "imdb", "data.dir": "d"}, "data.dir=d has no effect with data.tfds=imdb"),
         ({}, "--data.hub=OWNER/NAME"),
     ):
         with pytest.raises(UserError, match=said):
             check_finetune(with_options(task_defaults("text"), given | values))
+    tagged = with_options(task_defaults("ner"), given | {"data.hub": "a/b", "data.word_column": 2})
+    assert "data.word_column=2 has no effect with data.hub=a/b" in message(check_finetune, tagged)
     assert "names a split" in message(text.load, "text", TextDataConfig(hub="a/b:en:train"), "train")
     rows = {"train": [("a", "b")], "dev": [("a", "b")]}
     assert "in memory too" in message(loop.from_arguments, "text", rows, {**given, "hub": "a/b"})
