@@ -188,6 +188,9 @@ class Limits(NamedTuple):
             )
 
 
+DOCUMENTS = ("tfds", "hub", "docs", "parquet", "arrow")
+"""Formats whose blocks are whole documents, put together here, and not a piece of a file."""
+
 UNCOUNTED = 1 << 24
 """Bytes of text that a compressed file may hold, however small it is."""
 USUAL = Limits()
@@ -380,7 +383,7 @@ def parse_block(block: Block, text_field: str = "text", bad_utf8: str = "error")
         texts, replaced = _warc_texts(block, bad_utf8, removed)
         return BlockText([[], *_lines_of(texts)], replaced, dict(removed))
     text, replaced = _decode(block, bad_utf8)
-    if block.source.format in ("tfds", "hub", "docs", "parquet", "arrow"):
+    if block.source.format in DOCUMENTS:
         texts = text.split("\0")
     elif block.source.format == "jsonl":
         texts = list(_json_texts(block, text, text_field))
@@ -412,8 +415,7 @@ def _warc_texts(block: Block, bad_utf8: str, removed: collections.Counter[str]) 
 
 
 def _decode(block: Block, bad_utf8: str) -> tuple[str, int]:
-    is_file = block.source.format not in ("tfds", "docs", "parquet", "arrow")
-    if is_file and block.start == Position() and (wide := wide_encoding(block.payload)):
+    if block.source.format not in DOCUMENTS and block.start == Position() and (wide := wide_encoding(block.payload)):
         raise UserError(
             f"{block.source.name} is {wide}, not UTF-8; convert it: iconv -f {wide} -t UTF-8 FILE > NEW, where it is "
             "decompressed first"
