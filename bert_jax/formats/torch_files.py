@@ -100,10 +100,10 @@ def _check_form(local: str, file: epath.Path) -> None:
         start = stream.read(512)
     for position, mark, form, safe in OLD_FORMS:
         if start.startswith(mark, position):
-            caution = "" if safe else ", which runs what is in it, so only if you trust its owner,"
+            caution = "" if safe else "torch runs what is in such a file, so do this only if you trust its owner: "
             raise UserError(
-                f"{file} has {form}, which is not read here. Where torch is installed,{caution} "
-                f"{WITHIN_PYTHON.format(safe)} writes the present form; put it there under the old name"
+                f"{file} has {form}, which is not read here; {caution}where torch is installed, "
+                f"{WITHIN_PYTHON.format(safe)} writes the present form; put that here under the old name"
             )
 
 
