@@ -24,9 +24,10 @@ from typing import IO, Any, NamedTuple
 
 from etils import epath
 
+from bert_jax.config.corpora import LONGEST_LINE, MOST_EXPANSION
 from bert_jax.corpus import crawls, datasets, documentation, wikipedia
 from bert_jax.corpus.text import chapters, last_paragraph
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, at_least
 from bert_jax.files import LONE_RETURNS, parsed, wide_encoding
 
 _LINE_END = rb"(?:\r\n?|\n)"
@@ -167,12 +168,18 @@ _TOO_LONG = {
 
 
 class Limits(NamedTuple):
-    """What no corpus of people has: a file with more is refused, however it is read."""
+    """What no text that people wrote exceeds: a file with more is refused, however it is read."""
 
-    line_bytes: int = 1 << 28
+    line_bytes: int = LONGEST_LINE
     """Bytes of a line of plain text."""
-    expansion: int = 200
+    expansion: int = MOST_EXPANSION
     """Bytes of the text of a compressed file, for each of its own."""
+
+    @classmethod
+    def given(cls, max_line_bytes: int, max_expansion: int) -> "Limits":
+        """Return the limits of these options; raise a UserError if one of them allows nothing."""
+        at_least(1, max_line_bytes=max_line_bytes, max_expansion=max_expansion)
+        return cls(max_line_bytes, max_expansion)
 
     def check(self, source: "Source", text: int, line: int, number: int) -> None:
         """Raise a UserError if so many bytes of text, or of the line of this number, are too many for a source."""
