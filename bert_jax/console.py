@@ -322,7 +322,7 @@ def _is_idle(options: Any, field: dataclasses.Field[Any]) -> bool:
 
 
 def _hidden(options: Any, path: str = "") -> list[str]:
-    """Return NAME=VALUE with which an option is shown that --help leaves out, for each, at any depth."""
+    """Return, for each option at any depth that --help leaves out, the NAME=VALUE with which it is shown."""
     found = []
     for field in dataclasses.fields(options):
         if _is_idle(options, field):
@@ -760,7 +760,7 @@ def run_command(commands: Commands, argv: list[str]) -> int:
         if debug or not is_of_cloud_storage(error):
             raise
         if foreign := re.search(r"not implemented \(file: '([^']*)'\)", str(error)):
-            print(f"error: {foreign[1]}: only local files and those of gs:// can be opened", file=sys.stderr)
+            _tell(f"error: {foreign[1]}: only local files and those of gs:// can be opened")
             return 2
         if not any("gs://" in word for word in words):
             raise
