@@ -440,7 +440,7 @@ def load_config(path: str) -> Config:
         from bert_jax.files import read_object
 
         values = read_object(file, "give a whole one")
-        if other := not_of_pretraining(values):
+        if other := not_of_pretraining(options_recorded(values)):
             raise UserError(f"{path} is of {other}; give the config.json of a run of pre-training")
         return from_dict(Config, options_recorded(values))
     if file.suffix != ".py":

@@ -477,9 +477,9 @@ def _check_numbers(config: FinetuneConfig) -> None:
         for value in getattr(config, name):
             if not 0 < value < math.inf:
                 raise UserError(f"{name}={value} must be positive")
-    usual = task_defaults(config.task)
+    usual = task_defaults(config.task), FinetuneConfig()
     for name in ("batch_size", "learning_rate", "epochs") if config.grid else ():
-        if (value := getattr(config, name)) != getattr(usual, name):
+        if (value := getattr(config, name)) not in [getattr(each, name) for each in usual]:
             grid = f"grid_{name.removesuffix('s')}s"
             raise UserError(f"{name}={value} has no effect with grid=True; give it in {grid}, or leave one of them out")
     sizes = [("grid_batch_sizes", size) for size in config.grid_batch_sizes]
