@@ -243,8 +243,8 @@ class _Shown(typing.NamedTuple):
     """Its default."""
     meaning: str
     """Text of --help about it."""
-    idle: bool = False
-    """Whether it has no effect."""
+    needs: str = ""
+    """What has to be given for it to have an effect, as NAME=VALUE; empty if it has one."""
 
 
 def _as_spelled(options: Any, explained: bool, choice: Choice | None = None) -> Any:
@@ -272,7 +272,7 @@ def _as_spelled(options: Any, explained: bool, choice: Choice | None = None) -> 
         hint = type(shown) if is_group else hints[name]
         if choice is not None and name in choice.absent:
             hint = _or(hint, choice.absent[name])
-        found[name] = _Shown(hint, shown, meaning, _is_idle(options, field))
+        found[name] = _Shown(hint, shown, meaning, _needs(field) if _is_idle(options, field) else "")
     usual = choice.kinds[0] if options is None and choice is not None else kind
     form = dataclasses.make_dataclass(
         usual.__name__,
@@ -317,17 +317,25 @@ def _next_to(found: dict[str, _Shown], shown: Any, choice: Choice, meaning: str)
 def _is_idle(options: Any, field: dataclasses.Field[Any]) -> bool:
     """Return whether an option has its default, and no other value would have an effect, so that --help is silent."""
     if "shown" in field.metadata:
-        return field.metadata["shown"].idle
+        return field.metadata["shown"].needs != ""
     return options is not None and not has_effect(options, field) and getattr(options, field.name) == field.default
 
 
+def _needs(field: dataclasses.Field[Any]) -> str:
+    """Return NAME=VALUE with which an option has an effect that belongs to another one; … for a value of the user."""
+    name, *values = field.metadata["of"]
+    return f"{re.split(' or | and ', name)[0]}={next(filter(None, values), '…')}"
+
+
 def _hidden(options: Any, path: str = "") -> list[str]:
-    """Return, for each option at any depth that --help leaves out, the NAME=VALUE with which it is shown."""
+    """Return NAME=VALUE with which an option is shown that --help leaves out, for each, at any depth.
+
+    `options` are as they are spelled. Those come first of which the value is known.
+    """
     found = []
     for field in dataclasses.fields(options):
         if _is_idle(options, field):
-            name, *values = field.metadata.get("of") or ("…",)
-            found.append(f"{path}{name.split(' or ')[0]}={next(filter(None, values), '…')}")
+            found.append(path + field.metadata["shown"].needs)
         elif dataclasses.is_dataclass(value := getattr(options, field.name)):
             found += _hidden(value, f"{path}{field.name}.")
     return sorted(found, key=lambda each: "…" in each)

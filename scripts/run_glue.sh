@@ -22,6 +22,14 @@ directory() {
   esac
 }
 
+answer_ax() { # OPTION…: nothing is trained, so of the options only those of the computation are for it
+  for word; do
+    shift
+    case $word in --compute.* | --mesh.* | --eval_batch_size=*) set -- "$@" "$word" ;; esac
+  done
+  bert-jax finetune ax --init_from="$output/mnli" --data.dir="$data" --workdir="$output/ax" "$@"
+}
+
 if [ -n "${FROM_MNLI:-}" ] && ! has_mnli_model; then
   for task in $tasks; do
     case $task in
@@ -41,7 +49,8 @@ for task in $tasks; do
   case $task in
     ax)
       has_mnli_model || { echo "ax: no model of mnli in $output/mnli, left out"; continue; }
-      from=$output/mnli ;;
+      answer_ax "$@"
+      continue ;;
     mrpc | stsb | rte) [ -z "${FROM_MNLI:-}" ] || from=$output/mnli ;;
   esac
   bert-jax finetune "$task" --init_from="$from" --data.dir="$data" --workdir="$output/$task" "$@"

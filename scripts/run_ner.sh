@@ -12,11 +12,21 @@ checkpoint=$1 conll=$2 output=$3
 shift 3
 
 bert-jax finetune ner --init_from="$checkpoint" --data.dir="$conll" --workdir="$output/ner" "$@"
+frozen() { # LAYERS OPTION…: the options of the grid are for the fine-tuning alone
+  name=$1
+  shift
+  for word; do
+    shift
+    case $word in --grid*) ;; *) set -- "$@" "$word" ;; esac
+  done
+  bert-jax finetune ner --init_from="$checkpoint" --data.dir="$conll" --workdir="$output/$name/ner" "$@" \
+    --features="$name" --learning_rate="${FEATURE_RATE:-1e-3}"
+}
+
 layers=
 [ -z "${FEATURES:-}" ] || layers="embeddings second_to_last last weighted_last_four concat_last_four weighted_all"
 for name in $layers; do
-  bert-jax finetune ner --init_from="$checkpoint" --data.dir="$conll" --workdir="$output/$name/ner" "$@" \
-    --features="$name" --grid=false --learning_rate="${FEATURE_RATE:-1e-3}"
+  frozen "$name" "$@"
 done
 set -- "$output"
 for name in $layers; do

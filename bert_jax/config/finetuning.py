@@ -144,7 +144,7 @@ class TaskDataConfig:
 
     chosen_for: ClassVar[tuple[str, ...]] = ()
     """The tasks of a kind; those of no other kind have this one."""
-    dir: str = option("", hosts_differ=True, of=("tfds", ""))
+    dir: str = option("", hosts_differ=True, of=("tfds and hub", ""))
     """Directory with the task's files under their original names, local or gs://."""
     train: str = option("", hosts_differ=True)
     """File to train on, if it does not have its original name."""
@@ -227,9 +227,9 @@ class TaggingDataConfig(TaskDataConfig):
     """Source of the examples of the task ner, their columns, and how the tags are written."""
 
     chosen_for: ClassVar[tuple[str, ...]] = ("ner",)
-    word_column: int = option(0, of=("tfds", ""))
+    word_column: int = option(0, of=("tfds and hub", ""))
     """Number of the column of the words, from 1. 0: the first (CoNLL-U: the second)."""
-    tag_column: int = option(0, of=("tfds", ""))
+    tag_column: int = option(0, of=("tfds and hub", ""))
     """Number of the column of the tags, from 1. 0: the last (CoNLL-U: the fourth, universal parts of speech)."""
     label_column: str = option("", of=("tfds or hub",))
     """Column of the tags in a data set of TFDS or the hub. By default ner, tags or ner_tags."""

@@ -40,8 +40,8 @@ def option(
       resume: what a resumed run may do with it, and with everything below it; None: it must keep the value.
       hosts_differ: whether it says where copies of the same data and model are, or how they are read, and so may differ
         between hosts.
-      of: the option next to it that it belongs to (or "one or another", which may be dotted), and the values with which
-        it has an effect; without values, any but 0 or nothing.
+      of: the option next to it that it belongs to (or "one or another", or "one and another", which may be dotted), and
+        the values with which it has an effect; without values, any but 0 or nothing.
       refused: whether another value than the default is refused where it has no effect, wherever it comes from, or only
         one that is given on the command line, since presets have it.
     """
@@ -55,8 +55,9 @@ def has_effect(options: Any, field: dataclasses.Field[Any]) -> bool:
     if not (of := field.metadata.get("of")):
         return True
     names, *values = of
-    found = [_reached(options, name) for name in names.split(" or ")]
-    return any(value in values if values else bool(value) for value in found)
+    found = [_reached(options, name) for name in re.split(" or | and ", names)]
+    enough = all if " and " in names else any
+    return enough(value in values if values else bool(value) for value in found)
 
 
 def _reached(options: Any, name: str) -> Any:
@@ -141,9 +142,10 @@ def check_effects(options: Any, path: str = "", given: Iterable[str] = ()) -> No
                 f"{getattr(options, of)}; leave it out"
             )
         if values:
+            other = next(each for each in of.split(" and ") if _reached(options, each) not in values)
             raise UserError(
-                f"{name}={_shown(value)} has no effect with {path}{of}={_shown(_reached(options, of))}; leave one of "
-                "them out"
+                f"{name}={_shown(value)} has no effect with {path}{other}={_shown(_reached(options, other))}; leave "
+                "one of them out"
             )
         raise UserError(f"{name}={_shown(value)} has no effect without {path}{of}; set that too, or leave it out")
 

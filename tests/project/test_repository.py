@@ -346,6 +346,15 @@ def test_ax_is_left_out_where_there_is_no_model_of_mnli(run_glue, tmp_path, name
     assert started == {"ax": f"{tmp_path / 'out/mnli'}"}
 
 
+def test_ax_gets_no_option_of_training(run_script, tmp_path):
+    for name in ("MNLI", "AX"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+    process, (mnli, ax, _) = run_script("run_glue.sh", "--seeds=5", "--grid", "--eval_batch_size=8", "--mesh.data=1")
+    assert process.returncode == 0 and mnli[5:] == ["--seeds=5", "--grid", "--eval_batch_size=8", "--mesh.data=1"]
+    assert ax[5:] == ["--eval_batch_size=8", "--mesh.data=1"]
+    check_finetune(parse(task_defaults("ax"), ax[2:], "bert-jax finetune"))
+
+
 def test_tasks_that_start_from_mnli_need_it_before_anything_runs(run_glue, tmp_path):
     process, started = run_glue("SST-2", "RTE", FROM_MNLI="1", TASKS="sst2 rte")
     assert process.returncode == 2 and not started and process.stderr.count("\n") == 1
@@ -386,14 +395,20 @@ def test_swag(run_script, tmp_path):
 
 
 def test_rates_and_grids_of_fine_tuning_are_not_those_of_a_bilstm(run_script, tmp_path):
-    process, (tuned, *frozen, results) = run_script("run_ner.sh", "--learning_rate=2e-5", "--grid=true", FEATURES="1")
+    process, (tuned, *frozen, results) = run_script(
+        "run_ner.sh", "--grid", "--grid_learning_rates=2e-5", "--crf", FEATURES="1"
+    )
     assert process.returncode == 0
-    assert options(tuned)["learning_rate"] == "2e-5" and options(tuned)["grid"] == "true"
+    assert tuned[5:] == ["--grid", "--grid_learning_rates=2e-5", "--crf"]
     assert "features" not in options(tuned)
     expected = ["embeddings", "second_to_last", "last", "weighted_last_four", "concat_last_four", "weighted_all"]
     assert [options(call)["features"] for call in frozen] == expected
-    assert {(options(call)["learning_rate"], options(call)["grid"]) for call in frozen} == {("1e-3", "false")}
+    assert {(options(call)["learning_rate"], "--crf" in call, "--grid" in call) for call in frozen} == {
+        ("1e-3", True, False)
+    }
     assert len({options(call)["workdir"] for call in [tuned, *frozen]}) == 7 == len(results[1:-1])
+    for call in [tuned, *frozen]:
+        check_finetune(parse(task_defaults("ner"), call[2:], "bert-jax finetune"))
     _, (_, first, *_) = run_script("run_ner.sh", FEATURES="1", FEATURE_RATE="5e-4")
     assert options(first)["learning_rate"] == "5e-4"
 
