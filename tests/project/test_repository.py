@@ -22,6 +22,8 @@ from pretrained_model import write_workdir
 
 import bert_jax
 import bert_jax.config
+from bert_jax.config.finetuning import check_finetune, task_defaults
+from bert_jax.console import parse
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LOADS_TENSORFLOW = ("corpus/datasets.py", "formats/tf1.py", "tasks/readers.py")  # and data/
