@@ -158,8 +158,8 @@ class TaskDataConfig:
     tfds_dir: str = option("", hosts_differ=True, of=("tfds",))
     """Directory where TFDS keeps its data. By default TFDS decides."""
     hub: str = option("", hosts_differ=True)
-    """Data set of the Hugging Face hub to read instead of files, as owner/name[@revision][:configuration], such as
-    nyu-mll/glue:mrpc; train, dev and test then name its splits."""
+    """Data set of the Hugging Face hub to read instead of files, as owner/name, owner/name:configuration (such as
+    nyu-mll/glue:mrpc) or owner/name@revision:configuration; train, dev and test then name its splits."""
 
     @property
     def named(self) -> str:
