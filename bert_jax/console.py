@@ -448,7 +448,7 @@ def load_config(path: str) -> Config:
         from bert_jax.files import read_object
 
         values = read_object(file, "give a whole one")
-        if other := not_of_pretraining(values):
+        if other := not_of_pretraining(options_recorded(values)):
             raise UserError(f"{path} is of {other}; give the config.json of a run of pre-training")
         return from_dict(Config, options_recorded(values))
     if file.suffix != ".py":
@@ -768,7 +768,7 @@ def run_command(commands: Commands, argv: list[str]) -> int:
         if debug or not is_of_cloud_storage(error):
             raise
         if foreign := re.search(r"not implemented \(file: '([^']*)'\)", str(error)):
-            print(f"error: {foreign[1]}: only local files and those of gs:// can be opened", file=sys.stderr)
+            _tell(f"error: {foreign[1]}: only local files and those of gs:// can be opened")
             return 2
         if not any("gs://" in word for word in words):
             raise

@@ -43,8 +43,8 @@ def need_known_place(path: str) -> None:
     """Check that `path` is local or of one of PLACES; see `need_cloud_storage`.
 
     Raises:
-      UserError: it is a URL of another kind, or a word such as `--workdir=hf://owner/name`, which would write to the hub;
-        the message names what can be opened.
+      UserError: it is a URL of another kind, or a word such as `--workdir=hf://owner/name`, which would write to the
+        hub; the message names what can be opened.
     """
     if re.match(r"--(workdir|output|pretrainings|data\.path)=hf://", path):
         raise UserError(

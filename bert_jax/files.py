@@ -1,4 +1,4 @@
-"""Atomic writing of files, bounded and checked reading of text and JSON by others, and the user's cache directory."""
+"""Atomic writing, bounded and checked reading of text and JSON that others wrote, and the user's cache directory."""
 
 import collections
 import errno
@@ -16,7 +16,8 @@ from etils import epath
 
 from bert_jax.errors import UserError
 
-AWAY = "fetch the file again, or have its owner save the model again"
+REMEDY = "fetch the file again, or have its owner save the model again"
+"""The way out where a file of a model is damaged."""
 LONGEST_JSON = 1 << 28  # bytes; the tokenizer.json of a quarter of a million entries takes a tenth of that
 LONGEST_LOG = 1 << 32  # bytes; ten million lines of metrics
 
@@ -50,7 +51,7 @@ def inside(directory: epath.Path, name: str) -> epath.Path:
     if os.path.dirname(target) not in allowed:
         raise UserError(f"{file} is a link to {target}, outside its directory; copy the file there if that is intended")
     if not os.path.isfile(target):
-        raise UserError(f"{file} is missing or is not a file; {AWAY}")
+        raise UserError(f"{file} is missing or is not a file; {REMEDY}")
     return file
 
 
@@ -78,7 +79,7 @@ def write_atomically(file: str | os.PathLike[str], contents: bytes) -> None:
 def read_bytes(file: str | os.PathLike[str], most: int = LONGEST_JSON) -> bytes:
     """Return the contents of a file, local or gs://, that anybody may have put there.
 
-    A pipe, which may never end or never begin, and a device such as /dev/zero are not read.
+    Pipes, which may never end or never begin, and devices such as /dev/zero are refused; `read_text` reads them.
 
     Raises:
       OSError: it cannot be read, is not a regular file, or has more than `most` bytes; `strerror` says so.

@@ -1,6 +1,6 @@
 """Models and data sets of the Hugging Face hub by name: found in its cache on this machine, else downloaded.
 
-A model is `hf://owner/name[@revision]`, or `owner/name` where no directory is called like the owner; a data set is
+A model is `hf://owner/name[@revision]`, or `owner/name` where nothing here has the name of the owner; a data set is
 `hf://datasets/owner/name[@revision][:configuration[:split]]`. A revision is a branch, a tag or a commit, by default
 the branch main. What is recorded of a run is the name with the commit, which always means the same files.
 
@@ -22,14 +22,14 @@ from bert_jax import progress
 from bert_jax.errors import UserError, need_extra
 
 PREFIX, DATASETS = "hf://", "hf://datasets/"
-TEXT_FILES, ELSEWHERE = ["*.json", "*.txt", "*.model"], ["*/*/*", "*/*.txt", "*/*.model"]
-"""Files of a model's options and vocabulary, and those that are not: sentence-transformers has 1_Pooling/config.json"""
+TEXT_FILES, NESTED = ["*.json", "*.txt", "*.model"], ["*/*/*", "*/*.txt", "*/*.model"]
+"""Files of a model's options and vocabulary, and those that are too deep to be; 1_Pooling/config.json is not."""
 WEIGHTS = (r"model(-\d+-of-\d+)?\.safetensors", r"pytorch_model(-\d+-of-\d+)?\.bin")
-"""Files of its arrays; the first kind that there is."""
+"""Names of the files of its arrays; those of the first kind that there is are fetched."""
 OTHER_WEIGHTS = (".safetensors", ".bin", ".h5", ".msgpack", ".onnx", ".pt", ".pth", ".ckpt", ".gguf")
 
 FILES = (".txt", ".json", ".model", *OTHER_WEIGHTS)
-"""Ends of names that are those of files, unless they begin with hf://."""
+"""Ends of names that are paths, unless they begin with hf://."""
 
 _PART = r"\w[\w.-]*"
 _MODEL = re.compile(rf"(?P<repository>{_PART}/{_PART})(@(?P<revision>[^@:\s]+))?")
@@ -54,8 +54,8 @@ class HubName:
     def __str__(self) -> str:
         """Return the name in the form that is recorded, and can be given again."""
         revision = f"@{self.revision}" if self.revision else ""
-        ends = {(True, True): f":{self.configuration}:{self.split}", (True, False): f":{self.configuration}"}
-        end = ends.get((True, bool(self.split)), "") if self.configuration or self.split else ""
+        end = f":{self.configuration}" if self.configuration or self.split else ""
+        end += f":{self.split}" if self.split else ""
         return f"{DATASETS if self.kind == 'dataset' else PREFIX}{self.repository}{revision}{end}"
 
     @property
@@ -67,7 +67,7 @@ class HubName:
 def model_name(path: str) -> HubName | None:
     """Return the model of the hub that `path` names; None if it is a path.
 
-    Without hf:// it is one if its form is owner/name, and nothing here is called like the owner.
+    Without hf:// it does if its form is owner/name, and nothing here has the name of the owner.
 
     Raises:
       UserError: it begins with hf://, but the rest names no model.
@@ -129,14 +129,14 @@ def model_files(name: HubName, weights: bool = True) -> Snapshot:
         client.snapshot_download, name.repository, revision=name.revision, tqdm_class=_bar_of_long_downloads()
     )
     with errors_told(name):
-        directory = fetch(allow_patterns=TEXT_FILES, ignore_patterns=ELSEWHERE)
+        directory = fetch(allow_patterns=TEXT_FILES, ignore_patterns=NESTED)
         if weights:
             fetch(allow_patterns=_weights(name, directory))
     return Snapshot(directory, name)
 
 
 def _bar_of_long_downloads() -> type:
-    """Return a bar of huggingface_hub that is seen where people look, until all is here, if that takes a second."""
+    """Return the bar of huggingface_hub, shown where people look, if a download takes a second, until it ends."""
     from huggingface_hub.utils import tqdm
 
     class Bar(tqdm):
@@ -186,7 +186,7 @@ def recorded_name(given: str, recorded: str = "", kind: Kind = "model") -> str:
     """Return what a run records where a model or a data set was `given`: of a name of the hub, that with its commit.
 
     Args:
-      given: a name of the hub, or whatever else, which stays as it is.
+      given: a name of the hub, or anything else, which stays as it is.
       recorded: what the first start recorded, if it is another one: a name without a revision keeps its commit, and so
         does any where the hub cannot be reached, so that a command can be started again wherever main is by then.
     """
@@ -209,7 +209,7 @@ def recorded_name(given: str, recorded: str = "", kind: Kind = "model") -> str:
 
 
 def check_writable(name: HubName, private: bool) -> None:
-    """Make the repository of a model unless it is there, so that what forbids an upload is known before it is due.
+    """Make the repository of a model unless it is there, so that an upload that is not allowed fails before any work.
 
     `private`: whether one that is made can be seen by its owner alone.
 

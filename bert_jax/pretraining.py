@@ -518,8 +518,9 @@ def _opened(
     """
     join_hosts(config.faults, to_dict(config), differing_options(Config))
     opened = filter(None, (config.data.path or config.data.mixture, config.init_from))
+    mesh = sharding.make_mesh(config.mesh, devices)  # which refuses a platform that JAX does not find
     with busy(f"opening {' and '.join(opened) or 'what is to be trained'}"):
-        return _described(config, sharding.make_mesh(config.mesh, devices), make_objective, optimizer, schedule)
+        return _described(config, mesh, make_objective, optimizer, schedule)
 
 
 def _described(

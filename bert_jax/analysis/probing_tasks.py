@@ -25,6 +25,7 @@ from bert_jax.config.finetuning import TaggingDataConfig
 from bert_jax.corpus.readers import find_sources
 from bert_jax.corpus.text import make_splitter
 from bert_jax.errors import UserError
+from bert_jax.files import read_text
 from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.tasks import conll, readers
 from bert_jax.tasks.text import word_places as words_of
@@ -381,7 +382,7 @@ def span_task(file: str, part: Part = "train") -> ProbingTask:
       UserError: the file is not of this form, or a span is not inside its text. Names file and line.
     """
     texts, examples, pairs = [], [], None
-    for line, row in readers.json_lines(readers.read_text(file), file):
+    for line, row in readers.json_lines(read_text(file), file):
         place = f"{os.fspath(file)}, line {line}"
         if not isinstance(row.get("text"), str) or not isinstance(row.get("targets"), list):
             raise UserError(f"{place}: expected {FORM}, not {str(row)[:60]}")

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
-from bert_jax.config.corpora import CorpusFormat, PrepareConfig, PreparedTextConfig
+from bert_jax.config.corpora import LONGEST_LINE, MOST_EXPANSION, CorpusFormat, PrepareConfig, PreparedTextConfig
 from bert_jax.config.finetuning import (
     FinetuneConfig,
     SentenceOptions,
@@ -310,12 +310,13 @@ class ExtendVocabConfig:
     """Format of the corpus. auto: by the file name, as for train-vocab."""
     text_field: str = option("text", of=("input",))
     """Name of the field that holds the text in JSON lines, Parquet, Arrow and TFDS examples."""
-    max_line_bytes: int = option(1 << 28, of=("input",))
-    """Maximum number of bytes of a line of plain text; a longer one stops the command, since few people write such.
-    JSON lines, pages of Wikipedia and books have 64 MiB."""
-    max_expansion: int = option(200, of=("input",))
+    max_line_bytes: int = option(LONGEST_LINE, of=("input",))
+    """Maximum number of bytes of a line of plain text; a longer one stops the command, because hardly anybody writes
+    such lines. For a line of JSON, a page of Wikipedia and a book the limit is 64 MiB."""
+    max_expansion: int = option(MOST_EXPANSION, of=("input",))
     """Maximum size of the text of a compressed file, as a multiple of the size of the file; one with more stops the
-    command, as if it were made to exhaust it. Text of people has at most about 10. The first 16 MiB are not counted."""
+    command, because it may be made to exhaust its readers. What people write is at most about 10 times as large. The
+    first 16 MiB are not counted."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,9 @@ RULE_SETS = ("gopher", "c4")
 SHORTEST_OVERLAP = 8
 """Words: evaluation texts with fewer are ordinary phrases and not searched for, as in GPT-3 (Brown et al. 2020)."""
 
+LONGEST_LINE, MOST_EXPANSION = 1 << 28, 200
+"""Defaults of max_line_bytes and max_expansion."""
+
 LEAST_SIMILARITY = 0.5
 """Least value of clean.near_threshold."""
 
@@ -136,12 +139,13 @@ class TrainVocabConfig:
     gutenberg: books of Project Gutenberg, without header and licence; auto takes them for plain text."""
     text_field: str = "text"
     """Name of the field that holds the text in JSON lines, Parquet, Arrow, and examples of TFDS and the hub."""
-    max_line_bytes: int = 1 << 28
-    """Maximum number of bytes of a line of plain text; a longer one stops the command, since few people write such.
-    JSON lines, pages of Wikipedia and books have 64 MiB."""
-    max_expansion: int = 200
+    max_line_bytes: int = LONGEST_LINE
+    """Maximum number of bytes of a line of plain text; a longer one stops the command, because hardly anybody writes
+    such lines. For a line of JSON, a page of Wikipedia and a book the limit is 64 MiB."""
+    max_expansion: int = MOST_EXPANSION
     """Maximum size of the text of a compressed file, as a multiple of the size of the file; one with more stops the
-    command, as if it were made to exhaust it. Text of people has at most about 10. The first 16 MiB are not counted."""
+    command, because it may be made to exhaust its readers. What people write is at most about 10 times as large. The
+    first 16 MiB are not counted."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -162,12 +166,13 @@ class PreparedTextConfig:
     gutenberg: books of Project Gutenberg, without header and licence; auto takes them for plain text."""
     text_field: str = "text"
     """Name of the field that holds the text in JSON lines, Parquet, Arrow, and examples of TFDS and the hub."""
-    max_line_bytes: int = 1 << 28
-    """Maximum number of bytes of a line of plain text; a longer one stops the command, since few people write such.
-    JSON lines, pages of Wikipedia and books have 64 MiB."""
-    max_expansion: int = 200
+    max_line_bytes: int = LONGEST_LINE
+    """Maximum number of bytes of a line of plain text; a longer one stops the command, because hardly anybody writes
+    such lines. For a line of JSON, a page of Wikipedia and a book the limit is 64 MiB."""
+    max_expansion: int = MOST_EXPANSION
     """Maximum size of the text of a compressed file, as a multiple of the size of the file; one with more stops the
-    command, as if it were made to exhaust it. Text of people has at most about 10. The first 16 MiB are not counted."""
+    command, because it may be made to exhaust its readers. What people write is at most about 10 times as large. The
+    first 16 MiB are not counted."""
     sentences: Literal["split", "lines"] = "split"
     """Division of text into sentences. split: a sentence splitter finds them. lines: the corpus already has one
     sentence per line."""

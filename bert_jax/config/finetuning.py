@@ -158,8 +158,8 @@ class TaskDataConfig:
     tfds_dir: str = option("", hosts_differ=True, of=("tfds",))
     """Directory where TFDS keeps its data. By default TFDS decides."""
     hub: str = option("", hosts_differ=True)
-    """Data set of the Hugging Face hub to read instead of files, as owner/name[@revision][:configuration], such as
-    nyu-mll/glue:mrpc; train, dev and test then name its splits."""
+    """Data set of the Hugging Face hub to read instead of files, as owner/name, owner/name:configuration (such as
+    nyu-mll/glue:mrpc) or owner/name@revision:configuration; train, dev and test then name its splits."""
 
     @property
     def named(self) -> str:
@@ -477,9 +477,9 @@ def _check_numbers(config: FinetuneConfig) -> None:
         for value in getattr(config, name):
             if not 0 < value < math.inf:
                 raise UserError(f"{name}={value} must be positive")
-    usual = task_defaults(config.task)
+    usual = task_defaults(config.task), FinetuneConfig()
     for name in ("batch_size", "learning_rate", "epochs") if config.grid else ():
-        if (value := getattr(config, name)) != getattr(usual, name):
+        if (value := getattr(config, name)) not in [getattr(each, name) for each in usual]:
             grid = f"grid_{name.removesuffix('s')}s"
             raise UserError(f"{name}={value} has no effect with grid=True; give it in {grid}, or leave one of them out")
     sizes = [("grid_batch_sizes", size) for size in config.grid_batch_sizes]

@@ -24,9 +24,10 @@ from typing import IO, Any, NamedTuple
 
 from etils import epath
 
+from bert_jax.config.corpora import LONGEST_LINE, MOST_EXPANSION
 from bert_jax.corpus import crawls, datasets, documentation, wikipedia
 from bert_jax.corpus.text import chapters, last_paragraph
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, at_least
 from bert_jax.files import LONE_RETURNS, parsed, wide_encoding
 
 _LINE_END = rb"(?:\r\n?|\n)"
@@ -167,12 +168,18 @@ _TOO_LONG = {
 
 
 class Limits(NamedTuple):
-    """What no corpus of people has: a file with more is refused, however it is read."""
+    """What no text that people wrote exceeds: a file with more is refused, however it is read."""
 
-    line_bytes: int = 1 << 28
+    line_bytes: int = LONGEST_LINE
     """Bytes of a line of plain text."""
-    expansion: int = 200
+    expansion: int = MOST_EXPANSION
     """Bytes of the text of a compressed file, for each of its own."""
+
+    @classmethod
+    def given(cls, max_line_bytes: int, max_expansion: int) -> "Limits":
+        """Return the limits of these options; raise a UserError if one of them allows nothing."""
+        at_least(1, max_line_bytes=max_line_bytes, max_expansion=max_expansion)
+        return cls(max_line_bytes, max_expansion)
 
     def check(self, source: "Source", text: int, line: int, number: int) -> None:
         """Raise a UserError if so many bytes of text, or of the line of this number, are too many for a source."""
@@ -187,6 +194,9 @@ class Limits(NamedTuple):
                 "right, or divide it"
             )
 
+
+DOCUMENTS = ("tfds", "hub", "docs", "parquet", "arrow")
+"""Formats whose blocks are whole documents, put together here, and not a piece of a file."""
 
 UNCOUNTED = 1 << 24
 """Bytes of text that a compressed file may hold, however small it is."""
@@ -380,7 +390,7 @@ def parse_block(block: Block, text_field: str = "text", bad_utf8: str = "error")
         texts, replaced = _warc_texts(block, bad_utf8, removed)
         return BlockText([[], *_lines_of(texts)], replaced, dict(removed))
     text, replaced = _decode(block, bad_utf8)
-    if block.source.format in ("tfds", "hub", "docs", "parquet", "arrow"):
+    if block.source.format in DOCUMENTS:
         texts = text.split("\0")
     elif block.source.format == "jsonl":
         texts = list(_json_texts(block, text, text_field))
@@ -412,8 +422,7 @@ def _warc_texts(block: Block, bad_utf8: str, removed: collections.Counter[str]) 
 
 
 def _decode(block: Block, bad_utf8: str) -> tuple[str, int]:
-    is_file = block.source.format not in ("tfds", "docs", "parquet", "arrow")
-    if is_file and block.start == Position() and (wide := wide_encoding(block.payload)):
+    if block.source.format not in DOCUMENTS and block.start == Position() and (wide := wide_encoding(block.payload)):
         raise UserError(
             f"{block.source.name} is {wide}, not UTF-8; convert it: iconv -f {wide} -t UTF-8 FILE > NEW, where it is "
             "decompressed first"

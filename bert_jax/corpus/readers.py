@@ -84,7 +84,7 @@ def _need_decompressor(name: str) -> None:
         need_extra("backports.zstd", "corpora", name)
 
 
-WITH_FIELDS = ("jsonl", "parquet", "arrow", "tfds")
+WITH_FIELDS = ("jsonl", "parquet", "arrow", "tfds", "hub")
 """Formats whose records have fields, one of which is the text."""
 
 FILE_FORMATS = ("text", "jsonl", "wikiextractor", "wikipedia", "warc", "gutenberg", "parquet", "arrow")

@@ -276,7 +276,7 @@ class StopSignals:
 
 def _say(text: str) -> None:
     if jax.process_index() == 0:
-        with contextlib.suppress(OSError):  # a full disk behind it: the run stops all the same, and is saved
-            print(
-                text, file=sys.stderr, flush=True
-            )  # on a terminal a live bar has replaced sys.stderr, and stays below
+        # A full disk may be behind it; the run stops all the same, and is saved. On a terminal a live bar has replaced
+        # sys.stderr, and stays below the text.
+        with contextlib.suppress(OSError):
+            print(text, file=sys.stderr, flush=True)

@@ -21,7 +21,7 @@ from bert_jax.config import AttentionConfig, EncoderConfig, HeadConfig
 from bert_jax.config.model import HeadPooling
 from bert_jax.config.options import from_dict
 from bert_jax.errors import UserError, first_lines
-from bert_jax.files import inside, read_object
+from bert_jax.files import REMEDY, inside, read_object
 from bert_jax.formats import safetensors_files, torch_files
 from bert_jax.formats.model_types import model_type
 from bert_jax.formats.model_types.bert import BERT
@@ -442,10 +442,7 @@ def _known(stored: dict[str, FileTensor], config: HuggingFaceConfig, directory: 
     meanings = {name: canonical(name, kind) for name in stored if not BUFFERS.search(name)}
     meanings = with_shared(meanings, kind, config.tied)
     if twice := repeated(meanings):
-        raise UserError(
-            f"{directory} holds one parameter under two names, {twice[0][0]} and {twice[0][1]}; "
-            f"{safetensors_files.AWAY}"
-        )
+        raise UserError(f"{directory} holds one parameter under two names, {twice[0][0]} and {twice[0][1]}; {REMEDY}")
     found = {name: stored[old] for old, name in meanings.items()}
     for fused, count in kind.fused.items():
         for name in [name for name in found if f".{fused}." in name]:
@@ -508,7 +505,7 @@ def _check_tied(
     """Check that the output table of the masked-language-model head is the word table: BERT has one for both."""
     table = f"{config.kind.decoder}.weight"
     if has_mlm and not config.tied and table not in tensors:
-        raise UserError(f"{directory} has tie_word_embeddings=false but no {table}; {safetensors_files.AWAY}")
+        raise UserError(f"{directory} has tie_word_embeddings=false but no {table}; {REMEDY}")
     for copy, original in config.kind.tied.items():
         if copy in tensors and not _equal(tensors[copy], tensors.get(original, tensors[copy])):
             raise UserError(

@@ -24,7 +24,7 @@ from etils import epath
 
 from bert_jax.devices.placement import empty
 from bert_jax.errors import UserError
-from bert_jax.files import AWAY, inside, is_remote, read_object
+from bert_jax.files import REMEDY, inside, is_remote, read_object
 
 FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_HEADER_BYTES = 16 << 20  # that of BERT-large has 50 kB; a parsed header takes some twenty times its size
@@ -88,7 +88,7 @@ def open_files(
     shards = {name: open_one(inside(directory, name)) for name in sorted(set(places.values()))}
     for tensor, name in places.items():
         if tensor not in shards[name]:
-            raise UserError(f"{directory / index} says that {tensor} is in {name}, but it is not; {AWAY}")
+            raise UserError(f"{directory / index} says that {tensor} is in {name}, but it is not; {REMEDY}")
     return {tensor: shards[name][tensor] for tensor, name in places.items()}
 
 
@@ -102,12 +102,12 @@ def open_file(file: epath.Path) -> dict[str, FileTensor]:
                 kinds = {name: (tuple(part.get_shape()), part.get_dtype()) for name, part in parts.items()}
         except (safetensors.SafetensorError, OSError) as error:
             reason = str(error).removeprefix("Error while deserializing header: ")[:200]
-            raise UserError(f"{file} is not a whole safetensors file ({size:,} bytes): {reason}; {AWAY}") from None
+            raise UserError(f"{file} is not a whole safetensors file ({size:,} bytes): {reason}; {REMEDY}") from None
         contents = Contents(local)
     repeated = [name for name, count in collections.Counter(names).items() if count > 1]
     if repeated:
         raise UserError(
-            f"{file} is damaged: its header names {repeated[0]!r:.120} {names.count(repeated[0])} times; {AWAY}"
+            f"{file} is damaged: its header names {repeated[0]!r:.120} {names.count(repeated[0])} times; {REMEDY}"
         )
     begins = {name: start + header[name]["data_offsets"][0] for name in kinds}
     return {
@@ -132,7 +132,7 @@ class Contents:
         while left:
             count = os.preadv(self._descriptor, [left], start)
             if not count:
-                raise UserError(f"{self._path} has become shorter while it was being read; {AWAY}")
+                raise UserError(f"{self._path} has become shorter while it was being read; {REMEDY}")
             left, start = left[count:], start + count
 
 
@@ -171,12 +171,12 @@ def _header(local: str, file: epath.Path) -> tuple[list[str], dict[str, Any], in
         if length > max(0, os.path.getsize(local) - 8):
             raise UserError(
                 f"{file} is not a whole safetensors file: its header claims {length:,} bytes, but the file has "
-                f"{os.path.getsize(local):,}; {AWAY}"
+                f"{os.path.getsize(local):,}; {REMEDY}"
             )
         if length > MAX_HEADER_BYTES:
             raise UserError(
                 f"{file} has a header of {length:,} bytes; at most {MAX_HEADER_BYTES:,} are read, and BERT-large "
-                f"needs 50,000; {AWAY}"
+                f"needs 50,000; {REMEDY}"
             )
         header = stream.read(length)
     names = []
@@ -199,7 +199,7 @@ def local_copy(file: epath.Path) -> Iterator[str]:
     """
     if not is_remote(file):
         if not os.path.isfile(file):  # to open a pipe would be to wait for its other end
-            raise UserError(f"{file} is missing or is not a file; {AWAY}")
+            raise UserError(f"{file} is missing or is not a file; {REMEDY}")
         yield os.fspath(file)
         return
     with tempfile.NamedTemporaryFile(suffix=".safetensors") as copy:
@@ -211,9 +211,9 @@ def local_copy(file: epath.Path) -> Iterator[str]:
 
 def _read_index(file: epath.Path) -> dict[str, str]:
     """Return the weight_map of an index: array → file name."""
-    places = read_object(file, AWAY).get("weight_map")
+    places = read_object(file, REMEDY).get("weight_map")
     if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
-        raise UserError(f'{file} must hold an object "weight_map" from names of arrays to names of files; {AWAY}')
+        raise UserError(f'{file} must hold an object "weight_map" from names of arrays to names of files; {REMEDY}')
     return places
 
 

@@ -21,7 +21,8 @@ from typing import Any
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.formats.safetensors_files import AWAY, TYPES, Contents, FileTensor, local_copy, open_files, reader
+from bert_jax.files import REMEDY
+from bert_jax.formats.safetensors_files import TYPES, Contents, FileTensor, local_copy, open_files, reader
 
 FILE, INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 MAX_BYTES = 4 << 20  # of the list of records, and of the pickle; those of BERT-large have 50 kB
@@ -83,7 +84,7 @@ def open_file(file: epath.Path) -> dict[str, FileTensor]:
                 archive = _Archive(stream)
                 arrays = _arrays(archive)
         except ValueError as error:
-            raise UserError(f"{file} {' '.join(str(error).split())[:300]}; {AWAY}") from None
+            raise UserError(f"{file} {' '.join(str(error).split())[:300]}; {REMEDY}") from None
         contents = Contents(local)
     found = {}
     for name, array in arrays.items():
@@ -99,10 +100,10 @@ def _check_form(local: str, file: epath.Path) -> None:
         start = stream.read(512)
     for position, mark, form, safe in OLD_FORMS:
         if start.startswith(mark, position):
-            caution = "" if safe else ", which runs what is in it, so only if you trust its owner,"
+            caution = "" if safe else "torch runs what is in such a file, so do this only if you trust its owner: "
             raise UserError(
-                f"{file} has {form}, which is not read here. Where torch is installed,{caution} "
-                f"{WITHIN_PYTHON.format(safe)} writes the present form; put it there under the old name"
+                f"{file} has {form}, which is not read here; {caution}where torch is installed, "
+                f"{WITHIN_PYTHON.format(safe)} writes the present form; put that here under the old name"
             )
 
 

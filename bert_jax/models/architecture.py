@@ -58,8 +58,13 @@ from bert_jax.models.xlnet import Permutation, Relations, TwoStreamBlock, WordEm
 from bert_jax.parameters import ParameterTable
 
 Activation = Callable[[jax.Array], jax.Array]
-ACTIVATIONS: dict[str, Activation] = {"gelu_tanh": gelu_tanh, "gelu_erf": gelu_erf, "relu": relu, "tanh": jnp.tanh}
-ACTIVATIONS |= {"silu": jax.nn.silu}
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu_tanh": gelu_tanh,
+    "gelu_erf": gelu_erf,
+    "silu": jax.nn.silu,
+    "relu": relu,
+    "tanh": jnp.tanh,
+}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -2,9 +2,9 @@
 
 Counts and the size of the state follow from the table of parameters, the rest from an EncoderConfig; memory includes
 what is kept for the backward pass. The costs of a run are those of one encoder, or of the two of replaced-token
-detection. No array is built. Models ask here, too, how a local window, the layers and the last of them are computed in
-less time. Nothing outside the standard library may be imported here, directly or not, so `bert-jax info` answers
-without loading jax.
+detection. Models also ask here which way of computing a local window, the layers or the last layer is the fastest. No
+array is built, and nothing outside the standard library may be imported here, directly or not, so `bert-jax info`
+answers without loading jax.
 """
 
 import dataclasses

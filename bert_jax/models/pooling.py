@@ -132,6 +132,7 @@ def layer_indices(layers: str | int | Sequence[int], num_layers: int) -> tuple[i
     numbers = tuple(layers) if isinstance(layers, Iterable) else (layers,)
     for number in numbers:
         if not isinstance(number, (int, np.integer)) or isinstance(number, bool) or not -count <= number < count:
-            others = f"1 to {num_layers} the layers, negative ones count from the last" if num_layers else "and all"
-            raise UserError(f"layers={layers!r}: there is no {number!r}; 0 is the embeddings, {others}")
+            above = f"1 to {num_layers} the layers, negative ones count from the last"
+            there = f"0 is the embeddings, {above}" if num_layers else "this model has only 0, the embeddings"
+            raise UserError(f"layers={layers!r}: there is no {number!r}; {there}")
     return tuple(int(number) % count for number in numbers)

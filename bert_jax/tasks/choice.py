@@ -22,7 +22,7 @@ from bert_jax.config import HeadConfig
 from bert_jax.config.finetuning import ChoiceOptions, TaskDataConfig
 from bert_jax.data.sequences import Features, Uncut
 from bert_jax.errors import UserError
-from bert_jax.files import parsed, write_atomically
+from bert_jax.files import parsed, read_text, write_atomically
 from bert_jax.tasks import readers
 from bert_jax.tokenization.tokenizer import Tokenizer, join, sequence_length
 
@@ -55,9 +55,7 @@ def read(path: epath.Path) -> list[Question]:
     elif path.suffix == ".csv":
         records = _csv(path)
     elif path.suffix == ".jsonl":
-        records = (
-            (f"{path}, line {number}", value) for number, value in readers.json_lines(readers.read_text(path), path)
-        )
+        records = ((f"{path}, line {number}", value) for number, value in readers.json_lines(read_text(path), path))
     else:
         raise UserError(f"{path}: expected SWAG's .csv, a .jsonl file, or a directory of RACE's passages")
     return read_questions(str(path), records)
@@ -160,7 +158,7 @@ def _list(where: str, record: Mapping[str, Any], key: str) -> list[Any]:
 
 def _csv(file: epath.Path) -> Iterator[tuple[str, dict[str, str]]]:
     header: list[str] | None = None
-    for number, fields in readers.csv(readers.read_text(file), file):
+    for number, fields in readers.csv(read_text(file), file):
         if header is None:
             header = fields
             needed = ("sent1", "sent2", "ending0", "ending1")
@@ -177,7 +175,7 @@ def _csv(file: epath.Path) -> Iterator[tuple[str, dict[str, str]]]:
 
 def _json(file: epath.Path) -> dict[str, Any]:
     try:
-        value = parsed(readers.read_text(file, by_line=False))
+        value = parsed(read_text(file, by_line=False))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{file}: not JSON: {error}") from None
     if not isinstance(value, dict):

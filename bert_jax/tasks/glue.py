@@ -15,6 +15,7 @@ from bert_jax.config import HeadConfig
 from bert_jax.config.finetuning import TaskDataConfig
 from bert_jax.data.sequences import Features
 from bert_jax.errors import UserError
+from bert_jax.files import read_text
 from bert_jax.tasks import readers, sentences
 from bert_jax.tasks.sentences import Record, Sentences
 from bert_jax.tasks.sentences import features as features  # a name of every TaskFamily
@@ -156,9 +157,7 @@ def read(task: str, file: epath.Path, split: str, by_original_name: bool = True)
       UserError: the header is missing, a row has the wrong number of columns or an empty text, or the file is not
         UTF-8; names file and line.
     """
-    layout, lines = _layout(
-        task, file, list(readers.tsv(readers.read_text(file))), labelled=not split.startswith("test")
-    )
+    layout, lines = _layout(task, file, list(readers.tsv(read_text(file))), labelled=not split.startswith("test"))
     problems, records = [], []
     for number, fields in lines:
         where = f"{file}, line {number}"
@@ -267,7 +266,7 @@ def _part(
         raise UserError(
             f"{file} needs {ids}, the list of the pairs that GLUE holds out as dev; or give --data.train and --data.dev"
         )
-    held_out = {tuple(fields) for _, fields in readers.tsv(readers.read_text(ids))}
+    held_out = {tuple(fields) for _, fields in readers.tsv(read_text(ids))}
     columns = [layout.header.index(name) for name in ("#1 ID", "#2 ID")]
     pairs = (tuple(fields[column] for column in columns) for _, fields in lines)
     kept = [record for record, pair in zip(records, pairs, strict=True) if (pair in held_out) == (split == "dev")]

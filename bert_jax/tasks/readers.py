@@ -29,7 +29,6 @@ from bert_jax.config.finetuning import TaskDataConfig
 from bert_jax.corpus import datasets
 from bert_jax.errors import UserError
 from bert_jax.files import lines_of, parsed
-from bert_jax.files import read_text as read_text
 
 Row = tuple[int, list[str]]
 """(number of the line on which the row begins, from 1; its fields)"""
@@ -223,7 +222,7 @@ def find_file(data: TaskDataConfig, split: str, names: Sequence[str]) -> epath.P
 
 
 def file_splits(data: TaskDataConfig, names: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return those of the splits in `names` that `find` would find, or that the data set of this name has."""
+    """Return those of the splits in `names` that `find_file` would find, or that the data set of this name has."""
     if data.named:
         return dataset_splits(data.named, data, {split: dataset_split(data, split) for split in names})
     directory = epath.Path(data.dir).expanduser()

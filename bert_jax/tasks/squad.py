@@ -90,8 +90,8 @@ def features(examples: Examples, tokenizer: Tokenizer, options: SquadOptions) ->
         options.max_query_length,
         "questions",
         "max_query_length",
-        most=options.max_length - 3 - len(between),
-    )  # beside [CLS], each [SEP] and one token of the context
+        most=options.max_length - 3 - len(between),  # [CLS], each [SEP] and one token of the context
+    )
     return SpanFeatures(
         list(ids),
         list(types),

@@ -194,9 +194,8 @@ def recorded_options(history: dict[str, Any], task: str, positions: int) -> Sequ
     assert isinstance(options, SequenceOptions)  # even of ax
     length = min(options.max_length, positions)
     if isinstance(options, SquadOptions) and options.max_query_length + 3 >= length:
-        longest = (
-            length - 5 if length == options.max_length else length // 3
-        )  # 5: as in _check_room of squad.py, at most
+        room = 5  # at most, for what `_check_room` of squad.py wants next to a question
+        longest = length - room if length == options.max_length else length // 3
         options = dataclasses.replace(options, max_query_length=max(longest, 1))
     return dataclasses.replace(options, max_length=length)
 

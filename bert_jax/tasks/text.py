@@ -19,7 +19,7 @@ from etils import epath
 from bert_jax.config.finetuning import TextDataConfig
 from bert_jax.data.sequences import Features
 from bert_jax.errors import UserError
-from bert_jax.files import decoded
+from bert_jax.files import decoded, read_text
 from bert_jax.randomness import Stream, permute
 from bert_jax.tasks import readers, sentences
 from bert_jax.tasks.glue import MRPC_TEST, MRPC_TRAIN
@@ -30,7 +30,7 @@ from bert_jax.tokenization.wordpiece import basic_normalizer, basic_pre_tokenize
 
 _TEXT, _PAIR, _LABEL = ("text", "sentence", "sentence1"), ("text_pair", "sentence2"), ("label",)
 _SUFFIXES = (".tsv", ".csv", ".jsonl")
-_WITHOUT_CLASS = "unsup"  # IMDb's unlabelled reviews are beside its classes
+_WITHOUT_CLASS = "unsup"  # IMDb's unlabelled reviews, in a directory next to those of its classes
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
@@ -49,14 +49,14 @@ def read_records(file: epath.Path, data: TextDataConfig, split: str) -> list[Rec
     if file.is_dir():
         return _read_directory(file)
     if file.suffix == ".jsonl":
-        objects = readers.json_lines(readers.read_text(file), file)
+        objects = readers.json_lines(read_text(file), file)
         return records_of(str(file), ((f"{file}, line {number}", value) for number, value in objects), data, split)
     if file.suffix not in _SUFFIXES:
         raise UserError(
             f"{file}: the format of a file is determined by the end of its name, {', '.join(_SUFFIXES)}; or give a "
             "directory with a directory of .txt files for each class"
         )
-    text = readers.read_text(file)
+    text = read_text(file)
     lines = readers.tsv(text) if file.suffix == ".tsv" else readers.csv(text, file)
     return records_of(str(file), _mappings(file, lines, has_header=not data.text_column.isdecimal()), data, split)
 
@@ -171,7 +171,7 @@ def _read_directory(directory: epath.Path) -> list[Record]:
     records = []
     for name in classes:
         for file in sorted((directory / name).glob("*.txt")):
-            text = readers.read_text(file, by_line=False)
+            text = read_text(file, by_line=False)
             if not text.strip():
                 raise UserError(f"{file} is empty")
             records.append(Record(str(file), text, None, name, f"{name}/{file.name}"))
@@ -265,14 +265,14 @@ def read_plain_texts(source: str) -> list[PlainText]:
     path = epath.Path(source).expanduser()
     if source != STANDARD_INPUT and path.is_dir():
         texts = [
-            PlainText(str(file), readers.read_text(file, by_line=False), file.name, is_line=False)
+            PlainText(str(file), read_text(file, by_line=False), file.name, is_line=False)
             for file in sorted(path.glob("*.txt"), key=str)
         ]
         if blank := [text.where for text in texts if not text.text.strip()]:
             raise UserError(f"{blank[0]} is empty")
     else:
         name = "standard input" if source == STANDARD_INPUT else str(path)
-        whole = decoded(sys.stdin.buffer.read(), name) if source == STANDARD_INPUT else readers.read_text(path)
+        whole = decoded(sys.stdin.buffer.read(), name) if source == STANDARD_INPUT else read_text(path)
         lines = [(number, line) for number, line in readers.lines(whole) if line.strip()]
         texts = [PlainText(f"{name}, line {number}", line, str(number - 1)) for number, line in lines]
     if not texts:

@@ -1,10 +1,10 @@
 """Vocabularies in directories of Hugging Face `transformers`, which several files there describe together.
 
-A directory is read as one of bert_jax's own kinds of vocabulary if that gives the same ids, else `tokenizers` runs its
-tokenizer.json as it is. WordPiece is in vocab.txt or a tokenizer.json, byte-level BPE in vocab.json with merges.txt or
-in a tokenizer.json. A tokenizer.json with a unigram model, without the SentencePiece file that it was made of, is made
-into one again. What tokenizer_config.json, special_tokens_map.json, added_tokens.json and config.json ask for is done,
-or refused by name: where an own kind cannot do it, the tokenizer.json that `transformers` would make is run.
+A directory is read as one of bert_jax's own kinds of vocabulary if that gives the same ids; otherwise `tokenizers` runs
+its tokenizer.json as it is. WordPiece is in vocab.txt or a tokenizer.json, byte-level BPE in vocab.json with merges.txt
+or in a tokenizer.json. A tokenizer.json with a unigram model, without the SentencePiece file that it was made of, is
+made into one again. What tokenizer_config.json, special_tokens_map.json, added_tokens.json and config.json ask for is
+done, or refused by name: where no kind of our own can do it, the tokenizer.json that `transformers` would make is run.
 """
 
 import base64
@@ -223,8 +223,8 @@ _USED = (
     *("remove_space", "add_prefix_space", "tokenizer_class", "auto_map", "added_tokens_decoder", "kind", "family"),
     *("add_bos_token", "add_eos_token", "mecab_kwargs", "sudachi_kwargs", "jumanpp_kwargs", *NAMES),
 )
-"""Keys whose effect is in the ids, and in the tokenizer.json of an export. `transformers` 5 would replace the
-post-processor of an export by what add_bos_token and add_eos_token say."""
+"""Keys whose effect is in the ids, and in the tokenizer.json of an export; given again, `transformers` 5 would replace
+its post-processor by what add_bos_token and add_eos_token say."""
 _PLACES = (
     *("name_or_path", "special_tokens_map_file", "tokenizer_file", "vocab_file", "merges_file", "spm_file", "backend"),
     *("full_tokenizer_file", "is_local", "local_files_only", "_commit_hash", "use_fast", "from_slow"),
@@ -249,7 +249,7 @@ def carried_settings(directory: epath.Path) -> dict[str, dict[str, Any]]:
 
 
 def _check_settings(source: _Source) -> None:
-    """Raise a UserError about a setting with which ids would be others than here; warn of those that nobody knows."""
+    """Raise a UserError about a setting with which ids would differ from those here; warn of unknown ones."""
     for key, allowed in _REFUSED.items():
         if source.settings.get(key) not in allowed:
             raise UserError(
@@ -265,10 +265,10 @@ def _check_settings(source: _Source) -> None:
 
 
 def _own(source: _Source, lowercase: bool | None) -> Vocabulary:
-    """Return a vocabulary of an own kind that gives the ids of the files, or one of values made for them.
+    """Return a vocabulary of a kind of our own that gives the ids of the files, or a tokenizer.json made for them.
 
     Raises:
-      NotExpressible: the tokenizer.json gives other ids than any own kind.
+      NotExpressible: no kind of our own gives the ids of the tokenizer.json.
     """
     kind = "" if source.fast is None else model_kind(source.fast["model"])
     if source.settings.get("kind") == JSON_KIND and source.fast is not None:
@@ -303,8 +303,8 @@ def _own(source: _Source, lowercase: bool | None) -> Vocabulary:
 
 
 def _run_as_it_is(source: _Source) -> JsonVocabulary:
-    """Return tokenizer.json as `tokenizers` runs it, with the tokens that are added beside it."""
-    assert source.fast is not None  # or an own kind would have been found, or refused
+    """Return tokenizer.json as `tokenizers` runs it, with the tokens that the files next to it add."""
+    assert source.fast is not None  # or `_own` would have found a vocabulary, or refused it
     file = source.files[JSON_FILE]
     if dropout := source.fast["model"].get("dropout"):
         raise UserError(f"{file} splits words at random (dropout={dropout!r:.20}); set it to null")
@@ -417,7 +417,7 @@ def _listed(tokens: Any) -> list[Any]:
 
 
 def _added(entry: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """Return an added token as tokenizer.json has it; what is not said is as in `transformers`."""
+    """Return an added token as tokenizer.json has it; what is left out is as in `transformers`."""
     special = bool(entry.get("special"))
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": not special, "special": special}
     return {"id": number, "content": entry["content"], **{key: bool(entry.get(key, flags[key])) for key in flags}}
@@ -456,10 +456,7 @@ def _fast_byte_level(values: dict[str, Any], file: epath.Path) -> ByteLevel:
     if any(model.get(option) for option in options):
         raise NotExpressible(f"{file} merges pieces differently from GPT-2")
     if values.get("normalizer") is not None or splitting.get("use_regex") is False:
-        raise NotExpressible(
-            f"{file} changes or splits text differently from GPT-2 (normalizer "
-            f"{_object(values.get('normalizer'))!r:.60}); only plain byte-level BPE can be read"
-        )
+        raise NotExpressible(f"{file} changes or splits text differently from GPT-2")
     vocabulary, merges = dict(model["vocab"]), model.get("merges")
     for added in map(_object, values.get("added_tokens") or ()):
         if added.get("content") not in (*ROBERTA_NAMES, *SPECIAL_NAMES):
@@ -604,7 +601,7 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 def complete_pipeline(vocabulary: Vocabulary) -> tokenizers.Tokenizer | None:
-    """Return what a tokenizer.json says of an own kind of vocabulary, with special tokens; None: it has one itself."""
+    """Return the tokenizer.json of a kind of our own, with special tokens; None for a vocabulary that is one itself."""
     if (fast := vocabulary.pipeline()) is None:
         return None
     *others, mask = (vocabulary.tokens[i] for i in vocabulary.special_ids)
@@ -669,8 +666,7 @@ def _pieces(values: dict[str, Any], model: dict[str, Any], file: epath.Path) -> 
             entries = [*entries, [added["content"], 0.0]]  # DeBERTa's mask
         if not isinstance(i, int) or not 0 <= i < len(entries) or entries[i][0] != added.get("content"):
             raise NotExpressible(
-                f"{file} adds {added!r:.80} to its vocabulary, which is found in a text before it is split; our "
-                "tokenizer has no such step. Remove it from added_tokens if the model does without"
+                f"{file} adds {added!r:.80} to its vocabulary, which is found in a text before it is split"
             )
         kinds.setdefault(i, sentence_pieces.CONTROL if added.get("special") else sentence_pieces.USER_DEFINED)
     return [
@@ -701,8 +697,7 @@ def _table(steps: list[dict[str, Any]], file: epath.Path) -> bytes:
     if foreign or len(found) != 1 or not isinstance(found[0], str):
         seen = ", ".join(str(step.get("type")) for step in steps) or "nothing"
         raise NotExpressible(
-            f"{file} normalizes text with {seen:.80}, but SentencePiece's own table (Precompiled) is needed; put the "
-            ".model that the tokenizer was made of into the directory"
+            f"{file} normalizes text with {seen:.80}, not with SentencePiece's own table (Precompiled) alone"
         )
     try:
         return base64.b64decode(found[0], validate=True)
@@ -711,17 +706,13 @@ def _table(steps: list[dict[str, Any]], file: epath.Path) -> bytes:
 
 
 def _check_splitting(values: dict[str, Any], model: dict[str, Any], file: epath.Path) -> None:
-    """Raise a UserError unless text is split at spaces, of which there is one in front."""
+    """Raise NotExpressible unless text is split at spaces, of which there is one in front."""
     for step in _steps(values.get("pre_tokenizer"), "pretokenizers"):
         usual = step.get("replacement") == WORD_START and step.get("prepend_scheme", "always") == "always"
         if step.get("type") != "WhitespaceSplit" and not (step.get("type") == "Metaspace" and usual):
-            raise NotExpressible(
-                f"{file} splits text with {step!r:.120}, which SentencePiece does not; it cannot be read"
-            )
+            raise NotExpressible(f"{file} splits text with {step!r:.120}, which SentencePiece does not")
     if model.get("byte_fallback"):
-        raise NotExpressible(
-            f"{file} has pieces for bytes (byte_fallback), which models of this family do not; give another"
-        )
+        raise NotExpressible(f"{file} has pieces for bytes (byte_fallback), which models of this family do not")
 
 
 def _first_difference(ours: list[str], theirs: list[str]) -> str:

@@ -32,8 +32,8 @@ _GAP = "entry {} is missing"
 """What the library is given where an id has no entry, or it would give the id to an added token; no text has it."""
 
 
-class NotExpressible(UserError):
-    """A tokenizer.json gives ids that no other kind of vocabulary gives; `JsonVocabulary` may read it."""
+class NotExpressible(Exception):
+    """A tokenizer.json gives ids that no other kind of vocabulary gives, so `JsonVocabulary` has to read it."""
 
 
 class PairForm(NamedTuple):

@@ -189,8 +189,8 @@ def load_tokenizer(path: str | os.PathLike[str], lowercase: bool | None = None) 
     Raises:
       UserError: the vocabulary cannot be used or does not fit `lowercase`.
     """
-    path = epath.Path(hub.local_path(os.fspath(path), weights=False))
     need_cloud_storage(os.fspath(path))
+    path = epath.Path(hub.local_path(os.fspath(path), weights=False))
     file = find_vocabulary(path)
     if file.name not in (WORDPIECE_FILE, BYTE_LEVEL_FILE, JSON_FILE) and file.suffix != ".model":
         return Tokenizer(read_wordpiece(file, lowercase))

@@ -159,10 +159,10 @@ def too_little(
             continue
         start = math.log(vocab_size)
         way, whole = start - loss, start - alone
-        steps = f"{float(f'{step * whole / way:.1g}'):,.0f}" if way > 0.02 * whole else "far more"
+        steps = f"about {float(f'{step * whole / way:.1g}'):,.0f}" if way > 0.02 * whole else "very many"
         lines.append(
             f"the model has seen too little: {term.loss} {loss:.2f} is worse than {alone:.2f}, which word frequencies "
-            f"alone reach. At this pace it takes about {steps} steps to get there, and several times as many to learn "
+            f"alone reach. At this pace it takes {steps} steps to get there, and several times as many to learn "
             "from the context: raise --steps"
         )
     return lines

@@ -141,7 +141,7 @@ an option that a family does not have here: convert @/relative @/new --to=bert_j
 ALiBi for transformers: convert @/mosaic @/new --to=huggingface
     -> none has model.positions=alibi | nearest are bert, xlnet without | use --to=bert_jax
 left to right for transformers: convert @/gpt @/new --to=huggingface
-    -> none has model.direction=left_to_right | use --to=bert_jax
+    -> nearest are bert without model.direction=left_to_right | use --to=bert_jax
 ALiBi for Google's code: convert @/mosaic @/new --to=tf1
     -> model.feed_forward=geglu: Google's TF1 code has BERT only | --to=bert_jax
 masked words in a model without them: fill-mask @/static [MASK]

@@ -118,8 +118,9 @@ def idle_options(options, prefix: str = "") -> list[str]:
         for index, each in enumerate(value if isinstance(value, tuple) else ()):
             names += idle_options(each, f"{below}{index}.") if dataclasses.is_dataclass(each) else []
         neighbour, *wanted = field.metadata.get("of") or ("",)
-        found = functools.reduce(lambda at, name: getattr(at, name, None), neighbour.split("."), options)
-        if neighbour and (found not in wanted if wanted else not found):
+        reached = lambda name: functools.reduce(lambda at, part: getattr(at, part, None), name.split("."), options)
+        found = [reached(name) for name in neighbour.split(" and ")]  # "one or another" is reached by no name
+        if neighbour and any(value not in wanted if wanted else not value for value in found):
             group = leaves(to_dict(value)) if dataclasses.is_dataclass(value) else [""]
             names += [f"{prefix}{field.name}.{name}".rstrip(".") for name in group]
     return names

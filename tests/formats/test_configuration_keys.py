@@ -104,6 +104,7 @@ FORMULAS = {  # as in activations.py of transformers
     "gelu_accurate": _tanh,
     "gelu_python_tanh": _tanh,
     "gelu_pytorch_tanh": _tanh,
+    "silu": lambda x: x / (1 + np.exp(-x)),
     "gelu_fast": lambda x: 0.5 * x * (1 + np.tanh(x * 0.7978845608 * (1 + 0.044715 * x * x))),
 }
 

@@ -228,7 +228,7 @@ def test_missing_vocabulary_and_missing_parts(copy, tmp_path):
         (dict(head=HeadConfig(kind="choice")), "a head for choice"),
         (dict(head=HeadConfig(kind="tagging", labels=("O", "B"), crf=True)), "a head for tagging"),
         (dict(tokenizer=None), "has no vocabulary"),
-        (dict(tokenizer=types.SimpleNamespace(kind="sentencepiece")), "SentencePiece"),
+        (dict(tokenizer=types.SimpleNamespace(kind="sentencepiece")), "of the kind sentencepiece"),
     ],
 )
 def test_a_model_that_the_format_lacks_is_refused(options, message, saved, tmp_path):

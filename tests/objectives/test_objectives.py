@@ -179,7 +179,7 @@ def test_each_task_on_pairs_has_names_of_its_own_and_the_weight_of_the_option(pa
     "weights, pairs, said",
     [
         ({"mlm_weight": -0.5}, "nsp", "objective.mlm_weight=-0.5 must be 0 or a positive number"),
-        ({"sentence_pair_weight": math.inf}, "nsp", "objective.sentence_pair_weight=inf must be 0 or a positive"),
+        ({"sentence_pair_weight": math.inf}, "nsp", "objective.sentence_pair_weight=inf must be a finite number"),
         ({"mlm_weight": 0.0}, "none", "objective.mlm_weight=0 leaves nothing to learn"),
         ({"mlm_weight": 0.0, "sentence_pair_weight": 0.0}, "sop", "objective.mlm_weight=0 leaves nothing to learn"),
     ],

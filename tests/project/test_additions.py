@@ -100,7 +100,7 @@ EDITS = {  # row of the table → file → the text of a new one, or what is rep
             )
         },
         "models/architecture.py": {
-            '"tanh": jnp.tanh}': '"tanh": jnp.tanh, "squared_relu": squared_relu}',
+            '    "tanh": jnp.tanh,\n': '    "tanh": jnp.tanh,\n    "squared_relu": squared_relu,\n',
             "    relu,\n": "    relu,\n    squared_relu,\n",
         },
     },
@@ -150,6 +150,7 @@ EDITS = {  # row of the table → file → the text of a new one, or what is rep
     "a task of another kind": {
         "tasks/marked.py": (
             '"""Texts behind their class, `__label__CLASS TEXT`, as fastText reads them."""\n\n'
+            "from bert_jax.files import read_text\n"
             "from bert_jax.tasks import readers, sentences\n"
             "from bert_jax.tasks.sentences import Record\n"
             "from bert_jax.tasks.text import features, head, prediction_names, score, write_predictions\n\n"
@@ -160,7 +161,7 @@ EDITS = {  # row of the table → file → the text of a new one, or what is rep
             "def load(task, data, split, labels=None):\n"
             '    file = readers.find_file(data, split, (f"{split}.txt",))\n'
             "    records = []\n"
-            "    for number, line in readers.lines(readers.read_text(file)):\n"
+            "    for number, line in readers.lines(read_text(file)):\n"
             '        mark, _, text = line.partition(" ")\n'
             '        label = mark.removeprefix("__label__")\n'
             '        records.append(Record(f"{file}, line {number}", text, None, label, str(number - 1)))\n'

@@ -91,7 +91,7 @@ def test_a_run_that_is_worse_than_word_frequencies_is_told_how_much_it_lacks():
     say = lambda loss, step=60: too_little(step, (MASKED_WORDS, NEXT_SENTENCE), loss, {"mlm_loss": 8.32}, 30_522)
     (line,) = say({"mlm_loss": 9.36, "next_sentence_loss": 0.7})
     assert "mlm_loss 9.36 is worse than 8.32" in line and "about 100 steps" in line
-    assert "far more steps" in say({"mlm_loss": 10.33})[0] and "far more steps" in say({"mlm_loss": 11.0})[0]
+    assert "very many steps" in say({"mlm_loss": 10.33})[0] and "very many steps" in say({"mlm_loss": 11.0})[0]
     assert say({"mlm_loss": 8.3}) == say({}) == say({"mlm_loss": np.nan}) == []
 
 

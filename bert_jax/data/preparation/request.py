@@ -16,7 +16,7 @@ from bert_jax.corpus.readers import find_sources, read_lines
 from bert_jax.corpus.text import make_splitter
 from bert_jax.data.manifest import Options, SourceRecord, TokenizerRecord
 from bert_jax.data.preparation.writer import MadeFrom
-from bert_jax.errors import UserError, at_least, need_cloud_storage, need_extra
+from bert_jax.errors import UserError, need_cloud_storage, need_extra
 from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 MAY_BE_WRAPPED = ("text", "jsonl", "tfds", "hub", "parquet", "arrow")
@@ -57,8 +57,7 @@ def make_request(config: PrepareConfig) -> Request:
     _check_cleaning(config.clean)
     check_effects(config)
     tokenizer = load_tokenizer(config.vocab, config.lowercase)
-    at_least(1, max_line_bytes=config.max_line_bytes, max_expansion=config.max_expansion)
-    limits = Limits(config.max_line_bytes, config.max_expansion)
+    limits = Limits.given(config.max_line_bytes, config.max_expansion)
     found = find_sources(config.input, config.format, config.license, config.text_field, limits)
     sources = _with_wrap_columns(config, found)
     output = epath.Path(config.output).expanduser()

@@ -36,7 +36,6 @@ from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processo
 from bert_jax.config import TrainVocabConfig
 from bert_jax.config.commands import ExtendVocabConfig
 from bert_jax.config.options import check_effects
-from bert_jax.corpus.blocks import Limits
 from bert_jax.errors import UserError, at_least, need_cloud_storage
 from bert_jax.files import decoded
 from bert_jax.progress import progress_bar, track
@@ -435,12 +434,8 @@ def run_train_vocab(config: TrainVocabConfig) -> Tokenizer:
     Raises:
       UserError: an option cannot be used, the corpus has no text or cannot be read, or the output cannot be written.
     """
-    from bert_jax.corpus.readers import read_documents
-
     check(config)
-    tokenizer, learned, held_out = train_vocab(
-        read_documents(config.input, format=config.format, text_field=config.text_field, limits=_limits(config)), config
-    )
+    tokenizer, learned, held_out = train_vocab(_documents(config), config)
     full = tokenizer.vocab_size >= config.size
     asked = "" if full else f" of the {config.size:,} requested (the corpus yields no more)"
     thinned = "" if learned.stride == 1 else f" (one in {learned.stride}, to stay under max_bytes={config.max_bytes:,})"
@@ -482,9 +477,13 @@ def train_vocab(documents: Iterable[str], config: TrainVocabConfig) -> tuple[Tok
     return load_tokenizer(_write(contents, config)), learned, held_out
 
 
-def _limits(config: TrainVocabConfig | ExtendVocabConfig) -> Limits:
-    at_least(1, max_line_bytes=config.max_line_bytes, max_expansion=config.max_expansion)
-    return Limits(config.max_line_bytes, config.max_expansion)
+def _documents(config: TrainVocabConfig | ExtendVocabConfig) -> Iterable[str]:
+    """Return the documents of `input`."""
+    from bert_jax.corpus.blocks import Limits
+    from bert_jax.corpus.readers import read_documents
+
+    limits = Limits.given(config.max_line_bytes, config.max_expansion)
+    return read_documents(config.input, format=config.format, text_field=config.text_field, limits=limits)
 
 
 def _learn_bytes(words: Mapping[str, int], config: TrainVocabConfig) -> Tokenizer:
@@ -646,11 +645,8 @@ def run_extend_vocab(config: ExtendVocabConfig) -> Tokenizer:
     if config.words:
         found = _read_words(epath.Path(config.words))
     else:
-        from bert_jax.corpus.readers import read_documents
-
         sample = Sample(config.max_bytes)
-        read = read_documents(config.input, format=config.format, text_field=config.text_field, limits=_limits(config))
-        for document in read:
+        for document in _documents(config):
             sample.add(document)
         found = find_words(tokenizer, sample, config.max_words, config.min_count)
     extended, added = extend(tokenizer, found)
