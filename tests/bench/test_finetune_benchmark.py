@@ -43,7 +43,7 @@ def bench(pretrained, monkeypatch):
 @pytest.mark.slow
 def test_training_and_encoding_take_turns(bench, tmp_path, capsys):
     output = tmp_path / "finetune.json"
-    assert bench("text", *QUICK, f"--output={output}") == 0
+    assert bench("text", *QUICK, "--packing=off", f"--output={output}") == 0
     found = json.loads(output.read_text())
     training, encoding = found["contestants"]
     assert (training["work"], encoding["work"]) == ("training", "encoding")

@@ -59,7 +59,7 @@ def test_hosts_that_do_not_run_the_same_thing_end_before_anything_is_written(sma
     assert finish(start(["pretrain", str(tmp_path / "run.json")], config.workdir, 2, (option,)), config) == [2, 2], (
         logs(config)
     )
-    first, second = lines(config.workdir)
+    first, second = (text[text.index("error: ") :] for text in lines(config.workdir))
     assert DIFFERENCES[option] in first and DIFFERENCES[option] in second
     assert first.count("\n") == second.count("\n") == 1
     assert not (tmp_path / "run").exists()
@@ -70,7 +70,7 @@ def test_a_work_directory_that_the_first_host_refuses_ends_the_second_too(small_
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.jsonl").write_text("")
     assert finish(launch(config, 2), config) == [2, 2], logs(config)
-    first, second = lines(config.workdir)
+    first, second = (text[text.index("error: ") :] for text in lines(config.workdir))
     assert first.startswith(f"error: {config.workdir} already holds metrics.jsonl")
     assert second.startswith(f"error: host 0 has stopped: {config.workdir} already holds metrics.jsonl")
 

@@ -140,7 +140,8 @@ def test_a_grid_shares_its_programs_and_chooses_the_best(pretrained, tmp_path, m
     make = loop.make_programs
     monkeypatch.setattr(loop, "make_programs", lambda *args: made.append(make(*args)) or made[-1])
     grid = {"grid_batch_sizes": (16,), "grid_learning_rates": (2e-3, 1e-6), "grid_epochs": (1, 2)}
-    config = run_config(pretrained, tmp_path / "work", grid=True, **grid, select="best")
+    usual = {name: getattr(FinetuneConfig(), name) for name in ("batch_size", "learning_rate", "epochs")}
+    config = run_config(pretrained, tmp_path / "work", grid=True, **usual, **grid, select="best", packing="off")
     train, held = loop.train_run, []
     monkeypatch.setattr(
         loop,

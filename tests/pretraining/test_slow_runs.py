@@ -255,7 +255,7 @@ def mixed(stores, workdir, shares=(0.75, 0.25), later=(0.25, 0.75)):
         "",
         workdir,
         data=DataConfig(mixture=text, held_out=0.2, loader="plain"),
-        phases=(PHASE, dataclasses.replace(PHASE, mixture=second)),
+        phases=(PHASE, dataclasses.replace(PHASE, mixture=second, warmup_steps=None)),
         evaluation=EvaluationConfig(every_steps=4, sequences=32, batch_size=16),
         checkpoint=CheckpointConfig(every_steps=1, keep_last=9, keep_best=0),
     )
