@@ -155,7 +155,7 @@ def trainings(place: pathlib.Path, further: list[str]) -> list[tuple]:
         words = ["finetune", task, f"--init_from={place}/pretraining0", f"--workdir={workdir}",
                  f"--data.train={place}/train.{suffix}", f"--data.dev={place}/dev.{suffix}",
                  "--epochs=1", "--batch_size=8", "--log_every_steps=1", "--eval_batch_size=8",
-                 "--dropout=0", "--head_dropout=0", "--options.max_length=32", *options, *further]  # fmt: skip
+                 "--head_dropout=0", "--options.max_length=32", *options, *further]  # fmt: skip
         commands.append((f"finetune: {name}", words, workdir))
     return commands
 
