@@ -13,9 +13,10 @@ Texts that a model encodes outside a task (`PackedBatches`) also come in few sha
 few times and not once per length.
 """
 
+import collections
 import dataclasses
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -246,15 +247,16 @@ def _cut(order: np.ndarray, size: int) -> list[np.ndarray]:
 
 
 SHORTEST = 4  # tokens; a row has a place for each sequence of so many, and shorter ones may leave room
-TRIED = 64  # batches by which lengths of rows are compared
+TRIED = 64  # batches by which lengths and numbers of rows are compared
+SPARED = 1.03  # times as many positions as the fewest are worth a program less, which would have to be compiled
 
 
 class SharedRowBatches(TrainingBatches):
     """Batches with the sequences of `TrainingBatches`, of one class or number each, in shared rows.
 
-    Rows of one length serve all batches, so the step is compiled once per number of rows that occurs. `batch(step)`
-    has input_ids, token_type_ids, attention_mask and text_ids int32 [R, L], text_starts int32 [R, T], weights float32
-    [R, T] and labels [R, T]; the number of rows R is a multiple of `multiple`.
+    Rows of one length serve all batches, in a few numbers of rows, for each of which the step is compiled once; a batch
+    that needs fewer has empty rows. `batch(step)` has input_ids, token_type_ids, attention_mask and text_ids int32
+    [R, L], text_starts int32 [R, T], weights float32 [R, T] and labels [R, T]; R is a multiple of `multiple`.
 
     Args:
       batch_size: number of sequences per step.
@@ -275,28 +277,62 @@ class SharedRowBatches(TrainingBatches):
     ):
         super().__init__(features, batch_size, window=window, seed=seed, multiple=multiple)
         self._multiple = multiple
-        self.length: int = self._best_length(longest_row)
+        shortest = _rung(int(self.lengths.max()), self.features.max_length)
+        wider = min(shortest * 3 // 2, max(shortest, longest_row))  # leaves less room at the ends of rows, or more
+        found = {length: self._tried(length) for length in (shortest, wider)}
+        self.length: int = min(found, key=lambda length: length * sum(found[length]))
+        self._tried_rows: list[int] = found[self.length]
+        self._row_counts: tuple[int, ...] = fewest_sizes(self._tried_rows, SPARED)
 
     def batch(self, step: int) -> Batch:
         indices = self.indices(step)
-        slots = min(self.batch_size, most_sequences(self.length))
-        row, start = shared_rows(self.lengths[indices], self.length, slots)
-        rows = round_up(int(row.max()) + 1, self._multiple)
-        return filled(self.features, indices, row, start, (rows, self.length), slots)
+        row, start = self._shared(step, self.length)
+        rows = self._rows(round_up(int(row.max()) + 1, self._multiple))
+        return filled(self.features, indices, row, start, (rows, self.length), self._slots(self.length))
 
     def positions(self) -> int:
-        return self._positions(self.length)
+        return self.length * sum(map(self._rows, self._tried_rows))
 
-    def _best_length(self, longest_row: int) -> int:
-        """Return a length of rows that needs few positions: the rung of the longest sequence, or half as much again."""
-        shortest = _rung(int(self.lengths.max()), self.features.max_length)
-        return min((shortest, min(shortest * 3 // 2, max(shortest, longest_row))), key=self._positions)
+    def _rows(self, needed: int) -> int:
+        """Return the number of rows of a batch: one of `_row_counts`, or what it needs where that is more than all."""
+        return next((count for count in self._row_counts if count >= needed), needed)
 
-    def _positions(self, length: int) -> int:
-        """Return the number of positions that the first TRIED batches have in rows of this length."""
-        slots, steps = min(self.batch_size, most_sequences(length)), range(min(TRIED, self.steps_per_epoch))
-        rows = (shared_rows(self.lengths[self.indices(step)], length, slots)[0].max() + 1 for step in steps)
-        return length * sum(round_up(int(count), self._multiple) for count in rows)
+    def _slots(self, length: int) -> int:
+        return min(self.batch_size, most_sequences(length))
+
+    def _shared(self, step: int, length: int) -> tuple[np.ndarray, np.ndarray]:
+        return shared_rows(self.lengths[self.indices(step)], length, self._slots(length))
+
+    def _tried(self, length: int) -> list[int]:
+        """Return how many rows of this length each of the first TRIED batches needs."""
+        steps = range(min(TRIED, self.steps_per_epoch))
+        return [round_up(int(self._shared(step, length)[0].max()) + 1, self._multiple) for step in steps]
+
+
+def fewest_sizes(needed: Sequence[int], allowed: float) -> tuple[int, ...]:
+    """Return the fewest sizes, ascending, to which all of `needed` can be rounded up so that the sum hardly grows.
+
+    Args:
+      needed: sizes, of which the greatest is always among the result.
+      allowed: the most that the sum of the rounded sizes may be, as a multiple of the sum of `needed`.
+    """
+    counts = collections.Counter(needed)
+    # Sums and sizes of the cheapest choice for the sizes up to each, with one size more in every round.
+    cheapest = {size: (size * sum(counts[each] for each in counts if each <= size), (size,)) for size in sorted(counts)}
+    greatest = max(counts)
+    while cheapest[greatest][0] > allowed * sum(needed):
+        cheapest = {
+            size: min(
+                (
+                    total + size * sum(counts[each] for each in counts if below < each <= size),
+                    (*chosen, size) if below < size else chosen,
+                )
+                for below, (total, chosen) in cheapest.items()
+                if below <= size
+            )
+            for size in cheapest
+        }
+    return cheapest[greatest][1]
 
 
 def shared_rows(lengths: np.ndarray, row_lengths: int | np.ndarray, slots: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,5 +1,7 @@
 """Rows of several texts, and batches of like lengths."""
 
+import itertools
+
 import numpy as np
 import pytest
 from task_models import make_features
@@ -11,6 +13,7 @@ from bert_jax.data.sequences import (
     TrainingBatches,
     batches,
     evaluation_batches,
+    fewest_sizes,
     ladder,
     padded,
     shared_rows,
@@ -136,7 +139,22 @@ def test_fewer_positions_than_rows_of_their_own():
     ]
     assert positions[0] < 0.8 * positions[1] and shared.lengths.sum() > 0.85 * positions[0]
     shapes = {shared.batch(step)["input_ids"].shape for step in range(shared.steps_per_epoch)}
-    assert len({length for _, length in shapes}) == 1 and len(shapes) < 8
+    assert len({length for _, length in shapes}) == 1 and len(shapes) <= 4  # the batches need six numbers of rows
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_fewest_sizes_are_those_of_all_choices(seed):
+    random = np.random.default_rng(seed)
+    needed = random.integers(1, 9, 30).tolist()
+    sizes = fewest_sizes(needed, allowed=1.1)
+    cost = lambda chosen: sum(min(size for size in chosen if size >= each) for each in needed)
+    choices = [
+        (*chosen, max(needed))
+        for count in range(len(sizes))
+        for chosen in itertools.combinations(sorted(set(needed) - {max(needed)}), count)
+    ]
+    assert cost(sizes) == min(map(cost, choices)) <= 1.1 * sum(needed) and sizes in choices
+    assert all(cost(chosen) > 1.1 * sum(needed) for chosen in choices if len(chosen) < len(sizes))
 
 
 def test_rows_are_filled_with_what_leaves_the_least_room():
