@@ -120,8 +120,8 @@ class DataBenchConfig(PhaseTurnsConfig):
 class FinetuneBenchConfig(FinetuneConfig, TurnsConfig):
     """bench finetune TASK --init_from=MODEL [--data.dir=DIR] [--peer=torch --peer_python=PYTHON] [--output=FILE.json]
 
-    Measure fine-tuning steps and the encoding of texts, in turns with transformers, which uses its fastest order and
-    data type.
+    Measure fine-tuning steps, and texts as states of tokens and as vectors, in turns with transformers, which uses its
+    fastest order and data type, and for vectors with sentence-transformers, where that is installed and faster.
 
     TASK is that of `bert-jax finetune`, on sentences or pairs, and all options of that command apply, except that no
     --workdir is needed. Both sides start from the same weights and train on the same token ids.

@@ -4,6 +4,7 @@ Each function prepares the work of one benchmark and imports what that takes, si
 its memory. `load` is not a contestant but the program that a contestant starts: `… contestants load MODEL`.
 """
 
+import functools
 import json
 import math
 import pathlib
@@ -174,7 +175,7 @@ def prepare(job: dict[str, Any]) -> Prepared:
 
 
 def finetune(job: dict[str, Any]) -> Prepared:
-    """Prepare steps of fine-tuning or the encoding of texts, whichever the job names."""
+    """Prepare steps of fine-tuning, or the encoding of texts as states or as vectors, whichever the job names."""
     from bert_jax.models.kernels.choice import check_attention
 
     config, device = from_dict(FinetuneConfig, job["config"]), _device()
@@ -230,15 +231,19 @@ def training(config: FinetuneConfig, job: dict[str, Any]) -> Prepared:
 
 
 def encoding(config: FinetuneConfig, job: dict[str, Any]) -> Prepared:
-    """Prepare the encoding of all texts, once for each unit."""
+    """Prepare the encoding of all texts, once for each unit: the states of all tokens, or a vector per text."""
     from bert_jax.pretrained.model import load
 
     texts = json.loads(pathlib.Path(job["texts"]).read_text(encoding="utf-8"))
     model = load(config.init_from, compute=config.compute)
+    function = (
+        model.encode if job["work"] == "encoding" else functools.partial(model.embed, pooling="mean", normalize=False)
+    )
+    encode = functools.partial(function, batch_size=config.batch_size, max_length=config.max_length, progress=False)
 
     def work(units: int) -> None:
         for _ in range(units):
-            model.encode(texts, batch_size=config.batch_size, max_length=config.max_length, progress=False)
+            encode(texts)
 
     work(1)
     return work, {"texts": len(texts)}

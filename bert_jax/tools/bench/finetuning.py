@@ -1,6 +1,7 @@
-"""Benchmark fine-tuning and `encode` (`bert-jax bench finetune`), and loading a model (`bert-jax bench load`).
+"""Benchmark fine-tuning, `encode` and `embed` (`bert-jax bench finetune`), and loading a model (`bert-jax bench load`).
 
-The peer is transformers, which trains and encodes in the order and data type that are fastest for it.
+The peer is transformers, which trains and encodes in the order and data type that are fastest for it, and for vectors
+sentence-transformers too, where its environment has that.
 """
 
 import functools
@@ -26,7 +27,7 @@ from bert_jax.tasks.sentences import Sentences
 from bert_jax.tasks.task_data import TaskData, read_task
 from bert_jax.tools.bench import turns
 
-WORKS = ("training", "encoding")
+WORKS = ("training", "encoding", "embedding")
 STEPS_PER_UNIT = 16  # lengths differ from batch to batch
 PARTS = ("imports", "load", "load_and_read", "from_the_start")
 
@@ -112,7 +113,7 @@ def finetune_report(
     values: dict[str, Any],
 ) -> turns.Report:
     """Return each contestant's sequences per second; each is compared with bert_jax at the same work."""
-    unit = {"training": STEPS_PER_UNIT * options.batch_size, "encoding": texts}
+    unit = {"training": STEPS_PER_UNIT * options.batch_size, "encoding": texts, "embedding": texts}
     found: list[dict[str, Any]] = []
     for number, (one, taken) in enumerate(zip(waiting, played, strict=True)):
         work = WORKS[number % len(WORKS)]
@@ -138,7 +139,7 @@ def finetune_report(
     rates = {f"{entry['work']}_sequences_per_second": entry["sequences_per_second"] for entry in found[: len(WORKS)]}
     return turns.Report(
         {**values, **rates, **ratios, "contestants": found},
-        f"Fine-tuning {options.task}, batch {options.batch_size}, and encoding {texts:,} texts",
+        f"Fine-tuning {options.task}, batch {options.batch_size}, and {texts:,} texts as states and as vectors",
         {
             "contestant": lambda entry: entry["name"],
             "sequences/s": lambda entry: f"{entry['sequences_per_second']:,.1f}",

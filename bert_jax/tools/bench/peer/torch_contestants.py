@@ -110,7 +110,7 @@ def prepare(job: dict[str, Any]) -> Prepared:
 
 
 def finetune(job: dict[str, Any]) -> Prepared:
-    """Prepare fine-tuning or encoding, whichever the job names, in the order and data type that are fastest here.
+    """Prepare the work that the job names, in the order, data type and library that are fastest here.
 
     The sequences to train on come tokenized, in a file.
     """
@@ -119,7 +119,7 @@ def finetune(job: dict[str, Any]) -> Prepared:
 
     set_up(job["device"], job["threads"])
     transformers.utils.logging.set_verbosity_error()
-    forms = (training_forms if job["work"] == "training" else encoding_forms)(job)
+    forms = FORMS[job["work"]](job)
     first = {name: seconds(form, 1 / SHARE, 1) for name, form in forms.items()}  # bfloat16 is 100 times slower on some
     hopeful = [name for name in forms if first[name] < HOPELESS * min(first.values())]
     taken = {name: seconds(forms[name], 1, UNITS_TRIED) for name in hopeful}
@@ -227,6 +227,55 @@ def encoding_forms(job: dict[str, Any]) -> dict[str, Any]:
         "bfloat16 autocast": functools.partial(encode, whole, True),
         "bfloat16 weights": functools.partial(encode, half, False),
     }
+
+
+def embedding_forms(job: dict[str, Any]) -> dict[str, Any]:
+    """Return functions that make a vector of each text of a share: the mean of its states, as `encoding_forms` does.
+
+    Where sentence-transformers is installed, its own `encode` is among them.
+    """
+    import torch
+    import transformers
+
+    with open(job["texts"], encoding="utf-8") as file:
+        texts = json.load(file)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(job["model"])
+    model = transformers.AutoModel.from_pretrained(job["model"], attn_implementation="sdpa").to(job["device"]).eval()
+    part = lambda share: texts[: max(1, round(share * len(texts)))]
+
+    def pooled(bfloat16: bool, share: float):
+        some = part(share)
+        ids = tokenizer(some, truncation=True, max_length=job["max_length"])["input_ids"]
+        order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
+        found = torch.zeros(len(ids), model.config.hidden_size)
+        with torch.inference_mode(), precision(job["device"], bfloat16):
+            for begin in range(0, len(order), job["batch_size"]):
+                chosen = order[begin : begin + job["batch_size"]]
+                batch = padded([ids[i] for i in chosen], [[0] * len(ids[i]) for i in chosen], job["device"])
+                states, mask = model(**batch).last_hidden_state.float(), batch["attention_mask"][..., None]
+                found[chosen] = ((states * mask).sum(1) / mask.sum(1)).cpu()
+        return found.numpy()
+
+    def of_sentence_transformers(sentences: Any, bfloat16: bool, share: float):
+        with precision(job["device"], bfloat16):
+            return sentences.encode(part(share), batch_size=job["batch_size"], show_progress_bar=False)
+
+    forms = {"float32": functools.partial(pooled, False), "bfloat16": functools.partial(pooled, True)}
+    try:
+        from sentence_transformers import SentenceTransformer, models
+    except ImportError:
+        return forms
+    words = models.Transformer(job["model"], max_seq_length=job["max_length"])
+    pooling = models.Pooling(model.config.hidden_size, "mean")
+    sentences = SentenceTransformer(modules=[words, pooling], device=job["device"])
+    ours = functools.partial(of_sentence_transformers, sentences)
+    return forms | {
+        "sentence-transformers, float32": functools.partial(ours, False),
+        "sentence-transformers, bfloat16": functools.partial(ours, True),
+    }
+
+
+FORMS = {"training": training_forms, "encoding": encoding_forms, "embedding": embedding_forms}
 
 
 def plain_order(ids: Any) -> Any:
