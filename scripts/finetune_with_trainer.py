@@ -1,0 +1,114 @@
+"""Fine-tune with transformers' Trainer as the job in a directory says: the other side of compare_finetuning.py.
+
+    python scripts/finetune_with_trainer.py DIRECTORY
+
+DIRECTORY has job.json, train.npz and dev.npz, which compare_finetuning.py writes, and gets logits.npz: those of the dev
+set. bert_jax is not imported.
+"""
+
+import json
+import pathlib
+import sys
+
+import numpy as np
+import torch
+import transformers
+
+
+class Rows(torch.utils.data.Dataset):
+    """The sequences of a file, unpadded."""
+
+    def __init__(self, file: pathlib.Path, kind: str):
+        with np.load(file, allow_pickle=False) as stored:
+            ends = np.cumsum(stored["lengths"])[:-1]
+            self.ids, self.types = (np.split(stored[name], ends) for name in ("input_ids", "token_type_ids"))
+            self.labels = stored["labels"]
+        self.kind = kind
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: int) -> dict:
+        return {"input_ids": self.ids[index], "token_type_ids": self.types[index], "label": self.labels[index]}
+
+    def padded(self, rows: list[dict]) -> dict[str, torch.Tensor]:
+        """Return a batch, padded to its longest sequence."""
+        longest = max(len(row["input_ids"]) for row in rows)
+        batch = {name: np.zeros((len(rows), longest), np.int64) for name in ("input_ids", "token_type_ids")}
+        mask = np.zeros((len(rows), longest), np.int64)
+        for number, row in enumerate(rows):
+            size = len(row["input_ids"])
+            batch["input_ids"][number, :size], batch["token_type_ids"][number, :size] = (
+                row["input_ids"],
+                row["token_type_ids"],
+            )
+            mask[number, :size] = 1
+        labels = np.array([row["label"] for row in rows])
+        if self.kind == "span":
+            targets = {"start_positions": labels[:, 0].astype(np.int64), "end_positions": labels[:, 1].astype(np.int64)}
+        else:
+            targets = {"labels": labels.astype(np.float32 if self.kind == "regression" else np.int64)}
+        arrays = {**batch, "attention_mask": mask, **targets}
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+class Ordered(transformers.Trainer):
+    """A Trainer whose batches come in a given order, all epochs in one."""
+
+    order: list[list[int]]
+
+    def get_train_dataloader(self):
+        rows = self.train_dataset
+        return torch.utils.data.DataLoader(rows, batch_sampler=self.order, collate_fn=rows.padded)
+
+
+def main(directory: pathlib.Path) -> None:
+    job = json.loads((directory / "job.json").read_text())
+    transformers.set_seed(job["seed"])
+    train, dev = (Rows(directory / f"{name}.npz", job["kind"]) for name in ("train", "dev"))
+    if job["kind"] == "span":
+        model = transformers.AutoModelForQuestionAnswering.from_pretrained(job["model"])
+    else:
+        settings = {"problem_type": "regression"} if job["kind"] == "regression" else {}
+        model = transformers.AutoModelForSequenceClassification.from_pretrained(
+            job["model"], num_labels=job["outputs"], **settings
+        )
+    options = transformers.TrainingArguments(
+        output_dir=str(directory / "trainer"),
+        num_train_epochs=1,  # the order has all epochs
+        learning_rate=job["learning_rate"],
+        warmup_steps=job["warmup_steps"],
+        weight_decay=job["weight_decay"],
+        per_device_eval_batch_size=job["batch_size"],
+        bf16=job["bfloat16"],
+        use_cpu=not torch.cuda.is_available(),
+        save_strategy="no",
+        report_to=[],
+        seed=job["seed"],
+        disable_tqdm=True,
+    )
+    trainer = Ordered(model=model, args=options, train_dataset=train, eval_dataset=dev, data_collator=train.padded)
+    trainer.order = job["order"]
+    trainer.train()
+    order = np.argsort([len(ids) for ids in dev.ids], kind="stable")
+    model.eval()
+    found = []
+    longest = max(map(len, dev.ids))
+    with torch.inference_mode():
+        for begin in range(0, len(order), job["batch_size"]):
+            batch = dev.padded([dev[index] for index in order[begin : begin + job["batch_size"]]])
+            inputs = {name: batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
+            output = model(**{name: array.to(model.device) for name, array in inputs.items()})
+            if job["kind"] == "span":
+                both = torch.stack([output.start_logits, output.end_logits], -1).float().cpu().numpy()
+                found += [np.pad(row, ((0, longest - len(row)), (0, 0))) for row in both]
+            else:
+                logits = output.logits.float().cpu().numpy()
+                found += list(logits[:, 0] if job["kind"] == "regression" else logits)
+    logits = np.zeros((len(found), *np.shape(found[0])), np.float32)
+    logits[order] = found
+    np.savez(directory / "logits.npz", allow_pickle=False, logits=logits)
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]))
