@@ -349,6 +349,8 @@ class _EncoderOptions:
     """The options that choose it, and their values."""
     has_layers: ClassVar[bool] = True
     """Whether there are layers, through which the vector of a word depends on the words around it."""
+    trains_specials: ClassVar[bool] = True
+    """Whether [CLS] and [SEP] get a meaning in pre-training, so that the vector of a text is made of theirs too."""
 
     def __post_init__(self) -> None:
         check_kinds(self, "model.")
@@ -783,6 +785,8 @@ class WordVectorsConfig(_FixedForm, _EncoderOptions):
     chosen_by: ClassVar[Mapping[str, str]] = {"layer": "none"}
     has_layers: ClassVar[bool] = False
     """There are none."""
+    trains_specials: ClassVar[bool] = False
+    """Special tokens are nobody's neighbours: their vectors stay as they were drawn."""
     num_layers: ClassVar[int] = 0
     """There are no layers."""
     type_vocab_size: ClassVar[int] = 0

@@ -383,7 +383,7 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence[Any]], device
     check_length(config, len(data.train.features))
     stored, note = fitting_head(stored, data.head)
     teacher = open_task_teacher(taught_by, config, data.head, mesh)
-    programs = make_programs(config, stored.model, data.head, mesh, teacher)
+    programs = make_programs(config, stored.model, data.head, mesh, teacher, stored.unread)
     config = with_packing(config, data.train.features, programs)
 
     results: dict[str, Any] = {}

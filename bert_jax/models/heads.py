@@ -138,7 +138,7 @@ class TransformedTaskHead(nnx.Module):
         self.bias: nnx.Param[jax.Array] = nnx.Param(jnp.zeros(head.outputs, jnp.float32))
         self.rate: float = head.dropout
         self.pooled: bool = head.kind in POOLED
-        self.pooling: HeadPooling = head.pooling
+        self.pooling: HeadPooling = head.pooling if config.trains_specials else "mean"
 
     def __call__(
         self, output: Encoded, mask: jax.Array, texts: PackedTexts | None, dropout_key: jax.Array | None

@@ -3,7 +3,7 @@
 import math
 import typing
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,8 @@ from jax.typing import ArrayLike
 from bert_jax.config.model import Combination, Pooling, TokenPooling
 from bert_jax.errors import UserError
 from bert_jax.models.layers import PackedTexts, gather_positions
+
+Array = TypeVar("Array", jax.Array, np.ndarray)
 
 LAYERS_READ = {
     "last": 1,
@@ -80,12 +82,13 @@ def pool(
 ) -> jax.Array:
     """Return one vector per text, [B, H], or [B, T, H] of rows of T texts, from states [B, L, H] and mask [B, L].
 
-    It is the state of the first position, or the mean or maximum over all real tokens; mean_sqrt_len is their sum
-    divided by the square root of their number. [CLS] and [SEP] are among them, padding is not. A text without tokens
-    has zeros, or the first state of the row.
+    It is the state of the first position, or the mean or maximum over all tokens where the mask is 1; mean_sqrt_len is
+    their sum divided by the square root of their number. A text without such tokens has zeros, or the first state of
+    the row.
     """
     if texts is not None:
-        return _pool_texts(states, texts, pooling)
+        own = jnp.where(attention_mask > 0, texts.ids, 0)
+        return _pool_texts(states, PackedTexts(own, texts.starts), pooling)
     if pooling == "cls":
         return states[:, 0]
     real = (attention_mask > 0)[:, :, None]
@@ -111,11 +114,23 @@ def _pool_texts(states: jax.Array, texts: PackedTexts, pooling: TokenPooling) ->
     return total / (jnp.sqrt(count) if pooling == "mean_sqrt_len" else count)
 
 
-def check_pooling(pooling: str | None, has_pooler: bool) -> None:
+def read_mask(input_ids: Array, attention_mask: Array, unread: tuple[int, ...]) -> Array:
+    """Return the mask without the places of the ids that the vector of a text leaves out; NumPy's or JAX's."""
+    mask: Any = attention_mask
+    for each in unread:
+        mask = mask * (input_ids != each)
+    return mask
+
+
+def check_pooling(pooling: str | None, has_pooler: bool, trains_specials: bool, option: str = "pooling") -> None:
     if pooling not in (None, *typing.get_args(Pooling)):
         raise UserError(f"pooling={pooling!r} must be {', '.join(typing.get_args(Pooling))} or None")
     if pooling == "pooler" and not has_pooler:
         raise UserError("pooling='pooler', but this model has no pooler; use cls, mean or max")
+    if pooling == "cls" and not trains_specials:
+        raise UserError(
+            f"{option}='cls' reads the vector of [CLS], which this model has never trained; use mean, of the words"
+        )
 
 
 def layer_indices(layers: str | int | Sequence[int], num_layers: int) -> tuple[int, ...] | None:
