@@ -384,7 +384,7 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence[Any]], device
     stored, note = fitting_head(stored, data.head)
     teacher = open_task_teacher(taught_by, config, data.head, mesh)
     programs = make_programs(config, stored.model, data.head, mesh, teacher, stored.unread)
-    config = with_packing(config, data.train.features, programs)
+    config = with_packing(config, data.train.features, programs, _begun(config))
 
     results: dict[str, Any] = {}
     with (
@@ -513,6 +513,14 @@ def _announce(tuning: Tuning, note: str) -> None:
             f"the embeddings, learn from --epochs={layers + 2} on"
         )
     say(f"runs: {len(runs)}, namely {', '.join(run.name for run in runs[:3])}{', …' if len(runs) > 3 else ''}")
+
+
+def _begun(config: FinetuneConfig) -> dict[str, Any]:
+    """Return the options of the runs in the work directory; {} if none has saved anything, or they are of no task."""
+    path = epath.Path(config.workdir)
+    there = read_json(path / "config.json").get("finetune") if _has_runs(path) else None
+    known = isinstance(there, dict) and {"packing", "bucket_window"} <= there.keys()
+    return from_first(there if known else {})
 
 
 def _has_runs(path: epath.Path) -> bool:
