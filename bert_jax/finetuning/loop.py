@@ -519,8 +519,8 @@ def _begun(config: FinetuneConfig) -> dict[str, Any]:
     """Return the options of the runs in the work directory; {} if none has saved anything, or they are of no task."""
     path = epath.Path(config.workdir)
     there = read_json(path / "config.json").get("finetune") if _has_runs(path) else None
-    known = isinstance(there, dict) and {"packing", "bucket_window"} <= there.keys()
-    return from_first(there if known else {})
+    known = there if isinstance(there, dict) and {"packing", "bucket_window"} <= there.keys() else {}
+    return from_first(known)
 
 
 def _has_runs(path: epath.Path) -> bool:

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from bert_jax.config.model import Combination, Pooling, TokenPooling
+from bert_jax.config.model import Combination, Pooling, TextState, TokenPooling
 from bert_jax.errors import UserError
-from bert_jax.models.layers import PackedTexts, gather_positions
+from bert_jax.models.layers import PackedTexts, gather_positions, last_positions
 
 Array = TypeVar("Array", jax.Array, np.ndarray)
 
@@ -112,6 +112,36 @@ def _pool_texts(states: jax.Array, texts: PackedTexts, pooling: TokenPooling) ->
     total = jnp.einsum("blt,blh->bth", belongs, states, precision=exact)
     count = jnp.maximum(count, 1).astype(states.dtype)
     return total / (jnp.sqrt(count) if pooling == "mean_sqrt_len" else count)
+
+
+def text_states(states: jax.Array, mask: jax.Array, read: TextState, texts: PackedTexts | None = None) -> jax.Array:
+    """Return what poolers and classifiers read of each text, [B, H], or [B, T, H] of rows of T texts.
+
+    Args:
+      states: [B, L, H].
+      mask: [B, L], 1 for real tokens.
+    """
+    if read == "mean":
+        return pool(states, mask, "mean", texts)
+    if read == "first" and texts is None:
+        return states[:, 0]
+    found = gather_positions(states, text_positions(mask, read, texts))
+    if read == "ends":  # the half of each direction that has seen the whole text
+        begins = jnp.argmax(mask > 0, axis=1)[:, None] if texts is None else texts.starts
+        half = states.shape[-1] // 2
+        found = jnp.concatenate([found[..., :half], gather_positions(states, begins)[..., half:]], axis=-1)
+    return found[:, 0] if texts is None else found
+
+
+def text_positions(mask: jax.Array, read: TextState, texts: PackedTexts | None) -> jax.Array:
+    """Return int32 [B, T]: the position of the first token of each text, or of the last unless `read` is "first".
+
+    T is 1 where rows are single texts. Arguments are those of `text_states`.
+    """
+    if texts is not None:
+        return texts.starts if read == "first" else texts.ends()
+    last = last_positions(mask)[:, None]
+    return jnp.zeros_like(last) if read == "first" else last
 
 
 def read_mask(input_ids: Array, attention_mask: Array, unread: tuple[int, ...]) -> Array:
