@@ -98,10 +98,10 @@ def cka(
       UserError: fewer than 4 texts or an option that cannot work; with vectors="token", two models with different
         tokenizers.
     """
-    check_vectors(vectors)
+    models = (model,) if other is None else (model, other)
+    check_vectors(vectors, *models)
     if minibatch < SMALLEST:
         raise UserError(f"minibatch={minibatch} must be at least {SMALLEST}, which the unbiased estimate needs")
-    models = (model,) if other is None else (model, other)
     _check_tokenizers(models, vectors)
     length = min(each.config.longest_sequence for each in models) if max_length is None else max_length
     sums, seen, read, kept = HsicSums(), 0, 0, {"seed": seed, "batch_size": batch_size, "progress": progress}
@@ -251,7 +251,7 @@ def isotropy(
     Raises:
       UserError: fewer than two texts, or an option that cannot work.
     """
-    check_vectors(vectors)
+    check_vectors(vectors, model)
     layers, size = model.config.num_layers + 1, model.config.hidden_size
     moments, cosines, first = Moments(layers, size), CosineSums(layers), np.zeros((0, layers, size), np.float32)
     kept = {"seed": seed, "batch_size": batch_size, "max_length": max_length, "progress": progress}

@@ -239,7 +239,7 @@ class Analysis(typing.Generic[Result]):
         directory = output_directory(options.output)
         chosen = {field: value for field, value in dataclasses.asdict(options).items() if field not in NOT_IN_KEY}
         key = {"analysis": self.name, **origin, "options": chosen}
-        result = saved_result(directory / self.file, key, self.kind)
+        result, known = saved_result(directory / self.file, key, self.kind), []
         if result is None:
             try:
                 result = compute()
@@ -249,10 +249,8 @@ class Analysis(typing.Generic[Result]):
                 raise
             save_result(directory / self.file, key, result)
         else:
-            print(f"{options.output}/{self.file} has this result already; it is not computed again")
-        for part in self.tell(result):
-            Console().print(part) if isinstance(part, Table) else print(part)
-        files = [self.file]
+            known = [f"{options.output}/{self.file} has this result already; it is not computed again"]
+        files = [self.file]  # all of them before anything is shown: `bert-jax analyze … | head` ends there
         for name, make in self.draw.items():
             content = make(result)
             if isinstance(content, str):
@@ -260,7 +258,8 @@ class Analysis(typing.Generic[Result]):
                 files.append(name)
             elif content is not None:
                 files += write_pictures(content, directory, name)
-        print(f"{options.output}: {', '.join(files)}")
+        for part in (*known, *self.tell(result), f"{options.output}: {', '.join(files)}"):
+            Console().print(part) if isinstance(part, Table) else print(part)
         return result
 
     def run_on_texts(

@@ -18,6 +18,7 @@ from bert_jax.corpus.blocks import Source
 from bert_jax.corpus.readers import read_lines
 from bert_jax.data.sequences import Batch
 from bert_jax.errors import UserError
+from bert_jax.models.pooling import check_pooling, read_mask
 from bert_jax.pretrained.model import PretrainedModel
 from bert_jax.progress import progress_bar
 from bert_jax.randomness import Stream, bits, integers
@@ -204,7 +205,9 @@ def layer_vectors(
     found = np.zeros((len(texts), model.config.num_layers + 1, model.config.hidden_size), np.float32)
     batches = model.encode_batches(texts, "all", batch_size=batch_size, max_length=max_length, progress=False)
     for numbers, encoding in batches:
-        weights = token_weights(encoding.attention_mask, kind, bits(seed, Stream.ANALYSED_TOKEN, first + numbers))
+        mask = encoding.attention_mask
+        mask = read_mask(encoding.input_ids, mask, model.unread) if kind == "mean" else mask
+        weights = token_weights(mask, kind, bits(seed, Stream.ANALYSED_TOKEN, first + numbers))
         for layer, states in enumerate(encoding.hidden_states):
             found[numbers, layer] = np.einsum("nlh,nl->nh", states, weights)
         done(len(numbers))
@@ -230,9 +233,12 @@ def window_vectors(
             read += len(window)
 
 
-def check_vectors(kind: str) -> None:
+def check_vectors(kind: str, *models: PretrainedModel) -> None:
     if kind not in typing.get_args(VectorKind):
         raise UserError(f"vectors={kind!r} must be one of {', '.join(typing.get_args(VectorKind))}")
+    for model in models:
+        if kind == "cls":
+            check_pooling(kind, True, model.config.trains_specials, "vectors")
 
 
 @contextlib.contextmanager
@@ -265,7 +271,7 @@ def token_weights(attention_mask: np.ndarray, kind: VectorKind, random: np.ndarr
     """Return float32 [n, L]: the share of each token in the vector of its text; `random` has 64 bits per text."""
     real = attention_mask > 0
     if kind == "mean":
-        return (real / real.sum(axis=1, keepdims=True)).astype(np.float32)
+        return (real / np.maximum(real.sum(axis=1, keepdims=True), 1)).astype(np.float32)
     places = np.zeros(len(real), np.int64)
     if kind == "token":
         words = real.sum(axis=1) - 2  # between [CLS] and the last [SEP]; a text without a word has its [CLS] instead

@@ -22,6 +22,9 @@ HeadPooling = Literal["cls", "mean"]
 """Input of the head of a task; see `HeadConfig.pooling`."""
 TokenPooling = Literal["cls", "mean", "max", "mean_sqrt_len"]
 """Ways to combine the vectors of the tokens of a text; see `EmbeddingConfig.pooling`."""
+TextState = Literal["first", "last", "ends", "mean"]
+"""What poolers and classifiers read of a text: the state of its first or last token, the last state in each direction,
+which are at its two ends, or the mean of its words."""
 Pooling = Literal[TokenPooling, "pooler"]
 """The same, or pooler: the vector of BERT's pooler."""
 
@@ -37,8 +40,8 @@ class HeadConfig:
     dropout: float = 0.1
     """Dropout rate on the input of the head."""
     pooling: HeadPooling = "cls"
-    """Input of classification, regression and choice in a model with task_transform: the first position, or the mean of
-    all."""
+    """Input of classification, regression and choice in a model with task_transform: cls, the position that a pooler
+    reads, which is the first, or the last from left to right, or the mean of all."""
     crf: bool = False
     """Whether a linear-chain CRF follows the scores (crf/transitions [C, C], crf/start [C], crf/end [C]); for tagging
     only."""
@@ -349,6 +352,8 @@ class _EncoderOptions:
     """The options that choose it, and their values."""
     has_layers: ClassVar[bool] = True
     """Whether there are layers, through which the vector of a word depends on the words around it."""
+    trains_specials: ClassVar[bool] = True
+    """Whether [CLS] and [SEP] get a meaning in pre-training, so that the vector of a text is made of theirs too."""
 
     def __post_init__(self) -> None:
         check_kinds(self, "model.")
@@ -372,6 +377,10 @@ class _EncoderOptions:
     def reads_last_token(self) -> bool:
         """Whether poolers and classifiers read the last token of a text instead of the first."""
         return False
+
+    @property
+    def text_state(self) -> TextState:
+        return "last" if self.reads_last_token else "first"
 
     @property
     def score_terms(self) -> int:
@@ -762,6 +771,10 @@ class RecurrentConfig(_UniformLayers, _FormOptions):
         return self.direction == "both"
 
     @property
+    def text_state(self) -> TextState:
+        return "ends" if self.two_directions else super().text_state
+
+    @property
     def direction_size(self) -> int:
         """Width of one direction of recurrent layers."""
         return self.hidden_size // 2 if self.two_directions else self.hidden_size
@@ -783,6 +796,8 @@ class WordVectorsConfig(_FixedForm, _EncoderOptions):
     chosen_by: ClassVar[Mapping[str, str]] = {"layer": "none"}
     has_layers: ClassVar[bool] = False
     """There are none."""
+    trains_specials: ClassVar[bool] = False
+    """Special tokens are nobody's neighbours: their vectors stay as they were drawn."""
     num_layers: ClassVar[int] = 0
     """There are no layers."""
     type_vocab_size: ClassVar[int] = 0
@@ -797,6 +812,10 @@ class WordVectorsConfig(_FixedForm, _EncoderOptions):
     """Whether the affine map of the pooler, and that of a task head with task_transform, add a bias."""
     task_transform: bool = False
     """Whether the head of a task begins with a layer (dense → activation → norm), and there is no pooler."""
+
+    @property
+    def text_state(self) -> TextState:
+        return "mean"
 
 
 EncoderConfig = ModelConfig | XLNetConfig | RecurrentConfig | WordVectorsConfig

@@ -18,7 +18,6 @@ import jax
 import numpy as np
 from etils import epath
 from jax.sharding import Mesh
-from rich.console import Console
 
 from bert_jax.checkpoints.record import stored_fingerprint
 from bert_jax.checkpoints.workdir import (
@@ -71,6 +70,7 @@ from bert_jax.training.learner import attention_of
 from bert_jax.training.metrics import WallTime
 from bert_jax.training.reporter import say, say_hardware
 from bert_jax.training.run import Started, join_hosts
+from bert_jax.training.trackers import screen
 
 IN_MEMORY = "(in memory)"  # what the configuration has in place of a file
 
@@ -281,7 +281,7 @@ def _diagnose_split(
     """Write the predictions of one split, and return its metrics, which are printed too; {} if it has no labels."""
     examples = family.load(config.task, config.data, split, stored.need_head().labels)
     features = family.features(examples, stored.need_tokenizer(), options)
-    say_what_is_cut(features, split, Console(highlight=False))
+    say_what_is_cut(features, split, screen(highlight=False))
     predicting = PredictConfig(input="", output="", batch_size=config.eval_batch_size, compute=config.compute)
     logits = member_logits(stored, features, predicting, mesh)
     where = epath.Path(config.workdir) / "predictions" / split
@@ -289,7 +289,7 @@ def _diagnose_split(
     results = family.score(examples, features, logits) if examples.has_answers else {}
     if jax.process_index() == 0:
         figures = "".join(f", {name} {100 * value:.2f}" for name, value in results.items())
-        Console(highlight=False).print(
+        screen(highlight=False).print(
             f"{config.task} {split}: {len(examples):,} predictions in {where}{figures}", markup=False, soft_wrap=True
         )
     return results
@@ -383,8 +383,8 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence[Any]], device
     check_length(config, len(data.train.features))
     stored, note = fitting_head(stored, data.head)
     teacher = open_task_teacher(taught_by, config, data.head, mesh)
-    programs = make_programs(config, stored.model, data.head, mesh, teacher)
-    config = with_packing(config, data.train.features, programs)
+    programs = make_programs(config, stored.model, data.head, mesh, teacher, stored.unread)
+    config = with_packing(config, data.train.features, programs, _begun(config))
 
     results: dict[str, Any] = {}
     with (
@@ -513,6 +513,14 @@ def _announce(tuning: Tuning, note: str) -> None:
             f"the embeddings, learn from --epochs={layers + 2} on"
         )
     say(f"runs: {len(runs)}, namely {', '.join(run.name for run in runs[:3])}{', …' if len(runs) > 3 else ''}")
+
+
+def _begun(config: FinetuneConfig) -> dict[str, Any]:
+    """Return the options of the runs in the work directory; {} if none has saved anything, or they are of no task."""
+    path = epath.Path(config.workdir)
+    there = read_json(path / "config.json").get("finetune") if _has_runs(path) else None
+    known = there if isinstance(there, dict) and {"packing", "bucket_window"} <= there.keys() else {}
+    return from_first(known)
 
 
 def _has_runs(path: epath.Path) -> bool:

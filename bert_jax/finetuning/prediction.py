@@ -29,6 +29,7 @@ from bert_jax.models.kernels.choice import check_attention
 from bert_jax.tasks import ner, task_data, text
 from bert_jax.tasks.text import PlainText
 from bert_jax.tokenization.tokenizer import check_utf8
+from bert_jax.training.trackers import screen
 
 
 def check_member(member: StoredModel, first: StoredModel) -> None:
@@ -213,7 +214,8 @@ def run_predict(workdirs: str, config: PredictConfig, devices: sharding.Devices 
             lambda number: f"example {number} of {config.input or '--text'}",
             member.path,
         )
-    console = Console(highlight=False, stderr=not config.output)  # standard output may be for predictions alone
+    # Standard output may be for predictions alone.
+    console = screen(highlight=False) if config.output else Console(highlight=False, stderr=True)
     say_what_is_cut(features, "", console)
     logits = average(first.need_head(), [member_logits(member, features, config, mesh) for member in members])
     write_predictions(family, examples, features, logits, config.output, config.split)

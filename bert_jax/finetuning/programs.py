@@ -62,8 +62,12 @@ def make_programs(
     head: HeadConfig,
     mesh: Mesh,
     teacher: Teacher[BertForTask] | None = None,
+    unread: tuple[int, ...] = (),
 ) -> Programs:
     """Return the model with the dropout of `config`, and the functions that are compiled for it.
+
+    Args:
+      unread: as `StoredModel.unread`.
 
     Raises:
       UserError: an option does not fit this model.
@@ -72,7 +76,7 @@ def make_programs(
         rates = {name for name in ("hidden_dropout", "attention_dropout", "recurrent_dropout") if hasattr(model, name)}
         model = dataclasses.replace(model, **dict.fromkeys(rates, config.dropout))
     check_layers(config, model)
-    task_model = BertForTask(model, head, _resolved(config, model, head, mesh))
+    task_model = BertForTask(model, head, _resolved(config, model, head, mesh), unread=unread)
     optimizer = _optimizer(config, task_model)
     abstract = abstract_state(task_model, optimizer, mesh)
     shardings = state_shardings(abstract)
@@ -290,7 +294,7 @@ def member_logits(stored: StoredModel, features: Features, config: PredictConfig
     """Return what `predict_logits` does for a stored model."""
     check_fit(stored)
     params = place(stored, mesh)
-    model = BertForTask(stored.model, stored.need_head(), config.compute)
+    model = BertForTask(stored.model, stored.need_head(), config.compute, unread=stored.unread)
     step = Program(
         make_forward_step(functools.partial(predictions, model), mesh, jax.tree.map(lambda leaf: leaf.sharding, params))
     )

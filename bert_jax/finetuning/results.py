@@ -251,13 +251,13 @@ def run_results(directories: Sequence[str], options: ResultsConfig) -> None:
         for model, figures in PUBLISHED.items()
     ]
     text = markdown(table)
-    Console(highlight=False).print(text, markup=False, soft_wrap=True)
     if options.output:
         epath.Path(options.output).mkdir(parents=True, exist_ok=True)
         write_atomically(epath.Path(options.output) / "results_table.md", (text + "\n").encode())
         write_atomically(
             epath.Path(options.output) / "results_table.json", (json.dumps(table, indent=2) + "\n").encode()
         )
+    Console(highlight=False).print(text, markup=False, soft_wrap=True)
 
 
 def gain(row: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:

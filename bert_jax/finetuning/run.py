@@ -18,7 +18,7 @@ import functools
 import json
 import math
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import jax
@@ -102,8 +102,18 @@ WINDOWS = {"on": 1, "off": 4}
 """Values of bucket_window, by packing: sequences that share rows need no sorting."""
 
 
-def with_packing(config: FinetuneConfig, features: Features, programs: Programs) -> FinetuneConfig:
-    """Return `config` with packing and bucket_window decided, by the lengths of the sequences to train on."""
+def with_packing(
+    config: FinetuneConfig, features: Features, programs: Programs, recorded: Mapping[str, Any] | None = None
+) -> FinetuneConfig:
+    """Return `config` with packing and bucket_window decided, by the lengths of the sequences to train on.
+
+    Where runs have begun, `recorded` has their options and has decided: other devices or another batch size would
+    perhaps decide otherwise, and the window determines the order of the sequences.
+    """
+    if recorded and config.packing == "auto":
+        config = dataclasses.replace(config, packing=recorded["packing"])
+    if recorded and config.bucket_window is None:
+        config = dataclasses.replace(config, bucket_window=recorded["bucket_window"])
     packing = config.packing
     if packing == "auto" and config.task not in SentenceOptions.chosen_for:
         packing = "off"

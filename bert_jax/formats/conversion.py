@@ -156,9 +156,10 @@ def convert(
         hub.check_writable(repository, private)
     with new_directory(destination) as directory:
         _write(chosen, directory, to, os.path.basename(os.path.normpath(destination)))
+    uploaded = "" if repository is None else hub.push(destination, repository)
     _print_summary(source, stored, chosen, destination, to)
-    if repository is not None:
-        print(f"uploaded: {hub.push(destination, repository)}")
+    if uploaded:
+        print(f"uploaded: {uploaded}")
 
 
 def _repository(push: str, private: bool, to: ModelFormat) -> hub.HubName | None:

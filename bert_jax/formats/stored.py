@@ -247,6 +247,13 @@ class StoredModel:
             )
         return self.tokenizer
 
+    @property
+    def unread(self) -> tuple[int, ...]:
+        """Ids that the vector of a text leaves out: the special tokens, but [UNK], of a model that trains none."""
+        if self.model.trains_specials or self.tokenizer is None:
+            return ()
+        return tuple(sorted({*self.tokenizer.special_ids} - {self.tokenizer.unk_id}))
+
     def need_head(self) -> HeadConfig:
         """Return the head of a model that was checked to have one; ValueError if it has none."""
         if self.head is None:

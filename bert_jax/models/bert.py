@@ -19,6 +19,7 @@ from flax import nnx
 from jax.typing import ArrayLike
 
 from bert_jax.config import ComputeConfig, EncoderConfig
+from bert_jax.config.model import TextState
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import Architecture, bert_architecture
 from bert_jax.models.bert_parameters import (
@@ -40,8 +41,8 @@ from bert_jax.models.heads import (
     SpanBoundaryHead,
 )
 from bert_jax.models.kernels.plain import AttentionMask
-from bert_jax.models.layers import LayerNorm, Linear, Norm, PackedTexts, gather_positions, last_positions
-from bert_jax.models.pooling import pool
+from bert_jax.models.layers import LayerNorm, Linear, Norm, PackedTexts, gather_positions
+from bert_jax.models.pooling import text_positions, text_states
 from bert_jax.models.protocol import Encoded, EncoderOutput, Params, ReadStates, arrays, encoder_inputs, structure
 from bert_jax.models.stack import Layer, Stack, run_stack, stacked_blocks, without_last
 from bert_jax.models.xlnet import Permutation, Relations, WordEmbeddings
@@ -64,8 +65,7 @@ class Bert(nnx.Module):
     ):
         embeddings_key, encoder_key, pooler_key, mlm_key, next_sentence_key = jax.random.split(key, 5)
         hidden, std, bias = (config.hidden_size,), config.initializer_range, config.use_bias
-        self.reads_last: bool = config.reads_last_token
-        self.two_directions: bool = config.two_directions
+        self.reads: TextState = config.text_state
         self.embeddings: Embeddings | WordEmbeddings = architecture.embeddings(embeddings_key)
         self.encoder: Layer | None = stacked_blocks(architecture.stack, encoder_key) if config.num_layers else None
         self.final_norm: Norm | None = None if architecture.final_norm is None else architecture.final_norm()
@@ -114,7 +114,7 @@ class Bert(nnx.Module):
         x = x if self.final_norm is None else self.final_norm(x)
         pooled = None
         if self.pooler is not None:
-            pooled = architecture.pooler(self.pooler(self._read(x, mask, texts)))
+            pooled = architecture.pooler(self.pooler(text_states(x, mask.padding, self.reads, texts)))
         if collected is None:
             return EncoderOutput(x, pooled, decoded=decoded)
         outputs, attentions = zip(*collected, strict=True) if collected else ((), ())
@@ -134,7 +134,7 @@ class Bert(nnx.Module):
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         restarts = () if texts is None else (texts.positions(),)
         x = self.embeddings(input_ids, token_type_ids, architecture.dtype, keys[0], *restarts)
-        first = self._pooled_positions(mask, texts)
+        first = text_positions(mask.padding, self.reads, texts)
         pooled, number = None, first.shape[1] if self.pooler is not None else 0
         read = jnp.concatenate([first[:, :number], positions], axis=1)
         assert self.encoder is not None, "a model without layers has nothing to leave out"
@@ -166,34 +166,6 @@ class Bert(nnx.Module):
         decoded = self.mask_decoder(stack, last, x, mask, keys[1], texts)
         x, weights = last(x, mask, keys[2], stack.attend, collect, **stack.arguments(stack.num_layers - 1))
         return x, None if collected is None else [*collected, (x, weights)], decoded
-
-    def _read(self, x: jax.Array, mask: AttentionMask, texts: PackedTexts | None) -> jax.Array:
-        """Return the first or the last token of each text: [B, H], or [B, T, H] of rows of several texts.
-
-        Of recurrent layers in both directions it is the last state of each, which has seen the whole text; without
-        layers, the mean of the text.
-        """
-        if self.encoder is None:
-            return pool(x, mask.padding, "mean", texts)
-        if self.two_directions:
-            if texts is None:
-                ends = last_positions(mask.padding)[:, None], jnp.argmax(mask.padding > 0, axis=1)[:, None]
-            else:
-                ends = texts.ends(), texts.starts
-            half, (last, first) = x.shape[-1] // 2, (gather_positions(x, end) for end in ends)
-            states = jnp.concatenate([last[..., :half], first[..., half:]], axis=-1)
-            return states[:, 0] if texts is None else states
-        if texts is None and not self.reads_last:
-            return x[:, 0]
-        states = gather_positions(x, self._pooled_positions(mask, texts))
-        return states[:, 0] if texts is None else states
-
-    def _pooled_positions(self, mask: AttentionMask, texts: PackedTexts | None) -> jax.Array:
-        """Return int32 [B, T]: the positions of the token that `_read` returns; T is 1 where rows are single texts."""
-        if texts is not None:
-            return texts.ends() if self.reads_last else texts.starts
-        last = last_positions(mask.padding)[:, None]
-        return last if self.reads_last else jnp.zeros_like(last)
 
     def word_logits(self, output: Encoded, batch: dict[str, jax.Array], part: WordPart) -> jax.Array:
         """Return [B, M, V] float32, the logits of the words at masked_positions [B, M], or at all if there are none."""

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.config import EncoderConfig, HeadConfig
-from bert_jax.config.model import HeadPooling
+from bert_jax.config.model import TextState
 from bert_jax.models.bert_parameters import POOLED, SPAN_PLACE_SIZE, SPAN_PLACES
 from bert_jax.models.embeddings import Embedding, WordLosses, position_vectors, word_logits, word_losses
 from bert_jax.models.layers import (
@@ -27,7 +27,7 @@ from bert_jax.models.layers import (
     make_norm,
     truncated_normal,
 )
-from bert_jax.models.pooling import pool
+from bert_jax.models.pooling import text_states
 from bert_jax.models.protocol import Encoded, EncoderOutput, ReadStates
 
 PADDED_LOGIT = -1e9  # logit of table rows without a word: never predicted, and its exp is 0
@@ -117,7 +117,7 @@ class TaskHead(nnx.Module):
 class TransformedTaskHead(nnx.Module):
     """dense → activation → norm → dropout → affine map to C outputs, as in ModernBERT.
 
-    It reads the first position or the mean over the real ones, or every position in turn.
+    It reads the state of the text that a pooler would, the mean over its tokens, or every position in turn.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class TransformedTaskHead(nnx.Module):
         self.bias: nnx.Param[jax.Array] = nnx.Param(jnp.zeros(head.outputs, jnp.float32))
         self.rate: float = head.dropout
         self.pooled: bool = head.kind in POOLED
-        self.pooling: HeadPooling = head.pooling
+        self.read: TextState = config.text_state if head.pooling == "cls" else "mean"
 
     def __call__(
         self, output: Encoded, mask: jax.Array, texts: PackedTexts | None, dropout_key: jax.Array | None
@@ -149,7 +149,7 @@ class TransformedTaskHead(nnx.Module):
         else:
             read = output.last_hidden_state.astype(jnp.float32)
             if self.pooled:
-                read = pool(read, mask, self.pooling, texts)
+                read = text_states(read, mask, self.read, texts)
         read = dropout(self.norm(self.activation(self.dense(read))), self.rate, dropout_key)
         return affine(read, self.kernel[...], self.bias[...])
 

@@ -3,16 +3,18 @@
 import math
 import typing
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from bert_jax.config.model import Combination, Pooling, TokenPooling
+from bert_jax.config.model import Combination, Pooling, TextState, TokenPooling
 from bert_jax.errors import UserError
-from bert_jax.models.layers import PackedTexts, gather_positions
+from bert_jax.models.layers import PackedTexts, gather_positions, last_positions
+
+Array = TypeVar("Array", jax.Array, np.ndarray)
 
 LAYERS_READ = {
     "last": 1,
@@ -80,12 +82,13 @@ def pool(
 ) -> jax.Array:
     """Return one vector per text, [B, H], or [B, T, H] of rows of T texts, from states [B, L, H] and mask [B, L].
 
-    It is the state of the first position, or the mean or maximum over all real tokens; mean_sqrt_len is their sum
-    divided by the square root of their number. [CLS] and [SEP] are among them, padding is not. A text without tokens
-    has zeros, or the first state of the row.
+    It is the state of the first position, or the mean or maximum over all tokens where the mask is 1; mean_sqrt_len is
+    their sum divided by the square root of their number. A text without such tokens has zeros, or the first state of
+    the row.
     """
     if texts is not None:
-        return _pool_texts(states, texts, pooling)
+        own = jnp.where(attention_mask > 0, texts.ids, 0)
+        return _pool_texts(states, PackedTexts(own, texts.starts), pooling)
     if pooling == "cls":
         return states[:, 0]
     real = (attention_mask > 0)[:, :, None]
@@ -111,11 +114,53 @@ def _pool_texts(states: jax.Array, texts: PackedTexts, pooling: TokenPooling) ->
     return total / (jnp.sqrt(count) if pooling == "mean_sqrt_len" else count)
 
 
-def check_pooling(pooling: str | None, has_pooler: bool) -> None:
+def text_states(states: jax.Array, mask: jax.Array, read: TextState, texts: PackedTexts | None = None) -> jax.Array:
+    """Return what poolers and classifiers read of each text, [B, H], or [B, T, H] of rows of T texts.
+
+    Args:
+      states: [B, L, H].
+      mask: [B, L], 1 for real tokens.
+    """
+    if read == "mean":
+        return pool(states, mask, "mean", texts)
+    if read == "first" and texts is None:
+        return states[:, 0]
+    found = gather_positions(states, text_positions(mask, read, texts))
+    if read == "ends":  # the half of each direction that has seen the whole text
+        begins = jnp.argmax(mask > 0, axis=1)[:, None] if texts is None else texts.starts
+        half = states.shape[-1] // 2
+        found = jnp.concatenate([found[..., :half], gather_positions(states, begins)[..., half:]], axis=-1)
+    return found[:, 0] if texts is None else found
+
+
+def text_positions(mask: jax.Array, read: TextState, texts: PackedTexts | None) -> jax.Array:
+    """Return int32 [B, T]: the position of the first token of each text, or of the last unless `read` is "first".
+
+    T is 1 where rows are single texts. Arguments are those of `text_states`.
+    """
+    if texts is not None:
+        return texts.starts if read == "first" else texts.ends()
+    last = last_positions(mask)[:, None]
+    return jnp.zeros_like(last) if read == "first" else last
+
+
+def read_mask(input_ids: Array, attention_mask: Array, unread: tuple[int, ...]) -> Array:
+    """Return the mask without the places of the ids that the vector of a text leaves out; NumPy's or JAX's."""
+    mask: Any = attention_mask
+    for each in unread:
+        mask = mask * (input_ids != each)
+    return mask
+
+
+def check_pooling(pooling: str | None, has_pooler: bool, trains_specials: bool, option: str = "pooling") -> None:
     if pooling not in (None, *typing.get_args(Pooling)):
         raise UserError(f"pooling={pooling!r} must be {', '.join(typing.get_args(Pooling))} or None")
     if pooling == "pooler" and not has_pooler:
         raise UserError("pooling='pooler', but this model has no pooler; use cls, mean or max")
+    if pooling == "cls" and not trains_specials:
+        raise UserError(
+            f"{option}='cls' reads the vector of [CLS], which this model has never trained; use mean, of the words"
+        )
 
 
 def layer_indices(layers: str | int | Sequence[int], num_layers: int) -> tuple[int, ...] | None:

@@ -27,6 +27,7 @@ from bert_jax.models.heads import TaskHead, TransformedTaskHead
 from bert_jax.models.kernels.plain import AttentionMask
 from bert_jax.models.layers import PackedTexts
 from bert_jax.models.lstm import BiLstmHead
+from bert_jax.models.pooling import read_mask, text_positions
 from bert_jax.models.protocol import EncoderOutput, Params, arrays, structure
 from bert_jax.parameters import ParameterTable
 
@@ -200,6 +201,8 @@ class BertForTask:
     compute: ComputeConfig = ComputeConfig()
     architecture: Callable[[EncoderConfig, ComputeConfig], Architecture] = bert_architecture
     """Chooses the pieces of the encoder."""
+    unread: tuple[int, ...] = ()
+    """Ids that the vector of a text leaves out; see `StoredModel.unread`."""
 
     def __post_init__(self) -> None:
         if self.head.outputs < 1:
@@ -274,8 +277,9 @@ class BertForTask:
             key = keys[0] if self.head.train_encoder else None
             output = self.encode(params, ids, types, mask, key, collect=True, texts=texts)
             return self._of_sequences(head(output.hidden_states or (), mask, texts, keys[1]), shape)
+        mask = read_mask(ids, mask, self.unread)
         if self._reads_first:
-            first = jnp.zeros((len(ids), 1), jnp.int32) if texts is None else texts.starts
+            first = text_positions(mask, self.config.text_state, texts)
             read = first[:, :0] if reads_pooler(self.config, self.head) else first
             output = self.encoder.read(params, ids, types, mask, read, keys[0], texts)
         else:

@@ -252,7 +252,7 @@ def vector_form(
             f"pooling={pooling!r} with layers={layers!r}: use cls, mean or max (the pooler reads the last layer only)"
         )
     pooled: Pooling = model.embedding.pooling if pooling is None else pooling
-    check_pooling(pooled, "pooler" in model.network.parts)
+    check_pooling(pooled, "pooler" in model.network.parts, model.config.trains_specials)
     return VectorForm(
         layers,
         pooled,

@@ -202,6 +202,7 @@ class PretrainedModel:
       kind (str): its format.
       history (dict): step, metrics and config, as far as recorded.
       mesh (Mesh): the devices that hold the parameters.
+      unread (tuple): ids that the vector of a text leaves out: those of special tokens that were never trained.
 
     Texts are one string, one pair as a tuple, or a list of either; [MASK] in a text is the mask token, except for
     `predict`, which takes every text literally, as fine-tuning did.
@@ -225,7 +226,8 @@ class PretrainedModel:
             stored.model, compute, parts, teacher_size=stored.teacher_size
         )
         self._parameters = Parameters(params)
-        self._runner = Runner(self.network, stored.head, self._parameters, mesh)
+        self.unread: tuple[int, ...] = stored.unread
+        self._runner = Runner(self.network, stored.head, self._parameters, mesh, stored.unread)
 
     @property
     def params(self) -> dict[str, Any]:
@@ -354,8 +356,9 @@ class PretrainedModel:
             last.
           attentions: whether to also return the attention probabilities of every layer.
           pooling: value of `pooled`: the last hidden state of [CLS] ("cls"), its "mean" or "max" over real tokens
-            ([CLS] and [SEP] included), their sum divided by the square root of their number ("mean_sqrt_len"), or the
-            output of the "pooler"; None: the pooler's if there is one.
+            ([CLS] and [SEP] included, but not those of static vectors, which never trained them), their sum divided by
+            the square root of their number ("mean_sqrt_len"), or the output of the "pooler"; None: the pooler's if
+            there is one.
           batch_size: number of texts per batch, about. Several texts share a row where each can be computed as if it
             stood alone, which is not with attentions, recurrent layers, no layers or global tokens; others are padded
             to a few lengths. So little is compiled, and results differ by rounding alone.
@@ -364,7 +367,7 @@ class PretrainedModel:
             UserError.
           progress: whether to show a bar; None: for long lists only.
         """
-        check_pooling(pooling, "pooler" in self.network.parts)
+        check_pooling(pooling, "pooler" in self.network.parts, self.config.trains_specials)
         chosen = layer_indices(layers, self.config.num_layers)
         features = read_texts(self, texts, max_length, truncate)
         collector = Collector(features, self.config, chosen, attentions)

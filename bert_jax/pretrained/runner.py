@@ -25,7 +25,7 @@ from bert_jax.errors import UserError
 from bert_jax.models.bert import BertForPreTraining, with_head_gates, with_memory
 from bert_jax.models.bert_parameters import SHARE_ROWS
 from bert_jax.models.layers import PackedTexts
-from bert_jax.models.pooling import combine, pool
+from bert_jax.models.pooling import combine, pool, read_mask
 from bert_jax.models.protocol import EncoderOutput
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives.tasks import predictions
@@ -91,8 +91,15 @@ PACKED = ("text_ids", "text_starts")  # of rows of several texts
 class Runner:
     """Runs `network` on the current parameters; the mesh also splits batches, and every host gets the whole result."""
 
-    def __init__(self, network: BertForPreTraining, head: HeadConfig | None, parameters: Parameters, mesh: Mesh):
-        self._network = network
+    def __init__(
+        self,
+        network: BertForPreTraining,
+        head: HeadConfig | None,
+        parameters: Parameters,
+        mesh: Mesh,
+        unread: tuple[int, ...] = (),
+    ):
+        self._network, self._unread = network, unread
         self._vectors = jax.jit(
             _vectors, static_argnames=("combination", "pooling", "normalize"), out_shardings=sharding.replicated(mesh)
         )
@@ -104,7 +111,7 @@ class Runner:
         self.packs_scores: bool = head is not None and head.kind in SHARE_ROWS
         """Whether `task_scores` takes rows of several texts."""
         if head is not None:
-            task = BertForTask(network.config, head, network.compute)
+            task = BertForTask(network.config, head, network.compute, unread=unread)
             self._scores = Compiled(predictions, task, parameters, mesh)
 
     def encode(
@@ -165,14 +172,19 @@ class Runner:
     ) -> EncoderOutput:
         """Return the states, and with `decoded` what an enhanced mask decoder makes of them, if there is one."""
         names, decoded = (*INPUTS, *PACKED, "memory"), decoded and "mask_decoder" in self._network.parts
-        inputs = {name: batch[name] for name in names if name in batch}
+        inputs = {name: batch[name] for name in names if name in batch} | self._read(batch)
         return self.states(inputs, collect=collect, decoded=decoded)
 
     def _pooled(
         self, batch: Batch, states: Any, weights: Any, combination: str, pooling: str, normalize: bool
     ) -> jax.Array:
-        inputs = {name: self.states.placed(batch[name]) for name in ("attention_mask", *PACKED) if name in batch}
+        packed = {name: batch[name] for name in PACKED if name in batch}
+        inputs = {name: self.states.placed(values) for name, values in (packed | self._read(batch)).items()}
         return self._vectors(states, inputs, weights, combination=combination, pooling=pooling, normalize=normalize)
+
+    def _read(self, batch: Batch) -> Batch:
+        """Return the mask of the tokens that vectors of texts are made of."""
+        return {"attention_mask": read_mask(batch["input_ids"], batch["attention_mask"], self._unread)}
 
 
 class Compiled:

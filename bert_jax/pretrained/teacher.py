@@ -147,7 +147,7 @@ def open_task_teacher(
     from bert_jax.formats.opening import place
 
     _check_head(stored, head)
-    network = BertForTask(stored.model, stored.need_head(), config.compute)
+    network = BertForTask(stored.model, stored.need_head(), config.compute, unread=stored.unread)
     arrays = {path: array for path, array in stored.arrays.items() if path in network.parameters}
     stored = dataclasses.replace(stored, arrays=arrays)
     return Teacher(network, place(stored, mesh), stored_fingerprint(arrays))

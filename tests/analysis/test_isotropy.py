@@ -1,6 +1,8 @@
 """How states lie in space, and the gap at [MASK]."""
 
+import contextlib
 import dataclasses
+import io
 import itertools
 import json
 import pathlib
@@ -362,6 +364,13 @@ def test_judgements_that_do_not_fit_are_one_clear_error(model, count, pairs, sim
         sentence_correlation(model, random_texts(count), pairs, similarities, progress=False)
 
 
+class NobodyReads(io.StringIO):
+    """Standard output of `bert-jax … | head -0`."""
+
+    def write(self, text):
+        raise BrokenPipeError
+
+
 def test_the_command_leaves_a_table_of_its_own_and_finds_it_again(tmp_path, capsys, analyze):
     write_workdir(tmp_path / "run", 1)
     (tmp_path / "texts.txt").write_text("\n".join(random_texts(60)) + "\n")
@@ -375,6 +384,12 @@ def test_the_command_leaves_a_table_of_its_own_and_finds_it_again(tmp_path, caps
     assert saved["spearman"][1][0] == [None] * 4
     printed, _ = analyze(*words, f"--sts={tmp_path}/dev.tsv")
     assert "result.json has this result already" in printed and "sts.json has this result already" in printed
+    pictures = [path for path in (tmp_path / "out").glob("*.png") if path.name != "sts.png"]
+    for picture in pictures:
+        picture.unlink()
+    with contextlib.redirect_stdout(NobodyReads()), contextlib.suppress(SystemExit):
+        analyze(*words)
+    assert pictures and all(picture.exists() for picture in pictures), "what is shown comes after what is written"
     few = ("analyze", *words, f"--output={tmp_path}/few", f"--sts={tmp_path}/dev.tsv", "--texts=16")
     assert "16 texts are too few to whiten vectors of 16 values" in refusal(capsys, *few)
     assert not (tmp_path / "few").exists(), "nothing was computed before"

@@ -11,6 +11,7 @@ import io
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -443,6 +444,17 @@ def test_sequences_share_rows_where_that_saves_places():
     assert decided((10,) * 24, packing="on", bucket_window=2) == ("on", 2)
     assert decided((10, 5, 3) * 8, packing="off") == ("off", 4)
     assert decided((10, 5, 3) * 8, task="squad_v1") == ("off", 4)
+
+
+def test_runs_that_began_decide_how_rows_are_shared(two_seeds, tmp_path):
+    """On two devices sharing would save less than a tenth, and auto would choose another window of the order."""
+    config, results = two_seeds
+    work = shutil.copytree(config.workdir, tmp_path / "work")
+    assert json.loads((work / "config.json").read_text())["finetune"]["packing"] == "on"
+    again = dataclasses.replace(config, workdir=str(work), bucket_window=None)
+    assert loop.finetune(again, devices=jax.devices()[:2]).results["runs"] == results["runs"]
+    settings = json.loads((work / "config.json").read_text())["finetune"]
+    assert (settings["packing"], settings["bucket_window"]) == ("on", 1)
 
 
 HEAD = HeadConfig(labels=("no", "yes"), dropout=0.0)

@@ -262,6 +262,20 @@ def test_scores_losses_and_gradients_are_those_of_the_texts_alone(case):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=5e-6), shared_gradients, gradients)
 
 
+@pytest.mark.parametrize("direction", ["both", "left_to_right"])
+def test_a_head_with_a_layer_reads_the_token_that_has_seen_the_text(direction):
+    """The scores of a text are those that a tagger with the same arrays has for that token, in rows of any form."""
+    model = model_of("modernbert_mini")
+    model = dataclasses.replace(model, config=dataclasses.replace(model.config, direction=direction))
+    tagger = dataclasses.replace(model, head=dataclasses.replace(CLASSES, kind="tagging"))
+    params, (alone, shared, place) = perturbed(model), batches(model)
+    of_texts, of_tokens = (compiled(each.apply) for each in (model, tagger))
+    read = np.zeros(TEXTS, int) if direction == "both" else alone["attention_mask"].sum(axis=1) - 1
+    expected = np.asarray(of_tokens(params, alone))[np.arange(TEXTS), read]
+    np.testing.assert_allclose(of_texts(params, alone), expected, atol=1e-6)
+    np.testing.assert_allclose(np.asarray(of_texts(params, shared))[place], expected, atol=5e-5)
+
+
 @pytest.mark.slow
 def test_a_teacher_with_another_kind_of_head_reads_shared_rows_too():
     student, teacher = model_of("bert_mini"), model_of("modernbert_mini, mean")

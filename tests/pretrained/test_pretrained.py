@@ -21,11 +21,14 @@ from pretrained_model import (
 )
 from small_model import compiled
 
+from bert_jax.analysis.texts import check_vectors, layer_vectors
+from bert_jax.config import HeadConfig
 from bert_jax.data.sequences import ladder
 from bert_jax.errors import UserError
 from bert_jax.models.bert_parameters import bert_parameters
 from bert_jax.models.pooling import LAYERS_READ, combine
 from bert_jax.parameters import total_size
+from bert_jax.pretrained.encodings import read_texts
 from bert_jax.pretrained.runner import Compiled
 
 
@@ -319,6 +322,58 @@ def test_weights_of_layers_can_be_learned(encoding):
     gradient = jax.grad(loss)(np.ones(5, np.float32))
     rest = sum(encoding.hidden_states[1:]) - target
     np.testing.assert_allclose(gradient, [2 * (rest * state).mean() for state in encoding.hidden_states[1:]], rtol=1e-4)
+
+
+STATIC = variant(CONFIG, layer="none")
+WORDLESS = ["", "the cat zebra sat", ("a big dog", "birds"), "", "the [MASK] dog"]
+
+
+def test_static_vectors_of_a_text_are_those_of_its_words_alone():
+    """Special tokens are never trained; [UNK] is. A text without words is zeros, alone and beside others."""
+    model = loaded(stored_model(config=STATIC, parts=("pooler",)))
+    table = np.asarray(model.params["embeddings"]["word"]["table"])
+    words = [
+        [table[id] for text in (texts if isinstance(texts, tuple) else (texts,)) for id in TOKENIZER.encode(text)]
+        for texts in ["", "the cat zebra sat", ("a big dog", "birds"), "", "the dog"]
+    ]
+    assert TOKENIZER.unk_id in TOKENIZER.encode("the cat zebra sat")
+    for pooling, of_words in (
+        ("mean", lambda rows: np.mean(rows, axis=0)),
+        ("max", lambda rows: np.max(rows, axis=0)),
+        ("mean_sqrt_len", lambda rows: np.sum(rows, axis=0) / np.sqrt(len(rows))),
+    ):
+        expected = np.array([of_words(rows) if rows else np.zeros(16) for rows in words])
+        np.testing.assert_allclose(model.embed(WORDLESS, pooling=pooling), expected, atol=1e-6)
+        np.testing.assert_allclose(model.encode(WORDLESS, pooling=pooling).pooled, expected, atol=1e-6)
+        alone = np.concatenate([model.embed(text, pooling=pooling) for text in WORDLESS])
+        np.testing.assert_allclose(alone, expected, atol=1e-6)
+    assert not model.embed("", normalize=True).any()
+    mean = np.array([np.mean(rows, axis=0) if rows else np.zeros(16) for rows in words])
+    kernel, bias = (np.asarray(model.params["pooler"][name]) for name in ("kernel", "bias"))
+    encoding = model.encode(WORDLESS)
+    np.testing.assert_allclose(encoding.pooled, np.tanh(mean @ kernel + bias), atol=1e-6)
+    ids = model.encode_ids(encoding.input_ids, encoding.attention_mask)
+    np.testing.assert_allclose(ids.pooled, encoding.pooled, atol=1e-6)
+    np.testing.assert_allclose(layer_vectors(model, WORDLESS, "mean")[:, 0], mean, atol=1e-6)
+    for call in (lambda: model.embed("a", pooling="cls"), lambda: check_vectors("cls", model)):
+        with pytest.raises(UserError, match="'cls' reads the vector of .CLS., which this model has never trained; use"):
+            call()
+
+
+@pytest.mark.parametrize("transform", [False, True])
+def test_heads_on_static_vectors_read_words_alone(transform):
+    """The mean of the words, then numbers that are the same for every text without words."""
+    config, head = dataclasses.replace(STATIC, task_transform=transform), HeadConfig(labels=("a", "b"))
+    model = loaded(stored_model(config=config, head=head))
+    features = read_texts(model, WORDLESS)
+    found = np.array(model.task_scores(features))
+    table = np.array(model.params["embeddings"]["word"]["table"])
+    for special in set(TOKENIZER.special_ids) - {TOKENIZER.unk_id}:
+        table[special] = 1e4
+    model.params = {**model.params, "embeddings": {"word": {"table": table}}}
+    np.testing.assert_array_equal(found, model.task_scores(features))
+    np.testing.assert_array_equal(found[0], found[3])
+    assert np.isfinite(found).all() and len({tuple(row) for row in found.round(5).tolist()}) == 4
 
 
 def test_without_a_pooler_pooled_is_none():
