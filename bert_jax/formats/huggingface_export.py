@@ -197,8 +197,9 @@ def write_huggingface(stored: StoredModel, destination: str | os.PathLike[str], 
     tokenizer = stored.tokenizer
     pad_id = tokenizer.pad_id if tokenizer else 0
     config = huggingface.to_json(stored.model, stored.head, kind.classes[key], pad_id, kind)
-    if tokenizer is not None and config.get("bos_token_id") is not None:
-        config |= {"bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id}
+    if tokenizer is not None:
+        ids = {"bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id, "mask_token_id": tokenizer.mask_id}
+        config |= {key: number for key, number in ids.items() if config.get(key) is not None}
     if (carried := stored.carried.get(huggingface.FILE, {})).get("model_type") == kind.name:
         config = dict(sorted({**config, **carried}.items()))
     prefix = kind.prefix if key == "encoder" else ""  # a bare encoder's names have no prefix

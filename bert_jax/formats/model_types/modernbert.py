@@ -503,8 +503,9 @@ def _euro_written(model: ModelConfig) -> dict[str, Any]:
         "head_dim": model.head_size,
         "rope_parameters": _written_rope(rope),
         "tie_word_embeddings": False,
-        "bos_token_id": 0,  # these two become those of the tokenizer
+        "bos_token_id": 0,  # these three become those of the tokenizer
         "eos_token_id": 0,
+        "mask_token_id": 0,
     }
 
 
