@@ -124,16 +124,40 @@ class Rope(_Positions):
     rope_local_theta: float | None = None
     """Base of the wavelengths of rope in layers with a window. None: rope_theta."""
     rope_scale: float = 1.0
-    """Factor by which positions are divided in layers that see the whole sequence, so that a model reads longer
-    sequences than it was trained on (position interpolation, Chen et al. 2023)."""
+    """Factor by which a model reads longer sequences than it was trained on, in layers that see the whole sequence."""
+    rope_scaling: Literal["linear", "dynamic", "yarn"] = "linear"
+    """How. linear: positions are divided by rope_scale (position interpolation, Chen et al. 2023). dynamic: the base
+    grows with the length of a row from rope_trained_length on (NTK-aware; a row of several texts counts as one). yarn:
+    only long wavelengths are stretched, and scores are sharpened (Peng et al. 2023, arXiv 2309.00071)."""
+    rope_trained_length: int | None = option(None, of=("rope_scaling", "dynamic", "yarn"))
+    """Length of the sequences that a model with dynamic or yarn was trained on. None: there is none, as with linear."""
+    rope_beta_fast: float = option(32.0, of=("rope_scaling", "yarn"))
+    """Number of turns within rope_trained_length from which on yarn leaves a wavelength as it is."""
+    rope_beta_slow: float = option(1.0, of=("rope_scaling", "yarn"))
+    """Number of turns up to which yarn stretches it by rope_scale."""
+    rope_amplitude: float | None = option(None, of=("rope_scaling", "yarn"))
+    """Factor of queries and keys with yarn. None: 1 + ln(rope_scale) / 10."""
 
     @property
     def local_theta(self) -> float:
         """Base of the wavelengths in layers with a window, also if `rope_local_theta` is None."""
         return self.rope_theta if self.rope_local_theta is None else self.rope_local_theta
 
+    @property
+    def amplitude(self) -> float:
+        """Factor of queries and keys in layers that see the whole sequence."""
+        if self.rope_amplitude is not None:
+            return self.rope_amplitude
+        return 1 + math.log(max(1, self.rope_scale)) / 10 if self.rope_scaling == "yarn" else 1.0
+
     def check(self, model: "_FormOptions") -> None:
-        need_positive(self, "model.", "rope_theta", "rope_scale")
+        need_positive(
+            self,
+            "model.",
+            *("rope_theta", "rope_scale", "rope_trained_length", "rope_beta_fast", "rope_beta_slow", "rope_amplitude"),
+        )
+        if self.rope_scaling != "linear":
+            self._check_scaling(model)
         if self.rope_local_theta is not None and not 0 < self.rope_local_theta < math.inf:
             raise UserError(f"model.rope_local_theta={self.rope_local_theta} must be positive, or None for rope_theta")
         if model.head_size % 2:
@@ -141,6 +165,24 @@ class Rope(_Positions):
                 f"model.positions=rope turns features in pairs, but model.hidden_size={model.hidden_size} with "
                 f"model.num_heads={model.attention_heads} makes heads of {model.head_size}; choose a number of heads "
                 "that makes them even"
+            )
+
+    def _check_scaling(self, model: "_FormOptions") -> None:
+        if self.rope_trained_length is None:
+            raise UserError(
+                f"model.rope_scaling={self.rope_scaling} depends on model.rope_trained_length, the length of the "
+                "sequences that the model was trained on before; give it, such as 2048"
+            )
+        if self.rope_scale < 1:
+            raise UserError(
+                f"model.rope_scale={self.rope_scale} must be at least 1 with model.rope_scaling={self.rope_scaling}"
+            )
+        if self.rope_scaling == "dynamic" and model.head_size < 4:
+            raise UserError(f"model.rope_scaling=dynamic needs heads of at least 4 features, not {model.head_size}")
+        if self.rope_scaling == "yarn" and (self.rope_theta <= 1 or self.rope_beta_fast < self.rope_beta_slow):
+            raise UserError(
+                f"model.rope_scaling=yarn needs model.rope_theta={self.rope_theta} above 1, and model.rope_beta_fast="
+                f"{self.rope_beta_fast} at least model.rope_beta_slow={self.rope_beta_slow}"
             )
 
 
@@ -258,6 +300,11 @@ class DisentangledConfig:
                     f"model.{name}=False cannot be combined with model.disentangled.terms, because no DeBERTa has that "
                     f"form; set model.{name}=True"
                 )
+        if model.key_heads != model.num_heads:
+            raise UserError(
+                f"model.key_value_heads={model.key_value_heads} cannot be combined with model.disentangled.terms, "
+                "because no DeBERTa has that form; set model.key_value_heads=None"
+            )
         if self.max_distance < 1:
             raise UserError(f"model.disentangled.max_distance={self.max_distance} must be positive; DeBERTa has 512")
         if self.buckets is None:
@@ -546,6 +593,11 @@ class _AttentionOptions(_LayerOptions):
         return self.num_heads
 
     @property
+    def key_heads(self) -> int:
+        """Number of heads of keys and values."""
+        return self.num_heads
+
+    @property
     def windows(self) -> tuple[int | None, ...]:
         return (None,) * self.num_layers
 
@@ -629,6 +681,15 @@ class ModelConfig(_FormOptions, _AttentionOptions):
     layer_bias: bool = option(True, of=("feed_forward", "geglu", "swiglu"))
     """With feed_forward=geglu or swiglu, whether the maps within layers have the biases of use_bias. False: only
     those of pooler and heads have them, as in NomicBERT."""
+    key_value_heads: int | None = None
+    """Number of heads of keys and values, of which num_heads must be a multiple: so many neighbouring heads of queries
+    share each of them (grouped-query attention, Ainslie et al. 2023). None: num_heads, as in BERT."""
+    embedding_norm: bool = True
+    """Whether the sum of the embeddings is normalized. NeoBERT and EuroBERT, whose layers begin with norms, do
+    without."""
+    word_head: Literal["tied", "affine", "linear"] = "tied"
+    """Head that predicts masked words. tied: dense → activation → norm, and the word table with a bias (BERT). affine:
+    a table of its own with a bias, and no layer before it (NeoBERT). linear: the same without the bias (EuroBERT)."""
     first_attention_norm: bool = option(True, of=("norm_position", "pre"))
     """With norm_position=pre, whether the first attention has a norm before it. ModernBERT has none there, because the
     embeddings have just been normalized."""
@@ -647,6 +708,10 @@ class ModelConfig(_FormOptions, _AttentionOptions):
     def layers_have_bias(self) -> bool:
         """Whether the affine maps within layers add a bias."""
         return self.use_bias and self.layer_bias
+
+    @property
+    def key_heads(self) -> int:
+        return self.num_heads if self.key_value_heads is None else self.key_value_heads
 
     @property
     def needs_even_heads(self) -> bool:
@@ -672,6 +737,12 @@ class ModelConfig(_FormOptions, _AttentionOptions):
 
     def check(self) -> None:
         super().check()
+        need_positive(self, "model.", "key_value_heads")
+        if self.num_heads % self.key_heads:
+            raise UserError(
+                f"model.num_heads={self.num_heads} is not divisible by model.key_value_heads={self.key_heads}; give a "
+                "divisor, or None for as many"
+            )
         if not self.first_attention_norm and self.sharing != "none":
             raise UserError(
                 f"model.first_attention_norm=False makes the first layer different, but with model.sharing="
@@ -693,6 +764,10 @@ class _UniformLayers:
     """No convolution follows the first layer."""
     first_attention_norm: ClassVar[bool] = True
     """All layers are of one form."""
+    embedding_norm: ClassVar[bool] = True
+    """The embeddings of a model with layers are normalized, except in XLNet."""
+    word_head: ClassVar[Literal["tied"]] = "tied"
+    """Words are predicted with the word table."""
 
 
 class _FixedForm(_UniformLayers):

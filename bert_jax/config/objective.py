@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Protocol
 
-from bert_jax.config.model import EncoderConfig
+from bert_jax.config.model import EncoderConfig, ModelConfig
 from bert_jax.config.options import option
 from bert_jax.errors import UserError, need_cloud_storage, need_no_negative, need_positive
 
@@ -50,6 +50,8 @@ def generator_model(model: EncoderConfig, generator: GeneratorConfig) -> Encoder
     if model.attention_heads:
         heads = max(1, hidden_size // model.head_size) if generator.num_heads is None else generator.num_heads
         sizes |= {"num_heads": heads, "intermediate_size": generator.intermediate_size}
+        if isinstance(model, ModelConfig) and model.key_value_heads is not None:
+            sizes["key_value_heads"] = math.gcd(heads, model.key_value_heads)
     return dataclasses.replace(model, **sizes)
 
 

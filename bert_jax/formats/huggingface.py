@@ -18,7 +18,6 @@ from absl import logging
 from etils import epath
 
 from bert_jax.config import AttentionConfig, EncoderConfig, HeadConfig
-from bert_jax.config.model import HeadPooling
 from bert_jax.config.options import from_dict
 from bert_jax.errors import UserError, first_lines
 from bert_jax.files import REMEDY, inside, read_object
@@ -68,8 +67,8 @@ class HuggingFaceConfig:
     """Labels in the order of the columns; () if the file names none."""
     classifier_dropout: float
     tied: bool
-    pooling: HeadPooling = "cls"
-    """What a task head reads, if the model type leaves it open."""
+    reading: str = ""
+    """What a task head reads, as the file says it, if the model type leaves it open."""
     of_head: dict[str, Any] = dataclasses.field(default_factory=dict)
     """What the file says about a task head, as it says it; an export of a model without one has it again."""
     others: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -99,6 +98,9 @@ WITHOUT_EFFECT = (
     *("deterministic_flash_attn", "global_attn_every_n_layers", "global_rope_theta", "local_rope_theta"),
     *("initializer_cutoff_factor", "layer_norm_eps", "position_embedding_type", "reference_compile"),
     *("repad_logits_with_grad", "sparse_pred_ignore_index", "sparse_prediction"),
+    # Of EuroBERT and NeoBERT.
+    *("mask_token_id", "pretraining_tp", "classifier_init_range", "dim_head", "embedding_init_range", "kwargs"),
+    *("pretrained_model_name_or_path", "trust_remote_code"),
 )
 """Keys of config.json with which a trained model computes the same as without them; of others a warning tells."""
 
@@ -120,9 +122,9 @@ def read_config(directory: epath.Path) -> HuggingFaceConfig:
     if activation not in tuple(ACTIVATIONS):
         raise UserError(f"{file} has {kind.activation}={activation!r:.40}; supported are {', '.join(ACTIVATIONS)}")
     numbers = sizes_and_rates(values, kind.sizes, kind.rates, file)
-    dropout, pooling = kind.classifier_dropout, values.get("classifier_pooling", "cls")
-    if pooling not in ("cls", "mean"):
-        raise UserError(f"{file} has classifier_pooling={pooling!r:.40}; supported are cls, mean")
+    dropout, reading = kind.classifier_dropout, values.get("classifier_pooling", kind.usual_reading)
+    if kind.classifier_reads and reading not in tuple(kind.classifier_reads):
+        raise UserError(f"{file} has classifier_pooling={reading!r:.40}; supported are {_readings(kind)}")
     architectures = values.get("architectures") or [None]
     found = HuggingFaceConfig(
         kind=kind,
@@ -134,7 +136,7 @@ def read_config(directory: epath.Path) -> HuggingFaceConfig:
         architecture=architectures[0] if isinstance(architectures, list) else None,
         problem=values.get("problem_type"),
         labels=_labels(values.get("id2label") or {}, file),
-        pooling=pooling if kind.classifier_pooling else "cls",
+        reading=reading if kind.classifier_reads else "",
         tied=flag(values, "tie_word_embeddings", True, file),
         classifier_dropout=numbers["hidden_dropout"] if values.get(dropout) is None else rate(values, dropout, 0, file),
     )
@@ -159,6 +161,10 @@ def _labels(names: Any, file: epath.Path) -> tuple[str, ...]:
     return tuple(names[key] for key in keys)
 
 
+def _readings(kind: ModelType) -> str:
+    return ", ".join(theirs for theirs, ours in kind.classifier_reads.items() if ours is not None)
+
+
 def read_head(
     config: HuggingFaceConfig, outputs: int, kinds: Sequence[HeadKind], pooled: bool, file: epath.Path
 ) -> HeadConfig:
@@ -178,12 +184,15 @@ def read_head(
         )
     if kind == "classification" and (config.problem == "regression" or (outputs == 1 and config.problem is None)):
         kind = "regression"
+    pooling = config.kind.classifier_reads.get(config.reading, "cls") if kind in POOLED else "cls"
+    if pooling is None:
+        raise UserError(f"{file} has classifier_pooling={config.reading!r:.40}; supported are {_readings(config.kind)}")
     labels = config.labels or tuple(f"LABEL_{number}" for number in range(outputs))
     head = HeadConfig(
         kind=kind,
         labels=labels if kind in ("classification", "tagging") else (),
         dropout=config.classifier_dropout,
-        pooling=config.pooling if kind in POOLED else "cls",
+        pooling=pooling,
     )
     if head.outputs != outputs:
         raise UserError(
@@ -203,7 +212,7 @@ def to_json(
         "model_type": kind.name,
         "architectures": [architecture],
         "dtype": "float32",
-        kind.activation: activation,
+        **({kind.activation: activation} if kind.activation else {}),
         "pad_token_id": pad_id,
         "tie_word_embeddings": True,
         "use_cache": True,
@@ -212,8 +221,9 @@ def to_json(
     assert isinstance(model, AttentionConfig)  # or there would be an obstacle
     values |= {key: model.feed_forward_size for key, (ours, _) in kind.sizes.items() if ours == "intermediate_size"}
     values |= kind.written_options(model)
-    if head is not None and kind.classifier_pooling:
-        values["classifier_pooling"] = head.pooling
+    if head is not None and kind.classifier_reads:
+        by_ours = {ours: theirs for theirs, ours in kind.classifier_reads.items()}
+        values["classifier_pooling"] = by_ours[head.pooling] if head.kind in POOLED else kind.usual_reading
     if head is not None:
         values[kind.classifier_dropout] = head.dropout
         if head.kind == "regression":
@@ -263,7 +273,8 @@ def places(
                 "cannot be written for it; use --to=bert_jax, or give it a name in bert_jax/formats/model_types"
             )
         name = f"{modules[module]}.{'bias' if leaf == 'bias' else 'weight'}"
-        found[path] = place_of(parameter, name, outputs_first=leaf == "kernel", group=group)
+        place = place_of(parameter, name, outputs_first=leaf == "kernel", group=group)
+        found[path] = dataclasses.replace(place, adjacent=module in kind.adjacent)
     return found
 
 
@@ -435,7 +446,7 @@ def _carried(config: HuggingFaceConfig, head: HeadConfig | None, directory: epat
 
 def _known(stored: dict[str, FileTensor], config: HuggingFaceConfig, directory: epath.Path) -> dict[str, FileTensor]:
     """Return the arrays by their current names, without buffers, which hold nothing learned."""
-    kind, heads = config.kind, config.model.attention_heads if config.kind.by_head else 1
+    kind = config.kind
     if before := prefix_of_all(stored, kind):
         logging.warning("%s: the names of all arrays begin with %s, which is left out", directory, before)
         stored = {name.removeprefix(before): tensor for name, tensor in stored.items()}
@@ -445,6 +456,7 @@ def _known(stored: dict[str, FileTensor], config: HuggingFaceConfig, directory: 
         raise UserError(f"{directory} holds one parameter under two names, {twice[0][0]} and {twice[0][1]}; {REMEDY}")
     found = {name: stored[old] for old, name in meanings.items()}
     for fused, count in kind.fused.items():
+        heads = config.model.attention_heads if fused in kind.by_head else 1
         for name in [name for name in found if f".{fused}." in name]:
             shape, height = found[name].shape, count * heads
             if not shape or shape[0] % height:
@@ -504,7 +516,7 @@ def _check_tied(
 ) -> None:
     """Check that the output table of the masked-language-model head is the word table: BERT has one for both."""
     table = f"{config.kind.decoder}.weight"
-    if has_mlm and not config.tied and table not in tensors:
+    if config.kind.tied and has_mlm and not config.tied and table not in tensors:
         raise UserError(f"{directory} has tie_word_embeddings=false but no {table}; {REMEDY}")
     for copy, original in config.kind.tied.items():
         if copy in tensors and not _equal(tensors[copy], tensors.get(original, tensors[copy])):

@@ -92,10 +92,11 @@ def _usage(stored: StoredModel, kind: ModelType, opener: str) -> str:
     pooled = "pooler" in stored.parts
     told = opener == "AutoModel" and "pooler" in kind.modules and pooled != kind.has_pooler
     names = [*(["AutoTokenizer"] if stored.tokenizer else []), opener]
+    trusted = ", trust_remote_code=True" if kind.remote_code else ""
     lines = [
         f"from transformers import {', '.join(sorted(names, key=str.lower))}\n",
-        f'model = {opener}.from_pretrained("PATH"{f", add_pooling_layer={pooled}" if told else ""})',
-        *(['tokenizer = AutoTokenizer.from_pretrained("PATH")'] if stored.tokenizer else []),
+        f'model = {opener}.from_pretrained("PATH"{f", add_pooling_layer={pooled}" if told else ""}{trusted})',
+        *([f'tokenizer = AutoTokenizer.from_pretrained("PATH"{trusted})'] if stored.tokenizer else []),
     ]
     python = "\n".join(lines)
     decoder = (
@@ -196,8 +197,9 @@ def write_huggingface(stored: StoredModel, destination: str | os.PathLike[str], 
     tokenizer = stored.tokenizer
     pad_id = tokenizer.pad_id if tokenizer else 0
     config = huggingface.to_json(stored.model, stored.head, kind.classes[key], pad_id, kind)
-    if tokenizer is not None and config.get("bos_token_id") is not None:
-        config |= {"bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id}
+    if tokenizer is not None:
+        ids = {"bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id, "mask_token_id": tokenizer.mask_id}
+        config |= {key: number for key, number in ids.items() if config.get(key) is not None}
     if (carried := stored.carried.get(huggingface.FILE, {})).get("model_type") == kind.name:
         config = dict(sorted({**config, **carried}.items()))
     prefix = kind.prefix if key == "encoder" else ""  # a bare encoder's names have no prefix
@@ -208,7 +210,7 @@ def write_huggingface(stored: StoredModel, destination: str | os.PathLike[str], 
         for layer, theirs in enumerate(places[path].names):
             given = names.written(theirs.removeprefix(prefix), kind)
             arrays[given] = (places[path].their_shape, _their_values(places[path], array, layer))
-    arrays = _fused(arrays, kind, stored.model.attention_heads if kind.by_head else 1)
+    arrays = _fused(arrays, kind, stored.model.attention_heads)
     written = safetensors_files.write_file(directory / safetensors_files.FILE, arrays)
     for _ in track(written, "writing parameters", len(arrays)):
         pass
@@ -265,7 +267,7 @@ def write_tokenizer(
 def _fused(arrays: dict[str, Any], kind: ModelType, heads: int) -> dict[str, Any]:
     """Return the arrays with those that the model type keeps in one put together; name → (shape, values).
 
-    Their modules take turns so many times.
+    Their modules take turns once, or once for each of so many heads.
     """
     found = {}
     for name, (shape, values) in arrays.items():
@@ -273,10 +275,14 @@ def _fused(arrays: dict[str, Any], kind: ModelType, heads: int) -> dict[str, Any
         if not rest:
             found[name] = (shape, values)
         elif rest.startswith("0."):
-            count = kind.fused[whole.rpartition(".")[2]]
+            name = whole.rpartition(".")[2]
+            count, turns = kind.fused[name], heads if name in kind.by_head else 1
             parts = [arrays[f"{whole}:{number}.{rest[2:]}"][1] for number in range(count)]
             height = (count * shape[0], *shape[1:])
-            found[f"{whole}.{rest[2:]}"] = height, lambda parts=parts: _in_turns([part() for part in parts], heads)
+            found[f"{whole}.{rest[2:]}"] = (
+                height,
+                lambda parts=parts, turns=turns: _in_turns([part() for part in parts], turns),
+            )
     return found
 
 
@@ -302,7 +308,8 @@ def _kind(stored: StoredModel) -> ModelType:
     if kind is None:
         raise UserError(
             f"no model type of transformers that is known here ({', '.join(MODEL_TYPES)}) computes what {stored.path} "
-            f"does: {obstacles(stored.model)}. It cannot be written for transformers; use --to=bert_jax"
+            f"does: {obstacles(stored.model)}. It cannot be written for transformers; use --to=bert_jax, which "
+            "bert_jax.load opens"
         )
     if why := names.absence(stored.parameters, kind):
         raise UserError(why)

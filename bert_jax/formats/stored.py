@@ -64,6 +64,8 @@ class Place:
     """Number of the first layer that has one."""
     group: int = 1
     """Number of layers of a group; `name` then has {} for the group and for the layer in it."""
+    adjacent: bool = False
+    """Whether features i and i + D/2 of a head of ours are 2i and 2i + 1 of theirs; the heads come first in `split`."""
 
     @property
     def names(self) -> list[str]:
@@ -102,7 +104,10 @@ class Place:
 
     def split_up(self, values: np.ndarray) -> np.ndarray:
         """Return one of their arrays from ours (of one layer)."""
-        return np.ascontiguousarray(values.transpose(np.argsort(self.axes))).reshape(self.their_shape)
+        values = values.transpose(np.argsort(self.axes))
+        if self.adjacent:
+            values = values.reshape(self.split[0], 2, self.split[1] // 2, *self.split[2:]).swapaxes(1, 2)
+        return np.ascontiguousarray(values).reshape(self.their_shape)
 
     def _named(self, row: int) -> str:
         return self.name.format(*divmod(self.first + row, self.group))
@@ -118,7 +123,10 @@ class Place:
             outer.append(slice(head.start * math.prod(inside), head.stop * math.prod(inside)))
             shape += [max(0, head.stop - head.start), *inside]
             inner += [slice(None, None, head.step), *wanted[start + 1 : end]]
-        return read_part(name, tuple(outer)).reshape(shape)[tuple(inner)].transpose(self.axes)
+        values = read_part(name, tuple(outer)).reshape(shape)
+        if self.adjacent:
+            values = values.reshape(shape[0], shape[1] // 2, 2, *shape[2:]).swapaxes(1, 2).reshape(shape)
+        return values[tuple(inner)].transpose(self.axes)
 
     def _bounds(self) -> list[tuple[int, int]]:
         """Return where each of their axes begins and ends in `split`."""

@@ -252,7 +252,7 @@ def _layer_settings(config: ModelConfig) -> dict[str, Sequence[Hashable]]:
         settings["window"] = config.windows
     if isinstance(config.positions, Rope):
         rope = config.positions
-        whole, local = Rotary(rope.rope_theta, rope.rope_scale), Rotary(rope.local_theta)
+        whole, local = Rotary(rope), Rotary(Rope(rope_theta=rope.local_theta))
         settings["rotary"] = [whole if window is None else local for window in config.windows]
     if not config.first_attention_norm:
         settings["attention_norm"] = [layer > 0 for layer in range(config.num_layers)]

@@ -71,7 +71,9 @@ class Bert(nnx.Module):
         self.final_norm: Norm | None = None if architecture.final_norm is None else architecture.final_norm()
         self.pooler: Linear | None = Linear(hidden, hidden, std, pooler_key, bias) if "pooler" in parts else None
         self.mlm: MaskedLanguageModelHead | None = (
-            MaskedLanguageModelHead(config, mlm_key, architecture.activation) if "mlm" in parts else None
+            MaskedLanguageModelHead(config, mlm_key, architecture.activation, config.word_head)
+            if "mlm" in parts
+            else None
         )
         self.next_sentence: Linear | None = (
             Linear(hidden, (2,), std, next_sentence_key) if "next_sentence" in parts else None
@@ -284,7 +286,8 @@ class BertForPreTraining:
     @property
     def shares_word_table(self) -> bool:
         """Implement `SharesWordTable`; embeddings of another architecture may use the table in ways of their own."""
-        return "mlm" in self.parts and self.architecture is bert_architecture and not self.has_word_losses
+        tied = "mlm" in self.parts and self.config.word_head == "tied"
+        return tied and self.architecture is bert_architecture and not self.has_word_losses
 
     @property
     def fills_masks(self) -> bool:

@@ -99,8 +99,12 @@ def pretraining_parameters(
     entries: list[Parameter] = []
     if "pooler" in parts:
         entries += linear("pooler", (hidden,), (hidden,), bias=config.use_bias, used="per_text")
-    if "mlm" in parts:
+    if "mlm" in parts and config.word_head == "tied":
         entries += _word_head("mlm", config, hidden, vocab)
+    elif "mlm" in parts:
+        entries += [Parameter("mlm/table", (vocab, hidden), used="per_prediction")]
+        if config.word_head == "affine":
+            entries += [Parameter("mlm/bias", (vocab,), decays=False)]
     if "next_sentence" in parts:
         entries += linear("next_sentence", (hidden,), (Axis("pair_class", 2),), used="per_text")
     if "replaced_tokens" in parts:
@@ -157,7 +161,7 @@ def _embeddings(config: EncoderConfig, hidden: Axis):
         tables.append(("token_type", Axis("token_type", config.type_vocab_size)))
     for name, rows in tables:
         yield Parameter(f"embeddings/{name}/table", (rows, width), embedding=True)
-    if config.has_layers:
+    if config.has_layers and config.embedding_norm:
         yield from norm("embeddings/norm", width, embedding=True, bias=_norm_bias(config))
     if config.embedding_size is not None:
         for entry in linear("embeddings/projection", (width,), (hidden,)):
@@ -251,12 +255,13 @@ class AttentionLayers:
     def kept(self, remat: str, value_bytes: int) -> tuple[int, int]:
         """See `Layers`."""
         config, hidden, wide = self.config, self.config.hidden_size, self.config.feed_forward_size
+        shared = 2 * config.key_heads * config.head_size  # keys and values, before each group of queries has its own
         inner = wide if config.feed_forward == "plain" else 2 * wide  # between the kernels: with the gate
         # Norms keep three float32 arrays each, the activation function six of its width.
         everything = value_bytes * (6 * hidden + 5 * wide + inner) + hidden * 2 * 3 * FLOAT32
         linear = {
-            "sel": value_bytes * (7 * hidden + inner) + 2 * 2 * FLOAT32,  # mean and variance of both norms
-            "dots": value_bytes * (6 * hidden + inner),
+            "sel": value_bytes * (5 * hidden + shared + inner) + 2 * 2 * FLOAT32,  # mean and variance of both norms
+            "dots": value_bytes * (4 * hidden + shared + inner),
             "full": value_bytes * hidden,
         }.get(remat, everything)
         return linear, config.num_heads * (FLOAT32 + value_bytes)
@@ -290,9 +295,11 @@ def _encoder(config: AttentionConfig):
     if config.two_streams:
         maps, attention_bias = [*maps, "distance"], False
         yield from _relative_attention(heads, attention)
+    shared = (Axis("heads", config.key_heads), heads[1])
     for name in maps:
+        of_map = shared if name in ("key", "value") else heads
         biased = attention_bias and (name != "key" or deberta is None or deberta.key_bias)
-        yield from linear(f"encoder/attention/{name}", (hidden,), heads, attention, biased, MAPS[name])
+        yield from linear(f"encoder/attention/{name}", (hidden,), of_map, attention, biased, MAPS[name])
     yield from linear("encoder/attention/output", heads, (hidden,), attention, attention_bias)
     if later or config.first_attention_norm:
         yield from norm("encoder/attention_norm", hidden, normed, bias=norm_bias)

@@ -15,7 +15,7 @@ import numpy as np
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
-from bert_jax.config import AttentionConfig, ModelConfig
+from bert_jax.config import AttentionConfig, ModelConfig, Rope
 from bert_jax.models.deberta import Convolution, DisentangledAttention, RelativePositions
 from bert_jax.models.kernels.plain import MASKED_SCORE, AttentionKernel, AttentionMask, gated
 from bert_jax.models.layers import Linear, Norm, dropout, make_norm
@@ -65,28 +65,63 @@ class GatedFeedForward(nnx.Module):
 class Rotary:
     """Rotary position embedding (Su et al. 2021) of one layer.
 
-    Features i and i + D/2 of a head of even size D are turned by the angle position / scale · theta^(-2i/D).
+    Features i and i + D/2 of a head of even size D are turned by the angle position · `rotary_frequencies` i.
     """
 
-    theta: float
-    scale: float = 1.0
+    rope: Rope
 
-    def turned(self, x: jax.Array, positions: jax.Array | None = None) -> jax.Array:
-        """Return queries or keys [B, L, A, D], turned by their positions; computed in float32, in the dtype of x.
+    def turned(self, x: jax.Array, length: int, positions: jax.Array | None = None) -> jax.Array:
+        """Return queries or keys [B, M, A, D], turned by their positions; computed in float32, in the dtype of x.
 
-        `positions` are int32 [B, L]; None: 0, 1, 2, ….
+        `positions` are int32 [B, M], of rows of `length` tokens; None: 0, 1, 2, ….
         """
-        sine, cosine = self._waves(jnp.arange(x.shape[1])[None] if positions is None else positions, x.shape[3])
+        sine, cosine = self._waves(jnp.arange(length)[None] if positions is None else positions, length, x.shape[3])
         first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
         turned = jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
         return turned.astype(x.dtype)
 
-    def _waves(self, positions: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
-        """Return sines and cosines [B, L, 1, D/2] for positions [B, L]."""
-        exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
-        frequencies = np.float32(1) / (np.float32(self.theta) ** exponents) / np.float32(self.scale)
-        angles = positions.astype(jnp.float32)[:, :, None, None] * jnp.asarray(frequencies)[None, None, None, :]
-        return jnp.sin(angles), jnp.cos(angles)
+    def _waves(self, positions: jax.Array, length: int, size: int) -> tuple[jax.Array, jax.Array]:
+        """Return sines and cosines [B, M, 1, D/2] for positions [B, M], times the amplitude."""
+        frequencies = jnp.asarray(rotary_frequencies(self.rope, length, size))
+        angles = positions.astype(jnp.float32)[:, :, None, None] * frequencies[None, None, None, :]
+        waves = jnp.sin(angles), jnp.cos(angles)
+        amplitude = self.rope.amplitude
+        return waves if amplitude == 1 else (amplitude * waves[0], amplitude * waves[1])
+
+
+def rotary_frequencies(rope: Rope, length: int, size: int) -> np.ndarray:
+    """Return float32 [D/2]: theta^(-2i/D), scaled for sequences longer than the model was trained on.
+
+    Args:
+      rope: the base, and how it is scaled.
+      length: tokens of a row, on which the frequencies of rope_scaling=dynamic depend.
+      size: D, even.
+    """
+    theta, scale, trained = rope.rope_theta, rope.rope_scale, rope.rope_trained_length
+    if rope.rope_scaling == "dynamic" and trained is not None:
+        longer = max(length, trained) / trained
+        theta *= (scale * longer - (scale - 1)) ** (size / (size - 2))
+    exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
+    frequencies = np.float32(1) / (np.float32(theta) ** exponents)
+    if rope.rope_scaling == "linear":
+        return frequencies / np.float32(scale)
+    if rope.rope_scaling == "yarn" and trained is not None:
+        stretched = _stretched_share(rope, trained, size)
+        return frequencies / np.float32(scale) * stretched + frequencies * (1 - stretched)
+    return frequencies
+
+
+def _stretched_share(rope: Rope, trained: int, size: int) -> np.ndarray:
+    """Return float32 [D/2]: how far yarn stretches each wavelength, from 0 for short ones to 1 for long ones."""
+
+    def feature(turns: float) -> float:
+        """Number, in pairs, of the wavelength that makes so many turns within the trained length."""
+        return size * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(rope.rope_theta))
+
+    first = max(math.floor(feature(rope.rope_beta_fast)), 0)
+    last = min(math.ceil(feature(rope.rope_beta_slow)), size - 1)
+    width = last - first if last != first else 0.001
+    return np.clip((np.arange(size // 2, dtype=np.float32) - first) / np.float32(width), 0, 1)
 
 
 def alibi_bias(heads: int, distance: jax.Array) -> jax.Array:
@@ -116,15 +151,20 @@ def _powers(count: int) -> list[float]:
 
 
 class SelfAttention(nnx.Module):
-    """Projections to queries, keys and values of A heads of size D = H / A, attention, and the projection back."""
+    """Projections to queries, keys and values of A heads of size D = H / A, attention, and the projection back.
+
+    With fewer heads of keys and values, each is that of A / fewer neighbouring heads of queries.
+    """
 
     def __init__(self, config: ModelConfig, key: jax.Array):
         hidden, heads = (config.hidden_size,), (config.num_heads, config.head_size)
+        shared = (config.key_heads, config.head_size)
         query_key, key_key, value_key, output_key = jax.random.split(key, 4)
         self.rate: float = config.attention_dropout
+        self.group: int = config.num_heads // config.key_heads
         self.query: Linear = Linear(hidden, heads, config.initializer_range, query_key, config.layers_have_bias)
-        self.key: Linear = Linear(hidden, heads, config.initializer_range, key_key, config.layers_have_bias)
-        self.value: Linear = Linear(hidden, heads, config.initializer_range, value_key, config.layers_have_bias)
+        self.key: Linear = Linear(hidden, shared, config.initializer_range, key_key, config.layers_have_bias)
+        self.value: Linear = Linear(hidden, shared, config.initializer_range, value_key, config.layers_have_bias)
         self.output: Linear = Linear(heads, hidden, config.output_range, output_key, config.layers_have_bias)
 
     def __call__(
@@ -145,7 +185,10 @@ class SelfAttention(nnx.Module):
         query = checkpoint_name(self.query(x if queries is None else queries), "query")
         key, value = checkpoint_name(self.key(x), "key"), checkpoint_name(self.value(x), "value")
         if rotary is not None:
-            query, key = rotary.turned(query, mask.queries), rotary.turned(key)
+            length = x.shape[1]
+            query, key = rotary.turned(query, length, mask.queries), rotary.turned(key, length)
+        if self.group > 1:
+            key, value = (jnp.repeat(each, self.group, axis=2) for each in (key, value))
         context, weights = attend(query, key, value, mask, dropout_key, self.rate, collect)
         return self.output(context), weights
 

@@ -88,7 +88,7 @@ class Embedding(nnx.Module):
 class Embeddings(nnx.Module):
     """word + position + token type → norm → dropout (→ affine map to the width of the layers, if that is another).
 
-    A model with type_vocab_size=0 has no token types, and one without layers no norm.
+    A model with type_vocab_size=0 has no token types, and one without layers, or with embedding_norm=False, no norm.
 
     `positions` makes the table of absolute positions; None for an architecture whose blocks get positions otherwise.
     Which row of it belongs to a token follows from `Learned.padding_id`.
@@ -108,7 +108,7 @@ class Embeddings(nnx.Module):
         self.position: Embedding | None = None if positions is None else Embedding(positions(config, position_key))
         types = truncated_normal(token_type_key, (config.type_vocab_size, width), std)
         self.token_type: Embedding | None = Embedding(types) if config.type_vocab_size else None
-        self.norm: Norm | None = make_norm(config, width) if config.has_layers else None
+        self.norm: Norm | None = make_norm(config, width) if config.has_layers and config.embedding_norm else None
         own_width = config.embedding_size is not None
         projection_key = jax.random.fold_in(key, 0)
         self.projection: Linear | None = (

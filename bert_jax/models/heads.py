@@ -34,23 +34,35 @@ PADDED_LOGIT = -1e9  # logit of table rows without a word: never predicted, and 
 
 
 class MaskedLanguageModelHead(nnx.Module):
-    """dense → activation → norm → product with the word table (tied) → + bias; XLNet begins with the product."""
+    """dense → activation → norm → product with the word table (tied) → + bias; XLNet begins with the product.
 
-    def __init__(self, config: EncoderConfig, key: jax.Array, activation: Callable[[jax.Array], jax.Array]):
+    With another `form` than tied (`ModelConfig.word_head`), the product is with a table of its own, and it is the first
+    step too.
+    """
+
+    def __init__(
+        self, config: EncoderConfig, key: jax.Array, activation: Callable[[jax.Array], jax.Array], form: str = "tied"
+    ):
         width = (config.word_size,)
         assert config.vocab_size is not None, "BertForPreTraining refuses such a configuration"
         self.activation: Callable[[jax.Array], jax.Array] = activation
         self.vocab_size: int = config.vocab_size
-        self.transforms: bool = not config.two_streams
+        self.transforms: bool = form == "tied" and not config.two_streams
         if self.transforms:
             self.dense: Linear = Linear((config.hidden_size,), width, config.initializer_range, key, config.use_bias)
             self.norm: Norm = make_norm(config, config.word_size)
-        self.bias: nnx.Param[jax.Array] = nnx.Param(jnp.zeros(config.padded_vocab_size, jnp.float32))
+        shape = (config.padded_vocab_size, config.hidden_size)
+        self.table: nnx.Param[jax.Array] | None = (
+            None if form == "tied" else nnx.Param(truncated_normal(key, shape, config.initializer_range))
+        )
+        self.bias: nnx.Param[jax.Array] | None = (
+            None if form == "linear" else nnx.Param(jnp.zeros(config.padded_vocab_size, jnp.float32))
+        )
 
     def __call__(self, x: jax.Array, word_table: jax.Array) -> jax.Array:
         """Map x [B, M, H] and the word table to logits [B, M, V], float32 whatever the dtype of x."""
-        logits = word_logits(self._transformed(x), word_table)
-        logits = logits + like(self.bias[...], logits)
+        logits = word_logits(self._transformed(x), self._table(word_table))
+        logits = logits if self.bias is None else logits + like(self.bias[...], logits)
         real = jax.lax.broadcasted_iota(jnp.int32, (1, 1, logits.shape[-1]), 2) < self.vocab_size
         return jnp.where(real, logits, PADDED_LOGIT)
 
@@ -60,9 +72,13 @@ class MaskedLanguageModelHead(nnx.Module):
         Arguments are as above, and `block` is a number of words.
         """
         x = self._transformed(x)
-        rows, bias = x.reshape(-1, x.shape[-1]), self.bias[...]
-        found = word_losses(rows, word_table, bias, labels.reshape(-1), self.vocab_size, block)
+        rows, table = x.reshape(-1, x.shape[-1]), self._table(word_table)
+        bias = jnp.zeros(len(table), jnp.float32) if self.bias is None else self.bias[...]
+        found = word_losses(rows, table, bias, labels.reshape(-1), self.vocab_size, block)
         return WordLosses(*(of_rows.reshape(labels.shape) for of_rows in found))
+
+    def _table(self, word_table: jax.Array) -> jax.Array:
+        return word_table if self.table is None else self.table[...]
 
     def _transformed(self, x: jax.Array) -> jax.Array:
         return self.norm(self.activation(self.dense(x))) if self.transforms else x

@@ -197,7 +197,10 @@ def _vocabulary_remark(old: Tokenizer, known: dict[int, int], spelled: list[list
     return ", ".join(parts)
 
 
-REACH = ("rope_theta", "rope_local_theta", "rope_scale", "local_window", "global_every", "global_tokens")
+REACH = (
+    *("rope_theta", "rope_local_theta", "rope_scale", "rope_scaling", "rope_trained_length", "rope_beta_fast"),
+    *("rope_beta_slow", "rope_amplitude", "local_window", "global_every", "global_tokens"),
+)
 """Options that may differ in a run with more positions than the stored model, as they are how it reaches farther."""
 
 

@@ -445,7 +445,7 @@ def test_nomic_bert_by_its_older_names(tmp_path):
         ({"qkv_proj_bias": True}, "qkv_proj_bias=True"),
         ({"rotary_emb_fraction": 0.5}, "rotary_emb_fraction=0.5"),
         ({"hidden_act": "gelu_new"}, "hidden_act='gelu_new'; supported are silu, gelu"),
-        ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "rope_parameters of type 'yarn'"),
+        ({"rope_parameters": {"rope_type": "llama3", "factor": 2.0}}, "rope_parameters of type 'llama3'"),
         ({"head_dim": 6}, "head_dim=6"),
     ],
 )

@@ -144,9 +144,10 @@ def test_training_flops(name, length, predictions, giga):
     assert costs.training_flops(sized(name), bert_parameters(sized(name)), length, predictions).total / 1e9 == expected
 
 
-def test_flops_equal_those_the_compiler_counts():
+@pytest.mark.parametrize("form", [{}, {"key_value_heads": 1, "word_head": "affine"}])
+def test_flops_equal_those_the_compiler_counts(form):
     """Of a forward pass; XLA also counts elementwise work, which is a small share at this width."""
-    config = ModelConfig(vocab_size=4_000, hidden_size=256, num_layers=2, num_heads=4)
+    config = ModelConfig(vocab_size=4_000, hidden_size=256, num_layers=2, num_heads=4, **form)
     model = BertForPreTraining(config)
     ids = jax.ShapeDtypeStruct((4, 128), "int32")
     batch = dict(
@@ -193,6 +194,7 @@ def test_memory():
     "remat, attention, length, local",
     [
         *((remat, "xla", 40, {}) for remat in ("none", "sel", "dots", "full")),
+        *((remat, "xla", 40, {"key_value_heads": 2}) for remat in ("none", "sel", "dots")),
         ("none", "pallas", 128, {}),
         ("none", "auto", 384, {"local_window": 32, "global_every": 0}),
         ("none", "auto", 384, {"local_window": 32, "global_every": 0, "global_tokens": 2}),

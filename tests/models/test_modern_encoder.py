@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from model_variants import variant
-from modern_models import MODERN, PUBLISHED, PUBLISHED_LARGE, rows
+from modern_models import BARE, MODERN, PUBLISHED, PUBLISHED_LARGE, rows
 from numpy_bert import gelu
 from small_model import FLOAT32, SMALL, compiled, encoder_gradient, perturbed
 
@@ -113,6 +113,65 @@ PATTERNS = {
     "no pattern": dataclasses.replace(MODERN, num_layers=3),
     "one kind": variant(dataclasses.replace(MODERN, first_attention_norm=True), local_window=None),
 }
+
+
+GROUPED = dataclasses.replace(
+    variant(BARE, positions="rope"), num_layers=2, num_heads=6, key_value_heads=2, embedding_norm=False
+)
+
+
+def test_heads_that_share_keys_and_values_are_those_with_copies_of_them():
+    """Three heads of queries to each: a gradient of what they share is the sum of those of the copies."""
+    batch, grouped = rows(13, (13, 9)), BertForPreTraining(GROUPED, FLOAT32, ())
+    every = BertForPreTraining(dataclasses.replace(GROUPED, key_value_heads=None), FLOAT32, ())
+    params = perturbed(grouped)
+    attention = params["encoder"]["attention"]
+    copied = {name: {"kernel": np.repeat(attention[name]["kernel"], 3, axis=2)} for name in ("key", "value")}
+    whole = params | {"encoder": params["encoder"] | {"attention": attention | copied}}
+    sizes = [total_size(model.parameters) for model in (grouped, every)]
+    assert sizes[1] - sizes[0] == 2 * 2 * 24 * 16 and "norm" not in params["embeddings"]
+    assert [sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in (params, whole)] == sizes
+
+    def of(model, params):
+        states = model.encode(params, *batch).last_hidden_state
+        return jnp.sum(jnp.sin(states) * batch[2][:, :, None]), states
+
+    found, expected = (
+        compiled(jax.value_and_grad(functools.partial(of, model), has_aux=True))(tree)
+        for model, tree in ((grouped, params), (every, whole))
+    )
+    np.testing.assert_allclose(found[0][1], expected[0][1], atol=2e-5)
+    for name in ("key", "value"):
+        own, copies = (gradient["encoder"]["attention"][name]["kernel"] for _, gradient in (found, expected))
+        np.testing.assert_allclose(own, np.asarray(copies).reshape(2, 24, 2, 3, 4).sum(3), atol=2e-4, rtol=2e-4)
+
+
+@pytest.mark.parametrize("head", ["affine", "linear"])
+def test_words_are_predicted_with_a_table_of_their_own(head):
+    """By the losses of blocks of words as by the logits; 61 words in 64 rows of the table."""
+    config = dataclasses.replace(GROUPED, word_head=head, vocab_pad_multiple=64)
+    model, (ids, types, mask) = BertForPreTraining(config, FLOAT32, ("mlm",)), rows(13, (13, 9))
+    batch = {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
+    batch |= {"masked_positions": np.int32([[1, 5], [0, 7]]), "masked_ids": np.int32([[4, 60], [9, 2]])}
+    params, biased = perturbed(model), head == "affine"
+    assert set(params["mlm"]) == ({"table", "bias"} if biased else {"table"})
+    assert params["mlm"]["table"].shape == (64, 24) and not model.shares_word_table
+
+    def of(params):
+        encoded = model.encode(params, ids, types, mask)
+        logits, blocks = model.mlm_logits(params, batch, encoded), model.word_losses(params, batch, encoded)
+        return jnp.sum(blocks.losses), (encoded.last_hidden_state, logits, blocks.losses)
+
+    (_, (states, logits, losses)), gradient = compiled(jax.value_and_grad(of, has_aux=True))(params)
+    read = np.take_along_axis(np.asarray(states), batch["masked_positions"][:, :, None], axis=1)
+    expected = read @ np.asarray(params["mlm"]["table"]).T + (np.asarray(params["mlm"]["bias"]) if biased else 0)
+    np.testing.assert_allclose(logits[..., :61], expected[..., :61], atol=2e-5)
+    assert (np.asarray(logits)[..., 61:] < -1e8).all()
+    own = np.take_along_axis(expected, batch["masked_ids"][:, :, None], 2)[:, :, 0]
+    np.testing.assert_allclose(losses, np.log(np.exp(expected[..., :61]).sum(-1)) - own, atol=2e-5)
+    assert np.abs(gradient["mlm"]["table"]).max() > 0 and not np.abs(gradient["mlm"]["table"][61:]).any()
+    seen = np.unique(ids)  # the word table learns from its look-up alone
+    assert not np.abs(np.delete(np.asarray(gradient["embeddings"]["word"]["table"]), seen, axis=0)).any()
 
 
 def test_the_layers_that_a_scan_goes_over():
@@ -256,6 +315,15 @@ def run(**model) -> Config:
         ({"global_every": -1}, "global_every=-1 must be 0 or a positive number"),
         ({"rope_local_theta": -1.0}, r"rope_local_theta=-1.0 must be positive, or None"),
         ({"type_vocab_size": -1}, "type_vocab_size=-1 must be 0 or a positive number"),
+        ({"key_value_heads": 2}, "num_heads=3 is not divisible by model.key_value_heads=2; give a divisor"),
+        ({"key_value_heads": 0}, "key_value_heads=0 must be"),
+        ({"rope_scaling": "yarn", "rope_scale": 2.0}, "yarn depends on model.rope_trained_length"),
+        ({"rope_trained_length": 9}, "rope_trained_length=9 belongs to model.rope_scaling=dynamic or yarn"),
+        ({"rope_scaling": "dynamic", "rope_trained_length": 9, "rope_scale": 0.5}, "rope_scale=0.5 must be at least 1"),
+        (
+            {"rope_scaling": "yarn", "rope_trained_length": 9, "rope_beta_fast": 0.5},
+            "rope_beta_fast=0.5 at least model.rope_beta_slow=1.0",
+        ),
     ],
 )
 def test_bad_options_are_one_line(model, message):

@@ -14,7 +14,10 @@ import tempfile
 
 import transformers
 
-TYPES = "bert roberta xlm-roberta camembert modernbert albert distilbert electra deberta deberta-v2 xlnet".split()
+TYPES = (
+    *("bert", "roberta", "xlm-roberta", "camembert", "modernbert", "albert", "distilbert", "electra", "deberta"),
+    *("deberta-v2", "xlnet", "modernbert-decoder", "nomic_bert", "eurobert"),
+)
 CLASSES = (
     *("BertTokenizer", "BertTokenizerLegacy", "BertJapaneseTokenizer", "RobertaTokenizer", "XLMRobertaTokenizer"),
     *("CamembertTokenizer", "AlbertTokenizer", "DebertaTokenizer", "DebertaV2Tokenizer", "XLNetTokenizer"),

@@ -22,6 +22,10 @@ ROBERTA = dict(padding_id=1, type_vocab_size=1, pair_head=False, activation="gel
 DEBERTA = dict(type_vocab_size=0, pair_head=False, positions="none", pooler="gelu_erf")
 DISTANCES = DisentangledConfig(terms="c2p+p2c", max_distance=5, key_bias=False)
 BUCKETS = DisentangledConfig(terms="c2p+p2c", max_distance=12, buckets=6, shared_projections=True, table_norm=True)
+GATED = dict(
+    **dict(type_vocab_size=0, norm_position="pre", norm="rms_norm", positions="rope", embedding_norm=False),
+    **dict(layer_bias=False, pair_head=False, activation="silu"),
+)
 FORMS = {  # options in which each type is not BERT
     "bert": {},
     "roberta": ROBERTA,
@@ -36,6 +40,8 @@ FORMS = {  # options in which each type is not BERT
     "modernbert-decoder": {name: value for name, value in to_dict(MODERN).items() if name not in SIZES}
     | {"direction": "left_to_right"},
     "nomic_bert": dict(positions="rope", feed_forward="swiglu", activation="silu", layer_bias=False, pair_head=False),
+    "eurobert": GATED | dict(pooler="gelu_erf", key_value_heads=1, word_head="linear", feed_forward="swiglu"),
+    "neobert": GATED | dict(pooler="tanh", word_head="affine", feed_forward="swiglu", intermediate_size=24),
     "xlnet": dict(positions="xlnet", type_vocab_size=4, pair_head=False),
 }
 PARTS = {  # key of ModelType.classes without a task → our parts; "pooled" is an "encoder" with its pooler

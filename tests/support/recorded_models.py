@@ -104,7 +104,7 @@ class Case:
     def given(self) -> dict[str, np.ndarray]:
         """What transformers is given: the inputs that it reads, and what follows of the order of targets."""
         values = self.inputs()
-        if self.oracle.startswith("modernbert") or self.config.get("model_type") == "distilbert":
+        if self.oracle.startswith(("modernbert", "eurobert")) or self.config.get("model_type") == "distilbert":
             del values["token_type_ids"]
         more = orders(self) if self.targets else {}
         return values | {name: more[name] for name in ("perm_mask", "target_mapping") if more}
@@ -215,6 +215,8 @@ def _smaller_encoders() -> list[Case]:
     ]
 
 
+_YARN = {"rope_type": "yarn", "rope_theta": 300.0, "factor": 3.0, "original_max_position_embeddings": 10}
+_DYNAMIC = {"rope_type": "dynamic", "rope_theta": 200.0, "factor": 2.5}
 _IDS = dict(pad_token_id=0, cls_token_id=1, sep_token_id=2, bos_token_id=1, eos_token_id=2)
 _LOCAL = _sizes(41, 12, 2, 3, 9, 16, local_attention=4, **_IDS)
 _MEAN = _sizes(
@@ -250,6 +252,7 @@ def _modernbert() -> list[Case]:
         case(
             "first", "ForSequenceClassification", _sizes(41, 12, 2, 1, 9, 16, local_attention=2) | _IDS | LABELS, 7, 4
         ),
+        case("yarn", "ForMaskedLM", _LOCAL | {"rope_parameters": {"full_attention": _YARN}}, 14, 9),
         # with these every class has two shapes
         case("states", "Model", _LOCAL, 7, 4),
         case("other states", "Model", _EVERY_SECOND, 5, 9),
@@ -292,12 +295,42 @@ def _nomic_bert() -> list[Case]:
         case("texts", "ForSequenceClassification", _NARROW | LABELS, 9, 5),  # every option otherwise
         case("states", "Model", _NARROW, 7, 4),
         case("other states", "Model", _NOMIC, 5, 9),
+        case("dynamic", "ForMaskedLM", _NARROW | {"rope_parameters": _DYNAMIC, "max_position_embeddings": 6}, 9, 6),
         case("other words", "ForMaskedLM", _NARROW, 9, 6),
         case("other texts", "ForSequenceClassification", _NOMIC | LABELS, 7, 5),
         case("score", "ForSequenceClassification", _NARROW | SCORE, 7, 4),
         case("other score", "ForSequenceClassification", _NOMIC | SCORE, 5, 9),
         case("tags", "ForTokenClassification", _NARROW | LABELS, 9, 5),
         case("other tags", "ForTokenClassification", _NOMIC | LABELS, 7, 9),
+    ]
+
+
+_EURO = _sizes(61, 24, 3, 6, 23, 64, num_key_value_heads=2, pad_token_id=0)
+_EURO |= {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}
+_BIASED = _sizes(41, 16, 2, 2, 9, 16, hidden_act="gelu", rms_norm_eps=1e-3, attention_bias=True, mlp_bias=True)
+_BIASED |= {"rope_parameters": _YARN, "pad_token_id": 0, "num_key_value_heads": 1}
+
+
+def _eurobert() -> list[Case]:
+    def case(name: str, task: str, config: dict, *real: int) -> Case:
+        return Case("eurobert", name, f"EuroBert{task}", config, real)
+
+    bos = {"classifier_pooling": "bos"}
+    sharper = _YARN | {"attention_factor": 1.5, "beta_fast": 8, "beta_slow": 2}
+    return [
+        case("words", "ForMaskedLM", _EURO, 19, 11, 14),  # as published, in small
+        case("texts", "ForSequenceClassification", _BIASED | LABELS | bos, 9, 15),  # every option otherwise
+        # rows longer than those of the training
+        case("dynamic", "ForMaskedLM", _EURO | {"rope_parameters": _DYNAMIC, "max_position_embeddings": 12}, 19, 8),
+        case("yarn", "ForMaskedLM", _EURO | {"rope_parameters": sharper}, 19, 8),
+        case("states", "Model", _BIASED, 7, 4),
+        case("other states", "Model", _EURO, 5, 9),
+        case("other words", "ForMaskedLM", _BIASED, 9, 6),
+        case("other texts", "ForSequenceClassification", _EURO | LABELS | bos, 7, 5),
+        case("score", "ForSequenceClassification", _BIASED | SCORE | bos, 7, 4),
+        case("other score", "ForSequenceClassification", _EURO | SCORE | bos, 5, 9),
+        case("tags", "ForTokenClassification", _BIASED | LABELS, 9, 5),
+        case("other tags", "ForTokenClassification", _EURO | LABELS, 7, 9),
     ]
 
 
@@ -472,13 +505,16 @@ DRAWN = {
     "modernbert": (2024, 3),
     "modernbert_decoder": (2024, 3),
     "nomic_bert": (2026, 3),
+    "eurobert": (2025, 3),
     "deberta": (2021, 3),
     "xlnet": (2024, 3),
 }
 """Seed of the words of each oracle, and the first word after that of padding."""
 CASES = {
     case.id: case
-    for cases in (_roberta, _smaller_encoders, _modernbert, _modernbert_decoder, _nomic_bert, _deberta, _xlnet)
+    for cases in (
+        *(_roberta, _smaller_encoders, _modernbert, _modernbert_decoder, _nomic_bert, _eurobert, _deberta, _xlnet),
+    )
     for case in cases()
 }
 

@@ -14,14 +14,14 @@ from bert_jax.errors import UserError
 from bert_jax.formats.model_types.bert import ALBERT, BERT, CAMEMBERT, DISTILBERT, ELECTRA, ROBERTA, XLM_ROBERTA
 from bert_jax.formats.model_types.deberta import DEBERTA, DEBERTA_V2
 from bert_jax.formats.model_types.definition import ModelType
-from bert_jax.formats.model_types.modernbert import MODERNBERT, MODERNBERT_DECODER, NOMIC_BERT
+from bert_jax.formats.model_types.modernbert import EUROBERT, MODERNBERT, MODERNBERT_DECODER, NEOBERT, NOMIC_BERT
 from bert_jax.formats.model_types.xlnet import XLNET
 
 MODEL_TYPES = {
     each.name: each
     for each in (
         *(BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, MODERNBERT, ALBERT, DISTILBERT, ELECTRA),
-        *(DEBERTA, DEBERTA_V2, XLNET, NOMIC_BERT, MODERNBERT_DECODER),
+        *(DEBERTA, DEBERTA_V2, XLNET, NOMIC_BERT, MODERNBERT_DECODER, EUROBERT, NEOBERT),
     )
 }
 """All that are known, by name."""
@@ -50,7 +50,12 @@ def type_to_write(model: EncoderConfig, family: str = "", architecture: str = ""
 
 
 def obstacles(model: EncoderConfig) -> str:
-    """Return the options of `model` whose values no type of `transformers` has, and those that the nearest lack."""
+    """Return the options of `model` whose values no type of `transformers` has, and those that the nearest lack.
+
+    Of a model that does not attend it is its kind alone: whatever else it has, no type is near it.
+    """
+    if not model.attention_heads:
+        return f"none has {model.spelled}"
     missing = {name: kind.obstacles(model) for name, kind in MODEL_TYPES.items()}
     fewest = min(map(len, missing.values()))
     everywhere = [option for option in min(missing.values(), key=len) if all(option in m for m in missing.values())]
@@ -70,7 +75,7 @@ def remark(model: EncoderConfig) -> str:
         return ""
     return (
         "no model type of transformers computes the same, so convert --to=huggingface will refuse this model "
-        f"({obstacles(model)})"
+        f"({obstacles(model)}); bert_jax.load opens it, and convert --to=bert_jax writes a directory to pass on"
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from etils import epath
 
 from bert_jax.config import EncoderConfig, ModelConfig
-from bert_jax.config.model import OUTSIDE_THE_FUNCTION
+from bert_jax.config.model import OUTSIDE_THE_FUNCTION, HeadPooling
 from bert_jax.config.options import to_dict
 from bert_jax.errors import UserError
 
@@ -98,7 +98,8 @@ class ModelType:
     class_name: str
     """Beginning of the names of their classes, such as Roberta."""
     decoder: str
-    """Name of the output layer of the masked-language-model head: a second name of the word table and of a bias."""
+    """Name of the output layer of the masked-language-model head: a second name of the word table and of a bias; "" if
+    it has a table of its own."""
     obstacles: Callable[[EncoderConfig], tuple[str, ...]]
     """Returns the options of a model, such as "positions", whose values it does not have; (): it computes the same."""
     other_classes: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -118,8 +119,11 @@ class ModelType:
     axis of their own in it, and the hidden features come before them."""
     fused: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Last part of the name of a module there → number of our modules in it, which `modules` calls name:0, …"""
-    by_head: bool = False
-    """Whether the modules of a fused one take turns head by head, instead of one following the other whole."""
+    by_head: Collection[str] = ()
+    """Those of `fused` whose modules take turns head by head, instead of one following the other whole."""
+    adjacent: Collection[str] = ()
+    """Our modules whose rotary positions turn neighbouring features 2i and 2i + 1 of a head there, which ours turn as
+    features i and i + D/2."""
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """End of the name of an array there → what `modules` would call it."""
     also: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -127,7 +131,7 @@ class ModelType:
     older: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Key of config.json in older files → the key that means the same; read where the latter is absent."""
     activation: str = "hidden_act"
-    """Key of the activation function in config.json."""
+    """Key of the activation function in config.json; "" if there is none."""
     usual_activation: str = "gelu"
     """What `transformers` takes where that key is absent."""
     classifier_dropout: str = "classifier_dropout"
@@ -137,8 +141,13 @@ class ModelType:
     padded_to: tuple[int, ...] = ()
     """Multiples in addition to `stored.PADDED_TO` to which published models have rounded up the rows of their word
     table."""
-    classifier_pooling: bool = False
-    """Whether config.json says what a task head reads: the first position or the mean."""
+    classifier_reads: Mapping[str, HeadPooling | None] = dataclasses.field(default_factory=dict)
+    """Values of classifier_pooling in config.json → what a head of texts reads, None if it cannot do so here; empty if
+    the file does not say it."""
+    usual_reading: str = "cls"
+    """What `transformers` takes where that key is absent."""
+    remote_code: bool = False
+    """Whether the classes are in Python files that their authors publish with a model, and not in `transformers`."""
     openers: Mapping[str, tuple[str, str | None]] = dataclasses.field(default_factory=lambda: OPENERS)
     """Key of `classes` → the Auto class that opens it, and its task on the hub, if the hub has one for it."""
     part_names: Mapping[str, str] = dataclasses.field(default_factory=lambda: PART_NAMES)
@@ -159,6 +168,8 @@ class ModelType:
     @property
     def tied(self) -> dict[str, str]:
         """Second names of one array → the first."""
+        if not self.decoder:
+            return {}
         return {
             f"{self.decoder}.weight": f"{self.modules['embeddings/word']}.weight",
             f"{self.decoder}.bias": f"{self.modules['mlm']}.bias",

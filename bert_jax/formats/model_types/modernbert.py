@@ -1,7 +1,8 @@
-"""Types with rotary positions: ModernBERT, of which some layers are local, its decoder, and NomicBERT.
+"""Types with rotary positions: ModernBERT, of which some layers are local, its decoder, NomicBERT, EuroBERT, NeoBERT.
 
 The decoder reads from left to right. NomicBERT is BERT with gated networks; its arrays have the names of its authors,
-which `transformers` reads and writes too.
+which `transformers` reads and writes too. Of EuroBERT groups of heads may share keys and values. NeoBERT is no type of
+`transformers`: its authors publish Python files for it with their model, by which `transformers` opens others too.
 """
 
 import dataclasses
@@ -26,7 +27,11 @@ _UNSUPPORTED = {"decoder_bias": (None, True), "quantization_config": (None,), "r
 _BIASES = ("attention_bias", "mlp_bias", "classifier_bias")
 _TOKENS = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
-_ROTARY = ("rope_type", "rope_theta", "factor", "type")  # the last is an older name of the first
+_ROTARY = (
+    *("rope_type", "rope_theta", "factor", "type"),  # the last is an older name of the first
+    *("original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"),
+    "truncate",
+)
 _FORM: dict[str, Any] = {
     "type_vocab_size": 0,
     "norm_position": "pre",
@@ -50,7 +55,7 @@ def _decoder_obstacles(model: EncoderConfig) -> tuple[str, ...]:
 def _obstacles(model: EncoderConfig) -> tuple[str, ...]:
     own = to_dict(model)
     others = tuple(name for name, value in _FORM.items() if own.get(name) != value)
-    others += definition.true_options(global_tokens=model.global_tokens > 0)
+    others += definition.true_options(global_tokens=model.global_tokens > 0, **_scaling_obstacles(own))
     return others + definition.beyond_bert(model, *_FORM, "local_window", "norm_bias", "use_bias")
 
 
@@ -116,18 +121,113 @@ def _rotary(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
     """Return the rotary bases: by rope_parameters, or by global_rope_theta and local_rope_theta as in older files."""
     given = _object(values, "rope_parameters", (_GLOBAL, _LOCAL), file)
     every, local = (_object(given, layers, _ROTARY, file) for layers in (_GLOBAL, _LOCAL))
-    kind, local_kind = (each.get("rope_type", each.get("type", "default")) for each in (every, local))
-    if kind not in ("default", "linear") or local_kind != "default":
+    if _rope_type(local) != "default":
         raise UserError(
-            f"{file} has rope_parameters={str(given)[:120]}; supported are 'default' and, in layers of {_GLOBAL}, "
-            "'linear' with a factor"
+            f"{file} has rope_parameters={str(given)[:120]}; supported is 'default' in layers of {_LOCAL}, and in "
+            f"those of {_GLOBAL} also {', '.join(_SCALINGS)}"
         )
     theta = every.get("rope_theta", values.get("global_rope_theta", 160_000.0))
     local_theta = local.get("rope_theta", values.get("local_rope_theta", 10_000.0))
     return {
         "rope_theta": _positive(theta, "rope_theta", file),
         "rope_local_theta": None if local_theta is None else _positive(local_theta, "rope_theta", file),
-        "rope_scale": _positive(every.get("factor"), "factor", file) if kind == "linear" else 1.0,
+        **_scaling(every, values.get("max_position_embeddings", 8_192), file),
+    }
+
+
+_SCALINGS = ("linear", "dynamic", "yarn")
+"""Types of rotary positions for longer sequences than a model was trained on, which have the same names here."""
+
+
+def _rope_type(given: dict[str, Any]) -> str:
+    return given.get("rope_type", given.get("type", "default"))
+
+
+def _scaling(given: dict[str, Any], longest: int, file: epath.Path) -> dict[str, Any]:
+    """Return how rotary positions are scaled, from the object that says it and max_position_embeddings."""
+    kind = _rope_type(given)
+    if kind == "default":
+        return {}
+    if kind not in _SCALINGS:
+        raise UserError(
+            f"{file} has rope_parameters of type {kind!r:.40}; supported are default, {', '.join(_SCALINGS)}"
+        )
+    if kind == "linear":
+        return {"rope_scale": _positive(given.get("factor"), "factor", file)}
+    if kind == "dynamic":
+        found = {"rope_scale": _positive(given.get("factor"), "factor", file, 1), "rope_trained_length": longest}
+        return {"rope_scaling": kind, **found}
+    if given.get("truncate", True) is not True:
+        raise UserError(f"{file} has truncate={given['truncate']!r:.40} in rope_parameters; only true is supported")
+    trained = definition.whole(given, "original_max_position_embeddings", longest, file)
+    factor = _positive(longest / trained if given.get("factor") is None else given["factor"], "factor", file, 1)
+    slow = _positive(given.get("beta_slow") or 1, "beta_slow", file)
+    return {
+        "rope_scaling": kind,
+        "rope_scale": factor,
+        "rope_trained_length": trained,
+        "rope_amplitude": _amplitude(given, factor, file),
+        "rope_beta_slow": slow,
+        "rope_beta_fast": _positive(given.get("beta_fast") or 32, "beta_fast", file, slow),
+    }
+
+
+def _amplitude(given: dict[str, Any], factor: float, file: epath.Path) -> float | None:
+    """Return the attention factor of yarn; None for the usual one."""
+    if given.get("attention_factor") is not None:
+        return _positive(given["attention_factor"], "attention_factor", file)
+    parts = [given.get(name) for name in ("mscale", "mscale_all_dim")]
+    if not all(parts):
+        return None
+    above, below = (
+        1 + _positive(part, name, file) * math.log(max(1, factor)) / 10
+        for part, name in zip(parts, ("mscale", "mscale_all_dim"), strict=True)
+    )
+    return above / below
+
+
+def _scaling_obstacles(own: dict[str, Any]) -> dict[str, bool]:
+    """Return whether `transformers` takes another length for that of the training; `own` are the options of a model."""
+    other = own.get("rope_trained_length") != own.get("max_position_embeddings")
+    return {"rope_trained_length": own.get("rope_scaling") == "dynamic" and other}
+
+
+def _written_rope(rope: Rope) -> dict[str, Any]:
+    """Return rope_parameters of layers that see the whole sequence."""
+    base = {"rope_theta": rope.rope_theta}
+    if rope.rope_scaling == "linear" and rope.rope_scale == 1:
+        return base | {"rope_type": "default"}
+    found = base | {"rope_type": rope.rope_scaling, "factor": rope.rope_scale}
+    if rope.rope_scaling != "yarn":
+        return found
+    usual = Rope()
+    others = {
+        "beta_fast": (rope.rope_beta_fast, usual.rope_beta_fast),
+        "beta_slow": (rope.rope_beta_slow, usual.rope_beta_slow),
+        "attention_factor": (rope.rope_amplitude, usual.rope_amplitude),
+    }
+    told = {key: value for key, (value, unsaid) in others.items() if value != unsaid}
+    return found | {"original_max_position_embeddings": rope.rope_trained_length} | told
+
+
+def _one_rope(values: dict[str, Any], usual: float, file: epath.Path, older: str = "rope_theta") -> dict[str, Any]:
+    """Return the options of rotary positions that all layers have alike.
+
+    They are in rope_parameters or, in older files, in rope_scaling with the base at the key `older` beside it; the
+    base is `usual` where the file has none.
+    """
+    size = values.get("hidden_size", 768) // values.get("num_attention_heads", 12)
+    if (found := values.get("head_dim")) not in (None, size):
+        raise UserError(f"{file} has head_dim={found!r:.40}; only hidden_size / num_attention_heads is supported")
+    if size % 2:
+        raise UserError(f"{file} has heads of {size} features, which rotary positions cannot turn in pairs")
+    scaling, parameters = (_object(values, key, _ROTARY, file) for key in ("rope_scaling", "rope_parameters"))
+    given = scaling or parameters
+    theta = given.get("rope_theta", values.get(older, usual))
+    return {
+        "positions": "rope",
+        "rope_theta": _positive(theta, "rope_theta", file),
+        **_scaling(given, values.get("max_position_embeddings", 2_048), file),
     }
 
 
@@ -143,9 +243,11 @@ def _object(values: dict[str, Any], key: str, known: tuple[str, ...], file: epat
     return found
 
 
-def _positive(value: Any, name: str, file: epath.Path) -> float:
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf:
-        raise UserError(f"{file} has {name}={value!r:.40} of rotary positions where a positive number is expected")
+def _positive(value: Any, name: str, file: epath.Path, least: float = 0) -> float:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not max(least, 1e-30) <= value < math.inf:
+        wanted = f"a number of at least {least:g}" if least else "a positive number"
+        raise UserError(f"{file} has {name}={value!r:.40} of rotary positions where {wanted} is expected")
     return float(value)
 
 
@@ -153,7 +255,6 @@ def _written(model: ModelConfig) -> dict[str, Any]:
     """Return what config.json says of a model in addition to its sizes."""
     rope = model.positions
     assert isinstance(rope, Rope)  # or there would be an obstacle
-    scaled = {"rope_type": "linear", "factor": rope.rope_scale} if rope.rope_scale != 1 else {"rope_type": "default"}
     return {
         **dict.fromkeys(_BIASES, model.use_bias),
         "norm_bias": model.norm_bias,
@@ -164,7 +265,7 @@ def _written(model: ModelConfig) -> dict[str, Any]:
         "local_attention": 128 if model.window is None else 2 * model.window.local_window,
         "layer_types": [_GLOBAL if window is None else _LOCAL for window in model.windows],
         "rope_parameters": {
-            _GLOBAL: {"rope_theta": rope.rope_theta, **scaled},
+            _GLOBAL: _written_rope(rope),
             _LOCAL: {"rope_theta": rope.local_theta, "rope_type": "default"},
         },
     }
@@ -193,37 +294,28 @@ _NOMIC_GATES = {"swiglu": "silu", "geglu": "gelu_erf"}
 
 
 def _nomic_obstacles(model: EncoderConfig) -> tuple[str, ...]:
-    own, rope = to_dict(model), {"rope_theta", "rope_local_theta", "rope_scale"}
+    own = to_dict(model)
     others = tuple(name for name, value in _NOMIC_FORM.items() if own.get(name) != value)
     others += definition.true_options(
         activation=model.activation != _NOMIC_GATES.get(own.get("feed_forward", ""), model.activation),
         feed_forward=own.get("feed_forward") not in _NOMIC_GATES,
-        rope_scale=own.get("rope_scale", 1.0) != 1.0,
         type_vocab_size=model.type_vocab_size == 0,
+        **_scaling_obstacles(own),
     )
-    return others + definition.beyond_bert(model, *_NOMIC_FORM, "feed_forward", *rope)
+    return others + definition.beyond_bert(model, *_NOMIC_FORM, "feed_forward")
 
 
 def _nomic_read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
     """Return the options that follow from config.json; raise a UserError for what our encoder does not have."""
-    heads, size = values.get("num_attention_heads", 12), values.get("hidden_size", 768)
-    if (found := values.get("head_dim")) not in (None, size // heads):
-        raise UserError(f"{file} has head_dim={found!r:.40}; only hidden_size / num_attention_heads is supported")
-    if size // heads % 2:
-        raise UserError(f"{file} has heads of {size // heads} features, which rotary positions cannot turn in pairs")
     gate = values.get("hidden_act", "silu")
     forms = {definition.WRITTEN_ACTIVATIONS[ours]: form for form, ours in _NOMIC_GATES.items()}
     if gate not in forms:
         raise UserError(f"{file} has hidden_act={gate!r:.40}; supported are {', '.join(forms)}")
-    rope = _object(values, "rope_parameters", _ROTARY, file)
-    if (kind := rope.get("rope_type", rope.get("type", "default"))) != "default":
-        raise UserError(f"{file} has rope_parameters of type {kind!r:.40}; supported is 'default'")
-    theta = rope.get("rope_theta", values.get("rotary_emb_base", 1_000.0))
     return {
         **_NOMIC_FORM,
         "pair_head": False,
         "feed_forward": forms[gate],
-        "rope_theta": _positive(theta, "rope_theta", file),
+        **_one_rope(values, 1_000.0, file, older="rotary_emb_base"),
     }
 
 
@@ -232,7 +324,7 @@ def _nomic_written(model: ModelConfig) -> dict[str, Any]:
     assert isinstance(rope, Rope)  # or there would be an obstacle
     return {
         "head_dim": model.head_size,
-        "rope_parameters": {"rope_theta": rope.rope_theta, "rope_type": "default"},
+        "rope_parameters": _written_rope(rope),
         "bos_token_id": None,
         "eos_token_id": None,
     }
@@ -317,7 +409,7 @@ MODERNBERT = definition.ModelType(
     written_options=_written,
     fused={"Wqkv": 3, "Wi": 2},
     activation="hidden_activation",
-    classifier_pooling=True,
+    classifier_reads={"cls": "cls", "mean": "mean"},
 )
 MODERNBERT_DECODER = dataclasses.replace(
     MODERNBERT,
@@ -336,7 +428,218 @@ MODERNBERT_DECODER = dataclasses.replace(
     read_options=_read_decoder,
     written_options=_written_decoder,
     fused={"Wi": 2},
-    classifier_pooling=False,
+    classifier_reads={},
     openers=definition.OPENERS | {"mlm": ("AutoModelForCausalLM", "text-generation")},
     part_names=definition.PART_NAMES | {"mlm": "language-model head"},
+)
+
+
+_GATED_FORM: dict[str, Any] = {
+    "type_vocab_size": 0,
+    "norm_position": "pre",
+    "norm": "rms_norm",
+    "positions": "rope",
+    "embedding_norm": False,
+}
+"""Options that every EuroBERT and NeoBERT has: the layers of Llama, which see both sides."""
+
+
+def _gated_obstacles(model: EncoderConfig, form: dict[str, Any], *free: str) -> tuple[str, ...]:
+    own = to_dict(model)
+    others = tuple(name for name, value in form.items() if own.get(name) != value)
+    return others + definition.beyond_bert(model, *form, "norm_bias", *free)
+
+
+_EURO_FORM = _GATED_FORM | {"pooler": "gelu_erf"}
+_EURO_BIASES = ("attention_bias", "mlp_bias")
+_EURO_HEADS = {True: "affine", False: "linear"}
+"""Whether the maps within layers have biases → ModelConfig.word_head."""
+
+
+def _euro_obstacles(model: EncoderConfig) -> tuple[str, ...]:
+    own = to_dict(model)
+    biased = bool(own.get("use_bias", True) and own.get("layer_bias", True))
+    others = definition.true_options(
+        feed_forward=own.get("feed_forward") not in ("swiglu", "geglu"),
+        use_bias=not own.get("use_bias", True),  # the first layer of a head has one
+        word_head=own.get("word_head") != _EURO_HEADS[biased],
+        **_scaling_obstacles(own),
+    )
+    free = ("feed_forward", "layer_bias", "use_bias", "word_head", "key_value_heads")
+    return others + _gated_obstacles(model, _EURO_FORM, *free)
+
+
+def _euro_read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
+    """Return the options that follow from config.json; raise a UserError for what our encoder does not have."""
+    biases = {key: definition.flag(values, key, False, file) for key in _EURO_BIASES}
+    if len(set(biases.values())) > 1:
+        shown = ", ".join(f"{key}={value}" for key, value in biases.items())
+        raise UserError(f"{file} has {shown}; only both of them or neither is supported")
+    biased, heads = biases["mlp_bias"], values.get("num_attention_heads", 12)
+    shared = heads if values.get("num_key_value_heads") is None else values["num_key_value_heads"]
+    if not isinstance(shared, int) or isinstance(shared, bool) or shared < 1 or heads % shared:
+        raise UserError(
+            f"{file} has num_key_value_heads={shared!r:.40} where a divisor of num_attention_heads={heads} is expected"
+        )
+    return {
+        **_EURO_FORM,
+        "pair_head": False,
+        "feed_forward": "swiglu" if values.get("hidden_act", "silu") == "silu" else "geglu",
+        "layer_bias": biased,
+        "word_head": _EURO_HEADS[biased],
+        "key_value_heads": None if shared == heads else shared,
+        **_one_rope(values, 10_000.0, file),
+    }
+
+
+def _euro_written(model: ModelConfig) -> dict[str, Any]:
+    rope = model.positions
+    assert isinstance(rope, Rope)  # or there would be an obstacle
+    gate = "silu" if model.feed_forward == "swiglu" else definition.WRITTEN_ACTIVATIONS[model.activation]
+    return {
+        **dict.fromkeys(_EURO_BIASES, model.layers_have_bias),
+        "hidden_act": gate,
+        "num_key_value_heads": model.key_heads,
+        "head_dim": model.head_size,
+        "rope_parameters": _written_rope(rope),
+        "tie_word_embeddings": False,
+        "bos_token_id": 0,  # these three become those of the tokenizer
+        "eos_token_id": 0,
+        "mask_token_id": 0,
+    }
+
+
+_EURO_LAYER = "model.layers.{}"
+_DENSE = {"pooler": "dense", "head": "classifier"}
+EUROBERT = definition.ModelType(
+    name="eurobert",
+    family="EuroBERT",
+    prefix="model.",
+    modules={
+        "embeddings/word": "model.embed_tokens",
+        **{
+            f"encoder/attention/{name}": f"{_EURO_LAYER}.self_attn.{name[0]}_proj" for name in ("query", "key", "value")
+        },
+        "encoder/attention/output": f"{_EURO_LAYER}.self_attn.o_proj",
+        "encoder/attention_norm": f"{_EURO_LAYER}.input_layernorm",
+        "encoder/feed_forward/gate": f"{_EURO_LAYER}.mlp.gate_proj",
+        "encoder/feed_forward/intermediate": f"{_EURO_LAYER}.mlp.up_proj",
+        "encoder/feed_forward/output": f"{_EURO_LAYER}.mlp.down_proj",
+        "encoder/feed_forward_norm": f"{_EURO_LAYER}.post_attention_layernorm",
+        "final_norm": "model.norm",
+        "mlm": "lm_head",
+    },
+    heads={"classification": _DENSE, "regression": _DENSE, "tagging": {"head": "classifier"}},
+    class_name="EuroBert",
+    decoder="",
+    obstacles=_euro_obstacles,
+    sizes=definition.usual(definition.SIZES_WITHOUT_TYPES, vocab_size=128_256, max_position_embeddings=8_192),
+    rates={
+        "hidden_dropout": ("hidden_dropout", 0.0),
+        "attention_dropout": ("attention_dropout", 0.0),
+        "rms_norm_eps": ("layer_norm_epsilon", 1e-5),
+        "initializer_range": ("initializer_range", 0.02),
+    },
+    unsupported={"quantization_config": (None,), "tie_word_embeddings": (None, False)},
+    read_options=_euro_read,
+    written_options=_euro_written,
+    usual_activation="silu",
+    classifier_reads={"bos": "cls", "late": None, "mean": None},
+    usual_reading="late",
+)
+
+
+_NEO_FORM = _GATED_FORM | {
+    "pooler": "tanh",
+    "feed_forward": "swiglu",
+    "layer_bias": False,
+    "word_head": "affine",
+    "rope_theta": 10_000.0,
+}
+_NEO_WIDTH = 8
+"""Multiple to which NeoBERT rounds up two thirds of intermediate_size, the width of its networks."""
+
+
+def _neo_obstacles(model: EncoderConfig) -> tuple[str, ...]:
+    own = to_dict(model)
+    others = definition.true_options(
+        rope_scale=own.get("rope_scale", 1.0) != 1.0 or own.get("rope_scaling", "linear") != "linear",
+        intermediate_size=isinstance(model, ModelConfig) and model.feed_forward_size % _NEO_WIDTH > 0,
+    )
+    return others + _gated_obstacles(model, _NEO_FORM)
+
+
+def _neo_read(values: dict[str, Any], file: epath.Path) -> dict[str, Any]:
+    """Return the options that follow from config.json; raise a UserError for what our encoder does not have."""
+    wide = definition.whole(values, "intermediate_size", 3_072, file)
+    if (size := values.get("hidden_size", 768) // values.get("num_attention_heads", 12)) % 2:
+        raise UserError(f"{file} has heads of {size} features, which rotary positions cannot turn in pairs")
+    return {
+        **_NEO_FORM,
+        "pair_head": False,
+        "attention_dropout": 0.0,
+        "intermediate_size": _NEO_WIDTH * -(-(2 * wide // 3) // _NEO_WIDTH),
+    }
+
+
+def _neo_written(model: ModelConfig) -> dict[str, Any]:
+    files = {"AutoConfig": "NeoBERTConfig", "AutoModel": "NeoBERT", "AutoModelForMaskedLM": "NeoBERTLMHead"}
+    files |= {"AutoModelForSequenceClassification": "NeoBERTForSequenceClassification"}
+    return {
+        "intermediate_size": model.feed_forward_size * 3 // 2,
+        "embedding_init_range": model.initializer_range,
+        "tie_word_embeddings": False,
+        "auto_map": {opener: f"chandar-lab/NeoBERT--model.{name}" for opener, name in files.items()},
+    }
+
+
+_NEO_LAYER = "model.transformer_encoder.{}"
+NEOBERT = definition.ModelType(
+    name="neobert",
+    family="NeoBERT",
+    prefix="model.",
+    modules={
+        "embeddings/word": "model.encoder",
+        "encoder/attention/query": f"{_NEO_LAYER}.qkv:0",
+        "encoder/attention/key": f"{_NEO_LAYER}.qkv:1",
+        "encoder/attention/value": f"{_NEO_LAYER}.qkv:2",
+        "encoder/attention/output": f"{_NEO_LAYER}.wo",
+        "encoder/attention_norm": f"{_NEO_LAYER}.attention_norm",
+        "encoder/feed_forward/gate": f"{_NEO_LAYER}.ffn.w12:0",
+        "encoder/feed_forward/intermediate": f"{_NEO_LAYER}.ffn.w12:1",
+        "encoder/feed_forward/output": f"{_NEO_LAYER}.ffn.w3",
+        "encoder/feed_forward_norm": f"{_NEO_LAYER}.ffn_norm",
+        "final_norm": "model.layer_norm",
+        "mlm": "decoder",
+    },
+    heads={"classification": _DENSE, "regression": _DENSE},
+    class_name="NeoBERT",
+    other_classes={"mlm": "NeoBERTLMHead", "encoder": "NeoBERT"},
+    decoder="",
+    obstacles=_neo_obstacles,
+    sizes={
+        **{key: size for key, size in definition.SIZES_WITHOUT_TYPES.items() if key != "max_position_embeddings"},
+        "num_hidden_layers": ("num_layers", 28),
+        "max_length": ("max_position_embeddings", 1_024),
+    },
+    rates={
+        "dropout": ("hidden_dropout", 0.0),
+        "norm_eps": ("layer_norm_epsilon", 1e-6),
+        "decoder_init_range": ("initializer_range", 0.02),
+    },
+    unsupported={
+        "quantization_config": (None,),
+        "ngpt": (None, False),
+        "rope": (None, True),
+        "rms_norm": (None, True),
+        "hidden_act": (None, "swiglu", "SwiGLU"),
+    },
+    read_options=_neo_read,
+    written_options=_neo_written,
+    fused={"qkv": 3, "w12": 2},
+    by_head=("qkv",),
+    adjacent=("encoder/attention/query", "encoder/attention/key"),
+    activation="",
+    usual_activation="silu",
+    remote_code=True,
 )
