@@ -10,10 +10,12 @@ by Σ softmax(s) h, with s learned along with the rest (Tenney et al. 2019). The
 layer, so that the penalty does not disfavour it.
 """
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import os
 import pathlib
@@ -23,6 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
+import threadpoolctl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.table import Table
@@ -417,20 +420,44 @@ def _probe_seed(task: ProbingTask, inputs: np.ndarray, seed: int, count: Callabl
         _score(np.tile(targets[0][train].mean(axis=0), (len(test), 1)), targets[0][test]),
     )
     layers = len(inputs)
-    for control, target in enumerate(targets):
-        for chosen in [*(slice(layer, layer + 1) for layer in range(layers)), *([slice(None)] if layers > 1 else [])]:
-            fitted, failed = fit_and_choose(parts[0][chosen], target[train], parts[1][chosen], target[dev])
-            result.scores[control].append(_score(fitted.scores(parts[2][chosen]), target[test]))
+    columns = [*(slice(layer, layer + 1) for layer in range(layers)), *([slice(None)] if layers > 1 else [])]
+
+    def fitted(control: int, chosen: slice) -> tuple[LinearProbe, int]:
+        target = targets[control]
+        return fit_and_choose(parts[0][chosen], target[train], parts[1][chosen], target[dev])
+
+    wanted = list(itertools.product(range(len(targets)), columns))
+    with _side_by_side() as pool:
+        trained = pool.map(fitted, *zip(*wanted, strict=True))
+        for (control, chosen), (found, failed) in zip(wanted, trained, strict=True):
+            result.scores[control].append(_score(found.scores(parts[2][chosen]), targets[control][test]))
             result.unconverged += failed
-            result.gradient = max(result.gradient, fitted.gradient)
+            result.gradient = max(result.gradient, found.gradient)
             if not control:
-                result.penalties.append(fitted.penalty)
-                result.mix = fitted.mix
+                result.penalties.append(found.penalty)
+                result.mix = found.mix
             count()
     if layers == 1:  # the mix of one layer is that layer
         for values in (*result.scores, result.penalties):
             values.append(values[0])
     return result
+
+
+@contextlib.contextmanager
+def _side_by_side() -> Iterator[concurrent.futures.Executor]:
+    """Yield threads that train a probe each, with one thread of BLAS.
+
+    The products of a probe take a millisecond or less. Divided among several threads, which wait for each other in
+    busy loops, they would take many times the processor time, and longer too.
+    """
+    import scipy.optimize  # noqa: F401  # it brings a BLAS of its own, which must be there to be limited
+
+    pool = concurrent.futures.ThreadPoolExecutor(thread_name_prefix="probe")
+    with threadpoolctl.threadpool_limits(1, user_api="blas"):
+        try:
+            yield pool
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _targets(labels: np.ndarray, train: np.ndarray) -> np.ndarray:

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import threadpoolctl
 from command_lines import refusal
 from pretrained_model import CONFIG, TOKENIZER, write_workdir
 from scipy.optimize import approx_fprime
@@ -11,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 
 import bert_jax
 from bert_jax.analysis import probe, probes, read_probing_tasks, tagging_task
-from bert_jax.analysis.probes import Problem, fit, probe_task, span_states, standardized
+from bert_jax.analysis.probes import Problem, fit, fit_and_choose, probe_task, span_states, standardized
 from bert_jax.analysis.probing_tasks import (
     ProbingTask,
     control_labels,
@@ -96,6 +97,23 @@ def test_a_planted_number_is_estimated():
     assert result.metric == "R²" and result.mean[1] > 0.99 and abs(result.mean[0]) < 0.2
     assert (np.abs(result.centre_of_gravity - 3) < 0.1).all()  # of layers 1 and 3
     assert (np.abs(result.baseline) < 0.1).all()
+
+
+def test_probes_train_side_by_side_each_with_one_thread_of_blas(monkeypatch):
+    """Two layers, two kinds of labels and a mix of the layers; the results keep their order."""
+    blas, choose, seen = lambda: {each["filepath"]: each["num_threads"] for each in blas_only()}, fit_and_choose, []
+    monkeypatch.setattr(probes, "fit_and_choose", lambda *parts: seen.append((len(parts[0]), blas())) or choose(*parts))
+    with threadpoolctl.threadpool_limits(2, user_api="blas"):
+        before = blas()
+        result = probe_task(*planted(1), (0, 1), range(1))
+        assert blas() == before and set(before.values()) == {2}
+    assert sorted(layers for layers, _ in seen) == [1, 1, 1, 1, 2, 2]
+    assert all(set(threads.values()) == {1} for _, threads in seen)
+    assert result.mean[1] > 0.9 > result.mean[0] and result.mix[0, 1] > 0.8
+
+
+def blas_only():
+    return [each for each in threadpoolctl.threadpool_info() if each["user_api"] == "blas"]
 
 
 def test_intervals_are_those_of_students_t():

@@ -14,7 +14,10 @@ import re
 import signal
 import subprocess
 import sys
+import threading
+import time
 
+import processes
 import pytest
 import written_teacher
 from processes import wait_until
@@ -167,6 +170,44 @@ def test_a_missing_compiler_names_the_extra(monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "libtpu" else find_spec(name))
     assert cli._run(["bert-jax", "plan", "bert_tiny", "--topology=v5e:2x2"]) == 2
     assert "pip install 'bert_jax[plan]' installs it" in capsys.readouterr().err
+
+
+# Processor seconds of a phase by docs/planning.md and docs/speed.md, in a loop but for the last two.
+@pytest.mark.parametrize(
+    "layers, form, measured",
+    [(12, "auto", (411, 639)), (24, "loop", (570, 1745)), (2, "loop", (223,)), (24, "auto", (46, 98))],
+)
+def test_what_was_measured_is_inside_the_bracket(layers, form, measured):
+    config = Config(model=ModelConfig(num_layers=layers), compute=ComputeConfig(layers=form))
+    low, high = compiler.expected_minutes(config, find_topology("v6e:8x8"))
+    assert all(low <= seconds / 60 <= high for seconds in measured) and high < 5 * low
+    assert compiler.expected_minutes(config, find_topology("cpu:8")) is None
+
+
+def test_a_plan_for_tpus_begins_with_its_duration(monkeypatch, capsys):
+    """Twelve unrolled layers and two phases; a scan is said to be quicker and another program."""
+    monkeypatch.setattr(search, "make_plan", lambda *_: pytest.fail("planned before it said how long that takes"))
+    monkeypatch.setattr(compiler, "check_compiler", lambda _: None)
+    with pytest.raises(pytest.fail.Exception):
+        cli._run(["bert-jax", "plan", "bert_base", "--topology=v6e:8x8"])
+    told = capsys.readouterr().err
+    assert told.startswith("v6e:8x8: compiling takes 9 to 35 minutes of processor time, or none for what is stored; ")
+    assert "--compute.layers=scan is planned in 1 to 6 minutes" in told and "needs more memory and time" in told
+    config = Config(phases=(PhaseConfig(),), compute=ComputeConfig(layers="scan"))
+    assert "scan" not in search.expectation(config, find_topology("v5e:2x2"))
+
+
+def test_a_long_compilation_says_what_it_has_spent(monkeypatch):
+    said, later = [], threading.Event()
+    monkeypatch.setattr(compiler, "SAID_EVERY", 0.001)
+    monkeypatch.setattr(compiler, "_say", lambda stage: (said.append(stage), len(said) > 2 and later.set()))
+    with compiler._said_again_and_again(CONFIG, find_topology("v5e:2x2")):
+        assert later.wait(processes.SECONDS)
+    count = len(said)
+    assert said[0] == "compiling, 1 to 5 minutes of processor time"
+    assert re.fullmatch(r"compiling, \d+\.\d of 1 to 5 minutes of processor time", said[1])
+    time.sleep(0.01)
+    assert len(said) == count, "it goes on after the block"
 
 
 def test_the_child_knows_nothing_of_the_job(monkeypatch):

@@ -41,6 +41,7 @@ from bert_jax.devices.compilation import compile_with, step_options
 from bert_jax.devices.hardware import DOES_NOT_FIT
 from bert_jax.errors import UserError, need_extra
 from bert_jax.files import cache_directory, parse_object, read_bytes, write_atomically
+from bert_jax.models.costs import scans
 from bert_jax.models.kernels.choice import check_attention
 from bert_jax.pretrained.teacher import describe_teacher, stored_teacher
 from bert_jax.pretraining import make_learner
@@ -398,6 +399,50 @@ def traced_step(what: Learner, phase: Phase) -> jax.stages.Lowered:
     return traced.lower(lowering_platforms=platforms)
 
 
+SECONDS, SECONDS_OF_A_LAYER = 45, 40
+"""Processor time of libtpu for the step of a phase, and for each layer that it sees: all of them in a loop, one in a
+scan. What was measured lies within FACTOR of their sum, either way: 46 to 117 s for a scan, 223 for 2 unrolled layers
+of the width of base, 411 to 639 for base, 570 to 1,745 for large (docs/planning.md); more on busy machines."""
+FACTOR = 2
+
+
+def expected_minutes(config: Config, topology: Topology, programs: int = 1) -> tuple[float, float] | None:
+    """Return the fewest and the most minutes of processor time that so many new programs take; None: few or unknown."""
+    if topology.platform != "tpu":
+        return None
+    seen = 1 if scans(config.model, config.compute) else config.model.num_layers
+    minutes = programs * (SECONDS + SECONDS_OF_A_LAYER * seen) / 60
+    return minutes / FACTOR, minutes * FACTOR
+
+
+def in_minutes(ends: tuple[float, float]) -> str:
+    """Return "4 to 18 minutes of processor time"."""
+    return f"{max(1, round(ends[0]))} to {math.ceil(ends[1])} minutes of processor time"
+
+
+SAID_EVERY = 60.0  # seconds, by the clock
+
+
+@contextlib.contextmanager
+def _said_again_and_again(config: Config, topology: Topology) -> Iterator[None]:
+    """Say during the block that something is compiled, and how much of the expected time it has taken."""
+    ends, began, over = expected_minutes(config, topology), time.process_time(), threading.Event()
+
+    def say() -> None:
+        while not over.wait(SAID_EVERY):
+            expected = f" of {in_minutes(ends)}" if ends else " minutes of processor time"
+            _say(stage=f"compiling, {(time.process_time() - began) / 60:.1f}{expected}")
+
+    _say(stage=f"compiling, {in_minutes(ends)}" if ends else "compiling")
+    speaker = threading.Thread(target=say, daemon=True)
+    speaker.start()
+    try:
+        yield
+    finally:
+        over.set()
+        speaker.join()
+
+
 FORM = "1"  # of what is stored; a new one makes old entries unreachable
 RESHARDING = re.compile(rb"[Ii]nvoluntary full rematerialization")
 
@@ -449,8 +494,9 @@ def _answer(request: dict[str, Any]) -> None:
     options += [str(dict(flags)) if flags else None]
     key = program_key(lowered.as_text(), FORM, topology.name, *versions, *filter(None, options))
     if load_program(key) is None:
-        _say(stage="compiling")
-        store_program(key, compiled(lowered, flags))
+        with _said_again_and_again(config, topology):
+            program = compiled(lowered, flags)
+        store_program(key, program)
     _say(key=key)
 
 
@@ -534,7 +580,8 @@ def _end_with_the_parent() -> None:
 
 
 def _say(**facts: Any) -> None:
-    print(json.dumps(facts), flush=True)
+    sys.stdout.write(json.dumps(facts) + "\n")  # at once, since two threads may say something
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

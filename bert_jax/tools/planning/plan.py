@@ -19,7 +19,7 @@ from html import escape as escape_html
 from typing import Any
 
 from absl import logging
-from rich import box
+from rich import box, progress
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -580,6 +580,8 @@ def run_plan(options: PlanConfig, words: list[str]) -> int:
         _check_place(options.output)
     topology, config = find_topology(options.topology), check(options.run)
     compiler.check_compiler(topology)
+    if expected := expectation(config, topology, options.search):
+        Console(stderr=True, highlight=False).print(expected, markup=False, soft_wrap=True)
     plan = make_plan(config, topology, options.search)
     tables = sections(topology, plan.phases, plan.candidates, options.price_per_chip_hour)
     verdict = _verdict(plan)
@@ -602,6 +604,27 @@ def run_plan(options: PlanConfig, words: list[str]) -> int:
         except OSError as error:
             raise UserError(f"cannot write output={options.output}: {error.strerror or error}") from None
     return 0 if plan.fits else 1
+
+
+SEARCHED = 10
+"""Programs that a search compiles for a phase, more or less."""
+
+
+def expectation(config: Config, topology: Topology, searches: bool = False) -> str | None:
+    """Return how long the compiler will probably take, if that is long, and what would take less time."""
+    programs = len(config.phases) * (SEARCHED if searches else 1)
+    expected = compiler.expected_minutes(config, topology, programs)
+    if expected is None:
+        return None
+    told = f"{topology.name}: compiling takes {compiler.in_minutes(expected)}, or none for what is stored"
+    scan = dataclasses.replace(config, compute=dataclasses.replace(config.compute, layers="scan"))
+    quicker = compiler.expected_minutes(scan, topology, programs)
+    if quicker is None or quicker == expected:
+        return told
+    return (
+        f"{told}; a run with --compute.layers=scan is planned in {compiler.in_minutes(quicker)}, but it is another "
+        "program, which needs more memory and time"
+    )
 
 
 def make_plan(config: Config, topology: Topology, searches: bool = False) -> Plan:
@@ -635,13 +658,15 @@ def _check_place(file: str) -> None:
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """Show on stderr what is being done: in place on a terminal, else a line for each compilation."""
+    """Show on stderr what is being done: in place and with the time on a terminal, else lines while it compiles."""
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
-        yield lambda what: console.print(what, markup=False) if what.endswith("compiling") else None
+        yield lambda what: console.print(what, markup=False, soft_wrap=True) if ": compiling" in what else None
         return
-    with console.status("") as status:
-        yield lambda what: status.update(f"{escape(what)} … (a new program takes minutes)")
+    columns = progress.SpinnerColumn(), progress.TextColumn("{task.description}"), progress.TimeElapsedColumn()
+    with progress.Progress(*columns, console=console, transient=True) as shown:
+        task = shown.add_task("")
+        yield lambda what: shown.update(task, description=escape(what))
 
 
 def _verdict(plan: Plan) -> list[str]:
