@@ -450,6 +450,12 @@ class FetchedFiles:
             check_boundaries(self.directory, self.manifest, *boundaries, np.memmap(file, "<u8", "r"))
 
 
+def need_store(path: str) -> None:
+    """Raise the UserError of `open_store` if a place on this machine has no manifest that can be read."""
+    if not is_remote(path):
+        read_manifest(epath.Path(path).expanduser())
+
+
 def open_store(path: str | os.PathLike[str], cache: str = "") -> Store:
     """Open the store at `path` and verify its files; those of a remote one are copied to `cache` when they are needed.
 
