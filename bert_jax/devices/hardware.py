@@ -129,7 +129,7 @@ def idle_accelerator() -> str | None:
         if present:
             return (
                 f"this machine has {name} but JAX runs on the CPU; install the support for it with "
-                f"pip install -e '.[{extra}]' in the source tree of bert_jax, or set JAX_PLATFORMS=cpu to silence this"
+                f"pip install 'bert_jax[{extra}]', or set JAX_PLATFORMS=cpu to silence this"
             )
     return None
 

@@ -347,7 +347,7 @@ def test_a_place_that_cannot_hold_files_is_one_line(capsys):
     for words in (["status", place], ["convert", "run", place, "--to=tf1"]):
         assert status(*words) == 2
         said = capsys.readouterr().err
-        assert said.startswith(f"error: {place}: ") and "gs://" in said, said
+        assert said.startswith(f"error: {place}") and "gs://" in said, said
 
 
 def test_storage_without_a_library_is_one_line_that_names_the_extra(monkeypatch, capsys):

@@ -171,7 +171,7 @@ def test_an_idle_accelerator_is_named_with_a_command_that_works_in_a_clone(prese
     for detector in ("_has_nvidia_gpu", "has_tpu_chips"):
         monkeypatch.setattr(hardware, detector, lambda detector=detector: detector == present)
     said = hardware.idle_accelerator()
-    assert name in said and f"pip install -e '.[{extra}]'" in said
+    assert name in said and f"pip install 'bert_jax[{extra}]'" in said
     with open(pathlib.Path(__file__).parents[2] / "pyproject.toml", "rb") as file:
         assert extra in tomllib.load(file)["project"]["optional-dependencies"]
 
