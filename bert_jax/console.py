@@ -32,6 +32,7 @@ from typing import Any, Literal, TextIO
 from bert_jax import __version__
 from bert_jax.config import Config, PhaseConfig
 from bert_jax.config.checks import check
+from bert_jax.config.commands import Study, check_study
 from bert_jax.config.options import (
     Choice,
     check_effects,
@@ -50,7 +51,7 @@ from bert_jax.config.options import (
     switched,
     to_dict,
 )
-from bert_jax.config.presets import shipped_configs
+from bert_jax.config.presets import shipped_configs, shipped_studies
 from bert_jax.errors import UserError, first_lines, is_of_cloud_storage, need_cloud_storage, need_known_place
 
 
@@ -461,6 +462,24 @@ def load_config(path: str) -> Config:
     return config
 
 
+def load_study(path: str) -> Study:
+    """Return the Study at `path`: a Python file with `get_study()`, or the name of a shipped one.
+
+    The file is executed.
+
+    Raises:
+      UserError: there is no such file or name, or its study is not sound.
+    """
+    file = named_file(path, shipped_studies(), "study")
+    if file.suffix != ".py":
+        raise UserError(f"{path!r} is not a study: expected a .py file with get_study()")
+    module = executed(file)
+    study = module.get_study() if hasattr(module, "get_study") else None
+    if not isinstance(study, Study):
+        raise UserError(f"{path} must define get_study() that returns a Study, not {type(study).__name__}")
+    return check_study(study)
+
+
 def executed(file: pathlib.Path) -> ModuleType:
     """Return the module that a Python file makes when it is executed."""
     spec = importlib.util.spec_from_file_location(f"bert_jax_config_{file.stem}", file)
@@ -720,7 +739,7 @@ def _answer(commands: Commands, words: list[str]) -> int | None:
         command = _command(commands, words[0])
         # The first two open no path of the options; launch leaves that to other machines.
         check = need_known_place if words[0] in ("info", "config", "launch") else need_cloud_storage
-        for word in [] if asks_for_help(words) else _without_texts(words[1:]):
+        for word in [] if asks_for_help(words) else _joined(_without_texts(words[1:])):
             check(word)
         return command(words[1:])
     return None
@@ -731,6 +750,15 @@ def _without_texts(words: list[str]) -> list[str]:
     text = re.compile(r"--(text|pair)=|.*(\s|\[MASK\]|<mask>)")
     before = ["", *words]
     return [word for number, word in enumerate(words) if not text.match(word) and not text.match(f"{before[number]}=")]
+
+
+def _joined(words: list[str]) -> list[str]:
+    """Return the words with each value that stands alone behind its option as --name=value."""
+    before = ["", *words]
+    return [
+        f"{before[number]}={word}" if before[number].startswith("--") and "=" not in before[number] else word
+        for number, word in enumerate(words)
+    ]
 
 
 def run_command(commands: Commands, argv: list[str]) -> int:

@@ -39,6 +39,15 @@ PLACES = ("gs", "hf")
 """Beginnings of paths, before ://, that are not local."""
 
 
+def need_place_to_write(path: str, word: str = "") -> None:
+    """Raise a UserError that begins with the `word` of the command line if `path` is a name of the hub."""
+    if path.startswith("hf://"):
+        raise UserError(
+            f"{word or path:.200}: hf:// names models and data sets to read, neither places to write to nor token "
+            "stores; give a path that is local, or begins with gs://"
+        )
+
+
 def need_known_place(path: str) -> None:
     """Check that `path` is local or of one of PLACES; see `need_cloud_storage`.
 
@@ -46,11 +55,8 @@ def need_known_place(path: str) -> None:
       UserError: it is a URL of another kind, or a word such as `--workdir=hf://owner/name`, which would write to the
         hub; the message names what can be opened.
     """
-    if re.match(r"--(workdir|output|pretrainings|data\.path)=hf://", path):
-        raise UserError(
-            f"{path:.200}: hf:// names models and data sets to read, neither places to write to nor token stores; "
-            "give a path that is local, or begins with gs://"
-        )
+    if option := re.match(r"--(workdir|output|pretrainings|data\.path)=", path):
+        need_place_to_write(path[option.end() :], path)
     for scheme, rest in re.findall(r"(?:^|[=,])([A-Za-z][\w+.-]*)://([^,]*)", path):
         if scheme not in PLACES:
             instead = (

@@ -145,7 +145,7 @@ def read_text(file: str | os.PathLike[str], by_line: bool = True) -> str:
     try:
         contents = epath.Path(file).read_bytes()
     except OSError as error:
-        raise UserError(f"cannot read {os.fspath(file)}: {error.strerror or error}") from None
+        raise UserError(f"{os.fspath(file)} cannot be read: {error.strerror or error}") from None
     return decoded(contents, os.fspath(file), by_line)
 
 

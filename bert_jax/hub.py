@@ -243,8 +243,7 @@ def push(directory: str | os.PathLike[str], name: HubName) -> str:
 
 def _client(name: HubName) -> Any:
     """Return what talks to the hub; raise a UserError that names the extra if it is not installed."""
-    here = "nothing here has that name" if name.kind == "model" else ""
-    need_extra("huggingface_hub", "hub", str(name), here)
+    need_extra("huggingface_hub", "hub", f"{name}, a name of the Hugging Face hub,")
     import huggingface_hub
 
     return huggingface_hub.HfApi(library_name="bert_jax")

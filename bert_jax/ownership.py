@@ -25,6 +25,16 @@ STALE_SECONDS = 300
 KINDS = {"pid": int, "host": str, "id": str, "since": str, "renewed": (int, float)}
 
 
+def need_run(path: str | os.PathLike[str]) -> None:
+    """Raise a UserError unless a directory has a file that a run writes first."""
+    directory = epath.Path(path).expanduser()
+    if not any((directory / name).exists() for name in ("run.json", "config.json", "metrics.jsonl")):
+        reason = "it has neither run.json nor metrics.jsonl"
+        if not directory.is_dir():
+            reason = "it is a file" if directory.exists() else "there is no such directory"
+        raise UserError(f"{path} is not the work directory of a run: {reason}")
+
+
 def written_by(directory: epath.Path, facts: dict[str, Any]) -> UserError:
     """Return the error of a directory that another process owns, by the facts that its file has."""
     return UserError(

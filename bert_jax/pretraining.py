@@ -244,7 +244,7 @@ def _train_phase(task: "PhaseTask", opened: Opened, state: TrainState) -> tuple[
     return state, task.position(step), Result(step, task.evaluated, opened.signals.exit_code)
 
 
-COMPILES = "compiling the step: usually 5 to 60 s, less if this machine has done it before; the first step follows"
+COMPILES = "compiling the step, which this machine does once for each size; the first step follows"
 PICTURE_SECONDS = 60
 """Time between two pictures of a phase, at least: half a second goes into one."""
 

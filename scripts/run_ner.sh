@@ -15,9 +15,15 @@ bert-jax finetune ner --init_from="$checkpoint" --data.dir="$conll" --workdir="$
 frozen() { # LAYERS OPTION…: the options of the grid are for the fine-tuning alone
   name=$1
   shift
+  dropped=
   for word; do
     shift
-    case $word in --grid*) ;; *) set -- "$@" "$word" ;; esac
+    case $word in
+      --grid*=*) dropped= ;;
+      --grid*) dropped=value ;; # which is the next word, or is not given
+      --*) dropped= && set -- "$@" "$word" ;;
+      *) if [ -n "$dropped" ]; then dropped=; else set -- "$@" "$word"; fi ;;
+    esac
   done
   bert-jax finetune ner --init_from="$checkpoint" --data.dir="$conll" --workdir="$output/$name/ner" "$@" \
     --features="$name" --learning_rate="${FEATURE_RATE:-1e-3}"

@@ -6,10 +6,12 @@ models (evaluate, inspect, fine-tune, predict, convert).
 """
 
 import dataclasses
+import os
+from collections.abc import Iterable
 
 from bert_jax.config import Config, PrepareConfig, TrainVocabConfig, commands, finetuning, pretraining
-from bert_jax.config.analyses import ANALYSES
-from bert_jax.config.checks import check
+from bert_jax.config.analyses import ANALYSES, InitConfig
+from bert_jax.config.checks import check, check_given, training_paths
 from bert_jax.console import (
     asks_for_help,
     choices,
@@ -17,12 +19,35 @@ from bert_jax.console import (
     described,
     divided,
     load_config,
+    load_study,
     parse,
     positional,
     positionals,
     usage,
 )
-from bert_jax.errors import UserError
+from bert_jax.devices.process import may_have_peers
+from bert_jax.errors import UserError, need_place_to_write
+
+
+def _need(models: Iterable[str] = (), stores: Iterable[str] = (), runs: Iterable[str] = ()) -> None:
+    """Raise a UserError if a place on this machine has no model, store or run, without the seconds that JAX takes.
+
+    One of several processes leaves that to the command itself, which tells the others before it ends.
+    """
+    if may_have_peers():
+        return
+    for path in filter(None, models):
+        from bert_jax.formats.opening import need_model
+
+        need_model(path)
+    for path in filter(None, stores):
+        from bert_jax.data.store import need_store
+
+        need_store(path)
+    for path in runs:
+        from bert_jax.ownership import need_run
+
+        need_run(path)
 
 
 def config(arguments: list[str]) -> None:
@@ -73,6 +98,11 @@ def plan(arguments: list[str]) -> int:
     """
     path, words = positional(arguments, usage(plan), "CONFIG")
     options = parse(commands.PlanConfig.of(load_config(path) if path else Config()), words, *described(plan))
+    from bert_jax.tools.planning.topology import find_topology
+
+    commands.check_plan(options)
+    find_topology(options.topology)
+    check(options.run)
     from bert_jax.tools.planning.plan import run_plan
 
     return run_plan(options, arguments)
@@ -158,6 +188,7 @@ def describe(arguments: list[str]) -> None:
     """
     stores, words = positionals(arguments, usage(describe), "STORE")
     config = parse(pretraining.DescribeConfig, words, *described(describe))
+    _need(stores=stores)
     from bert_jax.tools.description import run_describe
 
     run_describe(stores, config)
@@ -211,6 +242,9 @@ def pretrain(arguments: list[str]) -> int:
 
         _, rest = divided(words, ["simulate_hosts"], config)
         return run_local(Job(path, tuple(rest), config), commands.LocalConfig(hosts=options.simulate_hosts))
+    check_given(config)
+    is_new = not os.path.isdir(os.path.join(config.workdir, "checkpoints"))  # others need their model no more
+    _need(models=[config.init_from] if is_new else [], stores=[*training_paths(config), config.data.eval_path])
     print("starting JAX", flush=True)  # which takes seconds
     from bert_jax.pretraining import pretrain as run
 
@@ -232,12 +266,11 @@ def study(arguments: list[str]) -> int:
     path, words = positional(arguments, usage(study), "NAME")
     if not path:
         parse(commands.StudyConfig, words, *described(study))  # --help
-    from bert_jax.tools.study_plan import given_words, load_study
-
     found = load_study(path)
     own, others = divided(words, [field.name for field in dataclasses.fields(commands.StudyConfig)], Config())
     options = parse(commands.StudyConfig, own, *described(study))
     from bert_jax.tools.study import run_study
+    from bert_jax.tools.study_plan import given_words
 
     return run_study(found, options, given_words(others))
 
@@ -269,6 +302,7 @@ def status(arguments: list[str]) -> None:
     """
     workdir, options = positional(arguments, usage(status), "WORKDIR")
     config = parse(pretraining.StatusConfig(), options, *described(status))
+    _need(runs=[workdir])
     from bert_jax.tools.status import run_status
 
     run_status(workdir, config)
@@ -283,6 +317,7 @@ def report(arguments: list[str]) -> None:
     """
     workdirs, words = positionals(arguments, usage(report), "WORKDIR")
     config = parse(pretraining.ReportConfig, words, *described(report))
+    _need(runs=workdirs)
     from bert_jax.tools.report import run_report
 
     run_report(workdirs, config)
@@ -299,6 +334,8 @@ def doctor(arguments: list[str]) -> int:
     """
     path, options = positional(arguments, usage(doctor), "PATH")
     config = parse(pretraining.DoctorConfig(), options, *described(doctor))
+    if not os.path.exists(os.path.join(path, "manifest.json")):
+        _need(runs=[path])
     from bert_jax.tools.doctor import run_doctor
 
     return run_doctor(path, config)
@@ -318,6 +355,7 @@ def evaluate(arguments: list[str]) -> None:
     workdir, options = positional(arguments, usage(evaluate), "WORKDIR")
     trained = Config()
     if workdir:
+        _need(runs=[workdir])
         from bert_jax.cli.evaluate import default_config
 
         trained = default_config(workdir)
@@ -340,6 +378,7 @@ def fill_mask(arguments: list[str]) -> None:
     path, rest = positional(arguments, usage(fill_mask), "MODEL")
     text, options = positional(rest, usage(fill_mask), "TEXT")
     config = parse(commands.FillMaskConfig(), options, *described(fill_mask))
+    _need(models=[path])
     from bert_jax.cli.demo import run_fill_mask
 
     run_fill_mask(path, text, config)
@@ -363,6 +402,8 @@ def analyze(arguments: list[str]) -> None:
     path, words = positional(words, usage(ANALYSES[analysis]), "MODEL")
     options = parse(ANALYSES[analysis], words, *described(ANALYSES[analysis]))
     options.check()
+    if not isinstance(options, InitConfig):  # which names a configuration
+        _need(models=[path])
     from bert_jax.analysis.attention_maps import run_attention  # --help answers without what computes
     from bert_jax.analysis.head_behaviour import run_heads
     from bert_jax.analysis.layers import run_cka, run_isotropy
@@ -403,6 +444,12 @@ def finetune(arguments: list[str]) -> int:
     default = finetuning.task_defaults(task) if task else finetuning.FinetuneConfig()
     description = described(finetune)[1].format(tasks=" ".join(finetuning.TASKS))
     config = finetuning.check_finetune(parse(default, options, usage(finetune), description))
+    _need(models=[config.init_from, config.distillation.teacher])
+    if not may_have_peers():
+        from bert_jax.tasks.readers import need_files
+
+        need_files(config.data)
+    print("starting JAX", flush=True)  # which takes seconds
     from bert_jax.finetuning.loop import finetune as run
 
     return run(config).exit_code
@@ -417,7 +464,8 @@ def predict(arguments: list[str]) -> None:
     separated by commas without spaces, are averaged. Give either --input=FILE or --text=TEXT.
     """
     workdirs, options = positional(arguments, usage(predict), "WORKDIR")
-    config = parse(finetuning.PredictConfig(), options, *described(predict))
+    config = finetuning.check_predict(parse(finetuning.PredictConfig(), options, *described(predict)))
+    _need(models=workdirs.split(","))
     from bert_jax.finetuning.prediction import run_predict
 
     run_predict(workdirs, config)
@@ -450,6 +498,8 @@ def convert(arguments: list[str]) -> None:
     source, rest = positional(arguments, usage(convert), "SOURCE")
     destination, options = positional(rest, usage(convert), "DESTINATION")
     chosen = parse(commands.ConvertConfig, options, *described(convert))
+    need_place_to_write(destination)
+    _need(models=[source])
     from bert_jax.formats.conversion import convert as run
 
     run(source, destination, **{field.name: getattr(chosen, field.name) for field in dataclasses.fields(chosen)})

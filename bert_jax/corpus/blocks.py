@@ -118,7 +118,7 @@ def opened(name: str) -> Iterator[tuple[Any, IO[bytes]]]:
     try:
         raw: Any = epath.Path(name).open("rb")
     except OSError as error:
-        raise UserError(f"cannot read {name}: {error.strerror or error}") from error
+        raise UserError(f"{name} cannot be read: {error.strerror or error}") from error
     with raw:
         if not suffix(name):
             yield raw, raw

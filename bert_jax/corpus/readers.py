@@ -258,7 +258,7 @@ def _describe_file(path: epath.Path, format: str) -> Source:
     try:
         size, revision = _size_and_revision(path)
     except OSError as error:
-        raise UserError(f"cannot read {name}: {error.strerror or error}") from error
+        raise UserError(f"{name} cannot be read: {error.strerror or error}") from error
     format = guess_format(name, size) if format == "auto" else format
     need_libraries(name, format)
     return Source(name, format, size, str(revision))

@@ -120,7 +120,7 @@ class Store:
         try:
             return np.asarray(np.memmap(path, dtype.newbyteorder("<"), "r")) if size else np.zeros(0, dtype)
         except OSError as error:
-            raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+            raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
 
     @functools.cached_property
     def document_sentences(self) -> np.ndarray:
@@ -296,7 +296,7 @@ def verify(store: Store) -> None:
             return
         changed = _changed(directory, manifest.files, [state.st_size for state in record.states])
     except OSError as error:
-        raise UserError(f"cannot read {error.filename}: {error.strerror}; prepare or copy the store again") from None
+        raise UserError(f"{error.filename} cannot be read: {error.strerror}; prepare or copy the store again") from None
     if changed:
         more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
         raise UserError(
@@ -354,7 +354,7 @@ def _hash(file: pathlib.Path) -> str | None:
     try:
         return hash_file(file)
     except OSError as error:
-        raise UserError(f"cannot read {file}: {error.strerror or error}; prepare or copy the store again") from None
+        raise UserError(f"{file} cannot be read: {error.strerror or error}; prepare or copy the store again") from None
 
 
 def _is_first_host() -> bool:
@@ -448,6 +448,12 @@ class FetchedFiles:
             )
         if boundaries:
             check_boundaries(self.directory, self.manifest, *boundaries, np.memmap(file, "<u8", "r"))
+
+
+def need_store(path: str) -> None:
+    """Raise the UserError of `open_store` if a place on this machine has no manifest that can be read."""
+    if not is_remote(path):
+        read_manifest(epath.Path(path).expanduser())
 
 
 def open_store(path: str | os.PathLike[str], cache: str = "") -> Store:

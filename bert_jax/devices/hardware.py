@@ -5,8 +5,6 @@ Also here: the error message when a compiler or an allocator runs out of a devic
 
 import contextlib
 import dataclasses
-import glob
-import importlib.util
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -16,6 +14,7 @@ import jax
 from absl import logging
 
 from bert_jax.devices import hosts
+from bert_jax.devices.process import PROCESS_COUNTS, has_tpu_chips, on_tpu
 from bert_jax.errors import UserError
 
 # Dense bfloat16 FLOP/s of one JAX device (not with sparsity), by the start of its device_kind; first match wins. TPU:
@@ -51,9 +50,6 @@ PEAK_FLOPS = (
 
 JAX_LATER_SECONDS = 15
 """Time after which JAX, later than hosts.py, also considers a host dead, and aborts."""
-
-# Launchers set these for every process of a job: Slurm's srun, Open MPI's mpirun.
-PROCESS_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,11 +125,11 @@ def idle_accelerator() -> str | None:
     """Return a sentence if this machine has an accelerator that JAX does not use, else None."""
     if jax.default_backend() != "cpu" or os.environ.get("JAX_PLATFORMS", "") == "cpu":
         return None
-    for present, name, extra in ((_has_nvidia_gpu(), "an NVIDIA GPU", "cuda"), (_has_tpu_chips(), "a TPU", "tpu")):
+    for present, name, extra in ((_has_nvidia_gpu(), "an NVIDIA GPU", "cuda"), (has_tpu_chips(), "a TPU", "tpu")):
         if present:
             return (
                 f"this machine has {name} but JAX runs on the CPU; install the support for it with "
-                f"pip install -e '.[{extra}]' in the source tree of bert_jax, or set JAX_PLATFORMS=cpu to silence this"
+                f"pip install 'bert_jax[{extra}]', or set JAX_PLATFORMS=cpu to silence this"
             )
     return None
 
@@ -189,18 +185,6 @@ def heartbeat_timeout(peer_timeout_seconds: int) -> int:
     JAX sends one every half of it, and so finds a host dead between a half and the whole of it after its last moment.
     """
     return 2 * (peer_timeout_seconds + JAX_LATER_SECONDS)
-
-
-def on_tpu() -> bool:
-    """Return whether JAX will use TPUs, without starting its backend (which must not happen before joining)."""
-    platforms = os.environ.get("JAX_PLATFORMS", "")
-    wanted = not platforms or "tpu" in platforms.split(",")
-    return wanted and _has_tpu_chips() and importlib.util.find_spec("libtpu") is not None
-
-
-def _has_tpu_chips() -> bool:
-    # v2 to v4 appear as /dev/accel0 …, later ones as numbered VFIO groups.
-    return bool(glob.glob("/dev/accel[0-9]*") or glob.glob("/dev/vfio/[0-9]*"))
 
 
 DOES_NOT_FIT = "RESOURCE_EXHAUSTED"

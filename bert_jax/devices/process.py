@@ -4,6 +4,8 @@ Both settings are read when a process starts, so a command restarts itself with 
 `bert_jax.load`, changes nothing.
 """
 
+import glob
+import importlib.util
 import math
 import os
 import pathlib
@@ -19,6 +21,9 @@ KEEPING = (
     "glibc.malloc.arena_max=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=68719476736:"
     "glibc.malloc.top_pad=268435456"
 )
+
+# Launchers set these for every process of a job: Slurm's srun, Open MPI's mpirun.
+PROCESS_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
 
 
 def start_anew(environment: Mapping[str, str]) -> None:
@@ -49,6 +54,25 @@ def computing_variables(
     if "NPROC" not in environment and (limit := re.fullmatch(r"(\d+) (\d+)\s*", _content(quota))):
         found["NPROC"] = str(max(1, math.ceil(int(limit[1]) / int(limit[2]))))
     return found
+
+
+def may_have_peers() -> bool:
+    """Return whether this may be one of several processes, which end together only after they have met."""
+    counts = any(os.environ.get(name, "1") != "1" for name in PROCESS_COUNTS)
+    return bool(os.environ.get("JAX_COORDINATOR_ADDRESS")) or counts or on_tpu()
+
+
+def on_tpu() -> bool:
+    """Return whether JAX will use TPUs, without starting its backend (which must not happen before joining)."""
+    platforms = os.environ.get("JAX_PLATFORMS", "")
+    wanted = not platforms or "tpu" in platforms.split(",")
+    return wanted and has_tpu_chips() and importlib.util.find_spec("libtpu") is not None
+
+
+def has_tpu_chips() -> bool:
+    """Return whether this machine has TPUs."""
+    # v2 to v4 appear as /dev/accel0 …, later ones as numbered VFIO groups.
+    return bool(glob.glob("/dev/accel[0-9]*") or glob.glob("/dev/vfio/[0-9]*"))
 
 
 def machine_memory() -> int:

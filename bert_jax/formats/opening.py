@@ -1,25 +1,28 @@
-"""Recognize the kind of a model in a directory, and place its arrays on the devices."""
+"""Recognize the kind of a model in a directory, and place its arrays on the devices.
+
+Importing this loads no JAX, and neither does `need_model`: what is not there is refused before that.
+"""
 
 import dataclasses
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-import jax
 import numpy as np
 from etils import epath
-from jax.sharding import Mesh, NamedSharding
 
 from bert_jax import hub
 from bert_jax.config import MeshConfig
-from bert_jax.devices import sharding
-from bert_jax.devices.hardware import all_devices, memory_advice
 from bert_jax.devices.placement import StoredArray, placed
 from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.files import is_remote, read_object
 from bert_jax.formats import safetensors_files, torch_files
 from bert_jax.formats.stored import StoredModel
 from bert_jax.parameters import entry
+
+if TYPE_CHECKING:
+    import jax
+    from jax.sharding import Mesh, NamedSharding
 
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 """Suffixes of torch's files, of which only pytorch_model.bin is known to hold arrays alone. (TensorFlow 1's .ckpt is a
@@ -47,28 +50,43 @@ def open_stored(path: str | os.PathLike[str]) -> StoredModel:
     return dataclasses.replace(stored, path=str(found.name), history={**stored.history, "source": source})
 
 
+def need_model(name: str) -> None:
+    """Raise the UserError of `open_stored` if nothing in a place on this machine looks like a model; nothing is read.
+
+    What is on the hub or in a bucket is left to `open_stored`, which asks there once.
+    """
+    if hub.model_name(name) is None and not is_remote(name):
+        _kind(_existing(name))
+
+
 def _opened(path: epath.Path) -> StoredModel:
-    if not path.is_dir():  # the prefix of a TensorFlow 1 checkpoint: <prefix>.index is next to it
+    kind = _kind(path)
+    if kind == "tf1":
         from bert_jax.formats.tf1 import open_tf_checkpoint
 
         return open_tf_checkpoint(path)
+    if kind == "huggingface":
+        from bert_jax.formats.huggingface import open_huggingface
+
+        return open_huggingface(path)
+    from bert_jax.formats.own import open_checkpoint
+
+    return open_checkpoint(path)
+
+
+def _kind(path: epath.Path) -> Literal["tf1", "huggingface", "bert_jax"]:
+    """Return what kind of model the names in a directory are of; raise a UserError if they are of none."""
+    if not path.is_dir():  # the prefix of a TensorFlow 1 checkpoint: <prefix>.index is next to it
+        return "tf1"
     names = sorted(entry.name for entry in path.iterdir())
     if any(name.endswith((".safetensors", ".safetensors.index.json")) for name in names):
-        from bert_jax.formats.huggingface import open_huggingface
-
-        return open_huggingface(path)
+        return "huggingface"
     if "checkpoints" in names or {"record", "state"} <= set(names):
-        from bert_jax.formats.own import open_checkpoint
-
-        return open_checkpoint(path)
+        return "bert_jax"
     if "bert_config.json" in names or any(name.endswith(".index") for name in names):
-        from bert_jax.formats.tf1 import open_tf_checkpoint
-
-        return open_tf_checkpoint(path)
+        return "tf1"
     if {torch_files.FILE, torch_files.INDEX} & set(names):
-        from bert_jax.formats.huggingface import open_huggingface
-
-        return open_huggingface(path)
+        return "huggingface"
     for name in names:
         if name.endswith((*PICKLES, *OTHER_WEIGHTS)):
             raise _refused(path, name)
@@ -78,32 +96,38 @@ def _opened(path: epath.Path) -> StoredModel:
     raise UserError(f"no model in {path}: looked for {LOOKED_FOR}; found {shown}")
 
 
-def describe(stored: StoredModel, mesh: Mesh) -> dict[str, Any]:
+def describe(stored: StoredModel, mesh: "Mesh") -> dict[str, Any]:
     """Return what `place` would put on `mesh`, whose devices need not exist, as ShapeDtypeStructs; nothing is read."""
+    import jax
 
-    def described(array: StoredArray, where: NamedSharding) -> jax.ShapeDtypeStruct:
+    def described(array: StoredArray, where: "NamedSharding") -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(array.shape, np.float32, sharding=where)
 
     return _tree(stored, mesh, described)
 
 
-def place(stored: StoredModel, mesh: Mesh | None = None) -> dict[str, Any]:
+def place(stored: StoredModel, mesh: "Mesh | None" = None) -> dict[str, Any]:
     """Return a nested dict of float32 arrays, of which each device of `mesh` (None: the first) reads its own part.
 
     Raises:
       UserError: an array that a model of this configuration does not have, or has in another shape; or there is no
         memory for one.
     """
+    from bert_jax.devices.hardware import memory_advice
 
-    def read(array: StoredArray, where: NamedSharding) -> jax.Array:
+    def read(array: StoredArray, where: "NamedSharding") -> "jax.Array":
         return placed(array.shape, where, array.read)
 
     with memory_advice(f"the model in {stored.path}", SMALLER):
         return _tree(stored, one_device() if mesh is None else mesh, read)
 
 
-def _tree(stored: StoredModel, mesh: Mesh, make: Callable[[StoredArray, NamedSharding], Any]) -> dict[str, Any]:
+def _tree(stored: StoredModel, mesh: "Mesh", make: Callable[[StoredArray, "NamedSharding"], Any]) -> dict[str, Any]:
     """Return a nested dict of what `make` returns for each array and its place on `mesh`."""
+    from jax.sharding import NamedSharding
+
+    from bert_jax.devices import sharding
+
     parameters, params = stored.parameters, {}
     for path, array in stored.arrays.items():
         *parents, name = path.split("/")
@@ -115,7 +139,13 @@ def _tree(stored: StoredModel, mesh: Mesh, make: Callable[[StoredArray, NamedSha
     return params
 
 
-def one_device() -> Mesh:
+def one_device() -> "Mesh":
+    """Return the mesh of the first device of this process."""
+    import jax
+
+    from bert_jax.devices import sharding
+    from bert_jax.devices.hardware import all_devices
+
     own = [device for device in all_devices() if device.process_index == jax.process_index()]
     return sharding.make_mesh(MeshConfig(), own[:1])
 

@@ -28,7 +28,7 @@ from bert_jax import hub
 from bert_jax.config.finetuning import TaskDataConfig
 from bert_jax.corpus import datasets
 from bert_jax.errors import UserError
-from bert_jax.files import lines_of, parsed
+from bert_jax.files import is_remote, lines_of, parsed
 
 Row = tuple[int, list[str]]
 """(number of the line on which the row begins, from 1; its fields)"""
@@ -191,6 +191,14 @@ def _plain(feature: Any, value: Any) -> Any:
     if hasattr(feature, "int2str"):
         return feature.int2str(value) if value is not None and value >= 0 else None
     return value
+
+
+def need_files(data: TaskDataConfig) -> None:
+    """Raise a UserError if a file or directory on this machine that `data` names is not there; nothing is read."""
+    named = {name: getattr(data, name, "") for name in ("dir", "train", "dev", "test")}
+    for name, given in named.items() if not data.named else ():
+        if given and not is_remote(given) and not epath.Path(given).expanduser().exists():
+            raise UserError(f"data.{name}={given}: no such {'directory' if name == 'dir' else 'file'}")
 
 
 def find_file(data: TaskDataConfig, split: str, names: Sequence[str]) -> epath.Path:

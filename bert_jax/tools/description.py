@@ -206,7 +206,7 @@ class CorpusCard:
     token_shares: dict[int, float]
     """Share of the tokens that are among the 100, 1,000 and 10,000 most frequent entries, where there are more."""
     entropy: float
-    """Entropy of the token frequencies, in nats: the loss of a model that knows nothing else."""
+    """Entropy of the word frequencies, in nats: the loss of a model that knows nothing else."""
     frequencies: np.ndarray
     """int64 [V]: how often each entry occurs, the most frequent first."""
     duplicated_documents: int
@@ -453,5 +453,5 @@ def _facts(card: CorpusCard, common: list[int]) -> dict[str, str]:
             f"tokens among the {number:,} most frequent entries": f"{card.token_shares.get(number, 1.0):.2%}"
             for number in common
         },
-        "loss of token frequencies alone": f"{card.entropy:.3f} nats",
+        "loss of word frequencies alone": f"{card.entropy:.3f} nats",
     }

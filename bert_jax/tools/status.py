@@ -33,7 +33,7 @@ from bert_jax.config.pretraining import StatusConfig
 from bert_jax.errors import UserError, need_cloud_storage
 from bert_jax.files import finite_json, is_remote, read_object, write_atomically
 from bert_jax.objectives.objective import Term, recorded_terms
-from bert_jax.ownership import live_owner
+from bert_jax.ownership import live_owner, need_run
 from bert_jax.training.events import EVENTS, EVENTS_FILE, read_events
 from bert_jax.training.metrics import CATEGORIES, describe, duration, read_rows
 
@@ -194,11 +194,7 @@ def read_run(path: str | os.PathLike[str]) -> RunHistory:
     """
     need_cloud_storage(os.fspath(path))
     directory, problems = epath.Path(path).expanduser(), []
-    if not any((directory / name).exists() for name in ("run.json", "config.json", "metrics.jsonl")):
-        reason = "it has neither run.json nor metrics.jsonl"
-        if not directory.is_dir():
-            reason = "it is a file" if directory.exists() else "there is no such directory"
-        raise UserError(f"{path} is not the work directory of a run: {reason}")
+    need_run(path)
     contents = {}
     for name in ("run.json", "config.json"):
         contents[name] = {}

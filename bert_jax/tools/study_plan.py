@@ -19,11 +19,10 @@ from rich.table import Table
 from bert_jax.checkpoints.workdir import has_checkpoint, read_json, write_json
 from bert_jax.config import Config, PhaseConfig, resolve_phases, resolve_stages
 from bert_jax.config.checks import check
-from bert_jax.config.commands import HELD_OUT, OWN, Arm, Study, StudyConfig, check_study
+from bert_jax.config.commands import HELD_OUT, OWN, Arm, Study, StudyConfig
 from bert_jax.config.finetuning import RESULTS, FinetuneConfig, check_finetune
 from bert_jax.config.options import differences, flattened, is_harmless, switched, to_dict, with_options
-from bert_jax.config.presets import shipped_studies
-from bert_jax.console import executed, load_config, named_file, parse
+from bert_jax.console import load_config, parse
 from bert_jax.data.store import open_store
 from bert_jax.devices import sharding
 from bert_jax.errors import UserError, at_least, first_lines
@@ -45,24 +44,6 @@ class Given:
 
     pretraining: tuple[str, ...] = ()
     finetuning: tuple[str, ...] = ()
-
-
-def load_study(path: str) -> Study:
-    """Return the Study at `path`: a Python file with `get_study()`, or the name of a shipped one.
-
-    The file is executed.
-
-    Raises:
-      UserError: there is no such file or name, or its study is not sound.
-    """
-    file = named_file(path, shipped_studies(), "study")
-    if file.suffix != ".py":
-        raise UserError(f"{path!r} is not a study: expected a .py file with get_study()")
-    module = executed(file)
-    study = module.get_study() if hasattr(module, "get_study") else None
-    if not isinstance(study, Study):
-        raise UserError(f"{path} must define get_study() that returns a Study, not {type(study).__name__}")
-    return check_study(study)
 
 
 def given_words(words: list[str]) -> Given:

@@ -333,7 +333,7 @@ def test_the_command_measures_words_and_senses(tmp_path, capsys, analyze):
     (tmp_path / "bad.tsv").write_text("animal the cat\n")
     for more, message in (
         (["--word=cat"], "give both, --word=WORD --senses=FILE, or neither"),
-        (["--word=cat", f"--senses={tmp_path}/none.tsv"], f"cannot read {tmp_path}/none.tsv"),
+        (["--word=cat", f"--senses={tmp_path}/none.tsv"], f"{tmp_path}/none.tsv cannot be read"),
         (["--word=cat", f"--senses={tmp_path}/bad.tsv"], "bad.tsv, line 1: expected the name of a sense, a tab"),
     ):
         assert message in refusal(capsys, "analyze", *words, f"--output={tmp_path}/out", *more)

@@ -347,7 +347,7 @@ def test_a_place_that_cannot_hold_files_is_one_line(capsys):
     for words in (["status", place], ["convert", "run", place, "--to=tf1"]):
         assert status(*words) == 2
         said = capsys.readouterr().err
-        assert said.startswith(f"error: {place}") and said.endswith("those of gs:// can be opened\n"), said
+        assert said.startswith(f"error: {place}") and "gs://" in said, said
 
 
 def test_storage_without_a_library_is_one_line_that_names_the_extra(monkeypatch, capsys):
@@ -390,7 +390,8 @@ def test_places_that_nothing_here_opens_are_refused_by_every_command_and_functio
             assert said.startswith(f"error: {word}: paths are local, or begin with gs://")
             assert ("give the path alone, /a/b" if url.startswith("file") else "copy it to one of them") in said
         for name in ("workdir", "output", "pretrainings", "data.path"):  # what is there is only read
-            assert "neither places to write to" in refusal(capsys, command, f"--{name}=hf://owner/name")
+            for words in ([f"--{name}=hf://owner/name"], [f"--{name}", "hf://owner/name"]):
+                assert "neither places to write to" in refusal(capsys, command, *words)
     seen = []
     for command in ("fill-mask", "predict", "analyze"):
         monkeypatch.setitem(cli.COMMANDS, command, seen.append)

@@ -342,6 +342,51 @@ def test_help_answers_without_the_heavy_libraries():
     assert not heavy & fresh.loaded_by(code)
 
 
+REFUSED = """
+pretrain bert_mini --nothing=1
+pretrain bert_mini --steps=-1
+pretrain bert_mini --workdir=none/run
+pretrain bert_mini --data.path=none --workdir=none/run
+pretrain bert_mini --data.path=none --workdir hf://owner/name
+finetune mrpc --init_from=none --data.dir=. --workdir=none/run
+finetune mrpc --init_from=model --data.dir=none --workdir=none/run
+finetune mrpc --init_from=. --data.dir=. --workdir=none/run
+evaluate none --data.path=none
+convert none made --to=tf1
+plan bert_mini --topology=nothing
+plan bert_mini --topology=v5e:2x2 --steps=-1
+prepare --input=none --vocab=none --output=none/store
+analyze nothing
+analyze cka none --input=none --output=none/result
+bench step bert_mini --rounds=0
+bench load none
+study nothing
+study depth --workdir=none/run --seeds=x
+count none --output=none/counts
+describe none --output=none/card.html
+status none
+report none --output=none/page.html
+doctor none
+fill-mask none [MASK]
+predict none --text=text
+predict model
+"""
+
+
+def test_refusals_that_need_no_model_answer_without_jax(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "model.safetensors").touch()
+    code = (
+        f"import os, bert_jax.cli as cli\nos.chdir({str(tmp_path)!r})\n"
+        f"for line in {REFUSED.split(chr(10))[1:-1]!r}:\n"
+        "  assert cli._run(['bert-jax', *line.split()]) == 2, line\n"
+        "  import sys; assert 'jax' not in sys.modules, line"
+    )
+    heavy = {"jax", "tensorflow", "flax", "optax", "orbax.checkpoint", "matplotlib", "datasets", "grain"}
+    assert not heavy & fresh.loaded_by(code)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
 def test_commands_of_the_guides_exist_with_their_options():
     found = 0
     for file in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):

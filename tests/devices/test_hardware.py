@@ -164,14 +164,14 @@ def test_a_launcher_that_jax_does_not_know_is_one_line():
 
 
 @pytest.mark.parametrize(
-    "present, name, extra", [("_has_nvidia_gpu", "an NVIDIA GPU", "cuda"), ("_has_tpu_chips", "a TPU", "tpu")]
+    "present, name, extra", [("_has_nvidia_gpu", "an NVIDIA GPU", "cuda"), ("has_tpu_chips", "a TPU", "tpu")]
 )
 def test_an_idle_accelerator_is_named_with_a_command_that_works_in_a_clone(present, name, extra, monkeypatch):
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
-    for detector in ("_has_nvidia_gpu", "_has_tpu_chips"):
+    for detector in ("_has_nvidia_gpu", "has_tpu_chips"):
         monkeypatch.setattr(hardware, detector, lambda detector=detector: detector == present)
     said = hardware.idle_accelerator()
-    assert name in said and f"pip install -e '.[{extra}]'" in said
+    assert name in said and f"pip install 'bert_jax[{extra}]'" in said
     with open(pathlib.Path(__file__).parents[2] / "pyproject.toml", "rb") as file:
         assert extra in tomllib.load(file)["project"]["optional-dependencies"]
 

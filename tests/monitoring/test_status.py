@@ -447,7 +447,7 @@ def test_a_vocabulary_of_fewer_entries_has_the_rows_of_one_with_more(store):
         what, *_ = tables(cards)
         row = next(row for row in what.rows if row[0] == "tokens among the 10,000 most frequent entries")
         assert row[1:] == ["75.00%" if each is large else "100.00%" for each in cards]
-        assert what.rows[-1][0] == "loss of token frequencies alone"
+        assert what.rows[-1][0] == "loss of word frequencies alone"
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,11 @@ from bert_jax.config.commands import Arm, Measure, Published, Study, StudyConfig
 from bert_jax.config.finetuning import TaskDataConfig, task_defaults
 from bert_jax.config.options import to_dict
 from bert_jax.config.presets import shipped_studies
+from bert_jax.console import load_study
 from bert_jax.errors import UserError
 from bert_jax.tools import study as study_loop
 from bert_jax.tools.study import column, difference_interval, draw_study, run_study, study_table
-from bert_jax.tools.study_plan import Given, _digest, changed, given_words, load_study, measure_held_out, study_plan
+from bert_jax.tools.study_plan import Given, _digest, changed, given_words, measure_held_out, study_plan
 
 PHASE = PhaseConfig(steps=6, sequence_length=32, batch_size=16, learning_rate=1e-2, warmup_steps=1)
 

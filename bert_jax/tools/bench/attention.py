@@ -8,8 +8,7 @@ from typing import Any
 from bert_jax.config import ComputeConfig
 from bert_jax.config.commands import AttentionBenchConfig
 from bert_jax.config.options import to_dict
-from bert_jax.devices.hardware import on_tpu
-from bert_jax.devices.process import computing_variables
+from bert_jax.devices.process import computing_variables, on_tpu
 from bert_jax.errors import UserError
 from bert_jax.tools.bench import turns
 

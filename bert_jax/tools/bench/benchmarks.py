@@ -70,6 +70,9 @@ def _load(words: list[str]) -> None:
     commands.check_turns(options)
     if options.turn_seconds != commands.LoadBenchConfig().turn_seconds:
         raise UserError(f"turn_seconds={options.turn_seconds} has no effect: a turn is one process; leave it out")
+    from bert_jax.formats.opening import need_model
+
+    need_model(path)
     from bert_jax.tools.bench.finetuning import run_load
 
     run_load(path, options, words)

@@ -12,8 +12,7 @@ import numpy as np
 from bert_jax.config import Config, EncoderConfig, MaskedWords, ModelConfig, Phase, resolve_phases
 from bert_jax.config.commands import StepBenchConfig
 from bert_jax.config.options import to_dict
-from bert_jax.devices.hardware import on_tpu
-from bert_jax.devices.process import computing_variables, machine_memory
+from bert_jax.devices.process import computing_variables, machine_memory, on_tpu
 from bert_jax.errors import UserError, at_least
 from bert_jax.formats.huggingface import to_json
 from bert_jax.formats.model_types.bert import BERT

@@ -248,7 +248,7 @@ def test_a_verified_store_is_not_hashed_again(tmp_path, settled, monkeypatch):
 
 
 def test_an_error_in_the_middle_of_reading_names_the_file(tmp_path, monkeypatch):
-    """That of read() has no name, and was once: cannot read None."""
+    """That of read() has no name, and was once: None cannot be read."""
     path, hash_file = prepared(tmp_path), verification.hash_file
 
     def broken(file):
@@ -257,7 +257,7 @@ def test_an_error_in_the_middle_of_reading_names_the_file(tmp_path, monkeypatch)
         return hash_file(file)
 
     monkeypatch.setattr(verification, "hash_file", broken)
-    message = f"cannot read {path}/shard-00000.tokens: Input/output error; prepare or copy the"
+    message = f"{path}/shard-00000.tokens cannot be read: Input/output error; prepare or copy the"
     with pytest.raises(UserError, match=message):
         open_store(path)
 
@@ -408,5 +408,5 @@ def test_missing_parts_are_refused(tmp_path):
     with pytest.raises(UserError, match="not ascending"):
         unverified(path).document_sentences
     (path / "tokenizer" / "vocab.txt").unlink()
-    with pytest.raises(UserError, match="cannot read .*vocab.txt: No such file"):
+    with pytest.raises(UserError, match="vocab.txt cannot be read: No such file"):
         open_store(path)
