@@ -461,7 +461,9 @@ def from_dict(
                 if choice is None
                 else _from_choice(choice, values.get(field.name, {}), f"{inner}.", complete, values.get(choice.by))
             )
-        elif field.name not in arguments and (complete or field.default is field.default_factory is dataclasses.MISSING):
+        elif field.name not in arguments and (
+            complete or field.default is field.default_factory is dataclasses.MISSING
+        ):
             missing.append(path + field.name)
     if missing:
         raise UserError(f"missing: {', '.join(missing)}")

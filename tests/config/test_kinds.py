@@ -196,7 +196,9 @@ class Barge:
 
 
 def test_an_option_that_is_younger_than_a_record_has_the_value_of_its_time():
-    assert options.from_record(Barge, {"draught": 2.0}, "barge.json") == Barge(tow=0, drive=Engine(power=1), draught=2.0)
+    assert options.from_record(Barge, {"draught": 2.0}, "barge.json") == Barge(
+        tow=0, drive=Engine(power=1), draught=2.0
+    )
     assert options.from_record(Barge, options.to_dict(Barge()), "barge.json") == Barge()
     assert options.from_dict(Barge, {}) == Barge()  # a file that somebody writes today
     with pytest.raises(UserError, match="barge.json is damaged, or another version of bert_jax wrote it: .* draught$"):
