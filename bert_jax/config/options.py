@@ -33,6 +33,7 @@ def option(
     hosts_differ: bool = False,
     of: tuple[str | bool, ...] = (),
     refused: bool = True,
+    before: Any = dataclasses.MISSING,
 ) -> T:
     """Return a field of a configuration with a default.
 
@@ -44,8 +45,10 @@ def option(
         the values with which it has an effect; without values, any but 0 or nothing.
       refused: whether another value than the default is refused where it has no effect, wherever it comes from, or only
         one that is given on the command line, since presets have it.
+      before: of an option that is younger than 0.1.0, the value that says what older versions did: a record without the
+        option is read as if it had this. Without it, a record must have the option.
     """
-    metadata = {"resume": resume, "hosts_differ": hosts_differ, "of": of, "refused": refused}
+    metadata = {"resume": resume, "hosts_differ": hosts_differ, "of": of, "refused": refused, "before": before}
     field: Any = dataclasses.field(default=default, metadata=metadata)
     return field
 
@@ -431,7 +434,8 @@ def from_dict(
     Args:
       cls: the dataclass, or a union of kinds.
       path: how messages name the dict, with a dot at the end.
-      complete: whether every field must be there, as `to_dict` writes them, also one that has a default.
+      complete: whether every field must be there, as `to_dict` writes them, also one that has a default, but for those
+        that an earlier version did not have; see `option`.
       others: options of other kinds, one of which may be what an unknown key was meant to be.
 
     Raises:
@@ -442,7 +446,8 @@ def from_dict(
     _need_object(values, cls.__name__, path)
     names = dict.fromkeys([*choosing(cls), *spelled_names(cls)])
     _need_known(values, names, cls.__name__, path, others)
-    hints, choices, arguments, missing = typing.get_type_hints(cls), choices_of(cls), {}, []
+    hints, choices, missing = typing.get_type_hints(cls), choices_of(cls), []
+    arguments = _younger(cls) if complete else {}
     for field in dataclasses.fields(cls):
         choice = choices.get(field.name)
         if choice is not None and not choice.nested:
@@ -456,11 +461,19 @@ def from_dict(
                 if choice is None
                 else _from_choice(choice, values.get(field.name, {}), f"{inner}.", complete, values.get(choice.by))
             )
-        elif complete or field.default is field.default_factory is dataclasses.MISSING:
+        elif field.name not in arguments and (
+            complete or field.default is field.default_factory is dataclasses.MISSING
+        ):
             missing.append(path + field.name)
     if missing:
         raise UserError(f"missing: {', '.join(missing)}")
     return cls(**arguments)
+
+
+def _younger(cls: Any) -> dict[str, Any]:
+    """Return the values that stand for the options of `cls` in a record that is older than they are."""
+    given = {field.name: field.metadata.get("before", dataclasses.MISSING) for field in dataclasses.fields(cls)}
+    return {name: value for name, value in given.items() if value is not dataclasses.MISSING}
 
 
 def _names(choice: Choice) -> set[str]:

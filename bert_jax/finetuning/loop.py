@@ -29,7 +29,7 @@ from bert_jax.checkpoints.workdir import (
     with_commits,
     write_json,
 )
-from bert_jax.config import AttentionConfig
+from bert_jax.config import AttentionConfig, ComputeConfig, EncoderConfig, HeadConfig
 from bert_jax.config.checks import check_trackers
 from bert_jax.config.finetuning import (
     RESULTS,
@@ -41,7 +41,7 @@ from bert_jax.config.finetuning import (
     check_finetune,
     task_defaults,
 )
-from bert_jax.config.options import differing_options, dotted_names, from_dict, to_dict
+from bert_jax.config.options import differing_options, dotted_names, from_dict, from_record, to_dict
 from bert_jax.data.sequences import most_sequences
 from bert_jax.devices import hardware, sharding
 from bert_jax.devices.hosts import check_alike, commit, ending_together, from_first, versions
@@ -529,6 +529,15 @@ def _has_runs(path: epath.Path) -> bool:
     return (path / "run.json").exists() and any(True for name in saved for _ in path.glob(name))
 
 
+RECORDED: dict[str, Any] = {
+    "model": EncoderConfig,
+    "head": HeadConfig,
+    "compute": ComputeConfig,
+    "finetune": FinetuneConfig,
+}
+"""Options in config.json, each of which an earlier version may have had fewer of."""
+
+
 def _check_finetuning(path: epath.Path, identity: dict[str, Any], settings: dict[str, Any]) -> None:
     """Raise a UserError if `settings`, the data or the parameters would not continue the runs in `path`."""
     if "features_fingerprint" not in read_json(path / "run.json"):
@@ -536,7 +545,10 @@ def _check_finetuning(path: epath.Path, identity: dict[str, Any], settings: dict
             f"{path} is the work directory of a pre-training run: it can be given as --init_from; give another "
             "--workdir"
         )
-    before = read_json(path / "config.json")
+    before, where = read_json(path / "config.json"), f"{path / 'config.json'}"
+    for name, kind in RECORDED.items():
+        if before.get(name) is not None:
+            before[name] = to_dict(from_record(kind, before[name], where, f"{name}."))
     if lines := refused_changes(path, identity, before, settings, FinetuningRecord):
         raise UserError(
             f"{path} holds runs with different data, parameters or settings ({first_lines(lines)}). Resume with "

@@ -183,6 +183,30 @@ def test_what_was_written_is_read_again_and_must_be_complete(boat):
             options.from_dict(Boat, lacking, complete=True)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Barge:
+    """A boat whose engine, and what it may tow, are newer than the oldest records."""
+
+    tow: int = options.option(4, before=0)
+    """How much it tows."""
+    drive: Engine = options.option(Engine(), before=Engine(power=1))
+    """The engine."""
+    draught: float = 1.5
+    """Its depth."""
+
+
+def test_an_option_that_is_younger_than_a_record_has_the_value_of_its_time():
+    assert options.from_record(Barge, {"draught": 2.0}, "barge.json") == Barge(
+        tow=0, drive=Engine(power=1), draught=2.0
+    )
+    assert options.from_record(Barge, options.to_dict(Barge()), "barge.json") == Barge()
+    assert options.from_dict(Barge, {}) == Barge()  # a file that somebody writes today
+    with pytest.raises(UserError, match="barge.json is damaged, or another version of bert_jax wrote it: .* draught$"):
+        options.from_record(Barge, {"tow": 3}, "barge.json")
+    with pytest.raises(UserError, match="missing: drive.maker$"):  # of an engine that was there
+        options.from_record(Barge, {"draught": 2.0, "drive": {"power": 3}}, "barge.json")
+
+
 def test_what_is_left_out_has_the_usual_value_and_the_usual_kind():
     assert options.from_dict(Boat, {}) == Boat()
     assert options.from_dict(Boat, {"moved": {"load": 7}, "keel": 0.2, "area": 9}) == Boat(
