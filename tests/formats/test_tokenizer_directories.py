@@ -51,7 +51,13 @@ def test_ids_are_those_of_the_library(opened, name):
     words = tokenizer.encode_words(forms.TEXTS)
     flat, lengths = tokenizer.encode_flat(forms.TEXTS)
     assert flat.tolist() == [i for ids in words for i in ids] and lengths.tolist() == [len(ids) for ids in words]
-    assert read_tokenizer(epath.Path(out)).fingerprint == tokenizer.fingerprint
+    exported = read_tokenizer(epath.Path(out))
+    assert exported.fingerprint == tokenizer.fingerprint
+    (twice := place / "exported again").mkdir()
+    write_tokenizer(exported, epath.Path(twice), 64)
+    assert {file.name: file.read_bytes() for file in twice.iterdir()} == {
+        file.name: file.read_bytes() for file in out.iterdir() if file.name != "config.json"
+    }
     tokenizer.save(place / "saved")
     for again in (load_tokenizer(place / "saved"), load_tokenizer(place)):
         assert again.fingerprint == tokenizer.fingerprint

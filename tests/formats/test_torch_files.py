@@ -14,6 +14,7 @@ import zipfile
 import file_damage
 import numpy as np
 import pytest
+import recorded_models
 import safetensors.numpy
 import torch_form
 from etils import epath
@@ -133,6 +134,21 @@ def test_shards_and_their_index(tmp_path):
     ):
         index.write_text(json.dumps({"weight_map": home | changed}))
         assert message in refusal(place)
+
+
+@pytest.mark.parametrize("before", ["module.", "_orig_mod.module."])
+def test_the_published_words_of_a_deberta_behind_the_names_of_a_wrapper(tmp_path, before):
+    """Its head and its table have names of their own, which no class of transformers has."""
+    place = recorded_models.save_published(recorded_models.CASES["deberta/third"], tmp_path / "theirs")
+    expected, state = open_stored(place), safetensors.numpy.load_file(place / "model.safetensors")
+    expected = {path: whole(array) for path, array in expected.arrays.items()}
+    assert any(path.startswith("mask_decoder/") for path in expected)
+    (place / "model.safetensors").unlink()
+    torch_form.write(place / "pytorch_model.bin", {before + each: values for each, values in state.items()})
+    found = open_stored(place).arrays
+    assert found.keys() == expected.keys()
+    for path, values in found.items():
+        np.testing.assert_array_equal(whole(values), expected[path], err_msg=path)
 
 
 def test_safetensors_beside_it_are_read_instead(tmp_path):

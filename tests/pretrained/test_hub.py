@@ -14,7 +14,10 @@ import types
 import huggingface_directory
 import numpy as np
 import pytest
+import safetensors.numpy
+import torch_form
 from hub_on_loopback import Hub
+from pretrained_model import whole
 
 from bert_jax import hub, progress
 from bert_jax.checkpoints.workdir import with_commits
@@ -34,6 +37,7 @@ from bert_jax.tokenization.tokenizer import load_tokenizer
 from bert_jax.tools.pods.job import Job
 
 constants = pytest.importorskip("huggingface_hub.constants", reason="the package is of the extra `hub`")
+INDEX = "pytorch_model.bin.index.json"
 MODULES = [
     {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
     {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
@@ -245,6 +249,22 @@ def test_a_pickle_is_fetched_only_where_nothing_else_is(there, files):
     there.commit("acme/old", {"config.json": files["config.json"], "pytorch_model.bin": b"a pickle", "a.py": b""})
     directory = hub.local_path("acme/old")
     assert there.fetched() == ["config.json", "pytorch_model.bin"] and directory != "acme/old"
+
+
+def test_shards_of_a_pickle_are_fetched_with_their_index(there, files, tmp_path):
+    state = safetensors.numpy.load(files["model.safetensors"])
+    home = {name: f"pytorch_model-0000{1 + number % 2}-of-00002.bin" for number, name in enumerate(state)}
+    index = json.dumps({"metadata": {}, "weight_map": home}).encode()
+    content = {"config.json": files["config.json"], "vocab.txt": files["vocab.txt"], INDEX: index}
+    for shard in sorted({*home.values()}):
+        torch_form.write(tmp_path / shard, {name: state[name] for name in state if home[name] == shard})
+        content[shard] = (tmp_path / shard).read_bytes()
+    there.commit("acme/shards", content)
+    there.commit("acme/whole", files)
+    found, expected = open_stored("acme/shards"), open_stored("acme/whole")
+    assert found.arrays.keys() == expected.arrays.keys()
+    for path, array in found.arrays.items():
+        np.testing.assert_array_equal(whole(array), whole(expected.arrays[path]), err_msg=path)
 
 
 def test_without_the_extra_one_line_says_how_to_get_it(monkeypatch):

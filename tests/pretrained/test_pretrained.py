@@ -27,6 +27,7 @@ from bert_jax.data.sequences import ladder
 from bert_jax.errors import UserError
 from bert_jax.models.bert_parameters import bert_parameters
 from bert_jax.models.pooling import LAYERS_READ, combine
+from bert_jax.models.task import BertForTask
 from bert_jax.parameters import total_size
 from bert_jax.pretrained.encodings import read_texts
 from bert_jax.pretrained.runner import Compiled
@@ -322,6 +323,22 @@ def test_weights_of_layers_can_be_learned(encoding):
     gradient = jax.grad(loss)(np.ones(5, np.float32))
     rest = sum(encoding.hidden_states[1:]) - target
     np.testing.assert_allclose(gradient, [2 * (rest * state).mean() for state in encoding.hidden_states[1:]], rtol=1e-4)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_heads_on_an_empty_text_read_its_marks(pooling):
+    """Alone it is the network applied to [CLS] [SEP]; beside others it has the same scores."""
+    config = dataclasses.replace(SMALL, task_transform=pooling == "mean")
+    head = HeadConfig(labels=("a", "b"), pooling=pooling)
+    model = loaded(stored_model(config=config, head=head))
+    ids, ones = np.array([[TOKENIZER.cls_id, TOKENIZER.sep_id]], np.int32), np.ones((1, 2), np.int32)
+    batch = {"input_ids": ids, "token_type_ids": 0 * ids, "attention_mask": ones}
+    task = BertForTask(config, head, model.network.compute)
+    expected = np.asarray(jax.jit(task.apply)(model.params, batch))[0]
+    for texts in ([""], [TEXTS[0], "", TEXTS[1], ""]):
+        scores = model.task_scores(read_texts(model, texts))
+        for text, found in zip(texts, scores, strict=True):
+            assert text or np.allclose(found, expected, atol=1e-5)
 
 
 STATIC = variant(CONFIG, layer="none")

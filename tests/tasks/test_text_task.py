@@ -118,6 +118,24 @@ def test_columns(tmp_path):
     assert test.first == ["x", "y"] and not test.has_answers
 
 
+MISSING = ["null", "NA", "nan", "None", "NaN", "N/A", "<NA>", "#N/A", "nil", "-", "true"]
+"""What readers of tables take for a value that is not there, or for no text."""
+
+
+@pytest.mark.parametrize("name", ["train.tsv", "train.csv", "train.jsonl"])
+def test_words_for_what_is_missing_are_text_and_labels(tmp_path, name):
+    rows = [(word, MISSING[number - 1]) for number, word in enumerate(MISSING)]
+    if name == "train.jsonl":
+        content = "".join(json.dumps({"text": first, "label": second}) + "\n" for first, second in rows)
+    else:
+        between = "\t" if name == "train.tsv" else ","
+        content = "".join(f"{first}{between}{second}\n" for first, second in [("text", "label"), *rows])
+    write(tmp_path, name, content)
+    examples = load(tmp_path)
+    assert examples.first == MISSING and set(examples.labels) == set(MISSING)
+    assert [examples.labels[answer] for answer in examples.answers] == [label for _, label in rows]
+
+
 def test_json_values(tmp_path):
     write(
         tmp_path,
