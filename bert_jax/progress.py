@@ -1,4 +1,4 @@
-"""Progress of long calls: rich's bar on a terminal, a line of plain text in a notebook, nothing elsewhere.
+"""Progress of long calls: rich's bar on a terminal, one line of text in a notebook, a line twice a minute elsewhere.
 
 In a notebook rich needs ipywidgets and shows nothing if they are not installed; the line needs nothing.
 """
@@ -14,6 +14,7 @@ from rich.console import Console
 
 Unit = Literal["items", "bytes"]
 WRITE_SECONDS = 0.5  # between two writes, because a notebook stores all that is written
+LOG_SECONDS = 30.0  # from the start, and between two lines, of a log; what is over by then leaves none
 WIDTH = 30  # characters of the line's bar
 
 
@@ -32,8 +33,8 @@ def progress_bar(
     `total` is None if it is unknown.
     """
     console = Console(stderr=True)
-    if console.is_jupyter and visible:
-        line = _Line(description, total, completed, unit)
+    if visible and not console.is_terminal:
+        line = (_NotebookLine if console.is_jupyter else _Line)(description, total, completed, unit)
         try:
             yield line.move
         finally:
@@ -43,7 +44,6 @@ def progress_bar(
         "items": (progress.MofNCompleteColumn(), progress.TimeElapsedColumn()),
         "bytes": (progress.DownloadColumn(), progress.TransferSpeedColumn()),
     }[unit]
-    # Without a terminal rich would leave an empty line behind.
     with progress.Progress(
         progress.TextColumn("{task.description}"),
         progress.BarColumn(),
@@ -52,7 +52,7 @@ def progress_bar(
         progress.TimeRemainingColumn(),
         console=console,
         transient=True,
-        disable=not (visible and console.is_terminal),
+        disable=not visible,
     ) as bar:
         task = bar.add_task(description, total=total, completed=completed)
         yield lambda position: bar.update(task, completed=position)
@@ -67,23 +67,24 @@ def track(items: Iterable[Any], description: str, total: int | None, visible: bo
 
 
 class _Line:
-    """One line of text that overwrites itself, which every notebook can show."""
+    """Lines of text for a log."""
 
     def __init__(self, description: str, total: int | None, completed: int, unit: Unit):
         self._description, self._total, self._unit = description, total, unit
-        self._begin, self._started, self._written, self._width = completed, time.monotonic(), 0.0, 0
-        self.move(completed)
+        self._begin, self._started = completed, time.monotonic()
+        self._written = self._started
 
     def move(self, completed: int) -> None:
         now = time.monotonic()
-        if self._written and now - self._written < WRITE_SECONDS and completed != self._total:
-            return
-        text = " ".join([self._description, *self._parts(completed, now - self._started)])
-        print("\r" + text.ljust(self._width), end="", file=sys.stderr, flush=True)
-        self._written, self._width = now, len(text)
+        if now - self._written >= LOG_SECONDS:
+            print(self._text(completed, now), file=sys.stderr, flush=True)
+            self._written = now
 
     def end(self) -> None:
-        print(file=sys.stderr, flush=True)
+        pass
+
+    def _text(self, completed: int, now: float) -> str:
+        return " ".join([self._description, *self._parts(completed, now - self._started)])
 
     def _parts(self, completed: int, seconds: float) -> list[str]:
         if not self._total:
@@ -101,6 +102,26 @@ class _Line:
 
     def _number(self, count: int) -> str:
         return f"{count:,}" if self._unit == "items" else f"{count / 1e6:,.1f} MB"
+
+
+class _NotebookLine(_Line):
+    """One line of text that overwrites itself, which every notebook can show."""
+
+    def __init__(self, description: str, total: int | None, completed: int, unit: Unit):
+        super().__init__(description, total, completed, unit)
+        self._written, self._width = 0.0, 0
+        self.move(completed)
+
+    def move(self, completed: int) -> None:
+        now = time.monotonic()
+        if self._written and now - self._written < WRITE_SECONDS and completed != self._total:
+            return
+        text = self._text(completed, now)
+        print("\r" + text.ljust(self._width), end="", file=sys.stderr, flush=True)
+        self._written, self._width = now, len(text)
+
+    def end(self) -> None:
+        print(file=sys.stderr, flush=True)
 
 
 def _time(seconds: float) -> str:

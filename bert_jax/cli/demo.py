@@ -65,7 +65,7 @@ def run_demo(options: DemoConfig) -> int:
     workdir = pathlib.Path(options.workdir)
     vocab, store = workdir / "data" / "vocab.txt", workdir / "data" / "store"
 
-    console.rule("[bold]1/5 vocabulary[/] · learned from the docstrings of the installed packages")
+    console.rule("[bold]1/5 vocabulary[/] · docstrings of the installed packages, a minute or more to read")
     if vocab.exists():
         console.print(f"{vocab} exists already")
     else:

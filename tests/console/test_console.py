@@ -469,7 +469,16 @@ def test_little_is_written_and_the_end_always(notebook, capsys):
 
 
 @pytest.mark.parametrize("visible", [True, False])
-def test_elsewhere_there_is_nothing_and_on_a_terminal_a_bar(capsys, monkeypatch, visible):
+def test_a_log_gets_a_line_twice_a_minute(capsys, monkeypatch, visible):
+    clock = iter(range(0, 1000, 20))
+    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
+    assert list(track("abcdef", "letters", None, visible)) == list("abcdef")
+    told = capsys.readouterr()
+    assert told == ("", "letters 2 in 0:40\nletters 4 in 1:20\nletters 6 in 2:00\n" if visible else "")
+
+
+@pytest.mark.parametrize("visible", [True, False])
+def test_what_is_short_leaves_nothing_in_a_log_and_a_terminal_has_a_bar(capsys, monkeypatch, visible):
     assert list(track("ab", "letters", 2, visible)) == ["a", "b"]
     assert capsys.readouterr() == ("", "")
     screen = io.StringIO()
