@@ -14,7 +14,7 @@ import numpy as np
 from rich.table import Table
 
 from bert_jax.checkpoints.record import stored_fingerprint
-from bert_jax.config import AttentionConfig, EncoderConfig, ObjectiveConfig, ReplacedTokens
+from bert_jax.config import AttentionConfig, EncoderConfig, ModelConfig, ObjectiveConfig, ReplacedTokens
 from bert_jax.config.model import OUTSIDE_THE_FUNCTION
 from bert_jax.config.options import flattened, to_dict
 from bert_jax.devices.placement import StoredArray, placed
@@ -271,6 +271,8 @@ def _function_options(config: EncoderConfig) -> dict[str, Any]:
     values = to_dict(config)
     if isinstance(config, AttentionConfig):
         values["intermediate_size"] = config.feed_forward_size
+    if isinstance(config, ModelConfig) and config.key_heads == config.num_heads:
+        values["key_value_heads"] = None
     return flattened({name: value for name, value in values.items() if name not in OUTSIDE_THE_FUNCTION})
 
 

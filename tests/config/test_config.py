@@ -338,6 +338,8 @@ def test_a_generator_is_a_quarter_as_wide_with_heads_of_the_same_width():
     narrow = dataclasses.replace(base, embedding_size=64)
     assert generator_model(narrow, GeneratorConfig(hidden_size=64)).embedding_size is None  # no map is needed
     assert generator_model(base, GeneratorConfig(hidden_size=32)).num_heads == 1
+    grouped = generator_model(dataclasses.replace(base, key_value_heads=4), GeneratorConfig(num_heads=6))
+    assert (grouped.num_heads, grouped.key_value_heads) == (6, 2)  # a number that divides both
 
 
 MINI = load_config("xlnet_mini")

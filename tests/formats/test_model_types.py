@@ -621,6 +621,13 @@ def test_nothing_stands_in_the_way_of_a_type(name):
     assert type_to_write(model, name).name == name and remark(model) == ""
 
 
+def test_as_many_heads_of_keys_as_of_queries_are_those_of_bert():
+    written_out = dataclasses.replace(CONFIG, key_value_heads=CONFIG.num_heads)
+    assert type_to_write(written_out).name == "bert"
+    shared = dataclasses.replace(CONFIG, key_value_heads=1)
+    assert obstacles(shared) == "nearest are bert without model.key_value_heads=1"
+
+
 def test_a_refused_export_says_so_in_one_line(tmp_path):
     config, says = MODELS["MosaicBERT"]
     with pytest.raises(UserError) as refusal:

@@ -264,7 +264,8 @@ def test_another_architecture_is_one_error_with_the_options_to_paste():
 
 
 def test_a_width_that_is_written_out_equals_the_one_that_is_derived():
-    written_out = dataclasses.replace(AGREEMENT_MODEL, intermediate_size=4 * 16)
+    heads = AGREEMENT_MODEL.num_heads
+    written_out = dataclasses.replace(AGREEMENT_MODEL, intermediate_size=4 * 16, key_value_heads=heads)
     check_architecture(stored_model_of_agreement(written_out), AGREEMENT_MODEL)
 
 
@@ -274,7 +275,8 @@ HARMLESS = {
     **{"position_init": "sinusoidal", "pair_head": False},
 }
 OTHER_WORDS = {"layer": "lstm", "positions": "rope", "direction": "left_to_right", "pooler": "relu", "norm": "rms_norm"}
-OTHER_WORDS |= {"convolution_activation": "gelu_erf", "disentangled.terms": "c2p"}
+OTHER_WORDS |= {"convolution_activation": "gelu_erf", "disentangled.terms": "c2p", "word_head": "affine"}
+OTHER_WORDS |= {"rope_scaling": "yarn"}
 OTHER_WORDS |= {"sharing": "all", "feed_forward": "geglu", "activation": "gelu_erf", "norm_position": "pre"}
 KINDS = (
     {},

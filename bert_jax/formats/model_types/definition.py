@@ -198,6 +198,8 @@ def unlike_bert(model: EncoderConfig) -> tuple[str, ...]:
     """Return the options whose values make an encoder different from BERT, RoBERTa and their like."""
     defaults = to_dict(type(model)()) | to_dict(ModelConfig())
     names = defaults.keys() - {*OUTSIDE_THE_FUNCTION, *OF_BERT}
+    if isinstance(model, ModelConfig) and model.key_heads == model.num_heads:
+        names -= {"key_value_heads"}  # as many as without it
     return tuple(name for name, value in to_dict(model).items() if name in names and value != defaults[name])
 
 
