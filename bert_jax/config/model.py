@@ -427,6 +427,7 @@ class _EncoderOptions:
 
     @property
     def text_state(self) -> TextState:
+        """The state that stands for a text where nothing pools it otherwise."""
         return "last" if self.reads_last_token else "first"
 
     @property
@@ -847,6 +848,7 @@ class RecurrentConfig(_UniformLayers, _FormOptions):
 
     @property
     def text_state(self) -> TextState:
+        """The state of both ends, each of the direction that has read the text by then; else as elsewhere."""
         return "ends" if self.two_directions else super().text_state
 
     @property
@@ -890,6 +892,7 @@ class WordVectorsConfig(_FixedForm, _EncoderOptions):
 
     @property
     def text_state(self) -> TextState:
+        """The mean of the words."""
         return "mean"
 
 
