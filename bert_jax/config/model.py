@@ -682,15 +682,16 @@ class ModelConfig(_FormOptions, _AttentionOptions):
     layer_bias: bool = option(True, of=("feed_forward", "geglu", "swiglu"))
     """With feed_forward=geglu or swiglu, whether the maps within layers have the biases of use_bias. False: only
     those of pooler and heads have them, as in NomicBERT."""
-    key_value_heads: int | None = None
-    """Number of heads of keys and values, of which num_heads must be a multiple: so many neighbouring heads of queries
-    share each of them (grouped-query attention, Ainslie et al. 2023). None: num_heads, as in BERT."""
-    embedding_norm: bool = True
-    """Whether the sum of the embeddings is normalized. NeoBERT and EuroBERT, whose layers begin with norms, do
-    without."""
-    word_head: Literal["tied", "affine", "linear"] = "tied"
-    """Head that predicts masked words. tied: dense → activation → norm, and the word table with a bias (BERT). affine:
-    a table of its own with a bias, and no layer before it (NeoBERT). linear: the same without the bias (EuroBERT)."""
+    key_value_heads: int | None = option(None, of=("norm_position", "pre"))
+    """With norm_position=pre, the number of heads of keys and values, of which num_heads must be a multiple: so many
+    neighbouring heads of queries share each of them (grouped-query attention, Ainslie et al. 2023). None: num_heads, as
+    in BERT."""
+    embedding_norm: bool = option(True, of=("norm_position", "pre"))
+    """With norm_position=pre, whether the sum of the embeddings is normalized. NeoBERT and EuroBERT do without."""
+    word_head: Literal["tied", "affine", "linear"] = option("tied", of=("norm_position", "pre"))
+    """With norm_position=pre, the head that predicts masked words. tied: dense → activation → norm, and the word table
+    with a bias (BERT). affine: a table of its own with a bias, and no layer before it (NeoBERT). linear: the same
+    without the bias (EuroBERT)."""
     first_attention_norm: bool = option(True, of=("norm_position", "pre"))
     """With norm_position=pre, whether the first attention has a norm before it. ModernBERT has none there, because the
     embeddings have just been normalized."""
