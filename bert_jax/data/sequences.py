@@ -247,7 +247,7 @@ def _cut(order: np.ndarray, size: int) -> list[np.ndarray]:
 
 
 SHORTEST = 4  # tokens; a row has a place for each sequence of so many, and shorter ones may leave room
-TRIED = 64  # batches by which lengths and numbers of rows are compared
+TRIED = 512  # batches by which lengths and numbers of rows are compared
 SPARED = 1.03  # times as many positions as the fewest are worth a program less, which would have to be compiled
 
 

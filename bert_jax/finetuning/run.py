@@ -54,7 +54,7 @@ from bert_jax.tokenization.tokenizer import Tokenizer
 from bert_jax.training.events import HostTimes
 from bert_jax.training.learner import advice, state_advice
 from bert_jax.training.metrics import Metrics, Rates
-from bert_jax.training.reporter import Reporter, Work, due, say
+from bert_jax.training.reporter import Reporter, Work, busy, due, say
 from bert_jax.training.run import Input, Opened, Saver, Started, train
 from bert_jax.training.state import Replicas, TrainState, state_shardings
 from bert_jax.training.step import Program, flops_of_texts, peak_flops
@@ -475,15 +475,6 @@ def _trackers(run: Run, config: FinetuneConfig, workdir: WorkDirectory) -> list[
     return trackers(config.sinks, f"{workdir.run_id}-{run.name}", f"{name}/{run.name}", options)
 
 
-def _first_state(tuning: Tuning, seed: np.uint32) -> TrainState:
-    """Return the state at step 0, and print which parameters are fresh."""
-    state, report = first_state(tuning.config, tuning.stored, tuning.programs, seed)
-    if report is not None:
-        fresh = ", ".join(report.fresh) or "none"
-        say(f"{len(report.loaded)} arrays loaded from {tuning.config.init_from}, fresh: {fresh}")
-    return state
-
-
 def train_run(run: Run, tuning: Tuning, started: Started) -> dict[str, Any]:
     """Train one run, from the checkpoint or from where it was interrupted, and return its record.
 
@@ -525,11 +516,21 @@ def _train(
         for name, kept in (("training", STATES), ("checkpoints", LATEST))
     )
     started.signals.newest = states.latest_step
+    begins = "making the first parameters" if states.latest_step() is None else "reading the newest checkpoint"
     # The run starts from: 1. its newest good state; 2. the parameters of init_from with a fresh head, at step 0.
-    with memory_advice("the state of a run", state_advice(programs.mesh.shape)):
-        restored = states.restore(programs.abstract)
-        state = _first_state(tuning, np.uint32(run.seed)) if restored is None else restored.state
+    with (
+        busy(f"{run.name}: {begins}"),
+        memory_advice("the state of a run", state_advice(programs.mesh.shape)),
+    ):
+        restored, report = states.restore(programs.abstract), None
+        if restored is None:
+            state, report = first_state(config, tuning.stored, programs, np.uint32(run.seed))
+        else:
+            state = restored.state
         begin, position = int(state.step), {} if restored is None else restored.position
+    if report is not None:
+        fresh = ", ".join(report.fresh) or "none"
+        say(f"{len(report.loaded)} arrays loaded from {config.init_from}, fresh: {fresh}")
     dev = {int(step): entry for step, entry in position.get("dev", {}).items()}
     events.start(begin, list(programs.mesh.devices.flat), resumed=restored is not None, run=run.name)
     features = tuning.data.train.features
