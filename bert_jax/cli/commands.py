@@ -402,7 +402,9 @@ def analyze(arguments: list[str]) -> None:
     path, words = positional(words, usage(ANALYSES[analysis]), "MODEL")
     options = parse(ANALYSES[analysis], words, *described(ANALYSES[analysis]))
     options.check()
-    if not isinstance(options, InitConfig):  # which names a configuration
+    if analysis == "mask_gap":
+        _need(runs=[path])
+    elif not isinstance(options, InitConfig):  # which names a configuration
         _need(models=[path])
     from bert_jax.analysis.attention_maps import run_attention  # --help answers without what computes
     from bert_jax.analysis.head_behaviour import run_heads

@@ -81,8 +81,8 @@ def test_one_line_and_nothing_written(case, family_inputs, capfd, caplog):
     refused(case, family_inputs, capfd, caplog)
 
 
-# Refused before any example is read.
-UNREAD = "finetune text --data.train=@/nowhere.tsv --data.dev=@/nowhere.tsv --workdir=@/new --options.max_length=16"
+# Refused before any example is read: there is none in these files.
+UNREAD = "finetune text --data.train=@/vocab.txt --data.dev=@/vocab.txt --workdir=@/new --options.max_length=16"
 EVALUATE = "evaluate @/student --data.path=@/store"
 
 MODELS_CASES = cases(f"""
