@@ -383,6 +383,7 @@ class Metrics:
         if jax.process_index() == 0:
             self._rows = Destination("metrics.jsonl", self._open_rows(evaluated))
             self._events = Destination("TensorBoard", self._open_events())
+            # Room for one picture that waits, and for the end.
             self._pictures = Aside(f"the picture of the curves in {workdir} is not up to date", most=2)
             # Last, because a bar that has started must be stopped even if a signal arrives.
             self._console = ConsoleLines(total_steps, start_step, terms=terms)
@@ -444,7 +445,7 @@ class Metrics:
 
     def draw(self, terms: tuple[Term, ...], unigram: dict[str, float] | None = None, title: str = "") -> None:
         """Have the curves of the rows so far drawn next to them; see `draw_curves`."""
-        if self._console is not None:
+        if self._console is not None and not self._pictures.has_more:  # one that waits will read these rows too
             self._pictures.do(self._draw, terms, unigram, title)
 
     def _draw(self, *arguments: Any) -> None:

@@ -47,10 +47,15 @@ class Aside:
     """
 
     def __init__(self, title: str, most: int = WAITING):
-        self._title, self._has_warned = title, False
+        self._title, self._has_warned, self._is_finished = title, False, False
         self._waiting: queue.Queue[Callable[[], Any] | None] = queue.Queue(most)
         self._thread = threading.Thread(target=self._work, name=title, daemon=True)
         self._thread.start()
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something waits that has not begun."""
+        return not self._waiting.empty()
 
     def do(self, action: Callable[..., Any], *arguments: Any) -> None:
         """Have `action` called with these arguments, after everything before it."""
@@ -63,7 +68,8 @@ class Aside:
 
     def finish(self) -> None:
         """Have the thread end once everything is done; `close` waits for that."""
-        self._put(None)
+        if not self._is_finished:
+            self._is_finished = self._put(None)
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """End the thread once everything is done; after `seconds` it is left alone, and ends with the process."""

@@ -354,6 +354,25 @@ def test_picture(tmp_path):
     assert drawn == {"loss": (1, 1), "accuracy": (1, 1), "pairs": (0, 0), "rate": (1, 0)}  # pairs were not measured
 
 
+def test_pictures_that_come_too_fast_are_drawn_once_with_the_rows_of_all(tmp_path, monkeypatch, caplog):
+    begun, slow, drawn = threading.Event(), threading.Event(), []
+
+    def draw(file, *_):
+        begun.set()
+        assert slow.wait(60)
+        drawn.append(len(read_rows(file)))
+
+    monkeypatch.setattr("bert_jax.training.metrics.draw_curves", draw)
+    with Metrics(tmp_path, total_steps=9, start_step=0) as metrics:
+        metrics.draw(TERMS)
+        assert begun.wait(60)
+        for step in range(1, 8):
+            metrics.write(step, {"mlm_loss": 1.0})
+            metrics.draw(TERMS)
+        threading.Timer(0.1, slow.set).start()  # while the end is waited for
+    assert drawn[1:] == [7] and not caplog.records
+
+
 @pytest.fixture
 def signals():
     return StopSignals()  # not entered: nothing is signalled
