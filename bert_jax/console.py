@@ -26,8 +26,7 @@ import traceback
 import typing
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import ModuleType
-from typing import Any, Literal, TextIO
+from typing import Any, Literal, TextIO, TypeVar
 
 from bert_jax import __version__
 from bert_jax.config import Config, PhaseConfig
@@ -454,10 +453,7 @@ def load_config(path: str) -> Config:
         return from_dict(Config, options_recorded(values))
     if file.suffix != ".py":
         raise UserError(f"{path!r} is not a configuration: expected a .py file with get_config(), or a config.json")
-    module = executed(file)
-    config = module.get_config() if hasattr(module, "get_config") else None
-    if not isinstance(config, Config):
-        raise UserError(f"{path} must define get_config() that returns a bert_jax.Config, not {type(config).__name__}")
+    config = defined(file, "get_config", Config)
     check_kinds(config)
     return config
 
@@ -473,20 +469,22 @@ def load_study(path: str) -> Study:
     file = named_file(path, shipped_studies(), "study")
     if file.suffix != ".py":
         raise UserError(f"{path!r} is not a study: expected a .py file with get_study()")
-    module = executed(file)
-    study = module.get_study() if hasattr(module, "get_study") else None
-    if not isinstance(study, Study):
-        raise UserError(f"{path} must define get_study() that returns a Study, not {type(study).__name__}")
-    return check_study(study)
+    return check_study(defined(file, "get_study", Study))
 
 
-def executed(file: pathlib.Path) -> ModuleType:
-    """Return the module that a Python file makes when it is executed."""
+Defined = TypeVar("Defined")
+
+
+def defined(file: pathlib.Path, function: str, kind: type[Defined]) -> Defined:
+    """Execute a Python file, and return what its `function` returns; raise a UserError unless that is a `kind`."""
     spec = importlib.util.spec_from_file_location(f"bert_jax_config_{file.stem}", file)
     assert spec is not None and spec.loader is not None  # as of every .py file
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module
+    found = getattr(module, function)() if hasattr(module, function) else None
+    if not isinstance(found, kind):
+        raise UserError(f"{file} must define {function}() that returns a {kind.__name__}, not {type(found).__name__}")
+    return found
 
 
 def named_file(path: str, shipped: Mapping[str, pathlib.Path], kind: str) -> pathlib.Path:

@@ -29,7 +29,7 @@ def need_run(path: str | os.PathLike[str]) -> None:
     """Raise a UserError unless a directory has a file that a run writes first."""
     directory = epath.Path(path).expanduser()
     if not any((directory / name).exists() for name in ("run.json", "config.json", "metrics.jsonl")):
-        reason = "it has neither run.json nor metrics.jsonl"
+        reason = "it has none of run.json, config.json and metrics.jsonl"
         if not directory.is_dir():
             reason = "it is a file" if directory.exists() else "there is no such directory"
         raise UserError(f"{path} is not the work directory of a run: {reason}")

@@ -28,6 +28,7 @@ from bert_jax.data.sequences import TrainingBatches
 from bert_jax.formats.huggingface_export import write_huggingface
 from bert_jax.formats.opening import open_stored
 from bert_jax.tasks.task_data import TaskData, read_task
+from bert_jax.tools.bench.finetuning import write_sequences
 
 TRAINER = pathlib.Path(__file__).with_name("finetune_with_trainer.py")
 SIDES = ("bert_jax", "transformers")
@@ -55,7 +56,7 @@ def main() -> None:
     for seed in range(given.seeds):
         order = SIDES if seed % 2 == 0 else SIDES[::-1]
         runs = {
-            "bert_jax": lambda seed=seed: ours(config, words, data, place / f"ours{seed}", seed),
+            "bert_jax": lambda seed=seed: ours(config, words, place / f"ours{seed}", seed),
             "transformers": lambda seed=seed: theirs(config, data, given.peer_python, place / f"theirs{seed}", seed),
         }
         rows += [{"side": side, "seed": seed, **once(place / f"{side}{seed}.json", runs[side])} for side in order]
@@ -97,23 +98,14 @@ def once(file: pathlib.Path, run) -> dict:
     return json.loads(file.read_text())
 
 
-def ours(config: FinetuneConfig, words: list[str], data: TaskData, workdir: pathlib.Path, seed: int) -> dict:
+def ours(config: FinetuneConfig, words: list[str], workdir: pathlib.Path, seed: int) -> dict:
     """Fine-tune with the command; return the scores on dev and the seconds."""
     command = [sys.executable, "-m", "bert_jax", "finetune", config.task, *words]
     began = time.perf_counter()
     subprocess.run([*command, f"--seed={seed}", f"--workdir={workdir}"], check=True, stderr=subprocess.DEVNULL)
     seconds = time.perf_counter() - began
     metrics = json.loads((workdir / "results.json").read_text())["runs"][0]["metrics"]
-    return {"seconds": seconds, "metrics": {name: metrics[name] for name in metrics if name in _scores(data)}}
-
-
-def _scores(data: TaskData) -> dict[str, float]:
-    """Return the scores of a model that knows nothing, for their names."""
-    split = data.evaluations["dev"]
-    features = split.features
-    shape = {"classification": (data.head.outputs,), "regression": (), "span": (2,)}[data.head.kind]
-    lengths = [(len(ids),) if data.head.kind == "span" else () for ids in features.input_ids]
-    return data.family.score(split.examples, features, [np.zeros((*length, *shape), np.float32) for length in lengths])
+    return {"seconds": seconds, "metrics": metrics}
 
 
 def theirs(config: FinetuneConfig, data: TaskData, python: str, place: pathlib.Path, seed: int) -> dict:
@@ -121,8 +113,8 @@ def theirs(config: FinetuneConfig, data: TaskData, python: str, place: pathlib.P
     place.mkdir(exist_ok=True)
     batches = TrainingBatches(data.train.features, config.batch_size, window=1, seed=seed)
     steps = config.epochs * batches.steps_per_epoch
-    write_features(place / "train.npz", data.train.features)
-    write_features(place / "dev.npz", data.evaluations["dev"].features)
+    write_sequences(place / "train.npz", data.train.features, data.head.kind)
+    write_sequences(place / "dev.npz", data.evaluations["dev"].features, data.head.kind)
     job = {
         "model": str(place.parent / "model"),
         "kind": data.head.kind,
@@ -146,19 +138,6 @@ def theirs(config: FinetuneConfig, data: TaskData, python: str, place: pathlib.P
     return {"seconds": seconds, "metrics": data.family.score(split.examples, split.features, logits)}
 
 
-def write_features(file: pathlib.Path, features) -> None:
-    """Write token ids, segments and labels, one after the other, with the length of each sequence."""
-    labels = {} if features.labels is None else {"labels": np.asarray(features.labels)}
-    np.savez(
-        file,
-        allow_pickle=False,
-        input_ids=np.concatenate(features.input_ids),
-        token_type_ids=np.concatenate(features.token_type_ids),
-        lengths=np.array([len(ids) for ids in features.input_ids]),
-        **labels,
-    )
-
-
 def table(task: str, config: FinetuneConfig, rows: list[dict]) -> str:
     """Return the mean and the standard deviation of each score, and the median time, of both sides."""
     lines = [f"{task}, {config.epochs} epochs, batch {config.batch_size}, rate {config.learning_rate:g}"]
@@ -166,8 +145,7 @@ def table(task: str, config: FinetuneConfig, rows: list[dict]) -> str:
         of_side = [row for row in rows if row["side"] == side]
         cells = []
         for name in of_side[0]["metrics"] if of_side else ():
-            values = [100 * row["metrics"][name] if abs(row["metrics"][name]) <= 1 else row["metrics"][name]
-                      for row in of_side]  # fmt: skip
+            values = [100 * row["metrics"][name] for row in of_side]
             spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
             cells.append(f"{name} {statistics.mean(values):.1f}{spread}")
         seconds = statistics.median(row["seconds"] for row in of_side) if of_side else float("nan")

@@ -14,6 +14,9 @@ import numpy as np
 import torch
 import transformers
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "bert_jax" / "tools" / "bench" / "peer"))
+from torch_contestants import padded
+
 
 class Rows(torch.utils.data.Dataset):
     """The sequences of a file, unpadded."""
@@ -31,25 +34,15 @@ class Rows(torch.utils.data.Dataset):
     def __getitem__(self, index: int) -> dict:
         return {"input_ids": self.ids[index], "token_type_ids": self.types[index], "label": self.labels[index]}
 
-    def padded(self, rows: list[dict]) -> dict[str, torch.Tensor]:
+    def batch(self, rows: list[dict]) -> dict[str, torch.Tensor]:
         """Return a batch, padded to its longest sequence."""
-        longest = max(len(row["input_ids"]) for row in rows)
-        batch = {name: np.zeros((len(rows), longest), np.int64) for name in ("input_ids", "token_type_ids")}
-        mask = np.zeros((len(rows), longest), np.int64)
-        for number, row in enumerate(rows):
-            size = len(row["input_ids"])
-            batch["input_ids"][number, :size], batch["token_type_ids"][number, :size] = (
-                row["input_ids"],
-                row["token_type_ids"],
-            )
-            mask[number, :size] = 1
+        batch = padded([row["input_ids"] for row in rows], [row["token_type_ids"] for row in rows], "cpu")
         labels = np.array([row["label"] for row in rows])
         if self.kind == "span":
             targets = {"start_positions": labels[:, 0].astype(np.int64), "end_positions": labels[:, 1].astype(np.int64)}
         else:
             targets = {"labels": labels.astype(np.float32 if self.kind == "regression" else np.int64)}
-        arrays = {**batch, "attention_mask": mask, **targets}
-        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return batch | {name: torch.from_numpy(array) for name, array in targets.items()}
 
 
 class Ordered(transformers.Trainer):
@@ -59,7 +52,7 @@ class Ordered(transformers.Trainer):
 
     def get_train_dataloader(self):
         rows = self.train_dataset
-        return torch.utils.data.DataLoader(rows, batch_sampler=self.order, collate_fn=rows.padded)
+        return torch.utils.data.DataLoader(rows, batch_sampler=self.order, collate_fn=rows.batch)
 
 
 def main(directory: pathlib.Path) -> None:
@@ -87,7 +80,7 @@ def main(directory: pathlib.Path) -> None:
         seed=job["seed"],
         disable_tqdm=True,
     )
-    trainer = Ordered(model=model, args=options, train_dataset=train, eval_dataset=dev, data_collator=train.padded)
+    trainer = Ordered(model=model, args=options, train_dataset=train, eval_dataset=dev, data_collator=train.batch)
     trainer.order = job["order"]
     trainer.train()
     order = np.argsort([len(ids) for ids in dev.ids], kind="stable")
@@ -96,7 +89,7 @@ def main(directory: pathlib.Path) -> None:
     longest = max(map(len, dev.ids))
     with torch.inference_mode():
         for begin in range(0, len(order), job["batch_size"]):
-            batch = dev.padded([dev[index] for index in order[begin : begin + job["batch_size"]]])
+            batch = dev.batch([dev[index] for index in order[begin : begin + job["batch_size"]]])
             inputs = {name: batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
             output = model(**{name: array.to(model.device) for name, array in inputs.items()})
             if job["kind"] == "span":

@@ -243,7 +243,10 @@ def pretrain(arguments: list[str]) -> int:
         _, rest = divided(words, ["simulate_hosts"], config)
         return run_local(Job(path, tuple(rest), config), commands.LocalConfig(hosts=options.simulate_hosts))
     check_given(config)
-    is_new = not os.path.isdir(os.path.join(config.workdir, "checkpoints"))  # others need their model no more
+    from bert_jax.files import is_remote
+
+    # A run that goes on needs its model no more; of one in a bucket, only the command itself knows.
+    is_new = not is_remote(config.workdir) and not os.path.isdir(os.path.join(config.workdir, "checkpoints"))
     _need(models=[config.init_from] if is_new else [], stores=[*training_paths(config), config.data.eval_path])
     print("starting JAX", flush=True)  # which takes seconds
     from bert_jax.pretraining import pretrain as run
@@ -334,7 +337,9 @@ def doctor(arguments: list[str]) -> int:
     """
     path, options = positional(arguments, usage(doctor), "PATH")
     config = parse(pretraining.DoctorConfig(), options, *described(doctor))
-    if not os.path.exists(os.path.join(path, "manifest.json")):
+    from bert_jax.files import is_remote
+
+    if not is_remote(path) and not os.path.exists(os.path.join(path, "manifest.json")):
         _need(runs=[path])
     from bert_jax.tools.doctor import run_doctor
 

@@ -22,7 +22,7 @@ from bert_jax.training.metrics import read_rows
 
 RUNS = sorted((pathlib.Path(__file__).parents[1] / "oracles").glob("runs_*.tar.xz"))
 # The same operations on float32 in another order, which XLA chooses by processor, threads and version: a few 1e-7 each,
-# and no more than this after the steps that are left. A moment or a generator that began anew is off by 1e-2.
+# and no more than this after the steps that are left.
 TOLERANCE = 1e-4
 
 

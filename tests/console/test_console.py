@@ -14,6 +14,7 @@ import string
 import subprocess
 import sys
 import warnings
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -509,3 +510,16 @@ def test_a_real_kernel_shows_the_line():
     NotebookClient(book, timeout=SECONDS, kernel_name="python3").execute()
     said = "".join(output.text for output in book.cells[0].outputs if output.get("name") == "stderr")
     assert "0/3" in said and "3/3" in said
+
+
+def test_what_is_in_a_bucket_is_left_to_the_command(monkeypatch):
+    """A run there goes on without the model that it began from; a store there is no run."""
+    asked = []
+    monkeypatch.setattr(
+        "bert_jax.pretraining.pretrain", lambda config: asked.append(config.workdir) or SimpleNamespace(exit_code=0)
+    )
+    monkeypatch.setattr("bert_jax.tools.doctor.run_doctor", lambda path, _: asked.append(path) or 0)
+    words = ["--workdir=gs://bucket/run", "--data.path=gs://bucket/store", "--init_from=nowhere"]
+    assert cli._run(["bert-jax", "pretrain", "bert_mini", *words]) == 0
+    assert cli._run(["bert-jax", "doctor", "gs://bucket/store"]) == 0
+    assert asked == ["gs://bucket/run", "gs://bucket/store"]

@@ -224,7 +224,7 @@ def test_the_facts_as_a_file_and_directories_that_are_none(finished, tmp_path, c
     assert json.loads(file.read_text())["step"] == 12
     capsys.readouterr()
     for path, words in (
-        (tmp_path, "neither run.json nor metrics.jsonl"),
+        (tmp_path, "none of run.json, config.json and metrics.jsonl"),
         (tmp_path / "no", "there is no such"),
         (file, "it is a file"),
     ):

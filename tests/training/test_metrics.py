@@ -369,7 +369,8 @@ def test_pictures_that_come_too_fast_are_drawn_once_with_the_rows_of_all(tmp_pat
         for step in range(1, 8):
             metrics.write(step, {"mlm_loss": 1.0})
             metrics.draw(TERMS)
-        threading.Timer(0.1, slow.set).start()  # while the end is waited for
+        written = lambda: len(read_rows(tmp_path / "metrics.jsonl")) == 7
+        threading.Thread(target=lambda: (wait_until(written), slow.set())).start()  # while the end is waited for
     assert drawn[1:] == [7] and not caplog.records
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from bert_jax import hub
 from bert_jax.config.commands import FinetuneBenchConfig, LoadBenchConfig
 from bert_jax.config.options import to_dict
+from bert_jax.data.sequences import Features
 from bert_jax.devices.process import computing_variables
 from bert_jax.errors import UserError
 from bert_jax.formats.huggingface_export import write_huggingface
@@ -93,15 +94,18 @@ def write_for_peer(stored: StoredModel, data: TaskData, place: pathlib.Path) -> 
     """Write the weights and the training sequences, tokenized by ours, so that both sides train on the same."""
     (place / "model").mkdir()
     write_huggingface(stored, place / "model", "benchmark")
-    features = data.train.features
-    labels = np.asarray(features.labels)
+    write_sequences(place / "sequences.npz", data.train.features, data.head.kind)
+
+
+def write_sequences(file: pathlib.Path, features: Features, kind: str) -> None:
+    """Write ids, segments and labels as torch takes them, the sequences one after the other, and their lengths."""
     np.savez(
-        place / "sequences.npz",
+        file,
         allow_pickle=False,
         input_ids=np.concatenate(features.input_ids).astype(np.int64),
         token_type_ids=np.concatenate(features.token_type_ids).astype(np.int64),
         lengths=np.array([len(ids) for ids in features.input_ids]),
-        labels=labels.astype(np.float32 if data.head.kind == "regression" else np.int64),
+        labels=np.asarray(features.labels).astype(np.float32 if kind == "regression" else np.int64),
     )
 
 

@@ -207,19 +207,14 @@ def encoding_forms(job: dict[str, Any]) -> dict[str, Any]:
     )
 
     def encode(model: Any, bfloat16: bool, share: float):
-        some = texts[: max(1, round(share * len(texts)))]
-        encoded = tokenizer(some, truncation=True, max_length=job["max_length"])
-        ids, types = encoded["input_ids"], encoded.get("token_type_ids")
-        types = types or [[0] * len(row) for row in ids]
-        order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
-        found = [None] * len(ids)
+        some = part_of(texts, share)
+        found = [None] * len(some)
         with torch.inference_mode(), precision(job["device"], bfloat16):
-            for begin in range(0, len(order), job["batch_size"]):
-                chosen = order[begin : begin + job["batch_size"]]
-                batch = padded([ids[i] for i in chosen], [types[i] for i in chosen], job["device"])
+            for chosen, batch in sorted_batches(tokenizer, some, job):
                 states = model(**batch).last_hidden_state.float().cpu().numpy()
-                for number, state in zip(chosen, states, strict=True):
-                    found[number] = state[: len(ids[number])]
+                sizes = batch["attention_mask"].sum(1).tolist()
+                for number, state, size in zip(chosen, states, sizes, strict=True):
+                    found[number] = state[:size]
         return found
 
     return {
@@ -241,24 +236,19 @@ def embedding_forms(job: dict[str, Any]) -> dict[str, Any]:
         texts = json.load(file)
     tokenizer = transformers.AutoTokenizer.from_pretrained(job["model"])
     model = transformers.AutoModel.from_pretrained(job["model"], attn_implementation="sdpa").to(job["device"]).eval()
-    part = lambda share: texts[: max(1, round(share * len(texts)))]
 
     def pooled(bfloat16: bool, share: float):
-        some = part(share)
-        ids = tokenizer(some, truncation=True, max_length=job["max_length"])["input_ids"]
-        order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
-        found = torch.zeros(len(ids), model.config.hidden_size)
+        some = part_of(texts, share)
+        found = torch.zeros(len(some), model.config.hidden_size)
         with torch.inference_mode(), precision(job["device"], bfloat16):
-            for begin in range(0, len(order), job["batch_size"]):
-                chosen = order[begin : begin + job["batch_size"]]
-                batch = padded([ids[i] for i in chosen], [[0] * len(ids[i]) for i in chosen], job["device"])
+            for chosen, batch in sorted_batches(tokenizer, some, job):
                 states, mask = model(**batch).last_hidden_state.float(), batch["attention_mask"][..., None]
                 found[chosen] = ((states * mask).sum(1) / mask.sum(1)).cpu()
         return found.numpy()
 
     def of_sentence_transformers(sentences: Any, bfloat16: bool, share: float):
         with precision(job["device"], bfloat16):
-            return sentences.encode(part(share), batch_size=job["batch_size"], show_progress_bar=False)
+            return sentences.encode(part_of(texts, share), batch_size=job["batch_size"], show_progress_bar=False)
 
     forms = {"float32": functools.partial(pooled, False), "bfloat16": functools.partial(pooled, True)}
     try:
@@ -273,6 +263,22 @@ def embedding_forms(job: dict[str, Any]) -> dict[str, Any]:
         "sentence-transformers, float32": functools.partial(ours, False),
         "sentence-transformers, bfloat16": functools.partial(ours, True),
     }
+
+
+def part_of(texts: Any, share: float) -> Any:
+    """Return the first texts, a share of all, and at least one."""
+    return texts[: max(1, round(share * len(texts)))]
+
+
+def sorted_batches(tokenizer: Any, texts: Any, job: dict[str, Any]) -> Any:
+    """Yield batches of the texts, from the shortest to the longest, with their numbers."""
+    encoded = tokenizer(texts, truncation=True, max_length=job["max_length"])
+    ids, types = encoded["input_ids"], encoded.get("token_type_ids")
+    types = types or [[0] * len(row) for row in ids]
+    order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
+    for begin in range(0, len(order), job["batch_size"]):
+        chosen = order[begin : begin + job["batch_size"]]
+        yield chosen, padded([ids[i] for i in chosen], [types[i] for i in chosen], job["device"])
 
 
 FORMS = {"training": training_forms, "encoding": encoding_forms, "embedding": embedding_forms}
