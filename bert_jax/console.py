@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import decimal
 import difflib
+import functools
 import importlib.metadata
 import importlib.util
 import io
@@ -223,15 +224,22 @@ def _documented(info: Any):
 
 def _meanings(cls: Any) -> dict[str, str]:
     """Return the docstring of each option of a dataclass, on one line."""
+    shown = {
+        field.name: field.metadata["shown"].meaning for field in dataclasses.fields(cls) if "shown" in field.metadata
+    }
+    if shown:
+        return shown
+    inherited = [_own_meanings(each) for each in reversed(cls.__mro__) if dataclasses.is_dataclass(each)]
+    return {name: meaning for meanings in inherited for name, meaning in meanings.items()}
+
+
+@functools.cache
+def _own_meanings(cls: Any) -> dict[str, str]:
+    """Return the docstrings that stand in the source of a dataclass, which Python parses as a whole to find them."""
     import docstring_parser
 
-    meanings = {  # those of the class from which it inherits are not in its own source
-        found.arg_name: " ".join((found.description or "").split())
-        for each in reversed(cls.__mro__)
-        if dataclasses.is_dataclass(each) and each.__module__ != __name__
-        for found in docstring_parser.parse_from_object(each).params
-    }
-    return meanings | {f.name: f.metadata["shown"].meaning for f in dataclasses.fields(cls) if "shown" in f.metadata}
+    found = docstring_parser.parse_from_object(cls).params
+    return {each.arg_name: " ".join((each.description or "").split()) for each in found}
 
 
 class _Shown(typing.NamedTuple):
@@ -277,7 +285,7 @@ def _as_spelled(options: Any, explained: bool, choice: Choice | None = None) -> 
     form = dataclasses.make_dataclass(
         usual.__name__,
         [
-            (name, each.hint, dataclasses.field(default=each.value, metadata={"shown": each}))
+            (name, each.hint, dataclasses.field(default=each.value, metadata={"shown": each, "help": each.meaning}))
             for name, each in found.items()
         ],
         kw_only=True,

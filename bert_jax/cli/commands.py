@@ -50,6 +50,17 @@ def _need(models: Iterable[str] = (), stores: Iterable[str] = (), runs: Iterable
         need_run(path)
 
 
+def _need_inputs(config: Config) -> None:
+    """Raise a UserError if what a run of pre-training reads is not on this machine.
+
+    A run that goes on needs its model no more; of one in a bucket, only the command itself knows whether it goes on.
+    """
+    from bert_jax.files import is_remote
+
+    is_new = not is_remote(config.workdir) and not os.path.isdir(os.path.join(config.workdir, "checkpoints"))
+    _need(models=[config.init_from] if is_new else [], stores=[*training_paths(config), config.data.eval_path])
+
+
 def config(arguments: list[str]) -> None:
     """config show CONFIG | bert-jax config diff CONFIG CONFIG
 
@@ -237,17 +248,14 @@ def pretrain(arguments: list[str]) -> int:
             f"simulate_hosts={options.simulate_hosts} must be a number of hosts, or 0 to train in this process"
         )
     if options.simulate_hosts:
+        _need_inputs(config)
         from bert_jax.tools.pods.job import Job
         from bert_jax.tools.pods.launch import run_local
 
         _, rest = divided(words, ["simulate_hosts"], config)
         return run_local(Job(path, tuple(rest), config), commands.LocalConfig(hosts=options.simulate_hosts))
     check_given(config)
-    from bert_jax.files import is_remote
-
-    # A run that goes on needs its model no more; of one in a bucket, only the command itself knows.
-    is_new = not is_remote(config.workdir) and not os.path.isdir(os.path.join(config.workdir, "checkpoints"))
-    _need(models=[config.init_from] if is_new else [], stores=[*training_paths(config), config.data.eval_path])
+    _need_inputs(config)
     print("starting JAX", flush=True)  # which takes seconds
     from bert_jax.pretraining import pretrain as run
 
@@ -272,6 +280,8 @@ def study(arguments: list[str]) -> int:
     found = load_study(path)
     own, others = divided(words, [field.name for field in dataclasses.fields(commands.StudyConfig)], Config())
     options = parse(commands.StudyConfig, own, *described(study))
+    store, _ = divided(others, ["data.path"], Config())
+    _need(stores=[parse(Config(), store, usage(study)).data.path])
     from bert_jax.tools.study import run_study
     from bert_jax.tools.study_plan import given_words
 
@@ -290,9 +300,12 @@ def launch(arguments: list[str]) -> int:
     if not platform:
         print(choices(launch, commands.PLATFORMS.values()))
         return 0
-    from bert_jax.tools.pods.launch import start
+    from bert_jax.tools.pods.launch import RUN, planned
 
-    return start(platform, words)
+    job, settings = planned(platform, words)
+    if platform == "local" and not settings.dry_run:
+        _need_inputs(job.config)
+    return RUN[platform](job, settings)
 
 
 def status(arguments: list[str]) -> None:

@@ -11,6 +11,7 @@ of a few thousand sentences), and SST-2/ of GLUE.
 import dataclasses
 import os
 import re
+import shutil
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
@@ -243,6 +244,11 @@ def check_turns(options: TurnsConfig) -> None:
         raise UserError(
             f"peer={options.peer} and peer_python={options.peer_python or 'nothing'}: give both, "
             "--peer=torch --peer_python=PYTHON, or neither"
+        )
+    if options.peer_python and shutil.which(options.peer_python) is None:
+        raise UserError(
+            f"peer_python={options.peer_python} is no program that this machine can start; give the Python of an "
+            "environment made with: python -m venv peer && peer/bin/pip install torch transformers"
         )
     if options.output and not options.output.endswith(".json"):
         raise UserError(

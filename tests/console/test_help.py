@@ -361,8 +361,12 @@ analyze nothing
 analyze cka none --input=none --output=none/result
 bench step bert_mini --rounds=0
 bench load none
+bench step bert_mini --peer=torch --peer_python=none
+pretrain bert_mini --data.path=none --workdir=none/run --simulate_hosts=2
+launch local bert_mini --data.path=none --workdir=none/run
 study nothing
 study depth --workdir=none/run --seeds=x
+study depth --data.path none --workdir=none/run
 count none --output=none/counts
 describe none --output=none/card.html
 status none

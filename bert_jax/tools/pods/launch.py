@@ -166,8 +166,8 @@ class _Hosts:
 RUN = {"tpu": run_tpu, "gke": run_gke, "slurm": run_slurm, "local": run_local}
 
 
-def start(platform: str, words: list[str]) -> int:
-    """Launch a run on a platform; return the exit code of the launch.
+def planned(platform: str, words: list[str]) -> tuple[Job, Any]:
+    """Return the run that the words of `bert-jax launch` ask for, and the options of its platform, both checked.
 
     Args:
       platform: a name in PLATFORMS.
@@ -188,4 +188,4 @@ def start(platform: str, words: list[str]) -> int:
     config = check(parse(default, others, *described(cls)))
     if os.environ.get("JAX_ENABLE_COMPILATION_CACHE") == "false":  # --no_compilation_cache, taken from every command
         others = [*others, "--no_compilation_cache"]
-    return RUN[platform](Job(path, tuple(others), config), options)
+    return Job(path, tuple(others), config), options
