@@ -235,6 +235,11 @@ def check_attention_bench(options: AttentionBenchConfig) -> None:
             raise UserError(f"{name}={share} must be at least 0 and less than 1")
 
 
+MAKE_PEER = (
+    "give the Python of an environment made with: python -m venv peer && peer/bin/pip install torch transformers"
+)
+
+
 def check_turns(options: TurnsConfig) -> None:
     """Raise a UserError if the options that all benchmarks share do not fit together."""
     at_least(1, rounds=options.rounds)
@@ -247,8 +252,7 @@ def check_turns(options: TurnsConfig) -> None:
         )
     if options.peer_python and shutil.which(options.peer_python) is None:
         raise UserError(
-            f"peer_python={options.peer_python} is no program that this machine can start; give the Python of an "
-            "environment made with: python -m venv peer && peer/bin/pip install torch transformers"
+            f"peer_python={options.peer_python} cannot be started (there is no such program); {MAKE_PEER}"
         )
     if options.output and not options.output.endswith(".json"):
         raise UserError(

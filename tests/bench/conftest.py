@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from small_pretraining import TINY
 
+from bert_jax.config import commands
 from bert_jax.config.options import to_dict
 from bert_jax.tools.bench import contestants, turns
 from bert_jax.tools.bench.peer import serving
@@ -81,5 +82,6 @@ def pythons(monkeypatch) -> Callable[..., None]:
 
         started = types.SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired)
         monkeypatch.setattr(turns, "subprocess", started)
+        monkeypatch.setattr(commands.shutil, "which", {name: name for name in programs}.get)
 
     return answer

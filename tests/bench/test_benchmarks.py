@@ -196,7 +196,7 @@ REFUSED = {
     "no token store at nowhere|nowhere": ("nowhere", "--rounds=1"),
     "need=v5e must be NAME=SEQUENCES_PER_SECOND": ("STORE", "--need=v5e"),
     "need=v5e=fast must be": ("STORE", "--need=v5e=fast"),
-    "masks no spans": ("STORE", "--masking.unit=span", "--peer=torch", "--peer_python=PEER"),
+    "masks no spans": ("STORE", "--masking.unit=span", "--peer=torch", f"--peer_python={sys.executable}"),
     "fewer than a batch of 100000": ("STORE", "--phase=1", "--batch_size=100000"),
 }
 

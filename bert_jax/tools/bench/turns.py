@@ -18,7 +18,7 @@ from typing import Any
 
 from bert_jax.config import Config
 from bert_jax.config.checks import check
-from bert_jax.config.commands import TurnsConfig
+from bert_jax.config.commands import MAKE_PEER, TurnsConfig
 from bert_jax.console import parse
 from bert_jax.data.preparation.local_run import cores
 from bert_jax.devices.hosts import PACKAGE_DIRECTORY, commit, versions
@@ -290,23 +290,20 @@ def peer_versions(options: TurnsConfig) -> dict[str, str | bool] | None:
     if options.peer == "none":
         return None
     python = options.peer_python
-    remedy = (
-        "give the Python of an environment made with: python -m venv peer && peer/bin/pip install torch transformers"
-    )
     try:
         done = subprocess.run([python, "-c", PEER_VERSIONS], capture_output=True, text=True, timeout=PEER_SECONDS)
     except OSError as error:
-        raise UserError(f"peer_python={python} cannot be started ({error.strerror}); {remedy}") from None
+        raise UserError(f"peer_python={python} cannot be started ({error.strerror}); {MAKE_PEER}") from None
     except subprocess.TimeoutExpired:
-        raise UserError(f"peer_python={python} did not import torch within {PEER_SECONDS} seconds; {remedy}") from None
+        raise UserError(f"peer_python={python} did not import torch within {PEER_SECONDS} seconds; {MAKE_PEER}") from None
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"])[-1]
-        raise UserError(f"peer_python={python} has no torch with transformers ({last:.200}); {remedy}")
+        raise UserError(f"peer_python={python} has no torch with transformers ({last:.200}); {MAKE_PEER}")
     try:
         return json.loads(done.stdout.splitlines()[-1])
     except (IndexError, ValueError):
         raise UserError(
-            f"peer_python={python} is no Python: it printed “{done.stdout.strip():.40}”; {remedy}"
+            f"peer_python={python} is no Python: it printed “{done.stdout.strip():.40}”; {MAKE_PEER}"
         ) from None
 
 
