@@ -36,11 +36,7 @@ def run_local(job: Job, options: LocalConfig) -> int:
 
     Returns:
       0 if all hosts have finished, else the exit code of the first host that failed.
-
-    Raises:
-      UserError: an option is out of range.
     """
-    at_least(options, hosts=1, devices_per_host=1, max_restarts=0)
     command = job.command(sys.executable, "-m", "bert_jax")
     if options.dry_run:
         port = _free_port()
@@ -185,6 +181,8 @@ def planned(platform: str, words: list[str]) -> tuple[Job, Any]:
     default = load_config(path)
     own, others = divided(words, [field.name for field in dataclasses.fields(cls)], default)
     options = parse(cls, own, *described(cls))
+    if isinstance(options, LocalConfig):
+        at_least(options, hosts=1, devices_per_host=1, max_restarts=0)
     config = check(parse(default, others, *described(cls)))
     if os.environ.get("JAX_ENABLE_COMPILATION_CACHE") == "false":  # --no_compilation_cache, taken from every command
         others = [*others, "--no_compilation_cache"]
