@@ -138,7 +138,7 @@ def test_initial_values():
     assert np.abs(np.triu(np.corrcoef(np.stack(draws)), 1)).max() < 0.6  # no two parameters are drawn from one key
 
 
-@pytest.mark.parametrize("form", ["post", "geglu", "deberta", "xlnet"])
+@pytest.mark.parametrize("form", ["post", pytest.param("geglu", marks=pytest.mark.slow), "deberta", "xlnet"])
 def test_outputs_of_branches_may_begin_smaller_by_the_number_of_branches(form):
     """By the closed form 0.8796 · 0.02 / √(2 · layers), and value by value; every other array begins as it did."""
     forms = {
@@ -207,7 +207,7 @@ def plain_road():
     [
         pytest.param("loop", "sel", marks=pytest.mark.slow),
         ("loop", "full"),
-        ("scan", "none"),
+        pytest.param("scan", "none", marks=pytest.mark.slow),
         ("scan", "sel"),
         pytest.param("scan", "dots", marks=pytest.mark.slow),
         pytest.param("scan", "full", marks=pytest.mark.slow),
@@ -245,7 +245,7 @@ def test_collecting_changes_nothing(layers):
         assert not np.any(np.where(batch["attention_mask"][:, None, None, :], 0, maps))  # padding gets exactly nothing
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "bfloat16"])
 def test_row_of_padding_gives_finite_values_and_touches_no_other_row(dtype):
     model, batch = BertForPreTraining(SMALL, ComputeConfig(dtype=dtype)), make_batch()
     params = perturbed(model)
@@ -260,7 +260,9 @@ def test_row_of_padding_gives_finite_values_and_touches_no_other_row(dtype):
 def test_bfloat16_is_close_to_float32():
     config = ModelConfig(vocab_size=500, hidden_size=64, num_layers=2, num_heads=4, max_position_embeddings=16)
     batch = make_batch(config)
-    narrow, wide = (BertForPreTraining(config, ComputeConfig(dtype=dtype)) for dtype in ("bfloat16", "float32"))
+    narrow, wide = (
+        BertForPreTraining(config, ComputeConfig(dtype=dtype, layers="scan")) for dtype in ("bfloat16", "float32")
+    )
     params = compiled(wide.init)(jax.random.key(0))
     found = [
         compiled(lambda p, key, m=model: (m.apply(p, batch), jax.grad(loss_function(m, batch))(p, key)))(
@@ -326,7 +328,10 @@ def test_refuses_what_it_cannot_run():
         jax.eval_shape(lambda p: model.encode(p, long, long, long), params)
 
 
-PARTS = [(), ("mlm",), ("next_sentence", "pooler"), ("pooler", "mlm", "next_sentence")]
+PARTS = [
+    *(("mlm",), ("next_sentence", "pooler")),
+    *(pytest.param(parts, marks=pytest.mark.slow) for parts in ((), ("pooler", "mlm", "next_sentence"))),
+]
 
 
 @pytest.fixture(scope="module")
