@@ -119,12 +119,12 @@ def loss_and_gradient(architecture, compute: ComputeConfig, params=None, config:
 def test_layers_that_share_a_part_are_layers_with_equal_parts_and_summed_gradients(own, other_way):
     """The gradient of a shared array is the sum of those of its copies in a model that shares nothing."""
     common = {"attention": "feed_forward", "feed_forward": "attention"}[own]
-    config = dataclasses.replace(DEEP, sharing=common)
+    config = dataclasses.replace(SMALL, sharing=common)
     params, loss, gradient = loss_and_gradient(bert_architecture, LOOP, config=config)
     one_set = {name: leaf.shape[0] == 1 for name, leaf in leaf_paths(params["encoder"]).items()}
     assert one_set == {name: name.startswith(common) for name in one_set}
-    copies = jax.tree.map(lambda leaf: np.repeat(leaf, 3 // leaf.shape[0], axis=0), params["encoder"])
-    _, expected_loss, expected = loss_and_gradient(bert_architecture, SCAN, params | {"encoder": copies})
+    copies = jax.tree.map(lambda leaf: np.repeat(leaf, 2 // leaf.shape[0], axis=0), params["encoder"])
+    _, expected_loss, expected = loss_and_gradient(bert_architecture, SCAN, params | {"encoder": copies}, SMALL)
     expected |= {
         "encoder": jax.tree.map(
             lambda leaf, ours: leaf if ours.shape == leaf.shape else leaf.sum(0, keepdims=True),
@@ -182,9 +182,12 @@ def test_groups_that_do_not_fit_are_refused(sizes):
         config.check()
 
 
-def test_groups_of_layers_are_layers_with_equal_parameters():
+@pytest.mark.parametrize(
+    "layers, groups, inner, sets",
+    [(3, 2, 1, [0, 0, 1]), pytest.param(*ROUNDS[3], marks=pytest.mark.slow)],
+)
+def test_groups_of_layers_are_layers_with_equal_parameters(layers, groups, inner, sets):
     """Unrolled and scanned, and each of them alone."""
-    layers, groups, inner, sets = ROUNDS[1]
     config = dataclasses.replace(DEEP, num_layers=layers, sharing="all", layer_groups=groups, group_layers=inner)
     params, loss, gradient = loss_and_gradient(bert_architecture, LOOP, config=config)
     copies = params | {"encoder": jax.tree.map(lambda leaf: leaf[np.array(sets)], params["encoder"])}
@@ -202,8 +205,8 @@ def test_groups_of_layers_are_layers_with_equal_parameters():
 
 
 def test_a_window_per_layer_is_one_model_scanned_and_unrolled():
-    _, loss, gradient = loss_and_gradient(local, LOOP)
-    _, found, slopes = loss_and_gradient(local, SCAN_AGAIN)
+    _, loss, gradient = loss_and_gradient(local, LOOP, config=SMALL)
+    _, found, slopes = loss_and_gradient(local, SCAN_AGAIN, config=SMALL)
     assert float(found) == pytest.approx(float(loss), rel=1e-5)
     assert_trees_close(slopes, gradient, rtol=1e-4, atol=2e-5)
 

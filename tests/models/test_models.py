@@ -27,7 +27,9 @@ from small_model import (
     assert_trees_close,
     compiled,
     encode,
+    encoder_gradient,
     loss_function,
+    loss_of,
     make_batch,
     perturbed,
 )
@@ -196,10 +198,10 @@ def test_sinusoidal_positions_are_those_of_the_formula():
 
 @pytest.fixture(scope="module")
 def plain_road():
-    """Model, parameters, batch, key, and loss and gradient with dropout of the loop without remat."""
-    model, batch = BertForPreTraining(SMALL, dataclasses.replace(FLOAT32, layers="loop")), make_batch()
-    params, key = perturbed(model), jax.random.key(5)
-    return params, batch, key, compiled(jax.value_and_grad(loss_function(model, batch)))(params, key)
+    """Inputs, parameters, and loss and gradient with dropout of the loop without remat."""
+    batch = make_batch()
+    inputs = batch["input_ids"], batch["token_type_ids"], batch["attention_mask"]
+    return inputs, *encoder_gradient(BertForPreTraining(SMALL, dataclasses.replace(FLOAT32, layers="loop"), ()), inputs)
 
 
 @pytest.mark.parametrize(
@@ -214,9 +216,9 @@ def plain_road():
     ],
 )
 def test_scan_loop_and_remat_are_one_model(plain_road, layers, remat):
-    params, batch, key, (loss, gradient) = plain_road
-    model = BertForPreTraining(SMALL, ComputeConfig(dtype="float32", layers=layers, remat=remat))
-    other_loss, other_gradient = compiled(jax.value_and_grad(loss_function(model, batch)))(params, key)
+    inputs, params, loss, gradient = plain_road
+    model = BertForPreTraining(SMALL, ComputeConfig(dtype="float32", layers=layers, remat=remat), ())
+    _, other_loss, other_gradient = encoder_gradient(model, inputs, params)
     assert float(other_loss) == pytest.approx(float(loss), rel=1e-6)
     assert_trees_close(other_gradient, gradient, rtol=1e-4, atol=1e-6)
 
@@ -263,14 +265,16 @@ def test_bfloat16_is_close_to_float32():
     narrow, wide = (
         BertForPreTraining(config, ComputeConfig(dtype=dtype, layers="scan")) for dtype in ("bfloat16", "float32")
     )
-    params = compiled(wide.init)(jax.random.key(0))
-    found = [
-        compiled(lambda p, key, m=model: (m.apply(p, batch), jax.grad(loss_function(m, batch))(p, key)))(
-            params, jax.random.key(1)
-        )
-        for model in (narrow, wide)
-    ]
-    outputs, gradients = zip(*found)
+    params = perturbed(wide, spread=0.02)
+
+    def run(model):
+        def loss(params):
+            output = model.apply(params, batch, jax.random.key(1))
+            return loss_of(output, batch), output
+
+        return compiled(jax.grad(loss, has_aux=True))(params)
+
+    gradients, outputs = zip(*map(run, (narrow, wide)))
     assert all(x.dtype == jnp.float32 for output in outputs for x in output)
     inputs = batch["input_ids"], batch["token_type_ids"], batch["attention_mask"]
     assert jax.eval_shape(narrow.encode, params, *inputs).last_hidden_state.dtype == jnp.bfloat16

@@ -235,7 +235,13 @@ def rows_of(*rows):
     return batch, {"text_ids": numbers, "text_starts": starts}
 
 
-@pytest.mark.parametrize("config", [CONFIG, LEFT_TO_RIGHT], ids=["both directions", "left to right"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(CONFIG, id="both directions"),
+        pytest.param(LEFT_TO_RIGHT, id="left to right", marks=pytest.mark.slow),
+    ],
+)
 def test_texts_that_share_a_row_are_computed_as_if_they_stood_alone(config):
     """Both rows end in padding, which one direction begins with, and one row has fewer texts than the other."""
     model = BertForPreTraining(dataclasses.replace(config.model, max_position_embeddings=14), parts=("mlm", "pooler"))
@@ -398,7 +404,7 @@ def test_features_that_cannot_be():
     "kind, shape, scores",
     [
         ("classification", (BATCH, BILSTM_LENGTH), (BATCH, 3)),
-        ("regression", (BATCH, BILSTM_LENGTH), (BATCH,)),
+        pytest.param("regression", (BATCH, BILSTM_LENGTH), (BATCH,), marks=pytest.mark.slow),
         ("choice", (1, BATCH, BILSTM_LENGTH), (1, BATCH)),
         ("span", (BATCH, BILSTM_LENGTH), (BATCH, BILSTM_LENGTH, 2)),
     ],
