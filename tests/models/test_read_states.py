@@ -72,7 +72,6 @@ def inputs(batch: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
 QUICK = (
     "one layer",
     "convolution",
-    "pre-norm",
     "roberta",
     "albert",
     "alibi",
