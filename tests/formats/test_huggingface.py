@@ -41,11 +41,13 @@ from bert_jax.formats.stored import left_out, place_of
 from bert_jax.models.bert_parameters import PRETRAINING_PARTS, bert_parameters
 from bert_jax.parameters import Axis, Parameter, table
 
+SLOW = ("tiny", "gelu_tanh")  # both are among the core tests in another case
+
 
 @pytest.mark.parametrize(
     "name, activation",
     [
-        pytest.param(*case, marks=pytest.mark.slow) if case[0] in ("base", "mini") else case
+        pytest.param(*case, marks=pytest.mark.slow) if case[0] in ("base", "mini") or case == SLOW else case
         for case in random_bert.CASES
     ],
 )

@@ -204,8 +204,17 @@ def expected(model, mode, normalized: bool, longest: int = 12) -> np.ndarray:
     return np.array(rows)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("modules", [("Transformer", "Pooling", "Normalize"), ("Transformer", "Pooling")])
+NORMALIZED = ("Transformer", "Pooling", "Normalize")
+
+
+@pytest.mark.parametrize(
+    "mode, modules",
+    [
+        *((mode, NORMALIZED) for mode in MODES),
+        ("mean_tokens", NORMALIZED[:2]),
+        *(pytest.param(m, NORMALIZED[:2], marks=pytest.mark.slow) for m in MODES if m != "mean_tokens"),
+    ],
+)
 def test_embed_follows_the_modules(tmp_path, mode, modules):
     model = load(directory(tmp_path, mode, modules))
     assert max(len(TOKENIZER.encode(text)) for text in TEXTS) > 12, "one text is cut"

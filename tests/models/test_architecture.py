@@ -16,6 +16,7 @@ import pytest
 from described_models import HEADS, LABELS, MODELS, detection, shapes, trained
 from described_models import SMALL as RULES_SMALL
 from flax import nnx
+from flax.traverse_util import unflatten_dict
 from jax.sharding import PartitionSpec as P
 from local_block import LocalBlock
 from small_model import (
@@ -118,12 +119,12 @@ def loss_and_gradient(architecture, compute: ComputeConfig, params=None, config:
 def test_layers_that_share_a_part_are_layers_with_equal_parts_and_summed_gradients(own, other_way):
     """The gradient of a shared array is the sum of those of its copies in a model that shares nothing."""
     common = {"attention": "feed_forward", "feed_forward": "attention"}[own]
-    config = dataclasses.replace(DEEP, sharing=common)
+    config = dataclasses.replace(SMALL, sharing=common)
     params, loss, gradient = loss_and_gradient(bert_architecture, LOOP, config=config)
     one_set = {name: leaf.shape[0] == 1 for name, leaf in leaf_paths(params["encoder"]).items()}
     assert one_set == {name: name.startswith(common) for name in one_set}
-    copies = jax.tree.map(lambda leaf: jnp.repeat(leaf, 3 // leaf.shape[0], axis=0), params["encoder"])
-    _, expected_loss, expected = loss_and_gradient(bert_architecture, LOOP, params | {"encoder": copies})
+    copies = jax.tree.map(lambda leaf: np.repeat(leaf, 2 // leaf.shape[0], axis=0), params["encoder"])
+    _, expected_loss, expected = loss_and_gradient(bert_architecture, SCAN, params | {"encoder": copies}, SMALL)
     expected |= {
         "encoder": jax.tree.map(
             lambda leaf, ours: leaf if ours.shape == leaf.shape else leaf.sum(0, keepdims=True),
@@ -145,7 +146,7 @@ def test_shared_layers_are_layers_with_equal_parameters_and_summed_gradients(arc
     sets = range(max(sharing) + 1)
     assert {leaf.shape[0] for leaf in jax.tree.leaves(params["encoder"])} == {len(sets)}
     copies = params | {"encoder": jax.tree.map(lambda leaf: leaf[np.array(sharing)], params["encoder"])}
-    _, expected_loss, expected = loss_and_gradient(bert_architecture, LOOP, copies)
+    _, expected_loss, expected = loss_and_gradient(bert_architecture, SCAN, copies)
     expected |= {
         "encoder": jax.tree.map(
             lambda leaf: np.stack([leaf[np.array(sharing) == index].sum(0) for index in sets]),
@@ -181,17 +182,20 @@ def test_groups_that_do_not_fit_are_refused(sizes):
         config.check()
 
 
-def test_groups_of_layers_are_layers_with_equal_parameters():
+@pytest.mark.parametrize(
+    "layers, groups, inner, sets",
+    [(3, 2, 1, [0, 0, 1]), pytest.param(*ROUNDS[3], marks=pytest.mark.slow)],
+)
+def test_groups_of_layers_are_layers_with_equal_parameters(layers, groups, inner, sets):
     """Unrolled and scanned, and each of them alone."""
-    layers, groups, inner, sets = ROUNDS[3]
     config = dataclasses.replace(DEEP, num_layers=layers, sharing="all", layer_groups=groups, group_layers=inner)
     params, loss, gradient = loss_and_gradient(bert_architecture, LOOP, config=config)
     copies = params | {"encoder": jax.tree.map(lambda leaf: leaf[np.array(sets)], params["encoder"])}
     apart = dataclasses.replace(DEEP, num_layers=layers)
-    _, expected_loss, expected = loss_and_gradient(bert_architecture, LOOP, copies, config=apart)
+    _, expected_loss, expected = loss_and_gradient(bert_architecture, SCAN, copies, config=apart)
     expected |= {
         "encoder": jax.tree.map(
-            lambda leaf: np.stack([leaf[np.array(sets) == index].sum(0) for index in range(4)]),
+            lambda leaf: np.stack([leaf[np.array(sets) == index].sum(0) for index in range(max(sets) + 1)]),
             jax.device_get(expected["encoder"]),
         )
     }
@@ -201,11 +205,10 @@ def test_groups_of_layers_are_layers_with_equal_parameters():
 
 
 def test_a_window_per_layer_is_one_model_scanned_and_unrolled():
-    _, loss, gradient = loss_and_gradient(local, LOOP)
-    for compute in (SCAN, SCAN_AGAIN):
-        _, found, slopes = loss_and_gradient(local, compute)
-        assert float(found) == pytest.approx(float(loss), rel=1e-5)
-        assert_trees_close(slopes, gradient, rtol=1e-4, atol=2e-5)
+    _, loss, gradient = loss_and_gradient(local, LOOP, config=SMALL)
+    _, found, slopes = loss_and_gradient(local, SCAN_AGAIN, config=SMALL)
+    assert float(found) == pytest.approx(float(loss), rel=1e-5)
+    assert_trees_close(slopes, gradient, rtol=1e-4, atol=2e-5)
 
 
 class GatedFeedForward(nnx.Module):
@@ -424,7 +427,7 @@ def test_decay_and_layers_equal_the_rules_by_path():
             layers = re.search(r"(^|/)encoder/", path) and not below
             assert parameter.layer_axis == (0 if layers else None), path
             assert parameter.embedding == bool(below), path
-        tree = included(model.parameters, shapes(model))
+        tree = included(model.parameters, unflatten_dict(dict(model.parameters), sep="/"))
         assert leaf_paths(tree) == {path: EXCLUDED.search(path) is None for path in leaf_paths(tree)}
 
 
@@ -453,10 +456,16 @@ def test_what_every_shipped_configuration_trains_is_described(name, monkeypatch)
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_variant_of_the_encoder_is_described(name):
+    assert_equal(BertForPreTraining(MODELS[name], parts=MODEL_PARTS))
+
+
+@pytest.mark.parametrize(
+    "name", ["default", *(pytest.param(n, marks=pytest.mark.slow) for n in MODELS if n != "default")]
+)
+def test_any_parts_of_an_encoder_are_described(name):
     for size in range(len(PRETRAINING_PARTS) + 1):
         for parts in itertools.combinations(PRETRAINING_PARTS, size):
             assert_equal(BertForPreTraining(MODELS[name], parts=parts))
-    assert_equal(BertForPreTraining(MODELS[name], parts=MODEL_PARTS))
 
 
 @pytest.mark.parametrize("embeddings", ["shared", "own", "disentangled"])
@@ -466,8 +475,18 @@ def test_a_discriminator_and_its_generator_are_described(embeddings):
     assert trained_parameters(config.model, config.objective) == trained(config).parameters
 
 
-@pytest.mark.parametrize("model", ["default", "pre", "modern"])
-@pytest.mark.parametrize("head", HEADS)
+OF_LAST_LAYER = [name for name, head in HEADS.items() if head.features == HeadConfig().features]
+
+
+@pytest.mark.parametrize(
+    "model, head",
+    [
+        *(("default", head) for head in HEADS),
+        *(("modern", head) for head in OF_LAST_LAYER),
+        *(pytest.param("modern", head, marks=pytest.mark.slow) for head in HEADS if head not in OF_LAST_LAYER),
+        *(pytest.param("pre", head, marks=pytest.mark.slow) for head in HEADS),
+    ],
+)
 def test_every_variant_of_the_head_is_described(model, head):
     assert_equal(BertForTask(MODELS[model], HEADS[head]))
 

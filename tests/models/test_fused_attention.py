@@ -46,25 +46,26 @@ def interpreted(module):
 @pytest.mark.parametrize(
     "names, rate",
     [
-        *((names, 0.1) for names in ("", "segments", "segments+window+bias")),
-        *((names, 0.0) for names in ("", "segments+window+bias")),
+        *(("", 0.1), ("segments+window+bias", 0.1), ("segments+window+bias", 0.0)),
         # In the core tests each restriction is also alone, or with one other, in what follows.
-        *(pytest.param(names, 0.1, marks=pytest.mark.slow) for names in ("window", "bias")),
-        *(pytest.param(names, 0.0, marks=pytest.mark.slow) for names in ("segments", "window", "bias")),
+        *(pytest.param(names, 0.1, marks=pytest.mark.slow) for names in ("segments", "window", "bias")),
+        *(pytest.param(names, 0.0, marks=pytest.mark.slow) for names in ("", "segments", "window", "bias")),
     ],
 )
 def test_values_and_gradients_equal_plain_attention(module, names, rate):
     assert_equal(module, (2, 128, 4, 64), rate, names)
 
 
-@pytest.mark.parametrize("names", ["segments", "window+bias"])
+@pytest.mark.parametrize("names", [pytest.param("segments", marks=pytest.mark.slow), "window+bias"])
 def test_in_bfloat16_they_agree_to_its_rounding(module, names):
     assert_equal(module, (2, 128, 4, 64), 0.1, names, jnp.bfloat16)
 
 
-@pytest.mark.parametrize("rows, heads", [(2, 4), (2, 1), (1, 1)])
+@pytest.mark.parametrize(
+    "rows, heads", [(2, 1), *(pytest.param(*shape, marks=pytest.mark.slow) for shape in ((2, 4), (1, 1)))]
+)
 def test_a_bias_may_be_shared_by_rows_and_heads(module, rows, heads):
-    """Its gradient is then their sum."""
+    """Its gradient is then their sum. That of the other tests is shared by rows."""
     bias = np.random.default_rng(2).standard_normal((rows, heads, 128, 128)).astype(np.float32)
     assert_equal(module, (2, 128, 4, 64), 0.1, bias=bias)
 
@@ -195,8 +196,11 @@ def test_every_width_of_heads_and_any_number_of_them(shape):
     assert_equal(tpu, shape, 0.3, "segments")
 
 
+@pytest.mark.slow
 def test_long_rows_are_computed_in_blocks_of_queries():
-    """Of 256 queries here; the gradients of keys, values and the bias are summed over them."""
+    """As they are within a window in the core tests.
+
+    Of 256 queries here; the gradients of keys, values and the bias are summed over them."""
     assert_equal(tpu, (1, 1024, 2, 64), 0.1, "segments+bias")
 
 
@@ -274,8 +278,15 @@ def test_every_length_and_width_and_a_window_that_is_known(shape, names, window)
     assert_equal(gpu, shape, 0.1, names, window=window)
 
 
-@pytest.mark.parametrize("names, rate, window", [("segments+bias", 0.1, None), ("", 0.0, 65)])
-@pytest.mark.parametrize("own, other", [(128, 32), (32, 128)])
+@pytest.mark.parametrize(
+    "own, other, names, rate, window",
+    [
+        (128, 32, "segments+bias", 0.1, None),
+        (32, 128, "", 0.0, 65),
+        pytest.param(32, 128, "segments+bias", 0.1, None, marks=pytest.mark.slow),
+        pytest.param(128, 32, "", 0.0, 65, marks=pytest.mark.slow),
+    ],
+)
 def test_blocks_of_two_sizes(monkeypatch, own, other, names, rate, window):
     """Of other sizes backward than forward; 320 places are five blocks of 64, or ten of 32."""
     tilings = {"forward": gpu.Tiling(own, other), "backward": gpu.Tiling(other, own)}

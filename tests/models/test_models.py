@@ -27,7 +27,9 @@ from small_model import (
     assert_trees_close,
     compiled,
     encode,
+    encoder_gradient,
     loss_function,
+    loss_of,
     make_batch,
     perturbed,
 )
@@ -138,7 +140,7 @@ def test_initial_values():
     assert np.abs(np.triu(np.corrcoef(np.stack(draws)), 1)).max() < 0.6  # no two parameters are drawn from one key
 
 
-@pytest.mark.parametrize("form", ["post", "geglu", "deberta", "xlnet"])
+@pytest.mark.parametrize("form", ["post", pytest.param("geglu", marks=pytest.mark.slow), "deberta", "xlnet"])
 def test_outputs_of_branches_may_begin_smaller_by_the_number_of_branches(form):
     """By the closed form 0.8796 · 0.02 / √(2 · layers), and value by value; every other array begins as it did."""
     forms = {
@@ -196,10 +198,10 @@ def test_sinusoidal_positions_are_those_of_the_formula():
 
 @pytest.fixture(scope="module")
 def plain_road():
-    """Model, parameters, batch, key, and loss and gradient with dropout of the loop without remat."""
-    model, batch = BertForPreTraining(SMALL, dataclasses.replace(FLOAT32, layers="loop")), make_batch()
-    params, key = perturbed(model), jax.random.key(5)
-    return params, batch, key, compiled(jax.value_and_grad(loss_function(model, batch)))(params, key)
+    """Inputs, parameters, and loss and gradient with dropout of the loop without remat."""
+    batch = make_batch()
+    inputs = batch["input_ids"], batch["token_type_ids"], batch["attention_mask"]
+    return inputs, *encoder_gradient(BertForPreTraining(SMALL, dataclasses.replace(FLOAT32, layers="loop"), ()), inputs)
 
 
 @pytest.mark.parametrize(
@@ -207,16 +209,16 @@ def plain_road():
     [
         pytest.param("loop", "sel", marks=pytest.mark.slow),
         ("loop", "full"),
-        ("scan", "none"),
+        pytest.param("scan", "none", marks=pytest.mark.slow),
         ("scan", "sel"),
         pytest.param("scan", "dots", marks=pytest.mark.slow),
         pytest.param("scan", "full", marks=pytest.mark.slow),
     ],
 )
 def test_scan_loop_and_remat_are_one_model(plain_road, layers, remat):
-    params, batch, key, (loss, gradient) = plain_road
-    model = BertForPreTraining(SMALL, ComputeConfig(dtype="float32", layers=layers, remat=remat))
-    other_loss, other_gradient = compiled(jax.value_and_grad(loss_function(model, batch)))(params, key)
+    inputs, params, loss, gradient = plain_road
+    model = BertForPreTraining(SMALL, ComputeConfig(dtype="float32", layers=layers, remat=remat), ())
+    _, other_loss, other_gradient = encoder_gradient(model, inputs, params)
     assert float(other_loss) == pytest.approx(float(loss), rel=1e-6)
     assert_trees_close(other_gradient, gradient, rtol=1e-4, atol=1e-6)
 
@@ -245,7 +247,7 @@ def test_collecting_changes_nothing(layers):
         assert not np.any(np.where(batch["attention_mask"][:, None, None, :], 0, maps))  # padding gets exactly nothing
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "bfloat16"])
 def test_row_of_padding_gives_finite_values_and_touches_no_other_row(dtype):
     model, batch = BertForPreTraining(SMALL, ComputeConfig(dtype=dtype)), make_batch()
     params = perturbed(model)
@@ -260,15 +262,19 @@ def test_row_of_padding_gives_finite_values_and_touches_no_other_row(dtype):
 def test_bfloat16_is_close_to_float32():
     config = ModelConfig(vocab_size=500, hidden_size=64, num_layers=2, num_heads=4, max_position_embeddings=16)
     batch = make_batch(config)
-    narrow, wide = (BertForPreTraining(config, ComputeConfig(dtype=dtype)) for dtype in ("bfloat16", "float32"))
-    params = compiled(wide.init)(jax.random.key(0))
-    found = [
-        compiled(lambda p, key, m=model: (m.apply(p, batch), jax.grad(loss_function(m, batch))(p, key)))(
-            params, jax.random.key(1)
-        )
-        for model in (narrow, wide)
-    ]
-    outputs, gradients = zip(*found)
+    narrow, wide = (
+        BertForPreTraining(config, ComputeConfig(dtype=dtype, layers="scan")) for dtype in ("bfloat16", "float32")
+    )
+    params = perturbed(wide, spread=0.02)
+
+    def run(model):
+        def loss(params):
+            output = model.apply(params, batch, jax.random.key(1))
+            return loss_of(output, batch), output
+
+        return compiled(jax.grad(loss, has_aux=True))(params)
+
+    gradients, outputs = zip(*map(run, (narrow, wide)))
     assert all(x.dtype == jnp.float32 for output in outputs for x in output)
     inputs = batch["input_ids"], batch["token_type_ids"], batch["attention_mask"]
     assert jax.eval_shape(narrow.encode, params, *inputs).last_hidden_state.dtype == jnp.bfloat16
@@ -326,7 +332,10 @@ def test_refuses_what_it_cannot_run():
         jax.eval_shape(lambda p: model.encode(p, long, long, long), params)
 
 
-PARTS = [(), ("mlm",), ("next_sentence", "pooler"), ("pooler", "mlm", "next_sentence")]
+PARTS = [
+    *(("mlm",), ("next_sentence", "pooler")),
+    *(pytest.param(parts, marks=pytest.mark.slow) for parts in ((), ("pooler", "mlm", "next_sentence"))),
+]
 
 
 @pytest.fixture(scope="module")

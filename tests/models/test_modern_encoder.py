@@ -338,10 +338,12 @@ def test_the_widest_window_that_is_taken_is_the_first_that_restricts_something()
     check(run(local_window=62, max_position_embeddings=128))
 
 
-@pytest.mark.parametrize("tokens", [1, 6], ids=["one", "more than the first text has"])
-@pytest.mark.parametrize("kernel", ["auto", "xla"])
+@pytest.mark.parametrize(
+    "kernel, tokens",
+    [("auto", 6), ("xla", 1), *(pytest.param(*case, marks=pytest.mark.slow) for case in (("auto", 1), ("xla", 6)))],
+)
 def test_every_text_of_a_row_has_global_tokens(tokens, kernel):
-    """Of four texts in a row, the last as long as the window asks for blocks."""
+    """Of four texts in a row, the last as long as the window asks for blocks; six are more than the first one has."""
     config = variant(dataclasses.replace(MODERN, max_position_embeddings=128), local_window=2, global_tokens=tokens)
     model = BertForPreTraining(config, ComputeConfig(dtype="float32", attention=kernel), ())
     params, (ids, types, mask) = perturbed(model), rows(128, (128, 128))

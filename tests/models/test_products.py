@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +39,7 @@ from bert_jax.tools.planning.compiler import resolved
 from bert_jax.tools.planning.topology import find_topology
 
 ONE_LAYER = dataclasses.replace(SMALL, num_layers=1)
+PADDED = dataclasses.replace(ONE_LAYER, vocab_pad_multiple=16)
 ROUNDING = 2.0**-8  # of bfloat16: the largest relative change of a value that is rounded to the nearest
 
 
@@ -169,13 +171,14 @@ def test_word_losses_of_large_and_small_logits_stay_finite(scale):
     assert np.isfinite(value) and np.isfinite(gradient).all()
 
 
-def gradients_of(dtype, products, config=ONE_LAYER, dropout_key=None):
-    """Gradient of the loss of pre-training, and its sums."""
+@functools.cache
+def gradients_of(dtype, products, config):
+    """Gradient of the loss of pre-training with dropout, and its sums."""
     model = BertForPreTraining(config, ComputeConfig(dtype=dtype, products=products))
     objective, batch = PretrainingObjective(model), make_batch(config)
 
     def loss(params):
-        sums = objective.sums(params, batch, dropout_key)
+        sums = objective.sums(params, batch, jax.random.key(3))
         return sum(term.loss / term.weight for term in sums.values()), sums
 
     return compiled(jax.grad(loss, has_aux=True))(perturbed(model))
@@ -234,9 +237,8 @@ def test_activations_of_bfloat16_and_their_gradients_are_rounded_once(name):
 
 @pytest.mark.parametrize("padded", [pytest.param(1, marks=pytest.mark.slow), 16])
 def test_in_float32_the_model_and_its_gradient_are_those_of_the_plain_road(padded):
-    config = dataclasses.replace(ONE_LAYER, vocab_pad_multiple=padded)
-    key = jax.random.key(3)
-    plain, *others = (gradients_of("float32", products, config, key) for products in ("plain", "cpu", "tpu", "gpu"))
+    config = dataclasses.replace(PADDED, vocab_pad_multiple=padded)
+    plain, *others = (gradients_of("float32", products, config) for products in ("plain", "cpu", "tpu", "gpu"))
     for gradients, sums in others:
         assert distance(gradients, plain[0]) < 1e-6
         for name, expected in plain[1].items():
@@ -246,9 +248,8 @@ def test_in_float32_the_model_and_its_gradient_are_those_of_the_plain_road(padde
 def test_in_bfloat16_the_gradient_runs_and_is_as_near_to_float32_as_the_plain_one():
     # XLA has refused such products at run time when something was fused into them ("Unsupported element type for
     # DotThunk::Execute"), so this is the whole backward pass, with dropout.
-    key = jax.random.key(3)
     exact, plain, cpu, gpu = (
-        gradients_of(*form, dropout_key=key)[0]
+        gradients_of(*form, PADDED)[0]
         for form in (("float32", "plain"), ("bfloat16", "plain"), ("bfloat16", "cpu"), ("bfloat16", "gpu"))
     )
     assert distance(plain, exact) < 0.05  # nine roundings of 2⁻⁹ or so on the way through the layers
@@ -465,10 +466,16 @@ def distance_of_norms(found, expected) -> float:
 )
 def test_norm_and_gradients_are_those_of_float64(dtype, offset, bound):
     x, scale, bias, gradient = arrays_of_norms(dtype, offset)
-    found, transpose = jax.vjp(lambda *given: fused_layer_norm(*given, EPSILON), x, scale, bias)
-    for each, expected in zip((found, *transpose(gradient)), exact(x, scale, bias, gradient), strict=True):
+
+    @compiled
+    def normed(gradient, *given):
+        found, transpose = jax.vjp(lambda *given: fused_layer_norm(*given, EPSILON), *given)
+        return found, *transpose(gradient)
+
+    found = normed(gradient, x, scale, bias)
+    for each, expected in zip(found, exact(x, scale, bias, gradient), strict=True):
         assert distance_of_norms(each, expected) < bound
-    assert (found.dtype, transpose(gradient)[0].dtype, transpose(gradient)[1].dtype) == (x.dtype, x.dtype, jnp.float32)
+    assert [each.dtype for each in found] == [x.dtype, x.dtype, jnp.float32, jnp.float32]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

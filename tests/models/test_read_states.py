@@ -20,16 +20,16 @@ from bert_jax.objectives.masked_words import PretrainingObjective
 BATCH, LENGTH, HIDDEN = 3, 24, 16
 COMPUTE = ComputeConfig(dtype="float32", products="plain")
 PLAIN = ModelConfig(
-    vocab_size=50, hidden_size=HIDDEN, num_layers=2, num_heads=2, max_position_embeddings=32, initializer_range=0.3
+    vocab_size=50, hidden_size=HIDDEN, num_layers=1, num_heads=2, max_position_embeddings=32, initializer_range=0.3
 )
 MODELS = {
-    "bert": {},
-    "one layer": {"num_layers": 1},
-    "convolution": {"convolution_width": 3},
+    "bert": {"num_layers": 2},
+    "one layer": {},
+    "convolution": {"convolution_width": 3, "num_layers": 2},
     "pre-norm": {"norm_position": "pre"},
     "roberta": {"padding_id": 1, "type_vocab_size": 1, "pair_head": False},
-    "albert": {"sharing": "all", "embedding_size": 8},
-    "shared attention": {"sharing": "attention"},
+    "albert": {"sharing": "all", "embedding_size": 8, "num_layers": 2},
+    "shared attention": {"sharing": "attention", "num_layers": 2},
     "alibi": {"positions": "alibi"},
     "gpt": {"direction": "left_to_right"},
     "modern": {
@@ -69,12 +69,21 @@ def inputs(batch: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
     return batch["input_ids"], batch["token_type_ids"], batch["attention_mask"]
 
 
-ALONE = ("bert", "convolution", "modern", "window with global tokens")
-"""Models that see another neighbourhood, other distances or other global tokens where a row is one text."""
+QUICK = (
+    "one layer",
+    "convolution",
+    "roberta",
+    "albert",
+    "alibi",
+    "gpt",
+    "modern",
+    "window with global tokens",
+)
+"""Models whose rows of several texts are among the core tests; of the others a sibling is."""
 CASES = [
     ("bert", False, False),
-    *((name, True, True) for name in MODELS),
-    *(pytest.param(name, False, True, marks=() if name in ALONE else pytest.mark.slow) for name in MODELS),
+    *(pytest.param(name, True, True, marks=() if name in QUICK else pytest.mark.slow) for name in MODELS),
+    *(pytest.param(name, False, True, marks=pytest.mark.slow) for name in MODELS),
 ]
 
 
@@ -148,7 +157,7 @@ def operations(function, model) -> float:
     return jax.jit(function).lower(jax.eval_shape(model.init, jax.random.key(0))).cost_analysis()["flops"]
 
 
-WIDE = dataclasses.replace(PLAIN, hidden_size=128)
+WIDE = dataclasses.replace(PLAIN, hidden_size=128, num_layers=2)
 
 
 def left_out(read: int) -> int:

@@ -219,7 +219,7 @@ def test_the_operations_of_a_step_are_those_of_its_products(model):
 
 
 LEFT_TO_RIGHT = dataclasses.replace(
-    CONFIG, model=dataclasses.replace(SIZES, direction="left_to_right", num_layers=3), objective=LeftToRight()
+    CONFIG, model=dataclasses.replace(SIZES, direction="left_to_right"), objective=LeftToRight()
 )
 
 
@@ -235,7 +235,13 @@ def rows_of(*rows):
     return batch, {"text_ids": numbers, "text_starts": starts}
 
 
-@pytest.mark.parametrize("config", [CONFIG, LEFT_TO_RIGHT], ids=["both directions", "left to right"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(CONFIG, id="both directions"),
+        pytest.param(LEFT_TO_RIGHT, id="left to right", marks=pytest.mark.slow),
+    ],
+)
 def test_texts_that_share_a_row_are_computed_as_if_they_stood_alone(config):
     """Both rows end in padding, which one direction begins with, and one row has fewer texts than the other."""
     model = BertForPreTraining(dataclasses.replace(config.model, max_position_embeddings=14), parts=("mlm", "pooler"))
@@ -244,12 +250,15 @@ def test_texts_that_share_a_row_are_computed_as_if_they_stood_alone(config):
     shared, places = rows_of(texts[:3], texts[3:])
     alone = rows_of(*([text] for text in texts))[0]
 
+    def encoded(batch):
+        names = ("input_ids", "token_type_ids", "attention_mask")
+        return model.encode(params, *map(batch.get, names), texts=PackedTexts.of(batch))
+
     @compiled
     def measured(batch):
         loss = lambda params: mean_loss(objective.terms, objective.sums(params, batch), objective.denominators(batch))
-        names = ("input_ids", "token_type_ids", "attention_mask")
-        encoded = model.encode(params, *map(batch.get, names), texts=PackedTexts.of(batch))
-        return encoded.last_hidden_state, encoded.pooled, *jax.value_and_grad(loss)(params)
+        output = encoded(batch)
+        return output.last_hidden_state, output.pooled, *jax.value_and_grad(loss)(params)
 
     states, pooled, loss, gradients = jax.device_get(measured(shared | places))
     own_states, own_pooled, own_loss, own_gradients = jax.device_get(measured(alone))
@@ -259,7 +268,7 @@ def test_texts_that_share_a_row_are_computed_as_if_they_stood_alone(config):
         np.testing.assert_allclose(pooled[row, text], own_pooled[number], atol=1e-6)
     np.testing.assert_allclose(loss, own_loss, rtol=1e-6)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), gradients, own_gradients)
-    unaware = measured(shared)[0]  # the state of a text passes to the next one
+    unaware = compiled(encoded)(shared).last_hidden_state  # the state of a text passes to the next one
     assert np.abs(np.asarray(unaware)[0, len(texts[0])] - own_states[1, 0]).max() > 1e-3
 
 
@@ -395,7 +404,7 @@ def test_features_that_cannot_be():
     "kind, shape, scores",
     [
         ("classification", (BATCH, BILSTM_LENGTH), (BATCH, 3)),
-        ("regression", (BATCH, BILSTM_LENGTH), (BATCH,)),
+        pytest.param("regression", (BATCH, BILSTM_LENGTH), (BATCH,), marks=pytest.mark.slow),
         ("choice", (1, BATCH, BILSTM_LENGTH), (1, BATCH)),
         ("span", (BATCH, BILSTM_LENGTH), (BATCH, BILSTM_LENGTH, 2)),
     ],

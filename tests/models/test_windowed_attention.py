@@ -57,9 +57,23 @@ def setting(length, window, first, real, segmented) -> tuple[list[np.ndarray], A
     return inputs, mask, padding.astype(bool)
 
 
-@pytest.mark.parametrize("length, window, first, real, segmented", CASES)
+BIASES = {"no bias": None, "ALiBi": functools.partial(alibi_bias, HEADS), "left to right": causal_bias}
+QUICK = ("blocks wider than the window", "two of each text")
+"""The cases that core tests have with a bias."""
+
+
 @pytest.mark.parametrize(
-    "bias", [None, functools.partial(alibi_bias, HEADS), causal_bias], ids=["no bias", "ALiBi", "left to right"]
+    "length, window, first, real, segmented, bias",
+    [
+        pytest.param(
+            *case.values,
+            bias,
+            id=f"{name}-{case.id}",
+            marks=() if bias is None or case.id in QUICK else pytest.mark.slow,
+        )
+        for name, bias in BIASES.items()
+        for case in CASES
+    ],
 )
 def test_outputs_and_gradients_are_those_of_the_masked_full_matrix(length, window, first, real, segmented, bias):
     inputs, mask, seen = setting(length, window, first, real, segmented)
@@ -141,8 +155,12 @@ def test_it_is_chosen_for_windows_far_shorter_than_the_row():
 
 @pytest.mark.parametrize(
     "layers, changes",
-    [("loop", {}), ("scan", {}), ("scan", {"positions": "alibi"}), ("scan", {"direction": "left_to_right"})],
-    ids=["loop", "scan", "ALiBi", "left to right"],
+    [
+        pytest.param("loop", {}, id="loop"),
+        pytest.param("scan", {}, id="scan", marks=pytest.mark.slow),
+        pytest.param("scan", {"positions": "alibi"}, id="ALiBi"),
+        pytest.param("scan", {"direction": "left_to_right"}, id="left to right", marks=pytest.mark.slow),
+    ],
 )
 def test_a_model_with_local_layers_is_the_same_by_blocks(layers, changes, monkeypatch):
     config = variant(MODERN, max_position_embeddings=128, num_layers=4, **changes, global_tokens=1)
@@ -320,8 +338,8 @@ def test_cudnn_gets_the_mask_and_the_bias(monkeypatch, biased):
     assert np.isfinite(np.float32(found)).all()
     # What it cannot do, it does not try.
     kernels = kernel(attention="cudnn"), plain.attention
-    dropped = (each(query, key, value, mask, jax.random.key(0), 0.1)[0] for each in kernels)
-    np.testing.assert_array_equal(*map(np.float32, dropped))
+    dropped = compiled(lambda *qkv: [each(*qkv, mask, jax.random.key(0), 0.1)[0] for each in kernels])
+    np.testing.assert_array_equal(*map(np.float32, dropped(query, key, value)))
 
 
 COMPILE = r"""

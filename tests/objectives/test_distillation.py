@@ -72,7 +72,7 @@ def teacher_params():
     return perturbed(BertForPreTraining(SMALL, FLOAT32, ("mlm",)))
 
 
-@pytest.mark.parametrize("positions", ["masked", "all"])
+@pytest.mark.parametrize("positions", [pytest.param("masked", marks=pytest.mark.slow), "all"])
 def test_a_student_equal_to_its_teacher_has_nothing_to_learn_from_it(teacher_params, positions):
     options = dataclasses.replace(EVERYTHING, soft_positions=positions)
     objective, batch = taught(SMALL, SMALL, teacher_params, options), make_batch()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import recorded_models as drawn
 import safetensors.numpy
-from small_model import FLOAT32, compiled, loss_and_gradient
+from small_model import FLOAT32, compiled, loss_and_gradient, perturbed
 
 from bert_jax.checkpoints.record import leaf_paths
 from bert_jax.config import Config, ReplacedTokens
@@ -27,7 +27,6 @@ from bert_jax.pretraining import default_objective
 
 ORACLE = drawn.recorded("replaced_tokens")
 SHAPES = json.loads(str(ORACLE["shapes"]))
-SHARING = ("shared", "own", "disentangled")
 
 
 def opened(directory: pathlib.Path, part: str, state: dict[str, np.ndarray]):
@@ -81,7 +80,7 @@ def parameters(embeddings: str):
     return state
 
 
-@pytest.mark.parametrize("embeddings", SHARING)
+@pytest.mark.parametrize("embeddings", ["shared", pytest.param("own", marks=pytest.mark.slow), "disentangled"])
 def test_loss_and_gradients_of_a_fixed_sample_are_those_of_transformers(tmp_path, monkeypatch, embeddings):
     """The gradients of shared tables are those of both losses; of disentangled ones, each part's are its own."""
     model, params = both(tmp_path / "values", parameters(embeddings), embeddings)
@@ -195,9 +194,9 @@ def test_padded_rows_of_the_vocabulary_are_never_drawn(tmp_path):
     electra, batch = objective_of(model, "own").model, drawn.masked_batch()
 
     @compiled
-    def draw(key):
-        logits = electra.mlm_logits(electra.init(key), batch)
+    def draw(params):
+        logits = electra.mlm_logits(params, batch)
         return logits, sampled_words(logits, batch)
 
-    logits, words = draw(jax.random.key(0))
+    logits, words = draw(perturbed(electra))
     assert logits.shape[-1] == 64 and np.max(words) < 53

@@ -406,7 +406,9 @@ def one_update(transformation):
     return jax.jit(lambda grads, params: transformation.update(grads, transformation.init(params), params))
 
 
-@pytest.mark.parametrize("mesh", [MeshConfig(data=2, fsdp=2, tensor=2), MeshConfig(data=1, fsdp=8)])
+@pytest.mark.parametrize(
+    "mesh", [MeshConfig(data=2, fsdp=2, tensor=2), pytest.param(MeshConfig(data=1, fsdp=8), marks=pytest.mark.slow)]
+)
 def test_a_mesh_of_eight_gives_the_same_update(mesh):
     ours, params, grads = optimizer(MUON_CONFIG, MUON_TABLE), drawn_of_muon(0), drawn_of_muon(1)
     expected, _ = one_update(ours)(grads, params)

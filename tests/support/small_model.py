@@ -61,13 +61,13 @@ def perturbed(model, seed: int = 0, spread: float = 0.2):
 
 
 def loss_function(model, batch):
-    def loss(params, dropout_key=None):
-        output = model.apply(params, batch, dropout_key)
-        words = masked_words.masked_word_sums(output.mlm_logits, batch["masked_ids"], batch["masked_weights"])
-        pairs = masked_words.sentence_pair_sums(output.next_sentence_logits, batch["next_sentence_labels"])
-        return words.loss / words.weight + pairs.loss / pairs.weight
+    return lambda params, dropout_key=None: loss_of(model.apply(params, batch, dropout_key), batch)
 
-    return loss
+
+def loss_of(output, batch):
+    words = masked_words.masked_word_sums(output.mlm_logits, batch["masked_ids"], batch["masked_weights"])
+    pairs = masked_words.sentence_pair_sums(output.next_sentence_logits, batch["next_sentence_labels"])
+    return words.loss / words.weight + pairs.loss / pairs.weight
 
 
 def loss_and_gradient(objective):

@@ -6,7 +6,7 @@ from synthetic_store import VOCAB_SIZE
 from bert_jax.config import ModelConfig
 
 MODEL = ModelConfig(
-    vocab_size=VOCAB_SIZE, hidden_size=24, num_layers=2, num_heads=3, intermediate_size=40, max_position_embeddings=64
+    vocab_size=VOCAB_SIZE, hidden_size=24, num_layers=1, num_heads=3, intermediate_size=40, max_position_embeddings=64
 )
 
 
