@@ -111,6 +111,7 @@ def script(section: str) -> str:
 def run_config(store: pathlib.Path, workdir: pathlib.Path, **changes) -> Config:
     return Config(
         model=ModelConfig(hidden_size=16, num_layers=2, num_heads=2, max_position_embeddings=32, **changes),
+        compute=SCAN,
         data=DataConfig(path=str(store), held_out=0.1, loader="plain"),
         workdir=str(workdir),
         log_every_steps=1,
@@ -124,7 +125,7 @@ def losses_of(workdir: pathlib.Path) -> list[float]:
     return [row["mlm_loss"] for row in read_rows(workdir / "metrics.jsonl") if row["kind"] == "train"]
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("dropout", [0.0, pytest.param(0.1, marks=pytest.mark.slow)])
 def test_the_kernel_of_the_guide_computes_every_layer_or_what_it_lacks_is_computed_by_plain_attention(
     dropout, small_store, tmp_path, monkeypatch
 ):
