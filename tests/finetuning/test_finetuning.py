@@ -314,6 +314,7 @@ def test_command_line(pretrained, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(prediction, "run_predict", functools.partial(prediction.run_predict, **first))
     base = ["bert-jax", "finetune", "text", f"--init_from={pretrained / 'pretrained'}"]
     base += [f"--data.dir={pretrained / 'data'}", "--options.max_length=16"]
+    base += ["--compute.layers=scan", "--bucket_window=1", "--packing=on"]  # the step of the runs of other tests
     grid = ["--grid", "--grid_batch_sizes=16", "--grid_learning_rates=5e-3", "--grid_epochs=1"]
     assert _run([*base, f"--workdir={tmp_path / 'w'}", *grid]) == 0
     assert (tmp_path / "w" / "results.json").exists()
@@ -332,7 +333,8 @@ def test_command_line(pretrained, tmp_path, monkeypatch, capsys):
 
 
 def train(kind: str, micro_batches: int) -> tuple[list[dict], dict]:
-    config = FinetuneConfig(micro_batches=micro_batches, dropout=0.0, compute=ComputeConfig(dtype="float32"))
+    compute = dataclasses.replace(SCANNED, dtype="float32")
+    config = FinetuneConfig(micro_batches=micro_batches, dropout=0.0, compute=compute)
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:2])
     programs = make_programs(config, PROGRAMS_MODEL, HEADS[kind], mesh)
     state, history = programs.fresh_state(np.uint32(0)), []
@@ -460,7 +462,7 @@ def test_runs_that_began_decide_how_rows_are_shared(two_seeds, tmp_path):
 HEAD = HeadConfig(labels=("no", "yes"), dropout=0.0)
 
 
-@pytest.fixture(scope="module", params=["own_rows", "shared_rows"])
+@pytest.fixture(scope="module", params=["own_rows", pytest.param("shared_rows", marks=pytest.mark.slow)])
 def ours(request):
     """Losses of every step and the final logits of the first batch, through the code that `finetune` runs."""
     optimizer = OptimizerConfig(epsilon=oracle.EPSILON, weight_decay=oracle.DECAY, clip_norm=oracle.CLIP)
