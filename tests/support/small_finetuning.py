@@ -31,10 +31,8 @@ FAST = {
     "epochs": 2,
     "log_every_steps": 1,
     "bucket_window": 1,
-    "packing": "off",
     "compute": SCANNED,
 }
-"""In rows of their own all batches have one shape; in shared rows, three to five, and a step is compiled for each."""
 
 
 def sentences(count, seed, topics=2):
@@ -75,7 +73,8 @@ def task_config(task: str, init_from, workdir, files: dict, **changes) -> Finetu
 
 
 def run_config(home, workdir, **changes) -> FinetuneConfig:
-    usual = task_config("text", home / "pretrained", workdir, {"dir": home / "data"}, **FAST)
+    """Return the usual run, in rows of their own: a step is compiled for each of several shapes of shared rows."""
+    usual = task_config("text", home / "pretrained", workdir, {"dir": home / "data"}, packing="off", **FAST)
     return dataclasses.replace(usual, **changes)
 
 
