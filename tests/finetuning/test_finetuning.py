@@ -349,7 +349,8 @@ def train(kind: str, micro_batches: int) -> tuple[list[dict], dict]:
     return history, jax.device_get(state.params)
 
 
-@pytest.mark.parametrize("kind", ["classification", pytest.param("tagging", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["classification", "tagging"])
 def test_micro_batches_give_the_losses_of_the_whole_batch(kind):
     (whole, params), (parts, parts_params) = train(kind, 1), train(kind, 4)
     for found, expected in zip(parts, whole, strict=True):

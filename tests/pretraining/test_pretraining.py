@@ -75,6 +75,7 @@ def test_a_work_directory_holds_what_was_promised(finished):
     assert steps == [8, 12]  # the last two; the best on held-out documents is the last
 
 
+@pytest.mark.slow
 def test_a_corpus_in_which_nothing_can_be_predicted_is_trained_on_and_named(tmp_path, caplog, capsys):
     """Documents of one word, which has more pieces than may be masked."""
     corpus, vocab, store = tmp_path / "corpus.txt", tmp_path / "vocab.txt", tmp_path / "store"
