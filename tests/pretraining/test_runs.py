@@ -164,9 +164,8 @@ COMPOSED = ("roberta_mini", "distilbert_mini", "spanbert_mini", "electra_mini", 
 """Configurations whose mechanisms are those above, BERT's, or shown by runs of distillation and of replaced tokens."""
 NAMES = (*MECHANISMS, *(COMPOSED if EXHAUSTIVE else ()))
 UNTRAINED = (
-    *(pytest.param(name, marks=pytest.mark.slow) for name in ("deberta_base", "mosaicbert_base")),
-    "neobert",
     "cramming",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("deberta_base", "mosaicbert_base", "neobert")),
 )
 """Encoders that none of the above has."""
 KILLED = NAMES if EXHAUSTIVE else ("ulmfit_mini",)
