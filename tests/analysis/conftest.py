@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from command_lines import succeed
+from matplotlib.figure import Figure
 from pretrained_model import loaded, stored_model
 
 from bert_jax.pretrained.model import PretrainedModel
@@ -18,8 +19,18 @@ def model() -> PretrainedModel:
 
 
 @pytest.fixture
-def analyze(tmp_path, capsys) -> Callable[..., tuple[str, Any]]:
-    """`bert-jax analyze` with its files in tmp_path/out: what it prints, and the result that it leaves there."""
+def analyze(tmp_path, capsys, monkeypatch) -> Callable[..., tuple[str, Any]]:
+    """`bert-jax analyze` with its files in tmp_path/out: what it prints, and the result that it leaves there.
+
+    A figure is laid out once, in a few dots; `cka` and `prune` are also run without, and draw theirs as for users.
+    """
+    savefig = Figure.savefig
+
+    def sketch(self, file, *, format: str, **options):
+        if format == "png":
+            savefig(self, file, format=format, dpi=20)
+
+    monkeypatch.setattr(Figure, "savefig", sketch)
 
     def run(*words: object, file: str = "result.json") -> tuple[str, Any]:
         succeed("analyze", *words, f"--output={tmp_path}/out")

@@ -131,9 +131,8 @@ def test_a_disk_that_fails_ends_a_run_and_keeps_what_was_saved(small_store, fini
     assert rows(inside) == rows(finished[0].workdir)
 
 
-@pytest.mark.parametrize(
-    "code, at", [MOMENTS[0], *(pytest.param(*each, marks=pytest.mark.slow) for each in MOMENTS[1:])]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("code, at", MOMENTS)
 def test_a_run_does_not_need_what_it_writes_for_people(small_store, finished, tmp_path, monkeypatch, caplog, code, at):
     """Its checkpoints are written, and nothing else."""
     config, inside = run_config(small_store, tmp_path / "run"), f"{tmp_path}/run"

@@ -42,7 +42,7 @@ from bert_jax.training.learner import phase_advice
 
 SMALL = tuple(
     f"--model.{name}"
-    for name in ("hidden_size=32", "num_layers=2", "num_heads=2", "vocab_size=64", "max_position_embeddings=16")
+    for name in ("hidden_size=32", "num_layers=1", "num_heads=2", "vocab_size=64", "max_position_embeddings=16")
 )
 CONFIG = Config(model=ModelConfig(hidden_size=32, num_layers=2, num_heads=2, vocab_size=64), phases=(PhaseConfig(),))
 
@@ -93,7 +93,7 @@ def _told(stages: list):
 
 def test_the_state_has_the_size_of_the_closed_form(written):
     (phase,) = written[0]["phases"]
-    model = dataclasses.replace(CONFIG.model, max_position_embeddings=16)
+    model = dataclasses.replace(CONFIG.model, num_layers=1, max_position_embeddings=16)
     expected = state_bytes(bert_parameters(model), moments=2)
     assert phase["memory"]["parameters"] == expected.parameters
     assert phase["memory"]["moments"] - expected.moments == 4  # the count of steps

@@ -346,7 +346,16 @@ INPUTS = {
 }
 
 
-@pytest.mark.parametrize("task", ["", *HEADS, "BiLSTM"])
+SAVED = [
+    "",
+    "text",
+    "ner",
+    "BiLSTM",
+    *(pytest.param(task, marks=pytest.mark.slow) for task in ("stsb", "swag", "squad_v2")),
+]
+
+
+@pytest.mark.parametrize("task", SAVED)
 def test_a_saved_model_is_the_model(tmp_path, task):
     name = "ner" if task == "BiLSTM" else task
     changes = {"features": "last", "lstm_size": 8} if task == "BiLSTM" else {}

@@ -18,6 +18,7 @@ import safetensors.numpy
 import torch_form
 from hub_on_loopback import Hub
 from pretrained_model import whole
+from small_pretraining import finetune
 
 from bert_jax import hub, progress
 from bert_jax.checkpoints.workdir import with_commits
@@ -498,11 +499,11 @@ def test_a_fine_tuning_records_both_commits(data, files, tmp_path):
     commit = data.commit("acme/tiny", files)
     config = dataclasses.replace(task_defaults("text"), init_from="acme/tiny", workdir=str(tmp_path / "run"))
     config = with_options(config, {"data.hub": "acme/texts:en", "epochs": 1, "options.max_length": 8})
-    first = loop.finetune(config)
+    first = finetune(config)
     recorded = json.loads((tmp_path / "run" / "config.json").read_text())["finetune"]
     assert recorded["init_from"] == first.results["init_from"] == f"hf://acme/tiny@{commit}"
     assert recorded["data"]["hub"] == f"hf://datasets/acme/texts@{data.data}:en"
     data.commit("acme/tiny", {**files, "vocab.txt": b"moved"})
     data.commit("acme/texts", {"train.parquet": b"moved"}, "datasets")
-    again = loop.finetune(config)  # the same command, wherever main is
+    again = finetune(config)  # the same command, wherever main is
     assert again.results["init_from"] == recorded["init_from"]

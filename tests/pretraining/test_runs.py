@@ -163,7 +163,10 @@ MECHANISMS = {
 COMPOSED = ("roberta_mini", "distilbert_mini", "spanbert_mini", "electra_mini", "deberta_mini")
 """Configurations whose mechanisms are those above, BERT's, or shown by runs of distillation and of replaced tokens."""
 NAMES = (*MECHANISMS, *(COMPOSED if EXHAUSTIVE else ()))
-UNTRAINED = ("deberta_base", "mosaicbert_base", "neobert", "cramming")
+UNTRAINED = (
+    "cramming",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("deberta_base", "mosaicbert_base", "neobert")),
+)
 """Encoders that none of the above has."""
 KILLED = NAMES if EXHAUSTIVE else ("ulmfit_mini",)
 """All are resumed inside one process. BERT's run, too, is killed, in test_resumption and test_kills."""

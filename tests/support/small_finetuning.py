@@ -73,7 +73,8 @@ def task_config(task: str, init_from, workdir, files: dict, **changes) -> Finetu
 
 
 def run_config(home, workdir, **changes) -> FinetuneConfig:
-    usual = task_config("text", home / "pretrained", workdir, {"dir": home / "data"}, **FAST)
+    """Return the usual run, in rows of their own: a step is compiled for each of several shapes of shared rows."""
+    usual = task_config("text", home / "pretrained", workdir, {"dir": home / "data"}, packing="off", **FAST)
     return dataclasses.replace(usual, **changes)
 
 

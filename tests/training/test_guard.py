@@ -27,7 +27,7 @@ from bert_jax.tools.report import is_samples, run_report
 from bert_jax.training.evaluation import make_samples
 from bert_jax.training.events import read_events
 from bert_jax.training.reporter import FEWEST, WINDOW, Guard, Trouble, too_little
-from bert_jax.training.state import create_state
+from bert_jax.training.state import state_shardings
 
 
 def observe(guard: Guard, losses) -> tuple[int, int] | None:
@@ -137,7 +137,9 @@ def test_a_teacher_is_neither_trained_nor_consumed(arrays):
     mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
     learner = learner_on(mesh, arrays)
     (phase,) = learner.stages
-    state = create_state(learner.objective.model, learner.optimizer, mesh, 0)
+    state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), learner.abstract)
+    state = dataclasses.replace(state, params=random_params(learner.objective.model))
+    state = jax.device_put(state, state_shardings(learner.abstract))
     assert not [path for path in leaf_paths(state) if "teacher" in path]
     batch = {name: values for name, values in make_batch().items() if not name.startswith("next_sentence")}
     batch = sharding.to_global(mesh, batch, 3)

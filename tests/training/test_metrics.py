@@ -27,7 +27,6 @@ from rich.console import Console
 from small_pretraining import finetune, pretrain, rows, run_config
 from workdirs import held_by_another
 
-from bert_jax.config import PhaseConfig
 from bert_jax.config.checks import check_trackers
 from bert_jax.config.pretraining import SinksConfig
 from bert_jax.devices.signals import Stopped, StopSignals
@@ -380,7 +379,7 @@ def signals():
 
 
 def names(directory) -> list[tuple[str, int]]:
-    return [(row["event"], row["step"]) for row in read_events(directory / "events.jsonl")]
+    return [(row["event"], row["step"]) for row in read_events(f"{directory}/events.jsonl")]
 
 
 def test_rows_of_all_starts_stay_and_read_back(tmp_path, signals):
@@ -503,15 +502,14 @@ def test_only_the_first_host_writes_events(tmp_path, monkeypatch, signals):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_notes_what_it_does(small_store, tmp_path):
-    phase = PhaseConfig(steps=6, sequence_length=32, batch_size=16)
-    config = run_config(small_store, tmp_path / "run", phases=(phase,))
-    pretrain(config)
-    first = names(tmp_path / "run")
-    assert first[:3] == [("start", 0), ("baseline", 0), ("compiled", 0)]
-    assert first[-2:] == [("saved", 6), ("finished", 6)]
-    assert sorted(first[3:-2]) == [("evaluated", 6), ("saved", 4)]  # a save ends in the background
-    evaluated = next(row for row in read_events(tmp_path / "run/events.jsonl") if row["event"] == "evaluated")
+def test_a_run_notes_what_it_does(finished):
+    config, _ = finished
+    noted = names(config.workdir)
+    assert noted[:3] == [("start", 0), ("baseline", 0), ("compiled", 0)]
+    assert noted[-2:] == [("saved", 12), ("finished", 12)]
+    between = [("evaluated", 6), ("evaluated", 12), ("saved", 4), ("saved", 6), ("saved", 8)]
+    assert sorted(noted[3:-2]) == between  # a save ends in the background
+    evaluated = next(row for row in read_events(f"{config.workdir}/events.jsonl") if row["event"] == "evaluated")
     assert evaluated["mlm_loss"] == rows(config.workdir, "evaluation")[0]["mlm_loss"] and evaluated["seconds"] > 0
 
 

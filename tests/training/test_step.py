@@ -71,6 +71,7 @@ def test_sums_that_are_scattered_over_pairs_of_devices_are_the_same(reference, m
     assert '"pair"=2' in program.as_text()
 
 
+@pytest.mark.slow
 def test_slices_without_fsdp_are_data_parallelism_to_the_last_bit():
     """The same devices hold the same rows and the same whole state, and the gradients are summed over all of them."""
     history, params = losses(*tiny(), MeshConfig(data=8), steps=2)
@@ -87,7 +88,7 @@ def test_dropout_is_on_in_that_comparison_and_new_at_every_step(reference):
     assert abs(run(batch(0))["loss"] - run(batch(0))["loss"]) > 1e-3
 
 
-@pytest.mark.parametrize("mesh, micro_batches", [(SINGLE, 2), (CUBE, 4)])
+@pytest.mark.parametrize("mesh, micro_batches", [(MeshConfig(data=8), 2), (CUBE, 4)])
 def test_micro_batches_equal_the_whole_batch(mesh, micro_batches, whole_batch):
     history, params = losses(*tiny(dropout=0.0, micro_batches=micro_batches), mesh, steps=3)
     for found, expected in zip(history, whole_batch[0]):
