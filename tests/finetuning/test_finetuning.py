@@ -436,10 +436,10 @@ def test_sequences_share_rows_where_that_saves_places():
     model = dataclasses.replace(PROGRAMS_MODEL, max_position_embeddings=40)
     programs = make_programs(config, model, head, sharding.make_mesh(MeshConfig(), jax.devices()[:1]))
 
-    def decided(lengths, **options):
+    def decided(lengths, recorded=None, **options):
         ids = [np.ones(length, np.int32) for length in lengths]
         features = Features(ids, ids, np.zeros(len(ids), np.int32), np.arange(len(ids)), 12)
-        found = with_packing(dataclasses.replace(config, **options), features, programs)
+        found = with_packing(dataclasses.replace(config, **options), features, programs, recorded)
         batches = training_batches(found, features, programs, batch_size=8, seed=0)
         held = sum(batches.batch(step)["input_ids"].size for step in range(batches.steps_per_epoch))
         assert batches.positions() == held
@@ -450,6 +450,9 @@ def test_sequences_share_rows_where_that_saves_places():
     assert decided((10,) * 24, packing="on", bucket_window=2) == ("on", 2)
     assert decided((10, 5, 3) * 8, packing="off") == ("off", 4)
     assert decided((10, 5, 3) * 8, task="squad_v1") == ("off", 4)
+    for lengths in ((10, 5, 3) * 8, (10,) * 24):  # a run that began goes on as it did
+        for began in (("off", 3), ("on", 2)):
+            assert decided(lengths, dict(zip(("packing", "bucket_window"), began))) == began
 
 
 def test_runs_that_began_decide_how_rows_are_shared(two_seeds, tmp_path):

@@ -88,7 +88,9 @@ def test_dropout_is_on_in_that_comparison_and_new_at_every_step(reference):
     assert abs(run(batch(0))["loss"] - run(batch(0))["loss"]) > 1e-3
 
 
-@pytest.mark.parametrize("mesh, micro_batches", [(MeshConfig(data=8), 2), (CUBE, 4)])
+@pytest.mark.parametrize(
+    "mesh, micro_batches", [(MeshConfig(data=8), 2), (CUBE, 4), pytest.param(SINGLE, 2, marks=pytest.mark.slow)]
+)
 def test_micro_batches_equal_the_whole_batch(mesh, micro_batches, whole_batch):
     history, params = losses(*tiny(dropout=0.0, micro_batches=micro_batches), mesh, steps=3)
     for found, expected in zip(history, whole_batch[0]):
