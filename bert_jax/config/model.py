@@ -322,6 +322,35 @@ class DisentangledConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class RelativeBias:
+    """A learned number for each head and bucket of distances, which every layer adds to its scores (T5, MPNet)."""
+
+    bias_buckets: int = 32
+    """Number of buckets of distances, half of them for keys before the query. Half of those are one distance each; the
+    others grow logarithmically up to bias_max_distance. 0: nothing is added."""
+    bias_max_distance: int = 128
+    """Distance from which all distances are treated alike."""
+
+    def check(self, model: "ModelConfig") -> None:
+        """Raise a UserError if a value is out of range, or the scores depend on distances otherwise."""
+        if self.bias_buckets < 4 or self.bias_buckets % 2:
+            raise UserError(
+                f"model.bias_buckets={self.bias_buckets} must be even and at least 4, to tell one distance "
+                "from all beyond it to either side; MPNet has 32, and 0 means none"
+            )
+        if self.bias_max_distance <= self.bias_buckets // 4:
+            raise UserError(
+                f"model.bias_max_distance={self.bias_max_distance} leaves nothing for the wider half of "
+                f"model.bias_buckets={self.bias_buckets}; it must be at least {self.bias_buckets // 4 + 1}"
+            )
+        if model.disentangled is not None:
+            raise UserError(
+                f"model.bias_buckets={self.bias_buckets} cannot be combined with model.disentangled.terms="
+                f"{model.disentangled.terms}, with which scores depend on distances already; leave one of them out"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Convolution:
     """A convolution of the embeddings, added to each token after the first layer (DeBERTa v2 in its larger sizes)."""
 
@@ -699,6 +728,8 @@ class ModelConfig(_FormOptions, _AttentionOptions):
     """Layers whose tokens see only those near them. None: every layer sees the whole sequence."""
     disentangled: DisentangledConfig | None = kinds(None, nested=True, absent={"terms": "none"})
     """Attention whose scores depend on relative positions (DeBERTa)."""
+    relative_bias: RelativeBias | None = kinds(None, absent={"bias_buckets": 0}, before=None)
+    """A learned number for each head and bucket of distances, which every layer adds to its scores (T5, MPNet)."""
     convolution: Convolution | None = kinds(None, absent={"convolution_width": 0})
     """A convolution of the embeddings, added to each token after the first layer (DeBERTa v2 in its larger sizes)."""
 
@@ -733,6 +764,8 @@ class ModelConfig(_FormOptions, _AttentionOptions):
 
     @property
     def usual_vocab_size(self) -> int:
+        if self.relative_bias is not None and self.padding_id is not None:
+            return 30_527  # MPNet
         if self.disentangled is None or self.padding_id is not None:
             return super().usual_vocab_size
         return 50_265 if self.disentangled.buckets is None else 128_100
@@ -750,7 +783,7 @@ class ModelConfig(_FormOptions, _AttentionOptions):
                 f"model.first_attention_norm=False makes the first layer different, but with model.sharing="
                 f"{self.sharing} layers share parameters; set model.sharing=none"
             )
-        for part in (self.window, self.disentangled, self.convolution):
+        for part in (self.window, self.disentangled, self.relative_bias, self.convolution):
             if part is not None:
                 part.check(self)
 
@@ -762,6 +795,8 @@ class _UniformLayers:
     """No layer has a window."""
     disentangled: ClassVar[None] = None
     """Scores have no terms of relative positions as in DeBERTa."""
+    relative_bias: ClassVar[None] = None
+    """Nothing is added to scores that is learned for each distance."""
     convolution: ClassVar[None] = None
     """No convolution follows the first layer."""
     first_attention_norm: ClassVar[bool] = True

@@ -152,6 +152,7 @@ QUICK = {
     "modernbert_decoder": ("words", "every option"),
     "nomic_bert": ("words", "texts", "dynamic"),
     "eurobert": ("words", "texts", "dynamic", "yarn"),
+    "mpnet": ("words", "texts"),
     "xlnet": ("orders", "texts", "choices"),  # both streams and both sides of padding; the other heads take as long
 }
 FIRST_SIZES = ("bert", "albert", "distilbert", "electra")
@@ -214,6 +215,7 @@ ROWS_OF_IDS = (
     "nomic_bert/words",
     "eurobert/words",
     "xlnet/words",
+    "mpnet/words",
 )
 
 
@@ -267,6 +269,7 @@ SAID = {  # what config.json says on both sides; of other oracles all that is gi
         *("model_type", "architectures", "hidden_act", "rms_norm_eps", "rope_parameters", "head_dim", "mlp_bias"),
         *("num_key_value_heads", "attention_bias", "tie_word_embeddings", "classifier_pooling"),
     ),
+    "mpnet": ("model_type", "architectures", "hidden_act", "layer_norm_eps", "relative_attention_num_buckets"),
     "xlnet": ("model_type", "architectures", "d_head", "d_inner", "ff_activation", "summary_type", "dropout"),
 }
 
@@ -507,6 +510,11 @@ REFUSED = {
         ({"rope_parameters": {"rope_type": "dynamic"}}, "factor=None"),
     ],
     "eurobert/texts": [({"classifier_pooling": "late"}, "classifier_pooling='late'; supported are bos")],
+    "mpnet/words": [
+        ({"relative_attention_num_buckets": 64}, "relative_attention_num_buckets=64.*only 32 is supported"),
+        ({"pad_token_id": 0}, "pad_token_id=0.*only 1 is supported"),
+        ({"hidden_act": "gelu_new"}, "hidden_act='gelu_new'.*only 'gelu' is supported"),
+    ],
     "xlnet/orders": [
         ({"attn_type": "uni"}, "attn_type='uni'.*only 'bi' is supported"),
         ({"bi_data": True}, "bi_data=True"),
@@ -641,11 +649,11 @@ FAMILIES = {
     **{"bert": "BERT", "roberta": "RoBERTa", "xlm-roberta": "XLM-RoBERTa", "camembert": "CamemBERT"},
     **{"modernbert": "ModernBERT", "albert": "ALBERT", "distilbert": "DistilBERT", "electra": "ELECTRA"},
     **{"deberta": "DeBERTa", "deberta-v2": "DeBERTa-v2", "xlnet": "XLNet", "nomic_bert": "NomicBERT"},
-    **{"eurobert": "EuroBERT", "neobert": "NeoBERT"},
+    **{"eurobert": "EuroBERT", "neobert": "NeoBERT", "mpnet": "MPNet"},
     "modernbert-decoder": "ModernBERT's decoder",
 }
 # Whose bare classes have one unless told not to.
-WITH_POOLER = ("bert", "roberta", "xlm-roberta", "camembert", "albert")
+WITH_POOLER = ("bert", "roberta", "xlm-roberta", "camembert", "albert", "mpnet")
 WORDS = {
     "xlnet": ("AutoModelForPreTraining", None, "permutation-language-model head"),
     "modernbert-decoder": ("AutoModelForCausalLM", "text-generation", "language-model head"),
