@@ -332,7 +332,8 @@ class RelativeBias:
     """Distance from which all distances are treated alike."""
 
     def check(self, model: "ModelConfig") -> None:
-        """Raise a UserError if a value is out of range, or the scores depend on distances otherwise."""
+        """Raise a UserError if a value is out of range."""
+        del model
         if self.bias_buckets < 4 or self.bias_buckets % 2:
             raise UserError(
                 f"model.bias_buckets={self.bias_buckets} must be even and at least 4, to tell one distance "
@@ -342,11 +343,6 @@ class RelativeBias:
             raise UserError(
                 f"model.bias_max_distance={self.bias_max_distance} leaves nothing for the wider half of "
                 f"model.bias_buckets={self.bias_buckets}; it must be at least {self.bias_buckets // 4 + 1}"
-            )
-        if model.disentangled is not None:
-            raise UserError(
-                f"model.bias_buckets={self.bias_buckets} cannot be combined with model.disentangled.terms="
-                f"{model.disentangled.terms}, with which scores depend on distances already; leave one of them out"
             )
 
 

@@ -295,7 +295,7 @@ def _encoder(config: AttentionConfig):
     if config.relative_bias is not None:
         # It decays as tables do: scores do not see what all buckets of a head have in common, and decay removes it.
         rows = Axis("distance", config.relative_bias.bias_buckets)
-        yield Parameter("encoder/relative/table", (EVERY_LAYER, rows, heads[0]), embedding=True, used="uncounted")
+        yield Parameter("encoder/relative_bias/table", (EVERY_LAYER, rows, heads[0]), embedding=True, used="uncounted")
     maps, attention_bias = ["query", "key", "value"], bias
     if config.two_streams:
         maps, attention_bias = [*maps, "distance"], False

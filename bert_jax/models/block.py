@@ -244,9 +244,12 @@ class Block(nnx.Module):
         self.rate: float = config.hidden_dropout
         self.pre_norm: bool = config.norm_position == "pre"
         disentangled = config.disentangled is not None
-        biased = config.relative_bias is not None
-        relative = RelativePositions if disentangled else BiasTable if biased else lambda *_: None
-        self.relative: RelativePositions | BiasTable | None = relative(config, jax.random.fold_in(key, 0))
+        self.relative: RelativePositions | None = (
+            RelativePositions(config, jax.random.fold_in(key, 0)) if disentangled else None
+        )
+        self.relative_bias: BiasTable | None = (
+            None if config.relative_bias is None else BiasTable(config, jax.random.fold_in(key, 1))
+        )
         attention = DisentangledAttention if disentangled else SelfAttention
         self.attention: Callable[..., tuple[jax.Array, jax.Array | None]] = attention(config, attention_key)
         self.attention_norm: Norm = make_norm(config, config.hidden_size)
@@ -287,9 +290,9 @@ class Block(nnx.Module):
         mask = mask if window is None else dataclasses.replace(mask, window=window)
         norm = self.attention_norm if self.pre_norm and attention_norm else lambda states: states
         y, more = norm(x), {} if queries is None else {"queries": norm(queries)}
-        positions = self.relative if isinstance(self.relative, RelativePositions) else rotary
-        if isinstance(self.relative, BiasTable):
-            bias = self.relative(x.shape[1])
+        positions = rotary if self.relative is None else self.relative
+        if self.relative_bias is not None:
+            bias = self.relative_bias(x.shape[1])
             mask = dataclasses.replace(mask, bias=bias if mask.bias is None else mask.bias + bias)
         attend = gated(attend, head_gates)
         y, weights = self.attention(y, mask, keys[0], attend, collect, positions, **more)

@@ -420,10 +420,8 @@ def distance_bytes(config: EncoderConfig, length: int, rows: int) -> int:
     Of one term of disentangled attention at a time: the products of every position with all distances, and their copy
     along the diagonals. A learned bias has the same once for all sequences.
     """
-    if config.disentangled is None and config.relative_bias is None:
-        return 0
-    held = 2 * FLOAT32 * config.attention_heads * length * 2 * length
-    return held if config.disentangled is None else rows * held
+    times = rows * (config.disentangled is not None) + (config.relative_bias is not None)
+    return times * 2 * FLOAT32 * config.attention_heads * length * 2 * length
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,12 +16,13 @@ from small_model import FLOAT32, SMALL, compiled, encoder_gradient, perturbed
 
 from bert_jax.config import ComputeConfig, Config, DataConfig, HeadConfig, ModelConfig, PhaseConfig
 from bert_jax.config.checks import check
+from bert_jax.config.presets import roberta_config
 from bert_jax.errors import UserError
 from bert_jax.models import costs
 from bert_jax.models.architecture import bert_architecture
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import bert_parameters
-from bert_jax.models.block import GatedFeedForward, alibi_bias, alibi_slopes
+from bert_jax.models.block import BiasTable, GatedFeedForward, alibi_bias, alibi_slopes, bucket_of_distance
 from bert_jax.models.kernels.plain import AttentionMask
 from bert_jax.models.layers import LayerNorm, PackedTexts, RmsNorm
 from bert_jax.models.stack import repeating
@@ -75,6 +76,42 @@ def test_alibi_slopes_are_those_of_the_paper():
     np.testing.assert_allclose(alibi_slopes(12)[8:], [2 ** (-0.5 - k) for k in range(4)])
     bias = compiled(functools.partial(alibi_bias, 2))(np.arange(3)[None, :] - np.arange(3)[:, None])
     np.testing.assert_allclose(bias[1], -(2.0**-8) * np.array([[0, 1, 2], [1, 0, 1], [2, 1, 0]]))
+
+
+def test_buckets_of_distances_are_those_of_the_paper():
+    """Raffel et al. 2020, by the distances at which a bucket begins, of which none is the logarithm of a number."""
+    begins = [*range(9), *(next(n for n in range(9, 99) if n * n >= 64 * 2**k) for k in range(1, 8))]
+    assert begins[8:] == [8, 12, 16, 23, 32, 46, 64, 91]  # √2 times the one before
+    distance = np.arange(-600, 601)
+    expected = np.searchsorted(begins, np.abs(distance), "right") - 1 + 16 * (distance > 0)
+    np.testing.assert_array_equal(bucket_of_distance(distance, 32, 128), expected)
+    few = bucket_of_distance(np.arange(-3, 4), 4, 2)
+    assert few.tolist() == [1, 1, 1, 0, 3, 3, 3]
+
+
+def test_a_learned_bias_is_a_number_of_each_head_and_distance():
+    config = variant(SMALL, bias_buckets=8, bias_max_distance=6)
+    table = BiasTable(config, jax.random.key(0))
+    found, values = compiled(lambda table: (table(9), table.table[...]))(table)
+    place = np.arange(9)
+    rows = bucket_of_distance(place[None] - place[:, None], 8, 6)
+    np.testing.assert_array_equal(found[0], np.moveaxis(values[rows], 2, 0))
+    assert rows[2, 1] == 1 and rows[1, 2] == 5  # the key before the query, and after it
+
+
+def test_a_learned_bias_is_one_array_and_takes_the_same_memory_for_any_number_of_rows():
+    mpnet = variant(roberta_config("base"), type_vocab_size=0, bias_buckets=32)
+    assert mpnet.assumed_vocab_size == 30_527
+    mpnet = dataclasses.replace(mpnet, vocab_size=30_527)
+    counts = costs.parameter_counts(bert_parameters(mpnet))
+    assert counts.pretraining == 109_518_527  # as transformers 5.24.0 counts those of MPNetForMaskedLM
+    assert counts.layers == 12 * counts.block + 32 * 12
+    given = {"moments": 2, "sequence_length": 16, "predictions": 3, "split": 1, "remat": "none"}
+    plain, more = dataclasses.replace(mpnet, relative_bias=None), []
+    for number in (1, 5):
+        sizes = [costs.step_bytes(each, bert_parameters(each), rows=number, **given) for each in (mpnet, plain)]
+        more.append(sizes[0] - sizes[1])
+    assert more == [(16 + 2 * 2) * 32 * 12 + 2 * 4 * 12 * 16 * 32] * 2
 
 
 def test_norms_equal_their_formulas():
@@ -233,9 +270,9 @@ def test_a_single_layer_is_the_first_of_several():
     assert costs.training_flops(one, bert_parameters(one), 16, 3).kernels > 0
 
 
-@pytest.mark.parametrize("positions", ["rope", "alibi"])
-def test_a_text_in_a_packed_row_is_as_if_alone(positions):
-    config = variant(MODERN, positions=positions)
+@pytest.mark.parametrize("options", [{"positions": "rope"}, {"positions": "alibi", "bias_buckets": 8}], ids=str)
+def test_a_text_in_a_packed_row_is_as_if_alone(options):
+    config = variant(MODERN, **options)
     model = BertForPreTraining(config, FLOAT32, ())
     params, (ids, types, mask) = perturbed(model), rows(14, (14, 14))
     texts = PackedTexts(np.repeat([[1, 2]], [5, 9], axis=1).repeat(2, 0), np.array([[0, 5], [0, 5]]))
@@ -317,6 +354,9 @@ def run(**model) -> Config:
         ({"type_vocab_size": -1}, "type_vocab_size=-1 must be 0 or a positive number"),
         ({"key_value_heads": 2}, "num_heads=3 is not divisible by model.key_value_heads=2; give a divisor"),
         ({"key_value_heads": 0}, "key_value_heads=0 must be"),
+        ({"bias_buckets": 6, "bias_max_distance": 1}, "bias_max_distance=1 leaves nothing .* at least 2"),
+        ({"bias_buckets": 2}, "bias_buckets=2 must be even and at least 4"),
+        ({"bias_buckets": 7}, "bias_buckets=7 must be even"),
         ({"rope_scaling": "yarn", "rope_scale": 2.0}, "yarn depends on model.rope_trained_length"),
         ({"rope_trained_length": 9}, "rope_trained_length=9 belongs to model.rope_scaling=dynamic or yarn"),
         ({"rope_scaling": "dynamic", "rope_trained_length": 9, "rope_scale": 0.5}, "rope_scale=0.5 must be at least 1"),

@@ -346,7 +346,7 @@ MPNET = dataclasses.replace(
             for name in ("query", "key", "value", "output")
         },
         "encoder/attention_norm": f"{_MPNET_LAYER}.LayerNorm",
-        "encoder/relative": "mpnet.encoder.relative_attention_bias",
+        "encoder/relative_bias": "mpnet.encoder.relative_attention_bias",
         "mlm/dense": "lm_head.dense",
         "mlm/norm": "lm_head.layer_norm",
         "mlm": "lm_head",
