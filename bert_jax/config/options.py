@@ -178,7 +178,6 @@ def kinds(
     by: str = "",
     absent: Mapping[str, Any] | None = None,
     resume: Resume | None = None,
-    before: Any = dataclasses.MISSING,
 ) -> T:
     """Return a field of a configuration whose value is one of several kinds: a union of dataclasses, or None.
 
@@ -191,12 +190,9 @@ def kinds(
         it, as in model.positions.
       by: the option next to the field that chooses, if any; then the field is nested.
       absent: the option by which None is chosen, and its value then.
-      resume: see `option`.
-      before: see `option`; the kind that stands for what older versions did.
     """
     choice = {"nested": nested or by != "", "by": by, "absent": dict(absent or {})}
-    metadata = {"resume": resume, "kinds": choice, "before": before}
-    field: Any = dataclasses.field(default=default, metadata=metadata)
+    field: Any = dataclasses.field(default=default, metadata={"resume": resume, "kinds": choice})
     return field
 
 
@@ -456,7 +452,7 @@ def from_dict(
         choice = choices.get(field.name)
         if choice is not None and not choice.nested:
             own = {tag: value for tag, value in values.items() if tag in _names(choice)}
-            if own or (complete and field.name not in arguments):
+            if own or complete:
                 arguments[field.name] = _from_choice(choice, own, path, complete)
         elif field.name in values or (choice is not None and choice.by and not complete):
             inner = f"{path}{field.name}"

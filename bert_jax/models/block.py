@@ -16,7 +16,7 @@ import numpy as np
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
-from bert_jax.config import AttentionConfig, ModelConfig, RelativeBias, Rope
+from bert_jax.config import AttentionConfig, LearnedBias, ModelConfig, Rope
 from bert_jax.models.deberta import Convolution, DisentangledAttention, RelativePositions, along_diagonals
 from bert_jax.models.embeddings import position_vectors
 from bert_jax.models.kernels.plain import MASKED_SCORE, AttentionKernel, AttentionMask, gated
@@ -170,7 +170,7 @@ class BiasTable(nnx.Module):
 
     def __init__(self, config: ModelConfig, key: jax.Array):
         assert config.relative_bias is not None  # or `Block` would not make it
-        self.options: RelativeBias = config.relative_bias
+        self.options: LearnedBias = config.relative_bias
         shape = (self.options.bias_buckets, config.num_heads)
         self.table: nnx.Param[jax.Array] = nnx.Param(truncated_normal(key, shape, config.initializer_range))
 

@@ -15,16 +15,7 @@ from model_variants import variant
 from modern_models import CONVOLVED, FIRST, PUBLISHED_FIRST, PUBLISHED_THIRD, THIRD, rows
 from small_model import FLOAT32, assert_trees_close, compiled, encoder_gradient, perturbed
 
-from bert_jax.config import (
-    ComputeConfig,
-    Config,
-    DataConfig,
-    DisentangledConfig,
-    MeshConfig,
-    ModelConfig,
-    PhaseConfig,
-    RelativeBias,
-)
+from bert_jax.config import ComputeConfig, Config, DataConfig, DisentangledConfig, MeshConfig, ModelConfig, PhaseConfig
 from bert_jax.config.checks import check
 from bert_jax.config.objective import MaskedWords
 from bert_jax.config.options import to_dict
@@ -318,9 +309,6 @@ def test_a_convolved_text_in_a_packed_row_is_computed_as_if_alone(config):
         np.testing.assert_allclose(packed[:, start:end], encode(params, padded, real)[:, : end - start], atol=2e-5)
 
 
-BIAS = RelativeBias(bias_buckets=8, bias_max_distance=6)
-
-
 @functools.cache
 def unrolled(config: ModelConfig):
     """Parameters, loss and gradients with dropout, on one device."""
@@ -331,7 +319,7 @@ def unrolled(config: ModelConfig):
 @pytest.mark.parametrize(
     "model, changes, remat",
     [
-        (THIRD, {"relative_bias": BIAS}, "sel"),
+        (THIRD, {}, "sel"),
         (CONVOLVED, {}, "none"),
         (CONVOLVED, {"num_layers": 2, "sharing": "all"}, "none"),
         *(pytest.param(FIRST, {}, remat, marks=pytest.mark.slow) for remat in ("none", "full")),
@@ -348,22 +336,18 @@ def test_a_scan_and_what_it_computes_again_give_the_same_model(model, changes, r
     assert float(found) == pytest.approx(float(loss), rel=1e-5)
     assert_trees_close(gradient, slopes, rtol=2e-4, atol=2e-5)
     assert slopes["encoder"]["relative"]["table"].shape == (1, 2 * model.disentangled.reach, 24)
-    others = [slopes["encoder"].get(name, {}) for name in ("convolution", "relative_bias")]
-    assert all(np.any(leaf) for leaf in jax.tree.leaves(others))
+    assert all(np.any(leaf) for leaf in jax.tree.leaves(slopes["encoder"].get("convolution", {})))
 
 
 def test_the_same_on_a_mesh():
     """Parameters split over fsdp and tensor, rows over data and fsdp."""
-    sizes = dict(hidden_size=24, num_layers=2, num_heads=2, vocab_size=64)
-    config = dataclasses.replace(CONVOLVED, relative_bias=BIAS, **sizes)
+    config = dataclasses.replace(CONVOLVED, hidden_size=24, num_layers=2, num_heads=2, vocab_size=64)
     model, mesh = BertForPreTraining(config, FLOAT32, ()), sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
     batch = rows(13, (13, 9, 2, 5))
     params, loss, slopes = encoder_gradient(model, batch)
     split = jax.device_put(params, sharding.shardings(mesh, entries(model.parameters, params)))
     kernel = split["encoder"]["convolution"]["dense"]["kernel"]
     assert kernel.sharding.shard_shape(kernel.shape) == (1, 3, 12, 24)
-    table = split["encoder"]["relative_bias"]["table"]
-    assert table.sharding.shard_shape(table.shape) == (1, 8, 1)  # each device has the numbers of its own head
     shared = tuple(jax.device_put(values, sharding.batch_sharding(mesh)) for values in batch)
     _, found, gradient = encoder_gradient(model, shared, split)
     assert float(found) == pytest.approx(float(loss), rel=1e-5)

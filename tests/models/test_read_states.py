@@ -29,7 +29,7 @@ MODELS = {
     "pre-norm": {"norm_position": "pre"},
     "mpnet": {
         **{"padding_id": 1, "type_vocab_size": 0, "pair_head": False},
-        **{"bias_buckets": 8, "bias_max_distance": 12},
+        **{"positions": "learned_bias", "bias_buckets": 8, "bias_max_distance": 12},
     },
     "albert": {"sharing": "all", "embedding_size": 8},
     "shared attention": {"sharing": "attention"},

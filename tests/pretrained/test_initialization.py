@@ -283,7 +283,7 @@ KINDS = (
     {"positions": "rope"},
     {"local_window": 4},
     {"convolution_width": 3},
-    {"bias_buckets": 8},
+    {"positions": "learned_bias"},
     {"positions": "none", "disentangled.terms": "c2p+p2c"},
     {"layer": "lstm"},
 )

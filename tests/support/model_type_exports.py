@@ -34,7 +34,7 @@ FORMS = {  # options in which each type is not BERT
     "modernbert": {name: value for name, value in to_dict(MODERN).items() if name not in SIZES},
     "albert": dict(embedding_size=7, sharing="all"),
     "distilbert": dict(type_vocab_size=0, pooler="relu", pair_head=False),
-    "mpnet": ROBERTA | dict(type_vocab_size=0, bias_buckets=32),
+    "mpnet": ROBERTA | dict(type_vocab_size=0, positions="learned_bias"),
     "electra": dict(embedding_size=7, pooler="gelu_erf", activation="gelu_erf", pair_head=False),
     "deberta": DEBERTA | {"disentangled": DISTANCES},
     "deberta-v2": DEBERTA | {"disentangled": BUCKETS},

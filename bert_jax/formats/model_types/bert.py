@@ -10,7 +10,8 @@ from typing import Any
 
 from etils import epath
 
-from bert_jax.config import EncoderConfig, RelativeBias, WordVectorsConfig
+from bert_jax.config import EncoderConfig, LearnedBias, WordVectorsConfig
+from bert_jax.config.options import to_dict
 from bert_jax.errors import UserError
 from bert_jax.formats.model_types import definition
 
@@ -319,17 +320,18 @@ _MPNET_UNSUPPORTED = {
     "relative_attention_num_buckets": (None, 32),
     "pad_token_id": (None, 1),
 }
-_MPNET_FORM = {"type_vocab_size": 0, "pair_head": False, "padding_id": 1, "bias_buckets": 32, "bias_max_distance": 128}
+_MPNET_POSITIONS = LearnedBias(padding_id=1, bias_buckets=32, bias_max_distance=128)
+_MPNET_FORM = {"type_vocab_size": 0, "pair_head": False, **to_dict(_MPNET_POSITIONS)}
 
 
 def _mpnet_obstacles(model: EncoderConfig) -> tuple[str, ...]:
-    bias = model.relative_bias or RelativeBias()
-    return definition.beyond_bert(model, "padding_id", "bias_buckets") + definition.true_options(
+    ours, theirs = (to_dict(bias) for bias in (model.relative_bias or LearnedBias(), _MPNET_POSITIONS))
+    return definition.beyond_bert(model, "padding_id", "positions") + definition.true_options(
+        positions=model.relative_bias is None,
         padding_id=model.padding_id != 1,
         type_vocab_size=model.type_vocab_size > 0,
         activation=model.activation != "gelu_erf",
-        bias_buckets=model.relative_bias is None or bias.bias_buckets != 32,
-        bias_max_distance=bias.bias_max_distance != 128,
+        **{name: ours[name] != theirs[name] for name in ("bias_buckets", "bias_max_distance")},
     )
 
 
