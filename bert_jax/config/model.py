@@ -95,10 +95,9 @@ class _Positions:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Learned(_Positions):
-    """A table that is added to the words (BERT)."""
+class _PositionTable(_Positions):
+    """A table that is added to the words."""
 
-    chosen_by: ClassVar[Mapping[str, str]] = {"positions": "learned"}
     position_init: Literal["random", "sinusoidal"] = "random"
     """Initial value of the position table, which is learned either way."""
     padding_id: int | None = None
@@ -111,6 +110,38 @@ class Learned(_Positions):
             raise UserError(
                 f"model.padding_id={self.padding_id} must be an id, 0 or more, and leave positions of the "
                 f"{model.max_position_embeddings} in model.max_position_embeddings; RoBERTa has 1 and 514"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Learned(_PositionTable):
+    """A table that is added to the words (BERT)."""
+
+    chosen_by: ClassVar[Mapping[str, str]] = {"positions": "learned"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LearnedBias(_PositionTable):
+    """Such a table, and in every layer a learned number for head and distance is added to each score (MPNet)."""
+
+    chosen_by: ClassVar[Mapping[str, str]] = {"positions": "learned_bias"}
+    bias_buckets: int = 32
+    """Number of buckets of distances that have a number, half of them for keys before the query. Half of those are one
+    distance each; the others grow logarithmically up to bias_max_distance, as in T5."""
+    bias_max_distance: int = 128
+    """Distance from which all distances are treated alike."""
+
+    def check(self, model: "_FormOptions") -> None:
+        super().check(model)
+        if self.bias_buckets < 4 or self.bias_buckets % 2:
+            raise UserError(
+                f"model.bias_buckets={self.bias_buckets} must be even and at least 4, to tell one distance from all "
+                "beyond it to either side; MPNet has 32"
+            )
+        if self.bias_max_distance <= self.bias_buckets // 4:
+            raise UserError(
+                f"model.bias_max_distance={self.bias_max_distance} leaves nothing for the wider half of "
+                f"model.bias_buckets={self.bias_buckets}; it must be at least {self.bias_buckets // 4 + 1}"
             )
 
 
@@ -466,8 +497,13 @@ class _EncoderOptions:
         return self.hidden_size
 
     @property
-    def position_table(self) -> Learned | None:
+    def position_table(self) -> _PositionTable | None:
         """The table of positions that is added to the words, if there is one."""
+        return None
+
+    @property
+    def relative_bias(self) -> LearnedBias | None:
+        """What is added to the scores by distance and learned, if anything is."""
         return None
 
     @property
@@ -644,7 +680,7 @@ class _FormOptions(_LayerOptions):
     task_transform: bool = False
     """Whether the head of a task begins with a layer like that of the masked-language-model head (dense → activation →
     norm), as in ModernBERT, and there is no pooler."""
-    positions: Learned | Rope | Alibi | NoPositions = kinds(Learned())
+    positions: Learned | LearnedBias | Rope | Alibi | NoPositions = kinds(Learned())
     """Encoding of the order of the tokens."""
 
     @property
@@ -652,12 +688,17 @@ class _FormOptions(_LayerOptions):
         return self.direction == "left_to_right"
 
     @property
-    def position_table(self) -> Learned | None:
-        return self.positions if isinstance(self.positions, Learned) else None
+    def position_table(self) -> _PositionTable | None:
+        return self.positions if isinstance(self.positions, _PositionTable) else None
+
+    @property
+    def relative_bias(self) -> LearnedBias | None:
+        return self.positions if isinstance(self.positions, LearnedBias) else None
 
     @property
     def usual_vocab_size(self) -> int:
         forms = (
+            (self.padding_id is not None and self.relative_bias is not None, 30_527),  # MPNet
             (self.padding_id is not None, 50_265),  # RoBERTa
             (self.sharing == "all", 30_000),  # ALBERT
             (self.task_transform, 50_368),  # ModernBERT

@@ -175,7 +175,8 @@ def transformer_architecture(config: ModelConfig, compute: ComputeConfig) -> Arc
     usual = _with_layers(
         config, compute, functools.partial(Block, config, feed_forward=feed_forward, convolution=convolution)
     )
-    relative = ("relative",) if config.disentangled is not None and config.parameter_sets > 1 else ()
+    tables = {"relative": config.disentangled, "relative_bias": config.relative_bias}
+    relative = [name for name, options in tables.items() if options is not None and config.parameter_sets > 1]
     stack = dataclasses.replace(
         usual.stack,
         layer_settings=_layer_settings(config),

@@ -168,6 +168,7 @@ def _embeddings(config: EncoderConfig, hidden: Axis):
             yield dataclasses.replace(entry, embedding=True)
 
 
+EVERY_LAYER = Axis("every_layer", 1)
 LESS = ("sel", "dots", "full")
 """Policies of recomputation that keep less than everything."""
 
@@ -291,6 +292,10 @@ def _encoder(config: AttentionConfig):
     deberta = config.disentangled
     if deberta is not None:
         yield from _relative_positions(deberta, hidden, heads, attention)
+    if config.relative_bias is not None:
+        # It decays as tables do: scores do not see what all buckets of a head have in common, and decay removes it.
+        rows = Axis("distance", config.relative_bias.bias_buckets)
+        yield Parameter("encoder/relative_bias/table", (EVERY_LAYER, rows, heads[0]), embedding=True, used="uncounted")
     maps, attention_bias = ["query", "key", "value"], bias
     if config.two_streams:
         maps, attention_bias = [*maps, "distance"], False
@@ -316,7 +321,7 @@ def _encoder(config: AttentionConfig):
 
 def _relative_positions(options: DisentangledConfig, hidden: Axis, heads: tuple[Axis, ...], layers: tuple[Axis, ...]):
     """Yield the entries of the table of relative positions, and of its maps to queries and keys."""
-    once = (Axis("every_layer", 1),)
+    once = (EVERY_LAYER,)
     rows = Axis("distance", 2 * options.reach)
     # The maps of the table are multiplied once per step, and it is read as a whole.
     yield Parameter("encoder/relative/table", (*once, rows, hidden), embedding=True, used="uncounted")

@@ -1,8 +1,9 @@
 """The Transformer block: self-attention around a kernel, feed-forward networks, and relative positions.
 
 The feed-forward network is plain or gated. Positions that enter inside attention turn queries and keys (RoPE), lower
-scores with distance (ALiBi), or hide the tokens after a token from it. They depend on distances alone, so a text in a
-packed row is computed as if it were alone, without restarting positions, and no length needs a table.
+scores with distance (ALiBi), add to them what is learned for a distance, or hide the tokens after a token from it. They
+depend on distances alone, so a text in a packed row is computed as if it were alone, without restarting positions, and
+no length needs a table.
 """
 
 import dataclasses
@@ -15,10 +16,11 @@ import numpy as np
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
-from bert_jax.config import AttentionConfig, ModelConfig, Rope
-from bert_jax.models.deberta import Convolution, DisentangledAttention, RelativePositions
+from bert_jax.config import AttentionConfig, LearnedBias, ModelConfig, Rope
+from bert_jax.models.deberta import Convolution, DisentangledAttention, RelativePositions, along_diagonals
+from bert_jax.models.embeddings import position_vectors
 from bert_jax.models.kernels.plain import MASKED_SCORE, AttentionKernel, AttentionMask, gated
-from bert_jax.models.layers import Linear, Norm, dropout, make_norm
+from bert_jax.models.layers import Linear, Norm, dropout, make_norm, truncated_normal
 
 
 class FeedForward(nnx.Module):
@@ -150,6 +152,37 @@ def _powers(count: int) -> list[float]:
     return [2.0 ** (-8 * (number + 1) / count) for number in range(count)]
 
 
+def bucket_of_distance(distance: np.ndarray, buckets: int, max_distance: int) -> np.ndarray:
+    """Return int […]: the row of a table of learned biases for distances […], the place of the key less the query's.
+
+    With B rows, keys up to the query have the first half. Of it, distances below B/4 have a row each, and a longer one
+    has row B/4 + ⌊B/4 · log(distance / (B/4)) / log(max_distance / (B/4))⌋, cut at the end of the half.
+    """
+    half, near = buckets // 2, buckets // 4
+    far = np.maximum(np.abs(distance), near)
+    share = np.log(far / near) / np.log(max_distance / near)
+    wide = near + np.floor(share * (half - near) + 1e-9).astype(int)  # powers are exact, whoever rounds the logarithm
+    return np.where(far == near, np.abs(distance), np.minimum(wide, half - 1)) + half * (distance > 0)
+
+
+class BiasTable(nnx.Module):
+    """What all layers add to their scores by distance, learned: [buckets, A]."""
+
+    def __init__(self, config: ModelConfig, key: jax.Array):
+        assert config.relative_bias is not None  # or `Block` would not make it
+        self.options: LearnedBias = config.relative_bias
+        shape = (self.options.bias_buckets, config.num_heads)
+        self.table: nnx.Param[jax.Array] = nnx.Param(truncated_normal(key, shape, config.initializer_range))
+
+    def __call__(self, length: int) -> jax.Array:
+        """Return the bias of the scores in rows of `length` tokens, float32 [1, A, L, L]."""
+        table, options = self.table[...], self.options
+        rows = bucket_of_distance(np.arange(1 - length, length), options.bias_buckets, options.bias_max_distance)
+        by_distance = position_vectors(table, jnp.asarray(rows[None]), table.dtype)  # [1, 2L - 1, A]
+        of_queries = jnp.swapaxes(by_distance, 1, 2)[:, :, None]
+        return along_diagonals(jnp.broadcast_to(of_queries, (1, table.shape[1], length, 2 * length - 1)))
+
+
 class SelfAttention(nnx.Module):
     """Projections to queries, keys and values of A heads of size D = H / A, attention, and the projection back.
 
@@ -214,6 +247,9 @@ class Block(nnx.Module):
         self.relative: RelativePositions | None = (
             RelativePositions(config, jax.random.fold_in(key, 0)) if disentangled else None
         )
+        self.relative_bias: BiasTable | None = (
+            None if config.relative_bias is None else BiasTable(config, jax.random.fold_in(key, 1))
+        )
         attention = DisentangledAttention if disentangled else SelfAttention
         self.attention: Callable[..., tuple[jax.Array, jax.Array | None]] = attention(config, attention_key)
         self.attention_norm: Norm = make_norm(config, config.hidden_size)
@@ -255,6 +291,9 @@ class Block(nnx.Module):
         norm = self.attention_norm if self.pre_norm and attention_norm else lambda states: states
         y, more = norm(x), {} if queries is None else {"queries": norm(queries)}
         positions = rotary if self.relative is None else self.relative
+        if self.relative_bias is not None:
+            bias = self.relative_bias(x.shape[1])
+            mask = dataclasses.replace(mask, bias=bias if mask.bias is None else mask.bias + bias)
         attend = gated(attend, head_gates)
         y, weights = self.attention(y, mask, keys[0], attend, collect, positions, **more)
         entered = x

@@ -310,7 +310,8 @@ def _keys(config: EncoderConfig, length: int, local: int | None) -> tuple[int, .
     """Return the number of scores that each position has, by layer; `local` is that of local layers."""
     if local is None and config.window is not None:
         window, first = config.window.local_window, config.window.global_tokens
-        whole = config.disentangled is not None or is_short(length, window, first)
+        biased = config.disentangled is not None or config.relative_bias is not None
+        whole = biased or is_short(length, window, first)
         local = length if whole else scores_by_blocks(window, first)
     return tuple(length if window is None or local is None else local for window in config.windows)
 
@@ -382,7 +383,8 @@ def step_bytes(
     return (
         state.total // split
         + copies * value_bytes * total_size(parameters)
-        + rows * (kept + of_a_layer + distance_bytes(config, sequence_length))
+        + rows * (kept + of_a_layer)
+        + distance_bytes(config, sequence_length, rows)
     )
 
 
@@ -412,14 +414,14 @@ def _kept(
     return dataclasses.replace(asked, linear=named.linear, embeddings=named.embeddings)
 
 
-def distance_bytes(config: EncoderConfig, length: int) -> int:
-    """Return the memory that disentangled attention takes for a sequence while a layer is computed.
+def distance_bytes(config: EncoderConfig, length: int, rows: int) -> int:
+    """Return the memory that relative positions take for so many sequences while a layer is computed.
 
-    Of one term at a time: the products of every position with all distances, and their copy along the diagonals.
+    Of one term of disentangled attention at a time: the products of every position with all distances, and their copy
+    along the diagonals. A learned bias has the same once for all sequences.
     """
-    if config.disentangled is None:
-        return 0
-    return 2 * FLOAT32 * config.attention_heads * length * 2 * length
+    times = rows * (config.disentangled is not None) + (config.relative_bias is not None)
+    return times * 2 * FLOAT32 * config.attention_heads * length * 2 * length
 
 
 @dataclasses.dataclass(frozen=True)

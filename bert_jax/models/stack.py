@@ -259,11 +259,10 @@ def repeating(stack: Stack) -> tuple[int, int, int]:
 
 def _aligned(stack: Stack, blocks: Layer) -> Layer:
     """Return the blocks with a row for every layer; that of the first layer is one that it does not use."""
-    if not stack.from_second:
-        return blocks
-    return jax.tree.map(
-        lambda leaf: leaf if leaf.shape[0] == stack.num_blocks else jnp.concatenate([leaf[:1], leaf]), blocks
-    )
+    aligned = jax.tree.map(lambda leaf: leaf, blocks)
+    for name in stack.from_second:
+        setattr(aligned, name, jax.tree.map(lambda leaf: jnp.concatenate([leaf[:1], leaf]), getattr(blocks, name)))
+    return aligned
 
 
 def unstack(tree: Any, size: int) -> list[Any]:

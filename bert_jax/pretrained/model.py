@@ -165,7 +165,7 @@ def _of_layer(config: EncoderConfig, stacked: dict[str, Any], index: int) -> dic
         return jax.tree.map(lambda leaf: leaf[min(config.set_of_layer[index], len(leaf) - 1)], stacked)
     found, num_layers = {}, config.num_layers
     for name, tree in stacked.items():
-        if name in ("relative", "convolution"):  # the table that every layer reads; what is there once
+        if name in ("relative", "relative_bias", "convolution"):  # what every layer reads; what is there once
             found[name] = jax.tree.map(lambda leaf: leaf[0], tree)
             continue
         lacking = num_layers - jax.tree.leaves(tree)[0].shape[0]

@@ -83,8 +83,7 @@ class _Source:
     @property
     def of_class(self) -> str:
         """The class of `transformers` that reads it, without "Fast"; "" if nothing says one."""
-        name = self.settings.get("tokenizer_class") or self.model.get("tokenizer_class")
-        return name.removesuffix("Fast") if isinstance(name, str) else ""
+        return _class_of(self.settings, self.model)
 
     @property
     def as_it_is(self) -> bool:
@@ -98,6 +97,16 @@ class _Source:
 
 
 _PLAIN = ("PreTrainedTokenizer", "TokenizersBackend")
+MPNET = "MPNetTokenizer"
+_MPNET_NAMES = dict(zip(NAMES, ("<pad>", "[UNK]", "<s>", "</s>", "<mask>"), strict=True))
+"""Its special tokens unless the files name others. The vocabulary has those of BERT, too, as words."""
+
+
+def _class_of(settings: Mapping[str, Any], model: Mapping[str, Any]) -> str:
+    """Return `_Source.of_class`: what the files name or, of a type of model that is known by its tokenizer, its own."""
+    name = settings.get("tokenizer_class") or model.get("tokenizer_class")
+    name = name or (MPNET if model.get("model_type") == "mpnet" else "")
+    return name.removesuffix("Fast") if isinstance(name, str) else ""
 
 
 def read_vocabulary(
@@ -146,16 +155,20 @@ def _source(directory: epath.Path, only: str, links: bool) -> _Source:
     fast = texts.get(JSON_FILE)
     if fast is not None and not isinstance(fast.get("model"), dict):
         raise UserError(f"{files[JSON_FILE]} is damaged: it has no model")
+    settings = _over(specials, config)
+    model = next((texts[name] for name in MODEL_FILES if name in texts), {})
     return _Source(
         directory=directory,
         files={(".model" if name in models else name): file for name, file in files.items()},
-        settings={
-            **specials,
-            **{key: value for key, value in config.items() if value is not None or key not in specials},
-        },
-        model=next((texts[name] for name in MODEL_FILES if name in texts), {}),
+        settings=_over(_MPNET_NAMES, settings) if _class_of(settings, model) == MPNET else settings,
+        model=model,
         fast=fast,
     )
+
+
+def _over(usual: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is said and, where that is nothing, what is usual."""
+    return {**usual, **{key: value for key, value in said.items() if value is not None or key not in usual}}
 
 
 _BERT_CLASSES = (
@@ -164,7 +177,7 @@ _BERT_CLASSES = (
 )
 _BYTE_LEVEL_CLASSES = ("RobertaTokenizer", "DebertaTokenizer", "GPT2Tokenizer", "LongformerTokenizer", "BartTokenizer")
 _CLASSES = {
-    WORDPIECE_FILE: (*_BERT_CLASSES, *_PLAIN, ""),
+    WORDPIECE_FILE: (*_BERT_CLASSES, MPNET, *_PLAIN, ""),
     BYTE_LEVEL_FILE: (*_BYTE_LEVEL_CLASSES, *_PLAIN, ""),
     ".model": (*sentence_pieces.CLASSES, *_PLAIN, ""),
 }
@@ -338,7 +351,7 @@ def _run(
             f"{file} puts no class and separator tokens around a text, and models here are read with them; if the "
             'model was trained with them, add them as its "post_processor"'
         )
-    if model_kind(values["model"]) == "WordPiece":
+    if model_kind(values["model"]) == "WordPiece" and source.of_class != MPNET:
         found.separators = 1  # as in BERT, whatever the names
     form = json.loads(_post_processor(found).__getstate__())
     return JsonVocabulary(values | {"post_processor": form}, names, file)

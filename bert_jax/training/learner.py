@@ -88,6 +88,7 @@ def _paths(
         rate=model.attention_dropout,
         dtype=computation_dtype(compute),
         global_tokens=model.global_tokens * max_texts,
+        others=frozenset() if model.relative_bias is None else frozenset({"bias"}),
     )
     platform, disentangled = mesh.devices.flat[0].platform, model.disentangled is not None or model.two_streams
     window = None if model.window is None else model.window.local_window

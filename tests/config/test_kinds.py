@@ -338,7 +338,10 @@ def test_a_choice_that_may_be_left_open_is_read_from_a_file_and_from_the_command
 
 def test_a_name_or_a_class_in_place_of_a_kind_is_refused():
     for make, message in (
-        (lambda: ModelConfig(positions="rope"), r"model.positions='rope' must be one of Learned\(\), Rope\(\), "),
+        (
+            lambda: ModelConfig(positions="rope"),
+            r"model.positions='rope' must be one of Learned\(\), LearnedBias\(\), ",
+        ),
         (lambda: ModelConfig(window=8), r"model.window=8 must be one of Window\(\), None"),
         (lambda: RecurrentConfig(positions=Rope()), r"must be one of Learned\(\), NoPositions\(\)$"),
         (lambda: check(Config(objective="glove")), r"^objective='glove' must be one of MaskedWords\(\), "),

@@ -231,8 +231,8 @@ def test_only_the_options_of_the_chosen_objective_are_shown(capsys):
 @pytest.mark.parametrize(
     ("words", "values"),
     [
-        ((), "learned,rope,alibi,none,xlnet"),
-        (("xlnet_mini",), "learned,rope,alibi,none,xlnet"),
+        ((), "learned,learned_bias,rope,alibi,none,xlnet"),
+        (("xlnet_mini",), "learned,learned_bias,rope,alibi,none,xlnet"),
         (("--model.layer=lstm",), "learned,none"),
     ],
     ids=str,

@@ -151,6 +151,7 @@ QUICK = {  # with gradients: one of each type, and those with a way of their own
     "modernbert_decoder": ("words",),
     "nomic_bert": ("words",),
     "eurobert": ("words",),
+    "mpnet": ("words",),
     "xlnet": ("orders",),  # both streams
 }
 FORWARD = {  # without
@@ -229,6 +230,7 @@ ROWS_OF_IDS = (
     "nomic_bert/words",
     "eurobert/words",
     "xlnet/words",
+    "mpnet/words",
 )
 
 
@@ -249,6 +251,9 @@ def test_rows_of_ids_have_the_states_and_attentions_of_transformers(tmp_path, ca
     np.testing.assert_array_equal(found.last_hidden_state, found.hidden_states[-1])
     if case.oracle == "roberta":
         np.testing.assert_allclose(found.pooled[:3], case.stored("pooled")[:3], atol=2e-5)
+    for layer in model.layers if case.oracle == "mpnet" else ():  # each by itself has the table of all
+        table = case.state()["mpnet.encoder.relative_attention_bias.weight"]
+        np.testing.assert_array_equal(layer.params["relative_bias"]["table"], table)
     if case.name == "convolved":  # a layer alone, and the one with a convolution
         for number in (0, 2):
             alone = compiled(lambda state, layer=model.layers[number]: layer(state, mask))
@@ -283,6 +288,7 @@ SAID = {  # what config.json says on both sides; of other oracles all that is gi
         *("model_type", "architectures", "hidden_act", "rms_norm_eps", "rope_parameters", "head_dim", "mlp_bias"),
         *("num_key_value_heads", "attention_bias", "tie_word_embeddings", "classifier_pooling"),
     ),
+    "mpnet": ("model_type", "architectures", "hidden_act", "layer_norm_eps", "relative_attention_num_buckets"),
     "xlnet": ("model_type", "architectures", "d_head", "d_inner", "ff_activation", "summary_type", "dropout"),
 }
 
@@ -531,6 +537,11 @@ REFUSED = {
         ({"rope_parameters": {"rope_type": "dynamic"}}, "factor=None"),
     ],
     "eurobert/texts": [({"classifier_pooling": "late"}, "classifier_pooling='late'; supported are bos")],
+    "mpnet/words": [
+        ({"relative_attention_num_buckets": 64}, "relative_attention_num_buckets=64.*only 32 is supported"),
+        ({"pad_token_id": 0}, "pad_token_id=0.*only 1 is supported"),
+        ({"hidden_act": "gelu_new"}, "hidden_act='gelu_new'.*only 'gelu' is supported"),
+    ],
     "xlnet/orders": [
         ({"attn_type": "uni"}, "attn_type='uni'.*only 'bi' is supported"),
         ({"bi_data": True}, "bi_data=True"),
@@ -665,11 +676,11 @@ FAMILIES = {
     **{"bert": "BERT", "roberta": "RoBERTa", "xlm-roberta": "XLM-RoBERTa", "camembert": "CamemBERT"},
     **{"modernbert": "ModernBERT", "albert": "ALBERT", "distilbert": "DistilBERT", "electra": "ELECTRA"},
     **{"deberta": "DeBERTa", "deberta-v2": "DeBERTa-v2", "xlnet": "XLNet", "nomic_bert": "NomicBERT"},
-    **{"eurobert": "EuroBERT", "neobert": "NeoBERT"},
+    **{"eurobert": "EuroBERT", "neobert": "NeoBERT", "mpnet": "MPNet"},
     "modernbert-decoder": "ModernBERT's decoder",
 }
 # Whose bare classes have one unless told not to.
-WITH_POOLER = ("bert", "roberta", "xlm-roberta", "camembert", "albert")
+WITH_POOLER = ("bert", "roberta", "xlm-roberta", "camembert", "albert", "mpnet")
 WORDS = {
     "xlnet": ("AutoModelForPreTraining", None, "permutation-language-model head"),
     "modernbert-decoder": ("AutoModelForCausalLM", "text-generation", "language-model head"),

@@ -377,6 +377,7 @@ RULES = (
     (r"(embeddings/word|^contexts)/(table|delta)$", P("tensor", "fsdp")),
     (r"(embeddings|mask_decoder)/(position|token_type)/(table|delta)$", P(None, "fsdp")),
     (r"embeddings/target$|relative/table$", P(None, None, "fsdp")),
+    (r"relative_bias/table$", P(None, None, "tensor")),
     (r"attention/(query|key|value|distance|position_key|position_query)/kernel$", P(None, "fsdp", "tensor", None)),
     (
         r"attention/((query|key|value|position_key|position_query)/|(content|distance|segment)_)bias$",
@@ -423,7 +424,7 @@ def test_decay_and_layers_equal_the_rules_by_path():
     for model in every_model():
         for path, parameter in model.parameters.items():
             assert parameter.decays == (EXCLUDED.search(path) is None), path
-            below = re.search(r"(^|/)(embeddings|encoder/relative)/", path)
+            below = re.search(r"(^|/)(embeddings|encoder/relative(_bias)?)/", path)
             layers = re.search(r"(^|/)encoder/", path) and not below
             assert parameter.layer_axis == (0 if layers else None), path
             assert parameter.embedding == bool(below), path

@@ -12,21 +12,23 @@ from flax import nnx
 from model_variants import variant
 from modern_models import BARE, MODERN, PUBLISHED, PUBLISHED_LARGE, rows
 from numpy_bert import gelu
-from small_model import FLOAT32, SMALL, compiled, encoder_gradient, perturbed
+from small_model import FLOAT32, SMALL, assert_trees_close, compiled, encoder_gradient, perturbed
 
-from bert_jax.config import ComputeConfig, Config, DataConfig, HeadConfig, ModelConfig, PhaseConfig
+from bert_jax.config import ComputeConfig, Config, DataConfig, HeadConfig, MeshConfig, ModelConfig, PhaseConfig
 from bert_jax.config.checks import check
+from bert_jax.config.presets import roberta_config
+from bert_jax.devices import sharding
 from bert_jax.errors import UserError
 from bert_jax.models import costs
 from bert_jax.models.architecture import bert_architecture
 from bert_jax.models.bert import BertForPreTraining
 from bert_jax.models.bert_parameters import bert_parameters
-from bert_jax.models.block import GatedFeedForward, alibi_bias, alibi_slopes
+from bert_jax.models.block import BiasTable, GatedFeedForward, alibi_bias, alibi_slopes, bucket_of_distance
 from bert_jax.models.kernels.plain import AttentionMask
 from bert_jax.models.layers import LayerNorm, PackedTexts, RmsNorm
 from bert_jax.models.stack import repeating
 from bert_jax.models.task import BertForTask
-from bert_jax.parameters import total_size
+from bert_jax.parameters import entries, total_size
 from bert_jax.training.optimizers import scale_by_depth
 
 
@@ -75,6 +77,45 @@ def test_alibi_slopes_are_those_of_the_paper():
     np.testing.assert_allclose(alibi_slopes(12)[8:], [2 ** (-0.5 - k) for k in range(4)])
     bias = compiled(functools.partial(alibi_bias, 2))(np.arange(3)[None, :] - np.arange(3)[:, None])
     np.testing.assert_allclose(bias[1], -(2.0**-8) * np.array([[0, 1, 2], [1, 0, 1], [2, 1, 0]]))
+
+
+def test_buckets_of_distances_are_those_of_the_paper():
+    """Raffel et al. 2020, by the distances at which a bucket begins, of which none is the logarithm of a number."""
+    begins = [*range(9), *(next(n for n in range(9, 99) if n * n >= 64 * 2**k) for k in range(1, 8))]
+    assert begins[8:] == [8, 12, 16, 23, 32, 46, 64, 91]  # √2 times the one before
+    distance = np.arange(-600, 601)
+    expected = np.searchsorted(begins, np.abs(distance), "right") - 1 + 16 * (distance > 0)
+    np.testing.assert_array_equal(bucket_of_distance(distance, 32, 128), expected)
+    few = bucket_of_distance(np.arange(-3, 4), 4, 2)
+    assert few.tolist() == [1, 1, 1, 0, 3, 3, 3]
+
+
+BIASED = {"positions": "learned_bias", "bias_buckets": 8, "bias_max_distance": 6}
+
+
+def test_a_learned_bias_is_a_number_of_each_head_and_distance():
+    config = variant(SMALL, **BIASED)
+    table = BiasTable(config, jax.random.key(0))
+    found, values = compiled(lambda table: (table(9), table.table[...]))(table)
+    place = np.arange(9)
+    rows = bucket_of_distance(place[None] - place[:, None], 8, 6)
+    np.testing.assert_array_equal(found[0], np.moveaxis(values[rows], 2, 0))
+    assert rows[2, 1] == 1 and rows[1, 2] == 5  # the key before the query, and after it
+
+
+def test_a_learned_bias_is_one_array_and_takes_the_same_memory_for_any_number_of_rows():
+    mpnet = variant(roberta_config("base"), type_vocab_size=0, positions="learned_bias")
+    assert mpnet.assumed_vocab_size == 30_527
+    mpnet = dataclasses.replace(mpnet, vocab_size=30_527)
+    counts = costs.parameter_counts(bert_parameters(mpnet))
+    assert counts.pretraining == 109_518_527  # as transformers 5.24.0 counts those of MPNetForMaskedLM
+    assert counts.layers == 12 * counts.block + 32 * 12
+    given = {"moments": 2, "sequence_length": 16, "predictions": 3, "split": 1, "remat": "none"}
+    plain, more = variant(mpnet, positions="learned"), []
+    for number in (1, 5):
+        sizes = [costs.step_bytes(each, bert_parameters(each), rows=number, **given) for each in (mpnet, plain)]
+        more.append(sizes[0] - sizes[1])
+    assert more == [(16 + 2 * 2) * 32 * 12 + 2 * 4 * 12 * 16 * 32] * 2
 
 
 def test_norms_equal_their_formulas():
@@ -233,9 +274,9 @@ def test_a_single_layer_is_the_first_of_several():
     assert costs.training_flops(one, bert_parameters(one), 16, 3).kernels > 0
 
 
-@pytest.mark.parametrize("positions", ["rope", "alibi"])
-def test_a_text_in_a_packed_row_is_as_if_alone(positions):
-    config = variant(MODERN, positions=positions)
+@pytest.mark.parametrize("options", [{"positions": "rope"}, {"positions": "alibi"}, BIASED], ids=str)
+def test_a_text_in_a_packed_row_is_as_if_alone(options):
+    config = variant(MODERN, **options)
     model = BertForPreTraining(config, FLOAT32, ())
     params, (ids, types, mask) = perturbed(model), rows(14, (14, 14))
     texts = PackedTexts(np.repeat([[1, 2]], [5, 9], axis=1).repeat(2, 0), np.array([[0, 5], [0, 5]]))
@@ -244,6 +285,23 @@ def test_a_text_in_a_packed_row_is_as_if_alone(positions):
     for start, end in ((0, 5), (5, 14)):
         alone = encode(params, ids[:, start:end], types[:, start:end], mask[:, start:end]).last_hidden_state
         np.testing.assert_allclose(packed[:, start:end], alone, atol=2e-5)
+
+
+def test_a_learned_bias_scanned_on_a_mesh_is_that_of_a_loop():
+    """Heads are split over tensor, and so are the numbers that belong to them."""
+    config, batch = variant(SMALL, num_heads=2, type_vocab_size=0, **BIASED), rows(13, (13, 9, 2, 5))
+    params, loss, slopes = encoder_gradient(BertForPreTraining(config, FLOAT32, ()), batch)
+    learns = np.any(slopes["encoder"]["relative_bias"]["table"], axis=(0, 2))
+    assert learns.tolist() == [True] * 4 + [False] + [True] * 3  # no key after the query is as far as 0
+    mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    scanned = BertForPreTraining(config, ComputeConfig(dtype="float32", layers="scan", remat="sel"), ())
+    split = jax.device_put(params, sharding.shardings(mesh, entries(scanned.parameters, params)))
+    table = split["encoder"]["relative_bias"]["table"]
+    assert table.sharding.shard_shape(table.shape) == (1, 8, 1)
+    shared = tuple(jax.device_put(values, sharding.batch_sharding(mesh)) for values in batch)
+    _, found, gradient = encoder_gradient(scanned, shared, split)
+    assert float(found) == pytest.approx(float(loss), rel=1e-5)
+    assert_trees_close(gradient, slopes, rtol=2e-4, atol=2e-5)
 
 
 def test_global_tokens_see_and_are_seen_through_a_window():
@@ -317,6 +375,10 @@ def run(**model) -> Config:
         ({"type_vocab_size": -1}, "type_vocab_size=-1 must be 0 or a positive number"),
         ({"key_value_heads": 2}, "num_heads=3 is not divisible by model.key_value_heads=2; give a divisor"),
         ({"key_value_heads": 0}, "key_value_heads=0 must be"),
+        (BIASED | {"bias_buckets": 12, "bias_max_distance": 3}, "bias_max_distance=3 leaves nothing .* at least 4"),
+        (BIASED | {"bias_buckets": 2}, "bias_buckets=2 must be even and at least 4"),
+        (BIASED | {"bias_buckets": 7}, "bias_buckets=7 must be even"),
+        (BIASED | {"padding_id": 64}, "padding_id=64 must be an id, .* and leave positions of the 64"),
         ({"rope_scaling": "yarn", "rope_scale": 2.0}, "yarn depends on model.rope_trained_length"),
         ({"rope_trained_length": 9}, "rope_trained_length=9 belongs to model.rope_scaling=dynamic or yarn"),
         ({"rope_scaling": "dynamic", "rope_trained_length": 9, "rope_scale": 0.5}, "rope_scale=0.5 must be at least 1"),

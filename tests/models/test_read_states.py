@@ -27,7 +27,10 @@ MODELS = {
     "one layer": {},
     "convolution": {"convolution_width": 3, "num_layers": 2},
     "pre-norm": {"norm_position": "pre"},
-    "roberta": {"padding_id": 1, "type_vocab_size": 1, "pair_head": False},
+    "mpnet": {
+        **{"padding_id": 1, "type_vocab_size": 0, "pair_head": False},
+        **{"positions": "learned_bias", "bias_buckets": 8, "bias_max_distance": 12},
+    },
     "albert": {"sharing": "all", "embedding_size": 8, "num_layers": 2},
     "shared attention": {"sharing": "attention", "num_layers": 2},
     "alibi": {"positions": "alibi"},

@@ -16,11 +16,12 @@ import transformers
 
 TYPES = (
     *("bert", "roberta", "xlm-roberta", "camembert", "modernbert", "albert", "distilbert", "electra", "deberta"),
-    *("deberta-v2", "xlnet", "modernbert-decoder", "nomic_bert", "eurobert"),
+    *("deberta-v2", "xlnet", "modernbert-decoder", "nomic_bert", "eurobert", "mpnet"),
 )
 CLASSES = (
     *("BertTokenizer", "BertTokenizerLegacy", "BertJapaneseTokenizer", "RobertaTokenizer", "XLMRobertaTokenizer"),
     *("CamembertTokenizer", "AlbertTokenizer", "DebertaTokenizer", "DebertaV2Tokenizer", "XLNetTokenizer"),
+    "MPNetTokenizer",
 )
 ARGUMENTS = {"self", "vocab", "merges", "args", "kwargs"}
 

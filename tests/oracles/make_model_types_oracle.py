@@ -3,12 +3,12 @@
     python -m venv oracle && oracle/bin/pip install torch==2.13.0 transformers==5.24.0
     oracle/bin/python tests/oracles/make_model_types_oracle.py ORACLE [OTHER.npz]
 
-ORACLE is deberta, modernbert, modernbert_decoder, nomic_bert, eurobert, xlnet, roberta or smaller_encoders.
+ORACLE is deberta, modernbert, modernbert_decoder, nomic_bert, eurobert, mpnet, xlnet, roberta or smaller_encoders.
 
 Of each case: the names and shapes of the arrays as transformers saves them, outputs in float32, and norm and samples of
 every gradient of a sum over them, or the whole gradients of a class of each smaller encoder and of a RoBERTa's masked
-words. Of DeBERTa, ModernBERT, NomicBERT, EuroBERT and XLNet also config.json. Of XLNets with a memory also the states
-of every segment, the attention of the last one, what is remembered after it, and gradients of the last one.
+words. Of WITH_CONFIG also config.json. Of XLNets with a memory also the states of every segment, the attention of the
+last one, what is remembered after it, and gradients of the last one.
 """
 
 import json
@@ -26,7 +26,7 @@ import transformers
 
 WHOLE = ("albert/PreTraining", "distilbert/SequenceClassification", "electra/PreTraining")
 """Whose gradients are stored whole, at both sizes."""
-WITH_CONFIG = ("deberta", "modernbert", "modernbert_decoder", "nomic_bert", "eurobert", "xlnet")
+WITH_CONFIG = ("deberta", "modernbert", "modernbert_decoder", "nomic_bert", "eurobert", "mpnet", "xlnet")
 Arrays = dict[str, torch.Tensor]
 
 
@@ -108,6 +108,7 @@ def record(case: drawn.Case) -> dict[str, np.ndarray]:
         torch.sum(torch.sin(read)).backward()
         arrays = {"logits": logits} if case.oracle == "roberta" else {"logits": read} | layers(case, output)
         arrays |= gradients(case, model, shapes, False)
+        arrays |= {"pooled": found["pooled"]} if "pooled" in found else {}
     if case.id in drawn.DECODED:
         states = decoded(case, model.deberta, output.hidden_states[-2], given["attention_mask"])
         arrays |= {"decoded": states[case.mask], "decoded_logits": word_logits(case, states, shapes)[case.mask]}

@@ -283,6 +283,7 @@ KINDS = (
     {"positions": "rope"},
     {"local_window": 4},
     {"convolution_width": 3},
+    {"positions": "learned_bias"},
     {"positions": "none", "disentangled.terms": "c2p+p2c"},
     {"layer": "lstm"},
 )

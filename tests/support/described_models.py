@@ -34,7 +34,7 @@ MODELS = {
             "local_window": 3,
         },
     ),
-    "groups of layers": dataclasses.replace(SMALL, sharing="all", layer_groups=2, group_layers=2),
+    "groups of layers": variant(SMALL, sharing="all", layer_groups=2, group_layers=2, positions="learned_bias"),
     "one layer without its first norm": dataclasses.replace(
         SMALL, num_layers=1, norm_position="pre", first_attention_norm=False
     ),

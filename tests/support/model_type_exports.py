@@ -9,7 +9,7 @@ import numpy as np
 from model_variants import variant
 from modern_models import MODERN
 from pretrained_model import TOKENIZER, stored_model
-from vocabularies import byte_level, modernbert
+from vocabularies import byte_level, modernbert, mpnet
 
 from bert_jax.config import DisentangledConfig, HeadConfig
 from bert_jax.config.options import to_dict
@@ -34,6 +34,7 @@ FORMS = {  # options in which each type is not BERT
     "modernbert": {name: value for name, value in to_dict(MODERN).items() if name not in SIZES},
     "albert": dict(embedding_size=7, sharing="all"),
     "distilbert": dict(type_vocab_size=0, pooler="relu", pair_head=False),
+    "mpnet": ROBERTA | dict(type_vocab_size=0, positions="learned_bias"),
     "electra": dict(embedding_size=7, pooler="gelu_erf", activation="gelu_erf", pair_head=False),
     "deberta": DEBERTA | {"disentangled": DISTANCES},
     "deberta-v2": DEBERTA | {"disentangled": BUCKETS},
@@ -71,8 +72,8 @@ def tokenizer_of(name: str):
             (pathlib.Path(place) / family_pieces.FILES[name]).write_bytes(family_pieces.train(name))
             (pathlib.Path(place) / "config.json").write_text(f'{{"model_type": "{name}"}}')
             return load_tokenizer(place)
-    if name == "modernbert":
-        return modernbert()
+    if name in ("modernbert", "mpnet"):
+        return {"modernbert": modernbert, "mpnet": mpnet}[name]()
     return byte_level(spaced=False) if name in ("roberta", "deberta") else TOKENIZER
 
 

@@ -104,7 +104,7 @@ class Case:
     def given(self) -> dict[str, np.ndarray]:
         """What transformers is given: the inputs that it reads, and what follows of the order of targets."""
         values = self.inputs()
-        if self.oracle.startswith(("modernbert", "eurobert")) or self.config.get("model_type") == "distilbert":
+        if self.oracle.startswith(("modernbert", "eurobert", "mpnet")) or self.config.get("model_type") == "distilbert":
             del values["token_type_ids"]
         more = orders(self) if self.targets else {}
         return values | {name: more[name] for name in ("perm_mask", "target_mapping") if more}
@@ -402,6 +402,29 @@ def _deberta() -> list[Case]:
     ]
 
 
+_MPNET = _sizes(61, 30, 3, 3, 23, 40, layer_norm_eps=1e-5)
+_NARROW_MPNET = _sizes(41, 14, 2, 2, 11, 24)
+
+
+def _mpnet() -> list[Case]:
+    def case(name: str, task: str, config: dict, *real: int, **more) -> Case:
+        return Case("mpnet", name, f"MPNet{task}", {"pad_token_id": 1} | config, real, **more)
+
+    texts, tags, answers = (f"For{task}" for task in TASKS[:3])
+    return [
+        case("words", "ForMaskedLM", _MPNET, 37, 20, -9),  # beyond the distances that have a bucket each
+        case("texts", texts, _MPNET | LABELS, 26, 7),
+        case("states", "Model", _NARROW_MPNET, 19, 6),
+        case("other states", "Model", _MPNET, 8, 13),
+        case("other words", "ForMaskedLM", _NARROW_MPNET, 9, 15),
+        case("other texts", texts, _NARROW_MPNET | LABELS, 7, 21),
+        case("score", texts, _NARROW_MPNET | SCORE, 9, 12),
+        case("tags", tags, _NARROW_MPNET | LABELS, 10, 17),
+        case("answers", answers, _NARROW_MPNET, 18, 5),
+        case("choices", "ForMultipleChoice", _NARROW_MPNET, 11, 7, 9, 5, choices=2),
+    ]
+
+
 DECODED = ("deberta/first", "deberta/third", "deberta/convolved", "deberta/other words of one layer")
 """The cases of which there are also the states of the enhanced mask decoder, and the logits of the head on them."""
 POSITIONS = "deberta.embeddings.position_embeddings.weight"
@@ -507,6 +530,7 @@ DRAWN = {
     "nomic_bert": (2026, 3),
     "eurobert": (2025, 3),
     "deberta": (2021, 3),
+    "mpnet": (2020, 1),
     "xlnet": (2024, 3),
 }
 """Seed of the words of each oracle, and the first word after that of padding."""
@@ -514,6 +538,7 @@ CASES = {
     case.id: case
     for cases in (
         *(_roberta, _smaller_encoders, _modernbert, _modernbert_decoder, _nomic_bert, _eurobert, _deberta, _xlnet),
+        _mpnet,
     )
     for case in cases()
 }
@@ -568,7 +593,7 @@ def gradients_of(model, names) -> np.ndarray:
     return np.float32([random_bert.sample(array, name) for name, array in arrays.items()])
 
 
-ZERO = ("key.bias", "k_lin.bias", "pos_key_proj.bias")
+ZERO = ("key.bias", "k_lin.bias", "pos_key_proj.bias", "attn.k.bias")
 """Ends of the names of parameters whose gradients are zero in exact arithmetic."""
 
 

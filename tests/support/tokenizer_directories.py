@@ -10,6 +10,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 BERT, ROBERTA = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+MPNET = ("<pad>", "[UNK]", "<s>", "</s>", "<mask>")
 KEYS = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 ADDED, SPECIAL = ("<e1>", "Neue Wörter"), "[E2]"
 """Tokens that are added to a vocabulary: found in a text before, and after, it is normalized."""
@@ -50,10 +51,11 @@ def of_json(fast: tokenizers.Tokenizer, names=BERT, of_class="PreTrainedTokenize
     return {"tokenizer.json": fast.to_str(), "tokenizer_config.json": json.dumps(settings)}
 
 
-def wordpiece(normalizer=None, splitting=None, lowercase=True, names=BERT, prefix="##", length=100, added=()):
+def wordpiece(normalizer=None, splitting=None, lowercase=True, names=BERT, prefix="##", length=100, added=(), more=()):
     lines = [
         ("@@" + line[2:] if line.startswith("##") and prefix == "@@" else line) for line in entries(lowercase, names)
     ]
+    lines += more
     ids = {line: i for i, line in enumerate(lines)}
     model = models.WordPiece(ids, unk_token=names[1], continuing_subword_prefix=prefix, max_input_chars_per_word=length)
     fast = tokenizers.Tokenizer(model)
@@ -107,6 +109,9 @@ FORMS = {
     "ideographs in words": lambda: vocab_txt(do_lower_case=True, tokenize_chinese_chars=False),
     "another unknown word": lambda: vocab_txt(entries(True, ("[PAD]", "<unk>", *BERT[2:])), unk_token="<unk>"),
     "names of RoBERTa": lambda: vocab_txt(entries(True, ROBERTA), **dict(zip(KEYS, ROBERTA, strict=True))),
+    "names of MPNet, by its class": lambda: vocab_txt(
+        [*entries(True, MPNET), *BERT[2:]], tokenizer_class="MPNetTokenizer"
+    ),
     "added beside it": lambda: vocab_txt(added={ADDED[0]: len(entries(True)), ADDED[1]: len(entries(True)) + 1}),
     "added in a decoder": lambda: vocab_txt(
         added_tokens_decoder={
@@ -161,6 +166,7 @@ PIPELINES = {
     "ideographs in words": lambda: wordpiece(normalizers.BertNormalizer(handle_chinese_chars=False)),
     "another unknown word": lambda: wordpiece(names=("[PAD]", "<unk>", *BERT[2:])),
     "names of RoBERTa": lambda: wordpiece(names=ROBERTA),
+    "names of MPNet, by its class": lambda: wordpiece(names=MPNET, more=BERT[2:]),
     "added beside it": lambda: wordpiece(added=_LATE),
     "added in a decoder": lambda: wordpiece(added=[*_LATE, AddedToken(SPECIAL, **_RAW)]),
     "a further special token": lambda: wordpiece(added=[AddedToken(SPECIAL, **_RAW), AddedToken("[E3]", **_RAW)]),

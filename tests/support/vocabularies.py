@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import pathlib
+import tempfile
 
 import documents
 import numpy as np
@@ -12,7 +14,7 @@ from bert_jax.data.preparation.vocabularies import learn_modernbert
 from bert_jax.models.task import without_edges
 from bert_jax.tasks import ner
 from bert_jax.tokenization.byte_level import learn_byte_level
-from bert_jax.tokenization.tokenizer import Tokenizer
+from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.tokenization.wordpiece import WordPiece
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -32,6 +34,16 @@ def byte_level(spaced: bool = True) -> Tokenizer:
 def modernbert() -> Tokenizer:
     """ModernBERT's form, whose text is composed first; some words are decomposed in the corpus."""
     return learn_modernbert([*_words(), *["Cafe\u0301", "na\u00efve"] * 20], 400)
+
+
+@functools.cache
+def mpnet() -> Tokenizer:
+    """MPNet's form: names of RoBERTa around the entries of BERT, of which the unknown word alone is a special token."""
+    with tempfile.TemporaryDirectory() as place:
+        lines = ["<s>", "<pad>", "</s>", "<unk>", *TOKENIZER.tokens, "<mask>"]
+        pathlib.Path(place, "vocab.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        pathlib.Path(place, "config.json").write_text('{"model_type": "mpnet"}')
+        return load_tokenizer(place)
 
 
 def _words() -> list[str]:

@@ -119,6 +119,8 @@ def mesh(platform: str):
         ("tpu", {"local_window": 8, "global_tokens": 1}, "scan", "xla, not pallas: it has no tokens that"),
         ("tpu", {"positions": "xlnet"}, "scan", "xla, not pallas: scores have a bias that depends on queries and keys"),
         ("gpu", {"positions": "xlnet"}, "scan", "xla"),
+        ("tpu", {"positions": "learned_bias"}, "scan", "pallas"),
+        ("cpu", {"positions": "learned_bias", "local_window": 8}, "scan", "xla"),
     ],
 )
 def test_what_is_announced_is_what_is_computed(platform, changes, layers, told):

@@ -11,7 +11,7 @@ from etils import epath
 from bert_jax.config import EncoderConfig
 from bert_jax.config.options import flattened, to_dict
 from bert_jax.errors import UserError
-from bert_jax.formats.model_types.bert import ALBERT, BERT, CAMEMBERT, DISTILBERT, ELECTRA, ROBERTA, XLM_ROBERTA
+from bert_jax.formats.model_types.bert import ALBERT, BERT, CAMEMBERT, DISTILBERT, ELECTRA, MPNET, ROBERTA, XLM_ROBERTA
 from bert_jax.formats.model_types.deberta import DEBERTA, DEBERTA_V2
 from bert_jax.formats.model_types.definition import ModelType
 from bert_jax.formats.model_types.modernbert import EUROBERT, MODERNBERT, MODERNBERT_DECODER, NEOBERT, NOMIC_BERT
@@ -21,7 +21,7 @@ MODEL_TYPES = {
     each.name: each
     for each in (
         *(BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, MODERNBERT, ALBERT, DISTILBERT, ELECTRA),
-        *(DEBERTA, DEBERTA_V2, XLNET, NOMIC_BERT, MODERNBERT_DECODER, EUROBERT, NEOBERT),
+        *(DEBERTA, DEBERTA_V2, XLNET, NOMIC_BERT, MODERNBERT_DECODER, EUROBERT, NEOBERT, MPNET),
     )
 }
 """All that are known, by name."""

@@ -1,14 +1,17 @@
-"""BERT and the types that keep its array names: RoBERTa, XLM-RoBERTa, CamemBERT, ALBERT, DistilBERT, ELECTRA.
+"""BERT and types that keep most of its array names: RoBERTa and its like, MPNet, ALBERT, DistilBERT, ELECTRA.
 
 ALBERT has one set of parameters for all layers, and narrow embeddings. DistilBERT has neither segments nor a pooler.
-ELECTRA is the discriminator, with the generator's head if a file includes it.
+ELECTRA is the discriminator, with the generator's head if a file includes it. MPNet is a RoBERTa without segments whose
+scores have a learned bias by distance.
 """
 
+import dataclasses
 from typing import Any
 
 from etils import epath
 
-from bert_jax.config import EncoderConfig, WordVectorsConfig
+from bert_jax.config import EncoderConfig, LearnedBias, WordVectorsConfig
+from bert_jax.config.options import to_dict
 from bert_jax.errors import UserError
 from bert_jax.formats.model_types import definition
 
@@ -308,3 +311,57 @@ def _like_roberta(name: str, family: str, class_name: str) -> definition.ModelTy
 ROBERTA = _like_roberta("roberta", "RoBERTa", "Roberta")
 XLM_ROBERTA = _like_roberta("xlm-roberta", "XLM-RoBERTa", "XLMRoberta")
 CAMEMBERT = _like_roberta("camembert", "CamemBERT", "Camembert")
+
+
+# What its class has whatever config.json says: exact GELU in the word head, the buckets, and the id of the padding.
+_MPNET_UNSUPPORTED = {
+    "quantization_config": (None,),
+    "hidden_act": (None, "gelu_python", "gelu"),
+    "relative_attention_num_buckets": (None, 32),
+    "pad_token_id": (None, 1),
+}
+_MPNET_POSITIONS = LearnedBias(padding_id=1, bias_buckets=32, bias_max_distance=128)
+_MPNET_FORM = {"type_vocab_size": 0, "pair_head": False, **to_dict(_MPNET_POSITIONS)}
+
+
+def _mpnet_obstacles(model: EncoderConfig) -> tuple[str, ...]:
+    ours, theirs = (to_dict(bias) for bias in (model.relative_bias or LearnedBias(), _MPNET_POSITIONS))
+    return definition.beyond_bert(model, "padding_id", "positions") + definition.true_options(
+        positions=model.relative_bias is None,
+        padding_id=model.padding_id != 1,
+        type_vocab_size=model.type_vocab_size > 0,
+        activation=model.activation != "gelu_erf",
+        **{name: ours[name] != theirs[name] for name in ("bias_buckets", "bias_max_distance")},
+    )
+
+
+_MPNET_LAYER = "mpnet.encoder.layer.{}.attention"
+MPNET = dataclasses.replace(
+    ROBERTA,
+    name="mpnet",
+    family="MPNet",
+    prefix="mpnet.",
+    modules={
+        **as_in_bert("mpnet.", "embeddings/token_type"),
+        **{
+            f"encoder/attention/{name}": f"{_MPNET_LAYER}.attn.{name[0]}"
+            for name in ("query", "key", "value", "output")
+        },
+        "encoder/attention_norm": f"{_MPNET_LAYER}.LayerNorm",
+        "encoder/relative_bias": "mpnet.encoder.relative_attention_bias",
+        "mlm/dense": "lm_head.dense",
+        "mlm/norm": "lm_head.layer_norm",
+        "mlm": "lm_head",
+    },
+    class_name="MPNet",
+    obstacles=_mpnet_obstacles,
+    sizes=definition.usual(definition.SIZES_WITHOUT_TYPES, vocab_size=30_527),
+    unsupported=_MPNET_UNSUPPORTED,
+    read_options=lambda values, file: _MPNET_FORM,
+    written_options=lambda model: {
+        "pad_token_id": 1,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "relative_attention_num_buckets": 32,
+    },
+)

@@ -99,6 +99,8 @@ class AttentionMask:
         """Return values [B or 1, L, …] at the positions of the queries."""
         if self.queries is None:
             return values
+        if len(values) == 1:
+            return values[0][self.queries]
         values = jnp.broadcast_to(values, (self.queries.shape[0], *values.shape[1:]))
         return jax.vmap(lambda row, positions: row[positions])(values, self.queries)
 
