@@ -251,9 +251,7 @@ def check_turns(options: TurnsConfig) -> None:
             "--peer=torch --peer_python=PYTHON, or neither"
         )
     if options.peer_python and shutil.which(options.peer_python) is None:
-        raise UserError(
-            f"peer_python={options.peer_python} cannot be started (there is no such program); {MAKE_PEER}"
-        )
+        raise UserError(f"peer_python={options.peer_python} cannot be started (there is no such program); {MAKE_PEER}")
     if options.output and not options.output.endswith(".json"):
         raise UserError(
             f"output={options.output} must end in .json; the table goes to a file in .md with the same name"

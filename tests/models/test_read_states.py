@@ -75,7 +75,7 @@ def inputs(batch: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
 QUICK = (
     "one layer",
     "convolution",
-    "roberta",
+    "mpnet",
     "albert",
     "alibi",
     "gpt",

@@ -295,7 +295,8 @@ def peer_versions(options: TurnsConfig) -> dict[str, str | bool] | None:
     except OSError as error:
         raise UserError(f"peer_python={python} cannot be started ({error.strerror}); {MAKE_PEER}") from None
     except subprocess.TimeoutExpired:
-        raise UserError(f"peer_python={python} did not import torch within {PEER_SECONDS} seconds; {MAKE_PEER}") from None
+        late = f"did not import torch within {PEER_SECONDS} seconds"
+        raise UserError(f"peer_python={python} {late}; {MAKE_PEER}") from None
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"])[-1]
         raise UserError(f"peer_python={python} has no torch with transformers ({last:.200}); {MAKE_PEER}")
