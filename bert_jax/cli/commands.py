@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable
 
 from bert_jax.config import Config, PrepareConfig, TrainVocabConfig, commands, finetuning, pretraining
-from bert_jax.config.analyses import ANALYSES, InitConfig
+from bert_jax.config.analyses import ANALYSES
 from bert_jax.config.checks import check, check_given, training_paths
 from bert_jax.console import (
     asks_for_help,
@@ -420,10 +420,8 @@ def analyze(arguments: list[str]) -> None:
     path, words = positional(words, usage(ANALYSES[analysis]), "MODEL")
     options = parse(ANALYSES[analysis], words, *described(ANALYSES[analysis]))
     options.check()
-    if analysis == "mask_gap":
-        _need(runs=[path])
-    elif not isinstance(options, InitConfig):  # which names a configuration
-        _need(models=[path])
+    if options.examines != "sizes":
+        _need(models=[path] if options.examines == "model" else [], runs=[path] if options.examines == "run" else [])
     from bert_jax.analysis.attention_maps import run_attention  # --help answers without what computes
     from bert_jax.analysis.head_behaviour import run_heads
     from bert_jax.analysis.layers import run_cka, run_isotropy

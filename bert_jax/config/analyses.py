@@ -7,12 +7,14 @@ opened.
 import dataclasses
 import typing
 from collections.abc import Iterable
-from typing import Literal
+from typing import ClassVar, Literal
 
 from bert_jax.config.options import option
 from bert_jax.config.pretraining import EDITS, ErrorUnit, NoiseConfig, check_noise
 from bert_jax.errors import UserError, at_least
 
+Examined = Literal["model", "run", "sizes"]
+"""What an analysis is given: a stored model, a work directory of pre-training, or a configuration or model."""
 VectorKind = Literal["mean", "cls", "token"]
 """Vector that represents a text. mean: the mean over all tokens, [CLS] and [SEP] included, as `embed` does; cls: the
 first token; token: one token that is neither, drawn at random."""
@@ -58,6 +60,7 @@ def _of_a_model(options: type[Options]) -> type[Options]:
 class AnalysisConfig:
     """Options of all analyses: the texts that the model reads, and the place of the result."""
 
+    examines: ClassVar[Examined] = "model"
     input: str
     """Texts: files, directories or globs, local or gs://, separated by commas, as for prepare. Each line that is not
     blank is one text."""
@@ -92,6 +95,7 @@ class AttentionConfig:
     Show who attends to whom in a text or a pair of texts: a page to explore every layer and head, and a picture of all.
     """
 
+    examines: ClassVar[Examined] = "model"
     text: str
     """Text that the model reads."""
     output: str
@@ -186,6 +190,7 @@ class MaskGapConfig:
     decides how many there are). The token store must be where the configuration of the run says.
     """
 
+    examines: ClassVar[Examined] = "run"
     output: str
     """Directory for result.json and the pictures. The same command with the same checkpoints reads an existing result
     from there."""
@@ -220,6 +225,7 @@ class ProbeConfig:
     subword.
     """
 
+    examines: ClassVar[Examined] = "model"
     input: str
     """Files to train on, separated by commas; their tasks are shown together. Without --dev and --test, each seed sets
     aside 15 % of the texts for each of the two."""
@@ -350,6 +356,7 @@ class InitConfig:
     opens. Only its sizes are used, except that its learned positions are compared with both ways to initialize them.
     """
 
+    examines: ClassVar[Examined] = "sizes"
     output: str
     """Directory for result.json and the pictures. The same command with the same sizes reads an existing result from
     there."""

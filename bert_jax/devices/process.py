@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping
 
 QUOTA, LIMIT = (pathlib.Path("/sys/fs/cgroup") / name for name in ("cpu.max", "memory.max"))
+CPUINFO = pathlib.Path("/proc/cpuinfo")
 PLENTY = 20 << 30  # bytes; a bert-base with batches of 8 × 128 was seen to hold up to 12 GiB, instead of 4
 TUNABLES = "GLIBC_TUNABLES"
 # One heap, as only the first can grow to such sizes; nothing mapped apart; nothing given back.
@@ -82,9 +83,20 @@ def machine_memory() -> int:
     return min(there, int(limit)) if limit.isdigit() else there
 
 
+def of_first_core(key: str) -> str:
+    """Return what Linux says of the first core under `key`, such as "flags"; "" elsewhere."""
+    found = re.search(rf"^{re.escape(key)}\s*: *(.*)$", _content(CPUINFO), re.MULTILINE)
+    return found[1].strip() if found else ""
+
+
+def multiplies_bfloat16() -> bool:
+    """Return whether the processor has instructions that multiply bfloat16, which XLA then uses."""
+    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(of_first_core("flags").split())
+
+
 def _content(path: pathlib.Path) -> str:
     try:
-        return path.read_text()
+        return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
 

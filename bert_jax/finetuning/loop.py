@@ -485,7 +485,7 @@ def _announce(tuning: Tuning, note: str) -> None:
     config, data, programs, model = tuning.config, tuning.data, tuning.programs, tuning.stored.model
     sizes = ", ".join(f"{name} {size:,}" for name, size in _sizes(data).items())
     runs = plan(config)
-    say_hardware(programs.mesh)
+    say_hardware(programs.mesh, config.compute)
     say(
         f"{config.task}: {sizes} examples; {len(data.train.features):,} sequences to train on; "
         + (f"labels {', '.join(data.head.labels)}" if data.head.labels else f"a {data.head.kind} head")

@@ -18,10 +18,11 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from bert_jax.checkpoints.record import Position
-from bert_jax.config import AttentionConfig, FaultsConfig
+from bert_jax.config import AttentionConfig, ComputeConfig, FaultsConfig
 from bert_jax.data.examples import StoreExamples
 from bert_jax.data.mixtures import Corpus, Mixture
 from bert_jax.devices import hardware, sharding
+from bert_jax.devices.process import multiplies_bfloat16
 from bert_jax.objectives.objective import Term
 from bert_jax.parameters import total_size
 from bert_jax.training.events import HostTimes
@@ -50,11 +51,12 @@ def busy(what: str) -> Iterator[None]:
         yield
 
 
-def say_hardware(mesh: Mesh) -> None:
-    """Print the hardware in use, and any accelerator that is present but cannot be used."""
-    say(
-        f"{hardware.hardware(list(mesh.devices.flat))}" + (f"; {note}" if (note := hardware.idle_accelerator()) else "")
-    )
+def say_hardware(mesh: Mesh, compute: ComputeConfig) -> None:
+    """Print the hardware in use, and what of it is not: an accelerator, or a processor's products in bfloat16."""
+    found = hardware.hardware(list(mesh.devices.flat))
+    say(f"{found}" + (f"; {note}" if (note := hardware.idle_accelerator()) else ""))
+    if found.platform == "cpu" and compute.dtype == "auto" and multiplies_bfloat16():
+        say("in float32; this processor multiplies bfloat16 too: a new run is faster with --compute.dtype=bfloat16")
 
 
 def show(table: Table) -> None:
@@ -78,7 +80,7 @@ def announce(
       position: where it is in its data after that step.
     """
     model, mesh, parameters = learner.network.config, learner.mesh, learner.objective.model.parameters
-    say_hardware(mesh)
+    say_hardware(mesh, learner.network.compute)
     say(
         f"model: {total_size(parameters):,} parameters, {model.num_layers} layers, hidden size "
         f"{model.hidden_size}, vocabulary {model.vocab_size:,}"

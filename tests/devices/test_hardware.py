@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import bert_jax
-from bert_jax.config import ComputeConfig, Config, PhaseConfig, resolve_phases
-from bert_jax.devices import hardware, hosts
+from bert_jax.config import ComputeConfig, Config, MeshConfig, PhaseConfig, resolve_phases
+from bert_jax.devices import hardware, hosts, sharding
 from bert_jax.devices.compilation import APART, OVERLAP, compile_with, step_options
 from bert_jax.devices.hardware import memory_advice, memory_error, shortage_of
 from bert_jax.devices.hosts import commit, sources
@@ -26,6 +26,7 @@ from bert_jax.tools.planning import compiler
 from bert_jax.tools.planning.topology import find_topology
 from bert_jax.training import run
 from bert_jax.training.learner import phase_advice, state_advice
+from bert_jax.training.reporter import say_hardware
 from bert_jax.training.run import PhaseSteps
 from bert_jax.training.state import created
 
@@ -174,6 +175,25 @@ def test_an_idle_accelerator_is_named_with_a_command_that_works_in_a_clone(prese
     assert name in said and f"pip install 'bert_jax[{extra}]'" in said
     with open(pathlib.Path(__file__).parents[2] / "pyproject.toml", "rb") as file:
         assert extra in tomllib.load(file)["project"]["optional-dependencies"]
+
+
+@pytest.mark.parametrize(
+    "flags, dtype, says",
+    [
+        ("fpu avx2 avx512_bf16", "auto", True),
+        ("fpu avx2 amx_bf16", "auto", True),
+        ("fpu avx2", "auto", False),
+        (None, "auto", False),
+        ("fpu avx2 amx_bf16", "float32", False),
+    ],
+)
+def test_a_processor_that_multiplies_bfloat16_is_told_of(flags, dtype, says, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("bert_jax.devices.process.CPUINFO", tmp_path / "cpuinfo")
+    if flags is not None:
+        (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nmodel\t\t: 2\nflags\t\t: {flags}\n\nprocessor\t: 1\n")
+    say_hardware(sharding.make_mesh(MeshConfig(), jax.devices()[:1]), ComputeConfig(dtype=dtype))
+    said = capsys.readouterr().out
+    assert said.startswith("1 × cpu\n") and ("--compute.dtype=bfloat16" in said) == says
 
 
 def test_half_a_launcher_environment_is_refused(monkeypatch):

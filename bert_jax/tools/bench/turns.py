@@ -22,7 +22,7 @@ from bert_jax.config.commands import MAKE_PEER, TurnsConfig
 from bert_jax.console import parse
 from bert_jax.data.preparation.local_run import cores
 from bert_jax.devices.hosts import PACKAGE_DIRECTORY, commit, versions
-from bert_jax.devices.process import computing_variables
+from bert_jax.devices.process import computing_variables, of_first_core
 from bert_jax.errors import UserError
 from bert_jax.files import write_atomically
 
@@ -412,7 +412,7 @@ def machine() -> dict[str, Any]:
     return {
         "processor": processor(),
         "cores": cores(),
-        "instruction_sets": [flag for flag in INSTRUCTION_SETS if flag in _of_first_core("flags").split()],
+        "instruction_sets": [flag for flag in INSTRUCTION_SETS if flag in of_first_core("flags").split()],
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "system": f"{platform.system()} {platform.release()}",
     }
@@ -420,7 +420,7 @@ def machine() -> dict[str, Any]:
 
 def processor() -> str:
     """Return the processor by its name and, because clouds shorten names, by its family and model."""
-    name, family, model = (_of_first_core(key) for key in ("model name", "cpu family", "model"))
+    name, family, model = (of_first_core(key) for key in ("model name", "cpu family", "model"))
     if not name:
         return platform.processor() or platform.machine()
     return f"{name} (family {family}, model {model})" if family and model else name
@@ -429,13 +429,3 @@ def processor() -> str:
 def load_average() -> float:
     """Return how many threads wanted to run, on average over the last minute."""
     return round(os.getloadavg()[0], 2)
-
-
-def _of_first_core(key: str) -> str:
-    """Return what Linux says of the first core; "" elsewhere."""
-    try:
-        text = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    found = re.search(rf"^{re.escape(key)}\s*: *(.*)$", text, re.MULTILINE)
-    return found[1].strip() if found else ""
