@@ -282,6 +282,7 @@ def _as_spelled(options: Any, explained: bool, choice: Choice | None = None) -> 
             hint = _or(hint, choice.absent[name])
         found[name] = _Shown(hint, shown, meaning, _needs(field) if _is_idle(options, field) else "")
     usual = choice.kinds[0] if options is None and choice is not None else kind
+    # tyro reads "help", and would otherwise parse sources to find the meaning, even where no help is asked for.
     form = dataclasses.make_dataclass(
         usual.__name__,
         [

@@ -53,7 +53,7 @@ def _need(models: Iterable[str] = (), stores: Iterable[str] = (), runs: Iterable
 def _need_inputs(config: Config) -> None:
     """Raise a UserError if what a run of pre-training reads is not on this machine.
 
-    A run that goes on needs its model no more; of one in a bucket, only the command itself knows whether it goes on.
+    A run that resumes no longer needs its model; whether one in a bucket does, only the command itself knows.
     """
     from bert_jax.files import is_remote
 
@@ -280,8 +280,9 @@ def study(arguments: list[str]) -> int:
     found = load_study(path)
     own, others = divided(words, [field.name for field in dataclasses.fields(commands.StudyConfig)], Config())
     options = parse(commands.StudyConfig, own, *described(study))
-    store, _ = divided(others, ["data.path"], Config())
-    _need(stores=[parse(Config(), store, usage(study)).data.path])
+    if not options.render:  # which shows the study alone
+        store, _ = divided(others, ["data.path"], Config())
+        _need(stores=[parse(Config(), store, usage(study)).data.path])
     from bert_jax.tools.study import run_study
     from bert_jax.tools.study_plan import given_words
 
@@ -420,8 +421,7 @@ def analyze(arguments: list[str]) -> None:
     path, words = positional(words, usage(ANALYSES[analysis]), "MODEL")
     options = parse(ANALYSES[analysis], words, *described(ANALYSES[analysis]))
     options.check()
-    if options.examines != "sizes":
-        _need(models=[path] if options.examines == "model" else [], runs=[path] if options.examines == "run" else [])
+    _need(models=[path] if options.examines == "model" else [], runs=[path] if options.examines == "run" else [])
     from bert_jax.analysis.attention_maps import run_attention  # --help answers without what computes
     from bert_jax.analysis.head_behaviour import run_heads
     from bert_jax.analysis.layers import run_cka, run_isotropy

@@ -122,14 +122,15 @@ class Learned(_PositionTable):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LearnedBias(_PositionTable):
-    """Such a table, and in every layer a learned number for head and distance is added to each score (MPNet)."""
+    """A table that is added to the words, and in every layer a learned number for each head and distance, added to the
+    score (MPNet)."""
 
     chosen_by: ClassVar[Mapping[str, str]] = {"positions": "learned_bias"}
     bias_buckets: int = 32
     """Number of buckets of distances that have a number, half of them for keys before the query. Half of those are one
     distance each; the others grow logarithmically up to bias_max_distance, as in T5."""
     bias_max_distance: int = 128
-    """Distance from which all distances are treated alike."""
+    """Distance up to which the buckets grow; the last one also has all that are further."""
 
     def check(self, model: "_FormOptions") -> None:
         super().check(model)

@@ -176,13 +176,13 @@ def transformer_architecture(config: ModelConfig, compute: ComputeConfig) -> Arc
         config, compute, functools.partial(Block, config, feed_forward=feed_forward, convolution=convolution)
     )
     tables = {"relative": config.disentangled, "relative_bias": config.relative_bias}
-    relative = [name for name, options in tables.items() if options is not None and config.parameter_sets > 1]
+    shared_tables = [name for name, options in tables.items() if options is not None and config.parameter_sets > 1]
     stack = dataclasses.replace(
         usual.stack,
         layer_settings=_layer_settings(config),
         from_second=() if config.first_attention_norm else ("attention_norm",),
         first_only=() if config.convolution is None else ("convolution",),
-        shared=(*usual.stack.shared, *relative),
+        shared=(*usual.stack.shared, *shared_tables),
     )
     return dataclasses.replace(usual, stack=stack, distance_bias=_distance_bias(config))
 

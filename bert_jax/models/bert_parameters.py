@@ -293,7 +293,7 @@ def _encoder(config: AttentionConfig):
     if deberta is not None:
         yield from _relative_positions(deberta, hidden, heads, attention)
     if config.relative_bias is not None:
-        # It decays as tables do: scores do not see what all buckets of a head have in common, and decay removes it.
+        # It decays as tables do: softmax ignores a constant added to all buckets of a head, and decay removes it.
         rows = Axis("distance", config.relative_bias.bias_buckets)
         yield Parameter("encoder/relative_bias/table", (EVERY_LAYER, rows, heads[0]), embedding=True, used="uncounted")
     maps, attention_bias = ["query", "key", "value"], bias

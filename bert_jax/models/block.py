@@ -155,8 +155,8 @@ def _powers(count: int) -> list[float]:
 def bucket_of_distance(distance: np.ndarray, buckets: int, max_distance: int) -> np.ndarray:
     """Return int […]: the row of a table of learned biases for distances […], the place of the key less the query's.
 
-    With B rows, keys up to the query have the first half. Of it, distances below B/4 have a row each, and a longer one
-    has row B/4 + ⌊B/4 · log(distance / (B/4)) / log(max_distance / (B/4))⌋, cut at the end of the half.
+    With B rows, keys up to the query have the first half. Of it, distances below n = ⌊B/4⌋ have a row each, and a
+    longer one has row n + ⌊(B/2 − n) · log(distance / n) / log(max_distance / n)⌋, cut at the end of the half.
     """
     half, near = buckets // 2, buckets // 4
     far = np.maximum(np.abs(distance), near)

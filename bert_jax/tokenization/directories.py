@@ -97,15 +97,15 @@ class _Source:
 
 
 _PLAIN = ("PreTrainedTokenizer", "TokenizersBackend")
-MPNET = "MPNetTokenizer"
+_MPNET_CLASS = "MPNetTokenizer"
 _MPNET_NAMES = dict(zip(NAMES, ("<pad>", "[UNK]", "<s>", "</s>", "<mask>"), strict=True))
 """Its special tokens unless the files name others. The vocabulary has those of BERT, too, as words."""
 
 
 def _class_of(settings: Mapping[str, Any], model: Mapping[str, Any]) -> str:
-    """Return `_Source.of_class`: what the files name or, of a type of model that is known by its tokenizer, its own."""
+    """Return the class that the files name; if none, and the model is an MPNet, that of MPNet."""
     name = settings.get("tokenizer_class") or model.get("tokenizer_class")
-    name = name or (MPNET if model.get("model_type") == "mpnet" else "")
+    name = name or (_MPNET_CLASS if model.get("model_type") == "mpnet" else "")
     return name.removesuffix("Fast") if isinstance(name, str) else ""
 
 
@@ -160,7 +160,7 @@ def _source(directory: epath.Path, only: str, links: bool) -> _Source:
     return _Source(
         directory=directory,
         files={(".model" if name in models else name): file for name, file in files.items()},
-        settings=_over(_MPNET_NAMES, settings) if _class_of(settings, model) == MPNET else settings,
+        settings=_over(_MPNET_NAMES, settings) if _class_of(settings, model) == _MPNET_CLASS else settings,
         model=model,
         fast=fast,
     )
@@ -177,7 +177,7 @@ _BERT_CLASSES = (
 )
 _BYTE_LEVEL_CLASSES = ("RobertaTokenizer", "DebertaTokenizer", "GPT2Tokenizer", "LongformerTokenizer", "BartTokenizer")
 _CLASSES = {
-    WORDPIECE_FILE: (*_BERT_CLASSES, MPNET, *_PLAIN, ""),
+    WORDPIECE_FILE: (*_BERT_CLASSES, _MPNET_CLASS, *_PLAIN, ""),
     BYTE_LEVEL_FILE: (*_BYTE_LEVEL_CLASSES, *_PLAIN, ""),
     ".model": (*sentence_pieces.CLASSES, *_PLAIN, ""),
 }
@@ -351,7 +351,7 @@ def _run(
             f"{file} puts no class and separator tokens around a text, and models here are read with them; if the "
             'model was trained with them, add them as its "post_processor"'
         )
-    if model_kind(values["model"]) == "WordPiece" and source.of_class != MPNET:
+    if model_kind(values["model"]) == "WordPiece" and source.of_class != _MPNET_CLASS:
         found.separators = 1  # as in BERT, whatever the names
     form = json.loads(_post_processor(found).__getstate__())
     return JsonVocabulary(values | {"post_processor": form}, names, file)

@@ -52,7 +52,7 @@ def busy(what: str) -> Iterator[None]:
 
 
 def say_hardware(mesh: Mesh, compute: ComputeConfig) -> None:
-    """Print the hardware in use, and what of it is not: an accelerator, or a processor's products in bfloat16."""
+    """Print the hardware in use, and what is left idle: an accelerator, or a processor's products in bfloat16."""
     found = hardware.hardware(list(mesh.devices.flat))
     say(f"{found}" + (f"; {note}" if (note := hardware.idle_accelerator()) else ""))
     if found.platform == "cpu" and compute.dtype == "auto" and multiplies_bfloat16():

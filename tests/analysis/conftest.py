@@ -19,10 +19,10 @@ def model() -> PretrainedModel:
 
 
 @pytest.fixture
-def analyze(tmp_path, capsys, monkeypatch) -> Callable[..., tuple[str, Any]]:
+def analyze(request, tmp_path, capsys, monkeypatch) -> Callable[..., tuple[str, Any]]:
     """`bert-jax analyze` with its files in tmp_path/out: what it prints, and the result that it leaves there.
 
-    A figure is laid out once, in a few dots; `cka` and `prune` are also run without, and draw theirs as for users.
+    A figure is laid out once, in a few dots, but that of a slow test, which is drawn as for users.
     """
     savefig = Figure.savefig
 
@@ -30,7 +30,8 @@ def analyze(tmp_path, capsys, monkeypatch) -> Callable[..., tuple[str, Any]]:
         if format == "png":
             savefig(self, file, format=format, dpi=20)
 
-    monkeypatch.setattr(Figure, "savefig", sketch)
+    if request.node.get_closest_marker("slow") is None:
+        monkeypatch.setattr(Figure, "savefig", sketch)
 
     def run(*words: object, file: str = "result.json") -> tuple[str, Any]:
         succeed("analyze", *words, f"--output={tmp_path}/out")

@@ -392,6 +392,11 @@ def test_refusals_that_need_no_model_answer_without_jax(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
+def test_a_study_shows_its_table_without_its_data(tmp_path, capsys):
+    words = ("study", "depth", "--data.path=none", f"--workdir={tmp_path}/study", "--render")
+    assert "| MNLI (paper) |" in printed_by(capsys, *words)
+
+
 def test_guides_name_extras_that_exist_as_messages_do():
     """`pip install 'bert_jax[hub]'` also adds to an installation of a checkout, so there is one spelling."""
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]

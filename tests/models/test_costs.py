@@ -246,6 +246,16 @@ def test_the_layer_that_is_computed_again_is_one_that_sees_everything():
     assert mixed >= whole > local + 0.8 * scores
 
 
+def test_layers_with_a_learned_bias_have_all_scores_within_a_window_too():
+    config, given = sized("mini"), {"moments": 2, "sequence_length": 512, "predictions": 77}
+    for positions, is_whole in (("learned", False), ("learned_bias", True)):
+        near, whole = (
+            costs.step_bytes(each, bert_parameters(each), **given, rows=1, split=1, remat="none")
+            for each in (variant(config, positions=positions, local_window=16, global_every=every) for every in (0, 1))
+        )
+        assert (near == whole) == is_whole and near <= whole
+
+
 @pytest.mark.parametrize("name", typing.get_args(typing.get_type_hints(OptimizerConfig)["name"]))
 def test_moments_take_the_memory_of_the_state_that_the_optimizer_makes(name):
     model, config = BertForPreTraining(sized("tiny")), OptimizerConfig(name=name)

@@ -198,9 +198,10 @@ def test_every_width_of_heads_and_any_number_of_them(shape):
 
 @pytest.mark.slow
 def test_long_rows_are_computed_in_blocks_of_queries():
-    """As they are within a window in the core tests.
+    """Blocks of 256 here, over which the gradients of keys, values and the bias are summed.
 
-    Of 256 queries here; the gradients of keys, values and the bias are summed over them."""
+    In the core tests a window shows the same.
+    """
     assert_equal(tpu, (1, 1024, 2, 64), 0.1, "segments+bias")
 
 

@@ -404,7 +404,7 @@ def kernel_name(kernel: str, pairs: int) -> str:
 def attention_flops(name: str, results: Sequence[Any]) -> int:
     """Return the operations of one call, a multiply-add counting as two; 0 for any other kernel.
 
-    The gradient of a bias is not counted, two products in a call whose result does not say for how many rows it is.
+    The gradient of a bias, two more products, is not counted: the result does not say for how many rows it is.
 
     Args:
       name: text that has a `kernel_name` in it.

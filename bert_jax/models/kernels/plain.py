@@ -101,7 +101,6 @@ class AttentionMask:
             return values
         if len(values) == 1:
             return values[0][self.queries]
-        values = jnp.broadcast_to(values, (self.queries.shape[0], *values.shape[1:]))
         return jax.vmap(lambda row, positions: row[positions])(values, self.queries)
 
 

@@ -1,4 +1,4 @@
-"""`bert-jax launch`: hands the words of the command to a platform; and the platform `local`.
+"""`bert-jax launch`: reads the words of the command; `RUN` has the platforms, of which `local` is here.
 
 The processes of `local` simulate the hosts of a pod on this machine. They are started together and ended together.
 """
@@ -163,7 +163,9 @@ RUN = {"tpu": run_tpu, "gke": run_gke, "slurm": run_slurm, "local": run_local}
 
 
 def planned(platform: str, words: list[str]) -> tuple[Job, Any]:
-    """Return the run that the words of `bert-jax launch` ask for, and the options of its platform, both checked.
+    """Return the run that the words of `bert-jax launch` ask for, checked, and the options of its platform.
+
+    The numbers of `local` are checked too; the other platforms check theirs when they run.
 
     Args:
       platform: a name in PLATFORMS.
