@@ -323,6 +323,8 @@ def _run_as_it_is(source: _Source) -> JsonVocabulary:
         raise UserError(f"{file} splits words at random (dropout={dropout!r:.20}); set it to null")
     values = source.fast if source.as_it_is else _with_options(source.fast, source.settings)
     ids = _ids(values, file)
+    if source.of_class == _MPNET_CLASS:  # which puts its own in place of what the file says
+        values = values | {"post_processor": None}
     values = _with_additions(values, _additions(source, ids))
     known = ids | {each["content"]: each["id"] for each in values["added_tokens"]}
     return _run(source, values, special_names(source.settings, known, values["model"], file), known, file)
@@ -351,8 +353,8 @@ def _run(
             f"{file} puts no class and separator tokens around a text, and models here are read with them; if the "
             'model was trained with them, add them as its "post_processor"'
         )
-    if model_kind(values["model"]) == "WordPiece" and source.of_class != _MPNET_CLASS:
-        found.separators = 1  # as in BERT, whatever the names
+    if model_kind(values["model"]) == "WordPiece":
+        found.separators = 2 if source.of_class == _MPNET_CLASS else 1  # whatever the names
     form = json.loads(_post_processor(found).__getstate__())
     return JsonVocabulary(values | {"post_processor": form}, names, file)
 
@@ -497,13 +499,16 @@ def _wordpiece(source: _Source, lowercase: bool | None) -> Vocabulary:
         values = _of_entries(tokens, source, settings)
     else:
         values = source.fast if source.as_it_is else _with_options(source.fast, settings)
+    if source.of_class == _MPNET_CLASS:  # which puts its own in place of what the file says
+        values = values | {"post_processor": None}
     values = _with_additions(values, _additions(source, ids))
     known = ids | {each["content"]: each["id"] for each in values["added_tokens"]}
     names = special_names(settings, known, values["model"], file, dict(zip(NAMES, SPECIAL_NAMES, strict=True)))
     check_specials(known, names, file)
     lowers = _casing_of_bert(values, names)
-    joined = pair_form(values.get("post_processor"), [known[name] for name in names], file)
-    if lowers is None or joined not in (None, (1, False)) or (joined is None and source.takes_all):
+    joined = pair_form(values.get("post_processor"), [known[name] for name in names], source.files.get(JSON_FILE, file))
+    own = joined is None and (source.takes_all or source.of_class == _MPNET_CLASS)
+    if lowers is None or joined not in (None, (1, False)) or own:
         return _run(source, values, names, known, file)
     said = None if source.fast is None and lowercase is None else lowers  # None: an error names the file that says it
     return WordPiece(tokens, casing(tokens, file, said))

@@ -13,7 +13,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import numpy as np
@@ -133,11 +133,11 @@ def parse_entries(contents: bytes, file: epath.Path) -> list[str]:
     return tokens
 
 
-def check_specials(entries: Container[str], names: Iterable[str], file: epath.Path) -> None:
+def check_specials(entries: Container[str], names: Sequence[str], file: epath.Path) -> None:
     """Raise a UserError unless the special tokens are entries."""
     if missing := [name for name in names if name not in entries]:
         raise UserError(
-            f"{file} has no {', '.join(missing)}; BERT needs {' '.join(SPECIAL_NAMES)}, each on a line of its own "
+            f"{file} has no {', '.join(missing)}; the model needs {' '.join(names)}, each on a line of its own "
             "(an [unusedN] line can be renamed)"
         )
 

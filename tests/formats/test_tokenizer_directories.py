@@ -305,3 +305,23 @@ def test_damaged_files_are_refused_in_one_line_or_read(tmp_path):
             )
             outcomes["read"] += 1
     assert min(outcomes["refused"], outcomes["read"]) > 100
+
+
+@pytest.mark.parametrize("files", ["vocab.txt", "tokenizer.json"])
+def test_mpnet_joins_texts_by_two_separators_whatever_their_names_and_the_file(tmp_path, files):
+    """As transformers 5.24 does, which exchanges what a tokenizer.json says."""
+    names = {f"{key}_token": f"[{key.upper()}]" for key in ("pad", "unk", "cls", "sep", "mask")}
+    settings = {"tokenizer_class": "MPNetTokenizer", "do_lower_case": True, **names}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    entries = [*names.values(), "a", "b"]
+    if files == "vocab.txt":
+        (tmp_path / files).write_text("\n".join(entries))
+    else:
+        from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+        made = Tokenizer(models.WordPiece({each: i for i, each in enumerate(entries)}, unk_token="[UNK]"))
+        made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        made.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+        made.save(str(tmp_path / files))
+    found = load_tokenizer(tmp_path)([("a", "b")])
+    assert found["input_ids"][0].tolist() == [2, 5, 3, 3, 6, 3] and not found["token_type_ids"][0].any()
