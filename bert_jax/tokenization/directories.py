@@ -157,10 +157,12 @@ def _source(directory: epath.Path, only: str, links: bool) -> _Source:
         raise UserError(f"{files[JSON_FILE]} is damaged: it has no model")
     settings = _over(specials, config)
     model = next((texts[name] for name in MODEL_FILES if name in texts), {})
+    if _class_of(settings, model) == _MPNET_CLASS:  # which joins texts in its own way, whatever the file says
+        settings, fast = _over(_MPNET_NAMES, settings), fast and fast | {"post_processor": None}
     return _Source(
         directory=directory,
         files={(".model" if name in models else name): file for name, file in files.items()},
-        settings=_over(_MPNET_NAMES, settings) if _class_of(settings, model) == _MPNET_CLASS else settings,
+        settings=settings,
         model=model,
         fast=fast,
     )
@@ -323,8 +325,6 @@ def _run_as_it_is(source: _Source) -> JsonVocabulary:
         raise UserError(f"{file} splits words at random (dropout={dropout!r:.20}); set it to null")
     values = source.fast if source.as_it_is else _with_options(source.fast, source.settings)
     ids = _ids(values, file)
-    if source.of_class == _MPNET_CLASS:  # which puts its own in place of what the file says
-        values = values | {"post_processor": None}
     values = _with_additions(values, _additions(source, ids))
     known = ids | {each["content"]: each["id"] for each in values["added_tokens"]}
     return _run(source, values, special_names(source.settings, known, values["model"], file), known, file)
@@ -499,8 +499,6 @@ def _wordpiece(source: _Source, lowercase: bool | None) -> Vocabulary:
         values = _of_entries(tokens, source, settings)
     else:
         values = source.fast if source.as_it_is else _with_options(source.fast, settings)
-    if source.of_class == _MPNET_CLASS:  # which puts its own in place of what the file says
-        values = values | {"post_processor": None}
     values = _with_additions(values, _additions(source, ids))
     known = ids | {each["content"]: each["id"] for each in values["added_tokens"]}
     names = special_names(settings, known, values["model"], file, dict(zip(NAMES, SPECIAL_NAMES, strict=True)))

@@ -106,12 +106,14 @@ def test_a_directory_lost_in_a_run_is_whole_at_its_end(small_store, tmp_path, mo
     assert [row["step"] for row in rows(config.workdir)] == [*logged, 13, 14]
 
 
-MOMENTS = [(errno.ENOSPC, 3), (errno.EIO, 6), (errno.EDQUOT, 11)]
-FIRST_MOMENT_QUICK = [MOMENTS[0], *(pytest.param(*each, marks=pytest.mark.slow) for each in MOMENTS[1:])]
+MOMENTS = [
+    (errno.ENOSPC, 3),
+    *(pytest.param(*each, marks=pytest.mark.slow) for each in ((errno.EIO, 6), (errno.EDQUOT, 11))),
+]
 """An error, and the step after whose row the disk begins to fail: before any save, during an evaluation, at the end."""
 
 
-@pytest.mark.parametrize("code, at", FIRST_MOMENT_QUICK)
+@pytest.mark.parametrize("code, at", MOMENTS)
 def test_a_disk_that_fails_ends_a_run_and_keeps_what_was_saved(small_store, finished, tmp_path, monkeypatch, code, at):
     config, inside = run_config(small_store, tmp_path / "run"), f"{tmp_path}/run"
     with contextlib.ExitStack() as disk:
@@ -130,7 +132,7 @@ def test_a_disk_that_fails_ends_a_run_and_keeps_what_was_saved(small_store, fini
     assert rows(inside) == rows(finished[0].workdir)
 
 
-@pytest.mark.parametrize("code, at", FIRST_MOMENT_QUICK)
+@pytest.mark.parametrize("code, at", MOMENTS)
 def test_a_run_does_not_need_what_it_writes_for_people(small_store, finished, tmp_path, monkeypatch, caplog, code, at):
     """Its checkpoints are written, and nothing else."""
     config, inside = run_config(small_store, tmp_path / "run"), f"{tmp_path}/run"

@@ -402,8 +402,8 @@ def traced_step(what: Learner, phase: Phase) -> jax.stages.Lowered:
 SECONDS, SECONDS_OF_A_LAYER = 45, 40
 """Processor time of libtpu for the step of a phase, and for each layer that it sees: all of them in a loop, one in a
 scan. What was measured lies within FACTOR of their sum, either way: 46 to 117 s for a scan, 223 for 2 unrolled layers
-of the width of base, 411 for base and 570 for large (docs/speed.md), and 639
-and 1,745 on AVX2, halves of plans of two phases; more on busy machines."""
+of the width of base, 411 for base and 570 for large (docs/speed.md), and 639 and 1,745 on AVX2, halves of plans of two
+phases; more on busy machines."""
 FACTOR = 2
 
 
