@@ -40,6 +40,8 @@ from bert_jax.config.pretraining import (
 from bert_jax.errors import UserError, need_cloud_storage, need_positive
 
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
+SUPERGLUE_SENTENCES = ("boolq", "cb", "multirc", "record", "superglue_rte", "wic", "wsc")
+"""SuperGLUE without copa, which is multiple choice."""
 MOST_SEEDS = 10_000
 TagScheme = Literal["auto", "iob1", "iob2", "iobes", "plain"]
 """Tagging schemes for entities; see `TaggingDataConfig.scheme`."""
@@ -66,7 +68,7 @@ class SequenceOptions:
 class SentenceOptions(SequenceOptions):
     """Conversion of texts, and pairs of texts, to sequences with a class or a number each."""
 
-    chosen_for: ClassVar[tuple[str, ...]] = (*(task for task in GLUE if task != "ax"), "text")
+    chosen_for: ClassVar[tuple[str, ...]] = (*(task for task in GLUE if task != "ax"), *SUPERGLUE_SENTENCES, "text")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,7 +83,7 @@ class DiagnosticOptions:
 class ChoiceOptions(SequenceOptions):
     """Conversion of questions with several choices to a sequence for each choice."""
 
-    chosen_for: ClassVar[tuple[str, ...]] = ("swag", "race", "choice")
+    chosen_for: ClassVar[tuple[str, ...]] = ("swag", "race", "copa", "choice")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -397,6 +399,11 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "race": {"epochs": 3, "batch_size": 16, "learning_rate": 2e-5, "options": ChoiceOptions(max_length=512)},
     "choice": {"epochs": 3, "batch_size": 16, "learning_rate": 2e-5},
     "ner": {"epochs": 4, "batch_size": 16, "learning_rate": 5e-5},
+    **dict.fromkeys(("boolq", "multirc", "record"), {"batch_size": 24, "options": SentenceOptions(max_length=256)}),
+    **{
+        task: {"epochs": 10, "batch_size": 16, "learning_rate": 2e-5}
+        for task in ("cb", "copa", "superglue_rte", "wic", "wsc")
+    },
     **{
         task: {"epochs": 4, "batch_size": 16, "learning_rate": 3e-5} for task in ("cola", "mrpc", "stsb", "rte", "wnli")
     },

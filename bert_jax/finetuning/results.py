@@ -192,6 +192,14 @@ METRICS = {
     "choice": ("accuracy",),
     "text": ("accuracy", "pearson"),
     "ax": ("matthews",),
+    "boolq": ("accuracy",),
+    "cb": ("macro_f1", "accuracy"),
+    "copa": ("accuracy",),
+    "multirc": ("f1a", "exact_match"),
+    "record": ("f1", "exact_match"),
+    "superglue_rte": ("accuracy",),
+    "wic": ("accuracy",),
+    "wsc": ("accuracy",),
 }
 """Metrics in a cell, as far as they were measured, and the order of the columns; for GLUE as in the paper's table 1."""
 

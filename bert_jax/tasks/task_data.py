@@ -17,6 +17,7 @@ import numpy as np
 from bert_jax.config import EncoderConfig, HeadConfig
 from bert_jax.config.finetuning import (
     GLUE,
+    SUPERGLUE_SENTENCES,
     FinetuneConfig,
     SequenceOptions,
     SquadOptions,
@@ -78,6 +79,7 @@ class TaskFamily(Protocol):
 
 FAMILIES = {
     **dict.fromkeys(GLUE, "bert_jax.tasks.glue"),
+    **dict.fromkeys((*SUPERGLUE_SENTENCES, "copa"), "bert_jax.tasks.superglue"),
     **dict.fromkeys(("squad_v1", "squad_v2"), "bert_jax.tasks.squad"),
     **dict.fromkeys(("swag", "race", "choice"), "bert_jax.tasks.choice"),
     "ner": "bert_jax.tasks.ner",

@@ -246,6 +246,7 @@ def test_every_encoding_of_positions_that_may_be_chosen_is_explained(capsys, wor
 
 SQUAD = {"squad_v1", "squad_v2"}
 SENTENCES = {"cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "text"}
+SENTENCES |= {"boolq", "cb", "multirc", "record", "superglue_rte", "wic", "wsc"}
 OF_TASKS = {  # the tasks that have an option which others do not have, and a value that is not its default
     "options.max_length": (set(TASKS) - {"ax"}, "9"),
     "options.doc_stride": ({*SQUAD, "ner"}, "9"),
