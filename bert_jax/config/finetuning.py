@@ -357,7 +357,7 @@ class FinetuneConfig:
     select_by: str = trained("", before="")
     """Metric on dev, by its name in results.json, whose highest value chooses among runs and, with select=best, among
     the evaluations of a run. By default the first of the task."""
-    patience: int = option(0, of=("select", "best"), before=0)
+    patience: int = trained(0, before=0)
     """Number of evaluations in a row without a better figure on dev after which a run ends, with the weights of its
     best one; for select=best only. The learning rate falls as if the run went on. 0: all epochs are trained."""
     evaluate_every_steps: int | None = trained(None, before=None)
@@ -572,6 +572,11 @@ def _check_classes(config: FinetuneConfig) -> None:
         )
     if config.patience < 0:
         raise UserError(f"patience={config.patience} must be 0, which trains all epochs, or a number of evaluations")
+    if config.patience and config.select != "best":
+        raise UserError(
+            f"patience={config.patience} ends a run after evaluations that are no better than its best one, whose "
+            "weights then count; give --select=best too"
+        )
 
 
 def _check_head(config: FinetuneConfig) -> None:

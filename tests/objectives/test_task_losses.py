@@ -157,7 +157,7 @@ def test_an_ensemble_has_the_mean_probability_of_each_label():
         ("text", {"data": TextDataConfig(dir="c", several_labels=True, regression=True)}, "leave one of them out"),
         ("text", {"data": TextDataConfig(dir="c", label_separator=";")}, "label_separator=; has no effect without"),
         ("text", {"options": SentenceOptions(thresholds=(0.4,))}, "several_labels=true too"),
-        ("sst2", {"patience": 2}, "patience=2 belongs to select=best, not to last"),
+        ("sst2", {"patience": 2}, "patience=2 ends a run .*; give --select=best too"),
         ("sst2", {"patience": -1, "select": "best"}, "patience=-1 must be 0"),
         ("sst2", {"evaluate_every_steps": 0}, "evaluate_every_steps=0 must be positive"),
     ],
