@@ -321,19 +321,21 @@ class TaskScore:
         if not (task := task or task_data.recorded_task(model.history)):
             raise UserError(f"{model.path} does not say which task it is for; give --task=NAME")
         self._family, self._batch_size = task_data.family_of(task), batch_size
-        wanted = self._family.head(task, model.head.labels).kind
-        if wanted != model.head.kind:
-            raise UserError(f"{model.path} has a {model.head.kind} head, but {task} needs one of {wanted}")
+        wanted = task_data.head_kinds(task, model.head.labels)
+        if model.head.kind not in wanted:
+            raise UserError(f"{model.path} has a {model.head.kind} head, but {task} needs one of {' or '.join(wanted)}")
         files = {name: getattr(data, name) for name in ("dir", "train", "dev", "test", "tfds", "hub")}
-        data = dataclasses.replace(task_data.recorded_config(model.history, task).data.without_files(), **files)
+        data = dataclasses.replace(
+            task_data.recorded_config(model.history, task, model.head).data.without_files(), **files
+        )
         self._examples = self._family.load(task, data, "dev", model.head.labels)
         if not self._examples.has_answers:
             raise UserError(f"the dev set of {task} has no labels, so nothing can be scored; give a labelled one")
         self.examples: int = len(self._examples)
-        options = task_data.recorded_options(model.history, task, model.config.longest_sequence)
+        options = task_data.recorded_options(model.history, task, model.config.longest_sequence, model.head)
         self._options = options
         self._features = self._family.features(self._examples, model.need_tokenizer(), options)
-        self._metric = task_data.main_metric(task, model.head.labels)
+        self._metric = task_data.main_metric(task, model.head)
         self.name: str = f"{task} {self._metric}"
 
     def __call__(self, model: PretrainedModel) -> float:

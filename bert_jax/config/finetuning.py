@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 
 from bert_jax.config.checks import check_mesh, check_optimizer, check_schedule, need_divisible
 from bert_jax.config.model import LayersRead
-from bert_jax.config.objective import TaskDistillationConfig
+from bert_jax.config.objective import TaskDistillationConfig, TaskLossConfig
 from bert_jax.config.options import (
     INT32,
     Resume,
@@ -69,6 +69,16 @@ class SentenceOptions(SequenceOptions):
     """Conversion of texts, and pairs of texts, to sequences with a class or a number each."""
 
     chosen_for: ClassVar[tuple[str, ...]] = (*(task for task in GLUE if task != "ax"), *SUPERGLUE_SENTENCES, "text")
+    thresholds: tuple[float, ...] = option((), before=())
+    """Probabilities from which a text gets a class, where it may have several (data.several_labels), in the order of
+    the classes and separated by commas; a single one is for all classes. By default each class has the one that gives
+    the best F1 on dev."""
+
+    def check(self) -> None:
+        for value in self.thresholds:
+            if not 0 < value < 1:
+                raise UserError(f"options.thresholds has {value}, which is no probability between 0 and 1")
+        super().check()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -204,8 +214,20 @@ class TextDataConfig(TaskDataConfig):
     regression: bool | None = None
     """Whether the labels are numbers to estimate rather than classes. None: they are classes, and decimal numbers such
     as 0.5, which rarely are, must be said to be one or the other."""
+    several_labels: bool = option(False, before=False)
+    """Whether an example has any number of labels, also none, rather than one: a list in JSON lines, data sets and
+    memory; names with label_separator between them in a column of text."""
+    label_separator: str = option(",", of=("several_labels",), before=",")
+    """What stands between two labels of an example in a column of text."""
 
     def check(self, instead: str = "") -> None:
+        if self.several_labels and self.regression:
+            raise UserError(
+                "data.regression=True estimates a number for each text, and data.several_labels=True gives it classes; "
+                "leave one of them out"
+            )
+        if not self.label_separator:
+            raise UserError("data.label_separator is empty; give what stands between two labels, such as a comma")
         if not 0 <= self.dev_share < 1:
             raise UserError(
                 f"data.dev_share={self.dev_share} must be between 0 and 1; 0.1 holds out a tenth of the training file"
@@ -243,9 +265,9 @@ RESULTS = "results.json"
 """File that a fine-tuning, and each of its runs, leaves in its directory when it is done; a study does the same."""
 
 
-def trained(default: T, resume: Resume | None = None) -> T:
+def trained(default: T, resume: Resume | None = None, before: Any = dataclasses.MISSING) -> T:
     """Return a field that belongs to the tasks that are trained, which are all but ax."""
-    return option(default, resume=resume, of=("task", "", *(task for task in TASKS if task != "ax")))
+    return option(default, resume=resume, of=("task", "", *(task for task in TASKS if task != "ax")), before=before)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -334,10 +356,21 @@ class FinetuneConfig:
     select: Literal["last", "best"] = trained("last")
     """The weights of a run that count: those after its last epoch (as in the paper, whose grid has the epochs), or
     those that score best on dev."""
+    select_by: str = trained("", before="")
+    """Metric on dev, by its name in results.json, whose highest value chooses among runs and, with select=best, among
+    the evaluations of a run. By default the first of the task."""
+    patience: int = trained(0, before=0)
+    """Number of evaluations in a row without a better figure on dev after which a run ends, with the weights of its
+    best one; for select=best only. The learning rate falls as if the run went on. 0: all epochs are trained."""
+    evaluate_every_steps: int | None = trained(None, before=None)
+    """Number of steps between two evaluations on dev, in addition to those after each epoch. None: only after each
+    epoch."""
     keep: Literal["best", "all"] = trained("best", resume="free")
     """Weights to keep at the end: those of the chosen run (best), or also those of every other run below runs/ (all;
     for ensembles)."""
 
+    loss: TaskLossConfig = option(TaskLossConfig(), of=("task", *SentenceOptions.chosen_for), before=TaskLossConfig())
+    """What counts how much in the loss of a classifier of texts."""
     distillation: TaskDistillationConfig = trained(TaskDistillationConfig())
     """A fine-tuned teacher to learn from, in addition to the labels."""
 
@@ -438,6 +471,7 @@ def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
     _check_head(config)
     check_effects(config)
     config.distillation.check(config.crf)
+    _check_classes(config)
     check_optimizer(config.optimizer)
     if config.optimizer.ema_decay:
         raise UserError(
@@ -475,6 +509,7 @@ def _check_numbers(config: FinetuneConfig) -> None:
         "bucket_window",
         "eval_batch_size",
         "save_every_steps",
+        "evaluate_every_steps",
         "log_every_steps",
         "lstm_size",
     )
@@ -526,6 +561,28 @@ def _check_layers(config: FinetuneConfig) -> None:
         raise UserError(
             f"reinitialize_layers={config.reinitialize_layers} makes random layers, which gradual_unfreezing=True "
             "leaves random during the first epoch; leave one of them out"
+        )
+
+
+def _check_classes(config: FinetuneConfig) -> None:
+    """Check the options that only classifiers have, as far as the data need not be read for it."""
+    config.loss.check()
+    several = isinstance(config.data, TextDataConfig) and config.data.several_labels
+    if config.loss != TaskLossConfig() and (config.task == "stsb" or getattr(config.data, "regression", None)):
+        raise UserError(
+            f"{config.loss.given()} is for classes, but {config.task} estimates a number here; leave it out"
+        )
+    if isinstance(config.options, SentenceOptions) and config.options.thresholds and not several:
+        raise UserError(
+            f"options.thresholds={','.join(map(str, config.options.thresholds))} is for texts with several labels "
+            "each; give --data.several_labels=true too, or leave it out"
+        )
+    if config.patience < 0:
+        raise UserError(f"patience={config.patience} must be 0, which trains all epochs, or a number of evaluations")
+    if config.patience and config.select != "best":
+        raise UserError(
+            f"patience={config.patience} ends a run after evaluations that are no better than its best one, whose "
+            "weights then count; give --select=best too"
         )
 
 

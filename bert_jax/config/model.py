@@ -18,6 +18,8 @@ Combination = Literal[
 """Ways to combine several layers into one vector per token (models/pooling.py)."""
 LayersRead = Literal["", "embeddings", Combination, "weighted_with_embeddings"]
 """Layers of a frozen encoder that a BiLSTM reads; "" for an encoder that is trained with its head."""
+HeadKind = Literal["classification", "multilabel", "regression", "span", "choice", "tagging"]
+"""Kinds of answers of a fine-tuned model; see `HeadConfig.kind`."""
 HeadPooling = Literal["cls", "mean"]
 """Input of the head of a task; see `HeadConfig.pooling`."""
 TokenPooling = Literal["cls", "mean", "max", "mean_sqrt_len"]
@@ -33,15 +35,17 @@ Pooling = Literal[TokenPooling, "pooler"]
 class HeadConfig:
     """The head on the encoder of a fine-tuned model; its parameters are head/kernel [H, C] and head/bias [C]."""
 
-    kind: Literal["classification", "regression", "span", "choice", "tagging"] = "classification"
-    """classification, regression and choice read the pooled [CLS]; span and tagging read every position."""
+    kind: HeadKind = "classification"
+    """classification, multilabel (any number of the classes for each text), regression and choice read the pooled
+    [CLS]; span and tagging read every position."""
     labels: tuple[str, ...] = ()
-    """Names of the classes, in the order of the columns (classification, tagging); empty for the other kinds."""
+    """Names of the classes, in the order of the columns (classification, multilabel, tagging); empty for the other
+    kinds."""
     dropout: float = 0.1
     """Dropout rate on the input of the head."""
     pooling: HeadPooling = "cls"
-    """Input of classification, regression and choice in a model with task_transform: cls, the position that a pooler
-    reads, which is the first, or the last from left to right, or the mean of all."""
+    """Input of classification, multilabel, regression and choice in a model with task_transform: cls, the position that
+    a pooler reads, which is the first, or the last from left to right, or the mean of all."""
     crf: bool = False
     """Whether a linear-chain CRF follows the scores (crf/transitions [C, C], crf/start [C], crf/end [C]); for tagging
     only."""

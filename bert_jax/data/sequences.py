@@ -78,9 +78,10 @@ class Features:
     token_type_ids: list[Any]
     """As `input_ids`: 0 for [CLS] A [SEP], 1 for B [SEP]."""
     labels: np.ndarray | list[np.ndarray] | None
-    """int32 [E] for classification and choice; float32 [E] for regression; int32 [E, 2] for span, token positions,
-    (0, 0) if the sequence has no answer; a list of int32 [L] for tagging, -1 where nothing is predicted, else as
-    `models.task.with_edges` makes them. None if there are no labels."""
+    """int32 [E] for classification and choice; float32 [E, C] for several labels per text, 1 for those that it has;
+    float32 [E] for regression; int32 [E, 2] for span, token positions, (0, 0) if the sequence has no answer; a list of
+    int32 [L] for tagging, -1 where nothing is predicted, else as `models.task.with_edges` makes them. None if there are
+    no labels."""
     example: np.ndarray
     """int32 [E]: index of the example that each sequence came from."""
     max_length: int
@@ -102,8 +103,8 @@ class Features:
 
 
 Batch = dict[str, np.ndarray]
-"""input_ids, token_type_ids, attention_mask int32 [B, L] (choice: [B, K, L]) · weights float32 [B] · labels [B], [B, 2]
-or [B, L]."""
+"""input_ids, token_type_ids, attention_mask int32 [B, L] (choice: [B, K, L]) · weights float32 [B] · labels [B],
+[B, 2], [B, C] or [B, L]."""
 
 RUNGS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
 
@@ -252,11 +253,12 @@ SPARED = 1.03  # times as many positions as the fewest are worth a program less,
 
 
 class SharedRowBatches(TrainingBatches):
-    """Batches with the sequences of `TrainingBatches`, of one class or number each, in shared rows.
+    """Batches with the sequences of `TrainingBatches`, of classes or a number each, in shared rows.
 
     Rows of one length serve all batches, in a few numbers of rows, for each of which the step is compiled once; a batch
     that needs fewer has empty rows. `batch(step)` has input_ids, token_type_ids, attention_mask and text_ids int32
-    [R, L], text_starts int32 [R, T], weights float32 [R, T] and labels [R, T]; R is a multiple of `multiple`.
+    [R, L], text_starts int32 [R, T], weights float32 [R, T] and labels [R, T], of several labels per text [R, T, C]; R
+    is a multiple of `multiple`.
 
     Args:
       batch_size: number of sequences per step.
@@ -391,7 +393,7 @@ def filled(
     batch["weights"] = np.zeros((shape[0], slots), np.float32)
     if features.labels is not None:
         assert isinstance(features.labels, np.ndarray)
-        batch["labels"] = np.zeros((shape[0], slots), features.labels.dtype)
+        batch["labels"] = np.zeros((shape[0], slots, *features.labels.shape[1:]), features.labels.dtype)
     taken = np.zeros(shape[0], np.int64)
     for index, r, begin in zip(indices, row, start, strict=True):
         ids, slot = features.input_ids[index], taken[r]

@@ -47,6 +47,7 @@ from bert_jax.devices import hardware, sharding
 from bert_jax.devices.hosts import check_alike, commit, ending_together, from_first, versions
 from bert_jax.devices.signals import StopSignals, Watchdog
 from bert_jax.errors import UserError, first_lines
+from bert_jax.files import write_atomically
 from bert_jax.finetuning.plan import check_length, plan
 from bert_jax.finetuning.prediction import check_member, family_for, options_of, say_what_is_cut, write_predictions
 from bert_jax.finetuning.programs import (
@@ -55,16 +56,27 @@ from bert_jax.finetuning.programs import (
     fitting_head,
     make_programs,
     member_logits,
+    task_loss,
 )
-from bert_jax.finetuning.results import best, earlier_predictions, finished_runs, show, summary
+from bert_jax.finetuning.results import (
+    PAGE_NAME,
+    best,
+    class_page,
+    class_report,
+    earlier_predictions,
+    finished_runs,
+    show,
+    summary,
+)
 from bert_jax.finetuning.run import Tuning, drop_losers, keep, publish, remove, settings, train_run, with_packing
 from bert_jax.formats.opening import open_stored
 from bert_jax.formats.stored import StoredModel, check_fit, left_out
 from bert_jax.models.kernels.choice import check_attention
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.pretrained.teacher import open_task_teacher, stored_task_teacher
-from bert_jax.tasks.squad import SpanFeatures, tuned
-from bert_jax.tasks.task_data import TaskData, TaskFamily, read_task
+from bert_jax.tasks.sentences import SentenceFeatures
+from bert_jax.tasks.squad import SpanFeatures
+from bert_jax.tasks.task_data import Metric, TaskData, TaskFamily, check_metrics, read_task, tuned
 from bert_jax.training.events import Events
 from bert_jax.training.learner import attention_of
 from bert_jax.training.metrics import WallTime
@@ -147,7 +159,9 @@ def _set(values: dict[str, Any], name: str, value: Any) -> None:
     if name in values:
         if isinstance(values[name], dict) and not isinstance(value, dict):
             raise UserError(f"{name} takes a dict of its options ({', '.join(values[name])}), not {value!r:.60}")
-        values[name] = values[name] | value if isinstance(value, dict) else value
+        if isinstance(value, dict):
+            value = values[name] | {key: _listed(values[name].get(key), each) for key, each in value.items()}
+        values[name] = value
         return
     known = dotted_names(FinetuneConfig)
     found = [name] if name in known else [full for full in known if full.endswith(f".{name}")]
@@ -156,7 +170,14 @@ def _set(values: dict[str, Any], name: str, value: Any) -> None:
     *groups, last = found[0].split(".")
     for group in groups:
         values = values[group]
-    values[last] = value
+    values[last] = _listed(values.get(last), value)
+
+
+def _listed(before: Any, value: Any) -> Any:
+    """Return the value of an option that holds several, given as a dict or as one text, in the form NAME=VALUE, …"""
+    if isinstance(before, list) and isinstance(value, Mapping):
+        return [f"{name}={each}" for name, each in value.items()]
+    return [value] if isinstance(before, list) and isinstance(value, str) else value
 
 
 def _unclear(name: str, found: list[str], known: Sequence[str]) -> str:
@@ -197,36 +218,41 @@ def predicted(
         same = all(before[name] == chosen[name] for name in ("run", "metrics"))
         same = same and made["test_fingerprint"] == tests_now
         if same and from_first(all((place / file).exists() for file in made["files"])):
-            return {"tests": before["tests"], "predictions": made}
-    tests, files = _write_predictions(place, tuning, params, chosen["metrics"], signals)
-    return {"tests": tests, "predictions": {"test_fingerprint": tests_now, "files": files}}
+            return {name: before[name] for name in ("tests", "report", "predictions")}
+    tests, report, files = _write_predictions(place, tuning, params, chosen["metrics"], signals)
+    return {"tests": tests, "report": report, "predictions": {"test_fingerprint": tests_now, "files": files}}
 
 
 def _write_predictions(
     directory: epath.Path, tuning: Tuning, params: Any, metrics: dict[str, float], signals: StopSignals
-) -> tuple[dict[str, dict[str, float]], list[str]]:
+) -> tuple[dict[str, dict[str, float]], dict[str, Any], list[str]]:
     """Write files in the benchmark's format for every split that is not trained on; `metrics` are those on dev.
 
     Returns:
-      Metrics on the test sets that have labels, and the names of the files below `directory` (on the first host).
+      Metrics on the test sets that have labels and, on the first host, figures of the classes of texts on dev and the
+      names of the files below `directory`.
     """
-    tests, written, data = {}, [], tuning.data
+    tests, report, written, data = {}, {}, [], tuning.data
     for name, split in (data.evaluations | data.tests).items():
         features = split.features
-        # A test set is answered with the threshold of dev, never with its own.
-        if name in data.tests and isinstance(features, SpanFeatures):
-            features = dataclasses.replace(features, options=tuned(features.options, metrics))
+        # A test set is answered with the thresholds of dev, never with its own.
+        if name in data.tests and isinstance(features, SpanFeatures | SentenceFeatures):
+            features = dataclasses.replace(features, options=tuned(features.options, metrics, data.head))
         logits = tuning.logits(params, features, signals)
         if jax.process_index() == 0:
             (directory / name).mkdir(parents=True, exist_ok=True)
             place = os.fspath(directory / name)
             files = data.family.write_predictions(split.examples, features, logits, place, name)
             written += [f"{name}/{epath.Path(file).name}" for file in files]
+            if name in data.evaluations and isinstance(features, SentenceFeatures) and data.head.labels:
+                report[name] = class_report(split.examples, features, logits)
+                if data.head.kind == "classification":
+                    page = class_page(f"{data.task}, {name}", split.examples, logits, report[name])
+                    write_atomically(directory / name / PAGE_NAME, page.encode())
+                    written.append(f"{name}/{PAGE_NAME}")
         if name in data.tests and split.examples.has_answers:
-            tests[name] = {
-                key: float(value) for key, value in data.family.score(split.examples, features, logits).items()
-            }
-    return tests, written
+            tests[name] = data.scores(split, features, logits)
+    return tests, report, written
 
 
 def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict[str, Any]:
@@ -330,6 +356,7 @@ def finetune(
     train: str | os.PathLike[str] | Iterable[Any] | None = None,
     dev: str | os.PathLike[str] | Iterable[Any] | None = None,
     test: str | os.PathLike[str] | Iterable[Any] | None = None,
+    metrics: Mapping[str, Metric] | None = None,
     devices: sharding.Devices = None,
     **options: object,
 ) -> Result:
@@ -345,6 +372,9 @@ def finetune(
         they are numbers.
       dev: as `train`.
       test: as `train`. Examples with None for a label are predicted, not scored.
+      metrics: functions by name, for tasks on sentences. Each gets the answers and the predictions of a split, arrays
+        [E] of names or numbers, or bool [E, C] where texts have several labels, and returns a number, the higher the
+        better; what is undefined counts as 0. `select_by` may name one.
       devices: the devices of the mesh; by default every device of every process.
       **options: fields of FinetuneConfig, and of its groups by their own name if only one group has it
         (max_length=256), otherwise in a dict (optimizer={"name": "lamb"}). Without workdir, results and weights go to a
@@ -364,11 +394,17 @@ def finetune(
         if hardware.hardware().num_processes > 1:
             raise UserError("several hosts need one workdir that all of them see: give workdir=…")
         say(f"no workdir was given: results and weights go to {config.workdir}")
-    return _finetune(config, given, devices)
+    check_metrics(config.task, metrics := metrics or {})
+    return _finetune(config, given, devices, metrics)
 
 
 @ending_together
-def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence[Any]], devices: sharding.Devices) -> Result:
+def _finetune(
+    config: FinetuneConfig,
+    given: Mapping[str, Sequence[Any]],
+    devices: sharding.Devices,
+    metrics: Mapping[str, Metric],
+) -> Result:
     wall_time = WallTime()
     join_hosts(config.faults, to_dict(config), differing_options(FinetuneConfig))
     mesh = sharding.make_mesh(check_finetune(config).mesh, devices)
@@ -379,11 +415,12 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence[Any]], device
         return Result(diagnose(config, mesh), 0, config.workdir)
     stored = _open_model(config)
     taught_by = stored_task_teacher(config, stored.need_tokenizer())
-    data = read_task(config, stored.model, stored.need_tokenizer(), given)
+    data = read_task(config, stored.model, stored.need_tokenizer(), given).measured_by(metrics, config.select_by)
     check_length(config, len(data.train.features))
     stored, note = fitting_head(stored, data.head)
     teacher = open_task_teacher(taught_by, config, data.head, mesh)
-    programs = make_programs(config, stored.model, data.head, mesh, teacher, stored.unread)
+    loss = task_loss(config.loss, data.head, data.train.features)
+    programs = make_programs(config, stored.model, data.head, mesh, teacher, stored.unread, loss)
     config = with_packing(config, data.train.features, programs, _begun(config))
 
     results: dict[str, Any] = {}

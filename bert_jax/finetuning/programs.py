@@ -4,6 +4,7 @@ Logits come from one fine-tuned model or the mean of several.
 """
 
 import dataclasses
+import difflib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from jax.sharding import Mesh
 
 from bert_jax.config import ComputeConfig, EncoderConfig, HeadConfig
 from bert_jax.config.finetuning import FinetuneConfig, PredictConfig
+from bert_jax.config.objective import BALANCED, TaskLossConfig
 from bert_jax.data.sequences import Features, evaluation_batches, padded, round_up
 from bert_jax.devices import sharding
 from bert_jax.devices.compilation import step_options
@@ -29,7 +31,7 @@ from bert_jax.models.bert_parameters import TASK_PARTS, bert_parameters
 from bert_jax.models.lstm import check_features
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives.distillation import TaughtTaskObjective, Teacher
-from bert_jax.objectives.tasks import TaskObjective, predictions
+from bert_jax.objectives.tasks import PLAIN, TaskLoss, TaskObjective, predictions
 from bert_jax.parameters import Parameter, ParameterTable, entries
 from bert_jax.pretrained.initialization import Report, initialize
 from bert_jax.training.learner import Load, keeps_no_probabilities, local_keys, remat_policy
@@ -54,6 +56,8 @@ class Programs:
     """Most tokens of a row of several sequences: what the model can read, and its teacher."""
     teacher: str | None = None
     """Fingerprint of the teacher, if there is one."""
+    loss: TaskLoss = PLAIN
+    """What is trained."""
 
 
 def make_programs(
@@ -63,11 +67,13 @@ def make_programs(
     mesh: Mesh,
     teacher: Teacher[BertForTask] | None = None,
     unread: tuple[int, ...] = (),
+    loss: TaskLoss = PLAIN,
 ) -> Programs:
     """Return the model with the dropout of `config`, and the functions that are compiled for it.
 
     Args:
       unread: as `StoredModel.unread`.
+      loss: what `task_loss` returns.
 
     Raises:
       UserError: an option does not fit this model.
@@ -80,9 +86,9 @@ def make_programs(
     optimizer = _optimizer(config, task_model)
     abstract = abstract_state(task_model, optimizer, mesh)
     shardings = state_shardings(abstract)
-    objective, frozen, longest_row = TaskObjective(task_model), (), model.longest_sequence
+    objective, frozen, longest_row = TaskObjective(task_model, loss), (), model.longest_sequence
     if teacher is not None:
-        objective = TaughtTaskObjective(task_model, teacher.model, config.distillation)
+        objective = TaughtTaskObjective(task_model, teacher.model, config.distillation, loss=loss)
         frozen, longest_row = (teacher.params,), min(longest_row, teacher.model.config.longest_sequence)
     return Programs(
         task_model,
@@ -106,7 +112,43 @@ def make_programs(
         Program(make_forward_step(functools.partial(predictions, task_model), mesh, shardings.params)),
         longest_row,
         None if teacher is None else teacher.fingerprint,
+        loss,
     )
+
+
+def task_loss(options: TaskLossConfig, head: HeadConfig, train: Features) -> TaskLoss:
+    """Return the loss with a weight for each class, those of `balanced` from the labels of the training examples.
+
+    Raises:
+      UserError: a weight is for a class that there is not.
+    """
+    weights = ()
+    if options.class_weights == (BALANCED,):
+        weights = tuple(balanced_weights(head, np.asarray(train.labels)).tolist())
+    elif given := options.weights():
+        if unknown := next((name for name in given if name not in head.labels), None):
+            close = difflib.get_close_matches(unknown, head.labels, n=1)
+            raise UserError(
+                f"loss.class_weights has {unknown!r:.60}, but the classes are {', '.join(head.labels):.200}"
+                + (f"; perhaps {close[0]!r} is meant" if close else "")
+            )
+        weights = tuple(given.get(label, 1.0) for label in head.labels)
+    return TaskLoss(weights, options.label_smoothing, options.focal_gamma)
+
+
+def balanced_weights(head: HeadConfig, labels: np.ndarray) -> np.ndarray:
+    """Return the weights by which all C classes count the same, float64 [C]; scikit-learn's `balanced`.
+
+    With several labels per text it is, for each class, the number of texts without it by that of texts with it.
+
+    Args:
+      labels: of the training examples, as in `Features`; a class without any has the weight 1.
+    """
+    if head.kind == "multilabel":
+        count = labels.sum(axis=0, dtype=np.float64)
+        return np.where(count > 0, (len(labels) - count) / np.maximum(count, 1), 1.0)
+    count = np.bincount(labels, minlength=len(head.labels))
+    return np.where(count > 0, len(labels) / (len(head.labels) * np.maximum(count, 1)), 1.0)
 
 
 def check_layers(config: FinetuneConfig, model: EncoderConfig) -> None:
@@ -241,7 +283,7 @@ def predict_logits(
       rates: paused while it is compiled.
 
     Returns:
-      classification [C]; regression []; choice [K]; span [L, 2]; tagging [L, C].
+      classification and multilabel [C]; regression []; choice [K]; span [L, 2]; tagging [L, C].
 
     Raises:
       Stopped: raised by `signals` before one of the batches.
@@ -275,6 +317,8 @@ def predict_logits(
 def average(head: HeadConfig, predictions: Sequence[list[np.ndarray]]) -> list[np.ndarray]:
     """Return the scores of an ensemble: log of the mean probability of a class or candidate; for others the mean score.
 
+    Where a text may have several labels, it is the logit of the mean probability of each.
+
     Span scores are averaged, not probabilities: scores are comparable across the windows of a question, and the
     threshold was tuned on them. For a CRF, whose scores are those of the best path, each word gets the fraction of the
     models that vote for a label.
@@ -283,6 +327,10 @@ def average(head: HeadConfig, predictions: Sequence[list[np.ndarray]]) -> list[n
         return predictions[0]
     if head.kind in ("regression", "span") or head.crf:
         return [np.mean(rows, axis=0) for rows in zip(*predictions, strict=True)]
+    if head.kind == "multilabel":  # log of the sum of p, less that of 1 - p
+        rows = np.asarray(predictions)
+        present, absent = (np.logaddexp.reduce(-np.logaddexp(0, sign * rows), axis=0) for sign in (-1, 1))
+        return list(present - absent)
     members = [
         [row - np.logaddexp.reduce(row, axis=-1, keepdims=True) for row in rows]
         for rows in zip(*predictions, strict=True)

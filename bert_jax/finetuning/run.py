@@ -32,7 +32,7 @@ from bert_jax.checkpoints.record import check_origin, read_record
 from bert_jax.checkpoints.workdir import WorkDirectory, id_below
 from bert_jax.config import CheckpointConfig
 from bert_jax.config.finetuning import FinetuneConfig, SentenceOptions
-from bert_jax.config.options import to_dict
+from bert_jax.config.options import is_of_class, to_dict
 from bert_jax.config.pretraining import traced_steps
 from bert_jax.data.pipeline import ahead
 from bert_jax.data.sequences import Batch, Features, SharedRowBatches, TrainingBatches
@@ -89,10 +89,8 @@ def evaluate(tuning: Tuning, params: Any, signals: StopSignals, rates: Rates) ->
     for name, split in data.evaluations.items():
         logits = tuning.logits(params, split.features, signals, rates)
         prefix = name.removeprefix("dev").removeprefix("_")
-        results |= {
-            f"{prefix}_{key}" if prefix else key: float(value)
-            for key, value in data.family.score(split.examples, split.features, logits).items()
-        }
+        scores = data.scores(split, split.features, logits)
+        results |= {f"{prefix}_{key}" if prefix else key: value for key, value in scores.items()}
         if name == "dev":
             ignored = ignores_input(data.head, split.features, logits, results)
     return results, ignored
@@ -170,22 +168,29 @@ class TaskSteps:
     """The steps of a run: the work of batches that differ in length, and sums that the record of the run needs.
 
     Args:
-      total: last step of the run.
-      tail: number of last steps whose losses are averaged.
+      total: last step of the run, if nothing ends it earlier.
+      tail: number of the last steps of an epoch whose losses are averaged.
       flops_of: returns the operations of a step on texts of some lengths.
       totals: sums over the steps before an interruption, from the state's checkpoint; a log in a bucket may lag behind.
+      epoch: number of steps of an epoch; None: all steps are one.
     """
 
     def __init__(
-        self, total: int, tail: int, flops_of: Callable[[np.ndarray], float], totals: dict[str, Any] | None = None
+        self,
+        total: int,
+        tail: int,
+        flops_of: Callable[[np.ndarray], float],
+        totals: dict[str, Any] | None = None,
+        epoch: int | None = None,
     ):
-        self._total, self._tail, self._flops_of = total, tail, flops_of
+        self.total, self._flops_of, self._epoch = total, flops_of, epoch or total
+        self._before_tail = self._epoch - tail
         self.totals: dict[str, Any] = {"loss": 0.0, "steps": 0, "skipped": 0} | (totals or {})
         self._steps = self._places = 0
 
     @property
     def tail_loss(self) -> float:
-        """Mean over the steps of the tail whose loss is finite; NaN if there are none.
+        """Mean over the steps of the newest tail with a finite loss, or over all steps before the first; NaN if none.
 
         With a teacher it is that of the labels alone.
         """
@@ -206,13 +211,21 @@ class TaskSteps:
         """Add the metrics of the update to `step` to the sums."""
         self.totals["skipped"] += int(values["skipped"])
         loss = values.get(LABELS.loss, values["loss"])
-        if step > self._total - self._tail and math.isfinite(loss):
+        place = (step - 1) % self._epoch
+        if place == self._before_tail:
+            self.totals |= {"loss": 0.0, "steps": 0}
+        if (place >= self._before_tail or step <= self._epoch) and math.isfinite(loss):
             self.totals["loss"] += float(loss)
             self.totals["steps"] += 1
 
     def left(self, step: int) -> float:
         """Return the places of the later steps, taken to be as long as those before them."""
-        return self._places / self._steps * (self._total - step)
+        return self._places / self._steps * (self.total - step)
+
+    def epoch_of(self, step: int) -> int | float:
+        """Return how many epochs `step` steps are, a whole number where one ends."""
+        whole, rest = divmod(step, self._epoch)
+        return round(step / self._epoch, 4) if rest else whole
 
 
 def run_record(
@@ -225,11 +238,14 @@ def run_record(
         "setting": run.setting,
         "seed": run.seed,
         "metrics": dev[counted]["metrics"],
-        "collapsed": collapsed(data.head, data.train.features, dev[counted]["ignored"], loss, skipped),
+        "collapsed": collapsed(
+            data.head, data.train.features, dev[counted]["ignored"], loss, skipped, tuning.programs.loss
+        ),
         "step": counted,
         "steps": max(dev),
+        "stopped_early": max(dev) < steps.total,
         "training_loss": loss if np.isfinite(loss) else None,
-        "epochs": [{"epoch": epoch, **dev[step]["metrics"]} for epoch, step in enumerate(sorted(dev), 1)],
+        "epochs": [{"epoch": steps.epoch_of(step), **dev[step]["metrics"]} for step in sorted(dev)],
         "keep": tuning.config.keep,
         "hyperparameters": _hyperparameters(run, tuning.config, tuning.programs.model),
     }
@@ -257,7 +273,15 @@ def _hyperparameters(run: Run, config: FinetuneConfig, model: BertForTask) -> di
         "max_length": config.max_length,
         "bucket_window": config.bucket_window,
         "select": config.select,
+        "patience": config.patience,
+        "loss": to_dict(config.loss),
     }
+
+
+def exhausted(dev: Mapping[int, Mapping[str, Any]], main: str, patience: int) -> bool:
+    """Return whether the newest `patience` evaluations, by step, are no better than one before them; 0: never."""
+    scores = [dev[step]["metrics"][main] for step in sorted(dev)]
+    return 0 < patience < len(scores) and not max(scores[-patience:]) > max(scores[:-patience])
 
 
 LATEST = CheckpointConfig(keep_last=1, keep_best=0)
@@ -345,7 +369,9 @@ STATES = CheckpointConfig(keep_last=2, keep_best=0)
 
 
 class RunTask:
-    """A run of fine-tuning, for `train`: an evaluation after each epoch.
+    """A run of fine-tuning, for `train`: an evaluation after each epoch, and between those if an option says so.
+
+    Without patience, `end` is the last step of the last epoch; a run whose patience is exhausted ends where it is.
 
     Args:
       weights: where the weights that count are saved.
@@ -370,17 +396,20 @@ class RunTask:
         self._weights, self._dev, self._recorded = weights, dev, settings(config, programs, tuning.data, run)
         self._epoch = batches.steps_per_epoch
         self.program: Program = programs.train_step
-        self.end: int = run.epochs * self._epoch
-        # The second half of the last epoch: a run of one epoch begins with losses of a model that knows nothing.
+        self._total = run.epochs * self._epoch
+        self._main, patience = tuning.data.main_metric, config.patience
+        # What was recorded before an interruption decides again, so the run ends where it would have ended.
+        self.end: int = begin if exhausted(dev, self._main, patience) else self._total
+        # The second half of an epoch: a run of one epoch begins with losses of a model that knows nothing.
         tail, flops_of = max(1, self._epoch // 2), flops_of_texts(programs.model, config.max_length)
-        self.steps: TaskSteps = TaskSteps(self.end, tail, flops_of, position.get("totals"))
+        self.steps: TaskSteps = TaskSteps(self._total, tail, flops_of, position.get("totals"), self._epoch)
         self.reporter: Reporter = Reporter(
             opened.metrics,
             Rates(_peak_flops(programs), wall_time=opened.wall_time),
             HostTimes(opened.events),
             self.steps,
             every=config.log_every_steps,
-            total=self.end,
+            total=self._total,
             every_step=False,  # what guards the state is the skipped update
         )
         self.replicas: Replicas = Replicas(state_shardings(programs.abstract), programs.mesh, opened.events)
@@ -403,7 +432,7 @@ class RunTask:
         """
         config, mesh, batches = self._tuning.config, self._tuning.programs.mesh, self._batches
         dropout_seed = sharding.on_every_device(mesh, np.uint32(self._run.seed))
-        rates = learning_rates(self._run, config.schedule, config.warmup_share, self.end)
+        rates = learning_rates(self._run, config.schedule, config.warmup_share, self._total)
 
         def made(number: int) -> Input:
             step = begin + number
@@ -417,22 +446,34 @@ class RunTask:
         return ahead(made, self.end - begin, AHEAD)
 
     def after_step(self, step: int, state: TrainState) -> None:
-        """Save the state after `step` where that is due; after an epoch, evaluate it and save what was found.
+        """Save the state after `step` where that is due; evaluate it where that is due, and save what was found.
 
         Raises:
           Stopped: a signal ended the evaluation.
         """
         if step > self._begin and due(step, self._tuning.config.save_every_steps):
             self._saver.save(step, state)
-        if step and step % self._epoch == 0 and step not in self._dev:
+        often = self._tuning.config.evaluate_every_steps
+        if step and (step % self._epoch == 0 or often and step % often == 0) and step not in self._dev:
             self.reporter.finish()
             self._evaluate(step, state.params)
             self._saver.save(step, state)
+            self._end_if_exhausted(step)
+
+    def _end_if_exhausted(self, step: int) -> None:
+        """Make `step` the last one if as many evaluations as the options allow have brought nothing better."""
+        patience = self._tuning.config.patience
+        if step < self.end and exhausted(self._dev, self._main, patience):
+            self.end = step
+            say(
+                f"{self._run.name} ends at step {step:,} of {self._total:,}: {patience} "
+                f"evaluation{'s' * (patience > 1)} in a row brought no better {self._main} on dev"
+            )
 
     def _evaluate(self, step: int, params: Any) -> None:
         """Evaluate the parameters after `step` steps on dev, and save them if they are the ones that count so far."""
         tuning, opened, rates = self._tuning, self._opened, self.reporter.rates
-        main, signals = tuning.data.main_metric, opened.signals
+        main, signals = self._main, opened.signals
         with rates.paused("evaluation"), opened.events.timed("evaluated", step) as details:
             scores, ignored = evaluate(tuning, params, signals, rates)
             details |= scores
@@ -446,7 +487,8 @@ class RunTask:
                 self._weights.save(step, state, position=position, config=self._recorded, metrics=scores)
                 # A kill could otherwise leave only the state that is saved next, and no step would save these again.
                 self._weights.wait()
-        opened.metrics.write(step, {f"dev_{name}": value for name, value in scores.items()}, kind="evaluation")
+        shown = {f"dev_{name}": value for name, value in scores.items() if not is_of_class(name)}
+        opened.metrics.write(step, shown, kind="evaluation")
         self._dev[step] = {"metrics": scores, "ignored": ignored}
 
     def save_for_good(self, step: int, state: TrainState) -> None:

@@ -80,6 +80,8 @@ WRITTEN_ANEW = (
     *("auto_map", "tokenizer_class", "legacy", "label2id"),
 )
 """Keys of config.json about the file itself, and of which our own files say what is true of them."""
+MULTILABEL = "multi_label_classification"
+"""Value of problem_type where a text may have several labels."""
 _OF_HEAD = ("id2label", "label2id", "problem_type", "classifier_pooling")
 WITHOUT_EFFECT = (
     *("bos_token_id", "cls_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id", "sep_token_id"),
@@ -178,11 +180,9 @@ def read_head(
     named: list[HeadKind] = [kind for kind in kinds if config.kind.classes[kind] == config.architecture]
     fitting: list[HeadKind] = sorted(kinds, key=lambda kind: (kind in POOLED) != pooled)
     kind = (named or fitting)[0]
-    if config.problem == "multi_label_classification":
-        raise UserError(
-            f"{file} has problem_type='multi_label_classification': heads here choose one label, not several"
-        )
-    if kind == "classification" and (config.problem == "regression" or (outputs == 1 and config.problem is None)):
+    if kind == "classification" and config.problem == MULTILABEL:
+        kind = "multilabel"
+    elif kind == "classification" and (config.problem == "regression" or (outputs == 1 and config.problem is None)):
         kind = "regression"
     pooling = config.kind.classifier_reads.get(config.reading, "cls") if kind in POOLED else "cls"
     if pooling is None:
@@ -190,7 +190,7 @@ def read_head(
     labels = config.labels or tuple(f"LABEL_{number}" for number in range(outputs))
     head = HeadConfig(
         kind=kind,
-        labels=labels if kind in ("classification", "tagging") else (),
+        labels=labels if kind in ("classification", "multilabel", "tagging") else (),
         dropout=config.classifier_dropout,
         pooling=pooling,
     )
@@ -232,6 +232,7 @@ def to_json(
             values |= {
                 "id2label": {str(number): label for number, label in enumerate(head.labels)},
                 "label2id": {label: number for number, label in enumerate(head.labels)},
+                **({"problem_type": MULTILABEL} if head.kind == "multilabel" else {}),
             }
     if not math.isfinite(model.layer_norm_epsilon):
         raise ValueError(f"layer_norm_epsilon={model.layer_norm_epsilon}")

@@ -19,6 +19,7 @@ from bert_jax.config import (
     ReplacedTokens,
     WordVectorsConfig,
 )
+from bert_jax.config.model import HeadKind
 from bert_jax.config.objective import EmbeddingSharing
 from bert_jax.parameters import FLOAT32, Axis, Parameter, ParameterTable, Use, linear, norm, table
 
@@ -39,9 +40,11 @@ TASK_PARTS = ("head", "crf")
 """Parts of the head of a task."""
 MAPS: dict[str, Use] = {"query": "per_token", "key": "per_key", "value": "per_key", "distance": "uncounted"}
 """Maps of attention. That of distances is multiplied once per step, with a table, and does not grow with the batch."""
-POOLED = ("classification", "regression", "choice")
+OF_TEXTS: tuple[HeadKind, ...] = ("classification", "multilabel", "regression")
+"""Kinds of heads that answer a text, or a pair of texts, as a whole."""
+POOLED: tuple[HeadKind, ...] = (*OF_TEXTS, "choice")
 """Kinds of heads that read the pooled first position; the others read every position."""
-SHARE_ROWS = ("classification", "regression")
+SHARE_ROWS = OF_TEXTS
 """Kinds of heads that score several texts in one row: those that read one vector of each."""
 
 

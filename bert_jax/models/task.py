@@ -259,12 +259,13 @@ class BertForTask:
         Args:
           params: from `init`, or of the same structure; there may also be heads of pre-training.
           batch: input_ids, token_type_ids and attention_mask, int32 [B, L]; [B, K, L] for choice. Rows that several
-            sequences share (classification, regression) also have text_ids [B, L] and text_starts [B, T].
+            sequences share (OF_TEXTS) also have text_ids [B, L] and text_starts [B, T].
           dropout_key: None for no dropout.
 
         Returns:
-          classification [B, C]; regression [B]; choice [B, K]; span [B, L, 2] (start, end); tagging [B, L, C], the
-          scores that enter the CRF where there is one. Of shared rows, classification [B, T, C] and regression [B, T].
+          classification and multilabel [B, C]; regression [B]; choice [B, K]; span [B, L, 2] (start, end); tagging
+          [B, L, C], the scores that enter the CRF where there is one. Of shared rows, [B, T, C] and, for regression,
+          [B, T].
         """
         shape = batch["input_ids"].shape
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)

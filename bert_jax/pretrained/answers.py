@@ -12,12 +12,12 @@ from typing import Any, overload
 import numpy as np
 from absl import logging
 
-from bert_jax.config.finetuning import SequenceOptions, SquadOptions, TaggingOptions
+from bert_jax.config.finetuning import SentenceOptions, SequenceOptions, SquadOptions, TaggingOptions
 from bert_jax.data.sequences import Features, Uncut, as_features, batches
 from bert_jax.errors import UserError
 from bert_jax.pretrained.encodings import in_batches
 from bert_jax.pretrained.runner import Runner, softmax
-from bert_jax.tasks import ner, squad, squad_files
+from bert_jax.tasks import ner, sentences, squad, squad_files
 from bert_jax.tasks.conll import Sentence
 from bert_jax.tasks.task_data import check_pairs, recorded_options, recorded_task
 from bert_jax.tasks.text import word_places
@@ -37,6 +37,16 @@ class Label:
     """The most probable class."""
     probabilities: dict[str, float]
     """Probabilities by name of the class."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Labels:
+    """Answer of a classifier that gives a text any number of labels."""
+
+    names: tuple[str, ...]
+    """The labels whose probability reaches their threshold."""
+    probabilities: dict[str, float]
+    """Probabilities by name of the label."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +98,14 @@ def predict(model: Any, runner: Runner, inputs: Iterable[Any], batch_size: int, 
     def scores(features: Features) -> list[np.ndarray]:
         return task_scores(kind, runner, features, batch_size, progress)
 
-    kinds = {"classification": _labels, "regression": _numbers, "tagging": _tags, "choice": _choices, "span": _answers}
+    kinds = {
+        "classification": _labels,
+        "multilabel": _several_labels,
+        "regression": _numbers,
+        "tagging": _tags,
+        "choice": _choices,
+        "span": _answers,
+    }
     return kinds[kind](model, inputs, scores)
 
 
@@ -113,6 +130,20 @@ def _labels(model: Any, texts: Any, scores: Scores) -> list[Label]:
             )
         )
     return found
+
+
+def _several_labels(model: Any, texts: Any, scores: Scores) -> list[Labels]:
+    names, options = model.head.labels, _options(model, "text")
+    assert isinstance(options, SentenceOptions)
+    shares = sentences.probabilities(np.array(scores(_sequences(model, texts))))
+    said = shares >= np.array(options.thresholds)
+    return [
+        Labels(
+            tuple(name for name, chosen in zip(names, row, strict=True) if chosen),
+            dict(zip(names, values.tolist(), strict=True)),
+        )
+        for row, values in zip(np.broadcast_to(said, shares.shape), shares, strict=True)
+    ]
 
 
 def _numbers(model: Any, texts: Any, scores: Scores) -> list[float]:
@@ -228,7 +259,7 @@ def _warn_of_what_is_cut(features: Features) -> None:
 
 
 def _options(model: Any, task: str) -> SequenceOptions:
-    return recorded_options(model.history, task, model.config.longest_sequence)
+    return recorded_options(model.history, task, model.config.longest_sequence, model.head)
 
 
 def _longest(model: Any) -> int:

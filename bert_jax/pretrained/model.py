@@ -516,7 +516,7 @@ class PretrainedModel:
     def predict(self, inputs: Iterable[Any], *, batch_size: int = 32, progress: bool | None = None) -> list[Any]:
         """Return the answer of the task head to each of `inputs`, one or a list of:
 
-        - classification: a text or a pair (tuple) → Label; regression: the same → float;
+        - classification: a text or a pair (tuple) → Label; multilabel: the same → Labels; regression: → float;
         - tagging: a sentence as a str, split into words as BERT does, → [TaggedWord, …], which are (word, tag) with the
         characters `start` and `end` of the word; or as a tuple of words → [(word, tag), …];
         - choice: (text, [candidate, …]) → Choice; span: (question, context) → Answer.

@@ -9,7 +9,7 @@ Plain texts are one per line of a .txt file or of standard input, or one per .tx
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,13 +17,13 @@ import tokenizers
 from etils import epath
 
 from bert_jax.config.finetuning import TextDataConfig
-from bert_jax.data.sequences import Features
 from bert_jax.errors import UserError
 from bert_jax.files import decoded, read_text
+from bert_jax.models.bert_parameters import OF_TEXTS
 from bert_jax.randomness import Stream, permute
 from bert_jax.tasks import readers, sentences
 from bert_jax.tasks.glue import MRPC_TEST, MRPC_TRAIN
-from bert_jax.tasks.sentences import Record, Sentences
+from bert_jax.tasks.sentences import Record, SentenceFeatures, Sentences
 from bert_jax.tasks.sentences import features as features  # names of every TaskFamily
 from bert_jax.tasks.sentences import head as head
 from bert_jax.tokenization.wordpiece import basic_normalizer, basic_pre_tokenizer
@@ -47,6 +47,11 @@ def read_records(file: epath.Path, data: TextDataConfig, split: str) -> list[Rec
         are stray quotation marks; a text or label is missing or empty; or the file is not UTF-8. Names file and line.
     """
     if file.is_dir():
+        if data.several_labels:
+            raise UserError(
+                f"{file} is a directory for each class, in which a text has one label; give a file of JSON lines with "
+                "a list of labels for data.several_labels=True"
+            )
         return _read_directory(file)
     if file.suffix == ".jsonl":
         objects = readers.json_lines(read_text(file), file)
@@ -80,7 +85,7 @@ def records_of(
                 where,
                 _text(where, values, text),
                 None if pair is None else _text(where, values, pair),
-                None if label is None else _label(where, values.get(label)),
+                None if label is None else _labels(where, values.get(label), data),
                 str(len(records)),
             )
         )
@@ -165,6 +170,31 @@ def _label(where: str, value: Any) -> str | None:
     return label
 
 
+def _labels(where: str, value: Any, data: TextDataConfig) -> str | tuple[str, ...] | None:
+    """Return the label or, where an example has several, the tuple of them; None where the value is missing."""
+    if not data.several_labels:
+        if isinstance(value, list | tuple | set | frozenset):
+            raise UserError(
+                f"{where}: the label {value!r:.80} is a list; give --data.several_labels=true (from Python "
+                "several_labels=True) if an example has any number of labels"
+            )
+        return _label(where, value)
+    if value is None:
+        return None
+    if isinstance(value, str):
+        names = [_label(where, part) for part in value.split(data.label_separator) if part.strip()]
+    else:
+        names = [_label(where, part) for part in (value if isinstance(value, list | tuple) else [value])]
+    if None in names:
+        raise UserError(f"{where}: one of the labels {value!r:.80} is empty")
+    return tuple(name for name in dict.fromkeys(names) if name is not None)
+
+
+def _names(label: Any) -> tuple[str, ...]:
+    """Return the labels of an example as text."""
+    return label if isinstance(label, tuple) else () if label is None else (str(label),)
+
+
 def _read_directory(directory: epath.Path) -> list[Record]:
     """Read IMDb's format: DIRECTORY/pos/*.txt, DIRECTORY/neg/*.txt, whatever the classes are called."""
     classes = sorted(path.name for path in directory.iterdir() if path.is_dir() and path.name != _WITHOUT_CLASS)
@@ -180,17 +210,22 @@ def _read_directory(directory: epath.Path) -> list[Record]:
     return records
 
 
-def records_in_memory(split: str, rows: Sequence[Any], regression: bool | None) -> list[Record]:
+def records_in_memory(
+    split: str, rows: Sequence[Any], regression: bool | None, form: TextDataConfig | None = None
+) -> list[Record]:
     """Return the examples of the split, in order.
 
     Args:
       rows: (text, label) or ((text, text_b), label) each, as a tuple, a list or a row of an array. A label is a str, an
         int or a bool, or a number if `regression` is not None; None in a test set without labels.
+      form: says whether a row has several labels instead of one: a list, a tuple, a set, or text with a separator.
 
     Raises:
       UserError: a row has a different form; see `records_of` for texts and labels. Names the row: train[3].
     """
-    return records_of(split, _named_rows(split, rows, regression), TextDataConfig(), split)
+    form = form or TextDataConfig()
+    form = TextDataConfig(several_labels=form.several_labels, label_separator=form.label_separator)
+    return records_of(split, _named_rows(split, rows, regression), form, split)
 
 
 def _named_rows(split: str, rows: Sequence[Any], regression: bool | None) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -217,6 +252,10 @@ def _named_rows(split: str, rows: Sequence[Any], regression: bool | None) -> Ite
 
 def _checked_label(where: str, label: Any, regression: bool | None):
     label = label.item() if isinstance(label, np.generic) else label
+    if isinstance(label, set | frozenset | np.ndarray):
+        label = list(label) if isinstance(label, np.ndarray) else sorted(label, key=str)
+    if isinstance(label, list | tuple):
+        return [_checked_label(where, each, regression=False) for each in label]
     if isinstance(label, float) and regression is None:
         raise UserError(
             f"{where}: the label {label} is a float; give regression=True to estimate numbers, or regression=False if "
@@ -248,12 +287,8 @@ def is_plain(source: str, head: str) -> bool:
         return True
     path = epath.Path(source).expanduser()
     if not path.is_dir():
-        return (
-            path.suffix == ".txt"
-            and path.name not in (MRPC_TRAIN, MRPC_TEST)
-            and head in ("classification", "regression")
-        )
-    return head in ("classification", "regression", "tagging") and not any(entry.is_dir() for entry in path.iterdir())
+        return path.suffix == ".txt" and path.name not in (MRPC_TRAIN, MRPC_TEST) and head in OF_TEXTS
+    return head in (*OF_TEXTS, "tagging") and not any(entry.is_dir() for entry in path.iterdir())
 
 
 def read_plain_texts(source: str) -> list[PlainText]:
@@ -320,15 +355,16 @@ def load(
     parted = data.dev_share > 0 and split in ("train", "dev")
     source = "train" if parted else split
     if given and source in given:
-        records = records_in_memory(source, given[source], data.regression)
+        records = records_in_memory(source, given[source], data.regression, data)
     elif data.named:
         records = _dataset_records(data, source)
     else:
         _check_dev(task, data, source)
         records = read_records(readers.find_file(data, source, file_names(source)), data, source)
-    spelled = iter(readers.composed([(each.where, str(each.label)) for each in records if each.label is not None]))
-    records = [each if each.label is None else each._replace(label=next(spelled)) for each in records]
-    if labels is None:
+    records = _composed(records)
+    if labels is None and data.several_labels:
+        labels = _discover_several(records)
+    elif labels is None:
         labels = () if data.regression else _discover(records, decimals=data.regression is False)
     numbers = {readers.composed_form(name): number for number, name in enumerate(labels)}
     if parted:
@@ -337,15 +373,30 @@ def load(
                 f"data.dev_share={data.dev_share}, but data.dir={data.dir} has a dev file; leave the option out"
             )
         records = _part(records, data.dev_share, split)
-    return sentences.collect(task, records, tuple(labels), numbers, unlabelled=split == "test")
+    return sentences.collect(
+        task, records, tuple(labels), numbers, unlabelled=split == "test", several=data.several_labels
+    )
 
 
-def from_plain(texts: Sequence[PlainText], labels: tuple[str, ...], pairs: bool | None) -> Sentences:
+def _composed(records: list[Record]) -> list[Record]:
+    """Return the records with their labels in the form in which these are compared."""
+    spelled = iter(readers.composed([(each.where, name) for each in records for name in _names(each.label)]))
+    found = []
+    for each in records:
+        names = tuple(next(spelled) for _ in _names(each.label))
+        found.append(each._replace(label=names if isinstance(each.label, tuple) else next(iter(names), None)))
+    return found
+
+
+def from_plain(
+    texts: Sequence[PlainText], labels: tuple[str, ...], pairs: bool | None, several: bool = False
+) -> Sentences:
     """Return plain texts as unlabelled examples.
 
     Args:
       pairs: whether the model reads pairs, whose two texts are separated by a tab; None: it does if any line has a tab,
         or if each file of a directory has one.
+      several: whether the model gives a text any number of labels.
 
     Raises:
       UserError: a pair does not have exactly one tab or has a blank half, or a model of single texts gets a line with a
@@ -367,29 +418,34 @@ def from_plain(texts: Sequence[PlainText], labels: tuple[str, ...], pairs: bool 
         if len(more) != pairs or not all(part.strip() for part in (first, *more)):
             raise UserError(f"{where}: {reason}, written with one tab between the two; found {text!r:.80}")
         records.append(Record(where, first, more[0] if pairs else None, None, index))
-    return sentences.collect("text", records, labels, {}, unlabelled=True)
+    return sentences.collect("text", records, labels, {}, unlabelled=True, several=several)
 
 
 def prediction_names(examples: Sentences, split: str) -> list[str]:
     """Return the names of the files that `write_predictions` writes, the main one first."""
-    return [f"predictions_{split}.tsv"]
+    return [f"predictions_{split}.jsonl" if examples.several else f"predictions_{split}.tsv"]
 
 
-def score(examples: Sentences, features: Features, logits: Sequence[np.ndarray]) -> dict[str, float]:
-    """Return accuracy and matthews, or pearson and spearman for regression."""
+def score(examples: Sentences, features: SentenceFeatures, logits: Sequence[np.ndarray]) -> dict[str, float]:
+    """Return the metrics of `sentences.MEASURED`; where examples have several labels, the threshold of each as well."""
+    if examples.several:
+        return sentences.several_scores(examples, features, logits)
     found = sentences.predictions(examples, logits)
     assert examples.answers is not None, "has_answers comes first"
-    names = ("accuracy", "matthews") if examples.labels else ("pearson", "spearman")
+    names = sentences.MEASURED["classification" if examples.labels else "regression"]
     return {name: sentences.METRICS[name](examples.answers, found) for name in names}
 
 
 def write_predictions(
-    examples: Sentences, features: Features, logits: Sequence[np.ndarray], directory: str, split: str
+    examples: Sentences, features: SentenceFeatures, logits: Sequence[np.ndarray], directory: str, split: str
 ) -> list[str]:
     """Write `predictions_SPLIT.tsv`: index (from 0), prediction, and for classes the probability of the predicted one.
 
+    Where examples have several labels, it is `predictions_SPLIT.jsonl`, with all labels and their probabilities.
     Numbers have all their digits, so that metrics computed from the file equal those of `score`.
     """
+    if examples.several:
+        return _write_several(examples, features, logits, directory, split)
     found = sentences.predictions(examples, logits)
     if examples.labels:
         below_best = np.asarray(logits) - np.max(logits, axis=1, keepdims=True)
@@ -403,6 +459,29 @@ def write_predictions(
     file = epath.Path(directory) / prediction_names(examples, split)[0]
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("\n".join(["index\tprediction" + "\tprobability" * bool(examples.labels), *rows]) + "\n")
+    return [str(file)]
+
+
+def _write_several(
+    examples: Sentences, features: SentenceFeatures, logits: Sequence[np.ndarray], directory: str, split: str
+) -> list[str]:
+    """Write {"index": …, "prediction": [label, …], "probabilities": {label: …}} for each example; return the file."""
+    shares = sentences.probabilities(logits)
+    found = shares >= sentences.thresholds(examples, features, shares)
+    lines = [
+        json.dumps(
+            {
+                "index": index,
+                "prediction": [label for label, said in zip(examples.labels, row, strict=True) if said],
+                "probabilities": dict(zip(examples.labels, values.round(6).tolist(), strict=True)),
+            },
+            ensure_ascii=False,
+        )
+        for index, row, values in zip(examples.index, found, shares, strict=True)
+    ]
+    file = epath.Path(directory) / prediction_names(examples, split)[0]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("\n".join(lines) + "\n")
     return [str(file)]
 
 
@@ -439,7 +518,7 @@ def _discover(records: list[Record], decimals: bool) -> tuple[str, ...]:
         if record.label is not None:
             found.setdefault(str(record.label), record)
     are_numbers = all(map(_NUMBER.fullmatch, found))
-    labels = sorted(found, key=(lambda label: (float(label), label)) if are_numbers else None)
+    labels = sorted(found, key=_order(found))
     if any(record.label is None for record in records):
         return tuple(labels)  # collect() names the first
     if len(labels) == 1:
@@ -459,6 +538,22 @@ def _discover(records: list[Record], decimals: bool) -> tuple[str, ...]:
             "name another --data.label_column, or give --data.regression=true if the labels are numbers"
         )
     return tuple(labels)
+
+
+def _discover_several(records: list[Record]) -> tuple[str, ...]:
+    """Return the labels of all examples, sorted as `_discover` does; a UserError if there is nothing to tell apart."""
+    found = {name for record in records for name in _names(record.label)}
+    if len({frozenset(_names(record.label)) for record in records}) == 1 and records[0].label is not None:
+        shown = ", ".join(sorted(found)) or "none"
+        raise UserError(
+            f"{records[0].where}, and every other example, has the same labels ({shown:.80}): there is nothing to learn"
+        )
+    return tuple(sorted(found, key=_order(found)))
+
+
+def _order(labels: Collection[str]) -> Callable[[str], Any] | None:
+    """Return the key by which labels are sorted: as numbers if all are."""
+    return (lambda label: (float(label), label)) if all(map(_NUMBER.fullmatch, labels)) else None
 
 
 def _dataset_records(data: TextDataConfig, split: str) -> list[Record]:
