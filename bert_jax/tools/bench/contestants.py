@@ -200,7 +200,7 @@ def training(config: FinetuneConfig, job: dict[str, Any]) -> Prepared:
     stored, mesh = open_stored(config.init_from), sharding.make_mesh(config.mesh, None)
     task = read_task(config, stored.model, stored.need_tokenizer())
     stored, _ = fitting_head(stored, task.head)
-    programs = make_programs(config, stored.model, task.head, mesh, unread=stored.unread)
+    programs = make_programs(config, stored.model, task.head, mesh, unread=stored.unread, stored=stored)
     with memory_advice("the state", state_advice(mesh.shape)):
         state, _ = first_state(config, stored, programs, np.uint32(config.seed))
     features = task.train.features
