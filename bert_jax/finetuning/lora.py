@@ -89,7 +89,8 @@ class Adapters:
 
     def whole(self, params: Params, base: Params) -> Params:
         """Return the parameters of the model: those of `base`, an encoder, with the products added, and the others."""
-        arrays, own = flatten_dict(base, sep="/"), flatten_dict(params, sep="/")
+        arrays: dict[str, Any] = dict(flatten_dict(base, sep="/"))
+        own: dict[str, Any] = dict(flatten_dict(params, sep="/"))
         for path, entry in self.targets.items():
             first, second = (own.pop(factor.path) for factor in self.factors(entry))
             arrays[path] = arrays[path] + self.scale * _product(first, second)

@@ -170,8 +170,8 @@ def _frozen(
     `stored`: the model that all of `parameters` which are not random come from; None: this is not to be checked.
     """
     frozen, given = frozen_parts(config.freeze, model.num_layers, parameters), f"freeze={','.join(config.freeze)}"
-    for path in frozen if stored is not None else ():
-        if path not in stored.arrays:
+    for path in frozen:
+        if stored is not None and path not in stored.arrays:
             raise UserError(
                 f"{given}: {stored.path} has no {path}, which would stay random; leave out {parameters[path].part}"
             )

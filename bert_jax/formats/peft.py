@@ -231,7 +231,7 @@ def _head(
     stored: StoredModel, kind: ModelType, whole: Mapping[str, FileTensor], config: AdapterConfig
 ) -> HeadConfig | None:
     """Return the head of the adapter, which head.json or its arrays tell; that of the model if it has none."""
-    fitting = [each for each, modules in kind.heads.items() if f"{modules['head']}.weight" in whole]
+    fitting: list[HeadKind] = [each for each, modules in kind.heads.items() if f"{modules['head']}.weight" in whole]
     if not fitting:
         return stored.head
     directory = config.file.parent
