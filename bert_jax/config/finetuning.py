@@ -267,7 +267,28 @@ RESULTS = "results.json"
 
 def trained(default: T, resume: Resume | None = None, before: Any = dataclasses.MISSING) -> T:
     """Return a field that belongs to the tasks that are trained, which are all but ax."""
-    return option(default, resume=resume, of=("task", "", *(task for task in TASKS if task != "ax")), before=before)
+    of = ("task", "", *(task for task in TASKS if task != "ax"))
+    return option(default, resume=resume, of=of, before=before)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoraConfig:
+    """Low-rank adaptation (LoRA, Hu et al. 2021): matrices W of the layers become W + alpha / rank · A · B."""
+
+    rank: int = 0
+    """Columns of A, and rows of B: 8 is usual. Only these two, the head and the pooler learn. 0: no adaptation."""
+    alpha: float = option(8.0, of=("rank",))
+    """Numerator of the factor of the product. Twice the rank is often used."""
+    targets: tuple[str, ...] = option(("query", "value"), of=("rank",))
+    """Matrices that are adapted, by the ends of their names (query, key, value, attention.output,
+    feed_forward.intermediate, feed_forward.output), separated by commas. all: every matrix of the layers."""
+
+    def check(self) -> None:
+        """Raise a UserError if a value is out of range."""
+        if self.rank:
+            need_positive(self, "lora.", "rank", "alpha")
+        if self.rank and not self.targets:
+            raise UserError("lora.targets is empty, so nothing is adapted; give lora.targets=query,value, or all")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -336,6 +357,12 @@ class FinetuneConfig:
     train_encoder: bool = option(False, of=("features",), refused=False)
     """Whether the encoder below that BiLSTM is trained with it rather than frozen, as in the row of the paper's table 5
     that puts a BiLSTM on a left-to-right model."""
+    freeze: tuple[str, ...] = trained((), before=())
+    """Parts that stay as they are in init_from, to the last bit, separated by commas: embeddings, encoder, pooler,
+    single layers or several (embeddings,layers.0-5), the lowest of which is layers.0. By default everything learns."""
+    lora: LoraConfig = trained(LoraConfig(), before=LoraConfig())
+    """Fine-tuning of two small factors of a change to each matrix, in place of the matrices. The chosen model has them
+    added up; adapter/ has them on their own."""
 
     seed: int = trained(0, resume="free")
     """Seed of the first run, for the head, the order of the examples and dropout."""
@@ -468,10 +495,12 @@ def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
     _check_numbers(config)
     check_noise(config.noise, "noise.")
     _check_layers(config)
+    _check_frozen(config)
     _check_head(config)
     check_effects(config)
     config.distillation.check(config.crf)
     _check_classes(config)
+    config.lora.check()
     check_optimizer(config.optimizer)
     if config.optimizer.ema_decay:
         raise UserError(
@@ -584,6 +613,29 @@ def _check_classes(config: FinetuneConfig) -> None:
             f"patience={config.patience} ends a run after evaluations that are no better than its best one, whose "
             "weights then count; give --select=best too"
         )
+
+
+def _check_frozen(config: FinetuneConfig) -> None:
+    """Check that what does not learn has been learned before, and that only one option says what learns."""
+    frozen = {"freeze": ",".join(config.freeze), "lora.rank": config.lora.rank}
+    for name, value in frozen.items():
+        if not value:
+            continue
+        if config.random_weights:
+            raise UserError(
+                f"random_weights=True starts from random parameters, some of which {name}={value} leaves as they are; "
+                "leave one of them out"
+            )
+        if config.features and not config.train_encoder:
+            raise UserError(
+                f"features={config.features} freezes the encoder anyway, so {name}={value} has nothing to do; leave "
+                "one of them out"
+            )
+        if config.reinitialize_layers and name == "lora.rank":
+            raise UserError(
+                f"reinitialize_layers={config.reinitialize_layers} makes random layers, which {name}={value} leaves "
+                "almost as they are; leave one of them out"
+            )
 
 
 def _check_head(config: FinetuneConfig) -> None:

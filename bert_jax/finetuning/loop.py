@@ -68,7 +68,17 @@ from bert_jax.finetuning.results import (
     show,
     summary,
 )
-from bert_jax.finetuning.run import Tuning, drop_losers, keep, publish, remove, settings, train_run, with_packing
+from bert_jax.finetuning.run import (
+    Tuning,
+    drop_losers,
+    keep,
+    publish,
+    publish_adapter,
+    remove,
+    settings,
+    train_run,
+    with_packing,
+)
 from bert_jax.formats.opening import open_stored
 from bert_jax.formats.stored import StoredModel, check_fit, left_out
 from bert_jax.models.kernels.choice import check_attention
@@ -420,7 +430,9 @@ def _finetune(
     stored, note = fitting_head(stored, data.head)
     teacher = open_task_teacher(taught_by, config, data.head, mesh)
     loss = task_loss(config.loss, data.head, data.train.features)
-    programs = make_programs(config, stored.model, data.head, mesh, teacher, stored.unread, loss)
+    programs = make_programs(
+        config, stored.model, data.head, mesh, teacher=teacher, unread=stored.unread, loss=loss, stored=stored
+    )
     config = with_packing(config, data.train.features, programs, _begun(config))
 
     results: dict[str, Any] = {}
@@ -495,6 +507,8 @@ def _conclude(tuning: Tuning, workdir: WorkDirectory, signals: StopSignals) -> d
         )
     chosen = best(records, data.main_metric)
     params = publish(workdir, chosen, tuning.programs.mesh)
+    if tuning.programs.adapters is not None:
+        publish_adapter(workdir, tuning.programs.adapters, config.init_from)
     facts = predicted(workdir.path, tuning, params, chosen, signals)
     facts |= {"data": _sizes(data), "truncated": data.truncated, "labels": list(data.head.labels)}
     results = summary(config, records, data.main_metric, facts)
@@ -543,6 +557,9 @@ def _announce(tuning: Tuning, note: str) -> None:
     lost = [] if config.random_weights else left_out(tuning.stored, taken, vectors=False)
     for line in [*([note] if note else []), *lost]:
         say(line)
+    learned, values = programs.learned
+    if programs.adapters is not None or programs.frozen:
+        say(f"{learned:,} of {values:,} parameters learn ({100 * learned / values:.2f} %)")
     layers, epochs = model.num_layers, min(run.epochs for run in runs)
     if config.gradual_unfreezing and epochs < layers + 2:
         say(

@@ -6,6 +6,7 @@ The directory has one owner, the same settings for all its runs, and the chosen 
     DIR/runs/NAME/checkpoints   the weights of a finished run that count
     DIR/runs/NAME/results.json  written last: the run is finished
     DIR/checkpoints             weights of the chosen run, for `bert_jax.load(DIR)`
+    DIR/adapter                 with LoRA, what it learned, for PEFT
     DIR/results.json, predictions/SPLIT/
 
 The weights that count are the best on dev, or the last (`select`). config.json, every checkpoint and results.json
@@ -25,6 +26,7 @@ import jax
 import numpy as np
 from absl import logging
 from etils import epath
+from flax.traverse_util import unflatten_dict
 from jax.sharding import Mesh
 
 from bert_jax.checkpoints.checkpoint import Checkpoints
@@ -39,13 +41,16 @@ from bert_jax.data.sequences import Batch, Features, SharedRowBatches, TrainingB
 from bert_jax.devices import sharding
 from bert_jax.devices.hardware import memory_advice
 from bert_jax.devices.hosts import from_first
+from bert_jax.devices.placement import placed
 from bert_jax.devices.signals import Stopped, StopSignals
 from bert_jax.errors import UserError
+from bert_jax.finetuning.lora import Adapters
 from bert_jax.finetuning.plan import Run, collapsed, ignores_input, learning_rates
 from bert_jax.finetuning.programs import Programs, first_state, predict_logits
 from bert_jax.finetuning.results import best, finished_runs
 from bert_jax.formats.opening import place
-from bert_jax.formats.own import open_checkpoint
+from bert_jax.formats.own import ADAPTERS, open_adapters, open_checkpoint
+from bert_jax.formats.peft import write_adapter
 from bert_jax.formats.stored import StoredModel
 from bert_jax.models.task import BertForTask
 from bert_jax.objectives.distillation import LABELS
@@ -269,6 +274,8 @@ def _hyperparameters(run: Run, config: FinetuneConfig, model: BertForTask) -> di
         "crf": model.head.crf,
         "features": model.head.features,
         "train_encoder": model.head.train_encoder,
+        "freeze": list(config.freeze),
+        "lora": to_dict(config.lora),
         "dtype": str(model.encoder.dtype),
         "max_length": config.max_length,
         "bucket_window": config.bucket_window,
@@ -297,18 +304,37 @@ def publish(workdir: WorkDirectory, record: dict[str, Any], mesh: Mesh) -> dict[
         raise UserError(
             f"the weights of the best run are gone from {directory}; remove that directory to train it again"
         )
-    stored = open_checkpoint(directory)
+    stored, adapters = open_checkpoint(directory), open_adapters(directory)
     params = place(stored, mesh)
+    state: dict[str, Any] = {"params": params}
+    if adapters:
+        alike = sharding.replicated(mesh)
+        copies = {path: placed(array.shape, alike, array.read) for path, array in adapters.items()}
+        state[ADAPTERS] = unflatten_dict(copies, sep="/")
     remove(workdir.checkpoints)
     with Checkpoints(workdir.checkpoints, LATEST, run_id=workdir.run_id) as checkpoints:
         checkpoints.save(
             record["step"],
-            {"params": params},
+            state,
             position={"step": record["step"]},
             config=stored.history["config"],
             metrics=record["metrics"],
         )
     return params
+
+
+def publish_adapter(workdir: WorkDirectory, adapters: Adapters, base: str) -> None:
+    """Write what the published model has learned with LoRA to DIR/adapter, or say why it cannot be written."""
+    if jax.process_index() != 0:
+        return
+    learned = {
+        path: array.read((slice(None),) * len(array.shape)) for path, array in open_adapters(workdir.path).items()
+    }
+    stored = open_checkpoint(workdir.path)
+    try:
+        write_adapter(workdir.path / "adapter", stored, learned, adapters.parameters, scale=adapters.scale, base=base)
+    except UserError as error:
+        say(f"no adapter/ was written: {error}")
 
 
 def remove(directory: epath.Path) -> None:
@@ -473,6 +499,7 @@ class RunTask:
     def _evaluate(self, step: int, params: Any) -> None:
         """Evaluate the parameters after `step` steps on dev, and save them if they are the ones that count so far."""
         tuning, opened, rates = self._tuning, self._opened, self.reporter.rates
+        learned, params = params, tuning.programs.whole(params)
         main, signals = self._main, opened.signals
         with rates.paused("evaluation"), opened.events.timed("evaluated", step) as details:
             scores, ignored = evaluate(tuning, params, signals, rates)
@@ -484,6 +511,8 @@ class RunTask:
         if step == self.end if tuning.config.select == "last" else is_best:
             with rates.paused("checkpoint"):
                 state, position = {"params": params}, {"step": step}
+                if tuning.programs.adapters is not None:
+                    state[ADAPTERS] = learned
                 self._weights.save(step, state, position=position, config=self._recorded, metrics=scores)
                 # A kill could otherwise leave only the state that is saved next, and no step would save these again.
                 self._weights.wait()
@@ -502,12 +531,12 @@ class RunTask:
 
 
 def _peak_flops(programs: Programs) -> float | None:
-    """Return the FLOP/s that utilization refers to; None if unknown, or if the encoder is not trained.
+    """Return the FLOP/s that utilization refers to; None if unknown, or if not all of the encoder is trained.
 
     A model counts its operations as if all of it was trained.
     """
-    head = programs.model.head
-    return None if head.features and not head.train_encoder else peak_flops(programs.mesh)
+    head, partly = programs.model.head, programs.adapters is not None or programs.frozen
+    return None if partly or (head.features and not head.train_encoder) else peak_flops(programs.mesh)
 
 
 def _trackers(run: Run, config: FinetuneConfig, workdir: WorkDirectory) -> list[Destination]:

@@ -281,12 +281,12 @@ def _fused(arrays: dict[str, Any], kind: ModelType, heads: int) -> dict[str, Any
             height = (count * shape[0], *shape[1:])
             found[f"{whole}.{rest[2:]}"] = (
                 height,
-                lambda parts=parts, turns=turns: _in_turns([part() for part in parts], turns),
+                lambda parts=parts, turns=turns: in_turns([part() for part in parts], turns),
             )
     return found
 
 
-def _in_turns(parts: list[np.ndarray], heads: int) -> np.ndarray:
+def in_turns(parts: list[np.ndarray], heads: int) -> np.ndarray:
     """Return arrays of equal shape in one, cut into so many pieces along the first axis that take turns."""
     pieces = np.stack([part.reshape(heads, -1, *part.shape[1:]) for part in parts], axis=1)
     return pieces.reshape(-1, *parts[0].shape[1:])

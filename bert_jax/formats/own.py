@@ -65,6 +65,16 @@ def open_checkpoint(path: str | os.PathLike[str], weights: Weights = "last") -> 
     )
 
 
+ADAPTERS = "adapters"
+"""Key, next to params, of what has learned in a fine-tuning with LoRA, whose sum with the base params has."""
+
+
+def open_adapters(path: epath.Path) -> dict[str, StoredArray]:
+    """Return what has learned beside the base, by path, in the newest step of a work directory; {} without LoRA."""
+    *_, newest = Checkpoints(path / "checkpoints", read_only=True).directories()
+    return _read_step(newest, path, f"{ADAPTERS}/")[1]
+
+
 def is_step(path: epath.Path) -> bool:
     """Return whether `path` is the directory of a single step of a run."""
     return (path / "record").is_dir() and (path / "state").is_dir()

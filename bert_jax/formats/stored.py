@@ -452,7 +452,7 @@ def without_generator(arrays: dict[str, StoredArray]) -> tuple[dict[str, StoredA
     own = {path: array for path, array in arrays.items() if path not in beside}
     for path in [path.removeprefix(_BELOW) for path in beside]:
         if is_difference(path) and (difference := beside.get(difference_path(path))) is not None:
-            own[path] = _sum(beside[_BELOW + path], difference)
+            own[path] = added(beside[_BELOW + path], difference)
     return own, beside
 
 
@@ -508,5 +508,6 @@ def with_generator(stored: StoredModel, model: EncoderConfig, generator: Generat
     return dataclasses.replace(stored, arrays=stored.arrays | own | stored.beside)
 
 
-def _sum(first: StoredArray, second: StoredArray) -> StoredArray:
+def added(first: StoredArray, second: StoredArray) -> StoredArray:
+    """Return the sum of two arrays of one shape, made as it is read."""
     return StoredArray(first.shape, first.dtype, lambda index: first.read(index) + second.read(index))

@@ -38,6 +38,9 @@ SPAN_PLACES, SPAN_PLACE_SIZE = 15, 200
 """Places of a span that have a vector, and its size, as in the command that SpanBERT's authors published."""
 TASK_PARTS = ("head", "crf")
 """Parts of the head of a task."""
+FACTORS = ("lora_a", "lora_b")
+"""Last keys of the paths of the factors A [layers, inputs, rank] and B [layers, rank, outputs] of a change to a matrix
+of the layers (LoRA); the keys before them are those of its module."""
 MAPS: dict[str, Use] = {"query": "per_token", "key": "per_key", "value": "per_key", "distance": "uncounted"}
 """Maps of attention. That of distances is multiplied once per step, with a table, and does not grow with the batch."""
 OF_TEXTS: tuple[HeadKind, ...] = ("classification", "multilabel", "regression")

@@ -536,6 +536,7 @@ def load(
     mesh: Mesh | None = None,
     compute: ComputeConfig = ComputeConfig(),
     part: Literal["generator"] | None = None,
+    adapter: str | os.PathLike[str] | None = None,
 ) -> PretrainedModel:
     """Return the model in `path` with its configuration, parameters (float32) and tokenizer.
 
@@ -546,6 +547,8 @@ def load(
       mesh: None for the first device; else every device reads its own part (bert_jax/devices/sharding.py).
       compute: dtype of activations and the like; see ComputeConfig.
       part: "generator" for that of a run of replaced-token detection, of which None opens the discriminator.
+      adapter: directory of an adapter of PEFT (LoRA) whose changes, and whose head, are added to the model. The
+        directory can be the path too, if it says which model it adapts.
 
     Raises:
       UserError: there is no readable model, only a pickle, damaged files, or arrays that do not fit the configuration;
@@ -554,7 +557,12 @@ def load(
     if part not in (None, "generator"):
         raise UserError(f"part={part!r:.40} must be 'generator', or None for the model itself")
     stored = _opened(path)
-    return _loaded(stored if part is None else generator_of(stored), mesh, compute)
+    stored = stored if part is None else generator_of(stored)
+    if adapter is not None:
+        from bert_jax.formats.peft import with_adapter
+
+        stored = with_adapter(stored, adapter)
+    return _loaded(stored, mesh, compute)
 
 
 def load_with_generator(

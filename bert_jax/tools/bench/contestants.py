@@ -201,7 +201,7 @@ def training(config: FinetuneConfig, job: dict[str, Any]) -> Prepared:
     task = read_task(config, stored.model, stored.need_tokenizer())
     stored, _ = fitting_head(stored, task.head)
     loss = task_loss(config.loss, task.head, task.train.features)
-    programs = make_programs(config, stored.model, task.head, mesh, unread=stored.unread, loss=loss)
+    programs = make_programs(config, stored.model, task.head, mesh, unread=stored.unread, loss=loss, stored=stored)
     with memory_advice("the state", state_advice(mesh.shape)):
         state, _ = first_state(config, stored, programs, np.uint32(config.seed))
     features = task.train.features
