@@ -33,8 +33,9 @@ Pooling = Literal[TokenPooling, "pooler"]
 class HeadConfig:
     """The head on the encoder of a fine-tuned model; its parameters are head/kernel [H, C] and head/bias [C]."""
 
-    kind: Literal["classification", "regression", "span", "choice", "tagging"] = "classification"
-    """classification, regression and choice read the pooled [CLS]; span and tagging read every position."""
+    kind: Literal["classification", "regression", "span", "choice", "tagging", "vectors"] = "classification"
+    """classification, regression and choice read the pooled [CLS]; span and tagging read every position. vectors has no
+    parameters: its outputs are the vectors of texts, as an EmbeddingConfig says, and no model records it."""
     labels: tuple[str, ...] = ()
     """Names of the classes, in the order of the columns (classification, tagging); empty for the other kinds."""
     dropout: float = 0.1
@@ -69,7 +70,7 @@ class HeadConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EmbeddingConfig:
-    """Defaults of `model.embed`, which directories of sentence-transformers specify."""
+    """Defaults of `model.embed`: those of a directory of sentence-transformers, or of a model trained on vectors."""
 
     pooling: TokenPooling = "mean"
     """Vector of a text: that of [CLS], or the mean or the maximum of those of its tokens, or their sum divided by the
@@ -80,6 +81,10 @@ class EmbeddingConfig:
     """Maximum number of tokens per text, [CLS] and [SEP] included. None: as many as the model has positions."""
     lowercase: bool = False
     """Lowercase the text before it is tokenized, even with a cased vocabulary."""
+    query_prompt: str = option("", before="")
+    """Text that `embed` puts before those that it is told are queries."""
+    document_prompt: str = option("", before="")
+    """The same for documents."""
     unsupported: str = ""
     """Description of what the directory asks for that is not supported; `embed` then requires an explicit pooling."""
 

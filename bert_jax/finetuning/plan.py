@@ -65,9 +65,10 @@ def ignores_input(head: HeadConfig, dev: Features, logits: list[np.ndarray], met
 def prior_loss(head: HeadConfig, features: Features) -> float | None:
     """Return the loss of the best answer that ignores the input: entropy in nats of the labels, variance if numbers.
 
-    None for spans and tags, where knowing the length or the most frequent tag already helps a lot.
+    None for spans and tags, where knowing the length or the most frequent tag already helps a lot, and for
+    vectors, which have no labels.
     """
-    if head.kind in ("span", "tagging"):
+    if head.kind in ("span", "tagging", "vectors"):
         return None
     if head.kind == "regression":
         return float(np.var(np.asarray(features.labels)))
@@ -81,6 +82,10 @@ def _constant_answer(head: HeadConfig, features: Features, logits: list[np.ndarr
         return None
     if head.kind == "regression":
         return f"{np.mean(logits):.3f}" if np.std(logits) < 1e-3 else None
+    if head.kind == "vectors":
+        anchors = np.stack([row[0] for row in logits])
+        scale = np.abs(anchors).max()
+        return "the same vector" if np.ptp(anchors, axis=0).max() <= 1e-4 * scale else None
     if isinstance(features, SpanFeatures):
         # Only places in the window: [CLS], the label of windows without the answer, may score best but is no answer.
         places = {

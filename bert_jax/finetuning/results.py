@@ -191,6 +191,7 @@ METRICS = {
     "race": ("accuracy",),
     "choice": ("accuracy",),
     "text": ("accuracy", "pearson"),
+    "vectors": ("spearman", "mrr@10"),
     "ax": ("matthews",),
 }
 """Metrics in a cell, as far as they were measured, and the order of the columns; for GLUE as in the paper's table 1."""

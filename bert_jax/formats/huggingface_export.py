@@ -24,6 +24,7 @@ from bert_jax.formats import huggingface, safetensors_files
 from bert_jax.formats import huggingface as names
 from bert_jax.formats.model_types import MODEL_TYPES, obstacles, type_to_write
 from bert_jax.formats.model_types.definition import ModelType
+from bert_jax.formats.sentence_transformers import write_embedding
 from bert_jax.formats.stored import Place, StoredModel
 from bert_jax.progress import track
 from bert_jax.tokenization.directories import SPECIALS_FILE, complete_pipeline
@@ -218,6 +219,8 @@ def write_huggingface(stored: StoredModel, destination: str | os.PathLike[str], 
     if tokenizer is not None:
         longest, has_segments = stored.model.longest_sequence, stored.model.type_vocab_size > 0
         write_tokenizer(tokenizer, directory, longest, has_segments, stored.carried)
+    if stored.makes_vectors:
+        write_embedding(stored.embedding, stored.model.hidden_size, stored.model.longest_sequence, directory)
     card = model_card(stored, kind, key, name)
     write_atomically(directory / "README.md", card.encode())
 

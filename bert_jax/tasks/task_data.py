@@ -33,6 +33,7 @@ from bert_jax.tasks import choice, ner, text
 from bert_jax.tasks.conll import Sentence
 from bert_jax.tasks.sentences import Sentences
 from bert_jax.tasks.squad import tuned
+from bert_jax.tasks.vectors import VectorExamples
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 
@@ -82,6 +83,7 @@ FAMILIES = {
     **dict.fromkeys(("swag", "race", "choice"), "bert_jax.tasks.choice"),
     "ner": "bert_jax.tasks.ner",
     "text": "bert_jax.tasks.text",
+    "vectors": "bert_jax.tasks.vectors",
 }
 
 
