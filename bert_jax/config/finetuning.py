@@ -157,7 +157,7 @@ class VectorOptions(SequenceOptions):
     """What the vectors learn."""
     dims: tuple[int, ...] = ()
     """Numbers of features, separated by commas, such as 384,128,64: so many first features are trained to be vectors
-    themselves, and the losses of all are added (Kusupati et al. 2022, Matryoshka). By default only whole vectors are."""
+    themselves, and the losses of all are added (Kusupati et al. 2022, Matryoshka). By default whole vectors alone."""
     dim_weights: tuple[float, ...] = option((), of=("dims",))
     """Factor of the loss of each of `dims`, separated by commas. By default each is 1."""
 
@@ -627,8 +627,8 @@ def _check_vectors(config: FinetuneConfig, options: VectorOptions) -> None:
             )
     if config.distillation.teacher:
         raise UserError(
-            f"distillation.teacher={config.distillation.teacher} teaches scores of a head, and the task vectors has none; "
-            "write the scores of a teacher next to the texts, and give --options.loss.name=margin_mse or kl"
+            f"distillation.teacher={config.distillation.teacher} teaches scores of a head, and the task vectors has "
+            "none; write the scores of a teacher next to the texts, and give --options.loss.name=margin_mse or kl"
         )
     sizes = config.grid_batch_sizes if config.grid else (config.batch_size,)
     if options.loss.compares_examples and min(sizes) < 2:

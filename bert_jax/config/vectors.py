@@ -151,7 +151,7 @@ def check_matryoshka(dims: tuple[int, ...], weights: tuple[float, ...]) -> None:
         raise UserError(f"options.dims={bad[0]} must be a number of features, at least 1")
     if len(set(dims)) < len(dims):
         raise UserError(f"options.dims={','.join(map(str, dims))} names a length twice; give each once")
-    if weights and len(weights) != len(dims):
+    if weights and dims and len(weights) != len(dims):
         raise UserError(
             f"options.dim_weights has {len(weights)} weights for {len(dims)} options.dims; give one for each, or none"
         )

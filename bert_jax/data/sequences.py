@@ -358,8 +358,8 @@ class _BatchesOfTexts(TrainingBatches):
         self.examples(0)
         _, _, together = self._of_epoch
         return [
-            f"{together:,} of {len(self._examples):,} examples share a batch with an equal text, since there are more such "
-            "examples than batches; the text is no negative there"
+            f"{together:,} of {len(self._examples):,} examples share a batch with an equal text, since there are more "
+            "such examples than batches; the text is no negative there"
         ] * (together > 0)
 
     def indices(self, step: int) -> np.ndarray:

@@ -435,8 +435,8 @@ def with_embedding(config: FinetuneConfig, stored: StoredModel) -> FinetuneConfi
         )
     if too_long := [dim for dim in options.dims if dim > stored.model.hidden_size]:
         raise UserError(
-            f"options.dims={too_long[0]}, but the vectors of {config.init_from} have {stored.model.hidden_size} features; "
-            "give that at most"
+            f"options.dims={too_long[0]}, but the vectors of {config.init_from} have {stored.model.hidden_size} "
+            "features; give that at most"
         )
     options = options.like(stored.embedding)
     check_pooling(options.pooling, False, stored.model.trains_specials, "options.pooling")

@@ -172,9 +172,7 @@ def write_embedding(embedding: EmbeddingConfig, hidden_size: int, positions: int
         }
         for number, kind in enumerate(kinds)
     ]
-    pooling = {ours: False for ours in FLAGS} | {
-        flag: True for flag, ours in FLAGS.items() if ours == embedding.pooling
-    }
+    pooling = dict.fromkeys(FLAGS, False) | {flag: True for flag, ours in FLAGS.items() if ours == embedding.pooling}
     files = {
         FILE: modules,
         f"{modules[1]['path']}/config.json": {"word_embedding_dimension": hidden_size, **pooling},

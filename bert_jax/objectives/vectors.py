@@ -255,7 +255,7 @@ class VectorObjective:
 
 
 def _split(x: jax.Array, parts: int) -> jax.Array:
-    """Return x [R, …] as [parts, R / parts, …]; part i has the rows i, i + parts, …, so that each stays on its device."""
+    """Return x [R, …] as [parts, R / parts, …]: part i has the rows i, i + parts, …, which stay on their devices."""
     split = jnp.swapaxes(x.reshape(-1, parts, *x.shape[1:]), 0, 1)
     rows = tuple(axis for axis in free_axes() if axis != HEADS_AXIS)
     return jax.lax.with_sharding_constraint(split, P(None, rows)) if rows else split

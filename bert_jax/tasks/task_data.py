@@ -252,7 +252,8 @@ class TaskData:
 
     @property
     def main_metric(self) -> str:
-        return main_metric(self.task, self.head.labels)
+        dev = self.evaluations["dev"].examples
+        return dev.main_metric if isinstance(dev, VectorExamples) else main_metric(self.task, self.head.labels)
 
     def fingerprint(self) -> str:
         """Return the fingerprint of training and dev set, which must not change within a work directory."""

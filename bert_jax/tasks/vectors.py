@@ -267,8 +267,8 @@ def _fitting_scores(examples: VectorExamples, loss: VectorLoss) -> np.ndarray | 
         if scores is not None:
             raise UserError(
                 f"{given} takes texts that belong together, but the training examples have scores; give "
-                "--options.loss.name=cosent for scores, --data.lowest_score=NUMBER to take the pairs from that score on, or "
-                "leave the column out of the file"
+                "--options.loss.name=cosent for scores, --data.lowest_score=NUMBER to take the pairs from that score "
+                "on, or leave the column out of the file"
             )
         if loss.takes == "triplets" and texts != 3:
             raise UserError(

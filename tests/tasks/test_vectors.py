@@ -1,34 +1,28 @@
 """The task vectors: its data and their batches, what is refused, its metrics, and runs from data to `embed`."""
 
 import dataclasses
-import json
-import os
 import pathlib
-import signal
-import subprocess
 
-import jax
 import numpy as np
-import processes
 import pytest
-from dying import dying
-from peer_outputs import run_with_peer
-from pretrained_model import CONFIG, TOKENIZER, random_texts
+from pretrained_model import SMALL, TOKENIZER, random_texts, write_workdir
 from scipy.stats import spearmanr
-from small_finetuning import assert_same_weights
-from small_pretraining import SCANNED, finetune
+from small_pretraining import SCANNED, finetune, run_predict
 
 import bert_jax
-from bert_jax.config import EmbeddingConfig, MeshConfig
-from bert_jax.config.finetuning import FinetuneConfig, VectorDataConfig, VectorOptions, check_finetune, task_defaults
-from bert_jax.config.model import HeadConfig
+from bert_jax.config import EmbeddingConfig
+from bert_jax.config.finetuning import (
+    FinetuneConfig,
+    PredictConfig,
+    VectorDataConfig,
+    VectorOptions,
+    check_finetune,
+    task_defaults,
+)
 from bert_jax.config.options import with_options
 from bert_jax.config.vectors import Cosent, CosineRegression, InfoNce, KlDivergence, MarginMse, Triplet
 from bert_jax.data.sequences import SharedTextBatches, TextBatches, epoch_batches, kept_apart
-from bert_jax.devices import sharding
 from bert_jax.errors import UserError
-from bert_jax.finetuning.programs import make_programs
-from bert_jax.finetuning.run import training_batches, with_packing
 from bert_jax.tasks import vectors
 
 PAIRS = "query\tanswer\tnegative\tnegative_2\na cat\ta dog\tthe\tin\nthe bird\ta house\ton\tmat\n"
@@ -269,3 +263,45 @@ def same_topic(count: int, seed: int, texts: int = 2) -> str:
         row = [f"the {chosen} sat on the {place}", f"in the {place} a {chosen} ran", f"in the {place} a {other} ran"]
         rows.append("\t".join(row[:texts]))
     return "\n".join(rows) + "\n"
+
+
+MODEL = dataclasses.replace(SMALL, attention_dropout=0.1)
+
+
+def home(place: pathlib.Path) -> pathlib.Path:
+    """Write pretrained/, a model with fresh weights, and pairs of sentences to train on and to find."""
+    write_workdir(place / "pretrained", 0, config=MODEL)
+    for name, count, seed in (("train", 96, 0), ("dev", 20, 1)):
+        (place / f"{name}.tsv").write_text(same_topic(count, seed))
+    return place
+
+
+def run_config(place: pathlib.Path, workdir, **changes) -> FinetuneConfig:
+    data = VectorDataConfig(dir=str(place))
+    given = {"init_from": str(place / "pretrained"), "workdir": str(workdir), "data": data, "compute": SCANNED}
+    given |= {"options": VectorOptions(max_length=16, normalize=True), "batch_size": 16, "learning_rate": 3e-3}
+    return dataclasses.replace(task_defaults("vectors"), **given | {"log_every_steps": 1, "packing": "on"} | changes)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A directory with data and a model, and the configuration and results of a run on them."""
+    place = home(tmp_path_factory.mktemp("vectors"))
+    config = run_config(place, place / "work")
+    return place, config, finetune(config).results
+
+
+def test_a_run_leaves_a_model_that_embeds_as_it_was_trained(trained):
+    """Its vectors are those of the predictions on dev, and its options those of `embed`."""
+    place, config, results = trained
+    assert results["main_metric"] == "mrr@10" and set(results["metrics"]) == {"mrr@10", "accuracy@1"}
+    assert results["collapsed"] is None and results["labels"] == []
+    model = bert_jax.load(place / "work")
+    assert model.head is None and model.embedding == EmbeddingConfig(normalize=True, max_length=16)
+    rows = [line.split("\t") for line in (place / "dev.tsv").read_text().splitlines()[1:]]
+    first, second = (model.embed([row[column] for row in rows]) for column in (0, 1))
+    written = (place / "work/predictions/dev/predictions_dev.tsv").read_text().splitlines()[1:]
+    found = [float(line.split("\t")[1]) for line in written]
+    np.testing.assert_allclose(np.sum(first * second, axis=1), found, atol=1e-5)
+    with pytest.raises(UserError, match="was trained on vectors and has no task head .*embed"):
+        run_predict(str(place / "work"), PredictConfig(text="a cat"))
