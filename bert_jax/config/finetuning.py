@@ -304,7 +304,7 @@ class VectorDataConfig(TaskDataConfig):
     positive_column: str = ""
     """Column of the text that belongs to the anchor, or of the second text of a pair with a score. By default positive,
     answer, document, passage, sentence2 or text_pair."""
-    negative_columns: tuple[str, ...] = ()
+    negative_columns: str = ""
     """Columns of texts that do not belong to the anchor, separated by commas. By default all whose names begin with
     negative."""
     score_column: str = ""

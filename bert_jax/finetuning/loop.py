@@ -153,6 +153,7 @@ def _set(values: dict[str, Any], name: str, value: Any) -> None:
         return
     known = dotted_names(FinetuneConfig)
     found = [name] if name in known else [full for full in known if full.endswith(f".{name}")]
+    found = [full for full in found if _is_there(values, full)] or found  # not what only other tasks have
     if len(found) != 1:
         raise UserError(_unclear(name, found, known))
     *groups, last = found[0].split(".")
@@ -161,9 +162,15 @@ def _set(values: dict[str, Any], name: str, value: Any) -> None:
     values[last] = value
 
 
+def _is_there(values: Mapping[str, Any], name: str) -> bool:
+    """Return whether nested dicts have an entry of this dotted name."""
+    first, _, rest = name.partition(".")
+    return first in values and (not rest or isinstance(values[first], dict) and _is_there(values[first], rest))
+
+
 def _unclear(name: str, found: list[str], known: Sequence[str]) -> str:
     if found:
-        group, last = found[0].split(".")
+        group, _, last = found[0].rpartition(".")
         return f"{name} is ambiguous: {' or '.join(found)}; write {group}={{{last!r}: …}}"
     close = difflib.get_close_matches(name, [*known, *(full.split(".")[-1] for full in known)], n=1)
     hint = f"perhaps you meant {close[0]}" if close else "`bert-jax finetune TASK --help` lists them"

@@ -93,8 +93,9 @@ class _Columns:
 
         anchor = found(data.anchor_column, ANCHOR, "anchor_column", True)
         positive = found(data.positive_column, POSITIVE, "positive_column", split != "train")
-        negatives = [found(name, (), "negative_columns", True) for name in data.negative_columns]
-        if not data.negative_columns:
+        asked = [name.strip() for name in data.negative_columns.split(",") if name.strip()]
+        negatives = [found(name, (), "negative_columns", True) for name in asked]
+        if not asked:
             negatives = [spelled[name] for name in spelled if name.startswith(NEGATIVE)]
         if negatives and positive is None:
             raise UserError(

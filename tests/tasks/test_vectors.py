@@ -49,7 +49,7 @@ def test_columns_are_found_by_their_names(tmp_path):
     assert (chosen.texts, chosen.scores, chosen.index) == ([["a cat"], ["a dog"]], None, ["0"])
     assert load(tmp_path, "taught.jsonl", TAUGHT).scores.tolist() == [[3, -1]]
     named = load(
-        tmp_path, "pairs.tsv", PAIRS, anchor_column="answer", positive_column="query", negative_columns=("negative",)
+        tmp_path, "pairs.tsv", PAIRS, anchor_column="answer", positive_column="query", negative_columns="negative"
     )
     assert named.texts == [["a dog", "a house"], ["a cat", "the bird"], ["the", "on"]]
     bare = load(tmp_path, "bare.tsv", "a cat\ta dog\n", anchor_column="2", positive_column="1")
@@ -69,7 +69,7 @@ def test_texts_become_sequences_after_their_prompts(tmp_path):
 BAD = [
     ("a.tsv", "one\ttwo\na\tb\n", {}, "no column anchor or query or .*among 'one', 'two'.*--data.anchor_column"),
     ("a.tsv", PAIRS, {"positive_column": "pos"}, "no column 'pos' among 'query'"),
-    ("a.tsv", PAIRS, {"negative_columns": ("bad",)}, "no column 'bad' .*--data.negative_columns"),
+    ("a.tsv", PAIRS, {"negative_columns": "negative, bad"}, "no column 'bad' .*--data.negative_columns"),
     ("a.tsv", "query\tnegative\na\tb\n", {}, "a 'negative' but no column positive or"),
     ("a.tsv", "query\tanswer\na\t \n", {}, "line 2: the text in column 'answer' is empty"),
     ("a.jsonl", '{"query": "a", "answer": 3}', {}, "line 1: 'answer' is 3, not text"),
