@@ -351,7 +351,7 @@ class _BatchesOfTexts(TrainingBatches):
         if self._of_epoch[0] != epoch:
             found = epoch_batches(self._example_lengths, self._examples_per_batch, self.window, self.seed, epoch)
             apart = kept_apart(found, self._examples.numbers[:, :2]) if self._examples.apart else (found, 0)
-            self._of_epoch = epoch, *apart
+            self._of_epoch = epoch, apart[0], apart[1]
         return self._of_epoch[1][number]
 
     def notes(self) -> list[str]:
@@ -370,9 +370,11 @@ class _BatchesOfTexts(TrainingBatches):
         examples, batch = self.examples(step), super().batch(step)
         of_text = self._places(step, batch.pop("weights").shape)
         rows = round_up(self._examples_per_batch, self._multiple)
-        values = {"places": of_text.reshape(len(examples), -1).astype(np.int32)}
-        values["numbers"] = self._examples.numbers[examples]
-        values["weights"] = np.ones(len(examples), np.float32)
+        values: Batch = {
+            "places": of_text.reshape(len(examples), -1).astype(np.int32),
+            "numbers": self._examples.numbers[examples],
+            "weights": np.ones(len(examples), np.float32),
+        }
         if isinstance(self._examples.labels, np.ndarray):
             values["labels"] = self._examples.labels[examples]
         filling = [(0, rows - len(examples))]

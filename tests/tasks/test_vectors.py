@@ -1,12 +1,15 @@
 """The task vectors: its data and their batches, what is refused, its metrics, and runs from data to `embed`."""
 
 import dataclasses
+import json
 import pathlib
 
 import numpy as np
 import pytest
-from pretrained_model import SMALL, TOKENIZER, random_texts, write_workdir
+from peer_outputs import run_with_peer
+from pretrained_model import SMALL, TOKENIZER, loaded, random_texts, stored_model, write_workdir
 from scipy.stats import spearmanr
+from small_finetuning import Killed, assert_same_weights
 from small_pretraining import SCANNED, finetune, run_predict
 
 import bert_jax
@@ -23,7 +26,11 @@ from bert_jax.config.options import with_options
 from bert_jax.config.vectors import Cosent, CosineRegression, InfoNce, KlDivergence, MarginMse, Triplet
 from bert_jax.data.sequences import SharedTextBatches, TextBatches, epoch_batches, kept_apart
 from bert_jax.errors import UserError
+from bert_jax.formats.huggingface_export import write_huggingface
+from bert_jax.pretrained.model import as_stored
 from bert_jax.tasks import vectors
+from bert_jax.training.metrics import read_rows
+from bert_jax.training.step import Program
 
 PAIRS = "query\tanswer\tnegative\tnegative_2\na cat\ta dog\tthe\tin\nthe bird\ta house\ton\tmat\n"
 SCORED = "sentence1\tsentence2\tscore\na cat\ta dog\t4.5\nthe bird\ta house\t.5\n"
@@ -305,3 +312,121 @@ def test_a_run_leaves_a_model_that_embeds_as_it_was_trained(trained):
     np.testing.assert_allclose(np.sum(first * second, axis=1), found, atol=1e-5)
     with pytest.raises(UserError, match="was trained on vectors and has no task head .*embed"):
         run_predict(str(place / "work"), PredictConfig(text="a cat"))
+
+
+@pytest.mark.slow
+def test_a_run_learns_what_belongs_together(trained):
+    """More than one in twenty, by texts in rows of their own and by parts of a batch; both learn the same."""
+    place, config, _ = trained
+    found = {}
+    for name, changes in (("whole", {}), ("parts", {"micro_batches": 4})):
+        longer = dataclasses.replace(config, workdir=str(place / name), epochs=10, packing="off", **changes)
+        found[name] = finetune(longer).results
+    assert found["whole"]["metrics"]["mrr@10"] > 0.5
+    losses = [found[name]["runs"][0]["training_loss"] for name in found]
+    assert losses[0] == pytest.approx(losses[1], rel=0.02)  # Adam divides by tiny numbers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("alone", {"loss": InfoNce()}),
+        ("negatives", {"loss": InfoNce(symmetric=True), "dims": (16, 4)}),
+        ("triplet", {"loss": Triplet(distance="cosine", margin=0.3)}),
+        ("cosent", {"loss": Cosent()}),
+        ("kl", {"loss": KlDivergence(similarity="cosine", temperature=0.1)}),
+    ],
+)
+def test_every_form_of_examples_is_learned(trained, tmp_path, name, options):
+    """A loss that falls, from texts alone, with negatives, with scores and with those of a teacher."""
+    place, config, _ = trained
+    lines = same_topic(96, 3, texts=3).splitlines()
+    rows = [line.split("\t") for line in lines[1:]]
+    columns = {"alone": 1, "cosent": 2}.get(name, 3)
+    head = ["anchor", "positive", "negative"][:columns] + (["score"] if name in ("cosent", "kl") else [])
+    score = {"cosent": lambda number: [str(number % 5)], "kl": lambda number: ["[0.9, 0.1]"]}
+    body = [row[:columns] + score.get(name, lambda _: [])(number) for number, row in enumerate(rows)]
+    if name == "cosent":  # the other animal, with a low score
+        body = [[row[0], row[1 + number % 2], str(1 - number % 2)] for number, row in enumerate(rows)]
+    (tmp_path / "train.tsv").write_text("\n".join("\t".join(row) for row in [head, *body]) + "\n")
+    data = VectorDataConfig(train=str(tmp_path / "train.tsv"), dev=str(place / "dev.tsv"))
+    changes = {"data": data, "workdir": str(tmp_path / "work"), "epochs": 4}
+    results = finetune(dataclasses.replace(config, options=VectorOptions(max_length=16, **options), **changes)).results
+    (file,) = (tmp_path / "work").glob("runs/*/metrics.jsonl")
+    losses = [row["loss"] for row in read_rows(file) if "loss" in row and row["kind"] == "train"]
+    assert np.mean(losses[-6:]) < 0.9 * np.mean(losses[:6]), losses
+    assert results["collapsed"] is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("packing", ["on", "off"])
+def test_an_interrupted_run_ends_the_same(trained, tmp_path, monkeypatch, packing):
+    """Killed in the second epoch, after a save: every weight is that of the run that was not."""
+    _, config, _ = trained
+    config = dataclasses.replace(config, epochs=2, packing=packing, save_every_steps=4)
+    whole = dataclasses.replace(config, workdir=str(tmp_path / "whole"))
+    finetune(whole)
+    call, steps = Program.__call__, []
+
+    def interrupted(program, state, batch, *rate_and_seed):
+        if rate_and_seed:
+            steps.append(int(state.step))
+            if len(steps) == 11:
+                raise Killed
+        return call(program, state, batch, *rate_and_seed)
+
+    killed = dataclasses.replace(config, workdir=str(tmp_path / "killed"))
+    monkeypatch.setattr(Program, "__call__", interrupted)
+    with pytest.raises(Killed):
+        finetune(killed)
+    finetune(killed)
+    assert steps[11:] == [8, 9, 10, 11]
+    assert_same_weights(tmp_path / "whole", tmp_path / "killed")
+
+
+@pytest.mark.slow
+def test_what_a_model_says_of_vectors_goes_on(trained, tmp_path):
+    """From a run to its export, and from that to the next run: pooling, norm, length and prompts."""
+    place, config, _ = trained
+    options = VectorOptions(max_length=12, pooling="max", query_prompt="the ", document_prompt="a ")
+    first = dataclasses.replace(config, workdir=str(tmp_path / "first"), options=options)
+    finetune(first)
+    bert_jax.convert(tmp_path / "first", tmp_path / "export", to="huggingface")
+    bert_jax.convert(tmp_path / "first", tmp_path / "copy", to="bert_jax")
+    expected = bert_jax.load(tmp_path / "first")
+    kept = EmbeddingConfig(pooling="max", max_length=12, query_prompt="the ", document_prompt="a ")
+    assert expected.embedding == kept
+    texts = random_texts(5)
+    for name in ("export", "copy"):
+        model = bert_jax.load(tmp_path / name)
+        assert model.embedding == kept
+        for prompt in (None, "query", "document"):
+            np.testing.assert_array_equal(model.embed(texts, prompt=prompt), expected.embed(texts, prompt=prompt))
+    np.testing.assert_array_equal(
+        expected.embed(texts, prompt="query"), expected.embed([f"the {text}" for text in texts])
+    )
+    again = VectorOptions(max_length=12, normalize=True)
+    second = dataclasses.replace(
+        config, workdir=str(tmp_path / "second"), init_from=str(tmp_path / "export"), options=again
+    )
+    finetune(second)
+    assert bert_jax.load(tmp_path / "second").embedding == dataclasses.replace(kept, normalize=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max", "mean_sqrt_len"])
+def test_sentence_transformers_makes_the_same_vectors(peer, tmp_path, pooling):
+    """Where it is installed."""
+    given = EmbeddingConfig(pooling=pooling, normalize=pooling == "mean", max_length=9, query_prompt="the ")
+    model = loaded(stored_model(SMALL, ("pooler",), embedding=dataclasses.replace(given, document_prompt="a ")))
+    (tmp_path / "export").mkdir()
+    write_huggingface(as_stored(model, model.params), tmp_path / "export", "export")
+    texts = random_texts(7)
+    (tmp_path / "texts.json").write_text(json.dumps(texts))
+    run_with_peer(peer, "make_vectors_oracle.py", str(tmp_path / "export"), str(tmp_path / "vectors.npz"))
+    with np.load(tmp_path / "vectors.npz") as theirs:
+        for name in ("plain", "query", "document"):
+            ours = model.embed(texts, prompt=None if name == "plain" else name)
+            largest = np.abs(ours).max()
+            np.testing.assert_allclose(theirs[name], ours, rtol=0, atol=2e-6 * max(largest, 1.0), err_msg=name)
