@@ -39,9 +39,12 @@ PRIVATE = ("workdir", "cache")  # options that say where something was, not what
 def model_card(stored: StoredModel, kind: ModelType, key: str, name: str) -> str:
     """Return Markdown with the front matter that the hub reads, without paths of the machine that trained the model."""
     opener, task = kind.openers[key]
+    library = "transformers"
+    if stored.makes_vectors:
+        library, task = "sentence-transformers", "sentence-similarity"
     front = [
         "---",
-        "library_name: transformers",
+        f"library_name: {library}",
         f"tags: [{kind.name}, bert_jax]",
         *([f"pipeline_tag: {task}"] if task else []),
         "---",
@@ -100,13 +103,17 @@ def _usage(stored: StoredModel, kind: ModelType, opener: str) -> str:
         *([f'tokenizer = AutoTokenizer.from_pretrained("PATH"{trusted})'] if stored.tokenizer else []),
     ]
     python = "\n".join(lines)
+    vectors = (
+        '\n\nVectors of texts are made by `bert_jax.load("PATH").embed(texts)`, and by `SentenceTransformer("PATH")'
+        ".encode(texts)` of sentence-transformers."
+    )
     decoder = (
         " The classes of transformers do without the enhanced mask decoder, through which this model learned to "
         "predict masked words, so theirs are poor; `bert_jax.load` uses it."
     )
     return (
         f'```python\n{python}\n```\n\nor, in JAX, `bert_jax.load("PATH")`.'
-        f"{decoder if 'mask_decoder' in stored.parts else ''}"
+        f"{decoder if 'mask_decoder' in stored.parts else ''}{vectors if stored.makes_vectors else ''}"
     )
 
 
