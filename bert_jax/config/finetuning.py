@@ -11,7 +11,7 @@ import math
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from bert_jax.config.checks import check_mesh, check_optimizer, check_schedule, need_divisible
-from bert_jax.config.model import LayersRead
+from bert_jax.config.model import EmbeddingConfig, LayersRead, TokenPooling
 from bert_jax.config.objective import TaskDistillationConfig, TaskLossConfig
 from bert_jax.config.options import (
     INT32,
@@ -37,6 +37,7 @@ from bert_jax.config.pretraining import (
     check_host_faults,
     check_noise,
 )
+from bert_jax.config.vectors import InfoNce, VectorLoss, check_matryoshka
 from bert_jax.errors import UserError, need_cloud_storage, need_positive
 
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
@@ -145,9 +146,64 @@ class TaggingOptions(SequenceOptions):
         super().check()
 
 
-TaskOptions = SentenceOptions | DiagnosticOptions | SquadOptions | Squad2Options | ChoiceOptions | TaggingOptions
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VectorOptions(SequenceOptions):
+    """Conversion of texts to vectors, which `embed` of the trained model makes in the same way, and what they learn."""
+
+    chosen_for: ClassVar[tuple[str, ...]] = ("vectors",)
+    max_length: int = 128
+    """Tokens per text, [CLS] and [SEP] included. Longer ones are cut."""
+    pooling: TokenPooling | None = None
+    """Vector of a text: that of [CLS], or the mean or the maximum of those of its tokens, or their sum divided by the
+    square root of their number. None: as in init_from, where the mean is usual."""
+    normalize: bool | None = None
+    """Whether each vector is divided by its Euclidean norm. None: as in init_from, where they usually are not."""
+    lowercase: bool | None = None
+    """Whether texts are lowercased before they are tokenized, even with a cased vocabulary. None: as in init_from,
+    where they usually are not."""
+    query_prompt: str | None = None
+    """Text that is put before every anchor. None: as in init_from, where there usually is none."""
+    document_prompt: str | None = None
+    """Text that is put before every text but the anchors. None: as in init_from, where there usually is none."""
+    loss: VectorLoss = kinds(InfoNce(), nested=True)
+    """What the vectors learn."""
+    dims: tuple[int, ...] = ()
+    """Numbers of features, separated by commas, such as 384,128,64: so many first features are trained to be vectors
+    themselves, and the losses of all are added (Kusupati et al. 2022, Matryoshka). By default whole vectors alone."""
+    dim_weights: tuple[float, ...] = option((), of=("dims",))
+    """Factor of the loss of each of `dims`, separated by commas. By default each is 1."""
+
+    @property
+    def embedding(self) -> EmbeddingConfig:
+        """What `embed` of the trained model does by default; options that are None have the usual value."""
+        return EmbeddingConfig(
+            pooling=self.pooling or "mean",
+            normalize=bool(self.normalize),
+            max_length=self.max_length,
+            lowercase=bool(self.lowercase),
+            query_prompt=self.query_prompt or "",
+            document_prompt=self.document_prompt or "",
+        )
+
+    def like(self, embedding: EmbeddingConfig) -> "VectorOptions":
+        """Return the options with those of `embedding` in place of None."""
+        names = ("pooling", "normalize", "lowercase", "query_prompt", "document_prompt")
+        missing = [name for name in names if getattr(self, name) is None]
+        return dataclasses.replace(self, **{name: getattr(embedding, name) for name in missing})
+
+    def check(self) -> None:
+        self.loss.check()
+        check_matryoshka(self.dims, self.dim_weights)
+        super().check()
+
+
+TaskOptions = (
+    SentenceOptions | DiagnosticOptions | SquadOptions | Squad2Options | ChoiceOptions | TaggingOptions | VectorOptions
+)
 """Conversion of the examples of a task to sequences, and of logits to answers: one of these, by the task."""
 TASKS: tuple[str, ...] = tuple(task for kind in get_args(TaskOptions) for task in kind.chosen_for)
+SHARE_ROWS = (*SentenceOptions.chosen_for, *VectorOptions.chosen_for)
+"""The tasks whose sequences may share rows."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -261,6 +317,27 @@ class TaggingDataConfig(TaskDataConfig):
     """Tagging scheme. auto: recognized from the tags. plain: tags without B- and I-, such as parts of speech."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VectorDataConfig(TaskDataConfig):
+    """Source of the examples of the task vectors, and their columns."""
+
+    chosen_for: ClassVar[tuple[str, ...]] = ("vectors",)
+    anchor_column: str = ""
+    """Column of the anchor, a question or a first text. By default anchor, query, question, sentence1, sentence or
+    text."""
+    positive_column: str = ""
+    """Column of the text that belongs to the anchor, or of the second text of a pair with a score. By default positive,
+    answer, document, passage, sentence2 or text_pair."""
+    negative_columns: str = ""
+    """Columns of texts that do not belong to the anchor, separated by commas. By default all whose names begin with
+    negative."""
+    score_column: str = ""
+    """Column of the score of a pair, or of the list of scores of a teacher. By default score, similarity or label."""
+    lowest_score: float | None = None
+    """Lowest score of the training pairs that belong together, if pairs with scores are trained on as pairs without;
+    the others are left out, and their number is said. None: such pairs are refused."""
+
+
 RESULTS = "results.json"
 """File that a fine-tuning, and each of its runs, leaves in its directory when it is done; a study does the same."""
 
@@ -303,7 +380,9 @@ class FinetuneConfig:
     random_weights: bool = trained(False)
     """Whether to take only the shape and the vocabulary from init_from, and start from random parameters. The
     comparison with a run without this option shows what pre-training contributes."""
-    data: TaskDataConfig | TextDataConfig | TaggingDataConfig = kinds(TaskDataConfig(), by="task", resume="free")
+    data: TaskDataConfig | TextDataConfig | TaggingDataConfig | VectorDataConfig = kinds(
+        TaskDataConfig(), by="task", resume="free"
+    )
     """Source of the examples of the task."""
     options: TaskOptions = kinds(SentenceOptions(), by="task")
     """Conversion of examples to sequences, and of logits to answers."""
@@ -401,10 +480,10 @@ class FinetuneConfig:
     distillation: TaskDistillationConfig = trained(TaskDistillationConfig())
     """A fine-tuned teacher to learn from, in addition to the labels."""
 
-    packing: PackingChoice = option("auto", resume="free", of=("task", *SentenceOptions.chosen_for))
+    packing: PackingChoice = option("auto", resume="free", of=("task", *SHARE_ROWS))
     """Whether the sequences of a batch share rows, so that little is computed on padding. The sequences of a batch and
     the weight of each stay the same; dropout falls on different elements. auto: where it saves at least a tenth of the
-    positions, in tasks on sentences."""
+    positions, in tasks on sentences and for vectors."""
     bucket_window: int | None = trained(None)
     """Number of batches of the shuffled order that are sorted by length together, to reduce padding. 1: plain shuffled
     order. If the lengths of the classes differ, a wide window makes batches of few classes, which hurts on small data
@@ -464,6 +543,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         task: {"epochs": 10, "batch_size": 16, "learning_rate": 2e-5}
         for task in ("cb", "copa", "superglue_rte", "wic", "wsc")
     },
+    "vectors": {"epochs": 1, "batch_size": 64, "learning_rate": 5e-5},
     **{
         task: {"epochs": 4, "batch_size": 16, "learning_rate": 3e-5} for task in ("cola", "mrpc", "stsb", "rte", "wnli")
     },
@@ -497,6 +577,8 @@ def check_finetune(config: FinetuneConfig) -> FinetuneConfig:
     _check_layers(config)
     _check_frozen(config)
     _check_head(config)
+    if isinstance(config.options, VectorOptions):
+        _check_vectors(config, config.options)
     check_effects(config)
     config.distillation.check(config.crf)
     _check_classes(config)
@@ -649,6 +731,26 @@ def _check_head(config: FinetuneConfig) -> None:
         raise UserError(
             "train_encoder=True is for an encoder below a BiLSTM: give features=last too, or leave it out, since "
             "without features the encoder is trained anyway"
+        )
+
+
+def _check_vectors(config: FinetuneConfig, options: VectorOptions) -> None:
+    """Check what only heads with parameters have, and that a batch has something to compare an example with."""
+    for name, usual in (("features", ""), ("head_dropout", None), ("gradual_unfreezing", False)):
+        if (value := getattr(config, name)) != usual:
+            raise UserError(
+                f"{name}={value} is for a head with parameters, and the task vectors has none; leave it out"
+            )
+    if config.distillation.teacher:
+        raise UserError(
+            f"distillation.teacher={config.distillation.teacher} teaches scores of a head, and the task vectors has "
+            "none; write the scores of a teacher next to the texts, and give --options.loss.name=margin_mse or kl"
+        )
+    sizes = config.grid_batch_sizes if config.grid else (config.batch_size,)
+    if options.loss.compares_examples and min(sizes) < 2:
+        raise UserError(
+            f"batch_size={min(sizes)} leaves options.loss.name={options.loss.name} nothing to compare an example with; "
+            "give 2 or more, the more the better"
         )
 
 

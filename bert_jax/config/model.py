@@ -18,7 +18,7 @@ Combination = Literal[
 """Ways to combine several layers into one vector per token (models/pooling.py)."""
 LayersRead = Literal["", "embeddings", Combination, "weighted_with_embeddings"]
 """Layers of a frozen encoder that a BiLSTM reads; "" for an encoder that is trained with its head."""
-HeadKind = Literal["classification", "multilabel", "regression", "span", "choice", "tagging"]
+HeadKind = Literal["classification", "multilabel", "regression", "span", "choice", "tagging", "vectors"]
 """Kinds of answers of a fine-tuned model; see `HeadConfig.kind`."""
 HeadPooling = Literal["cls", "mean"]
 """Input of the head of a task; see `HeadConfig.pooling`."""
@@ -37,7 +37,8 @@ class HeadConfig:
 
     kind: HeadKind = "classification"
     """classification, multilabel (any number of the classes for each text), regression and choice read the pooled
-    [CLS]; span and tagging read every position."""
+    [CLS]; span and tagging read every position. vectors has no parameters: its outputs are the vectors of texts, as an
+    EmbeddingConfig says, and no model records it."""
     labels: tuple[str, ...] = ()
     """Names of the classes, in the order of the columns (classification, multilabel, tagging); empty for the other
     kinds."""
@@ -73,7 +74,7 @@ class HeadConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EmbeddingConfig:
-    """Defaults of `model.embed`, which directories of sentence-transformers specify."""
+    """Defaults of `model.embed`: those of a directory of sentence-transformers, or of a model trained on vectors."""
 
     pooling: TokenPooling = "mean"
     """Vector of a text: that of [CLS], or the mean or the maximum of those of its tokens, or their sum divided by the
@@ -84,6 +85,10 @@ class EmbeddingConfig:
     """Maximum number of tokens per text, [CLS] and [SEP] included. None: as many as the model has positions."""
     lowercase: bool = False
     """Lowercase the text before it is tokenized, even with a cased vocabulary."""
+    query_prompt: str = option("", before="")
+    """Text that `embed` puts before those that it is told are queries."""
+    document_prompt: str = option("", before="")
+    """The same for documents."""
     unsupported: str = ""
     """Description of what the directory asks for that is not supported; `embed` then requires an explicit pooling."""
 

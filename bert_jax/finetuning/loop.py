@@ -38,6 +38,7 @@ from bert_jax.config.finetuning import (
     FinetuningRecord,
     PredictConfig,
     SequenceOptions,
+    VectorOptions,
     check_finetune,
     task_defaults,
 )
@@ -82,6 +83,7 @@ from bert_jax.finetuning.run import (
 from bert_jax.formats.opening import open_stored
 from bert_jax.formats.stored import StoredModel, check_fit, left_out
 from bert_jax.models.kernels.choice import check_attention
+from bert_jax.models.pooling import check_pooling
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.pretrained.teacher import open_task_teacher, stored_task_teacher
 from bert_jax.tasks.sentences import SentenceFeatures
@@ -175,6 +177,7 @@ def _set(values: dict[str, Any], name: str, value: Any) -> None:
         return
     known = dotted_names(FinetuneConfig)
     found = [name] if name in known else [full for full in known if full.endswith(f".{name}")]
+    found = [full for full in found if _is_there(values, full)] or found  # not what only other tasks have
     if len(found) != 1:
         raise UserError(_unclear(name, found, known))
     *groups, last = found[0].split(".")
@@ -190,9 +193,15 @@ def _listed(before: Any, value: Any) -> Any:
     return [value] if isinstance(before, list) and isinstance(value, str) else value
 
 
+def _is_there(values: Mapping[str, Any], name: str) -> bool:
+    """Return whether nested dicts have an entry of this dotted name."""
+    first, _, rest = name.partition(".")
+    return first in values and (not rest or isinstance(values[first], dict) and _is_there(values[first], rest))
+
+
 def _unclear(name: str, found: list[str], known: Sequence[str]) -> str:
     if found:
-        group, last = found[0].split(".")
+        group, _, last = found[0].rpartition(".")
         return f"{name} is ambiguous: {' or '.join(found)}; write {group}={{{last!r}: …}}"
     close = difflib.get_close_matches(name, [*known, *(full.split(".")[-1] for full in known)], n=1)
     hint = f"perhaps you meant {close[0]}" if close else "`bert-jax finetune TASK --help` lists them"
@@ -424,6 +433,7 @@ def _finetune(
     if isinstance(config.options, DiagnosticOptions):  # there is nothing to train
         return Result(diagnose(config, mesh), 0, config.workdir)
     stored = _open_model(config)
+    config = with_embedding(config, stored)
     taught_by = stored_task_teacher(config, stored.need_tokenizer())
     data = read_task(config, stored.model, stored.need_tokenizer(), given).measured_by(metrics, config.select_by)
     check_length(config, len(data.train.features))
@@ -463,6 +473,30 @@ def _open_model(config: FinetuneConfig) -> StoredModel:
     check_layers(config, stored.model)
     stored.need_tokenizer("init_from=")
     return stored
+
+
+def with_embedding(config: FinetuneConfig, stored: StoredModel) -> FinetuneConfig:
+    """Return `config` with what init_from says of vectors where the options of the task vectors say nothing.
+
+    Raises:
+      UserError: it says what is not supported here, or it has no such vectors.
+    """
+    options = config.options
+    if not isinstance(options, VectorOptions):
+        return config
+    if options.pooling is None and stored.embedding.unsupported:
+        raise UserError(
+            f"{config.init_from} is a model of sentence-transformers with {stored.embedding.unsupported}, which cannot "
+            "be trained here; give --options.pooling=mean (or cls, max) for vectors of the bare encoder"
+        )
+    if too_long := [dim for dim in options.dims if dim > stored.model.hidden_size]:
+        raise UserError(
+            f"options.dims={too_long[0]}, but the vectors of {config.init_from} have {stored.model.hidden_size} "
+            "features; give that at most"
+        )
+    options = options.like(stored.embedding)
+    check_pooling(options.pooling, False, stored.model.trains_specials, "options.pooling")
+    return dataclasses.replace(config, options=options)
 
 
 def _open_directory(config: FinetuneConfig, stored: StoredModel, data: TaskData, programs: Programs) -> WorkDirectory:
@@ -539,7 +573,7 @@ def _announce(tuning: Tuning, note: str) -> None:
     say_hardware(programs.mesh, config.compute)
     say(
         f"{config.task}: {sizes} examples; {len(data.train.features):,} sequences to train on; "
-        + (f"labels {', '.join(data.head.labels)}" if data.head.labels else f"a {data.head.kind} head")
+        + (f"labels {', '.join(data.head.labels)}" if data.head.labels else _learned(config, data.head))
     )
     for name, split in data.splits.items():
         if (uncut := split.features.uncut) and uncut.share:
@@ -554,7 +588,8 @@ def _announce(tuning: Tuning, note: str) -> None:
         layout = f"attention by {path} ({layout})"
     say(f"{layout}; remat: {programs.model.compute.remat}")
     taken = {path.split("/")[0] for path in programs.model.parameters}
-    lost = [] if config.random_weights else left_out(tuning.stored, taken, vectors=False)
+    of_vectors = isinstance(config.options, VectorOptions)
+    lost = [] if config.random_weights else left_out(tuning.stored, taken, vectors=of_vectors)
     for line in [*([note] if note else []), *lost]:
         say(line)
     learned, values = programs.learned
@@ -567,6 +602,12 @@ def _announce(tuning: Tuning, note: str) -> None:
             f"the embeddings, learn from --epochs={layers + 2} on"
         )
     say(f"runs: {len(runs)}, namely {', '.join(run.name for run in runs[:3])}{', …' if len(runs) > 3 else ''}")
+
+
+def _learned(config: FinetuneConfig, head: HeadConfig) -> str:
+    """Return in words what a task without labels learns."""
+    options = config.options
+    return f"vectors by {options.loss.name}" if isinstance(options, VectorOptions) else f"a {head.kind} head"
 
 
 def _begun(config: FinetuneConfig) -> dict[str, Any]:

@@ -72,10 +72,10 @@ def ignores_input(head: HeadConfig, dev: Features, logits: list[np.ndarray], met
 def prior_loss(head: HeadConfig, features: Features, loss: TaskLoss = PLAIN) -> float | None:
     """Return the loss of the best answer that ignores the input: entropy in nats of the labels, variance if numbers.
 
-    None for spans and tags, where knowing the length or the most frequent tag already helps a lot, and for the focal
-    loss, which has no closed form of it.
+    None for spans and tags, where knowing the length or the most frequent tag already helps a lot, for vectors, which
+    have no labels, and for the focal loss, which has no closed form of it.
     """
-    if head.kind in ("span", "tagging") or loss.focal_gamma:
+    if head.kind in ("span", "tagging", "vectors") or loss.focal_gamma:
         return None
     if head.kind == "multilabel":
         return _binary_prior(np.asarray(features.labels, np.float64), loss)
@@ -108,6 +108,10 @@ def _constant_answer(head: HeadConfig, features: Features, logits: list[np.ndarr
         return "the same for each label" if np.std(logits, axis=0).max() < 1e-3 else None
     if head.kind == "regression":
         return f"{np.mean(logits):.3f}" if np.std(logits) < 1e-3 else None
+    if head.kind == "vectors":
+        anchors = np.stack([row[0] for row in logits])
+        scale = np.abs(anchors).max()
+        return "the same vector" if np.ptp(anchors, axis=0).max() <= 1e-4 * scale else None
     if isinstance(features, SpanFeatures):
         # Only places in the window: [CLS], the label of windows without the answer, may score best but is no answer.
         places = {

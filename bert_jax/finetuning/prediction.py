@@ -41,6 +41,11 @@ from bert_jax.training.trackers import screen
 
 def check_member(member: StoredModel, first: StoredModel) -> None:
     """Raise UserError if a model is not fine-tuned, or cannot answer together with the first one."""
+    if member.head is None and task_data.recorded_task(member.history) == "vectors":
+        raise UserError(
+            f"{member.path} was trained on vectors and has no task head to predict with; "
+            "bert_jax.load(PATH).embed(texts) returns its vectors"
+        )
     if member.head is None:
         raise UserError(
             f"{member.path} has no task head: it is a pre-trained model; bert-jax finetune makes a fine-tuned one"

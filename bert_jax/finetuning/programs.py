@@ -17,7 +17,7 @@ from flax.traverse_util import unflatten_dict
 from jax.sharding import Mesh
 
 from bert_jax.config import ComputeConfig, EncoderConfig, HeadConfig
-from bert_jax.config.finetuning import FinetuneConfig, PredictConfig
+from bert_jax.config.finetuning import FinetuneConfig, PredictConfig, VectorOptions
 from bert_jax.config.objective import BALANCED, TaskLossConfig
 from bert_jax.data.sequences import Features, evaluation_batches, padded, round_up
 from bert_jax.devices import sharding
@@ -36,6 +36,7 @@ from bert_jax.models.task import BertForTask
 from bert_jax.objectives.distillation import TaughtTaskObjective, Teacher
 from bert_jax.objectives.objective import Objective, ReparametrizedObjective
 from bert_jax.objectives.tasks import PLAIN, TaskLoss, TaskObjective, predictions
+from bert_jax.objectives.vectors import VectorObjective
 from bert_jax.parameters import Parameter, ParameterTable, entries, total_size
 from bert_jax.pretrained.initialization import Report, initialize
 from bert_jax.training.learner import Load, keeps_no_probabilities, local_keys, remat_policy
@@ -127,13 +128,19 @@ def make_programs(
         model = dataclasses.replace(model, **dict.fromkeys(rates, config.dropout))
     check_layers(config, model)
     task_model = BertForTask(model, head, _resolved(config, model, head, mesh), unread=unread)
+    micro_batches, options = config.micro_batches, config.options
+    if isinstance(options, VectorOptions):
+        task_model = dataclasses.replace(task_model, embedding=options.embedding)
     adapters = Adapters(task_model, config.lora) if config.lora.rank else None
     learner = task_model if adapters is None else cast(Model, adapters)
     unchanged = _frozen(config, model, learner.parameters, stored if adapters is None else None)
     optimizer = _optimizer(config, task_model, learner.parameters, unchanged)
     abstract = abstract_state(learner, optimizer, mesh)
     shardings = state_shardings(abstract)
-    objective, frozen, longest_row = TaskObjective(task_model, loss), (), model.longest_sequence
+    frozen, longest_row = (), model.longest_sequence
+    objective: Objective = TaskObjective(task_model, loss)
+    if isinstance(options, VectorOptions):  # whose parts are not those of a sum
+        objective, micro_batches = VectorObjective(task_model, options, config.micro_batches), 1
     if teacher is not None:
         objective = TaughtTaskObjective(task_model, teacher.model, config.distillation, loss=loss)
         frozen, longest_row = (teacher.params,), min(longest_row, teacher.model.config.longest_sequence)
@@ -152,7 +159,7 @@ def make_programs(
                 mesh,
                 shardings,
                 clip_norm=config.optimizer.clip_norm,
-                micro_batches=config.micro_batches,
+                micro_batches=micro_batches,
                 by_epoch=config.gradual_unfreezing,
                 frozen=frozen,
             ),
@@ -299,7 +306,8 @@ def _resolved(config: FinetuneConfig, model: EncoderConfig, head: HeadConfig, me
     """Return the options of the computation with the policy that compute.remat=auto leaves to the memory."""
     batch_size = max(config.grid_batch_sizes) if config.grid else config.batch_size
     length, parts = config.max_length, sharding.batch_parts(mesh)
-    rows = max(1, batch_size // (parts * config.micro_batches))
+    texts = 2 if head.kind == "vectors" else 1  # of an example, at least
+    rows = max(1, texts * batch_size // (parts * config.micro_batches))
     load = Load(
         memory_bytes=from_first(hardware(list(mesh.devices.flat)).memory_bytes),
         moments=config.optimizer.moments,
@@ -358,9 +366,13 @@ def fitting_head(stored: StoredModel, head: HeadConfig) -> tuple[StoredModel, st
     have, want = ((h.kind, h.classes, h.crf, h.features, h.lstm_size if h.features else 0) for h in (stored.head, head))
     if have == want:
         return stored, f"the {head.kind} head of {stored.path} fits this task and is kept"
+    needed = (
+        "none: the encoder is taken"
+        if head.kind == "vectors"
+        else f"{_described(head)}: the encoder is taken, the head starts fresh"
+    )
     return dataclasses.replace(stored.without(*TASK_PARTS), head=None), (
-        f"{stored.path} has a head for {_described(stored.head)}, this task needs {_described(head)}: the encoder is "
-        "taken, the head starts fresh"
+        f"{stored.path} has a head for {_described(stored.head)}, this task needs {needed}"
     )
 
 
@@ -390,7 +402,7 @@ def predict_logits(
       rates: paused while it is compiled.
 
     Returns:
-      classification and multilabel [C]; regression []; choice [K]; span [L, 2]; tagging [L, C].
+      classification and multilabel [C]; regression []; choice [K]; span [L, 2]; tagging [L, C]; vectors [K, H].
 
     Raises:
       Stopped: raised by `signals` before one of the batches.

@@ -355,6 +355,7 @@ METRICS = {
     "race": ("accuracy",),
     "choice": ("accuracy",),
     "text": ("accuracy", "pearson"),
+    "vectors": ("spearman", "mrr@10"),
     "ax": ("matthews",),
     "boolq": ("accuracy",),
     "cb": ("macro_f1", "accuracy"),

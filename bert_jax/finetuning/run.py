@@ -33,11 +33,19 @@ from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.checkpoints.record import check_origin, read_record
 from bert_jax.checkpoints.workdir import WorkDirectory, id_below
 from bert_jax.config import CheckpointConfig
-from bert_jax.config.finetuning import FinetuneConfig, SentenceOptions
+from bert_jax.config.finetuning import SHARE_ROWS, FinetuneConfig, VectorOptions
 from bert_jax.config.options import is_of_class, to_dict
 from bert_jax.config.pretraining import traced_steps
 from bert_jax.data.pipeline import ahead
-from bert_jax.data.sequences import Batch, Features, SharedRowBatches, TrainingBatches
+from bert_jax.data.sequences import (
+    Batch,
+    Features,
+    SharedRowBatches,
+    SharedTextBatches,
+    TextBatches,
+    TextFeatures,
+    TrainingBatches,
+)
 from bert_jax.devices import sharding
 from bert_jax.devices.hardware import memory_advice
 from bert_jax.devices.hosts import from_first
@@ -118,7 +126,7 @@ def with_packing(
     if recorded and config.bucket_window is None:
         config = dataclasses.replace(config, bucket_window=recorded["bucket_window"])
     packing = config.packing
-    if packing == "auto" and config.task not in SentenceOptions.chosen_for:
+    if packing == "auto" and config.task not in SHARE_ROWS:
         packing = "off"
     if packing == "auto":
         shared, own = (
@@ -140,28 +148,35 @@ def training_batches(
 ) -> TrainingBatches:
     """Return the batches of a run, in rows of their own or in shared ones; `with_packing` has decided which."""
     multiple = sharding.batch_parts(programs.mesh) * config.micro_batches
-    if config.packing == "on":
-        make = functools.partial(SharedRowBatches, features, batch_size, programs.longest_row)
+    shared = config.packing == "on"
+    if isinstance(features, TextFeatures):
+        kind = SharedTextBatches if shared else TextBatches
     else:
-        make = functools.partial(TrainingBatches, features, batch_size)
+        kind = SharedRowBatches if shared else TrainingBatches
+    make = functools.partial(kind, features, batch_size, *((programs.longest_row,) if shared else ()))
     assert config.bucket_window is not None, "with_packing comes first"
     return make(window=config.bucket_window, seed=seed, multiple=multiple)
 
 
 def placed_batch(batch: Batch, mesh: Mesh) -> dict[str, jax.Array]:
     """Return the batch on the devices, to which each host contributes its rows."""
-    rows = len(batch["input_ids"])
-    mine = sharding.host_rows(mesh, rows)
-    return sharding.to_global(mesh, {name: values[mine] for name, values in batch.items()}, rows)
+    placed = {}
+    for rows in sorted({len(values) for values in batch.values()}):  # of texts, and of examples of several texts
+        mine = sharding.host_rows(mesh, rows)
+        own = {name: values[mine] for name, values in batch.items() if len(values) == rows}
+        placed |= sharding.to_global(mesh, own, rows)
+    return placed
 
 
 def settings(config: FinetuneConfig, programs: Programs, data: TaskData, run: Run | None = None) -> dict[str, Any]:
     """Return what config.json and every checkpoint record; for a run, with its own hyper-parameters."""
     if run is not None:
         config = dataclasses.replace(config, **dataclasses.asdict(run))
+    vectors = isinstance(config.options, VectorOptions)
     return {
         "model": to_dict(programs.model.config),
-        "head": to_dict(programs.model.head),
+        "head": None if vectors else to_dict(programs.model.head),
+        **({"embedding": to_dict(programs.model.embedding)} if vectors else {}),
         "compute": to_dict(config.compute),
         "finetune": to_dict(config),
         "pairs": data.pairs,
@@ -606,6 +621,8 @@ def _train(
     events.start(begin, list(programs.mesh.devices.flat), resumed=restored is not None, run=run.name)
     features = tuning.data.train.features
     batches = training_batches(config, features, programs, batch_size=run.batch_size, seed=run.seed)
+    for note in batches.notes():
+        say(note)
     total = run.epochs * batches.steps_per_epoch
     metrics = Metrics(
         directory,

@@ -10,7 +10,7 @@ import dataclasses
 import math
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -260,7 +260,7 @@ def places(
     Raises:
       UserError: the model type does not name a parameter.
     """
-    found, modules = {}, {**kind.modules, **(kind.heads[head.kind] if head else {})}
+    found, modules = {}, {**kind.modules, **_head_modules(kind, head)}
     for path, parameter in parameters.items():
         if path in kind.arrays:
             found[path] = place_of(parameter, kind.arrays[path], heads_apart=True, group=group)
@@ -279,9 +279,14 @@ def places(
     return found
 
 
+def _head_modules(kind: ModelType, head: HeadConfig | None) -> Mapping[str, str]:
+    """Return the names of the modules of a head, by ours; vectors have no head."""
+    return {} if head is None or head.kind == "vectors" else kind.heads[head.kind]
+
+
 def name_table(model: EncoderConfig, head: HeadConfig | None = None, kind: ModelType = BERT) -> dict[str, Place]:
     """Return `places` for every parameter that such a model can have in `transformers`, including optional parts."""
-    taken = set(kind.heads[head.kind].values()) if head else set()  # ModernBERT's task heads have names of its MLM head
+    taken = set(_head_modules(kind, head).values())  # ModernBERT's task heads have names of its MLM head
     there = {ours.split("/")[0] for ours, theirs in kind.modules.items() if theirs in taken}
     named = {ours.split("/")[0] for ours in kind.modules}
     if model.position_table is not None:  # which has the name of the decoder's

@@ -136,6 +136,8 @@ def _describe(
     run = _run(home)
     history = {"step": content["step"], "metrics": content["metrics"], "config": config, "run": run}
     head = from_record(HeadConfig, config["head"], where, "head.") if config.get("head") else None
+    if head is not None and head.kind == "vectors":
+        raise UserError(f"{where} has a head for vectors, which have none: another version of bert_jax wrote it")
     if "finetune" in config:  # read by those that predict
         from_record(FinetuneConfig, config["finetune"], where, "finetune.")
         if not isinstance(config.get("pairs", 0), bool | None):

@@ -151,7 +151,7 @@ def _word_head(path: str, config: EncoderConfig, hidden: Axis, vocab: Axis):
 
 
 def task_parameters(config: EncoderConfig, head: HeadConfig) -> ParameterTable:
-    """Return the entries of the head of a fine-tuned model and of its CRF."""
+    """Return the entries of the head of a fine-tuned model and of its CRF; vectors have none."""
     return table(_head(config, head))
 
 
@@ -351,6 +351,8 @@ def _norm_bias(config: EncoderConfig) -> bool:
 
 
 def _head(config: EncoderConfig, head: HeadConfig):
+    if head.kind == "vectors":
+        return
     label = Axis("label", head.outputs)
     if head.features:
         yield from _bilstm(config, head, label)

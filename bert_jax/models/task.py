@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from bert_jax.config import ComputeConfig, EncoderConfig, HeadConfig
+from bert_jax.config import ComputeConfig, EmbeddingConfig, EncoderConfig, HeadConfig
 from bert_jax.errors import UserError
 from bert_jax.models.architecture import Architecture, bert_architecture
 from bert_jax.models.bert import BertForPreTraining
@@ -27,7 +27,7 @@ from bert_jax.models.heads import TaskHead, TransformedTaskHead
 from bert_jax.models.kernels.plain import AttentionMask
 from bert_jax.models.layers import PackedTexts
 from bert_jax.models.lstm import BiLstmHead
-from bert_jax.models.pooling import read_mask, text_positions
+from bert_jax.models.pooling import pool, read_mask, text_positions, unit_vectors
 from bert_jax.models.protocol import EncoderOutput, Params, arrays, structure
 from bert_jax.parameters import ParameterTable
 
@@ -203,9 +203,11 @@ class BertForTask:
     """Chooses the pieces of the encoder."""
     unread: tuple[int, ...] = ()
     """Ids that the vector of a text leaves out; see `StoredModel.unread`."""
+    embedding: EmbeddingConfig = EmbeddingConfig()
+    """Pooling and norm of the vectors of texts, where the head is vectors."""
 
     def __post_init__(self) -> None:
-        if self.head.outputs < 1:
+        if self.head.outputs < 1 and self.head.kind != "vectors":
             raise UserError(f"a {self.head.kind} head needs the names of its labels, and head.labels is empty")
         if self.head.crf and self.head.kind != "tagging":
             raise UserError(f"head.crf=True belongs to tagging, not to {self.head.kind}")
@@ -237,7 +239,10 @@ class BertForTask:
     def init(self, key: jax.Array) -> Params:
         """Return fresh parameters, as `Model.init`. A CRF has no preference for any transition yet."""
         encoder_key, head_key = jax.random.split(key)
-        params = self.encoder.init(encoder_key) | {"head": arrays(self._fresh_head(head_key))}
+        params = self.encoder.init(encoder_key)
+        if self.head.kind == "vectors":
+            return params
+        params |= {"head": arrays(self._fresh_head(head_key))}
         return params | {"crf": arrays(self._fresh_crf())} if self.head.crf else params
 
     def encode(
@@ -258,14 +263,14 @@ class BertForTask:
 
         Args:
           params: from `init`, or of the same structure; there may also be heads of pre-training.
-          batch: input_ids, token_type_ids and attention_mask, int32 [B, L]; [B, K, L] for choice. Rows that several
-            sequences share (OF_TEXTS) also have text_ids [B, L] and text_starts [B, T].
+          batch: input_ids, token_type_ids and attention_mask, int32 [B, L]; [B, K, L] for choice, and for vectors of K
+            texts. Rows that several sequences share (OF_TEXTS) also have text_ids [B, L] and text_starts [B, T].
           dropout_key: None for no dropout.
 
         Returns:
           classification and multilabel [B, C]; regression [B]; choice [B, K]; span [B, L, 2] (start, end); tagging
           [B, L, C], the scores that enter the CRF where there is one. Of shared rows, [B, T, C] and, for regression,
-          [B, T].
+          [B, T]. Vectors are [B, H], [B, K, H] or, of shared rows, [B, T, H].
         """
         shape = batch["input_ids"].shape
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
@@ -273,6 +278,16 @@ class BertForTask:
             batch[name].reshape(-1, shape[-1]) for name in ("input_ids", "token_type_ids", "attention_mask")
         )
         texts = PackedTexts.of(batch)
+        if self.head.kind == "vectors":
+            output = self.encode(params, ids, types, mask, keys[0], texts=texts)
+            vectors = pool(
+                output.last_hidden_state.astype(jnp.float32),
+                read_mask(ids, mask, self.unread),
+                self.embedding.pooling,
+                texts,
+            )
+            vectors = unit_vectors(vectors) if self.embedding.normalize else vectors
+            return vectors.reshape(*shape[:-1], *vectors.shape[1:])
         head = nnx.merge(self._head_structure, params["head"])
         if isinstance(head, BiLstmHead):
             key = keys[0] if self.head.train_encoder else None

@@ -51,7 +51,15 @@ from bert_jax.models.pooling import check_pooling, layer_indices
 from bert_jax.models.protocol import EncoderOutput, structure
 from bert_jax.models.stack import one_block
 from bert_jax.pretrained.answers import Filled, fill_mask, predict, task_scores
-from bert_jax.pretrained.encodings import Collector, Encoding, encode_ids, in_batches, read_texts, vector_form
+from bert_jax.pretrained.encodings import (
+    Collector,
+    Encoding,
+    encode_ids,
+    in_batches,
+    read_texts,
+    vector_form,
+    with_prompt,
+)
 from bert_jax.pretrained.runner import Parameters, Runner, not_finite, softmax
 from bert_jax.tasks.task_data import without_metrics
 from bert_jax.tokenization.tokenizer import Texts, Tokenizer, lowered
@@ -443,6 +451,7 @@ class PretrainedModel:
         weights: ArrayLike | None = None,
         postprocess: Postprocess | str | None = None,
         normalize: bool | None = None,
+        prompt: Literal["query", "document"] | None = None,
         batch_size: int = 32,
         max_length: int | None = None,
         truncate: bool = True,
@@ -450,8 +459,9 @@ class PretrainedModel:
     ) -> np.ndarray:
         """Return one vector per text, float32 [n, H] ([n, 4·H] for concat_last_four): layers combined, then pooled.
 
-        The defaults are those of the loaded directory if it is one of sentence-transformers (`embedding`; print the
-        model to see them): its pooling, normalization and maximum length, and whether text is lowercased first.
+        The defaults are those of the loaded directory if it is one of sentence-transformers or of the task vectors
+        (`embedding`; print the model to see them): its pooling, normalization and maximum length, and whether text is
+        lowercased first.
 
         Args:
           layers: last, second_to_last, sum_last_four, concat_last_four, weighted_last_four or weighted_all: see
@@ -462,6 +472,7 @@ class PretrainedModel:
             `bert_jax.analysis.fit_postprocess` has fitted on the same layers and pooling, or the name of one that was
             saved with the model.
           normalize: whether to divide each vector by its Euclidean norm. None: as above, for most models False.
+          prompt: whether the texts are queries or documents, before which the model has its prompt for these, if any.
           batch_size: as in `encode`.
           max_length: as in `encode`.
           truncate: as in `encode`.
@@ -472,6 +483,7 @@ class PretrainedModel:
             given.
         """
         form = vector_form(self, layers, pooling, weights, postprocess, normalize)
+        texts = with_prompt(texts, self.embedding, prompt)
         texts = lowered(texts) if self.embedding.lowercase else texts
         features = read_texts(self, texts, self.embedding.max_length if max_length is None else max_length, truncate)
         found = in_batches(features, batch_size, progress, packed=True)

@@ -171,15 +171,7 @@ def score(examples: Sentences | choice.Examples, features: Features, logits: Seq
     if isinstance(examples, Grouped):
         return _of_queries(examples, logits) if examples.task == "record" else _of_questions(examples, found)
     scores = {"accuracy": sentences.accuracy(answers, found)}
-    return {"macro_f1": macro_f1(answers, found), **scores} if examples.task == "cb" else scores
-
-
-def macro_f1(answers: np.ndarray, predictions: np.ndarray) -> float:
-    """Return the mean F1 of the classes that occur among two integer arrays [E]."""
-    classes = np.unique(np.concatenate([answers, predictions]))
-    return float(
-        np.mean([sentences.f1((answers == each).astype(int), (predictions == each).astype(int)) for each in classes])
-    )
+    return {"macro_f1": sentences.macro_f1(answers, found), **scores} if examples.task == "cb" else scores
 
 
 def _of_questions(examples: Grouped, found: np.ndarray) -> dict[str, float]:

@@ -39,6 +39,8 @@ from bert_jax.tasks import choice, ner, sentences, squad, text
 from bert_jax.tasks.conll import Sentence
 from bert_jax.tasks.glue import GLUE_TASKS
 from bert_jax.tasks.sentences import SentenceFeatures, Sentences
+from bert_jax.tasks.superglue import SUPERGLUE_TASKS
+from bert_jax.tasks.vectors import VectorExamples
 from bert_jax.tokenization.tokenizer import Tokenizer
 
 
@@ -89,6 +91,7 @@ FAMILIES = {
     **dict.fromkeys(("swag", "race", "choice"), "bert_jax.tasks.choice"),
     "ner": "bert_jax.tasks.ner",
     "text": "bert_jax.tasks.text",
+    "vectors": "bert_jax.tasks.vectors",
 }
 
 
@@ -116,7 +119,7 @@ def head_kinds(task: str, labels: tuple[str, ...]) -> tuple[HeadKind, ...]:
 _OTHERS = {
     "ner": ("precision", "recall", "accuracy"),
     **dict.fromkeys(("squad_v1", "squad_v2"), ("exact_match",)),
-    **{task: spec.metrics[1:] for task, spec in GLUE_TASKS.items()},
+    **{task: spec.metrics[1:] for task, spec in (GLUE_TASKS | SUPERGLUE_TASKS).items()},
 }
 """Metrics by which runs can be compared in place of the main one, by task."""
 
@@ -315,7 +318,13 @@ class TaskData:
 
     @property
     def main_metric(self) -> str:
-        return self.select_by or main_metric(self.task, self.head)
+        return self.select_by or self.selecting[0]
+
+    @property
+    def selecting(self) -> tuple[str, ...]:
+        """Metrics of the task by which runs can be compared, the usual one first."""
+        dev = self.evaluations["dev"].examples
+        return dev.metrics if isinstance(dev, VectorExamples) else selecting_metrics(self.task, self.head)
 
     def scores(self, split: Split, features: Features, logits: list[np.ndarray]) -> dict[str, float]:
         """Return the metrics of a split that has answers, those from outside after those of the task."""
@@ -331,7 +340,7 @@ class TaskData:
         Raises:
           UserError: one has the name of another or returns no number, or `select_by` is none of all.
         """
-        usual, examples = selecting_metrics(self.task, self.head), self.evaluations["dev"].examples
+        usual, examples = self.selecting, self.evaluations["dev"].examples
         if taken := next((name for name in metrics if name in usual), None):
             raise UserError(f"metrics has {taken!r}, the name of one that {self.task} has already; give yours another")
         if select_by and select_by not in (known := [*usual, *metrics]):

@@ -63,7 +63,7 @@ def read_records(file: epath.Path, data: TextDataConfig, split: str) -> list[Rec
         )
     text = read_text(file)
     lines = readers.tsv(text) if file.suffix == ".tsv" else readers.csv(text, file)
-    return records_of(str(file), _mappings(file, lines, has_header=not data.text_column.isdecimal()), data, split)
+    return records_of(str(file), mappings(file, lines, has_header=not data.text_column.isdecimal()), data, split)
 
 
 def records_of(
@@ -83,8 +83,8 @@ def records_of(
         records.append(
             Record(
                 where,
-                _text(where, values, text),
-                None if pair is None else _text(where, values, pair),
+                text_of(where, values, text),
+                None if pair is None else text_of(where, values, pair),
                 None if label is None else _labels(where, values.get(label), data),
                 str(len(records)),
             )
@@ -94,7 +94,7 @@ def records_of(
     return records
 
 
-def _mappings(file: epath.Path, lines: Iterator[readers.Row], has_header: bool) -> Iterator[tuple[str, dict[str, str]]]:
+def mappings(file: epath.Path, lines: Iterator[readers.Row], has_header: bool) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield (where, {column: field}) of every line below the header; without one the columns are called 1, 2, 3 …"""
     header, expected = None, ""
     for number, fields in lines:
@@ -147,7 +147,8 @@ def _check_absent(where: str, values: Mapping[str, Any], columns: tuple[str, ...
         raise UserError(f"{where}: a {late[0]!r}, which the first example lacks; give it to every example or to none")
 
 
-def _text(where: str, values: Mapping[str, Any], column: str) -> str:
+def text_of(where: str, values: Mapping[str, Any], column: str) -> str:
+    """Return the text in a column; raise a UserError if there is none, or it is blank."""
     value = values.get(column)
     if not isinstance(value, str):
         problem = "is missing" if value is None else f"is {value!r}, not text"[:100]

@@ -264,10 +264,21 @@ OF_TASKS = {  # the tasks that have an option which others do not have, and a va
     "data.tag_column": ({"ner"}, "2"),
     "data.scheme": ({"ner"}, "iob1"),
     "crf": ({"ner"}, "true"),
-    "packing": (SENTENCES, "on"),
+    "packing": ({*SENTENCES, "vectors"}, "on"),
     "seeds": (set(TASKS) - {"ax"}, "5"),
     "schedule.name": (set(TASKS) - {"ax"}, "constant"),
-    "noise.rate": (set(TASKS) - {"ax", *SQUAD}, "0.1"),
+    "noise.rate": (set(TASKS) - {"ax", "vectors", *SQUAD}, "0.1"),
+    **{
+        f"options.{name}": ({"vectors"}, value)
+        for name, value in {
+            **{"pooling": "max", "normalize": "true", "lowercase": "true", "query_prompt": "x", "document_prompt": "x"},
+            **{"dims": "4", "loss.name": "cosent", "loss.scale": "1.5", "loss.similarity": "dot"},
+            "loss.symmetric": "true",
+        }.items()
+    },
+    **{f"data.{name}_column": ({"vectors"}, "x") for name in ("anchor", "positive", "score")},
+    "data.negative_columns": ({"vectors"}, "x"),
+    "data.lowest_score": ({"vectors"}, "1.5"),
 }
 
 
