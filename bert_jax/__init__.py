@@ -69,6 +69,15 @@ if TYPE_CHECKING:
     )
     from bert_jax.config.options import with_options
     from bert_jax.config.presets import model_config
+    from bert_jax.config.search import (
+        ExactSearch,
+        FaissFlat,
+        FaissHnsw,
+        FaissIvf,
+        IndexConfig,
+        MineConfig,
+        SearchConfig,
+    )
     from bert_jax.data.preparation.prepare import run_prepare as prepare
     from bert_jax.data.preparation.vocabularies import run_train_vocab as train_vocab
     from bert_jax.data.store import open_store
@@ -80,6 +89,11 @@ if TYPE_CHECKING:
     from bert_jax.pretrained.model import PretrainedModel, load
     from bert_jax.pretraining import pretrain
     from bert_jax.tokenization.tokenizer import Tokenizer, load_tokenizer
+    from bert_jax.tools.search.index import Hit, SearchIndex
+    from bert_jax.tools.search.index import run_index as index
+    from bert_jax.tools.search.search import SearchResults
+    from bert_jax.tools.search.search import run_mine as mine
+    from bert_jax.tools.search.search import run_search as search
     from bert_jax.training_data import Examples
 
 
@@ -99,13 +113,19 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "DisentangledConfig": "config",
     "DistillationConfig": "config",
     "EvaluationConfig": "config",
+    "ExactSearch": "config.search",
     "Examples": "training_data",
+    "FaissFlat": "config.search",
+    "FaissHnsw": "config.search",
+    "FaissIvf": "config.search",
     "FaultsConfig": "config",
     "FinetuneConfig": "config.finetuning",
     "GeneratorConfig": "config",
     "GloVe": "config",
     "GloVeConfig": "config",
     "HeadConfig": "config",
+    "Hit": "tools.search.index",
+    "IndexConfig": "config.search",
     "InputFormConfig": "config.finetuning",
     "Learned": "config",
     "LearnedBias": "config",
@@ -114,6 +134,7 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "MaskedWords": "config",
     "MaskingConfig": "config",
     "MeshConfig": "config",
+    "MineConfig": "config.search",
     "ModelConfig": "config",
     "NoPositions": "config",
     "OptimizerConfig": "config",
@@ -128,6 +149,9 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "ReplacedTokens": "config",
     "Rope": "config",
     "ScheduleConfig": "config",
+    "SearchConfig": "config.search",
+    "SearchIndex": "tools.search.index",
+    "SearchResults": "tools.search.search",
     "SentenceOptions": "config.finetuning",
     "SinksConfig": "config",
     "SkipGram": "config",
@@ -148,13 +172,16 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "convert": "formats.conversion",
     "evaluate": "cli.evaluate:run_evaluate",
     "finetune": "finetuning.loop",
+    "index": "tools.search.index:run_index",
     "load": "pretrained.model",
     "load_tokenizer": "tokenization.tokenizer",
+    "mine": "tools.search.search:run_mine",
     "model_config": "config.presets",
     "open_store": "data.store",
     "predict": "finetuning.prediction:run_predict",
     "prepare": "data.preparation.prepare:run_prepare",
     "pretrain": "pretraining",
+    "search": "tools.search.search:run_search",
     "task_defaults": "config.finetuning",
     "train_vocab": "data.preparation.vocabularies:run_train_vocab",
     "with_options": "config.options",
@@ -175,13 +202,19 @@ __all__ = [
     "DisentangledConfig",
     "DistillationConfig",
     "EvaluationConfig",
+    "ExactSearch",
     "Examples",
+    "FaissFlat",
+    "FaissHnsw",
+    "FaissIvf",
     "FaultsConfig",
     "FinetuneConfig",
     "GeneratorConfig",
     "GloVe",
     "GloVeConfig",
     "HeadConfig",
+    "Hit",
+    "IndexConfig",
     "InputFormConfig",
     "Learned",
     "LearnedBias",
@@ -190,6 +223,7 @@ __all__ = [
     "MaskedWords",
     "MaskingConfig",
     "MeshConfig",
+    "MineConfig",
     "ModelConfig",
     "NoPositions",
     "OptimizerConfig",
@@ -204,6 +238,9 @@ __all__ = [
     "ReplacedTokens",
     "Rope",
     "ScheduleConfig",
+    "SearchConfig",
+    "SearchIndex",
+    "SearchResults",
     "SentenceOptions",
     "SinksConfig",
     "SkipGram",
@@ -224,13 +261,16 @@ __all__ = [
     "convert",
     "evaluate",
     "finetune",
+    "index",
     "load",
     "load_tokenizer",
+    "mine",
     "model_config",
     "open_store",
     "predict",
     "prepare",
     "pretrain",
+    "search",
     "task_defaults",
     "train_vocab",
     "with_options",

@@ -32,7 +32,6 @@ from rich.console import Console
 from rich.table import Table
 
 from bert_jax.analysis.texts import texts_of
-from bert_jax.checkpoints.record import fingerprint
 from bert_jax.config.analyses import AnalysisConfig
 from bert_jax.config.finetuning import FinetuneConfig, TaggingDataConfig, TaskDataConfig, TextDataConfig, task_defaults
 from bert_jax.config.options import to_dict
@@ -116,15 +115,8 @@ Result = typing.TypeVar("Result")
 
 
 def model_fingerprint(model: PretrainedModel) -> str:
-    """Return a checksum of everything that the answers of a model follow from: sizes, parameters and tokenizer."""
-    return checksum(
-        {
-            "config": to_dict(model.config),
-            "compute": to_dict(model.network.compute),
-            "params": fingerprint(model.params),
-            "tokenizer": model.need_tokenizer().fingerprint,
-        }
-    )
+    """Return a checksum of everything that the answers of a model follow from: itself, and how it is computed."""
+    return checksum({"model": model.fingerprint, "compute": to_dict(model.network.compute)})
 
 
 def output_directory(path: str | os.PathLike[str]) -> epath.Path:

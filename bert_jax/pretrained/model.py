@@ -25,14 +25,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bert_jax.checkpoints.record import leaf_paths
+from bert_jax.checkpoints.record import fingerprint, leaf_paths
 from bert_jax.config import AttentionConfig, ComputeConfig, EmbeddingConfig, EncoderConfig, HeadConfig
 from bert_jax.config.model import Combination, Pooling
+from bert_jax.config.options import to_dict
 from bert_jax.data.sequences import Batch, Features
 from bert_jax.devices.compilation import use_compilation_cache
 from bert_jax.devices.placement import StoredArray
 from bert_jax.errors import UserError
-from bert_jax.files import near_path
+from bert_jax.files import checksum, near_path
 from bert_jax.formats.conversion import new_directory, write_bert_jax
 from bert_jax.formats.opening import one_device, open_stored, place
 from bert_jax.formats.stored import (
@@ -310,6 +311,18 @@ class PretrainedModel:
             )
         with new_directory(path) as directory:
             write_bert_jax(as_stored(self, params), directory, by="model.save")
+
+    @property
+    def fingerprint(self) -> str:
+        """A checksum of all that vectors of texts follow from: sizes, present parameters, tokenizer and its use."""
+        return checksum(
+            {
+                "config": to_dict(self.config),
+                "params": fingerprint(self._parameters.current()),
+                "tokenizer": self.need_tokenizer().fingerprint,
+                "lowercase": self.embedding.lowercase,
+            }
+        )
 
     def need_tokenizer(self) -> Tokenizer:
         """Return the tokenizer; raise a UserError if the model came without one."""

@@ -21,6 +21,7 @@ from bert_jax.config.analyses import ANALYSES
 from bert_jax.config.finetuning import TASKS, FinetuneConfig, PredictConfig, check_finetune, task_defaults
 from bert_jax.config.options import choices_of, dotted_names, to_dict
 from bert_jax.config.pretraining import DescribeConfig, DoctorConfig, ReportConfig, StatusConfig
+from bert_jax.config.search import IndexConfig, MineConfig, SearchConfig
 from bert_jax.console import parse
 from bert_jax.errors import UserError
 
@@ -104,6 +105,9 @@ OPTIONS = {  # of every command
     "finetune": FinetuneConfig(),
     "predict": PredictConfig(),
     "results": commands.ResultsConfig(),
+    "index": IndexConfig(model="", output=""),
+    "search": SearchConfig(),
+    "mine": MineConfig(queries="", qrels="", output=""),
     "convert": commands.ConvertConfig(to="bert_jax"),
 }
 
@@ -184,6 +188,8 @@ REQUIRED = {  # commands that lack one option each
     "pretrain configs/bert_tiny.py": ("--data.path=x", "--workdir=x"),
     "finetune mrpc --data.dir=x": ("--init_from=x", "--workdir=x"),
     "convert x y": ("--to=tf1",),
+    "index x": ("--model=x", "--output=x"),
+    "mine x": ("--queries=x", "--qrels=x", "--output=x"),
 }
 
 
