@@ -9,7 +9,7 @@ import itertools
 import numpy as np
 
 from bert_jax.config import HeadConfig, ScheduleConfig
-from bert_jax.config.finetuning import FinetuneConfig
+from bert_jax.config.finetuning import FinetuneConfig, TextDataConfig
 from bert_jax.config.options import INT32
 from bert_jax.config.pretraining import traced_steps
 from bert_jax.data.sequences import Features, steps_per_epoch
@@ -69,9 +69,11 @@ def prior_loss(head: HeadConfig, features: Features) -> float | None:
     """
     if head.kind in ("span", "tagging"):
         return None
+    weights = features.weights
     if head.kind == "regression":
-        return float(np.var(np.asarray(features.labels)))
-    shares = np.bincount(np.asarray(features.labels)) / len(features)
+        labels = np.asarray(features.labels)
+        return float(np.var(labels) if weights is None else np.cov(labels, aweights=weights, ddof=0))
+    shares = np.bincount(np.asarray(features.labels), weights) / (len(features) if weights is None else weights.sum())
     return float(-np.sum(shares[shares > 0] * np.log(shares[shares > 0])))
 
 
@@ -110,24 +112,40 @@ class Run:
     learning_rate: float
     epochs: int
     seed: int
+    fold: int = 0
+    """Part of the training examples that it is scored on, from 1; 0 if there is a dev set."""
+    folds: int = 0
+    """Number of parts."""
 
     @property
     def setting(self) -> str:
-        """Name of what runs with different seeds have in common."""
-        return f"batch{self.batch_size}_rate{self.learning_rate:g}_epochs{self.epochs}"
+        """Name of what runs with different seeds, and on different parts, have in common."""
+        folds = f"_folds{self.folds}" if self.folds else ""
+        return f"batch{self.batch_size}_rate{self.learning_rate:g}_epochs{self.epochs}{folds}"
 
     @property
     def name(self) -> str:
         """Name of its directory below runs/."""
-        return f"{self.setting}_seed{self.seed}"
+        return f"{self.setting}_seed{self.seed}" + (f"_fold{self.fold}" if self.fold else "")
+
+    def of(self, config: FinetuneConfig) -> FinetuneConfig:
+        """Return the options of the command with those of the run alone."""
+        own = {name: getattr(self, name) for name in ("batch_size", "learning_rate", "epochs", "seed")}
+        return dataclasses.replace(config, **own)
 
 
 def plan(config: FinetuneConfig) -> list[Run]:
-    """Return every seed of every setting; the first seed of all settings comes first."""
+    """Return every seed of every setting, and of a cross-validation every part; the first seed of all comes first."""
     settings = [(config.batch_size, config.learning_rate, config.epochs)]
     if config.grid:
         settings = list(itertools.product(config.grid_batch_sizes, config.grid_learning_rates, config.grid_epochs))
-    return [Run(*setting, seed) for seed in range(config.seed, config.seed + config.seeds) for setting in settings]
+    folds = config.data.folds if isinstance(config.data, TextDataConfig) else 0
+    return [
+        Run(*setting, seed, fold, folds)
+        for seed in range(config.seed, config.seed + config.seeds)
+        for setting in settings
+        for fold in (range(1, folds + 1) if folds else (0,))
+    ]
 
 
 def check_length(config: FinetuneConfig, sequences: int) -> None:

@@ -5,6 +5,7 @@ the results of each directory next to the paper's published figures.
 """
 
 import json
+import math
 import os
 import statistics
 from collections.abc import Sequence
@@ -87,9 +88,26 @@ def earlier_predictions(file: epath.Path) -> dict[str, Any] | None:
         return None
 
 
+def validation(record: dict[str, Any]) -> tuple[str, int] | None:
+    """Return what the runs of one cross-validation have in common; None for a run with a dev set."""
+    return (record["setting"], record["seed"]) if record.get("folds") else None
+
+
 def best(records: list[dict[str, Any]], metric: str) -> dict[str, Any]:
-    """Return the record with the highest dev metric; among equals the first, if possible one that has not collapsed."""
-    return max(records, key=lambda record: (record["metrics"][metric], record["collapsed"] is None))
+    """Return the record with the highest dev metric; among equals the first, if possible one that has not collapsed.
+
+    The parts of a cross-validation differ in difficulty, so the mean over all of them comes before that of a run.
+    """
+
+    def standing(record: dict[str, Any]) -> tuple[float, float, bool]:
+        own = record["metrics"][metric]
+        if not record.get("folds"):
+            return own, own, record["collapsed"] is None
+        group = [each["metrics"][metric] for each in records if validation(each) == validation(record)]
+        mean = statistics.fmean(group) if len(group) == record["folds"] else -math.inf
+        return mean, own, record["collapsed"] is None
+
+    return max(records, key=standing)
 
 
 def summary(
@@ -108,6 +126,9 @@ def summary(
     ]
     runs = f"{len(records)} run" + "s" * (len(records) > 1)
     weights = "after the last epoch" if config.select == "last" else "after the best epoch on dev"
+    by = f"highest {metric} on dev of {runs}"
+    if chosen.get("folds"):
+        by = f"highest {metric} of the {chosen['folds']} folds with the highest mean, of {runs}"
     return {
         "task": config.task,
         "metrics": chosen["metrics"],
@@ -115,7 +136,7 @@ def summary(
         "hyperparameters": chosen["hyperparameters"],
         "seed": chosen["seed"],
         "collapsed": chosen["collapsed"],
-        "chosen": {"run": chosen["run"], "by": f"highest {metric} on dev of {runs}, weights {weights}"},
+        "chosen": {"run": chosen["run"], "by": f"{by}, weights {weights}"},
         "init_from": config.init_from,
         "random_weights": config.random_weights,
         **facts,
@@ -145,7 +166,8 @@ def _setting(name: str, records: list[dict[str, Any]], metric: str) -> dict[str,
 
 def show(results: dict[str, Any]) -> None:
     """Print the settings, best first, the chosen run, and the runs that collapsed."""
-    table = Table(title=f"{results['task']} on dev")
+    folds = results["runs"][0].get("folds")
+    table = Table(title=f"{results['task']} on " + (f"{folds} folds" if folds else "dev"))
     metrics = list(results["metrics"])
     for column in ("setting", "runs", *metrics):
         table.add_column(column, justify="left" if column == "setting" else "right", no_wrap=column == "setting")
@@ -157,6 +179,9 @@ def show(results: dict[str, Any]) -> None:
     console.print(
         f"chosen: {chosen['run']} ({_line(results['metrics'])}); {chosen['by']}", markup=False, soft_wrap=True
     )
+    if "out_of_fold" in results:
+        found = _line(results["out_of_fold"]["metrics"])
+        console.print(f"every example, out of fold: {found}", markup=False, soft_wrap=True)
     for name, metrics in results["tests"].items():
         console.print(f"{name}: {_line(metrics)}", markup=False, soft_wrap=True)
     for record in results["runs"]:

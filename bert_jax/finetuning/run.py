@@ -15,6 +15,7 @@ record the settings of the runs.
 import contextlib
 import dataclasses
 import functools
+import io
 import json
 import math
 import time
@@ -41,9 +42,10 @@ from bert_jax.devices.hardware import memory_advice
 from bert_jax.devices.hosts import from_first
 from bert_jax.devices.signals import Stopped, StopSignals
 from bert_jax.errors import UserError
+from bert_jax.files import read_bytes, write_atomically
 from bert_jax.finetuning.plan import Run, collapsed, ignores_input, learning_rates
 from bert_jax.finetuning.programs import Programs, first_state, predict_logits
-from bert_jax.finetuning.results import best, finished_runs
+from bert_jax.finetuning.results import best, finished_runs, validation
 from bert_jax.formats.opening import place
 from bert_jax.formats.own import open_checkpoint
 from bert_jax.formats.stored import StoredModel
@@ -70,6 +72,10 @@ class Tuning:
     stored: StoredModel
     """The model that is fine-tuned."""
     programs: Programs
+
+    def of(self, run: Run) -> "Tuning":
+        """Return what a run has of it: in a cross-validation, its own parts of the examples."""
+        return dataclasses.replace(self, data=self.data.fold(run.fold - 1)) if run.fold else self
 
     def logits(
         self, params: Any, features: Features, signals: StopSignals, rates: Rates | None = None
@@ -155,7 +161,7 @@ def placed_batch(batch: Batch, mesh: Mesh) -> dict[str, jax.Array]:
 def settings(config: FinetuneConfig, programs: Programs, data: TaskData, run: Run | None = None) -> dict[str, Any]:
     """Return what config.json and every checkpoint record; for a run, with its own hyper-parameters."""
     if run is not None:
-        config = dataclasses.replace(config, **dataclasses.asdict(run))
+        config = run.of(config)
     return {
         "model": to_dict(programs.model.config),
         "head": to_dict(programs.model.head),
@@ -224,6 +230,7 @@ def run_record(
         "run": run.name,
         "setting": run.setting,
         "seed": run.seed,
+        **({"fold": run.fold, "folds": run.folds} if run.fold else {}),
         "metrics": dev[counted]["metrics"],
         "collapsed": collapsed(data.head, data.train.features, dev[counted]["ignored"], loss, skipped),
         "step": counted,
@@ -258,6 +265,35 @@ def _hyperparameters(run: Run, config: FinetuneConfig, model: BertForTask) -> di
         "bucket_window": config.bucket_window,
         "select": config.select,
     }
+
+
+SCORES = "scores.npy"
+"""File of a run of a cross-validation: its scores of the examples that it is not trained on, float32 [n, C] or [n]."""
+
+
+def write_scores(directory: epath.Path, tuning: Tuning, signals: StopSignals) -> None:
+    """Write the scores, by the weights of a run that count, of the examples that it is not trained on."""
+    params = place(open_checkpoint(directory), tuning.programs.mesh)
+    logits = tuning.logits(params, tuning.data.evaluations["dev"].features, signals)
+    if jax.process_index() == 0:
+        content = io.BytesIO()
+        np.save(content, np.stack(logits))
+        write_atomically(directory / SCORES, content.getvalue())
+
+
+def read_scores(file: epath.Path, count: int) -> np.ndarray:
+    """Return what `write_scores` has written of `count` examples.
+
+    Raises:
+      UserError: the file is gone or damaged.
+    """
+    try:
+        scores = np.load(io.BytesIO(read_bytes(file)), allow_pickle=False)
+        if scores.dtype == np.float32 and scores.ndim and len(scores) == count:
+            return scores
+    except (OSError, ValueError, EOFError):
+        pass
+    raise UserError(f"{file} is gone or damaged; remove {file.parent} to train that run again")
 
 
 LATEST = CheckpointConfig(keep_last=1, keep_best=0)
@@ -299,9 +335,10 @@ def drop_losers(workdir: WorkDirectory, metric: str) -> None:
     if jax.process_index() != 0:  # only the first host is sure to have seen the last record
         return
     records = finished_runs(workdir.path / "runs", metric)
-    chosen = best(records, metric)
+    groups = {validation(record) for record in records}  # which cross-validation is chosen, later runs decide too
+    chosen = {best([each for each in records if validation(each) == group], metric)["run"] for group in groups}
     for record in records:
-        if record is not chosen and record["keep"] == "best":
+        if record["run"] not in chosen and record["keep"] == "best":
             (workdir.path / "runs" / record["run"] / "checkpoints").rmtree(missing_ok=True)
 
 
@@ -470,7 +507,7 @@ def _peak_flops(programs: Programs) -> float | None:
 
 def _trackers(run: Run, config: FinetuneConfig, workdir: WorkDirectory) -> list[Destination]:
     """Return the services that get the metrics of this run, one of several in its work directory."""
-    name, options = workdir.path.name, to_dict(dataclasses.replace(config, **dataclasses.asdict(run)))
+    name, options = workdir.path.name, to_dict(run.of(config))
     # Weights & Biases allows no slash in an id.
     return trackers(config.sinks, f"{workdir.run_id}-{run.name}", f"{name}/{run.name}", options)
 

@@ -29,6 +29,8 @@ class Record(NamedTuple):
     """None if there is no label."""
     index: str  # pyright: ignore[reportIncompatibleMethodOverride] (a field; nobody searches a record)
     """Name of the example in a file of predictions."""
+    weight: float = 1.0
+    """Factor of its loss in training."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +46,8 @@ class Sentences:
     labels: tuple[str, ...]
     """Names of the classes in the order of the columns of the logits."""
     index: list[str]
+    weights: np.ndarray | None = None
+    """float32 [E]: factor of the loss of each example in training; None: all count the same."""
 
     @property
     def has_answers(self) -> bool:
@@ -77,6 +81,9 @@ def collect(
         answers,
         labels,
         [record.index for record in records],
+        np.array([record.weight for record in records], np.float32)
+        if any(each.weight != 1 for each in records)
+        else None,
     )
 
 
@@ -95,6 +102,7 @@ def features(examples: Sentences, tokenizer: Tokenizer, options: SentenceOptions
         np.arange(len(joined), dtype=np.int32),
         options.max_length,
         uncut=Uncut(lengths, options.max_length, "texts" if examples.second is None else "pairs"),
+        weights=examples.weights,
     )
 
 
