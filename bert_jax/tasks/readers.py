@@ -333,6 +333,11 @@ def in_memory(split: str, source: Any) -> list[Any]:
 
 def _rows_of_table(split: str, table: Any) -> list[dict[str, Any]]:
     """Return the rows of an Arrow table, or of what can be read as one (`__arrow_c_stream__`)."""
+    if not any(hasattr(table, name) for name in ("schema", "columns", "column_names")):
+        raise UserError(
+            f"{split} is a {type(table).__name__}, one column; give a data frame, or a dict of columns such as "
+            "{'text': …, 'label': …}"
+        )
     if not hasattr(table, "to_pylist"):
         need_extra("pyarrow", "corpora", f"{split}, a {type(table).__name__},")
         import pyarrow
@@ -381,6 +386,8 @@ def _own_types(value: Any) -> Any:
         return None if value != value else float(value)
     if hasattr(value, "_asdict"):  # a named tuple, such as those of pandas' itertuples
         value = value._asdict()
+    if hasattr(value, "notna"):  # a row of pandas' iterrows
+        value = value.to_dict()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):

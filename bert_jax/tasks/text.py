@@ -312,9 +312,8 @@ def load(
     numbers = {readers.composed_form(name): number for number, name in enumerate(labels)}
     if parted:
         if "dev" in splits(task, data):
-            raise UserError(
-                f"data.dev_share={data.dev_share}, but {data.dir or data.named} has dev data; leave the option out"
-            )
+            where = f"data.dir={data.dir} has a dev file" if data.dir else f"{data.named} has a dev split"
+            raise UserError(f"data.dev_share={data.dev_share}, but {where}; leave the option out")
         records = _part(records, data, split, classes=bool(labels))
     if split == "train" and not any(record.weight for record in records):
         raise UserError(f"{records[0].where}, and every other example, has the weight 0: there is nothing to learn")

@@ -172,12 +172,26 @@ WRONG = {
     "no label": ([("a", "x"), ("b", None)], r"train\[1\]: the label is missing"),
     "floats": (
         [("a", 1.0), ("b", 0.0)],
-        r"train\[0\]: the label 1.0 is a float; give regression=True.* or regression=False",
+        r"train\[0\]: the label '1.0' is a decimal number.*regression=True.*regression=False",
     ),
     "a list as a label": ([("a", ["x"])], r"train\[0\]: the label \['x'\] is neither text nor a number"),
     "one class": ([("a", "x"), ("b", "x")], r"train\[0\], and every other example, has the label 'x'"),
     "nothing": ([], "train holds no example"),
-    "a mapping": ({"a": "x"}, "train is dict; expected a file, or examples"),
+    "a mapping of texts": ({"a": "x"}, "train: the column 'a' is 'x', not a list or an array"),
+    "ragged columns": (
+        {"text": ["a", "b"], "label": ["x"]},
+        r"train: columns of different lengths \(text 2, label 1\)",
+    ),
+    "no column": (
+        {"review": ["a"], "y": ["x"]},
+        r"train\[0\]: no column text or sentence .*among 'review', 'y'.*text_column",
+    ),
+    "a set": ({("a", "x")}, "train is a set, whose order differs from one start to the next"),
+    "bytes": (b"a", "train is bytes; expected a file, or examples"),
+    "a used iterator": (iter(()), "train is a tuple_iterator without a row; an iterator gives its rows once"),
+    "a text in a row is missing": ({"text": ["a", None], "label": ["x", "y"]}, r"train\[1\]: 'text' is missing"),
+    "a missing label": ({"text": ["a", "b"], "label": [1, np.nan]}, r"train\[1\]: the label is missing"),
+    "no rows": ({"text": [], "label": []}, "train holds no example"),
     "a number": (3, "train is int; expected a file"),
 }
 
@@ -266,14 +280,10 @@ def test_a_share_of_train_is_held_out_as_of_a_file(home):
     for split, part in zip(("train", "dev"), parts):
         assert part.first == text.load("text", of_file, split).first
     assert sum(map(len, parts)) == 320 and 40 < len(parts[1]) < 90
-    message = r"train is given and dev, .* give dev=\[\(text, label\), …\], or dev_share=0.1"
-    with pytest.raises(UserError, match=message):
-        from_arguments("text", {"train": rows}, {})
-
-
-def test_other_tasks_read_files():
-    with pytest.raises(UserError, match="train, dev in memory: .* to the task text.*ner reads files: train=FILE"):
-        from_arguments("ner", {"train": [(["a"], ["O"])], "dev": []}, {})
+    with pytest.raises(UserError, match="train is given and dev, .*missing: give dev=… in the same form"):
+        from_arguments("ner", {"train": [(["a"], ["O"])]}, {})
+    with pytest.raises(UserError, match="test in memory: ax is not trained and reads files: give dir="):
+        from_arguments("ax", {"test": [(("a", "b"), None)]}, {})
 
 
 @pytest.mark.parametrize(
@@ -283,7 +293,10 @@ def test_other_tasks_read_files():
             {"tfds": "glue/sst2"},
             "tfds='glue/sst2' has all splits, but train and dev are given in memory too; leave one of the two out",
         ),
-        ({"text_column": "review"}, "text_column='review' names a column of a file, but all examples are in memory"),
+        (
+            {"text_column": "review"},
+            "text_column='review' names a column, but all examples are in memory without such names",
+        ),
         ({"pair_column": "b"}, "pair_column='b' names a column"),
         ({"data": {"label_column": "y"}}, "label_column='y' names a column"),
     ],

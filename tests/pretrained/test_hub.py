@@ -481,7 +481,7 @@ def test_what_a_configuration_says_of_the_hub():
     given = {"init_from": "m", "workdir": "w"}
     for values, said in (
         ({"data.hub": "a/b", "data.tfds": "imdb"}, "two data sets"),
-        ({"data.hub": "a/b", "data.dev_share": 0.1}, r"train\[90%:\]"),
+        ({"data.hub": "a/b", "data.dev": "train[90%:]", "data.dev_share": 0.1}, "data.dev=train.* is given"),
         ({"data.hub": "a/b", "data.dir": "d"}, "data.dir=d has no effect with data.hub=a/b"),
         ({"data.tfds": "imdb", "data.dir": "d"}, "data.dir=d has no effect with data.tfds=imdb"),
         ({}, "--data.hub=OWNER/NAME"),

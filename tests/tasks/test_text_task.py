@@ -367,7 +367,7 @@ def test_a_directory_without_a_dev_file_hears_of_the_share(tmp_path):
     [
         (
             "text",
-            {"train": "a.tsv"},
+            {"train": "a.tsv", "dev_share": 0.0},
             "no dev data, .*: give --data.dev=FILE, or --data.dev_share=0.1 to hold out a tenth of a.tsv",
         ),
         ("ner", {"train": "a.txt"}, "no dev data, on which runs are compared and chosen: give --data.dev=FILE$"),
@@ -379,11 +379,13 @@ def test_a_directory_without_a_dev_file_hears_of_the_share(tmp_path):
             {"train": "a.tsv", "dev": "b.tsv", "dev_share": 0.1},
             "cannot be used: data.dev=b.tsv is given; leave it out",
         ),
+        ("text", {"train": "a.tsv", "folds": 1}, "data.folds=1 must be 2 or more parts, or 0 for no cross-validation"),
         (
             "text",
-            {"tfds": "imdb_reviews", "dev_share": 0.1},
-            r"cannot be used: a split of a data set is cut by --data.train='train",
+            {"train": "a.tsv", "dev": "b.tsv", "folds": 5},
+            "data.folds=5 scores every training example, so data.dev=b.tsv has nothing to do",
         ),
+        ("text", {"train": "a.tsv", "dev_share": 0.2, "folds": 5}, "so data.dev_share=0.2 has nothing to do"),
     ],
 )
 def test_data_without_dev(task, data, message):
