@@ -128,7 +128,7 @@ def summary(
     weights = "after the last epoch" if config.select == "last" else "after the best epoch on dev"
     by = f"highest {metric} on dev of {runs}"
     if chosen.get("folds"):
-        by = f"highest {metric} of the {chosen['folds']} folds with the highest mean, of {runs}"
+        by = f"highest {metric} among the {chosen['folds']} folds whose mean is the highest of {runs}"
     return {
         "task": config.task,
         "metrics": chosen["metrics"],
