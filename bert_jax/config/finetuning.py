@@ -257,16 +257,27 @@ class TextDataConfig(TaskDataConfig):
     """Source of the examples of the task text, their columns, and whether their labels are classes or numbers."""
 
     chosen_for: ClassVar[tuple[str, ...]] = ("text",)
-    dev_share: float = 0.0
-    """Share of the training file, such as 0.1, that is held out as dev if there is no dev file. Which texts these are
-    depends only on the file, so all seeds and settings have the same ones; equal texts stay together."""
+    dev_share: float | None = None
+    """Share of the training examples, such as 0.1, that is held out as dev if there are no dev examples. Which texts
+    these are depends only on the examples, so all seeds and settings have the same ones; equal texts stay together.
+    None: a tenth, if that is at least 10 examples. 0: none, so that there must be dev examples."""
+    stratified: bool | None = option(None, before=False)
+    """Whether the part that is held out has the same share of every class. None: it has, unless the runs in the work
+    directory began without, as those of 0.1.0 did."""
+    folds: int = option(0, before=0)
+    """Number of parts of a cross-validation, such as 5: there is a run per part, trained on the others and scored on
+    it, and no dev set. Equal texts are in one part, and each has the same share of every class. 0: no
+    cross-validation."""
     text_column: str = ""
-    """Column of the sentence: its name (TSV, CSV, hub), its key (JSON lines, TFDS), or its number, from 1, in a file
-    without a header. By default text, sentence or sentence1."""
+    """Column of the sentence: its name (TSV, CSV, hub, a data frame), its key (JSON lines, TFDS), or its number, from
+    1, in a file without a header. By default text, sentence or sentence1."""
     pair_column: str = ""
     """Column of the second sentence. By default text_pair or sentence2, if there is one."""
     label_column: str = ""
     """Column of the label. By default label."""
+    weight_column: str = option("", before="")
+    """Column of the weights of the training examples, numbers of 0 or more by which their losses are multiplied; the
+    loss of a batch is divided by the sum of its weights. By default all weigh the same."""
     regression: bool | None = None
     """Whether the labels are numbers to estimate rather than classes. None: they are classes, and decimal numbers such
     as 0.5, which rarely are, must be said to be one or the other."""
@@ -284,22 +295,27 @@ class TextDataConfig(TaskDataConfig):
             )
         if not self.label_separator:
             raise UserError("data.label_separator is empty; give what stands between two labels, such as a comma")
-        if not 0 <= self.dev_share < 1:
+        if self.dev_share is not None and not 0 <= self.dev_share < 1:
             raise UserError(
                 f"data.dev_share={self.dev_share} must be between 0 and 1; 0.1 holds out a tenth of the training file"
             )
-        if self.dev_share and (self.named or self.dev):
-            reason = (
-                "a split of a data set is cut by --data.train='train[:90%]' --data.dev='train[90%:]'"
-                if self.named
-                else f"data.dev={self.dev} is given"
+        if self.dev_share and self.dev:
+            raise UserError(
+                f"data.dev_share={self.dev_share} cannot be used: data.dev={self.dev} is given; leave it out"
             )
-            raise UserError(f"data.dev_share={self.dev_share} cannot be used: {reason}; leave it out")
-        if not (self.train and self.dev_share):
+        if self.folds < 0 or self.folds == 1:
+            raise UserError(f"data.folds={self.folds} must be 2 or more parts, or 0 for no cross-validation")
+        for name, value in (("dev", self.dev), ("dev_share", self.dev_share)) if self.folds else ():
+            if value:
+                raise UserError(
+                    f"data.folds={self.folds} scores every training example, so data.{name}={value} has nothing to do; "
+                    "leave one of them out, or give the examples as data.test"
+                )
+        if not self.train or self.dev_share == 0 and not self.folds:
             super().check(instead or f", or --data.dev_share=0.1 to hold out a tenth of {self.train}")
 
     def without_files(self) -> Self:
-        return dataclasses.replace(super().without_files(), dev_share=0.0)
+        return dataclasses.replace(super().without_files(), dev_share=0.0, folds=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,14 +9,14 @@ import contextlib
 import dataclasses
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from etils import epath
 
 from bert_jax import hub, progress
 from bert_jax.errors import UserError, need_extra
-from bert_jax.files import read_object
+from bert_jax.files import parse_object, read_object
 
 BEGINNINGS = {b"PAR1": "parquet", b"ARROW1": "arrow", b"\xff\xff\xff\xff": "arrow"}
 ENDINGS = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
@@ -82,6 +82,62 @@ def arrow_documents(name: str, format: str, text_field: str, start: int) -> Iter
                     )
                 if index >= start:
                     yield text, share
+
+
+def arrow_rows(name: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a Parquet or Arrow file, values by column, as `rows_with_classes` does.
+
+    Raises:
+      UserError: pyarrow is not installed, or the file is damaged or cut short.
+    """
+    need_extra("pyarrow", "corpora", name, "so does 'bert_jax[hub]'")
+    import pyarrow
+    from pyarrow import parquet
+
+    with _damage_reported(name, pyarrow.ArrowException), epath.Path(name).open("rb") as file:
+        if ENDINGS[epath.Path(name).suffix] == "parquet":
+            table = parquet.ParquetFile(file)
+            schema, batches = table.schema_arrow, table.iter_batches(_BATCH_ROWS, use_threads=False)
+            yield from rows_with_classes(schema, batches)
+        else:
+            for _, batch, _ in _arrow_batches(file, name):
+                yield from rows_with_classes(batch.schema, [batch])
+
+
+def rows_with_classes(schema: Any, batches: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of tables of Arrow, values by column; the numbers of classes become their names.
+
+    The package datasets writes the names into the schema, also into that of the Parquet files of the hub. A negative
+    number, as of unlabelled test sets, becomes None.
+    """
+    classes = _class_names(schema)
+    for batch in batches:
+        for row in batch.to_pylist():
+            yield row | {name: _named(row[name], classes[name]) for name in classes.keys() & row.keys()}
+
+
+def _class_names(schema: Any) -> dict[str, list[str]]:
+    """Return the names of the classes of each column, or list of classes, that has any."""
+    try:
+        features = parse_object(schema.metadata[b"huggingface"])["info"]["features"].items()
+    except (TypeError, LookupError, ValueError, AttributeError):  # no or other metadata
+        return {}
+    found = {}
+    for column, feature in features:
+        while isinstance(feature, dict) and "feature" in feature:
+            feature = feature["feature"]
+        names = feature.get("names") if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" else None
+        if isinstance(names, list) and all(isinstance(name, str) for name in names):
+            found[column] = names
+    return found
+
+
+def _named(value: Any, names: list[str]) -> Any:
+    if isinstance(value, list):
+        return [_named(part, names) for part in value]
+    if not isinstance(value, int) or value >= len(names):
+        return value
+    return names[value] if value >= 0 else None
 
 
 @contextlib.contextmanager

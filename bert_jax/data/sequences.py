@@ -87,6 +87,8 @@ class Features:
     max_length: int
     uncut: Uncut | None = dataclasses.field(default=None, kw_only=True)
     """None if everything is read, in windows."""
+    weights: np.ndarray | None = dataclasses.field(default=None, kw_only=True)
+    """float32 [E]: weight of each sequence in a batch; None: 1."""
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -227,7 +229,8 @@ def padded(features: Features, indices: np.ndarray, rows: int) -> Batch:
             batch["attention_mask"][where][: len(ids)] = 1
     # Without a real token, a filling row would have no position to attend to.
     batch["attention_mask"][len(indices) :, ..., 0] = 1
-    batch["weights"] = (np.arange(rows) < len(indices)).astype(np.float32)
+    batch["weights"] = np.zeros(rows, np.float32)
+    batch["weights"][: len(indices)] = 1 if features.weights is None else features.weights[indices]
     if features.labels is not None:
         batch["labels"] = _labels(features.labels, indices, rows, length)
     return batch
@@ -536,7 +539,8 @@ def filled(
         batch["token_type_ids"][where] = features.token_type_ids[index]
         batch["attention_mask"][where] = 1
         batch["text_ids"][where] = slot + 1
-        batch["text_starts"][r, slot], batch["weights"][r, slot] = begin, 1
+        batch["text_starts"][r, slot] = begin
+        batch["weights"][r, slot] = 1 if features.weights is None else features.weights[index]
         if features.labels is not None:
             batch["labels"][r, slot] = features.labels[index]
         taken[r] += 1

@@ -11,7 +11,7 @@ import os
 import pathlib
 import tempfile
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -38,6 +38,7 @@ from bert_jax.config.finetuning import (
     FinetuningRecord,
     PredictConfig,
     SequenceOptions,
+    TextDataConfig,
     VectorOptions,
     check_finetune,
     task_defaults,
@@ -70,15 +71,18 @@ from bert_jax.finetuning.results import (
     summary,
 )
 from bert_jax.finetuning.run import (
+    SCORES,
     Tuning,
     drop_losers,
     keep,
     publish,
     publish_adapter,
+    read_scores,
     remove,
     settings,
     train_run,
     with_packing,
+    write_scores,
 )
 from bert_jax.formats.opening import open_stored
 from bert_jax.formats.stored import StoredModel, check_fit, left_out
@@ -86,6 +90,7 @@ from bert_jax.models.kernels.choice import check_attention
 from bert_jax.models.pooling import check_pooling
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.pretrained.teacher import open_task_teacher, stored_task_teacher
+from bert_jax.tasks import readers
 from bert_jax.tasks.sentences import SentenceFeatures
 from bert_jax.tasks.squad import SpanFeatures
 from bert_jax.tasks.task_data import Metric, TaskData, TaskFamily, check_metrics, read_task, tuned
@@ -106,12 +111,12 @@ def from_arguments(
 
     Args:
       task: a task, with its defaults, or a configuration to change.
-      splits: train, dev and test, each a file, any iterable of examples, or None.
+      splits: train, dev and test, each a file, what `readers.in_memory` reads, a DatasetDict, or None.
       options: values by name, see `finetune`. Without `workdir`, a task gets a new temporary directory.
 
     Raises:
       UserError: an option is unknown or ambiguous, or its value has the wrong type; examples are given for a task that
-        reads only files, or together with options for files; there are no dev examples to choose by.
+        is not trained, or together with options for files; there are no dev examples to choose by.
     """
     if not isinstance(task, FinetuneConfig | str):
         raise UserError(f"finetune takes a task or a FinetuneConfig first, not {task!r:.60}")
@@ -124,45 +129,40 @@ def from_arguments(
         )
     for name, value in options.items():
         _set(values, name, _plain(value))
-    given = {}
-    for split, source in splits.items():
+    given, data = {}, values["data"]
+    for split, source in readers.out_of_dicts(splits).items():
         if isinstance(source, str | os.PathLike):
-            values["data"][split] = os.fspath(source)
+            data[split] = os.fspath(source)
         elif source is not None:
-            values["data"][split], given[split] = IN_MEMORY, _rows(split, source)
-    if given and values["task"] != "text":
-        raise UserError(
-            f"{', '.join(given)} in memory: examples in memory can only be given to the task text, as "
-            f"[(text, label), …] or [((text, text_b), label), …]; {values['task']} reads files: "
-            "train=FILE and dev=FILE, or dir=DIRECTORY"
-        )
-    data = values["data"]
+            data[split], given[split] = IN_MEMORY, readers.in_memory(split, source)
     if given:
-        _check_in_memory(data, given)
-    if "train" in given and not (data["dev"] or data["dev_share"] or data["dir"]):
-        raise UserError(
-            "train is given and dev, by which runs are compared and chosen, is missing: give dev=[(text, label), …], "
-            "or dev_share=0.1 to hold out a tenth of train"
-        )
+        _check_in_memory(values["task"], data, given)
     if isinstance(task, str) and not values["workdir"]:
         values["workdir"] = str(pathlib.Path(tempfile.gettempdir()) / f"bert_jax_{uuid.uuid4().hex[:12]}")
     return from_dict(FinetuneConfig, values), given
 
 
-def _check_in_memory(data: Mapping[str, object], given: Mapping[str, list[Any]]) -> None:
-    """Raise UserError if an option refers to data other than the rows of `given`, and would be ignored."""
+def _check_in_memory(task: str, data: Mapping[str, object], given: Mapping[str, list[Any]]) -> None:
+    """Raise UserError if the rows of `given` are not enough, or an option refers to other data and would be ignored."""
+    if task in DiagnosticOptions.chosen_for:
+        raise UserError(f"{', '.join(given)} in memory: {task} is not trained and reads files: give dir=DIRECTORY")
     for name in ("tfds", "hub"):
         if data[name]:
             raise UserError(
                 f"{name}={data[name]!r} has all splits, but {' and '.join(given)} are given in memory too; leave one "
                 "of the two out"
             )
-    columns = [name for name in ("text_column", "pair_column", "label_column") if data[name]]
+    columns = [name for name in ("text_column", "pair_column", "label_column", "weight_column") if data.get(name)]
     read = data["dir"] or any(data[split] not in ("", IN_MEMORY) for split in ("train", "dev", "test"))
-    if columns and not read:
+    named = any(readers.has_names(row) for rows in given.values() for row in rows[:1])
+    if columns and not read and not named:
         raise UserError(
-            f"{columns[0]}={data[columns[0]]!r} names a column of a file, but all examples are in "
-            "memory, as (text, label) or ((text, text_b), label); leave it out"
+            f"{columns[0]}={data[columns[0]]!r} names a column, but all examples are in memory without such names, "
+            "such as (text, label); leave it out, or give a data frame or dicts"
+        )
+    if "train" in given and "dev_share" not in data and not (data["dev"] or data["dir"]):
+        raise UserError(
+            "train is given and dev, by which runs are compared and chosen, is missing: give dev=… in the same form"
         )
 
 
@@ -206,12 +206,6 @@ def _unclear(name: str, found: list[str], known: Sequence[str]) -> str:
     close = difflib.get_close_matches(name, [*known, *(full.split(".")[-1] for full in known)], n=1)
     hint = f"perhaps you meant {close[0]}" if close else "`bert-jax finetune TASK --help` lists them"
     return f"unknown option {name!r}; {hint}"
-
-
-def _rows(split: str, source: Any) -> list[Any]:
-    if isinstance(source, Mapping) or not isinstance(source, Iterable):
-        raise UserError(f"{split} is {type(source).__name__}; expected a file, or examples: [(text, label), …]")
-    return list(source)
 
 
 def _plain(value: Any):
@@ -272,6 +266,33 @@ def _write_predictions(
         if name in data.tests and split.examples.has_answers:
             tests[name] = data.scores(split, features, logits)
     return tests, report, written
+
+
+def out_of_fold(path: epath.Path, tuning: Tuning, chosen: dict[str, Any]) -> dict[str, Any]:
+    """Write the predictions of every training example by the run that was not trained on it; return their metrics.
+
+    The runs are those with the setting and the seed of the chosen one. The files are in predictions/out_of_fold.
+
+    Raises:
+      UserError: what a run has written is gone or damaged.
+    """
+    found: dict[str, Any] = {}
+    data, whole, place = tuning.data, tuning.data.clean, path / "predictions" / "out_of_fold"
+    assert whole is not None and data.parts is not None, "there is a cross-validation"
+    if jax.process_index() == 0:
+        logits = {}
+        for part in range(chosen["folds"]):
+            numbers = np.flatnonzero(data.parts == part)
+            name = chosen["run"].removesuffix(f"_fold{chosen['fold']}") + f"_fold{part + 1}"
+            scores = read_scores(path / "runs" / name / SCORES, len(numbers))
+            logits |= dict(zip(numbers.tolist(), scores, strict=True))
+        rows = [logits[number] for number in range(len(whole.examples))]
+        place.mkdir(parents=True, exist_ok=True)
+        metrics = data.scores(whole, whole.features, rows)
+        files = data.family.write_predictions(whole.examples, whole.features, rows, os.fspath(place), "out_of_fold")
+        found["metrics"] = metrics
+        found["files"] = [f"out_of_fold/{epath.Path(file).name}" for file in files]
+    return from_first(found)
 
 
 def diagnose(config: FinetuneConfig, mesh: Mesh) -> dict[str, Any]:
@@ -372,9 +393,9 @@ class Result:
 def finetune(
     task: FinetuneConfig | str,
     *,
-    train: str | os.PathLike[str] | Iterable[Any] | None = None,
-    dev: str | os.PathLike[str] | Iterable[Any] | None = None,
-    test: str | os.PathLike[str] | Iterable[Any] | None = None,
+    train: Any = None,
+    dev: Any = None,
+    test: Any = None,
     metrics: Mapping[str, Metric] | None = None,
     devices: sharding.Devices = None,
     **options: object,
@@ -386,10 +407,14 @@ def finetune(
 
     Args:
       task: the name of a task, or a FinetuneConfig that has everything.
-      train: a file; for the task text also examples in memory: any iterable of (text, label) or ((text, text_b),
-        label), such as rows of an array. Labels are names or integers and are returned as str; with regression=True
-        they are numbers.
-      dev: as `train`.
+      train: a file, or examples: a data frame of pandas or polars, an Arrow table, a data set of the package datasets
+        or of TensorFlow, a NumPy array, a dict of columns, or any iterable of dicts or tuples. Tuples are (text, label)
+        or ((text, text_b), label) for texts, (words, tags) for ner, (context, choices, answer) for multiple choice,
+        and (question, context, answers) for SQuAD; columns have the names that they have in files and data sets.
+        Classes are returned as str; with regression=True labels are numbers. A DatasetDict gives its splits: as train
+        all that are not given otherwise, as dev its validation, as test its test.
+      dev: as `train`. Without it, the task text holds a tenth of train out (dev_share=0.1), or with folds=5 makes five
+        parts of train, each of which is scored by a run on the others.
       test: as `train`. Examples with None for a label are predicted, not scored.
       metrics: functions by name, for tasks on sentences. Each gets the answers and the predictions of a split, arrays
         [E] of names or numbers, or bool [E, C] where texts have several labels, and returns a number, the higher the
@@ -435,15 +460,17 @@ def _finetune(
     stored = _open_model(config)
     config = with_embedding(config, stored)
     taught_by = stored_task_teacher(config, stored.need_tokenizer())
+    begun = _begun(config)
+    config = _with_stratification(config, begun)
     data = read_task(config, stored.model, stored.need_tokenizer(), given).measured_by(metrics, config.select_by)
-    check_length(config, len(data.train.features))
+    check_length(config, data.fewest_sequences)
     stored, note = fitting_head(stored, data.head)
     teacher = open_task_teacher(taught_by, config, data.head, mesh)
     loss = task_loss(config.loss, data.head, data.train.features)
     programs = make_programs(
         config, stored.model, data.head, mesh, teacher=teacher, unread=stored.unread, loss=loss, stored=stored
     )
-    config = with_packing(config, data.train.features, programs, _begun(config))
+    config = with_packing(config, data.train.features, programs, begun)
 
     results: dict[str, Any] = {}
     with (
@@ -521,7 +548,9 @@ def _train_runs(tuning: Tuning, started: Started) -> None:
     for run in plan(config):
         directory = workdir.path / "runs" / run.name
         if not from_first((directory / RESULTS).exists()):
-            record = train_run(run, tuning, started)
+            record = train_run(run, tuning.of(run), started)
+            if run.fold:
+                write_scores(directory, tuning.of(run), started.signals)
             workdir.secure()
             _write_once(directory / RESULTS, record)
             if config.keep == "best":
@@ -544,6 +573,8 @@ def _conclude(tuning: Tuning, workdir: WorkDirectory, signals: StopSignals) -> d
     if tuning.programs.adapters is not None:
         publish_adapter(workdir, tuning.programs.adapters, config.init_from)
     facts = predicted(workdir.path, tuning, params, chosen, signals)
+    if data.parts is not None:
+        facts["out_of_fold"] = out_of_fold(workdir.path, tuning, chosen)
     facts |= {"data": _sizes(data), "truncated": data.truncated, "labels": list(data.head.labels)}
     results = summary(config, records, data.main_metric, facts)
     if workdir.secure():
@@ -566,6 +597,29 @@ def _sizes(data: TaskData) -> dict[str, int]:
     return {name: len(split.examples) for name, split in data.splits.items()}
 
 
+def _with_stratification(config: FinetuneConfig, recorded: Mapping[str, Any]) -> FinetuneConfig:
+    """Return `config` with data.stratified decided: as the runs of the work directory began, or else so.
+
+    Those of 0.1.0 do not record it, and held out a random part.
+    """
+    if not isinstance(config.data, TextDataConfig) or config.data.stratified is not None:
+        return config
+    before = recorded.get("data")
+    stratified = bool(before.get("stratified", False)) if isinstance(before, dict) else True
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, stratified=stratified))
+
+
+def _held_out(config: FinetuneConfig, data: TaskData) -> str:
+    """Return a line about the training examples that have become the dev set."""
+    dev, alike = len(data.evaluations["dev"].examples), ""
+    if data.head.labels and isinstance(config.data, TextDataConfig) and config.data.stratified:
+        alike = ", the same share of every class"
+    return (
+        f"no dev examples were given: {dev:,} of {dev + len(data.train.examples):,} training examples are held out "
+        f"(data.dev_share={data.held_out:g}{alike}; equal texts stay together)"
+    )
+
+
 def _announce(tuning: Tuning, note: str) -> None:
     config, data, programs, model = tuning.config, tuning.data, tuning.programs, tuning.stored.model
     sizes = ", ".join(f"{name} {size:,}" for name, size in _sizes(data).items())
@@ -575,6 +629,8 @@ def _announce(tuning: Tuning, note: str) -> None:
         f"{config.task}: {sizes} examples; {len(data.train.features):,} sequences to train on; "
         + (f"labels {', '.join(data.head.labels)}" if data.head.labels else _learned(config, data.head))
     )
+    if data.held_out:
+        say(_held_out(config, data))
     for name, split in data.splits.items():
         if (uncut := split.features.uncut) and uncut.share:
             say(uncut.advise(name, model.longest_sequence))

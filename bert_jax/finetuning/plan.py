@@ -9,7 +9,7 @@ import itertools
 import numpy as np
 
 from bert_jax.config import HeadConfig, ScheduleConfig
-from bert_jax.config.finetuning import FinetuneConfig
+from bert_jax.config.finetuning import FinetuneConfig, TextDataConfig
 from bert_jax.config.options import INT32
 from bert_jax.config.pretraining import traced_steps
 from bert_jax.data.sequences import Features, steps_per_epoch
@@ -78,23 +78,24 @@ def prior_loss(head: HeadConfig, features: Features, loss: TaskLoss = PLAIN) -> 
     if head.kind in ("span", "tagging", "vectors") or loss.focal_gamma:
         return None
     if head.kind == "multilabel":
-        return _binary_prior(np.asarray(features.labels, np.float64), loss)
+        return _binary_prior(np.asarray(features.labels, np.float64), features.weights, loss)
+    labels = np.asarray(features.labels)
     if head.kind == "regression":
-        return float(np.var(np.asarray(features.labels)))
-    counts = np.bincount(np.asarray(features.labels), minlength=len(head.labels))
+        return float(np.var(labels) if features.weights is None else np.cov(labels, aweights=features.weights, ddof=0))
+    counts = np.bincount(labels, features.weights, minlength=len(head.labels))
     weights = np.array(loss.class_weights or (1.0,))
     total = np.sum(weights * counts)
     targets = weights * counts
     if loss.label_smoothing:
-        evenly = loss.label_smoothing / len(counts) * len(features)
+        evenly = loss.label_smoothing / len(counts) * counts.sum()
         targets = (1 - loss.label_smoothing) * targets + weights * evenly
     shares = targets / targets.sum()
     return float(-np.sum(targets[shares > 0] * np.log(shares[shares > 0])) / total)
 
 
-def _binary_prior(labels: np.ndarray, loss: TaskLoss) -> float:
+def _binary_prior(labels: np.ndarray, weights: np.ndarray | None, loss: TaskLoss) -> float:
     """Return the same for several labels per text, bool [E, C]: of each class, in a mean over them."""
-    shares = labels.mean(axis=0) * (1 - loss.label_smoothing) + loss.label_smoothing / 2
+    shares = np.average(labels, axis=0, weights=weights) * (1 - loss.label_smoothing) + loss.label_smoothing / 2
     halves = np.array([np.array(loss.class_weights or (1.0,)) * shares, 1 - shares])
     best = halves / halves.sum(axis=0)
     return float(-np.mean(np.sum(halves * np.log(np.where(best > 0, best, 1.0)), axis=0)))
@@ -141,24 +142,40 @@ class Run:
     learning_rate: float
     epochs: int
     seed: int
+    fold: int = 0
+    """Part of the training examples that it is scored on, from 1; 0 if there is a dev set."""
+    folds: int = 0
+    """Number of parts."""
 
     @property
     def setting(self) -> str:
-        """Name of what runs with different seeds have in common."""
-        return f"batch{self.batch_size}_rate{self.learning_rate:g}_epochs{self.epochs}"
+        """Name of what runs with different seeds, and on different parts, have in common."""
+        folds = f"_folds{self.folds}" if self.folds else ""
+        return f"batch{self.batch_size}_rate{self.learning_rate:g}_epochs{self.epochs}{folds}"
 
     @property
     def name(self) -> str:
         """Name of its directory below runs/."""
-        return f"{self.setting}_seed{self.seed}"
+        return f"{self.setting}_seed{self.seed}" + (f"_fold{self.fold}" if self.fold else "")
+
+    def of(self, config: FinetuneConfig) -> FinetuneConfig:
+        """Return the options of the command with those of the run alone."""
+        own = {name: getattr(self, name) for name in ("batch_size", "learning_rate", "epochs", "seed")}
+        return dataclasses.replace(config, **own)
 
 
 def plan(config: FinetuneConfig) -> list[Run]:
-    """Return every seed of every setting; the first seed of all settings comes first."""
+    """Return every seed of every setting, and of a cross-validation every part; the first seed of all comes first."""
     settings = [(config.batch_size, config.learning_rate, config.epochs)]
     if config.grid:
         settings = list(itertools.product(config.grid_batch_sizes, config.grid_learning_rates, config.grid_epochs))
-    return [Run(*setting, seed) for seed in range(config.seed, config.seed + config.seeds) for setting in settings]
+    folds = config.data.folds if isinstance(config.data, TextDataConfig) else 0
+    return [
+        Run(*setting, seed, fold, folds)
+        for seed in range(config.seed, config.seed + config.seeds)
+        for setting in settings
+        for fold in (range(1, folds + 1) if folds else (0,))
+    ]
 
 
 def check_length(config: FinetuneConfig, sequences: int) -> None:

@@ -7,6 +7,7 @@ the results of each directory next to the paper's published figures.
 
 import html
 import json
+import math
 import os
 import statistics
 from collections.abc import Sequence
@@ -104,9 +105,26 @@ def earlier_predictions(file: epath.Path) -> dict[str, Any] | None:
         return None
 
 
+def validation(record: dict[str, Any]) -> tuple[str, int] | None:
+    """Return what the runs of one cross-validation have in common; None for a run with a dev set."""
+    return (record["setting"], record["seed"]) if record.get("folds") else None
+
+
 def best(records: list[dict[str, Any]], metric: str) -> dict[str, Any]:
-    """Return the record with the highest dev metric; among equals the first, if possible one that has not collapsed."""
-    return max(records, key=lambda record: (record["metrics"][metric], record["collapsed"] is None))
+    """Return the record with the highest dev metric; among equals the first, if possible one that has not collapsed.
+
+    The parts of a cross-validation differ in difficulty, so the mean over all of them comes before that of a run.
+    """
+
+    def standing(record: dict[str, Any]) -> tuple[float, float, bool]:
+        own = record["metrics"][metric]
+        if not record.get("folds"):
+            return own, own, record["collapsed"] is None
+        group = [each["metrics"][metric] for each in records if validation(each) == validation(record)]
+        mean = statistics.fmean(group) if len(group) == record["folds"] else -math.inf
+        return mean, own, record["collapsed"] is None
+
+    return max(records, key=standing)
 
 
 def summary(
@@ -127,6 +145,9 @@ def summary(
     weights = "after the last epoch" if config.select == "last" else "after the best epoch on dev"
     if config.select == "best" and config.evaluate_every_steps:
         weights = "of the best evaluation on dev"
+    by = f"highest {metric} on dev of {runs}"
+    if chosen.get("folds"):
+        by = f"highest {metric} among the {chosen['folds']} folds whose mean is the highest of {runs}"
     return {
         "task": config.task,
         "metrics": chosen["metrics"],
@@ -135,7 +156,7 @@ def summary(
         "seed": chosen["seed"],
         "collapsed": chosen["collapsed"],
         "stopped_early": chosen.get("stopped_early", False),
-        "chosen": {"run": chosen["run"], "by": f"highest {metric} on dev of {runs}, weights {weights}"},
+        "chosen": {"run": chosen["run"], "by": f"{by}, weights {weights}"},
         "init_from": config.init_from,
         "random_weights": config.random_weights,
         **facts,
@@ -166,7 +187,8 @@ def _setting(name: str, records: list[dict[str, Any]], metric: str) -> dict[str,
 
 def show(results: dict[str, Any]) -> None:
     """Print the settings, best first, the chosen run, and the runs that collapsed."""
-    table = Table(title=f"{results['task']} on dev")
+    folds = results["runs"][0].get("folds")
+    table = Table(title=f"{results['task']} on " + (f"{folds} folds" if folds else "dev"))
     means = [setting["mean"] for setting in results["settings"]]
     metrics = [name for name in results["metrics"] if not is_of_class(name) and all(name in mean for mean in means)]
     for column in ("setting", "runs", *metrics):
@@ -179,6 +201,9 @@ def show(results: dict[str, Any]) -> None:
     console.print(
         f"chosen: {chosen['run']} ({_line(results['metrics'])}); {chosen['by']}", markup=False, soft_wrap=True
     )
+    if "out_of_fold" in results:
+        found = _line(results["out_of_fold"]["metrics"])
+        console.print(f"every example, out of fold: {found}", markup=False, soft_wrap=True)
     for name, metrics in results["tests"].items():
         console.print(f"{name}: {_line(metrics)}", markup=False, soft_wrap=True)
     for record in results["runs"]:

@@ -16,6 +16,7 @@ record the settings of the runs.
 import contextlib
 import dataclasses
 import functools
+import io
 import json
 import math
 import time
@@ -52,10 +53,11 @@ from bert_jax.devices.hosts import from_first
 from bert_jax.devices.placement import placed
 from bert_jax.devices.signals import Stopped, StopSignals
 from bert_jax.errors import UserError
+from bert_jax.files import read_bytes, write_atomically
 from bert_jax.finetuning.lora import Adapters
 from bert_jax.finetuning.plan import Run, collapsed, ignores_input, learning_rates
 from bert_jax.finetuning.programs import Programs, first_state, predict_logits
-from bert_jax.finetuning.results import best, finished_runs
+from bert_jax.finetuning.results import best, finished_runs, validation
 from bert_jax.formats.opening import place
 from bert_jax.formats.own import ADAPTERS, open_adapters, open_checkpoint
 from bert_jax.formats.peft import write_adapter
@@ -83,6 +85,10 @@ class Tuning:
     stored: StoredModel
     """The model that is fine-tuned."""
     programs: Programs
+
+    def of(self, run: Run) -> "Tuning":
+        """Return what a run has of it: in a cross-validation, its own parts of the examples."""
+        return dataclasses.replace(self, data=self.data.fold(run.fold - 1)) if run.fold else self
 
     def logits(
         self, params: Any, features: Features, signals: StopSignals, rates: Rates | None = None
@@ -171,7 +177,7 @@ def placed_batch(batch: Batch, mesh: Mesh) -> dict[str, jax.Array]:
 def settings(config: FinetuneConfig, programs: Programs, data: TaskData, run: Run | None = None) -> dict[str, Any]:
     """Return what config.json and every checkpoint record; for a run, with its own hyper-parameters."""
     if run is not None:
-        config = dataclasses.replace(config, **dataclasses.asdict(run))
+        config = run.of(config)
     vectors = isinstance(config.options, VectorOptions)
     return {
         "model": to_dict(programs.model.config),
@@ -257,6 +263,7 @@ def run_record(
         "run": run.name,
         "setting": run.setting,
         "seed": run.seed,
+        **({"fold": run.fold, "folds": run.folds} if run.fold else {}),
         "metrics": dev[counted]["metrics"],
         "collapsed": collapsed(
             data.head, data.train.features, dev[counted]["ignored"], loss, skipped, tuning.programs.loss
@@ -304,6 +311,35 @@ def exhausted(dev: Mapping[int, Mapping[str, Any]], main: str, patience: int) ->
     """Return whether the newest `patience` evaluations, by step, are no better than one before them; 0: never."""
     scores = [dev[step]["metrics"][main] for step in sorted(dev)]
     return 0 < patience < len(scores) and not max(scores[-patience:]) > max(scores[:-patience])
+
+
+SCORES = "scores.npy"
+"""File of a run of a cross-validation: its scores of the examples that it is not trained on, float32 [n, C] or [n]."""
+
+
+def write_scores(directory: epath.Path, tuning: Tuning, signals: StopSignals) -> None:
+    """Write the scores, by the weights of a run that count, of the examples that it is not trained on."""
+    params = place(open_checkpoint(directory), tuning.programs.mesh)
+    logits = tuning.logits(params, tuning.data.evaluations["dev"].features, signals)
+    if jax.process_index() == 0:
+        content = io.BytesIO()
+        np.save(content, np.stack(logits))
+        write_atomically(directory / SCORES, content.getvalue())
+
+
+def read_scores(file: epath.Path, count: int) -> np.ndarray:
+    """Return what `write_scores` has written of `count` examples.
+
+    Raises:
+      UserError: the file is gone or damaged.
+    """
+    try:
+        scores = np.load(io.BytesIO(read_bytes(file)), allow_pickle=False)
+        if scores.dtype == np.float32 and scores.ndim and len(scores) == count:
+            return scores
+    except (OSError, ValueError, EOFError):
+        pass
+    raise UserError(f"{file} is gone or damaged; remove {file.parent} to train that run again")
 
 
 LATEST = CheckpointConfig(keep_last=1, keep_best=0)
@@ -364,9 +400,10 @@ def drop_losers(workdir: WorkDirectory, metric: str) -> None:
     if jax.process_index() != 0:  # only the first host is sure to have seen the last record
         return
     records = finished_runs(workdir.path / "runs", metric)
-    chosen = best(records, metric)
+    groups = {validation(record) for record in records}  # which cross-validation is chosen, later runs decide too
+    chosen = {best([each for each in records if validation(each) == group], metric)["run"] for group in groups}
     for record in records:
-        if record is not chosen and record["keep"] == "best":
+        if record["run"] not in chosen and record["keep"] == "best":
             (workdir.path / "runs" / record["run"] / "checkpoints").rmtree(missing_ok=True)
 
 
@@ -556,7 +593,7 @@ def _peak_flops(programs: Programs) -> float | None:
 
 def _trackers(run: Run, config: FinetuneConfig, workdir: WorkDirectory) -> list[Destination]:
     """Return the services that get the metrics of this run, one of several in its work directory."""
-    name, options = workdir.path.name, to_dict(dataclasses.replace(config, **dataclasses.asdict(run)))
+    name, options = workdir.path.name, to_dict(run.of(config))
     # Weights & Biases allows no slash in an id.
     return trackers(config.sinks, f"{workdir.run_id}-{run.name}", f"{name}/{run.name}", options)
 

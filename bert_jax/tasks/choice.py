@@ -54,10 +54,12 @@ def read(path: epath.Path) -> list[Question]:
         records = ((str(file), _json(file)) for file in files)
     elif path.suffix == ".csv":
         records = _csv(path)
-    elif path.suffix == ".jsonl":
-        records = ((f"{path}, line {number}", value) for number, value in readers.json_lines(read_text(path), path))
+    elif path.suffix in readers.ROW_ENDINGS:
+        records = readers.file_rows(path)
     else:
-        raise UserError(f"{path}: expected SWAG's .csv, a .jsonl file, or a directory of RACE's passages")
+        raise UserError(
+            f"{path}: expected SWAG's .csv, a {' or '.join(readers.ROW_ENDINGS)} or a directory of RACE's passages"
+        )
     return read_questions(str(path), records)
 
 
@@ -118,14 +120,14 @@ def _question(where: str, context: Any, stem: str, choices: Any, answer: Any, in
     named = [("context", context), ("question", stem), *((f"choice {i}", choice) for i, choice in enumerate(choices))]
     for name, text in named:
         if not isinstance(text, str):
-            raise UserError(f"{where}: {name} is not text but {json.dumps(text)[:60]}")
+            raise UserError(f"{where}: {name} is not text but {_shown(text)}")
         if name != "question" and not text.strip():
             raise UserError(f"{where}: {name} is empty")
     if not 2 <= len(choices) <= len(LETTERS):
         raise UserError(
             f"{where}: {len(choices)} choices; a question has 2 to {len(LETTERS)} (SWAG: ending0, ending1, …)"
         )
-    context, stem, *choices = map(_whole_characters, (context, stem, *choices))
+    context, stem, *choices = map(readers.whole_characters, (context, stem, *choices))
     return Question(where, context, stem, tuple(choices), _answer(where, answer, len(choices)), index)
 
 
@@ -150,10 +152,25 @@ def _list(where: str, record: Mapping[str, Any], key: str) -> list[Any]:
     if value is None and key == "answers":
         return []
     if not isinstance(value, list):
-        raise UserError(f"{where}: {key} is {'missing' if value is None else f'no list but {json.dumps(value)[:60]}'}")
+        raise UserError(f"{where}: {key} is {'missing' if value is None else f'no list but {_shown(value)}'}")
     if key == "options" and (wrong := [options for options in value if not isinstance(options, list)]):
-        raise UserError(f"{where}: options holds {json.dumps(wrong[0])[:60]} where a list of choices belongs")
+        raise UserError(f"{where}: options holds {_shown(wrong[0])} where a list of choices belongs")
     return value
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, default=repr)[:60]
+
+
+def _columns_of_row(where: str, row: Any) -> dict[str, Any]:
+    if not isinstance(row, list) or len(row) != 3:
+        raise UserError(
+            f"{where} is {row!r:.80}; expected (context, [choice, …], answer), ((context, question), [choice, …], "
+            "answer) or a dict by column"
+        )
+    context, choices, answer = row
+    context, question = context if isinstance(context, list) and len(context) == 2 else (context, "")
+    return {"context": context, "question": question, "choices": choices, "answer": answer}
 
 
 def _csv(file: epath.Path) -> Iterator[tuple[str, dict[str, str]]]:
@@ -181,11 +198,6 @@ def _json(file: epath.Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UserError(f"{file}: expected a JSON object with an article, not {type(value).__name__}")
     return value
-
-
-def _whole_characters(text: str) -> str:
-    """Return `text` without unpaired surrogates, which JSON can spell and no tokenizer accepts."""
-    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 MAIN_METRIC = dict.fromkeys(("swag", "race", "choice"), "accuracy")
@@ -219,19 +231,24 @@ def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
     return readers.file_splits(data, FILES)
 
 
-def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | None = None) -> Examples:
+def load(
+    task: str,
+    data: TaskDataConfig,
+    split: str,
+    labels: tuple[str, ...] | None = None,
+    given: readers.Given | None = None,
+) -> Examples:
     """Read split "train", "dev" or "test"; only a test split may lack answers. `labels` is ignored.
+
+    Args:
+      given: rows of the splits that are in memory: dicts in one of the formats, (context, choices, answer) or
+        ((context, question), choices, answer).
 
     Raises:
       UserError: see `read`; or answers are missing.
     """
-    if data.named:
-        name = readers.dataset_split(data, split)
-        source = f"{data.named}, split {name}"
-        examples = readers.dataset_examples(data.named, name, data.tfds_dir)
-        questions = read_questions(source, ((f"{source}, example {i}", example) for i, example in enumerate(examples)))
-    else:
-        questions = read(readers.find_file(data, split, FILES[split]))
+    found = readers.rows_of(data, split, given, _columns_of_row)
+    questions = read(readers.find_file(data, split, FILES[split])) if found is None else read_questions(*found)
     has_answers = questions[0].answer is not None
     if not has_answers and split != "test":
         raise UserError(f"{questions[0].where}: the answer is missing; {split} needs questions with answers")

@@ -5,7 +5,9 @@ with its names and quirks.
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from absl import logging
@@ -167,7 +169,7 @@ def read(task: str, file: epath.Path, split: str, by_original_name: bool = True)
             records.append(layout.record(fields, where, str(len(records))))
     check_broken(task, split, str(file), problems, len(lines))
     if task == "mnli":
-        records = _agreed(file, records)
+        records = _agreed(str(file), records)
     if by_original_name and file.name == MRPC_TRAIN:
         records = _part(file, records, lines, layout, split)
     if not records:
@@ -247,7 +249,7 @@ def _layout(task: str, file: epath.Path, lines: list[readers.Row], labelled: boo
     ), lines
 
 
-def _agreed(file: epath.Path, records: list[Record]) -> list[Record]:
+def _agreed(file: str, records: list[Record]) -> list[Record]:
     kept = [record for record in records if record.label != "-"]
     if len(kept) < len(records):
         skipped = len(records) - len(kept)
@@ -294,11 +296,19 @@ def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
     )
 
 
-def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | None = None) -> Sentences:
+def load(
+    task: str,
+    data: TaskDataConfig,
+    split: str,
+    labels: tuple[str, ...] | None = None,
+    given: readers.Given | None = None,
+) -> Sentences:
     """Return the examples of one split; those of a test set usually have no answers.
 
     Args:
       labels: classes in the order of a model's outputs, with or without capitals, if that differs from the benchmark's.
+      given: rows of the splits that are in memory, with the columns of the files or of TFDS, or (text, label) or
+        ((text, text_b), label). A label is the name of a class, or its number in the order of the benchmark.
 
     Raises:
       UserError: there is no such split or file, the classes are not the task's, or a row is bad (names file and line).
@@ -321,15 +331,27 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
             f"{task} has the classes {', '.join(spec.labels) or '(none: a number is estimated)'}, but the model has "
             f"{', '.join(labels) or 'none: it estimates a number'}{remedy}"
         )
-    if data.named:
-        records = _dataset_records(task, spec, data, split)
+    found = readers.rows_of(
+        data,
+        split,
+        given,
+        functools.partial(_columns_of_row, spec),
+        name=_dataset_name(task, data),
+        part=_dataset_split(task, data, split),
+    )
+    if found is not None:
+        records = _records(task, spec, *found, split)
     else:
         file = readers.find_file(data, split, glue_file_names(task, split))
         records = read(task, file, split, by_original_name=not getattr(data, split, ""))
     if len(records) != spec.rows[split]:
         logging.warning("%s %s: %d examples; the benchmark has %d", task, split, len(records), spec.rows[split])
-    spelled = ("0", "1") if spec.numbered and not data.named else spec.labels
-    numbers = {spelling: labels.index(name) for spelling, name in zip(spelled, spec.labels, strict=True)}
+    numbers = {name: labels.index(name) for name in spec.labels}
+    by_number = {str(number): numbers[name] for number, name in enumerate(spec.labels)}
+    if found is None and spec.numbered:
+        numbers = by_number
+    elif found is not None and not data.named:
+        numbers |= by_number
     examples = sentences.collect(task, records, tuple(labels), numbers, unlabelled=split.startswith("test"))
     if not spec.labels and examples.answers is not None:
         _check_range(records, examples.answers)
@@ -403,25 +425,53 @@ def _dataset_split(task: str, data: TaskDataConfig, split: str) -> str:
     return f"{name}_matched" if task == "mnli" and name in ("validation", "test") else name
 
 
-def _dataset_records(task: str, spec: GlueTask, data: TaskDataConfig, split: str) -> list[Record]:
-    name, own_split = _dataset_name(task, data), _dataset_split(task, data, split)
-    examples, test = list(readers.dataset_examples(name, own_split, data.tfds_dir)), split.startswith("test")
+def _columns_of_row(spec: GlueTask, where: str, row: Any) -> dict[str, Any]:
+    """Return the values of (text, label) or ((text, text_b), label) by the columns of the task."""
+    form = "((text, text_b), label)" if len(spec.columns) > 1 else "(text, label)"
+    texts = row[0] if isinstance(row, list) and len(row) == 2 else None
+    texts = [texts] if isinstance(texts, str) else texts
+    if not isinstance(texts, list) or len(texts) != len(spec.columns):
+        raise UserError(f"{where} is {row!r:.80}; expected {form}, or a dict by column")
+    return dict(zip(spec.columns, texts, strict=True)) | {spec.label: row[1]}
+
+
+def _records(task: str, spec: GlueTask, source: str, rows: readers.Rows, split: str) -> list[Record]:
+    """Return the examples in rows with the columns of the task's files, or with those of TFDS and the hub."""
+    examples, test = list(rows), split.startswith("test")
     if test:  # stored in a shuffled order, but the rows of a submission ascend
-        examples.sort(key=lambda example: example.get("idx", 0))
+        examples.sort(key=lambda example: _index(example[1].get("idx", 0)))
     problems, records, columns = [], [], spec.dataset_columns or spec.columns
-    for position, example in enumerate(examples):
-        missing = [column for column in (*columns, "label") if column not in example]
-        if missing:
-            raise UserError(f"{name} has no {' and '.join(missing)}, but {', '.join(example)}: it is not {task}")
-        index = str(example.get("idx", position))
-        where = f"{name}, {own_split}, example {index}"
-        texts = [example[column] for column in columns]
-        if not test and (problem := empty_text(zip(columns, texts, strict=True))):
+    for position, (where, example) in enumerate(examples):
+        used = next((names for names in (columns, spec.columns) if set(names) <= example.keys()), columns)
+        label = next((name for name in ("label", spec.label) if name in example), "label")
+        if missing := [column for column in (*used, *([] if test else [label])) if column not in example]:
+            raise UserError(f"{where} has no {' and '.join(missing)}, but {', '.join(example)}: it is not {task}")
+        texts = [readers.text_of(where, example, column, empty=True) for column in used]
+        if not test and (problem := empty_text(zip(used, texts, strict=True))):
             problems.append(f"{where}: {problem}")
             continue
-        label = example["label"]
-        if not spec.labels and label is not None and label < 0:
-            label = None
-        records.append(Record(where, texts[0], texts[1] if len(texts) > 1 else None, label, index))
-    check_broken(task, split, f"{name}, {own_split}", problems, len(examples))
+        second = texts[1] if len(texts) > 1 else None
+        index = str(example.get("idx", position))
+        records.append(Record(where, texts[0], second, _label(where, spec, example.get(label)), index))
+    check_broken(task, split, source, problems, len(examples))
+    if task == "mnli":
+        records = _agreed(source, records)
+    if not records:
+        raise UserError(f"{source} holds no example of {task} {split}")
     return records
+
+
+def _index(value: Any) -> tuple[bool, Any]:
+    """Return what rows are sorted by: their numbers, and what is none behind them."""
+    return (False, value) if isinstance(value, int) else (True, str(value))
+
+
+def _label(where: str, spec: GlueTask, value: Any) -> str | float | None:
+    """Return a label as it is compared with the classes, or a number; None for none, which is -1 or less for all."""
+    if value is None or isinstance(value, int | float) and value < 0:
+        return None
+    if not isinstance(value, str | int | float) or isinstance(value, bool) and not spec.labels:
+        raise UserError(f"{where}: the label {value!r:.60} is neither text nor a number")
+    if isinstance(value, str):
+        return value.strip() or None
+    return value if not spec.labels else str(int(value) if isinstance(value, float) and value.is_integer() else value)

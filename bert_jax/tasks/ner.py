@@ -8,10 +8,12 @@ entity is never cut, and a CRF runs over whole sentences.
 
 import bisect
 import dataclasses
+import functools
 import itertools
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from etils import epath
@@ -33,7 +35,7 @@ FILES = {
     "test": ("test.txt", "test.conll", "test.conllu", "eng.testb"),
 }
 """Names that a split may have in `data.dir`; the last ones are the original's."""
-_TAGS = ("ner", "tags", "ner_tags")
+_WORDS, _TAGS = ("tokens", "words"), ("ner", "tags", "ner_tags")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,17 +57,25 @@ def splits(task: str, data: TaggingDataConfig) -> tuple[str, ...]:
     return readers.file_splits(data, FILES)
 
 
-def load(task: str, data: TaggingDataConfig, split: str, labels: tuple[str, ...] | None = None) -> Examples:
-    """Read split "train", "dev" or "test" from a CoNLL file or TFDS.
+def load(
+    task: str,
+    data: TaggingDataConfig,
+    split: str,
+    labels: tuple[str, ...] | None = None,
+    given: readers.Given | None = None,
+) -> Examples:
+    """Read split "train", "dev" or "test" from a CoNLL file or rows (see `readers.rows_of`).
 
     Args:
       labels: the classes; None: O, then B- and I- of every type that occurs (plain tags: those that occur, sorted).
+      given: rows of the splits that are in memory: (words, tags), or dicts with the columns of a data set.
 
     Raises:
       UserError: see `conll.read` and `conll.in_iob2`; or there are no tags to train on, or a tag is not among `labels`.
     """
-    if data.named:
-        sentences = _read_dataset(data, split)
+    found = readers.rows_of(data, split, given, functools.partial(_columns_of_row, data))
+    if found is not None:
+        sentences = _row_sentences(*found, data, split)
     else:
         sentences = conll.read(readers.find_file(data, split, FILES[split]), data, to_predict=split == "test")
     has_answers = all(sentence.tags is not None for sentence in sentences)
@@ -120,29 +130,51 @@ def _classes(sentences: list[Sentence]) -> tuple[str, ...]:
     return (conll.OUTSIDE, *(f"{prefix}-{kind}" for kind in types for prefix in "BI"))
 
 
-def _read_dataset(data: TaggingDataConfig, split: str) -> list[Sentence]:
-    name = readers.dataset_split(data, split)
-    source = f"{data.named}, split {name}"
-    sentences = []
-    for index, example in enumerate(readers.dataset_examples(data.named, name, data.tfds_dir)):
-        key = data.label_column or next((name for name in _TAGS if name in example), "")
-        for name in ("tokens", key):
-            if name not in example:
-                raise UserError(
-                    f"{source}: no field {name or ' or '.join(_TAGS)!r} among {', '.join(sorted(example))}; "
-                    "give the one that holds the tags with --data.label_column=NAME"
-                )
-        words, tags = example["tokens"], example[key]
-        if not words or len(words) != len(tags):
+def _columns_of_row(data: TaggingDataConfig, where: str, row: Any) -> dict[str, Any]:
+    if not isinstance(row, list) or len(row) != 2:
+        raise UserError(f"{where} is {row!r:.80}; expected ([word, …], [tag, …]), or a dict with tokens and tags")
+    return {_WORDS[0]: row[0], data.label_column or _TAGS[0]: row[1]}
+
+
+def _row_sentences(source: str, rows: readers.Rows, data: TaggingDataConfig, split: str) -> list[Sentence]:
+    """Return the sentences in rows with columns of words and of tags; a test set may lack the latter."""
+    wanted, sentences = (data.label_column,) if data.label_column else _TAGS, []
+    for where, row in rows:
+        words = list(map(readers.whole_characters, _texts(where, "word", row[_field(where, row, _WORDS, data)])))
+        tags = None
+        if split != "test" or any(name in row for name in wanted):
+            tags = row[_field(where, row, wanted, data)]
+        tags = None if tags is None else _texts(where, "tag", tags)
+        if not words or tags is not None and len(words) != len(tags):
             raise UserError(
-                f"{source}, example {index}: {len(words)} words and {len(tags)} tags; each word needs one, and "
-                "each sentence a word"
+                f"{where}: {len(words)} words and {len(tags or [])} tags; each word needs one, and each sentence a word"
             )
-        places = tuple(f"{source}, example {index}, word {word}" for word in range(len(words)))
-        sentences.append(Sentence(tuple(words), None if None in tags else tuple(tags), None, places))
+        places = tuple(f"{where}, word {word}" for word in range(len(words)))
+        sentences.append(Sentence(tuple(words), None if tags is None or None in tags else tuple(tags), None, places))
     if not sentences:
         raise UserError(f"{source} holds no sentence")
     return sentences
+
+
+def _field(where: str, row: Mapping[str, Any], names: Sequence[str], data: TaggingDataConfig) -> str:
+    """Return the first of these columns that a row has."""
+    if (found := next((name for name in names if name in row), None)) is None:
+        raise UserError(
+            f"{where}: no field {' or '.join(names)!r} among {', '.join(sorted(row))}"
+            + ("; give the one that holds the tags with --data.label_column=NAME" if data.named else "; rename one")
+        )
+    return found
+
+
+def _texts(where: str, noun: str, values: Any) -> list[Any]:
+    """Return a list of words, or of tags, of which some may be None."""
+    if not isinstance(values, list):
+        raise UserError(f"{where}: its {noun}s are {values!r:.60}, not a list of text")
+    for number, value in enumerate(values):
+        if not isinstance(value, str) and (value is not None or noun == "word"):
+            remedy = "; give the names of the tags, such as B-PER" if noun == "tag" else ""
+            raise UserError(f"{where}, {noun} {number} is {value!r:.60}, not text{remedy}")
+    return list(values)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,23 +1,23 @@
-"""Readers of task files and of named data sets, and the search for the file of a split.
+"""Readers of the rows of task files, of named data sets and of what is in memory; the search for the file of a split.
 
 Lines are tab-separated without quoting, CSV by RFC 4180, or JSON; they always come with the line number. Lines end in
 LF or CR LF. Other line separators of Unicode are text, and blank lines are skipped.
 
-Examples of a data set of TFDS or the Hugging Face hub are plain dicts. The package that loads it is imported at the
-first call, by corpus/datasets.py. A family reads its split thus:
+`rows_of` gives the examples of a split as rows, values by the name of their column, wherever they come from: memory
+(`in_memory` says from what), a data set of TFDS or the Hugging Face hub, JSON lines, Parquet or Arrow files. What a
+family then reads and checks in them is the same for all. The package that loads a data set is imported at the first
+call, by corpus/datasets.py. A row has plain types:
 
-    for example in readers.dataset_examples("squad/v1.1", readers.dataset_split(data, split), data.tfds_dir):
-        example["question"]                  # str
-        example["answers"]["answer_start"]   # list[int]; a Sequence of a dict becomes a dict of lists
-
-    for example in readers.dataset_examples("hf://datasets/eriktks/conll2003", "train"):
-        example["tokens"], example["ner"]    # list[str], list[str]: the names of the classes, not their numbers
+    row["question"]                  # str
+    row["answers"]["answer_start"]   # list[int]; a Sequence of a dict becomes a dict of lists
+    row["tokens"], row["ner"]        # list[str], list[str]: the names of the classes, not their numbers
 """
 
+import dataclasses
 import os
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,11 +27,17 @@ from etils import epath
 from bert_jax import hub
 from bert_jax.config.finetuning import TaskDataConfig
 from bert_jax.corpus import datasets
-from bert_jax.errors import UserError
-from bert_jax.files import is_remote, lines_of, parsed
+from bert_jax.errors import UserError, need_extra
+from bert_jax.files import is_remote, lines_of, parsed, read_text
 
 Row = tuple[int, list[str]]
 """(number of the line on which the row begins, from 1; its fields)"""
+Rows = Iterator[tuple[str, Mapping[str, Any]]]
+"""Examples: (name for messages, such as `train[3]` or `train.jsonl, line 4`; values by the name of their column)."""
+Given = Mapping[str, Sequence[Any]]
+"""Rows of those splits that are in memory, as `in_memory` returns them."""
+AsColumns = Callable[[str, Any], Mapping[str, Any]]
+"""Returns the values of a row without names of columns, such as (text, label), by column; arguments as in `Rows`."""
 
 _CSV_FIELD = re.compile(r'(?:"(?P<quoted>(?:[^"]|"")*+)"|(?P<plain>(?:[^",\r\n]|\r(?!\n))*+))(?P<end>,|\r?\n|\Z)')
 
@@ -180,7 +186,7 @@ def _plain(feature: Any, value: Any) -> Any:
         feature = feature.feature  # a Sequence, whose values are arrays or ragged tensors
     if isinstance(value, dict):
         fields = getattr(feature, "feature", feature)
-        return {key: _plain(fields[key], part) for key, part in value.items()}
+        return {key: _plain(None if fields is None else fields[key], part) for key, part in value.items()}
     if isinstance(value, bytes):
         return value.decode("utf-8")
     if isinstance(value, np.ndarray) and value.ndim or isinstance(value, list):
@@ -191,6 +197,232 @@ def _plain(feature: Any, value: Any) -> Any:
     if hasattr(feature, "int2str"):
         return feature.int2str(value) if value is not None and value >= 0 else None
     return value
+
+
+ROW_ENDINGS = (".jsonl", *datasets.ENDINGS)
+"""How the names of files end that hold rows with names of columns, in every task."""
+
+
+def rows_of(
+    data: TaskDataConfig, split: str, given: Given | None, columns: AsColumns, *, name: str = "", part: str = ""
+) -> tuple[str, Rows] | None:
+    """Return the source, for messages, and the rows of a split; None if it is a file in a form of the task's own.
+
+    Args:
+      given: the splits that are in memory.
+      columns: says what is in a row of those that has no names of columns.
+      name: the data set, if not the one that `data` names.
+      part: its split, likewise.
+
+    Raises:
+      UserError: see `dataset_examples` and `file_rows`; and `columns`, as soon as such a row is read.
+    """
+    if given and split in given:
+        return split, _named_rows(split, given[split], columns)
+    if data.named:
+        name, part = name or data.named, part or dataset_split(data, split)
+        source = f"{name}, split {part}"
+        examples = dataset_examples(name, part, data.tfds_dir)
+        return source, ((f"{source}, example {number}", example) for number, example in enumerate(examples))
+    if getattr(data, split, "").endswith(ROW_ENDINGS):
+        file = find_file(data, split, ())
+        return str(file), file_rows(file)
+    return None
+
+
+def file_rows(file: epath.Path) -> Rows:
+    """Yield the rows of JSON lines, or of a Parquet or Arrow file.
+
+    Raises:
+      UserError: it is damaged, or there is no pyarrow to read it with.
+    """
+    if file.suffix == ".jsonl":
+        return ((f"{file}, line {number}", value) for number, value in json_lines(read_text(file), file))
+    return ((f"{file}, row {number}", row) for number, row in enumerate(datasets.arrow_rows(str(file))))
+
+
+def _named_rows(split: str, rows: Sequence[Any], columns: AsColumns) -> Rows:
+    for number, row in enumerate(rows):
+        where, values = f"{split}[{number}]", _own_types(row)
+        yield where, values if isinstance(values, dict) else columns(where, values)
+
+
+_DEV_NAMES = ("validation", "dev", "validation_matched")
+_NAMES_IN_DICTS = {"train": ("train",), "dev": _DEV_NAMES, "test": ("test", "test_matched")}
+
+
+def out_of_dicts(splits: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the splits, each DatasetDict replaced by its data set of that name; that of train gives all not given.
+
+    Raises:
+      UserError: a DatasetDict has no such split, or two splits are one iterator, whose rows only one can have.
+    """
+    found = {}
+    for split, source in splits.items():
+        names = _NAMES_IN_DICTS[split]
+        if source is None and _is_dataset_dict(splits.get("train")):
+            source = next((splits["train"][name] for name in names if name in splits["train"]), None)
+        elif isinstance(source, dict) and _is_dataset_dict(source):
+            name = next((name for name in names if name in source), "")
+            if not name:
+                raise UserError(
+                    f"{split} is a DatasetDict without {' or '.join(names[:2])}; it has {', '.join(source)}: give "
+                    f"{split}=data['{next(iter(source))}'] or the like"
+                )
+            source = source[name]
+        same = next((other for other, each in found.items() if each is source and isinstance(source, Iterator)), None)
+        if same:
+            raise UserError(f"{same} and {split} are one iterator, which gives its rows once; give each split its own")
+        found[split] = source
+    return found
+
+
+def _is_dataset_dict(source: Any) -> bool:
+    return isinstance(source, dict) and bool(source) and all(map(_is_dataset, source.values()))
+
+
+def _is_dataset(source: Any) -> bool:
+    return all(hasattr(source, name) for name in ("features", "column_names", "info"))
+
+
+def in_memory(split: str, source: Any) -> list[Any]:
+    """Return the rows of what somebody has in memory: dicts by column, or whatever an iterable yields.
+
+    Sources are known by what they offer, and no library is imported for them: data sets of the package datasets (whose
+    classes become names), data frames of pandas and polars, Arrow tables and whatever has their interface,
+    tf.data.Dataset, NumPy arrays (with the names of their fields, if they have any), dicts of columns, and any other
+    iterable.
+
+    Raises:
+      UserError: it is none of these, columns differ in length or in nothing (two have one name), a set, whose order
+        changes, or an iterator that has been used up.
+    """
+    if _is_dataset(source):
+        features = source.features or {}
+        source = source if (getattr(source, "format", None) or {}).get("type") == "custom" else source.with_format(None)
+        return [{name: _plain(features.get(name), value) for name, value in row.items()} for row in source]
+    if hasattr(source, "collect_schema") and hasattr(source, "collect"):  # polars.LazyFrame
+        source = source.collect()
+    if hasattr(source, "to_dicts"):  # polars
+        return source.to_dicts()
+    if hasattr(source, "itertuples") and hasattr(source, "notna"):  # pandas
+        _check_names(split, list(map(str, source.columns)))
+        return _without_gaps(source).to_dict("records")
+    if hasattr(source, "__arrow_c_stream__") or hasattr(source, "to_pylist") and hasattr(source, "schema"):
+        return _rows_of_table(split, source)
+    if hasattr(source, "as_numpy_iterator"):  # tf.data.Dataset
+        return [_plain(None, row) for row in source.as_numpy_iterator()]
+    if isinstance(source, np.ndarray) and source.dtype.names:
+        return _rows_of_columns(split, {name: source[name] for name in source.dtype.names})
+    if isinstance(source, Mapping):
+        return _rows_of_columns(split, source)
+    if isinstance(source, set | frozenset):
+        raise UserError(f"{split} is a set, whose order differs from one start to the next; give sorted(…) of it")
+    if isinstance(source, str | bytes | bytearray) or not isinstance(source, Iterable):
+        raise UserError(
+            f"{split} is {type(source).__name__}; expected a file, or examples: a data frame, a table, a dict of "
+            "columns, or an iterable of rows such as (text, label)"
+        )
+    rows = list(source)
+    if not rows and isinstance(source, Iterator):
+        raise UserError(
+            f"{split} is a {type(source).__name__} without a row; an iterator gives its rows once, so make a new one"
+        )
+    return rows
+
+
+def _rows_of_table(split: str, table: Any) -> list[dict[str, Any]]:
+    """Return the rows of an Arrow table, or of what can be read as one (`__arrow_c_stream__`)."""
+    if not any(hasattr(table, name) for name in ("schema", "columns", "column_names")):
+        raise UserError(
+            f"{split} is a {type(table).__name__}, one column; give a data frame, or a dict of columns such as "
+            "{'text': …, 'label': …}"
+        )
+    if not hasattr(table, "to_pylist"):
+        need_extra("pyarrow", "corpora", f"{split}, a {type(table).__name__},")
+        import pyarrow
+
+        table = pyarrow.table(table)
+    _check_names(split, list(table.schema.names))
+    return [*datasets.rows_with_classes(table.schema, [table])]
+
+
+def _rows_of_columns(split: str, columns: Mapping[Any, Any]) -> list[dict[str, Any]]:
+    values = {str(name): _values(split, str(name), column) for name, column in columns.items()}
+    if len({len(column) for column in values.values()}) > 1:
+        lengths = ", ".join(f"{name} {len(column):,}" for name, column in values.items())
+        raise UserError(f"{split}: columns of different lengths ({lengths:.300}); each row needs a value of every one")
+    return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+
+
+def _values(split: str, name: str, column: Any) -> list[Any]:
+    if isinstance(column, str | bytes | Mapping | set | frozenset) or not isinstance(column, Iterable):
+        raise UserError(
+            f"{split}: the column {name!r} is {column!r:.60}, not a list or an array; a dict has a column under a name"
+        )
+    if hasattr(column, "notna"):  # pandas
+        column = _without_gaps(column)
+    whole = next(
+        (getattr(column, method) for method in ("to_pylist", "tolist", "to_list") if hasattr(column, method)), None
+    )
+    return list(column) if whole is None else whole()
+
+
+def _without_gaps(frame: Any) -> Any:
+    """Return a data frame or a column of pandas with None in place of what it regards as missing, NaN or NA or NaT."""
+    return frame.astype(object).where(frame.notna(), None)
+
+
+def _check_names(split: str, names: list[str]) -> None:
+    if len(set(names)) < len(names):
+        raise UserError(f"{split}: two columns have the same name: {', '.join(names):.300}")
+
+
+def _own_types(value: Any) -> Any:
+    """Return a value in Python's own types; NaN, which stands for what is missing, as None."""
+    if value is None or type(value) in (str, int, bool):
+        return value
+    if isinstance(value, float):
+        return None if value != value else float(value)
+    if hasattr(value, "_asdict"):  # a named tuple, such as those of pandas' itertuples
+        value = value._asdict()
+    if hasattr(value, "notna"):  # a row of pandas' iterrows
+        value = value.to_dict()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(name): _own_types(part) for name, part in value.items()}
+    if isinstance(value, tuple | list):
+        return list(map(_own_types, value))
+    for method in ("tolist", "as_py", "to_list"):  # arrays and their numbers; Arrow; polars
+        if hasattr(value, method):
+            return _own_types(getattr(value, method)())
+    return value
+
+
+def has_names(row: Any) -> bool:
+    """Return whether a row of `in_memory` has values by the name of their column."""
+    return isinstance(_own_types(row), dict)
+
+
+def text_of(where: str, values: Mapping[str, Any], column: str, *, empty: bool = False) -> str:
+    """Return the text in a column of a row.
+
+    Raises:
+      UserError: it is missing, not text, or, unless `empty` is allowed, without a character that shows.
+    """
+    value = values.get(column)
+    if not isinstance(value, str):
+        problem = "is missing" if value is None else f"is {value!r}, not text"[:100]
+        raise UserError(f"{where}: {column!r} {problem}")
+    if not empty and not value.strip():
+        raise UserError(f"{where}: the text in column {column!r} is empty")
+    return whole_characters(value)
+
+
+def whole_characters(text: str) -> str:
+    """Return `text` without unpaired surrogates, which JSON can spell and no tokenizer accepts."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def need_files(data: TaskDataConfig) -> None:

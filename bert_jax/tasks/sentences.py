@@ -30,6 +30,8 @@ class Record(NamedTuple):
     """None if there is no label; a tuple where an example has several, or none of them."""
     index: str  # pyright: ignore[reportIncompatibleMethodOverride] (a field; nobody searches a record)
     """Name of the example in a file of predictions."""
+    weight: float = 1.0
+    """Factor of its loss in training."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +50,8 @@ class Sentences:
     index: list[str]
     several: bool = False
     """Whether an example may have any number of labels."""
+    weights: np.ndarray | None = None
+    """float32 [E]: factor of the loss of each example in training; None: all count the same."""
 
     @property
     def has_answers(self) -> bool:
@@ -89,6 +93,9 @@ def collect(
         labels,
         [record.index for record in records],
         several,
+        np.array([record.weight for record in records], np.float32)
+        if any(each.weight != 1 for each in records)
+        else None,
     )
 
 
@@ -116,6 +123,7 @@ def features(examples: Sentences, tokenizer: Tokenizer, options: SentenceOptions
         options.max_length,
         uncut=Uncut(lengths, options.max_length, "texts" if examples.second is None else "pairs"),
         options=options,
+        weights=examples.weights,
     )
 
 

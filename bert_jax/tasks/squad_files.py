@@ -11,7 +11,7 @@ import dataclasses
 import json
 import re
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -144,26 +144,40 @@ def read_json(file: epath.Path) -> tuple[list[str], list[tuple[int, dict[str, An
     return contexts, records
 
 
-def read_dataset(
-    name: str, data: TaskDataConfig, split: str
-) -> tuple[str, list[str], list[tuple[int, dict[str, Any]]]]:
-    """Return (name of dataset and split, contexts, records) of a dataset with the features of TFDS squad."""
-    own_split = readers.dataset_split(data, split)
-    source = f"{name}, split {own_split}"
+def columns_of_row(where: str, row: Any) -> dict[str, Any]:
+    """Return the values of (question, context, answers) by column; answers are (text, first character) each."""
+    question, context, answers = row if isinstance(row, list) and len(row) == 3 else (None, None, "")
+    listed = isinstance(answers, list) and all(isinstance(each, list) and len(each) == 2 for each in answers)
+    if not listed and not (answers is None or isinstance(answers, Mapping)):
+        raise UserError(
+            f"{where} is {row!r:.80}; expected (question, context, [(answer, its first character in the context), …]) "
+            "or a dict by column"
+        )
+    if isinstance(answers, list):
+        answers = [{"text": text, "answer_start": start} for text, start in answers]
+    return {"question": question, "context": context, "answers": answers}
+
+
+def read_rows(rows: readers.Rows) -> tuple[list[str], list[tuple[int, dict[str, Any]]]]:
+    """Return what `read_json` does for rows with the features of TFDS squad; without an id, it is the row's number."""
     contexts: dict[str, int] = {}
     records = []
-    for index, example in enumerate(readers.dataset_examples(name, own_split, data.tfds_dir)):
-        place = f"example {index}"
-        answers = _value(source, example, "answers", dict, place)
-        texts, starts = (_value(source, answers, key, list, f"{place}, answers") for key in ("text", "answer_start"))
-        record = {
-            **example,
-            "answers": [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=False)],
-        }
-        _check_record(source, record, place)
-        context = _value(source, example, "context", str, place)
+    for number, (where, row) in enumerate(rows):
+        record = {**row, "id": str(row["id"]) if isinstance(row.get("id"), int) else row.get("id", str(number))}
+        answers = row.get("answers")
+        if isinstance(answers, Mapping):
+            texts, starts = (_value(where, answers, key, list, "answers") for key in ("text", "answer_start"))
+            if len(texts) != len(starts):
+                raise UserError(f"{where}: {len(texts)} answers and {len(starts)} numbers of their first characters")
+            record["answers"] = [
+                {"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)
+            ]
+        elif answers is None:
+            record.pop("answers", None)
+        _check_record(where, record, "the row")
+        context = _value(where, row, "context", str, "the row")
         records.append((contexts.setdefault(context, len(contexts)), record))
-    return source, list(contexts), records
+    return list(contexts), records
 
 
 def _check_record(file: Any, record: Any, place: str) -> None:
@@ -257,12 +271,21 @@ def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
     return tuple(split for split in ("train", "dev", "test") if getattr(data, split) or _names(task, data, split)[1])
 
 
-def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | None = None) -> Examples:
+def load(
+    task: str,
+    data: TaskDataConfig,
+    split: str,
+    labels: tuple[str, ...] | None = None,
+    given: readers.Given | None = None,
+) -> Examples:
     """Read split "train", "dev" or "test" of squad_v1 or squad_v2.
 
     Files in `data.dir` are named train-v1.1.json and so on, or train-anything-v1.1.json if there is only one.
     data.tfds=squad means squad/v1.1 or squad/v2.0. plausible_answers are ignored, and so is `labels`, because spans
     have none.
+
+    Args:
+      given: rows of the splits that are in memory: (question, context, answers), or dicts by column.
 
     Raises:
       UserError: there is no such file; it is not JSON; a field is missing or has the wrong type; two questions have the
@@ -270,8 +293,9 @@ def load(task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | 
         1 % of the answers are not where the file says. Names the file and the id of the question (for broken JSON the
         line).
     """
-    if data.named:
-        source, contexts, records = read_dataset(_dataset_name(task, data), data, split)
+    found = readers.rows_of(data, split, given, columns_of_row, name=_dataset_name(task, data))
+    if found is not None:
+        source, (contexts, records) = found[0], read_rows(found[1])
     else:
         source = _find(task, data, split)
         contexts, records = read_json(source)

@@ -27,7 +27,7 @@ from bert_jax.config import HeadConfig
 from bert_jax.config.finetuning import ChoiceOptions, SentenceOptions, TaskDataConfig
 from bert_jax.data.sequences import Features
 from bert_jax.errors import UserError
-from bert_jax.files import read_text, write_atomically
+from bert_jax.files import write_atomically
 from bert_jax.tasks import choice, readers, sentences
 from bert_jax.tasks.sentences import Record, Sentences
 from bert_jax.tasks.squad_files import exact_match, f1
@@ -107,12 +107,17 @@ def splits(task: str, data: TaskDataConfig) -> tuple[str, ...]:
 
 
 def load(
-    task: str, data: TaskDataConfig, split: str, labels: tuple[str, ...] | None = None
+    task: str,
+    data: TaskDataConfig,
+    split: str,
+    labels: tuple[str, ...] | None = None,
+    given: readers.Given | None = None,
 ) -> Sentences | choice.Examples:
     """Return the examples of one split; those of the test sets have no answers.
 
     Args:
       labels: classes in the order of a model's outputs, if that differs from the benchmark's.
+      given: rows of the splits that are in memory, dicts as in the files or in a data set.
 
     Raises:
       UserError: there is no such split or file, the classes are not the task's, or a row is bad (names file and line).
@@ -124,7 +129,7 @@ def load(
             f"{task} has the classes {', '.join(spec.labels) or '(none: it is multiple choice)'}, but the model has "
             f"{', '.join(labels)}; fine-tune it on {task} first"
         )
-    source, rows = _rows(task, data, split)
+    source, rows = _rows(task, data, split, given)
     if task == "copa":
         questions = [_alternatives(*row) for row in rows]
         _report_size(task, split, len(questions))
@@ -257,15 +262,20 @@ def _dataset_name(task: str, data: TaskDataConfig) -> str:
     return f"super_glue/{task.removeprefix('superglue_')}" if data.named == "super_glue" else data.named
 
 
-def _rows(task: str, data: TaskDataConfig, split: str) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
+def _rows(
+    task: str, data: TaskDataConfig, split: str, given: readers.Given | None
+) -> tuple[str, list[tuple[str, Mapping[str, Any]]]]:
     """Return what is read, for messages, and each row with its place."""
-    if data.named:
-        name, own = _dataset_name(task, data), readers.dataset_split(data, split)
-        source = f"{name}, split {own}"
-        rows = list(readers.dataset_examples(name, own, data.tfds_dir))
-        return source, [(f"{source}, example {number}", row) for number, row in enumerate(rows)]
-    file = readers.find_file(data, split, _file_names(task, split))
-    return str(file), [(f"{file}, line {number}", row) for number, row in readers.json_lines(read_text(file), file)]
+    found = readers.rows_of(data, split, given, _without_names, name=_dataset_name(task, data))
+    if found is None:
+        file = readers.find_file(data, split, _file_names(task, split))
+        found = str(file), readers.file_rows(file)
+    source, rows = found
+    return source, list(rows)
+
+
+def _without_names(where: str, row: Any) -> dict[str, Any]:
+    raise UserError(f"{where} is {row!r:.80}; expected a dict with the names of the files of SuperGLUE")
 
 
 def _value(where: str, row: Any, key: str, kind: type) -> Any:

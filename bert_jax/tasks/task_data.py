@@ -24,6 +24,7 @@ from bert_jax.config.finetuning import (
     SentenceOptions,
     SequenceOptions,
     SquadOptions,
+    TaskDataConfig,
     TaskOptions,
     TextDataConfig,
     task_defaults,
@@ -35,7 +36,7 @@ from bert_jax.data.sequences import Features
 from bert_jax.data.spelling_errors import edited_text, edited_words
 from bert_jax.errors import UserError
 from bert_jax.randomness import Stream, bits
-from bert_jax.tasks import choice, ner, sentences, squad, text
+from bert_jax.tasks import choice, ner, readers, sentences, squad, text
 from bert_jax.tasks.conll import Sentence
 from bert_jax.tasks.glue import GLUE_TASKS
 from bert_jax.tasks.sentences import SentenceFeatures, Sentences
@@ -57,8 +58,18 @@ class TaskFamily(Protocol):
         """Return those splits of the task that the data has."""
         ...
 
-    def load(self, task: str, data: Any, split: str, labels: tuple[str, ...] | None = None) -> Any:
-        """Return the examples of one split; `labels` are the classes in the order of a model's outputs."""
+    def load(
+        self,
+        task: str,
+        data: Any,
+        split: str,
+        labels: tuple[str, ...] | None = None,
+        given: readers.Given | None = None,
+    ) -> Any:
+        """Return the examples of one split; `labels` are the classes in the order of a model's outputs.
+
+        `given` has the rows of the splits that are in memory. It is only passed if there are any.
+        """
         ...
 
     def features(self, examples: Any, tokenizer: Tokenizer, options: Any) -> Any:
@@ -298,6 +309,24 @@ class TaskData:
     """Those from outside, by name."""
     select_by: str = ""
     """The metric that chooses among runs, if it is not the task's main one."""
+    held_out: float = 0.0
+    """Share of the different training texts that has become the dev set."""
+    parts: np.ndarray | None = None
+    """int [E]: part of each training example in a cross-validation, from 0; there are no evaluations but these."""
+    clean: Split | None = None
+    """The training examples without spelling errors, which are evaluated part by part."""
+
+    @property
+    def fewest_sequences(self) -> int:
+        """Number of sequences that every run trains on, at least."""
+        return len(self.train.features) - (0 if self.parts is None else int(np.bincount(self.parts).max()))
+
+    def fold(self, number: int) -> "TaskData":
+        """Return the data of a run of a cross-validation: dev is part `number`, from 0, and train all others."""
+        assert self.parts is not None and self.clean is not None, "there is a cross-validation"
+        here = self.parts == number
+        evaluations = {"dev": _chosen(self.clean, np.flatnonzero(here))}
+        return dataclasses.replace(self, train=_chosen(self.train, np.flatnonzero(~here)), evaluations=evaluations)
 
     @property
     def splits(self) -> dict[str, Split]:
@@ -321,9 +350,14 @@ class TaskData:
         return self.select_by or self.selecting[0]
 
     @property
+    def _judged(self) -> Split:
+        """Examples by which runs are compared, or of a cross-validation all those that are."""
+        return self.evaluations["dev"] if self.evaluations else self.train
+
+    @property
     def selecting(self) -> tuple[str, ...]:
         """Metrics of the task by which runs can be compared, the usual one first."""
-        dev = self.evaluations["dev"].examples
+        dev = self._judged.examples
         return dev.metrics if isinstance(dev, VectorExamples) else selecting_metrics(self.task, self.head)
 
     def scores(self, split: Split, features: Features, logits: list[np.ndarray]) -> dict[str, float]:
@@ -340,7 +374,7 @@ class TaskData:
         Raises:
           UserError: one has the name of another or returns no number, or `select_by` is none of all.
         """
-        usual, examples = self.selecting, self.evaluations["dev"].examples
+        usual, examples = self.selecting, self._judged.examples
         if taken := next((name for name in metrics if name in usual), None):
             raise UserError(f"metrics has {taken!r}, the name of one that {self.task} has already; give yours another")
         if select_by and select_by not in (known := [*usual, *metrics]):
@@ -370,12 +404,39 @@ def _measured(name: str, function: Metric, answers: np.ndarray, predictions: np.
     return found if math.isfinite(found) else 0.0
 
 
+def _chosen(split: Split, numbers: np.ndarray) -> Split:
+    """Return some of the examples of a split of sentences."""
+    examples, features = split.examples, split.features
+    assert isinstance(examples, Sentences) and isinstance(features.labels, np.ndarray)
+    weights = None if features.weights is None else features.weights[numbers]
+    columns = {name: [getattr(examples, name)[number] for number in numbers] for name in ("first", "index")}
+    return Split(
+        dataclasses.replace(
+            examples,
+            **columns,
+            second=examples.second and [examples.second[number] for number in numbers],
+            answers=None if examples.answers is None else examples.answers[numbers],
+            weights=weights,
+        ),
+        dataclasses.replace(
+            features,
+            input_ids=[features.input_ids[number] for number in numbers],
+            token_type_ids=[features.token_type_ids[number] for number in numbers],
+            labels=features.labels[numbers],
+            example=np.arange(len(numbers), dtype=np.int32),
+            uncut=None,
+            weights=weights,
+        ),
+    )
+
+
 def _fingerprint(splits: Iterable[Split]) -> str:
     """Return the SHA-256 over sequences, labels and whatever else the metric compares answers with."""
     digest = hashlib.sha256()
     for split in splits:
         digest.update(json.dumps(getattr(split.examples, "gold", None)).encode())
-        for part in (split.features.input_ids, split.features.token_type_ids, split.features.labels):
+        features = split.features
+        for part in (features.input_ids, features.token_type_ids, features.labels, features.weights):
             for values in _arrays(part):
                 digest.update(np.ascontiguousarray(values).tobytes() + b"|")
     return digest.hexdigest()
@@ -388,57 +449,61 @@ def _arrays(part: Any) -> Iterator[np.ndarray]:
 
 
 def read_task(
-    config: FinetuneConfig, model: EncoderConfig, tokenizer: Tokenizer, given: Mapping[str, Sequence[Any]] | None = None
+    config: FinetuneConfig, model: EncoderConfig, tokenizer: Tokenizer, given: readers.Given | None = None
 ) -> TaskData:
     """Read and tokenize train, dev and, if it exists, test.
 
+    Without a dev set, the task text holds some of the training examples out, see `TextDataConfig`.
+
     Args:
-      given: rows of those splits of the task text that are in memory.
+      given: rows of the splits that are in memory, see `readers.in_memory`.
 
     Raises:
       UserError: the family rejects the files, max_length exceeds the model's positions, a model with one segment gets
-        pairs, or the dev set has no labels.
+        pairs, the dev set has no labels, or too few training examples would become one.
     """
     if config.max_length > model.longest_sequence:
         raise UserError(
             f"options.max_length={config.max_length}, but {config.init_from} has "
             f"{model.longest_sequence} positions; set --options.max_length={model.longest_sequence}"
         )
-    family = family_of(config.task)
+    family, data, share, folds = family_of(config.task), config.data, 0.0, 0
+    if isinstance(data, TextDataConfig):
+        share, folds = text.dev_share(config.task, data), data.folds
+        data = dataclasses.replace(data, dev_share=share)
 
-    def split(name: str, labels: tuple[str, ...] | None = None) -> Split:
-        if isinstance(config.data, TextDataConfig):
-            examples = text.load(config.task, config.data, name, labels, given)
-        else:
-            examples = family.load(config.task, config.data, name, labels)
-        if name == "train":
-            examples = noisy_examples(examples, config.noise)
+    def read(name: str, labels: tuple[str, ...] | None = None) -> Any:
+        return family.load(config.task, data, name, labels, **({"given": given} if given else {}))
+
+    def split(examples: Any) -> Split:
         return Split(examples, family.features(examples, tokenizer, config.options))
 
-    train = split("train")
+    clean = read("train")
+    train, labels = split(noisy_examples(clean, config.noise)), clean.labels
     if model.type_vocab_size == 1 and any(map(np.any, _arrays(train.features.token_type_ids))):
         raise UserError(
             f"{config.task} has pairs of texts, but {config.init_from} has one segment (type_vocab_size=1) and cannot "
             "read them; take another model, or join the two texts in files of your own"
         )
-    labels = train.examples.labels
-    others = [name for name in family.splits(config.task, config.data) if name not in ("train", "dev")]
-    evaluations = {name: split(name, labels) for name in ("dev", *(name for name in others if name.startswith("dev")))}
-    if not evaluations["dev"].examples.has_answers:
-        raise UserError(
-            "the dev set has no labels, so it cannot be used to choose a run; give a labelled one with --data.dev=FILE"
-        )
+    present = family.splits(config.task, data)
+    devs = [] if folds else ["dev", *(name for name in present if name.startswith("dev") and name != "dev")]
+    evaluations = {name: split(read(name, labels)) for name in devs}
+    _check_dev(config.data, present, evaluations, len(clean))
     changes: dict[str, Any] = {
         name: getattr(config, name) for name in ("crf", "features", "lstm_size", "train_encoder")
     }
-    if isinstance(config.data, TextDataConfig) and config.data.several_labels:
+    if isinstance(data, TextDataConfig) and data.several_labels:
         changes["kind"] = "multilabel"
         _check_thresholds(config, labels)
     if config.head_dropout is not None:
         changes["dropout"] = config.head_dropout
     head = dataclasses.replace(family.head(config.task, labels), **changes)
-    tests = {name: split(name, labels) for name in others if name.startswith("test")}
-    return TaskData(config.task, family, head, train, evaluations, tests)
+    tests = {name: split(read(name, labels)) for name in present if name.startswith("test")}
+    task = TaskData(config.task, family, head, train, evaluations, tests, held_out=share)
+    if not folds:
+        return task
+    scored = split(clean) if config.noise.rate else train
+    return dataclasses.replace(task, parts=text.folds(clean, folds), clean=scored)
 
 
 def _check_thresholds(config: FinetuneConfig, labels: tuple[str, ...]) -> None:
@@ -448,4 +513,28 @@ def _check_thresholds(config: FinetuneConfig, labels: tuple[str, ...]) -> None:
         raise UserError(
             f"options.thresholds has {len(given)} numbers, but the texts have {len(labels)} classes "
             f"({', '.join(labels):.200}); give one for each in this order, or one for all"
+        )
+
+
+def _check_dev(data: TaskDataConfig, present: Sequence[str], evaluations: dict[str, Split], size: int) -> None:
+    """Raise a UserError if there is nothing to choose runs by, `size` being the number of training examples."""
+    folds = data.folds if isinstance(data, TextDataConfig) else 0
+    if folds and data.dir and "dev" in present:
+        raise UserError(
+            f"data.folds={folds} scores every training example, so the dev data of data.dir={data.dir} have no use; "
+            "leave the option out, or name the training examples alone: --data.train=FILE"
+        )
+    if folds:
+        return
+    dev = evaluations["dev"].examples
+    if not dev.has_answers:
+        raise UserError(
+            "the dev set has no labels, so it cannot be used to choose a run; give a labelled one with --data.dev=FILE"
+        )
+    asked = not isinstance(data, TextDataConfig) or data.dev_share is not None or "dev" in present
+    if not asked and len(dev) < text.FEWEST:
+        raise UserError(
+            f"no dev data, and a tenth of {size + len(dev):,} training examples is too few to choose a run by: give "
+            "--data.dev=FILE (from Python dev=…), --data.dev_share=0.3 to hold that share out all the same, or "
+            "--data.folds=5 for a cross-validation"
         )

@@ -1,15 +1,17 @@
 """Classification and regression on the user's own sentences, single or in pairs; and plain texts for prediction.
 
-Examples come from TSV, CSV, JSON lines, text files in one directory per class, or rows in memory, which are checked
-like those of a file. A TSV or CSV file begins with a line of column names, unless `text_column` is a number: then it
+Examples come from TSV, CSV, text files in one directory per class, or rows (readers.py), which are all checked alike.
+A TSV or CSV file begins with a line of column names, unless `text_column` is a number: then it
 has no header, and columns are given by number, from 1. TSV has no quoting; CSV is that of RFC 4180 (readers.py).
 Plain texts are one per line of a .txt file or of standard input, or one per .txt file of a directory.
 """
 
+import functools
 import json
+import math
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,8 +31,12 @@ from bert_jax.tasks.sentences import head as head
 from bert_jax.tokenization.wordpiece import basic_normalizer, basic_pre_tokenizer
 
 _TEXT, _PAIR, _LABEL = ("text", "sentence", "sentence1"), ("text_pair", "sentence2"), ("label",)
-_SUFFIXES = (".tsv", ".csv", ".jsonl")
+_SUFFIXES = (".tsv", ".csv", *readers.ROW_ENDINGS)
 _WITHOUT_CLASS = "unsup"  # IMDb's unlabelled reviews, in a directory next to those of its classes
+USUAL_SHARE = 0.1
+"""Share of the texts of a training set without a dev set that is held out as one."""
+FEWEST = 10
+"""Examples of such a part by which runs can be compared; fewer must be asked for."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
@@ -53,10 +59,9 @@ def read_records(file: epath.Path, data: TextDataConfig, split: str) -> list[Rec
                 "a list of labels for data.several_labels=True"
             )
         return _read_directory(file)
-    if file.suffix == ".jsonl":
-        objects = readers.json_lines(read_text(file), file)
-        return records_of(str(file), ((f"{file}, line {number}", value) for number, value in objects), data, split)
-    if file.suffix not in _SUFFIXES:
+    if file.suffix in readers.ROW_ENDINGS:
+        return records_of(str(file), readers.file_rows(file), data, split)
+    if file.suffix not in (".tsv", ".csv"):
         raise UserError(
             f"{file}: the format of a file is determined by the end of its name, {', '.join(_SUFFIXES)}; or give a "
             "directory with a directory of .txt files for each class"
@@ -67,26 +72,30 @@ def read_records(file: epath.Path, data: TextDataConfig, split: str) -> list[Rec
 
 
 def records_of(
-    source: str, examples: Iterable[tuple[str, Mapping[str, Any]]], data: TextDataConfig, split: str
+    source: str, rows: readers.Rows, data: TextDataConfig, split: str, spelled: Callable[[Any], str] = json.dumps
 ) -> list[Record]:
-    """Return records for (where, mapping from column to value) pairs; the first one determines the columns.
+    """Return records for rows, the first of which determines the columns.
+
+    Args:
+      spelled: returns the name of the class that a number or a truth value stands for.
 
     Raises:
-      UserError: a column is missing; a later example has a second text or a label, the first has none; or a text or
-        label is bad.
+      UserError: a column is missing; a later example has a second text or a label, the first has none; or a text, label
+        or weight is bad.
     """
     records, columns = [], None
-    for where, values in examples:
+    for where, values in rows:
         columns = columns or _columns(where, values, data, split)
-        text, pair, label = columns
+        text, pair, label, weight = columns
         _check_absent(where, values, (() if pair else _PAIR) + (() if label else (data.label_column or _LABEL[0],)))
         records.append(
             Record(
                 where,
-                text_of(where, values, text),
-                None if pair is None else text_of(where, values, pair),
-                None if label is None else _labels(where, values.get(label), data),
+                readers.text_of(where, values, text),
+                None if pair is None else readers.text_of(where, values, pair),
+                None if label is None else _labels(where, values.get(label), data, spelled),
                 str(len(records)),
+                1.0 if weight is None else _weight(where, weight, values.get(weight)),
             )
         )
     if not records:
@@ -112,11 +121,15 @@ def mappings(file: epath.Path, lines: Iterator[readers.Row], has_header: bool) -
 
 def _columns(
     where: str, values: Mapping[str, Any], data: TextDataConfig, split: str
-) -> tuple[str, str | None, str | None]:
-    """Return the columns of text, second text and label; only a test set may lack labels."""
+) -> tuple[str, str | None, str | None, str | None]:
+    """Return the columns of text, second text, label and weight; only a test set may lack labels.
+
+    Weights are read for training alone.
+    """
     choices = ((data.text_column, _TEXT), (data.pair_column, _PAIR), (data.label_column, _LABEL))
+    choices += ((data.weight_column if split == "train" else "", ()),)
     spelled = {readers.composed_form(name): name for name in values}
-    text, pair, label = (
+    text, pair, label, weight = (
         next((spelled[name] for name in ((readers.composed_form(asked),) if asked else usual) if name in spelled), None)
         for asked, usual in choices
     )
@@ -126,6 +139,7 @@ def _columns(
             ("text_column", text, True),
             ("pair_column", pair, data.pair_column),
             ("label_column", label, split != "test"),
+            ("weight_column", weight, data.weight_column and split == "train"),
         )
         if asked and found is None
     ]
@@ -134,58 +148,50 @@ def _columns(
         wanted = repr(asked) if asked else " or ".join(_TEXT if missing[0] == "text_column" else _LABEL)
         shown = ", ".join(repr(str(name)[:40]) for name in list(values)[:12])
         raise UserError(
-            f"{where}: no column {wanted} among {shown}; name one with --data.{missing[0]} (a file without a line of "
-            "column names is read by numbers: --data.text_column=1 --data.label_column=2)"
+            f"{where}: no column {wanted} among {shown}; name one with --data.{missing[0]} (from Python "
+            f"{missing[0]}=…; a file without a line of column names is read by numbers: --data.text_column=1 "
+            "--data.label_column=2)"
         )
-    return text, pair, label
+    return text, pair, label, weight
 
 
 def _check_absent(where: str, values: Mapping[str, Any], columns: tuple[str, ...]) -> None:
-    """Raise a UserError about columns that only later JSON lines have, which would be lost silently."""
+    """Raise a UserError about columns that only later rows have, which would be lost silently."""
     late = [name for name in columns if values.get(name) not in (None, "")]
     if late:
         raise UserError(f"{where}: a {late[0]!r}, which the first example lacks; give it to every example or to none")
 
 
-def text_of(where: str, values: Mapping[str, Any], column: str) -> str:
-    """Return the text in a column; raise a UserError if there is none, or it is blank."""
-    value = values.get(column)
-    if not isinstance(value, str):
-        problem = "is missing" if value is None else f"is {value!r}, not text"[:100]
-        raise UserError(f"{where}: {column!r} {problem}")
-    if not value.strip():
-        raise UserError(f"{where}: the text in column {column!r} is empty")
-    # JSON can spell half a surrogate pair, which no tokenizer accepts.
-    return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _label(where: str, value: Any) -> str | None:
+def _label(where: str, value: Any, spelled: Callable[[Any], str]) -> str | None:
     """Return the label as text: 3 and "3" are the same class."""
     if value is None or isinstance(value, str) and not value.strip():
         return None
     if not isinstance(value, str | bool | int | float):
         raise UserError(f"{where}: the label {value!r} is neither text nor a number"[:300])
-    label = value.strip() if isinstance(value, str) else json.dumps(value)
+    label = value.strip() if isinstance(value, str) else spelled(value)
     if not label.isprintable():
         raise UserError(f"{where}: the label {label!r} holds characters that do not print")
     return label
 
 
-def _labels(where: str, value: Any, data: TextDataConfig) -> str | tuple[str, ...] | None:
+def _labels(
+    where: str, value: Any, data: TextDataConfig, spelled: Callable[[Any], str]
+) -> str | tuple[str, ...] | None:
     """Return the label or, where an example has several, the tuple of them; None where the value is missing."""
+    value = sorted(value, key=str) if isinstance(value, set | frozenset) else value
     if not data.several_labels:
-        if isinstance(value, list | tuple | set | frozenset):
+        if isinstance(value, list | tuple):
             raise UserError(
                 f"{where}: the label {value!r:.80} is a list; give --data.several_labels=true (from Python "
                 "several_labels=True) if an example has any number of labels"
             )
-        return _label(where, value)
+        return _label(where, value, spelled)
     if value is None:
         return None
     if isinstance(value, str):
-        names = [_label(where, part) for part in value.split(data.label_separator) if part.strip()]
+        names = [_label(where, part, spelled) for part in value.split(data.label_separator) if part.strip()]
     else:
-        names = [_label(where, part) for part in (value if isinstance(value, list | tuple) else [value])]
+        names = [_label(where, part, spelled) for part in (value if isinstance(value, list | tuple) else [value])]
     if None in names:
         raise UserError(f"{where}: one of the labels {value!r:.80} is empty")
     return tuple(name for name in dict.fromkeys(names) if name is not None)
@@ -194,6 +200,17 @@ def _labels(where: str, value: Any, data: TextDataConfig) -> str | tuple[str, ..
 def _names(label: Any) -> tuple[str, ...]:
     """Return the labels of an example as text."""
     return label if isinstance(label, tuple) else () if label is None else (str(label),)
+
+
+def _weight(where: str, column: str, value: Any) -> float:
+    """Return the weight of an example; a UserError if it is no number from 0 on."""
+    try:
+        weight = math.nan if value is None or isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        weight = math.nan
+    if not 0 <= weight <= 1e30:
+        raise UserError(f"{where}: the weight in column {column!r} is {value!r:.60}, not a number from 0 to 1e30")
+    return weight
 
 
 def _read_directory(directory: epath.Path) -> list[Record]:
@@ -211,58 +228,19 @@ def _read_directory(directory: epath.Path) -> list[Record]:
     return records
 
 
-def records_in_memory(
-    split: str, rows: Sequence[Any], regression: bool | None, form: TextDataConfig | None = None
-) -> list[Record]:
-    """Return the examples of the split, in order.
-
-    Args:
-      rows: (text, label) or ((text, text_b), label) each, as a tuple, a list or a row of an array. A label is a str, an
-        int or a bool, or a number if `regression` is not None; None in a test set without labels.
-      form: says whether a row has several labels instead of one: a list, a tuple, a set, or text with a separator.
-
-    Raises:
-      UserError: a row has a different form; see `records_of` for texts and labels. Names the row: train[3].
-    """
-    form = form or TextDataConfig()
-    form = TextDataConfig(several_labels=form.several_labels, label_separator=form.label_separator)
-    return records_of(split, _named_rows(split, rows, regression), form, split)
-
-
-def _named_rows(split: str, rows: Sequence[Any], regression: bool | None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (where, columns) of each row, with the columns named as in a file."""
-    for number, row in enumerate(rows):
-        where, parts = f"{split}[{number}]", row.tolist() if isinstance(row, np.ndarray) else row
-        if not isinstance(parts, tuple | list) or len(parts) != 2:
-            raise UserError(
-                f"{where} is {row!r:.80}; expected (text, label) or ((text, text_b), label). A list of texts and "
-                "one of labels become such rows with list(zip(texts, labels))"
-            )
-        texts, label = parts
-        texts = texts if isinstance(texts, tuple | list) else [texts]
-        if not 1 <= len(texts) <= 2:
-            raise UserError(f"{where} has {len(texts)} texts; expected (text, label) or ((text, text_b), label)")
-        yield (
-            where,
-            {
-                **dict(zip(("text", "text_pair"), texts, strict=False)),
-                "label": _checked_label(where, label, regression),
-            },
-        )
-
-
-def _checked_label(where: str, label: Any, regression: bool | None):
-    label = label.item() if isinstance(label, np.generic) else label
-    if isinstance(label, set | frozenset | np.ndarray):
-        label = list(label) if isinstance(label, np.ndarray) else sorted(label, key=str)
-    if isinstance(label, list | tuple):
-        return [_checked_label(where, each, regression=False) for each in label]
-    if isinstance(label, float) and regression is None:
+def _columns_of_row(data: TextDataConfig, where: str, row: Any) -> dict[str, Any]:
+    """Return the values of (text, label) or ((text, text_b), label) by the columns that `data` names."""
+    if not isinstance(row, list) or len(row) != 2:
         raise UserError(
-            f"{where}: the label {label} is a float; give regression=True to estimate numbers, or regression=False if "
-            "each number is the name of a class"
+            f"{where} is {row!r:.80}; expected (text, label) or ((text, text_b), label), or a dict by column. A list "
+            "of texts and one of labels become such rows with list(zip(texts, labels))"
         )
-    return str(label) if isinstance(label, bool | int) else label
+    texts, label = row
+    texts = texts if isinstance(texts, list) else [texts]
+    if not 1 <= len(texts) <= 2:
+        raise UserError(f"{where} has {len(texts)} texts; expected (text, label) or ((text, text_b), label)")
+    names = data.text_column or _TEXT[0], data.pair_column or _PAIR[0]
+    return dict(zip(names, texts, strict=False)) | {data.label_column or _LABEL[0]: label}
 
 
 STANDARD_INPUT = "-"
@@ -341,28 +319,22 @@ def load(
     data: TextDataConfig,
     split: str,
     labels: tuple[str, ...] | None = None,
-    given: Mapping[str, Sequence[Any]] | None = None,
+    given: readers.Given | None = None,
 ) -> Sentences:
-    """Return the examples of a split, from TSV, CSV, JSON lines, a directory per class, TFDS, the hub, or memory.
+    """Return the examples of a split, from TSV, CSV, a directory per class, or rows (see `readers.rows_of`).
 
     Args:
       labels: classes in the order of a model's outputs, empty for regression. None: those of this split, sorted, unless
         data.regression.
-      given: rows of the splits that are in memory, see `records_in_memory`.
+      given: rows of the splits that are in memory: dicts by column, (text, label) or ((text, text_b), label). A label
+        is a str, an int, a bool or a float; None in a test set without labels.
 
     Raises:
       UserError: as for `read_records` and `sentences.collect`, or there are fewer than two classes to learn.
     """
-    parted = data.dev_share > 0 and split in ("train", "dev")
+    parted = bool(data.dev_share) and split in ("train", "dev")
     source = "train" if parted else split
-    if given and source in given:
-        records = records_in_memory(source, given[source], data.regression, data)
-    elif data.named:
-        records = _dataset_records(data, source)
-    else:
-        _check_dev(task, data, source)
-        records = read_records(readers.find_file(data, source, file_names(source)), data, source)
-    records = _composed(records)
+    records = _composed(_read(task, data, source, given))
     if labels is None and data.several_labels:
         labels = _discover_several(records)
     elif labels is None:
@@ -370,13 +342,23 @@ def load(
     numbers = {readers.composed_form(name): number for number, name in enumerate(labels)}
     if parted:
         if "dev" in splits(task, data):
-            raise UserError(
-                f"data.dev_share={data.dev_share}, but data.dir={data.dir} has a dev file; leave the option out"
-            )
-        records = _part(records, data.dev_share, split)
+            where = f"data.dir={data.dir} has a dev file" if data.dir else f"{data.named} has a dev split"
+            raise UserError(f"data.dev_share={data.dev_share}, but {where}; leave the option out")
+        records = _part(records, data, split, classes=bool(labels) and not data.several_labels)
+    if split == "train" and not any(record.weight for record in records):
+        raise UserError(f"{records[0].where}, and every other example, has the weight 0: there is nothing to learn")
     return sentences.collect(
         task, records, tuple(labels), numbers, unlabelled=split == "test", several=data.several_labels
     )
+
+
+def _read(task: str, data: TextDataConfig, split: str, given: readers.Given | None) -> list[Record]:
+    found = readers.rows_of(data, split, given, functools.partial(_columns_of_row, data))
+    if found is not None:
+        in_memory = given is not None and split in given
+        return records_of(*found, data, split, spelled=str if in_memory else json.dumps)
+    _check_dev(task, data, split)
+    return read_records(readers.find_file(data, split, file_names(split)), data, split)
 
 
 def _composed(records: list[Record]) -> list[Record]:
@@ -495,17 +477,70 @@ def _check_dev(task: str, data: TextDataConfig, split: str) -> None:
         )
 
 
-def _part(records: list[Record], share: float, split: str) -> list[Record]:
-    """Return the part of a training file to train on, or the `share` of its different texts that is held out as dev."""
-    texts = list(dict.fromkeys((record.first, record.second) for record in records))
-    count = round(share * len(texts))
-    if not 0 < count < len(texts):
+def dev_share(task: str, data: TextDataConfig) -> float:
+    """Return the share of the training examples that is held out as dev: `data.dev_share` or, if that is None, a tenth.
+
+    It is 0 where there are dev examples, or where they are the parts of a cross-validation.
+    """
+    if data.dev_share is not None:
+        return data.dev_share
+    return 0.0 if data.folds or "dev" in splits(task, data) else USUAL_SHARE
+
+
+def _part(records: list[Record], data: TextDataConfig, split: str, classes: bool) -> list[Record]:
+    """Return the part of a training file to train on, or the share of its different texts that is held out as dev."""
+    assert data.dev_share is not None, "load comes first"
+    groups = _groups([(record.first, record.second) for record in records], _strata(records, data, classes))
+    sizes = np.cumsum([0, *map(len, groups)])
+    total = int(sizes[-1])
+    # Of the sums, so that small classes are not left out by rounding; one text of each class is for training.
+    counts = np.diff([round(data.dev_share * int(size)) for size in sizes])
+    if groups[1:]:
+        counts = np.minimum(counts, np.diff(sizes) - 1)
+    if not 0 < counts.sum() < total:
         raise UserError(
-            f"data.dev_share={share} of {len(texts):,} different texts leaves none "
-            f"{'to learn from' if count else 'for dev'}; give another share, or --data.dev=FILE"
+            f"data.dev_share={data.dev_share} of {total:,} different texts leaves none "
+            f"{'to learn from' if counts.sum() else 'for dev'}; give another share, or --data.dev=FILE"
         )
-    held_out = {texts[place] for place in permute(np.arange(count), len(texts), 0, Stream.HELD_OUT)}
+    held_out = {text for group, count in zip(groups, counts, strict=True) for text in group[:count]}
     return [record for record in records if ((record.first, record.second) in held_out) == (split == "dev")]
+
+
+def folds(examples: Sentences, count: int) -> np.ndarray:
+    """Return the part of each example in a cross-validation, int [E] from 0 on.
+
+    Equal texts are in one part, and each part has the same share of every class, to within one text.
+
+    Raises:
+      UserError: there are fewer different texts than parts.
+    """
+    pairs = list(zip(examples.first, examples.second or [None] * len(examples), strict=True))
+    classes = examples.labels and not examples.several  # sets of labels are too many to have equal shares
+    strata = examples.answers.tolist() if classes and examples.answers is not None else [0] * len(pairs)
+    texts = [text for group in _groups(pairs, strata) for text in group]
+    if len(texts) < count:
+        raise UserError(f"data.folds={count}, but there are {len(texts):,} different texts; give at most that many")
+    part = {text: number % count for number, text in enumerate(texts)}
+    return np.array([part[pair] for pair in pairs])
+
+
+def _strata(records: list[Record], data: TextDataConfig, classes: bool) -> list[Any]:
+    """Return for each record the group of which the dev part has the same share: its class, or one for all."""
+    return [record.label if classes and data.stratified is not False else "" for record in records]
+
+
+def _groups(texts: list[Any], strata: list[Any]) -> list[list[Any]]:
+    """Return the different texts of each stratum, of which a text has the first it occurs with, in a random order.
+
+    Which order depends on the texts alone, and the strata are in the order of their names.
+    """
+    first: dict[Any, Any] = {}
+    for text, stratum in zip(texts, strata, strict=True):
+        first.setdefault(text, stratum)
+    different, groups = list(first), {stratum: [] for stratum in sorted(set(first.values()), key=str)}
+    for place in permute(np.arange(len(different)), len(different), 0, Stream.HELD_OUT):
+        groups[first[different[place]]].append(different[place])
+    return list(groups.values())
 
 
 def _discover(records: list[Record], decimals: bool) -> tuple[str, ...]:
@@ -555,13 +590,3 @@ def _discover_several(records: list[Record]) -> tuple[str, ...]:
 def _order(labels: Collection[str]) -> Callable[[str], Any] | None:
     """Return the key by which labels are sorted: as numbers if all are."""
     return (lambda label: (float(label), label)) if all(map(_NUMBER.fullmatch, labels)) else None
-
-
-def _dataset_records(data: TextDataConfig, split: str) -> list[Record]:
-    name = readers.dataset_split(data, split)
-    source = f"{data.named}, split {name}"
-    rows = (
-        (f"{source}, example {position}", example)
-        for position, example in enumerate(readers.dataset_examples(data.named, name, data.tfds_dir))
-    )
-    return records_of(source, rows, data, split)

@@ -21,14 +21,14 @@ from bert_jax.data.sequences import TextFeatures, Uncut
 from bert_jax.errors import UserError
 from bert_jax.files import parsed, read_text
 from bert_jax.tasks import readers, sentences
-from bert_jax.tasks.text import mappings, text_of
+from bert_jax.tasks.text import mappings
 from bert_jax.tokenization.tokenizer import Tokenizer, join
 
 ANCHOR = ("anchor", "query", "question", "sentence1", "sentence", "text")
 POSITIVE = ("positive", "answer", "document", "passage", "sentence2", "text_pair")
 NEGATIVE = "negative"
 SCORE = ("score", "similarity", "label")
-_SUFFIXES = (".tsv", ".csv", ".jsonl")
+_SUFFIXES = (".tsv", ".csv", *readers.ROW_ENDINGS)
 _BLOCK = 1024  # anchors that are compared with all positives at once
 DEPTH = 10  # places in which a positive counts as found
 LARGEST = 1e30  # score; the squares of differences are float32
@@ -128,8 +128,18 @@ def splits(task: str, data: VectorDataConfig) -> tuple[str, ...]:
     return readers.file_splits(data, {split: file_names(split) for split in ("train", "dev", "test")})
 
 
-def load(task: str, data: VectorDataConfig, split: str, labels: tuple[str, ...] | None = None) -> VectorExamples:
+def load(
+    task: str,
+    data: VectorDataConfig,
+    split: str,
+    labels: tuple[str, ...] | None = None,
+    given: readers.Given | None = None,
+) -> VectorExamples:
     """Return the examples of a split.
+
+    Args:
+      given: rows of the splits that are in memory: dicts with the names of columns, or (anchor, positive), (first,
+        second, score), or (anchor, positive, negative, …).
 
     Raises:
       UserError: the kind of file is unknown; a column is missing; a text is missing or empty; a score is no number, or
@@ -137,12 +147,12 @@ def load(task: str, data: VectorDataConfig, split: str, labels: tuple[str, ...] 
     """
     texts, scores, wheres = [], [], []
     columns, keys = None, set()
-    for where, values in _rows(data, split):
+    for where, values in _rows(data, split, given):
         if columns is None:
             columns, keys = _Columns.of(where, values, data, split), set(values)
         elif not values.keys() <= keys:
             columns.check_late(where, values, data)
-        texts.append([text_of(where, values, name) for name in columns.texts])
+        texts.append([readers.text_of(where, values, name) for name in columns.texts])
         if columns.score is not None:
             scores.append(_score(where, values.get(columns.score)))
         wheres.append(where)
@@ -157,22 +167,35 @@ def load(task: str, data: VectorDataConfig, split: str, labels: tuple[str, ...] 
     return VectorExamples(task, split, by_column, found, [str(number) for number in numbers])
 
 
-def _rows(data: VectorDataConfig, split: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _rows(data: VectorDataConfig, split: str, given: readers.Given | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield (where, mapping from column to value) of every example of a split."""
-    if data.named:
-        name = readers.dataset_split(data, split)
-        for position, example in enumerate(readers.dataset_examples(data.named, name, data.tfds_dir)):
-            yield f"{data.named}, split {name}, example {position}", example
+    found = readers.rows_of(data, split, given, _columns_of_row)
+    if found is not None:
+        yield from found[1]
         return
     file = readers.find_file(data, split, file_names(split))
     if file.suffix not in _SUFFIXES or file.is_dir():
         raise UserError(f"{file}: the format of a file is determined by the end of its name, {', '.join(_SUFFIXES)}")
+    if file.suffix in readers.ROW_ENDINGS:
+        yield from readers.file_rows(file)
+        return
     text = read_text(file)
-    if file.suffix == ".jsonl":
-        yield from ((f"{file}, line {number}", value) for number, value in readers.json_lines(text, file))
-    else:
-        lines = readers.tsv(text) if file.suffix == ".tsv" else readers.csv(text, file)
-        yield from mappings(file, lines, has_header=not data.anchor_column.isdecimal())
+    lines = readers.tsv(text) if file.suffix == ".tsv" else readers.csv(text, file)
+    yield from mappings(file, lines, has_header=not data.anchor_column.isdecimal())
+
+
+def _columns_of_row(where: str, row: Any) -> dict[str, Any]:
+    """Return the values of a row without names: one or two texts, and a score, or negatives, after them."""
+    texts = row if isinstance(row, list) else [row]
+    if not texts or not all(isinstance(each, str) for each in texts[:2]):
+        raise UserError(
+            f"{where} is {row!r:.80}; expected a text, (anchor, positive), (first, second, score) or (anchor, "
+            "positive, negative, …), or a dict by column"
+        )
+    values = dict(zip((ANCHOR[0], POSITIVE[0]), texts, strict=False))
+    if len(texts) == 3 and not isinstance(texts[2], str):
+        return values | {SCORE[0]: texts[2]}
+    return values | {f"negative_{number}": each for number, each in enumerate(texts[2:], 1)}
 
 
 def _score(where: str, value: Any) -> float | list[float]:

@@ -1,5 +1,6 @@
 """Fine-tuning of every task, and its arguments."""
 
+import collections
 import dataclasses
 import json
 import re
@@ -22,6 +23,7 @@ from bert_jax.config.finetuning import (
     PredictConfig,
     SentenceOptions,
     Squad2Options,
+    TaggingDataConfig,
     TaggingOptions,
     TaskDataConfig,
     TextDataConfig,
@@ -35,6 +37,7 @@ from bert_jax.finetuning import loop
 from bert_jax.finetuning.loop import IN_MEMORY, from_arguments
 from bert_jax.pretraining import pretrain
 from bert_jax.tasks import text
+from bert_jax.tasks.task_data import family_of
 
 OPTIONS = {
     **{"max_length": 16, "batch_size": 16, "learning_rate": 2e-3, "epochs": 1},
@@ -172,12 +175,26 @@ WRONG = {
     "no label": ([("a", "x"), ("b", None)], r"train\[1\]: the label is missing"),
     "floats": (
         [("a", 1.0), ("b", 0.0)],
-        r"train\[0\]: the label 1.0 is a float; give regression=True.* or regression=False",
+        r"train\[0\]: the label '1.0' is a decimal number.*regression=True.*regression=False",
     ),
     "a list as a label": ([("a", ["x"])], r"train\[0\]: the label \['x'\] is a list; give .*several_labels=True"),
     "one class": ([("a", "x"), ("b", "x")], r"train\[0\], and every other example, has the label 'x'"),
     "nothing": ([], "train holds no example"),
-    "a mapping": ({"a": "x"}, "train is dict; expected a file, or examples"),
+    "a mapping of texts": ({"a": "x"}, "train: the column 'a' is 'x', not a list or an array"),
+    "ragged columns": (
+        {"text": ["a", "b"], "label": ["x"]},
+        r"train: columns of different lengths \(text 2, label 1\)",
+    ),
+    "no column": (
+        {"review": ["a"], "y": ["x"]},
+        r"train\[0\]: no column text or sentence .*among 'review', 'y'.*text_column",
+    ),
+    "a set": ({("a", "x")}, "train is a set, whose order differs from one start to the next"),
+    "bytes": (b"a", "train is bytes; expected a file, or examples"),
+    "a used iterator": (iter(()), "train is a tuple_iterator without a row; an iterator gives its rows once"),
+    "a text in a row is missing": ({"text": ["a", None], "label": ["x", "y"]}, r"train\[1\]: 'text' is missing"),
+    "a missing label": ({"text": ["a", "b"], "label": [1, np.nan]}, r"train\[1\]: the label is missing"),
+    "no rows": ({"text": [], "label": []}, "train holds no example"),
     "a number": (3, "train is int; expected a file"),
 }
 
@@ -188,6 +205,206 @@ def test_bad_examples_are_named(name):
     with pytest.raises(UserError, match=message):
         config, given = from_arguments("text", {"train": rows, "dev": []}, {})
         text.load("text", config.data, "train", given=given)
+
+
+TEXTS, NAMES = ["a", "b", "c"], ["x", "y", "x"]
+Named = collections.namedtuple("Named", "label text")
+
+
+@dataclasses.dataclass
+class Review:
+    text: str
+    label: str
+
+
+CONTAINERS = {
+    "dicts": [{"text": one, "label": other, "id": 3} for one, other in zip(TEXTS, NAMES)],
+    "columns": {"text": TEXTS, "label": np.array(NAMES)},
+    "a structured array": np.array(list(zip(TEXTS, NAMES)), dtype=[("text", "U9"), ("label", "U9")]),
+    "named tuples": [Named(other, one) for one, other in zip(TEXTS, NAMES)],
+    "dataclasses": [Review(one, other) for one, other in zip(TEXTS, NAMES)],
+    "a generator": (pair for pair in zip(TEXTS, NAMES)),
+    "text of NumPy": [(np.str_(one), np.str_(other)) for one, other in zip(TEXTS, NAMES)],
+}
+
+
+def examples_of(task, rows, **options):
+    """The training examples of rows in memory."""
+    config, given = from_arguments(task, {"train": rows, "dev": "dev"}, options)
+    return family_of(task).load(task, config.data, "train", given=given)
+
+
+def of_texts(examples):
+    return examples.first, examples.labels, examples.answers.tolist()
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_containers(name):
+    assert of_texts(examples_of("text", CONTAINERS[name])) == (TEXTS, ("x", "y"), [0, 1, 0])
+
+
+def test_frames_and_tables():
+    """The libraries themselves; test_hub.py has the data sets of the package datasets."""
+    pandas, pyarrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    columns = {"text": TEXTS, "label": NAMES}
+    frame = pandas.DataFrame(columns, index=[7, 3, 7])
+    for source in (
+        frame,
+        frame.astype({"text": "string", "label": "category"}),
+        frame.itertuples(),
+        [row for _, row in frame.iterrows()],
+        {"text": frame.text, "label": pyarrow.chunked_array([NAMES])},
+        pyarrow.table(columns),
+        pyarrow.table(columns).to_reader(),
+    ):
+        assert of_texts(examples_of("text", source)) == (TEXTS, ("x", "y"), [0, 1, 0])
+    missing = pandas.DataFrame({"text": TEXTS, "label": pandas.array([1, None, 0], dtype="Int64")})
+    for source, message in (
+        (missing, r"train\[1\]: the label is missing"),
+        (pandas.DataFrame([["a", "b"]], columns=["text", "text"]), "train: two columns have the same name: text, text"),
+        (frame.text, "train is a Series, one column; give a data frame, or a dict of columns"),
+        (frame.rename(columns={"text": "review"}), r"no column text or .* among 'review', 'label'; .*text_column=…"),
+    ):
+        with pytest.raises(UserError, match=message):
+            examples_of("text", source)
+    renamed = frame.rename(columns={"text": "review"})
+    assert of_texts(examples_of("text", renamed, text_column="review"))[0] == TEXTS
+    tagged = pandas.DataFrame(
+        {"tokens": [np.array(["Ann", "sings"], object)], "ner_tags": [np.array(["B-PER", "O"], object)]}
+    )
+    assert examples_of("ner", tagged).sentences[0].tags == ("B-PER", "O")
+
+
+def test_polars():
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame({"text": TEXTS, "label": NAMES})
+    for source in (frame, frame.lazy(), frame.iter_rows(named=True), {name: frame[name] for name in frame.columns}):
+        assert of_texts(examples_of("text", source)) == (TEXTS, ("x", "y"), [0, 1, 0])
+
+
+ANSWERED = {"question": "who?", "context": "Ann sings", "answers": {"text": ["Ann"], "answer_start": [0]}}
+ROWS = {  # (task, its rows as tuples, the same as dicts, the same as a file, the name of the file)
+    "ner": (
+        [(["Ann", "sings"], ["B-PER", "O"]), (("So",), ("O",))],
+        [{"tokens": ["Ann", "sings"], "ner": ["B-PER", "O"]}, {"words": ["So"], "tags": ["O"]}],
+        "Ann B-PER\nsings O\n\nSo O\n",
+        "train.txt",
+    ),
+    "choice": (
+        [(("a cat", "it"), ["sits", "flies"], 0), (("a bird", "it"), ("sits", "flies"), "B")],
+        [
+            {"context": "a cat", "question": "it", "choices": ("sits", "flies"), "answer": "A"},
+            {"sent1": "a bird", "sent2": "it", "ending0": "sits", "ending1": "flies", "label": np.int64(1)},
+        ],
+        '{"context": "a cat", "question": "it", "choices": ["sits", "flies"], "answer": 0}\n'
+        '{"context": "a bird", "question": "it", "choices": ["sits", "flies"], "answer": 1}\n',
+        "train.jsonl",
+    ),
+    "rte": (
+        [(("a", "b"), "entailment"), (("c", "d"), 1)],
+        [
+            {"sentence1": "a", "sentence2": "b", "label": "entailment"},
+            {"sentence1": "c", "sentence2": "d", "label": "not_entailment"},
+        ],
+        "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n1\tc\td\tnot_entailment\n",
+        "train.tsv",
+    ),
+    "squad_v2": (
+        [("who?", "Ann sings", [("Ann", 0)]), ("what?", "Ann sings", None)],
+        [ANSWERED, {"id": 1, "question": "what?", "context": "Ann sings", "answers": []}],
+        json.dumps(
+            {
+                "data": [
+                    {
+                        "paragraphs": [
+                            {
+                                "context": "Ann sings",
+                                "qas": [
+                                    {"id": "0", "question": "who?", "answers": [{"text": "Ann", "answer_start": 0}]},
+                                    {"id": "1", "question": "what?", "answers": []},
+                                ],
+                            }
+                        ]
+                    }
+                ]
+            }
+        ),
+        "train.json",
+    ),
+}
+
+
+def contents(task, examples):
+    """The examples, without the names of their places."""
+    if task == "rte":
+        return examples.first, examples.second, examples.answers.tolist(), examples.labels, examples.index
+    if task == "ner":
+        return examples.labels, [(each.words, each.tags) for each in examples.sentences]
+    return [each._replace(where="") if task == "choice" else each for each in examples.questions]
+
+
+@pytest.mark.parametrize("task", ROWS)
+def test_every_task_reads_rows_as_its_files(task, tmp_path):
+    tuples, dicts, text, name = ROWS[task]
+    (tmp_path / name).write_text(text)
+    kind = TaggingDataConfig if task == "ner" else TaskDataConfig
+    expected = contents(task, family_of(task).load(task, kind(train=str(tmp_path / name)), "train"))
+    lines = "".join(json.dumps(row, default=int) + "\n" for row in dicts)
+    (tmp_path / "rows.jsonl").write_text(lines)
+    rows = family_of(task).load(task, kind(train=str(tmp_path / "rows.jsonl")), "train")
+    for found in (examples_of(task, tuples), examples_of(task, iter(dicts)), rows):
+        assert contents(task, found) == expected
+
+
+WRONG_ROWS = {
+    "no pair": ("ner", [["Ann", "sings", "so"]], r"train\[0\] is \['Ann', .*expected \(\[word, …\], \[tag, …\]\)"),
+    "text as words": ("ner", [("Ann sings", "B-PER O")], r"train\[0\]: its words are 'Ann sings', not a list of text"),
+    "ragged tags": ("ner", [(["Ann"], ["B-PER", "O"])], r"train\[0\]: 1 words and 2 tags"),
+    "numbers as tags": ("ner", [(["a"], ["O"]), (["Ann"], [3])], r"train\[1\], tag 0 is 3, not text; give the names"),
+    "no tags": ("ner", [{"tokens": ["a"], "pos": ["DT"]}], r"no field 'ner or tags or ner_tags' among pos, tokens"),
+    "two values": (
+        "choice",
+        [("a cat", ["sits", "flies"])],
+        r"train\[0\] is .*expected \(context, \[choice, …\], answer",
+    ),
+    "a choice": ("choice", [("a cat", "sits", 0)], r'train\[0\]: choices is no list but "sits"'),
+    "any choice": ("choice", [("a cat", ["sits", object()], 0)], r"train\[0\]: choice 1 is not text but .<object"),
+    "an answer": ("choice", [("a cat", ["sits", "flies"], 2)], r"train\[0\]: the answer '2' is none of the 2 choices"),
+    "a single text": ("rte", [("a", "entailment")], r"train\[0\] is .*; expected \(\(text, text_b\), label\)"),
+    "a class": ("rte", [(("a", "b"), "neutral")], r"train\[0\]: unknown label 'neutral'; expected one of entailment"),
+    "no class": ("rte", [(("a", "b"), None)], r"train\[0\]: the label is missing"),
+    "columns": ("cola", [{"text": "a", "label": 1}], r"train\[0\] has no sentence, but text, label: it is not cola"),
+    "a scale": ("stsb", [(("a", "b"), 5.5)], r"train\[0\]: the score 5.5 is not between 0 and 5"),
+    "no number": ("stsb", [(("a", "b"), [3])], r"train\[0\]: the label \[3\] is neither text nor a number"),
+    "a text of numbers": ("stsb", [(("a", 3), 2.0)], r"train\[0\]: 'sentence2' is 3, not text"),
+    "no place": ("squad_v2", [("who?", "Ann sings", "Ann")], r"train\[0\] is .*\(answer, its first character"),
+    "another place": (
+        "squad_v1",
+        [("who?", "Ann sings", [("Ann", 3)])],
+        "question 0: answer 'Ann' is not at character 3",
+    ),
+    "ragged answers": (
+        "squad_v1",
+        [ANSWERED | {"answers": {"text": ["Ann"], "answer_start": []}}],
+        r"train\[0\]: 1 answers and 0 numbers",
+    ),
+    "no context": ("squad_v1", [{"question": "who?"}], r"train\[0\]: the row has no 'context', only 'question'"),
+    "no rows": ("squad_v1", [], "train holds no question"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_ROWS)
+def test_bad_rows_of_other_tasks_are_named(name):
+    task, rows, message = WRONG_ROWS[name]
+    with pytest.raises(UserError, match=message) as raised:
+        examples_of(task, rows)
+    assert "\n" not in str(raised.value) or name == "another place"
+
+
+def test_an_iterator_is_one_split():
+    rows = iter([("a", "x"), ("b", "y")])
+    with pytest.raises(UserError, match="train and dev are one iterator, which gives its rows once"):
+        from_arguments("text", {"train": rows, "dev": rows}, {})
 
 
 def test_an_unknown_class_in_dev():
@@ -266,14 +483,10 @@ def test_a_share_of_train_is_held_out_as_of_a_file(home):
     for split, part in zip(("train", "dev"), parts):
         assert part.first == text.load("text", of_file, split).first
     assert sum(map(len, parts)) == 320 and 40 < len(parts[1]) < 90
-    message = r"train is given and dev, .* give dev=\[\(text, label\), …\], or dev_share=0.1"
-    with pytest.raises(UserError, match=message):
-        from_arguments("text", {"train": rows}, {})
-
-
-def test_other_tasks_read_files():
-    with pytest.raises(UserError, match="train, dev in memory: .* to the task text.*ner reads files: train=FILE"):
-        from_arguments("ner", {"train": [(["a"], ["O"])], "dev": []}, {})
+    with pytest.raises(UserError, match="train is given and dev, .*missing: give dev=… in the same form"):
+        from_arguments("ner", {"train": [(["a"], ["O"])]}, {})
+    with pytest.raises(UserError, match="test in memory: ax is not trained and reads files: give dir="):
+        from_arguments("ax", {"test": [(("a", "b"), None)]}, {})
 
 
 @pytest.mark.parametrize(
@@ -283,7 +496,10 @@ def test_other_tasks_read_files():
             {"tfds": "glue/sst2"},
             "tfds='glue/sst2' has all splits, but train and dev are given in memory too; leave one of the two out",
         ),
-        ({"text_column": "review"}, "text_column='review' names a column of a file, but all examples are in memory"),
+        (
+            {"text_column": "review"},
+            "text_column='review' names a column, but all examples are in memory without such names",
+        ),
         ({"pair_column": "b"}, "pair_column='b' names a column"),
         ({"data": {"label_column": "y"}}, "label_column='y' names a column"),
     ],

@@ -6,6 +6,7 @@ import math
 import pathlib
 import re
 import shutil
+import types
 
 import jax
 import numpy as np
@@ -17,16 +18,26 @@ from scipy.special import softmax
 from small_finetuning import MODEL, Killed, run_config, sentences
 from small_pretraining import finetune, run_predict
 
+import bert_jax
 from bert_jax.checkpoints.checkpoint import Checkpoints
 from bert_jax.config import ComputeConfig, HeadConfig, ModelConfig, ScheduleConfig
-from bert_jax.config.finetuning import PredictConfig, SentenceOptions, SquadOptions, TextDataConfig, task_defaults
+from bert_jax.config.finetuning import (
+    FinetuneConfig,
+    PredictConfig,
+    SentenceOptions,
+    SquadOptions,
+    TextDataConfig,
+    task_defaults,
+)
+from bert_jax.config.options import from_record, to_dict
+from bert_jax.config.pretraining import NoiseConfig
 from bert_jax.data.sequences import Features
 from bert_jax.errors import UserError
 from bert_jax.finetuning import loop, prediction
 from bert_jax.finetuning import run as one_run
 from bert_jax.finetuning.plan import Run, check_length, collapsed, ignores_input, learning_rates, plan
 from bert_jax.finetuning.programs import average, fitting_head
-from bert_jax.finetuning.results import METRICS, _cell, earlier_predictions, finished_runs, summary
+from bert_jax.finetuning.results import METRICS, _cell, best, earlier_predictions, finished_runs, summary
 from bert_jax.formats.opening import open_stored, place
 from bert_jax.formats.stored import StoredModel
 from bert_jax.tasks import squad, squad_files
@@ -43,6 +54,143 @@ def test_the_plan_is_the_papers_grid_and_every_seed():
     assert {run.batch_size for run in runs} == {16, 32} and {run.epochs for run in runs} == {2, 3, 4}
     assert {run.seed for run in runs} == {7, 8} and {run.learning_rate for run in runs} == {5e-5, 4e-5, 3e-5, 2e-5}
     assert plan(dataclasses.replace(config, grid=False, seeds=1)) == [Run(16, 3e-5, 4, 7)]
+
+
+FOLDS = dataclasses.replace(
+    task_defaults("text"), data=TextDataConfig(train="a", folds=3), seeds=2, grid=True, grid_epochs=(1,)
+)
+
+
+def record(run: Run, accuracy: float) -> dict:
+    parts = {"fold": run.fold, "folds": run.folds} if run.folds else {}
+    own = {"run": run.name, "setting": run.setting, "seed": run.seed, "step": 1, "keep": "best", **parts}
+    return own | {"metrics": {"accuracy": accuracy}, "hyperparameters": {}, "collapsed": None}
+
+
+def test_a_cross_validation_has_a_run_per_part_and_the_highest_mean_wins():
+    runs = plan(FOLDS)
+    assert len(runs) == len({run.name for run in runs}) == 2 * 8 * 3
+    assert runs[1].name == "batch16_rate5e-05_epochs1_folds3_seed0_fold2"
+    assert len({run.setting for run in runs}) == 8 and "folds" not in plan(task_defaults("text"))[0].name
+    assert runs[0].of(FOLDS).seed == 0 and runs[0].of(FOLDS).data == FOLDS.data
+    first, second, unfinished = (
+        [record(Run(16, rate, 1, seed, fold, 3), accuracy) for fold, accuracy in enumerate(figures, 1)]
+        for rate, seed, figures in ((1e-3, 0, (0.9, 0.3, 0.6)), (2e-3, 0, (0.7, 0.8, 0.6)), (2e-3, 1, (1.0, 1.0)))
+    )
+    assert best([*first, *second, *unfinished], "accuracy") is second[1], "not the best part of all"
+    found = summary(FOLDS, [*first, *second], "accuracy", {})
+    assert found["settings"][0]["mean"]["accuracy"] == pytest.approx(0.7)
+    assert found["settings"][0]["standard_deviation"]["accuracy"] == pytest.approx(0.1)
+    assert "among the 3 folds whose mean is the highest of 6 runs" in found["chosen"]["by"]
+
+
+def test_weights_of_parts_are_kept_while_their_mean_may_win(tmp_path):
+    low = [record(Run(16, 1e-3, 1, 0, fold, 2), accuracy) for fold, accuracy in ((1, 0.9), (2, 0.1))]
+    high = [record(Run(16, 2e-3, 1, 0, 1, 2), 0.6)]
+    for each in (*low, *high):
+        place = tmp_path / "runs" / each["run"]
+        (place / "checkpoints").mkdir(parents=True)
+        (place / "results.json").write_text(json.dumps(each))
+    one_run.drop_losers(types.SimpleNamespace(path=epath.Path(tmp_path)), "accuracy")
+    assert {path.parent.name for path in tmp_path.glob("runs/*/checkpoints")} == {low[0]["run"], high[0]["run"]}
+
+
+def test_every_example_is_predicted_out_of_fold(pretrained, tmp_path):
+    """From the scores of three runs to one file, in the order of the examples; with the clean texts."""
+    noisy = dataclasses.replace(run_config(pretrained, "w"), noise=NoiseConfig(rate=0.5), data=FOLDS.data)
+    rows = [(f"{topic} {number}", topic) for number in range(12) for topic in ("garden", "harbour")]
+    task = read_task(noisy, MODEL, load_tokenizer(pretrained / "vocab.txt"), {"train": rows})
+    assert task.evaluations == {} and task.fewest_sequences == 16
+    for number in range(3):
+        fold = task.fold(number)
+        assert len(fold.train.examples) == 16 and fold.evaluations["dev"].features.labels.sum() == 4
+        dev = fold.evaluations["dev"]
+        assert {
+            (text, dev.examples.labels[answer]) for text, answer in zip(dev.examples.first, dev.examples.answers)
+        } == {rows[place] for place in np.flatnonzero(task.parts == number)}
+        assert not {text for text, _ in rows} >= set(fold.train.examples.first), "which have spelling errors"
+        scores = np.array([[number, answer] for answer in dev.examples.answers], np.float32)
+        run = Run(16, 1e-3, 1, 0, number + 1, 3)
+        (tmp_path / "runs" / run.name).mkdir(parents=True)
+        np.save(tmp_path / "runs" / run.name / one_run.SCORES, scores)
+    found = loop.out_of_fold(epath.Path(tmp_path), types.SimpleNamespace(data=task), record(run, 0.0))
+    lines = (tmp_path / "predictions" / found["files"][0]).read_text().splitlines()[1:]
+    assert [line.split("\t")[0] for line in lines] == [str(number) for number in range(24)]
+    predicted = [line.split("\t")[1] for line in lines]
+    expected = [
+        "harbour" if task.parts[place] == 0 and topic == "harbour" else "garden"
+        for place, (_, topic) in enumerate(rows)
+    ]
+    assert predicted == expected
+    assert found["metrics"]["accuracy"] == np.mean([name == topic for name, (_, topic) in zip(predicted, rows)])
+    np.save(tmp_path / "runs" / run.name / one_run.SCORES, scores[:-1])
+    with pytest.raises(UserError, match="fold3/scores.npy is gone or damaged; remove .*fold3 to train that run again"):
+        loop.out_of_fold(epath.Path(tmp_path), types.SimpleNamespace(data=task), record(run, 0.0))
+
+
+def test_a_tenth_is_held_out_where_that_is_enough(pretrained):
+    config, tokenizer = (
+        run_config(pretrained, "w", data=TextDataConfig(train="a")),
+        load_tokenizer(pretrained / "vocab.txt"),
+    )
+    rows = [(f"{topic} {number}", topic) for number in range(50) for topic in ("garden", "harbour")]
+    task = read_task(config, MODEL, tokenizer, {"train": rows})
+    assert task.held_out == 0.1 and len(task.evaluations["dev"].examples) == 10
+    assert task.evaluations["dev"].examples.answers.sum() == 5
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, stratified=True))
+    said = "10 of 100 training examples are held out (data.dev_share=0.1, the same share of every class;"
+    assert said in loop._held_out(config, task)
+    with pytest.raises(UserError, match="a tenth of 90 training examples is too few .*dev_share=0.3 .*--data.folds=5"):
+        read_task(config, MODEL, tokenizer, {"train": rows[:90]})
+    asked = dataclasses.replace(config, data=TextDataConfig(train="a", dev_share=0.2))
+    assert len(read_task(asked, MODEL, tokenizer, {"train": rows[:20]}).evaluations["dev"].examples) == 4
+    (pretrained / "here").mkdir(exist_ok=True)
+    with pytest.raises(UserError, match="data.folds=2 scores every training example, so the dev data of data.dir="):
+        read_task(
+            run_config(pretrained, "w", data=TextDataConfig(dir=str(pretrained / "data"), folds=2)), MODEL, tokenizer
+        )
+
+
+def test_runs_of_earlier_versions_keep_their_random_part():
+    """A record of 0.1.0 says nothing of classes; one that is begun now does."""
+    config = dataclasses.replace(task_defaults("text"), data=TextDataConfig(train="a", dev_share=0.1))
+    old = to_dict(config)
+    for name in ("stratified", "folds", "weight_column"):
+        del old["data"][name]
+    assert from_record(FinetuneConfig, old, "x").data.stratified is False
+    for recorded, expected in (({}, True), (old, False), (to_dict(loop._with_stratification(config, {})), True)):
+        assert loop._with_stratification(config, recorded).data.stratified is expected
+    asked = dataclasses.replace(config, data=dataclasses.replace(config.data, stratified=True))
+    assert loop._with_stratification(asked, old) == asked
+
+
+@pytest.mark.slow
+def test_a_cross_validation_end_to_end(pretrained, tmp_path):
+    """The predictions of every part are those of the loaded model of its run, and a second command trains nothing."""
+    data = TextDataConfig(
+        train=str(pretrained / "data" / "train.tsv"), test=str(pretrained / "data" / "test.tsv"), folds=3
+    )
+    config = run_config(pretrained, tmp_path / "work", epochs=3, data=data, keep="all")
+    results = finetune(config).results
+    (setting,) = results["settings"]
+    assert setting["runs"] == 3 and setting["standard_deviation"]["accuracy"] is not None
+    assert results["out_of_fold"]["metrics"]["accuracy"] > 0.7 and results["data"] == {"train": 320, "test": 20}
+    lines = (tmp_path / "work" / "predictions" / results["out_of_fold"]["files"][0]).read_text().splitlines()[1:]
+    task = read_task(config, MODEL, load_tokenizer(pretrained / "vocab.txt"))
+    said = [line.split("\t")[1] for line in lines]
+    for number, record in enumerate(results["runs"]):
+        here = np.flatnonzero(task.parts == number)
+        model = bert_jax.load(tmp_path / "work" / "runs" / record["run"])
+        assert [said[place] for place in here] == [
+            label.name for label in model.predict([task.clean.examples.first[place] for place in here])
+        ]
+    again = finetune(config).results
+    assert again["runs"] == results["runs"] and again["out_of_fold"] == results["out_of_fold"]
+    shutil.rmtree(tmp_path / "work" / "runs" / results["runs"][1]["run"])
+    third = finetune(config).results
+    for before, after in zip(results["runs"], third["runs"]):
+        assert before["metrics"] == after["metrics"]
+    assert third["out_of_fold"] == results["out_of_fold"], "a part that is trained again is the same"
 
 
 def test_a_cooldown_that_the_shortest_run_has_no_room_for():

@@ -33,7 +33,7 @@ from bert_jax.errors import UserError
 from bert_jax.finetuning import loop
 from bert_jax.formats.conversion import convert
 from bert_jax.formats.opening import is_there, open_stored
-from bert_jax.tasks import ner, squad_files, text
+from bert_jax.tasks import ner, readers, squad_files, text
 from bert_jax.tokenization.tokenizer import load_tokenizer
 from bert_jax.tools.pods.job import Job
 
@@ -477,11 +477,44 @@ def test_tasks_by_name_read_what_their_files_hold(data, tmp_path):
     assert (question.text, question.answers) == ("What is blue?", ("The sky",))
 
 
+def test_data_sets_in_memory_are_read_as_those_of_the_hub():
+    """Whatever they are formatted as; and a DatasetDict gives its splits."""
+    datasets = pytest.importorskip("datasets")
+    kinds = {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["bad", "good"])}
+    whole = datasets.Dataset.from_list(ROWS, features=datasets.Features(kinds))
+    unlabelled = whole.map(lambda row: {"label": -1})
+    expected = [{**row, "label": ["bad", "good"][row["label"]]} for row in ROWS]
+    for source in (whole, whole.with_format("numpy"), whole.to_iterable_dataset(), whole.with_format("pandas")):
+        assert readers.in_memory("train", source) == expected
+    splits = datasets.DatasetDict(train=whole, validation=whole.select(range(4)), test=unlabelled)
+    config, given = loop.from_arguments("text", {"train": splits, "dev": None, "test": None}, {})
+    assert given == {"train": expected, "dev": expected[:4], "test": [{**row, "label": None} for row in expected]}
+    assert not text.load("text", config.data, "test", ("bad", "good"), given).has_answers
+    assert loop.from_arguments("text", {"dev": splits, "train": "a.tsv"}, {})[1] == {"dev": expected[:4]}
+    for split, named, said in (
+        (
+            "dev",
+            {"train": whole},
+            "dev is a DatasetDict without validation or dev; it has train: give dev=data['train']",
+        ),
+        ("train", {"fit": whole}, "train is a DatasetDict without train; it has fit: give train=data['fit']"),
+    ):
+        assert said in message(loop.from_arguments, "text", {split: datasets.DatasetDict(named)}, {})
+    classes = datasets.ClassLabel(names=["O", "B-PER"])
+    tags = datasets.Features({"tokens": datasets.List(kinds["text"]), "ner_tags": datasets.List(classes)})
+    found = loop.from_arguments("ner", {"train": datasets.Dataset.from_list(TAGGED, features=tags), "dev": "d"}, {})
+    assert ner.load("ner", found[0].data, "train", given=found[1]).sentences[0].tags == ("B-PER", "O")
+    asked = datasets.Dataset.from_list([ANSWERED])
+    found = loop.from_arguments("squad_v1", {"train": asked, "dev": "d"}, {})
+    (question,) = squad_files.load("squad_v1", found[0].data, "train", given=found[1]).questions
+    assert (question.text, question.answers) == ("What is blue?", ("The sky",))
+
+
 def test_what_a_configuration_says_of_the_hub():
     given = {"init_from": "m", "workdir": "w"}
     for values, said in (
         ({"data.hub": "a/b", "data.tfds": "imdb"}, "two data sets"),
-        ({"data.hub": "a/b", "data.dev_share": 0.1}, r"train\[90%:\]"),
+        ({"data.hub": "a/b", "data.dev": "train[90%:]", "data.dev_share": 0.1}, "data.dev=train.* is given"),
         ({"data.hub": "a/b", "data.dir": "d"}, "data.dir=d has no effect with data.hub=a/b"),
         ({"data.tfds": "imdb", "data.dir": "d"}, "data.dir=d has no effect with data.tfds=imdb"),
         ({}, "--data.hub=OWNER/NAME"),

@@ -192,7 +192,7 @@ def test_tfds_gives_the_examples_of_the_files(monkeypatch):
     rows[0]["label"] = None
     assert not glue.load("mnli", data, "test_mismatched").has_answers
     assert asked == [("glue/mnli", "validation_matched", "place"), ("glue/mnli", "test_mismatched", "place")]
-    with pytest.raises(UserError, match="glue/mnli has no sentence, but premise"):
+    with pytest.raises(UserError, match="glue/mnli, split validation, example 0 has no sentence, but premise"):
         glue.load("cola", TaskDataConfig(tfds="glue/mnli"), "dev")
     rows[:] = [{"sentence1": "a", "sentence2": "b", "label": -1.0}]
     assert not glue.load("stsb", data, "test").has_answers and glue.splits("ax", data) == ("test",)
@@ -209,13 +209,16 @@ def test_an_empty_text_from_tfds_is_treated_as_in_files(monkeypatch, caplog):
     assert len(glue.load("rte", data, "test")) == len(glue.load("qqp", data, "test")) == 200
     for row in rows:
         row["label"] = "entailment"
-    with pytest.raises(UserError, match="^glue/rte, validation, example 7: the text in column 'sentence2' is empty$"):
+    with pytest.raises(
+        UserError, match="^glue/rte, split validation, example 7: the text in column 'sentence2' is empty$"
+    ):
         glue.load("rte", data, "dev")
     for row in rows:
         row["label"] = "duplicate"
     with caplog.at_level("WARNING", logger="absl"):
         assert len(glue.load("qqp", data, "train")) == 199
-    assert "glue/qqp, train: 1 of 200 rows skipped, the first: glue/qqp, train, example 7: the text in" in caplog.text
+    expected = "glue/qqp, split train: 1 of 200 rows skipped, the first: glue/qqp, split train, example 7: the text in"
+    assert expected in caplog.text
     for row in rows[:2]:
         row["question1"] = ""
     with pytest.raises(UserError, match="example 0: the text in column 'question1' is empty; 3 of 200 rows are broken"):

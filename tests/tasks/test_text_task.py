@@ -1,6 +1,7 @@
 """Tasks of texts: files, data sets, noise, and cuts."""
 
 import csv
+import dataclasses
 import io
 import json
 import pathlib
@@ -23,8 +24,12 @@ from bert_jax.config.finetuning import (
 )
 from bert_jax.config.options import with_options
 from bert_jax.config.pretraining import NoiseConfig
+from bert_jax.data import sequences
 from bert_jax.data.sequences import Uncut
 from bert_jax.errors import UserError
+from bert_jax.finetuning.plan import prior_loss
+from bert_jax.objectives.tasks import classification_sums
+from bert_jax.randomness import Stream, permute
 from bert_jax.tasks import choice, glue, ner, readers, sentences, squad, squad_files, task_data, text
 from bert_jax.tasks import readers as rows
 from bert_jax.tasks.choice import Question
@@ -359,6 +364,138 @@ def test_a_share_of_the_training_file_is_held_out(tmp_path):
     fails("dev_share=0.2, but data.dir=.* has a dev file", tmp_path, dev_share=0.2)
 
 
+def test_the_share_that_is_held_out_is_the_same_of_every_class(tmp_path):
+    """And that of 0.1.0 stays a random part for its runs, by its own formula."""
+    random = np.random.default_rng(0)
+    texts = [f"text {number}" for number in random.integers(0, 400, 600)]  # many of them twice
+    classes = {one: "abc"[np.searchsorted([0.7, 0.95], random.random())] for one in dict.fromkeys(texts)}
+    rows = [(one, classes[one]) for one in texts]
+
+    def parts(**options):
+        data = TextDataConfig(dev_share=0.1, **options)
+        return [set(text.load("text", data, split, given={"train": rows}).first) for split in ("train", "dev")]
+
+    train, dev = parts()
+    assert train | dev == set(texts) and not train & dev and len(dev) == round(0.1 * len(classes))
+    for name in "abc":
+        whole, held_out = (sum(classes[one] == name for one in part) for part in (classes, dev))
+        assert abs(held_out - 0.1 * whole) <= 1 and held_out
+    assert parts() == [train, dev] == parts(stratified=True)
+    shuffled = [list(classes)[place] for place in permute(np.arange(len(dev)), len(classes), 0, Stream.HELD_OUT)]
+    assert parts(stratified=False)[1] == set(shuffled) != dev
+    rare = [("a", "x"), ("b", "x"), ("c", "y")]
+    data = TextDataConfig(dev_share=0.5)
+    assert set(text.load("text", data, "train", given={"train": rare}).answers) == {0, 1}, "each class is learned"
+    numbers = [(one, 0.5 * number) for number, one in enumerate(texts)]
+    data = TextDataConfig(dev_share=0.1, regression=True)
+    assert set(text.load("text", data, "dev", given={"train": numbers}).first) == set(shuffled)
+
+
+def test_folds(tmp_path):
+    random = np.random.default_rng(1)
+    texts = [f"text {number}" for number in random.integers(0, 100, 150)]
+    rows = [(one, "ab"[hash_ % 3 == 0]) for one, hash_ in zip(texts, [int(one.split()[1]) for one in texts])]
+    examples = text.load("text", TextDataConfig(), "train", given={"train": rows})
+    parts = text.folds(examples, 5)
+    assert parts.tolist() == text.folds(examples, 5).tolist() and set(parts) == set(range(5))
+    by_text = dict(zip(texts, parts.tolist()))
+    assert [by_text[one] for one in texts] == parts.tolist(), "equal texts stay together"
+    for name in "ab":
+        sizes = np.bincount([by_text[one] for one in by_text if dict(rows)[one] == name], minlength=5)
+        assert np.ptp(sizes) <= 1
+    assert np.ptp(np.bincount(list(by_text.values()))) <= 1
+    assert text.folds(dataclasses.replace(examples, labels=()), 5).max() == 4
+    with pytest.raises(UserError, match="data.folds=500, but there are .* different texts; give at most that many"):
+        text.folds(examples, 500)
+
+
+def weighted(rows, split="train", **options):
+    given = {split: [dict(zip(("text", "label", "w"), row)) for row in rows]}
+    return text.load("text", TextDataConfig(weight_column="w", **options), split, given=given)
+
+
+def test_weights_of_examples_are_those_of_batches(tmp_path):
+    """In padded rows and in shared ones; of a file too."""
+    rows = [("a", "x", 0), ("a a", "y", 2.5), ("a", "y", "1e-1")]
+    write(tmp_path, "train.tsv", "text\tlabel\tw\na\tx\t0\na a\ty\t2.5\na\ty\t1e-1\n")
+    tokenizer = Tokenizer(WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"], lowercase=True))
+    for examples in (weighted(rows), load(tmp_path, weight_column="w")):
+        features = text.features(examples, tokenizer, SentenceOptions(max_length=8))
+        assert features.weights.dtype == np.float32 and features.weights.tolist() == [0, 2.5, np.float32(0.1)]
+    batch = sequences.padded(features, np.array([2, 1, 0]), 4)
+    assert batch["weights"].tolist() == [np.float32(0.1), 2.5, 0, 0]
+    shared = sequences.SharedRowBatches(features, 3, 16, seed=1).batch(0)
+    by_label = {label: set(shared["weights"][shared["labels"] == label]) for label in (0, 1)}
+    assert by_label == {0: {0}, 1: {np.float32(0.1), 2.5}}, "places without a text have 0 for both"
+    assert weighted([("a", "x", 1), ("b", "y", 1)]).weights is None
+    assert weighted([("a", "x"), ("b", "y")], "dev").weights is None, "which need none"
+
+
+def test_losses_weighted_by_whole_numbers_are_those_of_repeated_rows():
+    """The mean is over the weights; and the loss of guessing is that of the weighted labels."""
+    random = np.random.default_rng(2)
+    logits, labels, counts = (
+        random.normal(size=(5, 3)).astype(np.float32),
+        np.array([0, 2, 1, 1, 0]),
+        np.array([3, 0, 1, 2, 1]),
+    )
+    log_softmax = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    losses = -log_softmax[np.arange(5), labels]
+    found = classification_sums(logits, labels, counts.astype(np.float32))
+    repeated = np.repeat(np.arange(5), counts)
+    assert float(found.loss / found.weight) == pytest.approx(losses[repeated].mean(), rel=1e-6)
+    assert found.correct == np.sum((logits.argmax(axis=1) == labels)[repeated]) and found.weight == counts.sum()
+    some = sequences.as_features([(np.zeros(1), np.zeros(1))] * 5, 8)
+    for head, values in ((HeadConfig(labels=("a", "b", "c")), labels), (HeadConfig(kind="regression"), logits[:, 0])):
+        whole = dataclasses.replace(some, labels=values, weights=counts.astype(np.float32))
+        part = dataclasses.replace(some, labels=values[repeated], input_ids=[0] * len(repeated))
+        assert prior_loss(head, whole) == pytest.approx(prior_loss(head, part), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([("a", "x", 1), ("b", "y", -1)], r"train\[1\]: the weight in column 'w' is -1, not a number from 0 to 1e30"),
+        ([("a", "x", "much")], r"train\[0\]: the weight in column 'w' is 'much', not a number"),
+        ([("a", "x", float("nan"))], "the weight in column 'w' is None, not a number"),
+        ([("a", "x", True)], "the weight in column 'w' is True, not a number"),
+        ([("a", "x", 1), ("b", "y")], r"train\[1\]: the weight in column 'w' is None, not a number"),
+        (
+            [("a", "x"), ("b", "y")],
+            r"train\[0\]: no column 'w' among 'text', 'label'; name one with --data.weight_column",
+        ),
+        ([("a", "x", 0), ("b", "y", 0)], r"train\[0\], and every other example, has the weight 0"),
+    ],
+)
+def test_bad_weights_are_named(rows, message):
+    with pytest.raises(UserError, match=message):
+        weighted(rows)
+
+
+def test_a_parquet_file(tmp_path):
+    """As the package datasets writes it: with the names of the classes in its schema."""
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    label = {"names": ["neg", "pos"], "_type": "ClassLabel"}
+    features = {
+        "text": {"dtype": "string", "_type": "Value"},
+        "label": label,
+        "all": {"feature": label, "_type": "List"},
+    }
+    table = pyarrow.table({"text": TEXTS, "label": [1, 0, 1, -1], "all": [[1, 0], [], [0], [1]]})
+    named = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    for file, content in (("train", named), ("plain", table)):
+        parquet.write_table(content, tmp_path / f"{file}.parquet", row_group_size=2)
+    rows = [row for _, row in readers.file_rows(tmp_path / "train.parquet")]
+    assert [row["label"] for row in rows] == ["pos", "neg", "pos", None] and rows[0]["all"] == ["pos", "neg"]
+    assert readers.in_memory("train", named) == rows
+    with pytest.raises(UserError, match=r"train.parquet, row 3: the label is missing"):
+        load(tmp_path)
+    assert load(tmp_path, train=str(tmp_path / "plain.parquet")).labels == ("-1", "0", "1")
+    whole = (tmp_path / "train.parquet").read_bytes()
+    (tmp_path / "train.parquet").write_bytes(whole[:-40])
+    fails("train.parquet is damaged or cut short", tmp_path)
+
+
 def test_a_directory_without_a_dev_file_hears_of_the_share(tmp_path):
     write(tmp_path, "train.tsv", "text\tlabel\na\tx\nb\ty\n")
     with pytest.raises(
@@ -376,7 +513,7 @@ def test_a_directory_without_a_dev_file_hears_of_the_share(tmp_path):
     [
         (
             "text",
-            {"train": "a.tsv"},
+            {"train": "a.tsv", "dev_share": 0.0},
             "no dev data, .*: give --data.dev=FILE, or --data.dev_share=0.1 to hold out a tenth of a.tsv",
         ),
         ("ner", {"train": "a.txt"}, "no dev data, on which runs are compared and chosen: give --data.dev=FILE$"),
@@ -388,11 +525,13 @@ def test_a_directory_without_a_dev_file_hears_of_the_share(tmp_path):
             {"train": "a.tsv", "dev": "b.tsv", "dev_share": 0.1},
             "cannot be used: data.dev=b.tsv is given; leave it out",
         ),
+        ("text", {"train": "a.tsv", "folds": 1}, "data.folds=1 must be 2 or more parts, or 0 for no cross-validation"),
         (
             "text",
-            {"tfds": "imdb_reviews", "dev_share": 0.1},
-            r"cannot be used: a split of a data set is cut by --data.train='train",
+            {"train": "a.tsv", "dev": "b.tsv", "folds": 5},
+            "data.folds=5 scores every training example, so data.dev=b.tsv has nothing to do",
         ),
+        ("text", {"train": "a.tsv", "dev_share": 0.2, "folds": 5}, "so data.dev_share=0.2 has nothing to do"),
     ],
 )
 def test_data_without_dev(task, data, message):
