@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         TextDataConfig,
         task_defaults,
     )
+    from bert_jax.config.objective import TaskLossConfig
     from bert_jax.config.options import with_options
     from bert_jax.config.presets import model_config
     from bert_jax.data.preparation.prepare import run_prepare as prepare
@@ -135,6 +136,7 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "TaggingDataConfig": "config.finetuning",
     "TaggingOptions": "config.finetuning",
     "TaskDataConfig": "config.finetuning",
+    "TaskLossConfig": "config.objective",
     "TextDataConfig": "config.finetuning",
     "Tokenizer": "tokenization.tokenizer",
     "TrainVocabConfig": "config",
@@ -210,6 +212,7 @@ __all__ = [
     "TaggingDataConfig",
     "TaggingOptions",
     "TaskDataConfig",
+    "TaskLossConfig",
     "TextDataConfig",
     "Tokenizer",
     "TrainVocabConfig",

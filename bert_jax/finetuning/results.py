@@ -354,7 +354,7 @@ METRICS = {
     "ner": ("f1",),
     "race": ("accuracy",),
     "choice": ("accuracy",),
-    "text": ("accuracy", "pearson"),
+    "text": ("accuracy", "micro_f1", "pearson"),
     "ax": ("matthews",),
 }
 """Metrics in a cell, as far as they were measured, and the order of the columns; for GLUE as in the paper's table 1."""
