@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         TextDataConfig,
         task_defaults,
     )
+    from bert_jax.config.objective import TaskLossConfig
     from bert_jax.config.options import with_options
     from bert_jax.config.presets import model_config
     from bert_jax.config.search import (
@@ -161,6 +162,7 @@ _HOMES = {  # public name: its module, with its name there if that differs
     "TaggingDataConfig": "config.finetuning",
     "TaggingOptions": "config.finetuning",
     "TaskDataConfig": "config.finetuning",
+    "TaskLossConfig": "config.objective",
     "TextDataConfig": "config.finetuning",
     "Tokenizer": "tokenization.tokenizer",
     "TrainVocabConfig": "config",
@@ -250,6 +252,7 @@ __all__ = [
     "TaggingDataConfig",
     "TaggingOptions",
     "TaskDataConfig",
+    "TaskLossConfig",
     "TextDataConfig",
     "Tokenizer",
     "TrainVocabConfig",

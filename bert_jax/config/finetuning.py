@@ -71,9 +71,9 @@ class SentenceOptions(SequenceOptions):
 
     chosen_for: ClassVar[tuple[str, ...]] = (*(task for task in GLUE if task != "ax"), *SUPERGLUE_SENTENCES, "text")
     thresholds: tuple[float, ...] = option((), before=())
-    """Probabilities from which a text gets a class, where it may have several (data.several_labels), in the order of
-    the classes and separated by commas; a single one is for all classes. By default each class has the one that gives
-    the best F1 on dev."""
+    """Probabilities from which a text gets a class; for the task text with data.several_labels only. They are in the
+    order of the classes and separated by commas; a single one is for all classes. By default each class has the one
+    that gives the best F1 on dev."""
 
     def check(self) -> None:
         for value in self.thresholds:
@@ -702,7 +702,7 @@ def _check_classes(config: FinetuneConfig) -> None:
     if isinstance(config.options, SentenceOptions) and config.options.thresholds and not several:
         raise UserError(
             f"options.thresholds={','.join(map(str, config.options.thresholds))} is for texts with several labels "
-            "each; give --data.several_labels=true too, or leave it out"
+            "each (task=text with --data.several_labels=true); leave it out"
         )
     if config.patience < 0:
         raise UserError(f"patience={config.patience} must be 0, which trains all epochs, or a number of evaluations")

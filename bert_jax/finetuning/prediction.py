@@ -22,7 +22,7 @@ from bert_jax.config.finetuning import (
     Squad2Options,
     check_predict,
 )
-from bert_jax.config.options import with_options
+from bert_jax.config.options import is_of_class, with_options
 from bert_jax.data.sequences import Features
 from bert_jax.devices import sharding
 from bert_jax.devices.compilation import use_compilation_cache
@@ -241,5 +241,6 @@ def run_predict(workdirs: str, config: PredictConfig, devices: sharding.Devices 
     write_predictions(family, examples, features, logits, config.output, config.split)
     scores = family.score(examples, features, logits) if examples.has_answers else {}
     for name, value in scores.items():
-        console.print(f"{name} {value:.4f}")
+        if not is_of_class(name):
+            console.print(f"{name} {value:.4f}")
     return scores

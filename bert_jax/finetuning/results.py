@@ -379,7 +379,7 @@ METRICS = {
     "ner": ("f1",),
     "race": ("accuracy",),
     "choice": ("accuracy",),
-    "text": ("accuracy", "pearson"),
+    "text": ("accuracy", "micro_f1", "pearson"),
     "vectors": ("spearman", "mrr@10"),
     "ax": ("matthews",),
     "boolq": ("accuracy",),

@@ -71,7 +71,7 @@ FILES = {"train": "train.jsonl", "dev": "val.jsonl", "test": "test.jsonl"}
 QUESTIONS = {"cause": "What was the cause?", "effect": "What happened as a result?"}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Grouped(Sentences):
     """Candidates of multirc or record, which are scored by the question that they belong to."""
 
@@ -284,7 +284,7 @@ def _value(where: str, row: Any, key: str, kind: type) -> Any:
     if not isinstance(value, kind) or isinstance(value, bool):
         seen = f"is {value!r:.60}" if isinstance(row, Mapping) and key in row else "is missing"
         raise UserError(f"{where}: {key!r} {seen}; expected {_KINDS[kind]}")
-    if kind is str and not value.strip():
+    if isinstance(value, str) and not value.strip():
         raise UserError(f"{where}: {key!r} is empty")
     return value
 
@@ -295,17 +295,17 @@ _KINDS = {str: "text", int: "a whole number", list: "a list", dict: "an object"}
 def _label(row: Mapping[str, Any]) -> str | None:
     """Return the label of a row as files and submissions spell it; None if there is none."""
     label = row.get("label")
-    return (
-        None if label is None or label == -1 else str(label).lower() if str(label) in ("True", "False") else str(label)
-    )
+    if label is None or label == -1:
+        return None
+    return str(label).lower() if str(label) in ("True", "False") else str(label)
 
 
 def _plain(first: str, second: str) -> Any:
     """Return a reader of rows whose two texts are in these columns."""
 
     def read(where: str, row: Mapping[str, Any]) -> Iterator[Candidate]:
-        texts = (_value(where, row, name, str) for name in (first, second))
-        yield Candidate(Record(where, *texts, _label(row), str(_value(where, row, "idx", int))))
+        one, other = (_value(where, row, name, str) for name in (first, second))
+        yield Candidate(Record(where, one, other, _label(row), str(_value(where, row, "idx", int))))
 
     return read
 

@@ -1,6 +1,7 @@
 """Losses of classifiers of texts: torch's figures and closed forms, the weights of classes, and what a run says."""
 
 import dataclasses
+import types
 
 import jax
 import numpy as np
@@ -10,12 +11,13 @@ from small_model import compiled
 
 from bert_jax.config import HeadConfig
 from bert_jax.config.finetuning import FinetuneConfig, SentenceOptions, TextDataConfig, check_finetune, task_defaults
-from bert_jax.config.objective import TaskLossConfig
+from bert_jax.config.objective import TaskDistillationConfig, TaskLossConfig
 from bert_jax.config.options import from_record, to_dict
 from bert_jax.data.sequences import Features
 from bert_jax.errors import UserError
 from bert_jax.finetuning.plan import prior_loss
 from bert_jax.finetuning.programs import average, balanced_weights, task_loss
+from bert_jax.objectives.distillation import TaughtTaskObjective
 from bert_jax.objectives.tasks import TaskLoss, classification_sums, multilabel_sums
 
 GIVEN, FIGURES = oracle.drawn(), dict(np.load(oracle.PATH))
@@ -135,6 +137,18 @@ def test_the_loss_without_reading_is_the_least_that_one_answer_for_all_can_have(
     assert prior_loss(SINGLE, features(labels), TaskLoss(focal_gamma=2.0)) is None
 
 
+def test_a_teacher_of_several_labels_is_compared_label_by_label():
+    """T² KL(teacher ‖ student) of each label's two probabilities in float64, a mean over labels and texts."""
+    options, random = TaskDistillationConfig(teacher="there", temperature=2.0), np.random.default_rng(3)
+    objective = TaughtTaskObjective(types.SimpleNamespace(head=SEVERAL), None, options)  # only the head is asked for
+    ours, theirs = random.normal(0, 2, (2, 5, 2)).astype(np.float32)
+    weights = np.float32([1, 1, 1, 1, 0])
+    sums = objective._teacher_sums({"weights": weights, "labels": None}, ours, theirs)
+    student, teacher = (1 / (1 + np.exp(-np.float64(each) / 2)) for each in (ours, theirs))
+    cells = teacher * np.log(teacher / student) + (1 - teacher) * np.log((1 - teacher) / (1 - student))
+    assert float(sums.loss / sums.weight) == pytest.approx(4 * cells[:4].mean(), rel=1e-5) and sums.weight == 4
+
+
 def test_an_ensemble_has_the_mean_probability_of_each_label():
     logits = [[np.float32(row) for row in rows] for rows in ([[0.0, 2.0], [-30, 60]], [[1.0, -4.0], [-20, 60]])]
     shares = 1 / (1 + np.exp(-np.array(logits, np.float64)))
@@ -156,7 +170,11 @@ def test_an_ensemble_has_the_mean_probability_of_each_label():
         ("ner", {"loss": TaskLossConfig(label_smoothing=0.1)}, "loss.label_smoothing=0.1 belongs to task="),
         ("text", {"data": TextDataConfig(dir="c", several_labels=True, regression=True)}, "leave one of them out"),
         ("text", {"data": TextDataConfig(dir="c", label_separator=";")}, "label_separator=; has no effect without"),
-        ("text", {"options": SentenceOptions(thresholds=(0.4,))}, "several_labels=true too"),
+        (
+            "text",
+            {"options": SentenceOptions(thresholds=(0.4,))},
+            "task=text with --data.several_labels=true.; leave it out",
+        ),
         ("sst2", {"patience": 2}, "patience=2 ends a run .*; give --select=best too"),
         ("sst2", {"patience": -1, "select": "best"}, "patience=-1 must be 0"),
         ("sst2", {"evaluate_every_steps": 0}, "evaluate_every_steps=0 must be positive"),

@@ -85,8 +85,8 @@ def _by_faiss(options: Engine, blocks: Sequence[np.ndarray]) -> Find:
     import faiss
 
     width, count = blocks[0].shape[1], sum(len(block) for block in blocks)
-    flat: Any = faiss.IndexFlatIP(width)
-    index = flat
+    flat = faiss.IndexFlatIP(width)
+    index: Any = flat  # whose own attributes depend on its kind
     if isinstance(options, FaissHnsw):
         index = faiss.IndexHNSWFlat(width, options.links, faiss.METRIC_INNER_PRODUCT)
         index.hnsw.efConstruction = options.build_width
