@@ -11,7 +11,7 @@ import math
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from bert_jax.config.checks import check_mesh, check_optimizer, check_schedule, need_divisible
-from bert_jax.config.model import LayersRead
+from bert_jax.config.model import HeadWindows, LayersRead
 from bert_jax.config.objective import TaskDistillationConfig
 from bert_jax.config.options import (
     INT32,
@@ -67,6 +67,19 @@ class SentenceOptions(SequenceOptions):
     """Conversion of texts, and pairs of texts, to sequences with a class or a number each."""
 
     chosen_for: ClassVar[tuple[str, ...]] = (*(task for task in GLUE if task != "ax"), "text")
+    windows: HeadWindows = option("", before="")
+    """Pooling of the scores of overlapping windows, in which a text is read that is longer than max_length: their mean,
+    or the highest of each class. For single texts. By default a longer text is cut."""
+    window_overlap: int = option(32, of=("windows",), refused=False, before=32)
+    """Number of tokens that a window has in common with the one before it."""
+
+    def check(self) -> None:
+        super().check()
+        if self.windows and not 0 <= self.window_overlap < self.max_length - 2:
+            raise UserError(
+                f"options.window_overlap={self.window_overlap} must be at least 0 and less than the "
+                f"{self.max_length - 2} tokens of a text that a window of options.max_length={self.max_length} has"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -486,6 +499,11 @@ def _check_places(config: FinetuneConfig) -> None:
 
 def _check_numbers(config: FinetuneConfig) -> None:
     """Check the values that have a range of their own, and that batches divide into micro-batches."""
+    if config.packing == "on" and isinstance(config.options, SentenceOptions) and config.options.windows:
+        raise UserError(
+            f"packing=on puts several texts into a row, but options.windows={config.options.windows} makes several "
+            "rows of a text; leave one of them out"
+        )
     need_positive(
         config,
         "",

@@ -18,6 +18,7 @@ from bert_jax.config import EncoderConfig, HeadConfig
 from bert_jax.config.finetuning import (
     GLUE,
     FinetuneConfig,
+    SentenceOptions,
     SequenceOptions,
     SquadOptions,
     TextDataConfig,
@@ -321,6 +322,8 @@ def read_task(
             "the dev set has no labels, so it cannot be used to choose a run; give a labelled one with --data.dev=FILE"
         )
     changes = {name: getattr(config, name) for name in ("crf", "features", "lstm_size", "train_encoder")}
+    if isinstance(config.options, SentenceOptions):
+        changes["windows"] = config.options.windows
     if config.head_dropout is not None:
         changes["dropout"] = config.head_dropout
     head = dataclasses.replace(family.head(config.task, labels), **changes)
