@@ -11,7 +11,7 @@ import math
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from bert_jax.config.checks import check_mesh, check_optimizer, check_schedule, need_divisible
-from bert_jax.config.model import EmbeddingConfig, LayersRead, TokenPooling
+from bert_jax.config.model import EmbeddingConfig, HeadWindows, LayersRead, TokenPooling
 from bert_jax.config.objective import TaskDistillationConfig, TaskLossConfig
 from bert_jax.config.options import (
     INT32,
@@ -70,16 +70,26 @@ class SentenceOptions(SequenceOptions):
     """Conversion of texts, and pairs of texts, to sequences with a class or a number each."""
 
     chosen_for: ClassVar[tuple[str, ...]] = (*(task for task in GLUE if task != "ax"), *SUPERGLUE_SENTENCES, "text")
+    windows: HeadWindows = option("", before="")
+    """Pooling of the scores of overlapping windows, in which a text is read that is longer than max_length: their mean,
+    or the highest of each class. For single texts. By default a longer text is cut."""
+    window_overlap: int = option(32, of=("windows",), refused=False, before=32)
+    """Number of tokens that a window has in common with the one before it."""
     thresholds: tuple[float, ...] = option((), before=())
     """Probabilities from which a text gets a class; for the task text with data.several_labels only. They are in the
     order of the classes and separated by commas; a single one is for all classes. By default each class has the one
     that gives the best F1 on dev."""
 
     def check(self) -> None:
+        super().check()
+        if self.windows and not 0 <= self.window_overlap < self.max_length - 2:
+            raise UserError(
+                f"options.window_overlap={self.window_overlap} must be at least 0 and less than the "
+                f"{self.max_length - 2} tokens of a text that a window of options.max_length={self.max_length} has"
+            )
         for value in self.thresholds:
             if not 0 < value < 1:
                 raise UserError(f"options.thresholds has {value}, which is no probability between 0 and 1")
-        super().check()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -625,6 +635,11 @@ def _check_places(config: FinetuneConfig) -> None:
 
 def _check_numbers(config: FinetuneConfig) -> None:
     """Check the values that have a range of their own, and that batches divide into micro-batches."""
+    if config.packing == "on" and isinstance(config.options, SentenceOptions) and config.options.windows:
+        raise UserError(
+            f"packing=on puts several texts into a row, but options.windows={config.options.windows} makes several "
+            "rows of a text; leave one of them out"
+        )
     need_positive(
         config,
         "",

@@ -31,6 +31,10 @@ Pooling = Literal[TokenPooling, "pooler"]
 """The same, or pooler: the vector of BERT's pooler."""
 
 
+HeadWindows = Literal["", "mean", "max"]
+"""Pooling of the scores of several windows of a text; see `SentenceOptions.windows`."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeadConfig:
     """The head on the encoder of a fine-tuned model; its parameters are head/kernel [H, C] and head/bias [C]."""
@@ -59,6 +63,9 @@ class HeadConfig:
     train_encoder: bool = False
     """Whether the encoder is trained with the BiLSTM after all, as that of the left-to-right model in the paper's
     table 5."""
+    windows: HeadWindows = option("", before="")
+    """Pooling of the scores of the windows of a text, for classification and regression: mean, or max of each score.
+    Empty: a text is one sequence."""
 
     @property
     def outputs(self) -> int:

@@ -89,6 +89,8 @@ class Features:
     """None if everything is read, in windows."""
     weights: np.ndarray | None = dataclasses.field(default=None, kw_only=True)
     """float32 [E]: weight of each sequence in a batch; None: 1."""
+    in_windows: bool = dataclasses.field(default=False, kw_only=True)
+    """Whether each entry is a list of the windows of a text, as many as it needs, and not of candidates."""
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -123,8 +125,8 @@ class TextFeatures(Features):
 
 
 Batch = dict[str, np.ndarray]
-"""input_ids, token_type_ids, attention_mask int32 [B, L] (choice: [B, K, L]) · weights float32 [B] · labels [B],
-[B, 2], [B, C] or [B, L]."""
+"""input_ids, token_type_ids, attention_mask int32 [B, L] (choice, windows: [B, K, L]) · weights float32 [B] · labels
+[B], [B, 2], [B, C] or [B, L]."""
 
 RUNGS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
 
@@ -217,7 +219,9 @@ def evaluation_batches(features: Features, batch_size: int) -> list[np.ndarray]:
 def padded(features: Features, indices: np.ndarray, rows: int) -> Batch:
     """Return the sequences at `indices` as arrays of `rows` rows, padded to the rung that the longest of them needs."""
     chosen = [features.input_ids[index] for index in indices]
-    candidates = len(chosen[0]) if isinstance(chosen[0], list) else None
+    candidates = max(map(len, chosen)) if isinstance(chosen[0], list) else None
+    if features.in_windows and candidates:  # a power of two, so that few shapes are compiled
+        candidates = 1 << (candidates - 1).bit_length()
     longest = max(len(ids) for entry in chosen for ids in _texts(entry))
     length = _rung(longest, features.max_length)
     shape = (rows, candidates, length) if candidates else (rows, length)
@@ -228,7 +232,8 @@ def padded(features: Features, indices: np.ndarray, rows: int) -> Batch:
             batch["token_type_ids"][where][: len(ids)] = types
             batch["attention_mask"][where][: len(ids)] = 1
     # Without a real token, a filling row would have no position to attend to.
-    batch["attention_mask"][len(indices) :, ..., 0] = 1
+    # A window that a text does not need is such a row, too.
+    batch["attention_mask"][0 if features.in_windows else len(indices) :, ..., 0] = 1
     batch["weights"] = np.zeros(rows, np.float32)
     batch["weights"][: len(indices)] = 1 if features.weights is None else features.weights[indices]
     if features.labels is not None:

@@ -132,7 +132,7 @@ def with_packing(
     if recorded and config.bucket_window is None:
         config = dataclasses.replace(config, bucket_window=recorded["bucket_window"])
     packing = config.packing
-    if packing == "auto" and config.task not in SHARE_ROWS:
+    if packing == "auto" and (config.task not in SHARE_ROWS or features.in_windows):
         packing = "off"
     if packing == "auto":
         shared, own = (

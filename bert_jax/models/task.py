@@ -183,6 +183,17 @@ def _later(words: _Words) -> tuple[jax.Array, jax.Array, jax.Array]:
     return jnp.moveaxis(words.scores[:, 1:], 1, 0), words.real[:, 1:].T, words.linked[:, 1:].T
 
 
+def pooled_windows(scores: jax.Array, mask: jax.Array, pooling: str) -> jax.Array:
+    """Return the scores [B, C] of texts for those of their windows [B, K, C]: the highest, or else the mean.
+
+    `mask`: [B, K, L], 1 for tokens; a window that a text does not need has only one.
+    """
+    real = (jnp.sum(mask, axis=-1) > 1)[..., None]
+    if pooling == "max":
+        return jnp.max(jnp.where(real, scores, FORBIDDEN), axis=1)
+    return jnp.sum(jnp.where(real, scores, 0.0), axis=1) / jnp.maximum(jnp.sum(real, axis=1), 1)
+
+
 Head = TaskHead | TransformedTaskHead | BiLstmHead
 
 
@@ -263,8 +274,9 @@ class BertForTask:
 
         Args:
           params: from `init`, or of the same structure; there may also be heads of pre-training.
-          batch: input_ids, token_type_ids and attention_mask, int32 [B, L]; [B, K, L] for choice, and for vectors of K
-            texts. Rows that several sequences share (OF_TEXTS) also have text_ids [B, L] and text_starts [B, T].
+          batch: input_ids, token_type_ids and attention_mask, int32 [B, L]; [B, K, L] for choice, for vectors of K
+            texts, and for K windows of a text. Rows that several sequences share (OF_TEXTS) also have text_ids [B, L]
+            and text_starts [B, T].
           dropout_key: None for no dropout.
 
         Returns:
@@ -292,7 +304,7 @@ class BertForTask:
         if isinstance(head, BiLstmHead):
             key = keys[0] if self.head.train_encoder else None
             output = self.encode(params, ids, types, mask, key, collect=True, texts=texts)
-            return self._of_sequences(head(output.hidden_states or (), mask, texts, keys[1]), shape)
+            return self._of_sequences(head(output.hidden_states or (), mask, texts, keys[1]), batch)
         mask = read_mask(ids, mask, self.unread)
         if self._reads_first:
             first = text_positions(mask, self.config.text_state, texts)
@@ -300,12 +312,15 @@ class BertForTask:
             output = self.encoder.read(params, ids, types, mask, read, keys[0], texts)
         else:
             output = self.encode(params, ids, types, mask, keys[0], texts=texts)
-        return self._of_sequences(head(output, mask, texts, keys[1]), shape)
+        return self._of_sequences(head(output, mask, texts, keys[1]), batch)
 
-    def _of_sequences(self, scores: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-        """Return the scores in the form of input_ids of this shape: without a column where there is only one."""
+    def _of_sequences(self, scores: jax.Array, batch: dict[str, jax.Array]) -> jax.Array:
+        """Return the scores in the form of input_ids: of a text for its windows, without a column that is alone."""
+        shape = batch["input_ids"].shape
         if self.head.kind == "choice":
             return scores.reshape(shape[:-1])
+        if len(shape) > 2:
+            scores = pooled_windows(scores.reshape(*shape[:-1], -1), batch["attention_mask"], self.head.windows)
         return scores[..., 0] if self.head.kind == "regression" else scores
 
     @property

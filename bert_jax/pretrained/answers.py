@@ -19,9 +19,18 @@ from bert_jax.pretrained.encodings import in_batches
 from bert_jax.pretrained.runner import Runner, softmax
 from bert_jax.tasks import ner, sentences, squad, squad_files
 from bert_jax.tasks.conll import Sentence
+from bert_jax.tasks.sentences import in_windows
 from bert_jax.tasks.task_data import check_pairs, recorded_options, recorded_task
 from bert_jax.tasks.text import word_places
-from bert_jax.tokenization.tokenizer import Tokenizer, assembled, check_utf8, join, sequence_length, tokenize
+from bert_jax.tokenization.tokenizer import (
+    Tokenizer,
+    assembled,
+    check_utf8,
+    join,
+    sequence_length,
+    text_start,
+    tokenize,
+)
 
 SEVERAL = "; several are given as a list"
 
@@ -114,7 +123,7 @@ def task_scores(
 ) -> list[np.ndarray]:
     """Return the scores of every sequence by a head of this kind, in order and without padding, float32."""
     found: list[Any] = [None] * len(features)
-    for numbers, batch in in_batches(features, batch_size, progress, runner.packs_scores):
+    for numbers, batch in in_batches(features, batch_size, progress, runner.packs_scores and not features.in_windows):
         for row, number in zip(runner.task_scores(batch), numbers, strict=False):
             found[number] = row[: len(features.input_ids[number])] if kind in ("span", "tagging") else row
     return found
@@ -151,12 +160,15 @@ def _numbers(model: Any, texts: Any, scores: Scores) -> list[float]:
 
 
 def _sequences(model: Any, texts: Any) -> Features:
-    longest = model.config.longest_sequence
-    features = as_features(tokenize(model.need_tokenizer(), texts, longest, _longest(model)), longest)
-    check_pairs(
-        model.history, features, model.need_tokenizer(), lambda number: f"text {number} of the list", model.path
-    )
-    return features
+    longest, tokenizer, windows = model.config.longest_sequence, model.need_tokenizer(), bool(model.head.windows)
+    rows = tokenize(tokenizer, texts, None if windows else longest, None if windows else _longest(model))
+    features = as_features(rows, longest)
+    check_pairs(model.history, features, tokenizer, lambda number: f"text {number} of the list", model.path)
+    if not windows:
+        return features
+    options, start = _options(model, recorded_task(model.history)), text_start(tokenizer)
+    assert isinstance(options, SentenceOptions)
+    return in_windows([ids[start : start + len(ids) - 2] for ids, _ in rows], tokenizer, options)
 
 
 def _tags(model: Any, sentences: Any, scores: Scores) -> list[list[tuple[str, str]]]:

@@ -16,7 +16,7 @@ from bert_jax.config import HeadConfig
 from bert_jax.config.finetuning import SentenceOptions
 from bert_jax.data.sequences import Features, Uncut
 from bert_jax.errors import UserError
-from bert_jax.tokenization.tokenizer import Tokenizer, join, sequence_length
+from bert_jax.tokenization.tokenizer import Tokenizer, assembled, join, sequence_length
 
 
 class Record(NamedTuple):
@@ -109,21 +109,65 @@ class SentenceFeatures(Features):
 def features(examples: Sentences, tokenizer: Tokenizer, options: SentenceOptions) -> SentenceFeatures:
     """Return one sequence per example, in which the longer sentence is cut first."""
     first = tokenizer.encode_batch(examples.first)
+    if options.windows:
+        return in_windows(first, tokenizer, options, examples)
     second = [None] * len(first) if examples.second is None else tokenizer.encode_batch(examples.second)
     joined = [join(tokenizer, *pair, options.max_length) for pair in zip(first, second, strict=True)]
     lengths = np.array([sequence_length(tokenizer, *pair) for pair in zip(first, second, strict=True)])
-    answers = examples.answers
-    whole = examples.labels and not examples.several
-    labels = None if answers is None else answers.astype(np.int32 if whole else np.float32)
     return SentenceFeatures(
         [ids for ids, _ in joined],
         [types for _, types in joined],
-        labels,
+        _numbered(examples),
         np.arange(len(joined), dtype=np.int32),
         options.max_length,
         uncut=Uncut(lengths, options.max_length, "texts" if examples.second is None else "pairs"),
         options=options,
         weights=examples.weights,
+    )
+
+
+def _numbered(examples: Sentences) -> np.ndarray | None:
+    answers, whole = examples.answers, examples.labels and not examples.several
+    return None if answers is None else answers.astype(np.int32 if whole else np.float32)
+
+
+def in_windows(
+    texts: Sequence[Sequence[int] | np.ndarray],
+    tokenizer: Tokenizer,
+    options: SentenceOptions,
+    examples: Sentences | None = None,
+) -> SentenceFeatures:
+    """Return the windows of each text, which overlap and cover it: one of a text that fits into one.
+
+    Args:
+      texts: ids without special tokens.
+      examples: those that the texts are of; None: they have no labels.
+
+    Raises:
+      UserError: the examples are pairs of texts.
+    """
+    if examples is not None and examples.second is not None:
+        raise UserError(
+            f"options.windows={options.windows} reads single texts in windows, and {examples.task} has pairs here; "
+            "leave it out"
+        )
+    room, overlap = options.max_length - 2, options.window_overlap
+    windows = [
+        [
+            assembled(tokenizer, list(ids[start : start + room]))
+            for start in range(0, max(len(ids) - overlap, 1), room - overlap)
+        ]
+        for ids in texts
+    ]
+    return SentenceFeatures(
+        [[ids for ids, _ in each] for each in windows],
+        [[types for _, types in each] for each in windows],
+        None if examples is None else _numbered(examples),
+        np.arange(len(windows), dtype=np.int32),
+        options.max_length,
+        in_windows=True,
+        options=options,
+        weights=None if examples is None else examples.weights,
     )
 
 

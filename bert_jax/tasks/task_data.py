@@ -492,6 +492,8 @@ def read_task(
     changes: dict[str, Any] = {
         name: getattr(config, name) for name in ("crf", "features", "lstm_size", "train_encoder")
     }
+    if isinstance(config.options, SentenceOptions):
+        changes["windows"] = config.options.windows
     if isinstance(data, TextDataConfig) and data.several_labels:
         changes["kind"] = "multilabel"
         _check_thresholds(config, labels)

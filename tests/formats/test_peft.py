@@ -32,7 +32,12 @@ from bert_jax.formats.peft import with_adapter, write_adapter
 from bert_jax.formats.stored import check_fit
 from bert_jax.models.task import BertForTask
 
-ADAPTED = [name for name, kind in MODEL_TYPES.items() if "classification" in kind.classes and name != "xlnet"]
+ALIKE = ("xlm-roberta", "camembert", "electra", "mpnet", "modernbert-decoder", "deberta", "eurobert", "neobert")
+ADAPTED = [
+    pytest.param(name, marks=pytest.mark.slow if name in ALIKE else ())
+    for name, kind in MODEL_TYPES.items()
+    if "classification" in kind.classes and name != "xlnet"
+]
 LORA = LoraConfig(rank=2, alpha=3.0, targets=("all",))
 
 
