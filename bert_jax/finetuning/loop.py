@@ -67,6 +67,7 @@ from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.pretrained.teacher import open_task_teacher, stored_task_teacher
 from bert_jax.tasks.squad import SpanFeatures, tuned
 from bert_jax.tasks.task_data import TaskData, TaskFamily, read_task
+from bert_jax.tasks.vectors import VectorExamples
 from bert_jax.training.events import Events
 from bert_jax.training.learner import attention_of
 from bert_jax.training.metrics import WallTime
@@ -391,6 +392,7 @@ def _finetune(config: FinetuneConfig, given: Mapping[str, Sequence[Any]], device
     taught_by = stored_task_teacher(config, stored.need_tokenizer())
     data = read_task(config, stored.model, stored.need_tokenizer(), given)
     check_length(config, len(data.train.features))
+    _check_own_positives(config, data, stored.model)
     stored, note = fitting_head(stored, data.head)
     teacher = open_task_teacher(taught_by, config, data.head, mesh)
     programs = make_programs(config, stored.model, data.head, mesh, teacher, stored.unread)
@@ -448,6 +450,19 @@ def with_embedding(config: FinetuneConfig, stored: StoredModel) -> FinetuneConfi
     options = options.like(stored.embedding)
     check_pooling(options.pooling, False, stored.model.trains_specials, "options.pooling")
     return dataclasses.replace(config, options=options)
+
+
+def _check_own_positives(config: FinetuneConfig, data: TaskData, model: EncoderConfig) -> None:
+    """Raise a UserError if an anchor is its own positive, and dropout does not tell the two apart."""
+    examples, rate = data.train.examples, config.dropout
+    if not isinstance(examples, VectorExamples) or len(examples.texts) > 1:
+        return
+    rates = [getattr(model, name, 0.0) for name in ("hidden_dropout", "attention_dropout")] if rate is None else [rate]
+    if not any(rates):
+        raise UserError(
+            "the training examples are texts without a positive, which are told from themselves by dropout alone, and "
+            "there is none; give --dropout=0.1"
+        )
 
 
 def _open_directory(config: FinetuneConfig, stored: StoredModel, data: TaskData, programs: Programs) -> WorkDirectory:
