@@ -5,6 +5,7 @@ import json
 import pathlib
 import types
 
+import jax
 import numpy as np
 import pytest
 from peer_outputs import run_with_peer
@@ -27,6 +28,7 @@ from bert_jax.config.options import with_options
 from bert_jax.config.vectors import Cosent, CosineRegression, InfoNce, KlDivergence, MarginMse, Triplet
 from bert_jax.data.sequences import SharedTextBatches, TextBatches, epoch_batches, kept_apart
 from bert_jax.errors import UserError
+from bert_jax.finetuning import loop
 from bert_jax.finetuning.loop import _check_own_positives, with_embedding
 from bert_jax.formats.huggingface_export import write_huggingface
 from bert_jax.pretrained.model import as_stored
@@ -466,3 +468,17 @@ def test_sentence_transformers_makes_the_same_vectors(peer, tmp_path, pooling):
             ours = model.embed(texts, prompt=None if name == "plain" else name)
             largest = np.abs(ours).max()
             np.testing.assert_allclose(theirs[name], ours, rtol=0, atol=2e-6 * max(largest, 1.0), err_msg=name)
+
+
+@pytest.mark.slow
+def test_devices_train_the_same(trained, tmp_path):
+    """Four, each with a part of the texts and of the examples, in shared rows and in two parts."""
+    _, config, _ = trained
+    losses = {}
+    for count in (1, 4):
+        work = tmp_path / str(count)
+        loop.finetune(dataclasses.replace(config, workdir=str(work), micro_batches=2), devices=jax.devices()[:count])
+        (file,) = work.glob("runs/*/metrics.jsonl")
+        losses[count] = [row["loss"] for row in read_rows(file) if row["kind"] == "train"]
+    assert losses[4][0] == pytest.approx(losses[1][0], rel=1e-5)  # the same texts, dropout and negatives
+    assert losses[4] == pytest.approx(losses[1], rel=1e-2)  # Adam divides by tiny numbers
