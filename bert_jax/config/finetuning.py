@@ -257,6 +257,10 @@ class TaskDataConfig:
             "--data.tfds=NAME or --data.hub=OWNER/NAME"
         )
 
+    def files(self, split: str) -> tuple[str, ...]:
+        """Return the files that are given for a split."""
+        return (getattr(self, split),) if getattr(self, split) else ()
+
     def without_files(self) -> Self:
         """Return how the examples of files are read, without the files."""
         return dataclasses.replace(self, dir="", train="", dev="", test="", tfds="", hub="")
@@ -348,6 +352,9 @@ class VectorDataConfig(TaskDataConfig):
     """Source of the examples of the task vectors, and their columns."""
 
     chosen_for: ClassVar[tuple[str, ...]] = ("vectors",)
+    train: str = option("", hosts_differ=True)
+    """File to train on, if it does not have its original name, or several, separated by commas. FILE*3 takes each of
+    its examples three times per epoch."""
     anchor_column: str = ""
     """Column of the anchor, a question or a first text. By default anchor, query, question, sentence1, sentence or
     text."""
@@ -362,6 +369,28 @@ class VectorDataConfig(TaskDataConfig):
     lowest_score: float | None = None
     """Lowest score of the training pairs that belong together, if pairs with scores are trained on as pairs without;
     the others are left out, and their number is said. None: such pairs are refused."""
+
+    @property
+    def parts(self) -> tuple[tuple[str, int], ...]:
+        """The files to train on, and how often each is taken."""
+        found = []
+        for part in self.train.split(","):
+            file, star, times = part.strip().rpartition("*")
+            counted = star and times.isdecimal()
+            found.append((file, int(times[:9])) if counted else (part.strip(), 1))
+        return tuple(found)
+
+    def files(self, split: str) -> tuple[str, ...]:
+        return tuple(file for file, _ in self.parts) if split == "train" and self.train else super().files(split)
+
+    def check(self, instead: str = "") -> None:
+        for file, times in self.parts if self.train and not self.named else ():
+            if not file or not 0 < times <= 1000:
+                raise UserError(
+                    f"data.train={self.train} must be files separated by commas, each perhaps with how often its "
+                    "examples are taken, from 1 to 1000: a.tsv,b.tsv*3"
+                )
+        super().check(instead)
 
 
 RESULTS = "results.json"

@@ -94,6 +94,7 @@ from bert_jax.tasks import readers
 from bert_jax.tasks.sentences import SentenceFeatures
 from bert_jax.tasks.squad import SpanFeatures
 from bert_jax.tasks.task_data import Metric, TaskData, TaskFamily, check_metrics, read_task, tuned
+from bert_jax.tasks.vectors import VectorExamples
 from bert_jax.training.events import Events
 from bert_jax.training.learner import attention_of
 from bert_jax.training.metrics import WallTime
@@ -464,6 +465,7 @@ def _finetune(
     config = _with_stratification(config, begun)
     data = read_task(config, stored.model, stored.need_tokenizer(), given).measured_by(metrics, config.select_by)
     check_length(config, data.fewest_sequences)
+    _check_own_positives(config, data, stored.model)
     stored, note = fitting_head(stored, data.head)
     teacher = open_task_teacher(taught_by, config, data.head, mesh)
     loss = task_loss(config.loss, data.head, data.train.features)
@@ -524,6 +526,19 @@ def with_embedding(config: FinetuneConfig, stored: StoredModel) -> FinetuneConfi
     options = options.like(stored.embedding)
     check_pooling(options.pooling, False, stored.model.trains_specials, "options.pooling")
     return dataclasses.replace(config, options=options)
+
+
+def _check_own_positives(config: FinetuneConfig, data: TaskData, model: EncoderConfig) -> None:
+    """Raise a UserError if an anchor is its own positive, and dropout does not tell the two apart."""
+    examples, rate = data.train.examples, config.dropout
+    if not isinstance(examples, VectorExamples) or len(examples.texts) > 1:
+        return
+    rates = [getattr(model, name, 0.0) for name in ("hidden_dropout", "attention_dropout")] if rate is None else [rate]
+    if not any(rates):
+        raise UserError(
+            "the training examples are texts without a positive, which are told from themselves by dropout alone, and "
+            "there is none; give --dropout=0.1"
+        )
 
 
 def _open_directory(config: FinetuneConfig, stored: StoredModel, data: TaskData, programs: Programs) -> WorkDirectory:

@@ -145,6 +145,24 @@ def load(
       UserError: the kind of file is unknown; a column is missing; a text is missing or empty; a score is no number, or
         no list of as many as the other examples have. Names file and line.
     """
+    parts = data.parts if split == "train" and data.train and not data.named else ((getattr(data, split), 1),)
+    texts, scores, wheres = [], [], []
+    for file, times in parts:
+        found = _read(dataclasses.replace(data, **{split: file}), split)
+        for all_parts, part in zip((texts, scores, wheres), found, strict=True):
+            all_parts += part * times
+    _check_alike(texts, scores, wheres)
+    found = _scores(scores, wheres) if scores else None
+    numbers = np.arange(len(texts))
+    if split == "train" and data.lowest_score is not None:
+        numbers, found = _belonging(found, data.lowest_score, wheres[0]), None
+    kept = [texts[number] for number in numbers]
+    by_column = [list(column) for column in zip(*kept, strict=True)]
+    return VectorExamples(task, split, by_column, found, [str(number) for number in numbers])
+
+
+def _read(data: VectorDataConfig, split: str) -> tuple[list[list[str]], list[float | list[float]], list[str]]:
+    """Return texts, scores (if there are any) and place of every example of a source."""
     texts, scores, wheres = [], [], []
     columns, keys = None, set()
     for where, values in _rows(data, split, given):
@@ -158,13 +176,22 @@ def load(
         wheres.append(where)
     if columns is None:
         raise UserError(f"{data.named or getattr(data, split) or data.dir}, split {split}, holds no example")
-    found = _scores(scores, wheres) if scores else None
-    numbers = np.arange(len(texts))
-    if split == "train" and data.lowest_score is not None:
-        numbers, found = _belonging(found, data.lowest_score, wheres[0]), None
-    kept = [texts[number] for number in numbers]
-    by_column = [list(column) for column in zip(*kept, strict=True)]
-    return VectorExamples(task, split, by_column, found, [str(number) for number in numbers])
+    return texts, scores, wheres
+
+
+def _check_alike(texts: list[list[str]], scores: list[float | list[float]], wheres: list[str]) -> None:
+    """Raise a UserError if the examples of one file have other columns than those of the first."""
+    other = next((number for number, each in enumerate(texts) if len(each) != len(texts[0])), None)
+    if other is not None:
+        raise UserError(
+            f"{wheres[other]}: {len(texts[other])} texts, but {wheres[0]} has {len(texts[0])}; files that are trained "
+            "on together have the same columns"
+        )
+    if scores and len(scores) < len(texts):
+        raise UserError(
+            f"the file of {wheres[0]} or another one has scores and others have none; files that are trained on "
+            "together have the same columns"
+        )
 
 
 def _rows(data: VectorDataConfig, split: str, given: readers.Given | None) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -177,3 +177,20 @@ def test_devices_give_the_loss_and_gradient_of_one(devices):
         function = lambda params, batch, parts=parts: value_and_gradient(parts, batch)(params)
         found = compiled(sharding.under(mesh, function))(jax.device_put(params, sharding.replicated(mesh)), placed)
         assert_equal_gradients(found, expected)
+
+
+@pytest.mark.slow
+def test_parts_of_a_batch_need_less_memory():
+    """Of eight parts, each of which keeps what its rows need, the step keeps less than half of what one would."""
+    batch = shared_batch()
+    rows = 32 * ROWS
+    batch = {name: np.concatenate([values] * (rows // ROWS)) for name, values in batch.items()}
+    batch["places"] = np.arange(2 * rows, dtype=np.int32).reshape(-1, 2)
+    batch["numbers"] = batch["places"]
+    params = random_params(objective_in(1).model)
+
+    def kept(parts: int) -> int:
+        program = jax.jit(value_and_gradient(parts, batch)).lower(params).compile()
+        return program.memory_analysis().temp_size_in_bytes
+
+    assert kept(8) < 0.5 * kept(1)

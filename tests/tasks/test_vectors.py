@@ -3,7 +3,9 @@
 import dataclasses
 import json
 import pathlib
+import types
 
+import jax
 import numpy as np
 import pytest
 from peer_outputs import run_with_peer
@@ -26,6 +28,8 @@ from bert_jax.config.options import with_options
 from bert_jax.config.vectors import Cosent, CosineRegression, InfoNce, KlDivergence, MarginMse, Triplet
 from bert_jax.data.sequences import SharedTextBatches, TextBatches, epoch_batches, kept_apart
 from bert_jax.errors import UserError
+from bert_jax.finetuning import loop
+from bert_jax.finetuning.loop import _check_own_positives, with_embedding
 from bert_jax.formats.huggingface_export import write_huggingface
 from bert_jax.pretrained.model import as_stored
 from bert_jax.tasks import vectors
@@ -61,6 +65,41 @@ def test_columns_are_found_by_their_names(tmp_path):
     assert named.texts == [["a dog", "a house"], ["a cat", "the bird"], ["the", "on"]]
     bare = load(tmp_path, "bare.tsv", "a cat\ta dog\n", anchor_column="2", positive_column="1")
     assert bare.texts == [["a dog"], ["a cat"]]
+
+
+def test_several_files_are_read_in_proportion(tmp_path):
+    for name, text in (("a", "a cat"), ("b", "the bird"), ("c", "the house\ta dog")):
+        head = "query\tanswer" + "\tnegative" * (name == "c")
+        (tmp_path / f"{name}.tsv").write_text(f"{head}\n{text}\tthe mat\n")
+    together = VectorDataConfig(train=f"{tmp_path}/a.tsv, {tmp_path}/b.tsv*2")
+    assert vectors.load("vectors", together, "train").texts[0] == ["a cat", "the bird", "the bird"]
+    with pytest.raises(UserError, match="c.tsv, line 2: 3 texts, but .*a.tsv, line 2 has 2; files .* the same columns"):
+        vectors.load("vectors", VectorDataConfig(train=f"{tmp_path}/a.tsv,{tmp_path}/c.tsv"), "train")
+    for wrong in ("a.tsv*0", "a.tsv,", "a.tsv*1001"):
+        with pytest.raises(UserError, match="must be files separated by commas"):
+            VectorDataConfig(train=wrong, dev="dev.tsv").check()
+
+
+def test_a_text_is_its_own_positive_by_dropout_alone(tmp_path):
+    examples = load(tmp_path, "texts.tsv", "text\na cat\na dog\n")
+    data = types.SimpleNamespace(train=types.SimpleNamespace(examples=examples))
+    _check_own_positives(FinetuneConfig(), data, SMALL)
+    with pytest.raises(UserError, match="by dropout alone, and there is none; give --dropout=0.1"):
+        _check_own_positives(FinetuneConfig(dropout=0.0), data, SMALL)
+
+
+def test_what_init_from_says_of_vectors_is_taken():
+    config = dataclasses.replace(task_defaults("vectors"), init_from="model")
+    given = EmbeddingConfig(pooling="cls", normalize=True, lowercase=True, query_prompt="q: ")
+    found = with_embedding(config, stored_model(SMALL, embedding=given)).options.embedding
+    assert found == dataclasses.replace(given, max_length=128)
+    asked = dataclasses.replace(config, options=VectorOptions(pooling="max", normalize=False, query_prompt=""))
+    found = with_embedding(asked, stored_model(SMALL, embedding=given)).options.embedding
+    assert found == EmbeddingConfig(pooling="max", lowercase=True, max_length=128)
+    with pytest.raises(UserError, match="sentence-transformers with a Dense, which cannot be trained here"):
+        with_embedding(config, stored_model(SMALL, embedding=EmbeddingConfig(unsupported="a Dense")))
+    with pytest.raises(UserError, match="options.dims=17, but the vectors of model have 16 features"):
+        with_embedding(dataclasses.replace(config, options=VectorOptions(dims=(17,))), stored_model(SMALL))
 
 
 def test_texts_become_sequences_after_their_prompts(tmp_path):
@@ -333,7 +372,6 @@ def test_a_run_learns_what_belongs_together(trained):
     [
         ("alone", {"loss": InfoNce()}),
         ("negatives", {"loss": InfoNce(symmetric=True), "dims": (16, 4)}),
-        ("triplet", {"loss": Triplet(distance="cosine", margin=0.3)}),
         ("cosent", {"loss": Cosent()}),
         ("kl", {"loss": KlDivergence(similarity="cosine", temperature=0.1)}),
     ],
@@ -430,3 +468,17 @@ def test_sentence_transformers_makes_the_same_vectors(peer, tmp_path, pooling):
             ours = model.embed(texts, prompt=None if name == "plain" else name)
             largest = np.abs(ours).max()
             np.testing.assert_allclose(theirs[name], ours, rtol=0, atol=2e-6 * max(largest, 1.0), err_msg=name)
+
+
+@pytest.mark.slow
+def test_devices_train_the_same(trained, tmp_path):
+    """Four, each with a part of the texts and of the examples, in shared rows and in two parts."""
+    _, config, _ = trained
+    losses = {}
+    for count in (1, 4):
+        work = tmp_path / str(count)
+        loop.finetune(dataclasses.replace(config, workdir=str(work), micro_batches=2), devices=jax.devices()[:count])
+        (file,) = work.glob("runs/*/metrics.jsonl")
+        losses[count] = [row["loss"] for row in read_rows(file) if row["kind"] == "train"]
+    assert losses[4][0] == pytest.approx(losses[1][0], rel=1e-5)  # the same texts, dropout and negatives
+    assert losses[4] == pytest.approx(losses[1], rel=1e-2)  # Adam divides by tiny numbers
