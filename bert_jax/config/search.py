@@ -70,6 +70,7 @@ class Engine:
     """A way to find the vectors with the greatest products."""
 
     chosen_by: ClassVar[Mapping[str, str]]
+    """The option that chooses it, and its value there."""
 
     @property
     def name(self) -> str:

@@ -145,10 +145,11 @@ def load(
       UserError: the kind of file is unknown; a column is missing; a text is missing or empty; a score is no number, or
         no list of as many as the other examples have. Names file and line.
     """
-    parts = data.parts if split == "train" and data.train and not data.named else ((getattr(data, split), 1),)
+    in_parts = split == "train" and data.train and not data.named and not (given and split in given)
+    parts = data.parts if in_parts else ((getattr(data, split), 1),)
     texts, scores, wheres = [], [], []
     for file, times in parts:
-        found = _read(dataclasses.replace(data, **{split: file}), split)
+        found = _read(dataclasses.replace(data, **{split: file}), split, given)
         for all_parts, part in zip((texts, scores, wheres), found, strict=True):
             all_parts += part * times
     _check_alike(texts, scores, wheres)
@@ -161,7 +162,9 @@ def load(
     return VectorExamples(task, split, by_column, found, [str(number) for number in numbers])
 
 
-def _read(data: VectorDataConfig, split: str) -> tuple[list[list[str]], list[float | list[float]], list[str]]:
+def _read(
+    data: VectorDataConfig, split: str, given: readers.Given | None
+) -> tuple[list[list[str]], list[float | list[float]], list[str]]:
     """Return texts, scores (if there are any) and place of every example of a source."""
     texts, scores, wheres = [], [], []
     columns, keys = None, set()

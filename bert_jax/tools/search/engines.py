@@ -5,6 +5,7 @@ comes first and, of equal scores, the document that stands first in the corpus.
 """
 
 import functools
+import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -85,8 +86,8 @@ def _by_faiss(options: Engine, blocks: Sequence[np.ndarray]) -> Find:
     import faiss
 
     width, count = blocks[0].shape[1], sum(len(block) for block in blocks)
-    flat = faiss.IndexFlatIP(width)
-    index: Any = flat  # whose own attributes depend on its kind
+    flat: Any = faiss.IndexFlatIP(width)
+    index: Any = flat
     if isinstance(options, FaissHnsw):
         index = faiss.IndexHNSWFlat(width, options.links, faiss.METRIC_INNER_PRODUCT)
         index.hnsw.efConstruction = options.build_width
@@ -132,6 +133,7 @@ class WordIndex:
         need_bm25()
         import bm25s
 
+        logging.getLogger("bm25s").setLevel(logging.WARNING)  # the library sets it to DEBUG as it is imported
         self._library: Any = bm25s
         self._index: Any = bm25s.BM25(k1=k1, b=b, method="lucene")
         self._index.index(self._words(list(texts)), show_progress=False)
