@@ -15,6 +15,7 @@ from bert_jax.config.objective import TaskDistillationConfig, TaskLossConfig
 from bert_jax.config.options import from_record, to_dict
 from bert_jax.data.sequences import Features
 from bert_jax.errors import UserError
+from bert_jax.finetuning.loop import from_arguments
 from bert_jax.finetuning.plan import prior_loss
 from bert_jax.finetuning.programs import average, balanced_weights, task_loss
 from bert_jax.objectives.distillation import TaughtTaskObjective
@@ -115,6 +116,21 @@ def test_balanced_weights_make_the_classes_count_the_same():
     assert named == TaskLoss((0.5, 1.0, 2.5)) and task_loss(TaskLossConfig(), SINGLE, features(labels)) == TaskLoss()
     with pytest.raises(UserError, match="loss.class_weights has 'aa', but the classes are a, b, c; perhaps 'a'"):
         task_loss(TaskLossConfig(class_weights=("aa=2",)), SINGLE, features(labels))
+
+
+@pytest.mark.parametrize(
+    "given, expected",
+    [
+        ({"class_weights": "balanced"}, ("balanced",)),
+        ({"class_weights": {"a": 2, "b, c": 0.5}}, ("a=2", "b, c=0.5")),
+        ({"loss": {"class_weights": {"a": 2}}}, ("a=2",)),
+        ({"class_weights": "a=2,b=1"}, ("a=2", "b=1")),
+        ({"class_weights": ["a=2"]}, ("a=2",)),
+    ],
+)
+def test_weights_are_given_from_python_as_a_dict_too(given, expected):
+    config, _ = from_arguments("text", {"train": "a.tsv", "dev": "b.tsv"}, {"init_from": "m", **given})
+    assert config.loss == TaskLossConfig(class_weights=expected)
 
 
 @pytest.mark.parametrize("loss", [TaskLoss(), TaskLoss((1.0, 3.0, 0.5)), TaskLoss((1.0, 3.0, 0.5), 0.2)])
