@@ -248,11 +248,11 @@ def test_a_run_leaves_a_whole_model_and_a_small_adapter(adapted, pretrained, cap
     told = json.loads((adapter_of(config) / "adapter_config.json").read_text())
     assert (told["r"], told["lora_alpha"], told["task_type"]) == (4, 8.0, "SEQ_CLS")
     assert "bert.encoder.layer.1.attention.self.query" in told["target_modules"]
-    texts = ["The gardener waters the garden.", "A ship at sea."]
-    whole = bert_jax.load(config.workdir).predict(texts)
-    added = bert_jax.load(pretrained / "pretrained", adapter=adapter_of(config)).predict(texts)
-    named = bert_jax.load(adapter_of(config)).predict(texts)
-    for found in (added, named):
+    texts = ["The garden.", "A ship at sea."]  # shorter than the 16 tokens that fine-tuning reads
+    exact = {"compute": ComputeConfig(dtype="float32")}
+    whole = bert_jax.load(config.workdir, **exact).predict(texts)
+    added = bert_jax.load(pretrained / "pretrained", adapter=adapter_of(config), **exact)
+    for found in (added.predict(texts), bert_jax.load(adapter_of(config), **exact).predict(texts)):
         assert [one.name for one in found] == [one.name for one in whole]
         for label, expected in zip(found, whole, strict=True):
             np.testing.assert_allclose([*label.probabilities.values()], [*expected.probabilities.values()], rtol=1e-5)
