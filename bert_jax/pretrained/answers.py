@@ -160,7 +160,8 @@ def _numbers(model: Any, texts: Any, scores: Scores) -> list[float]:
 
 
 def _sequences(model: Any, texts: Any) -> Features:
-    longest, tokenizer, windows = model.config.longest_sequence, model.need_tokenizer(), bool(model.head.windows)
+    longest, tokenizer = model.config.longest_sequence, model.need_tokenizer()
+    windows = bool(model.head.windows and recorded_task(model.history))
     rows = tokenize(tokenizer, texts, None if windows else longest, None if windows else _longest(model))
     features = as_features(rows, longest)
     check_pairs(model.history, features, tokenizer, lambda number: f"text {number} of the list", model.path)

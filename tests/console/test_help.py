@@ -260,6 +260,7 @@ OF_TASKS = {  # the tasks that have an option which others do not have, and a va
     "options.max_answer_length": (SQUAD, "9"),
     "options.n_best": (SQUAD, "9"),
     "options.null_threshold": ({"squad_v2"}, "1.5"),
+    "options.windows": (SENTENCES, "mean"),
     "options.context": ({"ner"}, "false"),
     "data.dev_share": ({"text"}, "0.2"),
     "data.stratified": ({"text"}, "false"),

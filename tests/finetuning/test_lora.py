@@ -208,8 +208,9 @@ def test_what_would_stay_random_is_refused():
             make_programs(FinetuneConfig(**changes), MODEL, HEAD, mesh, None, (), base)
 
 
-def losses(mesh, micro_batches):
+def losses(mesh, micro_batches, **changes):
     base, config = stored_model(MODEL), lora_config(micro_batches=micro_batches)
+    config = dataclasses.replace(config, **changes)
     programs = make_programs(config, MODEL, HEAD, mesh, None, (), base)
     state, _ = first_state(config, base, programs, np.uint32(3))
     found = []
@@ -220,9 +221,12 @@ def losses(mesh, micro_batches):
 
 
 @pytest.mark.slow
-def test_meshes_and_micro_batches_learn_the_same():
-    alone, one = losses(sharding.make_mesh(MeshConfig(), jax.devices()[:1]), 1)
-    shared, other = losses(sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2), jax.devices()[:8]), 2)
+@pytest.mark.parametrize(
+    "changes", [{}, {"lora": LoraConfig(), "freeze": ("embeddings", "layers.0")}], ids=["lora", "freeze"]
+)
+def test_meshes_and_micro_batches_learn_the_same(changes):
+    alone, one = losses(sharding.make_mesh(MeshConfig(), jax.devices()[:1]), 1, **changes)
+    shared, other = losses(sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2), jax.devices()[:8]), 2, **changes)
     np.testing.assert_allclose(shared, alone, rtol=5e-6)
     for path in one:
         np.testing.assert_allclose(other[path], one[path], rtol=1e-4, atol=1e-5, err_msg=path)
@@ -248,11 +252,11 @@ def test_a_run_leaves_a_whole_model_and_a_small_adapter(adapted, pretrained, cap
     told = json.loads((adapter_of(config) / "adapter_config.json").read_text())
     assert (told["r"], told["lora_alpha"], told["task_type"]) == (4, 8.0, "SEQ_CLS")
     assert "bert.encoder.layer.1.attention.self.query" in told["target_modules"]
-    texts = ["The gardener waters the garden.", "A ship at sea."]
-    whole = bert_jax.load(config.workdir).predict(texts)
-    added = bert_jax.load(pretrained / "pretrained", adapter=adapter_of(config)).predict(texts)
-    named = bert_jax.load(adapter_of(config)).predict(texts)
-    for found in (added, named):
+    texts = ["The garden.", "A ship at sea."]  # shorter than the 16 tokens that fine-tuning reads
+    exact = {"compute": ComputeConfig(dtype="float32")}
+    whole = bert_jax.load(config.workdir, **exact).predict(texts)
+    added = bert_jax.load(pretrained / "pretrained", adapter=adapter_of(config), **exact)
+    for found in (added.predict(texts), bert_jax.load(adapter_of(config), **exact).predict(texts)):
         assert [one.name for one in found] == [one.name for one in whole]
         for label, expected in zip(found, whole, strict=True):
             np.testing.assert_allclose([*label.probabilities.values()], [*expected.probabilities.values()], rtol=1e-5)
@@ -262,20 +266,25 @@ def adapter_of(config) -> pathlib.Path:
     return pathlib.Path(config.workdir) / "adapter"
 
 
-@pytest.mark.slow
-def test_an_interrupted_run_ends_the_same(adapted, pretrained, tmp_path, monkeypatch):
-    config = dataclasses.replace(adapted[0], workdir=str(tmp_path / "killed"), save_every_steps=7)
+def kill(config, monkeypatch, calls: int) -> None:
+    """Begin a run that dies at the call of a program of this number."""
     call, seen = Program.__call__, []
 
     def killed(program, state, *rest):
         seen.append(len(rest))
-        if len(seen) == 25:
+        if len(seen) == calls:
             raise Killed
         return call(program, state, *rest)
 
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(Program, "__call__", killed)
         finetune(config)
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_ends_the_same(adapted, pretrained, tmp_path, monkeypatch):
+    config = dataclasses.replace(adapted[0], workdir=str(tmp_path / "killed"), save_every_steps=7)
+    kill(config, monkeypatch, 25)
     (states,) = (tmp_path / "killed/runs").iterdir()
     size = sum(file.stat().st_size for file in (states / "training").rglob("*") if file.is_file())
     finetune(config)
@@ -286,9 +295,12 @@ def test_an_interrupted_run_ends_the_same(adapted, pretrained, tmp_path, monkeyp
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["lamb", *(["adamw_bert", "muon"] if EXHAUSTIVE else [])])
-def test_frozen_layers_keep_their_bits_through_a_run(pretrained, tmp_path, name, capfd):
+def test_frozen_layers_keep_their_bits_through_a_run(pretrained, tmp_path, name, monkeypatch, capfd):
+    """Of a run that was interrupted and resumed."""
     rule = OptimizerConfig(name=name, weight_decay=0.1)
     config = run_config(pretrained, tmp_path / "run", freeze=("embeddings", "layers.0"), optimizer=rule, epochs=1)
+    config = dataclasses.replace(config, save_every_steps=5)
+    kill(config, monkeypatch, 13)
     finetune(config)
     assert " parameters learn (" in capfd.readouterr().out
     before, after = weights(pretrained / "pretrained"), weights(tmp_path / "run")

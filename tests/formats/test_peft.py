@@ -121,6 +121,22 @@ def test_what_is_written_is_what_is_read_of_every_type(name, tmp_path):
         assert np.array_equal(theirs[saved], after[saved.removeprefix("base_model.model.")]), saved
 
 
+@pytest.mark.parametrize(
+    ("head", "task"), [("regression", "SEQ_CLS"), ("tagging", "TOKEN_CLS"), ("span", "QUESTION_ANS"), ("choice", None)]
+)
+def test_the_heads_of_all_tasks_are_written(head, task, tmp_path):
+    stored = make("bert", head)
+    adapters, learned = random_adapter(stored)
+    place = write(tmp_path / "adapter", stored, learned, adapters)
+    merged = with_adapter(stored.without("head"), place)
+    check_fit(merged)
+    assert merged.head == stored.head
+    assert np.array_equal(every_array(merged)["head/kernel"], learned["head/kernel"])
+    told = json.loads((place / "adapter_config.json").read_text())
+    own = {"span": ["qa_outputs"], "tagging": ["classifier"]}.get(head, ["bert.pooler.dense", "classifier"])
+    assert (told["task_type"], told["modules_to_save"]) == (task, own)
+
+
 def test_matrices_that_are_no_linear_layers_there_are_not_written(tmp_path):
     stored = make("xlnet", "classification")
     adapters, learned = random_adapter(stored)
