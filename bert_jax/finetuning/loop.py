@@ -90,7 +90,7 @@ from bert_jax.models.kernels.choice import check_attention
 from bert_jax.models.pooling import check_pooling
 from bert_jax.pretrained.model import PretrainedModel, load
 from bert_jax.pretrained.teacher import open_task_teacher, stored_task_teacher
-from bert_jax.tasks import readers
+from bert_jax.tasks import readers, text
 from bert_jax.tasks.sentences import SentenceFeatures
 from bert_jax.tasks.squad import SpanFeatures
 from bert_jax.tasks.task_data import Metric, TaskData, TaskFamily, check_metrics, read_task, tuned
@@ -279,11 +279,12 @@ def out_of_fold(path: epath.Path, tuning: Tuning, chosen: dict[str, Any]) -> dic
     """
     found: dict[str, Any] = {}
     data, whole, place = tuning.data, tuning.data.clean, path / "predictions" / "out_of_fold"
-    assert whole is not None and data.parts is not None, "there is a cross-validation"
+    assert whole is not None, "there is a cross-validation"
     if jax.process_index() == 0:
-        logits = {}
+        # The parts of the chosen run, which may be one of an earlier command with more or fewer of them.
+        logits, parts = {}, text.folds(whole.examples, chosen["folds"])
         for part in range(chosen["folds"]):
-            numbers = np.flatnonzero(data.parts == part)
+            numbers = np.flatnonzero(parts == part)
             name = chosen["run"].removesuffix(f"_fold{chosen['fold']}") + f"_fold{part + 1}"
             scores = read_scores(path / "runs" / name / SCORES, len(numbers))
             logits |= dict(zip(numbers.tolist(), scores, strict=True))

@@ -93,6 +93,10 @@ def test_weights_of_parts_are_kept_while_their_mean_may_win(tmp_path):
         (place / "results.json").write_text(json.dumps(each))
     one_run.drop_losers(types.SimpleNamespace(path=epath.Path(tmp_path)), "accuracy")
     assert {path.parent.name for path in tmp_path.glob("runs/*/checkpoints")} == {low[0]["run"], high[0]["run"]}
+    for fold in (0, 3, True, "1", None):
+        (place / "results.json").write_text(json.dumps(each | {"fold": fold}))
+        with pytest.raises(UserError, match="results.json has fold=.* of folds=2, so it is not the record of this run"):
+            finished_runs(epath.Path(tmp_path) / "runs", "accuracy")
 
 
 def test_every_example_is_predicted_out_of_fold(pretrained, tmp_path):
@@ -113,7 +117,8 @@ def test_every_example_is_predicted_out_of_fold(pretrained, tmp_path):
         run = Run(16, 1e-3, 1, 0, number + 1, 3)
         (tmp_path / "runs" / run.name).mkdir(parents=True)
         np.save(tmp_path / "runs" / run.name / one_run.SCORES, scores)
-    found = loop.out_of_fold(epath.Path(tmp_path), types.SimpleNamespace(data=task), record(run, 0.0))
+    other = dataclasses.replace(task, parts=task.parts * 0)  # of a later command, which has other parts
+    found = loop.out_of_fold(epath.Path(tmp_path), types.SimpleNamespace(data=other), record(run, 0.0))
     lines = (tmp_path / "predictions" / found["files"][0]).read_text().splitlines()[1:]
     assert [line.split("\t")[0] for line in lines] == [str(number) for number in range(24)]
     predicted = [line.split("\t")[1] for line in lines]
