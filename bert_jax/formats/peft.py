@@ -29,7 +29,7 @@ from bert_jax.formats.model_types import type_to_write
 from bert_jax.formats.model_types.definition import HeadKind, ModelType
 from bert_jax.formats.safetensors_files import FLOATS, FileTensor
 from bert_jax.formats.stored import Place, StoredModel, added, place_of
-from bert_jax.models.bert_parameters import FACTORS, TASK_PARTS, bert_parameters, reads_pooler
+from bert_jax.models.bert_parameters import FACTORS, MODEL_PARTS, TASK_PARTS, bert_parameters, reads_pooler
 from bert_jax.parameters import ParameterTable
 from bert_jax.tokenization.sentence_pieces import SentencePieces
 
@@ -200,8 +200,9 @@ def with_adapter(stored: StoredModel, path: str | os.PathLike[str]) -> StoredMod
     if head is not None and head.kind in ("span", "tagging"):  # classes of transformers that have none
         parameters = {name: entry for name, entry in parameters.items() if entry.part != "pooler"}
     arrays = dict(stored.arrays)
-    if head != stored.head:
-        arrays = {name: array for name, array in arrays.items() if name.split("/")[0] not in TASK_PARTS}
+    if head != stored.head:  # as a class of transformers with this head has no other
+        others = {*TASK_PARTS, *MODEL_PARTS} - {"pooler"}
+        arrays = {name: array for name, array in arrays.items() if name.split("/")[0] not in others}
     used: set[str] = set()
     for name, place in huggingface.places(parameters, head, kind, huggingface.group_of(stored.model)).items():
         _add(arrays, name, place, files, config, kind, stored.model.attention_heads, used)

@@ -65,7 +65,7 @@ def test_what_peft_saved_computes_what_peft_says(oracle, tmp_path):
     base, adapter = directory(tmp_path / "base"), of_oracle(oracle, tmp_path / "adapter")
     stored = with_adapter(open_stored(base), adapter)
     check_fit(stored)
-    assert stored.head == HeadConfig(labels=("LABEL_0", "LABEL_1", "LABEL_2"))
+    assert stored.head == HeadConfig(labels=("LABEL_0", "LABEL_1", "LABEL_2")) and stored.parts == ("pooler", "head")
     batch = {name: value for name, value in random_bert.draw_batch(SIZES).items() if not name.startswith("masked")}
     # The float32 of torch is 1.4e-6 from its float64 here, and ours adds up in another order.
     np.testing.assert_allclose(outputs_in_order(stored, batch)[0], oracle["logits"], rtol=0, atol=1e-5)
