@@ -34,8 +34,8 @@ class HeadConfig:
     """The head on the encoder of a fine-tuned model; its parameters are head/kernel [H, C] and head/bias [C]."""
 
     kind: Literal["classification", "regression", "span", "choice", "tagging", "vectors"] = "classification"
-    """classification, regression and choice read the pooled [CLS]; span and tagging read every position. vectors has no
-    parameters: its outputs are the vectors of texts, as an EmbeddingConfig says, and no model records it."""
+    """classification, regression and choice read the pooled [CLS]; span and tagging read every position. vectors, as an
+    EmbeddingConfig says, has no parameters, and no model records it."""
     labels: tuple[str, ...] = ()
     """Names of the classes, in the order of the columns (classification, tagging); empty for the other kinds."""
     dropout: float = 0.1
