@@ -41,8 +41,8 @@ class HeadConfig:
 
     kind: HeadKind = "classification"
     """classification, multilabel (any number of the classes for each text), regression and choice read the pooled
-    [CLS]; span and tagging read every position. vectors has no parameters: its outputs are the vectors of texts, as an
-    EmbeddingConfig says, and no model records it."""
+    [CLS]; span and tagging read every position. vectors, as an EmbeddingConfig says, has no parameters, and no model
+    records it."""
     labels: tuple[str, ...] = ()
     """Names of the classes, in the order of the columns (classification, multilabel, tagging); empty for the other
     kinds."""

@@ -24,6 +24,7 @@ class _Loss:
     chosen_by: ClassVar[Mapping[str, str]]
     """The option that chooses it, and its value."""
     takes: ClassVar[Takes] = "pairs"
+    """What the examples must have."""
     compares_examples: ClassVar[bool] = False
     """Whether the loss of an example depends on the other examples of its batch."""
     in_batch: ClassVar[bool] = False
