@@ -100,9 +100,10 @@ def test_a_search_finds_what_numpy_finds(index):
     assert (best[0].text, round(best[0].score, 5)) == (TEXTS[8], 1.0)
 
 
-def test_an_interrupted_indexing_goes_on_after_its_last_whole_block(place, tmp_path, monkeypatch):
+def test_an_interrupted_indexing_goes_on_after_its_last_whole_block(place, index, tmp_path, monkeypatch):
     output = tmp_path / "index"
-    real, calls = indices.write_atomically, []
+    monkeypatch.setattr(indices, "load", lambda path: index.model)
+    real, whole, calls = indices.write_atomically, indices.embedded, []
 
     def dies(file, contents):
         if str(file).endswith("00001.npy"):
@@ -112,13 +113,12 @@ def test_an_interrupted_indexing_goes_on_after_its_last_whole_block(place, tmp_p
     monkeypatch.setattr(indices, "write_atomically", dies)
     with pytest.raises(KeyboardInterrupt):
         indices.run_index(str(place), options(place, output=str(output)))
-    monkeypatch.undo()
+    monkeypatch.setattr(indices, "write_atomically", real)
     with pytest.raises(UserError, match="was interrupted; the command that began it finishes it"):
         bert_jax.SearchIndex(output)
     with pytest.raises(UserError, match="interrupted index with dtype=float32, not float16; go on with the same"):
         indices.run_index(str(place), options(place, output=str(output), dtype="float16"))
     first = (output / "vectors" / "00000.npy").stat().st_mtime_ns
-    whole = indices.embedded
     monkeypatch.setattr(indices, "embedded", lambda *given: calls.append(len(given[2])) or whole(*given))
     indices.run_index(str(place), options(place, output=str(output)))
     assert sum(calls) == 45 - 16 and (output / "vectors" / "00000.npy").stat().st_mtime_ns == first
@@ -172,7 +172,13 @@ def test_an_index_made_by_another_model_is_refused(place, tmp_path):
         bert_jax.SearchIndex(place / "index", model=str(tmp_path)).search("the cat")
 
 
-def test_ways_to_search_are_measured(place, tmp_path, capsys, monkeypatch):
+@pytest.fixture
+def opened_once(index, monkeypatch):
+    """Commands on that index find it open, with its model and programs."""
+    monkeypatch.setattr(search, "SearchIndex", lambda path, **given: index)
+
+
+def test_ways_to_search_are_measured(place, opened_once, tmp_path, capsys):
     """The run that is written has the measures that are printed, by another road: its lines."""
     words = [place / "index", f"--queries={place}/queries.jsonl", f"--qrels={place}/qrels.tsv", "--bm25=False"]
     succeed("search", *words, f"--output={tmp_path}/results")
@@ -188,7 +194,7 @@ def test_ways_to_search_are_measured(place, tmp_path, capsys, monkeypatch):
     assert "already has results.json" in refusal(capsys, "search", *words, f"--output={tmp_path}/results")
 
 
-def test_one_query(place, capsys):
+def test_one_query(place, opened_once, capsys):
     succeed("search", place / "index", TEXTS[4], "--top=2")
     printed = capsys.readouterr().out
     assert "d4" in printed and "1.0000" in printed and TEXTS[4][:20] in printed
@@ -231,7 +237,7 @@ def test_a_model_on_pairs_gives_the_probability_of_a_class_or_a_number(monkeypat
     np.testing.assert_allclose(found.scores("the cat", ["a dog"]), [expected.probabilities["yes"]], rtol=1e-6)
 
 
-def test_hard_negatives(place, index, tmp_path):
+def test_hard_negatives(place, index, opened_once, tmp_path):
     """Next to the definition: near, of ranks among what is not relevant, below the positive, of another text."""
     given = dict(queries=f"{place}/queries.jsonl", qrels=f"{place}/qrels.tsv", output=f"{tmp_path}/mined.jsonl")
     config = MineConfig(**given, negatives=2, first_rank=3, last_rank=30, margin=0.01)
@@ -289,7 +295,7 @@ def test_a_library_that_is_not_installed_is_named(place, capsys, monkeypatch, li
 
 
 @needs_bm25
-def test_bm25_is_luceneS_formula():
+def test_bm25_is_the_formula_of_lucene():
     texts = ["cat mat cat", "dog mat", "bird", "cat bird tree house"]
     (found, none, _) = engines.WordIndex(texts, k1=1.2, b=0.5).find(["cat mat", "zebra", ""], 3)
     lengths = np.array([3, 2, 1, 4])
@@ -306,7 +312,7 @@ def test_bm25_is_luceneS_formula():
 
 
 @needs_bm25
-def test_all_ways_are_compared(place, tmp_path):
+def test_all_ways_are_compared(place, opened_once):
     config = SearchConfig(queries=f"{place}/queries.jsonl", qrels=f"{place}/qrels.tsv")
     results = search.run_search(f"{place}/index", "", config)
     assert [*results.measures] == ["bm25", "vectors", "hybrid"]

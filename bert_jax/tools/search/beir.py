@@ -83,7 +83,7 @@ def read_corpus(
     columns = 0
     for number, line in _lines(name, max_expansion, moved):
         if format == "beir":
-            document = _of_object(_object(name, number, line), f"{name}, line {number}")
+            document = document_of(_object(name, number, line), f"{name}, line {number}")
         elif format == "tsv":
             fields = _text(name, number, line).split("\t")
             columns = columns or len(fields)
@@ -206,7 +206,8 @@ def _object(name: str, number: int, line: bytes) -> dict[str, Any]:
         raise UserError(f'{name}, line {number} {error}; expected {{"_id": …, "text": …}}') from None
 
 
-def _of_object(values: Mapping[str, Any], where: str) -> Document:
+def document_of(values: Mapping[str, Any], where: str) -> Document:
+    """Return the document of an object of BEIR's corpus; a UserError if a part is no string, or is missing."""
     parts = []
     for key in ("_id", "title", "text"):
         value = values.get(key, "" if key == "title" else None)

@@ -24,7 +24,7 @@ from etils import epath
 from bert_jax.config.options import from_record, to_dict
 from bert_jax.config.search import Engine, ExactSearch, IndexConfig
 from bert_jax.errors import UserError
-from bert_jax.files import read_object, sealed, unsealed, write_atomically
+from bert_jax.files import parse_object, read_object, sealed, unsealed, write_atomically
 from bert_jax.formats.opening import need_model
 from bert_jax.ownership import Owner
 from bert_jax.pretrained.model import PretrainedModel, load
@@ -224,9 +224,8 @@ class SearchIndex:
         start, end = int(self._offsets[number]), int(self._offsets[number + 1])
         try:
             stream.seek(start)
-            values = json.loads(stream.read(max(0, end - start)))
-            return Document(values["_id"], values["title"], values["text"])
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return beir.document_of(parse_object(stream.read(max(0, end - start))), "")
+        except (OSError, ValueError, UserError):
             raise UserError(f"{self._directory / DOCUMENTS} is damaged at byte {start}; {AGAIN}") from None
 
     def numbers(self, ids: Iterable[str]) -> dict[str, int]:
