@@ -16,7 +16,7 @@ import os
 import pathlib
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 from etils import epath
@@ -181,8 +181,11 @@ class SearchIndex:
         return self._model
 
     def embed(self, queries: Sequence[str], batch_size: int = 32) -> np.ndarray:
-        """Return the vectors of queries as those of the documents were made, float32 [Q, H]."""
-        return embedded(self.model, self.record, list(queries), batch_size)
+        """Return the vectors of queries as those of the documents were made, float32 [Q, H].
+
+        Before the queries, and before the documents, is the prompt that the model has for these, if any.
+        """
+        return embedded(self.model, self.record, list(queries), batch_size, "query")
 
     def nearest(self, vectors: np.ndarray, top: int = 10) -> engines.Found:
         """Return scores, float32 [Q, K], and numbers of documents, int64 [Q, K], the best first, of vectors [Q, H].
@@ -269,7 +272,13 @@ def _write_record(file: pathlib.Path, record: IndexRecord) -> None:
     write_atomically(file, (json.dumps(sealed(to_dict(record)), indent=1) + "\n").encode())
 
 
-def embedded(model: PretrainedModel, record: IndexRecord, texts: list[str], batch_size: int) -> np.ndarray:
+def embedded(
+    model: PretrainedModel,
+    record: IndexRecord,
+    texts: list[str],
+    batch_size: int,
+    prompt: Literal["query", "document"] = "document",
+) -> np.ndarray:
     """Return the vectors of texts, float32 [N, H], as an index has them."""
     pooling: Any = record.pooling
     vectors = model.embed(
@@ -278,6 +287,7 @@ def embedded(model: PretrainedModel, record: IndexRecord, texts: list[str], batc
         normalize=record.normalize,
         max_length=record.max_length,
         batch_size=batch_size,
+        prompt=prompt,
         progress=False,
     )
     if not np.isfinite(vectors).all():
