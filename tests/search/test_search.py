@@ -100,6 +100,15 @@ def test_a_search_finds_what_numpy_finds(index):
     assert (best[0].text, round(best[0].score, 5)) == (TEXTS[8], 1.0)
 
 
+def test_queries_and_documents_get_the_prompts_of_the_model(index, monkeypatch):
+    prompts = dataclasses.replace(index.model.embedding, query_prompt="find: ", document_prompt="text: ")
+    form = {"pooling": index.record.pooling, "normalize": True, "max_length": index.record.max_length}
+    expected = index.model.embed(["find: a", "text: a"], **form)
+    monkeypatch.setattr(index.model, "embedding", prompts)
+    documents = indices.embedded(index.model, index.record, ["a"], 32)
+    np.testing.assert_allclose([*index.embed(["a"]), *documents], expected, atol=1e-6)
+
+
 def test_an_interrupted_indexing_goes_on_after_its_last_whole_block(place, index, tmp_path, monkeypatch):
     output = tmp_path / "index"
     monkeypatch.setattr(indices, "load", lambda path: index.model)
