@@ -62,6 +62,7 @@ def exact(blocks: Sequence[np.ndarray], queries: np.ndarray, most: int) -> Found
         filled = jnp.asarray(np.pad(block, ((0, rows - len(block)), (0, 0))))
         best = [_merged(part, filled, len(block), start, *found) for part, found in zip(placed, best, strict=True)]
         start += len(block)
+        jax.block_until_ready(best)  # or the blocks to come would wait in memory
     scores, numbers = (np.concatenate(list(map(np.asarray, each)))[: len(queries)] for each in zip(*best, strict=True))
     if not np.isfinite(scores).all():
         raise UserError("a product of a query and a document is not finite: the index is damaged; make it again")
